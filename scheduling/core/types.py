@@ -1,0 +1,208 @@
+"""The frozen words of the core: what it may know of tenants, pools and requests.
+
+Rows of the database become these types at the door (``tenants/specs.py``); the gateway, the dispatch loop, the Redis
+twins and the simulator all speak them. Times are seconds on the caller's clock (epoch seconds live, virtual seconds in
+the simulator), sizes are tokens, and KV is counted in tokens as well: ``bytes = tokens * kv_bytes_per_token``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class ServiceClass(StrEnum):
+    """What an entitlement may count on (token pools, Table 1)."""
+
+    DEDICATED = "dedicated"
+    GUARANTEED = "guaranteed"
+    ELASTIC = "elastic"
+    SPOT = "spot"
+    PREEMPTIBLE = "preemptible"
+
+
+class EntitlementState(StrEnum):
+    PENDING = "pending"
+    BOUND = "bound"
+    DEGRADED = "degraded"
+    EXPIRED = "expired"
+
+
+class OverLimit(StrEnum):
+    """What a tier does with a request over its entitlement's concurrency."""
+
+    REFUSE = "refuse"  # 429 with the time until a slot is expected
+    WAIT = "wait"  # queue it, up to ``queue_limit`` and ``max_wait_s``
+
+
+@dataclass(frozen=True, slots=True)
+class Slo:
+    """A promise about time (QoServe 3.2). Interactive: TTFT and TBT [s]. Not interactive: TTLT [s]."""
+
+    ttft_s: float | None = None
+    tbt_s: float | None = None
+    ttlt_s: float | None = None
+
+    @property
+    def interactive(self) -> bool:
+        return self.ttft_s is not None
+
+
+@dataclass(frozen=True, slots=True)
+class TierSpec:
+    """A contract template."""
+
+    name: str
+    service_class: ServiceClass
+    rank: int  # strict order of tiers: 0 goes first
+    weight: float  # share where shares are weighted
+    slo: Slo
+    safety_factor: float = 1.0  # S of DriftSched: how generously output is budgeted
+    over_limit: OverLimit = OverLimit.REFUSE
+    queue_limit: int = 100  # requests of one entitlement that may wait; 0 refuses instead of queueing
+    max_wait_s: float = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class EntitlementSpec:
+    """A tenant's right to a share ``(lambda_e, chi_e, r_e)`` of a pool."""
+
+    id: str  # slug, unique over all pools
+    tenant: str
+    pool: str
+    tier: TierSpec
+    state: EntitlementState
+    tokens_per_s: float  # lambda_e; 0 means no token budget is enforced
+    burst_tokens: float  # depth of the bucket
+    kv_tokens: int  # chi_e in tokens; 0 means not limited
+    concurrency: int  # r_e
+    valid_until_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BackendSpec:
+    """One vLLM server (replica) of a pool."""
+
+    id: str
+    pool: str
+    url: str  # http://host:port, no path
+    slots: int  # sequences it may run at once
+    kv_tokens: int  # KV cache [tokens]
+    api_key: str = ""
+    draining: bool = False
+    dcgm_url: str = ""  # exporter with GPU metrics; empty: the backend's own /metrics is tried
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSpec:
+    """One model behind one capacity."""
+
+    id: str  # slug
+    model: str  # the name clients ask for
+    upstream_model: str  # the name the engines serve it under
+    backends: tuple[BackendSpec, ...]
+    policy: str = "priority"
+    policy_params: dict[str, float | int | str] = field(default_factory=dict)
+    policy_version: int = 1
+    max_model_len: int = 8192
+    default_output_tokens: int = 512  # applied when the client names no bound
+    max_output_tokens: int = 4096
+    queue_limit: int = 10_000  # requests that may wait in the pool
+    queue_bytes: int = 256 * 1024 * 1024  # bodies of waiting requests, over all gateways
+    threshold: float = 0.0  # weight under which a contended pool refuses
+
+
+@dataclass(frozen=True, slots=True)
+class KeySpec:
+    """An API key as the gateway knows it: never the secret."""
+
+    id: str  # the public part
+    digest: bytes  # SHA-256 of the secret part
+    entitlement: str
+    expires_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    """Everything configured, at one version. Immutable: a change is a new catalog."""
+
+    version: int
+    pools: dict[str, PoolSpec]
+    entitlements: dict[str, EntitlementSpec]
+    keys: dict[str, KeySpec]  # active keys by id
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What is believed about a request before it runs."""
+
+    input_tokens: int
+    output_bound: int  # never exceeded: what ``max_tokens`` will say
+    output_tokens: float  # expected
+    kv_tokens: int  # reserved while it runs: input + bound
+    cost_tokens: int  # charged to the bucket at admission, settled to actual at the end
+    source: str = "bound"  # which predictor said so
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedRequest:
+    """What ordering and routing may know of a waiting request: its true output length is not among it."""
+
+    id: str
+    seq: int  # arrival order within the pool
+    arrival_s: float
+    entitlement: str
+    tenant: str
+    tier: str
+    rank: int  # the tier's rank, 0 first
+    weight: float
+    service_class: ServiceClass
+    input_tokens: int
+    output_bound: int
+    output_tokens: float
+    kv_tokens: int
+    attempt: int = 1
+    client_priority: int = 0  # vLLM's polarity: lower is sooner; orders within the entitlement only
+    ttft_deadline_s: float | None = None
+    ttlt_deadline_s: float | None = None
+    expires_s: float | None = None  # never granted after this
+    exclude_backend: str = ""  # where an earlier attempt failed
+    gateway: str = ""
+    concurrency: int = 0  # r_e: how many of this entitlement may run
+
+
+@dataclass(slots=True)
+class BackendView:
+    """What the scheduler believes of a replica now; ``step`` books its own grants here."""
+
+    id: str
+    slots: int
+    kv_tokens: int
+    running: int = 0
+    kv_used: int = 0
+    work_tokens: float = 0.0  # outstanding estimated work [tokens]
+    ready: bool = True
+    observed_s: float = 0.0  # when this was true
+
+    def room_for(self, kv_tokens: int) -> bool:
+        return self.ready and self.running < self.slots and self.kv_used + kv_tokens <= self.kv_tokens
+
+
+@dataclass(slots=True)
+class PoolView:
+    """A pool as one decision sees it."""
+
+    backends: dict[str, BackendView]
+    running_by_entitlement: dict[str, int] = field(default_factory=dict)
+
+    def free_slots(self) -> int:
+        return sum(max(0, b.slots - b.running) for b in self.backends.values() if b.ready)
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """The decision that a request may run now on a backend, and why."""
+
+    request: QueuedRequest
+    backend: str
+    reason: str  # one line a person can read: "rank 0 before 3 waiting, least work of 2"

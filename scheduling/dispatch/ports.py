@@ -1,0 +1,63 @@
+"""What the dispatch loop hands upward, without knowing who takes it.
+
+The shell plugs the telemetry floor in here. Both methods are called from one dedicated thread, never from the loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from scheduling.core.ledger import LedgerRecord
+from scheduling.core.types import PoolSpec, PoolView
+
+
+@dataclass(frozen=True, slots=True)
+class BackendStatus:
+    """A replica as the health monitor sees it. Figures are None until they were observed."""
+
+    id: str
+    state: str  # ready | probing | ejected | draining
+    why: str  # one line for people
+    observed_s: float  # epoch seconds of the last successful scrape, 0 if never
+    engine_running: int | None = None  # vllm:num_requests_running
+    engine_waiting: int | None = None
+    kv_usage: float | None = None  # 0..1
+    output_tokens_per_s: float | None = None
+    input_tokens_per_s: float | None = None
+    gpu_util: float | None = None  # 0..1
+    gpu_mem_used_bytes: float | None = None
+    gpu_mem_total_bytes: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A pool at one moment, once a second, from its leader."""
+
+    at_s: float
+    pool: PoolSpec
+    leader: str
+    epoch: int
+    policy: str  # "priority@1"
+    view: PoolView  # leases by backend and entitlement, from Redis
+    waiting: dict[str, int]  # entitlement -> requests waiting
+    oldest_wait_s: float
+    bucket_levels: dict[str, float]  # entitlement -> tokens
+    backends: Sequence[BackendStatus]
+
+
+class TelemetryPort(Protocol):
+    def write_ledger(self, pool: str, records: Sequence[LedgerRecord]) -> None:
+        """Stores records; idempotent by request id. Raises when the database is away: the loop keeps them and retries."""
+
+    def sample(self, sample: Sample) -> None:
+        """Takes a pool's state for the live feed and metrics. Must not raise for a dashboard's sake."""
+
+
+class EpochFloor(Protocol):
+    """The highest epoch ever given, kept where a lost Redis cannot take it back."""
+
+    def read(self, pool: str) -> int: ...
+
+    def raise_to(self, pool: str, epoch: int) -> None: ...

@@ -1,0 +1,21 @@
+"""What the gateway tells upward, without knowing who listens. Called on the event loop: must be cheap and never block."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from scheduling.core.ledger import LedgerRecord
+
+
+class GatewayMetrics(Protocol):
+    def ended(self, record: LedgerRecord) -> None:
+        """A request with a valid key reached its terminal state."""
+
+    def rejected(self, reason: str, status: int) -> None:
+        """A request without a valid key, or outside any route, was answered."""
+
+    def state_available(self, available: bool) -> None:
+        """Redis became reachable or unreachable."""
+
+    def gauge(self, name: str, value: float) -> None:
+        """Sets one of: ``open_requests``, ``waiting_requests``, ``upstream_connections``."""
