@@ -1,0 +1,174 @@
+"""Recorded arrivals and lengths, read from the formats people publish.
+
+One trace is a list of :class:`TraceRequest` in order of arrival, times in seconds from the first. Formats are told apart
+by their first line, not by the file's name; gz is opened as it is:
+
+* **Azure LLM inference 2023/2024** CSV: ``TIMESTAMP,ContextTokens,GeneratedTokens``;
+* **Mooncake** JSONL: ``{"timestamp": ms, "input_length", "output_length", "hash_ids"}``. Its stamps come in steps of
+  3,000 ms, so arrivals that share a stamp are spread evenly up to the next one (``spread``).
+
+A line that cannot be read is an error with the file's name and the line's number: a trace with holes is another trace.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class TraceRequest:
+    """One recorded request."""
+
+    arrival_s: float  # from the trace's first request
+    input_tokens: int
+    output_tokens: int
+
+
+class TraceError(ValueError):
+    """A trace that cannot be read: says which file, which line, and what was expected there."""
+
+    def __init__(self, path: Path, line: int, problem: str) -> None:
+        super().__init__(f"{path}, line {line}: {problem}")
+        self.path, self.line, self.problem = path, line, problem
+
+
+Row = tuple[float, int, int]
+
+
+def read_trace(path: Path | str, *, limit: int | None = None, until_s: float | None = None) -> list[TraceRequest]:
+    """Reads a trace file.
+
+    :param limit: at most this many requests; ``until_s``: only those that arrived earlier than this after the first.
+    :raises TraceError: unreadable line, unknown format, empty file.
+    :raises OSError: no such file.
+    """
+    path = Path(path)
+    rows: list[Row] = []
+    with _open(path) as stream:
+        first = _first_line(path, stream)
+        reader, spread_s = _format_of(path, first)
+        for row in reader(path, first, stream):
+            rows.append(row)
+            # Arrivals may stand slightly out of order, so a little more is read than is wanted.
+            if limit is not None and len(rows) >= 2 * limit + 1000:
+                break
+    if not rows:
+        raise TraceError(path, 1, "the file holds no request")
+    rows.sort(key=lambda row: row[0])
+    start = rows[0][0]
+    requests = [TraceRequest(at - start, given, out) for at, given, out in rows]
+    if spread_s:
+        requests = spread(requests, spread_s)
+    if until_s is not None:
+        requests = [request for request in requests if request.arrival_s < until_s]
+    return requests[:limit]
+
+
+def spread(requests: list[TraceRequest], step_s: float) -> list[TraceRequest]:
+    """Spreads requests that share one stamp evenly over ``step_s`` [s], keeping their order."""
+    result: list[TraceRequest] = []
+    index = 0
+    while index < len(requests):
+        stamp = requests[index].arrival_s
+        group = index
+        while group < len(requests) and requests[group].arrival_s == stamp:
+            group += 1
+        size = group - index
+        result.extend(
+            replace(requests[index + place], arrival_s=stamp + step_s * place / size) for place in range(size)
+        )
+        index = group
+    return result
+
+
+def _open(path: Path) -> io.TextIOBase:
+    with path.open("rb") as probe:
+        zipped = probe.read(2) == b"\x1f\x8b"
+    if zipped:
+        return gzip.open(path, "rt", encoding="utf-8", newline="")  # type: ignore[return-value]
+    return path.open(encoding="utf-8", newline="")
+
+
+def _first_line(path: Path, stream: io.TextIOBase) -> str:
+    try:
+        return stream.readline()
+    except (OSError, EOFError, UnicodeDecodeError) as problem:
+        raise TraceError(path, 1, f"not a text or gz file ({problem})") from problem
+
+
+def _format_of(path: Path, first: str) -> tuple[Callable[[Path, str, io.TextIOBase], Iterator[Row]], float]:
+    columns = [column.strip().lower() for column in first.split(",")]
+    if columns[:3] == ["timestamp", "contexttokens", "generatedtokens"]:
+        return _azure, 0.0
+    if first.lstrip().startswith("{"):
+        return _mooncake, 3.0
+    raise TraceError(
+        path, 1, "expected the Azure header 'TIMESTAMP,ContextTokens,GeneratedTokens' or a Mooncake JSON object"
+    )
+
+
+def _lines(path: Path, stream: io.TextIOBase, start: int) -> Iterator[tuple[int, str]]:
+    number = start
+    try:
+        for line in stream:
+            number += 1
+            if line.strip():
+                yield number, line
+    except (OSError, EOFError, UnicodeDecodeError) as problem:
+        raise TraceError(path, number + 1, f"the file ends in the middle or is damaged ({problem})") from problem
+
+
+def _azure(path: Path, _first: str, stream: io.TextIOBase) -> Iterator[Row]:
+    for number, line in _lines(path, stream, 1):
+        cells = next(csv.reader([line]))
+        if len(cells) < 3:
+            raise TraceError(path, number, f"expected three columns, found {len(cells)}")
+        try:
+            stamp = cells[0].strip().replace(" ", "T")
+            whole, _, fraction = stamp.partition(".")
+            at = datetime.fromisoformat(whole).timestamp() + (float(f"0.{fraction.rstrip('Z')}") if fraction else 0.0)
+        except ValueError as problem:
+            raise TraceError(path, number, f"TIMESTAMP {cells[0]!r} is not a date and time") from problem
+        yield at, _tokens(path, number, "ContextTokens", cells[1]), _tokens(path, number, "GeneratedTokens", cells[2])
+
+
+def _mooncake(path: Path, first: str, stream: io.TextIOBase) -> Iterator[Row]:
+    def rows() -> Iterator[tuple[int, str]]:
+        yield 1, first
+        yield from _lines(path, stream, 1)
+
+    for number, line in rows():
+        try:
+            entry = json.loads(line)
+        except ValueError as problem:
+            raise TraceError(path, number, f"not a JSON object ({problem})") from problem
+        if not isinstance(entry, dict):
+            raise TraceError(path, number, "not a JSON object")
+        missing = [name for name in ("timestamp", "input_length", "output_length") if name not in entry]
+        if missing:
+            raise TraceError(path, number, f"{', '.join(missing)} missing")
+        stamp = entry["timestamp"]
+        if isinstance(stamp, bool) or not isinstance(stamp, int | float):
+            raise TraceError(path, number, f"timestamp {stamp!r} is not a number of milliseconds")
+        yield (
+            stamp / 1000.0,
+            _tokens(path, number, "input_length", entry["input_length"]),
+            _tokens(path, number, "output_length", entry["output_length"]),
+        )
+
+
+def _tokens(path: Path, number: int, column: str, value: object) -> int:
+    try:
+        tokens = int(str(value))
+    except ValueError as problem:
+        raise TraceError(path, number, f"{column} {value!r} is not a whole number of tokens") from problem
+    if tokens < 0:
+        raise TraceError(path, number, f"{column} is negative ({tokens})")
+    return tokens
