@@ -1,0 +1,218 @@
+"""Every setting of the product: one typed table, read from the environment and checked once, at start.
+
+The dataclass below is the table: a field is a setting, its annotation the type, its default the default, its metadata
+the documentation. ``QUARTERMASTER_<FIELD>`` is its name in the environment; an empty value means the default.
+``docs/settings.md`` shows the same table and a test compares the two.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from pathlib import Path
+from typing import Any, get_type_hints
+from urllib.parse import urlsplit
+
+PREFIX = "QUARTERMASTER_"
+TRUE, FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
+LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
+
+
+class SettingsError(Exception):
+    """One or more settings cannot be used. The message has one line per fault: name, value, what it should be."""
+
+
+def setting(default: Any, doc: str, *, low: float | None = None, secret: bool = False, name: str = "") -> Any:
+    """A field of :class:`Env`: ``low`` is the least value allowed, ``secret`` keeps the value out of messages."""
+    return field(default=default, metadata={"doc": doc, "low": low, "secret": secret, "name": name})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Env:
+    """The settings of one process."""
+
+    home: Path = setting(Path(".quartermaster"), "Where an embedded instance keeps all its state.")  # noqa: RUF009
+    host: str = setting("127.0.0.1", "Address the web server listens on.")
+    port: int = setting(8000, "Port the web server listens on.", low=1)
+    secret_key: str = setting(
+        "",
+        "Signs sessions; at least 32 characters. Empty: made once and kept in HOME/secret-key (SQLite only).",
+        secret=True,
+    )
+    database_url: str = setting("", "`postgresql://user:password@host:port/name`. Empty: SQLite in HOME.", secret=True)
+    database_pool: int = setting(10, "PostgreSQL connections one process may hold.", low=1)
+    redis_url: str = setting(
+        "",
+        "`redis://[:password@]host:port/0` or `unix:///path?db=0`. Empty: `make up` starts a server of its own.",
+        secret=True,
+    )
+    debug: bool = setting(False, "Django's debug pages. Never where others can reach it.")
+    allowed_hosts: str = setting("localhost,127.0.0.1,[::1]", "Host names the web server answers to, with commas.")
+    trusted_origins: str = setting(
+        "", "Origins behind a proxy that may post forms, with commas, e.g. `https://llm.example.org`."
+    )
+    https: bool = setting(False, "Clients come by HTTPS through a proxy: secure cookies, HSTS, redirects.")
+    log_level: str = setting("INFO", "DEBUG, INFO, WARNING or ERROR.")
+
+    max_body_bytes: int = setting(4 * 1024 * 1024, "Largest request body on `/v1` [bytes].", low=1024)
+    max_header_bytes: int = setting(32 * 1024, "Largest request head on `/v1` [bytes].", low=1024)
+    header_timeout_s: float = setting(10.0, "A client has this long to send its request head [s].", low=0.1)
+    body_timeout_s: float = setting(30.0, "... and this long for the body [s].", low=0.1)
+    send_timeout_s: float = setting(30.0, "A client that reads nothing for this long is disconnected [s].", low=0.1)
+    first_token_timeout_s: float = setting(120.0, "A granted request waits this long for its first token [s].", low=0.1)
+    idle_token_timeout_s: float = setting(20.0, "... and this long between tokens [s].", low=0.1)
+    request_timeout_s: float = setting(600.0, "Longest life of a request, waiting included [s].", low=1)
+    drain_s: float = setting(30.0, "At a stop, running requests may go on for this long [s].", low=0)
+    retention_days: int = setting(30, "Ledger entries older than this are deleted [days].", low=1)
+
+    engine: str = setting(
+        "",
+        "Engines for `make up`: empty for simulated ones, one or more `http://host:port` (spaces or commas between) "
+        "for vLLM servers that already run, `vllm` to start a real one on the CPU with a tiny model.",
+        name="ENGINE",
+    )
+    demo_load: bool = setting(
+        True, "Whether `make up` sends about one request a second as its demo tenants.", name="DEMO_LOAD"
+    )
+    sim_replicas: int = setting(2, "Simulated engines started by `make up`.", low=1)
+    sim_preset: str = setting("llama-3-8b-a100", "Hardware and model they imitate (`scheduling/core/presets`).")
+    sim_slots: int = setting(0, "Sequences each runs at once; 0 takes the preset's.", low=0)
+
+    @property
+    def embedded(self) -> bool:
+        """State lives in HOME: no database of one's own was named."""
+        return not self.database_url
+
+    @property
+    def hosts(self) -> list[str]:
+        return [h.strip() for h in self.allowed_hosts.split(",") if h.strip()]
+
+    @property
+    def origins(self) -> list[str]:
+        return [o.strip() for o in self.trusted_origins.split(",") if o.strip()]
+
+    @property
+    def engines(self) -> list[str]:
+        return self.engine.replace(",", " ").split()
+
+
+def env_name(field_name: str) -> str:
+    """The environment variable behind a field of :class:`Env`."""
+    for f in fields(Env):
+        if f.name == field_name:
+            return f.metadata["name"] or PREFIX + field_name.upper()
+    raise KeyError(field_name)
+
+
+def load(environ: Mapping[str, str] | None = None) -> Env:
+    """Reads and checks all settings.
+
+    Raises:
+        SettingsError: with every fault found, not only the first.
+    """
+    source = os.environ if environ is None else environ
+    types = get_type_hints(Env)
+    values: dict[str, Any] = {}
+    faults: list[str] = []
+    for f in fields(Env):
+        name = env_name(f.name)
+        raw = source.get(name, "").strip()
+        if not raw:
+            continue
+        try:
+            values[f.name] = _parse(raw, types[f.name], f.metadata["low"])
+        except ValueError as error:
+            shown = "(hidden)" if f.metadata["secret"] else repr(raw)
+            faults.append(f"{name}={shown}: {error}")
+    env = Env(**values)
+    faults += _check(env, frozenset(values))
+    if faults:
+        raise SettingsError("Settings that cannot be used (docs/settings.md):\n  " + "\n  ".join(faults))
+    return env
+
+
+def unknown(environ: Mapping[str, str]) -> list[str]:
+    """Variables with our prefix that are no setting: probably a typing error, worth a line at start."""
+    known = {env_name(f.name) for f in fields(Env)}
+    return sorted(n for n in environ if n.startswith(PREFIX) and n not in known)
+
+
+def table() -> list[tuple[str, str, str, str]]:
+    """Rows of ``docs/settings.md``: name, type, default, meaning."""
+    types = get_type_hints(Env)
+    rows = []
+    for f in fields(Env):
+        assert f.default is not MISSING
+        default = {True: "on", False: "off"}[f.default] if isinstance(f.default, bool) else str(f.default)
+        kind = {bool: "on/off", int: "whole number", float: "number", str: "text", Path: "path"}[types[f.name]]
+        rows.append((env_name(f.name), kind, default, f.metadata["doc"]))
+    return rows
+
+
+def secret_key(env: Env) -> str:
+    """The configured key, or the instance's own, made once and readable by its owner only.
+
+    Raises:
+        SettingsError: where several machines may share a database, so a key of one's own would end others' sessions.
+    """
+    if env.secret_key:
+        return env.secret_key
+    if not env.embedded:
+        raise SettingsError(
+            f"{PREFIX}SECRET_KEY is empty. With {PREFIX}DATABASE_URL every process needs the same key: set it to "
+            "at least 32 random characters, e.g. from `python -c 'import secrets; print(secrets.token_urlsafe(48))'`."
+        )
+    path = env.home / "secret-key"
+    # Several processes may start at once on an empty HOME: whoever links first wins, all read the same file.
+    if not path.exists():
+        env.home.mkdir(parents=True, exist_ok=True)
+        draft = env.home / f".secret-key-{os.getpid()}"
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(secrets.token_urlsafe(48))
+        with contextlib.suppress(FileExistsError):
+            os.link(draft, path)
+        draft.unlink()
+    return path.read_text().strip()
+
+
+def _parse(raw: str, kind: type, low: float | None) -> Any:
+    if kind is bool:
+        if raw.lower() not in TRUE + FALSE:
+            raise ValueError("use on or off")
+        return raw.lower() in TRUE
+    if kind in (int, float):
+        if raw.startswith("tcp://"):
+            raise ValueError("Kubernetes set this for a Service of that name; set enableServiceLinks: false on the pod")
+        try:
+            number = kind(raw)
+        except ValueError:
+            raise ValueError("use a whole number" if kind is int else "use a number") from None
+        if number != number or (low is not None and number < low):
+            raise ValueError(f"must be at least {low:g}")
+        return number
+    return Path(raw).expanduser() if kind is Path else raw
+
+
+def _check(env: Env, given: frozenset[str]) -> list[str]:
+    """Rules over more than one character of one value."""
+    faults = []
+    if env.port > 65535:
+        faults.append(f"{env_name('port')}={env.port}: a port is at most 65535")
+    if env.log_level not in LOG_LEVELS:
+        faults.append(f"{env_name('log_level')}={env.log_level!r}: use one of {', '.join(LOG_LEVELS)}")
+    if env.secret_key and len(env.secret_key) < 32:
+        faults.append(f"{env_name('secret_key')}=(hidden): needs at least 32 characters, has {len(env.secret_key)}")
+    if env.database_url and urlsplit(env.database_url).scheme not in ("postgresql", "postgres"):
+        faults.append(f"{env_name('database_url')}=(hidden): must begin with postgresql://; leave it empty for SQLite")
+    if env.redis_url and urlsplit(env.redis_url).scheme not in ("redis", "unix"):
+        faults.append(f"{env_name('redis_url')}=(hidden): must begin with redis:// or unix://")
+    for url in env.engines:
+        if env.engine != "vllm" and (urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname):
+            faults.append(f"ENGINE={url!r}: use http://host:port of a running vLLM, or vllm")
+    if "idle_token_timeout_s" in given and env.idle_token_timeout_s > env.request_timeout_s:
+        faults.append(f"{env_name('idle_token_timeout_s')}: longer than {env_name('request_timeout_s')}, so never used")
+    return faults

@@ -1,0 +1,223 @@
+"""Django's settings, derived from :mod:`controlplane.env`. Nothing here reads the environment itself."""
+
+from __future__ import annotations
+
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from django.core.exceptions import ImproperlyConfigured
+
+from controlplane import env as environment
+
+try:
+    ENV = environment.load()
+    SECRET_KEY = environment.secret_key(ENV)
+except environment.SettingsError as error:
+    raise ImproperlyConfigured(str(error)) from None
+
+BASE_DIR = Path(__file__).resolve().parent.parent
+HOME = ENV.home.absolute()
+
+DEBUG = ENV.debug
+ALLOWED_HOSTS = ENV.hosts
+ROOT_URLCONF = "controlplane.urls"
+ASGI_APPLICATION = "controlplane.asgi.application"
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+USE_TZ = True
+TIME_ZONE = "UTC"
+LANGUAGE_CODE = "en"
+USE_I18N = False
+
+INSTALLED_APPS = [
+    "unfold",  # before the admin, whose templates it replaces
+    "unfold.contrib.filters",
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "servestatic",
+    "django.contrib.staticfiles",
+    "rest_framework",
+    "drf_spectacular",
+    "drf_spectacular_sidecar",
+    "channels",
+    "tenants",
+    "telemetry",
+    "controlplane",
+]
+
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "controlplane.security.ContentSecurityPolicy",
+    "servestatic.middleware.ServeStaticMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "controlplane.security.LoginThrottle",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+]
+
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "DIRS": [BASE_DIR / "controlplane" / "templates"],
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ]
+        },
+    }
+]
+
+
+def _database() -> dict[str, Any]:
+    """SQLite in HOME, or PostgreSQL through a bounded pool (CONN_MAX_AGE stays 0: the pool keeps connections)."""
+    if not ENV.database_url:
+        if not (HOME / "db.sqlite3").exists():
+            HOME.mkdir(parents=True, exist_ok=True)
+        return {
+            "ENGINE": "django.db.backends.sqlite3",
+            "NAME": HOME / "db.sqlite3",
+            "OPTIONS": {
+                # A deferred transaction that reads first fails "locked" at once when it comes to write: 1,840 of
+                # 2,400 did. An immediate one waits its turn.
+                "transaction_mode": "IMMEDIATE",
+                "timeout": 20,
+                "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;",
+            },
+        }
+    url = urlsplit(ENV.database_url)
+    options: dict[str, Any] = {k: v[-1] for k, v in parse_qs(url.query).items()}
+    socket_dir = options.pop("host", "")
+    return {
+        "ENGINE": "django.db.backends.postgresql",
+        "NAME": unquote(url.path.lstrip("/")),
+        "USER": unquote(url.username or ""),
+        "PASSWORD": unquote(url.password or ""),
+        "HOST": socket_dir or unquote(url.hostname or ""),
+        "PORT": str(url.port or ""),
+        "CONN_MAX_AGE": 0,
+        "OPTIONS": options | {"pool": {"min_size": 1, "max_size": ENV.database_pool, "timeout": 10}},
+    }
+
+
+DATABASES = {"default": _database()}
+
+if ENV.redis_url:
+    CHANNEL_LAYERS: dict[str, Any] = {
+        "default": {
+            "BACKEND": "channels_redis.pubsub.RedisPubSubChannelLayer",
+            # redis-py 8 cuts idle readers after 5 s and refuses the 101st connection unless told otherwise.
+            "CONFIG": {
+                "hosts": [{"address": ENV.redis_url, "socket_timeout": None, "max_connections": 2000}],
+                "prefix": "qm:channels",
+            },
+        }
+    }
+    CACHES: dict[str, Any] = {
+        "default": {
+            "BACKEND": "django.core.cache.backends.redis.RedisCache",
+            "LOCATION": ENV.redis_url,
+            "KEY_PREFIX": "qm:cache",
+            "OPTIONS": {"socket_timeout": 1, "socket_connect_timeout": 0.5},
+        }
+    }
+else:
+    CHANNEL_LAYERS = {"default": {"BACKEND": "channels.layers.InMemoryChannelLayer"}}
+    CACHES = {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}}
+
+STATIC_URL = "/static/"
+STATIC_ROOT = BASE_DIR / "staticfiles"
+FRONTEND_DIST = BASE_DIR / "frontend" / "dist"
+STATICFILES_DIRS = [("console", FRONTEND_DIST)] if FRONTEND_DIST.is_dir() else []
+# An image collects its files once at build; a checkout serves them from where they lie.
+SERVESTATIC_USE_FINDERS = not STATIC_ROOT.is_dir()
+SERVESTATIC_USE_MANIFEST = STATIC_ROOT.is_dir()
+SERVESTATIC_AUTOREFRESH = False
+SERVESTATIC_MAX_AGE = 3600
+
+LOGIN_URL = "/login"
+LOGIN_REDIRECT_URL = "/"
+LOGOUT_REDIRECT_URL = "/login"
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 12}},
+    {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
+    {"NAME": "django.contrib.auth.password_validation.NumericPasswordValidator"},
+]
+
+# Cookies know no ports: without the port in the name, two instances on one machine would end each other's sessions.
+SESSION_COOKIE_NAME = f"qm_session_{ENV.port}"
+SESSION_COOKIE_HTTPONLY = True
+SESSION_COOKIE_SAMESITE = "Lax"
+SESSION_COOKIE_AGE = 12 * 3600
+CSRF_COOKIE_SAMESITE = "Lax"
+CSRF_TRUSTED_ORIGINS = ENV.origins
+SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = ENV.https
+SECURE_SSL_REDIRECT = ENV.https
+SECURE_HSTS_SECONDS = 31_536_000 if ENV.https else 0
+SECURE_HSTS_INCLUDE_SUBDOMAINS = SECURE_HSTS_PRELOAD = ENV.https
+if ENV.https:
+    SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
+SECURE_CONTENT_TYPE_NOSNIFF = True
+SECURE_REFERRER_POLICY = "same-origin"
+X_FRAME_OPTIONS = "DENY"
+DATA_UPLOAD_MAX_MEMORY_SIZE = 2 * 1024 * 1024
+DATA_UPLOAD_MAX_NUMBER_FIELDS = 5000
+
+REST_FRAMEWORK = {
+    "DEFAULT_AUTHENTICATION_CLASSES": ["rest_framework.authentication.SessionAuthentication"],
+    # Deny by default: a view that forgets to say who may use it serves nobody.
+    "DEFAULT_PERMISSION_CLASSES": ["controlplane.security.Nobody"],
+    "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
+    "DEFAULT_PARSER_CLASSES": ["rest_framework.parsers.JSONParser"],
+    "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
+    "DEFAULT_PAGINATION_CLASS": "rest_framework.pagination.LimitOffsetPagination",
+    "PAGE_SIZE": 100,
+}
+SPECTACULAR_SETTINGS = {
+    "TITLE": "Quartermaster management API",
+    "DESCRIPTION": "Tenants, tiers, pools, backends, entitlements, keys, usage and audit.",
+    "VERSION": "1",
+    "SERVE_INCLUDE_SCHEMA": False,
+    "SERVE_PERMISSIONS": ["rest_framework.permissions.IsAuthenticated"],
+    "SWAGGER_UI_DIST": "SIDECAR",
+    "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
+    "REDOC_DIST": "SIDECAR",
+}
+
+UNFOLD: dict[str, Any] = {
+    "SITE_TITLE": "Quartermaster",
+    "SITE_HEADER": "Quartermaster",
+    "SITE_URL": "/",
+    "SITE_SYMBOL": "package_2",
+    "SHOW_HISTORY": True,
+    "SHOW_VIEW_ON_SITE": False,
+}
+if find_spec("tenants.unfold"):  # the books know which pages belong together
+    from tenants.unfold import UNFOLD as BOOKS_UNFOLD
+
+    UNFOLD |= BOOKS_UNFOLD
+
+QUARTERMASTER_RETENTION_DAYS = ENV.retention_days
+
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {"line": {"format": "%(asctime)s %(levelname)s %(name)s %(message)s"}},
+    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line", "stream": sys.stderr}},
+    "root": {"handlers": ["stderr"], "level": ENV.log_level},
+    "loggers": {
+        "django.request": {"level": "ERROR"},  # a 404 is not news
+        "httpx": {"level": "WARNING"},
+        "httpcore": {"level": "WARNING"},
+    },
+}
