@@ -1,7 +1,7 @@
 """Recorded arrivals and lengths, read from the formats people publish.
 
-One trace is a list of :class:`TraceRequest` in order of arrival, times in seconds from the first. Formats are told apart
-by their first line, not by the file's name; gz is opened as it is:
+One trace is a list of :class:`TraceRequest` in order of arrival, times in seconds from the first. Formats are told
+apart by their first line, not by the file's name; gz is opened as it is:
 
 * **Azure LLM inference 2023/2024** CSV: ``TIMESTAMP,ContextTokens,GeneratedTokens``;
 * **Mooncake** JSONL: ``{"timestamp": ms, "input_length", "output_length", "hash_ids"}``. Its stamps come in steps of

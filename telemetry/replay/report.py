@@ -1,0 +1,125 @@
+"""What a replay measured: one row per request, summed per tenant and tier. Pure arithmetic, no clock, no sockets."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass(slots=True)
+class Sent:
+    """One HTTP request as its client saw it. Times are seconds since it was sent."""
+
+    request_id: str  # x-request-id, empty where no answer came
+    name: str  # the tenant (key) it was sent as
+    tier: str
+    planned_s: float  # when the trace wanted it, from the start of the replay
+    late_s: float  # how much later it really was sent
+    status: int = 0
+    outcome: str = "failed"
+    reason: str = "no_answer"
+    ttft_s: float | None = None
+    ttlt_s: float | None = None
+    gaps_s: list[float] = field(default_factory=list)  # between chunks that carried text
+    queue_s: float | None = None
+    input_tokens: int = 0
+    output_tokens: int = 0
+    wanted_input: int = 0
+    wanted_output: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The SLO a tier is judged by [s]."""
+
+    ttft_s: float | None = None
+    tbt_s: float | None = None
+    ttlt_s: float | None = None
+
+
+def percentile(values: Sequence[float], share: float) -> float | None:
+    """The nearest-rank percentile of ``values`` (0 < share <= 1), None when there are none."""
+    if not values:
+        return None
+    ordered = sorted(values)
+    rank = max(1, -(-len(ordered) * share // 1))
+    return ordered[int(rank) - 1]
+
+
+def slo_met(sent: Sent, target: Target) -> bool | None:
+    """Whether the client saw what its tier promises; None where that cannot be asked (refused, cancelled, no SLO)."""
+    if sent.outcome in ("refused", "cancelled"):
+        return None
+    if target.ttft_s is None and target.ttlt_s is None:
+        return None
+    if sent.outcome != "completed" or sent.ttlt_s is None:
+        return False
+    if target.ttft_s is not None:
+        last = target.ttft_s + max(0, sent.output_tokens - 1) * (target.tbt_s or float("inf"))
+        return (
+            sent.ttft_s is not None and sent.ttft_s <= target.ttft_s and (target.tbt_s is None or sent.ttlt_s <= last)
+        )
+    assert target.ttlt_s is not None
+    return sent.ttlt_s <= target.ttlt_s
+
+
+def summarise(rows: Iterable[Sent], targets: dict[str, Target], duration_s: float) -> dict[str, Any]:
+    """The report: ``total`` and one entry per tenant under ``tenants`` and per tier under ``tiers``."""
+    rows = list(rows)
+    by_tenant: dict[str, list[Sent]] = {}
+    by_tier: dict[str, list[Sent]] = {}
+    for row in rows:
+        by_tenant.setdefault(row.name, []).append(row)
+        by_tier.setdefault(row.tier, []).append(row)
+    return {
+        "duration_s": round(duration_s, 3),
+        "total": _group(rows, targets, duration_s),
+        "tenants": {name: _group(group, targets, duration_s) for name, group in sorted(by_tenant.items())},
+        "tiers": {name: _group(group, targets, duration_s) for name, group in sorted(by_tier.items())},
+    }
+
+
+def _group(rows: list[Sent], targets: dict[str, Target], duration_s: float) -> dict[str, Any]:
+    completed = [row for row in rows if row.outcome == "completed"]
+    judged = [met for row in rows if (met := slo_met(row, targets.get(row.tier, Target()))) is not None]
+    outcomes = Counter(row.outcome for row in rows)
+    return {
+        "sent": len(rows),
+        "completed": outcomes["completed"],
+        "refused": dict(sorted(Counter(row.reason for row in rows if row.outcome == "refused").items())),
+        "failed": dict(sorted(Counter(row.reason for row in rows if row.outcome == "failed").items())),
+        "cancelled": outcomes["cancelled"],
+        "input_tokens": sum(row.input_tokens for row in rows),
+        "output_tokens": sum(row.output_tokens for row in rows),
+        "tokens_per_s": round(sum(row.input_tokens + row.output_tokens for row in rows) / duration_s, 1)
+        if duration_s
+        else 0.0,
+        "ttft_s": _spread(row.ttft_s for row in completed),
+        "tbt_s": _spread(gap for row in completed for gap in row.gaps_s),
+        "ttlt_s": _spread(row.ttlt_s for row in completed),
+        "queue_s": _spread(row.queue_s for row in completed),
+        "slo_attainment": round(sum(judged) / len(judged), 4) if judged else None,
+        "slo_judged": len(judged),
+        "late_s": _spread(row.late_s for row in rows),
+    }
+
+
+def _spread(values: Iterable[float | None]) -> dict[str, float | None]:
+    present = [value for value in values if value is not None]
+    result: dict[str, float | None] = {}
+    for name, share in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99)):
+        value = percentile(present, share)
+        result[name] = None if value is None else round(value, 4)
+    return result
+
+
+def rows_as_json(rows: Iterable[Sent]) -> list[dict[str, Any]]:
+    """Every request for ``--rows``: the gaps are left out, they are many."""
+    result = []
+    for row in rows:
+        entry = asdict(row)
+        del entry["gaps_s"]
+        result.append(entry)
+    return result

@@ -1,0 +1,67 @@
+"""The replay's arithmetic: counts, percentiles and SLOs as a client would judge them."""
+
+from __future__ import annotations
+
+import pytest
+
+from telemetry.replay.client import Calibration
+from telemetry.replay.report import Sent, Target, percentile, slo_met, summarise
+
+
+def sent(**changes: object) -> Sent:
+    row = Sent("req_1", "acme", "premium", 0.0, 0.0, status=200, outcome="completed", reason="completed")
+    for name, value in {"ttft_s": 0.5, "ttlt_s": 1.4, "output_tokens": 10, "input_tokens": 5, **changes}.items():
+        setattr(row, name, value)
+    return row
+
+
+def test_percentiles_are_values_that_occurred() -> None:
+    values = [float(v) for v in range(1, 101)]
+    assert [percentile(values, share) for share in (0.5, 0.95, 0.99, 1.0)] == [50.0, 95.0, 99.0, 100.0]
+    assert percentile([7.0], 0.5) == 7.0
+    assert percentile([], 0.5) is None
+
+
+@pytest.mark.parametrize(
+    ("row", "met"),
+    [
+        (sent(), True),
+        (sent(ttft_s=1.1), False),
+        (sent(ttlt_s=2.0), False),  # 9 gaps of more than 0.1 s after the TTFT target
+        (sent(ttft_s=0.1, ttlt_s=1.9), True),  # an early first token is slack (QoServe)
+        (sent(outcome="refused"), None),
+        (sent(outcome="failed", ttlt_s=None), False),
+    ],
+)
+def test_an_interactive_slo_asks_for_the_first_and_the_last_token(row: Sent, met: bool | None) -> None:
+    assert slo_met(row, Target(ttft_s=1.0, tbt_s=0.1)) is met
+
+
+def test_a_total_time_slo_asks_for_the_last_token_only() -> None:
+    assert slo_met(sent(ttft_s=50.0, ttlt_s=59.0), Target(ttlt_s=60.0)) is True
+    assert slo_met(sent(ttlt_s=61.0), Target(ttlt_s=60.0)) is False
+
+
+def test_every_request_is_counted_once_under_its_outcome() -> None:
+    rows = [
+        sent(),
+        sent(name="globex", tier="batch", outcome="refused", reason="queue_full"),
+        sent(name="globex", tier="batch", outcome="failed", reason="backend_lost"),
+        sent(outcome="cancelled", reason="client_left"),
+    ]
+    report = summarise(rows, {"premium": Target(ttft_s=1.0, tbt_s=0.1)}, 2.0)
+    total = report["total"]
+    assert total["sent"] == 4 == total["completed"] + 1 + 1 + total["cancelled"]
+    assert total["refused"] == {"queue_full": 1}
+    assert total["failed"] == {"backend_lost": 1}
+    assert report["tenants"]["globex"]["completed"] == 0
+    assert report["tiers"]["premium"]["slo_attainment"] == 1.0
+    assert report["tiers"]["batch"]["slo_attainment"] is None
+    assert sum(group["sent"] for group in report["tenants"].values()) == 4
+
+
+def test_prompt_length_is_learned_from_the_answers_usage() -> None:
+    calibration = Calibration()
+    for words in (10, 200, 50):
+        calibration.learn(words, round(7 + 1.5 * words))
+    assert calibration.words_for(307) == 200
