@@ -115,7 +115,8 @@ class Command(BaseCommand):
             bar.update(
                 item,
                 completed=state.completed + state.refused + state.failed,
-                description=f"open {state.open:4d}  ok {state.completed}  refused {state.refused}  failed {state.failed}",
+                description=f"open {state.open:4d}  ok {state.completed}  refused {state.refused}  "
+                f"failed {state.failed}",
             )
 
         async def go() -> bool:
