@@ -1,0 +1,156 @@
+"""The control client for one replica, against answers made by hand."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import httpx
+import pytest
+
+from scheduling.engines import prometheus_text as prom
+from scheduling.engines.vllm import (
+    EngineModel,
+    EngineProtocolError,
+    EngineRefused,
+    EngineUnreachable,
+    VllmClient,
+    parse_metrics,
+)
+
+PAGE = """# HELP vllm:num_requests_running Number of requests in model execution batches.
+# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{engine="0",model_name="m"} 3.0
+vllm:num_requests_running{engine="1",model_name="m"} 4.0
+vllm:num_requests_waiting{engine="0",model_name="m"} 1.0
+vllm:num_requests_waiting{engine="1",model_name="m"} 0.0
+vllm:num_requests_waiting_by_reason{engine="0",reason="capacity"} 100.0
+vllm:kv_cache_usage_perc{engine="0",model_name="m"} 0.25
+vllm:kv_cache_usage_perc{engine="1",model_name="m"} 0.75
+vllm:generation_tokens_total{engine="0",model_name="m"} 1.5e+03
+vllm:generation_tokens_created{engine="0",model_name="m"} 1.79e+09
+vllm:prompt_tokens_total{engine="0",model_name="m"} 200.0
+vllm:prompt_tokens_by_source_total{engine="0",source="x"} 999.0
+vllm:request_success_total{engine="0",finished_reason="stop",model_name="m"} 5.0
+vllm:request_success_total{engine="0",finished_reason="length",model_name="m"} 7.0
+vllm:num_preemptions_total{engine="0",model_name="m"} 2.0
+"""
+DCGM = """# TYPE DCGM_FI_DEV_GPU_UTIL gauge
+DCGM_FI_DEV_GPU_UTIL{gpu="0",modelName="A } b"} 40
+DCGM_FI_DEV_GPU_UTIL{gpu="1"} 60 1700000000
+DCGM_FI_DEV_FB_USED{gpu="0"} 1024
+DCGM_FI_DEV_FB_USED{gpu="1"} 1024
+DCGM_FI_DEV_FB_FREE{gpu="0"} 3072
+DCGM_FI_DEV_FB_FREE{gpu="1"} 3072
+"""
+
+Handler = Callable[[httpx.Request], httpx.Response]
+
+
+def client(handler: Handler, **kwargs: str) -> VllmClient:
+    return VllmClient("http://replica:1/", http=httpx.AsyncClient(transport=httpx.MockTransport(handler)), **kwargs)
+
+
+def test_metrics_are_summed_over_engines_and_usage_is_averaged() -> None:
+    m = parse_metrics(PAGE)
+    assert (m.running, m.waiting, m.kv_usage) == (7, 1, 0.5)
+    assert (m.generation_tokens, m.prompt_tokens, m.successes, m.preemptions) == (1500, 200, 12, 2)
+    assert m.progress == 1712
+    assert m.gpu_util is None
+
+
+def test_an_older_vllm_says_gpu_cache_usage() -> None:
+    assert parse_metrics(PAGE.replace("kv_cache_usage_perc", "gpu_cache_usage_perc")).kv_usage == 0.5
+
+
+def test_a_page_of_another_server_is_a_clear_error() -> None:
+    with pytest.raises(EngineProtocolError, match="vLLM"):
+        parse_metrics("up 1\n")
+
+
+def test_gpu_figures_on_the_same_page_are_read() -> None:
+    m = parse_metrics(PAGE + DCGM)
+    assert (m.gpu_util, m.gpu_mem_used_bytes, m.gpu_mem_total_bytes) == (0.5, 2 * 2**30, 8 * 2**30)
+
+
+@pytest.mark.parametrize(
+    ("page", "values"),
+    [
+        ("a 1", [1.0]),
+        ("a 1\n", [1.0]),
+        ("b 2\na{x=\"y z\"} 3\n", [3.0]),
+        ("ab 2\na_b 4\n", []),
+        ("a NaN\na +Inf\na 5\n", [5.0]),
+        ("a\na x\n", []),
+        ("", []),
+        ("# a 1\n", []),
+    ],
+)
+def test_series_are_found_by_their_whole_name(page: str, values: list[float]) -> None:
+    assert prom.samples(page, "a") == values
+
+
+async def test_gpu_figures_come_from_an_exporter_where_one_is_named_and_its_absence_fails_nothing() -> None:
+    def handler(request: httpx.Request) -> httpx.Response:
+        if request.url.host == "dcgm":
+            assert "authorization" not in request.headers, "the replica's key must not go elsewhere"
+            return httpx.Response(200, text=DCGM)
+        assert request.headers["authorization"] == "Bearer k"
+        return httpx.Response(200, text=PAGE)
+
+    assert (await client(handler, api_key="k", dcgm_url="http://dcgm:9400/metrics").scrape()).gpu_util == 0.5
+
+    def dead(request: httpx.Request) -> httpx.Response:
+        if request.url.host == "dcgm":
+            raise httpx.ConnectError("refused")
+        return httpx.Response(200, text=PAGE)
+
+    assert (await client(dead, dcgm_url="http://dcgm:9400/metrics").scrape()).gpu_util is None
+
+
+async def test_models_give_their_context_length() -> None:
+    body = {"object": "list", "data": [{"id": "m", "max_model_len": 4096, "owned_by": "vllm"}, {"id": "n"}]}
+    assert await client(lambda _: httpx.Response(200, json=body)).models() == [
+        EngineModel("m", 4096), EngineModel("n", None),
+    ]
+    with pytest.raises(EngineProtocolError, match="/v1/models"):
+        await client(lambda _: httpx.Response(200, text="<html>")).models()
+
+
+async def test_a_probe_is_a_generation_and_only_a_token_counts() -> None:
+    asked: list[dict[str, object]] = []
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        if request.url.path == "/v1/models":
+            return httpx.Response(200, json={"data": [{"id": "m"}]})
+        asked.append(json.loads(request.content))
+        return httpx.Response(200, json={"usage": {"completion_tokens": 1}})
+
+    probe = await client(handler).probe()
+    assert probe
+    assert asked[0]["model"] == "m"
+    assert asked[0]["max_tokens"] == 1
+
+    empty = await client(lambda _: httpx.Response(200, json={"usage": {"completion_tokens": 0}}), model="m").probe()
+    assert not empty
+    assert "without a token" in empty.why
+
+
+async def test_failures_are_typed_and_say_what_failed() -> None:
+    def refuse(_: httpx.Request) -> httpx.Response:
+        return httpx.Response(500, text="engine dead")
+
+    with pytest.raises(EngineRefused, match=r"GET /metrics answered 500: engine dead") as caught:
+        await client(refuse, api_key="topsecret").scrape()
+    assert caught.value.status == 500
+    assert not await client(refuse).health()
+    probe = await client(refuse, model="m", api_key="topsecret").probe()
+    assert not probe
+    assert "500" in probe.why
+    assert "topsecret" not in probe.why
+
+    def silent(request: httpx.Request) -> httpx.Response:
+        raise httpx.ReadTimeout("", request=request)
+
+    with pytest.raises(EngineUnreachable, match="did not answer within 2 s"):
+        await client(silent).scrape()
