@@ -1,0 +1,65 @@
+"""How much KV cache a token needs, and how many tokens fit: ``bytes = 2 * layers * kv_heads * head_dim * bytes``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+BLOCK_TOKENS = 16  # vLLM's default block on a GPU
+
+_BYTES_BY_DTYPE = {
+    "float32": 4, "float": 4, "float16": 2, "half": 2, "bfloat16": 2, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1,
+}
+
+
+def blocks(tokens: int, block: int = BLOCK_TOKENS) -> int:
+    """How many blocks hold ``tokens``."""
+    return -(-tokens // block)
+
+
+def kv_bytes_per_token(config: Mapping[str, Any], kv_dtype: str = "auto") -> int:
+    """KV-cache bytes of one token, from a Hugging Face ``config.json``.
+
+    ``kv_dtype`` "auto" means the model's own type, as vLLM's ``--kv-cache-dtype`` does. Models with latent attention
+    (DeepSeek's MLA) keep one compressed vector per layer instead of keys and values. Sliding windows are not
+    subtracted: the result is an upper bound there. Raises ValueError naming what is missing.
+    """
+    text = config.get("text_config")
+    if isinstance(text, Mapping):  # multimodal models keep the language model's shape one level down
+        config = {**config, **text}
+    layers = _positive(config, "num_hidden_layers")
+    name = kv_dtype
+    if name == "auto":
+        name = str(config.get("dtype") or config.get("torch_dtype") or "bfloat16").removeprefix("torch.")
+    if name not in _BYTES_BY_DTYPE:
+        raise ValueError(f"unknown KV cache type {name!r}; known: {', '.join(sorted(_BYTES_BY_DTYPE))}")
+    size = _BYTES_BY_DTYPE[name]
+    if config.get("kv_lora_rank"):
+        return layers * (_positive(config, "kv_lora_rank") + _positive(config, "qk_rope_head_dim")) * size
+    heads = _positive(config, "num_attention_heads")
+    kv_heads = _positive(config, "num_key_value_heads") if config.get("num_key_value_heads") is not None else heads
+    if config.get("head_dim") is not None:
+        head_dim = _positive(config, "head_dim")
+    else:
+        head_dim = _positive(config, "hidden_size") // heads
+    return 2 * layers * kv_heads * head_dim * size
+
+
+def kv_capacity_tokens(
+    bytes_per_token: int, weights_bytes: int, gpu_memory_bytes: int, gpus: int = 1, utilization: float = 0.9
+) -> int:
+    """Tokens of KV cache that ``gpus`` GPUs have beside the weights, in whole blocks; 0 when the weights do not fit.
+
+    Activations and graphs are taken as 5.5 GiB plus 0.15 GiB on one GPU, 0.6 GiB on each of several (inference-sim).
+    """
+    gib = 1024**3
+    room = gpu_memory_bytes * utilization * gpus - weights_bytes - 5.5 * gib
+    room -= (0.15 if gpus == 1 else 0.6) * gpus * gib
+    return max(0, int(room) // bytes_per_token // BLOCK_TOKENS * BLOCK_TOKENS)
+
+
+def _positive(config: Mapping[str, Any], key: str) -> int:
+    value = config.get(key)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"config.json: {key} must be a whole number above 0, not {value!r}")
+    return value
