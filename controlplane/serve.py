@@ -1,0 +1,164 @@
+"""``python -m controlplane.serve``: the web process. uvicorn, with the limits and the orderly end it does not have.
+
+* a request head has a size and a time limit, refused before anything of ours runs (uvicorn has neither);
+* at SIGTERM: not ready, nothing new admitted, running streams drain, the rest gets an error event, then the process
+  ends, at the latest five seconds after the drain even if a client never reads (uvicorn alone waits for ever).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import socket
+import sys
+import threading
+from types import FrameType
+
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from controlplane import env as environment
+
+log = logging.getLogger("controlplane.serve")
+GRACE_S = 4.0  # after the drain: error events out, sockets closed, gateway stopped
+
+
+def protocol(head_bytes: int, head_timeout_s: float) -> type[HttpToolsProtocol]:
+    """A connection whose request heads must come within a size and a time."""
+
+    class BoundedHead(HttpToolsProtocol):
+        _head_timer: asyncio.TimerHandle | None = None
+        _head_open = True  # between two requests, or inside a head
+        _head_size = 0
+
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            super().connection_made(transport)
+            self._head_timer = self.loop.call_later(head_timeout_s, self._head_late)
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._stop_timer()
+            super().connection_lost(exc)
+
+        def data_received(self, data: bytes) -> None:
+            if self._head_open:
+                self._head_size += len(data)
+            super().data_received(data)
+            if self._head_open and self._head_size > head_bytes and not self.transport.is_closing():
+                self._refuse(431, f"The request head is larger than {head_bytes} bytes.")
+
+        def on_message_begin(self) -> None:
+            super().on_message_begin()
+            self._head_open = True
+            if self._head_timer is None:  # a further request on a kept connection
+                self._head_size = 0
+                self._head_timer = self.loop.call_later(head_timeout_s, self._head_late)
+
+        def on_headers_complete(self) -> None:
+            self._stop_timer()
+            self._head_open = False
+            # The last read may hold a body as well: count what really was head.
+            if self._head_size > head_bytes and (
+                len(self.url) + sum(len(n) + len(v) + 4 for n, v in self.headers) > head_bytes
+            ):
+                self._refuse(431, f"The request head is larger than {head_bytes} bytes.")
+                return
+            self._head_size = 0
+            super().on_headers_complete()
+
+        def on_body(self, body: bytes) -> None:
+            if not self.transport.is_closing():
+                super().on_body(body)
+
+        def on_message_complete(self) -> None:
+            self._head_open = True
+            if not self.transport.is_closing():
+                super().on_message_complete()
+
+        def send_400_response(self, msg: str) -> None:
+            self._refuse(400, "This is not a valid HTTP request.")
+
+        def _stop_timer(self) -> None:
+            if self._head_timer is not None:
+                self._head_timer.cancel()
+                self._head_timer = None
+
+        def _head_late(self) -> None:
+            self._head_timer = None
+            if not self.transport.is_closing():
+                self._refuse(408, f"The request head did not arrive within {head_timeout_s:g} s.")
+
+        def _refuse(self, status: int, message: str) -> None:
+            if self.transport.is_closing():
+                return
+            if self.cycle is not None and self.cycle.response_started and not self.cycle.response_complete:
+                self.transport.abort()  # no second answer inside a first one
+                return
+            body = json.dumps(
+                {"error": {"message": message, "type": "invalid_request_error", "param": None, "code": None}}
+            ).encode()
+            self.transport.write(
+                STATUS_LINE[status]
+                + b"content-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(body)
+                + body
+            )
+            self.transport.close()
+
+    return BoundedHead
+
+
+class Server(uvicorn.Server):
+    """uvicorn's server, which tells the application when the end begins and does not wait for ever."""
+
+    def __init__(self, config: uvicorn.Config, drain_s: float) -> None:
+        super().__init__(config)
+        self.drain_s = drain_s
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if not self.should_exit:
+            end = threading.Timer(self.drain_s + GRACE_S, os._exit, (0,))
+            end.daemon = True
+            end.start()
+        super().handle_exit(sig, frame)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        from controlplane.asgi import application
+
+        drained = asyncio.ensure_future(application.drain(self.drain_s))
+        await super().shutdown(sockets)
+        await drained
+
+
+def main() -> int:
+    try:
+        env = environment.load()
+    except environment.SettingsError as error:
+        print(error, file=sys.stderr)
+        return 2
+    config = uvicorn.Config(
+        "controlplane.asgi:application",
+        host=env.host,
+        port=env.port,
+        loop="uvloop",
+        http=protocol(env.max_header_bytes, env.header_timeout_s),
+        ws="websockets-sansio",
+        ws_per_message_deflate=False,  # three times the CPU for a dashboard's frames
+        ws_max_size=64 * 1024,  # a dashboard says little
+        lifespan="on",
+        access_log=False,
+        log_config=None,  # Django's
+        log_level=env.log_level.lower(),
+        proxy_headers=env.https,
+        server_header=False,
+        backlog=2048,
+        timeout_keep_alive=75,
+        timeout_graceful_shutdown=int(env.drain_s) + 2,
+    )
+    server = Server(config, env.drain_s)
+    server.run()
+    return 0 if server.started else 3
+
+
+if __name__ == "__main__":
+    sys.exit(main())
