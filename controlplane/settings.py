@@ -208,6 +208,7 @@ if find_spec("tenants.unfold"):  # the books know which pages belong together
     UNFOLD |= BOOKS_UNFOLD
 
 QUARTERMASTER_RETENTION_DAYS = ENV.retention_days
+QUARTERMASTER_REDIS_URL = ENV.redis_url  # empty: nobody listens for the catalog's doorbell
 
 LOGGING = {
     "version": 1,
