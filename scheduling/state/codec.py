@@ -1,0 +1,148 @@
+"""How requests and ledger records are written into Redis, and read back.
+
+Hot path: one msgspec call per record. An *entry* is what ``held`` and ``queue`` keep for a request: twelve words that
+scripts may read, a space, and the record (JSON of a :class:`StoredRequest`), which is opaque to them::
+
+    attempt entitlement backend kv charge work bytes queued_ms granted_ms gateway seq note record
+
+Names (entitlement, backend, gateway) are slugs without spaces; "-" stands for an empty word.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+from urllib.parse import quote, unquote
+
+import msgspec
+
+from scheduling.core.ledger import LedgerRecord
+from scheduling.core.outcomes import Reason, outcome_of
+from scheduling.core.slo import judged
+from scheduling.core.types import QueuedRequest
+from scheduling.state.types import GrantNotice, StoredRequest
+
+_encoder = msgspec.json.Encoder()
+_request_decoder = msgspec.json.Decoder(StoredRequest)
+_ledger_decoder = msgspec.json.Decoder(LedgerRecord)
+
+DIRECT = "direct"  # policy of a request that found a free slot
+
+
+def encode_request(stored: StoredRequest) -> bytes:
+    return _encoder.encode(stored)
+
+
+def decode_request(data: bytes) -> StoredRequest:
+    """Raises ``msgspec.ValidationError`` for anything else than what ``encode_request`` wrote."""
+    return _request_decoder.decode(data)
+
+
+def encode_ledger(record: LedgerRecord) -> bytes:
+    return _encoder.encode(record)
+
+
+def decode_ledger(data: bytes) -> LedgerRecord:
+    """Raises ``msgspec.ValidationError`` for anything else than what ``encode_ledger`` wrote."""
+    return _ledger_decoder.decode(data)
+
+
+def encode_note(policy: str, why: str) -> str:
+    """Policy and grant reason as one word without spaces."""
+    if not why:
+        return policy or "-"
+    return quote(f"{policy}|{why}", safe="|@:,;=()/.")
+
+
+def decode_note(note: str) -> tuple[str, str]:
+    """``(policy, why)`` of a note."""
+    if note == "-":
+        return "", ""
+    policy, _, why = unquote(note).partition("|")
+    return policy, why
+
+
+def decode_notice(payload: bytes) -> GrantNotice:
+    """What ``grant`` published on a gateway's channel. Raises ValueError for anything else."""
+    request_id, attempt, backend, note = payload.decode().split(" ", 3)
+    policy, why = decode_note(note)
+    return GrantNotice(request_id, int(attempt), backend, policy, why)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A parsed entry of ``held`` (``granted_ms`` > 0) or ``queue``."""
+
+    attempt: int
+    entitlement: str
+    backend: str
+    kv: int
+    charge: int
+    work: int
+    body_bytes: int
+    queued_ms: int
+    granted_ms: int
+    gateway: str
+    seq: int
+    note: str
+    record: bytes
+
+    def queued_request(self) -> QueuedRequest:
+        """The request as ordering may know it, under the attempt and arrival number that scripts gave it."""
+        return replace(decode_request(self.record).request, attempt=self.attempt, seq=self.seq)
+
+
+def decode_entry(data: bytes) -> Entry:
+    """Raises ValueError for anything that no script wrote."""
+    words = data.split(b" ", 12)
+    if len(words) != 13:
+        raise ValueError(f"an entry has 12 words and a record, this has {len(words)} parts")
+    text = [w.decode() for w in words[:12]]
+    return Entry(
+        attempt=int(text[0]), entitlement=text[1], backend="" if text[2] == "-" else text[2], kv=int(text[3]),
+        charge=int(text[4]), work=int(text[5]), body_bytes=int(text[6]), queued_ms=int(text[7]),
+        granted_ms=int(text[8]), gateway="" if text[9] == "-" else text[9], seq=int(text[10]), note=text[11], record=words[12],
+    )  # fmt: skip
+
+
+def encode_entry(e: Entry) -> bytes:
+    """The same bytes a script writes."""
+    head = (
+        f"{e.attempt} {e.entitlement} {e.backend or '-'} {e.kv} {e.charge} {e.work} {e.body_bytes} {e.queued_ms} "
+        f"{e.granted_ms} {e.gateway or '-'} {e.seq} {e.note} "
+    )
+    return head.encode() + e.record
+
+
+def swept_record(pool: str, entry: Entry, done_ms: int) -> LedgerRecord:
+    """The ledger record of a request that its gateway abandoned: everything but what it had produced is known."""
+    stored = decode_request(entry.record)
+    request, facts = stored.request, stored.facts
+    policy, why = decode_note(entry.note)
+    return judged(
+        LedgerRecord(
+            request_id=request.id, pool=pool, model=facts.model, tenant=request.tenant, tier=request.tier,
+            entitlement=request.entitlement, key_id=facts.key_id, gateway=request.gateway,
+            outcome=outcome_of(Reason.GATEWAY_LOST), reason=Reason.GATEWAY_LOST, status=0, streamed=facts.streamed,
+            attempts=entry.attempt, backend=entry.backend, policy=policy, why=why,
+            input_tokens_est=request.input_tokens, output_tokens_est=request.output_tokens,
+            output_bound=request.output_bound, input_tokens=0, output_tokens=0, received_s=request.arrival_s,
+            queued_s=entry.queued_ms / 1000 if entry.queued_ms else None,
+            granted_s=entry.granted_ms / 1000 if entry.granted_ms else None,
+            first_token_s=None, done_s=done_ms / 1000, ttft_slo_s=facts.slo.ttft_s, tbt_slo_s=facts.slo.tbt_s,
+            ttlt_slo_s=facts.slo.ttlt_s, slo_met=None,
+        )
+    )  # fmt: skip
+
+
+def decode_ledger_fields(pool: str, fields: list[Any]) -> LedgerRecord:
+    """One entry of the ledger stream: ``r <record>`` as a gateway wrote it, or ``swept <entry> at <ms>``.
+
+    Raises ValueError (``msgspec.ValidationError`` is one) for anything else.
+    """
+    named = dict(zip(fields[::2], fields[1::2], strict=True))
+    if b"r" in named:
+        return decode_ledger(named[b"r"])
+    if b"swept" in named and b"at" in named:
+        return swept_record(pool, decode_entry(named[b"swept"]), int(named[b"at"]))
+    raise ValueError(f"a ledger entry has the fields r, or swept and at; this has {sorted(named)}")

@@ -1,0 +1,382 @@
+"""One pool's shared state in Redis: one method per script (``docs/state.md``).
+
+Every method raises :class:`StateUnavailable` within the connection's time limit when Redis does not answer; what it did
+until then is unknown, and repeating it with the same (request, attempt) is harmless. Leader methods raise
+:class:`Fenced` when another leader was elected.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from scheduling.core.admission import refill
+from scheduling.core.ledger import LedgerRecord
+from scheduling.core.outcomes import Reason
+from scheduling.core.types import BackendSpec, EntitlementSpec, Estimate, OverLimit, PoolSpec, QueuedRequest
+from scheduling.state import codec
+from scheduling.state.resp import RespConnection
+from scheduling.state.script import Script, load_scripts
+from scheduling.state.types import (
+    BATCH,
+    Admission,
+    AdmissionStatus,
+    AnnounceResult,
+    AnnounceStatus,
+    BackendTotals,
+    Election,
+    EntitlementTotals,
+    Event,
+    EventKind,
+    Fenced,
+    FinishResult,
+    FinishStatus,
+    GrantItem,
+    GrantStatus,
+    LedgerEntry,
+    PoolSnapshot,
+    Renewal,
+    RenewStatus,
+    RequestFacts,
+    StoredRequest,
+    SweptRequest,
+)
+
+log = logging.getLogger("quartermaster.state")
+
+_STATUS = {s.value.encode(): s for s in AdmissionStatus}
+_T = TypeVar("_T")
+
+
+def work_of(estimate: Estimate) -> int:
+    """Outstanding work of a request [tokens]: what the replica with the least of it is chosen by."""
+    return math.ceil(estimate.input_tokens + estimate.output_tokens)
+
+
+class PoolStore:
+    """The transitions of one pool. Stateless but for its connections; make one per pool and process.
+
+    ``blocking`` is a connection of its own for ``events``: a blocking read holds up everything behind it.
+    """
+
+    def __init__(
+        self,
+        resp: RespConnection,
+        pool_id: str,
+        blocking: RespConnection | None = None,
+        scripts: Mapping[str, Script] | None = None,
+    ) -> None:
+        self.pool_id = pool_id
+        self._resp = resp
+        self._blocking = blocking
+        self._scripts = load_scripts() if scripts is None else scripts
+        self._prefix = f"qm:{{{pool_id}}}:".encode()
+        self._admit = self._scripts["admit"]
+        self._finish = self._scripts["finish"]
+
+    def _eval(self, name: str, *args: str | bytes | int | float) -> Any:
+        return self._resp.eval(self._scripts[name], self._prefix, args)
+
+    def _key(self, name: str) -> bytes:
+        return self._prefix + name.encode()
+
+    # --- gateway
+
+    async def admit(
+        self,
+        spec: EntitlementSpec,
+        pool: PoolSpec,
+        request: QueuedRequest,
+        estimate: Estimate,
+        body_bytes: int,
+        facts: RequestFacts,
+    ) -> Admission:
+        """Grants a free slot, queues, or refuses; a refusal changes nothing."""
+        tier = spec.tier
+        reply = await self._resp.eval(
+            self._admit,
+            self._prefix,
+            (
+                request.id, request.attempt, spec.id, estimate.kv_tokens,
+                estimate.cost_tokens if spec.tokens_per_s > 0 else 0, work_of(estimate), body_bytes,
+                request.gateway or "-", codec.encode_request(StoredRequest(request, facts)), spec.concurrency,
+                1 if tier.over_limit is OverLimit.WAIT else 0, tier.queue_limit, spec.tokens_per_s, spec.burst_tokens,
+                spec.kv_tokens, request.weight, pool.threshold, pool.queue_limit, pool.queue_bytes,
+                request.exclude_backend,
+            ),
+        )  # fmt: skip
+        return _admission(reply)
+
+    async def requeue(
+        self, request: QueuedRequest, body_bytes: int, facts: RequestFacts, exclude_backend: str
+    ) -> Admission:
+        """Moves attempt ``request.attempt``, which sent no byte, off its replica.
+
+        The caller goes on with ``attempt + 1``, granted elsewhere or waiting; ``Admission.attempt`` says so.
+        """
+        again = replace(request, attempt=request.attempt + 1, exclude_backend=exclude_backend)
+        reply = await self._eval(
+            "requeue", request.id, request.attempt, request.concurrency, exclude_backend, body_bytes,
+            codec.encode_request(StoredRequest(again, facts)),
+        )  # fmt: skip
+        return _admission(reply)
+
+    async def finish(
+        self, request_id: str, attempt: int, reason: Reason, actual_tokens: int, ran: bool, ledger: LedgerRecord
+    ) -> FinishResult:
+        """Ends a request once: frees what it held, settles its bucket, writes its ledger entry.
+
+        ``actual_tokens`` is input + output as used; a request that never ran (``ran`` False) pays nothing.
+        """
+        reply = await self._resp.eval(
+            self._finish,
+            self._prefix,
+            (request_id, attempt, reason.value, actual_tokens, 1 if ran else 0, codec.encode_ledger(ledger)),
+        )
+        status = FinishStatus(reply[0].decode())
+        return FinishResult(status, Reason(reply[1].decode()) if status is FinishStatus.ENDED else None)
+
+    async def renew(self, gateway: str, items: Sequence[tuple[str, int]]) -> list[Renewal]:
+        """Pushes the expiry of what a gateway holds; answers in the order of ``items`` (request, attempt)."""
+        renewals: list[Renewal] = []
+        for batch in _batches(items):
+            flat: list[str | int] = [gateway or "-"]
+            for request_id, attempt in batch:
+                flat += (request_id, attempt)
+            reply = await self._eval("renew", *flat)
+            renewals += [_renewal(item, words) for item, words in zip(batch, reply, strict=True)]
+        return renewals
+
+    async def announce(
+        self,
+        spec: EntitlementSpec,
+        request: QueuedRequest,
+        estimate: Estimate,
+        body_bytes: int,
+        facts: RequestFacts,
+        backend: str,
+    ) -> AnnounceResult:
+        """Re-creates a lease on ``backend``, or with ``backend=""`` a waiting entry, that ``renew`` did not know."""
+        reply = await self._eval(
+            "announce", request.id, request.attempt, spec.id, backend or "-", estimate.kv_tokens,
+            estimate.cost_tokens if spec.tokens_per_s > 0 else 0, work_of(estimate), body_bytes,
+            request.gateway or "-", request.seq, codec.encode_request(StoredRequest(request, facts)),
+            spec.tokens_per_s, spec.burst_tokens,
+        )  # fmt: skip
+        status = AnnounceStatus(reply[0].decode())
+        return AnnounceResult(status, Reason(reply[1].decode()) if status is AnnounceStatus.ENDED else None)
+
+    async def record(self, records: Sequence[LedgerRecord]) -> None:
+        """Writes the ledger entries of requests that never had state (refusals), each id once."""
+        for batch in _batches(records):
+            flat: list[str | bytes] = []
+            for r in batch:
+                flat += (r.request_id, r.reason, codec.encode_ledger(r))
+            await self._eval("record", *flat)
+
+    async def suspect(self, backend: str, why: str) -> None:
+        """Tells the leader that a replica failed, so that it looks at once."""
+        await self._eval("suspect", backend, why)
+
+    # --- leader
+
+    async def elect(self, holder: str, floor: int, first_start: bool) -> Election:
+        """Takes or extends the leadership. ``floor``: no epoch up to it is given again (kept in the database)."""
+        reply = await self._eval("elect", holder, floor, 1 if first_start else 0)
+        leader = reply[0] == b"leader"
+        return Election(leader, int(reply[1]) if leader else 0, reply[2].decode(), int(reply[3]) / 1000)
+
+    async def resign(self, holder: str) -> None:
+        """Gives the leadership back at once; nothing happens to another holder's."""
+        await self._eval("resign", holder)
+
+    async def grant(self, epoch: int, items: Sequence[GrantItem]) -> list[GrantStatus]:
+        """Turns waiting entries into leases and tells their gateways; answers in the order of ``items``."""
+        statuses: list[GrantStatus] = []
+        for batch in _batches(items):
+            flat: list[str | int] = [epoch]
+            for g in batch:
+                flat += (g.request_id, g.attempt, g.backend, g.concurrency, codec.encode_note(g.policy, g.why))
+            reply = _unfenced(await self._eval("grant", *flat))
+            statuses += [GrantStatus(word.decode()) for word in reply]
+        return statuses
+
+    async def set_ready(self, epoch: int, backend_id: str, spec: BackendSpec | None) -> None:
+        """Puts a replica in (``spec``) or out (None) of those that may get work."""
+        slots, kv = (spec.slots, spec.kv_tokens) if spec is not None else (0, 0)
+        _unfenced(await self._eval("set_ready", epoch, backend_id, 0 if spec is None else 1, slots, kv))
+
+    async def sweep(self, epoch: int) -> list[SweptRequest]:
+        """Ends up to 100 leases and 100 waiting entries whose gateway stopped renewing them."""
+        reply = _unfenced(await self._eval("sweep", epoch))
+        swept = []
+        for request_id, data in zip(reply[::2], reply[1::2], strict=True):
+            e = codec.decode_entry(data)
+            swept.append(SweptRequest(request_id.decode(), e.attempt, e.entitlement, e.backend, e.gateway))
+        return swept
+
+    async def view(self) -> PoolSnapshot:
+        """All totals at one instant. Anyone may look."""
+        return _snapshot(await self._eval("view"))
+
+    async def load_queue(self) -> tuple[str, list[QueuedRequest]]:
+        """Everything that waits, and the event id from which to go on reading ``events``.
+
+        The id is read first: what happens meanwhile is heard again, and hearing it twice is harmless.
+        """
+        last = await self._resp.call(b"XREVRANGE", self._key("events"), b"+", b"-", b"COUNT", b"1")
+        found: dict[str, QueuedRequest] = {}
+        cursor = b"0"
+        while True:
+            cursor, flat = await self._resp.call(b"HSCAN", self._key("queue"), cursor, b"COUNT", b"500")
+            for request_id, data in zip(flat[::2], flat[1::2], strict=True):
+                found[request_id.decode()] = codec.decode_entry(data).queued_request()
+            if cursor == b"0":
+                return (last[0][0].decode() if last else "0-0"), sorted(found.values(), key=lambda r: r.seq)
+
+    async def events(self, last_id: str, block_ms: int) -> list[Event]:
+        """The next doorbells after ``last_id``, at most 500; waits up to ``block_ms`` for the first.
+
+        Needs the ``blocking`` connection, whose time limit must be longer than ``block_ms``.
+        """
+        if self._blocking is None:
+            raise RuntimeError("PoolStore.events needs a connection of its own: PoolStore(resp, pool, blocking=...)")
+        reply = await self._blocking.call(
+            b"XREAD", b"COUNT", b"500", b"BLOCK", str(block_ms).encode(), b"STREAMS", self._key("events"), last_id
+        )
+        return [] if reply is None else [_event(raw) for raw in reply[0][1]]
+
+    async def ledger_read(self, count: int) -> list[LedgerEntry]:
+        """The oldest ``count`` entries of the ledger stream; they stay until ``ledger_delete``."""
+        reply = await self._resp.call(b"XRANGE", self._key("ledger"), b"-", b"+", b"COUNT", str(count).encode())
+        entries = []
+        for raw_id, fields in reply:
+            entry_id = raw_id.decode()
+            try:
+                entries.append(LedgerEntry(entry_id, codec.decode_ledger_fields(self.pool_id, fields)))
+            except ValueError as e:
+                log.error("pool %s: ledger entry %s cannot be read and will be dropped: %s", self.pool_id, entry_id, e)
+                entries.append(LedgerEntry(entry_id, None))
+        return entries
+
+    async def ledger_delete(self, ids: Sequence[str]) -> None:
+        """Removes entries that are safely in the database."""
+        for batch in _batches(ids):
+            await self._resp.call(b"XDEL", self._key("ledger"), *batch)
+
+
+def _batches(items: Sequence[_T]) -> Iterable[Sequence[_T]]:
+    return (items[i : i + BATCH] for i in range(0, len(items), BATCH))
+
+
+def _unfenced(reply: Any) -> Any:
+    if reply == b"fenced":
+        raise Fenced
+    return reply
+
+
+def _admission(reply: list[Any]) -> Admission:
+    """``{status, backend or reason, position or retry_ms, inflight, level or '', seq, attempt}``."""
+    status = _STATUS[reply[0]]
+    level = float(reply[4]) if reply[4] else None
+    if status is AdmissionStatus.GRANTED:
+        return Admission(
+            status, backend=reply[1].decode(), inflight=reply[3], level_tokens=level, seq=reply[5], attempt=reply[6]
+        )
+    if status is AdmissionStatus.QUEUED:
+        return Admission(
+            status, position=reply[2], inflight=reply[3], level_tokens=level, seq=reply[5], attempt=reply[6]
+        )
+    retry_s = reply[2] / 1000 if status is AdmissionStatus.REFUSED and reply[2] >= 0 else None
+    reason = Reason(reply[1].decode()) if reply[1] else None
+    return Admission(
+        status, reason=reason, retry_s=retry_s, inflight=reply[3], level_tokens=level, seq=reply[5], attempt=reply[6]
+    )
+
+
+def _renewal(item: tuple[str, int], words: bytes) -> Renewal:
+    status, _, rest = words.decode().partition(" ")
+    request_id, attempt = item
+    if status == RenewStatus.HOLDS:
+        backend, _, note = rest.partition(" ")
+        policy, why = codec.decode_note(note)
+        return Renewal(request_id, attempt, RenewStatus.HOLDS, backend=backend, policy=policy, why=why)
+    if status == RenewStatus.ENDED:
+        return Renewal(request_id, attempt, RenewStatus.ENDED, reason=Reason(rest))
+    return Renewal(request_id, attempt, RenewStatus(status))
+
+
+def _event(raw: list[Any]) -> Event:
+    """One doorbell. What cannot be read becomes a LEFT of nobody, so that reading goes on after it."""
+    event_id = raw[0].decode()
+    try:
+        kind, value = EventKind(raw[1][0].decode()), raw[1][1]
+        if kind is EventKind.QUEUED:
+            request_id, _, entry = value.partition(b" ")
+            request = codec.decode_entry(entry).queued_request()
+            return Event(event_id, kind, request=request, request_id=request_id.decode())
+        if kind is EventKind.LEFT:
+            return Event(event_id, kind, request_id=value.decode())
+        backend, _, why = value.decode().partition(" ")
+        return Event(event_id, kind, backend=backend, why=why)
+    except ValueError as e:
+        log.error("event %s cannot be read: %s", event_id, e)
+        return Event(event_id, EventKind.LEFT)
+
+
+def _words(flat: list[bytes]) -> dict[str, str]:
+    text = [w.decode() for w in flat]
+    return dict(zip(text[::2], text[1::2], strict=True))
+
+
+def _snapshot(reply: list[Any]) -> PoolSnapshot:
+    """``{now_ms, meta, ready, totals, buckets, ledger length}``, hashes as flat lists."""
+    now_ms = int(reply[0])
+    meta, ready, totals, buckets = (_words(flat) for flat in reply[1:5])
+    return make_snapshot(now_ms, meta, ready, totals, buckets, ledger_waiting=reply[5])
+
+
+def make_snapshot(
+    now_ms: int,
+    meta: Mapping[str, str],
+    ready: Mapping[str, str],
+    totals: Mapping[str, str],
+    buckets: Mapping[str, str],
+    ledger_waiting: int,
+) -> PoolSnapshot:
+    """The hashes of ``docs/state.md`` as typed totals; levels are those of ``now_ms``, refills included."""
+    backends: dict[str, BackendTotals] = {}
+    entitlements: dict[str, EntitlementTotals] = {}
+    names = {"b": set(ready), "e": {f.rpartition(":")[0] for f in buckets}}
+    for f in totals:
+        kind, _, rest = f.partition(":")
+        if rest:
+            names[kind].add(rest.rpartition(":")[0])
+    for name in sorted(names["b"]):
+        slots, kv = (int(w) for w in ready.get(name, "0 0").split(" "))
+        run, used, work = (int(totals.get(f"b:{name}:{f}", 0)) for f in ("run", "kv", "work"))
+        backends[name] = BackendTotals(name in ready, slots, kv, run, used, work)
+    for name in sorted(names["e"]):
+        run, wait, kv = (int(totals.get(f"e:{name}:{f}", 0)) for f in ("run", "wait", "kv"))
+        level: float | None = None
+        if f"{name}:level" in buckets:
+            bucket = {f: float(buckets[f"{name}:{f}"]) for f in ("level", "at", "rate", "depth")}
+            level = refill(bucket["level"], bucket["at"], bucket["rate"], bucket["depth"], now_ms)
+        service = buckets.get(f"{name}:service_ms")
+        entitlements[name] = EntitlementTotals(run, wait, kv, level, None if service is None else float(service))
+    return PoolSnapshot(
+        now_ms=now_ms,
+        epoch=int(meta.get("epoch", 0)),
+        leader=meta.get("leader", "") if int(meta.get("leader_until", 0)) > now_ms else "",
+        rebuilding_ms=max(0, int(meta.get("rebuild_until", 0)) - now_ms),
+        service_ms=float(meta["service_ms"]) if "service_ms" in meta else None,
+        running=int(totals.get("run", 0)),
+        waiting=int(totals.get("wait", 0)),
+        waiting_bytes=int(totals.get("bytes", 0)),
+        ledger_waiting=ledger_waiting,
+        backends=backends,
+        entitlements=entitlements,
+    )

@@ -1,0 +1,271 @@
+"""The frozen words of shared state: what goes into a script's call and what comes out.
+
+Python twins (:mod:`scheduling.state.twin`) and the real store (:mod:`scheduling.state.store`) take and return the same
+types, so that callers and tests cannot tell them apart. Times in ``*_ms`` are milliseconds of Redis ``TIME``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+from scheduling.core.ledger import LedgerRecord
+from scheduling.core.outcomes import Reason
+from scheduling.core.types import BackendView, PoolView, QueuedRequest, Slo
+
+LEASE_MS: Final = 10_000  # what a dead gateway held is free after this plus one sweep
+RENEW_S: Final = 3.0  # how often a gateway renews what it holds
+LEADER_MS: Final = 6_000  # a leadership not extended for so long is free
+REBUILD_MS: Final = 5_000  # after a lost state nothing new is admitted for so long; longer than one renewal
+ENDED_MS: Final = 120_000  # how long the first terminal state is remembered
+SERVICE_MS: Final = 2_000  # slot occupation assumed before one was seen, for retry times only
+NO_BACKEND_RETRY_MS: Final = 5_000  # a replica is probed every second and needs a real generation to come back
+BATCH: Final = 100  # items one script call works on
+EVENTS_KEPT: Final = 20_000  # doorbells kept for a leader that is behind; it reloads the queue if it missed some
+LEDGER_KEPT: Final = 1_000_000  # ended requests kept while the database is away, oldest dropped first
+
+CATALOG_CHANNEL: Final = "qm:catalog"  # doorbell: the catalog has a new version
+
+
+def gateway_channel(gateway: str) -> str:
+    """The pub/sub channel on which a gateway hears of its grants."""
+    return f"qm:gw:{gateway}"
+
+
+class StateError(Exception):
+    """Redis answered with an error that is a fault of ours (wrong type, broken script). Not transient."""
+
+
+class StateUnavailable(Exception):
+    """Redis does not answer, or cannot serve now. Raised at once while it is known to be down.
+
+    Whether the call took effect is not known: repeat it only with the same (request, attempt).
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class RequestFacts:
+    """What the ledger needs of a request beyond what ordering may know, kept in case its gateway dies."""
+
+    model: str
+    key_id: str
+    streamed: bool
+    slo: Slo
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRequest:
+    """The record kept for a lease or a waiting entry. Lengths, times and names only, no prompt."""
+
+    request: QueuedRequest
+    facts: RequestFacts
+
+
+class AdmissionStatus(StrEnum):
+    GRANTED = "granted"
+    QUEUED = "queued"
+    REFUSED = "refused"
+    ENDED = "ended"  # it has already ended, with ``reason``
+    STALE = "stale"  # only from ``requeue``: that attempt no longer holds a lease
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """Answer of ``admit`` and ``requeue``."""
+
+    status: AdmissionStatus
+    backend: str = ""  # where it was granted
+    position: int = 0  # requests waiting in the pool, this one included, where it was queued
+    reason: Reason | None = None  # why it was refused, or how it ended
+    retry_s: float | None = None  # when refused: expected time until it could pass; None: waiting will not help
+    inflight: int = 0  # running and waiting requests of the entitlement, after this call
+    level_tokens: float | None = None  # its bucket after this call; None: no token budget is enforced
+    attempt: int = 1  # the attempt that now holds or waits
+    seq: int = 0  # arrival number in the pool; a request is announced and requeued under it
+
+
+class FinishStatus(StrEnum):
+    OK = "ok"
+    ENDED = "ended"  # someone else ended it first, with ``reason``: nothing changed
+    STALE = "stale"  # it lives at another attempt: nothing changed
+
+
+@dataclass(frozen=True, slots=True)
+class FinishResult:
+    status: FinishStatus
+    reason: Reason | None = None
+
+
+class RenewStatus(StrEnum):
+    HOLDS = "h"
+    WAITS = "w"
+    ENDED = "e"
+    STALE = "s"  # it lives at another attempt, or at another gateway
+    UNKNOWN = "u"  # state was lost: announce it
+
+
+@dataclass(frozen=True, slots=True)
+class Renewal:
+    """Answer of ``renew`` for one request. A lease names its grant, in case the doorbell was lost."""
+
+    request_id: str
+    attempt: int
+    status: RenewStatus
+    backend: str = ""
+    policy: str = ""
+    why: str = ""
+    reason: Reason | None = None
+
+
+class AnnounceStatus(StrEnum):
+    OK = "ok"
+    KNOWN = "known"
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, slots=True)
+class AnnounceResult:
+    status: AnnounceStatus
+    reason: Reason | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GrantItem:
+    """One decision of the leader, as it is written."""
+
+    request_id: str
+    attempt: int
+    backend: str
+    concurrency: int  # r_e of its entitlement
+    policy: str = ""  # "priority@1"
+    why: str = ""  # one line
+
+
+class GrantStatus(StrEnum):
+    OK = "ok"
+    GONE = "gone"  # it does not wait at that attempt any more
+    FULL = "full"  # the replica is not ready or has no room
+    ENT = "ent"  # its entitlement runs as many as it may
+
+
+@dataclass(frozen=True, slots=True)
+class GrantNotice:
+    """The doorbell a gateway hears on its channel: this request may run there now."""
+
+    request_id: str
+    attempt: int
+    backend: str
+    policy: str
+    why: str
+
+
+class Fenced(Exception):
+    """The pool's epoch is not the caller's: nothing was changed. Stop leading and stand for election again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Election:
+    """Answer of ``elect``. ``ttl_s`` counts from the moment Redis answered: measure it from before the call."""
+
+    leader: bool
+    epoch: int  # ours when leader, else 0
+    holder: str
+    ttl_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class SweptRequest:
+    """A request whose gateway stopped renewing it. Its ledger entry is already on the stream."""
+
+    request_id: str
+    attempt: int
+    entitlement: str
+    backend: str  # "" when it was waiting
+    gateway: str
+
+
+class EventKind(StrEnum):
+    QUEUED = "q"
+    LEFT = "x"
+    FREED = "f"
+    SUSPECT = "s"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A doorbell for the leader. Losing or doubling one changes nothing but latency."""
+
+    id: str
+    kind: EventKind
+    request: QueuedRequest | None = None  # QUEUED
+    request_id: str = ""  # QUEUED, LEFT
+    backend: str = ""  # FREED, SUSPECT
+    why: str = ""  # SUSPECT
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerEntry:
+    """One entry of the ledger stream. ``record`` is None when it could not be read: delete it."""
+
+    id: str
+    record: LedgerRecord | None
+
+
+@dataclass(frozen=True, slots=True)
+class BackendTotals:
+    """A replica in shared state: what it offers (0 when not ready) and the sums over its leases."""
+
+    ready: bool
+    slots: int
+    kv_tokens: int
+    running: int
+    kv_used: int
+    work_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class EntitlementTotals:
+    """An entitlement in shared state: sums over its leases and waiting entries, and its bucket now."""
+
+    running: int
+    waiting: int
+    kv_tokens: int
+    level_tokens: float | None
+    service_ms: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSnapshot:
+    """A pool's totals at one instant of Redis time."""
+
+    now_ms: int
+    epoch: int
+    leader: str
+    rebuilding_ms: int  # 0 when new work is admitted
+    service_ms: float | None  # moving average of a slot's occupation
+    running: int
+    waiting: int
+    waiting_bytes: int
+    ledger_waiting: int  # ended requests that are not in the database yet
+    backends: dict[str, BackendTotals] = field(default_factory=dict)
+    entitlements: dict[str, EntitlementTotals] = field(default_factory=dict)
+
+    def pool_view(self, observed_s: float) -> PoolView:
+        """The same facts as one scheduling decision sees them; a fresh view each time, for ``step`` writes into it."""
+        return PoolView(
+            backends={
+                name: BackendView(
+                    id=name,
+                    slots=b.slots,
+                    kv_tokens=b.kv_tokens,
+                    running=b.running,
+                    kv_used=b.kv_used,
+                    work_tokens=float(b.work_tokens),
+                    ready=b.ready,
+                    observed_s=observed_s,
+                )
+                for name, b in self.backends.items()
+            },
+            running_by_entitlement={name: e.running for name, e in self.entitlements.items()},
+        )
