@@ -1,0 +1,238 @@
+"""One pool's live snapshot, the change from one to the next, and what of it a user may see.
+
+Pure functions over plain dictionaries; the shapes are fixed by ``docs/feed.md``. Snapshots hold no ``None`` and no
+lists, so that an RFC 7396 merge patch can express every change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from scheduling.core.types import EntitlementSpec
+from scheduling.dispatch.ports import BackendStatus, Sample
+from telemetry.window import MEASURES, WINDOW_S, Cell, Window
+
+Snapshot = dict[str, Any]
+Patch = dict[str, Any]
+
+_NOTHING = Cell()
+_NOT_FOR_MEMBERS = ("leader", "epoch", "kv_used", "kv_tokens")
+_OUTCOMES = ("completed", "refused", "failed", "cancelled")
+
+
+def snapshot(sample: Sample, window: Window, entitlements: Mapping[str, EntitlementSpec], seq: int) -> Snapshot:
+    """A pool at one moment.
+
+    Args:
+        sample: state of the queue, leases and backends, from the pool's leader.
+        window: what ended lately; its expired seconds are dropped here.
+        entitlements: the configured ones by id; those of other pools are left out.
+        seq: number of this snapshot.
+    """
+    window.expire(sample.at_s)
+    view, pool = sample.view, sample.pool
+    running = view.running_by_entitlement
+    own = {id_: spec for id_, spec in entitlements.items() if spec.pool == pool.id}
+    depth, in_engines = sum(sample.waiting.values()), sum(b.running for b in view.backends.values())
+    arrived, over_s = window.arrived(depth + in_engines, sample.at_s)
+    waits: dict[str, int] = dict.fromkeys((spec.tenant for spec in own.values()), 0)
+    runs = dict(waits)
+    for id_, spec in own.items():
+        waits[spec.tenant] += sample.waiting.get(id_, 0)
+        runs[spec.tenant] += running.get(id_, 0)
+    rates = {"arrived": round(arrived / over_s, 3) if over_s > 0 else 0.0} | _rates(window.pool)
+    return {
+        "pool": pool.id,
+        "model": pool.model,
+        "seq": seq,
+        "at": round(sample.at_s, 3),
+        "window_s": WINDOW_S,
+        "scope": "all",
+        "policy": sample.policy,
+        "leader": sample.leader,
+        "epoch": sample.epoch,
+        "queue": {"depth": depth, "oldest_s": round(sample.oldest_wait_s, 1), "limit": pool.queue_limit},
+        "running": in_engines,
+        "slots": sum(b.slots for b in view.backends.values() if b.ready),
+        "kv_used": sum(b.kv_used for b in view.backends.values()),
+        "kv_tokens": sum(b.kv_tokens for b in view.backends.values() if b.ready),
+        "tokens_per_s": _engine_tokens(sample.backends) or _tokens(window.pool),
+        "rates": rates,
+        "refusals": dict(window.pool.refusals),
+        "latency": window.pool.percentiles(),
+        "slo": _slo(window.pool) | {"by_tier": {name: _slo(cell) for name, cell in window.tiers.items() if _has_slo(cell)}},
+        "tenants": {t: _tenant(window.tenants.get(t, _NOTHING), waits[t], runs[t]) for t in waits},
+        "entitlements": {
+            id_: _entitlement(spec, window.entitlements.get(id_, _NOTHING), sample) for id_, spec in own.items()
+        },
+        "backends": {spec.id: _backend(spec.id, spec.slots, sample) for spec in pool.backends},
+    }
+
+
+def delta(previous: Mapping[str, Any], current: Mapping[str, Any]) -> Patch:
+    """The merge patch with ``apply(previous, delta(previous, current)) == current``."""
+    patch: Patch = dict.fromkeys(previous.keys() - current.keys())
+    for key, value in current.items():
+        if key not in previous:
+            patch[key] = value
+            continue
+        before = previous[key]
+        if before is value:
+            continue
+        if isinstance(value, dict) and isinstance(before, dict):
+            inner = delta(before, value)
+            if inner:
+                patch[key] = inner
+        elif before != value or type(before) is not type(value):
+            patch[key] = value
+    return patch
+
+
+def apply(previous: Mapping[str, Any], patch: Mapping[str, Any]) -> Snapshot:
+    """RFC 7396: the snapshot after a patch. Its arguments stay as they are."""
+    out = dict(previous)
+    for key, value in patch.items():
+        if value is None:
+            out.pop(key, None)
+        elif isinstance(value, dict):
+            before = out.get(key)
+            out[key] = apply(before if isinstance(before, dict) else {}, value)
+        else:
+            out[key] = value
+    return out
+
+
+def visible(full: Snapshot, tenants: Collection[str] | None) -> Snapshot | None:
+    """What a user may see: everything for ``tenants=None``, else only figures of those tenants; None where it has none.
+
+    Totals are rebuilt from the user's own rows and never shown as the pool's: a difference of two totals would tell
+    the neighbour's figures.
+    """
+    if tenants is None:
+        return full
+    own = {id_: row for id_, row in full["entitlements"].items() if row["tenant"] in tenants}
+    if not own:
+        return None
+    rows = {t: row for t, row in full["tenants"].items() if t in tenants}
+    seen = {key: value for key, value in full.items() if key not in _NOT_FOR_MEMBERS}
+    seen |= {
+        "scope": "own",
+        "queue": {"depth": sum(row["waiting"] for row in rows.values())},
+        "running": sum(row["running"] for row in rows.values()),
+        "slots": sum(row["concurrency"] for row in own.values()),
+        "tokens_per_s": _sum(row["tokens_per_s"] for row in rows.values()),
+        "rates": _sum(row["rates"] for row in rows.values()),
+        "refusals": _sum(row["refusals"] for row in rows.values()),
+        "latency": next(iter(rows.values()))["latency"] if len(rows) == 1 else {},
+        "slo": _attainment(
+            sum(row["slo"]["violations"] for row in rows.values()), sum(row["slo"]["total"] for row in rows.values())
+        ),
+        "tenants": rows,
+        "entitlements": own,
+        "backends": {id_: {"state": row["state"]} for id_, row in full["backends"].items()},
+    }
+    return seen
+
+
+def _tenant(cell: Cell, waiting: int, running: int) -> dict[str, Any]:
+    return {
+        "waiting": waiting,
+        "running": running,
+        "tokens_per_s": _tokens(cell),
+        "rates": _rates(cell),
+        "refusals": dict(cell.refusals),
+        "latency": cell.percentiles(),
+        "slo": _slo(cell),
+    }
+
+
+def _entitlement(spec: EntitlementSpec, cell: Cell, sample: Sample) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "tenant": spec.tenant,
+        "tier": spec.tier.name,
+        "state": spec.state.value,
+        "waiting": sample.waiting.get(spec.id, 0),
+        "running": sample.view.running_by_entitlement.get(spec.id, 0),
+        "concurrency": spec.concurrency,
+        "budget_tokens_per_s": spec.tokens_per_s,
+        "tokens_per_s": _tokens(cell),
+        "completed": cell.completed,
+        "failed": cell.failed,
+        "cancelled": cell.cancelled,
+        "refused": dict(cell.refusals),
+        "violations": cell.slo_missed,
+        **dict.fromkeys(MEASURES, {}),
+        **cell.percentiles(),
+    }
+    level = sample.bucket_levels.get(spec.id)
+    if level is not None:
+        row["bucket_level"] = round(level)
+    if _has_slo(cell):
+        row["attainment"] = _slo(cell)["attainment"]
+    return row
+
+
+def _backend(id_: str, slots: int, sample: Sample) -> dict[str, Any]:
+    view = sample.view.backends.get(id_)
+    row: dict[str, Any] = {"running": view.running if view else 0, "slots": slots}
+    status = next((s for s in sample.backends if s.id == id_), None)
+    if status is None:
+        return row | {"state": "probing", "why": "not looked at yet"}
+    row |= {"state": status.state, "why": status.why}
+    observed: dict[str, float | None] = {
+        "engine_running": status.engine_running,
+        "engine_waiting": status.engine_waiting,
+        "kv_usage": _rounded(status.kv_usage, 4),
+        "output_tokens_per_s": _rounded(status.output_tokens_per_s, 1),
+        "input_tokens_per_s": _rounded(status.input_tokens_per_s, 1),
+        "gpu_util": _rounded(status.gpu_util, 3),
+        "gpu_mem_used_bytes": status.gpu_mem_used_bytes,
+        "gpu_mem_total_bytes": status.gpu_mem_total_bytes,
+        "observed_s": round(status.observed_s, 1) or None,
+    }
+    return row | {key: value for key, value in observed.items() if value is not None}
+
+
+def _engine_tokens(backends: Collection[BackendStatus]) -> dict[str, float]:
+    """Tokens per second by the engines' own counters; empty where none reports them."""
+    outputs = [b.output_tokens_per_s for b in backends if b.output_tokens_per_s is not None]
+    inputs = [b.input_tokens_per_s for b in backends if b.input_tokens_per_s is not None]
+    if not outputs:
+        return {}
+    return {"input": round(sum(inputs), 1), "output": round(sum(outputs), 1)}
+
+
+def _tokens(cell: Cell) -> dict[str, float]:
+    return {"input": round(cell.input_tokens / WINDOW_S, 1), "output": round(cell.output_tokens / WINDOW_S, 1)}
+
+
+def _rates(cell: Cell) -> dict[str, float]:
+    return {name: round(getattr(cell, name) / WINDOW_S, 3) for name in _OUTCOMES}
+
+
+def _has_slo(cell: Cell) -> bool:
+    return cell.slo_met + cell.slo_missed > 0
+
+
+def _slo(cell: Cell) -> dict[str, float]:
+    return _attainment(cell.slo_missed, cell.slo_met + cell.slo_missed)
+
+
+def _attainment(violations: int, total: int) -> dict[str, float]:
+    row: dict[str, float] = {"violations": violations, "total": total}
+    if total:
+        row["attainment"] = round(1 - violations / total, 4)
+    return row
+
+
+def _sum(rows: Any) -> dict[str, float]:
+    total: dict[str, float] = {}
+    for row in rows:
+        for key, value in row.items():
+            total[key] = round(total.get(key, 0) + value, 3)
+    return total
+
+
+def _rounded(value: float | None, digits: int) -> float | None:
+    return None if value is None else round(value, digits)

@@ -1,0 +1,80 @@
+"""A snapshot as one compact point of the dashboard's charts. Pure; the shape is fixed by ``docs/feed.md``."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+Point = dict[str, Any]
+
+POINTS = 900  # kept per pool: 15 minutes
+TENANTS = 50  # busiest tenants in a point: a history must stay small with a thousand of them
+_PERCENTILES = (
+    ("ttft_p50", "ttft_ms", "p50"),
+    ("ttft_p95", "ttft_ms", "p95"),
+    ("ttlt_p50", "ttlt_ms", "p50"),
+    ("ttlt_p95", "ttlt_ms", "p95"),
+    ("queue_p95", "queue_ms", "p95"),
+)
+
+
+def point(snapshot: dict[str, Any]) -> Point:
+    """One point of the history; what the snapshot does not know is missing."""
+    slots: dict[str, int] = {}
+    for row in snapshot["entitlements"].values():
+        slots[row["tenant"]] = slots.get(row["tenant"], 0) + row["concurrency"]
+    tenants = {name: _tenant(row) | {"slots": slots.get(name, 0)} for name, row in snapshot["tenants"].items() if _busy(row)}
+    if len(tenants) > TENANTS:
+        busiest = sorted(tenants, key=lambda name: tenants[name]["running"] + tenants[name]["waiting"], reverse=True)
+        tenants = {name: tenants[name] for name in busiest[:TENANTS]}
+    out: Point = {
+        "at": snapshot["at"],
+        "depth": snapshot["queue"]["depth"],
+        "running": snapshot["running"],
+        "slots": snapshot["slots"],
+        **_figures(snapshot),
+        "tenants": tenants,
+    }
+    if snapshot.get("kv_tokens"):
+        out["kv"] = round(snapshot["kv_used"] / snapshot["kv_tokens"], 4)
+    used = [b["gpu_util"] for b in snapshot["backends"].values() if "gpu_util" in b]
+    if used:
+        out["gpu"] = round(sum(used) / len(used), 3)
+    return out
+
+
+def visible(full: Point, tenants: Collection[str] | None) -> Point:
+    """A point made of the given tenants only; unchanged for ``tenants=None``."""
+    if tenants is None:
+        return full
+    rows = {name: row for name, row in full["tenants"].items() if name in tenants}
+    out: Point = {"at": full["at"], "depth": sum(row["waiting"] for row in rows.values()), "tenants": rows}
+    for name in ("running", "slots", "in", "out", "completed", "refused", "failed", "cancelled", "violations"):
+        out[name] = round(sum(row[name] for row in rows.values()), 3)
+    if len(rows) == 1:
+        (only,) = rows.values()
+        out |= {name: only[name] for name in (*(p[0] for p in _PERCENTILES), "attainment") if name in only}
+    return out
+
+
+def _figures(row: dict[str, Any]) -> Point:
+    out: Point = {
+        "in": row["tokens_per_s"]["input"],
+        "out": row["tokens_per_s"]["output"],
+        **row["rates"],
+        "violations": row["slo"]["violations"],
+    }
+    if "attainment" in row["slo"]:
+        out["attainment"] = row["slo"]["attainment"]
+    for name, measure, percentile in _PERCENTILES:
+        if percentile in row["latency"].get(measure, {}):
+            out[name] = row["latency"][measure][percentile]
+    return out
+
+
+def _tenant(row: dict[str, Any]) -> Point:
+    return {"waiting": row["waiting"], "running": row["running"], **_figures(row)}
+
+
+def _busy(row: dict[str, Any]) -> bool:
+    return bool(row["waiting"] or row["running"] or any(row["rates"].values()))

@@ -1,0 +1,124 @@
+"""Where the latest snapshots rest: Redis. The leader's publisher writes, web processes read.
+
+| key | type | holds |
+|---|---|---|
+| ``qm:live:{<pool>}`` | hash | ``epoch``, ``seq``, ``snapshot`` (JSON, ``docs/feed.md``) |
+| ``qm:live:{<pool>}:history`` | list | points (JSON), newest first, at most 900 |
+| ``qm:live:pools`` | sorted set | pool -> time of its last snapshot |
+
+Everything expires 15 minutes after its pool's leader fell silent. Blocking client with short limits and no retries:
+callers are threads of their own, never an event loop.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from telemetry.history import POINTS, Point
+
+KEEP_S = 900
+
+# A leader that was paused may wake after another took over: its epoch is lower, and nothing of it is stored.
+_STORE = """
+local stored = tonumber(redis.call('HGET', KEYS[1], 'epoch') or '0')
+if stored > tonumber(ARGV[1]) then return 0 end
+redis.call('HSET', KEYS[1], 'epoch', ARGV[1], 'seq', ARGV[2], 'snapshot', ARGV[3])
+redis.call('LPUSH', KEYS[2], ARGV[4])
+redis.call('LTRIM', KEYS[2], 0, tonumber(ARGV[5]) - 1)
+redis.call('EXPIRE', KEYS[1], ARGV[6])
+redis.call('EXPIRE', KEYS[2], ARGV[6])
+return 1
+"""
+
+
+class LiveUnavailable(Exception):
+    """Redis does not answer, so nobody knows what happens now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A pool's latest snapshot."""
+
+    epoch: int
+    seq: int
+    snapshot: dict[str, Any]
+
+
+class LiveStore:
+    """The stored snapshots of all pools.
+
+    Every method raises :class:`LiveUnavailable` when Redis does not answer within half a second.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._redis = redis.Redis.from_url(
+            url,
+            socket_timeout=0.5,
+            socket_connect_timeout=0.5,
+            retry=Retry(NoBackoff(), 0),  # a script whose reply was lost must not run twice
+            health_check_interval=0,
+        )
+        self._store = self._redis.register_script(_STORE)
+
+    def store(self, pool: str, epoch: int, seq: int, snapshot: bytes, point: bytes) -> bool:
+        """Keeps a snapshot and its history point; False when a later leader has written already."""
+        try:
+            kept = self._store(
+                keys=[_key(pool), _history_key(pool)], args=[epoch, seq, snapshot, point, POINTS, KEEP_S]
+            )
+            if kept:
+                now_s = time.time()
+                self._redis.zadd("qm:live:pools", {pool: now_s})
+                self._redis.zremrangebyscore("qm:live:pools", "-inf", now_s - KEEP_S)
+        except redis.RedisError as error:
+            raise LiveUnavailable(type(error).__name__) from error
+        return bool(kept)
+
+    def pools(self) -> list[str]:
+        """Pools that had a leader within the last 15 minutes, by name."""
+        try:
+            names = self._redis.zrangebyscore("qm:live:pools", time.time() - KEEP_S, "+inf")
+        except redis.RedisError as error:
+            raise LiveUnavailable(type(error).__name__) from error
+        return sorted(name.decode() for name in names)
+
+    def load(self, pool: str) -> Stored | None:
+        """The latest snapshot, or None."""
+        try:
+            fields = self._redis.hmget(_key(pool), "epoch", "seq", "snapshot")
+        except redis.RedisError as error:
+            raise LiveUnavailable(type(error).__name__) from error
+        if fields[2] is None:
+            return None
+        return Stored(int(fields[0]), int(fields[1]), msgspec.json.decode(fields[2]))
+
+    def load_all(self) -> dict[str, Stored]:
+        """The latest snapshot of every pool."""
+        found = {pool: self.load(pool) for pool in self.pools()}
+        return {pool: stored for pool, stored in found.items() if stored is not None}
+
+    def history(self, pool: str, points: int = POINTS) -> list[Point]:
+        """At most ``points`` latest points, oldest first."""
+        try:
+            rows = self._redis.lrange(_history_key(pool), 0, points - 1)
+        except redis.RedisError as error:
+            raise LiveUnavailable(type(error).__name__) from error
+        return [msgspec.json.decode(row) for row in reversed(rows)]
+
+    def close(self) -> None:
+        self._redis.close()
+
+
+def _key(pool: str) -> str:
+    return f"qm:live:{{{pool}}}"
+
+
+def _history_key(pool: str) -> str:
+    return f"qm:live:{{{pool}}}:history"

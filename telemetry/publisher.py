@@ -1,0 +1,126 @@
+"""Once a second per pool: the snapshot into Redis, the change to everyone who looks.
+
+Called from the dispatch service's telemetry thread. A dashboard's trouble is never dispatch's: nothing here raises, and
+nothing waits longer than Redis' half second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import logging
+import threading
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import msgspec
+
+from scheduling.core.types import EntitlementSpec
+from scheduling.dispatch.ports import Sample
+from telemetry import feed, history
+from telemetry.live_store import LiveStore, LiveUnavailable
+from telemetry.window import Window
+
+log = logging.getLogger(__name__)
+
+GROUP = "live"
+
+
+class Send(Protocol):
+    def __call__(self, message: dict[str, Any]) -> None:
+        """Hands a message to the group; neither waits nor raises."""
+
+
+class GroupSender:
+    """Sends to the Channels group from any thread, through an event loop of its own.
+
+    At most one message is on its way: when the layer hangs, changes are dropped, and readers heal from the stored
+    snapshot.
+    """
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._sending: concurrent.futures.Future[None] | None = None
+
+    def __call__(self, message: dict[str, Any]) -> None:
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            self._thread = threading.Thread(target=self._loop.run_forever, name="live-feed", daemon=True)
+            self._thread.start()
+        if self._sending is not None and not self._sending.done():
+            return
+        self._sending = asyncio.run_coroutine_threadsafe(_group_send(message), self._loop)
+
+    def close(self) -> None:
+        """Ends the loop's thread."""
+        if self._loop is None or self._thread is None:
+            return
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(timeout=5)
+        if not self._thread.is_alive():
+            self._loop.close()
+        self._loop = self._thread = None
+
+
+async def _group_send(message: dict[str, Any]) -> None:
+    from channels.layers import get_channel_layer
+
+    layer = get_channel_layer()
+    if layer is None:
+        return
+    try:
+        await asyncio.wait_for(layer.group_send(GROUP, message), timeout=1.0)
+    except Exception as error:
+        log.debug("a live frame was not sent: %s", type(error).__name__)
+
+
+class Publisher:
+    """Numbers, stores and publishes the snapshots of the pools this process leads. One thread."""
+
+    def __init__(self, store: LiveStore, send: Send) -> None:
+        self._store = store
+        self._send = send
+        self._last: dict[str, feed.Snapshot] = {}
+        self._available = True
+
+    def publish(self, sample: Sample, window: Window, entitlements: Mapping[str, EntitlementSpec]) -> None:
+        """Makes and publishes the next snapshot of a pool. Never raises."""
+        pool = sample.pool.id
+        try:
+            last = self._predecessor(pool, sample.epoch)
+            snapshot = feed.snapshot(sample, window, entitlements, last["seq"] + 1 if last else 1)
+            self._last[pool] = snapshot
+            encode = msgspec.json.encode
+            if not self._store.store(pool, sample.epoch, snapshot["seq"], encode(snapshot), encode(history.point(snapshot))):
+                return  # another leader has taken over
+            # After the store, so that a reader that sees a gap finds a snapshot at least this new.
+            self._send(
+                {
+                    "type": "live.frame",
+                    "pool": pool,
+                    "epoch": sample.epoch,
+                    "seq": snapshot["seq"],
+                    "patch": encode(feed.delta(last or {}, snapshot)),
+                }
+            )
+            self._note(True)
+        except LiveUnavailable:
+            self._note(False)
+        except Exception:
+            log.exception("the live feed of pool %s failed; dispatch goes on", pool)
+
+    def _predecessor(self, pool: str, epoch: int) -> feed.Snapshot | None:
+        """The snapshot before this one: our own, or after a change of leader the stored one."""
+        last = self._last.get(pool)
+        if last is not None and last["epoch"] == epoch:
+            return last
+        stored = self._store.load(pool)
+        if stored is not None:
+            return stored.snapshot
+        return last
+
+    def _note(self, available: bool) -> None:
+        if available != self._available:
+            self._available = available
+            log.warning("live feed: Redis %s", "answers again" if available else "does not answer; dashboards go stale")

@@ -1,0 +1,117 @@
+"""Takes what the dispatch loop hands upward: ledger records for the books, samples for the live feed.
+
+Implements ``scheduling.dispatch.ports.TelemetryPort``. Called from one dedicated thread, never from an event loop.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from django.conf import settings
+from django.db import close_old_connections
+
+from scheduling.core.ledger import LedgerRecord
+from scheduling.core.types import EntitlementSpec
+from scheduling.dispatch.ports import Sample
+from telemetry import ledger
+from telemetry.live_store import LiveStore
+from telemetry.publisher import GroupSender, Publisher
+from telemetry.window import Window
+
+log = logging.getLogger(__name__)
+
+PURGE_EVERY_S = 3600.0
+_CATALOG_EVERY_S = 2.0
+
+Entitlements = Callable[[], Mapping[str, EntitlementSpec]]
+
+
+class ConfiguredEntitlements:
+    """All entitlements by id, read again when the catalog's version changed. Keeps the old ones without a database."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._next_s = float("-inf")
+        self._version = -1
+        self._known: Mapping[str, EntitlementSpec] = {}
+
+    def __call__(self) -> Mapping[str, EntitlementSpec]:
+        if self._clock() >= self._next_s:
+            self._next_s = self._clock() + _CATALOG_EVERY_S
+            close_old_connections()
+            try:
+                from tenants import specs  # models load only after Django is set up
+
+                version = specs.catalog_version()
+                if version != self._version:
+                    self._known = specs.load_catalog().entitlements
+                    self._version = version
+            except Exception as error:
+                log.debug("live feed: keeping the entitlements of version %d (%s)", self._version, type(error).__name__)
+            finally:
+                close_old_connections()
+        return self._known
+
+
+def start_purge() -> None:
+    """Rings for :func:`telemetry.tasks.purge_ledger`. A lost ring is made up for in the next hour."""
+    from telemetry.tasks import purge_ledger
+
+    purge_ledger.apply_async(retry=False)
+
+
+class Recorder:
+    """The telemetry floor as the dispatch service sees it."""
+
+    def __init__(
+        self,
+        publisher: Publisher,
+        entitlements: Entitlements,
+        start_purge: Callable[[], None] = start_purge,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._publisher = publisher
+        self._entitlements = entitlements
+        self._start_purge = start_purge
+        self._clock = clock
+        self._windows: dict[str, Window] = {}
+        self._purged_s = float("-inf")
+
+    def write_ledger(self, pool: str, records: Sequence[LedgerRecord]) -> None:
+        """Counts records into the pool's window and stores them; idempotent by request id.
+
+        Raises:
+            django.db.OperationalError, django.db.InterfaceError: hand the same records in again later.
+        """
+        window, now_s = self._window(pool), self._clock()
+        for record in records:
+            window.add(record, now_s)
+        ledger.write(records)
+        self._purge_hourly(now_s)
+
+    def sample(self, sample: Sample) -> None:
+        """Publishes the pool's next snapshot. Never raises."""
+        try:
+            self._publisher.publish(sample, self._window(sample.pool.id), self._entitlements())
+        except Exception:
+            log.exception("a sample of pool %s was lost", sample.pool.id)
+
+    def _window(self, pool: str) -> Window:
+        return self._windows.setdefault(pool, Window())
+
+    def _purge_hourly(self, now_s: float) -> None:
+        if now_s - self._purged_s < PURGE_EVERY_S:
+            return
+        self._purged_s = now_s
+        try:
+            self._start_purge()
+        except Exception as error:
+            log.warning("the ledger's retention could not be started (%s); next try in an hour", type(error).__name__)
+
+
+def make_recorder(redis_url: str | None = None) -> Recorder:
+    """The recorder of a worker process, as the shell plugs it in."""
+    store = LiveStore(redis_url or settings.QUARTERMASTER_REDIS_URL)
+    return Recorder(Publisher(store, GroupSender()), ConfiguredEntitlements())

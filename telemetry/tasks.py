@@ -1,0 +1,41 @@
+"""Slow work on the ledger. Started by the leader's recorder once an hour; losing or doubling a start changes nothing."""
+
+from __future__ import annotations
+
+import logging
+from datetime import timedelta
+
+from celery import shared_task
+from django.conf import settings
+from django.utils import timezone
+
+from telemetry.models import LedgerEntry
+
+log = logging.getLogger(__name__)
+
+CHUNK = 1000  # rows per statement: a writer never waits long behind a purge
+MOST_CHUNKS = 500  # per start; the next hour goes on
+
+
+def purge(days: int) -> int:
+    """Deletes entries received more than ``days`` days ago, oldest first, in bounded chunks. Returns how many went."""
+    before = timezone.now() - timedelta(days=days)
+    gone = 0
+    for _ in range(MOST_CHUNKS):
+        ids = list(
+            LedgerEntry.objects.filter(received_at__lt=before)
+            .order_by("received_at", "id")
+            .values_list("id", flat=True)[:CHUNK]
+        )
+        if not ids:
+            break
+        gone += LedgerEntry.objects.filter(id__in=ids).delete()[0]
+    return gone
+
+
+@shared_task(name="telemetry.purge_ledger", ignore_result=True, expires=3000)
+def purge_ledger() -> None:
+    """Applies ``QUARTERMASTER_RETENTION_DAYS`` to the ledger."""
+    gone = purge(settings.QUARTERMASTER_RETENTION_DAYS)
+    if gone:
+        log.info("retention: deleted %d ledger entries older than %d days", gone, settings.QUARTERMASTER_RETENTION_DAYS)
