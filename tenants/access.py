@@ -1,0 +1,130 @@
+"""The only door to tenant data: from a signed-in user to what it may see and do.
+
+admin     sees and writes everything
+operator  sees everything; changes pools' policies, drains backends
+member    sees its own tenants and what they use; makes and ends keys of their entitlements
+nobody    sees nothing
+
+A row that is out of sight does not exist: looking for it answers 404, naming it in a body is an unknown name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from django.contrib.auth.models import AbstractBaseUser, AnonymousUser
+from django.db.models import Model, Q, QuerySet
+
+from tenants.models import (
+    AccessToken,
+    ApiKey,
+    AuditEntry,
+    Backend,
+    Entitlement,
+    Membership,
+    Pool,
+    Role,
+    Slo,
+    Tenant,
+    Tier,
+)
+
+M = TypeVar("M", bound=Model)
+
+
+def _entitled(column: str) -> Callable[[frozenset[int]], Q]:
+    """Rows that a tenant's entitlements refer to. A subquery, so that nothing appears twice."""
+
+    def rule(tenants: frozenset[int]) -> Q:
+        return Q(pk__in=Entitlement.objects.filter(tenant_id__in=tenants).values(column))
+
+    return rule
+
+
+# What members see of each model. A model that is not listed is closed to everybody.
+_VISIBLE_TO_MEMBERS: dict[type[Model], Callable[[frozenset[int]], Q]] = {
+    Tenant: lambda tenants: Q(pk__in=tenants),
+    Membership: lambda tenants: Q(tenant_id__in=tenants),
+    Entitlement: lambda tenants: Q(tenant_id__in=tenants),
+    ApiKey: lambda tenants: Q(entitlement__tenant_id__in=tenants),
+    AuditEntry: lambda tenants: Q(tenant_id__in=tenants),
+    Pool: _entitled("pool_id"),
+    Tier: _entitled("tier_id"),
+    Slo: _entitled("tier__slo_id"),
+    Backend: lambda tenants: Q(pk__in=[]),  # where engines stand is the operators' business
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What one user may do, as of the moment it was read."""
+
+    user_id: int | None = None
+    username: str = ""
+    role: Role | None = None  # the highest one
+    tenant_ids: frozenset[int] = frozenset()  # of which it is a member
+
+    @property
+    def sees_all(self) -> bool:
+        return self.role in (Role.ADMIN, Role.OPERATOR)
+
+    @property
+    def may_write(self) -> bool:
+        """Everything: tenants, tiers, pools, entitlements, memberships."""
+        return self.role == Role.ADMIN
+
+    @property
+    def may_operate(self) -> bool:
+        """Policies and draining."""
+        return self.sees_all
+
+    def may_manage_keys(self, entitlement: Entitlement) -> bool:
+        """Make, rotate and revoke keys of this entitlement."""
+        return self.may_write or entitlement.tenant_id in self.tenant_ids
+
+    def sees_tenant(self, tenant_id: int) -> bool:
+        return self.sees_all or tenant_id in self.tenant_ids
+
+    def visible(self, model: type[M]) -> QuerySet[M]:
+        """The rows of a model that are in sight.
+
+        Raises:
+            LookupError: for a model that nobody thought about; better than showing it.
+        """
+        if model is AccessToken:  # one's own, whatever the role
+            return model._default_manager.filter(user_id=self.user_id)
+        if model not in _VISIBLE_TO_MEMBERS:
+            raise LookupError(f"tenants.access has no rule for {model.__name__}: add one")
+        if self.sees_all:
+            return model._default_manager.all()
+        if not self.tenant_ids:
+            return model._default_manager.none()
+        return model._default_manager.filter(_VISIBLE_TO_MEMBERS[model](self.tenant_ids))
+
+
+NOBODY = Scope()
+
+
+def scope_for(user: AbstractBaseUser | AnonymousUser | None) -> Scope:
+    """What this user may do now: one query. Superusers are admins."""
+    if user is None or not user.is_authenticated or not user.is_active:
+        return NOBODY
+    rows = list(Membership.objects.filter(user_id=user.pk).values_list("role", "tenant_id"))
+    roles = {role for role, _ in rows}
+    if getattr(user, "is_superuser", False):
+        roles.add(Role.ADMIN)
+    role = next((role for role in (Role.ADMIN, Role.OPERATOR, Role.MEMBER) if role in roles), None)
+    tenants = frozenset(tenant for _, tenant in rows if tenant is not None)
+    return Scope(user_id=user.pk, username=user.get_username(), role=role, tenant_ids=tenants)
+
+
+def scope_of(request: Any) -> Scope:
+    """The scope of a request's user, read once per request and user."""
+    held = getattr(request, "_quartermaster_scope", None)
+    user = request.user
+    if held is None or held.user_id != user.pk:
+        held = scope_for(user)
+        request._quartermaster_scope = held
+    return held

@@ -1,0 +1,99 @@
+"""What an object looks like in the audit log: every field, no secret."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.contrib.auth.models import AbstractBaseUser
+from django.db.models import Model
+from django.http import HttpRequest
+
+from tenants.models import ApiKey, AuditEntry, Entitlement, Membership, Tenant
+
+_USER_SECRETS = ("password",)
+_NOISE = ("id", "created_at", "last_login", "date_joined")
+
+
+@dataclass(frozen=True, slots=True)
+class Actor:
+    """Who acts, and through what."""
+
+    name: str
+    via: str  # api | admin | cli | system
+    user: AbstractBaseUser | None = None
+    request_id: str = ""
+
+    @classmethod
+    def of(cls, request: HttpRequest, via: str) -> Actor:
+        """The signed-in user behind an HTTP request."""
+        return cls(request.user.get_username(), via, request.user, request.headers.get("x-request-id", "")[:64])
+
+
+SYSTEM = Actor("quartermaster", "system")
+
+
+def snapshot(instance: Model) -> dict[str, Any]:
+    """The object's fields as JSON. Secrets show only whether they are set; relations by name."""
+    hidden = getattr(instance, "secret", ()) or _USER_SECRETS
+    result: dict[str, Any] = {}
+    for field in instance._meta.concrete_fields:
+        if field.name in _NOISE:
+            continue
+        if field.name in hidden:
+            result[field.name] = "(set)" if getattr(instance, field.attname) else ""
+            continue
+        value = getattr(instance, field.name)
+        if isinstance(value, Model):
+            value = str(value)
+        elif isinstance(value, datetime):
+            value = value.isoformat()
+        result[field.name] = value
+    return result
+
+
+def difference(before: dict[str, Any] | None, after: dict[str, Any] | None) -> tuple[Any, Any]:
+    """Of a change, only the fields that changed; of a creation or deletion, everything."""
+    if before is None or after is None:
+        return before, after
+    changed = [name for name in after if before.get(name) != after[name]]
+    return {name: before.get(name) for name in changed}, {name: after[name] for name in changed}
+
+
+def tenant_of(instance: Model) -> Tenant | None:
+    """The tenant whose members may read about this object."""
+    match instance:
+        case Tenant():
+            return instance if instance.pk else None
+        case Entitlement() | Membership():
+            return instance.tenant
+        case ApiKey():
+            return instance.entitlement.tenant
+        case _:
+            return None
+
+
+def record(
+    *,
+    actor: Actor,
+    action: str,
+    instance: Model,
+    before: dict[str, Any] | None = None,
+    after: dict[str, Any] | None = None,
+) -> AuditEntry:
+    """Writes one entry. Call it inside the transaction of the change it tells about."""
+    tenant = tenant_of(instance) if action != "delete" or not isinstance(instance, Tenant) else None
+    entry = AuditEntry(
+        actor=actor.name,
+        via=actor.via,
+        action=action,
+        kind=instance._meta.model_name,
+        object_id=str(instance)[:150],
+        tenant=tenant,
+        before=before,
+        after=after,
+        request_id=actor.request_id,
+    )
+    entry.save()
+    return entry

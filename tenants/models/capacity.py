@@ -1,0 +1,171 @@
+"""Pools (one model behind one capacity) and the engines that make it up."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from django.core.exceptions import ValidationError
+from django.core.validators import MaxValueValidator, MinValueValidator
+from django.db import models
+from django.db.models import F, Q
+
+from scheduling.core.registry import PolicyError, make_ordering, orderings
+from tenants.models.base import Named
+from tenants.validators import (
+    finite,
+    model_name_validator,
+    validate_aliases,
+    validate_base_url,
+    validate_http_url,
+    validate_policy_params,
+)
+
+_AT_LEAST_ONE = [MinValueValidator(1)]
+
+
+class Pool(Named):
+    """One model behind one capacity: that of its backends together."""
+
+    model = models.CharField(
+        max_length=200, validators=[model_name_validator], help_text="The name clients ask for in 'model'."
+    )
+    upstream_model = models.CharField(
+        max_length=200,
+        blank=True,
+        validators=[model_name_validator],
+        help_text="The name the engines serve it under. Empty: the same as the model.",
+    )
+    aliases = models.JSONField(
+        default=list,
+        blank=True,
+        validators=[validate_aliases],
+        help_text='Other names clients may ask for, such as ["default"].',
+    )
+    policy = models.CharField(max_length=63, default="priority", help_text="The rule that orders the queue.")
+    policy_params = models.JSONField(
+        "policy parameters",
+        default=dict,
+        blank=True,
+        validators=[validate_policy_params],
+        help_text='The policy\'s parameters by name, such as {"alpha": 0.5}.',
+    )
+    policy_version = models.PositiveIntegerField(
+        default=1, editable=False, help_text="Counts changes of policy or parameters."
+    )
+    max_model_len = models.PositiveIntegerField(
+        "context length [tokens]",
+        default=8192,
+        validators=_AT_LEAST_ONE,
+        help_text="Prompt and answer together [tokens].",
+    )
+    default_output_tokens = models.PositiveIntegerField(
+        "default output bound [tokens]",
+        default=512,
+        validators=_AT_LEAST_ONE,
+        help_text="Applied when a client names no max_tokens [tokens].",
+    )
+    max_output_tokens = models.PositiveIntegerField(
+        "largest output bound [tokens]",
+        default=4096,
+        validators=_AT_LEAST_ONE,
+        help_text="A larger max_tokens is refused [tokens].",
+    )
+    queue_limit = models.PositiveIntegerField(default=10_000, help_text="Requests that may wait in the pool.")
+    queue_bytes = models.PositiveBigIntegerField(
+        "queue size [bytes]",
+        default=256 * 1024 * 1024,
+        validators=_AT_LEAST_ONE,
+        help_text="Bodies of waiting requests, over all gateways [bytes].",
+    )
+    threshold = models.FloatField(
+        default=0.0,
+        validators=[finite, MinValueValidator(0.0)],
+        help_text="Weight under which a contended pool refuses. 0 refuses nobody.",
+    )
+    kv_bytes_per_token = models.PositiveIntegerField(
+        "KV bytes per token",
+        default=131_072,
+        validators=_AT_LEAST_ONE,
+        help_text="2 x layers x KV heads x head size x bytes: 131072 for Llama-3-8B in 16 bit.",
+    )
+
+    class Meta:
+        ordering = ["slug"]
+        constraints = [
+            models.CheckConstraint(
+                name="pool_output_bounds_ordered",
+                condition=Q(default_output_tokens__lte=F("max_output_tokens"))
+                & Q(max_output_tokens__lte=F("max_model_len")),
+                violation_error_message=(
+                    "The default output bound must not exceed the largest output bound, "
+                    "nor that the context length (all in tokens)."
+                ),
+            ),
+            models.CheckConstraint(
+                name="pool_figures_in_range",
+                condition=Q(threshold__gte=0, kv_bytes_per_token__gte=1, default_output_tokens__gte=1),
+                violation_error_message="Threshold must be 0 or more; token and byte figures must be 1 or more.",
+            ),
+        ]
+
+    def clean(self) -> None:
+        if self.model in (self.aliases or []):
+            raise ValidationError({"aliases": f"{self.model!r} is the model's own name; leave it out of the aliases."})
+        try:
+            make_ordering(self.policy, self.policy_params)
+        except PolicyError as error:
+            field = "policy_params" if error.param or self.policy in orderings() else "policy"
+            raise ValidationError({field: f"{error}."}) from error
+
+
+class Backend(Named):
+    """One vLLM server (replica) of a pool."""
+
+    pool = models.ForeignKey(Pool, on_delete=models.PROTECT, related_name="backends")
+    url = models.CharField(
+        "URL",
+        max_length=200,
+        unique=True,
+        validators=[validate_base_url],
+        error_messages={"unique": "Another backend has this URL; one engine counts once."},
+        help_text="Scheme, host and port of the engine, such as http://10.0.0.7:8000.",
+    )
+    slots = models.PositiveIntegerField(
+        default=32,
+        validators=[MinValueValidator(1), MaxValueValidator(100_000)],
+        help_text="Sequences it may run at once (vLLM's --max-num-seqs).",
+    )
+    kv_tokens = models.PositiveBigIntegerField(
+        "KV cache [tokens]",
+        default=200_000,
+        validators=_AT_LEAST_ONE,
+        help_text="Tokens its KV cache holds; vLLM logs it at start.",
+    )
+    api_key = models.CharField(
+        "API key",
+        max_length=500,
+        blank=True,
+        default="",
+        help_text="Sent to the engine (vLLM's --api-key). Written once, never shown again.",
+    )
+    draining = models.BooleanField(default=False, help_text="Gets no new work; what runs there finishes.")
+    dcgm_url = models.CharField(
+        "GPU exporter URL",
+        max_length=200,
+        blank=True,
+        default="",
+        validators=[validate_http_url],
+        help_text="DCGM exporter, such as http://10.0.0.7:9400/metrics. Empty: the engine's own /metrics is tried.",
+    )
+
+    secret: ClassVar[tuple[str, ...]] = ("api_key",)
+
+    class Meta:
+        ordering = ["pool__slug", "slug"]
+        constraints = [
+            models.CheckConstraint(
+                name="backend_has_room",
+                condition=Q(slots__gte=1, kv_tokens__gte=1),
+                violation_error_message="A backend needs at least one slot and one token of KV cache.",
+            )
+        ]

@@ -1,0 +1,112 @@
+"""Promises about time, and the contract templates that carry them."""
+
+from __future__ import annotations
+
+from django.core.validators import MaxValueValidator, MinValueValidator
+from django.db import models
+from django.db.models import Q
+
+from scheduling.core import types as core
+from tenants.models.base import Named
+from tenants.validators import finite
+
+_POSITIVE = [finite, MinValueValidator(0.001)]
+
+
+class Slo(Named):
+    """A promise about time. Interactive: first token and time between tokens. Not interactive: the whole answer."""
+
+    ttft_s = models.FloatField(
+        "TTFT [s]",
+        null=True,
+        blank=True,
+        validators=_POSITIVE,
+        help_text="Time to first token [s]. Interactive promises have TTFT and TBT.",
+    )
+    tbt_s = models.FloatField(
+        "TBT [s]",
+        null=True,
+        blank=True,
+        validators=_POSITIVE,
+        help_text="Time between tokens [s]. Interactive promises have TTFT and TBT.",
+    )
+    ttlt_s = models.FloatField(
+        "TTLT [s]",
+        null=True,
+        blank=True,
+        validators=_POSITIVE,
+        help_text="Time to last token [s]. Promises about whole answers have only this.",
+    )
+
+    class Meta:
+        ordering = ["slug"]
+        verbose_name = "SLO"
+        verbose_name_plural = "SLOs"
+        constraints = [
+            models.CheckConstraint(
+                name="slo_is_interactive_or_not",
+                condition=Q(ttft_s__gt=0, tbt_s__gt=0, ttlt_s__isnull=True)
+                | Q(ttft_s__isnull=True, tbt_s__isnull=True, ttlt_s__gt=0),
+                violation_error_message="Give TTFT and TBT (interactive), or TTLT alone (not interactive), in seconds.",
+            )
+        ]
+
+
+class ServiceClass(models.TextChoices):
+    DEDICATED = core.ServiceClass.DEDICATED.value, "dedicated: reserved, may burst"
+    GUARANTEED = core.ServiceClass.GUARANTEED.value, "guaranteed: reserved, never bursts"
+    ELASTIC = core.ServiceClass.ELASTIC.value, "elastic: baseline over time, owed debt"
+    SPOT = core.ServiceClass.SPOT.value, "spot: surplus only, refused first"
+    PREEMPTIBLE = core.ServiceClass.PREEMPTIBLE.value, "preemptible: surplus only, may be ended"
+
+
+class OverLimit(models.TextChoices):
+    REFUSE = core.OverLimit.REFUSE.value, "refuse with 429 and Retry-After"
+    WAIT = core.OverLimit.WAIT.value, "wait in the queue"
+
+
+class Tier(Named):
+    """A contract template: service class, order, weight, promise and queueing rule."""
+
+    service_class = models.CharField(max_length=12, choices=ServiceClass.choices, default=ServiceClass.ELASTIC)
+    rank = models.PositiveSmallIntegerField(
+        default=1,
+        validators=[MaxValueValidator(1000)],
+        help_text="Strict order of tiers where a policy uses it: 0 goes first.",
+    )
+    weight = models.FloatField(
+        default=30.0, validators=_POSITIVE, help_text="Share where shares are weighted; only ratios matter."
+    )
+    slo = models.ForeignKey(
+        Slo, on_delete=models.PROTECT, related_name="tiers", verbose_name="SLO", help_text="The promise about time."
+    )
+    safety_factor = models.FloatField(
+        default=1.0,
+        validators=[finite, MinValueValidator(0.1), MaxValueValidator(10.0)],
+        help_text="How generously output is budgeted: 1.2 budgets 20 % more tokens than expected.",
+    )
+    over_limit = models.CharField(
+        max_length=6,
+        choices=OverLimit.choices,
+        default=OverLimit.REFUSE,
+        help_text="What happens to a request over the entitlement's concurrency.",
+    )
+    queue_limit = models.PositiveIntegerField(
+        default=100, help_text="Requests of one entitlement that may wait. 0 refuses instead of queueing."
+    )
+    max_wait_s = models.FloatField(
+        "longest wait [s]",
+        default=30.0,
+        validators=[finite, MinValueValidator(0.1), MaxValueValidator(86_400)],
+        help_text="A request that waited this long [s] is refused.",
+    )
+
+    class Meta:
+        ordering = ["rank", "slug"]
+        constraints = [
+            models.CheckConstraint(
+                name="tier_figures_in_range",
+                condition=Q(weight__gt=0, safety_factor__gt=0, max_wait_s__gt=0),
+                violation_error_message="Weight, safety factor and longest wait must be greater than 0.",
+            )
+        ]

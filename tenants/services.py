@@ -1,0 +1,335 @@
+"""Every write to the books. One transaction each: rows, audit entry, catalog version; the doorbell rings on commit.
+
+The catalog's version row is locked first, so writes happen one after the other and a version that is visible contains
+everything before it. Callers have checked the actor's rights through ``tenants.access``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from functools import partial
+from typing import TypeVar
+
+from django.contrib.auth import get_user_model
+from django.contrib.auth.models import AbstractBaseUser
+from django.core.exceptions import ValidationError
+from django.db import models, transaction
+from django.utils import timezone
+
+from scheduling.core.types import EntitlementState, ServiceClass
+from tenants import binding, doorbell, keys
+from tenants.audit import SYSTEM, Actor, difference, record, snapshot
+from tenants.models import (
+    AccessToken,
+    ApiKey,
+    Backend,
+    CatalogVersion,
+    Entitlement,
+    Membership,
+    Pool,
+    Role,
+    Tenant,
+    Tier,
+)
+
+M = TypeVar("M", bound=models.Model)
+
+# What the catalog is made of: writing one of these bumps the version. Memberships and tokens are not in it.
+_CATALOGUED = ("slo", "tier", "tenant", "pool", "backend", "entitlement", "apikey")
+
+
+@dataclass(slots=True)
+class _Change:
+    """What the running transaction has touched."""
+
+    catalog: bool = False
+    pools: set[int] = field(default_factory=set)  # whose entitlements have to be judged again
+
+
+_running: ContextVar[_Change | None] = ContextVar("books_change", default=None)
+
+
+@contextmanager
+def change(*, actor: Actor) -> Iterator[_Change]:
+    """A transaction on the books. Nested ones join it: one version, one doorbell for the whole."""
+    outer = _running.get()
+    if outer is not None:
+        with transaction.atomic():
+            yield outer
+        return
+    current = _Change()
+    token = _running.set(current)
+    try:
+        with transaction.atomic():
+            CatalogVersion.objects.get_or_create(pk=1)
+            row = CatalogVersion.objects.select_for_update().get(pk=1)
+            yield current
+            for pool in Pool.objects.filter(pk__in=current.pools).order_by("pk"):
+                _settle(actor=actor, pool=pool)
+            if current.catalog:
+                row.version += 1
+                row.next_change_at = _next_change(timezone.now())
+                row.save(update_fields=["version", "next_change_at"])
+                transaction.on_commit(partial(doorbell.ring, row.version))
+    finally:
+        _running.reset(token)
+
+
+def save(*, actor: Actor, instance: M, action: str = "") -> M:
+    """Creates or changes one object.
+
+    Raises:
+        ValidationError: by field, when a value breaks a rule or a fixed field would change.
+    """
+    with change(actor=actor) as current:
+        stored = type(instance)._default_manager.filter(pk=instance.pk).first() if instance.pk else None
+        before = snapshot(stored) if stored is not None else None
+        if stored is not None:
+            _refuse_fixed(stored, instance)
+            _number_policy(stored, instance)
+        instance.full_clean()
+        after = snapshot(instance)
+        if stored is not None:
+            for name in getattr(instance, "secret", ()):
+                if getattr(stored, name) != getattr(instance, name):
+                    after[name] = "(changed)" if getattr(instance, name) else ""
+        if before == after:
+            return instance
+        instance.save()
+        shown_before, shown_after = difference(before, after)
+        record(
+            actor=actor,
+            action=action or ("change" if stored is not None else "create"),
+            instance=instance,
+            before=shown_before,
+            after=shown_after,
+        )
+        _touch(current, instance)
+        if isinstance(instance, Backend) and stored is not None:
+            current.pools.add(stored.pool_id)  # it may have moved to another pool
+        if isinstance(instance, Membership):
+            _open_admin_site(instance.user)
+    return instance
+
+
+def delete(*, actor: Actor, instance: models.Model) -> None:
+    """Removes one object, and what belongs to it alone.
+
+    Raises:
+        ProtectedError: while other objects need it.
+    """
+    with change(actor=actor) as current:
+        for belonging in _belongings(instance):
+            delete(actor=actor, instance=belonging)
+        _touch(current, instance)
+        record(actor=actor, action="delete", instance=instance, before=snapshot(instance))
+        user = instance.user if isinstance(instance, Membership) else None
+        instance.delete()
+        if user is not None:
+            _open_admin_site(user)
+
+
+@dataclass(frozen=True, slots=True)
+class Issued:
+    """A fresh key or token, with the only copy of its secret."""
+
+    row: ApiKey | AccessToken
+    credential: keys.Credential
+
+
+def issue_key(
+    *,
+    actor: Actor,
+    entitlement: Entitlement,
+    name: str,
+    expires_at: datetime | None = None,
+    credential: keys.Credential | None = None,
+) -> Issued:
+    """Makes a key. ``credential`` restores one whose secret the caller has kept (the demo's file)."""
+    credential = credential or keys.make(keys.KEY_PREFIX)
+    row = ApiKey(
+        public_id=credential.public_id,
+        digest=credential.digest,
+        name=name,
+        entitlement=entitlement,
+        expires_at=expires_at,
+        created_by=actor.user,
+    )
+    _refuse_past(expires_at)
+    return Issued(save(actor=actor, instance=row, action="issue"), credential)
+
+
+def revoke_key(*, actor: Actor, key: ApiKey) -> ApiKey:
+    """Ends a key now. Doing it twice changes nothing."""
+    return _revoke(actor=actor, row=key)
+
+
+def rotate_key(*, actor: Actor, key: ApiKey, overlap_s: float = 0.0) -> Issued:
+    """A new key of the same name; the old one works on for ``overlap_s`` seconds.
+
+    Raises:
+        ValidationError: when the old key no longer works, or the overlap is out of range.
+    """
+    if not 0 <= overlap_s <= 30 * 86_400:
+        raise ValidationError({"overlap_s": "Use 0 to 2592000 seconds (30 days)."})
+    with change(actor=actor):
+        key = ApiKey.objects.select_for_update().get(pk=key.pk)
+        now = timezone.now()
+        if key.status_at(now) != "active":
+            raise ValidationError(f"This key is {key.status_at(now)}; make a new one instead of rotating it.")
+        issued = issue_key(actor=actor, entitlement=key.entitlement, name=key.name, expires_at=key.expires_at)
+        if overlap_s == 0:
+            revoke_key(actor=actor, key=key)
+        else:
+            end = now + timedelta(seconds=overlap_s)
+            key.expires_at = end if key.expires_at is None else min(end, key.expires_at)
+            save(actor=actor, instance=key, action="rotate")
+    return issued
+
+
+def issue_token(*, actor: Actor, user: AbstractBaseUser, name: str, expires_at: datetime | None = None) -> Issued:
+    """Makes a token to the management API that acts for ``user``."""
+    credential = keys.make(keys.TOKEN_PREFIX)
+    row = AccessToken(
+        public_id=credential.public_id, digest=credential.digest, name=name, user=user, expires_at=expires_at
+    )
+    _refuse_past(expires_at)
+    return Issued(save(actor=actor, instance=row, action="issue"), credential)
+
+
+def revoke_token(*, actor: Actor, token: AccessToken) -> AccessToken:
+    """Ends a token now. Doing it twice changes nothing."""
+    return _revoke(actor=actor, row=token)
+
+
+def drain_backend(*, actor: Actor, backend: Backend, draining: bool) -> Backend:
+    """Takes a backend out of the choice of new work, or puts it back. What runs there finishes."""
+    with change(actor=actor):
+        backend = Backend.objects.select_for_update().get(pk=backend.pk)
+        backend.draining = draining
+        return save(actor=actor, instance=backend, action="drain" if draining else "undrain")
+
+
+def set_policy(*, actor: Actor, pool: Pool, policy: str, params: dict[str, float | int | str]) -> Pool:
+    """Changes what orders a pool's queue; a change is a new policy version.
+
+    Raises:
+        ValidationError: when the policy or a parameter does not exist or is out of range.
+    """
+    with change(actor=actor):
+        pool = Pool.objects.select_for_update().get(pk=pool.pk)
+        pool.policy, pool.policy_params = policy, params
+        return save(actor=actor, instance=pool, action="policy")
+
+
+def settle_due(*, now: datetime | None = None) -> None:
+    """Lets entitlements begin and end by their dates. Called when ``CatalogVersion.next_change_at`` has passed."""
+    now = now or timezone.now()
+    with change(actor=SYSTEM) as current:
+        row = CatalogVersion.objects.get(pk=1)
+        if row.next_change_at is None or row.next_change_at > now:
+            return  # another process was quicker
+        current.catalog = True
+        current.pools.update(Pool.objects.values_list("pk", flat=True))
+
+
+def _revoke(*, actor: Actor, row: M) -> M:
+    with change(actor=actor) as current:
+        row = type(row).objects.select_for_update().get(pk=row.pk)
+        if row.revoked_at is None:
+            row.revoked_at = timezone.now()
+            row.save(update_fields=["revoked_at"])
+            record(actor=actor, action="revoke", instance=row, after={"revoked_at": row.revoked_at.isoformat()})
+            _touch(current, row)
+    return row
+
+
+def _touch(current: _Change, instance: models.Model) -> None:
+    """Notes what has to follow from a write."""
+    if instance._meta.model_name in _CATALOGUED and instance._meta.app_label == "tenants":
+        current.catalog = True
+    match instance:
+        case Backend() | Entitlement():
+            current.pools.add(instance.pool_id)
+        case Tier():
+            current.pools.update(instance.entitlements.values_list("pool_id", flat=True))
+
+
+def _settle(*, actor: Actor, pool: Pool) -> None:
+    """Writes the verdicts of :mod:`tenants.binding` where they differ from what is stored."""
+    offered = [b for b in pool.backends.all() if not b.draining]
+    capacity = binding.Capacity(sum(b.slots for b in offered), sum(b.kv_tokens for b in offered))
+    rows = {e.slug: e for e in pool.entitlements.select_related("tier", "tenant").order_by("pk")}
+    claims = [
+        binding.Claim(
+            e.slug,
+            ServiceClass(e.tier.service_class),
+            e.concurrency,
+            e.kv_tokens,
+            EntitlementState(e.state),
+            e.valid_from,
+            e.valid_until,
+        )
+        for e in rows.values()
+    ]
+    for verdict in binding.judge(capacity, claims, timezone.now()):
+        row = rows[verdict.id]
+        if (row.state, row.state_reason) == (verdict.state.value, verdict.reason):
+            continue
+        before = {"state": row.state, "state_reason": row.state_reason}
+        row.state, row.state_reason = verdict.state.value, verdict.reason
+        row.save(update_fields=["state", "state_reason"])
+        after = {"state": row.state, "state_reason": row.state_reason}
+        record(actor=actor, action="state", instance=row, before=before, after=after)
+
+
+def _next_change(now: datetime) -> datetime | None:
+    """When the earliest entitlement begins or ends by itself."""
+    dates = Entitlement.objects.aggregate(
+        begins=models.Min("valid_from", filter=models.Q(valid_from__gt=now)),
+        ends=models.Min("valid_until", filter=models.Q(valid_until__gt=now)),
+    )
+    return min((date for date in dates.values() if date is not None), default=None)
+
+
+def _belongings(instance: models.Model) -> Iterator[models.Model]:
+    """What goes with an object, one audit entry each, instead of vanishing in a cascade."""
+    match instance:
+        case Entitlement():
+            yield from instance.keys.all()
+        case Tenant():
+            yield from instance.memberships.all()
+        case AbstractBaseUser():
+            yield from instance.memberships.all()
+            yield from instance.access_tokens.all()
+
+
+def _refuse_fixed(stored: models.Model, instance: models.Model) -> None:
+    for name in getattr(instance, "fixed", ()):
+        attname = instance._meta.get_field(name).attname
+        if getattr(stored, attname) != getattr(instance, attname):
+            raise ValidationError({name: "This cannot change after creation. Make a new object and delete this one."})
+
+
+def _number_policy(stored: models.Model, instance: models.Model) -> None:
+    if isinstance(instance, Pool):
+        same = (stored.policy, stored.policy_params) == (instance.policy, instance.policy_params)
+        instance.policy_version = stored.policy_version + (0 if same else 1)
+
+
+def _refuse_past(expires_at: datetime | None) -> None:
+    if expires_at is not None and expires_at <= timezone.now():
+        raise ValidationError({"expires_at": "This time has passed. Give a later one, or leave it empty."})
+
+
+def _open_admin_site(user: AbstractBaseUser) -> None:
+    """Admins and operators may sign in to the back office; members have the console."""
+    user = get_user_model()._default_manager.get(pk=user.pk)
+    staff = user.is_superuser or user.memberships.filter(role__in=[Role.ADMIN, Role.OPERATOR]).exists()
+    if user.is_staff != staff:
+        user.is_staff = staff
+        user.save(update_fields=["is_staff"])

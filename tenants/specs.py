@@ -1,0 +1,142 @@
+"""Rows of the books as the frozen types of the core. What the gateway and the dispatch loop know comes from here.
+
+Both functions are called in threads that are not requests, so they give their connection back themselves: a database
+that was restarted is found again by the next call.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import wraps
+from typing import ParamSpec, TypeVar
+
+from django.db import DatabaseError, close_old_connections
+from django.utils import timezone
+
+from scheduling.core import types as core
+from tenants import services
+from tenants.models import ApiKey, CatalogVersion, Entitlement, Pool, Slo, Tier
+
+log = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _own_connection(function: Callable[P, R]) -> Callable[P, R]:
+    @wraps(function)
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
+        close_old_connections()
+        try:
+            return function(*args, **kwargs)
+        finally:
+            close_old_connections()
+
+    return wrapper
+
+
+@_own_connection
+def catalog_version() -> int:
+    """The current version: one row. Also lets entitlements begin or end when their time has come."""
+    row = CatalogVersion.objects.values_list("version", "next_change_at").filter(pk=1).first()
+    if row is None:
+        return 0
+    version, next_change_at = row
+    if next_change_at is not None and next_change_at <= timezone.now():
+        try:
+            services.settle_due()
+        except DatabaseError as error:  # a read-only or busy database must not stop the readers
+            log.warning("entitlements could not be settled: %s", type(error).__name__)
+            return version
+        version = CatalogVersion.objects.values_list("version", flat=True).get(pk=1)
+    return version
+
+
+@_own_connection
+def load_catalog() -> core.Catalog:
+    """Everything configured, in five queries.
+
+    The version is read first: a write in between makes it stale, and the next poll loads again.
+    """
+    now = timezone.now()
+    version = CatalogVersion.objects.values_list("version", flat=True).filter(pk=1).first() or 0
+    pools = {pool.slug: pool_spec(pool) for pool in Pool.objects.prefetch_related("backends")}
+    tiers = {tier.pk: tier_spec(tier) for tier in Tier.objects.select_related("slo")}
+    entitlements = {}
+    for row in Entitlement.objects.select_related("tenant", "pool"):
+        if row.tier_id in tiers and row.pool.slug in pools:
+            entitlements[row.slug] = core.EntitlementSpec(
+                id=row.slug,
+                tenant=row.tenant.slug,
+                pool=row.pool.slug,
+                tier=tiers[row.tier_id],
+                state=core.EntitlementState(row.state_at(now)),
+                tokens_per_s=row.tokens_per_s,
+                burst_tokens=row.burst_tokens,
+                kv_tokens=row.kv_tokens,
+                concurrency=row.concurrency,
+                valid_until_s=row.valid_until.timestamp() if row.valid_until else None,
+            )
+    rows = ApiKey.active_at(now).values_list("public_id", "digest", "entitlement__slug", "expires_at")
+    keys = {
+        public_id: core.KeySpec(
+            id=public_id,
+            digest=bytes.fromhex(digest),
+            entitlement=entitlement,
+            expires_s=expires_at.timestamp() if expires_at else None,
+        )
+        for public_id, digest, entitlement, expires_at in rows
+        if entitlement in entitlements
+    }
+    return core.Catalog(version=version, pools=pools, entitlements=entitlements, keys=keys)
+
+
+def slo_spec(slo: Slo) -> core.Slo:
+    return core.Slo(ttft_s=slo.ttft_s, tbt_s=slo.tbt_s, ttlt_s=slo.ttlt_s)
+
+
+def tier_spec(tier: Tier) -> core.TierSpec:
+    return core.TierSpec(
+        name=tier.slug,
+        service_class=core.ServiceClass(tier.service_class),
+        rank=tier.rank,
+        weight=tier.weight,
+        slo=slo_spec(tier.slo),
+        safety_factor=tier.safety_factor,
+        over_limit=core.OverLimit(tier.over_limit),
+        queue_limit=tier.queue_limit,
+        max_wait_s=tier.max_wait_s,
+    )
+
+
+def pool_spec(pool: Pool) -> core.PoolSpec:
+    return core.PoolSpec(
+        id=pool.slug,
+        model=pool.model,
+        upstream_model=pool.upstream_model or pool.model,
+        backends=tuple(
+            core.BackendSpec(
+                id=backend.slug,
+                pool=pool.slug,
+                url=backend.url,
+                slots=backend.slots,
+                kv_tokens=backend.kv_tokens,
+                api_key=backend.api_key,
+                draining=backend.draining,
+                dcgm_url=backend.dcgm_url,
+            )
+            for backend in pool.backends.all()
+        ),
+        policy=pool.policy,
+        policy_params=dict(pool.policy_params),
+        policy_version=pool.policy_version,
+        max_model_len=pool.max_model_len,
+        default_output_tokens=pool.default_output_tokens,
+        max_output_tokens=pool.max_output_tokens,
+        queue_limit=pool.queue_limit,
+        queue_bytes=pool.queue_bytes,
+        threshold=pool.threshold,
+        aliases=tuple(pool.aliases),
+        kv_bytes_per_token=pool.kv_bytes_per_token,
+    )

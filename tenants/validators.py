@@ -1,0 +1,78 @@
+"""Rules for single values. Each message says what was wrong and what to write instead."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from urllib.parse import urlsplit
+
+from django.core.exceptions import ValidationError
+from django.core.validators import RegexValidator
+
+slug_validator = RegexValidator(
+    r"\A[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?\Z",
+    "Use up to 63 lower-case letters, digits and hyphens, with a letter or digit at both ends, such as 'llama-8b'.",
+)
+
+model_name_validator = RegexValidator(
+    r"\A[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,199}\Z",
+    "Use letters, digits and . _ : / @ + -, such as 'meta-llama/Llama-3.1-8B-Instruct'.",
+)
+
+
+def finite(value: float) -> None:
+    """A number one can calculate with: YAML and JSON dialects also know ``.inf`` and ``NaN``."""
+    if not math.isfinite(value):
+        raise ValidationError("Use an ordinary number, not infinity or NaN.")
+
+
+def validate_base_url(value: str) -> None:
+    """An engine's address: scheme, host and port, nothing else (paths are ours to choose)."""
+    _validate_http_url(value, allow_path=False)
+
+
+def validate_http_url(value: str) -> None:
+    """An address that may have a path, such as a GPU exporter's ``/metrics``."""
+    _validate_http_url(value, allow_path=True)
+
+
+def _validate_http_url(value: str, *, allow_path: bool) -> None:
+    example = "http://10.0.0.7:9400/metrics" if allow_path else "http://10.0.0.7:8000"
+    try:
+        parts = urlsplit(value)
+        port = parts.port
+    except ValueError as error:
+        raise ValidationError(f"{value!r} is not a URL: {error}. Write it like {example}.") from error
+    if parts.scheme not in ("http", "https"):
+        raise ValidationError(f"{value!r} must begin with http:// or https://, like {example}.")
+    if not parts.hostname or any(character.isspace() or not character.isprintable() for character in value):
+        raise ValidationError(f"{value!r} names no host. Write it like {example}.")
+    if parts.username is not None or parts.password is not None:
+        raise ValidationError("Leave user name and password out of the URL; use the API key field.")
+    if port == 0:
+        raise ValidationError(f"{value!r} has port 0. Write it like {example}.")
+    if parts.query or parts.fragment or "?" in value or "#" in value:
+        raise ValidationError(f"{value!r} must not have a query or fragment. Write it like {example}.")
+    if not allow_path and parts.path:
+        raise ValidationError(f"{value!r} must not have a path, not even a slash. Write it like {example}.")
+
+
+def validate_aliases(value: object) -> None:
+    """Other names under which clients may ask for a pool's model."""
+    if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
+        raise ValidationError('Write a list of model names, such as ["llama", "default"].')
+    for name in value:
+        model_name_validator(name)
+    if len(set(value)) != len(value):
+        raise ValidationError("The same alias is listed twice; list each once.")
+
+
+def validate_policy_params(value: object) -> None:
+    """Parameters of a policy: names to numbers or words."""
+    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+        raise ValidationError('Write parameters by name, such as {"alpha": 0.5}.')
+    for name, parameter in value.items():
+        if isinstance(parameter, bool) or not isinstance(parameter, int | float | str):
+            raise ValidationError(f"Parameter {name!r} must be a number or a word, not {parameter!r}.")
+        if isinstance(parameter, float):
+            finite(parameter)
