@@ -1,0 +1,141 @@
+"""One process under the supervisor: started in a session of its own, watched, restarted, ended, never left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.3, 10.0
+STEADY_S = 30.0  # up for so long, its earlier falls are forgotten
+LARGEST_LOG = 20 * 1024 * 1024
+PR_SET_PDEATHSIG = 1
+
+_libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
+
+
+def die_with_parent() -> None:
+    """Asks the kernel to kill this process when its parent dies, however it does (Linux only)."""
+    if _libc is not None:
+        _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+class Child:
+    """A command that should run.
+
+    ``ready`` is asked after a start until it is true; ``kill_group`` is what remains to be ended after the process
+    itself has ended (its own children).
+    """
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        *,
+        logs: Path,
+        run: Path,
+        environ: Mapping[str, str],
+        cwd: Path,
+        stop_s: float,
+        ready: Callable[[], bool] | None = None,
+    ) -> None:
+        self.name = name
+        self.command = list(command)
+        self.log = logs / f"{name}.log"
+        self.pid_file = run / f"{name}.pid"
+        self.environ = dict(environ)
+        self.cwd = cwd
+        self.stop_s = stop_s
+        self.ready = ready
+        self.process: subprocess.Popen[bytes] | None = None
+        self.falls = 0
+        self.started_s = 0.0
+        self.retry_s = 0.0
+
+    def start(self) -> None:
+        if self.log.exists() and self.log.stat().st_size > LARGEST_LOG:
+            self.log.replace(self.log.with_suffix(".log.old"))
+        parent = os.getpid()
+
+        def in_child() -> None:
+            die_with_parent()
+            if os.getppid() != parent:  # it died before we could ask
+                os._exit(0)
+
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                self.command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=self.environ,
+                cwd=self.cwd,
+                start_new_session=True,  # a Ctrl-C in the terminal reaches the supervisor alone
+                preexec_fn=in_child,
+            )
+        self.started_s = time.monotonic()
+        self.pid_file.write_text(f"{self.process.pid}\n")
+
+    @property
+    def running(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    def fell(self) -> str | None:
+        """One line when it has ended by itself since the last look; its restart is then due at ``retry_s``."""
+        if self.process is None or self.process.poll() is None:
+            return None
+        code = self.process.returncode
+        self._end_group()
+        self.process = None
+        self.pid_file.unlink(missing_ok=True)
+        if time.monotonic() - self.started_s > STEADY_S:
+            self.falls = 0
+        pause = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2**self.falls)
+        self.falls += 1
+        self.retry_s = time.monotonic() + pause
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+        return f"{self.name} {how}; starting it again in {pause:.1f} s"
+
+    def tail(self, lines: int = 12) -> list[str]:
+        """The last lines of its log."""
+        try:
+            with self.log.open("rb") as file:
+                file.seek(max(0, self.log.stat().st_size - 16_384))
+                return list(deque(file.read().decode(errors="replace").splitlines(), lines))
+        except OSError:
+            return []
+
+    def ask_to_stop(self) -> None:
+        if self.running:
+            assert self.process is not None
+            with contextlib.suppress(ProcessLookupError):
+                self.process.terminate()
+
+    def wait_stopped(self, deadline_s: float) -> bool:
+        """Waits until it has ended, kills it at the deadline (monotonic). True when it ended by itself."""
+        if self.process is None:
+            return True
+        by_itself = True
+        try:
+            self.process.wait(max(0.0, deadline_s - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            by_itself = False
+            self.process.kill()
+            self.process.wait()
+        self._end_group()
+        self.process = None
+        self.pid_file.unlink(missing_ok=True)
+        return by_itself
+
+    def _end_group(self) -> None:
+        """Its children, if it left some, are in its group."""
+        assert self.process is not None
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, signal.SIGKILL)

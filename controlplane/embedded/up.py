@@ -1,0 +1,306 @@
+"""Everything on one machine under one supervisor in the foreground: ``make up``.
+
+Starts Redis, engines, the database's tables and demo objects, the web server, the worker and the demo load; starts
+again what dies; ends all of it, in order, at Ctrl-C or SIGTERM. Should the supervisor itself be killed, the kernel
+takes its children along (Linux).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from controlplane import env as environment
+from controlplane.embedded import valkey
+from controlplane.embedded.child import Child, die_with_parent
+from controlplane.embedded.home import CannotStart, Home, require_free
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+TICK_S = 0.1
+REDIS_START_S, PREPARE_S, READY_S, VLLM_READY_S = 30.0, 180.0, 90.0, 600.0
+FALLS_BEFORE_READY = 4
+
+
+@dataclass(frozen=True)
+class Engines:
+    """What serves the model: where, and as which processes of ours (none for engines that already run)."""
+
+    urls: list[str]
+    commands: dict[str, list[str]]
+    environ: dict[str, str]
+    simulated: bool
+
+
+class Stopped(Exception):  # noqa: N818 - not an error: someone asked us to end
+    """A signal arrived while something was awaited."""
+
+
+class Instance:
+    """One running embedded instance."""
+
+    def __init__(self, env: environment.Env, home: Home) -> None:
+        self.env = env
+        self.home = home
+        self.children: dict[str, Child] = {}
+        self.asked_to_stop = 0
+        self.base_url = f"http://{'127.0.0.1' if env.host in ('0.0.0.0', '::') else env.host}:{env.port}"  # noqa: S104
+        self.environ = dict(
+            os.environ,
+            QUARTERMASTER_HOME=str(home.path),
+            QUARTERMASTER_PORT=str(env.port),
+            DJANGO_SETTINGS_MODULE="controlplane.settings",
+            PYTHONUNBUFFERED="1",
+            OMP_NUM_THREADS="1",  # small models in many processes: more threads only fight
+            OPENBLAS_NUM_THREADS="1",
+        )
+
+    # --- life
+
+    def run(self) -> int:
+        """Returns the exit code once everything has ended."""
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, self._on_signal)
+        began = time.monotonic()
+        code = 0
+        try:
+            require_free(self.env.host, self.env.port)
+            self._start_redis()
+            engines = self._start_engines()
+            demo = self._prepare(engines)
+            self._start_service()
+            self._wait_ready(READY_S if engines.simulated else VLLM_READY_S)
+            self._announce(demo, time.monotonic() - began)
+            if self.env.demo_load:
+                self._add("load", [sys.executable, "-m", "controlplane.embedded.load"], stop_s=5)
+            while not self.asked_to_stop:
+                self._look_after()
+                time.sleep(TICK_S)
+        except Stopped:
+            pass
+        except CannotStart as error:
+            say(str(error))
+            code = 1
+        finally:
+            self._stop_all()
+        return code
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self.asked_to_stop += 1
+
+    # --- parts, in the order they start
+
+    def _start_redis(self) -> None:
+        if self.env.redis_url:
+            say("using the Redis of QUARTERMASTER_REDIS_URL")
+            return
+        unix_socket = self.home.redis_socket()
+        url = f"unix://{unix_socket}?db=0"
+        self.environ["QUARTERMASTER_REDIS_URL"] = url
+        self._add("redis", valkey.command(self.home.path / "redis", unix_socket), stop_s=10)
+        self._await(lambda: valkey.answers(unix_socket), REDIS_START_S, "Redis does not answer", watched="redis")
+        (self.home.run / "redis-url").write_text(url)
+        (self.home.run / "redis-url").chmod(0o600)
+
+    def _start_engines(self) -> Engines:
+        from controlplane.embedded.engines import plan
+
+        engines = plan(self.env, self.home, say)
+        for name, command in engines.commands.items():
+            self._add(name, command, stop_s=10, environ=engines.environ)
+        return engines
+
+    def _prepare(self, engines: Engines) -> dict[str, Any]:
+        """Tables, demo objects and ``demo.json``, by a short process that leaves no memory behind."""
+        say("preparing the database")
+        log = self.home.logs / "prepare.log"
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "controlplane.embedded.prepare", self.base_url, *engines.urls],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env=self.environ,
+                cwd=ROOT,
+                start_new_session=True,
+                preexec_fn=die_with_parent,
+            )
+        try:
+            # A real engine may load for minutes before it can say which model it serves.
+            self._await(
+                lambda: process.poll() is not None,
+                PREPARE_S if engines.simulated else VLLM_READY_S,
+                "Preparing takes too long",
+            )
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+        if process.returncode:
+            lines = log.read_text(errors="replace").splitlines()
+            raise CannotStart("\n  ".join(["The database could not be prepared:", *lines[-12:], f"(all of it: {log})"]))
+        return dict(json.loads((self.home.path / "demo.json").read_text()))
+
+    def _start_service(self) -> None:
+        say("starting web and worker")
+        python = sys.executable
+        self._add("web", [python, "-m", "controlplane.serve"], stop_s=self.env.drain_s + 6)
+        pool = "prefork"
+        if sys.platform == "linux" and not os.access("/dev/shm", os.W_OK):  # noqa: S108 - where semaphores live
+            say("/dev/shm is not writable, so the worker uses threads")
+            pool = "threads"
+        self._add(
+            "worker",
+            [
+                *(python, "-m", "celery", "--app", "controlplane.celery", "--quiet", "worker"),
+                *("--pool", pool, "--concurrency", "1", "--loglevel", self.env.log_level),
+                *("--hostname", f"worker-{self.env.port}@%h"),
+                *("--without-gossip", "--without-mingle", "--without-heartbeat"),
+            ],
+            stop_s=35,
+        )
+
+    def _announce(self, demo: dict[str, Any], took_s: float) -> None:
+        admin, key = demo["admin"], demo["keys"]["standard"]
+        body = json.dumps({"model": demo["model"], "messages": [{"role": "user", "content": "Hello!"}]})
+        say(f"ready after {took_s:.1f} s\n")
+        show(f"  console  {self.base_url}/")
+        show(f"  admin    {admin['url']}   user {admin['username']}, password {admin['password']}")
+        show(f"  API      {self.base_url}/v1   key {key}")
+        show(f"  metrics  {self.base_url}/metrics")
+        show(f"  logs     {self.home.logs}/   keys of all tiers: {self.home.path / 'demo.json'}\n")
+        show(f"  curl {self.base_url}/v1/chat/completions -H 'Authorization: Bearer {key}' \\")
+        show(f"    -H 'Content-Type: application/json' -d '{body}'\n")
+        show("  Ctrl-C ends all of it." + (" DEMO_LOAD=off starts it without demo load." * self.env.demo_load) + "\n")
+
+    # --- supervision
+
+    def _add(self, name: str, command: list[str], *, stop_s: float, environ: dict[str, str] | None = None) -> None:
+        child = Child(
+            name,
+            command,
+            logs=self.home.logs,
+            run=self.home.run,
+            environ=self.environ | (environ or {}),
+            cwd=ROOT,
+            stop_s=stop_s,
+        )
+        self.children[name] = child
+        child.start()
+
+    def _look_after(self) -> None:
+        """Says which child fell, and starts it again when its pause is over."""
+        for child in self.children.values():
+            if child.process is None:
+                if time.monotonic() >= child.retry_s:
+                    child.start()
+                continue
+            fell = child.fell()
+            if fell:
+                say(fell)
+                for line in child.tail():
+                    show(f"    {line}")
+
+    def _await(self, done: Callable[[], bool], limit_s: float, failure: str, watched: str = "") -> None:
+        deadline = time.monotonic() + limit_s
+        while not done():
+            if self.asked_to_stop:
+                raise Stopped
+            self._look_after()
+            fallen = [c for c in self.children.values() if c.falls >= FALLS_BEFORE_READY]
+            if fallen:
+                raise CannotStart(f"{fallen[0].name} does not stay up. Its log: {fallen[0].log}")
+            if time.monotonic() > deadline:
+                tail = self.children[watched].tail() if watched else []
+                raise CannotStart("\n  ".join([f"{failure} (after {limit_s:.0f} s).", *tail]))
+            time.sleep(TICK_S / 2)
+
+    def _wait_ready(self, limit_s: float) -> None:
+        report: dict[str, Any] = {}
+        next_word = time.monotonic() + 10
+
+        def ready() -> bool:
+            nonlocal next_word
+            ok, answer = readiness(self.base_url)
+            report.update(answer)
+            if not ok and time.monotonic() > next_word:
+                next_word += 10
+                say(f"still starting: {'; '.join(answer.get('waiting_for', [])) or 'the web server does not answer'}")
+            return ok
+
+        try:
+            self._await(ready, limit_s, "Not ready", watched="web")
+        except CannotStart as error:
+            raise CannotStart(f"{error}\n  waiting for: {'; '.join(report.get('waiting_for', [])) or '-'}") from None
+
+    def _stop_all(self) -> None:
+        """Those who send first, those who serve next, those who store last."""
+        if not self.children:
+            return
+        say("ending" + (" (again Ctrl-C ends it at once)" if "web" in self.children else ""))
+        asked = self.asked_to_stop
+        order = [["load"], ["web"], ["worker"], [n for n in self.children if n.startswith("engine")], ["redis"]]
+        for names in order:
+            group = [self.children[n] for n in names if n in self.children]
+            for child in group:
+                child.ask_to_stop()
+            for child in group:
+                deadline = time.monotonic() + child.stop_s
+                while child.running and time.monotonic() < deadline and self.asked_to_stop <= max(asked, 1):
+                    time.sleep(TICK_S / 4)
+                if not child.wait_stopped(time.monotonic()):
+                    say(f"{child.name} did not end in time and was killed")
+        say("all ended")
+
+
+def readiness(base_url: str) -> tuple[bool, dict[str, Any]]:
+    """``/readyz`` and what it says; nothing where it does not answer."""
+    request = urllib.request.Request(f"{base_url}/readyz")  # noqa: S310 - our own address
+    try:
+        with urllib.request.urlopen(request, timeout=2) as answer:  # noqa: S310
+            return True, dict(json.load(answer))
+    except urllib.error.HTTPError as error:
+        with contextlib.suppress(ValueError):
+            return False, dict(json.load(error))
+    except (OSError, ValueError):
+        pass
+    return False, {}
+
+
+def say(line: str) -> None:
+    show(f"quartermaster: {line}")
+
+
+def show(line: str) -> None:
+    with contextlib.suppress(OSError):  # the terminal may be gone; ending in order matters more
+        print(line, flush=True)
+
+
+def main() -> int:
+    try:
+        env = environment.load()
+    except environment.SettingsError as error:
+        show(str(error))
+        return 2
+    for name in environment.unknown(os.environ):
+        say(f"{name} is not a setting (docs/settings.md) and is ignored")
+    home = Home(env.home)
+    try:
+        home.acquire()
+    except CannotStart as error:
+        say(str(error))
+        return 1
+    try:
+        return Instance(env, home).run()
+    finally:
+        home.release()

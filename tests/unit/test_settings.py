@@ -1,0 +1,100 @@
+"""Settings: one table, checked at start, with messages a person can act on."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from controlplane import env as environment
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_an_empty_environment_gives_the_defaults():
+    env = environment.load({})
+    assert (env.port, env.host, env.max_body_bytes, env.embedded) == (8000, "127.0.0.1", 4 * 1024 * 1024, True)
+
+
+def test_an_empty_value_means_the_default():
+    assert environment.load({"QUARTERMASTER_PORT": "", "DEMO_LOAD": " "}).port == 8000
+
+
+def test_values_are_read_in_their_types():
+    env = environment.load(
+        {
+            "QUARTERMASTER_PORT": "8100",
+            "QUARTERMASTER_DRAIN_S": "2.5",
+            "QUARTERMASTER_HTTPS": "yes",
+            "DEMO_LOAD": "off",
+            "QUARTERMASTER_HOME": "/srv/qm",
+            "ENGINE": "http://a:1, http://b:2 http://c:3",
+        }
+    )
+    assert (env.port, env.drain_s, env.https, env.demo_load, env.home) == (8100, 2.5, True, False, Path("/srv/qm"))
+    assert env.engines == ["http://a:1", "http://b:2", "http://c:3"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("QUARTERMASTER_PORT", "many", "use a whole number"),
+        ("QUARTERMASTER_PORT", "70000", "at most 65535"),
+        ("QUARTERMASTER_PORT", "0", "at least 1"),
+        ("QUARTERMASTER_PORT", "tcp://10.0.0.1:80", "enableServiceLinks"),
+        ("QUARTERMASTER_DRAIN_S", "nan", "at least 0"),
+        ("QUARTERMASTER_DEBUG", "perhaps", "on or off"),
+        ("QUARTERMASTER_LOG_LEVEL", "loud", "DEBUG, INFO"),
+        ("QUARTERMASTER_DATABASE_URL", "mysql://u:p@h/d", "postgresql://"),
+        ("QUARTERMASTER_REDIS_URL", "http://h", "redis://"),
+        ("QUARTERMASTER_SECRET_KEY", "short", "32 characters"),
+        ("ENGINE", "localhost:8000", "http://host:port"),
+    ],
+)
+def test_a_fault_names_the_setting_and_what_it_should_be(name, value, said):
+    with pytest.raises(environment.SettingsError) as caught:
+        environment.load({name: value})
+    assert name in str(caught.value)
+    assert said in str(caught.value)
+
+
+def test_all_faults_are_told_at_once():
+    with pytest.raises(environment.SettingsError) as caught:
+        environment.load({"QUARTERMASTER_PORT": "x", "QUARTERMASTER_LOG_LEVEL": "loud"})
+    assert "QUARTERMASTER_PORT" in str(caught.value)
+    assert "QUARTERMASTER_LOG_LEVEL" in str(caught.value)
+
+
+def test_secret_values_never_enter_a_message():
+    for name in ("QUARTERMASTER_SECRET_KEY", "QUARTERMASTER_DATABASE_URL", "QUARTERMASTER_REDIS_URL"):
+        with pytest.raises(environment.SettingsError) as caught:
+            environment.load({name: "hunter2"})
+        assert "hunter2" not in str(caught.value)
+
+
+def test_a_variable_that_is_no_setting_is_found():
+    assert environment.unknown({"QUARTERMASTER_PROT": "1", "QUARTERMASTER_PORT": "2", "PATH": ""}) == [
+        "QUARTERMASTER_PROT"
+    ]
+
+
+def test_an_instance_makes_its_secret_key_once_and_for_its_owner_only(tmp_path):
+    env = environment.load({"QUARTERMASTER_HOME": str(tmp_path / "home")})
+    key = environment.secret_key(env)
+    assert len(key) >= 48
+    assert environment.secret_key(env) == key
+    assert (tmp_path / "home" / "secret-key").stat().st_mode & 0o077 == 0
+
+
+def test_a_shared_database_needs_a_shared_secret_key():
+    env = environment.load({"QUARTERMASTER_DATABASE_URL": "postgresql://u@h/d"})
+    with pytest.raises(environment.SettingsError, match="SECRET_KEY"):
+        environment.secret_key(env)
+
+
+def test_the_page_of_settings_shows_the_table_as_it_is():
+    page = (ROOT / "docs" / "settings.md").read_text()
+    rows = re.findall(r"^\| `([A-Z_]+)` \| ([^|]+) \| ([^|]*) \| (.+) \|$", page, re.MULTILINE)
+    shown = sorted((n, t.strip(), d.strip().strip("`"), m) for n, t, d, m in rows)
+    assert shown == sorted(environment.table())
