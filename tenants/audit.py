@@ -12,7 +12,6 @@ from django.http import HttpRequest
 
 from tenants.models import ApiKey, AuditEntry, Entitlement, Membership, Tenant
 
-_USER_SECRETS = ("password",)
 _NOISE = ("id", "created_at", "last_login", "date_joined")
 
 
@@ -34,9 +33,14 @@ class Actor:
 SYSTEM = Actor("quartermaster", "system")
 
 
+def secrets_of(instance: Model) -> tuple[str, ...]:
+    """Fields that never leave the database."""
+    return ("password",) if isinstance(instance, AbstractBaseUser) else getattr(instance, "secret", ())
+
+
 def snapshot(instance: Model) -> dict[str, Any]:
     """The object's fields as JSON. Secrets show only whether they are set; relations by name."""
-    hidden = getattr(instance, "secret", ()) or _USER_SECRETS
+    hidden = secrets_of(instance)
     result: dict[str, Any] = {}
     for field in instance._meta.concrete_fields:
         if field.name in _NOISE:

@@ -22,7 +22,7 @@ from django.utils import timezone
 
 from scheduling.core.types import EntitlementState, ServiceClass
 from tenants import binding, doorbell, keys
-from tenants.audit import SYSTEM, Actor, difference, record, snapshot
+from tenants.audit import SYSTEM, Actor, difference, record, secrets_of, snapshot
 from tenants.models import (
     AccessToken,
     ApiKey,
@@ -94,7 +94,7 @@ def save(*, actor: Actor, instance: M, action: str = "") -> M:
         instance.full_clean()
         after = snapshot(instance)
         if stored is not None:
-            for name in getattr(instance, "secret", ()):
+            for name in secrets_of(instance):
                 if getattr(stored, name) != getattr(instance, name):
                     after[name] = "(changed)" if getattr(instance, name) else ""
         if before == after:

@@ -1,0 +1,165 @@
+"""Demo books for an embedded instance: one pool, three tenants, a key each, and three people who may look at them.
+
+Called at every start. What a person changed meanwhile stays: only engines follow the arguments, and entitlements that
+still have the size given here follow the capacity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+from django.contrib.auth import get_user_model
+from django.utils import timezone
+
+from tenants import keys, services
+from tenants.audit import Actor
+from tenants.models import ApiKey, Backend, Entitlement, Membership, Pool, Role, Tenant, Tier
+
+ACTOR = Actor("demo", "system")
+STARTED_BY_US = "Started by `make up`."
+
+
+@dataclass(frozen=True, slots=True)
+class DemoEngine:
+    id: str
+    url: str
+    slots: int
+    kv_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class DemoKeys:
+    """Keys in clear text, by tier. The caller keeps them; the database has only digests."""
+
+    premium: str
+    standard: str
+    batch: str
+
+    def as_dict(self) -> dict[str, str]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class _Customer:
+    slug: str
+    description: str
+    tier: str
+    share: float  # of the pool's slots, as concurrency
+
+    def concurrency(self, slots: int) -> int:
+        return max(1, int(slots * self.share))
+
+
+_CUSTOMERS = (
+    _Customer("acme", "Its product talks to people.", "premium", 0.4),
+    _Customer("globex", "Its staff ask questions.", "standard", 0.4),
+    _Customer("initech", "It summarises documents at night.", "batch", 1.0),
+)
+_PEOPLE = (("admin", Role.ADMIN, None), ("operator", Role.OPERATOR, None), ("member", Role.MEMBER, "acme"))
+
+
+def ensure_demo(
+    pool_id: str,
+    model: str,
+    backends: Sequence[tuple[str, str, int, int]],
+    upstream_model: str | None = None,
+    *,
+    passwords: Mapping[str, str],
+    remembered: Mapping[str, str] | None = None,
+    max_model_len: int = 8192,
+) -> DemoKeys:
+    """Makes the demo's books, or brings them up to date.
+
+    Args:
+        backends: (id, url, slots, KV tokens) of each engine.
+        passwords: for ``admin``, ``operator`` and ``member``. They are set when a user is made, and when nothing is
+            remembered; a password that a person changed meanwhile stays.
+        remembered: keys by tier as an earlier call returned them; they are kept while they work.
+
+    Returns:
+        The keys, in clear text.
+    """
+    engines = [DemoEngine(*backend) for backend in backends]
+    with services.change(actor=ACTOR):
+        pool = _pool(pool_id, model, upstream_model or "", max_model_len)
+        slots_before = _slots(pool)
+        _engines(pool, engines)
+        texts = {}
+        for customer in _CUSTOMERS:
+            entitlement = _entitlement(customer, pool, slots_before, sum(engine.slots for engine in engines))
+            texts[customer.tier] = _key(entitlement, (remembered or {}).get(customer.tier, ""))
+        for username, role, tenant in _PEOPLE:
+            _person(username, role, tenant, passwords[username], reset=remembered is None)
+    return DemoKeys(**texts)
+
+
+def _pool(slug: str, model: str, upstream_model: str, max_model_len: int) -> Pool:
+    largest = max(1, max_model_len // 2)
+    pool = Pool.objects.filter(slug=slug).first() or Pool(
+        slug=slug,
+        description="The demo's model.",
+        max_output_tokens=min(4096, largest),
+        default_output_tokens=min(512, largest),
+    )
+    pool.model, pool.upstream_model, pool.max_model_len = model, upstream_model, max_model_len
+    pool.max_output_tokens = min(pool.max_output_tokens, max_model_len)
+    pool.default_output_tokens = min(pool.default_output_tokens, pool.max_output_tokens)
+    return services.save(actor=ACTOR, instance=pool)
+
+
+def _slots(pool: Pool) -> int:
+    return sum(pool.backends.values_list("slots", flat=True))
+
+
+def _engines(pool: Pool, engines: Sequence[DemoEngine]) -> None:
+    """Engines get new ports at every start, and their number may change: ours go and come, others stay."""
+    wanted = {engine.id: engine for engine in engines}
+    for row in pool.backends.filter(description=STARTED_BY_US):
+        if row.slug not in wanted or wanted[row.slug].url != row.url:
+            services.delete(actor=ACTOR, instance=row)
+    for engine in engines:
+        row = Backend.objects.filter(slug=engine.id).first() or Backend(slug=engine.id, description=STARTED_BY_US)
+        row.pool, row.url, row.slots, row.kv_tokens = pool, engine.url, engine.slots, engine.kv_tokens
+        services.save(actor=ACTOR, instance=row)
+
+
+def _entitlement(customer: _Customer, pool: Pool, slots_before: int, slots: int) -> Entitlement:
+    tenant = Tenant.objects.filter(slug=customer.slug).first() or services.save(
+        actor=ACTOR, instance=Tenant(slug=customer.slug, description=customer.description)
+    )
+    slug = f"{customer.slug}-{pool.slug}"[:63].rstrip("-")
+    entitlement = Entitlement.objects.filter(slug=slug).first()
+    if entitlement is None:
+        entitlement = Entitlement(
+            slug=slug, tenant=tenant, pool=pool, tier=Tier.objects.get(slug=customer.tier), description=""
+        )
+    elif entitlement.concurrency != customer.concurrency(slots_before):
+        return entitlement  # a person chose this size
+    entitlement.concurrency = customer.concurrency(slots)
+    return services.save(actor=ACTOR, instance=entitlement)
+
+
+def _key(entitlement: Entitlement, remembered: str) -> str:
+    credential = keys.parse(remembered)
+    if credential is not None:
+        row = ApiKey.objects.filter(public_id=credential.public_id).first()
+        if row is None:  # the database was made anew, the file was kept
+            return services.issue_key(
+                actor=ACTOR, entitlement=entitlement, name="demo", credential=credential
+            ).credential.text
+        if keys.matches(credential, row.digest) and row.status_at(timezone.now()) == "active":
+            return remembered
+    return services.issue_key(actor=ACTOR, entitlement=entitlement, name="demo").credential.text
+
+
+def _person(username: str, role: Role, tenant: str | None, password: str, *, reset: bool) -> None:
+    users = get_user_model()
+    user = users.objects.filter(username=username).first()
+    if user is None or reset:
+        user = user or users(username=username, is_superuser=role == Role.ADMIN)
+        user.set_password(password)
+        services.save(actor=ACTOR, instance=user)
+    organisation = Tenant.objects.get(slug=tenant) if tenant else None
+    if not Membership.objects.filter(user=user, tenant=organisation).exists():
+        services.save(actor=ACTOR, instance=Membership(user=user, tenant=organisation, role=role))
