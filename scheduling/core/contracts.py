@@ -29,7 +29,8 @@ class RequestQueue(Protocol):
         """Removes and returns the request that goes next among those for which ``fits`` holds, or None.
 
         ``fits`` says whether the request's entitlement and at least one replica have room; it is monotone within one
-        ``Scheduler.step`` (what did not fit will not fit until something ends).
+        ``Scheduler.step`` (what did not fit will not fit until something ends). Each step comes with its own ``fits``
+        object, so a queue may keep what it learned for as long as it is handed the same one.
         """
 
     def explain(self, request: QueuedRequest) -> str:

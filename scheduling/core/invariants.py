@@ -1,0 +1,123 @@
+"""Numbered laws of scheduling, checked in tests and the simulator after every step and on sampled live steps.
+
+Each law is a statement about one step: what the view said before, what was granted, what waits after. A law is checked
+on grants, not on totals: leases that were announced again after a loss of state may lie over a capacity, but no grant
+may ever be made there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass
+
+from scheduling.core.types import BackendView, Grant, PoolView, QueuedRequest
+
+LAWS: dict[int, str] = {
+    1: "no replica runs more sequences than it has slots, and none that is not ready gets one",
+    2: "no replica holds more KV tokens than it has",
+    3: "no entitlement runs more than its concurrency",
+    4: "work is conserved: nothing waits that has room, unless the step's bound was reached or a replica is kept free",
+    5: "nothing is granted after its expiry",
+    6: "only what waited is granted, and only once",
+    7: "nothing is lost: what waited is granted, expired or waits still",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    law: int
+    detail: str
+
+    def __str__(self) -> str:
+        return f"law {self.law} ({LAWS[self.law]}): {self.detail}"
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """What a step started from; taken before it, because ``step`` books its grants in the view."""
+
+    backends: Mapping[str, BackendView]
+    running: Mapping[str, int]
+    waiting: Mapping[str, QueuedRequest]
+
+
+def remember(view: PoolView, waiting: Iterable[QueuedRequest]) -> Before:
+    """Copies what :func:`check_step` compares with. O(replicas + waiting)."""
+    return Before(
+        {name: copy(backend) for name, backend in view.backends.items()},
+        dict(view.running_by_entitlement),
+        {request.id: request for request in waiting},
+    )
+
+
+def check_step(
+    before: Before,
+    grants: Sequence[Grant],
+    after: Iterable[QueuedRequest],
+    now_s: float,
+    *,
+    max_grants: int = 100,
+    held: bool = False,
+) -> list[Violation]:
+    """All laws broken by one step; empty when it was right.
+
+    ``after`` is what waits now; ``held`` says that a replica is kept free for a large request (law 4 then rests).
+    """
+    broken: list[Violation] = []
+    backends = {name: copy(backend) for name, backend in before.backends.items()}
+    running = dict(before.running)
+    granted: set[str] = set()
+    for grant in grants:
+        request = grant.request
+        if request.id in granted or request.id not in before.waiting:
+            broken.append(Violation(6, f"{request.id} granted {'twice' if request.id in granted else 'unasked'}"))
+        granted.add(request.id)
+        if request.expires_s is not None and request.expires_s <= now_s:
+            broken.append(Violation(5, f"{request.id} granted {now_s - request.expires_s:.3f} s late"))
+        broken.extend(_book(grant, backends, running))
+    left = {request.id: request for request in after}
+    for request_id, request in before.waiting.items():
+        expired = request.expires_s is not None and request.expires_s <= now_s
+        if request_id not in granted and request_id not in left and not expired:
+            broken.append(Violation(7, request_id))
+    if len(grants) < max_grants and not held:
+        broken.extend(_idle(left.values(), backends, running, now_s))
+    return broken
+
+
+def _book(grant: Grant, backends: dict[str, BackendView], running: dict[str, int]) -> list[Violation]:
+    request, broken = grant.request, []
+    backend = backends.get(grant.backend)
+    if backend is None or not backend.ready or backend.running >= backend.slots:
+        broken.append(Violation(1, f"{request.id} on {grant.backend}"))
+    if backend is not None:
+        if backend.kv_used + request.kv_tokens > backend.kv_tokens:
+            used = f"{backend.kv_used} + {request.kv_tokens} of {backend.kv_tokens}"
+            broken.append(Violation(2, f"{request.id} on {grant.backend}: {used}"))
+        backend.running += 1
+        backend.kv_used += request.kv_tokens
+    runs = running.get(request.entitlement, 0) + 1
+    if 0 < request.concurrency < runs:
+        broken.append(Violation(3, f"{request.entitlement} runs {runs} of {request.concurrency}"))
+    running[request.entitlement] = runs
+    return broken
+
+
+def _idle(
+    waiting: Iterable[QueuedRequest], backends: Mapping[str, BackendView], running: Mapping[str, int], now_s: float
+) -> list[Violation]:
+    ready = [backend for backend in backends.values() if backend.ready]
+    open_ = [backend for backend in ready if backend.running < backend.slots]
+    if not open_:
+        return []
+    for request in waiting:
+        if request.expires_s is not None and request.expires_s <= now_s:
+            continue
+        if 0 < request.concurrency <= running.get(request.entitlement, 0):
+            continue
+        strict = any(backend.id != request.exclude_backend for backend in ready)
+        for backend in open_:
+            if backend.room_for(request.kv_tokens) and not (strict and backend.id == request.exclude_backend):
+                return [Violation(4, f"{request.id} waits while {backend.id} has room")]
+    return []

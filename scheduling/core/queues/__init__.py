@@ -1,0 +1,1 @@
+"""Data structures that ordering policies keep their waiting requests in."""

@@ -1,0 +1,181 @@
+"""A queue whose order is one flat key per request, fixed when it is pushed.
+
+Question: among thousands of waiting requests, which has the smallest key and may run?
+
+Every entitlement has a lane, a heap of its own; the lanes' heads meet in one small heap. A lane whose entitlement runs
+as many requests as it may leaves that heap as a whole, so it neither blocks the others nor costs anything per decision,
+and is looked at again once per ``Scheduler.step`` (recognised by its ``fits`` object). Push, discard and select are
+O(log n). Removal is lazy: an entry is alive while it is the one in ``_items``, and a lane is rebuilt when more than
+half of it is dead.
+
+A request for which the replicas have no room is set aside for the rest of the step and the next one is tried, but at
+most ``LOOK_PAST`` times a step: the cost stays bounded when many large requests wait for KV cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from heapq import heapify, heappop, heappush
+
+from scheduling.core.contracts import Fits, Key
+from scheduling.core.types import PoolView, QueuedRequest
+
+LOOK_PAST = 32  # requests without room that one step looks past
+
+_Entry = tuple[float | int | str, ...]  # (*key, seq, id): keys of one queue have one length, so ids never meet floats
+
+
+class _Lane:
+    """Waiting requests of one entitlement."""
+
+    __slots__ = ("concurrency", "heap", "live", "parked", "top")
+
+    def __init__(self) -> None:
+        self.heap: list[_Entry] = []  # unless parked, the first one is alive and is ``top``
+        self.live = 0  # requests of this entitlement that wait, those set aside included
+        self.top: _Entry | None = None  # what this lane shows in the queue's heap of heads
+        self.parked = False  # shows nothing until the next step: its entitlement is full
+        self.concurrency = 0
+
+
+class KeyedQueue:
+    """A :class:`scheduling.core.contracts.RequestQueue` ordered by ``key``, then arrival number, then id.
+
+    ``key`` gives a tuple of floats of constant length; ``describe`` one short line about it.
+    """
+
+    def __init__(self, key: Callable[[QueuedRequest], Key], describe: Callable[[QueuedRequest], str]) -> None:
+        self._key = key
+        self._describe = describe
+        self._items: dict[str, tuple[_Entry, QueuedRequest]] = {}
+        self._lanes: dict[str, _Lane] = {}
+        self._heads: list[tuple[_Entry, str]] = []  # (entry, entitlement); alive while it is its lane's ``top``
+        self._parked: dict[str, None] = {}  # an ordered set
+        self._aside: list[_Entry] = []
+        self._step: Fits | None = None
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __iter__(self) -> Iterator[QueuedRequest]:
+        return (request for _, request in self._items.values())
+
+    def explain(self, request: QueuedRequest) -> str:
+        return self._describe(request)
+
+    def push(self, request: QueuedRequest, now_s: float) -> None:
+        self.discard(request.id)
+        self._put((*self._key(request), request.seq, request.id), request)
+
+    def discard(self, request_id: str) -> bool:
+        item = self._items.pop(request_id, None)
+        if item is None:
+            return False
+        entry, request = item
+        lane = self._lanes[request.entitlement]
+        lane.live -= 1
+        if lane.live == 0:
+            del self._lanes[request.entitlement]
+            self._parked.pop(request.entitlement, None)
+        elif lane.top is entry:
+            self._show_first(request.entitlement, lane)
+        elif len(lane.heap) > 2 * lane.live + 16:
+            lane.heap = [entry for entry in lane.heap if self._alive(entry)]
+            heapify(lane.heap)
+        return True
+
+    def exchange(self, leaver_id: str, successor: QueuedRequest) -> None:
+        """Takes a waiting request out and puts ``successor`` at its place, from wherever it was."""
+        place = self._items[leaver_id][0]
+        self.discard(leaver_id)
+        self.discard(successor.id)
+        self._put((*place[:-1], successor.id), successor)
+
+    def waiting_of(self, entitlement: str) -> int:
+        """Requests of one entitlement that wait here."""
+        lane = self._lanes.get(entitlement)
+        return 0 if lane is None else lane.live
+
+    def select(self, view: PoolView, now_s: float, fits: Fits) -> QueuedRequest | None:
+        request = self.peek(view, fits)
+        if request is not None:
+            self.discard(request.id)
+        return request
+
+    def peek(self, view: PoolView, fits: Fits) -> QueuedRequest | None:
+        """What ``select`` would return, left in its place."""
+        running = view.running_by_entitlement
+        if fits is not self._step:
+            self._step = fits
+            self._begin_step(running)
+        while self._heads:
+            entry, entitlement = self._heads[0]
+            lane = self._lanes.get(entitlement)
+            if lane is None or lane.top is not entry:
+                heappop(self._heads)  # an earlier head of this lane
+                continue
+            request = self._items[_id(entry)][1]
+            if fits(request):
+                return request
+            if 0 < request.concurrency <= running.get(entitlement, 0):
+                heappop(self._heads)
+                lane.top, lane.parked = None, True
+                self._parked[entitlement] = None
+            elif len(self._aside) < LOOK_PAST:
+                self._aside.append(heappop(lane.heap))
+                self._show_first(entitlement, lane)
+            else:
+                return None
+        return None
+
+    def _put(self, entry: _Entry, request: QueuedRequest) -> None:
+        self._items[request.id] = (entry, request)
+        lane = self._lanes.get(request.entitlement)
+        if lane is None:
+            lane = self._lanes[request.entitlement] = _Lane()
+        lane.concurrency = request.concurrency
+        lane.live += 1
+        self._enter(request.entitlement, lane, entry)
+
+    def _begin_step(self, running: Mapping[str, int]) -> None:
+        """What did not fit in the last step may fit now."""
+        for entry in self._aside:
+            if self._alive(entry):
+                entitlement = self._items[_id(entry)][1].entitlement
+                self._enter(entitlement, self._lanes[entitlement], entry)
+        self._aside.clear()
+        for entitlement in list(self._parked):
+            lane = self._lanes[entitlement]
+            if not 0 < lane.concurrency <= running.get(entitlement, 0):
+                del self._parked[entitlement]
+                lane.parked = False
+                self._show_first(entitlement, lane)
+
+    def _alive(self, entry: _Entry) -> bool:
+        item = self._items.get(_id(entry))
+        return item is not None and item[0] is entry
+
+    def _enter(self, entitlement: str, lane: _Lane, entry: _Entry) -> None:
+        heappush(lane.heap, entry)
+        if not lane.parked and (lane.top is None or entry < lane.top):
+            self._show(entitlement, lane, entry)
+
+    def _show_first(self, entitlement: str, lane: _Lane) -> None:
+        """Shows the lane's first live entry, or nothing when all it has is set aside."""
+        lane.top = None
+        while lane.heap:
+            if self._alive(lane.heap[0]):
+                self._show(entitlement, lane, lane.heap[0])
+                return
+            heappop(lane.heap)
+
+    def _show(self, entitlement: str, lane: _Lane, entry: _Entry) -> None:
+        lane.top = entry
+        heappush(self._heads, (entry, entitlement))
+        if len(self._heads) > 2 * len(self._lanes) + 64:
+            self._heads = [(lane.top, name) for name, lane in self._lanes.items() if lane.top is not None]
+            heapify(self._heads)
+
+
+def _id(entry: _Entry) -> str:
+    return entry[-1]  # type: ignore[return-value]  # the last element is the id

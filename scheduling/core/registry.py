@@ -1,0 +1,126 @@
+"""Names of policies, and how one is made from its name and parameters.
+
+A policy is one file: a frozen dataclass whose fields are its parameters, under ``@ordering("name")`` in
+``scheduling/core/order/`` or ``@routing("name")`` in ``scheduling/core/routing.py``. Nothing else has to be edited:
+modules of the package are imported on the first look-up, and tests and documentation walk this registry.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import importlib
+import pkgutil
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar, cast
+
+from scheduling.core.contracts import OrderingPolicy, RoutingPolicy
+
+Params = Mapping[str, float | int | str]
+C = TypeVar("C", bound=type[Any])
+
+_ORDERINGS: dict[str, type[Any]] = {}
+_ROUTINGS: dict[str, type[Any]] = {}
+_discovered: set[str] = set()
+
+
+class PolicyError(ValueError):
+    """A policy name or parameter that does not exist or is out of range. ``param`` is None when the name is wrong."""
+
+    def __init__(self, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+
+
+def ordering(name: str) -> Callable[[C], C]:
+    """Class decorator: registers an ordering policy. Raises ``PolicyError`` when the name is taken."""
+    return _register("ordering", name, _ORDERINGS)
+
+
+def routing(name: str) -> Callable[[C], C]:
+    """Class decorator: registers a routing policy. Raises ``PolicyError`` when the name is taken."""
+    return _register("routing", name, _ROUTINGS)
+
+
+def orderings() -> Mapping[str, type[Any]]:
+    """All ordering policies by name, sorted."""
+    _discover("scheduling.core.order")
+    return dict(sorted(_ORDERINGS.items()))
+
+
+def routings() -> Mapping[str, type[Any]]:
+    """All routing policies by name, sorted."""
+    _discover("scheduling.core.routing")
+    return dict(sorted(_ROUTINGS.items()))
+
+
+def make_ordering(name: str, params: Params | None = None) -> OrderingPolicy:
+    """The ordering policy of that name with those parameters; missing ones take the policy's defaults.
+
+    Raises ``PolicyError`` that says what was wrong and what would be right.
+    """
+    return cast(OrderingPolicy, _make("ordering", orderings(), name, params or {}))
+
+
+def make_routing(name: str, params: Params | None = None) -> RoutingPolicy:
+    """As :func:`make_ordering`, for routing."""
+    return cast(RoutingPolicy, _make("routing", routings(), name, params or {}))
+
+
+def _register(kind: str, name: str, table: dict[str, type[Any]]) -> Callable[[C], C]:
+    def decorate(cls: C) -> C:
+        taken = table.get(name)
+        # The same class may come twice: ``dataclass(slots=True)`` replaces it and a module can be reloaded.
+        if taken is not None and (taken.__module__, taken.__qualname__) != (cls.__module__, cls.__qualname__):
+            raise PolicyError(f"{kind} policy {name!r} is already {taken.__module__}.{taken.__qualname__}")
+        if not dataclasses.is_dataclass(cls):
+            raise PolicyError(f"{kind} policy {name!r} must be a frozen dataclass: its fields are its parameters")
+        cls.name = name  # type: ignore[attr-defined]  # a class attribute, so that it is no parameter
+        table[name] = cls
+        return cls
+
+    return decorate
+
+
+def _discover(package: str) -> None:
+    if package in _discovered:
+        return
+    module = importlib.import_module(package)
+    for found in pkgutil.iter_modules(getattr(module, "__path__", [])):
+        importlib.import_module(f"{package}.{found.name}")
+    _discovered.add(package)
+
+
+def _make(kind: str, table: Mapping[str, type[Any]], name: str, params: Params) -> object:
+    cls = table.get(name)
+    if cls is None:
+        raise PolicyError(f"unknown {kind} policy {name!r}{_hint(name, table)}; there are: {', '.join(table)}")
+    fields = {field.name: field for field in dataclasses.fields(cls) if field.init}
+    values: dict[str, float | int | str] = {}
+    for key, value in params.items():
+        if key not in fields:
+            known = ", ".join(fields) or "none"
+            raise PolicyError(
+                f"{kind} policy {name!r} has no parameter {key!r}{_hint(key, fields)}; its parameters are: {known}", key
+            )
+        values[key] = _convert(name, key, value, str(fields[key].type))
+    try:
+        return cls(**values)
+    except (TypeError, ValueError) as error:
+        raise PolicyError(f"{kind} policy {name!r}: {error}") from error
+
+
+def _convert(policy: str, key: str, value: float | int | str, wanted: str) -> float | int | str:
+    """Parameters come from JSON and YAML: 1 is a fine float, "1" and true are not numbers."""
+    kinds: dict[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), "str": (str,)}
+    accepted = kinds.get(wanted)
+    if accepted is None:
+        raise PolicyError(f"parameter {key!r} of policy {policy!r} is declared {wanted}: use int, float or str", key)
+    if isinstance(value, bool) or not isinstance(value, accepted):
+        raise PolicyError(f"parameter {key!r} of policy {policy!r} must be {wanted}, not {value!r}", key)
+    return float(value) if wanted == "float" else value
+
+
+def _hint(name: str, known: Mapping[str, object]) -> str:
+    close = difflib.get_close_matches(name, known, n=1)
+    return f", did you mean {close[0]!r}?" if close else ""

@@ -1,0 +1,218 @@
+"""The one decision loop: live dispatch and simulator both drive this object.
+
+Question: which waiting requests may run now, and where?
+
+The policy says who goes next, the routing says where; this module keeps what must hold whatever they say: nothing past
+its expiry is granted, no replica and no entitlement gets more than it has room for, an attempt does not return to the
+replica where it failed while another is ready, and a request too large for what is free is not passed over for ever.
+Pure: time is handed in, effects are the caller's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from heapq import heappop, heappush
+
+from scheduling.core.contracts import OrderingPolicy, RoutingPolicy
+from scheduling.core.types import BackendView, Grant, PoolView, QueuedRequest
+
+EXPIRE_PER_CALL = 1000  # bounds one call when a whole queue expires at once
+
+
+def work_of(request: QueuedRequest) -> int:
+    """Outstanding work that a request adds to its replica [tokens]: input and expected output."""
+    return math.ceil(request.input_tokens + request.output_tokens)
+
+
+@dataclass(slots=True)
+class _Hold:
+    """The first request, in the policy's order, for which no replica had enough free KV cache."""
+
+    request_id: str
+    since_s: float
+    backend: str = ""  # kept free for it once its patience has ended
+
+
+class Scheduler:
+    """Waiting requests of one pool, and the decisions about them. One owner, no locks.
+
+    ``max_grants`` bounds one step. ``patience_s``: a request that lacks only KV cache is passed by smaller ones for
+    this long; then one replica takes nothing that comes after it in the policy's order until it fits.
+    """
+
+    def __init__(
+        self, policy: OrderingPolicy, routing: RoutingPolicy, *, max_grants: int = 100, patience_s: float = 2.0
+    ) -> None:
+        self.policy = policy
+        self.routing = routing
+        self._max_grants = max_grants
+        self._patience_s = patience_s
+        self._queue = policy.queue()
+        self._waiting: dict[str, QueuedRequest] = {}
+        self._expiries: list[tuple[float, str]] = []
+        self._hold: _Hold | None = None
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def __contains__(self, request_id: str) -> bool:
+        return request_id in self._waiting
+
+    def __iter__(self) -> Iterator[QueuedRequest]:
+        return iter(self._waiting.values())
+
+    @property
+    def held(self) -> str | None:
+        """The request that a replica is kept free for, if any."""
+        return self._hold.request_id if self._hold is not None and self._hold.backend else None
+
+    def offer(self, request: QueuedRequest, now_s: float) -> None:
+        """Adds a waiting request; one with the same id is replaced."""
+        self._waiting[request.id] = request
+        self._queue.push(request, now_s)
+        if request.expires_s is not None:
+            heappush(self._expiries, (request.expires_s, request.id))
+
+    def withdraw(self, request_id: str) -> bool:
+        """Takes a request out; False when it does not wait here."""
+        if self._waiting.pop(request_id, None) is None:
+            return False
+        self._queue.discard(request_id)
+        self._release_hold(request_id)
+        return True
+
+    def expire(self, now_s: float) -> list[QueuedRequest]:
+        """Takes out and returns requests whose time is over, at most ``EXPIRE_PER_CALL``."""
+        over: list[QueuedRequest] = []
+        while self._expiries and self._expiries[0][0] <= now_s and len(over) < EXPIRE_PER_CALL:
+            _, request_id = heappop(self._expiries)
+            request = self._waiting.get(request_id)
+            if request is not None and request.expires_s is not None and request.expires_s <= now_s:
+                self.withdraw(request_id)
+                over.append(request)
+        return over
+
+    def swap(self, policy: OrderingPolicy, routing: RoutingPolicy, now_s: float) -> None:
+        """Changes the policy; everything that waits moves into the new order."""
+        self.policy, self.routing = policy, routing
+        self._queue = policy.queue()
+        self._hold = None
+        for request in self._waiting.values():
+            self._queue.push(request, now_s)
+
+    def step(self, view: PoolView, now_s: float) -> list[Grant]:
+        """Grants what may run now, best first, and books it in ``view``. Requests that have expired are dropped."""
+        self.expire(now_s)
+        grants: list[Grant] = []
+        if not self._waiting:
+            return grants
+        step = _Step(view, now_s, self)
+        fits = step.fits  # one object for the whole step: queues recognise a step by it
+        while step.open and len(grants) < self._max_grants:
+            request = self._queue.select(view, now_s, fits)
+            if request is None:
+                break
+            del self._waiting[request.id]
+            self._release_hold(request.id)
+            if request.expires_s is not None and request.expires_s <= now_s:
+                continue
+            candidates = step.candidates(request)
+            backend = self.routing.choose(step.as_routed(request), candidates)
+            if backend is None:
+                raise RuntimeError(
+                    f"policy {self.policy.name!r} selected request {request.id}, for which no replica has room"
+                )
+            grants.append(Grant(request, backend.id, self._reason(request, now_s, len(candidates))))
+            step.book(request, backend)
+        return grants
+
+    def _reason(self, request: QueuedRequest, now_s: float, candidates: int) -> str:
+        waited = max(0.0, now_s - request.arrival_s)
+        return (
+            f"{self._queue.explain(request)}; waited {waited:.2f} s, {len(self._waiting)} still wait; "
+            f"{self.routing.name} of {candidates}"
+        )
+
+    def _release_hold(self, request_id: str) -> None:
+        if self._hold is not None and self._hold.request_id == request_id:
+            self._hold = None
+
+
+class _Step:
+    """What one step knows: which replicas still have room, and for whom one is kept free."""
+
+    def __init__(self, view: PoolView, now_s: float, scheduler: Scheduler) -> None:
+        self._view = view
+        self._now_s = now_s
+        self._scheduler = scheduler
+        self._ready = [backend for backend in view.backends.values() if backend.ready]
+        self.open = [backend for backend in self._ready if backend.running < backend.slots]
+        self._reserved = ""  # replica that requests after the held one may not take; set when its turn has passed
+        hold = scheduler._hold
+        if hold is not None:
+            held = scheduler._waiting[hold.request_id]
+            if self._entitlement_full(held):
+                scheduler._hold = None  # something else than KV cache stops it now
+
+    def fits(self, request: QueuedRequest) -> bool:
+        """Whether entitlement and at least one replica have room. Within a step it only ever turns false."""
+        if self._entitlement_full(request):
+            return False
+        if self._has_candidate(request):
+            return True
+        self._keep_room_for(request)
+        return False
+
+    def candidates(self, request: QueuedRequest) -> list[BackendView]:
+        """Replicas that may run it now."""
+        excluded = self._excluded(request)
+        kv_tokens = request.kv_tokens
+        return [b for b in self.open if b.room_for(kv_tokens) and b.id != excluded and b.id != self._reserved]
+
+    def as_routed(self, request: QueuedRequest) -> QueuedRequest:
+        """The request with the exclusion that holds now."""
+        excluded = self._excluded(request)
+        return request if request.exclude_backend == excluded else replace(request, exclude_backend=excluded)
+
+    def book(self, request: QueuedRequest, backend: BackendView) -> None:
+        backend.running += 1
+        backend.kv_used += request.kv_tokens
+        backend.work_tokens += work_of(request)
+        running = self._view.running_by_entitlement
+        running[request.entitlement] = running.get(request.entitlement, 0) + 1
+        if backend.running >= backend.slots:
+            self.open.remove(backend)
+
+    def _entitlement_full(self, request: QueuedRequest) -> bool:
+        return 0 < request.concurrency <= self._view.running_by_entitlement.get(request.entitlement, 0)
+
+    def _has_candidate(self, request: QueuedRequest) -> bool:
+        excluded = self._excluded(request)
+        kv_tokens = request.kv_tokens
+        for backend in self.open:
+            if backend.room_for(kv_tokens) and backend.id != excluded and backend.id != self._reserved:
+                return True
+        return False
+
+    def _excluded(self, request: QueuedRequest) -> str:
+        """Where it failed before, unless that is the only replica left: it is ready again, so it has been probed."""
+        if request.exclude_backend and any(b.id != request.exclude_backend for b in self._ready):
+            return request.exclude_backend
+        return ""
+
+    def _keep_room_for(self, request: QueuedRequest) -> None:
+        scheduler, hold = self._scheduler, self._scheduler._hold
+        if hold is None:
+            if any(request.kv_tokens <= backend.kv_tokens for backend in self._ready):
+                scheduler._hold = _Hold(request.id, self._now_s)
+            return
+        if hold.request_id != request.id or self._now_s - hold.since_s < scheduler._patience_s:
+            return
+        excluded = self._excluded(request)
+        able = [b for b in self._ready if request.kv_tokens <= b.kv_tokens and b.id != excluded]
+        if not any(backend.id == hold.backend for backend in able):
+            nearest = min(able, key=lambda b: (b.kv_used - b.kv_tokens, b.id), default=None)
+            hold.backend = nearest.id if nearest is not None else ""
+        self._reserved = hold.backend
