@@ -77,6 +77,9 @@ class Env:
     demo_load: bool = setting(
         True, "Whether `make up` sends about one request a second as its demo tenants.", name="DEMO_LOAD"
     )
+    engine_slots: int = setting(
+        256, "Sequences each server named in ENGINE runs at once (vLLM's `--max-num-seqs`).", low=1
+    )
     sim_replicas: int = setting(2, "Simulated engines started by `make up`.", low=1)
     sim_preset: str = setting("llama-3-8b-a100", "Hardware and model they imitate (`scheduling/core/presets`).")
     sim_slots: int = setting(0, "Sequences each runs at once; 0 takes the preset's.", low=0)

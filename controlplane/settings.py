@@ -141,7 +141,7 @@ FRONTEND_DIST = BASE_DIR / "frontend" / "dist"
 STATICFILES_DIRS = [("console", FRONTEND_DIST)] if FRONTEND_DIST.is_dir() else []
 # An image collects its files once at build; a checkout serves them from where they lie.
 SERVESTATIC_USE_FINDERS = not STATIC_ROOT.is_dir()
-SERVESTATIC_USE_MANIFEST = STATIC_ROOT.is_dir()
+SERVESTATIC_USE_MANIFEST = False
 SERVESTATIC_AUTOREFRESH = False
 SERVESTATIC_MAX_AGE = 3600
 

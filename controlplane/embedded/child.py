@@ -58,6 +58,7 @@ class Child:
         self.falls = 0
         self.started_s = 0.0
         self.retry_s = 0.0
+        self.log_start = 0  # where this life's lines begin in the log
 
     def start(self) -> None:
         if self.log.exists() and self.log.stat().st_size > LARGEST_LOG:
@@ -70,6 +71,7 @@ class Child:
                 os._exit(0)
 
         with self.log.open("ab") as log:
+            self.log_start = log.tell()
             self.process = subprocess.Popen(
                 self.command,
                 stdin=subprocess.DEVNULL,
@@ -104,10 +106,10 @@ class Child:
         return f"{self.name} {how}; starting it again in {pause:.1f} s"
 
     def tail(self, lines: int = 12) -> list[str]:
-        """The last lines of its log."""
+        """The last lines this life of it wrote."""
         try:
             with self.log.open("rb") as file:
-                file.seek(max(0, self.log.stat().st_size - 16_384))
+                file.seek(max(self.log_start, self.log.stat().st_size - 16_384))
                 return list(deque(file.read().decode(errors="replace").splitlines(), lines))
         except OSError:
             return []

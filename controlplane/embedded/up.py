@@ -16,33 +16,24 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from controlplane import env as environment
-from controlplane.embedded import valkey
+from controlplane.embedded import engines, valkey
 from controlplane.embedded.child import Child, die_with_parent
-from controlplane.embedded.home import CannotStart, Home, require_free
+from controlplane.embedded.engines import Plan
+from controlplane.embedded.home import CannotStart, Home, require_free, write_private
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 TICK_S = 0.1
-REDIS_START_S, PREPARE_S, READY_S, VLLM_READY_S = 30.0, 180.0, 90.0, 600.0
+REDIS_START_S, PREPARE_S, READY_S = 30.0, 120.0, 60.0
 FALLS_BEFORE_READY = 4
 
 
-@dataclass(frozen=True)
-class Engines:
-    """What serves the model: where, and as which processes of ours (none for engines that already run)."""
-
-    urls: list[str]
-    commands: dict[str, list[str]]
-    environ: dict[str, str]
-    simulated: bool
-
-
-class Stopped(Exception):  # noqa: N818 - not an error: someone asked us to end
+class Stopped(Exception):
     """A signal arrived while something was awaited."""
 
 
@@ -76,10 +67,10 @@ class Instance:
         try:
             require_free(self.env.host, self.env.port)
             self._start_redis()
-            engines = self._start_engines()
-            demo = self._prepare(engines)
+            plan = self._start_engines()
+            demo = self._prepare(plan)
             self._start_service()
-            self._wait_ready(READY_S if engines.simulated else VLLM_READY_S)
+            self._wait_ready(READY_S + plan.patience_s)
             self._announce(demo, time.monotonic() - began)
             if self.env.demo_load:
                 self._add("load", [sys.executable, "-m", "controlplane.embedded.load"], stop_s=5)
@@ -112,22 +103,21 @@ class Instance:
         (self.home.run / "redis-url").write_text(url)
         (self.home.run / "redis-url").chmod(0o600)
 
-    def _start_engines(self) -> Engines:
-        from controlplane.embedded.engines import plan
+    def _start_engines(self) -> Plan:
+        plan = engines.plan(self.env, self.home, say)
+        for name, command in plan.commands.items():
+            self._add(name, command, stop_s=10, environ=plan.environ)
+        return plan
 
-        engines = plan(self.env, self.home, say)
-        for name, command in engines.commands.items():
-            self._add(name, command, stop_s=10, environ=engines.environ)
-        return engines
-
-    def _prepare(self, engines: Engines) -> dict[str, Any]:
+    def _prepare(self, plan: Plan) -> dict[str, Any]:
         """Tables, demo objects and ``demo.json``, by a short process that leaves no memory behind."""
         say("preparing the database")
-        log = self.home.logs / "prepare.log"
-        with log.open("wb") as output:
+        log, paper = self.home.logs / "prepare.log", self.home.run / "engines.json"
+        write_private(paper, asdict(plan))
+        with log.open("wb") as output, paper.open("rb") as given:
             process = subprocess.Popen(
-                [sys.executable, "-m", "controlplane.embedded.prepare", self.base_url, *engines.urls],
-                stdin=subprocess.DEVNULL,
+                [sys.executable, "-m", "controlplane.embedded.prepare", self.base_url],
+                stdin=given,
                 stdout=output,
                 stderr=output,
                 env=self.environ,
@@ -137,11 +127,7 @@ class Instance:
             )
         try:
             # A real engine may load for minutes before it can say which model it serves.
-            self._await(
-                lambda: process.poll() is not None,
-                PREPARE_S if engines.simulated else VLLM_READY_S,
-                "Preparing takes too long",
-            )
+            self._await(lambda: process.poll() is not None, PREPARE_S + plan.patience_s, "Preparing takes too long")
         finally:
             if process.poll() is None:
                 process.kill()
@@ -157,7 +143,7 @@ class Instance:
         self._add("web", [python, "-m", "controlplane.serve"], stop_s=self.env.drain_s + 6)
         pool = "prefork"
         if sys.platform == "linux" and not os.access("/dev/shm", os.W_OK):  # noqa: S108 - where semaphores live
-            say("/dev/shm is not writable, so the worker uses threads")
+            say("no shared memory can be made here, so the worker uses threads")
             pool = "threads"
         self._add(
             "worker",

@@ -1,0 +1,37 @@
+# One image for web, gateway and worker: the command decides.
+FROM node:24-slim AS console
+WORKDIR /src/frontend
+COPY frontend/package.json frontend/package-lock.json frontend/.npmrc ./
+RUN npm ci --no-audit --no-fund
+COPY frontend/ ./
+RUN npm run build
+
+FROM python:3.12-slim AS packages
+WORKDIR /src
+COPY requirements.lock ./
+RUN python -m venv /opt/venv && /opt/venv/bin/pip install --no-cache-dir --require-hashes -r requirements.lock
+
+FROM python:3.12-slim
+RUN useradd --uid 10001 --no-create-home --shell /usr/sbin/nologin quartermaster \
+    && install -d -o quartermaster -g quartermaster /var/lib/quartermaster
+COPY --from=packages /opt/venv /opt/venv
+WORKDIR /app
+COPY manage.py ./
+COPY scheduling/ scheduling/
+COPY tenants/ tenants/
+COPY telemetry/ telemetry/
+COPY controlplane/ controlplane/
+COPY --from=console /src/frontend/dist frontend/dist
+ENV PATH=/opt/venv/bin:$PATH \
+    PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 \
+    OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 \
+    REMAP_SIGTERM=SIGQUIT \
+    QUARTERMASTER_HOME=/var/lib/quartermaster \
+    QUARTERMASTER_HOST=0.0.0.0
+# Static files are collected at build, so that the root file system can be read-only.
+RUN QUARTERMASTER_HOME=/tmp/build python manage.py collectstatic --noinput --verbosity 0 && rm -rf /tmp/build
+USER 10001
+EXPOSE 8000
+HEALTHCHECK --interval=10s --timeout=3s --start-period=30s \
+    CMD ["python", "-c", "import urllib.request as u; u.urlopen('http://127.0.0.1:8000/healthz', timeout=2)"]
+CMD ["python", "-m", "controlplane.serve"]

@@ -1,0 +1,69 @@
+"""Which engines an instance uses: simulated ones, vLLM servers that already run, or a real one on the CPU."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from controlplane.embedded.home import CannotStart, Home
+from controlplane.env import Env
+from scheduling.core.step_time import load_preset
+
+
+@dataclass(frozen=True)
+class Engine:
+    """One replica: its address, and what it can hold (0: ask it)."""
+
+    name: str
+    url: str
+    slots: int
+    kv_tokens: int = 0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What serves the model, and as which processes of ours (none for engines that already run)."""
+
+    engines: list[Engine]
+    pool: str = ""  # empty: named after the model
+    model: str = ""  # empty: ask the first engine
+    max_model_len: int = 0  # 0: ask the first engine
+    commands: dict[str, list[str]] = field(default_factory=dict)
+    environ: dict[str, str] = field(default_factory=dict)
+    patience_s: float = 90.0  # until they serve
+
+
+def plan(env: Env, home: Home, say: Callable[[str], None]) -> Plan:
+    """Raises:
+    CannotStart: a preset that does not exist, or a real vLLM that cannot be installed here.
+    """
+    if env.engine == "vllm":
+        from controlplane.embedded import vllm_cpu
+
+        return vllm_cpu.plan(env, home, say)
+    if env.engines:
+        say(f"using {len(env.engines)} engine(s) that already run")
+        return Plan([Engine(f"engine-{i}", url.rstrip("/"), env.engine_slots) for i, url in enumerate(env.engines)])
+    return simulated(env, home)
+
+
+def simulated(env: Env, home: Home) -> Plan:
+    try:
+        preset = load_preset(env.sim_preset)
+    except ValueError as error:
+        raise CannotStart(f"QUARTERMASTER_SIM_PRESET: {error}") from None
+    model = env.sim_preset.split("-" + preset.gpu.split("-")[0].lower())[0]
+    slots = env.sim_slots or preset.slots
+    names = [f"engine-{i}" for i in range(env.sim_replicas)]
+    ports = home.ports(names)
+    command = [
+        *(sys.executable, "-m", "scheduling.engines.simulated"),
+        *("--host", "127.0.0.1", "--model", model, "--preset", preset.name, "--slots", str(slots)),
+    ]
+    return Plan(
+        [Engine(name, f"http://127.0.0.1:{ports[name]}", slots, preset.kv_tokens) for name in names],
+        model=model,
+        max_model_len=preset.max_model_len,
+        commands={name: [*command, "--port", str(ports[name])] for name in names},
+    )

@@ -1,0 +1,82 @@
+"""``python -m controlplane.embedded.prepare BASE_URL``: tables, demo objects and ``demo.json``, then it ends.
+
+Reads the supervisor's plan of engines from standard input (JSON). A process of its own, so that the supervisor stays
+small and a failure here has one log.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import secrets
+import sys
+from pathlib import Path
+from typing import Any
+
+import django
+
+from controlplane import env as environment
+from controlplane.embedded.ask import asked
+from controlplane.embedded.engines import Engine, Plan
+from controlplane.embedded.home import CannotStart, write_private
+
+PEOPLE = ("admin", "operator", "member")
+TIERS = ("premium", "standard", "batch")
+
+
+def main(base_url: str, plan: Plan) -> None:
+    django.setup()
+    from django.core.management import call_command
+
+    from tenants.demo import ensure_demo
+
+    # A second start is an everyday event: whoever reads the log wants what changed, not what did not.
+    call_command("migrate", interactive=False, verbosity=1)
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    plan = asked(plan)
+    pool = plan.pool or slug(plan.model)
+    file = environment.load().home / "demo.json"
+    known = read(file)
+    passwords = {name: known.get("passwords", {}).get(name) or secrets.token_urlsafe(12) for name in PEOPLE}
+    keys = ensure_demo(
+        pool,
+        plan.model,
+        [(engine.name, engine.url, engine.slots, engine.kv_tokens) for engine in plan.engines],
+        passwords=passwords,
+        remembered=known.get("keys"),
+        max_model_len=plan.max_model_len,
+    ).as_dict()
+    write_private(
+        file,
+        {
+            "base_url": base_url,
+            "admin": {"url": f"{base_url}/admin/", "username": "admin", "password": passwords["admin"]},
+            "model": plan.model,
+            "pool": pool,
+            "keys": {tier: keys[tier] for tier in TIERS},
+            "passwords": passwords,
+        },
+    )
+
+
+def slug(model: str) -> str:
+    """A pool's name from a model's: ``meta-llama/Llama-3.1-8B`` becomes ``llama-3-1-8b``."""
+    return re.sub(r"[^a-z0-9]+", "-", model.rsplit("/", 1)[-1].lower()).strip("-")[:40] or "pool"
+
+
+def read(file: Path) -> dict[str, Any]:
+    """What an earlier start wrote; nothing when it was lost or cut."""
+    try:
+        return dict(json.loads(file.read_text()))
+    except (OSError, ValueError):
+        return {}
+
+
+if __name__ == "__main__":
+    given = json.load(sys.stdin)
+    given["engines"] = [Engine(**engine) for engine in given["engines"]]
+    try:
+        main(sys.argv[1], Plan(**given))
+    except CannotStart as error:
+        sys.exit(str(error))
