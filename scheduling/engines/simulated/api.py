@@ -1,0 +1,265 @@
+"""The routes of the simulated engine: vLLM's, and ``/sim/*`` to look inside and to make it fail."""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from dataclasses import dataclass
+
+import msgspec
+
+from scheduling.core.kv import BLOCK_TOKENS
+from scheduling.core.step_time import EnginePreset
+from scheduling.engines.simulated import answers, metrics, text
+from scheduling.engines.simulated.answers import Answer, ApiError
+from scheduling.engines.simulated.engine import QueueFull
+from scheduling.engines.simulated.http import Connection, Request
+from scheduling.engines.simulated.runner import Runner
+
+VERSION = "0.32.0"
+
+
+class Faults(msgspec.Struct, forbid_unknown_fields=True):
+    """What is wrong with this replica now. ``POST /sim/fault`` changes the fields it names."""
+
+    stall: bool | float = False  # compute nothing: seconds, or until told otherwise
+    error_rate: float = 0.0  # share of generations answered with 500
+    cut_rate: float = 0.0  # share of generations whose connection is cut half-way
+    hang: bool = False  # accept requests and answer nothing; /health stays 200
+    slow: float = 1.0  # factor on every step's time
+
+
+@dataclass(slots=True)
+class _Parked:
+    """A request that hangs."""
+
+    connection: Connection
+    request: Request
+    gone: bool = False
+
+    def lost(self) -> None:
+        self.gone = True
+
+
+class Api:
+    """Answers requests for one replica."""
+
+    def __init__(
+        self, runner: Runner, *, model: str, preset: EnginePreset, max_model_len: int, seed: int, api_key: str
+    ) -> None:
+        self.faults = Faults()
+        self._runner = runner
+        self._engine = runner.engine
+        self._model = model
+        self._preset = preset
+        self._max_model_len = max_model_len
+        self._seed = seed
+        self._authorization = f"Bearer {api_key}" if api_key else ""
+        self._chance = random.Random(seed)
+        self._parked: list[_Parked] = []
+        self._created = int(time.time())
+        self._routes = {
+            ("POST", "/v1/chat/completions"): self._chat,
+            ("POST", "/v1/completions"): self._completion,
+            ("GET", "/v1/models"): self._models,
+            ("POST", "/tokenize"): self._tokenize,
+            ("GET", "/version"): self._version,
+            ("GET", "/health"): self._health,
+            ("GET", "/ping"): self._health,
+            ("GET", "/load"): self._load,
+            ("GET", "/metrics"): self._metrics,
+            ("GET", "/sim/stats"): self._stats,
+            ("GET", "/sim/fault"): self._show_faults,
+            ("POST", "/sim/fault"): self._set_faults,
+        }
+        self._paths = {path for _, path in self._routes}
+
+    def handle(self, connection: Connection, request: Request) -> None:
+        """Answers a request, now or later."""
+        route = self._routes.get((request.method, request.path))
+        if route is None:
+            known = request.path in self._paths
+            detail = "Method Not Allowed" if known else "Not Found"
+            connection.respond(405 if known else 404, msgspec.json.encode({"detail": detail}))
+            return
+        if self.faults.hang and (request.path.startswith("/v1/") or request.path == "/tokenize"):
+            parked = _Parked(connection, request)
+            connection.exchange = parked
+            self._parked.append(parked)
+            return
+        if self._authorization and request.path.startswith("/v1/") and request.authorization != self._authorization:
+            connection.respond(401, b'{"error":"Unauthorized"}')
+            return
+        try:
+            route(connection, request)
+        except ApiError as error:
+            connection.respond(error.status, error.body)
+
+    # --- generations
+
+    def _chat(self, connection: Connection, request: Request) -> None:
+        body = answers.decode(answers.CHAT, request.body)
+        bound = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+        self._generate(connection, body, [answers.chat_prompt(body.messages)], bound, chat=True)
+
+    def _completion(self, connection: Connection, request: Request) -> None:
+        body = answers.decode(answers.COMPLETION, request.body)
+        bound = answers.COMPLETION_DEFAULT_TOKENS if body.max_tokens is None else body.max_tokens
+        self._generate(connection, body, answers.completion_prompts(body.prompt), bound, chat=False)
+
+    def _generate(
+        self,
+        connection: Connection,
+        body: answers.ChatBody | answers.CompletionBody,
+        prompts: list[tuple[int, int]],
+        bound: int | None,
+        *,
+        chat: bool,
+    ) -> None:
+        self._check_model(body.model)
+        if bound is not None and bound < 1:
+            raise ApiError(400, f"max_tokens must be at least 1, got {bound}.", param="max_tokens")
+        least = body.min_tokens or 0
+        if least < 0 or (bound is not None and least > bound):
+            raise ApiError(
+                400, f"min_tokens must be between 0 and max_tokens={bound}, got {least}.", param="min_tokens"
+            )
+        copies = 1 if body.n is None else body.n
+        if copies < 1 or copies * len(prompts) > answers.MAX_CHOICES:
+            raise ApiError(400, f"n must be at least 1 and give at most {answers.MAX_CHOICES} choices", param="n")
+        answer = Answer(connection, model=self._model, chat=chat, body=body, abort=self._runner.abort)
+        answer.prompt_tokens = sum(tokens for tokens, _ in prompts)
+        for tokens, mark in prompts:
+            most = self._most_output(tokens, bound)
+            for copy in range(copies):
+                natural = text.natural_output_tokens((mark + copy) & 0xFFFFFFFF, self._seed)
+                wanted = most if body.ignore_eos else max(natural, least)
+                answer.add(max(1, tokens), mark + copy, min(wanted, most), stops=wanted <= most and not body.ignore_eos)
+        self._start(connection, answer)
+
+    def _most_output(self, prompt_tokens: int, bound: int | None) -> int:
+        room = self._max_model_len - prompt_tokens
+        if room < 1 or (bound is not None and bound > room):
+            raise ApiError(
+                400,
+                f"This model's maximum context length is {self._max_model_len} tokens. However, you requested "
+                f"{bound or 1} output tokens and your prompt contains {prompt_tokens} input tokens, for a total of "
+                f"{prompt_tokens + (bound or 1)} tokens. Please reduce the length of the input prompt or the number "
+                "of requested output tokens.",
+                param="input_tokens",
+            )
+        return room if bound is None else bound
+
+    def _start(self, connection: Connection, answer: Answer) -> None:
+        if self.faults.error_rate and self._chance.random() < self.faults.error_rate:
+            raise ApiError(500, "EngineCore encountered an issue (simulated).", "InternalServerError")
+        if self.faults.cut_rate and self._chance.random() < self.faults.cut_rate:
+            answer.cut_after = max(1, answer.choices[0].seq.output_tokens // 2)
+        try:
+            for choice in answer.choices:
+                self._runner.submit(choice.seq)
+        except QueueFull:
+            answer.lost()
+            raise ApiError(
+                503, "The engine is currently busy. Please try again later.", "ServiceUnavailableError"
+            ) from None
+        connection.exchange = answer
+        if answer.stream:
+            connection.begin_stream()
+
+    def _check_model(self, name: str | None) -> None:
+        if name is not None and name != self._model:
+            raise ApiError(404, f"The model `{name}` does not exist.", "NotFoundError", "model")
+
+    # --- what vLLM tells about itself
+
+    def _models(self, connection: Connection, request: Request) -> None:
+        card = {
+            "id": self._model, "object": "model", "created": self._created, "owned_by": "vllm", "root": self._model,
+            "parent": None, "max_model_len": self._max_model_len, "permission": [],
+        }
+        connection.respond(200, msgspec.json.encode({"object": "list", "data": [card]}))
+
+    def _tokenize(self, connection: Connection, request: Request) -> None:
+        body = answers.decode(answers.TOKENIZE, request.body)
+        self._check_model(body.model)
+        if body.messages is not None:
+            count, _ = answers.chat_prompt(body.messages)
+            ids = list(range(count))
+        elif body.prompt is not None:
+            ids = text.token_ids(body.prompt)
+        else:
+            raise ApiError(400, "prompt or messages is required", "Bad Request")
+        answer = {"count": len(ids), "max_model_len": self._max_model_len, "tokens": ids, "token_strs": None}
+        connection.respond(200, msgspec.json.encode(answer))
+
+    def _version(self, connection: Connection, request: Request) -> None:
+        connection.respond(200, msgspec.json.encode({"version": VERSION}))
+
+    def _health(self, connection: Connection, request: Request) -> None:
+        connection.respond(200, b"")
+
+    def _load(self, connection: Connection, request: Request) -> None:
+        load = len(self._engine.running) + self._engine.waiting
+        connection.respond(200, msgspec.json.encode({"server_load": load}))
+
+    def _metrics(self, connection: Connection, request: Request) -> None:
+        preset, engine = self._preset, self._engine
+        pool = engine.total_blocks * BLOCK_TOKENS * preset.kv_bytes_per_token
+        gpus = metrics.Gpus(
+            count=preset.gpus,
+            name=preset.gpu,
+            memory_bytes=preset.gpu_memory_bytes,
+            used_bytes=min(preset.gpu_memory_bytes, (preset.weights_bytes + pool) // preset.gpus),
+            utilization=self._runner.utilization(),
+        )
+        page = metrics.render(
+            engine.totals, len(engine.running), engine.waiting, engine.kv_usage, self._model, gpus
+        )
+        connection.respond(200, page.encode(), "text/plain; version=1.0.0; charset=utf-8")
+
+    # --- only here
+
+    def _stats(self, connection: Connection, request: Request) -> None:
+        engine, totals = self._engine, self._engine.totals
+        connection.respond(200, msgspec.json.encode({
+            "running": len(engine.running),
+            "waiting": engine.waiting,
+            "open": len(engine.running) + engine.waiting,
+            "kv_tokens_used": (engine.total_blocks - engine.free_blocks) * BLOCK_TOKENS,
+            "kv_tokens": engine.total_blocks * BLOCK_TOKENS,
+            "completed": totals.finished_stop + totals.finished_length,
+            "aborted": totals.aborted,
+            "prompt_tokens": totals.prompt_tokens,
+            "generation_tokens": totals.generation_tokens,
+            "preemptions": totals.preemptions,
+            "steps": engine.steps,
+            "stalled": self._runner.stalled,
+            "hanging": sum(not parked.gone for parked in self._parked),
+        }))
+
+    def _show_faults(self, connection: Connection, request: Request) -> None:
+        connection.respond(200, msgspec.json.encode(self.faults))
+
+    def _set_faults(self, connection: Connection, request: Request) -> None:
+        before = msgspec.to_builtins(self.faults)
+        named = answers.decode(msgspec.json.Decoder(dict[str, msgspec.Raw]), request.body)
+        changes = {key: msgspec.json.decode(value) for key, value in named.items()}
+        try:
+            faults = msgspec.convert({**before, **changes}, Faults)
+        except msgspec.ValidationError as error:
+            raise ApiError(400, str(error), "Bad Request") from error
+        if not (0 <= faults.error_rate <= 1 and 0 <= faults.cut_rate <= 1 and faults.slow > 0):
+            raise ApiError(400, "rates are between 0 and 1, slow is above 0", "Bad Request")
+        self.faults = faults
+        self._runner.slow = faults.slow
+        if "stall" in changes:
+            self._runner.stall(math.inf if faults.stall is True else float(faults.stall))
+        if not faults.hang:
+            parked, self._parked = self._parked, []
+            for waiting in parked:
+                if not waiting.gone:
+                    waiting.connection.exchange = None
+                    self.handle(waiting.connection, waiting.request)
+        connection.respond(200, msgspec.json.encode(faults))

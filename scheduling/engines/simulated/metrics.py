@@ -1,0 +1,123 @@
+"""The engine's counts under vLLM 0.32's metric names, and the GPU's under the DCGM exporter's."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass, field
+
+_TTFT_BOUNDS = (
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
+    160.0, 640.0, 2560.0,
+)
+_ITL_BOUNDS = (
+    0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
+)
+_REQUEST_BOUNDS = (
+    0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0,
+    1920.0, 7680.0,
+)
+MIB = 1024 * 1024
+
+
+class Histogram:
+    """A Prometheus histogram of seconds."""
+
+    __slots__ = ("bounds", "counts", "sum")
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.sum = 0.0
+
+    def observe(self, seconds: float, times: int = 1) -> None:
+        self.counts[bisect_left(self.bounds, seconds)] += times
+        self.sum += seconds * times
+
+    @property
+    def count(self) -> int:
+        return sum(self.counts)
+
+    def lines(self, name: str, help_text: str, labels: str) -> list[str]:
+        out = [f"# HELP {name} {help_text}", f"# TYPE {name} histogram"]
+        total = 0
+        for bound, count in zip((*map(str, self.bounds), "+Inf"), self.counts, strict=True):
+            total += count
+            out.append(f'{name}_bucket{{{labels},le="{bound}"}} {float(total)}')
+        out.append(f"{name}_count{{{labels}}} {float(total)}")
+        out.append(f"{name}_sum{{{labels}}} {self.sum}")
+        return out
+
+
+@dataclass(slots=True)
+class EngineTotals:
+    """What happened since the start."""
+
+    prompt_tokens: int = 0
+    generation_tokens: int = 0
+    preemptions: int = 0
+    rejections: int = 0
+    aborted: int = 0
+    finished_stop: int = 0
+    finished_length: int = 0
+    first_token: Histogram = field(default_factory=lambda: Histogram(_TTFT_BOUNDS))
+    inter_token: Histogram = field(default_factory=lambda: Histogram(_ITL_BOUNDS))
+    latency: Histogram = field(default_factory=lambda: Histogram(_REQUEST_BOUNDS))
+    queued: Histogram = field(default_factory=lambda: Histogram(_REQUEST_BOUNDS))
+
+
+@dataclass(frozen=True, slots=True)
+class Gpus:
+    """What the exporter would say of each GPU of the server."""
+
+    count: int
+    name: str
+    memory_bytes: int  # of one
+    used_bytes: int  # of one: weights and the whole KV pool, which vLLM reserves at its start
+    utilization: float  # 0..1
+
+
+def render(totals: EngineTotals, running: int, waiting: int, kv_usage: float, model: str, gpus: Gpus) -> str:
+    """The text of ``/metrics``."""
+    escaped = model.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    labels = f'engine="0",model_name="{escaped}"'
+    out: list[str] = []
+
+    def scalar(name: str, help_text: str, value: float, extra: str = "") -> None:
+        kind = "counter" if name.endswith("_total") else "gauge"
+        out.extend((f"# HELP {name} {help_text}", f"# TYPE {name} {kind}", f"{name}{{{labels}{extra}}} {float(value)}"))
+
+    scalar("vllm:num_requests_running", "Number of requests in model execution batches.", running)
+    scalar("vllm:num_requests_waiting", "Number of requests waiting to be processed.", waiting)
+    scalar("vllm:kv_cache_usage_perc", "KV-cache usage. 1 means 100 percent usage.", kv_usage)
+    # no prefix cache is simulated: nothing is looked up, nothing is found
+    scalar("vllm:prefix_cache_queries_total", "Prefix cache queries, in terms of number of queried tokens.", 0)
+    scalar("vllm:prefix_cache_hits_total", "Prefix cache hits, in terms of number of cached tokens.", 0)
+    scalar("vllm:num_preemptions_total", "Cumulative number of preemption from the engine.", totals.preemptions)
+    scalar("vllm:prompt_tokens_total", "Number of prefill tokens processed.", totals.prompt_tokens)
+    scalar("vllm:generation_tokens_total", "Number of generation tokens processed.", totals.generation_tokens)
+    name = "vllm:request_success_total"
+    out.extend((f"# HELP {name} Count of successfully processed requests.", f"# TYPE {name} counter"))
+    # vLLM leaves abort at 0 when clients close their connections
+    for reason, count in (("stop", totals.finished_stop), ("length", totals.finished_length), ("abort", 0)):
+        out.append(f'{name}{{engine="0",finished_reason="{reason}",model_name="{escaped}"}} {float(count)}')
+    scalar(
+        "vllm:admission_rejections_total",
+        "Number of admission attempts rejected by a queue limit, by reason.",
+        totals.rejections, ',reason="max_num_queued_reqs"',
+    )
+    for histogram, name, help_text in (
+        (totals.first_token, "vllm:time_to_first_token_seconds", "Histogram of time to first token in seconds."),
+        (totals.inter_token, "vllm:inter_token_latency_seconds", "Histogram of inter-token latency in seconds."),
+        (totals.latency, "vllm:e2e_request_latency_seconds", "Histogram of e2e request latency in seconds."),
+        (totals.queued, "vllm:request_queue_time_seconds", "Histogram of time spent in WAITING phase for request."),
+    ):
+        out.extend(histogram.lines(name, help_text, labels))
+    used, free = gpus.used_bytes // MIB, (gpus.memory_bytes - gpus.used_bytes) // MIB
+    for name, help_text, value in (
+        ("DCGM_FI_DEV_GPU_UTIL", "GPU utilization (in %).", round(100 * gpus.utilization)),
+        ("DCGM_FI_DEV_FB_USED", "Framebuffer memory used (in MiB).", used),
+        ("DCGM_FI_DEV_FB_FREE", "Framebuffer memory free (in MiB).", free),
+    ):
+        out.extend((f"# HELP {name} {help_text}", f"# TYPE {name} gauge"))
+        out.extend(f'{name}{{gpu="{i}",modelName="simulated {gpus.name}"}} {value}' for i in range(gpus.count))
+    return "\n".join(out) + "\n"
