@@ -61,7 +61,8 @@ def snapshot(sample: Sample, window: Window, entitlements: Mapping[str, Entitlem
         "rates": rates,
         "refusals": dict(window.pool.refusals),
         "latency": window.pool.percentiles(),
-        "slo": _slo(window.pool) | {"by_tier": {name: _slo(cell) for name, cell in window.tiers.items() if _has_slo(cell)}},
+        "slo": _slo(window.pool)
+        | {"by_tier": {name: _slo(cell) for name, cell in window.tiers.items() if _has_slo(cell)}},
         "tenants": {t: _tenant(window.tenants.get(t, _NOTHING), waits[t], runs[t]) for t in waits},
         "entitlements": {
             id_: _entitlement(spec, window.entitlements.get(id_, _NOTHING), sample) for id_, spec in own.items()
@@ -162,7 +163,7 @@ def _entitlement(spec: EntitlementSpec, cell: Cell, sample: Sample) -> dict[str,
         "cancelled": cell.cancelled,
         "refused": dict(cell.refusals),
         "violations": cell.slo_missed,
-        **dict.fromkeys(MEASURES, {}),
+        **{measure: {} for measure in MEASURES},
         **cell.percentiles(),
     }
     level = sample.bucket_levels.get(spec.id)

@@ -23,10 +23,9 @@ def point(snapshot: dict[str, Any]) -> Point:
     slots: dict[str, int] = {}
     for row in snapshot["entitlements"].values():
         slots[row["tenant"]] = slots.get(row["tenant"], 0) + row["concurrency"]
-    tenants = {name: _tenant(row) | {"slots": slots.get(name, 0)} for name, row in snapshot["tenants"].items() if _busy(row)}
-    if len(tenants) > TENANTS:
-        busiest = sorted(tenants, key=lambda name: tenants[name]["running"] + tenants[name]["waiting"], reverse=True)
-        tenants = {name: tenants[name] for name in busiest[:TENANTS]}
+    tenants = {
+        name: _tenant(row) | {"slots": slots.get(name, 0)} for name, row in snapshot["tenants"].items() if _busy(row)
+    }
     out: Point = {
         "at": snapshot["at"],
         "depth": snapshot["queue"]["depth"],
@@ -40,7 +39,16 @@ def point(snapshot: dict[str, Any]) -> Point:
     used = [b["gpu_util"] for b in snapshot["backends"].values() if "gpu_util" in b]
     if used:
         out["gpu"] = round(sum(used) / len(used), 3)
-    return out
+    return busiest(out, TENANTS)
+
+
+def busiest(full: Point, tenants: int) -> Point:
+    """The same point with the rows of its busiest tenants only; what stands above the rows stays."""
+    rows = full["tenants"]
+    if len(rows) <= tenants:
+        return full
+    names = sorted(rows, key=lambda n: (rows[n]["running"] + rows[n]["waiting"], rows[n]["completed"]), reverse=True)
+    return full | {"tenants": {name: rows[name] for name in names[:tenants]}}
 
 
 def visible(full: Point, tenants: Collection[str] | None) -> Point:

@@ -85,7 +85,9 @@ def _write_batch(entries: list[LedgerEntry]) -> None:
         raise
     except (DatabaseError, ValueError) as error:
         # One row the database will never take must not hold up all others for ever.
-        log.warning("a batch of %d ledger entries was refused (%s); writing one by one", len(entries), type(error).__name__)
+        log.warning(
+            "a batch of %d ledger entries was refused (%s); writing one by one", len(entries), type(error).__name__
+        )
         for entry in entries:
             try:
                 with transaction.atomic():

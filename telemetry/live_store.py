@@ -13,6 +13,7 @@ callers are threads of their own, never an event loop.
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -99,10 +100,22 @@ class LiveStore:
             return None
         return Stored(int(fields[0]), int(fields[1]), msgspec.json.decode(fields[2]))
 
-    def load_all(self) -> dict[str, Stored]:
-        """The latest snapshot of every pool."""
-        found = {pool: self.load(pool) for pool in self.pools()}
-        return {pool: stored for pool, stored in found.items() if stored is not None}
+    def load_all(self, known: Mapping[str, tuple[int, int]] | None = None) -> dict[str, Stored | None]:
+        """The latest snapshot of every pool; None for one whose ``(epoch, seq)`` is the one in ``known``."""
+        found: dict[str, Stored | None] = {}
+        for pool in self.pools():
+            if known and pool in known:
+                try:
+                    numbers = self._redis.hmget(_key(pool), "epoch", "seq")
+                except redis.RedisError as error:
+                    raise LiveUnavailable(type(error).__name__) from error
+                if None not in numbers and (int(numbers[0]), int(numbers[1])) == known[pool]:
+                    found[pool] = None
+                    continue
+            stored = self.load(pool)
+            if stored is not None:
+                found[pool] = stored
+        return found
 
     def history(self, pool: str, points: int = POINTS) -> list[Point]:
         """At most ``points`` latest points, oldest first."""

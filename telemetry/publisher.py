@@ -92,7 +92,9 @@ class Publisher:
             snapshot = feed.snapshot(sample, window, entitlements, last["seq"] + 1 if last else 1)
             self._last[pool] = snapshot
             encode = msgspec.json.encode
-            if not self._store.store(pool, sample.epoch, snapshot["seq"], encode(snapshot), encode(history.point(snapshot))):
+            if not self._store.store(
+                pool, sample.epoch, snapshot["seq"], encode(snapshot), encode(history.point(snapshot))
+            ):
                 return  # another leader has taken over
             # After the store, so that a reader that sees a gap finds a snapshot at least this new.
             self._send(

@@ -23,6 +23,10 @@ _GROUPS: dict[str, Any] = {
     "day": TruncDay("received_at"),
 }
 GROUPS = tuple(_GROUPS)
+FIGURES = (
+    "requests", "completed", "refused", "failed", "cancelled",
+    "input_tokens", "output_tokens", "slo_met", "slo_total",
+)  # fmt: skip
 
 
 def between(since: datetime | None, until: datetime | None) -> QuerySet[LedgerEntry]:

@@ -1,4 +1,4 @@
-"""Slow work on the ledger. Started by the leader's recorder once an hour; losing or doubling a start changes nothing."""
+"""Slow work on the ledger, started hourly by the leader's recorder; losing or doubling a start changes nothing."""
 
 from __future__ import annotations
 

@@ -1,0 +1,71 @@
+"""The ledger in the back office: to read and filter, never to change."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import admin
+from django.http import HttpRequest
+from unfold.admin import ModelAdmin
+from unfold.contrib.filters.admin import RangeDateTimeFilter
+from unfold.decorators import display
+
+from telemetry.models import LedgerEntry
+
+
+@admin.register(LedgerEntry)
+class LedgerEntryAdmin(ModelAdmin):
+    """Requests that ended."""
+
+    list_display = [
+        "received_at", "request_id", "tenant", "tier", "pool", "shown_outcome", "reason", "queued", "first_token",
+        "total", "input_tokens", "output_tokens", "shown_slo", "backend",
+    ]  # fmt: skip
+    list_filter = [("received_at", RangeDateTimeFilter), "outcome", "reason", "slo_met", "tier", "pool", "tenant"]
+    list_filter_submit = True
+    search_fields = ["=request_id", "=tenant", "=entitlement", "=key_id"]
+    search_help_text = "A whole request id, or the name of a tenant, entitlement or key."
+    list_per_page = 50
+    show_full_result_count = False  # counting millions of rows for a page title is not worth it
+    date_hierarchy = None
+    ordering = ["-received_at", "-id"]
+    readonly_fields = [f.name for f in LedgerEntry._meta.fields]
+
+    @display(
+        description="outcome",
+        ordering="outcome",
+        label={"completed": "success", "refused": "warning", "failed": "danger", "cancelled": "info"},
+    )
+    def shown_outcome(self, entry: LedgerEntry) -> str:
+        return entry.outcome
+
+    @display(description="SLO", ordering="slo_met", label={"met": "success", "missed": "danger"})
+    def shown_slo(self, entry: LedgerEntry) -> str:
+        return {True: "met", False: "missed", None: ""}[entry.slo_met]
+
+    @display(description="queued [ms]")
+    def queued(self, entry: LedgerEntry) -> str:
+        if entry.queued_at is None:
+            return ""
+        return _ms(entry.queued_at, entry.granted_at or entry.done_at)
+
+    @display(description="TTFT [ms]")
+    def first_token(self, entry: LedgerEntry) -> str:
+        return _ms(entry.received_at, entry.first_token_at)
+
+    @display(description="total [ms]")
+    def total(self, entry: LedgerEntry) -> str:
+        return _ms(entry.received_at, entry.done_at)
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+
+def _ms(start: Any, end: Any) -> str:
+    return "" if end is None else f"{(end - start).total_seconds() * 1000:,.0f}"

@@ -1,0 +1,47 @@
+"""What all views of this package share: who may look, and at what."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rest_framework.authentication import SessionAuthentication
+from rest_framework.exceptions import APIException
+from rest_framework.permissions import BasePermission
+from rest_framework.request import Request
+
+from telemetry.access import Viewer, viewer_in
+from tenants.access import scope_of
+from tenants.api.authentication import AccessTokenAuthentication
+
+
+class MayLook(BasePermission):
+    """Anyone who is logged in and has a role; which rows is decided by :func:`viewer_of`."""
+
+    message = "You are not a member of any tenant."
+
+    def has_permission(self, request: Request, view: Any) -> bool:
+        return bool(request.user and request.user.is_authenticated) and scope_of(request).role is not None
+
+
+class Telemetry:
+    """Mixed into views: a session or an access token signs in, any role may look."""
+
+    authentication_classes = [AccessTokenAuthentication, SessionAuthentication]
+    permission_classes = [MayLook]
+
+
+class Unavailable(APIException):
+    """503: a dependency is down and says nothing about the question."""
+
+    status_code = 503
+    default_code = "unavailable"
+    default_detail = "Redis does not answer, so what happens now is not known. Running requests are not affected."
+
+
+def viewer_of(request: Request) -> Viewer:
+    """The user's sight, read once per request."""
+    held = getattr(request, "_quartermaster_viewer", None)
+    if held is None:
+        held = viewer_in(scope_of(request))
+        request._quartermaster_viewer = held
+    return held

@@ -1,0 +1,122 @@
+"""``/api/v1/requests``: the ledger, one request at a time or filtered; what the "why" drawer shows."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from django.db.models import QuerySet
+from drf_spectacular.utils import extend_schema
+from rest_framework import generics, serializers
+from rest_framework.pagination import CursorPagination
+
+from scheduling.core.outcomes import Outcome, Reason
+from telemetry.api.common import Telemetry, viewer_of
+from telemetry.models import LedgerEntry
+
+_OPERATORS_ONLY = ("gateway", "backend")  # where things run is no business of tenants
+
+
+class RequestSerializer(serializers.ModelSerializer[LedgerEntry]):
+    """A ledger entry, with the waits between its moments worked out."""
+
+    queue_ms = serializers.SerializerMethodField(help_text="Wait for a slot, also of one who gave up waiting.")
+    ttft_ms = serializers.SerializerMethodField(help_text="First token - received.")
+    total_ms = serializers.SerializerMethodField(help_text="Done - received.")
+
+    class Meta:
+        model = LedgerEntry
+        exclude = ["id"]
+
+    def to_representation(self, instance: LedgerEntry) -> dict[str, Any]:
+        row = super().to_representation(instance)
+        if viewer_of(self.context["request"]).tenants is not None:
+            for name in _OPERATORS_ONLY:
+                del row[name]
+        return row
+
+    def get_queue_ms(self, entry: LedgerEntry) -> float | None:
+        if entry.queued_at is None:
+            return None if entry.granted_at is None else 0.0
+        return _ms(entry.queued_at, entry.granted_at or entry.done_at)
+
+    def get_ttft_ms(self, entry: LedgerEntry) -> float | None:
+        return _ms(entry.received_at, entry.first_token_at)
+
+    def get_total_ms(self, entry: LedgerEntry) -> float | None:
+        return _ms(entry.received_at, entry.done_at)
+
+
+def _ms(start: datetime, end: datetime | None) -> float | None:
+    return None if end is None else round((end - start).total_seconds() * 1000, 3)
+
+
+class RequestsQuery(serializers.Serializer[Any]):
+    """Filters; all that are given have to hold."""
+
+    tenant = serializers.CharField(required=False)
+    tier = serializers.CharField(required=False)
+    entitlement = serializers.CharField(required=False)
+    key_id = serializers.CharField(required=False)
+    pool = serializers.CharField(required=False)
+    backend = serializers.CharField(required=False, help_text="Operators and admins only.")
+    outcome = serializers.ChoiceField([o.value for o in Outcome], required=False)
+    reason = serializers.ChoiceField([r.value for r in Reason], required=False)
+    request_id = serializers.CharField(required=False, help_text="Its beginning is enough.")
+    slo_met = serializers.BooleanField(required=False, allow_null=True, default=None)
+
+    def get_fields(self) -> dict[str, serializers.Field[Any, Any, Any, Any]]:
+        # "from" is a word of the language and cannot be a class attribute
+        return super().get_fields() | {
+            "from": serializers.DateTimeField(required=False, help_text="Received at or after this moment."),
+            "to": serializers.DateTimeField(required=False, help_text="Received before this moment."),
+        }
+
+    def rows(self, rows: QuerySet[LedgerEntry], operator: bool) -> QuerySet[LedgerEntry]:
+        """Narrows the rows in sight. Raises ValidationError for a filter that makes no sense."""
+        self.is_valid(raise_exception=True)
+        given = dict(self.validated_data)
+        if "backend" in given and not operator:
+            raise serializers.ValidationError({"backend": "Only operators and admins can filter by backend."})
+        lookups = {"from": "received_at__gte", "to": "received_at__lt", "request_id": "request_id__startswith"}
+        return rows.filter(**{lookups.get(name, name): value for name, value in given.items() if value is not None})
+
+
+class NewestFirst(CursorPagination):
+    """Pages that stay right while new requests come in."""
+
+    page_size = 50
+    page_size_query_param = "limit"
+    max_page_size = 500
+    ordering = ("-received_at", "-id")
+
+
+class RequestsView(Telemetry, generics.ListAPIView[LedgerEntry]):
+    """Ended requests, newest first."""
+
+    serializer_class = RequestSerializer
+    pagination_class = NewestFirst
+    queryset = LedgerEntry.objects.none()
+
+    def get_queryset(self) -> QuerySet[LedgerEntry]:
+        viewer = viewer_of(self.request)
+        return RequestsQuery(data=self.request.query_params).rows(viewer.requests(), viewer.tenants is None)
+
+    @extend_schema(summary="Ended requests, newest first", parameters=[RequestsQuery])
+    def get(self, request: Any, *args: Any, **kwargs: Any) -> Any:
+        return super().get(request, *args, **kwargs)
+
+
+class RequestView(Telemetry, generics.RetrieveAPIView[LedgerEntry]):
+    """One request; someone else's does not exist."""
+
+    serializer_class = RequestSerializer
+    queryset = LedgerEntry.objects.none()
+    lookup_field = "request_id"
+
+    def get_queryset(self) -> QuerySet[LedgerEntry]:
+        return viewer_of(self.request).requests()
+
+    @extend_schema(summary="One ended request: estimate, actual, times, and why")
+    def get(self, request: Any, *args: Any, **kwargs: Any) -> Any:
+        return super().get(request, *args, **kwargs)

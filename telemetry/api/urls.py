@@ -1,0 +1,17 @@
+"""Routes under ``/api/v1/``; the shell includes them."""
+
+from __future__ import annotations
+
+from django.urls import path
+
+from telemetry.api.live import LiveHistoryView, LiveView
+from telemetry.api.requests import RequestsView, RequestView
+from telemetry.api.usage import UsageView
+
+urlpatterns = [
+    path("live", LiveView.as_view(), name="live"),
+    path("live/history", LiveHistoryView.as_view(), name="live-history"),
+    path("requests", RequestsView.as_view(), name="requests"),
+    path("requests/<str:request_id>", RequestView.as_view(), name="request"),
+    path("usage", UsageView.as_view(), name="usage"),
+]

@@ -1,0 +1,292 @@
+"""What one web process knows of the live feed, shared by all its sockets.
+
+One channel of the group per process, not one per socket; each change is decoded once, filtered once per tenant scope
+and encoded once per scope. The channel layer is at-most-once and may lose its subscription, so the stored snapshots
+have the last word: a gap is filled from there at once, and the numbers are compared every few seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+import weakref
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+from channels.layers import get_channel_layer
+from django.conf import settings
+
+from telemetry import feed, history
+from telemetry.live_store import LiveStore, LiveUnavailable, Stored
+from telemetry.publisher import GROUP
+
+log = logging.getLogger(__name__)
+
+COMPARE_S = 1.0  # how often the stored numbers are looked at while no change comes in
+QUIET_S = 2.5  # ... that is, after this long without one
+HISTORY_BYTES = 512 * 1024  # of one encoded history: what a socket's buffer may hold is bounded
+HISTORY_TENANTS = 8  # rows per point for those who see all tenants
+
+Sight = frozenset[str] | None  # the tenants a socket may see; None: all
+
+
+@dataclass(slots=True)
+class _Scoped:
+    """A pool as one sight sees it, at one revision. Texts are encoded once for all its sockets."""
+
+    revision: int
+    snapshot: feed.Snapshot | None
+    delta: str | None = None  # from the revision before
+    full: str | None = None
+    history: str | None = None
+
+
+@dataclass(slots=True)
+class _Pool:
+    """The latest of one pool. Revisions count this hub's own steps, for the feed's numbers may start again."""
+
+    epoch: int
+    snapshot: feed.Snapshot
+    revision: int
+    patch: bytes = b""  # from ``patch_from``, where the last step was a change by one
+    patch_from: int = 0
+    scoped: dict[Sight, _Scoped] = field(default_factory=dict)
+    points: deque[history.Point] | None = None  # loaded when a socket first asks
+
+
+class Subscriber:
+    """One socket's place in the feed: what it was sent, and the bell that wakes it."""
+
+    def __init__(self, sight: Sight) -> None:
+        self.sight = sight
+        self.sent: dict[str, int] = {}  # pool on its screen -> revision; 0 asks for the whole snapshot
+        self.history_due: list[str] = []
+        self.bell = asyncio.Event()
+
+    def resync(self, pool: str) -> None:
+        """The next message of a pool on its screen is the whole snapshot."""
+        self.sent[pool] = 0
+        self.bell.set()
+
+    def look(self, sight: Sight) -> None:
+        """From now on with other rights."""
+        self.sight = sight
+        for pool in self.sent:
+            self.sent[pool] = 0
+        self.bell.set()
+
+
+class LiveHub:
+    """The feed of one event loop. Works while it has subscribers."""
+
+    def __init__(self, store: LiveStore) -> None:
+        self._store = store
+        self._pools: dict[str, _Pool] = {}
+        self._subscribers: set[Subscriber] = set()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._loading = asyncio.Lock()
+        self._revision = 0
+        self._fresh_s = float("-inf")  # when a change came in or the store was read
+        self.available = True  # whether the store answered last time
+
+    async def subscribe(self, sight: Sight) -> Subscriber:
+        """A new socket. The latest snapshots are known when this returns, unless Redis is away."""
+        if not self._tasks:
+            self._tasks = [asyncio.create_task(self._listen()), asyncio.create_task(self._compare())]
+        subscriber = Subscriber(sight)
+        self._subscribers.add(subscriber)
+        if time.monotonic() - self._fresh_s > QUIET_S:
+            await self.reload()
+        return subscriber
+
+    async def unsubscribe(self, subscriber: Subscriber) -> None:
+        """A socket is gone; with the last one the hub rests."""
+        self._subscribers.discard(subscriber)
+        sights = {s.sight for s in self._subscribers}
+        for pool in self._pools.values():
+            for sight in pool.scoped.keys() - sights:
+                del pool.scoped[sight]
+        if not self._subscribers:
+            tasks, self._tasks = self._tasks, []
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            if not self._subscribers:
+                self._pools.clear()
+                self._fresh_s = float("-inf")
+
+    def pools(self, sight: Sight) -> list[str]:
+        """Pools in sight, by name."""
+        return [name for name in sorted(self._pools) if self._scoped(self._pools[name], sight).snapshot is not None]
+
+    async def next_message(self, subscriber: Subscriber) -> str | None:
+        """The next text this socket has to get, or None when it is up to date.
+
+        Made when the socket is ready for it: a slow one gets fewer, whole snapshots instead of a growing buffer.
+        """
+        if subscriber.history_due:
+            name = subscriber.history_due.pop(0)
+            if name in self._pools:
+                return await self._history(name, subscriber.sight)
+        for name, pool in sorted(self._pools.items()):
+            had = subscriber.sent.get(name)
+            if had == pool.revision:
+                continue
+            scoped = self._scoped(pool, subscriber.sight)
+            if scoped.snapshot is None:
+                if had is None:
+                    continue
+                del subscriber.sent[name]
+                return _text({"type": "removed", "pool": name})
+            subscriber.sent[name] = pool.revision
+            if had and had == pool.patch_from and scoped.delta is not None:
+                return scoped.delta
+            if had is None:
+                subscriber.history_due.append(name)
+            if scoped.full is None:
+                seq = scoped.snapshot["seq"]
+                scoped.full = _text({"type": "snapshot", "pool": name, "seq": seq, "data": scoped.snapshot})
+            return scoped.full
+        for name in subscriber.sent.keys() - self._pools.keys():
+            del subscriber.sent[name]
+            return _text({"type": "removed", "pool": name})
+        return None
+
+    async def reload(self) -> None:
+        """Takes over what is stored where it is newer than what is known. Never raises."""
+        async with self._loading:
+            known = {name: (pool.epoch, pool.snapshot["seq"]) for name, pool in self._pools.items()}
+            try:
+                stored = await asyncio.to_thread(self._store.load_all, known)
+            except LiveUnavailable:
+                self._note(False)
+                return
+            self._fresh_s = time.monotonic()
+            for name in known.keys() - stored.keys():
+                self._pools.pop(name, None)
+                self._ring()
+            for name, found in stored.items():
+                if found is not None:
+                    self._replace(name, found)
+            self._note(True)
+
+    def _replace(self, name: str, stored: Stored) -> None:
+        pool = self._pools.get(name)
+        # A change may have come in while the store was read. The store is fenced, so a later epoch or time is truth.
+        if pool is not None and stored.epoch <= pool.epoch and stored.snapshot["at"] <= pool.snapshot["at"]:
+            return
+        self._step(name, _Pool(stored.epoch, stored.snapshot, 0, points=pool.points if pool else None))
+
+    def _step(self, name: str, pool: _Pool) -> None:
+        self._revision += 1
+        pool.revision = self._revision
+        self._pools[name] = pool
+        if pool.points is not None and not (pool.points and pool.points[-1]["at"] >= pool.snapshot["at"]):
+            pool.points.append(history.point(pool.snapshot))
+        self._ring()
+
+    async def _frame(self, message: dict[str, Any]) -> None:
+        """One change from the group."""
+        self._fresh_s = time.monotonic()
+        pool = self._pools.get(message["pool"])
+        if pool is not None:
+            epoch, seq, ours = message["epoch"], message["seq"], pool.snapshot["seq"]
+            if epoch < pool.epoch or (epoch == pool.epoch and seq <= ours):
+                return  # of a leader that was replaced, or known already
+            if epoch == pool.epoch and seq == ours + 1:
+                snapshot = feed.apply(pool.snapshot, msgspec.json.decode(message["patch"]))
+                after = _Pool(epoch, snapshot, 0, message["patch"], pool.revision, pool.scoped, pool.points)
+                self._step(message["pool"], after)
+                return
+        await self.reload()
+
+    async def _listen(self) -> None:
+        while True:
+            layer = get_channel_layer()
+            channel = ""
+            try:
+                channel = await layer.new_channel()
+                await layer.group_add(GROUP, channel)
+                while True:
+                    await self._frame(await layer.receive(channel))
+            except Exception as error:  # the layer's own errors are many; comparing goes on meanwhile
+                log.debug("live feed: the channel layer failed (%s); joining again", type(error).__name__)
+                await asyncio.sleep(1.0)
+            finally:
+                if channel:
+                    with contextlib.suppress(Exception):
+                        await asyncio.wait_for(layer.group_discard(GROUP, channel), timeout=1.0)
+
+    async def _compare(self) -> None:
+        while True:
+            await asyncio.sleep(COMPARE_S)
+            if time.monotonic() - self._fresh_s >= QUIET_S:
+                await self.reload()
+
+    def _scoped(self, pool: _Pool, sight: Sight) -> _Scoped:
+        before = pool.scoped.get(sight)
+        if before is not None and before.revision == pool.revision:
+            return before
+        scoped = _Scoped(pool.revision, feed.visible(pool.snapshot, sight))
+        if scoped.snapshot is not None and pool.patch:
+            name, seq = pool.snapshot["pool"], scoped.snapshot["seq"]
+            if sight is None:
+                scoped.delta = _text({"type": "delta", "pool": name, "seq": seq, "patch": msgspec.Raw(pool.patch)})
+            elif before is not None and before.revision == pool.patch_from and before.snapshot is not None:
+                patch = feed.delta(before.snapshot, scoped.snapshot)
+                scoped.delta = _text({"type": "delta", "pool": name, "seq": seq, "patch": patch})
+        pool.scoped[sight] = scoped
+        return scoped
+
+    async def _history(self, name: str, sight: Sight) -> str | None:
+        pool = self._pools[name]
+        if pool.points is None:
+            try:
+                points = await asyncio.to_thread(self._store.history, name)
+            except LiveUnavailable:
+                points = []
+            pool = self._pools.get(name, pool)  # it may have moved on meanwhile
+            if pool.points is None:
+                pool.points = deque(points, maxlen=history.POINTS)
+        scoped = self._scoped(pool, sight)
+        if scoped.history is None:
+            scoped.history = encode_history(name, list(pool.points), sight)
+        return scoped.history
+
+    def _note(self, available: bool) -> None:
+        if available != self.available:
+            self.available = available
+            self._ring()
+
+    def _ring(self) -> None:
+        for subscriber in self._subscribers:
+            subscriber.bell.set()
+
+
+def encode_history(pool: str, points: list[history.Point], sight: Sight) -> str:
+    """The history message, thinned evenly until it fits :data:`HISTORY_BYTES`."""
+    seen = [history.visible(p, sight) if sight is not None else history.busiest(p, HISTORY_TENANTS) for p in points]
+    while True:
+        text = _text({"type": "history", "pool": pool, "frames": seen})
+        if len(text) <= HISTORY_BYTES or len(seen) < 2:
+            return text
+        seen = seen[-1::-2][::-1]
+
+
+_hubs: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, LiveHub] = weakref.WeakKeyDictionary()
+
+
+def running_hub() -> LiveHub:
+    """The hub of the running event loop."""
+    loop = asyncio.get_running_loop()
+    if loop not in _hubs:
+        _hubs[loop] = LiveHub(LiveStore(settings.QUARTERMASTER_REDIS_URL))
+    return _hubs[loop]
+
+
+def _text(message: dict[str, Any]) -> str:
+    return msgspec.json.encode(message).decode()
