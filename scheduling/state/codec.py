@@ -101,7 +101,8 @@ def decode_entry(data: bytes) -> Entry:
     return Entry(
         attempt=int(text[0]), entitlement=text[1], backend="" if text[2] == "-" else text[2], kv=int(text[3]),
         charge=int(text[4]), work=int(text[5]), body_bytes=int(text[6]), queued_ms=int(text[7]),
-        granted_ms=int(text[8]), gateway="" if text[9] == "-" else text[9], seq=int(text[10]), note=text[11], record=words[12],
+        granted_ms=int(text[8]), gateway="" if text[9] == "-" else text[9], seq=int(text[10]), note=text[11],
+        record=words[12],
     )  # fmt: skip
 
 

@@ -6,13 +6,14 @@ types, so that callers and tests cannot tell them apart. Times in ``*_ms`` are m
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
 from scheduling.core.ledger import LedgerRecord
 from scheduling.core.outcomes import Reason
-from scheduling.core.types import BackendView, PoolView, QueuedRequest, Slo
+from scheduling.core.types import BackendView, Estimate, PoolView, QueuedRequest, Slo
 
 LEASE_MS: Final = 10_000  # what a dead gateway held is free after this plus one sweep
 RENEW_S: Final = 3.0  # how often a gateway renews what it holds
@@ -31,6 +32,11 @@ CATALOG_CHANNEL: Final = "qm:catalog"  # doorbell: the catalog has a new version
 def gateway_channel(gateway: str) -> str:
     """The pub/sub channel on which a gateway hears of its grants."""
     return f"qm:gw:{gateway}"
+
+
+def work_of(estimate: Estimate) -> int:
+    """Outstanding work of a request [tokens]: what the replica with the least of it is chosen by."""
+    return math.ceil(estimate.input_tokens + estimate.output_tokens)
 
 
 class StateError(Exception):

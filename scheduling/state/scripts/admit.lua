@@ -1,0 +1,99 @@
+-- Admit, queue or refuse: scheduling/core/admission.py says the same in Python. A refusal changes nothing.
+-- id attempt ent kv charge work bytes gateway record r_e waits_over queue_limit rate depth kv_share weight threshold
+-- pool_queue_limit pool_queue_bytes exclude
+-- -> {granted|queued|refused|ended, backend or reason, position or retry_ms, inflight, level, seq, attempt}
+local id, ent, exclude = ARGV[1], ARGV[3], ARGV[20]
+local kv, charge, bytes = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[7])
+local r_e, rate, depth = tonumber(ARGV[10]), tonumber(ARGV[13]), tonumber(ARGV[14])
+local now = now_ms()
+
+local ready, v = survey(ent)
+local waiting, ent_run, ent_wait = v[2], v[4], v[5]
+local inflight = ent_run + ent_wait
+
+local b = call('HMGET', BUCKETS, ent .. ':level', ent .. ':at', ent .. ':service_ms')
+local level = depth
+if b[1] then level = refill(tonumber(b[1]), tonumber(b[2]), rate, depth, now) end
+
+local function answer(status, what, figure, seq, attempt)
+  return {status, what, figure, inflight, rate > 0 and string.format('%.6f', level) or '', seq, attempt}
+end
+
+local known = call('HGET', HELD, id)
+if known then
+  local x = parse(known)
+  return answer('granted', x.backend, 0, x.seq, x.attempt)
+end
+known = call('HGET', QUEUE, id)
+if known then
+  local x = parse(known)
+  return answer('queued', '', waiting, x.seq, x.attempt)
+end
+known = ended(id)
+if known then return answer('ended', known, -1, 0, tonumber(ARGV[2])) end
+
+local m = call('HMGET', META, 'rebuild_until', 'service_ms')
+local service = tonumber(m[2]) or SERVICE_MS
+local ent_service = tonumber(b[3]) or SERVICE_MS
+
+local function refuse(reason, retry_ms)
+  if retry_ms then retry_ms = math.max(1, math.ceil(retry_ms)) else retry_ms = -1 end
+  return answer('refused', reason, retry_ms, 0, tonumber(ARGV[2]))
+end
+
+local rebuilding = m[1] and tonumber(m[1]) - now or 0
+if rebuilding > 0 then return refuse('rebuilding', rebuilding) end
+if #ready == 0 then return refuse('no_backend', NO_BACKEND_RETRY_MS) end
+if inflight >= r_e and ARGV[11] == '0' then return refuse('concurrency', ent_service / math.max(1, r_e)) end
+if rate > 0 and charge > level then
+  return refuse('token_budget', charge <= depth and (charge - level) / rate * 1000)
+end
+local share = tonumber(ARGV[15])
+if share > 0 and v[6] + kv > share then
+  return refuse('kv_budget', kv <= share and ent_service / math.max(1, ent_run))
+end
+
+local backend, at, slots = choose(ready, v, kv, exclude)
+local contended = waiting > 0 or not backend
+if contended and tonumber(ARGV[16]) < tonumber(ARGV[17]) then
+  return refuse('low_priority', service / math.max(1, slots))
+end
+
+local direct = not contended and ent_run < r_e
+if not direct then
+  if ent_wait >= tonumber(ARGV[12]) then
+    return refuse('queue_full', math.max(1, ent_wait) * ent_service / math.max(1, math.min(r_e, slots)))
+  end
+  if waiting >= tonumber(ARGV[18]) or v[3] + bytes > tonumber(ARGV[19]) then
+    return refuse('queue_full', math.max(1, waiting) * service / math.max(1, slots))
+  end
+end
+
+local seq = call('HINCRBY', META, 'seq', 1)
+inflight = inflight + 1
+if rate > 0 then
+  level = level - charge
+  set_level(ent, level, now, ARGV[13], ARGV[14])
+end
+local x = {
+  attempt = tonumber(ARGV[2]), ent = ent, backend = '-', kv = kv, charge = charge, work = tonumber(ARGV[6]),
+  bytes = bytes, queued = 0, granted = 0, gateway = ARGV[8], seq = seq, note = '-', record = ARGV[9],
+}
+if direct then
+  x.backend, x.granted, x.note = backend, now, 'direct'
+  call('ZADD', LEASES, now + LEASE_MS, id)
+  call('HSET', HELD, id, compose(x))
+  local e, t = 'e:' .. ent, 'b:' .. backend
+  local sums = {'run', v[1] + 1, e .. ':run', ent_run + 1, t .. ':run', v[at] + 1}
+  local n = 6
+  if kv > 0 then
+    sums[n + 1], sums[n + 2], sums[n + 3], sums[n + 4] = e .. ':kv', v[6] + kv, t .. ':kv', v[at + 1] + kv
+    n = n + 4
+  end
+  if x.work > 0 then sums[n + 1], sums[n + 2] = t .. ':work', v[at + 2] + x.work end
+  call('HSET', TOTALS, unpack(sums))
+  return answer('granted', backend, 0, seq, x.attempt)
+end
+x.queued = now
+put_waiting(id, x, now)
+return answer('queued', '', waiting + 1, seq, x.attempt)

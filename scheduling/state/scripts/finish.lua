@@ -1,0 +1,31 @@
+-- The first terminal state wins: frees what the request held, settles its bucket, writes its ledger entry.
+-- id attempt reason actual_tokens ran record -> {ok|ended|stale, reason}
+local id, attempt, reason = ARGV[1], tonumber(ARGV[2]), ARGV[3]
+local actual, ran = tonumber(ARGV[4]), ARGV[5] == '1'
+if not ran then actual = 0 end
+
+local text = call('HGET', HELD, id)
+if text then
+  local x = parse(text)
+  if x.attempt ~= attempt then return {'stale', ''} end
+  local now = now_ms()
+  drop_lease(id, x)
+  settle(x.ent, x.charge, actual, now)
+  if ran then learn_service(x.ent, math.max(0, now - x.granted)) end
+  ring_free(x.backend)
+else
+  text = call('HGET', QUEUE, id)
+  if text then
+    local x = parse(text)
+    if x.attempt ~= attempt then return {'stale', ''} end
+    drop_waiting(id, x)
+    settle(x.ent, x.charge, actual, now_ms())
+    ring('x', id)
+  else
+    local before = ended(id)
+    if before then return {'ended', before} end
+  end
+end
+mark_ended(id, reason)
+call('XADD', LEDGER, 'MAXLEN', '~', LEDGER_KEPT, '*', 'r', ARGV[6])
+return {'ok', ''}

@@ -1,0 +1,24 @@
+-- Pushes the expiry of what a gateway holds.
+-- gateway, then <= 100 x (id attempt) -> per item: h <backend> <note> | w | e <reason> | s | u
+local gateway, expiry = ARGV[1], now_ms() + LEASE_MS
+local out = {}
+for i = 2, #ARGV, 2 do
+  local id, attempt = ARGV[i], tonumber(ARGV[i + 1])
+  local text, place = call('HGET', HELD, id), LEASES
+  if not text then text, place = call('HGET', QUEUE, id), WAITING end
+  local said
+  if text then
+    local x = parse(text)
+    if x.attempt ~= attempt or x.gateway ~= gateway then
+      said = 's'
+    else
+      call('ZADD', place, expiry, id)
+      said = place == LEASES and 'h ' .. x.backend .. ' ' .. x.note or 'w'
+    end
+  else
+    local reason = ended(id)
+    said = reason and 'e ' .. reason or 'u'
+  end
+  out[#out + 1] = said
+end
+return out

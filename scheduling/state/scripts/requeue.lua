@@ -1,0 +1,40 @@
+-- An attempt that sent no byte failed at its replica: the next attempt takes another slot, or waits under its old
+-- arrival number. Bounds are not asked again: the request is already admitted, and its charge stands.
+-- id attempt r_e exclude bytes record -> as admit, or stale
+local id, attempt, r_e, exclude = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
+local now = now_ms()
+
+local function answer(status, what, figure, x)
+  local _, v = survey(x.ent)
+  return {status, what, figure, v[4] + v[5], '', x.seq, x.attempt}
+end
+
+local text = call('HGET', HELD, id)
+local held = text and parse(text)
+if held and held.attempt == attempt + 1 then return answer('granted', held.backend, 0, held) end
+if not held then
+  text = call('HGET', QUEUE, id)
+  local queued = text and parse(text)
+  if queued and queued.attempt == attempt + 1 then
+    return answer('queued', '', tonumber(call('HGET', TOTALS, 'wait')), queued)
+  end
+  local reason = not queued and ended(id)
+  if reason then return {'ended', reason, -1, 0, '', 0, attempt} end
+end
+if not held or held.attempt ~= attempt then return {'stale', '', -1, 0, '', 0, attempt} end
+
+drop_lease(id, held)
+local failed_at = held.backend
+held.attempt, held.bytes, held.record, held.note = attempt + 1, tonumber(ARGV[5]), ARGV[6], '-'
+
+local ready, v = survey(held.ent)
+local backend = choose(ready, v, held.kv, exclude)
+if v[2] == 0 and backend and v[4] < r_e then
+  held.backend, held.granted, held.note = backend, now, 'direct'
+  put_lease(id, held, now)
+  return answer('granted', backend, 0, held)
+end
+held.backend, held.queued, held.granted = '-', now, 0
+put_waiting(id, held, now)
+ring('f', failed_at)
+return answer('queued', '', v[2] + 1, held)

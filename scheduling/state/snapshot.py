@@ -1,0 +1,51 @@
+"""A pool's hashes (``docs/state.md``) read as typed totals, the same for the store and for its twin."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from scheduling.core.admission import refill
+from scheduling.state.types import BackendTotals, EntitlementTotals, PoolSnapshot
+
+
+def make_snapshot(
+    now_ms: int,
+    meta: Mapping[str, str],
+    ready: Mapping[str, str],
+    totals: Mapping[str, str],
+    buckets: Mapping[str, str],
+    ledger_waiting: int,
+) -> PoolSnapshot:
+    """The hashes of ``docs/state.md`` as typed totals; levels are those of ``now_ms``, refills included."""
+    backends: dict[str, BackendTotals] = {}
+    entitlements: dict[str, EntitlementTotals] = {}
+    names = {"b": set(ready), "e": {f.rpartition(":")[0] for f in buckets}}
+    for f in totals:
+        kind, _, rest = f.partition(":")
+        if rest:
+            names[kind].add(rest.rpartition(":")[0])
+    for name in sorted(names["b"]):
+        slots, kv = (int(w) for w in ready.get(name, "0 0").split(" "))
+        run, used, work = (int(totals.get(f"b:{name}:{f}", 0)) for f in ("run", "kv", "work"))
+        backends[name] = BackendTotals(name in ready, slots, kv, run, used, work)
+    for name in sorted(names["e"]):
+        run, wait, kv = (int(totals.get(f"e:{name}:{f}", 0)) for f in ("run", "wait", "kv"))
+        level: float | None = None
+        if f"{name}:level" in buckets:
+            bucket = {f: float(buckets[f"{name}:{f}"]) for f in ("level", "at", "rate", "depth")}
+            level = refill(bucket["level"], bucket["at"], bucket["rate"], bucket["depth"], now_ms)
+        service = buckets.get(f"{name}:service_ms")
+        entitlements[name] = EntitlementTotals(run, wait, kv, level, None if service is None else float(service))
+    return PoolSnapshot(
+        now_ms=now_ms,
+        epoch=int(meta.get("epoch", 0)),
+        leader=meta.get("leader", "") if int(meta.get("leader_until", 0)) > now_ms else "",
+        rebuilding_ms=max(0, int(meta.get("rebuild_until", 0)) - now_ms),
+        service_ms=float(meta["service_ms"]) if "service_ms" in meta else None,
+        running=int(totals.get("run", 0)),
+        waiting=int(totals.get("wait", 0)),
+        waiting_bytes=int(totals.get("bytes", 0)),
+        ledger_waiting=ledger_waiting,
+        backends=backends,
+        entitlements=entitlements,
+    )

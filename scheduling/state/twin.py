@@ -1,0 +1,318 @@
+"""The scripts' meaning in Python: a pool's state in memory, with a clock that is handed in.
+
+For tests (``tests/property/test_state_model.py`` drives it and the real scripts through the same random walks and
+compares every key) and for the simulator. One method per script, same types as :class:`PoolStore`, not async: nothing
+here waits. ``dump()`` shows the state the way Redis would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from scheduling.core.admission import (
+    AdmissionView,
+    Ask,
+    Verdict,
+    choose_backend,
+    decide_admission,
+)
+from scheduling.core.ledger import LedgerRecord
+from scheduling.core.outcomes import Reason
+from scheduling.core.types import BackendSpec, EntitlementSpec, Estimate, PoolSpec, QueuedRequest
+from scheduling.state import codec
+from scheduling.state.codec import Entry
+from scheduling.state.memory import PoolMemory
+from scheduling.state.snapshot import make_snapshot
+from scheduling.state.types import (
+    LEADER_MS,
+    LEASE_MS,
+    NO_BACKEND_RETRY_MS,
+    REBUILD_MS,
+    SERVICE_MS,
+    Admission,
+    AdmissionStatus,
+    AnnounceResult,
+    AnnounceStatus,
+    Election,
+    FinishResult,
+    FinishStatus,
+    GrantItem,
+    GrantNotice,
+    GrantStatus,
+    PoolSnapshot,
+    Renewal,
+    RenewStatus,
+    RequestFacts,
+    StoredRequest,
+    SweptRequest,
+    work_of,
+)
+
+
+class PoolTwin(PoolMemory):
+    """One pool. ``clock_ms`` plays Redis ``TIME``; ``on_grant`` hears what would be published to gateways."""
+
+    def __init__(
+        self, pool_id: str, clock_ms: Callable[[], int], on_grant: Callable[[str, GrantNotice], None] | None = None
+    ) -> None:
+        super().__init__(pool_id, clock_ms)
+        self._on_grant = on_grant
+
+    # --- gateway
+
+    def admit(
+        self,
+        spec: EntitlementSpec,
+        pool: PoolSpec,
+        request: QueuedRequest,
+        estimate: Estimate,
+        body_bytes: int,
+        facts: RequestFacts,
+    ) -> Admission:
+        now = self._now()
+        rate, depth = spec.tokens_per_s, spec.burst_tokens
+        charge = estimate.cost_tokens if rate > 0 else 0
+        level = self._level(spec.id, rate, depth, now)
+
+        def answer(status: AdmissionStatus, seq: int, attempt: int, **more: object) -> Admission:
+            shown = float(f"{level:.6f}") if rate > 0 else None
+            base = Admission(status, inflight=self._inflight(spec.id), level_tokens=shown, seq=seq, attempt=attempt)
+            return replace(base, **more)  # type: ignore[arg-type]
+
+        if (e := self.held.get(request.id)) is not None:
+            return answer(AdmissionStatus.GRANTED, e.seq, e.attempt, backend=e.backend)
+        if (e := self.queue.get(request.id)) is not None:
+            return answer(AdmissionStatus.QUEUED, e.seq, e.attempt, position=self._total("wait"))
+        if (reason := self.ended(request.id)) is not None:
+            return answer(AdmissionStatus.ENDED, 0, request.attempt, reason=reason)
+
+        view = AdmissionView(
+            rebuilding_ms=max(0, int(self.meta.get("rebuild_until", 0)) - now),
+            backends=self._backends(),
+            waiting=self._total("wait"),
+            waiting_bytes=self._total("bytes"),
+            ent_running=self._total(f"e:{spec.id}:run"),
+            ent_waiting=self._total(f"e:{spec.id}:wait"),
+            ent_kv=self._total(f"e:{spec.id}:kv"),
+            level=level,
+            service_ms=float(self.meta.get("service_ms", SERVICE_MS)),
+            ent_service_ms=self.service.get(spec.id, SERVICE_MS),
+        )
+        ask = Ask(estimate.kv_tokens, charge, body_bytes, request.weight, request.exclude_backend)
+        decision = decide_admission(spec, pool, ask, view, NO_BACKEND_RETRY_MS)
+        if decision.verdict is Verdict.REFUSE:
+            retry_s = None if decision.retry_ms is None else decision.retry_ms / 1000
+            return answer(AdmissionStatus.REFUSED, 0, request.attempt, reason=decision.reason, retry_s=retry_s)
+
+        seq = int(self.meta.get("seq", 0)) + 1
+        self.meta["seq"] = seq
+        if rate > 0:
+            level -= charge
+            self._set_level(spec.id, level, now, rate, depth)
+        entry = Entry(
+            attempt=request.attempt, entitlement=spec.id, backend="", kv=estimate.kv_tokens, charge=charge,
+            work=work_of(estimate), body_bytes=body_bytes, queued_ms=0, granted_ms=0, gateway=request.gateway,
+            seq=seq, note="-", record=codec.encode_request(StoredRequest(request, facts)),
+        )  # fmt: skip
+        if decision.verdict is Verdict.GRANT:
+            entry = replace(entry, backend=decision.backend, granted_ms=now, note=codec.DIRECT)
+            self._put_lease(request.id, entry, now)
+            return answer(AdmissionStatus.GRANTED, seq, request.attempt, backend=decision.backend)
+        self._put_waiting(request.id, replace(entry, queued_ms=now), now)
+        return answer(AdmissionStatus.QUEUED, seq, request.attempt, position=self._total("wait"))
+
+    def requeue(self, request: QueuedRequest, body_bytes: int, facts: RequestFacts, exclude_backend: str) -> Admission:
+        now, request_id, attempt = self._now(), request.id, request.attempt
+
+        def answer(status: AdmissionStatus, e: Entry, backend: str = "", position: int = 0) -> Admission:
+            inflight = self._inflight(e.entitlement)
+            return Admission(
+                status, backend=backend, position=position, inflight=inflight, attempt=e.attempt, seq=e.seq
+            )
+
+        held, queued = self.held.get(request_id), self.queue.get(request_id)
+        if held is not None and held.attempt == attempt + 1:
+            return answer(AdmissionStatus.GRANTED, held, backend=held.backend)
+        if queued is not None and queued.attempt == attempt + 1:
+            return answer(AdmissionStatus.QUEUED, queued, position=self._total("wait"))
+        if held is None and queued is None and (reason := self.ended(request_id)) is not None:
+            return Admission(AdmissionStatus.ENDED, reason=reason, attempt=attempt)
+        if held is None or held.attempt != attempt:
+            return Admission(AdmissionStatus.STALE, attempt=attempt)
+
+        self._drop_lease(request_id)
+        again = replace(request, attempt=attempt + 1, exclude_backend=exclude_backend)
+        record = codec.encode_request(StoredRequest(again, facts))
+        entry = replace(held, attempt=attempt + 1, body_bytes=body_bytes, record=record, note="-")
+        backend = choose_backend(self._backends(), held.kv, exclude_backend)
+        may_run = self._total(f"e:{held.entitlement}:run") < request.concurrency
+        if self._total("wait") == 0 and backend is not None and may_run:
+            entry = replace(entry, backend=backend, granted_ms=now, note=codec.DIRECT)
+            self._put_lease(request_id, entry, now)
+            return answer(AdmissionStatus.GRANTED, entry, backend=backend)
+        entry = replace(entry, backend="", queued_ms=now, granted_ms=0)
+        self._put_waiting(request_id, entry, now)
+        self._ring("f", held.backend)
+        return answer(AdmissionStatus.QUEUED, entry, position=self._total("wait"))
+
+    def finish(
+        self, request_id: str, attempt: int, reason: Reason, actual_tokens: int, ran: bool, ledger: LedgerRecord
+    ) -> FinishResult:
+        now = self._now()
+        used = actual_tokens if ran else 0
+        if (e := self.held.get(request_id)) is not None:
+            if e.attempt != attempt:
+                return FinishResult(FinishStatus.STALE)
+            self._drop_lease(request_id)
+            self._settle(e, used, now)
+            if ran:
+                self._learn_service(e.entitlement, max(0, now - e.granted_ms))
+            self._ring_free(e.backend)
+        elif (e := self.queue.get(request_id)) is not None:
+            if e.attempt != attempt:
+                return FinishResult(FinishStatus.STALE)
+            self._drop_waiting(request_id)
+            self._settle(e, used, now)
+            self._ring("x", request_id)
+        elif (before := self.ended(request_id)) is not None:
+            return FinishResult(FinishStatus.ENDED, before)
+        self._mark_ended(request_id, reason)
+        self.ledger.append((b"r", codec.encode_ledger(ledger)))
+        return FinishResult(FinishStatus.OK)
+
+    def renew(self, gateway: str, items: Sequence[tuple[str, int]]) -> list[Renewal]:
+        expiry = self._now() + LEASE_MS
+        renewals = []
+        for request_id, attempt in items:
+            held = self.held.get(request_id)
+            e = held or self.queue.get(request_id)
+            if e is None:
+                reason = self.ended(request_id)
+                status = RenewStatus.UNKNOWN if reason is None else RenewStatus.ENDED
+                renewals.append(Renewal(request_id, attempt, status, reason=reason))
+            elif e.attempt != attempt or e.gateway != gateway:
+                renewals.append(Renewal(request_id, attempt, RenewStatus.STALE))
+            elif held is not None:
+                self.leases[request_id] = expiry
+                policy, why = codec.decode_note(e.note)
+                renewals.append(
+                    Renewal(request_id, attempt, RenewStatus.HOLDS, backend=e.backend, policy=policy, why=why)
+                )
+            else:
+                self.waiting[request_id] = expiry
+                renewals.append(Renewal(request_id, attempt, RenewStatus.WAITS))
+        return renewals
+
+    def announce(
+        self,
+        spec: EntitlementSpec,
+        request: QueuedRequest,
+        estimate: Estimate,
+        body_bytes: int,
+        facts: RequestFacts,
+        backend: str,
+    ) -> AnnounceResult:
+        if request.id in self.held or request.id in self.queue:
+            return AnnounceResult(AnnounceStatus.KNOWN)
+        if (reason := self.ended(request.id)) is not None:
+            return AnnounceResult(AnnounceStatus.ENDED, reason)
+        now, rate, depth = self._now(), spec.tokens_per_s, spec.burst_tokens
+        charge = estimate.cost_tokens if rate > 0 else 0
+        if request.seq > int(self.meta.get("seq", 0)):
+            self.meta["seq"] = request.seq
+        if rate > 0:
+            self._set_level(spec.id, self._level(spec.id, rate, depth, now) - charge, now, rate, depth)
+        entry = Entry(
+            attempt=request.attempt, entitlement=spec.id, backend=backend, kv=estimate.kv_tokens, charge=charge,
+            work=work_of(estimate), body_bytes=body_bytes, queued_ms=0, granted_ms=0, gateway=request.gateway,
+            seq=request.seq, note="-", record=codec.encode_request(StoredRequest(request, facts)),
+        )  # fmt: skip
+        if backend:
+            self._put_lease(request.id, replace(entry, granted_ms=now), now)
+        else:
+            self._put_waiting(request.id, replace(entry, queued_ms=now), now)
+        return AnnounceResult(AnnounceStatus.OK)
+
+    def record(self, records: Sequence[LedgerRecord]) -> None:
+        for r in records:
+            if self.ended(r.request_id) is None:
+                self._mark_ended(r.request_id, Reason(r.reason))
+                self.ledger.append((b"r", codec.encode_ledger(r)))
+
+    def suspect(self, backend: str, why: str) -> None:
+        self._ring("s", f"{backend} {why}")
+
+    # --- leader
+
+    def elect(self, holder: str, floor: int, first_start: bool) -> Election:
+        now, leader = self._now(), self.meta.get("leader")
+        left = int(self.meta.get("leader_until", 0)) - now
+        if leader is not None and leader != holder and left > 0:
+            return Election(False, 0, str(leader), left / 1000)
+        epoch = int(self.meta.get("epoch", 0))
+        if leader != holder or epoch < floor:
+            epoch = max(epoch, floor) + 1
+        self.meta.update(epoch=epoch, leader=holder, leader_until=now + LEADER_MS)
+        if "born" not in self.meta:
+            self.meta["born"] = now
+            if not first_start:
+                self.meta["rebuild_until"] = now + REBUILD_MS
+        return Election(True, epoch, holder, LEADER_MS / 1000)
+
+    def resign(self, holder: str) -> None:
+        if self.meta.get("leader") == holder:
+            del self.meta["leader"], self.meta["leader_until"]
+
+    def grant(self, epoch: int, items: Sequence[GrantItem]) -> list[GrantStatus]:
+        self._fence(epoch)
+        return [self._grant(g) for g in items]
+
+    def _grant(self, g: GrantItem) -> GrantStatus:
+        now = self._now()
+        e = self.queue.get(g.request_id)
+        if e is None:
+            held = self.held.get(g.request_id)
+            again = held is not None and held.attempt == g.attempt and held.backend == g.backend
+            return GrantStatus.OK if again else GrantStatus.GONE
+        if e.attempt != g.attempt:
+            return GrantStatus.GONE
+        offer = next((b for b in self._backends() if b.id == g.backend), None)
+        if offer is None or not offer.room_for(e.kv):
+            return GrantStatus.FULL
+        if self._total(f"e:{e.entitlement}:run") >= g.concurrency:
+            return GrantStatus.ENT
+        self._drop_waiting(g.request_id)
+        note = codec.encode_note(g.policy, g.why)
+        self._put_lease(g.request_id, replace(e, backend=g.backend, granted_ms=now, note=note), now)
+        if self._on_grant is not None:
+            self._on_grant(e.gateway, GrantNotice(g.request_id, g.attempt, g.backend, g.policy, g.why))
+        return GrantStatus.OK
+
+    def set_ready(self, epoch: int, backend_id: str, spec: BackendSpec | None) -> None:
+        self._fence(epoch)
+        if spec is None:
+            self.ready.pop(backend_id, None)
+        else:
+            self.ready[backend_id] = (spec.slots, spec.kv_tokens)
+
+    def sweep(self, epoch: int) -> list[SweptRequest]:
+        self._fence(epoch)
+        now = self._now()
+        swept = []
+        for request_id in self._due(self.waiting, now):
+            e = self._drop_waiting(request_id)
+            self._settle(e, 0, now)
+            self._ring("x", request_id)
+            swept.append(self._bury(request_id, e, now))
+        for request_id in self._due(self.leases, now):
+            e = self._drop_lease(request_id)
+            self._ring_free(e.backend)
+            swept.append(self._bury(request_id, e, now))
+        return swept
+
+    def view(self) -> PoolSnapshot:
+        d = self.dump()
+        totals = {name: str(value) for name, value in d.totals.items()}
+        buckets = {name: repr(value) for name, value in d.buckets.items()}
+        return make_snapshot(self._now(), d.meta, d.ready, totals, buckets, len(self.ledger))

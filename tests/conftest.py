@@ -1,0 +1,76 @@
+"""Fixtures that more than one folder of tests uses.
+
+Redis is always real (the bundled server): scripts and failures are what the tests are about. One server serves the whole
+session; a test isolates itself by its ``pool_id``, and takes ``private_redis`` to flush, kill or freeze a server.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+import pytest_asyncio
+
+from scheduling.state.resp import RespConnection
+from scheduling.state.store import PoolStore
+from tests.redis_server import RedisServer
+
+_pools = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[RedisServer]:
+    """The session's server. Never flush or stop it."""
+    server = RedisServer()
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+@pytest.fixture
+def redis_url(redis_server: RedisServer) -> str:
+    return redis_server.url
+
+
+@pytest.fixture
+def private_redis() -> Iterator[RedisServer]:
+    """A server of this test's own, to kill, freeze, flush and start again."""
+    server = RedisServer()
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+@pytest.fixture
+def pool_id() -> str:
+    """A pool no other test of this session uses."""
+    return f"pool-{next(_pools)}"
+
+
+@pytest_asyncio.fixture
+async def resp(redis_url: str) -> AsyncIterator[RespConnection]:
+    """The lean client, connected to the session's server."""
+    connection = RespConnection(redis_url, name="test")
+    assert await connection.start()
+    yield connection
+    await connection.close()
+
+
+@pytest_asyncio.fixture
+async def blocking_resp(redis_url: str) -> AsyncIterator[RespConnection]:
+    """A connection for blocking reads (``PoolStore.events``)."""
+    connection = RespConnection(redis_url, name="test-blocking", call_timeout=5.0)
+    assert await connection.start()
+    yield connection
+    await connection.close()
+
+
+@pytest.fixture
+def pool_store(resp: RespConnection, blocking_resp: RespConnection, pool_id: str) -> PoolStore:
+    """An empty pool's state on the session's server: no leader yet, no replica ready."""
+    return PoolStore(resp, pool_id, blocking=blocking_resp)

