@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 import os
 import socket
 import sys
@@ -22,7 +23,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from controlplane import env as environment
 
 log = logging.getLogger("controlplane.serve")
-GRACE_S = 4.0  # after the drain: error events out, sockets closed, gateway stopped
+GRACE_S = 4.8  # after the drain: last words of up to 3 s, sockets closed, records written
 
 
 def protocol(head_bytes: int, head_timeout_s: float) -> type[HttpToolsProtocol]:
@@ -125,7 +126,7 @@ class Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         from controlplane.asgi import application
 
-        drained = asyncio.ensure_future(application.drain(self.drain_s))
+        drained = asyncio.ensure_future(application.drain())
         await super().shutdown(sockets)
         await drained
 
@@ -153,7 +154,7 @@ def main() -> int:
         server_header=False,
         backlog=2048,
         timeout_keep_alive=75,
-        timeout_graceful_shutdown=int(env.drain_s) + 2,
+        timeout_graceful_shutdown=math.ceil(env.drain_s) + 3,
     )
     server = Server(config, env.drain_s)
     server.run()

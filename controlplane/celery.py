@@ -1,0 +1,66 @@
+"""The worker process: hosts the dispatch loop and does the slow work. No request's fate hangs on a message of it."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
+
+from celery import Celery
+from celery.signals import setup_logging, worker_process_init
+from django.conf import settings
+
+from controlplane.embedded.child import die_with_parent
+
+
+def broker_url(redis_url: str) -> str:
+    """The same Redis in kombu's spelling."""
+    parts = urlsplit(redis_url)
+    if parts.scheme != "unix":
+        return redis_url
+    credentials = f"{parts.netloc}" if "@" in parts.netloc else ""
+    return f"redis+socket://{credentials}{parts.path}?virtual_host={parse_qs(parts.query).get('db', ['0'])[0]}"
+
+
+app = Celery("quartermaster")
+app.conf.update(
+    broker_url=broker_url(settings.ENV.redis_url) if settings.ENV.redis_url else "memory://",
+    broker_connection_retry_on_startup=True,
+    broker_connection_max_retries=None,
+    broker_transport_options={
+        "global_keyprefix": "qm:celery:",
+        # A worker that died gives its task to another after a minute. kombu looks for such tasks every tenth time it
+        # looks at all, unless told otherwise: redelivery then took 100 s.
+        "visibility_timeout": 60,
+        "unacked_restore_interval": 1,
+        "unacked_restore_throttle": 1,
+        "socket_timeout": 5,
+        "socket_connect_timeout": 2,
+    },
+    task_acks_late=True,
+    task_reject_on_worker_lost=True,
+    worker_prefetch_multiplier=1,
+    worker_soft_shutdown_timeout=30,
+    worker_send_task_events=False,
+    worker_hijack_root_logger=False,
+    task_ignore_result=True,
+    task_serializer="json",
+    accept_content=["json"],
+    # Arguments are ids, but what is not shown cannot leak.
+    task_store_errors_even_if_ignored=False,
+    timezone="UTC",
+)
+app.autodiscover_tasks(["tenants", "telemetry"])
+
+
+@setup_logging.connect
+def _keep_django_logging(**_: Any) -> None:
+    """Celery would put its own handlers in; Django's are set already."""
+
+
+@worker_process_init.connect
+def _end_with_worker(**_: Any) -> None:
+    """A task's process does not outlive a killed worker."""
+    die_with_parent()
