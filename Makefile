@@ -5,7 +5,7 @@ SETUP := $(PYTHON) controlplane/embedded/bootstrap.py
 PYTEST := $(PY) -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test up test test-postgresql test-slow chaos bench test-browser test-vllm lint types lock clean
+.PHONY: help setup setup-test up test test-postgresql test-slow chaos bench test-frontend test-browser test-vllm lint types lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,6 +35,9 @@ chaos: setup-test ## kill processes under load and count what was lost
 
 bench: setup-test ## measure the gateway and the loop
 	$(PYTEST) -m bench --timeout 1800 -s $(ARGS)
+
+test-frontend: setup-test ## the console's own tests and types
+	@$(SETUP) frontend-tests
 
 test-browser: setup-test ## the console and the back office in Chromium
 	$(PYTEST) -m browser --timeout 600 $(ARGS)

