@@ -1,0 +1,166 @@
+"""What all views of the management API share: who may, what is in sight, and how a write is made and refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+from typing import Any, ClassVar
+
+from django.core.exceptions import NON_FIELD_ERRORS
+from django.core.exceptions import ValidationError as ModelValidationError
+from django.db import IntegrityError
+from django.db.models import Model, ProtectedError, QuerySet
+from rest_framework import mixins, status, viewsets
+from rest_framework.authentication import SessionAuthentication
+from rest_framework.exceptions import APIException, NotFound, ValidationError
+from rest_framework.filters import SearchFilter
+from rest_framework.pagination import LimitOffsetPagination
+from rest_framework.permissions import BasePermission
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from tenants import services
+from tenants.access import Scope, scope_of
+from tenants.api.authentication import AccessTokenAuthentication
+from tenants.api.filters import Filter, ListedFilters
+from tenants.audit import Actor
+
+
+class Right(Enum):
+    """What an action needs."""
+
+    SEE = "see"  # any role; rows out of sight do not exist
+    OPERATE = "operate"  # operator or admin
+    WRITE = "write"  # admin
+    OWN = "own"  # any role; the action itself checks whose row it is
+
+    def given_to(self, scope: Scope) -> bool:
+        match self:
+            case Right.WRITE:
+                return scope.may_write
+            case Right.OPERATE:
+                return scope.may_operate
+            case _:
+                return scope.role is not None
+
+
+class Allowed(BasePermission):
+    """Grants what the view's ``rights`` say; an action that is not listed needs the highest right."""
+
+    message = "Your role does not allow this. An admin can do it, or give you a role that may."
+
+    def has_permission(self, request: Request, view: Any) -> bool:
+        return view.right().given_to(scope_of(request))
+
+
+class Page(LimitOffsetPagination):
+    default_limit = 100
+    max_limit = 1000
+
+
+class Conflict(APIException):
+    status_code = status.HTTP_409_CONFLICT
+    default_code = "conflict"
+
+
+class ScopedView:
+    """Mixed into views: authentication, permission, and the model's own errors as HTTP answers."""
+
+    authentication_classes = [AccessTokenAuthentication, SessionAuthentication]
+    permission_classes = [Allowed]
+    rights: ClassVar[dict[str, Right]] = {}
+
+    def right(self) -> Right:
+        action = getattr(self, "action", None)
+        if action in ("list", "retrieve", "metadata", None):  # None: a verb the route does not have
+            return Right.SEE
+        return self.rights.get(action, Right.WRITE)
+
+    @property
+    def scope(self) -> Scope:
+        return scope_of(self.request)
+
+    @property
+    def actor(self) -> Actor:
+        return Actor.of(self.request, "api")
+
+    def get_exception_handler(self) -> Callable[[Exception, dict[str, Any]], Response | None]:
+        handler = super().get_exception_handler()
+        return lambda error, context: handler(_as_answer(error), context)
+
+
+class BooksViewSet(ScopedView, mixins.ListModelMixin, mixins.RetrieveModelMixin, viewsets.GenericViewSet):
+    """Reading one model, within the scope of whoever asks."""
+
+    model: ClassVar[type[Model]]
+    related: ClassVar[tuple[str, ...]] = ()  # for select_related
+    filters: ClassVar[dict[str, Filter]] = {}
+    search_fields: ClassVar[tuple[str, ...]] = ("slug", "description")
+    filter_backends = [ListedFilters, SearchFilter]
+    pagination_class = Page
+    lookup_field = "slug"
+    lookup_value_regex = "[a-z0-9-]{1,63}"
+
+    def get_queryset(self) -> QuerySet:
+        if getattr(self, "swagger_fake_view", False):  # the schema is drawn without a user
+            return self.model._default_manager.none()
+        rows = self.scope.visible(self.model)
+        return rows.select_related(*self.related) if self.related else rows
+
+    def permission_denied(self, request: Request, message: str | None = None, code: str | None = None) -> None:
+        """Out of sight comes before forbidden: a foreign id must look like one that never was."""
+        key = self.kwargs.get(self.lookup_url_kwarg or self.lookup_field)
+        known = self.scope.role is not None
+        if key is not None and known and not self.get_queryset().filter(**{self.lookup_field: key}).exists():
+            raise NotFound
+        super().permission_denied(request, message, code)
+
+    def answer(self, instance: Model, code: int = status.HTTP_200_OK) -> Response:
+        """The row as it is now: binding may have changed it after it was written."""
+        return Response(self.get_serializer(self.get_queryset().get(pk=instance.pk)).data, status=code)
+
+
+class WritableViewSet(BooksViewSet):
+    """... and writing it, through ``tenants.services``."""
+
+    def create(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        with services.change(actor=self.actor):
+            serializer = self.get_serializer(data=request.data)
+            serializer.is_valid(raise_exception=True)
+            instance = services.save(actor=self.actor, instance=self.model(**serializer.validated_data))
+        return self.answer(instance, status.HTTP_201_CREATED)
+
+    def partial_update(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        # The row is read under the lock: a change made meanwhile is not overwritten with what it was before.
+        with services.change(actor=self.actor):
+            instance = self.get_object()
+            serializer = self.get_serializer(instance, data=request.data, partial=True)
+            serializer.is_valid(raise_exception=True)
+            for name, value in serializer.validated_data.items():
+                setattr(instance, name, value)
+            services.save(actor=self.actor, instance=instance)
+        return self.answer(instance)
+
+    def destroy(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        with services.change(actor=self.actor):
+            services.delete(actor=self.actor, instance=self.get_object())
+        return Response(status=status.HTTP_204_NO_CONTENT)
+
+
+def _as_answer(error: Exception) -> Exception:
+    """Errors of the books as errors of HTTP."""
+    match error:
+        case ModelValidationError():
+            if hasattr(error, "error_dict"):
+                details = dict(error.message_dict)
+                general = details.pop(NON_FIELD_ERRORS, None)
+                return ValidationError(details | ({"non_field_errors": general} if general else {}))
+            return ValidationError({"non_field_errors": error.messages})
+        case ProtectedError():
+            needed_by = sorted({f"{row._meta.verbose_name} {row}" for row in error.protected_objects})
+            shown = ", ".join(needed_by[:10]) + (f" and {len(needed_by) - 10} more" if len(needed_by) > 10 else "")
+            return Conflict(f"This is still needed by: {shown}. Delete or change those first.")
+        case IntegrityError():
+            return Conflict("Somebody else changed this at the same moment. Read it again and repeat.")
+        case _:
+            return error

@@ -1,0 +1,255 @@
+"""How the books look as JSON. Relations are names, secrets are write-only, unknown fields are errors."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any
+
+from django.contrib.auth import get_user_model
+from django.db.models import Model, QuerySet
+from django.utils import timezone
+from drf_spectacular.utils import extend_schema_field
+from rest_framework import serializers
+
+from tenants.access import scope_of
+from tenants.models import (
+    AccessToken,
+    ApiKey,
+    AuditEntry,
+    Backend,
+    Entitlement,
+    Membership,
+    Pool,
+    Slo,
+    Tenant,
+    Tier,
+)
+
+
+class Strict(serializers.Serializer):
+    """Refuses fields it does not know: a misspelt one would otherwise change nothing, silently."""
+
+    def to_internal_value(self, data: Any) -> Any:
+        if isinstance(data, dict):
+            unknown = {name: [self._unknown(str(name))] for name in data if name not in self.fields}
+            if unknown:
+                raise serializers.ValidationError(unknown)
+        return super().to_internal_value(data)
+
+    def _unknown(self, name: str) -> str:
+        writable = [field for field, rule in self.fields.items() if not rule.read_only]
+        close = difflib.get_close_matches(name, writable, n=1)
+        hint = f" Did you mean {close[0]!r}?" if close else ""
+        return f"There is no such field.{hint} Fields: {', '.join(writable) or 'none'}."
+
+
+class BooksSerializer(Strict, serializers.ModelSerializer):
+    """A row of the books."""
+
+
+class Named(serializers.SlugRelatedField):
+    """A relation by name, among what the user can see."""
+
+    def __init__(self, model: type[Model] | None = None, **kwargs: Any) -> None:
+        self.model = model
+        if model is not None and not kwargs.get("read_only"):
+            kwargs["queryset"] = model._default_manager.none()  # replaced per request below
+        super().__init__(slug_field="slug", **kwargs)
+        if model is not None:
+            unknown = f"There is no {model._meta.verbose_name} {{value!r}}. Use the name of one that exists."
+            self.error_messages = self.error_messages | {"does_not_exist": unknown}
+
+    def get_queryset(self) -> QuerySet | None:
+        request = self.context.get("request")
+        if request is None or self.model is None:
+            return super().get_queryset()
+        return scope_of(request).visible(self.model)
+
+
+class TenantSerializer(BooksSerializer):
+    class Meta:
+        model = Tenant
+        fields = ["slug", "description", "created_at"]
+
+
+class SloSerializer(BooksSerializer):
+    class Meta:
+        model = Slo
+        fields = ["slug", "description", "ttft_s", "tbt_s", "ttlt_s"]
+
+
+class TierSerializer(BooksSerializer):
+    slo = Named(Slo, help_text="Name of the SLO.")
+
+    class Meta:
+        model = Tier
+        fields = [
+            "slug", "description", "service_class", "rank", "weight", "slo", "safety_factor", "over_limit",
+            "queue_limit", "max_wait_s",
+        ]  # fmt: skip
+
+
+class PoolSerializer(BooksSerializer):
+    slots = serializers.SerializerMethodField(help_text="Sequences that may run at once, draining backends left out.")
+    kv_tokens = serializers.SerializerMethodField(help_text="KV cache [tokens], draining backends left out.")
+
+    class Meta:
+        model = Pool
+        fields = [
+            "slug", "description", "model", "upstream_model", "aliases", "policy", "policy_params", "policy_version",
+            "max_model_len", "default_output_tokens", "max_output_tokens", "queue_limit", "queue_bytes", "threshold",
+            "kv_bytes_per_token", "slots", "kv_tokens",
+        ]  # fmt: skip
+        read_only_fields = ["policy_version"]
+
+    def get_slots(self, pool: Pool) -> int:
+        return sum(backend.slots for backend in pool.backends.all() if not backend.draining)
+
+    def get_kv_tokens(self, pool: Pool) -> int:
+        return sum(backend.kv_tokens for backend in pool.backends.all() if not backend.draining)
+
+
+class PolicySerializer(Strict):
+    """A policy with its parameters."""
+
+    policy = serializers.CharField(help_text="Name of the policy; GET /policies lists them.")
+    params = serializers.DictField(required=False, default=dict, help_text="Parameters by name; others take defaults.")
+
+
+class PolicyParameterSerializer(serializers.Serializer):
+    name = serializers.CharField()
+    type = serializers.CharField()
+    default = serializers.JSONField()
+
+
+class PolicyInfoSerializer(serializers.Serializer):
+    name = serializers.CharField()
+    question = serializers.CharField(help_text="What it decides, in one line.")
+    params = PolicyParameterSerializer(many=True)
+
+
+class BackendSerializer(BooksSerializer):
+    pool = Named(Pool, help_text="Name of the pool.")
+    has_api_key = serializers.SerializerMethodField(help_text="Whether a key for the engine is stored.")
+
+    class Meta:
+        model = Backend
+        fields = [
+            "slug", "description", "pool", "url", "slots", "kv_tokens", "api_key", "has_api_key", "draining",
+            "dcgm_url",
+        ]  # fmt: skip
+        extra_kwargs = {"api_key": {"write_only": True, "style": {"input_type": "password"}}}
+
+    def get_has_api_key(self, backend: Backend) -> bool:
+        return bool(backend.api_key)
+
+
+class EntitlementSerializer(BooksSerializer):
+    tenant = Named(Tenant, help_text="Name of the tenant.")
+    pool = Named(Pool, help_text="Name of the pool.")
+    tier = Named(Tier, help_text="Name of the tier.")
+    state = serializers.SerializerMethodField(help_text="pending, bound, degraded or expired.")
+
+    class Meta:
+        model = Entitlement
+        fields = [
+            "slug", "description", "tenant", "pool", "tier", "tokens_per_s", "burst_tokens", "kv_tokens", "concurrency",
+            "valid_from", "valid_until", "state", "state_reason",
+        ]  # fmt: skip
+        read_only_fields = ["state_reason"]
+
+    @extend_schema_field(serializers.ChoiceField(choices=["pending", "bound", "degraded", "expired"]))
+    def get_state(self, entitlement: Entitlement) -> str:
+        return str(entitlement.state_at(timezone.now()))
+
+
+class _CredentialSerializer(BooksSerializer):
+    id = serializers.CharField(source="public_id", read_only=True, help_text="The public part.")
+    status = serializers.SerializerMethodField(help_text="active, expired or revoked.")
+
+    @extend_schema_field(serializers.ChoiceField(choices=["active", "expired", "revoked"]))
+    def get_status(self, row: ApiKey | AccessToken) -> str:
+        return row.status_at(timezone.now())
+
+
+class KeySerializer(_CredentialSerializer):
+    entitlement = Named(Entitlement, help_text="Name of the entitlement it opens.")
+    tenant = serializers.CharField(source="entitlement.tenant.slug", read_only=True)
+    created_by = serializers.CharField(source="created_by.username", read_only=True, default=None)
+
+    class Meta:
+        model = ApiKey
+        fields = [
+            "id", "name", "entitlement", "tenant", "status", "created_at", "created_by", "expires_at", "revoked_at",
+        ]  # fmt: skip
+        read_only_fields = ["revoked_at"]
+
+
+class IssuedKeySerializer(KeySerializer):
+    """A fresh key, with its secret for the only time."""
+
+    key = serializers.CharField(read_only=True, help_text="The whole key. Shown only in this answer: keep it now.")
+
+    class Meta(KeySerializer.Meta):
+        fields = [*KeySerializer.Meta.fields, "key"]
+
+
+class RotateSerializer(Strict):
+    overlap_s = serializers.FloatField(
+        required=False, default=0.0, min_value=0, max_value=30 * 86_400,
+        help_text="For how long the old key works on [s].",
+    )  # fmt: skip
+
+
+class TokenSerializer(_CredentialSerializer):
+    class Meta:
+        model = AccessToken
+        fields = ["id", "name", "status", "created_at", "expires_at", "revoked_at"]
+        read_only_fields = ["revoked_at"]
+
+
+class IssuedTokenSerializer(TokenSerializer):
+    """A fresh token, with its secret for the only time."""
+
+    token = serializers.CharField(read_only=True, help_text="The whole token. Shown only in this answer: keep it now.")
+
+    class Meta(TokenSerializer.Meta):
+        fields = [*TokenSerializer.Meta.fields, "token"]
+
+
+class MembershipSerializer(BooksSerializer):
+    user = serializers.SlugRelatedField(
+        slug_field="username", queryset=get_user_model()._default_manager.all(), help_text="User name.",
+        error_messages={"does_not_exist": "There is no user {value!r}. An admin makes users in the back office."},
+    )  # fmt: skip
+    tenant = Named(Tenant, required=False, allow_null=True, help_text="Null for admins and operators.")
+
+    class Meta:
+        model = Membership
+        fields = ["id", "user", "tenant", "role", "created_at"]
+        validators = []  # the model's own constraints say it better
+
+
+class AuditSerializer(serializers.ModelSerializer):
+    object = serializers.CharField(source="object_id", read_only=True)
+    tenant = serializers.CharField(source="tenant.slug", read_only=True, default=None)
+
+    class Meta:
+        model = AuditEntry
+        fields = ["id", "at", "actor", "via", "action", "kind", "object", "tenant", "before", "after", "request_id"]
+
+
+class MeTenantSerializer(serializers.Serializer):
+    slug = serializers.CharField()
+    description = serializers.CharField()
+
+
+class MeSerializer(serializers.Serializer):
+    """Who is signed in, and what that allows."""
+
+    username = serializers.CharField()
+    role = serializers.ChoiceField(choices=["admin", "operator", "member"])
+    tenants = MeTenantSerializer(many=True, help_text="Tenants the user is a member of.")
+    may_write = serializers.BooleanField(help_text="Everything: admin.")
+    may_operate = serializers.BooleanField(help_text="Policies and draining: admin and operator.")
+    sees_all = serializers.BooleanField(help_text="Not only its own tenants: admin and operator.")

@@ -1,0 +1,26 @@
+"""Routes of the books under ``/api/v1/``. A slash at the end may be there or not."""
+
+from django.urls import path, re_path
+from rest_framework.routers import SimpleRouter
+
+from tenants.api import views
+
+router = SimpleRouter()
+router.trailing_slash = "/?"  # the constructor knows only with or without
+router.register("tenants", views.TenantViewSet, "tenant")
+router.register("slos", views.SloViewSet, "slo")
+router.register("tiers", views.TierViewSet, "tier")
+router.register("pools", views.PoolViewSet, "pool")
+router.register("backends", views.BackendViewSet, "backend")
+router.register("entitlements", views.EntitlementViewSet, "entitlement")
+router.register("keys", views.KeyViewSet, "key")
+router.register("tokens", views.TokenViewSet, "token")
+router.register("memberships", views.MembershipViewSet, "membership")
+router.register("audit", views.AuditViewSet, "audit")
+
+urlpatterns = [
+    path("", views.RootView.as_view({"get": "list"}), name="api-root"),
+    re_path(r"^me/?$", views.MeView.as_view(), name="me"),
+    re_path(r"^policies/?$", views.PolicyListView.as_view(), name="policies"),
+    *router.urls,
+]

@@ -1,0 +1,361 @@
+"""The management API. Reading is within the user's scope (``tenants.access``), writing goes through the services."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from typing import Any, ClassVar
+
+from django.core.exceptions import ValidationError
+from django.db.models import QuerySet
+from drf_spectacular.utils import extend_schema, extend_schema_view
+from rest_framework import status, viewsets
+from rest_framework.decorators import action
+from rest_framework.exceptions import PermissionDenied
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from scheduling.core.registry import orderings
+from tenants import services
+from tenants.access import scope_of
+from tenants.api import serializers
+from tenants.api.base import BooksViewSet, Right, ScopedView, WritableViewSet
+from tenants.api.filters import Filter
+from tenants.models import (
+    AccessToken,
+    ApiKey,
+    AuditEntry,
+    Backend,
+    Entitlement,
+    Membership,
+    Pool,
+    Slo,
+    Tenant,
+    Tier,
+)
+
+
+def _described(one: str, many: str, *verbs: str) -> Any:
+    """Operation summaries for a viewset, so that the browsable page reads as sentences."""
+    texts = {
+        "list": f"List {many}",
+        "retrieve": f"Read one {one}",
+        "create": f"Make a {one}",
+        "partial_update": f"Change a {one}",
+        "destroy": f"Delete a {one}",
+    }
+    return extend_schema_view(**{verb: extend_schema(summary=texts[verb]) for verb in ("list", "retrieve", *verbs)})
+
+
+_WRITES = ("create", "partial_update", "destroy")
+
+
+@_described("tenant", "tenants", *_WRITES)
+class TenantViewSet(WritableViewSet):
+    """Organisations and teams that share the GPUs."""
+
+    model = Tenant
+    serializer_class = serializers.TenantSerializer
+
+
+@_described("SLO", "SLOs", *_WRITES)
+class SloViewSet(WritableViewSet):
+    """Promises about time [s]: TTFT and TBT (interactive), or TTLT."""
+
+    model = Slo
+    serializer_class = serializers.SloSerializer
+
+
+@_described("tier", "tiers", *_WRITES)
+class TierViewSet(WritableViewSet):
+    """Contract templates: service class, rank, weight, SLO and queueing rule."""
+
+    model = Tier
+    related = ("slo",)
+    serializer_class = serializers.TierSerializer
+    filters: ClassVar = {
+        "service_class": Filter("service_class", "Only this service class."),
+        "slo": Filter("slo__slug", "Only tiers with this SLO."),
+    }
+
+
+@_described("pool", "pools", *_WRITES)
+class PoolViewSet(WritableViewSet):
+    """One model behind one capacity."""
+
+    model = Pool
+    serializer_class = serializers.PoolSerializer
+    filters: ClassVar = {
+        "model": Filter("model", "Only pools of this model."),
+        "policy": Filter("policy", "Only pools ordered by this policy."),
+    }
+    rights: ClassVar = {"policy": Right.OPERATE}
+
+    def get_queryset(self) -> QuerySet:
+        return super().get_queryset().prefetch_related("backends")
+
+    @extend_schema(
+        summary="Change a pool's policy",
+        operation_id="pools_policy",
+        request=serializers.PolicySerializer,
+        responses=serializers.PoolSerializer,
+    )
+    @action(detail=True, methods=["post"])
+    def policy(self, request: Request, **kwargs: Any) -> Response:
+        """Sets policy and parameters together; a change is a new policy version. For operators and admins."""
+        body = serializers.PolicySerializer(data=request.data)
+        body.is_valid(raise_exception=True)
+        pool = services.set_policy(
+            actor=self.actor,
+            pool=self.get_object(),
+            policy=body.validated_data["policy"],
+            params=body.validated_data["params"],
+        )
+        return self.answer(pool)
+
+
+@_described("backend", "backends", *_WRITES)
+class BackendViewSet(WritableViewSet):
+    """vLLM servers (replicas) of pools. Members do not see them."""
+
+    model = Backend
+    related = ("pool",)
+    serializer_class = serializers.BackendSerializer
+    filters: ClassVar = {
+        "pool": Filter("pool__slug", "Only backends of this pool."),
+        "draining": Filter("draining", "Only those that drain, or do not.", "boolean"),
+    }
+    rights: ClassVar = {"drain": Right.OPERATE, "undrain": Right.OPERATE}
+
+    @extend_schema(
+        summary="Drain a backend", operation_id="backends_drain", request=None, responses=serializers.BackendSerializer
+    )
+    @action(detail=True, methods=["post"])
+    def drain(self, request: Request, **kwargs: Any) -> Response:
+        """Gives it no new work; what runs there finishes. For operators and admins."""
+        return self.answer(services.drain_backend(actor=self.actor, backend=self.get_object(), draining=True))
+
+    @extend_schema(
+        summary="Put a drained backend back",
+        operation_id="backends_undrain",
+        request=None,
+        responses=serializers.BackendSerializer,
+    )
+    @action(detail=True, methods=["post"])
+    def undrain(self, request: Request, **kwargs: Any) -> Response:
+        """Gives it work again once it has answered a probe. For operators and admins."""
+        return self.answer(services.drain_backend(actor=self.actor, backend=self.get_object(), draining=False))
+
+
+@_described("entitlement", "entitlements", *_WRITES)
+class EntitlementViewSet(WritableViewSet):
+    """A tenant's right to a share of a pool. Deleting one deletes its keys."""
+
+    model = Entitlement
+    related = ("tenant", "pool", "tier")
+    serializer_class = serializers.EntitlementSerializer
+    filters: ClassVar = {
+        "tenant": Filter("tenant__slug", "Only this tenant's."),
+        "pool": Filter("pool__slug", "Only those to this pool."),
+        "tier": Filter("tier__slug", "Only those of this tier."),
+        "state": Filter("state", "Only those in this state."),
+    }
+
+
+@_described("key", "keys")
+class KeyViewSet(BooksViewSet):
+    """API keys for ``/v1``. The secret is in the answer that makes a key, and nowhere else."""
+
+    model = ApiKey
+    related = ("entitlement__tenant", "created_by")
+    serializer_class = serializers.KeySerializer
+    lookup_field = "public_id"
+    lookup_url_kwarg = "id"
+    lookup_value_regex = "[0-9A-Za-z]{12}"
+    search_fields: ClassVar = ("public_id", "name")
+    filters: ClassVar = {
+        "entitlement": Filter("entitlement__slug", "Only keys of this entitlement."),
+        "tenant": Filter("entitlement__tenant__slug", "Only keys of this tenant."),
+        "revoked": Filter("revoked_at__isnull", "true: only those not revoked.", "boolean"),
+    }
+    rights: ClassVar = {"create": Right.OWN, "revoke": Right.OWN, "rotate": Right.OWN}
+
+    @extend_schema(
+        summary="Make a key", request=serializers.KeySerializer, responses={201: serializers.IssuedKeySerializer}
+    )
+    def create(self, request: Request) -> Response:
+        """For admins, and for members of the entitlement's tenant."""
+        body = self.get_serializer(data=request.data)
+        body.is_valid(raise_exception=True)
+        self._check_owner(body.validated_data["entitlement"])
+        issued = services.issue_key(actor=self.actor, **body.validated_data)
+        return self._once(issued)
+
+    @extend_schema(
+        summary="Revoke a key", operation_id="keys_revoke", request=None, responses=serializers.KeySerializer
+    )
+    @action(detail=True, methods=["post"])
+    def revoke(self, request: Request, **kwargs: Any) -> Response:
+        """Ends it now; gateways notice within seconds. Revoking twice changes nothing."""
+        key = self.get_object()
+        self._check_owner(key.entitlement)
+        return self.answer(services.revoke_key(actor=self.actor, key=key))
+
+    @extend_schema(
+        summary="Rotate a key",
+        operation_id="keys_rotate",
+        request=serializers.RotateSerializer,
+        responses={201: serializers.IssuedKeySerializer},
+    )
+    @action(detail=True, methods=["post"])
+    def rotate(self, request: Request, **kwargs: Any) -> Response:
+        """Makes a new key of the same name; the old one works on for ``overlap_s`` seconds."""
+        key = self.get_object()
+        self._check_owner(key.entitlement)
+        body = serializers.RotateSerializer(data=request.data)
+        body.is_valid(raise_exception=True)
+        return self._once(services.rotate_key(actor=self.actor, key=key, overlap_s=body.validated_data["overlap_s"]))
+
+    def _check_owner(self, entitlement: Entitlement) -> None:
+        if not self.scope.may_manage_keys(entitlement):
+            raise PermissionDenied("Keys are made and ended by admins and by members of the entitlement's tenant.")
+
+    def _once(self, issued: services.Issued) -> Response:
+        shown = self.get_serializer(issued.row).data | {"key": issued.credential.text}
+        return Response(shown, status=status.HTTP_201_CREATED, headers={"Cache-Control": "no-store"})
+
+
+@_described("token", "tokens")
+class TokenViewSet(BooksViewSet):
+    """One's own access tokens to this API. The secret is in the answer that makes one, and nowhere else."""
+
+    model = AccessToken
+    serializer_class = serializers.TokenSerializer
+    lookup_field = "public_id"
+    lookup_url_kwarg = "id"
+    lookup_value_regex = "[0-9A-Za-z]{12}"
+    search_fields: ClassVar = ("public_id", "name")
+    rights: ClassVar = {"create": Right.OWN, "revoke": Right.OWN}
+
+    @extend_schema(
+        summary="Make an access token",
+        request=serializers.TokenSerializer,
+        responses={201: serializers.IssuedTokenSerializer},
+    )
+    def create(self, request: Request) -> Response:
+        """It acts in your name, with your rights as they are at each call."""
+        body = self.get_serializer(data=request.data)
+        body.is_valid(raise_exception=True)
+        issued = services.issue_token(actor=self.actor, user=request.user, **body.validated_data)
+        shown = self.get_serializer(issued.row).data | {"token": issued.credential.text}
+        return Response(shown, status=status.HTTP_201_CREATED, headers={"Cache-Control": "no-store"})
+
+    @extend_schema(
+        summary="Revoke an access token",
+        operation_id="tokens_revoke",
+        request=None,
+        responses=serializers.TokenSerializer,
+    )
+    @action(detail=True, methods=["post"])
+    def revoke(self, request: Request, **kwargs: Any) -> Response:
+        """Ends it now. Revoking twice changes nothing."""
+        return self.answer(services.revoke_token(actor=self.actor, token=self.get_object()))
+
+
+@_described("membership", "memberships", *_WRITES)
+class MembershipViewSet(WritableViewSet):
+    """Who acts for whom: admins and operators for all, members for their tenant."""
+
+    model = Membership
+    related = ("user", "tenant")
+    serializer_class = serializers.MembershipSerializer
+    lookup_field = "pk"
+    lookup_url_kwarg = "id"
+    lookup_value_regex = "[0-9]{1,18}"
+    search_fields: ClassVar = ("user__username",)
+    filters: ClassVar = {
+        "user": Filter("user__username", "Only this user's."),
+        "tenant": Filter("tenant__slug", "Only those in this tenant."),
+        "role": Filter("role", "Only this role."),
+    }
+
+    def destroy(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        membership = self.get_object()
+        if membership.user_id == request.user.pk and membership.role == "admin" and not request.user.is_superuser:
+            raise ValidationError("You cannot take your own admin role away; another admin can.")
+        return super().destroy(request, *args, **kwargs)
+
+
+@_described("audit entry", "audit entries")
+class AuditViewSet(BooksViewSet):
+    """Who changed what, newest first. Never changed, never deleted; members see their tenant's."""
+
+    model = AuditEntry
+    related = ("tenant",)
+    serializer_class = serializers.AuditSerializer
+    lookup_field = "pk"
+    lookup_url_kwarg = "id"
+    lookup_value_regex = "[0-9]{1,18}"
+    search_fields: ClassVar = ("actor", "object_id")
+    filters: ClassVar = {
+        "actor": Filter("actor", "Only what this user did."),
+        "action": Filter("action", "Only this action."),
+        "kind": Filter("kind", "Only objects of this kind, such as entitlement."),
+        "object": Filter("object_id", "Only this object."),
+        "tenant": Filter("tenant__slug", "Only this tenant's."),
+        "since": Filter("at__gte", "Not before this time.", "date-time"),
+        "until": Filter("at__lt", "Before this time.", "date-time"),
+    }
+
+
+class PolicyListView(ScopedView, APIView):
+    """The rules that can order a pool's queue, with their parameters."""
+
+    @extend_schema(
+        summary="List policies", operation_id="policies_list", responses=serializers.PolicyInfoSerializer(many=True)
+    )
+    def get(self, request: Request) -> Response:
+        found = []
+        for name, policy in orderings().items():
+            doc = inspect.getdoc(policy) or ""
+            params = [
+                {"name": field.name, "type": str(field.type), "default": field.default}
+                for field in dataclasses.fields(policy)
+                if field.init
+            ]
+            found.append({"name": name, "question": doc.partition("\n")[0], "params": params})
+        return Response(serializers.PolicyInfoSerializer(found, many=True).data)
+
+
+class MeView(ScopedView, APIView):
+    """Who am I, and what may I do?"""
+
+    @extend_schema(summary="Read who is signed in", operation_id="me", responses=serializers.MeSerializer)
+    def get(self, request: Request) -> Response:
+        scope = scope_of(request)
+        own = Tenant.objects.filter(pk__in=scope.tenant_ids)
+        return Response(
+            serializers.MeSerializer(
+                {
+                    "username": scope.username,
+                    "role": scope.role,
+                    "tenants": own,
+                    "may_write": scope.may_write,
+                    "may_operate": scope.may_operate,
+                    "sees_all": scope.sees_all,
+                }
+            ).data
+        )
+
+
+class RootView(ScopedView, viewsets.ViewSet):
+    """Where things are."""
+
+    @extend_schema(exclude=True)
+    def list(self, request: Request) -> Response:
+        from tenants.api.urls import router  # the routes list this view themselves
+
+        base = request.build_absolute_uri(request.path.rstrip("/") + "/")
+        names = [prefix for prefix, _, _ in router.registry]
+        return Response({name: base + name for name in [*names, "policies", "me", "docs", "schema"]})

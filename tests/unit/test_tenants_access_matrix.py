@@ -1,0 +1,231 @@
+"""Who may do what, on every route of the management API.
+
+The table is compared with the URLconf: a route or verb without a row fails. Each row is tried by everybody, on a row of
+acme's (or of nobody's, for what all share). 404 for Carol means that acme's things do not exist for her.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Group
+from django.db import transaction
+from django.urls import URLPattern, URLResolver, get_resolver
+from rest_framework.test import APIClient
+
+from tenants import services
+from tenants.access import Scope
+from tenants.audit import SYSTEM
+from tenants.models import AuditEntry, Membership, Role, Tenant
+from tests import worlds
+
+pytestmark = pytest.mark.django_db
+
+VERBS = ("get", "post", "put", "patch", "delete")
+CAST = ("anonymous", "nora", "carol", "alice", "bob", "olga", "adam")
+
+# Answers in the order of CAST. A list (200) is checked for strangers' rows as well, below.
+EVERY_ROLE = (401, 403, 200, 200, 200, 200, 200)
+ACMES = (401, 403, 404, 200, 200, 200, 200)  # Carol is of another tenant
+SHARED = (401, 403, 200, 200, 200, 200, 200)  # both tenants use it
+STAFF_SEES = (401, 403, 404, 404, 404, 200, 200)
+STAFF_DOES = (401, 403, 404, 404, 404, 200, 200)
+ADMIN_MAKES = (401, 403, 403, 403, 403, 403, 201)
+OWN_OR_404 = (401, 403, 404, 404, 404, 404, 404)  # Alice's token is tried by id: only she has it
+
+
+def _admin_changes(sight: tuple[int, ...], done: int = 200) -> tuple[int, ...]:
+    """Whoever sees it is forbidden to change it, except admins."""
+    return (*tuple(403 if answer == 200 else answer for answer in sight[:-1]), done)
+
+
+TENANT = {"slug": "umbrella"}
+SLO = {"slug": "quick", "ttft_s": 0.5, "tbt_s": 0.05}
+TIER = {"slug": "gold", "slo": "interactive"}
+POOL = {"slug": "qwen", "model": "qwen3-8b"}
+BACKEND = {"slug": "gpu-2", "pool": "llama", "url": "http://10.0.0.2:8000"}
+ENTITLEMENT = {"slug": "acme-second", "tenant": "acme", "pool": "llama", "tier": "standard"}
+TEXT = {"description": "changed"}
+
+# (route, verb): (answers, body)
+MATRIX: dict[tuple[str, str], tuple[tuple[int, ...], Any]] = {
+    ("", "get"): (EVERY_ROLE, None),
+    ("me", "get"): (EVERY_ROLE, None),
+    ("policies", "get"): (EVERY_ROLE, None),
+    ("tenants", "get"): (EVERY_ROLE, None),
+    ("tenants", "post"): (ADMIN_MAKES, TENANT),
+    ("tenants/{tenant}", "get"): (ACMES, None),
+    ("tenants/{tenant}", "patch"): (_admin_changes(ACMES), TEXT),
+    ("tenants/{tenant}", "delete"): (_admin_changes(ACMES, 409), None),  # it has an entitlement
+    ("slos", "get"): (EVERY_ROLE, None),
+    ("slos", "post"): (ADMIN_MAKES, SLO),
+    ("slos/{slo}", "get"): (ACMES, None),
+    ("slos/{slo}", "patch"): (_admin_changes(ACMES), TEXT),
+    ("slos/{slo}", "delete"): (_admin_changes(ACMES, 409), None),
+    ("tiers", "get"): (EVERY_ROLE, None),
+    ("tiers", "post"): (ADMIN_MAKES, TIER),
+    ("tiers/{tier}", "get"): (ACMES, None),
+    ("tiers/{tier}", "patch"): (_admin_changes(ACMES), TEXT),
+    ("tiers/{tier}", "delete"): (_admin_changes(ACMES, 409), None),
+    ("pools", "get"): (EVERY_ROLE, None),
+    ("pools", "post"): (ADMIN_MAKES, POOL),
+    ("pools/{pool}", "get"): (SHARED, None),
+    ("pools/{pool}", "patch"): (_admin_changes(SHARED), TEXT),
+    ("pools/{pool}", "delete"): (_admin_changes(SHARED, 409), None),
+    ("pools/{pool}/policy", "post"): ((401, 403, 403, 403, 403, 200, 200), {"policy": "fifo"}),
+    ("backends", "get"): (EVERY_ROLE, None),
+    ("backends", "post"): (ADMIN_MAKES, BACKEND),
+    ("backends/{backend}", "get"): (STAFF_SEES, None),
+    ("backends/{backend}", "patch"): (_admin_changes(STAFF_SEES), TEXT),
+    ("backends/{backend}", "delete"): (_admin_changes(STAFF_SEES, 204), None),
+    ("backends/{backend}/drain", "post"): (STAFF_DOES, None),
+    ("backends/{backend}/undrain", "post"): (STAFF_DOES, None),
+    ("entitlements", "get"): (EVERY_ROLE, None),
+    ("entitlements", "post"): (ADMIN_MAKES, ENTITLEMENT),
+    ("entitlements/{entitlement}", "get"): (ACMES, None),
+    ("entitlements/{entitlement}", "patch"): (_admin_changes(ACMES), TEXT),
+    ("entitlements/{entitlement}", "delete"): (_admin_changes(ACMES, 204), None),
+    ("keys", "get"): (EVERY_ROLE, None),
+    # An entitlement out of sight is an unknown name (400); Olga sees it but does not make keys.
+    ("keys", "post"): ((401, 403, 400, 201, 201, 403, 201), {"name": "ci", "entitlement": "acme-llama"}),
+    ("keys/{key}", "get"): (ACMES, None),
+    ("keys/{key}/revoke", "post"): ((401, 403, 404, 200, 200, 403, 200), None),
+    ("keys/{key}/rotate", "post"): ((401, 403, 404, 201, 201, 403, 201), {"overlap_s": 60}),
+    ("tokens", "get"): (EVERY_ROLE, None),
+    ("tokens", "post"): ((401, 403, 201, 201, 201, 201, 201), {"name": "ci"}),
+    ("tokens/{token}", "get"): ((401, 403, 404, 200, 404, 404, 404), None),
+    ("tokens/{token}/revoke", "post"): ((401, 403, 404, 200, 404, 404, 404), None),
+    ("memberships", "get"): (EVERY_ROLE, None),
+    ("memberships", "post"): (ADMIN_MAKES, {"user": "nora", "tenant": "acme", "role": "member"}),
+    ("memberships/{membership}", "get"): (ACMES, None),
+    ("memberships/{membership}", "patch"): (_admin_changes(ACMES), {"role": "member"}),
+    ("memberships/{membership}", "delete"): (_admin_changes(ACMES, 204), None),
+    ("audit", "get"): (EVERY_ROLE, None),
+    ("audit/{audit}", "get"): (ACMES, None),
+    ("schema", "get"): ((403, 200, 200, 200, 200, 200, 200), None),
+    ("docs", "get"): ((403, 200, 200, 200, 200, 200, 200), None),
+}
+PARAMETERS = {
+    "tenants": "tenant", "slos": "slo", "tiers": "tier", "pools": "pool", "backends": "backend",
+    "entitlements": "entitlement", "keys": "key", "tokens": "token", "memberships": "membership", "audit": "audit",
+}  # fmt: skip
+OURS = "tenants."
+
+
+@pytest.fixture
+def world() -> worlds.World:
+    return worlds.build()
+
+
+def _ids(world: worlds.World) -> dict[str, str]:
+    return {
+        "tenant": "acme",
+        "slo": "interactive",  # premium's, which only acme has
+        "tier": "premium",
+        "pool": "llama",
+        "backend": "gpu-1",
+        "entitlement": "acme-llama",
+        "key": world.keys["acme"].row.public_id,
+        "token": world.tokens["alice"].row.public_id,
+        "membership": str(world.users["alice"].memberships.get().pk),
+        "audit": str(AuditEntry.objects.filter(tenant=world.tenants["acme"]).latest("pk").pk),
+    }
+
+
+def _client(world: worlds.World, who: str) -> APIClient:
+    client = APIClient()
+    if who != "anonymous":
+        client.force_login(world.users[who])
+    return client
+
+
+def _patterns(resolver: URLResolver, prefix: str = "") -> list[tuple[str, URLPattern]]:
+    found = []
+    for entry in resolver.url_patterns:
+        text = prefix + str(entry.pattern).lstrip("^")
+        if isinstance(entry, URLResolver):
+            found += _patterns(entry, text)
+        else:
+            found.append((text, entry))
+    return found
+
+
+def _routes() -> dict[str, set[str]]:
+    """Every route of the books under /api/v1/ with its verbs, named as in the table."""
+    routes: dict[str, set[str]] = {}
+    for text, pattern in _patterns(get_resolver()):
+        if not text.startswith("api/v1/"):
+            continue
+        view = getattr(pattern.callback, "cls", None) or getattr(pattern.callback, "view_class", None)
+        if view is None or not (view.__module__.startswith(OURS) or view.__module__.startswith("drf_spectacular")):
+            continue  # telemetry's routes have their own table
+        name = re.sub(r"/\?\$?$|\$$", "", text.removeprefix("api/v1/"))
+        first = name.partition("/")[0]
+        name = re.sub(r"\(\?P<\w+>.*?\)(?=/|$)", "{" + PARAMETERS.get(first, "?") + "}", name)
+        actions = getattr(pattern.callback, "actions", None)
+        verbs = set(actions) if actions else {verb for verb in VERBS if hasattr(view, verb)}
+        routes.setdefault(name, set()).update(verbs & set(VERBS))
+    return routes
+
+
+def test_every_route_and_verb_has_a_row() -> None:
+    found = {(route, verb) for route, verbs in _routes().items() for verb in verbs}
+    assert len(found) > 40, "the walk over the URLconf found too little: it no longer sees the routes"
+    assert found == set(MATRIX)
+
+
+@pytest.mark.parametrize(("route", "verb"), MATRIX, ids=lambda value: value or "root")
+def test_each_role_gets_the_answer_of_the_table(route: str, verb: str, world: worlds.World) -> None:
+    answers, body = MATRIX[(route, verb)]
+    url = "/api/v1/" + route.format(**_ids(world))
+    seen = []
+    for who in CAST:
+        point = transaction.savepoint()
+        seen.append(getattr(_client(world, who), verb)(url, body, format="json").status_code)
+        transaction.savepoint_rollback(point)
+    assert dict(zip(CAST, seen, strict=True)) == dict(zip(CAST, answers, strict=True))
+
+
+@pytest.mark.parametrize("route", sorted({route for route, verb in MATRIX if verb == "post" and "/" not in route}))
+def test_carols_lists_show_nothing_of_acme(route: str, world: worlds.World) -> None:
+    for query in ("", "?search=acme", "?tenant=acme", "?limit=1000"):
+        for path in (route, "audit"):
+            answer = _client(world, "carol").get(f"/api/v1/{path}{query}")
+            assert answer.status_code == 200
+            assert "acme" not in answer.content.decode()
+            assert "alice" not in answer.content.decode()
+    assert AuditEntry.objects.filter(tenant=world.tenants["acme"]).exists()
+
+
+@pytest.mark.parametrize("other", ["{}0", "no-such", "ACME", "acme%00", "-", "9999999999999999999999"])
+def test_foreign_and_unknown_ids_get_the_same_answer(other: str, world: worlds.World) -> None:
+    client = _client(world, "carol")
+    foreign = client.get("/api/v1/tenants/acme")
+    unknown = client.get(f"/api/v1/tenants/{other.format('acme')}")
+    assert foreign.status_code == unknown.status_code == 404
+
+
+def test_a_member_of_two_tenants_sees_both_and_no_third(world: worlds.World) -> None:
+    services.save(actor=SYSTEM, instance=Tenant(slug="initech"))
+    services.save(
+        actor=SYSTEM, instance=Membership(user=world.users["carol"], tenant=world.tenants["acme"], role="member")
+    )
+    listed = _client(world, "carol").get("/api/v1/tenants").json()
+    assert [row["slug"] for row in listed["results"]] == ["acme", "globex"]
+
+
+def test_an_inactive_user_has_no_access_by_token_or_session(world: worlds.World) -> None:
+    by_session = _client(world, "adam")
+    by_token = APIClient(HTTP_AUTHORIZATION=f"Bearer {world.tokens['adam'].credential.text}")
+    assert by_session.get("/api/v1/me").status_code == by_token.get("/api/v1/me").status_code == 200
+    world.users["adam"].is_active = False
+    world.users["adam"].save()
+    assert by_session.get("/api/v1/me").status_code == 401
+    assert by_token.get("/api/v1/me").status_code == 401
+
+
+def test_a_model_without_a_rule_is_closed() -> None:
+    with pytest.raises(LookupError, match="no rule for Group"):
+        Scope(user_id=1, username="adam", role=Role.ADMIN).visible(Group)
