@@ -1,0 +1,352 @@
+"""Every metric of the product: one table, and the object that counts.
+
+The gateway calls :class:`Metrics` on its event loop, so counting is dictionary arithmetic; text is made only when
+somebody scrapes. Gauges of pools and backends come from the leaders' stored snapshots, read by a thread of its own.
+``docs/metrics.md`` shows the same table and a test compares the two.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from django.conf import settings
+from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4 as CONTENT_TYPE
+from prometheus_client.registry import Collector
+
+from scheduling.core.ledger import LedgerRecord
+from scheduling.core.outcomes import Outcome
+from telemetry.live_store import LiveStore, LiveUnavailable
+from telemetry.window import QUEUE, TBT, TTFT, TTLT, durations_ms
+
+__all__ = ["CONTENT_TYPE", "TABLE", "Metric", "Metrics", "make_metrics"]
+
+PREFIX = "quartermaster_"
+MOST_TENANTS = 1000  # label values; every further tenant counts as "other"
+OTHER = "other"
+REFRESH_S = 1.0
+RESTS_AFTER_S = 120.0  # nobody scraped for so long: stop reading snapshots
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One row of the table."""
+
+    name: str  # without the prefix
+    kind: str  # counter | gauge | histogram
+    unit: str
+    labels: tuple[str, ...]
+    help: str
+    buckets: tuple[float, ...] = ()
+
+
+_WAIT = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+_FIRST = (0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 30, 60)
+_TOKEN = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1)
+_TOTAL = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600, 1200)
+
+TABLE: tuple[Metric, ...] = (
+    Metric(
+        "requests_total", "counter", "requests", ("pool", "tier", "tenant", "outcome", "reason"),
+        "Requests with a valid key that ended.",
+    ),
+    Metric("rejected_total", "counter", "requests", ("reason",), "Requests answered without a valid key or route."),
+    Metric(
+        "tokens_total", "counter", "tokens", ("pool", "tenant", "direction"),
+        "Tokens of ended requests; direction is input or output.",
+    ),
+    Metric(
+        "slo_violations_total", "counter", "requests", ("pool", "tier", "tenant"),
+        "Requests that missed their promise about time.",
+    ),
+    Metric(
+        "queue_wait_seconds", "histogram", "seconds", ("pool", "tier", "outcome"),
+        "Wait for a slot, also of requests that gave up waiting.", _WAIT,
+    ),
+    Metric(
+        "time_to_first_token_seconds", "histogram", "seconds", ("pool", "tier"), "First token after arrival.", _FIRST
+    ),
+    Metric(
+        "time_per_output_token_seconds", "histogram", "seconds", ("pool", "tier"),
+        "Mean time between the tokens of a completed request.", _TOKEN,
+    ),
+    Metric(
+        "time_to_last_token_seconds", "histogram", "seconds", ("pool", "tier"),
+        "Whole time of completed requests, from arrival.", _TOTAL,
+    ),
+    Metric("open_requests", "gauge", "requests", (), "Requests this process has open."),
+    Metric("waiting_requests", "gauge", "requests", (), "Of these, those that wait for a slot."),
+    Metric("upstream_connections", "gauge", "connections", (), "Connections of this process to engines."),
+    Metric("state_available", "gauge", "", (), "1 while this process reaches Redis, else 0."),
+    Metric("snapshot_age_seconds", "gauge", "seconds", ("pool",), "Age of the figures below; grows without a leader."),
+    Metric("leader_epoch", "gauge", "", ("pool",), "Fencing epoch of the pool's leader: rises with each takeover."),
+    Metric("queue_depth", "gauge", "requests", ("pool",), "Requests waiting in the pool."),
+    Metric("queue_oldest_seconds", "gauge", "seconds", ("pool",), "How long the oldest of them has waited."),
+    Metric("running", "gauge", "requests", ("pool",), "Leases held: requests running on engines."),
+    Metric("slots", "gauge", "requests", ("pool",), "Requests that fit on ready backends."),
+    Metric("kv_used_tokens", "gauge", "tokens", ("pool",), "KV cache reserved by leases."),
+    Metric("kv_capacity_tokens", "gauge", "tokens", ("pool",), "KV cache of ready backends."),
+    Metric("backend_up", "gauge", "", ("pool", "backend"), "1 while the backend gets work, else 0."),
+    Metric("backend_running", "gauge", "requests", ("pool", "backend"), "Leases on the backend."),
+    Metric("backend_kv_usage_ratio", "gauge", "ratio", ("pool", "backend"), "KV cache in use, by the engine, 0 to 1."),
+    Metric(
+        "backend_output_tokens_per_second", "gauge", "tokens/s", ("pool", "backend"),
+        "Generation speed by the engine's counters.",
+    ),
+    Metric("backend_gpu_utilization_ratio", "gauge", "ratio", ("pool", "backend"), "GPU busy, 0 to 1."),
+    Metric("backend_gpu_memory_used_bytes", "gauge", "bytes", ("pool", "backend"), "GPU memory in use."),
+    Metric("backend_gpu_memory_total_bytes", "gauge", "bytes", ("pool", "backend"), "GPU memory there is."),
+)  # fmt: skip
+
+_PROCESS_GAUGES = frozenset({"open_requests", "waiting_requests", "upstream_connections"})
+_BACKEND_GAUGES = {
+    "backend_running": "running",
+    "backend_kv_usage_ratio": "kv_usage",
+    "backend_output_tokens_per_second": "output_tokens_per_s",
+    "backend_gpu_utilization_ratio": "gpu_util",
+    "backend_gpu_memory_used_bytes": "gpu_mem_used_bytes",
+    "backend_gpu_memory_total_bytes": "gpu_mem_total_bytes",
+}
+
+Labels = tuple[str, ...]
+Samples = dict[str, list[tuple[Labels, float]]]
+
+
+class _Histogram:
+    """Counts per bucket for each combination of labels."""
+
+    __slots__ = ("bounds", "series")
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self.bounds = bounds
+        self.series: dict[Labels, tuple[list[int], list[float]]] = {}  # counts per bucket, [sum]
+
+    def observe(self, labels: Labels, value: float) -> None:
+        held = self.series.get(labels)
+        if held is None:
+            held = self.series[labels] = ([0] * (len(self.bounds) + 1), [0.0])
+        held[0][bisect_left(self.bounds, value)] += 1
+        held[1][0] += value
+
+
+class Metrics:
+    """What this process counts; implements ``scheduling.gateway.ports.GatewayMetrics``.
+
+    Counting happens on one thread, :meth:`render` may run on any.
+    """
+
+    def __init__(self, store: LiveStore | None = None, clock: Callable[[], float] = time.time) -> None:
+        self._requests: dict[Labels, int] = {}
+        self._rejected: dict[Labels, int] = {}
+        self._tokens: dict[Labels, int] = {}
+        self._violations: dict[Labels, int] = {}
+        self._wait = _Histogram(_WAIT)
+        self._first = _Histogram(_FIRST)
+        self._token = _Histogram(_TOKEN)
+        self._total = _Histogram(_TOTAL)
+        self._gauges: dict[str, float] = dict.fromkeys(_PROCESS_GAUGES, 0.0)
+        self._state_available = 0.0
+        self._tenants: dict[str, str] = {}
+        self._pools = _PoolGauges(store, clock) if store is not None else None
+        self._registry = CollectorRegistry()
+        self._registry.register(_Families(self._collect))
+        for own in (ProcessCollector, PlatformCollector, GCCollector):
+            own(registry=self._registry)
+
+    def ended(self, record: LedgerRecord) -> None:
+        """A request with a valid key reached its terminal state."""
+        pool, tier, outcome = record.pool, record.tier, record.outcome
+        tenant = self._tenants.get(record.tenant) or self._label(record.tenant)
+        labels: Labels = (pool, tier, tenant, outcome, record.reason)
+        self._requests[labels] = self._requests.get(labels, 0) + 1
+        if outcome != Outcome.REFUSED:
+            labels = (pool, tenant, "input")
+            self._tokens[labels] = self._tokens.get(labels, 0) + record.input_tokens
+            labels = (pool, tenant, "output")
+            self._tokens[labels] = self._tokens.get(labels, 0) + record.output_tokens
+        if record.slo_met is False:
+            labels = (pool, tier, tenant)
+            self._violations[labels] = self._violations.get(labels, 0) + 1
+        found = durations_ms(record)
+        if QUEUE in found:
+            self._wait.observe((pool, tier, outcome), found[QUEUE] / 1000)
+        if TTFT in found:
+            self._first.observe((pool, tier), found[TTFT] / 1000)
+        if TBT in found:
+            self._token.observe((pool, tier), found[TBT] / 1000)
+        if TTLT in found:
+            self._total.observe((pool, tier), found[TTLT] / 1000)
+
+    def rejected(self, reason: str, status: int) -> None:
+        """A request without a valid key, or outside any route, was answered."""
+        self._rejected[(reason,)] = self._rejected.get((reason,), 0) + 1
+
+    def state_available(self, available: bool) -> None:
+        """Redis became reachable or unreachable."""
+        self._state_available = float(available)
+
+    def gauge(self, name: str, value: float) -> None:
+        """Sets a gauge of this process.
+
+        Raises:
+            KeyError: the name is not one of them.
+        """
+        if name not in self._gauges:
+            raise KeyError(f"{name!r} is not a gauge of a process: use {', '.join(sorted(_PROCESS_GAUGES))}")
+        self._gauges[name] = value
+
+    def render(self) -> bytes:
+        """The page for Prometheus (:data:`CONTENT_TYPE`). Reads memory only, but takes milliseconds: use a thread."""
+        if self._pools is not None:
+            self._pools.wanted()
+        return generate_latest(self._registry)
+
+    def close(self) -> None:
+        """Ends the thread that reads snapshots."""
+        if self._pools is not None:
+            self._pools.close()
+
+    def _label(self, tenant: str) -> str:
+        if len(self._tenants) >= MOST_TENANTS:
+            return OTHER
+        self._tenants[tenant] = tenant
+        return tenant
+
+    def _collect(self) -> Iterator[Any]:
+        counted = {
+            "requests_total": self._requests,
+            "rejected_total": self._rejected,
+            "tokens_total": self._tokens,
+            "slo_violations_total": self._violations,
+        }
+        histograms = {
+            "queue_wait_seconds": self._wait,
+            "time_to_first_token_seconds": self._first,
+            "time_per_output_token_seconds": self._token,
+            "time_to_last_token_seconds": self._total,
+        }
+        gauges: Samples = {name: [((), value)] for name, value in list(self._gauges.items())}
+        gauges["state_available"] = [((), self._state_available)]
+        if self._pools is not None:
+            gauges |= self._pools.samples()
+        for metric in TABLE:
+            name = PREFIX + metric.name
+            if metric.kind == "counter":
+                counter = CounterMetricFamily(name, metric.help, labels=metric.labels)
+                for labels, count in list(counted[metric.name].items()):
+                    counter.add_metric(labels, count)
+                yield counter
+            elif metric.kind == "histogram":
+                yield _histogram_family(name, metric, histograms[metric.name])
+            else:
+                gauge = GaugeMetricFamily(name, metric.help, labels=metric.labels)
+                for labels, value in gauges.get(metric.name, ()):
+                    gauge.add_metric(labels, value)
+                yield gauge
+
+
+class _Families(Collector):
+    """Adapts a generator to the client library's registry."""
+
+    def __init__(self, collect: Callable[[], Iterable[Any]]) -> None:
+        self._collect = collect
+
+    def collect(self) -> Iterable[Any]:
+        return self._collect()
+
+    def describe(self) -> Iterable[Any]:
+        return []
+
+
+def _histogram_family(name: str, metric: Metric, histogram: _Histogram) -> HistogramMetricFamily:
+    family = HistogramMetricFamily(name, metric.help, labels=metric.labels)
+    bounds = [f"{bound:g}" for bound in histogram.bounds] + ["+Inf"]
+    for labels, (counts, total) in list(histogram.series.items()):
+        so_far, buckets = 0, []
+        for bound, count in zip(bounds, list(counts), strict=True):
+            so_far += count
+            buckets.append((bound, so_far))
+        family.add_metric(labels, buckets, total[0])
+    return family
+
+
+class _PoolGauges:
+    """Gauges out of the stored snapshots, at most a second behind them while somebody scrapes."""
+
+    def __init__(self, store: LiveStore, clock: Callable[[], float]) -> None:
+        self._store = store
+        self._clock = clock
+        self._snapshots: dict[str, dict[str, Any]] = {}
+        self._wanted_s = 0.0
+        self._starting = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._stop = threading.Event()
+
+    def wanted(self) -> None:
+        """Somebody scrapes: keep reading for a while. Returns at once."""
+        self._wanted_s = time.monotonic()
+        with self._starting:
+            if self._thread is None and not self._stop.is_set():
+                self._thread = threading.Thread(target=self._run, name="metrics-pools", daemon=True)
+                self._thread.start()
+
+    def refresh(self) -> None:
+        """Reads the snapshots once. What cannot be read keeps its old figures, and its age tells."""
+        try:
+            known = {name: (int(s["epoch"]), int(s["seq"])) for name, s in self._snapshots.items()}
+            found = self._store.load_all(known)
+        except LiveUnavailable:
+            return
+        self._snapshots = {
+            name: stored.snapshot if stored is not None else self._snapshots[name] for name, stored in found.items()
+        }
+
+    def samples(self) -> Samples:
+        """Label values and figure by metric."""
+        out: Samples = {metric.name: [] for metric in TABLE if metric.labels and metric.kind == "gauge"}
+        now_s = self._clock()
+        for pool, snapshot in self._snapshots.items():
+            for name, value in (
+                ("snapshot_age_seconds", max(0.0, now_s - snapshot["at"])),
+                ("leader_epoch", snapshot["epoch"]),
+                ("queue_depth", snapshot["queue"]["depth"]),
+                ("queue_oldest_seconds", snapshot["queue"]["oldest_s"]),
+                ("running", snapshot["running"]),
+                ("slots", snapshot["slots"]),
+                ("kv_used_tokens", snapshot["kv_used"]),
+                ("kv_capacity_tokens", snapshot["kv_tokens"]),
+            ):
+                out[name].append(((pool,), value))
+            for backend, row in snapshot["backends"].items():
+                out["backend_up"].append(((pool, backend), float(row["state"] == "ready")))
+                for name, key in _BACKEND_GAUGES.items():
+                    if key in row:
+                        out[name].append(((pool, backend), row[key]))
+        return out
+
+    def close(self) -> None:
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(timeout=5)
+
+    def _run(self) -> None:
+        while True:
+            self.refresh()
+            if self._stop.wait(REFRESH_S):
+                return
+            with self._starting:
+                if time.monotonic() - self._wanted_s > RESTS_AFTER_S:
+                    self._thread = None
+                    return
+
+
+def make_metrics(redis_url: str | None = None) -> Metrics:
+    """The metrics of a web process, as the shell plugs them in."""
+    url = settings.QUARTERMASTER_REDIS_URL if redis_url is None else redis_url
+    return Metrics(LiveStore(url) if url else None)
