@@ -51,9 +51,7 @@ def protocol(head_bytes: int, head_timeout_s: float) -> type[HttpToolsProtocol]:
 
         def on_message_begin(self) -> None:
             super().on_message_begin()
-            self._head_open = True
             if self._head_timer is None:  # a further request on a kept connection
-                self._head_size = 0
                 self._head_timer = self.loop.call_later(head_timeout_s, self._head_late)
 
         def on_headers_complete(self) -> None:
@@ -73,7 +71,8 @@ def protocol(head_bytes: int, head_timeout_s: float) -> type[HttpToolsProtocol]:
                 super().on_body(body)
 
         def on_message_complete(self) -> None:
-            self._head_open = True
+            # A head that begins in the read that ended this message counts from the next read on.
+            self._head_open, self._head_size = True, 0
             if not self.transport.is_closing():
                 super().on_message_complete()
 

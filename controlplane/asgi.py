@@ -1,0 +1,121 @@
+"""One ASGI application for everything a web process serves.
+
+``/v1`` goes to the gateway, ``/ws`` to Channels, health and metrics to plain handlers, the rest to Django. Its handler
+costs ten times what the gateway does: nothing of ``/v1`` comes near it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
+
+from django.core.asgi import get_asgi_application
+
+django_application = get_asgi_application()  # loads the models the imports below need
+
+from channels.auth import AuthMiddlewareStack
+from channels.routing import URLRouter
+from channels.security.websocket import AllowedHostsOriginValidator
+from django.conf import settings
+
+from controlplane.health import Readiness
+from controlplane.wiring import make_catalog, make_gateway
+from scheduling.gateway.app import GatewayApp
+from telemetry.metrics import CONTENT_TYPE, make_metrics
+from telemetry.routing import websocket_urlpatterns
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+NOT_STARTED = (
+    503,
+    {"error": {"message": "Starting.", "type": "service_unavailable_error", "param": None, "code": None}},
+)
+
+
+class Application:
+    """Routes by path; starts and stops the gateway with the server's lifespan."""
+
+    def __init__(self) -> None:
+        self._sockets = AllowedHostsOriginValidator(AuthMiddlewareStack(URLRouter(websocket_urlpatterns)))
+        self._metrics = make_metrics()
+        self._gateway: GatewayApp | None = None
+        self._readiness: Readiness | None = None
+        self._drained: asyncio.Task[None] | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        kind = scope["type"]
+        if kind == "http":
+            path = scope["path"]
+            if path.startswith("/v1/") or path == "/v1":
+                if self._gateway is None:
+                    await _answer(send, NOT_STARTED[0], json.dumps(NOT_STARTED[1]).encode())
+                else:
+                    await self._gateway(scope, receive, send)
+            elif path == "/healthz":
+                await _answer(send, 200, b'{"alive": true}')
+            elif path == "/readyz":
+                await self._readyz(send)
+            elif path == "/metrics":
+                page = await asyncio.to_thread(self._metrics.render)
+                await _answer(send, 200, page, CONTENT_TYPE)
+            else:
+                await django_application(scope, receive, send)
+        elif kind == "websocket":
+            if scope["path"].startswith("/ws/"):
+                await self._sockets(scope, receive, send)
+            else:
+                await receive()
+                await send({"type": "websocket.close", "code": 4404})
+        elif kind == "lifespan":
+            await self._lifespan(receive, send)
+
+    async def drain(self) -> None:
+        """Not ready any more; open requests on ``/v1`` end within the drain time, the rest with an explicit error."""
+        if self._readiness is not None:
+            self._readiness.draining = True
+        if self._gateway is not None:
+            if self._drained is None:
+                self._drained = asyncio.create_task(self._gateway.drain(), name="drain")
+            await self._drained
+
+    async def _readyz(self, send: Send) -> None:
+        if self._readiness is None:
+            ready, report = False, {"ready": False, "waiting_for": ["this process: it is starting"]}
+        else:
+            ready, report = await self._readiness.look()
+        await _answer(send, 200 if ready else 503, json.dumps(report).encode())
+
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
+        await receive()
+        catalog = make_catalog()
+        gateway, readiness = make_gateway(catalog, self._metrics), Readiness(catalog, settings.ENV.redis_url)
+        await gateway.start()
+        await readiness.start()
+        self._gateway, self._readiness = gateway, readiness
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        await self.drain()
+        await readiness.stop()
+        await gateway.stop()
+        self._metrics.close()
+        await send({"type": "lifespan.shutdown.complete"})
+
+
+async def _answer(send: Send, status: int, body: bytes, content_type: str = "application/json") -> None:
+    headers = [
+        (b"content-type", content_type.encode()),
+        (b"content-length", b"%d" % len(body)),
+        (b"cache-control", b"no-store"),
+    ]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+application = Application()

@@ -1,0 +1,36 @@
+"""Puts the parts together: what the movers ask for, from what the books and the eyes offer."""
+
+from __future__ import annotations
+
+from django.conf import settings
+
+from controlplane.env import Env
+from scheduling.gateway.app import GatewayApp
+from scheduling.gateway.catalog import CatalogCache
+from scheduling.gateway.config import GatewayConfig
+from scheduling.gateway.ports import GatewayMetrics
+from tenants import specs
+
+
+def gateway_config(env: Env) -> GatewayConfig:
+    return GatewayConfig(
+        max_body_bytes=env.max_body_bytes,
+        max_header_bytes=env.max_header_bytes,
+        header_timeout_s=env.header_timeout_s,
+        body_timeout_s=env.body_timeout_s,
+        send_timeout_s=env.send_timeout_s,
+        first_token_timeout_s=env.first_token_timeout_s,
+        idle_token_timeout_s=env.idle_token_timeout_s,
+        request_timeout_s=env.request_timeout_s,
+        drain_s=env.drain_s,
+    )
+
+
+def make_catalog() -> CatalogCache:
+    """The books, as a process that serves follows them."""
+    return CatalogCache(specs.load_catalog, specs.catalog_version)
+
+
+def make_gateway(catalog: CatalogCache, metrics: GatewayMetrics) -> GatewayApp:
+    """The ``/v1`` application of this process. Its catalog is read by ``start``."""
+    return GatewayApp(gateway_config(settings.ENV), catalog, settings.ENV.redis_url, metrics)

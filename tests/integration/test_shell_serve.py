@@ -1,0 +1,152 @@
+"""The web server's own limits: what it refuses before any application code runs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+import uvicorn
+
+from controlplane.serve import protocol
+
+HEAD_BYTES, HEAD_S = 2048, 0.4
+
+
+async def echo(scope, receive, send):
+    if scope["type"] != "http":
+        return
+    body = b""
+    while True:
+        message = await receive()
+        body += message.get("body", b"")
+        if not message.get("more_body"):
+            break
+    answer = json.dumps({"path": scope["path"], "body": len(body)}).encode()
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(answer))]})
+    await send({"type": "http.response.body", "body": answer})
+
+
+@pytest.fixture
+async def port():
+    config = uvicorn.Config(echo, port=0, http=protocol(HEAD_BYTES, HEAD_S), lifespan="off", log_config=None)
+    server = uvicorn.Server(config)
+    server.install_signal_handlers = lambda: None
+    task = asyncio.create_task(server._serve())
+    while not server.started:
+        await asyncio.sleep(0.01)
+    yield server.servers[0].sockets[0].getsockname()[1]
+    server.should_exit = True
+    await task
+
+
+async def exchange(port, *parts, pause_s=0.0):
+    """Sends parts, returns all that came back before the server closed or fell silent."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        for part in parts:
+            writer.write(part)
+            await writer.drain()
+            if pause_s:
+                await asyncio.sleep(pause_s)
+        answer = b""
+        while True:
+            try:
+                data = await asyncio.wait_for(reader.read(65536), 2)
+            except (TimeoutError, ConnectionResetError):
+                return answer, False
+            if not data:
+                return answer, True
+            answer += data
+    finally:
+        writer.close()
+
+
+def status(answer):
+    return int(answer.split(b" ", 2)[1])
+
+
+def error(answer):
+    return json.loads(answer.partition(b"\r\n\r\n")[2])["error"]
+
+
+async def test_an_ordinary_request_passes_and_the_connection_is_kept(port):
+    one = b"POST /a HTTP/1.1\r\nhost: x\r\ncontent-length: 3\r\n\r\nabc"
+    answer, closed = await exchange(port, one, one)
+    assert answer.count(b"HTTP/1.1 200") == 2
+    assert not closed
+
+
+async def test_a_body_does_not_count_as_head(port):
+    body = b"x" * (HEAD_BYTES * 4)
+    answer, _ = await exchange(port, b"POST /a HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+    assert status(answer) == 200
+    assert json.loads(answer.partition(b"\r\n\r\n")[2])["body"] == len(body)
+
+
+async def test_a_head_over_the_limit_is_refused_in_one_piece(port):
+    answer, closed = await exchange(port, b"GET / HTTP/1.1\r\nhost: x\r\na: " + b"y" * HEAD_BYTES + b"\r\n\r\n")
+    assert (status(answer), closed) == (431, True)
+    assert error(answer)["type"] == "invalid_request_error"
+
+
+async def test_a_head_over_the_limit_is_refused_before_it_ends(port):
+    answer, closed = await exchange(port, b"GET / HTTP/1.1\r\nhost: x\r\na: ", b"y" * HEAD_BYTES)
+    assert (status(answer), closed) == (431, True)
+
+
+async def test_a_second_head_on_a_kept_connection_has_the_same_limit(port):
+    first = b"POST /a HTTP/1.1\r\nhost: x\r\ncontent-length: 3\r\n\r\nabc"
+    second = b"GET / HTTP/1.1\r\nhost: x\r\na: " + b"y" * HEAD_BYTES + b"\r\n\r\n"
+    answer, closed = await exchange(port, first, second, pause_s=0.1)
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert b"HTTP/1.1 431" in answer
+    assert closed
+
+
+@pytest.mark.parametrize("beginning", [b"", b"GET / HTT", b"GET / HTTP/1.1\r\nhost: x\r\nx-a: b\r\n"])
+async def test_a_head_that_does_not_end_in_time_is_refused(port, beginning):
+    answer, closed = await exchange(port, beginning)
+    assert (status(answer), closed) == (408, True)
+
+
+async def test_drips_do_not_buy_time(port):
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+
+    async def drip():
+        writer.write(b"GET / HTTP/1.1\r\n")
+        while True:
+            writer.write(b"a: b\r\n")
+            await asyncio.sleep(HEAD_S / 10)
+
+    dripping = asyncio.create_task(drip())
+    try:
+        answer = await asyncio.wait_for(reader.read(), 10)
+    except ConnectionResetError:  # it closed while we wrote
+        answer = b"HTTP/1.1 408"
+    finally:
+        dripping.cancel()
+        await asyncio.gather(dripping, return_exceptions=True)
+        writer.close()
+    assert status(answer + b" ") == 408
+
+
+async def test_what_is_not_http_gets_an_error_in_openais_shape(port):
+    answer, closed = await exchange(port, b"\x16\x03\x01\x02\x00 this is TLS\r\n\r\n")
+    assert (status(answer), closed) == (400, True)
+    assert error(answer)["message"]
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"POST /a HTTP/1.1\r\nhost: x\r\ncontent-length: 3\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"POST /a HTTP/1.1\r\nhost: x\r\ncontent-length: 3\r\ncontent-length: 4\r\n\r\nabcd",
+        b"GET /a HTTP/1.1\r\nhost: x\r\n folded: y\r\n\r\n",
+        b"GET /a HTTP/1.1\r\nhost: x\ry: z\r\n\r\n",
+        b"GET /a HTTP/1.1\r\nhost : x\r\n\r\n",
+    ],
+)
+async def test_ambiguous_framing_is_refused(port, head):
+    answer, _ = await exchange(port, head)
+    assert status(answer) == 400
