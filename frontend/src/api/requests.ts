@@ -1,0 +1,87 @@
+/** The ledger, as /api/v1/requests gives it. */
+
+import { get } from "./client";
+
+export interface LedgerRow {
+  request_id: string;
+  pool: string;
+  model: string;
+  tenant: string;
+  tier: string;
+  entitlement: string;
+  key_id: string;
+  gateway?: string; // operators and admins only
+  backend?: string;
+  outcome: string;
+  reason: string;
+  status: number;
+  streamed: boolean;
+  attempts: number;
+  policy: string;
+  why: string;
+  input_tokens_est: number;
+  output_tokens_est: number;
+  output_bound: number;
+  input_tokens: number;
+  output_tokens: number;
+  received_at: string;
+  queued_at: string | null;
+  granted_at: string | null;
+  first_token_at: string | null;
+  done_at: string;
+  ttft_slo_s: number | null;
+  tbt_slo_s: number | null;
+  ttlt_slo_s: number | null;
+  slo_met: boolean | null;
+  queue_ms: number | null;
+  ttft_ms: number | null;
+  total_ms: number | null;
+}
+
+export interface Page {
+  next: string | null;
+  results: LedgerRow[];
+}
+
+export interface Filters {
+  outcome: string;
+  reason: string;
+  pool: string;
+  tenant: string;
+  request_id: string;
+  slo_met: string;
+}
+
+/** The closed list (scheduling/core/outcomes.py): each reason belongs to one outcome. */
+export const REASONS: Record<string, readonly string[]> = {
+  completed: ["stop", "length"],
+  refused: [
+    "not_entitled",
+    "unknown_model",
+    "invalid_request",
+    "too_large",
+    "too_long",
+    "slow_request",
+    "concurrency",
+    "token_budget",
+    "kv_budget",
+    "low_priority",
+    "queue_full",
+    "queue_timeout",
+    "no_backend",
+    "rebuilding",
+    "state_unavailable",
+    "shutting_down",
+  ],
+  failed: ["backend_error", "backend_lost", "backend_stalled", "gateway_lost", "lease_lost", "deadline", "slow_reader", "internal"],
+  cancelled: ["client_left", "operator"],
+};
+
+const cursorOf = (next: string): string => new URL(next, location.href).searchParams.get("cursor") ?? "";
+
+export async function requestsPage(filters: Filters, cursor: string, signal: AbortSignal): Promise<Page> {
+  const page = await get<Page>("requests", { ...filters, cursor, limit: "50" }, signal);
+  return { ...page, next: page.next && cursorOf(page.next) };
+}
+
+export const request = (id: string, signal: AbortSignal): Promise<LedgerRow> => get(`requests/${encodeURIComponent(id)}`, {}, signal);

@@ -1,0 +1,159 @@
+import { memo, useEffect, useRef } from "react";
+import uPlot from "uplot";
+import { clock } from "../lib/format";
+import { ceiling, stack } from "./columns";
+import type { Panel, Series } from "./panels";
+
+const HEIGHT = 172;
+const sync = uPlot.sync("dashboard");
+
+interface Props {
+  panel: Panel;
+  from: number;
+  to: number;
+  dark: boolean;
+  onZoom: (from: number, to: number) => void;
+  onReset: () => void;
+}
+
+/** Stacked series as running sums, the others as they are. */
+function drawn(panel: Panel): uPlot.AlignedData {
+  const sums = stack(panel.values.filter((_, i) => panel.series[i]!.stacked));
+  let next = 0;
+  return [panel.times, ...panel.values.map((column, i) => (panel.series[i]!.stacked ? sums[next++]! : column))];
+}
+
+function options(panel: Panel, width: number, live: { current: Props }, paint: (plot: uPlot) => void): uPlot.Options {
+  const css = getComputedStyle(document.documentElement);
+  const faint = css.getPropertyValue("--faint");
+  const line = css.getPropertyValue("--line");
+  const font = `11px ${css.fontFamily}`;
+  const axis: uPlot.Axis = { stroke: faint, font, grid: { stroke: line, width: 1 }, ticks: { show: false } };
+  const stacked = panel.series.flatMap((s, i) => (s.stacked ? [i + 1] : []));
+  return {
+    width,
+    height: HEIGHT,
+    padding: [8, 10, 0, 0],
+    legend: { show: false },
+    cursor: {
+      y: false,
+      points: { size: 6 },
+      drag: { x: true, y: false, setScale: false },
+      sync: { key: sync.key, setSeries: false, filters: { pub: (type) => type === "mousemove" || type === "mouseleave" } },
+    },
+    scales: {
+      x: { range: () => [live.current.from, live.current.to] },
+      y: { range: (_plot, _min, max) => [0, live.current.panel.top ?? ceiling(max ?? 0)] },
+    },
+    axes: [
+      { ...axis, size: 24, gap: 4, space: 70, values: (_plot, ticks) => ticks.map((t) => clock(t)) },
+      { ...axis, size: 56, gap: 6, space: 34, values: (_plot, ticks) => ticks.map((t) => live.current.panel.format(t)) },
+    ],
+    series: [
+      {},
+      ...panel.series.map((s, i): uPlot.Series => ({
+        label: s.label,
+        stroke: s.color,
+        width: s.stacked ? 1 : 1.5,
+        dash: s.dashed ? [5, 4] : undefined,
+        fill: stacked[0] === i + 1 ? `${s.color}66` : undefined,
+        points: { show: false },
+      })),
+    ],
+    bands: stacked.slice(1).map((index, i) => ({ series: [index, stacked[i]!], fill: `${panel.series[index - 1]!.color}66` })),
+    hooks: {
+      setCursor: [paint],
+      setSelect: [
+        (plot) => {
+          if (plot.select.width > 6) {
+            const { left } = plot.select;
+            live.current.onZoom(plot.posToVal(left, "x"), plot.posToVal(left + plot.select.width, "x"));
+          }
+          plot.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
+        },
+      ],
+    },
+  };
+}
+
+const identity = (series: Series[], dark: boolean): string => dark + series.map((s) => s.label + s.color + s.dashed).join("|");
+
+/** A chart over time. Values of the legend are those under the pointer, else the latest. */
+export const TimeChart = memo(function TimeChart(props: Props) {
+  const { panel, from, to, dark } = props;
+  const live = useRef(props);
+  live.current = props;
+  const box = useRef<HTMLDivElement>(null);
+  const plot = useRef<uPlot | null>(null);
+  const values = useRef<(HTMLSpanElement | null)[]>([]);
+  const moment = useRef<HTMLSpanElement>(null);
+
+  const paint = (u: uPlot | null) => {
+    const { panel } = live.current;
+    const pointed = u?.cursor.idx ?? null;
+    const row = pointed ?? panel.times.length - 1;
+    panel.series.forEach((_, i) => {
+      const value = panel.values[i]?.[row];
+      const cell = values.current[i];
+      if (cell) cell.textContent = value == null ? "–" : panel.format(value);
+    });
+    if (moment.current) moment.current.textContent = pointed === null ? panel.unit : clock(panel.times[row] ?? 0);
+  };
+
+  const look = identity(panel.series, dark);
+  useEffect(() => {
+    const element = box.current!;
+    const u = new uPlot(options(live.current.panel, element.clientWidth || 300, live, paint), drawn(live.current.panel), element);
+    plot.current = u;
+    sync.sub(u);
+    const seen = new ResizeObserver(() => {
+      if (element.clientWidth && element.clientWidth !== u.width) u.setSize({ width: element.clientWidth, height: HEIGHT });
+    });
+    seen.observe(element);
+    u.over.ondblclick = () => live.current.onReset();
+    return () => {
+      seen.disconnect();
+      sync.unsub(u);
+      u.destroy();
+      plot.current = null;
+    };
+  }, [look]);
+
+  useEffect(() => {
+    plot.current?.setData(drawn(panel));
+    paint(plot.current);
+  }, [panel, from, to]);
+
+  const empty = panel.values.every((column, i) => panel.series[i]!.dashed || column.every((v) => v === null));
+  const latest = panel.series.map((s, i) => `${s.label} ${panel.values[i]?.at(-1) == null ? "unknown" : panel.format(panel.values[i]!.at(-1)!)}`);
+  return (
+    <section className="panel min-w-0 p-3" aria-label={panel.title}>
+      <div className="flex items-baseline justify-between gap-2">
+        <h3 className="truncate text-sm font-medium">{panel.title}</h3>
+        <span ref={moment} className="shrink-0 text-2xs text-faint">
+          {panel.unit}
+        </span>
+      </div>
+      <div className="relative mt-1" role="img" aria-label={`${panel.title}, ${panel.unit}. Latest: ${latest.join(", ")}.`}>
+        <div ref={box} style={{ height: HEIGHT }} />
+        {empty && <p className="pointer-events-none absolute inset-0 grid place-items-center pb-6 pl-12 text-center text-sm text-faint">{panel.empty}</p>}
+      </div>
+      <ul className="mt-1.5 flex flex-wrap gap-x-3 gap-y-0.5 text-2xs text-soft" aria-hidden="true">
+        {panel.series.map((s, i) => (
+          <li key={s.label} className="flex items-center gap-1.5">
+            <svg width="12" height="8" aria-hidden="true">
+              <line x1="0" x2="12" y1="4" y2="4" stroke={s.color} strokeWidth={s.stacked ? 6 : 2} strokeDasharray={s.dashed ? "3 2" : undefined} />
+            </svg>
+            <span className="max-w-40 truncate">{s.label}</span>
+            <span
+              ref={(cell) => {
+                values.current[i] = cell;
+              }}
+              className="min-w-8 text-right font-medium text-ink"
+            />
+          </li>
+        ))}
+      </ul>
+    </section>
+  );
+});

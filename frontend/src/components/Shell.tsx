@@ -1,0 +1,88 @@
+import { useEffect, useRef, type ReactNode } from "react";
+import { NavLink, Outlet, useLocation } from "react-router";
+import { setTheme, useTheme, type Theme } from "../lib/theme";
+import { user } from "../lib/page";
+import { Icon, Mark } from "./icons";
+
+const themes: Record<Theme, { next: Theme; icon: "auto" | "sun" | "moon"; label: string }> = {
+  auto: { next: "light", icon: "auto", label: "Colours: as the system. Switch to light" },
+  light: { next: "dark", icon: "sun", label: "Colours: light. Switch to dark" },
+  dark: { next: "auto", icon: "moon", label: "Colours: dark. Switch to the system's" },
+};
+
+function ThemeButton() {
+  const { next, icon, label } = themes[useTheme()];
+  return (
+    <button type="button" className="button w-8 px-0" aria-label={label} title={label} onClick={() => setTheme(next)}>
+      <Icon name={icon} />
+    </button>
+  );
+}
+
+const navigation = "inline-flex h-8 items-center gap-1 rounded-md px-2.5 text-sm whitespace-nowrap text-soft hover:text-ink aria-[current=page]:bg-raised aria-[current=page]:font-medium aria-[current=page]:text-ink";
+
+/** Header, navigation and the place for a page. */
+export function Shell() {
+  const { pathname } = useLocation();
+  const main = useRef<HTMLElement>(null);
+  const first = useRef(true);
+  useEffect(() => {
+    if (!first.current) main.current?.focus({ preventScroll: true }); // a new page is announced from its beginning
+    first.current = false;
+  }, [pathname]);
+  return (
+    <>
+      <a href="#main" className="button sr-only z-50 focus:not-sr-only focus:fixed focus:top-2 focus:left-2">
+        Skip to the page
+      </a>
+      <header className="sticky top-0 z-20 border-b border-line bg-panel">
+        <div className="mx-auto flex min-h-12 max-w-[160rem] flex-wrap items-center gap-x-4 gap-y-1 px-4 py-1.5 sm:px-6">
+          <NavLink to="/" className="flex items-center gap-2 font-semibold tracking-tight text-ink">
+            <Mark />
+            Quartermaster
+          </NavLink>
+          <div className="order-2 ml-auto flex items-center gap-2 sm:order-3">
+            <ThemeButton />
+            <span className="hidden max-w-40 truncate text-sm text-soft md:inline" title="Logged in as">
+              {user.name}
+            </span>
+            <button type="submit" form="logout" className="button">
+              Log out
+            </button>
+          </div>
+          <nav aria-label="Pages" className="order-3 -mx-2.5 flex w-full overflow-x-auto sm:order-2 sm:mx-0 sm:w-auto">
+            <NavLink to="/" end className={navigation}>
+              Overview
+            </NavLink>
+            <NavLink to="/requests" className={navigation}>
+              Requests
+            </NavLink>
+            {user.staff && (
+              <a href="/admin/" className={navigation}>
+                Tenants and keys
+                <Icon name="out" />
+              </a>
+            )}
+            <a href="/api/v1/docs" className={navigation}>
+              API
+              <Icon name="out" />
+            </a>
+          </nav>
+        </div>
+      </header>
+      <main id="main" ref={main} tabIndex={-1} className="mx-auto max-w-[160rem] px-4 py-4 outline-none sm:px-6">
+        <Outlet />
+      </main>
+    </>
+  );
+}
+
+/** A large friendly box where there is nothing to list. */
+export function Empty({ title, children }: { title: string; children: ReactNode }) {
+  return (
+    <div className="panel mx-auto my-12 max-w-xl p-8">
+      <h2 className="text-base font-semibold">{title}</h2>
+      <div className="mt-2 space-y-3 text-sm text-soft">{children}</div>
+    </div>
+  );
+}

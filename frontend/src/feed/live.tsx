@@ -1,0 +1,108 @@
+/** The one feed of the page, for React: shared socket, pause, and nothing drawn while the tab is hidden. */
+
+import { createContext, use, useEffect, useMemo, useState, useSyncExternalStore, type ReactNode } from "react";
+import type { FeedState } from "./reducer";
+import { FeedClient, type Ports, type Transport } from "./socket";
+
+const browser: Ports = {
+  open: () => new WebSocket(new URL("/ws/live", location.href.replace(/^http/, "ws"))) as unknown as Transport,
+  now: () => Date.now() / 1000,
+  random: Math.random,
+  after: (seconds, action) => {
+    const timer = setTimeout(action, seconds * 1000);
+    return () => clearTimeout(timer);
+  },
+  probe: () => fetch("/api/v1/live", { headers: { accept: "application/json" } }).then((r) => r.status, () => 0),
+};
+
+/** What is shown: the feed itself, or the moment at which someone pressed pause. */
+class View {
+  readonly client: FeedClient;
+  shown: FeedState;
+  paused = false;
+  private listeners = new Set<() => void>();
+
+  constructor(client: FeedClient) {
+    this.client = client;
+    this.shown = client.state;
+    client.subscribe(() => this.refresh());
+  }
+
+  subscribe = (listener: () => void): (() => void) => {
+    this.listeners.add(listener);
+    return () => this.listeners.delete(listener);
+  };
+
+  /** The feed goes on underneath, so that nothing is missing from the charts afterwards. */
+  pause(paused: boolean): void {
+    this.paused = paused;
+    this.refresh();
+    this.tell();
+  }
+
+  refresh(): void {
+    if (document.hidden) return;
+    const { pools, ...rest } = this.client.state;
+    this.shown = this.paused ? { ...rest, pools: this.shown.pools } : this.client.state;
+    this.tell();
+  }
+
+  private tell(): void {
+    for (const listener of this.listeners) listener();
+  }
+}
+
+const Context = createContext<View | null>(null);
+
+export function LiveFeed({ children }: { children: ReactNode }) {
+  const view = useMemo(() => new View(new FeedClient(browser)), []);
+  useEffect(() => {
+    const wake = () => {
+      view.refresh();
+      if (!document.hidden) view.client.retryNow();
+    };
+    const online = () => view.client.retryNow();
+    view.client.start();
+    document.addEventListener("visibilitychange", wake);
+    addEventListener("online", online);
+    return () => {
+      document.removeEventListener("visibilitychange", wake);
+      removeEventListener("online", online);
+      view.client.stop();
+    };
+  }, [view]);
+  return <Context value={view}>{children}</Context>;
+}
+
+function useView(): View {
+  const view = use(Context);
+  if (!view) throw new Error("useFeed outside of LiveFeed");
+  return view;
+}
+
+export function useFeed(): FeedState {
+  const view = useView();
+  return useSyncExternalStore(view.subscribe, () => view.shown);
+}
+
+export function usePaused(): [boolean, (paused: boolean) => void] {
+  const view = useView();
+  return [useSyncExternalStore(view.subscribe, () => view.paused), (paused) => view.pause(paused)];
+}
+
+export const useRetry = (): (() => void) => {
+  const view = useView();
+  return () => view.client.retryNow();
+};
+
+/** This browser's clock [s], once a second while the page is seen. */
+export function useNow(): number {
+  const [now, setNow] = useState(() => Date.now() / 1000);
+  useEffect(() => {
+    const timer = setInterval(() => {
+      if (!document.hidden) setNow(Date.now() / 1000);
+    }, 1000);
+    return () => clearInterval(timer);
+  }, []);
+  return now;
+}

@@ -1,0 +1,145 @@
+/** The live feed's shapes, as docs/feed.md fixes them. A missing member is unknown or did not occur; there are no nulls. */
+
+export interface Percentiles {
+  p50?: number;
+  p95?: number;
+  p99?: number;
+}
+
+export interface InOut {
+  input?: number;
+  output?: number;
+}
+
+/** Ended requests of the window that had to meet an SLO. */
+export interface SloFigures {
+  attainment?: number; // 0..1
+  violations?: number;
+  total?: number;
+}
+
+export interface LatencyFigures {
+  ttft_ms?: Percentiles;
+  ttlt_ms?: Percentiles;
+  tbt_ms?: Percentiles;
+  queue_ms?: Percentiles;
+}
+
+export interface Rates {
+  arrived?: number;
+  completed?: number;
+  refused?: number;
+  failed?: number;
+  cancelled?: number;
+}
+
+export type Counts = Record<string, number>;
+
+export interface TenantFigures {
+  waiting?: number;
+  running?: number;
+  tokens_per_s?: InOut;
+  rates?: Rates;
+  refusals?: Counts;
+  latency?: LatencyFigures;
+  slo?: SloFigures;
+}
+
+export interface EntitlementFigures extends LatencyFigures {
+  tenant?: string;
+  tier?: string;
+  state?: string;
+  waiting?: number;
+  running?: number;
+  concurrency?: number;
+  budget_tokens_per_s?: number;
+  bucket_level?: number;
+  tokens_per_s?: InOut;
+  completed?: number;
+  failed?: number;
+  cancelled?: number;
+  refused?: Counts;
+  violations?: number;
+  attainment?: number;
+}
+
+export interface BackendFigures {
+  state?: string;
+  why?: string;
+  running?: number;
+  slots?: number;
+  engine_running?: number;
+  engine_waiting?: number;
+  kv_usage?: number;
+  output_tokens_per_s?: number;
+  input_tokens_per_s?: number;
+  gpu_util?: number;
+  gpu_mem_used_bytes?: number;
+  gpu_mem_total_bytes?: number;
+  observed_s?: number;
+}
+
+export interface Snapshot {
+  pool: string;
+  model?: string;
+  seq: number;
+  at: number; // epoch seconds
+  window_s?: number;
+  scope?: "all" | "own";
+  policy?: string;
+  leader?: string;
+  epoch?: number;
+  queue?: { depth?: number; oldest_s?: number; limit?: number };
+  running?: number;
+  slots?: number;
+  kv_used?: number;
+  kv_tokens?: number;
+  tokens_per_s?: InOut;
+  rates?: Rates;
+  refusals?: Counts;
+  latency?: LatencyFigures;
+  slo?: SloFigures & { by_tier?: Record<string, SloFigures> };
+  tenants?: Record<string, TenantFigures>;
+  entitlements?: Record<string, EntitlementFigures>;
+  backends?: Record<string, BackendFigures>;
+}
+
+export interface TenantPoint {
+  waiting?: number;
+  running?: number;
+  slots?: number;
+  in?: number;
+  out?: number;
+  completed?: number;
+  refused?: number;
+  failed?: number;
+  cancelled?: number;
+  ttft_p50?: number;
+  ttft_p95?: number;
+  ttft_p99?: number;
+  ttlt_p50?: number;
+  ttlt_p95?: number;
+  queue_p95?: number;
+  attainment?: number;
+  violations?: number;
+}
+
+/** One second of a pool's past. */
+export interface Point extends Omit<TenantPoint, "waiting"> {
+  at: number;
+  depth?: number;
+  kv?: number; // 0..1
+  arrived?: number;
+  gpu?: number; // 0..1
+  refusals?: Counts; // reason -> requests in the window
+  tenants?: Record<string, TenantPoint>;
+}
+
+export type ServerMessage =
+  | { type: "hello"; role: string; heartbeat_s: number; at: number; pools: string[] }
+  | { type: "snapshot"; pool: string; seq: number; data: Snapshot }
+  | { type: "history"; pool: string; frames: Point[] }
+  | { type: "delta"; pool: string; seq: number; patch: Record<string, unknown> }
+  | { type: "removed"; pool: string }
+  | { type: "heartbeat"; at: number }
+  | { type: "error"; code: string; message: string };

@@ -1,0 +1,89 @@
+/** Figures for people: short, with a unit, and never wider than they have to be. */
+
+export const NONE = "–";
+
+const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
+const one = new Intl.NumberFormat("en", { minimumFractionDigits: 1, maximumFractionDigits: 1 });
+const two = new Intl.NumberFormat("en", { minimumFractionDigits: 2, maximumFractionDigits: 2 });
+
+/** A figure and its unit, kept apart so that the unit can be set smaller. */
+export interface Figure {
+  value: string;
+  unit: string;
+}
+
+const none: Figure = { value: NONE, unit: "" };
+
+export function compact(n: number): string {
+  const size = Math.abs(n);
+  if (size >= 999_500) return `${one.format(n / 1e6)}M`;
+  if (size >= 99_950) return `${whole.format(n / 1e3)}k`;
+  if (size >= 9_995) return `${one.format(n / 1e3)}k`;
+  return whole.format(n);
+}
+
+export const count = (n: number | undefined): string => (n === undefined ? NONE : compact(n));
+
+/** Something per second: a decimal below ten, where it matters. */
+export function rate(n: number | undefined): string {
+  if (n === undefined) return NONE;
+  return n !== 0 && Math.abs(n) < 9.95 ? one.format(n) : compact(n);
+}
+
+/** A duration from milliseconds: 640 ms, 4.10 s, 12.3 s, 2 min 05 s. */
+export function duration(ms: number | undefined): Figure {
+  if (ms === undefined) return none;
+  if (ms < 999.5) return { value: whole.format(ms), unit: "ms" };
+  const s = ms / 1000;
+  if (s < 9.995) return { value: two.format(s), unit: "s" };
+  if (s < 99.95) return { value: one.format(s), unit: "s" };
+  if (s < 3600) return { value: `${Math.floor(s / 60)} min ${String(Math.round(s % 60)).padStart(2, "0")}`, unit: "s" };
+  return { value: `${Math.floor(s / 3600)} h ${String(Math.floor((s % 3600) / 60)).padStart(2, "0")}`, unit: "min" };
+}
+
+export const seconds = (s: number | undefined): Figure => duration(s === undefined ? undefined : s * 1000);
+
+/** 0..1 as a percentage; ninety-nine point something is not a hundred. */
+export function percent(ratio: number | undefined): Figure {
+  if (ratio === undefined) return none;
+  const p = ratio * 100;
+  const text = p >= 99.95 || p === 0 ? whole.format(p) : p >= 99.9 ? "99.9" : one.format(p);
+  return { value: text, unit: "%" };
+}
+
+export function bytes(n: number | undefined): Figure {
+  if (n === undefined) return none;
+  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+  let power = 0;
+  while (n >= 1023.5 && power < units.length - 1) {
+    n /= 1024;
+    power++;
+  }
+  return { value: power > 0 && n < 99.95 ? one.format(n) : whole.format(n), unit: units[power]! };
+}
+
+export const text = ({ value, unit }: Figure): string => (unit ? `${value} ${unit}` : value);
+
+/** An age in whole seconds, minutes, hours: "12 s", "3 min", "2 h". */
+export function age(s: number): string {
+  if (s < 90) return `${Math.floor(s)} s`;
+  if (s < 5400) return `${Math.round(s / 60)} min`;
+  return s < 129_600 ? `${Math.round(s / 3600)} h` : `${Math.round(s / 86_400)} d`;
+}
+
+const clockFormat = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+const dayFormat = new Intl.DateTimeFormat("en-GB", { day: "2-digit", month: "short" });
+export const clock = (epochS: number): string => clockFormat.format(epochS * 1000);
+export const day = (epochS: number): string => dayFormat.format(epochS * 1000);
+
+/** "queue_timeout" -> "queue timeout": the closed lists' words, readable. */
+export const words = (name: string): string => name.replaceAll("_", " ");
+
+/** Largest counts first: [["concurrency", 97], ...]. */
+export const ranked = (counts: Record<string, number> | undefined): [string, number][] =>
+  Object.entries(counts ?? {})
+    .filter(([, n]) => n > 0)
+    .sort(([a, n], [b, m]) => m - n || a.localeCompare(b));
+
+export const total = (counts: Record<string, number> | undefined): number =>
+  Object.values(counts ?? {}).reduce((a, b) => a + b, 0);

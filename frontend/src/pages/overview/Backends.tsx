@@ -1,0 +1,91 @@
+import { memo } from "react";
+import { Badge, type Tone } from "../../components/Badge";
+import { Meter } from "../../components/Meter";
+import type { BackendFigures, Snapshot } from "../../feed/types";
+import { age, bytes, count, percent, text } from "../../lib/format";
+
+const tones: Record<string, Tone> = { ready: "good", probing: "warn", draining: "warn", ejected: "bad" };
+const SCRAPE_LATE_S = 5;
+
+function Use({ label, value, ratio }: { label: string; value: string; ratio: number | undefined }) {
+  return (
+    <div className="min-w-0">
+      <div className="flex justify-between gap-2 text-2xs">
+        <span className="text-faint">{label}</span>
+        <span className="truncate text-ink">{value}</span>
+      </div>
+      <Meter ratio={ratio} label={label} tone={ratio !== undefined && ratio > 0.97 ? "warn" : "plain"} className="mt-1" />
+    </div>
+  );
+}
+
+const Card = memo(function Card({ id, backend, at }: { id: string; backend: BackendFigures; at: number }) {
+  const { state = "unknown", slots, running, kv_usage, gpu_util, gpu_mem_used_bytes: used, gpu_mem_total_bytes: all } = backend;
+  const late = backend.observed_s === undefined ? undefined : at - backend.observed_s;
+  const measured = slots !== undefined;
+  return (
+    <li className="panel min-w-0 p-3" data-backend={id} data-state={state}>
+      <div className="flex items-center justify-between gap-2">
+        <span className="truncate text-sm font-medium" title={id}>
+          {id}
+        </span>
+        <Badge tone={tones[state]}>{state}</Badge>
+      </div>
+      <p className="mt-0.5 h-4 truncate text-2xs text-faint" title={backend.why}>
+        {late !== undefined && late > SCRAPE_LATE_S ? `last figures ${age(late)} ago; ` : ""}
+        {backend.why ?? ""}
+      </p>
+      {measured && (
+        <>
+          <div className="mt-2 grid grid-cols-2 gap-x-4 gap-y-2">
+            <Use label="Slots" value={`${count(running)} / ${count(slots)}`} ratio={slots ? (running ?? 0) / slots : undefined} />
+            <Use label="KV cache" value={text(percent(kv_usage))} ratio={kv_usage} />
+            <Use label="GPU" value={text(percent(gpu_util))} ratio={gpu_util} />
+            <Use label="GPU memory" value={used === undefined || all === undefined ? "–" : `${text(bytes(used))} / ${text(bytes(all))}`} ratio={used !== undefined && all ? used / all : undefined} />
+          </div>
+          <dl className="mt-2.5 flex flex-wrap gap-x-4 gap-y-0.5 text-2xs text-faint">
+            <div className="flex gap-1">
+              <dt>out</dt>
+              <dd className="text-ink">{count(backend.output_tokens_per_s)} tok/s</dd>
+            </div>
+            <div className="flex gap-1">
+              <dt>in</dt>
+              <dd className="text-ink">{count(backend.input_tokens_per_s)} tok/s</dd>
+            </div>
+            <div className="ml-auto flex gap-1" title="What the engine itself reports: requests in its batch, and in its own queue">
+              <dt>engine</dt>
+              <dd className="text-ink">
+                {count(backend.engine_running)} running, {count(backend.engine_waiting)} waiting
+              </dd>
+            </div>
+          </dl>
+        </>
+      )}
+    </li>
+  );
+});
+
+/** The replicas, with why each is as it is. */
+export function Backends({ snapshot }: { snapshot: Snapshot }) {
+  const list = Object.entries(snapshot.backends ?? {}).sort(([a], [b]) => a.localeCompare(b, "en", { numeric: true }));
+  const ready = list.filter(([, backend]) => backend.state === "ready").length;
+  return (
+    <section aria-labelledby="backends-title">
+      <h2 id="backends-title" className="mb-2 text-sm font-semibold">
+        Backends{" "}
+        <span className="font-normal text-faint">
+          {ready} of {list.length} ready
+        </span>
+      </h2>
+      {list.length === 0 ? (
+        <p className="panel p-6 text-center text-sm text-soft">This pool has no backend, so nothing can run. Add one vLLM server to it.</p>
+      ) : (
+        <ul className="grid grid-cols-1 gap-2 sm:grid-cols-2 xl:grid-cols-3 wide:grid-cols-4">
+          {list.map(([id, backend]) => (
+            <Card key={id} id={id} backend={backend} at={snapshot.at} />
+          ))}
+        </ul>
+      )}
+    </section>
+  );
+}

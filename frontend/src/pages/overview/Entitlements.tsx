@@ -1,0 +1,175 @@
+import { memo, useState } from "react";
+import { Badge, type Tone } from "../../components/Badge";
+import { Icon } from "../../components/icons";
+import { Meter } from "../../components/Meter";
+import { Segmented } from "../../components/Segmented";
+import type { Percentiles, Snapshot } from "../../feed/types";
+import { compact, count, duration, NONE, percent, ranked, text, total, words } from "../../lib/format";
+import { rows, sorted, type Grouping, type Row, type SortKey } from "../rows";
+
+const states: Record<string, Tone> = { bound: "good", degraded: "warn", pending: "warn", expired: "bad" };
+
+function Percentile({ value }: { value: Percentiles }) {
+  const cell = "inline-block w-16 text-right";
+  return (
+    <>
+      <span className={`${cell} text-soft`}>{text(duration(value.p50))}</span>
+      <span className={`${cell} font-medium`}>{text(duration(value.p95))}</span>
+      <span className={`${cell} text-soft`}>{text(duration(value.p99))}</span>
+    </>
+  );
+}
+
+const Line = memo(
+  function Line({ row, byTenant }: { row: Row; byTenant: boolean }) {
+    const missed = row.attainment !== undefined && row.attainment < 0.9;
+    return (
+      <tr className="border-t border-line hover:bg-raised/50">
+        <th scope="row" className="sticky left-0 z-1 max-w-44 bg-panel py-1.5 pr-3 pl-3 text-left font-medium">
+          <span className="block truncate" title={row.name}>
+            {row.name}
+          </span>
+          {!byTenant && <span className="block truncate text-2xs font-normal text-faint">{row.tenant}</span>}
+        </th>
+        {!byTenant && (
+          <td className="px-3">
+            <span className="flex items-center gap-1.5">
+              {row.tier ?? NONE}
+              {row.state && row.state !== "bound" && <Badge tone={states[row.state]}>{row.state}</Badge>}
+            </span>
+          </td>
+        )}
+        <td className="px-3 text-right">{count(row.waiting)}</td>
+        <td className="w-36 px-3">
+          <span className="flex items-center justify-end gap-2">
+            <Meter ratio={row.limit ? row.running / row.limit : undefined} label={`Running of ${row.name}'s limit`} className="w-14" />
+            <span className="min-w-14 text-right">
+              {count(row.running)}
+              <span className="text-faint"> / {count(row.limit)}</span>
+            </span>
+          </span>
+        </td>
+        <td className="px-3 text-right">
+          <span className="inline-block min-w-12">{compact(row.input)}</span>
+          <span className="text-faint"> · </span>
+          <span className="inline-block min-w-12">{compact(row.output)}</span>
+        </td>
+        {!byTenant && <td className="px-3 text-right">{row.budget ? compact(row.budget) : <span className="text-faint">no limit</span>}</td>}
+        <td className="px-3 text-right whitespace-nowrap">
+          <Percentile value={row.ttft} />
+        </td>
+        <td className="px-3 text-right whitespace-nowrap">
+          <Percentile value={row.ttlt} />
+        </td>
+        <td className={`px-3 text-right ${missed ? "font-medium text-bad" : ""}`}>{text(percent(row.attainment))}</td>
+        <td className="px-3 text-right">{count(row.violations)}</td>
+        <td className="max-w-60 min-w-44 px-3">
+          {total(row.refused) === 0 ? (
+            <span className="text-faint">none</span>
+          ) : (
+            <span className="block truncate" title={ranked(row.refused).map(([reason, n]) => `${n} ${words(reason)}`).join(", ")}>
+              {ranked(row.refused)
+                .map(([reason, n]) => `${compact(n)} ${words(reason)}`)
+                .join(", ")}
+            </span>
+          )}
+        </td>
+      </tr>
+    );
+  },
+  (a, b) => a.byTenant === b.byTenant && JSON.stringify(a.row) === JSON.stringify(b.row),
+);
+
+interface Head {
+  key?: SortKey;
+  label: string;
+  unit?: string;
+  right?: boolean;
+  tenantToo?: boolean;
+}
+
+const heads: Head[] = [
+  { key: "name", label: "Entitlement", tenantToo: true },
+  { key: "tier", label: "Tier" },
+  { key: "waiting", label: "Waiting", right: true, tenantToo: true },
+  { key: "running", label: "Running / limit", right: true, tenantToo: true },
+  { key: "tokens", label: "Tokens in · out", unit: "per s", right: true, tenantToo: true },
+  { label: "Budget", unit: "tok/s", right: true },
+  { key: "ttft", label: "TTFT", unit: "p50 · p95 · p99", right: true, tenantToo: true },
+  { key: "ttlt", label: "TTLT", unit: "p50 · p95 · p99", right: true, tenantToo: true },
+  { key: "attainment", label: "SLO met", right: true, tenantToo: true },
+  { key: "violations", label: "Violations", unit: "1 min", right: true, tenantToo: true },
+  { key: "refused", label: "Refused", unit: "1 min", tenantToo: true },
+];
+
+/** Who uses the pool, and how it goes for them. */
+export function Entitlements({ snapshot }: { snapshot: Snapshot }) {
+  const [grouping, setGrouping] = useState<Grouping>("entitlement");
+  const [sort, setSort] = useState<{ key: SortKey; descending: boolean }>({ key: "name", descending: false });
+  const byTenant = grouping === "tenant";
+  const list = sorted(rows(snapshot, grouping), sort.key, sort.descending);
+  const press = (key: SortKey) => setSort((old) => ({ key, descending: old.key === key ? !old.descending : key !== "name" && key !== "tier" }));
+  return (
+    <section aria-labelledby="entitlements-title">
+      <div className="mb-2 flex flex-wrap items-center justify-between gap-2">
+        <h2 id="entitlements-title" className="text-sm font-semibold">
+          {byTenant ? "Tenants" : "Entitlements"} <span className="font-normal text-faint">{list.length}</span>
+        </h2>
+        <Segmented
+          label="One row per"
+          value={grouping}
+          options={[
+            { value: "entitlement", label: "By entitlement" },
+            { value: "tenant", label: "By tenant" },
+          ]}
+          onChange={setGrouping}
+        />
+      </div>
+      {list.length === 0 ? (
+        <p className="panel p-6 text-center text-sm text-soft">Nobody is entitled to this pool yet. Add an entitlement, then a key for it.</p>
+      ) : (
+        <div className="panel max-h-[32rem] overflow-auto" role="region" aria-labelledby="entitlements-title" tabIndex={0}>
+          <table className="w-full border-collapse text-sm">
+            <thead>
+              <tr className="text-2xs text-faint">
+                {heads
+                  .filter((head) => !byTenant || head.tenantToo)
+                  .map((head) => {
+                    const label = head.key === "name" && byTenant ? "Tenant" : head.label;
+                    const current = head.key === sort.key;
+                    return (
+                      <th
+                        key={head.label}
+                        scope="col"
+                        aria-sort={current ? (sort.descending ? "descending" : "ascending") : undefined}
+                        className={`sticky top-0 bg-panel px-3 py-2 font-medium whitespace-nowrap ${head.right ? "text-right" : "text-left"} ${head.key === "name" ? "left-0 z-3" : "z-2"}`}
+                      >
+                        {head.key ? (
+                          <button type="button" className={`inline-flex items-center gap-1 hover:text-ink ${current ? "text-ink" : ""}`} onClick={() => press(head.key!)}>
+                            {label}
+                            {head.unit && <span className="font-normal text-faint">{head.unit}</span>}
+                            <span className={`-mx-0.5 ${current ? "" : "invisible"}`}>
+                              <Icon name={sort.descending ? "down" : "up"} />
+                            </span>
+                          </button>
+                        ) : (
+                          <>
+                            {label} {head.unit && <span className="font-normal">{head.unit}</span>}
+                          </>
+                        )}
+                      </th>
+                    );
+                  })}
+              </tr>
+            </thead>
+            <tbody>
+              {list.map((row) => (
+                <Line key={row.key} row={row} byTenant={byTenant} />
+              ))}
+            </tbody>
+          </table>
+        </div>
+      )}
+    </section>
+  );
+}

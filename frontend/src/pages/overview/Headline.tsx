@@ -1,0 +1,97 @@
+import { memo, useMemo, type ReactNode } from "react";
+import { columns, type Pick } from "../../charts/columns";
+import { Sparkline } from "../../charts/Sparkline";
+import type { Point, Snapshot } from "../../feed/types";
+import { Figure } from "../../components/Figure";
+import { compact, count, duration, percent, ranked, rate, seconds, text, words, type Figure as Value } from "../../lib/format";
+
+const SPARK_S = 300;
+
+const picks = {
+  depth: (p) => p.depth,
+  running: (p) => p.running,
+  out: (p) => p.out,
+  ttft: (p) => p.ttft_p95,
+  ttlt: (p) => p.ttlt_p95,
+  attainment: (p) => p.attainment,
+  refused: (p) => p.refused,
+  gpu: (p) => p.gpu ?? p.kv,
+} satisfies Record<string, Pick>;
+
+type Name = keyof typeof picks;
+
+interface TileProps {
+  label: string;
+  value: Value;
+  alert?: boolean;
+  spark: (number | null)[];
+  top?: number;
+  title?: string;
+  children: ReactNode;
+}
+
+const Tile = memo(function Tile({ label, value, alert, spark, top, title, children }: TileProps) {
+  return (
+    <div className="panel relative min-w-0 overflow-hidden px-3 py-2.5" title={title}>
+      <dt className="label truncate">{label}</dt>
+      <dd className={`mt-0.5 text-[1.6rem] leading-8 font-semibold tracking-tight ${alert ? "text-bad" : "text-ink"}`}>
+        <Figure {...value} />
+      </dd>
+      <dd className="mt-0.5 h-4 truncate text-2xs text-soft">{children}</dd>
+      <Sparkline values={spark} top={top} className="pointer-events-none absolute top-2.5 right-2.5 h-8 w-[34%] text-accent opacity-80" />
+    </div>
+  );
+});
+
+/** The pool in eight figures. */
+export function Headline({ snapshot, history }: { snapshot: Snapshot; history: readonly Point[] }) {
+  const sparks = useMemo(() => {
+    const names = Object.keys(picks) as Name[];
+    const { values } = columns(history, snapshot.at - SPARK_S, snapshot.at, names.map((name) => picks[name]));
+    return Object.fromEntries(names.map((name, i) => [name, values[i]!])) as Record<Name, (number | null)[]>;
+  }, [history, snapshot.at]);
+
+  const { queue = {}, latency = {}, slo = {}, tokens_per_s: tokens = {}, rates = {} } = snapshot;
+  const ttft = latency.ttft_ms ?? {};
+  const ttlt = latency.ttlt_ms ?? {};
+  const [topReason] = ranked(snapshot.refusals);
+  const gpus = Object.values(snapshot.backends ?? {}).flatMap((b) => (b.gpu_util === undefined ? [] : [b.gpu_util]));
+  const gpu = gpus.length ? gpus.reduce((a, b) => a + b, 0) / gpus.length : undefined;
+  const kv = snapshot.kv_tokens ? (snapshot.kv_used ?? 0) / snapshot.kv_tokens : undefined;
+  const unit = (n: number | undefined, name: string, format = count): Value => ({ value: format(n), unit: n === undefined ? "" : name });
+
+  return (
+    <dl className="grid grid-cols-2 gap-2 md:grid-cols-4 wide:grid-cols-8">
+      <Tile label="Queue depth" value={unit(queue.depth, "waiting")} spark={sparks.depth}>
+        {queue.oldest_s === undefined ? "" : queue.depth ? `oldest waits ${text(seconds(queue.oldest_s))}` : "nobody waits"}
+      </Tile>
+      <Tile label="Running" value={unit(snapshot.running, `/ ${count(snapshot.slots)} slots`)} spark={sparks.running} top={snapshot.slots || undefined}>
+        {snapshot.slots ? `${text(percent((snapshot.running ?? 0) / snapshot.slots))} of the slots` : "no slots"}
+      </Tile>
+      <Tile label="Tokens out" value={unit(tokens.output, "tok/s")} spark={sparks.out}>
+        {tokens.input === undefined ? "" : `in ${compact(tokens.input)} tok/s`}
+      </Tile>
+      <Tile label="TTFT p95" value={duration(ttft.p95)} spark={sparks.ttft} title="Time from the request to its first token, requests ended in the last minute">
+        p50 {text(duration(ttft.p50))} · p99 {text(duration(ttft.p99))}
+      </Tile>
+      <Tile label="TTLT p95" value={duration(ttlt.p95)} spark={sparks.ttlt} title="Time from the request to its last token, requests completed in the last minute">
+        p50 {text(duration(ttlt.p50))} · p99 {text(duration(ttlt.p99))}
+      </Tile>
+      <Tile label="SLO attainment" value={percent(slo.attainment)} spark={sparks.attainment} top={1} alert={slo.attainment !== undefined && slo.attainment < 0.9}>
+        {slo.total ? `${count(slo.violations ?? 0)} violations of ${count(slo.total)}, 1 min` : "no request with an SLO, 1 min"}
+      </Tile>
+      <Tile label="Refusals" value={unit(rates.refused, "/s", rate)} spark={sparks.refused}>
+        {topReason ? `most: ${words(topReason[0])}` : "none in the last minute"}
+      </Tile>
+      {gpu === undefined ? (
+        <Tile label="KV cache" value={percent(kv)} spark={sparks.gpu} top={1}>
+          no GPU figures
+        </Tile>
+      ) : (
+        <Tile label="GPU utilization" value={percent(gpu)} spark={sparks.gpu} top={1}>
+          {kv === undefined ? "mean of the backends" : `KV cache reserved ${text(percent(kv))}`}
+        </Tile>
+      )}
+    </dl>
+  );
+}

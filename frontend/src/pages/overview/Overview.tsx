@@ -1,0 +1,157 @@
+import { useSearchParams } from "react-router";
+import { ConnectionNotice, ConnectionPill } from "../../components/ConnectionPill";
+import { Icon } from "../../components/icons";
+import { Empty } from "../../components/Shell";
+import { useFeed, useNow, usePaused } from "../../feed/live";
+import { freshness, isStale, type PoolState } from "../../feed/reducer";
+import type { Snapshot } from "../../feed/types";
+import { user } from "../../lib/page";
+import { Backends } from "./Backends";
+import { Charts } from "./Charts";
+import { Entitlements } from "./Entitlements";
+import { Headline } from "./Headline";
+
+function PauseButton() {
+  const [paused, setPaused] = usePaused();
+  return (
+    <button type="button" className="button" aria-pressed={paused} onClick={() => setPaused(!paused)}>
+      <Icon name={paused ? "play" : "pause"} />
+      {paused ? "Resume" : "Pause"}
+    </button>
+  );
+}
+
+function PoolSwitcher({ pools, selected, onSelect }: { pools: Record<string, PoolState>; selected: string; onSelect: (pool: string) => void }) {
+  const names = Object.keys(pools).sort();
+  return (
+    <label className="flex items-center gap-2 text-sm">
+      <span className="text-faint">Pool</span>
+      <select className="field max-w-56 font-medium" value={selected} onChange={(event) => onSelect(event.target.value)}>
+        {names.map((name) => (
+          <option key={name} value={name}>
+            {name}
+          </option>
+        ))}
+      </select>
+    </label>
+  );
+}
+
+const untouched = (pool: PoolState): boolean =>
+  !pool.snapshot.running &&
+  !pool.snapshot.queue?.depth &&
+  !pool.history.some((p) => p.running || p.depth || p.completed || p.refused || p.failed || p.cancelled);
+
+function FirstRequest({ snapshot }: { snapshot: Snapshot }) {
+  const line = `curl ${location.origin}/v1/chat/completions \\
+  -H "Authorization: Bearer $KEY" -H "Content-Type: application/json" \\
+  -d '{"model": "${snapshot.model ?? "MODEL"}", "messages": [{"role": "user", "content": "Hello"}]}'`;
+  return (
+    <section className="panel p-4">
+      <h2 className="text-sm font-semibold">Nothing has been sent to this pool in the last minutes</h2>
+      <p className="mt-1 text-sm text-soft">Put a key of one of its entitlements into KEY and send a request; it appears here within a second.</p>
+      <pre className="mt-2 overflow-x-auto rounded-md bg-raised p-3 font-mono text-xs" tabIndex={0}>
+        {line}
+      </pre>
+    </section>
+  );
+}
+
+function Loading() {
+  return (
+    <div className="space-y-4" aria-hidden="true">
+      <div className="grid grid-cols-2 gap-2 md:grid-cols-4 wide:grid-cols-8">
+        {Array.from({ length: 8 }, (_, i) => (
+          <div key={i} className="skeleton h-22" />
+        ))}
+      </div>
+      <div className="grid grid-cols-1 gap-2 md:grid-cols-2 xl:grid-cols-3">
+        {Array.from({ length: 6 }, (_, i) => (
+          <div key={i} className="skeleton h-60" />
+        ))}
+      </div>
+    </div>
+  );
+}
+
+function NoPools() {
+  return (
+    <Empty title="No pools yet">
+      <p>A pool is one model behind one or more vLLM servers. Once there is one, this page shows who waits for it, what runs, and how well promises are kept.</p>
+      {user.staff ? (
+        <p>
+          Add a pool with its first backend in the{" "}
+          <a className="link" href="/admin/">
+            back office
+          </a>
+          , then an entitlement and a key for whoever may use it.
+        </p>
+      ) : (
+        <p>None of your tenants is entitled to a pool. An administrator can change that.</p>
+      )}
+    </Empty>
+  );
+}
+
+/** What happens now, in one pool. */
+export function Overview() {
+  const feed = useFeed();
+  const now = useNow();
+  const [paused] = usePaused();
+  const [query, setQuery] = useSearchParams();
+  const names = Object.keys(feed.pools).sort();
+  const wanted = query.get("pool");
+  const selected = wanted !== null && feed.pools[wanted] ? wanted : names[0];
+  const pool = selected === undefined ? undefined : feed.pools[selected];
+  const stale = !paused && isStale(freshness(feed, pool, now));
+  const select = (name: string) =>
+    setQuery((old) => {
+      old.set("pool", name);
+      return old;
+    });
+
+  return (
+    <>
+      <div className="mb-3 flex min-h-8 flex-wrap items-center gap-x-4 gap-y-2">
+        <h1 className="sr-only">Overview</h1>
+        {selected !== undefined && <PoolSwitcher pools={feed.pools} selected={selected} onSelect={select} />}
+        {pool && (
+          <p className="flex min-w-0 gap-x-4 truncate text-xs text-faint">
+            <span>
+              model <span className="text-soft">{pool.snapshot.model}</span>
+            </span>
+            {pool.snapshot.policy && (
+              <span>
+                policy <span className="text-soft">{pool.snapshot.policy}</span>
+              </span>
+            )}
+            {pool.snapshot.leader && (
+              <span className="hidden sm:inline" title={`epoch ${pool.snapshot.epoch ?? "unknown"}`}>
+                scheduler <span className="text-soft">{pool.snapshot.leader}</span>
+              </span>
+            )}
+            {pool.snapshot.scope === "own" && <span>only your tenants' part</span>}
+          </p>
+        )}
+        <div className="ml-auto flex items-center gap-1">
+          <ConnectionPill pool={pool} />
+          <PauseButton />
+        </div>
+      </div>
+      {pool && selected !== undefined ? (
+        <div data-testid="figures" data-stale={stale} className={`space-y-5 transition-[filter,opacity] ${stale ? "opacity-55 grayscale" : ""}`}>
+          <Headline snapshot={pool.snapshot} history={pool.history} />
+          {untouched(pool) && <FirstRequest snapshot={pool.snapshot} />}
+          <Charts pool={selected} history={pool.history} at={pool.snapshot.at} />
+          <Entitlements snapshot={pool.snapshot} />
+          <Backends snapshot={pool.snapshot} />
+        </div>
+      ) : feed.welcomed && feed.connection === "open" && names.length === 0 && !feed.expected ? (
+        <NoPools />
+      ) : (
+        <Loading />
+      )}
+      <ConnectionNotice pool={pool} />
+    </>
+  );
+}

@@ -1,0 +1,225 @@
+import { useQuery } from "@tanstack/react-query";
+import { useEffect, useRef, type ReactNode } from "react";
+import { request, type LedgerRow } from "../../api/requests";
+import { category } from "../../charts/palette";
+import { Icon } from "../../components/icons";
+import { clock, compact, day, duration, NONE, seconds, text } from "../../lib/format";
+import { useDark } from "../../lib/theme";
+import { Outcome, Slo } from "./Outcome";
+import { phases, type Phase } from "./phases";
+
+const hues: Record<Phase["name"], number> = { admission: 5, waiting: 4, prefill: 0, decode: 2, ending: 3 };
+
+function TimeLine({ row }: { row: LedgerRow }) {
+  const dark = useDark();
+  const list = phases(row);
+  const whole = Math.max(1, row.total_ms ?? 1);
+  return (
+    <section>
+      <h3 className="label">Where the time went</h3>
+      <div className="mt-2 flex h-5 overflow-hidden rounded bg-raised" aria-hidden="true">
+        {list.map((phase) => (
+          <div key={phase.name} title={`${phase.label}: ${text(duration(phase.ms))}`} className="min-w-px" style={{ width: `${(phase.ms / whole) * 100}%`, background: category(hues[phase.name], dark) }} />
+        ))}
+      </div>
+      <table className="mt-2 w-full text-sm">
+        <thead className="sr-only">
+          <tr>
+            <th scope="col">Phase</th>
+            <th scope="col">Began</th>
+            <th scope="col">Took</th>
+          </tr>
+        </thead>
+        <tbody>
+          {list.map((phase) => (
+            <tr key={phase.name}>
+              <td className="py-0.5">
+                <span className="mr-2 inline-block size-2.5 rounded-xs" style={{ background: category(hues[phase.name], dark) }} />
+                {phase.label}
+              </td>
+              <td className="text-right text-faint">+{text(duration(phase.startMs))}</td>
+              <td className="w-24 text-right font-medium">{text(duration(phase.ms))}</td>
+            </tr>
+          ))}
+          <tr className="border-t border-line">
+            <td className="py-1">total</td>
+            <td />
+            <td className="text-right font-medium">{text(duration(row.total_ms ?? undefined))}</td>
+          </tr>
+        </tbody>
+      </table>
+    </section>
+  );
+}
+
+function Fact({ name, children }: { name: string; children: ReactNode }) {
+  return (
+    <div className="flex justify-between gap-4 py-1">
+      <dt className="shrink-0 text-faint">{name}</dt>
+      <dd className="min-w-0 text-right break-words">{children}</dd>
+    </div>
+  );
+}
+
+const promised = (s: number | null): string => (s === null ? NONE : text(seconds(s)));
+
+function Story({ row }: { row: LedgerRow }) {
+  const received = Date.parse(row.received_at) / 1000;
+  const generated = row.first_token_at && row.output_tokens > 1 ? (Date.parse(row.done_at) - Date.parse(row.first_token_at)) / (row.output_tokens - 1) : undefined;
+  return (
+    <div className="space-y-5">
+      <div className="flex flex-wrap items-center gap-x-3 gap-y-1 text-sm">
+        <Outcome outcome={row.outcome} reason={row.reason} />
+        <span className="text-faint">{row.status ? `HTTP ${row.status}` : "no HTTP status"}</span>
+        <span className="text-faint">
+          {day(received)}, {clock(received)}
+        </span>
+      </div>
+      <TimeLine row={row} />
+      <section>
+        <h3 className="label">Tokens: what was believed, and what happened</h3>
+        <table className="mt-1 w-full text-sm">
+          <thead>
+            <tr className="text-2xs text-faint">
+              <td />
+              <th scope="col" className="text-right font-medium">
+                estimate
+              </th>
+              <th scope="col" className="text-right font-medium">
+                actual
+              </th>
+              <th scope="col" className="text-right font-medium">
+                bound
+              </th>
+            </tr>
+          </thead>
+          <tbody>
+            <tr className="border-t border-line">
+              <th scope="row" className="py-1 text-left font-normal">
+                input
+              </th>
+              <td className="text-right">{compact(row.input_tokens_est)}</td>
+              <td className="text-right font-medium">{compact(row.input_tokens)}</td>
+              <td className="text-right text-faint">{NONE}</td>
+            </tr>
+            <tr className="border-t border-line">
+              <th scope="row" className="py-1 text-left font-normal">
+                output
+              </th>
+              <td className="text-right">{compact(row.output_tokens_est)}</td>
+              <td className="text-right font-medium">{compact(row.output_tokens)}</td>
+              <td className="text-right">{compact(row.output_bound)}</td>
+            </tr>
+          </tbody>
+        </table>
+      </section>
+      <section>
+        <h3 className="label">Promise</h3>
+        <table className="mt-1 w-full text-sm">
+          <thead>
+            <tr className="text-2xs text-faint">
+              <td />
+              <th scope="col" className="text-right font-medium">
+                promised
+              </th>
+              <th scope="col" className="text-right font-medium">
+                actual
+              </th>
+            </tr>
+          </thead>
+          <tbody>
+            {(
+              [
+                ["TTFT", row.ttft_slo_s, row.ttft_ms ?? undefined],
+                ["TBT, mean", row.tbt_slo_s, generated],
+                ["TTLT", row.ttlt_slo_s, row.outcome === "completed" ? (row.total_ms ?? undefined) : undefined],
+              ] as const
+            ).map(([name, slo, actual]) => (
+              <tr key={name} className="border-t border-line">
+                <th scope="row" className="py-1 text-left font-normal">
+                  {name}
+                </th>
+                <td className="text-right">{promised(slo)}</td>
+                <td className="text-right font-medium">{text(duration(actual))}</td>
+              </tr>
+            ))}
+            <tr className="border-t border-line">
+              <th scope="row" className="py-1 text-left font-normal">
+                SLO
+              </th>
+              <td />
+              <td className="text-right">
+                <Slo met={row.slo_met} />
+              </td>
+            </tr>
+          </tbody>
+        </table>
+      </section>
+      <section>
+        <h3 className="label">Decision</h3>
+        <dl className="mt-1 text-sm">
+          {row.why && <p className="mb-1 rounded-md bg-raised px-2.5 py-1.5">{row.why}</p>}
+          <Fact name="policy">{row.policy || NONE}</Fact>
+          {row.backend !== undefined && <Fact name="backend">{row.backend || NONE}</Fact>}
+          <Fact name="attempts">{row.attempts}</Fact>
+        </dl>
+      </section>
+      <section>
+        <h3 className="label">Who and what</h3>
+        <dl className="mt-1 text-sm">
+          <Fact name="tenant">{row.tenant}</Fact>
+          <Fact name="entitlement">{row.entitlement}</Fact>
+          <Fact name="tier">{row.tier}</Fact>
+          <Fact name="key">
+            <span className="font-mono text-xs">{row.key_id}</span>
+          </Fact>
+          <Fact name="pool">{row.pool || NONE}</Fact>
+          <Fact name="model">{row.model || NONE}</Fact>
+          <Fact name="answer">{row.streamed ? "streamed" : "whole"}</Fact>
+          {row.gateway !== undefined && <Fact name="gateway">{row.gateway}</Fact>}
+        </dl>
+      </section>
+    </div>
+  );
+}
+
+/** One request's story, beside the list. */
+export function Drawer({ id, known, onClose }: { id: string; known: LedgerRow | undefined; onClose: () => void }) {
+  const dialog = useRef<HTMLDialogElement>(null);
+  useEffect(() => {
+    const element = dialog.current!;
+    if (!element.open) element.showModal();
+  }, []);
+  const { data = known, error } = useQuery({
+    queryKey: ["request", id],
+    queryFn: ({ signal }) => request(id, signal),
+    enabled: known === undefined,
+    staleTime: Infinity,
+  });
+  return (
+    <dialog
+      ref={dialog}
+      aria-labelledby="drawer-title"
+      onClose={onClose}
+      onClick={(event) => {
+        if (event.target === dialog.current) dialog.current.close();
+      }}
+      className="m-0 ml-auto h-dvh max-h-none w-full max-w-[30rem] overflow-y-auto border-l border-line bg-panel text-ink backdrop:bg-black/40"
+    >
+      <div className="p-5">
+        <div className="mb-4 flex items-start justify-between gap-3">
+          <div className="min-w-0">
+            <h2 id="drawer-title" className="text-base font-semibold">
+              Request
+            </h2>
+            <p className="font-mono text-xs break-all text-faint">{id}</p>
+          </div>
+          <button type="button" className="button w-8 px-0" aria-label="Close" onClick={() => dialog.current?.close()}>
+            <Icon name="close" />
+          </button>
+        </div>
+        {data ? <Story row={data} /> : error ? <p className="text-sm text-soft">{error.message}</p> : <div className="skeleton h-80" />}
+      </div>
+    </dialog>
+  );
+}

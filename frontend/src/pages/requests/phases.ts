@@ -1,0 +1,31 @@
+/** A request's life as phases on a time line. Pure. */
+
+import type { LedgerRow } from "../../api/requests";
+
+export interface Phase {
+  name: "admission" | "waiting" | "prefill" | "decode" | "ending";
+  label: string;
+  startMs: number; // after the request was received
+  ms: number;
+}
+
+const at = (iso: string | null): number | undefined => (iso === null ? undefined : Date.parse(iso));
+
+/** Consecutive phases from received to done; what it never came to is left out. */
+export function phases(row: LedgerRow): Phase[] {
+  const received = Date.parse(row.received_at);
+  const queued = at(row.queued_at);
+  const granted = at(row.granted_at);
+  const first = at(row.first_token_at);
+  const done = Date.parse(row.done_at);
+  const marks: [Phase["name"], string, number | undefined][] = [
+    ["admission", queued === undefined && granted === undefined ? "until the answer" : "admission", received],
+    ["waiting", "waiting for a slot", queued],
+    ["prefill", "prompt until the first token", granted],
+    ["decode", "generating", first],
+  ];
+  const known = marks.filter((mark): mark is [Phase["name"], string, number] => mark[2] !== undefined);
+  return known
+    .map(([name, label, start], i) => ({ name, label, startMs: start - received, ms: Math.max(0, (known[i + 1]?.[2] ?? done) - start) }))
+    .filter((phase) => phase.ms > 0 || phase.name !== "admission");
+}

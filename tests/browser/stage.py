@@ -1,0 +1,126 @@
+"""The built console in a browser with nothing behind it: pages, API and socket are played from memory."""
+
+from __future__ import annotations
+
+import json
+import mimetypes
+import time
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from playwright.sync_api import Page, Route, WebSocketRoute
+
+from tests.browser.pretend import PretendPool, ledger_rows
+
+DIST = Path(__file__).resolve().parents[2] / "frontend" / "dist"
+ORIGIN = "http://console.test"
+
+
+def entry() -> tuple[str, list[str]]:
+    """Script and stylesheets of the built front end."""
+    chunks = json.loads((DIST / ".vite" / "manifest.json").read_text())
+    chunk = next(c for c in chunks.values() if c.get("isEntry"))
+    return chunk["file"], chunk.get("css", [])
+
+
+class Stage:
+    """Plays the server for one page. The test moves time by hand: nothing happens between ``second`` calls."""
+
+    def __init__(self, page: Page, pools: list[PretendPool] | None = None, theme: str = "") -> None:
+        self.page = page
+        self.pools = {pool.name: pool for pool in ([PretendPool(at=time.time())] if pools is None else pools)}
+        self.sockets: list[WebSocketRoute] = []
+        self.received: list[dict[str, Any]] = []
+        self.rows = ledger_rows(120)
+        self.theme = theme
+        self.history = 300
+        self.refuse_sockets = False
+        self.live_status = 200
+        page.route(f"{ORIGIN}/**", self._http)
+        page.route_web_socket("**/ws/live", self._socket)
+
+    def open(self, path: str = "/") -> None:
+        self.page.goto(ORIGIN + path)
+
+    def second(self, deliver: bool = True) -> None:
+        """One second passes in each pool; the change is sent unless it gets lost."""
+        for pool in self.pools.values():
+            patch = pool.step()
+            if deliver:
+                self.send({"type": "delta", "pool": pool.name, "seq": pool.seq, "patch": patch})
+
+    def send(self, message: dict[str, Any]) -> None:
+        if self.sockets:
+            self.sockets[-1].send(json.dumps(message))
+
+    def send_snapshot(self, pool: PretendPool) -> None:
+        self.send({"type": "snapshot", "pool": pool.name, "seq": pool.seq, "data": pool.snapshot})
+
+    def cut(self, code: int = 1001) -> None:
+        self.sockets.pop().close(code=code)
+
+    def _socket(self, socket: WebSocketRoute) -> None:
+        if self.refuse_sockets:
+            socket.close(code=1011)
+            return
+        self.sockets.append(socket)
+        socket.on_message(self._heard)
+        self.send({"type": "hello", "role": "admin", "heartbeat_s": 5, "at": time.time(), "pools": list(self.pools)})
+        for pool in self.pools.values():
+            past = []
+            for _ in range(self.history):
+                past.append(pool.point())
+                pool.step()
+            pool.at = time.time()
+            for i, point in enumerate(past):
+                point["at"] = pool.at - len(past) + i
+            pool.step()
+            self.history = 0  # a second connection finds the pool where it is
+            self.send_snapshot(pool)
+            if past:
+                self.send({"type": "history", "pool": pool.name, "frames": past})
+
+    def _heard(self, text: str | bytes) -> None:
+        message = json.loads(text)
+        self.received.append(message)
+        if message.get("type") == "resync":
+            for pool in self.pools.values():
+                if message.get("pool", pool.name) == pool.name:
+                    self.send_snapshot(pool)
+
+    def _http(self, route: Route) -> None:
+        url = urlsplit(route.request.url)
+        if url.path.startswith("/assets/"):
+            file = DIST / url.path.lstrip("/")
+            route.fulfill(path=file, content_type=mimetypes.guess_type(file.name)[0] or "application/octet-stream")
+        elif url.path == "/api/v1/live":
+            route.fulfill(status=self.live_status, json={"detail": "Authentication credentials were not provided."} if self.live_status != 200 else {})
+        elif url.path == "/api/v1/requests":
+            self._requests(route, parse_qs(url.query))
+        elif url.path.startswith("/api/v1/requests/"):
+            found = [r for r in self.rows if r["request_id"] == url.path.rpartition("/")[2]]
+            route.fulfill(json=found[0]) if found else route.fulfill(status=404, json={"detail": "No request matches."})
+        elif url.path.startswith("/login"):
+            route.fulfill(content_type="text/html", body="<title>Log in</title>")
+        else:
+            script, styles = entry()
+            links = "".join(f'<link rel="stylesheet" href="/{s}">' for s in styles)
+            theme = f' data-theme="{self.theme}"' if self.theme else ""
+            route.fulfill(
+                content_type="text/html",
+                headers={"Content-Security-Policy": "default-src 'self'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src *"},
+                body=f'<!doctype html><html lang="en"{theme}><head><title>Quartermaster</title>'
+                f'<meta name="viewport" content="width=device-width, initial-scale=1">{links}'
+                f'<script type="module" src="/{script}"></script></head>'
+                f'<body><div id="root" data-user="admin" data-staff="true"></div></body></html>',
+            )
+
+    def _requests(self, route: Route, query: dict[str, list[str]]) -> None:
+        rows = self.rows
+        for name in ("outcome", "reason", "tenant", "pool"):
+            if name in query:
+                rows = [r for r in rows if r[name] == query[name][0]]
+        start = int(query.get("cursor", ["0"])[0])
+        following = f"{ORIGIN}/api/v1/requests?cursor={start + 50}" if len(rows) > start + 50 else None
+        route.fulfill(json={"next": following, "previous": None, "results": rows[start : start + 50]})
