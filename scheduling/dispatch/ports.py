@@ -49,7 +49,7 @@ class Sample:
 
 class TelemetryPort(Protocol):
     def write_ledger(self, pool: str, records: Sequence[LedgerRecord]) -> None:
-        """Stores records; idempotent by request id. Raises when the database is away: the loop keeps them and retries."""
+        """Stores records; idempotent by request id. Raises when the database is away: they are kept and tried again."""
 
     def sample(self, sample: Sample) -> None:
         """Takes a pool's state for the live feed and metrics. Must not raise for a dashboard's sake."""

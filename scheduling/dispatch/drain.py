@@ -1,0 +1,63 @@
+"""From the pool's ledger stream to the database: in bulk, once, and never on a request's path."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from concurrent.futures import Executor
+
+from scheduling.dispatch.ports import TelemetryPort
+from scheduling.state.store import PoolStore
+from scheduling.state.types import StateUnavailable
+
+log = logging.getLogger("quartermaster.dispatch")
+
+BATCH = 1000
+IDLE_S = 0.5
+BACKOFF_S = (0.5, 1.0, 2.0, 5.0)
+
+
+class LedgerDrain:
+    """Moves ended requests of one pool. Entries are deleted only after the write, which is idempotent by request."""
+
+    def __init__(self, store: PoolStore, telemetry: TelemetryPort, thread: Executor) -> None:
+        self._store = store
+        self._telemetry = telemetry
+        self._thread = thread
+        self._failures = 0
+
+    async def run(self) -> None:
+        """Drains until cancelled. Redis or the database being away only delays it."""
+        while True:
+            try:
+                moved = await self.drain_once()
+            except StateUnavailable:
+                moved = 0
+            if self._failures:
+                await asyncio.sleep(BACKOFF_S[min(self._failures, len(BACKOFF_S)) - 1])
+            elif moved < BATCH:
+                await asyncio.sleep(IDLE_S)
+
+    async def drain_once(self) -> int:
+        """Moves at most ``BATCH`` entries; how many are gone from the stream now."""
+        entries = await self._store.ledger_read(BATCH)
+        if not entries:
+            return 0
+        records = [entry.record for entry in entries if entry.record is not None]
+        try:
+            await asyncio.get_running_loop().run_in_executor(
+                self._thread, self._telemetry.write_ledger, self._store.pool_id, records
+            )
+        except Exception as error:
+            if not self._failures:
+                log.warning(
+                    "pool %s: the ledger cannot be written (%s: %s); its entries wait in Redis",
+                    self._store.pool_id, type(error).__name__, error,
+                )  # fmt: skip
+            self._failures += 1
+            return 0
+        if self._failures:
+            log.info("pool %s: the ledger is written again", self._store.pool_id)
+            self._failures = 0
+        await self._store.ledger_delete([entry.id for entry in entries])
+        return len(entries)

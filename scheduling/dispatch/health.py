@@ -1,0 +1,225 @@
+"""Which replicas may get work: one watcher per replica, run by the pool's leader.
+
+A replica is *probing* until it has generated one token, then *ready*; it is *ejected* when it does not answer or does
+not move (:mod:`scheduling.dispatch.watch`), and comes back only after a real generation. A *draining* one keeps its
+leases and gets no new ones. What is ready is written into shared state under the leader's epoch; after a loss of state
+or a failed write the once-a-second :meth:`BackendMonitor.reconcile` puts it right.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from scheduling.core.types import BackendSpec, PoolSpec, PoolView
+from scheduling.dispatch.ports import BackendStatus
+from scheduling.dispatch.watch import Verdict, Watch
+from scheduling.engines.vllm import EngineError, EngineMetrics, Probe
+from scheduling.state.store import PoolStore
+from scheduling.state.types import PoolSnapshot, StateUnavailable
+
+log = logging.getLogger("quartermaster.dispatch")
+
+SCRAPE_S = 1.0
+PROBE_TIMEOUT_S = 10.0
+FIRST_PROBE_TIMEOUT_S = 30.0  # an engine that has just started compiles on its first request
+LEASES_FRESH_S = 3.0  # older lease counts say nothing; the engine's own are used
+
+
+class EngineControl(Protocol):
+    """What health needs of a replica: :class:`scheduling.engines.vllm.VllmClient`."""
+
+    async def scrape(self) -> EngineMetrics: ...
+
+    async def probe(self, timeout_s: float) -> Probe: ...
+
+
+EngineFactory = Callable[[BackendSpec, PoolSpec], EngineControl]
+
+
+@dataclass(slots=True)
+class _Backend:
+    spec: BackendSpec
+    control: EngineControl
+    state: str = "probing"
+    why: str = "has not generated a token yet"
+    metrics: EngineMetrics | None = None
+    observed_s: float = 0.0
+    doubted: bool = False  # a gateway suspects it and no scrape has come back since
+    watch: Watch = field(default_factory=Watch)
+    nudge: asyncio.Event = field(default_factory=asyncio.Event)
+    task: asyncio.Task[None] | None = None
+
+
+class BackendMonitor:
+    """Watches the replicas of one pool for one term of leadership."""
+
+    def __init__(
+        self,
+        store: PoolStore,
+        epoch: int,
+        engine: EngineFactory,
+        group: asyncio.TaskGroup,
+        on_ready: Callable[[], None],
+        *,
+        scrape_s: float = SCRAPE_S,
+    ) -> None:
+        """Tasks run in ``group``, so that :class:`Fenced` ends the term. ``on_ready`` is called when room appears."""
+        self._store = store
+        self._epoch = epoch
+        self._engine = engine
+        self._group = group
+        self._on_ready = on_ready
+        self._scrape_s = scrape_s
+        self._backends: dict[str, _Backend] = {}
+        self._leases: dict[str, int] = {}
+        self._leases_at = float("-inf")
+
+    def update(self, pool: PoolSpec, inherited: set[str] | None = None) -> None:
+        """Follows the catalog: new replicas are probed, gone ones dropped, moved ones probed again.
+
+        ``inherited`` names replicas that a former leader had found ready: they stay so until they fail.
+        """
+        specs = {spec.id: spec for spec in pool.backends}
+        for name in [name for name in self._backends if name not in specs]:
+            self._drop(name)
+        for name, spec in specs.items():
+            known = self._backends.get(name)
+            if known is not None and (known.spec.url, known.spec.api_key) != (spec.url, spec.api_key):
+                self._drop(name)
+                known = None
+            if known is None:
+                backend = self._backends[name] = _Backend(spec, self._engine(spec, pool))
+                if inherited is not None and name in inherited:
+                    backend.state, backend.why = "ready", "found ready by the leader before"
+                backend.task = self._group.create_task(self._follow(backend), name=f"health-{pool.id}-{name}")
+            elif known.spec != spec:
+                known.spec, known.control = spec, self._engine(spec, pool)
+                known.nudge.set()
+
+    def statuses(self) -> list[BackendStatus]:
+        """All replicas as they are seen now, by name."""
+        found = []
+        for name, b in sorted(self._backends.items()):
+            m, rates = b.metrics, b.watch.rates
+            found.append(
+                BackendStatus(
+                    id=name,
+                    state="draining" if b.spec.draining else b.state,
+                    why="taken out of service by an administrator" if b.spec.draining else b.why,
+                    observed_s=b.observed_s,
+                    engine_running=m.running if m else None,
+                    engine_waiting=m.waiting if m else None,
+                    kv_usage=m.kv_usage if m else None,
+                    output_tokens_per_s=rates.output_tokens_per_s,
+                    input_tokens_per_s=rates.input_tokens_per_s,
+                    gpu_util=m.gpu_util if m else None,
+                    gpu_mem_used_bytes=m.gpu_mem_used_bytes if m else None,
+                    gpu_mem_total_bytes=m.gpu_mem_total_bytes if m else None,
+                )
+            )
+        return found
+
+    def suspect(self, name: str, why: str) -> None:
+        """A gateway reports a failure: look at once, and grant nothing there until the answer is in."""
+        backend = self._backends.get(name)
+        if backend is None or backend.state != "ready":
+            return
+        log.info("backend %s: suspected by a gateway (%s)", name, why)
+        backend.watch.suspected()
+        backend.doubted = True
+        backend.nudge.set()
+
+    def mask(self, view: PoolView) -> None:
+        """Takes replicas out of a decision's view that this monitor would not use."""
+        for name, seen in view.backends.items():
+            backend = self._backends.get(name)
+            if backend is None or backend.doubted or not _serves(backend):
+                seen.ready = False
+
+    async def reconcile(self, snapshot: PoolSnapshot) -> None:
+        """Makes shared state say what this monitor knows, and learns the lease counts."""
+        self._leases = {name: totals.running for name, totals in snapshot.backends.items()}
+        self._leases_at = asyncio.get_running_loop().time()
+        for name, totals in snapshot.backends.items():
+            if totals.ready and (name not in self._backends or not _serves(self._backends[name])):
+                await self._store.set_ready(self._epoch, name, None)
+        for name, backend in list(self._backends.items()):
+            known = snapshot.backends.get(name)
+            offered = (known.slots, known.kv_tokens) if known is not None and known.ready else None
+            right = offered == (backend.spec.slots, backend.spec.kv_tokens)
+            if _serves(backend) and not right:
+                await self._store.set_ready(self._epoch, name, backend.spec)
+                self._on_ready()
+
+    def _drop(self, name: str) -> None:
+        task = self._backends.pop(name).task
+        if task is not None:
+            task.cancel()
+
+    async def _follow(self, backend: _Backend) -> None:
+        while True:
+            if backend.state == "ready":
+                await self._check(backend)
+            else:
+                await self._try_back(backend)
+            try:
+                async with asyncio.timeout(self._scrape_s):
+                    await backend.nudge.wait()
+            except TimeoutError:
+                pass
+            backend.nudge.clear()
+
+    async def _scrape(self, backend: _Backend) -> EngineMetrics:
+        metrics = await backend.control.scrape()
+        backend.metrics, backend.observed_s = metrics, time.time()
+        return metrics
+
+    async def _check(self, backend: _Backend) -> None:
+        now_s = asyncio.get_running_loop().time()
+        try:
+            metrics = await self._scrape(backend)
+        except EngineError as error:
+            verdict = backend.watch.failed(str(error))
+        else:
+            fresh = now_s - self._leases_at <= LEASES_FRESH_S
+            leases = self._leases.get(backend.spec.id, 0) if fresh else metrics.running
+            verdict = backend.watch.seen(metrics, leases, asyncio.get_running_loop().time())
+            backend.doubted = False
+        if verdict is Verdict.PROBE:
+            probe = await backend.control.probe(PROBE_TIMEOUT_S)
+            if not probe:
+                backend.watch.why += f"; a probe failed: {probe.why}"
+                verdict = Verdict.EJECT
+        if verdict is Verdict.EJECT:
+            await self._change(backend, "ejected", backend.watch.why)
+
+    async def _try_back(self, backend: _Backend) -> None:
+        first = backend.state == "probing"
+        probe = await backend.control.probe(FIRST_PROBE_TIMEOUT_S if first else PROBE_TIMEOUT_S)
+        if probe:
+            backend.watch = Watch()
+            await self._change(backend, "ready", probe.why)
+            await self._check(backend)
+            return
+        backend.why = probe.why if first else f"{backend.watch.why}; not back yet: {probe.why}"
+        backend.metrics = None
+
+    async def _change(self, backend: _Backend, state: str, why: str) -> None:
+        name = backend.spec.id
+        log.log(logging.WARNING if state == "ejected" else logging.INFO, "backend %s: %s, %s", name, state, why)
+        backend.state, backend.why, backend.doubted = state, why, False
+        try:
+            await self._store.set_ready(self._epoch, name, backend.spec if _serves(backend) else None)
+        except StateUnavailable:
+            return  # reconcile writes it when Redis is back
+        if _serves(backend):
+            self._on_ready()
+
+
+def _serves(backend: _Backend) -> bool:
+    return backend.state == "ready" and not backend.spec.draining

@@ -1,0 +1,155 @@
+"""One leader per pool: who may write decisions, and until when.
+
+Question: do I lead this pool right now, and under which epoch?
+
+Redis lends the leadership for 6 s (``LEADER_MS``). It is extended from 2 s after the last success on, tried again each
+second; 2 s before the lease would end the leader stops itself on its own monotonic clock, whatever it believes of
+Redis (client-go's lease, renew deadline and retry period: 6, 4, 1). What a paused leader still sends is refused by its
+epoch.
+The epoch's floor is kept in the database, so that a Redis that lost its state cannot give out an old epoch again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import Executor
+from typing import Any, TypeVar
+
+from scheduling.dispatch.ports import EpochFloor
+from scheduling.state.store import PoolStore
+from scheduling.state.types import Election, StateUnavailable
+
+log = logging.getLogger("quartermaster.dispatch")
+
+RENEW_AFTER_S = 2.0  # first attempt after a success
+RETRY_S = 1.0  # between attempts, and between candidacies
+MARGIN_S = 2.0  # a leader stops this long before its lease would end
+FLOOR_TIMEOUT_S = 2.0  # the database may be away: lead without it
+
+T = TypeVar("T")
+
+
+class Leadership:
+    """One process's candidacy for one pool. ``holder`` must be unique per process start."""
+
+    def __init__(self, store: PoolStore, holder: str, floor: EpochFloor, executor: Executor) -> None:
+        self._store = store
+        self._holder = holder
+        self._book = floor
+        self._executor = executor
+        self._busy: asyncio.Future[Any] | None = None
+        self._known_floor = 0
+        self._booked = 0  # the highest epoch that is surely in the database
+        self._never_led: bool | None = None  # None: the database has not said yet
+        self._until = 0.0
+        self.epoch = 0
+
+    @property
+    def leads(self) -> bool:
+        """Whether writes may be sent now. Turns false by time alone."""
+        return self.epoch > 0 and asyncio.get_running_loop().time() < self._until
+
+    async def win(self) -> int:
+        """Stands for election until it is won; the epoch. Redis being away only delays it."""
+        self.epoch = 0
+        if self._never_led is None:
+            floor = await self._ask(lambda: self._book.read(self._store.pool_id))
+            self._never_led = floor == 0
+            self._known_floor = max(self._known_floor, floor or 0)
+        while True:
+            try:
+                epoch = await self._stand()
+            except StateUnavailable:
+                epoch = 0
+            if epoch:
+                self.epoch = epoch
+                return epoch
+            await asyncio.sleep(RETRY_S)
+
+    async def keep(self) -> None:
+        """Extends the leadership; returns when it has ended."""
+        loop = asyncio.get_running_loop()
+        await asyncio.sleep(RENEW_AFTER_S)
+        while loop.time() < self._until:
+            pause = RETRY_S
+            try:
+                election = await self._elect()
+                if not election.leader or election.epoch != self.epoch:
+                    break
+                pause = RENEW_AFTER_S
+            except StateUnavailable:
+                pass
+            if self._booked < self.epoch:
+                await self._raise_floor(self.epoch)
+            await asyncio.sleep(max(0.0, min(pause, self._until - loop.time())))
+        self.lost()
+
+    def lost(self) -> None:
+        """Stops leading at once; called when a write was fenced."""
+        self._until = 0.0
+
+    async def resign(self) -> None:
+        """Gives the leadership back, so that another need not wait for its end. Best effort."""
+        if self.epoch == 0:
+            return
+        self.lost()
+        try:
+            await self._store.resign(self._holder)
+        except StateUnavailable:
+            log.info("pool %s: the leadership could not be given back and will run out", self._store.pool_id)
+
+    async def _elect(self) -> Election:
+        asked = asyncio.get_running_loop().time()  # before the call: the lease can only be longer than we think
+        election = await self._store.elect(
+            self._holder, max(self._known_floor, self.epoch), first_start=bool(self._never_led)
+        )
+        if election.leader:
+            self._until = asked + election.ttl_s - MARGIN_S
+        self._never_led = False  # from now on an empty Redis is a lost one
+        return election
+
+    async def _stand(self) -> int:
+        election = await self._elect()
+        if not election.leader:
+            return 0
+        floor = await self._ask(lambda: self._book.read(self._store.pool_id))
+        if floor is not None and floor >= election.epoch and floor > self._booked:
+            # Redis forgot, and others have led since this process last looked: take an epoch above theirs.
+            self._known_floor = floor
+            await self._store.resign(self._holder)
+            election = await self._elect()
+            if not election.leader:
+                return 0
+        self._known_floor = max(self._known_floor, election.epoch)
+        await self._raise_floor(election.epoch)
+        return election.epoch if asyncio.get_running_loop().time() < self._until else 0
+
+    async def _raise_floor(self, epoch: int) -> None:
+        def write() -> bool:
+            self._book.raise_to(self._store.pool_id, epoch)
+            return True
+
+        if await self._ask(write):
+            self._booked = epoch
+
+    async def _ask(self, question: Callable[[], T]) -> T | None:
+        """Asks the database in a thread; None when it does not answer in time. Never more than one thread is stuck."""
+        if self._busy is not None and not self._busy.done():
+            return None
+        asked = asyncio.get_running_loop().run_in_executor(self._executor, question)
+        asked.add_done_callback(lambda late: late.cancelled() or late.exception())  # an answer nobody waits for
+        self._busy = asked
+        done, _ = await asyncio.wait({asked}, timeout=FLOOR_TIMEOUT_S)
+        if not done:
+            log.warning("pool %s: the database does not answer; leading without its epoch floor", self._store.pool_id)
+            return None
+        error = asked.exception()
+        if error is not None:
+            log.warning(
+                "pool %s: the epoch floor cannot be kept (%s); it is tried again", self._store.pool_id,
+                type(error).__name__,
+            )  # fmt: skip
+            return None
+        return asked.result()

@@ -1,0 +1,148 @@
+"""One pool's dispatcher in one process: stands for election, and while it leads runs a :class:`Term`.
+
+A follower asks Redis once a second who leads, and nothing else. A term ends when the leadership cannot be extended,
+when a write was fenced, or when anything in it fails unexpectedly; then this process stands for election again, with
+nothing kept from the term before: the view is rebuilt from Redis.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass
+
+import httpx
+
+from scheduling.core.types import BackendSpec, Catalog, PoolSpec
+from scheduling.dispatch.drain import LedgerDrain
+from scheduling.dispatch.health import EngineControl, EngineFactory
+from scheduling.dispatch.leader import Leadership
+from scheduling.dispatch.ports import EpochFloor, TelemetryPort
+from scheduling.dispatch.term import BLOCK_MS, Term
+from scheduling.engines.vllm import VllmClient, control_http
+from scheduling.state.resp import CALL_TIMEOUT_S, RespConnection
+from scheduling.state.store import PoolStore
+from scheduling.state.types import Fenced, StateUnavailable
+
+log = logging.getLogger("quartermaster.dispatch")
+
+AGAIN_S = 1.0  # pause after a term that ended by an error of ours
+RESIGN_S = 2.0
+
+
+class _TermOver(Exception):
+    """The leadership ended; nothing is wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Crew:
+    """What all pools of one process share."""
+
+    redis_url: str
+    resp: RespConnection
+    holder: str  # unique per process start
+    telemetry: TelemetryPort
+    telemetry_thread: Executor  # one thread: the ports are written for that
+    epochs: EpochFloor
+    books: Executor  # for blocking questions to the database
+    quiet_until: Callable[[], float]  # loop time before which nothing is swept
+    engine: Callable[[httpx.AsyncClient], EngineFactory] | None = None  # None: vLLM
+
+
+class PoolDispatcher:
+    """Serves one pool until cancelled."""
+
+    def __init__(self, crew: Crew, pool_id: str, catalog: Catalog) -> None:
+        self.pool_id = pool_id
+        self._crew = crew
+        self._catalog = catalog
+        self._blocking = RespConnection(
+            crew.redis_url, name=f"dispatch-events-{pool_id}", call_timeout=CALL_TIMEOUT_S + BLOCK_MS / 1000
+        )
+        self._store = PoolStore(crew.resp, pool_id, self._blocking)
+        self._leadership = Leadership(self._store, crew.holder, crew.epochs, crew.books)
+        self._term: Term | None = None
+
+    @property
+    def epoch(self) -> int:
+        """The epoch this process leads under now; 0 for a follower."""
+        return self._leadership.epoch if self._leadership.leads else 0
+
+    @property
+    def term(self) -> Term | None:
+        """The term that runs, if any."""
+        return self._term
+
+    def update(self, catalog: Catalog) -> None:
+        """Takes a new catalog in which this pool still is."""
+        self._catalog = catalog
+        if self._term is not None:
+            self._term.update(catalog.pools[self.pool_id], catalog)
+
+    async def run(self) -> None:
+        """Leads whenever it can. Gives the leadership back when cancelled."""
+        try:
+            while True:
+                epoch = await self._leadership.win()
+                log.info("pool %s: %s leads, epoch %d", self.pool_id, self._crew.holder, epoch)
+                try:
+                    await self._lead(epoch)
+                    log.info("pool %s: %s leads no longer (epoch %d)", self.pool_id, self._crew.holder, epoch)
+                except Exception:
+                    log.exception("pool %s: a term ended by an error, standing for election again", self.pool_id)
+                    await asyncio.sleep(AGAIN_S)
+        finally:
+            try:
+                async with asyncio.timeout(RESIGN_S):
+                    await asyncio.shield(self._leadership.resign())
+            except TimeoutError:
+                pass
+
+    async def _lead(self, epoch: int) -> None:
+        http = control_http()
+        await self._blocking.start()
+        try:
+            async with asyncio.TaskGroup() as group:
+                term = Term(
+                    self._store,
+                    self._catalog.pools[self.pool_id],
+                    self._catalog,
+                    holder=self._crew.holder,
+                    epoch=epoch,
+                    engine=self._crew.engine(http) if self._crew.engine is not None else _vllm(http),
+                    telemetry=self._crew.telemetry,
+                    telemetry_thread=self._crew.telemetry_thread,
+                    quiet_until=self._crew.quiet_until,
+                    group=group,
+                )
+                group.create_task(self._until_lost(), name=f"leader-{self.pool_id}")
+                await term.open()
+                self._term = term
+                drain = LedgerDrain(self._store, self._crew.telemetry, self._crew.telemetry_thread)
+                for name, work in (
+                    ("hear", term.hear()),
+                    ("decide", term.decide()),
+                    ("house", term.keep_house()),
+                    ("ledger", drain.run()),
+                ):
+                    group.create_task(work, name=f"{name}-{self.pool_id}")
+        except* (_TermOver, Fenced, StateUnavailable):
+            pass
+        finally:
+            self._term = None
+            self._leadership.lost()
+            await self._blocking.close()
+            await http.aclose()
+
+    async def _until_lost(self) -> None:
+        await self._leadership.keep()
+        raise _TermOver
+
+
+def _vllm(http: httpx.AsyncClient) -> EngineFactory:
+    def make(spec: BackendSpec, pool: PoolSpec) -> EngineControl:
+        return VllmClient(spec.url, http=http, model=pool.upstream_model, api_key=spec.api_key, dcgm_url=spec.dcgm_url)
+
+    return make

@@ -1,0 +1,160 @@
+"""The dispatch service of one process: its own thread and event loop, one dispatcher per pool of the catalog.
+
+It needs Redis, the catalog's loader and the ports of :mod:`scheduling.dispatch.ports`, all handed in by the shell, and
+nothing of Django or Celery. Redis or the database being away at start or later only delays it: no restart is needed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import secrets
+import socket
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import httpx
+
+from scheduling.core.types import Catalog
+from scheduling.dispatch.health import EngineFactory
+from scheduling.dispatch.loop import Crew, PoolDispatcher
+from scheduling.dispatch.ports import EpochFloor, TelemetryPort
+from scheduling.gateway.catalog import CatalogCache
+from scheduling.state.resp import RespConnection
+from scheduling.state.subscriber import Subscriber
+from scheduling.state.types import CATALOG_CHANNEL
+
+log = logging.getLogger("quartermaster.dispatch")
+
+QUIET_S = 4.0  # after Redis came back: gateways renew every 3 s and must be heard before anything is swept
+RESTART_S = 1.0
+STOP_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class DispatchSetup:
+    """What the shell hands in. ``load_catalog``, ``catalog_version`` and ``epochs`` may block; they run in threads."""
+
+    redis_url: str
+    load_catalog: Callable[[], Catalog]
+    catalog_version: Callable[[], int]
+    telemetry: TelemetryPort
+    epochs: EpochFloor
+    name: str = ""  # for people: which worker this is
+    engine: Callable[[httpx.AsyncClient], EngineFactory] | None = None  # None: vLLM's HTTP API
+
+
+class DispatchService:
+    """Start it and stop it once; the work happens in a daemon thread of its own."""
+
+    def __init__(self, setup: DispatchSetup) -> None:
+        self._setup = setup
+        self.holder = f"{setup.name or socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}".replace(" ", "_")
+        self.dispatchers: dict[str, PoolDispatcher] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._crew: Crew | None = None
+        self._quiet_until = 0.0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopping = threading.Event()
+        self._stop: asyncio.Event | None = None
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Returns at once. RuntimeError when it was started before."""
+        if self._thread is not None:
+            raise RuntimeError("DispatchService was already started")
+        self._thread = threading.Thread(target=self._run, name="dispatch", daemon=True)
+        self._thread.start()
+
+    def stop(self, timeout_s: float = STOP_S) -> bool:
+        """Gives all leaderships back and ends the thread; False when it did not end in time. May be called twice."""
+        self._stopping.set()
+        loop, stop = self._loop, self._stop
+        if loop is not None and stop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop has just been closed
+                loop.call_soon_threadsafe(stop.set)
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+            return not self._thread.is_alive()
+        return True
+
+    def leading(self) -> dict[str, int]:
+        """Pools led now, with their epochs. For tests and status pages on the service's own loop."""
+        return {name: dispatcher.epoch for name, dispatcher in self.dispatchers.items() if dispatcher.epoch}
+
+    async def serve(self) -> None:
+        """The service itself, on the running loop, until stopped or cancelled."""
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        if self._stopping.is_set():
+            return
+        setup = self._setup
+        telemetry_thread = ThreadPoolExecutor(1, thread_name_prefix="dispatch-telemetry")
+        books = ThreadPoolExecutor(4, thread_name_prefix="dispatch-books")
+        resp = RespConnection(setup.redis_url, name="dispatch", on_change=self._redis_changed)
+        catalog = CatalogCache(setup.load_catalog, setup.catalog_version)
+        bell = Subscriber(
+            setup.redis_url, [CATALOG_CHANNEL], lambda _channel, _version: catalog.ring(), name="dispatch-bell",
+            on_ready=catalog.ring,
+        )  # fmt: skip
+        try:
+            await resp.start()
+            self._crew = Crew(
+                setup.redis_url, resp, self.holder, setup.telemetry, telemetry_thread, setup.epochs, books,
+                lambda: self._quiet_until, setup.engine,
+            )  # fmt: skip
+            catalog.on_change(self._catalog_changed)
+            await catalog.start()
+            await bell.start()
+            await self._stop.wait()
+        finally:
+            for task in self._tasks.values():
+                task.cancel()
+            await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+            self._tasks.clear()
+            self.dispatchers.clear()
+            await bell.close()
+            await catalog.close()
+            await resp.close()
+            telemetry_thread.shutdown(wait=False, cancel_futures=True)
+            books.shutdown(wait=False, cancel_futures=True)
+
+    def _redis_changed(self, available: bool) -> None:
+        if available:
+            self._quiet_until = asyncio.get_running_loop().time() + QUIET_S
+
+    def _catalog_changed(self, catalog: Catalog) -> None:
+        assert self._crew is not None
+        for name in [name for name in self._tasks if name not in catalog.pools]:
+            log.info("pool %s: no longer in the catalog", name)
+            self._tasks.pop(name).cancel()
+            del self.dispatchers[name]
+        for name in catalog.pools:
+            if name in self.dispatchers:
+                try:
+                    self.dispatchers[name].update(catalog)
+                except Exception:  # one pool's trouble must not keep the catalog from the others
+                    log.exception("pool %s: a new catalog could not be taken", name)
+                continue
+            dispatcher = self.dispatchers[name] = PoolDispatcher(self._crew, name, catalog)
+            self._tasks[name] = asyncio.get_running_loop().create_task(dispatcher.run(), name=f"dispatch-{name}")
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                with asyncio.Runner(loop_factory=_fast_loop()) as runner:
+                    runner.run(self.serve())
+            except Exception:
+                log.exception("the dispatch service failed and is started again")
+                self._stopping.wait(RESTART_S)
+
+
+def _fast_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop

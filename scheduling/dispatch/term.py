@@ -1,0 +1,298 @@
+"""One term of leadership: hear what happens, decide, write the decisions, keep house.
+
+Ownership: a waiting request belongs to its gateway, which ends it; the leader only orders it. A decision is nothing
+until the ``grant`` script has said ``ok``; what it refuses waits on here. Missed or doubled doorbells cost latency
+only: a grant for something that left is answered ``gone``, and the queue is read again after every loss of contact.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
+from dataclasses import replace
+
+from scheduling.core.invariants import check_step, remember
+from scheduling.core.registry import PolicyError, make_ordering, make_routing
+from scheduling.core.scheduler import Scheduler
+from scheduling.core.types import Catalog, Grant, PoolSpec, PoolView, QueuedRequest
+from scheduling.dispatch.health import BackendMonitor, EngineFactory
+from scheduling.dispatch.ports import Sample, TelemetryPort
+from scheduling.state.store import PoolStore
+from scheduling.state.types import BATCH, Event, EventKind, GrantItem, GrantStatus, PoolSnapshot, StateUnavailable
+
+log = logging.getLogger("quartermaster.dispatch")
+
+TICK_S = 0.25  # while anyone waits, a decision is tried at least so often
+HOUSE_S = 1.0
+BLOCK_MS = 1000  # how long one read of the doorbells waits
+PAUSE_S = 0.25  # after Redis did not answer
+ROUTING = "least_work"
+CHECK_EVERY = 64  # steps of which the laws are checked live, and only with short queues: it costs O(waiting)
+CHECK_UP_TO = 500
+DRIFT_TICKS = 5  # so many looks in a row with other counts than Redis: read the queue again
+DRIFT_GAP_S = 30.0
+NO_LIMIT = 2**31 - 1
+
+
+class Term:
+    """What one leader of one pool knows and does under one epoch. ``policy`` is the one in force: ``priority@3``."""
+
+    def __init__(
+        self,
+        store: PoolStore,
+        pool: PoolSpec,
+        catalog: Catalog,
+        *,
+        holder: str,
+        epoch: int,
+        engine: EngineFactory,
+        telemetry: TelemetryPort,
+        telemetry_thread: Executor,
+        quiet_until: Callable[[], float],
+        group: asyncio.TaskGroup,
+    ) -> None:
+        """``quiet_until``: loop time before which nothing is swept, because gateways may not have renewed yet."""
+        self._store = store
+        self._pool = pool
+        self._holder = holder
+        self._epoch = epoch
+        self._telemetry = telemetry
+        self._thread = telemetry_thread
+        self._quiet_until = quiet_until
+        self._limits = _limits(catalog, pool.id)
+        self._policy_of = pool  # the pool's row whose policy was last asked for
+        self.policy, self.scheduler = _scheduler(pool)
+        self.monitor = BackendMonitor(store, epoch, engine, group, self._ring)
+        self._bell = asyncio.Event()
+        self._loaded = asyncio.Event()
+        self._stale = True  # the queue must be read again
+        self._last_event = "0-0"
+        self._steps = 0
+        self._drifted = 0
+        self._read_at = 0.0
+        self._sampling: asyncio.Future[None] | None = None
+        self._clock_offset_s = 0.0
+
+    async def open(self) -> None:
+        """Takes over: replicas that the former leader found ready stay so."""
+        snapshot = await self._store.view()
+        self._set_clock(snapshot)
+        self.monitor.update(self._pool, {name for name, b in snapshot.backends.items() if b.ready})
+
+    def update(self, pool: PoolSpec, catalog: Catalog) -> None:
+        """A new catalog: replicas, concurrency limits and policy follow it; everything that waits goes on waiting."""
+        self._pool = pool
+        self.monitor.update(pool)
+        self._limits = _limits(catalog, pool.id)
+        now_s = self._now_s()
+        for request in [r for r in self.scheduler if self._limits.get(r.entitlement, r.concurrency) != r.concurrency]:
+            self._offer(request, now_s)
+        before = self._policy_of
+        if (pool.policy, pool.policy_version, pool.policy_params) == (
+            before.policy, before.policy_version, before.policy_params,
+        ):  # fmt: skip
+            return
+        self._policy_of = pool
+        try:
+            ordering = make_ordering(pool.policy, pool.policy_params)
+        except PolicyError as error:
+            log.error("pool %s: policy not changed, %s stays in force: %s", pool.id, self.policy, error)
+            return
+        self.policy = f"{pool.policy}@{pool.policy_version}"
+        self.scheduler.swap(ordering, make_routing(ROUTING), now_s)
+        log.info("pool %s: policy is now %s, %d requests moved", pool.id, self.policy, len(self.scheduler))
+        self._ring()
+
+    # --- the three loops of a term
+
+    async def hear(self) -> None:
+        """Reads doorbells on their own connection and applies them."""
+        await self._loaded.wait()
+        while True:
+            try:
+                events = await self._store.events(self._last_event, BLOCK_MS)
+            except StateUnavailable:
+                self._stale = True
+                self._ring()
+                await asyncio.sleep(PAUSE_S)
+                continue
+            if events:
+                self._last_event = events[-1].id
+                for event in events:
+                    self._apply(event)
+                self._ring()
+
+    async def decide(self) -> None:
+        """Grants what may run: on every doorbell, and on ticks while anyone waits."""
+        while True:
+            try:
+                if self._stale:
+                    await self._read_queue()
+                await self._grant()
+            except StateUnavailable:
+                self._stale = True  # which of the last grants took effect is not known
+                await asyncio.sleep(PAUSE_S)
+                continue
+            try:
+                async with asyncio.timeout(TICK_S if len(self.scheduler) else None):
+                    await self._bell.wait()
+            except TimeoutError:
+                pass
+            self._bell.clear()
+
+    async def keep_house(self) -> None:
+        """Once a second: replicas, sweep, sample."""
+        loop = asyncio.get_running_loop()
+        while True:
+            due = loop.time() + HOUSE_S
+            try:
+                snapshot = await self._store.view()
+                await self.monitor.reconcile(snapshot)
+                if loop.time() >= self._quiet_until():
+                    await self._sweep()
+                self._compare(snapshot)
+                self._sample(snapshot)
+            except StateUnavailable:
+                pass
+            await asyncio.sleep(max(0.0, due - loop.time()))
+
+    # --- hearing
+
+    def _ring(self) -> None:
+        self._bell.set()
+
+    def _set_clock(self, snapshot: PoolSnapshot) -> float:
+        """Redis time [epoch s] is the pool's clock; between looks it goes on with the loop's."""
+        now_s = snapshot.now_ms / 1000.0
+        self._clock_offset_s = now_s - asyncio.get_running_loop().time()
+        return now_s
+
+    def _now_s(self) -> float:
+        return asyncio.get_running_loop().time() + self._clock_offset_s
+
+    def _offer(self, request: QueuedRequest, now_s: float) -> None:
+        limit = self._limits.get(request.entitlement, request.concurrency)
+        self.scheduler.offer(request if limit == request.concurrency else replace(request, concurrency=limit), now_s)
+
+    def _apply(self, event: Event) -> None:
+        if event.kind is EventKind.QUEUED and event.request is not None:
+            self._offer(event.request, self._now_s())
+        elif event.kind is EventKind.LEFT:
+            self.scheduler.withdraw(event.request_id)
+        elif event.kind is EventKind.SUSPECT:
+            self.monitor.suspect(event.backend, event.why)
+
+    async def _read_queue(self) -> None:
+        self._last_event, waiting = await self._store.load_queue()
+        found = {request.id for request in waiting}
+        for request in list(self.scheduler):
+            if request.id not in found:
+                self.scheduler.withdraw(request.id)
+        now_s = self._now_s()
+        for request in waiting:
+            self._offer(request, now_s)
+        self._stale = False
+        self._read_at = asyncio.get_running_loop().time()
+        self._loaded.set()
+
+    # --- deciding
+
+    async def _grant(self) -> None:
+        while len(self.scheduler):
+            snapshot = await self._store.view()
+            if snapshot.rebuilding_ms:
+                return  # leases that were not announced again yet would be overrun
+            now_s = self._set_clock(snapshot)
+            view = snapshot.pool_view(now_s)
+            self.monitor.mask(view)
+            grants = self._step(view, now_s)
+            if not grants:
+                return
+            items = [
+                GrantItem(
+                    g.request.id, g.request.attempt, g.backend, g.request.concurrency or NO_LIMIT, self.policy, g.reason
+                )
+                for g in grants
+            ]
+            statuses = await self._store.grant(self._epoch, items)
+            refused = False
+            for grant, status in zip(grants, statuses, strict=True):
+                # gone: it left, or waits again at another attempt, of which its own doorbell tells
+                if status in (GrantStatus.FULL, GrantStatus.ENT) and grant.request.id not in self.scheduler:
+                    self.scheduler.offer(grant.request, now_s)
+                    refused = True
+            if refused or len(grants) < BATCH:
+                return
+
+    def _step(self, view: PoolView, now_s: float) -> list[Grant]:
+        self._steps += 1
+        if self._steps % CHECK_EVERY or len(self.scheduler) > CHECK_UP_TO:
+            return self.scheduler.step(view, now_s)
+        before = remember(view, self.scheduler)
+        grants = self.scheduler.step(view, now_s)
+        held = self.scheduler.held is not None
+        for violation in check_step(before, grants, self.scheduler, now_s, max_grants=BATCH, held=held):
+            log.error("pool %s: policy %s broke %s", self._pool.id, self.policy, violation)
+        return grants
+
+    # --- keeping house
+
+    async def _sweep(self) -> None:
+        for _ in range(20):
+            swept = await self._store.sweep(self._epoch)
+            for request in swept:
+                self.scheduler.withdraw(request.request_id)
+            if len(swept) < BATCH:
+                return
+        log.warning("pool %s: more abandoned requests than one sweep ends; going on in a second", self._pool.id)
+
+    def _compare(self, snapshot: PoolSnapshot) -> None:
+        """Doorbells can be lost (the stream is bounded): when a count stays wrong the queue is read again."""
+        self._drifted = 0 if snapshot.waiting == len(self.scheduler) else self._drifted + 1
+        now_s = asyncio.get_running_loop().time()
+        if self._drifted >= DRIFT_TICKS and now_s - self._read_at >= DRIFT_GAP_S:
+            self._drifted = 0
+            self._stale = True
+            self._ring()
+
+    def _sample(self, snapshot: PoolSnapshot) -> None:
+        if self._sampling is not None and not self._sampling.done():
+            return  # the thread is busy: a dashboard may miss a second
+        now_s = snapshot.now_ms / 1000.0
+        oldest = min((request.arrival_s for request in self.scheduler), default=now_s)
+        sample = Sample(
+            at_s=now_s,
+            pool=self._pool,
+            leader=self._holder,
+            epoch=self._epoch,
+            policy=self.policy,
+            view=snapshot.pool_view(now_s),
+            waiting={name: e.waiting for name, e in snapshot.entitlements.items() if e.waiting},
+            oldest_wait_s=max(0.0, now_s - oldest),
+            bucket_levels={
+                name: e.level_tokens for name, e in snapshot.entitlements.items() if e.level_tokens is not None
+            },
+            backends=self.monitor.statuses(),
+        )
+        self._sampling = asyncio.get_running_loop().run_in_executor(self._thread, self._telemetry.sample, sample)
+        self._sampling.add_done_callback(self._sampled)
+
+    def _sampled(self, done: asyncio.Future[None]) -> None:
+        if not done.cancelled() and done.exception() is not None:
+            log.error("pool %s: a sample could not be taken: %r", self._pool.id, done.exception())
+
+
+def _limits(catalog: Catalog, pool_id: str) -> Mapping[str, int]:
+    return {e.id: e.concurrency for e in catalog.entitlements.values() if e.pool == pool_id}
+
+
+def _scheduler(pool: PoolSpec) -> tuple[str, Scheduler]:
+    name = f"{pool.policy}@{pool.policy_version}"
+    try:
+        ordering = make_ordering(pool.policy, pool.policy_params)
+    except PolicyError as error:
+        log.error("pool %s: %s; serving in arrival order until it is corrected", pool.id, error)
+        name, ordering = "fifo@0", make_ordering("fifo")
+    return name, Scheduler(ordering, make_routing(ROUTING), max_grants=BATCH)

@@ -1,0 +1,93 @@
+"""Whether a replica works: health is progress, not a green ``/health`` (promise 26, design rule 20).
+
+Pure: what was seen, and when, is handed in; :mod:`scheduling.dispatch.health` does the calls.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from scheduling.engines.vllm import EngineMetrics
+
+STALLED_S = 15.0  # work in the engine and nothing moved for so long: it hangs
+DOUBTFUL_S = 8.0  # leases, but the engine says it runs nothing, and nothing moved: ask it for a token
+FAILED_SCRAPES = 3
+SUSPICIONS = 3  # failures that gateways report with no progress in between
+
+
+class Verdict(Enum):
+    KEEP = "keep"
+    PROBE = "probe"  # only a real generation can tell
+    EJECT = "eject"
+
+
+@dataclass(slots=True)
+class Rates:
+    """Tokens per second between the last two scrapes; None until there were two, or after a restart."""
+
+    output_tokens_per_s: float | None = None
+    input_tokens_per_s: float | None = None
+
+
+@dataclass(slots=True)
+class Watch:
+    """One ready replica under observation. Times are seconds on one monotonic clock."""
+
+    why: str = ""  # of the last verdict that was not KEEP
+    rates: Rates = field(default_factory=Rates)
+    _last: EngineMetrics | None = None
+    _last_s: float = 0.0
+    _quiet_since: float | None = None  # it had work, and nothing has moved since then
+    _failures: int = 0
+    _suspicions: int = 0
+    _suspected: bool = False
+
+    def seen(self, metrics: EngineMetrics, leases: int, now_s: float) -> Verdict:
+        """A scrape came back. ``leases``: what we believe runs there (the engine's own count where we do not know)."""
+        self._learn_rates(metrics, now_s)
+        moved = self._last is None or metrics.progress != self._last.progress
+        self._last, self._last_s = metrics, now_s
+        self._failures = 0
+        self._suspected = False
+        if moved:
+            self._suspicions = 0
+        if moved or (leases == 0 and metrics.running == 0):
+            self._quiet_since = None
+        elif self._quiet_since is None:
+            self._quiet_since = now_s
+        if self._suspicions >= SUSPICIONS:
+            return self._say(Verdict.EJECT, f"{self._suspicions} requests failed there and no token moved")
+        quiet_s = 0.0 if self._quiet_since is None else now_s - self._quiet_since
+        if metrics.running > 0 and quiet_s >= STALLED_S:
+            return self._say(Verdict.EJECT, f"{metrics.running} running and no token moved for {quiet_s:.0f} s")
+        if metrics.running == 0 and quiet_s >= DOUBTFUL_S:
+            return self._say(Verdict.PROBE, f"{leases} leases, none running, no token moved for {quiet_s:.0f} s")
+        return Verdict.KEEP
+
+    def failed(self, why: str) -> Verdict:
+        """A scrape failed. A gateway's suspicion is a second witness: one failure is then enough."""
+        self._failures += 1
+        self.rates = Rates()
+        if self._suspected or self._failures >= FAILED_SCRAPES:
+            return self._say(Verdict.EJECT, why)
+        return Verdict.KEEP
+
+    def suspected(self) -> None:
+        """A gateway reports that a request failed there."""
+        self._suspected = True
+        self._suspicions += 1
+
+    def _say(self, verdict: Verdict, why: str) -> Verdict:
+        self.why = why
+        return verdict
+
+    def _learn_rates(self, metrics: EngineMetrics, now_s: float) -> None:
+        last, span_s = self._last, now_s - self._last_s
+        self.rates = Rates()
+        if last is None or span_s <= 0 or metrics.progress < last.progress:
+            return
+        self.rates = Rates(
+            (metrics.generation_tokens - last.generation_tokens) / span_s,
+            (metrics.prompt_tokens - last.prompt_tokens) / span_s,
+        )
