@@ -33,6 +33,10 @@ def slo_met(record: LedgerRecord) -> bool | None:
     if record.outcome == Outcome.FAILED:
         return False
     first_by = record.received_s + record.ttft_slo_s
+    if not record.streamed and not cancelled:  # it arrives whole: only its last token's deadline can be seen
+        if record.tbt_slo_s is None:
+            return None
+        return record.done_s <= first_by + max(0, record.output_tokens - 1) * record.tbt_slo_s
     if record.first_token_s is None:
         return None if cancelled and record.done_s <= first_by else False
     if record.first_token_s > first_by:

@@ -1,4 +1,7 @@
-"""What the gateway tells upward, without knowing who listens. Called on the event loop: must be cheap and never block."""
+"""What the gateway tells upward, without knowing who listens.
+
+Called on the event loop: must be cheap and never block.
+"""
 
 from __future__ import annotations
 

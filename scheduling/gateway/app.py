@@ -1,0 +1,294 @@
+"""The ``/v1`` application: a plain ASGI app in front of everything else.
+
+One coroutine per request from its head to its end; what a request is goes through :class:`Call`, what happens to it
+through :class:`Lifecycle`. The shell calls ``start`` before serving, ``drain`` when it is told to stop, ``stop`` last;
+a server that speaks ASGI lifespan does the same by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+
+import msgspec
+
+from scheduling.core.outcomes import Reason
+from scheduling.core.types import Catalog
+from scheduling.gateway.auth import Access, Keyring, split_key
+from scheduling.gateway.books import Books
+from scheduling.gateway.call import Call, Watch
+from scheduling.gateway.catalog import CatalogCache
+from scheduling.gateway.config import GatewayConfig
+from scheduling.gateway.desk import Desk
+from scheduling.gateway.errors import Answer, Refusal, render
+from scheduling.gateway.guard import ClientGone, Head, Receive, Scope, Send, check_size, read_body
+from scheduling.gateway.headers import JSON
+from scheduling.gateway.lifecycle import Lifecycle, answer_headers, send_answer
+from scheduling.gateway.openai_types import ModelCard, ModelList
+from scheduling.gateway.ports import GatewayMetrics
+from scheduling.gateway.prepare import prepare
+from scheduling.gateway.relay import EngineTrouble
+from scheduling.gateway.upstream import Upstream
+from scheduling.state.resp import RespConnection
+from scheduling.state.store import PoolStore
+from scheduling.state.subscriber import Subscriber
+from scheduling.state.types import CATALOG_CHANNEL, gateway_channel
+
+log = logging.getLogger(__name__)
+
+NEW_KEY_WAIT_S = 0.5  # a key made a moment ago elsewhere: one look at the database before it is called unknown
+DRAIN_STEP_S = 0.05
+AFTER_DRAIN_S = 3.0  # for the last words to those that were cut off
+_MODELS = "/v1/models"
+_GENERATE = {"/v1/chat/completions": True, "/v1/completions": False}
+_encode = msgspec.json.Encoder().encode
+
+
+def new_request_id(now_s: float) -> str:
+    """``req_`` and 24 hex digits: milliseconds first, so that ids sort by time."""
+    return f"req_{int(now_s * 1000):012x}{random.getrandbits(48):012x}"
+
+
+class GatewayApp:
+    """The gateway of one process and one event loop."""
+
+    def __init__(self, config: GatewayConfig, catalog: CatalogCache, redis_url: str, metrics: GatewayMetrics) -> None:
+        self.config = config
+        self._catalog = catalog
+        self._metrics = metrics
+        self._started_s = int(time.time())
+        self._resp = RespConnection(redis_url, name=config.gateway_id, on_change=self._state_changed)
+        self._subscriber = Subscriber(
+            redis_url,
+            [gateway_channel(config.gateway_id), CATALOG_CHANNEL],
+            self._heard,
+            name=f"{config.gateway_id}-sub",
+            on_ready=self._subscribed,
+        )
+        self._stores: dict[str, PoolStore] = {}
+        self._keyring = Keyring(Catalog(0, {}, {}, {}))
+        self._upstream = Upstream(config.connect_timeout_s)
+        self._desk = Desk(config.gateway_id, self._store, config.renew_every_s)
+        self._books = Books(self._store, config.flush_every_s, config.backlog_limit)
+        self._watch = Watch(self._every_second)
+        self._lifecycle = Lifecycle(
+            config,
+            catalog,
+            lambda: self._keyring,
+            self._store,
+            self._desk,
+            self._books,
+            self._upstream,
+            metrics,
+            lambda: self._resp.available,
+        )
+        self._draining = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    # --- for the shell
+
+    async def start(self) -> None:
+        """Connects and begins to follow the catalog. Never fails for Redis or the database: ``ready`` says."""
+        self._loop = asyncio.get_running_loop()
+        self._catalog.on_change(self._configured)
+        await self._catalog.start()
+        await self._subscriber.start()
+        await self._resp.start()
+        self._watch.start()
+        self._desk.start()
+        self._books.start()
+
+    @property
+    def ready(self) -> bool:
+        """Whether a request would be served now."""
+        return not self._draining and self._catalog.loaded and self._resp.available
+
+    @property
+    def open_requests(self) -> int:
+        return len(self._watch.calls)
+
+    async def drain(self) -> None:
+        """Refuses new requests, lets the open ones end for ``drain_s``, then ends the rest with an explicit error."""
+        self._draining = True
+        await self._empty(self.config.drain_s)
+        for call in list(self._watch.calls):
+            call.interrupt(Reason.SHUTTING_DOWN)
+        await self._empty(AFTER_DRAIN_S)
+
+    async def stop(self) -> None:
+        """Writes the last records and closes everything. Call ``drain`` first."""
+        self._draining = True
+        await self._desk.stop()
+        await self._books.stop()
+        await self._watch.stop()
+        self._upstream.close()
+        await self._subscriber.close()
+        await self._resp.close()
+        await self._catalog.close()
+
+    async def _empty(self, limit_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        end = loop.time() + limit_s
+        while self._watch.calls and loop.time() < end:
+            await asyncio.sleep(DRAIN_STEP_S)
+
+    # --- events
+
+    def _store(self, pool: str) -> PoolStore:
+        store = self._stores.get(pool)
+        if store is None:
+            store = self._stores[pool] = PoolStore(self._resp, pool)
+        return store
+
+    def _configured(self, catalog: Catalog) -> None:
+        self._keyring = Keyring(catalog)
+        self._upstream.keep_only(set(self._keyring.backends))
+
+    def _state_changed(self, available: bool) -> None:
+        self._metrics.state_available(available)
+        if available:
+            self._desk.renew_now()
+            self._books.available()
+
+    def _heard(self, channel: str, payload: bytes) -> None:
+        if channel == CATALOG_CHANNEL:
+            self._catalog.ring()
+        else:
+            self._desk.heard(payload)
+
+    def _subscribed(self) -> None:
+        self._catalog.ring()
+        self._desk.renew_now()
+
+    def _every_second(self) -> None:
+        self._metrics.gauge("open_requests", len(self._watch.calls))
+        self._metrics.gauge("waiting_requests", self._desk.waiting)
+        self._metrics.gauge("upstream_connections", self._upstream.connections)
+        self._upstream.trim(asyncio.get_running_loop().time())
+
+    # --- requests
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        kind = scope["type"]
+        if kind == "http":
+            await self._http(scope, receive, send)
+        elif kind == "lifespan":
+            await self._lifespan(receive, send)
+        elif kind == "websocket":
+            await send({"type": "websocket.close", "code": 1000})
+
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
+        while True:
+            message = await receive()
+            if message["type"] == "lifespan.startup":
+                await self.start()
+                await send({"type": "lifespan.startup.complete"})
+            else:
+                await self.drain()
+                await self.stop()
+                await send({"type": "lifespan.shutdown.complete"})
+                return
+
+    async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
+        loop = self._loop or asyncio.get_running_loop()
+        call = Call(new_request_id(time.time()), scope, receive, send, loop)
+        calls = self._watch.calls
+        calls.add(call)
+        refusal: Refusal | None = None
+        try:
+            await self._serve(call)
+            return
+        except Refusal as exc:
+            refusal = exc
+            reason = exc.reason
+        except EngineTrouble as exc:
+            reason = exc.reason
+        except ClientGone:
+            reason = Reason.CLIENT_LEFT
+        except asyncio.CancelledError:
+            if call.why is None:  # the server gives up on us: it waits for nothing any more
+                call.closed = True
+                self._lifecycle.abandon(call, Reason.SHUTTING_DOWN)
+                raise
+            call.task.uncancel()
+            reason = call.why
+        except OSError:
+            reason = Reason.CLIENT_LEFT  # some servers raise where a client has gone
+        except Exception:
+            log.exception("request %s failed", call.id)
+            reason = Reason.INTERNAL
+        finally:
+            calls.discard(call)
+            if call.listener is not None:
+                call.listener.cancel()
+        await self._fail(call, reason, refusal)
+
+    async def _serve(self, call: Call) -> None:
+        scope = call.scope
+        path, method = scope["path"], scope["method"]
+        chat = _GENERATE.get(path)
+        if chat is None:
+            call.body_read = method in ("GET", "HEAD")
+            await self._small(call, path, method)
+            return
+        if method != "POST":
+            call.body_read = method in ("GET", "HEAD")
+            raise Refusal(Reason.INVALID_REQUEST, status=405, detail=f"{path} takes POST.")
+        config = self.config
+        head = Head(scope["headers"], config.max_header_bytes)
+        check_size(head, config.max_body_bytes)
+        call.access = await self._access(head.authorization, call.received_s)
+        if self._draining:
+            raise Refusal(Reason.SHUTTING_DOWN, close=True)
+        call.last_deadline = call.started_loop + config.request_timeout_s
+        call.limit(Reason.SLOW_REQUEST, call.started_loop + config.body_timeout_s)
+        data = await read_body(call.receive, config.max_body_bytes)
+        call.limit(Reason.DEADLINE, call.last_deadline)
+        call.body_read = True
+        call.body_bytes = len(data)
+        call.prepared = prepare(data, chat, call.access.pool)
+        await self._lifecycle.run(call, head.hints)
+
+    async def _access(self, authorization: bytes | None, now_s: float) -> Access:
+        parts = split_key(authorization)
+        if parts is not None:
+            access = self._keyring.find(*parts, now_s)
+            if access is None:
+                await self._catalog.refreshed(NEW_KEY_WAIT_S)
+                access = self._keyring.find(*parts, now_s)
+            if access is not None:
+                return access
+        raise Refusal(Reason.NO_KEY)
+
+    async def _small(self, call: Call, path: str, method: str) -> None:
+        """``/v1/models`` and everything that does not exist."""
+        if path != _MODELS and not path.startswith(_MODELS + "/"):
+            raise Refusal(Reason.INVALID_REQUEST, status=404, detail="This path does not exist under /v1.")
+        if method not in ("GET", "HEAD"):
+            raise Refusal(Reason.INVALID_REQUEST, status=405, detail=f"{_MODELS} takes GET.")
+        head = Head(call.scope["headers"], self.config.max_header_bytes)
+        access = await self._access(head.authorization, call.received_s)
+        card = ModelCard(access.pool.model, self._started_s, access.pool.max_model_len)
+        if path == _MODELS:
+            body = _encode(ModelList([card]))
+        else:
+            model = path[len(_MODELS) + 1 :]
+            if model != access.pool.model:
+                raise Refusal(Reason.UNKNOWN_MODEL, model=model[:256], param="model")
+            body = _encode(card)
+        headers = [JSON, (b"content-length", b"%d" % len(body)), (b"x-request-id", call.id.encode("ascii"))]
+        call.closed = True
+        await send_answer(call, Answer(200, headers, body))
+
+    async def _fail(self, call: Call, reason: Reason, refusal: Refusal | None) -> None:
+        if call.access is not None:
+            await self._lifecycle.conclude(call, reason, refusal)
+            return
+        # nobody's request: no ledger, only metrics
+        call.closed = True
+        refusal = refusal or Refusal(reason, close=True)
+        self._metrics.rejected(reason.value, refusal.status)
+        if reason is not Reason.CLIENT_LEFT and not call.responding:
+            await send_answer(call, render(refusal, answer_headers(call)))

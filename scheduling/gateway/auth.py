@@ -1,0 +1,82 @@
+"""Whose key is this? From an ``Authorization`` header to what that key may use.
+
+Keys look like ``qm-<id>.<secret>``. The id finds the entry, the secret is compared as SHA-256 in constant time. A
+missing, malformed, unknown, expired or revoked key is always answered alike: nobody learns which ids exist.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from dataclasses import dataclass
+
+import msgspec
+
+from scheduling.core.types import BackendSpec, Catalog, EntitlementSpec, KeySpec, PoolSpec
+from scheduling.gateway.headers import Limits
+
+ID_LENGTH = 12
+LONGEST_KEY = 128
+_NO_DIGEST = hashlib.sha256(b"no such key").digest()
+
+
+@dataclass(slots=True)
+class Access:
+    """A key with everything it leads to, in one catalog."""
+
+    key: KeySpec
+    entitlement: EntitlementSpec
+    pool: PoolSpec
+    limits: Limits
+    rename: tuple[bytes, bytes] | None  # how the engine's name of the model is replaced in its answers
+
+
+class Keyring:
+    """All keys and replicas of one catalog, ready for lookups."""
+
+    __slots__ = ("_by_id", "backends", "version")
+
+    def __init__(self, catalog: Catalog) -> None:
+        self.version = catalog.version
+        self._by_id: dict[str, Access] = {}
+        self.backends: dict[str, BackendSpec] = {b.id: b for p in catalog.pools.values() for b in p.backends}
+        limits: dict[str, Limits] = {}
+        renames = {p.id: _rename(p) for p in catalog.pools.values()}
+        for key in catalog.keys.values():
+            entitlement = catalog.entitlements.get(key.entitlement)
+            pool = catalog.pools.get(entitlement.pool) if entitlement is not None else None
+            if entitlement is None or pool is None:
+                continue
+            shared = limits.get(entitlement.id)
+            if shared is None:
+                shared = limits[entitlement.id] = Limits(entitlement)
+            self._by_id[key.id] = Access(key, entitlement, pool, shared, renames[pool.id])
+
+    def find(self, key_id: str, secret: bytes, now_s: float) -> Access | None:
+        """The access of a valid key, else None. Takes the same steps whether the id exists or not."""
+        access = self._by_id.get(key_id)
+        digest = hashlib.sha256(secret).digest()
+        if not hmac.compare_digest(digest, access.key.digest if access is not None else _NO_DIGEST):
+            return None
+        if access is None or (access.key.expires_s is not None and access.key.expires_s <= now_s):
+            return None
+        return access
+
+
+def _rename(pool: PoolSpec) -> tuple[bytes, bytes] | None:
+    if pool.upstream_model == pool.model:
+        return None
+    return b'"model":' + msgspec.json.encode(pool.upstream_model), b'"model":' + msgspec.json.encode(pool.model)
+
+
+def split_key(header: bytes | None) -> tuple[str, bytes] | None:
+    """``Bearer qm-<id>.<secret>`` -> (id, secret), or None where it cannot be a key."""
+    if header is None or len(header) > LONGEST_KEY or header[:7].lower() != b"bearer ":
+        return None
+    token = header[7:].strip()
+    if token[:3] != b"qm-":
+        return None
+    key_id, dot, secret = token[3:].partition(b".")
+    if not dot or len(key_id) != ID_LENGTH or not key_id.isalnum() or not secret:
+        return None
+    return key_id.decode("ascii"), secret

@@ -1,0 +1,207 @@
+"""One request as long as it is open, and the clock that watches all of them.
+
+Time limits cost nothing per request: no timer, no extra task. One coroutine looks at every open call ten times a
+second, interrupts those whose limit has passed, and starts listening for a disconnect only on calls that live longer than a
+moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from scheduling.core.outcomes import Reason
+from scheduling.core.types import Estimate, QueuedRequest
+from scheduling.gateway.auth import Access
+from scheduling.gateway.guard import Receive, Scope, Send
+from scheduling.gateway.prepare import Prepared
+from scheduling.gateway.upstream import Connection
+from scheduling.state.types import GrantNotice, RequestFacts
+
+TICK_S = 0.1
+LISTEN_AFTER_S = 0.2  # shorter calls are over before a disconnect could be acted upon
+NEVER = float("inf")
+ABORT = "quartermaster.abort"  # ASGI extension of our server: drops the connection without waiting for its reader
+
+
+class Call:
+    """What is known of one open request; fields fill up along its life. Times are epoch seconds unless they say ``loop``.
+    """
+
+    __slots__ = (
+        "access",
+        "admitted",
+        "attempt",
+        "backend",
+        "body_bytes",
+        "body_read",
+        "closed",
+        "connection",
+        "deadline",
+        "deadline_reason",
+        "estimate",
+        "facts",
+        "first_token_s",
+        "frames",
+        "granted_s",
+        "id",
+        "inflight",
+        "input_tokens",
+        "known",
+        "last_deadline",
+        "level_tokens",
+        "listener",
+        "loop",
+        "moving",
+        "notice",
+        "output_tokens",
+        "policy",
+        "prepared",
+        "queued_s",
+        "ran",
+        "receive",
+        "received_s",
+        "request",
+        "responding",
+        "scope",
+        "send",
+        "seq",
+        "started_loop",
+        "status",
+        "streaming",
+        "task",
+        "waiter",
+        "why",
+        "why_there",
+    )
+
+    def __init__(
+        self, request_id: str, scope: Scope, receive: Receive, send: Send, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self.id = request_id
+        self.scope = scope
+        self.receive = receive
+        self.send = send
+        self.task: asyncio.Task[Any] = asyncio.current_task()  # type: ignore[assignment]
+        self.received_s = time.time()
+        self.loop = loop
+        self.started_loop = loop.time()
+        self.deadline = NEVER  # loop time; passed: interrupted with ``deadline_reason``
+        self.deadline_reason = Reason.DEADLINE
+        self.last_deadline = NEVER  # loop time: the limit of the whole request
+        self.why: Reason | None = None  # set once, by the first interruption
+        self.closed = False  # the end has begun: no more interruptions
+        self.body_read = False
+        self.listener: asyncio.Task[None] | None = None
+        # who and what
+        self.access: Access | None = None
+        self.prepared: Prepared | None = None
+        self.body_bytes = 0
+        self.estimate: Estimate | None = None
+        self.request: QueuedRequest | None = None
+        self.facts: RequestFacts | None = None
+        # shared state
+        self.known = False  # Redis may know it: it must be finished there
+        self.admitted = False  # Redis said so: it is renewed
+        self.attempt = 1
+        self.seq = 0
+        self.moving = False  # between two attempts
+        self.backend = ""
+        self.policy = ""
+        self.why_there = ""
+        self.notice: GrantNotice | None = None
+        self.waiter: asyncio.Future[None] | None = None
+        self.inflight = 0
+        self.level_tokens: float | None = None
+        # progress
+        self.connection: Connection | None = None
+        self.queued_s: float | None = None
+        self.granted_s: float | None = None
+        self.first_token_s: float | None = None
+        self.ran = False  # the engine took it
+        self.frames: Any = None
+        self.input_tokens = 0
+        self.output_tokens = 0
+        self.responding = False  # the response has begun
+        self.streaming = False
+        self.status = 0
+
+    def limit(self, reason: Reason, at_loop: float) -> None:
+        """From now on the call ends with ``reason`` unless it gets further by ``at_loop``."""
+        self.deadline_reason = reason
+        self.deadline = at_loop
+
+    def interrupt(self, reason: Reason) -> None:
+        """Ends the call from outside: its task is cancelled where it waits, and ends with ``reason``. Once only."""
+        if self.why is None and not self.closed:
+            self.why = reason
+            self.task.cancel()
+
+    def queued_request(self) -> QueuedRequest:
+        """The request at the attempt and arrival number that shared state gave it."""
+        assert self.request is not None
+        return replace(self.request, attempt=self.attempt, seq=self.seq)
+
+    def wake(self) -> None:
+        waiter = self.waiter
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+    def forgive(self) -> None:
+        """Takes an interruption back: its cause was dealt with."""
+        self.why = None
+        self.task.uncancel()
+
+    def abort_client(self) -> None:
+        """Drops the client's connection without waiting for it to read (where the server allows it)."""
+        extensions = self.scope.get("extensions")
+        abort = extensions.get(ABORT) if extensions else None
+        if abort is not None:
+            abort()
+
+    def listen(self) -> None:
+        """Starts to wait for the client's disconnect. Only once the body has been read."""
+        self.listener = asyncio.create_task(self._listen())
+
+    async def _listen(self) -> None:
+        while (await self.receive())["type"] != "http.disconnect":
+            pass
+        self.interrupt(Reason.CLIENT_LEFT)
+
+
+class Watch:
+    """The clock over all open calls."""
+
+    def __init__(self, every_second: Callable[[], None]) -> None:
+        self.calls: set[Call] = set()
+        self._every_second = every_second
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._run(), name="gateway-watch")
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        next_second = loop.time()
+        while True:
+            await asyncio.sleep(TICK_S)
+            now = loop.time()
+            for call in self.calls:
+                if now >= call.deadline:
+                    call.interrupt(call.deadline_reason)
+                elif now >= call.last_deadline:
+                    call.interrupt(Reason.DEADLINE)
+                elif call.listener is None and call.body_read and now - call.started_loop > LISTEN_AFTER_S:
+                    call.listen()
+            if now >= next_second:
+                next_second = now + 1.0
+                self._every_second()

@@ -1,0 +1,120 @@
+"""Every request that shared state knows through this gateway: hears of its grant, keeps its lease alive.
+
+Grants come as doorbells on ``qm:gw:<id>`` and may be lost; the renewal, every third of a lease, answers what really
+holds. When state was lost the renewal finds that out too, and each request is announced again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from scheduling.core.outcomes import Reason
+from scheduling.gateway.call import Call
+from scheduling.state.codec import decode_notice
+from scheduling.state.store import PoolStore
+from scheduling.state.types import (
+    BATCH,
+    AnnounceStatus,
+    GrantNotice,
+    Renewal,
+    RenewStatus,
+    StateError,
+    StateUnavailable,
+)
+
+log = logging.getLogger(__name__)
+
+
+class Desk:
+    """The open calls by request id. ``calls`` is filled before ``admit`` is sent: a grant may overtake its answer."""
+
+    def __init__(self, gateway_id: str, stores: Callable[[str], PoolStore], renew_every_s: float) -> None:
+        self.calls: dict[str, Call] = {}
+        self._gateway_id = gateway_id
+        self._stores = stores
+        self._every_s = renew_every_s
+        self._bell = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._run(), name="gateway-renew")
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+
+    def renew_now(self) -> None:
+        """Redis is back, or doorbells may have been lost: do not wait for the next round."""
+        self._bell.set()
+
+    def heard(self, payload: bytes) -> None:
+        """A grant arrived on this gateway's channel."""
+        notice = decode_notice(payload)
+        call = self.calls.get(notice.request_id)
+        if call is not None:
+            call.notice = notice
+            call.wake()
+
+    @property
+    def waiting(self) -> int:
+        return sum(call.waiter is not None for call in self.calls.values())
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(self._every_s):
+                    await self._bell.wait()
+            except TimeoutError:
+                pass
+            self._bell.clear()
+            try:
+                await self.round()
+            except StateUnavailable:
+                continue
+            except StateError:
+                log.exception("renewal was rejected")
+
+    async def round(self) -> None:
+        """Renews everything once. Raises :class:`StateUnavailable`."""
+        pools: dict[str, list[Call]] = {}
+        for call in self.calls.values():
+            if call.admitted and not call.closed and not call.moving and call.access is not None:
+                pools.setdefault(call.access.pool.id, []).append(call)
+        for pool, calls in pools.items():
+            store = self._stores(pool)
+            for start in range(0, len(calls), BATCH):
+                batch = [c for c in calls[start : start + BATCH] if not c.closed and not c.moving]
+                renewals = await store.renew(self._gateway_id, [(c.id, c.attempt) for c in batch])
+                for call, renewal in zip(batch, renewals, strict=True):
+                    if not call.closed and not call.moving and call.attempt == renewal.attempt:
+                        await self._heed(store, call, renewal)
+
+    async def _heed(self, store: PoolStore, call: Call, renewal: Renewal) -> None:
+        match renewal.status:
+            case RenewStatus.HOLDS:
+                if call.waiter is not None:  # the doorbell was lost
+                    call.notice = GrantNotice(call.id, call.attempt, renewal.backend, renewal.policy, renewal.why)
+                    call.wake()
+            case RenewStatus.WAITS:
+                if call.waiter is None and call.backend:
+                    call.interrupt(Reason.LEASE_LOST)
+            case RenewStatus.ENDED:
+                call.interrupt(Reason.OPERATOR if renewal.reason is Reason.OPERATOR else Reason.LEASE_LOST)
+            case RenewStatus.STALE:
+                call.interrupt(Reason.LEASE_LOST)
+            case RenewStatus.UNKNOWN:
+                await self._announce(store, call)
+
+    async def _announce(self, store: PoolStore, call: Call) -> None:
+        assert call.access is not None
+        assert call.estimate is not None
+        assert call.facts is not None
+        result = await store.announce(
+            call.access.entitlement, call.queued_request(), call.estimate, call.body_bytes, call.facts, call.backend
+        )
+        if result.status is AnnounceStatus.ENDED:
+            call.interrupt(Reason.LEASE_LOST)

@@ -1,0 +1,140 @@
+"""The only place that turns a reason into what the client sees.
+
+Messages are the templates of ``core/outcomes.py``: they never contain host names, keys, hashes or table names. The
+table for people is ``docs/errors.md``, written by ``python -m scheduling.gateway.errors`` and compared by a test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from scheduling.core.outcomes import ENDINGS, Outcome, Reason
+from scheduling.gateway.headers import CLOSE, JSON, NO_RETRY, Header, retry_after
+
+
+class ErrorBody(msgspec.Struct):
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorAnswer(msgspec.Struct):
+    error: ErrorBody
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A complete HTTP answer."""
+
+    status: int
+    headers: list[Header]
+    body: bytes
+
+
+class Refusal(Exception):
+    """Ends a request before its response began. ``fields`` fill the reason's template; ``status`` overrides its status.
+    ``retry_s`` is the expected wait; 0 where nobody computed one, None where waiting will not help."""
+
+    def __init__(
+        self,
+        reason: Reason,
+        *,
+        param: str | None = None,
+        status: int = 0,
+        retry_s: float | None = 0.0,
+        close: bool = False,
+        **fields: Any,
+    ) -> None:
+        super().__init__(reason.value)
+        self.reason = reason
+        self.param = param
+        self.status = status or ENDINGS[reason].status
+        self.retry_s = retry_s
+        self.close = close
+        self.fields = fields
+
+
+_encode = msgspec.json.Encoder().encode
+_REASON_HEADER: dict[Reason, Header] = {r: (b"x-quartermaster-reason", r.value.encode()) for r in Reason}
+DEFAULT_RETRY_S = 1.0  # where nobody computed a wait
+
+
+def reason_header(reason: Reason) -> Header:
+    return _REASON_HEADER[reason]
+
+
+def error_bytes(reason: Reason, param: str | None = None, **fields: Any) -> bytes:
+    """The body ``{"error": {...}}``; ``code`` is the reason, so that programs need not read messages."""
+    ending = ENDINGS[reason]
+    message = ending.message.format_map(fields) if fields else ending.message
+    return _encode(ErrorAnswer(ErrorBody(message, ending.error_type, param, reason.value)))
+
+
+def render(refusal: Refusal, extra: Sequence[Header] = ()) -> Answer:
+    """The whole answer for a request that ends before its response began."""
+    reason = refusal.reason
+    body = error_bytes(reason, refusal.param, **refusal.fields)
+    headers: list[Header] = [JSON, (b"content-length", b"%d" % len(body)), _REASON_HEADER[reason], *extra]
+    if not ENDINGS[reason].retry or refusal.retry_s is None:
+        headers.append(NO_RETRY)
+    elif refusal.status in (408, 429) or refusal.status >= 500:
+        headers += retry_after(refusal.retry_s or DEFAULT_RETRY_S)
+    if refusal.close:
+        headers.append(CLOSE)
+    return Answer(refusal.status, headers, body)
+
+
+def error_event(reason: Reason, **fields: Any) -> bytes:
+    """The frame that ends a stream which cannot be completed. It is last: no ``[DONE]`` follows."""
+    return b"data: " + error_bytes(reason, **fields) + b"\n\n"
+
+
+def table() -> str:
+    """``docs/errors.md``."""
+    lines = [
+        "# How a request can end",
+        "",
+        "Every request ends in exactly one outcome with one reason. The reason is the same string in the error's",
+        "`code`, in the header `x-quartermaster-reason`, in the ledger and in the metrics. Made from",
+        "`scheduling/core/outcomes.py` by",
+        "`python -m scheduling.gateway.errors > docs/errors.md`.",
+        "",
+        "Before a response has begun, the status tells the story: **429** while capacity exists, **503** when it does",
+        "not or a dependency is down. Once a stream runs its status is 200; a failure then arrives as a last frame",
+        '`data: {"error": {...}}` and no `[DONE]` follows.',
+        "",
+        "Errors that sending again can cure carry `retry-after-ms` and `retry-after` (computed, +-25 % jitter, at most",
+        "120 s), which the OpenAI SDK honours by itself. The others carry `x-should-retry: false`.",
+        "",
+        "| reason | outcome | status | `error.type` | send again? | message |",
+        "|---|---|---|---|---|---|",
+    ]
+    for reason, ending in ENDINGS.items():
+        if ending.outcome is Outcome.COMPLETED:
+            continue
+        message = ending.message.replace("|", "\\|")
+        again = "yes" if ending.retry else "no"
+        cells = (
+            f"`{reason.value}`", ending.outcome.value, str(ending.status), f"`{ending.error_type}`", again, message
+        )  # fmt: skip
+        lines.append(f"| {' | '.join(cells)} |")
+    lines += [
+        "",
+        "Notes",
+        "",
+        "- `client_left` has no answer: 499 is what the ledger and the metrics record.",
+        "- A head over its limit is `too_large` with status 431; a path that does not exist is `invalid_request` with",
+        "  404, and a method that a path does not take is `invalid_request` with 405.",
+        "- `Idempotency-Key` is not read: a request that is sent twice runs twice.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(table(), end="")

@@ -1,0 +1,65 @@
+"""What a request is believed to need, and when it wants to be done: its Estimate and its QueuedRequest."""
+
+from __future__ import annotations
+
+from scheduling.core.estimate.tokens import Calibration
+from scheduling.core.outcomes import Reason
+from scheduling.core.types import EntitlementSpec, Estimate, PoolSpec, QueuedRequest
+from scheduling.gateway.auth import Access
+from scheduling.gateway.errors import Refusal
+from scheduling.gateway.guard import TTFT_HINT, TTLT_HINT
+from scheduling.gateway.prepare import Prepared
+
+RANK_STEP = 1000  # engine priorities of one tier's rank; a client's own priority moves within half of it
+
+
+def make_estimate(prepared: Prepared, pool: PoolSpec, calibration: Calibration) -> Estimate:
+    """Input from words and bytes (exact for token ids), output by its bound. Refuses what can fit nowhere (400); where
+    only our estimate says so, the engine, which counts, has the last word."""
+    if prepared.exact_input:
+        tokens = least = int(prepared.raw_input)
+    else:
+        tokens = calibration.estimate(prepared.raw_input)
+        least = tokens // 2
+    bound = prepared.output_bound
+    limit = pool.max_model_len
+    if not prepared.bound_given:
+        bound = max(1, min(bound, limit - tokens))
+        prepared.set_bound(bound)
+    largest = max((b.kv_tokens for b in pool.backends), default=limit)
+    kv = min(tokens + bound, limit)
+    if least + bound > limit:
+        raise Refusal(Reason.TOO_LONG, param="messages", input=tokens, output=bound, limit=limit)
+    if kv > largest:
+        raise Refusal(Reason.TOO_LONG, param="max_tokens", input=tokens, output=bound, limit=largest)
+    return Estimate(tokens, bound, float(bound), kv, tokens + bound)
+
+
+def make_queued(
+    request_id: str, arrival_s: float, access: Access, prepared: Prepared, estimate: Estimate,
+    hints: dict[bytes, float] | None, gateway_id: str,
+) -> QueuedRequest:  # fmt: skip
+    """What ordering may know. Hints of the client tighten the tier's targets, never loosen them."""
+    entitlement = access.entitlement
+    tier = entitlement.tier
+    slo = tier.slo
+    ttft, ttlt = slo.ttft_s, slo.ttlt_s
+    if hints is not None:
+        if ttft is not None:
+            ttft = min(ttft, hints.get(TTFT_HINT, ttft))
+        if ttlt is not None:
+            ttlt = min(ttlt, hints.get(TTLT_HINT, ttlt))
+    return QueuedRequest(
+        request_id, 0, arrival_s, entitlement.id, entitlement.tenant, tier.name, tier.rank, tier.weight,
+        tier.service_class, estimate.input_tokens, estimate.output_bound, estimate.output_tokens, estimate.kv_tokens,
+        1, prepared.client_priority,
+        None if ttft is None else arrival_s + ttft,
+        None if ttlt is None else arrival_s + ttlt,
+        arrival_s + tier.max_wait_s, "", gateway_id, entitlement.concurrency,
+    )  # fmt: skip
+
+
+def engine_priority(entitlement: EntitlementSpec, client_priority: int) -> int:
+    """vLLM's polarity, lower is sooner: tiers by rank, a client's wish only within its tier's band."""
+    half = RANK_STEP // 2 - 1
+    return entitlement.tier.rank * RANK_STEP + max(-half, min(half, client_priority))

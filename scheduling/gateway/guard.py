@@ -1,0 +1,120 @@
+"""What a request may cost before we know whose it is: head and body limits, with deadlines.
+
+Order (cheapest refusal first): head -> declared size -> key -> body -> parse. Nothing is ever written to disk and at
+most ``max_body_bytes`` and one read are held.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from typing import Any
+
+from scheduling.core.outcomes import Reason
+from scheduling.gateway.errors import Refusal
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Scope = MutableMapping[str, Any]
+
+LINGER_BYTES = 16 * 1024 * 1024
+LINGER_S = 5.0
+TTFT_HINT = b"x-quartermaster-slo-ttft-ms"
+TBT_HINT = b"x-quartermaster-slo-tbt-ms"
+TTLT_HINT = b"x-quartermaster-slo-ttlt-ms"
+
+
+class ClientGone(Exception):
+    """The client closed its connection."""
+
+
+class Head:
+    """The few request headers that matter here."""
+
+    __slots__ = ("authorization", "content_length", "hints")
+
+    def __init__(self, headers: Iterable[tuple[bytes, bytes]], max_bytes: int) -> None:
+        self.authorization: bytes | None = None
+        self.content_length: int | None = None
+        self.hints: dict[bytes, float] | None = None
+        total = 0
+        for name, value in headers:
+            total += len(name) + len(value) + 4
+            if name == b"authorization":
+                self.authorization = value
+            elif name == b"content-length":
+                self.content_length = _length(value)
+            elif name.startswith(b"x-quartermaster-slo-"):
+                self._hint(name, value)
+        if total > max_bytes:
+            raise Refusal(Reason.TOO_LARGE, status=431, close=True, what="request head", limit=max_bytes)
+
+    def _hint(self, name: bytes, value: bytes) -> None:
+        if name not in (TTFT_HINT, TBT_HINT, TTLT_HINT):
+            return
+        try:
+            ms = float(value)
+        except ValueError:
+            ms = 0.0
+        if not 1.0 <= ms <= 86_400_000.0:
+            text = name.decode("ascii")
+            raise Refusal(
+                Reason.INVALID_REQUEST, close=True, param=text, detail=f"{text} must be milliseconds, 1 to 86400000."
+            )
+        if self.hints is None:
+            self.hints = {}
+        self.hints[name] = ms / 1000.0
+
+
+def _length(value: bytes) -> int:
+    if not value.isdigit() or len(value) > 18:
+        raise Refusal(Reason.INVALID_REQUEST, close=True, detail="Content-Length is not a number.")
+    return int(value)
+
+
+def check_size(head: Head, limit: int) -> None:
+    """Refuses a body by what its head declares."""
+    if head.content_length is not None and head.content_length > limit:
+        raise Refusal(Reason.TOO_LARGE, close=True, what="request body", limit=limit)
+
+
+async def read_body(receive: Receive, limit: int) -> bytes:
+    """The whole body; :class:`Refusal` (413) as soon as it exceeds ``limit``, :class:`ClientGone` when it breaks off.
+    The deadline is the caller's: it interrupts this coroutine."""
+    message = await receive()
+    if message["type"] != "http.request":
+        raise ClientGone
+    body: bytes = message.get("body", b"")
+    if len(body) > limit:
+        raise Refusal(Reason.TOO_LARGE, close=True, what="request body", limit=limit)
+    if not message.get("more_body", False):
+        return body
+    parts = [body]
+    size = len(body)
+    while True:
+        message = await receive()
+        if message["type"] != "http.request":
+            raise ClientGone
+        piece: bytes = message.get("body", b"")
+        size += len(piece)
+        if size > limit:
+            raise Refusal(Reason.TOO_LARGE, close=True, what="request body", limit=limit)
+        parts.append(piece)
+        if not message.get("more_body", False):
+            return b"".join(parts)
+
+
+async def linger(receive: Receive) -> None:
+    """Reads and drops what a refused client is still sending, within bounds: closing at once would reset the connection
+    and take the answer away before the client has read it."""
+    left = LINGER_BYTES
+    try:
+        async with asyncio.timeout(LINGER_S):
+            while left > 0:
+                message = await receive()
+                if message["type"] != "http.request" or not message.get("more_body", False):
+                    return
+                left -= len(message.get("body", b""))
+    except TimeoutError:
+        return

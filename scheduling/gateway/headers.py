@@ -1,0 +1,69 @@
+"""The headers that every answer carries, as the tuples ASGI wants."""
+
+from __future__ import annotations
+
+import random
+
+from scheduling.core.types import EntitlementSpec
+
+Header = tuple[bytes, bytes]
+
+JSON: Header = (b"content-type", b"application/json")
+SSE: Header = (b"content-type", b"text/event-stream; charset=utf-8")
+NO_CACHE: Header = (b"cache-control", b"no-cache")
+NO_BUFFERING: Header = (b"x-accel-buffering", b"no")  # nginx would hold tokens back
+CLOSE: Header = (b"connection", b"close")
+NO_RETRY: Header = (b"x-should-retry", b"false")
+LONGEST_RETRY_S = 120.0  # above two minutes the SDK does not retry at all
+_NOW = b"0s"
+_SOON = b"1s"
+
+
+def duration(seconds: float) -> bytes:
+    """``1s``, ``6m0s``, ``2h0m5s``: the way OpenAI writes resets. Rounded up, never negative."""
+    whole = int(seconds)
+    whole += whole < seconds
+    if whole <= 0:
+        return _NOW
+    minutes, s = divmod(whole, 60)
+    if not minutes:
+        return b"%ds" % s
+    hours, m = divmod(minutes, 60)
+    return b"%dh%dm%ds" % (hours, m, s) if hours else b"%dm%ds" % (m, s)
+
+
+def retry_after(seconds: float, spread: float | None = None) -> list[Header]:
+    """``retry-after-ms`` and ``retry-after`` for a wait of ``seconds``, jittered by +-25 % so that refused clients do
+    not come back together. ``spread`` on [0, 1) is drawn unless given."""
+    if spread is None:
+        spread = random.random()
+    wait = min(max(seconds, 0.05) * (0.75 + 0.5 * spread), LONGEST_RETRY_S)
+    return [(b"retry-after-ms", b"%d" % max(1, int(wait * 1000))), (b"retry-after", b"%d" % max(1, int(wait + 0.999)))]
+
+
+class Limits:
+    """``x-ratelimit-*`` of one entitlement: the fixed parts are made once per catalog."""
+
+    __slots__ = ("_burst", "_limit_requests", "_limit_tokens", "_rate", "_requests")
+
+    def __init__(self, entitlement: EntitlementSpec) -> None:
+        self._requests = entitlement.concurrency
+        self._limit_requests = (b"x-ratelimit-limit-requests", b"%d" % entitlement.concurrency)
+        self._rate = entitlement.tokens_per_s
+        self._burst = entitlement.burst_tokens
+        self._limit_tokens = (b"x-ratelimit-limit-tokens", b"%d" % entitlement.burst_tokens)
+
+    def render(self, inflight: int, level_tokens: float | None) -> list[Header]:
+        """Requests are counted in flight (an entitlement's limit is its concurrency); tokens are the bucket's level."""
+        left = self._requests - inflight
+        out = [
+            self._limit_requests,
+            (b"x-ratelimit-remaining-requests", b"%d" % left if left > 0 else b"0"),
+            (b"x-ratelimit-reset-requests", _NOW if left > 0 else _SOON),
+        ]
+        if level_tokens is not None and self._rate > 0:
+            out.append(self._limit_tokens)
+            out.append((b"x-ratelimit-remaining-tokens", b"%d" % level_tokens if level_tokens > 0 else b"0"))
+            missing = self._burst - level_tokens
+            out.append((b"x-ratelimit-reset-tokens", duration(missing / self._rate)))
+        return out

@@ -1,0 +1,346 @@
+"""A request's life after its body was read: estimate, admission, grant, engine, answer, end.
+
+Whatever happens in between (an interruption, a failure, a cancelled task) arrives in :meth:`Lifecycle.conclude`, which
+tells the client and shared state exactly once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+from scheduling.core.estimate.tokens import Calibration
+from scheduling.core.ledger import LedgerRecord
+from scheduling.core.outcomes import ENDINGS, Reason
+from scheduling.core.types import BackendSpec, EntitlementSpec, EntitlementState
+from scheduling.gateway.auth import Keyring
+from scheduling.gateway.books import Books, Ending
+from scheduling.gateway.call import NEVER, Call
+from scheduling.gateway.catalog import CatalogCache
+from scheduling.gateway.config import GatewayConfig
+from scheduling.gateway.desk import Desk
+from scheduling.gateway.errors import Answer, Refusal, error_event, render
+from scheduling.gateway.estimates import engine_priority, make_estimate, make_queued
+from scheduling.gateway.guard import linger
+from scheduling.gateway.headers import Header
+from scheduling.gateway.ports import GatewayMetrics
+from scheduling.gateway.records import record_of
+from scheduling.gateway.relay import EngineTrouble, Relay
+from scheduling.gateway.retries import RetryBudget
+from scheduling.gateway.upstream import Upstream
+from scheduling.state.store import PoolStore
+from scheduling.state.types import Admission, AdmissionStatus, RequestFacts, StateError, StateUnavailable
+
+LAST_WORD_S = 2.0  # how long an error may take to be sent to a client that reads slowly
+CATALOG_WAIT_S = 1.0  # a grant may name a replica that was configured a moment ago
+
+
+class Lifecycle:
+    """Moves calls from their parsed body to their end. One per gateway."""
+
+    def __init__(
+        self,
+        config: GatewayConfig,
+        catalog: CatalogCache,
+        keyring: Callable[[], Keyring],
+        stores: Callable[[str], PoolStore],
+        desk: Desk,
+        books: Books,
+        upstream: Upstream,
+        metrics: GatewayMetrics,
+        state_available: Callable[[], bool],
+    ) -> None:
+        self._config = config
+        self._catalog = catalog
+        self._keyring = keyring
+        self._stores = stores
+        self._desk = desk
+        self._books = books
+        self._metrics = metrics
+        self._state_available = state_available
+        self._relay = Relay(config, upstream, answer_headers)
+        self._budget = RetryBudget(config.retry_share, config.retry_floor, time.monotonic())
+        self._calibrations: dict[str, Calibration] = {}
+        self._errands: set[asyncio.Task[None]] = set()
+
+    async def run(self, call: Call, hints: dict[bytes, float] | None) -> None:
+        """From a prepared call to its end, if nothing goes wrong; what goes wrong is raised for ``conclude``."""
+        access, prepared = call.access, call.prepared
+        assert access is not None
+        assert prepared is not None
+        _check_entitled(access.entitlement, call.received_s)
+        pool = access.pool
+        calibration = self._calibrations.get(pool.id)
+        if calibration is None:
+            calibration = self._calibrations[pool.id] = Calibration()
+        call.estimate = make_estimate(prepared, pool, calibration)
+        call.request = make_queued(
+            call.id, call.received_s, access, prepared, call.estimate, hints, self._config.gateway_id
+        )
+        call.facts = RequestFacts(pool.model, access.key.id, prepared.stream, access.entitlement.tier.slo)
+        await self._admit(call)
+        self._budget.earn()
+        body = prepared.upstream(pool.upstream_model, engine_priority(access.entitlement, prepared.client_priority))
+        reason = await self._run_somewhere(call, body)
+        call.closed = True
+        self._account(call)
+        if call.input_tokens and not prepared.exact_input:
+            calibration.observe(prepared.raw_input, call.input_tokens)
+        await self._end(call, reason)
+
+    # --- admission
+
+    async def _admit(self, call: Call) -> None:
+        access = call.access
+        assert access is not None
+        assert call.request is not None
+        assert call.estimate is not None
+        assert call.facts is not None
+        if not self._state_available():
+            raise Refusal(Reason.STATE_UNAVAILABLE)
+        self._desk.calls[call.id] = call
+        call.known = True
+        try:
+            admission = await self._stores(access.pool.id).admit(
+                access.entitlement, access.pool, call.request, call.estimate, call.body_bytes, call.facts
+            )
+        except StateUnavailable:
+            raise Refusal(Reason.STATE_UNAVAILABLE) from None
+        call.inflight = admission.inflight
+        call.level_tokens = admission.level_tokens
+        if admission.status is AdmissionStatus.REFUSED:
+            call.known = False
+            self._desk.calls.pop(call.id, None)
+            assert admission.reason is not None
+            raise Refusal(
+                admission.reason,
+                retry_s=admission.retry_s,
+                inflight=admission.inflight,
+                limit=access.entitlement.concurrency,
+                need=call.estimate.cost_tokens,
+            )
+        await self._placed(call, admission)
+
+    async def _placed(self, call: Call, admission: Admission) -> None:
+        """Takes an admission over into the call; waits where it says so."""
+        call.attempt = admission.attempt
+        call.seq = admission.seq
+        if admission.status is AdmissionStatus.GRANTED:
+            call.backend = admission.backend
+            call.granted_s = time.time()
+            call.admitted = True
+        elif admission.status is AdmissionStatus.QUEUED:
+            call.backend = ""
+            call.admitted = True
+            call.queued_s = call.queued_s or time.time()
+            await self._wait(call)
+        else:
+            raise Refusal(Reason.LEASE_LOST)
+
+    async def _wait(self, call: Call) -> None:
+        """Until the leader grants the attempt. The longest wait of the tier interrupts it."""
+        access, loop = call.access, call.loop
+        assert access is not None
+        call.limit(Reason.QUEUE_TIMEOUT, call.started_loop + access.entitlement.tier.max_wait_s)
+        while (notice := call.notice) is None or notice.attempt != call.attempt:
+            call.waiter = loop.create_future()
+            try:
+                await call.waiter
+            finally:
+                call.waiter = None
+        call.limit(Reason.DEADLINE, NEVER)
+        call.backend, call.policy, call.why_there = notice.backend, notice.policy, notice.why
+        call.granted_s = time.time()
+
+    # --- engines
+
+    async def _run_somewhere(self, call: Call, body: bytes) -> Reason:
+        """One attempt, and one more elsewhere if the first sent no byte."""
+        while True:
+            try:
+                return await self._relay.run(call, await self._spec(call), body)
+            except EngineTrouble as exc:
+                trouble = exc
+            except asyncio.CancelledError:
+                if call.why is not Reason.BACKEND_STALLED or call.responding:
+                    raise
+                call.forgive()
+                trouble = EngineTrouble(Reason.BACKEND_STALLED, "no first token in time", suspect=True)
+            call.limit(Reason.DEADLINE, NEVER)
+            if call.connection is not None:
+                call.connection.abort()
+                call.connection = None
+            if trouble.suspect:
+                self._suspect(call, trouble)
+            if call.responding:
+                raise trouble
+            call.ran = False
+            if call.attempt > 1 or not self._budget.spend(time.monotonic()):
+                raise trouble
+            await self._move(call, trouble)
+
+    async def _spec(self, call: Call) -> BackendSpec:
+        spec = self._keyring().backends.get(call.backend)
+        if spec is None:
+            await self._catalog.refreshed(CATALOG_WAIT_S)
+            spec = self._keyring().backends.get(call.backend)
+            if spec is None:
+                raise EngineTrouble(Reason.BACKEND_LOST, "the replica is not configured", suspect=False)
+        return spec
+
+    async def _move(self, call: Call, trouble: EngineTrouble) -> None:
+        access, facts = call.access, call.facts
+        assert access is not None
+        assert facts is not None
+        # with one replica only, the choice is between it and nothing
+        exclude = call.backend if len(access.pool.backends) > 1 else ""
+        call.moving = True
+        try:
+            admission = await self._stores(access.pool.id).requeue(
+                call.queued_request(), call.body_bytes, facts, exclude
+            )
+        except StateUnavailable:
+            raise trouble from None
+        finally:
+            call.moving = False
+        await self._placed(call, admission)
+
+    def _suspect(self, call: Call, trouble: EngineTrouble) -> None:
+        assert call.access is not None
+        task = asyncio.create_task(self._report(call.access.pool.id, call.backend, trouble.why))
+        self._errands.add(task)
+        task.add_done_callback(self._errands.discard)
+
+    async def _report(self, pool: str, backend: str, why: str) -> None:
+        try:
+            await self._stores(pool).suspect(backend, why)
+        except (StateUnavailable, StateError):
+            return  # the leader's own look at the replica finds it a second later
+
+    # --- the end
+
+    async def conclude(self, call: Call, reason: Reason, refusal: Refusal | None) -> None:
+        """Ends a call that did not complete: engine, client, shared state, in this order. Never raises but for a
+        cancellation from outside, and even then shared state will hear of the end."""
+        call.closed = True
+        if call.connection is not None:
+            call.connection.abort()
+            call.connection = None
+        self._account(call)
+        if reason is Reason.CLIENT_LEFT:
+            call.status = call.status or ENDINGS[reason].status
+        elif not call.responding:
+            refusal = refusal or self._plain_refusal(call, reason)
+            call.status = refusal.status
+        try:
+            async with asyncio.timeout(LAST_WORD_S):
+                await self._tell(call, reason, refusal)
+        except (TimeoutError, OSError):
+            call.abort_client()
+        except asyncio.CancelledError:
+            self.abandon(call, reason)
+            raise
+        await self._end(call, reason)
+
+    async def _tell(self, call: Call, reason: Reason, refusal: Refusal | None) -> None:
+        if reason is Reason.CLIENT_LEFT:
+            return
+        if reason is Reason.SLOW_READER:
+            call.abort_client()
+            return
+        if call.responding:
+            if call.streaming:
+                await call.send({"type": "http.response.body", "body": error_event(reason)})
+            else:
+                call.abort_client()  # a length was promised that cannot be kept
+            return
+        assert refusal is not None
+        call.responding = True
+        await send_answer(call, render(refusal, answer_headers(call)))
+
+    def _plain_refusal(self, call: Call, reason: Reason) -> Refusal:
+        fields: dict[str, Any] = {}
+        if reason is Reason.QUEUE_TIMEOUT:
+            fields["waited_s"] = time.time() - call.received_s
+        elif reason is Reason.BACKEND_ERROR:
+            fields["detail"] = ""
+        return Refusal(reason, **fields)
+
+    def _account(self, call: Call) -> None:
+        """Tokens as used: the engine's own count where it came, else the frames that were seen."""
+        frames, prepared = call.frames, call.prepared
+        if frames is None or prepared is None:
+            return
+        if frames.output_tokens is not None:
+            call.input_tokens, call.output_tokens = frames.input_tokens, frames.output_tokens
+        elif call.first_token_s is not None and call.estimate is not None:
+            call.input_tokens = call.estimate.input_tokens
+            call.output_tokens = max(0, frames.count - (1 if prepared.chat else 0))
+
+    def _ending(self, call: Call, reason: Reason) -> Ending | LedgerRecord:
+        record = record_of(call, reason, self._config.gateway_id)
+        self._metrics.ended(record)
+        if not call.known:
+            return record
+        used = call.input_tokens + call.output_tokens
+        if call.ran and not used and call.estimate is not None:
+            used = call.estimate.input_tokens  # it broke off before anything was counted: the prompt was read
+        return Ending(record.pool, call.id, call.attempt, reason, used, call.ran, record)
+
+    async def _end(self, call: Call, reason: Reason) -> None:
+        self._desk.calls.pop(call.id, None)
+        ending = self._ending(call, reason)
+        if isinstance(ending, Ending):
+            await self._books.finish(ending)
+        else:
+            self._books.refused(ending)
+
+    def abandon(self, call: Call, reason: Reason) -> None:
+        """Ends a call whose task may not wait for anything any more."""
+        if call.connection is not None:
+            call.connection.abort()
+            call.connection = None
+        if call.access is None:
+            return
+        self._desk.calls.pop(call.id, None)
+        ending = self._ending(call, reason)
+        if isinstance(ending, Ending):
+            self._books.keep(ending)
+        else:
+            self._books.refused(ending)
+
+
+def answer_headers(call: Call) -> list[Header]:
+    """What every answer to a valid key carries."""
+    headers: list[Header] = [(b"x-request-id", call.id.encode("ascii"))]
+    access, estimate = call.access, call.estimate
+    if access is None:
+        return headers
+    if estimate is not None:
+        headers.append((b"x-quartermaster-estimate-tokens", b"%d" % estimate.cost_tokens))
+    if call.inflight or call.level_tokens is not None:
+        headers += access.limits.render(call.inflight, call.level_tokens)
+    queued = 0 if call.queued_s is None else (call.granted_s or time.time()) - call.queued_s
+    headers.append((b"x-quartermaster-queue-ms", b"%d" % (queued * 1000)))
+    return headers
+
+
+async def send_answer(call: Call, answer: Answer) -> None:
+    """A complete answer. A client that is still sending its body is heard out first, within bounds."""
+    await call.send({"type": "http.response.start", "status": answer.status, "headers": answer.headers})
+    if call.body_read:
+        await call.send({"type": "http.response.body", "body": answer.body})
+        return
+    await call.send({"type": "http.response.body", "body": answer.body, "more_body": True})
+    await linger(call.receive)
+    await call.send({"type": "http.response.body", "body": b""})
+
+
+def _check_entitled(entitlement: EntitlementSpec, now_s: float) -> None:
+    state = entitlement.state
+    if entitlement.valid_until_s is not None and entitlement.valid_until_s <= now_s:
+        state = EntitlementState.EXPIRED
+    if state in (EntitlementState.PENDING, EntitlementState.EXPIRED):
+        raise Refusal(Reason.NOT_ENTITLED, state=state.value)

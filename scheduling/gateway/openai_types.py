@@ -1,0 +1,165 @@
+"""What a client may say: typed and bounded. A field that is not listed here never reaches an engine.
+
+The upstream body is rebuilt from these structs (:mod:`scheduling.gateway.prepare`), never copied.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta, Raw, Struct
+
+Name = Annotated[str, Meta(min_length=1, max_length=256)]
+Count = Annotated[int, Meta(ge=1, le=1_000_000)]
+TokenId = Annotated[int, Meta(ge=0, le=4_294_967_295)]
+Stop = Annotated[str, Meta(max_length=1024)]
+MAX_MESSAGES = 4096
+MAX_TOOLS = 128
+MAX_SCHEMA_BYTES = 128 * 1024
+
+
+class Part(Struct, omit_defaults=True, forbid_unknown_fields=False):
+    """One part of a message's content. Only text: media parts are refused."""
+
+    type: Literal["text", "refusal"]
+    text: str = ""
+    refusal: str = ""
+
+
+class FunctionCall(Struct):
+    name: Name
+    arguments: str
+
+
+class ToolCall(Struct, omit_defaults=True):
+    id: Annotated[str, Meta(max_length=256)]
+    function: FunctionCall
+    type: Literal["function"] = msgspec.field(default="function")
+
+
+class Message(Struct, omit_defaults=True):
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    content: str | list[Part] | None = None
+    name: Annotated[str, Meta(max_length=256)] | None = None
+    tool_calls: Annotated[list[ToolCall], Meta(max_length=MAX_TOOLS)] | None = None
+    tool_call_id: Annotated[str, Meta(max_length=256)] | None = None
+    refusal: str | None = None
+
+
+class Function(Struct, omit_defaults=True):
+    name: Name
+    description: str | None = None
+    parameters: Raw | None = None  # a JSON schema: passed as it is, bounded in size
+    strict: bool | None = None
+
+
+class Tool(Struct):
+    type: Literal["function"]
+    function: Function
+
+
+class NamedFunction(Struct):
+    name: Name
+
+
+class NamedTool(Struct):
+    type: Literal["function"]
+    function: NamedFunction
+
+
+class JsonSchema(Struct, omit_defaults=True):
+    name: Name
+    description: str | None = None
+    schema: Raw | None = None
+    strict: bool | None = None
+
+
+class ResponseFormat(Struct, omit_defaults=True):
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+
+class StreamOptions(Struct):
+    include_usage: bool = False
+
+
+class Sampling(Struct, omit_defaults=True, kw_only=True):
+    """What both kinds of request share. A client's null counts as absent."""
+
+    model: Name
+    max_tokens: Count | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    n: int | None = None
+    temperature: Annotated[float, Meta(ge=0, le=100)] | None = None
+    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
+    presence_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
+    frequency_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
+    seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
+    stop: Stop | Annotated[list[Stop], Meta(max_length=16)] | None = None
+    user: Annotated[str, Meta(max_length=512)] | None = None
+    logit_bias: Annotated[dict[str, Annotated[float, Meta(ge=-100, le=100)]], Meta(max_length=300)] | None = None
+    response_format: ResponseFormat | None = None
+    # vLLM's own
+    priority: Annotated[int, Meta(ge=-1_000_000, le=1_000_000)] | None = None
+    ignore_eos: bool | None = None
+    min_tokens: Annotated[int, Meta(ge=0, le=1_000_000)] | None = None
+    top_k: Annotated[int, Meta(ge=-1, le=1_000_000)] | None = None
+    min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    repetition_penalty: Annotated[float, Meta(gt=0, le=10)] | None = None
+    stop_token_ids: Annotated[list[TokenId], Meta(max_length=128)] | None = None
+
+
+class ChatRequest(Sampling, omit_defaults=True, kw_only=True):
+    messages: Annotated[list[Message], Meta(min_length=1, max_length=MAX_MESSAGES)]
+    max_completion_tokens: Count | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    tools: Annotated[list[Tool], Meta(max_length=MAX_TOOLS)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    parallel_tool_calls: bool | None = None
+
+
+class CompletionRequest(Sampling, omit_defaults=True, kw_only=True):
+    prompt: str | list[TokenId]
+    logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    echo: bool | None = None
+    suffix: str | None = None
+
+
+class Usage(Struct):
+    prompt_tokens: int = 0
+    completion_tokens: int | None = None
+
+
+class Choice(Struct):
+    finish_reason: str | None = None
+
+
+class AnswerTail(Struct):
+    """What accounting reads from an engine's answer or from a stream's usage frame."""
+
+    usage: Usage | None = None
+    choices: list[Choice] = []
+
+
+class EngineError(Struct):
+    message: str = ""
+
+
+class EngineErrorAnswer(Struct):
+    error: EngineError | None = None
+
+
+class ModelCard(Struct):
+    id: str
+    created: int
+    max_model_len: int
+    object: str = "model"
+    owned_by: str = "quartermaster"
+
+
+class ModelList(Struct):
+    data: list[ModelCard]
+    object: str = "list"

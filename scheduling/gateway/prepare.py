@@ -1,0 +1,152 @@
+"""From a body's bytes to a bounded request and the body its engine gets.
+
+Everything that can be wrong with an input is said here as a 400 with the field's path.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+from scheduling.core.estimate.tokens import raw_tokens
+from scheduling.core.outcomes import Reason
+from scheduling.core.types import PoolSpec
+from scheduling.gateway.errors import Refusal
+from scheduling.gateway.openai_types import (
+    MAX_SCHEMA_BYTES,
+    ChatRequest,
+    CompletionRequest,
+    StreamOptions,
+)
+
+MESSAGE_TOKENS = 4  # a chat template's frame around one message
+LONGEST_MESSAGE = 400  # characters of a parser's message that a client sees
+
+_decode_chat = msgspec.json.Decoder(ChatRequest).decode
+_decode_completion = msgspec.json.Decoder(CompletionRequest).decode
+_encode = msgspec.json.Encoder().encode
+_USAGE = StreamOptions(include_usage=True)
+
+
+@dataclass(slots=True)
+class Prepared:
+    """A request that may be sent: its sizes, and its body for the engine (made late, when its priority is known)."""
+
+    body: ChatRequest | CompletionRequest
+    chat: bool
+    stream: bool
+    wants_usage: bool  # the client asked for the usage frame
+    output_bound: int
+    raw_input: float  # uncalibrated input tokens; exact ones for token ids
+    exact_input: bool
+    client_priority: int
+    bound_given: bool  # by the client; else it is the pool's default, which may be lowered to fit
+
+    def set_bound(self, bound: int) -> None:
+        self.output_bound = self.body.max_tokens = bound
+
+    def upstream(self, model: str, priority: int) -> bytes:
+        """The JSON for the engine, which serves the model as ``model``; ``priority``: lower is sooner."""
+        body = self.body
+        body.model = model
+        body.priority = priority
+        return _encode(body)
+
+
+def _invalid(detail: str, param: str | None = None) -> Refusal:
+    return Refusal(Reason.INVALID_REQUEST, detail=detail, param=param)
+
+
+def parse(data: bytes, chat: bool) -> ChatRequest | CompletionRequest:
+    """The typed request; raises :class:`Refusal` (400) for anything else, however it is malformed."""
+    try:
+        return _decode_chat(data) if chat else _decode_completion(data)
+    except msgspec.ValidationError as exc:
+        message, _, path = str(exc).partition(" - at `$")
+        param = path.rstrip("`").lstrip(".") or None
+        if param is not None and chat and "content[" in param:
+            message += ". Only text parts are taken; media is refused"
+        raise _invalid(f"{message[:LONGEST_MESSAGE]}.", param and param[:200]) from None
+    except RecursionError:
+        raise _invalid("The body is nested too deeply.") from None
+    except (msgspec.DecodeError, ValueError) as exc:
+        raise _invalid(f"The body is not valid JSON: {str(exc)[:LONGEST_MESSAGE]}.") from None
+
+
+def prepare(data: bytes, chat: bool, pool: PoolSpec) -> Prepared:
+    """Checks the request against what the pool serves, applies the output bound, drops what does not go upstream."""
+    body = parse(data, chat)
+    if body.model != pool.model and body.model not in pool.aliases:
+        raise Refusal(Reason.UNKNOWN_MODEL, model=body.model, param="model")
+    if body.n is not None:
+        if body.n != 1:
+            raise _invalid("n must be 1: send several requests instead.", "n")
+        body.n = None
+    bound = body.max_tokens
+    if isinstance(body, ChatRequest):
+        if body.max_completion_tokens is not None:
+            bound = body.max_completion_tokens
+            body.max_completion_tokens = None
+        if body.top_logprobs and not body.logprobs:
+            raise _invalid("top_logprobs needs logprobs to be true.", "top_logprobs")
+        if body.tools is not None:
+            _check_tools(body)
+        raw, exact = _chat_tokens(body), False
+    else:
+        if isinstance(body.prompt, str):
+            raw, exact = raw_tokens(body.prompt), False
+        else:
+            raw, exact = float(len(body.prompt)), True
+        if not body.prompt:
+            raise _invalid("prompt is empty.", "prompt")
+    if body.response_format is not None:
+        schema = body.response_format.json_schema
+        if schema is not None and schema.schema is not None and len(bytes(schema.schema)) > MAX_SCHEMA_BYTES:
+            raise _invalid(f"The schema is larger than {MAX_SCHEMA_BYTES} bytes.", "response_format.json_schema.schema")
+    given = bound is not None
+    if bound is None:
+        bound = pool.default_output_tokens
+    elif bound > pool.max_output_tokens:
+        raise _invalid(f"At most {pool.max_output_tokens} output tokens can be asked for here.", "max_tokens")
+    if body.min_tokens is not None and body.min_tokens > bound:
+        raise _invalid("min_tokens is larger than the output bound.", "min_tokens")
+    body.max_tokens = bound
+    stream = bool(body.stream)
+    wants_usage = body.stream_options is not None and body.stream_options.include_usage
+    if body.stream_options is not None and not stream:
+        raise _invalid("stream_options is only allowed when stream is true.", "stream_options")
+    body.stream = True if stream else None
+    body.stream_options = _USAGE if stream else None  # every stream is accounted, asked for or not
+    body.user = None  # the tenant's identity comes from the key alone
+    return Prepared(body, chat, stream, wants_usage, bound, raw, exact, body.priority or 0, given)
+
+
+def _check_tools(body: ChatRequest) -> None:
+    size = 0
+    for tool in body.tools or ():
+        if tool.function.parameters is not None:
+            size += len(bytes(tool.function.parameters))
+    if size > MAX_SCHEMA_BYTES:
+        raise _invalid(f"The tools' parameters are larger than {MAX_SCHEMA_BYTES} bytes.", "tools")
+
+
+def _chat_tokens(body: ChatRequest) -> float:
+    total = 0.0
+    for message in body.messages:
+        content = message.content
+        if type(content) is str:
+            total += raw_tokens(content) + MESSAGE_TOKENS
+        else:
+            total += MESSAGE_TOKENS
+            for part in content or ():
+                assert not isinstance(part, str)
+                total += raw_tokens(part.text) + raw_tokens(part.refusal)
+        for call in message.tool_calls or ():
+            total += raw_tokens(call.function.name) + raw_tokens(call.function.arguments)
+    for tool in body.tools or ():
+        function = tool.function
+        total += raw_tokens(function.name) + raw_tokens(function.description or "")
+        if function.parameters is not None:
+            total += len(bytes(function.parameters)) / 4
+    return total

@@ -1,0 +1,52 @@
+"""From a call to its ledger record."""
+
+from __future__ import annotations
+
+import time
+
+from scheduling.core.ledger import LedgerRecord
+from scheduling.core.outcomes import Reason, outcome_of
+from scheduling.core.slo import judged
+from scheduling.gateway.call import Call
+from scheduling.state.codec import DIRECT
+
+
+def record_of(call: Call, reason: Reason, gateway_id: str) -> LedgerRecord:
+    """The record of a call with a valid key that ends now with ``reason``."""
+    access = call.access
+    assert access is not None
+    entitlement, prepared, estimate = access.entitlement, call.prepared, call.estimate
+    slo = entitlement.tier.slo
+    record = LedgerRecord(
+        request_id=call.id,
+        pool=access.pool.id,
+        model=access.pool.model,
+        tenant=entitlement.tenant,
+        tier=entitlement.tier.name,
+        entitlement=entitlement.id,
+        key_id=access.key.id,
+        gateway=gateway_id,
+        outcome=outcome_of(reason).value,
+        reason=reason.value,
+        status=call.status,
+        streamed=prepared is not None and prepared.stream,
+        attempts=call.attempt,
+        backend=call.backend,
+        policy=call.policy or (DIRECT if call.backend else ""),
+        why=call.why_there,
+        input_tokens_est=estimate.input_tokens if estimate is not None else 0,
+        output_tokens_est=estimate.output_tokens if estimate is not None else 0.0,
+        output_bound=estimate.output_bound if estimate is not None else 0,
+        input_tokens=call.input_tokens,
+        output_tokens=call.output_tokens,
+        received_s=call.received_s,
+        queued_s=call.queued_s,
+        granted_s=call.granted_s,
+        first_token_s=call.first_token_s,
+        done_s=time.time(),
+        ttft_slo_s=slo.ttft_s,
+        tbt_slo_s=slo.tbt_s,
+        ttlt_slo_s=slo.ttlt_s,
+        slo_met=None,
+    )
+    return judged(record)
