@@ -1,0 +1,155 @@
+"""What stands before every page: login, policy headers, a brake on guessing, closed defaults."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from django.contrib.auth import get_user_model
+from django.core.cache import cache
+from django.urls import get_resolver
+
+from controlplane import security
+
+ROOT = Path(__file__).resolve().parents[2]
+PASSWORD = "correct horse battery"
+
+
+@pytest.fixture
+def user(db):
+    return get_user_model().objects.create_user("ada", password=PASSWORD, is_staff=True, is_superuser=True)
+
+
+@pytest.fixture(autouse=True)
+def _forget_wrong_passwords():
+    cache.clear()
+    security._local.clear()
+
+
+def test_the_console_asks_who_it_is(client, db):
+    answer = client.get("/")
+    assert answer.status_code == 302
+    assert answer["location"].startswith("/login")
+
+
+def test_the_console_loads_only_what_was_built(client, user, settings, tmp_path):
+    (tmp_path / ".vite").mkdir()
+    (tmp_path / ".vite" / "manifest.json").write_text(
+        '{"src/main.tsx": {"file": "assets/main-1.js", "isEntry": true, "css": ["assets/main-2.css"]}}'
+    )
+    settings.FRONTEND_DIST = tmp_path
+    client.force_login(user)
+    page = client.get("/").content.decode()
+    assert "/static/console/assets/main-1.js" in page
+    assert "/static/console/assets/main-2.css" in page
+    assert client.get("/pools/llama").status_code == 200
+
+
+def test_a_console_that_was_not_built_says_so(client, user, settings, tmp_path):
+    settings.FRONTEND_DIST = tmp_path
+    client.force_login(user)
+    answer = client.get("/")
+    assert answer.status_code == 503
+    assert "make setup" in answer.content.decode()
+
+
+def test_a_policy_without_inline_scripts_covers_our_pages(client, user):
+    policy = client.get("/login")["content-security-policy"]
+    assert "script-src 'self';" in policy
+    assert "frame-ancestors 'none'" in policy
+    client.force_login(user)
+    page = client.get("/").content.decode()
+    assert "<script>" not in page
+    assert " onclick=" not in page
+
+
+def test_ten_wrong_passwords_close_the_door_for_that_name_only(client, user):
+    for _ in range(security.FAILURES):
+        assert client.post("/login", {"username": "ada", "password": "wrong"}).status_code == 200
+    refused = client.post("/login", {"username": "ada", "password": PASSWORD})
+    assert refused.status_code == 429
+    assert refused["retry-after"]
+    assert client.post("/login", {"username": "grace", "password": "wrong"}).status_code == 200
+    assert client.post("/admin/login/", {"username": "ada", "password": PASSWORD}).status_code == 429
+
+
+def test_a_right_password_forgets_wrong_ones(client, user):
+    for _ in range(security.FAILURES - 1):
+        client.post("/login", {"username": "ada", "password": "wrong"})
+    assert client.post("/login", {"username": "ada", "password": PASSWORD}).status_code == 302
+    client.logout()
+    assert client.post("/login", {"username": "ada", "password": "wrong"}).status_code == 200
+
+
+def test_wrong_passwords_are_counted_while_the_cache_is_away(client, user, monkeypatch):
+    def away(*_, **__):
+        raise ConnectionError
+
+    monkeypatch.setattr(security.cache, "set", away, raising=False)
+    monkeypatch.setattr(security.cache, "get", away, raising=False)
+    for _ in range(security.FAILURES):
+        client.post("/login", {"username": "ada", "password": "wrong"})
+    assert client.post("/login", {"username": "ada", "password": PASSWORD}).status_code == 429
+
+
+def test_logging_out_needs_a_post(client, user):
+    client.force_login(user)
+    assert client.get("/logout").status_code == 405
+    assert client.post("/logout").status_code == 302
+
+
+def test_a_view_that_names_nobody_serves_nobody(rf):
+    from rest_framework.test import force_authenticate
+    from rest_framework.views import APIView
+
+    class Forgotten(APIView):
+        def get(self, request):
+            raise AssertionError("not reached")
+
+    request = rf.get("/x")
+    force_authenticate(request, get_user_model()(username="root", is_superuser=True))
+    assert Forgotten.as_view()(request).status_code == 403
+
+
+def test_every_django_route_is_closed_to_strangers(client, db):
+    """No page but the login answers 200 to someone who is not logged in."""
+    open_ones = set()
+    for pattern in _paths(get_resolver().url_patterns):
+        answer = client.get(pattern)
+        if answer.status_code == 200:
+            open_ones.add(pattern)
+    assert open_ones <= {"/login", "/admin/login/"}
+
+
+def _paths(patterns, prefix="/"):
+    for entry in patterns:
+        text = prefix + str(entry.pattern).lstrip("^")
+        if hasattr(entry, "url_patterns"):
+            yield from _paths(entry.url_patterns, text)
+        elif "<" not in text and "(" not in text and "\\" not in text:
+            yield text.rstrip("$")
+
+
+def test_django_finds_nothing_to_warn_about_in_a_deployment(tmp_path):
+    environ = os.environ | {
+        "QUARTERMASTER_HTTPS": "on",
+        "QUARTERMASTER_HOME": str(tmp_path),
+        "QUARTERMASTER_SECRET_KEY": "k" * 25 + "abcdefghijklmnopqrstuvwxyz0123456789",
+    }
+    check = subprocess.run(
+        [sys.executable, "manage.py", "check", "--deploy", "--fail-level", "WARNING"],
+        cwd=ROOT,
+        env=environ,
+        capture_output=True,
+        text=True,
+    )
+    assert check.returncode == 0, check.stderr
+
+
+def test_migrations_are_complete(db):
+    from django.core.management import call_command
+
+    call_command("makemigrations", check=True, dry_run=True, verbosity=0)
