@@ -8,7 +8,14 @@ from typing import Any
 BLOCK_TOKENS = 16  # vLLM's default block on a GPU
 
 _BYTES_BY_DTYPE = {
-    "float32": 4, "float": 4, "float16": 2, "half": 2, "bfloat16": 2, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1,
+    "float32": 4,
+    "float": 4,
+    "float16": 2,
+    "half": 2,
+    "bfloat16": 2,
+    "fp8": 1,
+    "fp8_e4m3": 1,
+    "fp8_e5m2": 1,
 }
 
 

@@ -228,7 +228,10 @@ class VllmClient:
         deadline = time.monotonic() + timeout_s
         try:
             async with self._http.stream(
-                method, url, json=json, headers=self._headers if url.startswith(self.url + "/") else {},
+                method,
+                url,
+                json=json,
+                headers=self._headers if url.startswith(self.url + "/") else {},
                 timeout=timeout_s,
             ) as answer:
                 body = bytearray()

@@ -62,7 +62,9 @@ async def test_the_sdk_lists_completes_and_streams_and_tokens_equal_usage(server
         assert models[0].model_extra["max_model_len"] == 8192
 
         chat = await client.chat.completions.create(
-            model="demo", messages=[{"role": "user", "content": "tell me a story"}], max_tokens=40,
+            model="demo",
+            messages=[{"role": "user", "content": "tell me a story"}],
+            max_tokens=40,
         )
         assert chat.usage is not None
         said = chat.choices[0].message.content
@@ -71,7 +73,10 @@ async def test_the_sdk_lists_completes_and_streams_and_tokens_equal_usage(server
         assert chat.usage.prompt_tokens == 8
 
         stream = await client.chat.completions.create(
-            model="demo", messages=[{"role": "user", "content": "tell me a story"}], max_tokens=40, stream=True,
+            model="demo",
+            messages=[{"role": "user", "content": "tell me a story"}],
+            max_tokens=40,
+            stream=True,
             stream_options={"include_usage": True},
         )
         chunks = [chunk async for chunk in stream]
@@ -84,9 +89,14 @@ async def test_the_sdk_lists_completes_and_streams_and_tokens_equal_usage(server
         reasons = [c.choices[0].finish_reason for c in chunks if c.choices and c.choices[0].finish_reason]
         assert reasons == [chat.choices[0].finish_reason]
 
-        whole = await client.completions.create(model="demo", prompt=[1, 2, 3, 4], max_tokens=7, extra_body={
-            "ignore_eos": True,
-        })
+        whole = await client.completions.create(
+            model="demo",
+            prompt=[1, 2, 3, 4],
+            max_tokens=7,
+            extra_body={
+                "ignore_eos": True,
+            },
+        )
         assert whole.usage is not None
         assert (whole.usage.prompt_tokens, whole.usage.completion_tokens) == (4, 7)
         assert whole.choices[0].finish_reason == "length"
@@ -97,9 +107,9 @@ async def test_the_sdk_lists_completes_and_streams_and_tokens_equal_usage(server
 async def test_answers_end_by_themselves_or_at_their_bound(server: SimulatedServer) -> None:
     async with sdk(server) as client:
         ends: dict[str, list[int]] = {"stop": [], "length": []}
-        answers = await asyncio.gather(*(
-            client.completions.create(model="demo", prompt=f"prompt number {i}", max_tokens=130) for i in range(24)
-        ))
+        answers = await asyncio.gather(
+            *(client.completions.create(model="demo", prompt=f"prompt number {i}", max_tokens=130) for i in range(24))
+        )
         for answer in answers:
             assert answer.usage is not None
             ends[answer.choices[0].finish_reason].append(answer.usage.completion_tokens)
@@ -108,17 +118,27 @@ async def test_answers_end_by_themselves_or_at_their_bound(server: SimulatedServ
         assert all(tokens <= 130 for tokens in ends["stop"])
         assert set(ends["length"]) == {130}
         at_least = await client.completions.create(
-            model="demo", prompt="prompt number 1", max_tokens=2000, extra_body={"min_tokens": 1500},
+            model="demo",
+            prompt="prompt number 1",
+            max_tokens=2000,
+            extra_body={"min_tokens": 1500},
         )
         assert at_least.usage is not None
         assert at_least.usage.completion_tokens >= 1500
 
 
 async def test_usage_in_every_chunk_when_asked_for(server: SimulatedServer, http: httpx.AsyncClient) -> None:
-    answer = await http.post(server.url + "/v1/chat/completions", json={
-        "model": "demo", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 5, "ignore_eos": True,
-        "stream": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True},
-    })
+    answer = await http.post(
+        server.url + "/v1/chat/completions",
+        json={
+            "model": "demo",
+            "messages": [{"role": "user", "content": "hello"}],
+            "max_tokens": 5,
+            "ignore_eos": True,
+            "stream": True,
+            "stream_options": {"include_usage": True, "continuous_usage_stats": True},
+        },
+    )
     frames = [line.removeprefix("data: ") for line in answer.text.split("\n\n") if line]
     assert frames.pop() == "[DONE]"
     counts = [json.loads(frame)["usage"]["completion_tokens"] for frame in frames]
@@ -128,7 +148,10 @@ async def test_usage_in_every_chunk_when_asked_for(server: SimulatedServer, http
 async def test_several_answers_to_one_request(server: SimulatedServer) -> None:
     async with sdk(server) as client:
         chat = await client.chat.completions.create(
-            model="demo", messages=[{"role": "user", "content": "x"}], n=3, max_tokens=9,
+            model="demo",
+            messages=[{"role": "user", "content": "x"}],
+            n=3,
+            max_tokens=9,
             extra_body={"ignore_eos": True},
         )
         assert [choice.index for choice in chat.choices] == [0, 1, 2]
@@ -139,14 +162,24 @@ async def test_several_answers_to_one_request(server: SimulatedServer) -> None:
 @pytest.mark.parametrize(
     ("path", "body", "status", "kind", "says"),
     [
-        ("chat/completions", {"model": "other", "messages": [{"role": "user", "content": "x"}]}, 404,
-         "NotFoundError", "`other` does not exist"),
+        (
+            "chat/completions",
+            {"model": "other", "messages": [{"role": "user", "content": "x"}]},
+            404,
+            "NotFoundError",
+            "`other` does not exist",
+        ),
         ("chat/completions", {"model": "demo"}, 400, "Bad Request", "messages"),
         ("chat/completions", {"model": "demo", "messages": []}, 400, "BadRequestError", "messages"),
         ("completions", {"model": "demo", "prompt": "x", "max_tokens": "many"}, 400, "Bad Request", "max_tokens"),
         ("completions", {"model": "demo", "prompt": "x", "max_tokens": 0}, 400, "BadRequestError", "at least 1"),
-        ("completions", {"model": "demo", "prompt": "x", "max_tokens": 9000}, 400, "BadRequestError",
-         "maximum context length is 8192"),
+        (
+            "completions",
+            {"model": "demo", "prompt": "x", "max_tokens": 9000},
+            400,
+            "BadRequestError",
+            "maximum context length is 8192",
+        ),
         ("completions", {"model": "demo", "prompt": [1] * 8192}, 400, "BadRequestError", "8192 input tokens"),
         ("completions", {"model": "demo", "prompt": [[1], "x", 3.5]}, 400, "BadRequestError", "token ids"),
         ("completions", {"model": "demo", "prompt": "x", "min_tokens": 20}, 400, "BadRequestError", "min_tokens"),
@@ -200,12 +233,17 @@ async def test_a_server_with_a_key_wants_it(http: httpx.AsyncClient) -> None:
 async def test_slots_and_kv_are_never_exceeded_and_all_free_at_the_end(server: SimulatedServer) -> None:
     async with sdk(server) as client:
         watched = asyncio.create_task(_watch(server))
-        answers = await asyncio.gather(*(
-            client.completions.create(
-                model="demo", prompt=[1] * 900, max_tokens=300 + i, extra_body={"ignore_eos": True},
+        answers = await asyncio.gather(
+            *(
+                client.completions.create(
+                    model="demo",
+                    prompt=[1] * 900,
+                    max_tokens=300 + i,
+                    extra_body={"ignore_eos": True},
+                )
+                for i in range(24)
             )
-            for i in range(24)
-        ))
+        )
         watched.cancel()
         for i, answer in enumerate(answers):  # KV holds no 8 of them: some were preempted and computed again
             assert answer.usage is not None
@@ -225,9 +263,18 @@ async def _watch(server: SimulatedServer) -> None:
 @pytest.mark.parametrize("stream", [True, False])
 async def test_closing_the_socket_frees_slot_and_kv(server: SimulatedServer, stream: bool) -> None:
     async with httpx.AsyncClient(trust_env=False) as client:
-        sent = asyncio.create_task(client.post(server.url + "/v1/completions", json={
-            "model": "demo", "prompt": "x", "max_tokens": 8000, "ignore_eos": True, "stream": stream,
-        }))
+        sent = asyncio.create_task(
+            client.post(
+                server.url + "/v1/completions",
+                json={
+                    "model": "demo",
+                    "prompt": "x",
+                    "max_tokens": 8000,
+                    "ignore_eos": True,
+                    "stream": stream,
+                },
+            )
+        )
         await until(lambda: bool(server.engine.running) and server.engine.running[0].generated > 3)
         sent.cancel()
         await asyncio.wait([sent])
@@ -267,9 +314,17 @@ async def test_our_control_client_reads_it(server: SimulatedServer, http: httpx.
     assert after.gpu_mem_total_bytes == pytest.approx(80 * 2**30, rel=1e-4)
     assert after.gpu_mem_used_bytes is not None
     assert after.gpu_mem_used_bytes > 16e9
-    async with http.stream("POST", server.url + "/v1/completions", json={
-        "model": "demo", "prompt": [1] * 100, "max_tokens": 8000, "ignore_eos": True, "stream": True,
-    }):
+    async with http.stream(
+        "POST",
+        server.url + "/v1/completions",
+        json={
+            "model": "demo",
+            "prompt": [1] * 100,
+            "max_tokens": 8000,
+            "ignore_eos": True,
+            "stream": True,
+        },
+    ):
         await until(lambda: bool(server.engine.running))
         busy = await control.scrape()
         assert (busy.running, busy.waiting) == (1, 0)
@@ -331,9 +386,15 @@ async def test_errors_and_cuts_come_at_the_rate_asked_for(server: SimulatedServe
     assert "500" in probe.why
     await fault(http, server, error_rate=0.0, cut_rate=1.0)
     async with sdk(server) as client:
-        stream = await client.completions.create(model="demo", prompt="x", max_tokens=20, stream=True, extra_body={
-            "ignore_eos": True,
-        })
+        stream = await client.completions.create(
+            model="demo",
+            prompt="x",
+            max_tokens=20,
+            stream=True,
+            extra_body={
+                "ignore_eos": True,
+            },
+        )
         got, error = 0, None
         try:
             async for _ in stream:
@@ -371,8 +432,18 @@ async def test_a_slow_replica_takes_longer(http: httpx.AsyncClient) -> None:
 
 async def test_as_a_process_it_says_where_it_listens_and_ends_on_sigterm(http: httpx.AsyncClient) -> None:
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "scheduling.engines.simulated", "--model", "demo", "--port", "0", "--speed", "100",
-        "--preset", "qwen3-8b-gb10", stdout=asyncio.subprocess.PIPE,
+        sys.executable,
+        "-m",
+        "scheduling.engines.simulated",
+        "--model",
+        "demo",
+        "--port",
+        "0",
+        "--speed",
+        "100",
+        "--preset",
+        "qwen3-8b-gb10",
+        stdout=asyncio.subprocess.PIPE,
     )
     try:
         assert process.stdout is not None
@@ -390,8 +461,16 @@ async def test_as_a_process_it_says_where_it_listens_and_ends_on_sigterm(http: h
 
 async def test_limits_that_cannot_work_are_said_at_the_start() -> None:
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "scheduling.engines.simulated", "--model", "demo", "--kv-tokens", "64",
-        "--max-model-len", "4096", stderr=asyncio.subprocess.PIPE,
+        sys.executable,
+        "-m",
+        "scheduling.engines.simulated",
+        "--model",
+        "demo",
+        "--kv-tokens",
+        "64",
+        "--max-model-len",
+        "4096",
+        stderr=asyncio.subprocess.PIPE,
     )
     _, stderr = await process.communicate()
     assert process.returncode == 1

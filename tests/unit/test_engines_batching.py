@@ -231,9 +231,7 @@ def test_whatever_arrives_and_leaves_nothing_leaks_and_every_answer_has_its_leng
 ) -> None:
     rng = random.Random(seed)
     longest = 8 * BLOCK_TOKENS
-    engine = Engine(
-        EngineLimits(slots, kv_blocks * BLOCK_TOKENS, budget, longest, priority_scheduling=priority)
-    )
+    engine = Engine(EngineLimits(slots, kv_blocks * BLOCK_TOKENS, budget, longest, priority_scheduling=priority))
     clock = Clock(engine)
     everyone: list[Sequence] = []
     for _ in range(rng.randrange(1, 30)):

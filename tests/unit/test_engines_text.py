@@ -14,8 +14,13 @@ from scheduling.engines.simulated.__main__ import parse_options
 @pytest.mark.parametrize(
     ("words", "tokens"),
     [
-        ("", 0), ("  \n ", 0), ("one", 1), ("two words\tthree\nfour", 4),
-        ("exactly12byt", 1), ("thirteenbytes", 4), ("ünïcödé-wörd", 5),  # 13 bytes and more count by bytes
+        ("", 0),
+        ("  \n ", 0),
+        ("one", 1),
+        ("two words\tthree\nfour", 4),
+        ("exactly12byt", 1),
+        ("thirteenbytes", 4),
+        ("ünïcödé-wörd", 5),  # 13 bytes and more count by bytes
     ],
 )
 def test_tokens_are_words_and_long_words_count_by_bytes(words: str, tokens: int) -> None:

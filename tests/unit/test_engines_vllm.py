@@ -78,7 +78,7 @@ def test_gpu_figures_on_the_same_page_are_read() -> None:
     [
         ("a 1", [1.0]),
         ("a 1\n", [1.0]),
-        ("b 2\na{x=\"y z\"} 3\n", [3.0]),
+        ('b 2\na{x="y z"} 3\n', [3.0]),
         ("ab 2\na_b 4\n", []),
         ("a NaN\na +Inf\na 5\n", [5.0]),
         ("a\na x\n", []),
@@ -111,7 +111,8 @@ async def test_gpu_figures_come_from_an_exporter_where_one_is_named_and_its_abse
 async def test_models_give_their_context_length() -> None:
     body = {"object": "list", "data": [{"id": "m", "max_model_len": 4096, "owned_by": "vllm"}, {"id": "n"}]}
     assert await client(lambda _: httpx.Response(200, json=body)).models() == [
-        EngineModel("m", 4096), EngineModel("n", None),
+        EngineModel("m", 4096),
+        EngineModel("n", None),
     ]
     with pytest.raises(EngineProtocolError, match="/v1/models"):
         await client(lambda _: httpx.Response(200, text="<html>")).models()

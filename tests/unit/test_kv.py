@@ -7,7 +7,10 @@ import pytest
 from scheduling.core.kv import blocks, kv_bytes_per_token, kv_capacity_tokens
 
 LLAMA_3_8B = {
-    "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "hidden_size": 4096,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "hidden_size": 4096,
     "torch_dtype": "bfloat16",
 }
 
@@ -22,8 +25,12 @@ def test_models_without_grouping_have_as_many_kv_heads_as_heads() -> None:
 
 def test_a_head_size_of_its_own_wins_over_hidden_size() -> None:
     qwen3_32b = {
-        "num_hidden_layers": 64, "num_attention_heads": 64, "num_key_value_heads": 8, "hidden_size": 5120,
-        "head_dim": 128, "dtype": "bfloat16",
+        "num_hidden_layers": 64,
+        "num_attention_heads": 64,
+        "num_key_value_heads": 8,
+        "hidden_size": 5120,
+        "head_dim": 128,
+        "dtype": "bfloat16",
     }
     assert kv_bytes_per_token(qwen3_32b) == 262_144
 

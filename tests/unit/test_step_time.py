@@ -13,8 +13,13 @@ from scheduling.core.step_time import PRESETS_DIR, StepTime, load_preset, parse_
 coefficient = st.floats(0, 1e-3, allow_nan=False)
 models = st.builds(
     StepTime,
-    t0=st.floats(1e-4, 0.1), a=coefficient, b=coefficient, c=st.floats(0, 1e-5), e=st.floats(0, 1e-8),
-    knee=st.floats(0, 2048), a2=coefficient,
+    t0=st.floats(1e-4, 0.1),
+    a=coefficient,
+    b=coefficient,
+    c=st.floats(0, 1e-5),
+    e=st.floats(0, 1e-8),
+    knee=st.floats(0, 2048),
+    a2=coefficient,
 )
 
 
@@ -98,8 +103,11 @@ def test_token_pools_service_time_is_the_printed_one() -> None:
 @pytest.mark.parametrize(
     ("name", "t256", "t2500"),
     [
-        ("llama-3-8b-h100", 10.7, 56.8), ("llama-2-13b-a100-tp4", 15.8, 100.8), ("qwen1.5-1.8b-l4", 20.0, 85.8),
-        ("llama-3.1-8b-a40", 53.6, 340), ("qwen3-32b-h800", 64.3, 327),
+        ("llama-3-8b-h100", 10.7, 56.8),
+        ("llama-2-13b-a100-tp4", 15.8, 100.8),
+        ("qwen1.5-1.8b-l4", 20.0, 85.8),
+        ("llama-3.1-8b-a40", 53.6, 340),
+        ("qwen3-32b-h800", 64.3, 327),
     ],
 )
 def test_roofline_presets_pass_through_their_two_points(name: str, t256: float, t2500: float) -> None:
@@ -119,8 +127,13 @@ def test_every_preset_says_where_it_comes_from_and_fits_its_gpus(name: str) -> N
 
 def test_the_seven_setups_are_shipped() -> None:
     assert preset_names() == [
-        "llama-2-13b-a100-tp4", "llama-3-8b-a100", "llama-3-8b-h100", "llama-3.1-8b-a40", "qwen1.5-1.8b-l4",
-        "qwen3-32b-h800", "qwen3-8b-gb10",
+        "llama-2-13b-a100-tp4",
+        "llama-3-8b-a100",
+        "llama-3-8b-h100",
+        "llama-3.1-8b-a40",
+        "qwen1.5-1.8b-l4",
+        "qwen3-32b-h800",
+        "qwen3-8b-gb10",
     ]
 
 

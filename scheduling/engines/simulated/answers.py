@@ -26,9 +26,7 @@ class ApiError(Exception):
     def __init__(self, status: int, message: str, kind: str = "BadRequestError", param: str | None = None) -> None:
         super().__init__(message)
         self.status = status
-        self.body = msgspec.json.encode(
-            {"error": {"message": message, "type": kind, "param": param, "code": status}}
-        )
+        self.body = msgspec.json.encode({"error": {"message": message, "type": kind, "param": param, "code": status}})
 
 
 class _StreamOptions(msgspec.Struct):
@@ -206,7 +204,10 @@ class Answer:
         self._model = model
         kind = "chat.completion.chunk" if chat else "text_completion"
         self.stem = b'"id":"%b","object":"%b","created":%d,"model":%b' % (
-            self._id.encode(), kind.encode(), self._created, msgspec.json.encode(model),
+            self._id.encode(),
+            kind.encode(),
+            self._created,
+            msgspec.json.encode(model),
         )
 
     def add(self, prompt_tokens: int, mark: int, output: int, stops: bool) -> None:
@@ -222,9 +223,11 @@ class Answer:
         self.connection.write(b"%x\r\n%b\r\n" % (len(frame), frame))
 
     def send_role(self, index: int) -> None:
-        usage = b',"usage":{"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":0}' % (
-            (self.prompt_tokens,) * 2
-        ) if self.continuous_usage else b""
+        usage = (
+            b',"usage":{"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":0}' % ((self.prompt_tokens,) * 2)
+            if self.continuous_usage
+            else b""
+        )
         self.send(
             b'data: {%b,"choices":[{"index":%d,"delta":{"role":"assistant","content":""},"logprobs":null,'
             b'"finish_reason":null}]%b}\n\n' % (self.stem, index, usage)
@@ -259,22 +262,27 @@ class Answer:
             said = text.generated_text(choice.start, choice.seq.generated)
             content: dict[str, Any] = (
                 {"message": {"role": "assistant", "content": said, "refusal": None, "reasoning": None}}
-                if self.chat else {"text": said}
+                if self.chat
+                else {"text": said}
             )
             reason = "stop" if choice.seq.stops else "length"
             choices.append(
                 {"index": choice.index, **content, "logprobs": None, "finish_reason": reason, "stop_reason": None}
             )
         done = sum(choice.seq.generated for choice in self.choices)
-        return msgspec.json.encode({
-            "id": self._id,
-            "object": "chat.completion" if self.chat else "text_completion",
-            "created": self._created,
-            "model": self._model,
-            "choices": choices,
-            "system_fingerprint": FINGERPRINT,
-            "usage": {
-                "prompt_tokens": self.prompt_tokens, "total_tokens": self.prompt_tokens + done,
-                "completion_tokens": done, "prompt_tokens_details": None,
-            },
-        })
+        return msgspec.json.encode(
+            {
+                "id": self._id,
+                "object": "chat.completion" if self.chat else "text_completion",
+                "created": self._created,
+                "model": self._model,
+                "choices": choices,
+                "system_fingerprint": FINGERPRINT,
+                "usage": {
+                    "prompt_tokens": self.prompt_tokens,
+                    "total_tokens": self.prompt_tokens + done,
+                    "completion_tokens": done,
+                    "prompt_tokens_details": None,
+                },
+            }
+        )

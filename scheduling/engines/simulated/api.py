@@ -176,8 +176,14 @@ class Api:
 
     def _models(self, connection: Connection, request: Request) -> None:
         card = {
-            "id": self._model, "object": "model", "created": self._created, "owned_by": "vllm", "root": self._model,
-            "parent": None, "max_model_len": self._max_model_len, "permission": [],
+            "id": self._model,
+            "object": "model",
+            "created": self._created,
+            "owned_by": "vllm",
+            "root": self._model,
+            "parent": None,
+            "max_model_len": self._max_model_len,
+            "permission": [],
         }
         connection.respond(200, msgspec.json.encode({"object": "list", "data": [card]}))
 
@@ -215,7 +221,13 @@ class Api:
             utilization=self._runner.utilization(),
         )
         page = metrics.render(
-            engine.totals, len(engine.running), engine.waiting, engine.kv_usage, self._model, gpus
+            engine.totals,
+            running=len(engine.running),
+            waiting=engine.waiting,
+            kv_usage=engine.kv_usage,
+            kv_blocks=engine.total_blocks,
+            model=self._model,
+            gpus=gpus,
         )
         connection.respond(200, page.encode(), "text/plain; version=1.0.0; charset=utf-8")
 
@@ -223,21 +235,26 @@ class Api:
 
     def _stats(self, connection: Connection, request: Request) -> None:
         engine, totals = self._engine, self._engine.totals
-        connection.respond(200, msgspec.json.encode({
-            "running": len(engine.running),
-            "waiting": engine.waiting,
-            "open": len(engine.running) + engine.waiting,
-            "kv_tokens_used": (engine.total_blocks - engine.free_blocks) * BLOCK_TOKENS,
-            "kv_tokens": engine.total_blocks * BLOCK_TOKENS,
-            "completed": totals.finished_stop + totals.finished_length,
-            "aborted": totals.aborted,
-            "prompt_tokens": totals.prompt_tokens,
-            "generation_tokens": totals.generation_tokens,
-            "preemptions": totals.preemptions,
-            "steps": engine.steps,
-            "stalled": self._runner.stalled,
-            "hanging": sum(not parked.gone for parked in self._parked),
-        }))
+        connection.respond(
+            200,
+            msgspec.json.encode(
+                {
+                    "running": len(engine.running),
+                    "waiting": engine.waiting,
+                    "open": len(engine.running) + engine.waiting,
+                    "kv_tokens_used": (engine.total_blocks - engine.free_blocks) * BLOCK_TOKENS,
+                    "kv_tokens": engine.total_blocks * BLOCK_TOKENS,
+                    "completed": totals.finished_stop + totals.finished_length,
+                    "aborted": totals.aborted,
+                    "prompt_tokens": totals.prompt_tokens,
+                    "generation_tokens": totals.generation_tokens,
+                    "preemptions": totals.preemptions,
+                    "steps": engine.steps,
+                    "stalled": self._runner.stalled,
+                    "hanging": sum(not parked.gone for parked in self._parked),
+                }
+            ),
+        )
 
     def _show_faults(self, connection: Connection, request: Request) -> None:
         connection.respond(200, msgspec.json.encode(self.faults))

@@ -5,16 +5,75 @@ from __future__ import annotations
 from bisect import bisect_left
 from dataclasses import dataclass, field
 
+from scheduling.core.kv import BLOCK_TOKENS
+
 _TTFT_BOUNDS = (
-    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
-    160.0, 640.0, 2560.0,
+    0.001,
+    0.005,
+    0.01,
+    0.02,
+    0.04,
+    0.06,
+    0.08,
+    0.1,
+    0.25,
+    0.5,
+    0.75,
+    1.0,
+    2.5,
+    5.0,
+    7.5,
+    10.0,
+    20.0,
+    40.0,
+    80.0,
+    160.0,
+    640.0,
+    2560.0,
 )
 _ITL_BOUNDS = (
-    0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
+    0.01,
+    0.025,
+    0.05,
+    0.075,
+    0.1,
+    0.15,
+    0.2,
+    0.3,
+    0.4,
+    0.5,
+    0.75,
+    1.0,
+    2.5,
+    5.0,
+    7.5,
+    10.0,
+    20.0,
+    40.0,
+    80.0,
 )
 _REQUEST_BOUNDS = (
-    0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0,
-    1920.0, 7680.0,
+    0.3,
+    0.5,
+    0.8,
+    1.0,
+    1.5,
+    2.0,
+    2.5,
+    5.0,
+    10.0,
+    15.0,
+    20.0,
+    30.0,
+    40.0,
+    50.0,
+    60.0,
+    120.0,
+    240.0,
+    480.0,
+    960.0,
+    1920.0,
+    7680.0,
 )
 MIB = 1024 * 1024
 
@@ -76,7 +135,9 @@ class Gpus:
     utilization: float  # 0..1
 
 
-def render(totals: EngineTotals, running: int, waiting: int, kv_usage: float, model: str, gpus: Gpus) -> str:
+def render(
+    totals: EngineTotals, *, running: int, waiting: int, kv_usage: float, kv_blocks: int, model: str, gpus: Gpus
+) -> str:
     """The text of ``/metrics``."""
     escaped = model.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     labels = f'engine="0",model_name="{escaped}"'
@@ -103,8 +164,12 @@ def render(totals: EngineTotals, running: int, waiting: int, kv_usage: float, mo
     scalar(
         "vllm:admission_rejections_total",
         "Number of admission attempts rejected by a queue limit, by reason.",
-        totals.rejections, ',reason="max_num_queued_reqs"',
+        totals.rejections,
+        ',reason="max_num_queued_reqs"',
     )
+    name = "vllm:cache_config_info"
+    out.extend((f"# HELP {name} Information of the LLMEngine CacheConfig", f"# TYPE {name} gauge"))
+    out.append(f'{name}{{block_size="{BLOCK_TOKENS}",engine="0",num_gpu_blocks="{kv_blocks}"}} 1.0')
     for histogram, name, help_text in (
         (totals.first_token, "vllm:time_to_first_token_seconds", "Histogram of time to first token in seconds."),
         (totals.inter_token, "vllm:inter_token_latency_seconds", "Histogram of inter-token latency in seconds."),

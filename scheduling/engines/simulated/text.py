@@ -32,9 +32,7 @@ _WORDS = (
 ).split()
 
 #: What a generation says: a fixed walk through the words, entered at a place that depends on the prompt.
-VOCABULARY: tuple[bytes, ...] = tuple(
-    b" " + _WORDS[(i * 7 + (i * i) // 3) % len(_WORDS)].encode() for i in range(1024)
-)
+VOCABULARY: tuple[bytes, ...] = tuple(b" " + _WORDS[(i * 7 + (i * i) // 3) % len(_WORDS)].encode() for i in range(1024))
 VOCABULARY_MASK = 1023
 WORD_LENGTHS = frozenset(map(len, VOCABULARY))
 
