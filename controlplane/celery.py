@@ -13,6 +13,8 @@ from celery.signals import setup_logging, worker_process_init
 from django.conf import settings
 
 from controlplane.embedded.child import die_with_parent
+from scheduling.dispatch.bootstep import host_dispatch
+from scheduling.dispatch.runner import DispatchSetup
 
 
 def broker_url(redis_url: str) -> str:
@@ -53,6 +55,15 @@ app.conf.update(
     timezone="UTC",
 )
 app.autodiscover_tasks(["tenants", "telemetry"])
+
+
+def _dispatch() -> DispatchSetup:
+    from controlplane.wiring import make_dispatch  # its models load once Celery has set Django up
+
+    return make_dispatch()
+
+
+host_dispatch(app, _dispatch)
 
 
 @setup_logging.connect

@@ -5,11 +5,14 @@ from __future__ import annotations
 from django.conf import settings
 
 from controlplane.env import Env
+from scheduling.dispatch.runner import DispatchSetup
 from scheduling.gateway.app import GatewayApp
 from scheduling.gateway.catalog import CatalogCache
 from scheduling.gateway.config import GatewayConfig
 from scheduling.gateway.ports import GatewayMetrics
+from telemetry.recorder import make_recorder
 from tenants import specs
+from tenants.epochs import BookedEpochs
 
 
 def gateway_config(env: Env) -> GatewayConfig:
@@ -34,3 +37,14 @@ def make_catalog() -> CatalogCache:
 def make_gateway(catalog: CatalogCache, metrics: GatewayMetrics) -> GatewayApp:
     """The ``/v1`` application of this process. Its catalog is read by ``start``."""
     return GatewayApp(gateway_config(settings.ENV), catalog, settings.ENV.redis_url, metrics)
+
+
+def make_dispatch() -> DispatchSetup:
+    """What the dispatch service of a worker process needs."""
+    return DispatchSetup(
+        redis_url=settings.ENV.redis_url,
+        load_catalog=specs.load_catalog,
+        catalog_version=specs.catalog_version,
+        telemetry=make_recorder(),
+        epochs=BookedEpochs(),
+    )

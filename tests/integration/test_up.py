@@ -1,0 +1,252 @@
+"""``make up`` as a newcomer meets it: one command, everything answers, Ctrl-C leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import openai
+import psutil
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+LIMIT_S = 100  # generous: other tests may share the machine
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+class Up:
+    """An instance with its own HOME and port."""
+
+    def __init__(self, home: Path, **settings: str) -> None:
+        self.home = home
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.output = home.parent / f"{home.name}.out"
+        self.environ = {k: v for k, v in os.environ.items() if not k.startswith("QUARTERMASTER_")} | {
+            "QUARTERMASTER_HOME": str(home),
+            "QUARTERMASTER_PORT": str(self.port),
+            "DEMO_LOAD": "off",
+            **settings,
+        }
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> Up:
+        with self.output.open("ab") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "controlplane.embedded"],
+                cwd=ROOT,
+                env=self.environ,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        return self
+
+    def get(self, path):
+        try:
+            with urllib.request.urlopen(self.url + path, timeout=5) as answer:
+                return answer.status, answer.read()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read()
+        except OSError:
+            return 0, b""
+
+    def wait_ready(self):
+        self.wait(lambda: self.get("/readyz")[0] == 200)
+        return self
+
+    def wait(self, condition):
+        end = time.monotonic() + LIMIT_S
+        while not condition():
+            assert self.process.poll() is None, self.output.read_text()
+            assert time.monotonic() < end, self.output.read_text()
+            time.sleep(0.05)
+
+    def demo(self):
+        return json.loads((self.home / "demo.json").read_text())
+
+    def pid(self, name):
+        return int((self.home / "run" / f"{name}.pid").read_text())
+
+    def client(self, tier="standard", **options):
+        return openai.OpenAI(base_url=f"{self.url}/v1", api_key=self.demo()["keys"][tier], **options)
+
+    def tree(self):
+        return [self.process.pid, *(p.pid for p in psutil.Process(self.process.pid).children(recursive=True))]
+
+    def stop(self, number=signal.SIGINT):
+        """Ends it and returns its exit code."""
+        if self.process is None:
+            return None
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        try:
+            return self.process.wait(LIMIT_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            raise
+
+
+def gone(pids):
+    end = time.monotonic() + 10
+    alive = pids
+    while alive and time.monotonic() < end:
+        alive = [p for p in alive if psutil.pid_exists(p) and psutil.Process(p).status() != psutil.STATUS_ZOMBIE]
+        time.sleep(0.05)
+    return not alive
+
+
+def bindable(port):
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("127.0.0.1", port))
+    return True
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    return tmp_path_factory.mktemp("up") / "home"
+
+
+@pytest.fixture(scope="module")
+def up(home):
+    """One instance for the tests that only look at it."""
+    instance = Up(home).start()
+    try:
+        yield instance.wait_ready()
+    finally:
+        instance.stop()
+
+
+def test_the_demo_file_holds_what_a_newcomer_needs_and_only_he_may_read_it(up):
+    demo = up.demo()
+    assert demo["base_url"] == up.url
+    assert demo["admin"] == {"url": f"{up.url}/admin/", "username": "admin", "password": demo["admin"]["password"]}
+    assert (demo["model"], demo["pool"]) == ("llama-3-8b", "llama-3-8b")
+    assert set(demo["keys"]) == {"premium", "standard", "batch"}
+    assert (up.home / "demo.json").stat().st_mode & 0o077 == 0
+
+
+def test_the_terminal_says_how_to_begin(up):
+    up.wait(lambda: "Ctrl-C" in up.output.read_text())
+    said = up.output.read_text()
+    demo = up.demo()
+    for word in (up.url, demo["admin"]["password"], demo["keys"]["standard"], "curl "):
+        assert word in said
+
+
+def test_the_openai_sdk_lists_completes_and_streams(up):
+    model = up.demo()["model"]
+    with up.client() as client:
+        assert [m.id for m in client.models.list()] == [model]
+        messages = [{"role": "user", "content": "How many words do you see here?"}]
+        whole = client.chat.completions.create(model=model, messages=messages, max_tokens=12)
+        assert whole.choices[0].message.content
+        assert whole.usage.completion_tokens <= 12
+        chunks = list(
+            client.chat.completions.create(
+                model=model, messages=messages, max_tokens=12, stream=True, stream_options={"include_usage": True}
+            )
+        )
+        assert chunks[-1].usage.prompt_tokens == whole.usage.prompt_tokens
+
+
+def test_a_wrong_key_is_refused_in_openais_words(up):
+    stranger = openai.OpenAI(base_url=f"{up.url}/v1", api_key="qm-nobody.nothing")
+    with stranger, pytest.raises(openai.AuthenticationError) as caught:
+        stranger.models.list()
+    assert caught.value.body["type"] == "authentication_error"
+
+
+def test_health_readiness_and_metrics_answer(up):
+    assert up.get("/healthz") == (200, b'{"alive": true}')
+    status, report = up.get("/readyz")
+    assert status == 200
+    assert json.loads(report)["pools"]["llama-3-8b"]["ready_backends"] == 2
+    status, page = up.get("/metrics")
+    assert status == 200
+    assert b"quartermaster_open_requests" in page
+
+
+def test_every_part_has_its_pid_and_its_log(up):
+    for name in ("redis", "web", "worker", "engine-0", "engine-1"):
+        assert psutil.pid_exists(up.pid(name))
+        assert (up.home / "logs" / f"{name}.log").exists()
+
+
+def test_a_second_start_on_the_same_home_is_refused_with_a_reason(up):
+    second = Up(up.home).start()
+    assert second.stop(signal.SIGCONT) == 1
+    assert f"process {up.process.pid}" in second.output.read_text()
+
+
+def test_a_busy_port_is_refused_with_a_reason(up, tmp_path):
+    second = Up(tmp_path / "other", QUARTERMASTER_PORT=str(up.port)).start()
+    assert second.stop(signal.SIGCONT) == 1
+    assert f"Port {up.port}" in second.output.read_text()
+
+
+def test_a_killed_web_server_comes_back_and_the_terminal_says_so(up):
+    before = up.pid("web")
+    os.kill(before, signal.SIGKILL)
+    up.wait(lambda: up.get("/readyz")[0] != 200)
+    up.wait_ready()
+    assert up.pid("web") != before
+    assert "web was killed by SIGKILL" in up.output.read_text()
+    with up.client() as client:
+        client.chat.completions.create(
+            model=up.demo()["model"], messages=[{"role": "user", "content": "x"}], max_tokens=2
+        )
+
+
+def test_ctrl_c_ends_everything_and_a_second_start_keeps_keys_and_ports(tmp_path):
+    up = Up(tmp_path / "home").start().wait_ready()
+    demo, tree = up.demo(), up.tree()
+    engines = json.loads((up.home / "ports.json").read_text())
+    assert len(tree) >= 6
+    assert up.stop(signal.SIGINT) == 0
+    assert gone(tree), up.output.read_text()
+    assert all(bindable(port) for port in [up.port, *engines.values()])
+    assert not list((up.home / "run").glob("*.pid"))
+
+    up.start().wait_ready()
+    try:
+        assert up.demo() == demo
+        assert json.loads((up.home / "ports.json").read_text()) == engines
+        with up.client() as client:
+            assert client.models.list().data
+    finally:
+        tree = up.tree()
+        up.stop(signal.SIGTERM)
+    assert gone(tree)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells children that their parent died")
+def test_a_killed_supervisor_leaves_no_process(tmp_path):
+    up = Up(tmp_path / "home").start()
+    up.wait(lambda: (up.home / "run" / "web.pid").exists() and (up.home / "run" / "worker.pid").exists())
+    tree = up.tree()
+    up.stop(signal.SIGKILL)
+    assert gone(tree)
+
+
+def test_a_home_too_deep_for_a_socket_works(tmp_path):
+    deep = tmp_path / ("d" * 60) / ("e" * 60)
+    deep.mkdir(parents=True)
+    up = Up(deep / "home", QUARTERMASTER_SIM_REPLICAS="1").start().wait_ready()
+    tree = up.tree()
+    assert up.stop() == 0
+    assert gone(tree)
