@@ -1,7 +1,7 @@
 """Fixtures that more than one folder of tests uses.
 
-Redis is always real (the bundled server): scripts and failures are what the tests are about. One server serves the whole
-session; a test isolates itself by its ``pool_id``, and takes ``private_redis`` to flush, kill or freeze a server.
+Redis is always real (the bundled server): scripts and failures are what the tests are about. One server serves the
+whole session; a test isolates itself by its ``pool_id``, and takes ``private_redis`` to flush, kill or freeze a server.
 """
 
 from __future__ import annotations

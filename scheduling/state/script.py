@@ -2,7 +2,7 @@
 
 Every script is one string for Redis, made of four texts: how it reads the time, the constants of
 :mod:`scheduling.state.types` (one truth for Python and Lua), ``prelude.lua`` and its own file. The model-based test
-loads the same scripts with another clock text; production code has no way to do so by configuration.
+replaces the first of them to make time pass; nothing that can be configured does.
 """
 
 from __future__ import annotations
@@ -40,20 +40,14 @@ class Script:
     sha: bytes
 
 
-def make_script(name: str, body: str, clock: str = REDIS_CLOCK) -> Script:
-    """Puts a body together with clock, constants and prelude."""
-    constants = "".join(f"local {c} = {getattr(types, c)}\n" for c in _CONSTANTS)
-    prelude = (_FOLDER / "prelude.lua").read_text()
-    source = (clock + constants + prelude + body).encode()
+def make_script(name: str, text: str) -> Script:
+    source = text.encode()
     return Script(name, source, hashlib.sha1(source, usedforsecurity=False).hexdigest().encode())
-
-
-def read_body(name: str) -> str:
-    """The text of ``scripts/NAME.lua``."""
-    return (_FOLDER / f"{name}.lua").read_text()
 
 
 @cache
 def load_scripts() -> dict[str, Script]:
-    """All scripts as production runs them, by name."""
-    return {name: make_script(name, read_body(name)) for name in NAMES}
+    """All scripts by name."""
+    constants = "".join(f"local {c} = {getattr(types, c)}\n" for c in _CONSTANTS)
+    shared = REDIS_CLOCK + constants + (_FOLDER / "prelude.lua").read_text()
+    return {name: make_script(name, shared + (_FOLDER / f"{name}.lua").read_text()) for name in NAMES}

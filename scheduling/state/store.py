@@ -163,7 +163,10 @@ class PoolStore:
         return AnnounceResult(status, Reason(reply[1].decode()) if status is AnnounceStatus.ENDED else None)
 
     async def record(self, records: Sequence[LedgerRecord]) -> None:
-        """Writes the ledger entries of requests that never had state (refusals), each id once."""
+        """Writes the ledger entries of requests that never had state (refusals), each id once.
+
+        Where an ``admit`` was not answered, state may exist: use ``finish`` (``ran`` False), which ends it either way.
+        """
         for batch in _batches(records):
             flat: list[str | bytes] = []
             for r in batch:

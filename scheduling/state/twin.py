@@ -236,7 +236,8 @@ class PoolTwin(PoolMemory):
 
     def record(self, records: Sequence[LedgerRecord]) -> None:
         for r in records:
-            if self.ended(r.request_id) is None:
+            lives = r.request_id in self.held or r.request_id in self.queue
+            if not lives and self.ended(r.request_id) is None:
                 self._mark_ended(r.request_id, Reason(r.reason))
                 self.ledger.append((b"r", codec.encode_ledger(r)))
 

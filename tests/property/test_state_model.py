@@ -1,0 +1,205 @@
+"""Law: the scripts and their Python twin are one machine, and it leaks nothing.
+
+Random walks (``tests/state_model.py``) over admit, grant, renew, announce, requeue, finish, sweep, elect, resign,
+set_ready, record and suspect; each call also made twice, as after a lost reply; with time passing and the state
+flushed. The bad twins at the end show that the walks would notice: each is the real script with one protection taken
+out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
+
+from scheduling.state.resp import RespConnection
+from scheduling.state.script import Script
+from tests.state_model import BACKENDS, GATEWAYS, HOLDERS, REASONS, REQUESTS, World, timed_scripts, variant, walk
+
+Make = Callable[..., World]
+
+
+@pytest.fixture
+def make_world(redis_url: str) -> Iterator[Make]:
+    """Worlds on one connection and one loop of this test."""
+    with asyncio.Runner() as runner:
+
+        def run(awaitable: Awaitable[Any]) -> Any:
+            async def main() -> Any:
+                return await awaitable
+
+            return runner.run(main())
+
+        async def connect() -> RespConnection:
+            connection = RespConnection(redis_url, name="model", call_timeout=20.0)
+            assert await connection.start()
+            return connection
+
+        resp = runner.run(connect())
+        yield lambda scripts=None: World(run, resp, scripts or timed_scripts())
+        runner.run(resp.close())
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_scripts_and_twin_agree_after_every_one_of_a_thousand_random_moves(make_world: Make, seed: int):
+    walk(make_world(), seed, 1000)
+
+
+def test_the_walks_come_across_every_answer(make_world: Make):
+    seen: set[tuple[str, str]] = set()
+    for seed in range(100, 106):
+        world = make_world()
+        walk(world, seed, 500)
+        seen |= world.seen
+    refusals = "rebuilding no_backend concurrency token_budget kv_budget low_priority queue_full"
+    assert {("admit", f"refused {reason}") for reason in refusals.split()} <= seen
+    assert {("admit", s) for s in ("granted", "queued")} <= seen
+    assert {("requeue", s) for s in ("granted", "queued", "stale")} <= seen
+    assert {("finish", s) for s in ("ok", "stale")} <= seen
+    assert {("grant", s) for s in ("ok", "gone", "full", "ent", "fenced")} <= seen
+    assert {("renew", s) for s in ("h", "w", "s", "u")} <= seen
+    assert {("announce", s) for s in ("ok", "known")} <= seen
+    for move in ("admit", "requeue", "finish", "renew", "announce"):
+        assert any(m == move and a.startswith(("ended ", "e ")) for m, a in seen), move
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_scripts_and_twin_agree_over_a_hundred_thousand_random_moves(make_world: Make):
+    for seed in range(1000, 1050):
+        walk(make_world(), seed, 2000)
+
+
+NUMBERS = st.integers(0, REQUESTS - 1)
+OFF = st.sampled_from((0, 0, 0, 1, -1))
+HOLDER = st.sampled_from(HOLDERS)
+AT = st.sampled_from(BACKENDS)
+AGAIN = st.booleans()
+
+
+class StateMachine(RuleBasedStateMachine):
+    """The same moves under hypothesis, which looks for the shortest way to break them."""
+
+    make: Make
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.world = self.make()
+
+    @initialize()
+    def begin(self) -> None:
+        self.world.elect(HOLDERS[0], True, False)
+        self.world.set_ready(HOLDERS[0], "b1", 2, False)
+
+    @rule(n=NUMBERS, again=AGAIN)
+    def admit(self, n: int, again: bool) -> None:
+        self.world.admit(n, again)
+
+    @rule(n=NUMBERS, off=OFF, reason=st.sampled_from(REASONS), used=st.integers(0, 500), ran=st.booleans(), again=AGAIN)
+    def finish(self, **given: Any) -> None:
+        self.world.finish(**given)
+
+    @rule(n=NUMBERS, off=OFF, again=AGAIN)
+    def requeue(self, **given: Any) -> None:
+        self.world.requeue(**given)
+
+    @rule(holder=HOLDER, picks=st.lists(st.tuples(NUMBERS, AT, OFF), min_size=1, max_size=5), again=AGAIN)
+    def grant(self, **given: Any) -> None:
+        self.world.grant(**given)
+
+    @rule(gateway=st.sampled_from(GATEWAYS), numbers=st.lists(NUMBERS, max_size=8), off=OFF, again=AGAIN)
+    def renew(self, **given: Any) -> None:
+        self.world.renew(**given)
+
+    @rule(n=NUMBERS, at=st.sampled_from(("", *BACKENDS)), again=AGAIN)
+    def announce(self, **given: Any) -> None:
+        self.world.announce(**given)
+
+    @rule(numbers=st.lists(NUMBERS, max_size=4), again=AGAIN)
+    def record(self, **given: Any) -> None:
+        self.world.record(**given)
+
+    @rule(holder=HOLDER, first=st.booleans(), again=AGAIN)
+    def elect(self, **given: Any) -> None:
+        self.world.elect(**given)
+
+    @rule(holder=HOLDER, again=AGAIN)
+    def resign(self, **given: Any) -> None:
+        self.world.resign(**given)
+
+    @rule(holder=HOLDER, at=AT, slots=st.sampled_from((None, 1, 2, 3)), again=AGAIN)
+    def set_ready(self, **given: Any) -> None:
+        self.world.set_ready(**given)
+
+    @rule(holder=HOLDER, again=AGAIN)
+    def sweep(self, **given: Any) -> None:
+        self.world.sweep(**given)
+
+    @rule(ms=st.sampled_from((1, 250, 3_000, 6_500, 10_001, 121_000)))
+    def pass_time(self, ms: int) -> None:
+        self.world.pass_time(ms)
+
+    @rule()
+    def flush(self) -> None:
+        self.world.flush()
+
+
+def test_hypothesis_finds_no_way_to_make_them_differ(make_world: Make):
+    machine = type("Machine", (StateMachine,), {"make": staticmethod(make_world)})
+    run_state_machine_as_test(
+        machine, settings=settings(max_examples=25, stateful_step_count=40, deadline=None, database=None)
+    )
+
+
+FENCE = "if fenced(ARGV[1]) then return 'fenced' end"
+EPOCH_CHECK = "return tonumber(call('HGET', META, 'epoch') or -1) ~= tonumber(epoch)"
+DROP = "call('HDEL', HELD, id)\n  count_lease(x, -1)"
+REFUSE = "local function refuse(reason, retry_ms)\n"
+
+# what the script does wrong: its name, the text taken out, the text put in
+BAD_TWINS = {
+    "grants without a fence": ("grant", FENCE, ""),
+    "sweeps without a fence": ("sweep", FENCE, ""),
+    "replicas set without a fence": ("set_ready", FENCE, ""),
+    "a fence that only stops lower epochs": ("set_ready", EPOCH_CHECK, EPOCH_CHECK.replace("~=", ">")),
+    "slots that are counted, not leased": (
+        "sweep",
+        "call('ZRANGEBYSCORE', LEASES, '-inf', now, 'LIMIT', 0, 100)",
+        "{}",
+    ),
+    "a lease dropped without its sums": ("finish", DROP, "call('HDEL', HELD, id)"),
+    "a second admission of the same request": ("admit", "local known = call('HGET', HELD, id)", "local known = false"),
+    "the last terminal state winning": ("finish", "if before then return {'ended', before} end", ""),
+    "a finish of any attempt": ("finish", "if x.attempt ~= attempt then return {'stale', ''} end", ""),
+    "grants that do not look at slots": ("grant", "(tonumber(v[1]) or 0) >= tonumber(slots)", "not offer"),
+    "grants that do not look at KV": ("grant", "(tonumber(v[2]) or 0) + x.kv > tonumber(kv)", "false"),
+    "grants that do not look at r_e": ("grant", "(tonumber(v[3]) or 0) >= r_e", "false"),
+    "direct grants past those who wait": ("admit", "contended = waiting > 0 or not", "contended = not"),
+    "refusals that charge": ("admit", REFUSE, REFUSE + "  set_level(ent, level - 1, now, ARGV[13], ARGV[14])\n"),
+    "no refund for what never ran": ("finish", "if not ran then actual = 0 end", ""),
+    "no refund for what waited in vain": ("sweep", "settle(x.ent, x.charge, 0, now)", ""),
+    "a requeue that keeps its old slot": ("requeue", "drop_lease(id, held)\n", ""),
+    "an announcement over an ended request": ("announce", "if reason then return {'ended', reason} end", ""),
+    "a renewal of any attempt": ("renew", "x.attempt ~= attempt or x.gateway ~= gateway", "false"),
+    "an epoch that goes back with the state": ("elect", "epoch = math.max(epoch, floor) + 1", "epoch = epoch + 1"),
+    "no pause after a lost state": ("elect", "if ARGV[3] == '0' then", "if false then"),
+}
+
+
+def walk_until_it_fails(make_world: Make, scripts: dict[str, Script]) -> None:
+    for seed in range(12):
+        walk(make_world(scripts), seed, 400)
+
+
+@pytest.mark.parametrize("name", BAD_TWINS)
+def test_the_walk_notices_a_script_with(make_world: Make, name: str):
+    script, old, new = BAD_TWINS[name]
+    scripts = timed_scripts()
+    scripts[script] = variant(scripts[script], old, new)
+    with pytest.raises(AssertionError, match=r"seed \d+, step"):
+        walk_until_it_fails(make_world, scripts)

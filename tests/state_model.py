@@ -1,0 +1,359 @@
+"""Two pools that must be one: the real scripts on a real Redis, and the Python twin, driven together.
+
+:class:`World` makes every move on both, compares answers and every key, and checks the laws of ``docs/state.md``. The
+scripts are those of production but for their first text, the clock, which here reads a key so that time can pass.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import itertools
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from scheduling.core.outcomes import Reason
+from scheduling.core.types import BackendSpec, EntitlementSpec, Estimate, OverLimit, QueuedRequest
+from scheduling.state import codec
+from scheduling.state.memory import Dump
+from scheduling.state.resp import RespConnection
+from scheduling.state.script import REDIS_CLOCK, Script, load_scripts, make_script
+from scheduling.state.store import PoolStore
+from scheduling.state.twin import PoolTwin
+from scheduling.state.types import ENDED_MS, Fenced, GrantItem
+from tests.state_world import FACTS, backend, entitlement, estimate, ledger, pool_spec, request, tier
+
+TEST_CLOCK = "local function now_ms() return tonumber(redis.call('GET', KEYS[1] .. 'test_now')) end\n"
+_worlds = itertools.count(1)
+
+
+def variant(script: Script, old: str, new: str) -> Script:
+    """A script with one text replaced; fails when that text is not there (any more)."""
+    text = script.source.decode()
+    assert old in text, f"{script.name}.lua no longer contains {old!r}"
+    return make_script(script.name, text.replace(old, new))
+
+
+def timed_scripts() -> dict[str, Script]:
+    return {name: variant(s, REDIS_CLOCK, TEST_CLOCK) for name, s in load_scripts().items()}
+
+
+POOL = pool_spec(backends=(), queue_limit=8, queue_bytes=2000, threshold=10.0)
+ENTITLEMENTS = (
+    entitlement("plain", concurrency=3, tier=tier(queue_limit=3)),
+    entitlement("metered", concurrency=2, tokens_per_s=5.5, burst_tokens=400.0, tier=tier(queue_limit=2)),
+    entitlement(
+        "batch", concurrency=1, kv_tokens=400, tokens_per_s=33.3, burst_tokens=900.5,
+        tier=tier(over_limit=OverLimit.WAIT, queue_limit=4),
+    ),
+    entitlement("spot", concurrency=4, kv_tokens=160, tier=tier(weight=5.0, queue_limit=0)),
+)  # fmt: skip
+REQUESTS = 24
+BACKENDS = ("b1", "b2", "b3")
+GATEWAYS = ("gw-1", "gw-2")
+HOLDERS = ("leader-1", "leader-2")
+REASONS = (Reason.STOP, Reason.CLIENT_LEFT, Reason.QUEUE_TIMEOUT, Reason.BACKEND_LOST)
+
+
+class World:
+    """One pool on both sides. Raises AssertionError as soon as they differ or a law is broken."""
+
+    def __init__(self, run: Callable[[Awaitable[Any]], Any], resp: RespConnection, scripts: dict[str, Script]) -> None:
+        self.pool_id = f"model-{next(_worlds)}"
+        self._run = run
+        self._resp = resp
+        self._prefix = f"qm:{{{self.pool_id}}}:"
+        self.now = 1_700_000_000_000
+        self.server = PoolStore(resp, self.pool_id, scripts=scripts)
+        self.twin = PoolTwin(self.pool_id, lambda: self.now)
+        self.floor = 0  # what the database would remember
+        self.epochs = dict.fromkeys(HOLDERS, 0)  # what each leader believes
+        self._read = {"events": "-", "ledger": "-"}  # how far the streams were compared
+        self._ended_at: dict[str, int] = {}
+        self.seen: set[tuple[str, str]] = set()  # (move, answer) that came up
+        self._set_clock()
+        self._last = self.twin.dump()
+
+    # --- who and what
+
+    def spec_of(self, n: int) -> EntitlementSpec:
+        return ENTITLEMENTS[n % len(ENTITLEMENTS)]
+
+    def estimate_of(self, n: int) -> Estimate:
+        return estimate(40 + 17 * (n % 5), 30 + 11 * (n % 7))
+
+    def request_of(self, n: int, attempt: int | None = None) -> QueuedRequest:
+        name = f"r{n}"
+        e = self.twin.held.get(name) or self.twin.queue.get(name)
+        current = e.attempt if e else 1
+        return request(
+            name, self.spec_of(n), self.estimate_of(n), gateway=GATEWAYS[n % 2], seq=e.seq if e else n,
+            attempt=current if attempt is None else attempt,
+        )  # fmt: skip
+
+    # --- moves; ``again`` repeats the call, as a caller does whose reply was lost
+
+    def admit(self, n: int, again: bool) -> None:
+        args = (self.spec_of(n), POOL, self.request_of(n), self.estimate_of(n), 100 + 37 * n, FACTS)
+        self._both("admit", again, *args)
+
+    def requeue(self, n: int, off: int, again: bool) -> None:
+        r = self.request_of(n)
+        r = dataclasses.replace(r, attempt=max(1, r.attempt + off))
+        held = self.twin.held.get(r.id)
+        self._both("requeue", again, r, 100 + 37 * n, FACTS, held.backend if held else "b1")
+
+    def finish(self, n: int, off: int, reason: Reason, used: int, ran: bool, again: bool) -> None:
+        r = self.request_of(n)
+        self._both("finish", again, r.id, max(1, r.attempt + off), reason, used, ran, ledger(r.id, reason))
+
+    def renew(self, gateway: str, numbers: list[int], off: int, again: bool) -> None:
+        items = [(r.id, max(1, r.attempt + off)) for r in map(self.request_of, numbers)]
+        self._both("renew", again, gateway, items)
+
+    def announce(self, n: int, at: str, again: bool) -> None:
+        args = (self.spec_of(n), self.request_of(n), self.estimate_of(n), 100 + 37 * n, FACTS, at)
+        self._both("announce", again, *args)
+
+    def record(self, numbers: list[int], again: bool) -> None:
+        self._both("record", again, [ledger(f"r{n}", Reason.TOKEN_BUDGET) for n in numbers])
+
+    def suspect(self, at: str) -> None:
+        self._both("suspect", False, at, "connection refused")  # a doorbell: twice rings twice
+
+    def elect(self, holder: str, first: bool, again: bool) -> None:
+        election = self._both("elect", again, holder, max(self.floor, self.epochs[holder]), first)
+        if election.leader:
+            assert election.epoch >= self.floor, "an epoch went back"
+            self.epochs[holder] = election.epoch
+            self.floor = max(self.floor, election.epoch)
+
+    def resign(self, holder: str, again: bool) -> None:
+        self._both("resign", again, holder)
+
+    def set_ready(self, holder: str, at: str, slots: int | None, again: bool) -> None:
+        spec: BackendSpec | None = None if slots is None else backend(at, slots, (120 if at == "b2" else 250) * slots)
+        self._both("set_ready", again, self.epochs[holder], at, spec)
+
+    def grant(self, holder: str, picks: list[tuple[int, str, int]], again: bool) -> None:
+        items = [
+            GrantItem(f"r{n}", max(1, self.request_of(n).attempt + off), at, self.spec_of(n).concurrency, "fifo@1",
+                      "first of 2")
+            for n, at, off in picks
+        ]  # fmt: skip
+        self._both("grant", again, self.epochs[holder], items)
+
+    def sweep(self, holder: str, again: bool) -> None:
+        self._both("sweep", again, self.epochs[holder])
+
+    def pass_time(self, ms: int) -> None:
+        ended = set(self.twin.dump().ended)
+        self.now += ms
+        self._set_clock()
+        if gone := ended - set(self.twin.dump().ended):  # Redis would expire them by its own clock
+            self._run(self._resp.call("DEL", *(f"{self._prefix}ended:{i}" for i in gone)))
+        self._compare("pass_time")
+
+    def flush(self) -> None:
+        """The whole state is lost, as by FLUSHALL, of this pool."""
+        keys = self._run(self._resp.call("KEYS", self._pattern("*")))
+        self._run(self._resp.call("DEL", *keys))
+        self.twin.flush()
+        self._read = {"events": "-", "ledger": "-"}
+        self._ended_at.clear()
+        self._set_clock()
+        self._compare("flush")
+
+    # --- both sides, and the laws
+
+    def _pattern(self, tail: str) -> str:
+        return self._prefix.replace("{", "[{]").replace("}", "[}]") + tail
+
+    def _set_clock(self) -> None:
+        self._run(self._resp.call("SET", self._prefix + "test_now", self.now))
+
+    def _call(self, name: str, *args: Any) -> tuple[Any, Any]:
+        answers: list[Any] = []
+        for call in (getattr(self.twin, name), lambda *a: self._run(getattr(self.server, name)(*a))):
+            try:
+                answers.append(call(*args))
+            except Fenced:
+                answers.append("fenced")
+        return answers[0], answers[1]
+
+    def _both(self, name: str, again: bool, *args: Any) -> Any:
+        before = self._last
+        mine, theirs = self._call(name, *args)
+        assert theirs == mine, f"{name}{args}: the server answers {theirs}, the twin {mine}"
+        self._compare(name)
+        self.seen |= {(name, a) for a in _kinds(mine)}
+        if mine == "fenced":
+            assert self._last == before, f"{name} changed something though it was fenced"
+        if again:
+            after = self._last
+            mine, theirs = self._call(name, *args)
+            assert theirs == mine, f"{name}{args} again: the server answers {theirs}, the twin {mine}"
+            self._compare(name)
+            assert self._last == after, f"{name}{args} called again changed something"
+        return mine
+
+    def _compare(self, move: str) -> None:
+        twin = self.twin.dump()
+        server = self._run(self._server_dump())
+        for f in dataclasses.fields(Dump):
+            mine, theirs = getattr(twin, f.name), getattr(server, f.name)
+            assert theirs == mine, f"after {move}: {f.name} is {theirs} on the server and {mine} in the twin"
+        self.check_laws(move, self._last, server)
+        # Streams are compared piece by piece; the twin's are dropped once they were equal.
+        self._last = dataclasses.replace(server, events=(), ledger=())
+        self.twin.events.clear()
+        self.twin.ledger.clear()
+
+    def check_laws(self, move: str, before: Dump, after: Dump) -> None:
+        """The laws that hold whatever the twin says."""
+        held = {k: codec.decode_entry(v) for k, v in after.held.items()}
+        queue = {k: codec.decode_entry(v) for k, v in after.queue.items()}
+        assert set(held) == set(after.leases), "a lease without expiry, or an expiry without lease"
+        assert set(queue) == set(after.waiting)
+        assert not set(held) & set(queue), "a request waits and runs"
+        assert not (set(held) | set(queue)) & set(after.ended), "a request lives after its end"
+
+        sums: dict[str, int] = {}
+        for e in held.values():
+            ent, at = f"e:{e.entitlement}", f"b:{e.backend}"
+            for name, x in (("run", 1), (f"{ent}:run", 1), (f"{ent}:kv", e.kv), (f"{at}:run", 1), (f"{at}:kv", e.kv),
+                            (f"{at}:work", e.work)):  # fmt: skip
+                sums[name] = sums.get(name, 0) + x
+        for e in queue.values():
+            ent = f"e:{e.entitlement}"
+            for name, x in (("wait", 1), ("bytes", e.body_bytes), (f"{ent}:wait", 1), (f"{ent}:kv", e.kv)):
+                sums[name] = sums.get(name, 0) + x
+        assert dict(after.totals) == sums, "totals are not the sums over leases and queue"
+
+        def grew(name: str) -> bool:
+            return after.totals.get(name, 0) > before.totals.get(name, 0)
+
+        if move != "announce":
+            for at in BACKENDS:
+                if grew(f"b:{at}:run"):
+                    slots, kv = (int(w) for w in after.ready[at].split())
+                    assert after.totals[f"b:{at}:run"] <= slots, f"{move} overshot the slots of {at}"
+                    assert after.totals[f"b:{at}:kv"] <= kv, f"{move} overshot the KV of {at}"
+            for spec in ENTITLEMENTS:
+                if grew(f"e:{spec.id}:run"):
+                    assert after.totals[f"e:{spec.id}:run"] <= spec.concurrency, f"{move} overshot r_e of {spec.id}"
+        if move == "admit" and grew("wait"):
+            assert after.totals["wait"] <= POOL.queue_limit
+            assert after.totals.get("bytes", 0) <= POOL.queue_bytes
+        if move == "admit":
+            for spec in ENTITLEMENTS:
+                level = after.buckets.get(f"{spec.id}:level")
+                if level is not None and level != before.buckets.get(f"{spec.id}:level"):
+                    assert level >= 0, "admission took a bucket below zero"
+        for fields in after.ledger:
+            name = self._ledger_id(fields)
+            known = self._ended_at.get(name)
+            assert known is None or known + ENDED_MS <= self.now, f"{name} ended twice"
+            self._ended_at[name] = self.now
+
+    def _ledger_id(self, fields: tuple[bytes, ...]) -> str:
+        return codec.decode_ledger_fields(self.pool_id, list(fields)).request_id
+
+    async def _server_dump(self) -> Dump:
+        call, p = self._resp.call, self._prefix
+        names = ("meta", "ready", "held", "queue", "totals", "buckets")
+        replies = await asyncio.gather(
+            *(call("HGETALL", p + n) for n in names),
+            *(call("ZRANGE", p + n, 0, -1, "WITHSCORES") for n in ("leases", "waiting")),
+            *(call("XRANGE", p + n, self._read[n], "+") for n in ("events", "ledger")),
+            call("KEYS", self._pattern("ended:*")),
+        )
+        flat = [dict(zip(r[::2], r[1::2], strict=True)) for r in replies[:8]]
+        meta, ready, held, queue, totals, buckets, leases, waiting = (
+            {k.decode(): v for k, v in d.items()} for d in flat
+        )
+        for n, r in zip(("events", "ledger"), replies[8:10], strict=True):
+            if r:
+                self._read[n] = "(" + r[-1][0].decode()
+        keys = replies[10]
+        reasons = await call("MGET", *keys) if keys else []
+        return Dump(
+            meta={k: v.decode() for k, v in meta.items()},
+            ready={k: v.decode() for k, v in ready.items()},
+            leases={k: int(v) for k, v in leases.items()},
+            held=held,
+            waiting={k: int(v) for k, v in waiting.items()},
+            queue=queue,
+            totals={k: int(v) for k, v in totals.items()},
+            buckets={k: float(v) for k, v in buckets.items()},
+            events=[(f[0].decode(), f[1]) for _, f in replies[8]],
+            ledger=[tuple(f) for _, f in replies[9]],
+            ended={k.decode().rpartition(":")[2]: v.decode() for k, v in zip(keys, reasons, strict=True)},
+        )
+
+
+def _kinds(answer: Any) -> set[str]:
+    """The words by which an answer is told from others."""
+    if isinstance(answer, list):
+        return set().union(*map(_kinds, answer)) if answer else {"nothing"}
+    reason = getattr(answer, "reason", None)
+    status = getattr(answer, "status", answer)
+    return {f"{status} {reason}" if reason is not None else str(status)}
+
+
+def step(world: World, rng: random.Random) -> None:
+    """One random move. Odds favour what makes traffic; rare moves lose the state."""
+    n, again, holder = rng.randrange(REQUESTS), rng.random() < 0.4, rng.choice(HOLDERS)
+    off = rng.choice((0, 0, 0, 0, 0, 1, -1))
+    some = [rng.randrange(REQUESTS) for _ in range(rng.randint(1, 6))]
+    if world.twin.queue and rng.random() < 0.7:
+        some = [int(name[1:]) for name in rng.sample(sorted(world.twin.queue), min(3, len(world.twin.queue)))]
+    live = sorted(world.twin.held | world.twin.queue)
+    target = int(rng.choice(live)[1:]) if live and rng.random() < 0.8 else n
+    move = rng.choices(
+        ("admit", "finish", "grant", "renew", "requeue", "sweep", "time", "elect", "ready", "announce", "record",
+         "suspect", "resign", "flush"),
+        (30, 14, 14, 8, 6, 5, 10, 5, 5, 4, 2, 1, 1, 0.4),
+    )[0]  # fmt: skip
+    if move == "admit":
+        world.admit(n, again)
+    elif move == "finish":
+        world.finish(target, off, rng.choice(REASONS), rng.randrange(250), rng.random() < 0.7, again)
+    elif move == "grant":
+        world.grant(holder, [(i, rng.choice(BACKENDS), off) for i in some], again)
+    elif move == "renew":
+        world.renew(rng.choice(GATEWAYS), [*some, target], off, again)
+    elif move == "requeue":
+        world.requeue(target, off, again)
+    elif move == "sweep":
+        world.sweep(holder, again)
+    elif move == "time":
+        world.pass_time(rng.choice((1, 7, 250, 250, 3_000, 3_000, 6_500, 10_001, 121_000)))
+    elif move == "elect":
+        world.elect(holder, rng.random() < 0.5, again)
+    elif move == "ready":
+        world.set_ready(holder, rng.choice(BACKENDS), rng.choice((None, 1, 2, 2, 3)), again)
+    elif move == "announce":
+        world.announce(n, rng.choice(("", *BACKENDS)), again)
+    elif move == "record":
+        world.record(some, again)
+    elif move == "suspect":
+        world.suspect(rng.choice(BACKENDS))
+    elif move == "resign":
+        world.resign(holder, again)
+    else:
+        world.flush()
+
+
+def walk(world: World, seed: int, steps: int) -> None:
+    """A pool with a leader and two replicas, then ``steps`` random moves."""
+    rng = random.Random(seed)
+    world.elect(HOLDERS[0], True, True)
+    for at in BACKENDS[:2]:
+        world.set_ready(HOLDERS[0], at, 2, True)
+    for i in range(steps):
+        try:
+            step(world, rng)
+        except AssertionError as e:
+            raise AssertionError(f"seed {seed}, step {i}: {e}") from e
