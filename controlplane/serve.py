@@ -21,6 +21,7 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from controlplane import env as environment
+from scheduling.gateway.call import ABORT
 
 log = logging.getLogger("controlplane.serve")
 GRACE_S = 4.8  # after the drain: last words of up to 3 s, sockets closed, records written
@@ -51,6 +52,7 @@ def protocol(head_bytes: int, head_timeout_s: float) -> type[HttpToolsProtocol]:
 
         def on_message_begin(self) -> None:
             super().on_message_begin()
+            self.scope["extensions"] = {ABORT: self.transport.abort}  # type: ignore[typeddict-item]
             if self._head_timer is None:  # a further request on a kept connection
                 self._head_timer = self.loop.call_later(head_timeout_s, self._head_late)
 

@@ -1,8 +1,8 @@
 """One request as long as it is open, and the clock that watches all of them.
 
 Time limits cost nothing per request: no timer, no extra task. One coroutine looks at every open call ten times a
-second, interrupts those whose limit has passed, and starts listening for a disconnect only on calls that live longer than a
-moment.
+second, interrupts those whose limit has passed, and starts listening for a disconnect only on calls that live longer
+than a moment.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ ABORT = "quartermaster.abort"  # ASGI extension of our server: drops the connect
 
 
 class Call:
-    """What is known of one open request; fields fill up along its life. Times are epoch seconds unless they say ``loop``.
-    """
+    """What is known of one open request; fields fill up along its life. Times are epoch seconds unless named loop."""
 
     __slots__ = (
         "access",

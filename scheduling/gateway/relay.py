@@ -1,8 +1,8 @@
 """One attempt at one engine: send the request, pass the answer on, note what accounting needs.
 
 Bytes pass through; nothing is parsed per chunk. Until the first byte is sent to the client any trouble can still be
-cured elsewhere (:class:`EngineTrouble` with ``call.responding`` False); after that a stream can only be ended with an error
-frame.
+cured elsewhere (:class:`EngineTrouble` with ``call.responding`` False); after that a stream can only be ended with an
+error frame.
 """
 
 from __future__ import annotations
