@@ -1,0 +1,77 @@
+"""``manage.py apply -f FILE``: make the books say what a file says, after showing the difference."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import sys
+from argparse import ArgumentParser
+from pathlib import Path
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+
+from tenants import manifest
+from tenants.audit import Actor
+
+_SIGNS = {"create": "+", "change": "~", "delete": "-"}
+
+
+class Command(BaseCommand):
+    help = "Shows what a YAML file would change in the books, asks, and does it, all or nothing."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument(
+            "-f", "--file", required=True, help="File written by `export` or by hand; - reads standard input."
+        )
+        parser.add_argument("--dry-run", action="store_true", help="Check and show, change nothing.")
+        parser.add_argument("--yes", action="store_true", help="Do not ask.")
+        parser.add_argument(
+            "--prune", action="store_true", help="Delete what the file does not have, of the kinds it has. Never keys."
+        )
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        actor = Actor(getpass.getuser(), "cli")
+        try:
+            wanted = manifest.plan(manifest.read(*self._source(options["file"])), prune=options["prune"])
+            manifest.apply(wanted, actor=actor, keep=False)  # faults show before anybody is asked
+            self._show(wanted)
+            if not wanted.changes or options["dry_run"]:
+                return
+            if not options["yes"] and not self._agreed(options["file"]):
+                raise CommandError("Nothing was changed.")
+            manifest.apply(wanted, actor=actor)
+        except manifest.ManifestError as error:
+            raise CommandError(f"Nothing was changed.\n{error}") from error
+        self.stdout.write(self.style.SUCCESS(f"Applied {len(wanted.changes)} changes."))
+
+    def _source(self, name: str) -> tuple[str, str]:
+        if name == "-":
+            return sys.stdin.read(), "<stdin>"
+        try:
+            return Path(name).read_text(encoding="utf-8"), name
+        except (OSError, UnicodeDecodeError) as error:
+            raise CommandError(f"{name} cannot be read: {error}") from error
+
+    def _agreed(self, file: str) -> bool:
+        if file == "-" or not sys.stdin.isatty():
+            raise CommandError("There is nobody to ask: say --yes to apply, or --dry-run to look.")
+        return input("Apply? [y/N] ").strip().lower() in ("y", "yes")
+
+    def _show(self, wanted: manifest.Plan) -> None:
+        paint = {"create": self.style.SUCCESS, "change": self.style.WARNING, "delete": self.style.ERROR}
+        for change in wanted.changes:
+            self.stdout.write(paint[change.verb](f"{_SIGNS[change.verb]} {change.kind.name} {change.name}"))
+            for path, before, after in change.values:
+                if change.verb == "change":
+                    self.stdout.write(f"    {path}: {_text(before)} -> {_text(after)}")
+                elif change.verb == "create":
+                    self.stdout.write(f"    {path}: {_text(after)}")
+        for note in wanted.notes:
+            self.stdout.write(self.style.NOTICE(f"! {note}"))
+        if not wanted.changes:
+            self.stdout.write("No change.")
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)

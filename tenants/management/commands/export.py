@@ -1,0 +1,28 @@
+"""``manage.py export``: the books as YAML, for git."""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser
+from pathlib import Path
+from typing import Any
+
+from django.core.management.base import BaseCommand
+
+from tenants import manifest
+
+
+class Command(BaseCommand):
+    help = "Writes tiers, SLOs, pools, backends, tenants, entitlements, memberships and key names as one YAML document."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("-f", "--file", default="-", help="Where to write; - is standard output (default).")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        text = manifest.export()
+        if options["file"] == "-":
+            self.stdout.write(text, ending="")
+            return
+        path = Path(options["file"])
+        path.write_text(text, encoding="utf-8")
+        print(f"{path}: {text.count(chr(10))} lines", file=sys.stderr)

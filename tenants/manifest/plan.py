@@ -1,0 +1,158 @@
+"""The difference between a file and the books, and making it so."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from django.contrib.auth import get_user_model
+from django.core.exceptions import NON_FIELD_ERRORS, ValidationError
+from django.db.models import Model, ProtectedError
+
+from tenants import services
+from tenants.audit import Actor
+from tenants.manifest.document import Desired, parse
+from tenants.manifest.kinds import API_KEY, BACKEND, KINDS, MEMBERSHIP, POOL, Kind
+from tenants.manifest.reader import ManifestError, Node
+
+
+class _TakenBack(Exception):
+    """Rolls a trial back."""
+
+
+@dataclass(slots=True)
+class Change:
+    """One object that would be made, changed or deleted."""
+
+    verb: str  # create | change | delete
+    kind: Kind
+    name: str
+    values: list[tuple[str, Any, Any]] = field(default_factory=list)  # path, before, after
+    desired: Desired | None = None
+
+
+@dataclass(slots=True)
+class Plan:
+    changes: list[Change]
+    notes: list[str]  # what cannot be done from a file
+
+
+def plan(items: list[Node], *, prune: bool = False) -> Plan:
+    """What applying these objects would change, in the order in which it would be done.
+
+    With ``prune``, objects that the file does not have are deleted, of those kinds that it has at all; never keys,
+    which go with their entitlement.
+
+    Raises:
+        ManifestError: with every fault of the file.
+    """
+    desired = parse(items)
+    result = Plan([], [])
+    faults: list[str] = []
+    doomed: list[Change] = []
+    for kind in KINDS:
+        current = kind.current()
+        mine = [one for one in desired if one.kind is kind]
+        for one in mine:
+            row = current.get(one.name)
+            if row is None and kind is API_KEY:
+                result.notes.append(
+                    one.fault("this key is not here, and a file holds no secret; make a new one and give it out")
+                )
+            elif row is None:
+                faults += _missing(one)
+                values = [(path, None, value) for path, value in one.state.items()]
+                result.changes.append(Change("create", kind, one.name, values, one))
+            else:
+                state = kind.state(row)
+                values = [(path, state[path], value) for path, value in one.state.items() if state[path] != value]
+                if values:
+                    result.changes.append(Change("change", kind, one.name, values, one))
+        if prune and kind is not API_KEY and _speaks_of(kind, desired):
+            names = {one.name for one in mine}
+            doomed += [
+                Change("delete", kind, name, [(path, value, None) for path, value in kind.state(row).items()])
+                for name, row in sorted(current.items())
+                if name not in names
+            ]
+    if faults:
+        raise ManifestError(faults)
+    result.changes += reversed(doomed)
+    return result
+
+
+def apply(wanted: Plan, *, actor: Actor, keep: bool = True) -> None:
+    """Does what a plan says, all of it or nothing. ``keep=False`` tries it and takes it back.
+
+    Raises:
+        ManifestError: by line, when the books refuse a value.
+    """
+    with suppress(_TakenBack), services.change(actor=actor):
+        for change in wanted.changes:
+            _do(change, actor)
+        if not keep:
+            raise _TakenBack
+
+
+def _do(change: Change, actor: Actor) -> None:
+    where = change.desired.fault if change.desired else lambda message, attribute="": message
+    try:
+        if change.verb == "delete":
+            row = change.kind.current().get(change.name)
+            if row is not None:
+                services.delete(actor=actor, instance=row)
+            return
+        row = change.kind.current()[change.name] if change.verb == "change" else _fresh(change, actor)
+        for rule in change.kind.fields:
+            if change.desired is not None and rule.path in change.desired.state and rule.attribute != "user":
+                value = rule.store(change.desired.state[rule.path])
+                setattr(row, rule.attribute, _row(rule.ref, value, where, rule.attribute) if rule.ref else value)
+        services.save(actor=actor, instance=row)
+    except ValidationError as error:
+        by_field = error.message_dict if hasattr(error, "error_dict") else {NON_FIELD_ERRORS: error.messages}
+        raise ManifestError(
+            [
+                where(message, "" if name == NON_FIELD_ERRORS else name)
+                for name, messages in by_field.items()
+                for message in messages
+            ]
+        ) from error
+    except ProtectedError as error:
+        needed = ", ".join(sorted({f"{row._meta.verbose_name} {row}" for row in error.protected_objects}))
+        raise ManifestError([f"{change.kind.name} {change.name} cannot be deleted: needed by {needed}"]) from error
+
+
+def _fresh(change: Change, actor: Actor) -> Model:
+    if change.kind is not MEMBERSHIP:
+        return change.kind.model(**{change.kind.key: change.name})
+    users = get_user_model()
+    username = change.desired.state["user"]
+    user = users._default_manager.filter(username=username).first()
+    if user is None:  # cannot sign in until an admin sets a password
+        user = users(username=username)
+        user.set_unusable_password()
+        user = services.save(actor=actor, instance=user)
+    return MEMBERSHIP.model(user=user)
+
+
+def _row(model: type[Model], name: str | None, where: Any, attribute: str) -> Model | None:
+    if name is None:
+        return None
+    row = model._default_manager.filter(slug=name).first()
+    if row is None:
+        raise ManifestError([where(f"there is no {model._meta.verbose_name} {name!r}", attribute)])
+    return row
+
+
+def _missing(one: Desired) -> list[str]:
+    return [
+        one.node.fault(f"{one.kind.name} {one.name}: {rule.path} is missing")
+        for rule in one.kind.fields
+        if rule.required and rule.path not in one.state
+    ]
+
+
+def _speaks_of(kind: Kind, desired: list[Desired]) -> bool:
+    """Whether a file that lacks an object of this kind means to delete it."""
+    return any(one.kind is (POOL if kind is BACKEND else kind) for one in desired)
