@@ -1,0 +1,84 @@
+"""What shared state costs: CPU of this process, and of the server, per admit + finish pair.
+
+    python -m tests.bench.bench_state [--pairs 20000]
+
+Read **CPU us per pair** (absolute times move with the machine): ``client`` is this process, everything included from the
+typed call to the typed answer; ``server`` is Redis, scripts included. ``bare`` is one script that returns its argument,
+the floor of the client.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import time
+from collections.abc import Awaitable, Callable
+
+import psutil
+import uvloop
+
+from scheduling.core.outcomes import Reason
+from scheduling.state.resp import RespConnection
+from scheduling.state.script import make_script
+from scheduling.state.store import PoolStore
+from tests.redis_server import RedisServer
+from tests.state_world import FACTS, backend, entitlement, estimate, ledger, pool_spec, request
+
+ECHO = make_script("echo", "return ARGV[1]")
+
+
+async def measure(name: str, once: Callable[[], Awaitable[object]], pairs: int, at_once: int, server: int) -> None:
+    """Runs ``once`` ``pairs`` times over ``at_once`` tasks and prints CPU per run."""
+    redis = psutil.Process(server)
+    left = itertools.repeat(None, pairs)
+
+    async def work() -> None:
+        for _ in left:
+            await once()
+
+    theirs, mine, wall = sum(redis.cpu_times()[:2]), time.process_time(), time.perf_counter()
+    await asyncio.gather(*(work() for _ in range(at_once)))
+    mine, wall = time.process_time() - mine, time.perf_counter() - wall
+    theirs = sum(redis.cpu_times()[:2]) - theirs
+    print(
+        f"{name:<22} {at_once:>3} at once: client {mine / pairs * 1e6:6.1f} us, server {theirs / pairs * 1e6:6.1f} us, "
+        f"{pairs / wall:8.0f}/s"
+    )
+
+
+async def main(pairs: int, server: RedisServer) -> None:
+    resp = RespConnection(server.url, name="bench")
+    assert await resp.start()
+    store = PoolStore(resp, "bench")
+    epoch = (await store.elect("bench", 0, first_start=True)).epoch
+    for i in range(4):
+        await store.set_ready(epoch, f"b{i}", backend(f"b{i}", slots=64, kv_tokens=10**7))
+    spec = entitlement("acme", concurrency=500, tokens_per_s=1e9, burst_tokens=1e9)
+    pool, est, record = pool_spec(), estimate(), ledger("x")
+    numbers = itertools.count()
+
+    async def bare() -> None:
+        await resp.eval(ECHO, b"k", ("x",))
+
+    async def pair() -> None:
+        name = f"req_{next(numbers):024x}"
+        await store.admit(spec, pool, request(name, spec, est), est, 300, FACTS)
+        await store.finish(name, 1, Reason.STOP, 140, True, record)
+
+    for at_once in (1, 32):
+        await measure("bare script", bare, pairs, at_once, server.pid)
+        await measure("admit + finish", pair, pairs, at_once, server.pid)
+    await resp.close()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pairs", type=int, default=20_000)
+    args = parser.parse_args()
+    redis_server = RedisServer()
+    redis_server.start()
+    try:
+        uvloop.run(main(args.pairs, redis_server))
+    finally:
+        redis_server.stop()

@@ -1,0 +1,58 @@
+"""What is written into Redis is read back as it was."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scheduling.core.types import Slo
+from scheduling.state import codec
+from scheduling.state.types import RequestFacts, StoredRequest
+from tests.state_world import FACTS, entitlement, ledger, request
+
+STORED = StoredRequest(request("r1", entitlement(), ttft_deadline_s=1_700_000_001.25, client_priority=-3), FACTS)
+
+
+def test_a_request_and_a_ledger_record_survive_the_round_trip():
+    assert codec.decode_request(codec.encode_request(STORED)) == STORED
+    record = ledger("r1", slo_met=None, first_token_s=None)
+    assert codec.decode_ledger(codec.encode_ledger(record)) == record
+
+
+@given(st.text(min_size=1, alphabet=st.characters(exclude_characters="|")), st.text())
+def test_a_note_is_one_word_whatever_the_reason_says(policy: str, why: str):
+    note = codec.encode_note(policy, why)
+    if why:
+        assert len(note.split()) == 1
+        assert codec.decode_note(note) == (policy, why)
+    payload = f"r1 2 b1 {codec.encode_note('fifo@1', why)}".encode()
+    notice = codec.decode_notice(payload)
+    assert (notice.request_id, notice.attempt, notice.backend, notice.policy, notice.why) == (
+        "r1",
+        2,
+        "b1",
+        "fifo@1",
+        why,
+    )
+
+
+@given(st.text())
+def test_an_entry_keeps_any_record_behind_its_twelve_words(model: str):
+    stored = StoredRequest(STORED.request, RequestFacts(model, "k", False, Slo(ttlt_s=1.0)))
+    entry = codec.Entry(2, "acme", "", 1, 2, 3, 4, 5, 0, "gw-1", 7, "-", codec.encode_request(stored))
+    again = codec.decode_entry(codec.encode_entry(entry))
+    assert again == entry
+    assert codec.decode_request(again.record) == stored
+    assert (again.queued_request().attempt, again.queued_request().seq) == (2, 7)
+
+
+@pytest.mark.parametrize("junk", [b"", b"1 2 3", b"x" * 50])
+def test_what_no_script_wrote_is_refused(junk: bytes):
+    with pytest.raises(ValueError, match="an entry has 12 words"):
+        codec.decode_entry(junk)
+    with pytest.raises(msgspec.DecodeError):
+        codec.decode_request(junk)
+    with pytest.raises(ValueError, match="a ledger entry has the fields"):
+        codec.decode_ledger_fields("p", [b"junk", junk])
