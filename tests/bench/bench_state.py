@@ -2,9 +2,9 @@
 
     python -m tests.bench.bench_state [--pairs 20000]
 
-Read **CPU us per pair** (absolute times move with the machine): ``client`` is this process, everything included from the
-typed call to the typed answer; ``server`` is Redis, scripts included. ``bare`` is one script that returns its argument,
-the floor of the client.
+Read **CPU us per pair** (absolute times move with the machine): ``client`` is this process, everything included from
+the typed call to the typed answer; ``server`` is Redis, scripts included. ``bare`` is one script that returns its
+argument, the floor of the client.
 """
 
 from __future__ import annotations
