@@ -271,14 +271,15 @@ class GatewayApp:
             raise Refusal(Reason.INVALID_REQUEST, status=405, detail=f"{_MODELS} takes GET.")
         head = Head(call.scope["headers"], self.config.max_header_bytes)
         access = await self._access(head.authorization, call.received_s)
-        card = ModelCard(access.pool.model, self._started_s, access.pool.max_model_len)
+        pool = access.pool
+        cards = {n: ModelCard(n, self._started_s, pool.max_model_len) for n in (pool.model, *pool.aliases)}
         if path == _MODELS:
-            body = _encode(ModelList([card]))
+            body = _encode(ModelList(list(cards.values())))
         else:
             model = path[len(_MODELS) + 1 :]
-            if model != access.pool.model:
+            if model not in cards:
                 raise Refusal(Reason.UNKNOWN_MODEL, model=model[:256], param="model")
-            body = _encode(card)
+            body = _encode(cards[model])
         headers = [JSON, (b"content-length", b"%d" % len(body)), (b"x-request-id", call.id.encode("ascii"))]
         call.closed = True
         await send_answer(call, Answer(200, headers, body))

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import msgspec
 
@@ -28,7 +31,7 @@ class Access:
     entitlement: EntitlementSpec
     pool: PoolSpec
     limits: Limits
-    rename: tuple[bytes, bytes] | None  # how the engine's name of the model is replaced in its answers
+    rename: Callable[[bytes], bytes] | None  # replaces the engine's name of the model in its answers
 
 
 class Keyring:
@@ -63,10 +66,12 @@ class Keyring:
         return access
 
 
-def _rename(pool: PoolSpec) -> tuple[bytes, bytes] | None:
+def _rename(pool: PoolSpec) -> Callable[[bytes], bytes] | None:
     if pool.upstream_model == pool.model:
         return None
-    return b'"model":' + msgspec.json.encode(pool.upstream_model), b'"model":' + msgspec.json.encode(pool.model)
+    theirs, ours = msgspec.json.encode(pool.upstream_model), msgspec.json.encode(pool.model)
+    # an unescaped quote cannot occur inside a JSON string, so this never touches what the model said
+    return partial(re.compile(b'"model": ?' + re.escape(theirs)).sub, b'"model":' + ours.replace(b"\\", b"\\\\"))
 
 
 def split_key(header: bytes | None) -> tuple[str, bytes] | None:

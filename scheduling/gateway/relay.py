@@ -96,7 +96,7 @@ class Relay:
         access = call.access
         assert access is not None
         if access.rename is not None:
-            answer = answer.replace(*access.rename)
+            answer = access.rename(answer)
         headers = [JSON, (b"content-length", b"%d" % len(answer)), reason_header(reason), *self._answer_headers(call)]
         call.responding = True
         call.status = 200
@@ -129,7 +129,7 @@ class Relay:
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         while True:
             if rename is not None:
-                out = out.replace(*rename)
+                out = rename(out)
             if frames.done:
                 break
             if out:

@@ -1,0 +1,178 @@
+"""An engine whose every byte a test decides: speaks vLLM's wire format from a script, and counts what is open."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass
+class Script:
+    """How the next answers look."""
+
+    tokens: int | None = None  # None: as many as max_tokens asks for
+    pause_s: float = 0.0  # before each streamed token, or once before a whole answer
+    first_pause_s: float = 0.0
+    status: int = 200
+    error: str = "scripted"
+    statuses: list[int] = field(default_factory=list)  # of the next answers, before ``status`` holds again
+    cut_after: int | None = None  # tokens after which the connection is reset
+    stall_after: int | None = None  # tokens after which nothing comes any more
+    error_after: int | None = None  # tokens after which an error frame comes, then [DONE], as vLLM does
+    close_idle: bool = False  # closes the connection after each answer without saying so
+    refuse: bool = False  # closes each connection at once
+    word: str = " word"
+
+
+class FakeEngine:
+    """Listens on a free loopback port. ``url`` is its base."""
+
+    def __init__(self, model: str = "fake-upstream") -> None:
+        self.model = model
+        self.script = Script()
+        self.bodies: list[dict[str, Any]] = []
+        self.heads: list[dict[str, str]] = []
+        self.open = 0  # generations that run
+        self.aborted = 0
+        self.connections = 0  # ever made
+        self.connected = 0  # now
+        self.url = ""
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def start(self, port: int = 0) -> None:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", port, backlog=2048)
+        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+
+    async def stop(self) -> None:
+        """Closes the port and every connection."""
+        assert self._server is not None
+        self._server.close()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        self.connections += 1
+        self.connected += 1
+        try:
+            while not self.script.refuse:
+                if not await self._one(reader, writer):
+                    break
+        except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            pass
+        finally:
+            self.connected -= 1
+            self._tasks.discard(task)
+            writer.transport.abort()
+
+    async def _one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        lines = head.split("\r\n")
+        headers = dict(line.split(": ", 1) for line in lines[1:] if line)
+        body = json.loads(await reader.readexactly(int(headers["content-length"])))
+        self.heads.append({"": lines[0], **headers})
+        self.bodies.append(body)
+        script = self.script
+        status = script.statuses.pop(0) if script.statuses else script.status
+        if status != 200:
+            _whole(writer, status, json.dumps(_error(script.error, status)).encode())
+            await writer.drain()
+            return True
+        self.open += 1
+        leaving = asyncio.ensure_future(reader.read(1))  # a client that goes away in between
+        work = asyncio.ensure_future(self._answer(writer, script, body, "chat" in lines[0]))
+        try:
+            await asyncio.wait({leaving, work}, return_when=asyncio.FIRST_COMPLETED)
+            if not work.done():
+                self.aborted += 1
+                return False
+            keep = work.result()
+        finally:
+            self.open -= 1
+            work.cancel()
+            if not leaving.done():
+                leaving.cancel()
+                await asyncio.gather(leaving, return_exceptions=True)
+        return keep and not script.close_idle
+
+    async def _answer(self, writer: asyncio.StreamWriter, script: Script, body: dict[str, Any], chat: bool) -> bool:
+        tokens = script.tokens if script.tokens is not None else int(body.get("max_tokens", 16))
+        usage = {"prompt_tokens": 12, "total_tokens": 12 + tokens, "completion_tokens": tokens}
+        base = {"id": "cmpl-1", "created": 1, "model": self.model}
+        await asyncio.sleep(script.first_pause_s)
+        if not body.get("stream"):
+            await asyncio.sleep(script.pause_s)
+            if script.stall_after is not None:
+                await asyncio.sleep(3600)
+            if script.cut_after is not None:
+                return False
+            text = script.word * tokens
+            choice: dict[str, Any] = {"index": 0, "finish_reason": "length", "logprobs": None}
+            choice |= {"message": {"role": "assistant", "content": text}} if chat else {"text": text}
+            kind = "chat.completion" if chat else "text_completion"
+            _whole(writer, 200, json.dumps(base | {"object": kind, "choices": [choice], "usage": usage}).encode())
+            await writer.drain()
+            return True
+        writer.write(
+            b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
+        )
+        base["object"] = "chat.completion.chunk" if chat else "text_completion"
+        if chat and tokens and script.stall_after != 0:
+            _frame(writer, base | {"choices": [_delta(chat, "", None, role=True)]})
+        for i in range(tokens):
+            if script.cut_after == i:
+                await writer.drain()
+                return False
+            if script.stall_after == i:
+                await writer.drain()
+                await asyncio.sleep(3600)
+            if script.error_after == i:
+                _frame(writer, _error("engine at 10.0.0.7 died", 500))
+                _chunk(writer, b"data: [DONE]\n\n")
+                writer.write(b"0\r\n\r\n")
+                await writer.drain()
+                return True
+            last = "length" if i == tokens - 1 else None
+            _frame(writer, base | {"choices": [_delta(chat, script.word, last)]})
+            if script.pause_s:
+                await writer.drain()
+                await asyncio.sleep(script.pause_s)
+            elif i % 64 == 63:
+                await writer.drain()
+        if (body.get("stream_options") or {}).get("include_usage"):
+            _frame(writer, base | {"choices": [], "usage": usage})
+        _chunk(writer, b"data: [DONE]\n\n")
+        writer.write(b"0\r\n\r\n")
+        await writer.drain()
+        return True
+
+
+def _error(message: str, code: int) -> dict[str, Any]:
+    return {"error": {"message": message, "type": "x", "param": None, "code": code}}
+
+
+def _delta(chat: bool, text: str, finish: str | None, *, role: bool = False) -> dict[str, Any]:
+    choice: dict[str, Any] = {"index": 0, "logprobs": None, "finish_reason": finish}
+    if not chat:
+        return choice | {"text": text}
+    return choice | {"delta": {"role": "assistant", "content": text} if role else {"content": text}}
+
+
+def _chunk(writer: asyncio.StreamWriter, data: bytes) -> None:
+    writer.write(b"%x\r\n%b\r\n" % (len(data), data))
+
+
+def _frame(writer: asyncio.StreamWriter, value: dict[str, Any]) -> None:
+    _chunk(writer, b"data: " + json.dumps(value, separators=(",", ":")).encode() + b"\n\n")
+
+
+def _whole(writer: asyncio.StreamWriter, status: int, body: bytes) -> None:
+    writer.write(
+        b"HTTP/1.1 %d X\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % (status, len(body)) + body
+    )
