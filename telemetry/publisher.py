@@ -46,21 +46,31 @@ class GroupSender:
     def __call__(self, message: dict[str, Any]) -> None:
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
-            self._thread = threading.Thread(target=self._loop.run_forever, name="live-feed", daemon=True)
+            self._thread = threading.Thread(target=_run, args=(self._loop,), name="live-feed", daemon=True)
             self._thread.start()
         if self._sending is not None and not self._sending.done():
             return
         self._sending = asyncio.run_coroutine_threadsafe(_group_send(message), self._loop)
 
     def close(self) -> None:
-        """Ends the loop's thread."""
+        """Ends the loop and its thread; a message on its way gets its second to arrive."""
         if self._loop is None or self._thread is None:
             return
+        if self._sending is not None:
+            concurrent.futures.wait([self._sending], timeout=2.0)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(timeout=5)
-        if not self._thread.is_alive():
-            self._loop.close()
-        self._loop = self._thread = None
+        self._loop = self._thread = self._sending = None
+
+
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    asyncio.set_event_loop(loop)
+    loop.run_forever()
+    left = asyncio.all_tasks(loop)
+    for task in left:
+        task.cancel()
+    loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+    loop.close()  # the channel layer closes its connections with the loop
 
 
 async def _group_send(message: dict[str, Any]) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import sys
 from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from scheduling.simulator.trace import TraceError, read_trace
 from telemetry.replay.client import Progress as State
 from telemetry.replay.client import Replay, Sender
 from telemetry.replay.report import Target, rows_as_json, summarise
+from telemetry.replay.verify import compare
 
 SHARES = {"premium": 0.2, "standard": 0.5, "batch": 0.3}
 
@@ -56,6 +58,11 @@ class Command(BaseCommand):
         )
         parser.add_argument("--report", type=Path, metavar="OUT.json", help="writes the figures as JSON")
         parser.add_argument("--rows", action="store_true", help="... with one entry per request")
+        parser.add_argument(
+            "--no-ledger",
+            action="store_true",
+            help="do not compare with the ledger (for an instance whose database is elsewhere)",
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
         for name in ("speed", "limit", "minutes"):
@@ -95,11 +102,15 @@ class Command(BaseCommand):
         report["model"] = replay.model
         report["complete"] = not interrupted
         report["unsent"] = len(trace) - replay.progress.sent
+        if not options["no_ledger"]:
+            with console.status("comparing with the ledger"):
+                comparison = compare(replay.rows)
+            report["ledger"] = comparison.as_json()
         if options["rows"]:
             report["requests"] = rows_as_json(replay.rows)
         if options["report"]:
             options["report"].write_text(json.dumps(report, indent=1) + "\n")
-        _print(report, Console())
+        _print(report, Console(width=None if sys.stdout.isatty() else 150))
         if interrupted:
             raise CommandError("interrupted: the report is partial", returncode=130)
 
@@ -201,7 +212,7 @@ def _print(report: dict[str, Any], console: Console) -> None:
             "tokens/s",
         )
         for column in columns:
-            result.add_column(column, justify="right", no_wrap=column != "refused")
+            result.add_column(column, justify="right", no_wrap=column not in ("refused", "failed"))
         for name, group in groups.items():
             result.add_row(
                 name,
@@ -219,6 +230,15 @@ def _print(report: dict[str, Any], console: Console) -> None:
 
     console.print(table("by tenant", report["tenants"]))
     console.print(table("by tier", {**report["tiers"], "all": report["total"]}))
+    ledger = report.get("ledger")
+    if ledger is not None:
+        verdict = "the same" if ledger["equal"] else "DIFFERENT"
+        console.print(
+            f"ledger: {ledger['found']} of {ledger['sent']} requests, sums {verdict}"
+            + (f"; {ledger['without_id']} got no answer and no id" if ledger["without_id"] else "")
+        )
+        for difference in ledger["differences"]:
+            console.print(f"  {difference}", markup=False)
 
 
 def _reasons(counts: dict[str, int]) -> str:

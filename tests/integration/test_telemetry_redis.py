@@ -1,0 +1,191 @@
+"""The live feed over a real Redis: stored, fenced, published, and back after Redis was killed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+from unittest import mock
+
+import msgspec
+import pytest
+from channels.layers import channel_layers, get_channel_layer
+from django.conf import settings
+
+from telemetry import feed, history
+from telemetry.hub import LiveHub
+from telemetry.live_store import LiveStore, LiveUnavailable
+from telemetry.publisher import GroupSender, Publisher
+from telemetry.window import Window
+from tests.redis_server import RedisServer
+from tests.telemetry_world import ENTITLEMENTS, record, sample
+
+
+class Leader:
+    """Publishes a pool's seconds from a thread of its own, as the worker does."""
+
+    def __init__(self, url: str, epoch: int = 1) -> None:
+        self.store = LiveStore(url)
+        self.send = GroupSender()
+        self.publisher = Publisher(self.store, self.send)
+        self.window = Window()
+        self.epoch = epoch
+
+    async def second(self, **changes: Any) -> None:
+        moment = sample(time.time(), epoch=self.epoch, **changes)
+        await asyncio.to_thread(self.publisher.publish, moment, self.window, ENTITLEMENTS)
+
+    def close(self) -> None:
+        self.send.close()
+        self.store.close()
+
+
+@pytest.fixture
+def layer(private_redis: RedisServer) -> Iterator[None]:
+    host = {"address": private_redis.url, "socket_timeout": None, "max_connections": 2000}
+    config = {"hosts": [host], "prefix": "qm:channels"}
+    backend = {"BACKEND": "channels_redis.pubsub.RedisPubSubChannelLayer", "CONFIG": config}
+    with mock.patch.object(settings, "CHANNEL_LAYERS", {"default": backend}):
+        channel_layers.backends = {}
+        yield
+    channel_layers.backends = {}
+
+
+@pytest.fixture
+def leader(private_redis: RedisServer, layer: None) -> Iterator[Leader]:
+    one = Leader(private_redis.url)
+    yield one
+    one.close()
+
+
+async def screen_of(hub: LiveHub, subscriber: Any, screen: dict[str, Any]) -> dict[str, Any]:
+    """What a dashboard shows after everything that is there for it."""
+    while (text := await hub.next_message(subscriber)) is not None:
+        message = json.loads(text)
+        if message["type"] == "snapshot":
+            screen = message["data"]
+        elif message["type"] == "delta":
+            assert message["seq"] == screen["seq"] + 1
+            screen = feed.apply(screen, message["patch"])
+    return screen
+
+
+async def shows(hub: LiveHub, subscriber: Any, screen: dict[str, Any], depth: int) -> dict[str, Any]:
+    async with asyncio.timeout(30):
+        while True:
+            screen = await screen_of(hub, subscriber, screen)
+            if screen and screen["queue"]["depth"] == depth:
+                return screen
+            await asyncio.sleep(0.02)
+
+
+def stored(url: str) -> dict[str, Any]:
+    found = LiveStore(url).load("llama")
+    assert found is not None
+    return found.snapshot
+
+
+async def test_a_published_second_is_stored_with_its_point_and_reaches_the_screen(
+    leader: Leader, private_redis: RedisServer
+) -> None:
+    hub = LiveHub(LiveStore(private_redis.url))
+    subscriber = await hub.subscribe(None)
+    screen: dict[str, Any] = {}
+    for n in range(1, 6):
+        leader.window.add(record(n, done_s=time.time()), time.time())
+        await leader.second(waiting={"acme-llama": n})
+        screen = await shows(hub, subscriber, screen, depth=n)
+    assert screen == stored(private_redis.url)
+    points = LiveStore(private_redis.url).history("llama")
+    assert [p["depth"] for p in points] == [1, 2, 3, 4, 5]
+    assert LiveStore(private_redis.url).pools() == ["llama"]
+    await hub.unsubscribe(subscriber)
+    await get_channel_layer().flush()
+
+
+async def test_changes_arrive_as_changes_over_the_channel_layer(leader: Leader, private_redis: RedisServer) -> None:
+    hub = LiveHub(LiveStore(private_redis.url))
+    subscriber = await hub.subscribe(frozenset({"acme"}))
+    await leader.second()
+    screen = await shows(hub, subscriber, {}, depth=2)
+    kinds = []
+    async with asyncio.timeout(30):
+        for n in range(3, 8):
+            await leader.second(waiting={"acme-llama": n})
+            while (text := await hub.next_message(subscriber)) is None:
+                await asyncio.sleep(0.01)
+            kinds.append(json.loads(text)["type"])
+            screen = feed.apply(screen, json.loads(text)["patch"]) if kinds[-1] == "delta" else json.loads(text)["data"]
+            assert screen == feed.visible(stored(private_redis.url), frozenset({"acme"}))
+    assert kinds.count("delta") >= 4, "the hub only polled"
+    await hub.unsubscribe(subscriber)
+    await get_channel_layer().flush()
+
+
+async def test_a_replaced_leader_cannot_overwrite_its_successor(leader: Leader, private_redis: RedisServer) -> None:
+    await leader.second()
+    await leader.second()
+    successor = Leader(private_redis.url, epoch=2)
+    try:
+        await successor.second(waiting={"acme-llama": 9})
+        await leader.second(waiting={"acme-llama": 1})
+        kept = stored(private_redis.url)
+        assert (kept["epoch"], kept["seq"], kept["queue"]["depth"]) == (2, 3, 9)
+        await successor.second(waiting={"acme-llama": 8})
+        assert stored(private_redis.url)["seq"] == 4
+    finally:
+        successor.close()
+
+
+async def test_screens_converge_after_redis_was_killed_and_came_back_empty(
+    leader: Leader, private_redis: RedisServer
+) -> None:
+    hub = LiveHub(LiveStore(private_redis.url))
+    subscriber = await hub.subscribe(None)
+    await leader.second(waiting={"acme-llama": 1})
+    screen = await shows(hub, subscriber, {}, depth=1)
+    private_redis.kill()
+    for n in range(3):
+        await leader.second(waiting={"acme-llama": 10 + n})  # raises nothing
+    async with asyncio.timeout(30):
+        while hub.available:
+            await asyncio.sleep(0.05)
+    private_redis.start()
+    await leader.second(waiting={"acme-llama": 77})
+    screen = await shows(hub, subscriber, screen, depth=77)
+    assert hub.available
+    assert screen == stored(private_redis.url)
+    await hub.unsubscribe(subscriber)
+    await get_channel_layer().flush()
+
+
+async def test_a_frozen_redis_holds_the_telemetry_thread_for_a_second_at_most(
+    leader: Leader, private_redis: RedisServer
+) -> None:
+    await leader.second()
+    private_redis.freeze()
+    try:
+        with pytest.raises(LiveUnavailable):
+            await asyncio.to_thread(leader.store.load, "llama")
+        before = time.monotonic()
+        await leader.second()
+        held_s = time.monotonic() - before
+    finally:
+        private_redis.thaw()
+    assert held_s < 10, "the store's own limit is 0.5 s; the machine may be slow, but this waited for Redis"
+    await leader.second()
+    assert stored(private_redis.url)["seq"] >= 2
+
+
+async def test_the_history_keeps_a_quarter_of_an_hour(private_redis: RedisServer) -> None:
+    store = LiveStore(private_redis.url)
+    shot = feed.snapshot(sample(), Window(), ENTITLEMENTS, 1)
+    for n in range(history.POINTS + 50):
+        store.store("llama", 1, n, msgspec.json.encode(shot), msgspec.json.encode({"at": n}))
+    points = store.history("llama")
+    assert len(points) == history.POINTS
+    assert (points[0]["at"], points[-1]["at"]) == (50, history.POINTS + 49)
+    assert [p["at"] for p in store.history("llama", 2)] == [history.POINTS + 48, history.POINTS + 49]
+    store.close()

@@ -1,0 +1,227 @@
+"""REST of the telemetry floor: who may see which requests, usage and snapshots."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+from unittest import mock
+
+import msgspec
+import pytest
+from django.urls import URLPattern, URLResolver, get_resolver
+from rest_framework.test import APIClient
+
+from telemetry import feed, history, ledger
+from telemetry.window import Window
+from tests import worlds
+from tests.telemetry_world import ENTITLEMENTS, NOW, MemoryStore, record, refused, sample
+
+pytestmark = pytest.mark.django_db
+
+ALICES = record(1).request_id
+CAST = ("anonymous", "nora", "carol", "alice", "bob", "olga", "adam")
+EVERY_ROLE = (401, 403, 200, 200, 200, 200, 200)
+ACMES = (401, 403, 404, 200, 200, 200, 200)
+MATRIX = {
+    "live": EVERY_ROLE,
+    "live/history?pool=llama": EVERY_ROLE,  # both tenants use it
+    "live/history?pool=acmes-own": ACMES,
+    "requests": EVERY_ROLE,
+    f"requests/{ALICES}": ACMES,
+    "usage": EVERY_ROLE,
+}
+
+
+@pytest.fixture
+def world() -> worlds.World:
+    return worlds.build()
+
+
+@pytest.fixture(autouse=True)
+def store() -> Iterator[MemoryStore]:
+    memory = MemoryStore()
+    window = Window()
+    window.add(record(1), NOW)
+    window.add(record(2, tenant="globex", tier="standard", entitlement="globex-llama"), NOW)
+    shot = feed.snapshot(sample(), window, ENTITLEMENTS, 5)
+    only_acme = {k: v for k, v in shot["entitlements"].items() if v["tenant"] == "acme"}
+    for pool, snapshot in (("llama", shot), ("acmes-own", shot | {"pool": "acmes-own", "entitlements": only_acme})):
+        memory.store(pool, 1, 5, msgspec.json.encode(snapshot), msgspec.json.encode(history.point(snapshot)))
+    with mock.patch("telemetry.api.live.live_store", return_value=memory):
+        yield memory
+
+
+@pytest.fixture(autouse=True)
+def entries() -> None:
+    ledger.write(
+        [
+            record(1),
+            refused(2, reason="kv_budget"),
+            record(3, tenant="globex", tier="standard", entitlement="globex-llama", reason="length", backend="gpu-9"),
+        ]
+    )
+
+
+def client(world: worlds.World, who: str) -> APIClient:
+    api = APIClient()
+    if who != "anonymous":
+        api.force_login(world.users[who])
+    return api
+
+
+def get(world: worlds.World, who: str, path: str, code: int = 200) -> Any:
+    answer = client(world, who).get(f"/api/v1/{path}")
+    assert answer.status_code == code, answer.content
+    return answer.json()
+
+
+def routes(resolver: URLResolver, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for entry in resolver.url_patterns:
+        text = prefix + str(entry.pattern)
+        if isinstance(entry, URLResolver):
+            yield from routes(entry, text)
+        elif isinstance(entry, URLPattern):
+            yield text, getattr(entry.callback, "cls", None) or getattr(entry.callback, "view_class", None)
+
+
+def test_every_route_of_telemetry_is_in_the_matrix_and_only_reads() -> None:
+    found = {
+        text.removeprefix("api/v1/").replace("<str:request_id>", ALICES): view
+        for text, view in routes(get_resolver())
+        if view is not None and view.__module__.startswith("telemetry.")
+    }
+    assert set(found) == {path.partition("?")[0] for path in MATRIX}
+    for view in found.values():
+        assert not any(hasattr(view, verb) for verb in ("post", "put", "patch", "delete"))
+
+
+@pytest.mark.parametrize("path", MATRIX)
+def test_each_role_gets_the_answer_of_the_table(path: str, world: worlds.World) -> None:
+    seen = {who: client(world, who).get(f"/api/v1/{path}").status_code for who in CAST}
+    assert seen == dict(zip(CAST, MATRIX[path], strict=True))
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "live", "live/history?pool=llama", "requests", "requests?tenant=acme", f"requests?request_id={ALICES}",
+        "requests?entitlement=acme-llama", "usage?group_by=tenant,tier,entitlement,reason&from=2020-01-01T00:00:00Z",
+    ],
+)  # fmt: skip
+def test_carol_sees_nothing_of_alices(path: str, world: worlds.World) -> None:
+    text = json.dumps(get(world, "carol", path))
+    for foreign in ("acme", ALICES, "kv_budget", "premium"):
+        assert foreign not in text
+
+
+def test_an_access_token_signs_in_as_its_owner(world: worlds.World) -> None:
+    api = APIClient(HTTP_AUTHORIZATION=f"Bearer {world.tokens['alice'].credential.text}")
+    assert api.get(f"/api/v1/requests/{ALICES}").status_code == 200
+
+
+def test_requests_come_newest_first_and_can_be_paged_without_gaps(world: worlds.World) -> None:
+    ledger.write([record(100 + n, received_s=NOW - 50 + (n // 3)) for n in range(30)])
+    seen: list[str] = []
+    page = get(world, "adam", "requests?limit=7")
+    while True:
+        seen += [row["request_id"] for row in page["results"]]
+        if page["next"] is None:
+            break
+        page = get(world, "adam", page["next"].partition("/api/v1/")[2])
+    assert len(seen) == len(set(seen)) == 33
+
+
+@pytest.mark.parametrize(
+    ("query", "count"),
+    [
+        ("tenant=acme", 2), ("tenant=nobody", 0), ("outcome=refused", 1), ("reason=length", 1), ("slo_met=true", 2),
+        ("entitlement=globex-llama", 1), (f"request_id={ALICES}", 1), ("request_id=req_", 3), ("pool=llama", 3),
+        ("backend=gpu-9", 1), ("from=2020-01-01T00:00:00Z&to=2020-01-02T00:00:00Z", 0), ("key_id=k1&tier=premium", 2),
+    ],
+)  # fmt: skip
+def test_filters_narrow_the_list(query: str, count: int, world: worlds.World) -> None:
+    assert len(get(world, "adam", f"requests?{query}")["results"]) == count
+
+
+@pytest.mark.parametrize("query", ["outcome=lost", "reason=x", "from=yesterday", "slo_met=perhaps"])
+def test_a_filter_that_makes_no_sense_is_named(query: str, world: worlds.World) -> None:
+    assert query.partition("=")[0] in get(world, "adam", f"requests?{query}", 400)
+
+
+def test_a_request_shows_its_waits_and_why_but_members_not_where(world: worlds.World) -> None:
+    seen = get(world, "alice", f"requests/{ALICES}")
+    assert (seen["queue_ms"], seen["ttft_ms"], seen["total_ms"]) == (100.0, 500.0, 3000.0)
+    assert seen["why"] == "rank 0 before 3 waiting"
+    assert not {"backend", "gateway", "id"} & set(seen)
+    assert get(world, "olga", f"requests/{ALICES}")["backend"] == "gpu-1"
+    get(world, "alice", "requests?backend=gpu-1", 400)
+
+
+def test_usage_adds_up_by_group_and_within_scope(world: worlds.World) -> None:
+    day = datetime.fromtimestamp(NOW, tz=UTC)
+    span = f"from={day:%Y-%m-%d}T00:00:00Z&to={day:%Y-%m-%d}T23:59:59Z"
+    rows = get(world, "adam", f"usage?group_by=tenant,hour&{span}")["rows"]
+    assert [(row["tenant"], row["requests"], row["output_tokens"]) for row in rows] == [
+        ("acme", 2, 101),
+        ("globex", 1, 101),
+    ]
+    assert rows[0]["hour"].startswith(f"{day:%Y-%m-%dT%H}:00:00")
+    assert [row["tenant"] for row in get(world, "carol", f"usage?{span}")["rows"]] == ["globex"]
+
+
+def test_usage_comes_as_csv(world: worlds.World) -> None:
+    answer = client(world, "adam").get(
+        "/api/v1/usage?group_by=tenant,entitlement&from=2020-01-01T00:00:00Z&to=2100-01-01T00:00:00Z&format=csv"
+    )
+    assert answer["Content-Type"].startswith("text/csv")
+    assert "attachment" in answer["Content-Disposition"]
+    rows = list(csv.DictReader(io.StringIO(answer.content.decode())))
+    assert [(r["tenant"], r["entitlement"], r["requests"]) for r in rows] == [
+        ("acme", "acme-llama", "2"),
+        ("globex", "globex-llama", "1"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "query", ["group_by=prompt", "group_by=tenant,tenant", "from=2021-01-01T00:00:00Z&to=2020-01-01T00:00:00Z"]
+)
+def test_usage_that_cannot_be_is_refused_with_a_reason(query: str, world: worlds.World) -> None:
+    get(world, "adam", f"usage?{query}", 400)
+
+
+def test_live_says_503_without_redis_and_what_it_means(world: worlds.World, store: MemoryStore) -> None:
+    store.available = False
+    assert "Redis" in get(world, "adam", "live", 503)["detail"]
+    get(world, "adam", "live/history?pool=llama", 503)
+
+
+def test_live_has_the_members_own_view(world: worlds.World) -> None:
+    assert get(world, "adam", "live")["pools"]["llama"]["scope"] == "all"
+    seen = get(world, "carol", "live")["pools"]
+    assert set(seen) == {"llama"}
+    assert (seen["llama"]["scope"], set(seen["llama"]["tenants"])) == ("own", {"globex"})
+
+
+@pytest.mark.parametrize("query", ["", "?pool=llama&minutes=0", "?pool=llama&minutes=16"])
+def test_history_wants_a_pool_and_at_most_a_quarter_of_an_hour(query: str, world: worlds.World) -> None:
+    get(world, "adam", f"live/history{query}", 400)
+
+
+def test_the_back_office_lists_requests_and_changes_none(world: worlds.World, client: Any) -> None:
+    adam = world.users["adam"]
+    adam.is_staff = adam.is_superuser = True
+    adam.save()
+    client.force_login(adam)
+    page = client.get("/admin/telemetry/ledgerentry/?outcome__exact=refused")
+    assert page.status_code == 200
+    assert ALICES not in page.content.decode()
+    assert refused(2).request_id in page.content.decode()
+    entry = ledger.LedgerEntry.objects.get(request_id=ALICES)
+    assert client.get(f"/admin/telemetry/ledgerentry/{entry.pk}/change/").status_code == 200
+    assert client.post(f"/admin/telemetry/ledgerentry/{entry.pk}/change/", {"tenant": "x"}).status_code == 403
+    assert client.get("/admin/telemetry/ledgerentry/add/").status_code == 403
+    assert client.post(f"/admin/telemetry/ledgerentry/{entry.pk}/delete/", {"post": "yes"}).status_code == 403

@@ -1,0 +1,269 @@
+"""The live feed's arithmetic: window, snapshot, change, and what a tenant may see. Pure, no clock."""
+
+from __future__ import annotations
+
+import json
+import math
+import tracemalloc
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scheduling.core.ledger import LedgerRecord
+from telemetry import feed, history
+from telemetry.window import MEASURES, WINDOW_S, Window, durations_ms
+from tests.telemetry_world import ENTITLEMENTS, NOW, record, refused, sample
+
+
+def filled(*records: LedgerRecord, now_s: float = NOW) -> Window:
+    window = Window()
+    for r in records:
+        window.add(r, now_s)
+    return window
+
+
+def globex(number: int, **changes: Any) -> LedgerRecord:
+    return record(number, tenant="globex", tier="standard", entitlement="globex-llama", **changes)
+
+
+def snapshot(window: Window | None = None, seq: int = 1, **changes: Any) -> feed.Snapshot:
+    return feed.snapshot(sample(**changes), window or Window(), ENTITLEMENTS, seq)
+
+
+# --- the window
+
+
+def test_what_ended_is_counted_once_however_often_it_is_handed_in() -> None:
+    window = filled(record(1), record(1), record(2), refused(3), refused(3))
+    assert (window.pool.completed, window.pool.refused) == (2, 1)
+
+
+def test_what_ended_before_the_window_is_forgotten_and_nothing_stays_behind() -> None:
+    window = filled(*(record(n, done_s=NOW - n) for n in range(50)), *(refused(100 + n) for n in range(5)))
+    assert window.pool.completed == 50
+    window.expire(NOW + WINDOW_S / 2)
+    assert window.pool.completed == pytest.approx(30, abs=1)
+    window.expire(NOW + 2 * WINDOW_S)
+    assert window.pool.histogram == {}
+    assert window.pool.refusals == {}
+    assert (window.tenants, window.tiers, window.entitlements, window.pool.input_tokens) == ({}, {}, {}, 0)
+
+
+def test_an_entry_from_a_clock_that_runs_ahead_expires_with_the_others() -> None:
+    window = filled(record(1, done_s=NOW + 500))
+    window.expire(NOW + WINDOW_S + 2)
+    assert window.pool.completed == 0
+
+
+durations = st.lists(st.floats(0.0002, 3000.0), min_size=1, max_size=200)
+
+
+@given(durations)
+def test_percentiles_are_within_one_percent_of_the_exact_ones(seconds: list[float]) -> None:
+    window = filled(
+        *(
+            record(n, received_s=NOW - s, first_token_s=None, queued_s=None, granted_s=None)
+            for n, s in enumerate(seconds)
+        )
+    )
+    found = window.pool.percentiles()["ttlt_ms"]
+    exact = sorted((r - (r - s)) * 1000 for s, r in ((s, NOW) for s in seconds))
+    for percent in (50, 95, 99):
+        true_ms = exact[math.ceil(len(exact) * percent / 100) - 1]
+        assert found[f"p{percent}"] == pytest.approx(true_ms, rel=0.011, abs=0.11)
+
+
+def test_measures_count_from_arrival_and_from_queueing() -> None:
+    found = {MEASURES[m]: round(v, 3) for m, v in durations_ms(record()).items()}
+    assert found == {"ttft_ms": 500.0, "ttlt_ms": 3000.0, "tbt_ms": 25.0, "queue_ms": 100.0}
+    assert durations_ms(refused(1)) == {}
+    gave_up = refused(1, reason="queue_timeout", queued_s=NOW - 2.0)
+    assert durations_ms(gave_up) == pytest.approx({MEASURES.index("queue_ms"): 2000.0})
+
+
+def test_memory_is_bounded_at_three_thousand_requests_per_second() -> None:
+    """What is held after one window is what is held after two.
+
+    A tenth of the requests, each of one of 20 entitlements: the keys of the sums are what memory depends on.
+    """
+    window = Window()
+    held = []
+    tracemalloc.start()
+    try:
+        for n in range(2 * WINDOW_S * 300):
+            # A tenth of the requests, each counted with the keys of ten: buckets are what memory depends on.
+            done_s = NOW + n / 300
+            who = n % 20
+            window.add(
+                record(
+                    n, entitlement=f"e{who}", tenant=f"t{who}", done_s=done_s, received_s=done_s - 0.5 - (n % 97) / 30
+                ),
+                done_s,
+            )
+            if n % 300 == 0:
+                window.expire(done_s)
+            if n in (WINDOW_S * 310, 2 * WINDOW_S * 300 - 1):
+                held.append(tracemalloc.get_traced_memory()[0])
+    finally:
+        tracemalloc.stop()
+    assert held[1] <= held[0] * 1.25
+    assert held[1] < 64 * 1024 * 1024
+
+
+# --- the snapshot
+
+
+def test_a_snapshot_says_what_the_sample_and_the_ledger_say() -> None:
+    window = filled(record(1), record(2, slo_met=False), globex(3), refused(4))
+    shot = snapshot(window, seq=7)
+    assert (shot["pool"], shot["seq"], shot["at"], shot["scope"]) == ("llama", 7, NOW, "all")
+    assert shot["queue"] == {"depth": 7, "oldest_s": 1.2, "limit": 10_000}
+    assert (shot["running"], shot["slots"]) == (10, 32)
+    assert (shot["kv_used"], shot["kv_tokens"]) == (5000, 100_000)
+    assert shot["tokens_per_s"] == {"input": 900.0, "output": 800.0}
+    assert shot["refusals"] == {"concurrency": 1}
+    assert shot["slo"]["violations"] == 1
+    assert shot["slo"]["by_tier"]["premium"] == {"violations": 1, "total": 2, "attainment": 0.5}
+    acme = shot["entitlements"]["acme-llama"]
+    assert (acme["waiting"], acme["running"], acme["completed"], acme["bucket_level"]) == (2, 3, 2, 9000)
+    assert acme["refused"] == {"concurrency": 1}
+    assert shot["tenants"]["globex"]["rates"]["completed"] == pytest.approx(1 / 60, abs=0.001)
+    assert shot["backends"]["gpu-1"]["gpu_util"] == 0.9
+
+
+def test_tokens_come_from_ended_requests_where_no_engine_reports_them() -> None:
+    shot = snapshot(filled(record(1)), backends=[])
+    assert shot["tokens_per_s"] == {"input": 2.0, "output": 1.7}
+    assert shot["backends"]["gpu-1"]["state"] == "probing"
+
+
+def test_arrivals_are_what_ended_plus_what_is_still_there() -> None:
+    window = filled(record(1))
+    snapshot(window)  # 17 in flight
+    window.add(record(2), NOW + 10)
+    window.add(refused(3), NOW + 10)
+    later = feed.snapshot(sample(NOW + 10, waiting={"acme-llama": 10}), window, ENTITLEMENTS, 2)  # 20 in flight
+    assert later["rates"]["arrived"] == pytest.approx((2 + 3) / 10)
+
+
+def test_there_are_no_nulls_in_a_snapshot() -> None:
+    for window in (Window(), filled(record(1), refused(2))):
+        text = msgspec.json.encode(snapshot(window)).decode()
+        assert "null" not in text
+        assert "null" not in json.dumps(history.point(snapshot(window)))
+
+
+# --- changes
+
+
+values = st.recursive(
+    st.one_of(st.integers(-5, 5), st.floats(allow_nan=False, allow_infinity=False), st.text(max_size=3), st.booleans()),
+    lambda inner: st.dictionaries(st.text(max_size=2), inner, max_size=4),
+    max_leaves=12,
+)
+objects = st.dictionaries(st.text(max_size=2), values, max_size=5)
+
+
+@given(objects, objects)
+def test_applying_a_change_gives_the_next_snapshot(before: feed.Snapshot, after: feed.Snapshot) -> None:
+    kept = json.dumps(before)
+    patch = json.loads(json.dumps(feed.delta(before, after)))
+    assert json.dumps(feed.apply(before, patch), sort_keys=True) == json.dumps(after, sort_keys=True)
+    assert json.dumps(before) == kept, "the snapshot that others still hold was changed"
+    assert feed.delta(after, after) == {}
+
+
+events = st.lists(
+    st.tuples(
+        st.sampled_from(["acme", "globex"]),
+        st.sampled_from(["completed", "refused", "failed"]),
+        st.floats(0, 90),
+        st.sampled_from([True, False, None]),
+    ),
+    max_size=40,
+)
+
+
+@given(events, st.sampled_from([None, frozenset({"acme"}), frozenset({"globex"}), frozenset({"acme", "globex"})]))
+def test_feed_deltas_equal_fresh_snapshot(happened: list[tuple[Any, ...]], sight: frozenset[str] | None) -> None:
+    """A dashboard that only ever applied changes shows what one that just connected shows."""
+    window = Window()
+    screen: feed.Snapshot | None = None
+    before: feed.Snapshot | None = None
+    for second in range(0, 91, 9):
+        now_s = NOW + second
+        for n, (tenant, outcome, after_s, met) in enumerate(happened):
+            if second - 9 < after_s <= second:
+                make = record if tenant == "acme" else globex
+                window.add(make(n, outcome=outcome, done_s=NOW + after_s, slo_met=met, reason="stop"), now_s)
+        fresh = feed.visible(feed.snapshot(sample(now_s), window, ENTITLEMENTS, second + 1), sight)
+        assert fresh is not None
+        if before is None:
+            screen = fresh
+        else:
+            screen = feed.apply(screen or {}, json.loads(json.dumps(feed.delta(before, fresh))))
+        before = fresh
+        assert screen == fresh
+
+
+# --- who sees what
+
+
+def test_carol_sees_no_trace_of_alices_tenant() -> None:
+    window = filled(record(1), refused(2, reason="token_budget"), globex(3))
+    seen = feed.visible(snapshot(window), frozenset({"globex"}))
+    assert seen is not None
+    text = json.dumps(seen)
+    for foreign in ("acme", "token_budget", "premium", "answered a probe", "worker-1"):
+        assert foreign not in text
+    assert (seen["queue"], seen["running"], seen["slots"]) == ({"depth": 5}, 7, 8)
+    assert seen["rates"]["refused"] == 0
+    assert seen["slo"]["total"] == 1
+    assert seen["backends"] == {"gpu-1": {"state": "ready"}}
+
+
+def test_a_members_figures_do_not_move_with_a_neighbours_load() -> None:
+    """Whatever a neighbour does, nothing on the member's screen tells."""
+    sight = frozenset({"globex"})
+    quiet = feed.visible(snapshot(filled(globex(1))), sight)
+    busy = feed.visible(
+        snapshot(
+            filled(globex(1), *(record(10 + n) for n in range(200)), *(refused(500 + n) for n in range(100))),
+            waiting={"acme-llama": 500, "globex-llama": 5},
+            oldest_wait_s=55.0,
+            bucket_levels={"acme-llama": 1.0},
+        ),
+        sight,
+    )
+    assert quiet == busy
+    assert history.visible(history.point(snapshot(filled(globex(1), record(2)))), sight) == history.visible(
+        history.point(snapshot(filled(globex(1)))), sight
+    )
+
+
+def test_a_pool_without_ones_own_entitlement_does_not_exist() -> None:
+    assert feed.visible(snapshot(), frozenset({"initech"})) is None
+    assert feed.visible(snapshot(), frozenset()) is None
+
+
+def test_a_member_of_two_tenants_sees_their_sum_and_no_percentile_of_it() -> None:
+    seen = feed.visible(snapshot(filled(record(1), globex(2))), frozenset({"acme", "globex"}))
+    assert seen is not None
+    assert seen["queue"]["depth"] == 7
+    assert seen["slo"]["total"] == 2
+    assert seen["latency"] == {}
+    assert seen["tenants"]["acme"]["latency"]["ttft_ms"]["p50"] == pytest.approx(500, rel=0.01)
+
+
+def test_a_point_of_the_history_names_only_the_busiest_tenants() -> None:
+    many = {f"e{n}": ENTITLEMENTS["acme-llama"].__class__(
+        f"e{n}", f"t{n}", "llama", ENTITLEMENTS["acme-llama"].tier, ENTITLEMENTS["acme-llama"].state, 0, 0, 0, 4
+    ) for n in range(80)}  # fmt: skip
+    shot = feed.snapshot(sample(waiting={f"e{n}": n for n in range(80)}), Window(), many, 1)
+    point = history.point(shot)
+    assert len(point["tenants"]) == history.TENANTS
+    assert min(row["waiting"] for row in point["tenants"].values()) == 30
+    assert point["depth"] == sum(range(80))

@@ -1,0 +1,217 @@
+"""The ledger: each request once, exactly, whatever is repeated or refused; and nothing in it that was said."""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from unittest import mock
+
+import pytest
+from django.apps import apps
+from django.db import DataError, OperationalError, models
+from django.utils import timezone
+
+from scheduling.core.ledger import LedgerRecord
+from telemetry import ledger, selectors, tasks
+from telemetry.models import LedgerEntry
+from telemetry.recorder import ConfiguredEntitlements, Recorder
+from tests.telemetry_world import NOW, record, refused, sample
+
+pytestmark = pytest.mark.django_db
+
+
+class Published:
+    """A publisher that only remembers."""
+
+    def __init__(self) -> None:
+        self.samples: list[Any] = []
+
+    def publish(self, sample: Any, window: Any, entitlements: Any) -> None:
+        self.samples.append((sample, window, entitlements))
+
+
+def recorder(**changes: Any) -> Recorder:
+    values: dict[str, Any] = {
+        "publisher": Published(), "entitlements": dict, "start_purge": lambda: None, "clock": lambda: NOW,
+    }  # fmt: skip
+    return Recorder(**(values | changes))
+
+
+def test_a_record_is_stored_with_every_field() -> None:
+    ledger.write([record(1)])
+    row = LedgerEntry.objects.get()
+    for f in dataclasses.fields(LedgerRecord):
+        value = getattr(record(1), f.name)
+        column = f.name
+        if f.name in ("received_s", "queued_s", "granted_s", "first_token_s", "done_s"):
+            column = f.name[:-2] + "_at"
+            value = datetime.fromtimestamp(value, tz=UTC)
+        assert getattr(row, column) == value, f.name
+
+
+def test_the_same_records_again_change_nothing() -> None:
+    r = recorder()
+    batch = [record(n) for n in range(700)]
+    r.write_ledger("llama", batch)
+    r.write_ledger("llama", [*batch[300:], record(701)])
+    r.write_ledger("llama", [record(1, output_tokens=9999)])
+    assert LedgerEntry.objects.count() == 701
+    assert LedgerEntry.objects.get(request_id=record(1).request_id).output_tokens == 101
+
+
+def test_after_a_database_error_in_the_middle_the_retry_stores_each_once() -> None:
+    batch = [record(n) for n in range(3 * ledger.BATCH)]
+    real, calls = ledger._write_batch, []
+
+    def cut(entries: list[LedgerEntry]) -> None:
+        calls.append(len(entries))
+        if len(calls) == 2:
+            raise OperationalError("server closed the connection unexpectedly")
+        real(entries)
+
+    r = recorder()
+    with mock.patch.object(ledger, "_write_batch", cut), pytest.raises(OperationalError):
+        r.write_ledger("llama", batch)
+    assert LedgerEntry.objects.count() == ledger.BATCH
+    r.write_ledger("llama", batch)
+    assert LedgerEntry.objects.count() == len(batch)
+    assert r._window("llama").pool.completed == len(batch), "the dashboard counted a retry"
+
+
+def test_one_record_the_database_refuses_does_not_hold_up_the_others(caplog: pytest.LogCaptureFixture) -> None:
+    real = LedgerEntry.objects.bulk_create
+
+    def picky(entries: list[LedgerEntry], **options: Any) -> Any:
+        if any(e.request_id == record(2).request_id for e in entries):
+            raise DataError("value out of range")
+        return real(entries, **options)
+
+    with mock.patch.object(type(LedgerEntry.objects), "bulk_create", lambda self, entries, **o: picky(entries, **o)):
+        ledger.write([record(n) for n in range(5)])
+    assert LedgerEntry.objects.count() == 4
+    assert "cannot be stored" in caplog.text
+
+
+def test_text_and_numbers_that_do_not_fit_are_made_to_fit() -> None:
+    odd = record(1, model="m" * 5000 + "\x00", why="a\x00b" * 500, output_bound=10**30, output_tokens_est=float("inf"))
+    ledger.write([odd])
+    row = LedgerEntry.objects.get()
+    assert (len(row.model), len(row.why)) == (200, 300)
+    assert "\x00" not in row.why
+    assert row.output_bound == 2**63 - 1
+    assert row.output_tokens_est == 0.0
+
+
+def test_sums_are_exact_per_tenant_tier_outcome_and_reason() -> None:
+    ledger.write([record(1), record(2, slo_met=False), refused(3), record(4, tenant="globex", tier="standard")])
+    assert selectors.sums() == [
+        {
+            "tenant": "acme", "tier": "premium", "outcome": "completed", "reason": "stop", "requests": 2,
+            "completed": 2, "refused": 0, "failed": 0, "cancelled": 0, "input_tokens": 240, "output_tokens": 202,
+            "slo_met": 1, "slo_total": 2,
+        },
+        {
+            "tenant": "acme", "tier": "premium", "outcome": "refused", "reason": "concurrency", "requests": 1,
+            "completed": 0, "refused": 1, "failed": 0, "cancelled": 0, "input_tokens": 0, "output_tokens": 0,
+            "slo_met": 0, "slo_total": 0,
+        },
+        {
+            "tenant": "globex", "tier": "standard", "outcome": "completed", "reason": "stop", "requests": 1,
+            "completed": 1, "refused": 0, "failed": 0, "cancelled": 0, "input_tokens": 120, "output_tokens": 101,
+            "slo_met": 1, "slo_total": 1,
+        },
+    ]  # fmt: skip
+
+
+def test_sums_of_named_requests_leave_out_others_traffic() -> None:
+    batch = [record(n) for n in range(1200)]
+    ledger.write(batch)
+    (row,) = selectors.sums(request_ids=[r.request_id for r in batch[:1100]])
+    assert (row["requests"], row["output_tokens"]) == (1100, 1100 * 101)
+
+
+def test_sums_are_of_the_time_range_that_was_asked() -> None:
+    ledger.write([record(1, received_s=NOW - 100), record(2, received_s=NOW)])
+    since = datetime.fromtimestamp(NOW, tz=UTC)
+    assert [row["requests"] for row in selectors.sums(since=since)] == [1]
+    assert [row["requests"] for row in selectors.sums(until=since)] == [1]
+
+
+def test_retention_deletes_what_is_older_and_nothing_else() -> None:
+    now_s = timezone.now().timestamp()
+    day = 86_400
+    with mock.patch.object(tasks, "CHUNK", 3):
+        ledger.write([record(n, received_s=now_s - n * day) for n in range(1, 11)])
+        assert tasks.purge(days=4) == 7  # the one of four days ago is a moment too old
+    left = LedgerEntry.objects.values_list("received_at", flat=True)
+    assert min(left) > timezone.now() - timedelta(days=4)
+
+
+def test_retention_is_started_once_an_hour_and_its_trouble_is_nobodys() -> None:
+    now = [NOW]
+    started: list[float] = []
+
+    def start() -> None:
+        started.append(now[0])
+        raise ConnectionError("no broker")
+
+    r = recorder(start_purge=start, clock=lambda: now[0])
+    for minute in range(0, 130, 10):
+        now[0] = NOW + minute * 60
+        r.write_ledger("llama", [])
+    assert started == [NOW, NOW + 3600, NOW + 7200]
+
+
+def test_a_sample_reaches_the_publisher_with_the_pools_own_window() -> None:
+    published = Published()
+    r = recorder(publisher=published)
+    r.write_ledger("llama", [record(1)])
+    r.write_ledger("qwen", [record(2, pool="qwen"), record(3, pool="qwen")])
+    r.sample(sample())
+    ((_, window, _),) = published.samples
+    assert window.pool.completed == 1
+
+
+def test_entitlements_are_read_again_when_the_catalog_changed_and_kept_without_a_database() -> None:
+    from tests import worlds
+
+    now = [0.0]
+    configured = ConfiguredEntitlements(clock=lambda: now[0])
+    assert configured() == {}
+    worlds.build()
+    assert configured() == {}, "asked again too soon"
+    now[0] = 10.0
+    assert set(configured()) == {"acme-llama", "globex-llama"}
+    now[0] = 20.0
+    with mock.patch("tenants.specs.catalog_version", side_effect=OperationalError("gone")):
+        assert set(configured()) == {"acme-llama", "globex-llama"}
+
+
+# --- prompts and answers are not kept (promise 33)
+
+WORDS_OF_CONTENT = ("prompt", "message", "content", "answer", "body", "text", "completion_text", "choices", "delta")
+
+
+def test_the_ledgers_fields_are_these_and_none_holds_what_was_said() -> None:
+    fields = {f.name: f for f in LedgerEntry._meta.fields}
+    assert set(fields) == {
+        "id", "request_id", "pool", "model", "tenant", "tier", "entitlement", "key_id", "gateway", "outcome", "reason",
+        "status", "streamed", "attempts", "backend", "policy", "why", "input_tokens_est", "output_tokens_est",
+        "output_bound", "input_tokens", "output_tokens", "received_at", "queued_at", "granted_at", "first_token_at",
+        "done_at", "ttft_slo_s", "tbt_slo_s", "ttlt_slo_s", "slo_met",
+    }  # fmt: skip
+    assert {f.name for f in dataclasses.fields(LedgerRecord)} == {
+        {"received_at": "received_s", "queued_at": "queued_s", "granted_at": "granted_s", "done_at": "done_s",
+         "first_token_at": "first_token_s"}.get(name, name)
+        for name in fields if name != "id"
+    }  # fmt: skip
+
+
+def test_no_model_of_telemetry_has_room_for_a_prompt() -> None:
+    for model in apps.get_app_config("telemetry").get_models():
+        for field in model._meta.fields:
+            assert not any(word in field.name.split("_") for word in WORDS_OF_CONTENT), f"{model.__name__}.{field.name}"
+            assert not isinstance(field, models.TextField | models.JSONField | models.BinaryField | models.FileField)
+            if isinstance(field, models.CharField):
+                assert field.max_length <= 300

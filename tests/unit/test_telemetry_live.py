@@ -1,0 +1,477 @@
+"""``/ws/live``: who gets in, what each sees, and how a screen heals."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+from unittest import mock
+
+import msgspec
+import pytest
+import pytest_asyncio
+from asgiref.sync import sync_to_async
+from channels.auth import AuthMiddlewareStack
+from channels.layers import channel_layers, get_channel_layer
+from channels.routing import URLRouter
+from channels.testing import WebsocketCommunicator
+from django.conf import settings
+from django.test import Client
+
+from telemetry import consumers, feed, history, hub
+from telemetry.publisher import GROUP, Publisher
+from telemetry.routing import websocket_urlpatterns
+from telemetry.window import Window
+from tenants import services
+from tenants.audit import SYSTEM
+from tests import worlds
+from tests.telemetry_world import ENTITLEMENTS, NOW, MemoryStore, record, refused, sample
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+APPLICATION = AuthMiddlewareStack(URLRouter(websocket_urlpatterns))
+
+
+class Feed:
+    """A leader in the test: makes the pool's snapshots, and loses a change when told to."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self.store = store
+        self.messages: list[dict[str, Any]] = []
+        self.publisher = Publisher(store, self.messages.append)
+        self.window = Window()
+        self.at_s = NOW
+
+    async def second(self, *, lost: bool = False, **changes: Any) -> feed.Snapshot:
+        """One second later. ``lost``: the group never hears of it."""
+        self.at_s += 1
+        self.publisher.publish(sample(self.at_s, **changes), self.window, ENTITLEMENTS)
+        messages, self.messages[:] = list(self.messages), []
+        if not lost:
+            for message in messages:
+                await get_channel_layer().group_send(GROUP, message)
+        stored = self.store.load("llama")
+        assert stored is not None
+        return stored.snapshot
+
+
+class Screen:
+    """A dashboard: applies what it gets as docs/feed.md says."""
+
+    def __init__(self, socket: WebsocketCommunicator) -> None:
+        self.socket = socket
+        self.pools: dict[str, feed.Snapshot] = {}
+        self.history: dict[str, list[dict[str, Any]]] = {}
+        self.seen: list[str] = []
+        self.gaps = 0
+        self.raw = ""
+
+    async def read(self) -> dict[str, Any]:
+        text = await self.socket.receive_from(timeout=10)
+        self.raw += text
+        message = json.loads(text)
+        self.seen.append(message["type"])
+        match message["type"]:
+            case "snapshot":
+                self.pools[message["pool"]] = message["data"]
+            case "delta" if message["seq"] == self.pools[message["pool"]]["seq"] + 1:
+                self.pools[message["pool"]] = feed.apply(self.pools[message["pool"]], message["patch"])
+            case "delta":
+                self.gaps += 1
+                await self.socket.send_to(text_data=json.dumps({"type": "resync", "pool": message["pool"]}))
+            case "history":
+                self.history[message["pool"]] = message["frames"]
+            case "removed":
+                del self.pools[message["pool"]]
+        return message
+
+    async def until(self, what: Callable[[], bool]) -> None:
+        async with asyncio.timeout(20):
+            while not what():
+                await self.read()
+
+
+@pytest.fixture(autouse=True)
+def layer() -> Iterator[None]:
+    with mock.patch.object(
+        settings, "CHANNEL_LAYERS", {"default": {"BACKEND": "channels.layers.InMemoryChannelLayer"}}
+    ):
+        channel_layers.backends = {}
+        yield
+    channel_layers.backends = {}
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore()
+
+
+@pytest.fixture
+def leader(store: MemoryStore) -> Feed:
+    return Feed(store)
+
+
+@pytest.fixture
+def the_hub(store: MemoryStore) -> Iterator[hub.LiveHub]:
+    one = hub.LiveHub(store)
+    with mock.patch.object(consumers, "running_hub", return_value=one):
+        yield one
+
+
+@pytest_asyncio.fixture
+async def world() -> worlds.World:
+    return await sync_to_async(worlds.build)()
+
+
+@pytest_asyncio.fixture
+async def connect(world: worlds.World, the_hub: hub.LiveHub) -> AsyncIterator[Any]:
+    """``await connect("alice")``: her dashboard, once it has been greeted."""
+    opened: list[WebsocketCommunicator] = []
+
+    async def open_as(who: str) -> Screen:
+        socket = WebsocketCommunicator(APPLICATION, "/ws/live", headers=await cookies(world, who))
+        opened.append(socket)
+        connected, _ = await socket.connect(timeout=10)
+        assert connected
+        return Screen(socket)
+
+    yield open_as
+    for socket in opened:
+        await socket.disconnect(timeout=10)
+
+
+async def cookies(world: worlds.World, who: str) -> list[tuple[bytes, bytes]]:
+    client = Client()
+    await sync_to_async(client.force_login)(world.users[who])
+    return [
+        (b"cookie", f"{settings.SESSION_COOKIE_NAME}={client.cookies[settings.SESSION_COOKIE_NAME].value}".encode())
+    ]
+
+
+async def refused_with(headers: list[tuple[bytes, bytes]]) -> bool:
+    socket = WebsocketCommunicator(APPLICATION, "/ws/live", headers=headers)
+    connected, _ = await socket.connect(timeout=10)
+    return not connected
+
+
+async def test_nobody_gets_in_without_a_login(world: worlds.World, the_hub: hub.LiveHub) -> None:
+    name = settings.SESSION_COOKIE_NAME.encode()
+    assert await refused_with([])
+    assert await refused_with([(b"cookie", name + b"=forged")])
+
+
+async def test_a_user_without_any_role_is_refused(world: worlds.World, the_hub: hub.LiveHub) -> None:
+    assert await refused_with(await cookies(world, "nora"))
+
+
+async def test_a_dashboard_is_greeted_then_sees_the_pool_and_its_history(connect: Any, leader: Feed) -> None:
+    for _ in range(3):
+        latest = await leader.second()
+    screen = await connect("olga")
+    hello = await screen.read()
+    assert (hello["type"], hello["role"], hello["pools"]) == ("hello", "operator", ["llama"])
+    await screen.until(lambda: "llama" in screen.history)
+    assert screen.seen == ["hello", "snapshot", "history"]
+    assert screen.pools["llama"] == latest
+    assert [p["at"] for p in screen.history["llama"]] == [NOW + 1, NOW + 2, NOW + 3]
+
+
+async def test_changes_keep_the_screen_equal_to_a_fresh_snapshot(connect: Any, leader: Feed) -> None:
+    await leader.second()
+    screen = await connect("adam")
+    await screen.until(lambda: "llama" in screen.history)
+    for n in range(5):
+        leader.window.add(record(n), leader.at_s)
+        latest = await leader.second(waiting={"acme-llama": n}, backends=[])
+        await screen.until(lambda seq=latest["seq"]: screen.pools["llama"]["seq"] == seq)
+        assert screen.pools["llama"] == latest
+    assert screen.seen[3:] == ["delta"] * 5
+
+
+async def test_a_member_sees_only_its_own_tenant(connect: Any, leader: Feed) -> None:
+    leader.window.add(record(1), NOW)
+    leader.window.add(refused(2, reason="token_budget"), NOW)
+    await leader.second()
+    screen = await connect("carol")
+    await screen.until(lambda: "llama" in screen.history)
+    for n in range(3):
+        leader.window.add(refused(10 + n, reason="kv_budget"), leader.at_s)
+        latest = await leader.second(waiting={"acme-llama": 100 + n, "globex-llama": n})
+        await screen.until(lambda seq=latest["seq"]: screen.pools["llama"]["seq"] == seq)
+        assert screen.pools["llama"] == feed.visible(latest, frozenset({"globex"}))
+    assert screen.seen[3:] == ["delta"] * 3
+    for foreign in ("acme", "premium", "token_budget", "kv_budget", "worker-1"):
+        assert foreign not in screen.raw
+
+
+async def test_lost_changes_heal_with_the_next_one(connect: Any, leader: Feed) -> None:
+    await leader.second()
+    screen = await connect("olga")
+    await screen.until(lambda: "llama" in screen.history)
+    await leader.second(lost=True)
+    await leader.second(lost=True)
+    latest = await leader.second(waiting={"acme-llama": 42})
+    await screen.until(lambda: screen.pools["llama"]["seq"] == latest["seq"])
+    assert screen.pools["llama"] == latest
+    assert screen.gaps == 0, "the server noticed the gap before the client could"
+
+
+async def test_with_every_change_lost_the_stored_snapshots_keep_screens_alive(connect: Any, leader: Feed) -> None:
+    with mock.patch.object(hub, "QUIET_S", 0.05), mock.patch.object(hub, "COMPARE_S", 0.05):
+        await leader.second()
+        screen = await connect("olga")
+        await screen.until(lambda: "llama" in screen.history)
+        latest = await leader.second(lost=True, waiting={"acme-llama": 9})
+        await screen.until(lambda: screen.pools["llama"] == latest)
+
+
+async def test_a_client_that_lost_count_gets_the_snapshot_when_it_asks(connect: Any, leader: Feed) -> None:
+    await leader.second()
+    screen = await connect("alice")
+    await screen.until(lambda: "llama" in screen.history)
+    screen.pools["llama"]["seq"] -= 7  # it missed something
+    latest = await leader.second()
+    await screen.until(lambda: screen.gaps == 1)
+    await screen.until(lambda: screen.pools["llama"]["seq"] == latest["seq"])
+    assert screen.pools["llama"] == feed.visible(latest, frozenset({"acme"}))
+    assert screen.seen[-1] == "snapshot"
+
+
+async def test_asking_again_and_again_is_answered_once_a_second(connect: Any, leader: Feed) -> None:
+    await leader.second()
+    screen = await connect("alice")
+    await screen.until(lambda: "llama" in screen.history)
+    for _ in range(50):
+        await screen.socket.send_to(text_data='{"type": "resync"}')
+    latest = await leader.second()
+    await screen.until(lambda: screen.pools["llama"]["seq"] == latest["seq"])
+    assert screen.seen.count("snapshot") <= 3
+
+
+@pytest.mark.parametrize(
+    "text", [" ", "hello", "[]", '{"type": "subscribe"}', '{"type":"resync","pool":5}', "[" * 5000]
+)
+async def test_anything_else_from_a_client_is_told_and_survived(text: str, connect: Any, leader: Feed) -> None:
+    await leader.second()
+    screen = await connect("alice")
+    await screen.until(lambda: "llama" in screen.history)
+    await screen.socket.send_to(text_data=text)
+    message = await screen.read()
+    assert (message["type"], message["code"]) == ("error", "bad_message")
+    latest = await leader.second()
+    await screen.until(lambda: screen.pools["llama"]["seq"] == latest["seq"])
+
+
+async def test_another_leader_continues_the_numbers(connect: Any, leader: Feed, store: MemoryStore) -> None:
+    before = await leader.second()
+    screen = await connect("olga")
+    await screen.until(lambda: "llama" in screen.history)
+    successor = Feed(store)
+    successor.at_s = leader.at_s
+    latest = await successor.second(epoch=2, leader="worker-2")
+    assert latest["seq"] == before["seq"] + 1
+    await screen.until(lambda: screen.pools["llama"] == latest)
+    stale = await leader.second()  # the paused one wakes
+    assert stale == latest, "a leader that was replaced overwrote its successor"
+
+
+async def test_numbers_that_begin_again_after_redis_was_lost_are_followed(
+    connect: Any, leader: Feed, store: MemoryStore
+) -> None:
+    for _ in range(5):
+        await leader.second()
+    screen = await connect("olga")
+    await screen.until(lambda: "llama" in screen.history)
+    store.stored.clear()
+    successor = Feed(store)
+    successor.at_s = leader.at_s
+    latest = await successor.second(epoch=2)
+    assert latest["seq"] == 1
+    await screen.until(lambda: screen.pools["llama"] == latest)
+
+
+async def test_a_pool_that_is_gone_is_taken_off_the_screen(connect: Any, leader: Feed, store: MemoryStore) -> None:
+    with mock.patch.object(hub, "QUIET_S", 0.05), mock.patch.object(hub, "COMPARE_S", 0.05):
+        await leader.second()
+        screen = await connect("carol")
+        await screen.until(lambda: "llama" in screen.history)
+        store.stored.clear()
+        await screen.until(lambda: not screen.pools)
+        await leader.second()
+        await screen.until(lambda: "llama" in screen.pools)
+
+
+async def test_without_redis_screens_are_told_and_told_again_when_it_is_back(
+    connect: Any, leader: Feed, store: MemoryStore
+) -> None:
+    with mock.patch.object(hub, "QUIET_S", 0.05), mock.patch.object(hub, "COMPARE_S", 0.05):
+        await leader.second()
+        screen = await connect("carol")
+        await screen.until(lambda: "llama" in screen.history)
+        store.available = False
+        assert (await screen.read())["code"] == "state_unavailable"
+        store.available = True
+        assert (await screen.read())["code"] == "state_available"
+
+
+async def test_a_socket_beats_while_nothing_happens(connect: Any, leader: Feed) -> None:
+    with mock.patch.object(consumers, "HEARTBEAT_S", 0.05):
+        screen = await connect("alice")
+        await screen.until(lambda: screen.seen.count("heartbeat") == 2)
+
+
+async def close_code(screen: Screen) -> int:
+    async with asyncio.timeout(20):
+        while True:
+            event = await screen.socket.receive_output(timeout=20)
+            if event["type"] == "websocket.close":
+                return int(event["code"])
+
+
+@pytest.mark.parametrize("how", ["logout", "disabled", "password"])
+async def test_a_revoked_login_closes_the_socket(how: str, connect: Any, world: worlds.World, leader: Feed) -> None:
+    with mock.patch.object(consumers, "RECHECK_S", 0.05):
+        await leader.second()
+        screen = await connect("alice")
+        await screen.until(lambda: "llama" in screen.history)
+
+        def revoke() -> None:
+            from django.contrib.sessions.models import Session
+
+            user = world.users["alice"]
+            if how == "logout":
+                Session.objects.all().delete()
+            elif how == "disabled":
+                user.is_active = False
+                user.save()
+            else:
+                user.set_password("another-long-password")
+                user.save()
+
+        await sync_to_async(revoke)()
+        assert await close_code(screen) == consumers.NOT_LOGGED_IN
+
+
+async def test_a_lost_membership_closes_the_socket_and_a_changed_one_changes_the_view(
+    connect: Any, world: worlds.World, leader: Feed
+) -> None:
+    with mock.patch.object(consumers, "RECHECK_S", 0.05):
+        await leader.second()
+        screen = await connect("bob")
+        await screen.until(lambda: "llama" in screen.history)
+
+        def move(tenant: str | None) -> None:
+            for membership in world.users["bob"].memberships.all():
+                services.delete(actor=SYSTEM, instance=membership)
+            if tenant is not None:
+                services.save(
+                    actor=SYSTEM,
+                    instance=worlds.Membership(user=world.users["bob"], role="member", tenant=world.tenants[tenant]),
+                )
+
+        await sync_to_async(_within_change)(lambda: move("globex"))
+        await screen.until(lambda: set(screen.pools["llama"]["tenants"]) == {"globex"})
+        await sync_to_async(move)(None)
+        assert await close_code(screen) == consumers.NOT_A_MEMBER
+
+
+def _within_change(work: Callable[[], None]) -> None:
+    with services.change(actor=SYSTEM):
+        work()
+
+
+async def test_a_client_that_does_not_read_is_closed_and_the_others_go_on(
+    connect: Any, the_hub: hub.LiveHub, leader: Feed
+) -> None:
+    await leader.second()
+    reader = await connect("olga")
+    await reader.until(lambda: "llama" in reader.history)
+    (reading,) = the_hub._subscribers
+    stalled = await connect("olga")
+    await stalled.until(lambda: "llama" in stalled.history)
+    send = consumers.LiveConsumer.send
+
+    async def stall(socket: consumers.LiveConsumer, *args: Any, **kwargs: Any) -> None:
+        if socket.subscriber is not reading:
+            await asyncio.Event().wait()
+        await send(socket, *args, **kwargs)
+
+    with (
+        mock.patch.object(consumers, "SEND_TIMEOUT_S", 0.1),
+        mock.patch.object(consumers.LiveConsumer, "send", stall),
+    ):
+        latest = await leader.second()
+        await reader.until(lambda: reader.pools["llama"] == latest)
+        async with asyncio.timeout(20):
+            while len(the_hub._subscribers) > 1:
+                await asyncio.sleep(0.01)
+        latest = await leader.second()
+        await reader.until(lambda: reader.pools["llama"] == latest)
+    assert the_hub._subscribers == {reading}
+
+
+async def test_the_hub_rests_when_the_last_socket_is_gone(the_hub: hub.LiveHub, leader: Feed) -> None:
+    await leader.second()
+    subscriber = await the_hub.subscribe(None)
+    tasks = list(the_hub._tasks)
+    await the_hub.unsubscribe(subscriber)
+    assert len(tasks) == 2
+    assert all(task.done() for task in tasks)
+    assert the_hub._pools == {}
+
+
+async def test_a_slow_socket_gets_one_snapshot_instead_of_a_backlog(the_hub: hub.LiveHub, leader: Feed) -> None:
+    await leader.second()
+    subscriber = await the_hub.subscribe(None)
+    try:
+        while await the_hub.next_message(subscriber) is not None:
+            pass
+        for _ in range(20):
+            latest = await leader.second()
+        async with asyncio.timeout(20):
+            while the_hub._pools["llama"].snapshot["seq"] != latest["seq"]:
+                await asyncio.sleep(0.01)
+        text = await the_hub.next_message(subscriber)
+        assert text is not None
+        assert json.loads(text)["type"] == "snapshot"
+        assert json.loads(text)["data"] == latest
+        assert await the_hub.next_message(subscriber) is None
+    finally:
+        await the_hub.unsubscribe(subscriber)
+
+
+async def test_a_frame_is_encoded_once_for_all_sockets_of_a_sight(the_hub: hub.LiveHub, leader: Feed) -> None:
+    await leader.second()
+    sights = [None, frozenset({"acme"}), frozenset({"globex"})]
+    subscribers = [await the_hub.subscribe(sights[n % 3]) for n in range(30)]
+    try:
+        for s in subscribers:
+            while await the_hub.next_message(s) is not None:
+                pass
+        latest = await leader.second()
+        async with asyncio.timeout(20):
+            while the_hub._pools["llama"].snapshot["seq"] != latest["seq"]:
+                await asyncio.sleep(0.01)
+        with mock.patch.object(hub, "_text", wraps=hub._text) as encoded:
+            texts = [await the_hub.next_message(s) for s in subscribers]
+        assert encoded.call_count == 3
+        assert all(json.loads(t or "")["type"] == "delta" for t in texts)
+    finally:
+        for s in subscribers:
+            await the_hub.unsubscribe(s)
+
+
+def test_a_long_history_is_thinned_until_it_fits() -> None:
+    window = Window()
+    point = history.point(feed.snapshot(sample(), window, ENTITLEMENTS, 1))
+    wide = [
+        point
+        | {"at": NOW + n, "tenants": {f"tenant-{t:030d}": next(iter(point["tenants"].values())) for t in range(8)}}
+        for n in range(900)
+    ]
+    text = hub.encode_history("llama", wide, None)
+    frames = msgspec.json.decode(text)["frames"]
+    assert len(text) <= hub.HISTORY_BYTES
+    assert frames[-1]["at"] == NOW + 899
+    assert len(frames) > 100

@@ -1,0 +1,133 @@
+"""Metrics: one table, bounded labels, and a page that costs requests nothing."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from scheduling.gateway.ports import GatewayMetrics
+from telemetry import feed
+from telemetry.live_store import Stored
+from telemetry.metrics import MOST_TENANTS, PREFIX, TABLE, Metrics, _PoolGauges
+from telemetry.window import Window
+from tests.telemetry_world import ENTITLEMENTS, NOW, MemoryStore, record, refused, sample
+
+DOCS = Path(__file__).parents[2] / "docs" / "metrics.md"
+
+
+def samples(metrics: Metrics) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    page = metrics.render().decode()
+    return {
+        (s.name.removeprefix(PREFIX), frozenset(s.labels.items())): s.value
+        for family in text_string_to_metric_families(page)
+        for s in family.samples
+    }
+
+
+def key(name: str, **labels: str) -> tuple[str, frozenset[tuple[str, str]]]:
+    return name, frozenset(labels.items())
+
+
+def test_the_page_in_docs_shows_the_table_of_the_code() -> None:
+    rows = re.findall(r"^\| `(\S+)` \| (\w+) \| (\S+) \| (.*?) \| (.*) \|$", DOCS.read_text(), re.MULTILINE)
+    expected = [
+        (PREFIX + m.name, m.kind, m.unit or "-", ", ".join(f"`{x}`" for x in m.labels) or "-", m.help) for m in TABLE
+    ]
+    assert rows == expected
+
+
+def test_every_metric_of_the_table_is_on_the_page_and_no_other() -> None:
+    page = Metrics().render().decode()
+    shown = set(re.findall(rf"^# TYPE {PREFIX}(\S+) (\w+)$", page, re.MULTILINE))
+    assert shown == {(m.name, m.kind) for m in TABLE}
+
+
+@pytest.mark.parametrize("metric", TABLE, ids=lambda m: m.name)
+def test_names_follow_the_conventions(metric: object) -> None:
+    assert re.fullmatch(r"[a-z][a-z_]*", metric.name)
+    assert metric.name.endswith("_total") == (metric.kind == "counter")
+    assert not metric.name.endswith(("_ms", "_percent", "_count"))
+    assert not {"request_id", "key", "model"} & set(metric.labels), "labels must stay few"
+
+
+def test_an_ended_request_is_counted_under_what_it_was() -> None:
+    metrics: GatewayMetrics = Metrics()
+    metrics.ended(record(1))
+    metrics.ended(record(2, slo_met=False))
+    metrics.ended(refused(3))
+    found = samples(metrics)
+    acme = {"pool": "llama", "tenant": "acme"}
+    assert found[key("requests_total", tier="premium", outcome="completed", reason="stop", **acme)] == 2
+    assert found[key("requests_total", tier="premium", outcome="refused", reason="concurrency", **acme)] == 1
+    assert found[key("tokens_total", direction="output", **acme)] == 202
+    assert found[key("slo_violations_total", tier="premium", **acme)] == 1
+    premium = {"pool": "llama", "tier": "premium"}
+    assert found[key("time_to_first_token_seconds_count", **premium)] == 2
+    assert found[key("time_to_first_token_seconds_sum", **premium)] == pytest.approx(1.0)
+    assert found[key("time_to_first_token_seconds_bucket", le="0.3", **premium)] == 0
+    assert found[key("time_to_first_token_seconds_bucket", le="0.75", **premium)] == 2
+    assert found[key("queue_wait_seconds_bucket", le="+Inf", outcome="completed", **premium)] == 2
+
+
+def test_tokens_of_a_refused_request_are_not_counted() -> None:
+    metrics = Metrics()
+    metrics.ended(refused(1, input_tokens=500))
+    assert not [name for name, _ in samples(metrics) if name == "tokens_total"]
+
+
+def test_a_request_without_a_key_counts_by_reason_only() -> None:
+    metrics = Metrics()
+    metrics.rejected("no_key", 401)
+    metrics.rejected("no_key", 401)
+    assert samples(metrics)[key("rejected_total", reason="no_key")] == 2
+
+
+def test_tenants_beyond_the_first_thousand_count_as_other() -> None:
+    metrics = Metrics()
+    for n in range(MOST_TENANTS + 50):
+        metrics.ended(record(n, tenant=f"t{n}"))
+    metrics.ended(record(0, tenant="t0"))
+    counted = {dict(labels)["tenant"]: v for (name, labels), v in samples(metrics).items() if name == "requests_total"}
+    assert len(counted) == MOST_TENANTS + 1
+    assert counted["other"] == 50
+    assert counted["t0"] == 2
+
+
+def test_gauges_of_the_process_can_be_set_and_a_wrong_name_is_told() -> None:
+    metrics = Metrics()
+    assert samples(metrics)[key("state_available")] == 0
+    metrics.state_available(True)
+    metrics.gauge("open_requests", 7)
+    found = samples(metrics)
+    assert (found[key("state_available")], found[key("open_requests")]) == (1, 7)
+    with pytest.raises(KeyError, match="open_requests"):
+        metrics.gauge("open_request", 1)
+
+
+def test_label_values_are_escaped() -> None:
+    metrics = Metrics()
+    metrics.rejected('a"b\nc\\', 400)
+    assert samples(metrics)[key("rejected_total", reason='a"b\nc\\')] == 1
+
+
+def test_pool_gauges_come_from_the_stored_snapshots_and_age_without_redis() -> None:
+    store = MemoryStore()
+    shot = feed.snapshot(sample(), Window(), ENTITLEMENTS, 1)
+    store.load_all = lambda known=None: {"llama": Stored(1, 1, shot)}  # type: ignore[method-assign]
+    gauges = _PoolGauges(store, clock=lambda: NOW + 4)
+    gauges.refresh()
+    found = gauges.samples()
+    assert found["queue_depth"] == [(("llama",), 7)]
+    assert found["backend_up"] == [(("llama", "gpu-1"), 1.0)]
+    assert found["backend_gpu_utilization_ratio"] == [(("llama", "gpu-1"), 0.9)]
+    assert found["snapshot_age_seconds"] == [(("llama",), 4.0)]
+    assert found["backend_gpu_memory_used_bytes"] == []
+
+    lost = MemoryStore()
+    lost.available = False
+    gauges._store = lost
+    gauges.refresh()
+    assert gauges.samples()["queue_depth"] == [(("llama",), 7)]
