@@ -15,6 +15,7 @@ from tests.browser.pretend import PretendPool, ledger_rows
 
 DIST = Path(__file__).resolve().parents[2] / "frontend" / "dist"
 ORIGIN = "http://console.test"
+POLICY = "default-src 'self'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src *"
 
 
 def entry() -> tuple[str, list[str]]:
@@ -95,7 +96,8 @@ class Stage:
             file = DIST / url.path.lstrip("/")
             route.fulfill(path=file, content_type=mimetypes.guess_type(file.name)[0] or "application/octet-stream")
         elif url.path == "/api/v1/live":
-            route.fulfill(status=self.live_status, json={"detail": "Authentication credentials were not provided."} if self.live_status != 200 else {})
+            detail = {"detail": "Authentication credentials were not provided."}
+            route.fulfill(status=self.live_status, json=detail if self.live_status != 200 else {})
         elif url.path == "/api/v1/requests":
             self._requests(route, parse_qs(url.query))
         elif url.path.startswith("/api/v1/requests/"):
@@ -109,7 +111,7 @@ class Stage:
             theme = f' data-theme="{self.theme}"' if self.theme else ""
             route.fulfill(
                 content_type="text/html",
-                headers={"Content-Security-Policy": "default-src 'self'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src *"},
+                headers={"Content-Security-Policy": POLICY},
                 body=f'<!doctype html><html lang="en"{theme}><head><title>Quartermaster</title>'
                 f'<meta name="viewport" content="width=device-width, initial-scale=1">{links}'
                 f'<script type="module" src="/{script}"></script></head>'

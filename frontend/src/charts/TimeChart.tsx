@@ -1,10 +1,13 @@
 import { memo, useEffect, useRef } from "react";
 import uPlot from "uplot";
-import { clock } from "../lib/format";
+import { clock, minute } from "../lib/format";
 import { ceiling, stack } from "./columns";
 import type { Panel, Series } from "./panels";
 
 const HEIGHT = 172;
+const LEAST_WHOLE_TOP = 4;
+const STEPS = Array.from({ length: 13 }, (_, i) => i - 3).flatMap((power) => [1, 2, 5].map((step) => step * 10 ** power));
+const WHOLE_STEPS = STEPS.filter((step) => step >= 1);
 const sync = uPlot.sync("dashboard");
 
 interface Props {
@@ -33,7 +36,7 @@ function options(panel: Panel, width: number, live: { current: Props }, paint: (
   return {
     width,
     height: HEIGHT,
-    padding: [8, 10, 0, 0],
+    padding: [8, 18, 0, 0],
     legend: { show: false },
     cursor: {
       y: false,
@@ -43,11 +46,16 @@ function options(panel: Panel, width: number, live: { current: Props }, paint: (
     },
     scales: {
       x: { range: () => [live.current.from, live.current.to] },
-      y: { range: (_plot, _min, max) => [0, live.current.panel.top ?? ceiling(max ?? 0)] },
+      y: {
+        range: (_plot, _min, max) => {
+          const { top, whole } = live.current.panel;
+          return [0, top ?? Math.max(whole ? LEAST_WHOLE_TOP : 0, ceiling(max ?? 0))];
+        },
+      },
     },
     axes: [
-      { ...axis, size: 24, gap: 4, space: 70, values: (_plot, ticks) => ticks.map((t) => clock(t)) },
-      { ...axis, size: 56, gap: 6, space: 34, values: (_plot, ticks) => ticks.map((t) => live.current.panel.format(t)) },
+      { ...axis, size: 24, gap: 4, space: 70, values: (_plot, ticks, _axis, _space, step) => ticks.map((t) => (step < 60 ? clock(t) : minute(t))) },
+      { ...axis, size: 56, gap: 6, space: 34, incrs: panel.whole ? WHOLE_STEPS : STEPS, values: (_plot, ticks) => ticks.map((t) => (live.current.panel.tick ?? live.current.panel.format)(t)) },
     ],
     series: [
       {},
@@ -124,7 +132,7 @@ export const TimeChart = memo(function TimeChart(props: Props) {
     paint(plot.current);
   }, [panel, from, to]);
 
-  const empty = panel.values.every((column, i) => panel.series[i]!.dashed || column.every((v) => v === null));
+  const empty = panel.values.every((column, i) => panel.series[i]!.dashed || column.every((v) => v === null || (panel.quiet && v === 0)));
   const latest = panel.series.map((s, i) => `${s.label} ${panel.values[i]?.at(-1) == null ? "unknown" : panel.format(panel.values[i]!.at(-1)!)}`);
   return (
     <section className="panel min-w-0 p-3" aria-label={panel.title}>
@@ -149,7 +157,7 @@ export const TimeChart = memo(function TimeChart(props: Props) {
               ref={(cell) => {
                 values.current[i] = cell;
               }}
-              className="min-w-8 text-right font-medium text-ink"
+              className="min-w-6 text-right font-medium text-ink"
             />
           </li>
         ))}

@@ -21,8 +21,14 @@ export interface Panel {
   times: number[];
   values: Column[];
   format: (value: number) => string;
+  /** Of the axis, where it is shorter. */
+  tick?: (value: number) => string;
   /** Fixed top of the axis. */
   top?: number;
+  /** Counts: the axis has whole numbers only. */
+  whole?: boolean;
+  /** Zero all the time is nothing to see. */
+  quiet?: boolean;
   empty: string;
 }
 
@@ -95,7 +101,7 @@ export function panels(context: Context): Panel[] {
   const running = byTenant(context, (t) => t.running, (p) => p.running);
   const refused = byReason(context);
   return [
-    make({ id: "queue", title: "Queue depth by tenant", unit: "requests", series: queue.series, format: compact, empty: "Nobody waited in this time." }, queue.picks),
+    make({ id: "queue", title: "Queue depth by tenant", unit: "requests", series: queue.series, format: compact, whole: true, quiet: true, empty: "Nobody waited in this time." }, queue.picks),
     make(
       {
         id: "running",
@@ -103,7 +109,9 @@ export function panels(context: Context): Panel[] {
         unit: "requests",
         series: [...running.series, { label: "slots", color: neutral(dark), dashed: true }],
         format: compact,
-        empty: "No slots were seen in this time.",
+        whole: true,
+        quiet: true,
+        empty: "Nothing ran in this time.",
       },
       [...running.picks, (p) => p.slots],
     ),
@@ -117,6 +125,7 @@ export function panels(context: Context): Panel[] {
           { label: "out (generated)", color: category(1, dark) },
         ],
         format: compact,
+        quiet: true,
         empty: "No tokens in this time.",
       },
       [(p) => p.in, (p) => p.out],
@@ -136,7 +145,7 @@ export function panels(context: Context): Panel[] {
       },
       [(p) => p.ttft_p50, (p) => p.ttft_p95, (p) => p.ttft_p99],
     ),
-    make({ id: "refusals", title: "Refusals by reason", unit: "requests/s", series: refused.series, format: rate, empty: "Nothing was refused in this time." }, refused.picks),
+    make({ id: "refusals", title: "Refusals by reason", unit: "requests/s", series: refused.series, format: rate, quiet: true, empty: "Nothing was refused in this time." }, refused.picks),
     make(
       {
         id: "usage",
@@ -147,6 +156,7 @@ export function panels(context: Context): Panel[] {
           { label: "GPU (mean)", color: category(3, dark) },
         ],
         format: share,
+        tick: (value) => `${Math.round(value * 100)} %`,
         top: 1,
         empty: "No replica reported its use in this time.",
       },

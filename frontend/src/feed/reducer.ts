@@ -127,6 +127,8 @@ function receive(state: FeedState, message: ServerMessage, now: number): Step {
       if (message.code === "state_unavailable") return { state: { ...state, stateAvailable: false } };
       if (message.code === "state_available") return { state: { ...state, stateAvailable: true } };
       return { state };
+    default: // a newer server may say more than this page understands
+      return { state };
   }
 }
 
@@ -159,8 +161,9 @@ export function freshness(state: FeedState, pool: PoolState | undefined, now: nu
     case "reconnecting":
       return { kind: "reconnecting", ageS, retryInS: Math.max(0, state.retryAt - now) };
     case "open":
+      if (!state.stateAvailable) return { kind: "stale", ageS: ageS ?? 0, why: "state_unavailable" };
       if (ageS === undefined || ageS <= STALE_AFTER_S) return { kind: "live" };
-      return { kind: "stale", ageS, why: !state.stateAvailable ? "state_unavailable" : pool?.gap ? "gap" : "no_updates" };
+      return { kind: "stale", ageS, why: pool?.gap ? "gap" : "no_updates" };
   }
 }
 

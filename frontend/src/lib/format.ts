@@ -73,6 +73,8 @@ export function age(s: number): string {
 
 const clockFormat = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
 const dayFormat = new Intl.DateTimeFormat("en-GB", { day: "2-digit", month: "short" });
+const minuteFormat = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit" });
+export const minute = (epochS: number): string => minuteFormat.format(epochS * 1000);
 export const clock = (epochS: number): string => clockFormat.format(epochS * 1000);
 export const day = (epochS: number): string => dayFormat.format(epochS * 1000);
 

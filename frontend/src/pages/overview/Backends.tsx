@@ -7,14 +7,14 @@ import { age, bytes, count, percent, text } from "../../lib/format";
 const tones: Record<string, Tone> = { ready: "good", probing: "warn", draining: "warn", ejected: "bad" };
 const SCRAPE_LATE_S = 5;
 
-function Use({ label, value, ratio }: { label: string; value: string; ratio: number | undefined }) {
+function Use({ label, value, ratio, full }: { label: string; value: string; ratio: number | undefined; full?: number }) {
   return (
     <div className="min-w-0">
       <div className="flex justify-between gap-2 text-2xs">
         <span className="text-faint">{label}</span>
         <span className="truncate text-ink">{value}</span>
       </div>
-      <Meter ratio={ratio} label={label} tone={ratio !== undefined && ratio > 0.97 ? "warn" : "plain"} className="mt-1" />
+      <Meter ratio={ratio} label={label} tone={ratio !== undefined && full !== undefined && ratio > full ? "warn" : "plain"} className="mt-1" />
     </div>
   );
 }
@@ -39,11 +39,11 @@ const Card = memo(function Card({ id, backend, at }: { id: string; backend: Back
         <>
           <div className="mt-2 grid grid-cols-2 gap-x-4 gap-y-2">
             <Use label="Slots" value={`${count(running)} / ${count(slots)}`} ratio={slots ? (running ?? 0) / slots : undefined} />
-            <Use label="KV cache" value={text(percent(kv_usage))} ratio={kv_usage} />
+            <Use label="KV cache" value={text(percent(kv_usage))} ratio={kv_usage} full={0.97} />
             <Use label="GPU" value={text(percent(gpu_util))} ratio={gpu_util} />
             <Use label="GPU memory" value={used === undefined || all === undefined ? "–" : `${text(bytes(used))} / ${text(bytes(all))}`} ratio={used !== undefined && all ? used / all : undefined} />
           </div>
-          <dl className="mt-2.5 flex flex-wrap gap-x-4 gap-y-0.5 text-2xs text-faint">
+          {backend.engine_running !== undefined && <dl className="mt-2.5 flex flex-wrap gap-x-4 gap-y-0.5 text-2xs text-faint">
             <div className="flex gap-1">
               <dt>out</dt>
               <dd className="text-ink">{count(backend.output_tokens_per_s)} tok/s</dd>
@@ -58,7 +58,7 @@ const Card = memo(function Card({ id, backend, at }: { id: string; backend: Back
                 {count(backend.engine_running)} running, {count(backend.engine_waiting)} waiting
               </dd>
             </div>
-          </dl>
+          </dl>}
         </>
       )}
     </li>

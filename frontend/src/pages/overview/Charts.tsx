@@ -7,6 +7,7 @@ import type { Point } from "../../feed/types";
 import { clock } from "../../lib/format";
 import { useDark } from "../../lib/theme";
 
+const SHORTEST_S = 60;
 const WINDOWS = [
   { value: 60, label: "1 min" },
   { value: 300, label: "5 min" },
@@ -22,11 +23,12 @@ function booksOf(pool: string) {
 }
 
 /** The last minutes, six charts on one time axis. Drag across one to look closer in all. */
-export function Charts({ pool, history, at }: { pool: string; history: readonly Point[]; at: number }) {
+export function Charts({ pool, history, at, own }: { pool: string; history: readonly Point[]; at: number; own: boolean }) {
   const dark = useDark();
   const [span, setSpan] = useState<number>(300);
   const [zoom, setZoom] = useState<[number, number] | null>(null);
-  const [from, to] = zoom ?? [at - span, at];
+  // A young history fills the width; what lies before it is not shown as empty time.
+  const [from, to] = zoom ?? [Math.max(at - span, Math.min(history[0]?.at ?? at, at - SHORTEST_S)), at];
   const list = useMemo(() => panels({ points: history, from, to, dark, ...booksOf(pool) }), [history, from, to, dark, pool]);
   const zoomed = useMemo(() => (a: number, b: number) => setZoom([a, b]), []);
   const reset = useMemo(() => () => setZoom(null), []);
@@ -55,7 +57,7 @@ export function Charts({ pool, history, at }: { pool: string; history: readonly 
         </div>
       </div>
       <div className="grid grid-cols-1 gap-2 md:grid-cols-2 xl:grid-cols-3 wide:grid-cols-3">
-        {list.map((panel) => (
+        {list.filter((panel) => !own || panel.id !== "usage").map((panel) => (
           <TimeChart key={panel.id} panel={panel} from={from} to={to} dark={dark} onZoom={zoomed} onReset={reset} />
         ))}
       </div>

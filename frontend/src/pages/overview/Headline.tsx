@@ -16,6 +16,7 @@ const picks = {
   attainment: (p) => p.attainment,
   refused: (p) => p.refused,
   gpu: (p) => p.gpu ?? p.kv,
+  completed: (p) => p.completed,
 } satisfies Record<string, Pick>;
 
 type Name = keyof typeof picks;
@@ -38,7 +39,7 @@ const Tile = memo(function Tile({ label, value, alert, spark, top, title, childr
         <Figure {...value} />
       </dd>
       <dd className="mt-0.5 h-4 truncate text-2xs text-soft">{children}</dd>
-      <Sparkline values={spark} top={top} className="pointer-events-none absolute top-2.5 right-2.5 h-8 w-[34%] text-accent opacity-80" />
+      <Sparkline values={spark} top={top} className="pointer-events-none absolute top-2 right-2.5 h-5 w-[36%] md:top-2.5 md:h-8 text-accent opacity-80" />
     </div>
   );
 });
@@ -83,7 +84,11 @@ export function Headline({ snapshot, history }: { snapshot: Snapshot; history: r
       <Tile label="Refusals" value={unit(rates.refused, "/s", rate)} spark={sparks.refused}>
         {topReason ? `most: ${words(topReason[0])}` : "none in the last minute"}
       </Tile>
-      {gpu === undefined ? (
+      {snapshot.scope === "own" ? (
+        <Tile label="Completed" value={unit(rates.completed, "/s", rate)} spark={sparks.completed}>
+          in the last minute
+        </Tile>
+      ) : gpu === undefined ? (
         <Tile label="KV cache" value={percent(kv)} spark={sparks.gpu} top={1}>
           no GPU figures
         </Tile>

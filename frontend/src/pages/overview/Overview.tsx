@@ -113,6 +113,7 @@ export function Overview() {
   return (
     <>
       <div className="mb-3 flex min-h-8 flex-wrap items-center gap-x-4 gap-y-2">
+        <title>Overview · Quartermaster</title>
         <h1 className="sr-only">Overview</h1>
         {selected !== undefined && <PoolSwitcher pools={feed.pools} selected={selected} onSelect={select} />}
         {pool && (
@@ -142,7 +143,7 @@ export function Overview() {
         <div data-testid="figures" data-stale={stale} className={`space-y-5 transition-[filter,opacity] ${stale ? "opacity-55 grayscale" : ""}`}>
           <Headline snapshot={pool.snapshot} history={pool.history} />
           {untouched(pool) && <FirstRequest snapshot={pool.snapshot} />}
-          <Charts pool={selected} history={pool.history} at={pool.snapshot.at} />
+          <Charts pool={selected} history={pool.history} at={pool.snapshot.at} own={pool.snapshot.scope === "own"} />
           <Entitlements snapshot={pool.snapshot} />
           <Backends snapshot={pool.snapshot} />
         </div>

@@ -8,7 +8,7 @@ import { useDark } from "../../lib/theme";
 import { Outcome, Slo } from "./Outcome";
 import { phases, type Phase } from "./phases";
 
-const hues: Record<Phase["name"], number> = { admission: 5, waiting: 4, prefill: 0, decode: 2, ending: 3 };
+const hues: Record<Phase["name"], number> = { admission: 5, waiting: 4, prefill: 0, decode: 2 };
 
 function TimeLine({ row }: { row: LedgerRow }) {
   const dark = useDark();
@@ -158,7 +158,7 @@ function Story({ row }: { row: LedgerRow }) {
       <section>
         <h3 className="label">Decision</h3>
         <dl className="mt-1 text-sm">
-          {row.why && <p className="mb-1 rounded-md bg-raised px-2.5 py-1.5">{row.why}</p>}
+          {(row.why || row.policy === "direct") && <p className="mb-1 rounded-md bg-raised px-2.5 py-1.5">{row.why || "A slot was free and nobody waited."}</p>}
           <Fact name="policy">{row.policy || NONE}</Fact>
           {row.backend !== undefined && <Fact name="backend">{row.backend || NONE}</Fact>}
           <Fact name="attempts">{row.attempts}</Fact>

@@ -16,28 +16,30 @@ function Line({ row, onOpen }: { row: LedgerRow; onOpen: () => void }) {
   return (
     <tr className="cursor-pointer border-t border-line hover:bg-raised/60" onClick={onOpen}>
       <td className="px-3 py-1.5 whitespace-nowrap" title={row.received_at}>
-        <span className="text-faint">{day(received)}</span> {clock(received)}
+        <span className="hidden text-faint sm:inline">{day(received)} </span>
+        {clock(received)}
       </td>
       <th scope="row" className="px-3 text-left font-normal">
         <button
           type="button"
-          className="link font-mono text-xs"
+          className="link font-mono text-xs whitespace-nowrap"
+          title={row.request_id}
           onClick={(event) => {
             event.stopPropagation();
             onOpen();
           }}
           aria-label={`Request ${row.request_id}, open its story`}
         >
-          {row.request_id.slice(0, 12)}…{row.request_id.slice(-4)}
+          …{row.request_id.slice(-8)}
         </button>
       </th>
+      <td className="px-3">
+        <Outcome outcome={row.outcome} reason={row.reason} />
+      </td>
       <td className="max-w-44 truncate px-3" title={row.entitlement}>
         {row.tenant}
       </td>
       <td className="px-3 whitespace-nowrap">{row.tier}</td>
-      <td className="px-3">
-        <Outcome outcome={row.outcome} reason={row.reason} />
-      </td>
       <td className="px-3 text-right whitespace-nowrap">{took(row.queue_ms)}</td>
       <td className="px-3 text-right whitespace-nowrap">{took(row.ttft_ms)}</td>
       <td className="px-3 text-right whitespace-nowrap">{took(row.total_ms)}</td>
@@ -119,6 +121,7 @@ export function Requests() {
 
   return (
     <>
+      <title>Requests · Quartermaster</title>
       <h1 className="text-lg font-semibold tracking-tight">Requests</h1>
       <p className="mt-0.5 text-sm text-soft">Every request that ended, with why. Prompts and answers are not kept.</p>
       <form className="mt-4 mb-3 flex flex-wrap items-end gap-3" role="search" onSubmit={(event) => event.preventDefault()}>
@@ -162,9 +165,9 @@ export function Requests() {
                 <tr className="text-2xs text-faint">
                   <th scope="col" className={`${head} text-left`}>Received</th>
                   <th scope="col" className={`${head} text-left`}>Request</th>
+                  <th scope="col" className={`${head} text-left`}>Outcome</th>
                   <th scope="col" className={`${head} text-left`}>Tenant</th>
                   <th scope="col" className={`${head} text-left`}>Tier</th>
-                  <th scope="col" className={`${head} text-left`}>Outcome</th>
                   <th scope="col" className={`${head} text-right`}>Waited</th>
                   <th scope="col" className={`${head} text-right`}>TTFT</th>
                   <th scope="col" className={`${head} text-right`}>Total</th>

@@ -3,7 +3,7 @@
 import type { LedgerRow } from "../../api/requests";
 
 export interface Phase {
-  name: "admission" | "waiting" | "prefill" | "decode" | "ending";
+  name: "admission" | "waiting" | "prefill" | "decode";
   label: string;
   startMs: number; // after the request was received
   ms: number;

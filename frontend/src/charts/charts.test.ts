@@ -1,0 +1,69 @@
+import { describe, expect, it } from "vitest";
+import { busiest, ceiling, columns, stack } from "./columns";
+import { ColorBook, CATEGORIES } from "./palette";
+import { panels } from "./panels";
+
+describe("columns of a chart", () => {
+  it("break where nobody saw anything", () => {
+    const { times, values } = columns([{ at: 1, depth: 5 }, { at: 2, depth: 6 }, { at: 60, depth: 7 }], 0, 100, [(p) => p.depth]);
+    expect(times).toEqual([1, 2, 3, 60]);
+    expect(values).toEqual([[5, 6, null, 7]]);
+  });
+
+  it("hold null for what a point does not know", () => {
+    expect(columns([{ at: 1 }], 0, 9, [(p) => p.ttft_p95]).values).toEqual([[null]]);
+  });
+
+  it("lie on each other when stacked", () => {
+    expect(stack([[1, null, null], [2, 3, null]])).toEqual([[1, 0, null], [3, 3, null]]);
+  });
+});
+
+it("an axis ends at a round number over its values", () => {
+  expect([0, 0.3, 1, 7, 48, 64, 1247].map(ceiling)).toEqual([1, 0.4, 1.5, 8, 50, 80, 1500]);
+});
+
+it("the busiest names are picked by weight and listed by name", () => {
+  const points = [{ at: 1, refusals: { b: 1, a: 9, c: 5, z: 0 } }];
+  expect(busiest(points, 0, (p) => p.refusals ?? {}, 2)).toEqual(["a", "c"]);
+});
+
+describe("colours", () => {
+  it("stay with their names while others come and go", () => {
+    const book = new ColorBook();
+    const before = book.assign(["acme", "birch"]);
+    const after = book.assign(["aaron", "acme", "birch"]);
+    expect(after.get("acme")).toBe(before.get("acme"));
+    expect(after.get("birch")).toBe(before.get("birch"));
+  });
+
+  it("are all different for as many names as there are colours", () => {
+    const book = new ColorBook();
+    book.assign(["x", "y", "z"]);
+    const names = Array.from({ length: CATEGORIES }, (_, i) => `t${i}`);
+    expect(new Set(book.assign(names).values()).size).toBe(CATEGORIES);
+  });
+});
+
+describe("the panels", () => {
+  const context = { from: 0, to: 100, dark: false, tenants: new ColorBook(), reasons: new ColorBook() };
+
+  it("stack tenants up to the total, with the rest as others", () => {
+    const tenants = Object.fromEntries(Array.from({ length: 20 }, (_, i) => [`t${i}`, { waiting: i + 1, running: 0 }]));
+    const depth = Object.values(tenants).reduce((sum, t) => sum + t.waiting, 0);
+    const [queue] = panels({ ...context, points: [{ at: 1, depth, tenants }] });
+    expect(queue!.series).toHaveLength(8);
+    expect(queue!.series.at(-1)!.label).toBe("others");
+    expect(queue!.values.reduce((sum, column) => sum + column[0]!, 0)).toBe(depth);
+  });
+
+  it("show refusals whose reason the history does not know as such", () => {
+    const refusals = panels({ ...context, points: [{ at: 1, refused: 2 }, { at: 2, refused: 2, refusals: { concurrency: 120 } }] }).find((p) => p.id === "refusals")!;
+    expect(refusals.series.map((s) => s.label)).toEqual(["concurrency", "other or not recorded"]);
+    expect(refusals.values).toEqual([[null, 2], [2, 0]]);
+  });
+
+  it("draw something for a pool without tenants or points", () => {
+    for (const panel of panels({ ...context, points: [] })) expect(panel.times).toEqual([]);
+  });
+});

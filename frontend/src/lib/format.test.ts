@@ -1,0 +1,39 @@
+import { expect, it } from "vitest";
+import { age, bytes, compact, duration, percent, rate, ranked, text } from "./format";
+
+it("counts stay short", () => {
+  expect([0, 999, 9994, 12_345, 123_456, 4_200_000].map(compact)).toEqual(["0", "999", "9,994", "12.3k", "123k", "4.2M"]);
+});
+
+it("rates under ten keep a decimal", () => {
+  expect([0, 0.25, 9.94, 12.4, undefined].map(rate)).toEqual(["0", "0.3", "9.9", "12", "–"]);
+});
+
+it("durations carry the unit that fits", () => {
+  expect([0.4, 640, 999.7, 4100, 12_340, 125_000, 7_320_000].map((ms) => text(duration(ms)))).toEqual([
+    "0 ms",
+    "640 ms",
+    "1.00 s",
+    "4.10 s",
+    "12.3 s",
+    "2 min 05 s",
+    "2 h 02 min",
+  ]);
+  expect(text(duration(undefined))).toBe("–");
+});
+
+it("a percentage is a hundred only when nothing is missing", () => {
+  expect([1, 0.9996, 0.9994, 0.98, 0].map((r) => text(percent(r)))).toEqual(["100 %", "100 %", "99.9 %", "98.0 %", "0 %"]);
+});
+
+it("bytes are binary", () => {
+  expect([512, 7.1e10].map((n) => text(bytes(n)))).toEqual(["512 B", "66.1 GiB"]);
+});
+
+it("ages are whole", () => {
+  expect([0.4, 12.9, 120, 7200].map(age)).toEqual(["0 s", "12 s", "2 min", "2 h"]);
+});
+
+it("reasons are listed by how often", () => {
+  expect(ranked({ a: 1, b: 5, c: 0 })).toEqual([["b", 5], ["a", 1]]);
+});

@@ -1,0 +1,53 @@
+import { describe, expect, it } from "vitest";
+import type { LedgerRow } from "../api/requests";
+import { phases } from "./requests/phases";
+import { rows, sorted } from "./rows";
+
+const snapshot = {
+  pool: "llama",
+  seq: 1,
+  at: 1,
+  tenants: { acme: { waiting: 3, running: 2, refusals: { concurrency: 1 } } },
+  entitlements: {
+    "acme-premium": { tenant: "acme", tier: "premium", waiting: 1, running: 2, concurrency: 40, ttft_ms: { p95: 100 } },
+    "acme-batch": { tenant: "acme", tier: "batch", waiting: 2, running: 0, concurrency: 8 },
+  },
+};
+
+describe("rows of the table", () => {
+  it("are one per entitlement, or one per tenant with the sum of its limits", () => {
+    expect(rows(snapshot, "entitlement").map((r) => r.name)).toEqual(["acme-premium", "acme-batch"]);
+    expect(rows(snapshot, "tenant")).toMatchObject([{ name: "acme", waiting: 3, limit: 48, refused: { concurrency: 1 } }]);
+  });
+
+  it("sort either way with the unknown last", () => {
+    const list = rows(snapshot, "entitlement");
+    expect(sorted(list, "ttft", true).map((r) => r.name)).toEqual(["acme-premium", "acme-batch"]);
+    expect(sorted(list, "ttft", false).map((r) => r.name)).toEqual(["acme-premium", "acme-batch"]);
+    expect(sorted(list, "waiting", true)[0]!.name).toBe("acme-batch");
+  });
+});
+
+describe("a request's time line", () => {
+  const base = { received_at: "2026-11-21T03:00:00.000Z", queued_at: null, granted_at: null, first_token_at: null } as unknown as LedgerRow;
+
+  it("has no hole and ends when the request did", () => {
+    const list = phases({
+      ...base,
+      queued_at: "2026-11-21T03:00:00.010Z",
+      granted_at: "2026-11-21T03:00:01.010Z",
+      first_token_at: "2026-11-21T03:00:01.210Z",
+      done_at: "2026-11-21T03:00:03.210Z",
+    });
+    expect(list.map((p) => [p.name, p.startMs, p.ms])).toEqual([
+      ["admission", 0, 10],
+      ["waiting", 10, 1000],
+      ["prefill", 1010, 200],
+      ["decode", 1210, 2000],
+    ]);
+  });
+
+  it("is one phase for a refusal", () => {
+    expect(phases({ ...base, done_at: "2026-11-21T03:00:00.003Z" })).toEqual([{ name: "admission", label: "until the answer", startMs: 0, ms: 3 }]);
+  });
+});

@@ -1,0 +1,87 @@
+"""A real instance with its demo load: login, numbers that move, a socket that is cut, what members see."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from playwright.sync_api import Page, WebSocketRoute, expect
+
+from tests.browser.conftest import Running
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
+
+
+def connection(page: Page, state: str) -> None:
+    expect(page.get_by_test_id("connection")).to_have_attribute("data-state", state)
+
+
+def test_anonymous_visitors_are_asked_to_log_in_and_wrong_passwords_are_told(page: Page, running: Running) -> None:
+    page.goto(f"{running.url}/requests")
+    expect(page).to_have_url(re.compile(r"/login\?next=/requests$"))
+    page.get_by_label("User name").fill("nobody")
+    page.get_by_label("Password").fill("not this")
+    page.get_by_role("button", name="Log in").click()
+    expect(page.get_by_role("alert")).to_contain_text("do not belong together")
+
+
+def test_login_shows_the_dashboard_with_moving_numbers(page: Page, running: Running) -> None:
+    running.log_in(page)
+    connection(page, "live")
+    expect(page.get_by_label("Pool")).to_have_value(running.demo["pool"])
+    expect(page.locator("[data-backend]")).to_have_count(2)
+    figures = page.get_by_test_id("figures")
+    seen = {figures.inner_text()}
+    for _ in range(200):
+        page.wait_for_timeout(250)
+        seen.add(figures.inner_text())
+        if len(seen) >= 4:
+            break
+    assert len(seen) >= 4, "the demo load runs, so the figures have to move"
+    connection(page, "live")
+
+
+def test_a_cut_socket_is_said_and_heals_by_itself(page: Page, running: Running) -> None:
+    wires: list[WebSocketRoute] = []
+    broken = False
+
+    def wire(route: WebSocketRoute) -> None:
+        if broken:
+            route.close(code=1011)
+            return
+        route.connect_to_server()
+        wires.append(route)
+
+    page.route_web_socket("**/ws/live", wire)
+    running.log_in(page)
+    connection(page, "live")
+    broken = True
+    wires.pop().close(code=1011)
+    connection(page, "reconnecting")
+    expect(page.get_by_test_id("figures")).to_have_attribute("data-stale", "true")
+    broken = False
+    connection(page, "live")
+    expect(page.get_by_test_id("figures")).to_have_attribute("data-stale", "false")
+
+
+def test_a_request_of_the_demo_load_is_found_and_explained(page: Page, running: Running) -> None:
+    running.log_in(page)
+    page.get_by_role("link", name="Requests").click()
+    page.get_by_role("table").get_by_role("button").first.click()
+    expect(page.get_by_role("dialog")).to_contain_text("Where the time went")
+
+
+def test_a_member_sees_only_its_own_tenant(page: Page, running: Running) -> None:
+    running.log_in(page, "member")
+    connection(page, "live")
+    page.get_by_role("button", name="By tenant").click()
+    expect(page.get_by_role("rowheader")).to_have_count(1)
+    expect(page.get_by_role("link", name="Tenants and keys")).to_have_count(0)
+
+
+def test_logging_out_ends_the_session(page: Page, running: Running) -> None:
+    running.log_in(page)
+    page.get_by_role("button", name="Log out").click()
+    expect(page).to_have_url(re.compile("/login"))
+    page.goto(running.url)
+    expect(page).to_have_url(re.compile("/login"))

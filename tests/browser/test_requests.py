@@ -1,0 +1,60 @@
+"""The list of ended requests, with a server played from memory."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.browser.stage import Stage
+
+pytestmark = pytest.mark.browser
+
+
+def rows(page: Page):
+    return page.get_by_role("table").get_by_role("rowheader")
+
+
+def test_requests_are_filtered_by_outcome_and_the_filter_is_in_the_address(page: Page, stage: Stage) -> None:
+    stage.open("/requests")
+    expect(rows(page)).to_have_count(50)
+    page.get_by_label("Outcome").select_option("refused")
+    refused = sum(row["outcome"] == "refused" for row in stage.rows)
+    expect(rows(page)).to_have_count(refused)
+    expect(page).to_have_url(re.compile("outcome=refused"))
+    assert page.get_by_label("Reason").locator("option").all_inner_texts()[1] == "not entitled"
+    page.get_by_role("button", name="Clear").click()
+    expect(rows(page)).to_have_count(50)
+
+
+def test_older_requests_are_loaded_on_demand(page: Page, stage: Stage) -> None:
+    stage.open("/requests")
+    page.get_by_role("button", name="Load older requests").click()
+    expect(rows(page)).to_have_count(100)
+
+
+def test_a_request_tells_its_story_and_has_an_address(page: Page, stage: Stage) -> None:
+    stage.open("/requests")
+    waited = next(row for row in stage.rows if row["queued_at"])
+    page.get_by_role("button", name=f"Request {waited['request_id']}").press("Enter")
+    drawer = page.get_by_role("dialog")
+    expect(drawer).to_contain_text(waited["why"])
+    expect(drawer).to_contain_text("waiting for a slot")
+    expect(drawer).to_contain_text(waited["request_id"])
+    page.reload()
+    expect(page.get_by_role("dialog")).to_contain_text(waited["why"])
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    expect(page).not_to_have_url(re.compile("request="))
+
+
+def test_a_request_that_does_not_exist_is_said_so(page: Page, stage: Stage) -> None:
+    stage.open("/requests?request=req_nothing")
+    expect(page.get_by_role("dialog")).to_contain_text("No request matches.")
+
+
+def test_an_empty_ledger_is_said_so(page: Page, stage: Stage) -> None:
+    stage.rows = []
+    stage.open("/requests")
+    expect(page.get_by_text("Nothing has been sent yet.")).to_be_visible()
