@@ -17,6 +17,8 @@ from scheduling.engines.simulated.server import EngineOptions, SimulatedServer, 
 from scheduling.engines.simulated.text import count_tokens
 from scheduling.engines.vllm import EngineRefused, VllmClient, control_http
 
+HELLO: dict[str, Any] = {"model": "demo", "messages": [{"role": "user", "content": "hello"}]}
+X: dict[str, Any] = {"model": "demo", "prompt": "x"}
 FAST = EngineOptions(model="demo", speed=20, slots=8, kv_tokens=8192, seed=3)
 
 
@@ -127,6 +129,17 @@ async def test_answers_end_by_themselves_or_at_their_bound(server: SimulatedServ
         assert at_least.usage.completion_tokens >= 1500
 
 
+async def test_a_bound_beyond_the_context_ends_where_the_context_does(
+    server: SimulatedServer, http: httpx.AsyncClient
+) -> None:
+    answer = await http.post(
+        server.url + "/v1/completions",
+        json={"model": "demo", "prompt": [1] * 8186, "max_tokens": 100, "ignore_eos": True},
+    )
+    assert answer.json()["usage"]["completion_tokens"] == 6
+    assert answer.json()["choices"][0]["finish_reason"] == "length"
+
+
 async def test_usage_in_every_chunk_when_asked_for(server: SimulatedServer, http: httpx.AsyncClient) -> None:
     answer = await http.post(
         server.url + "/v1/chat/completions",
@@ -160,39 +173,37 @@ async def test_several_answers_to_one_request(server: SimulatedServer) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "body", "status", "kind", "says"),
+    ("path", "body", "status", "kind", "param", "says"),
     [
-        (
-            "chat/completions",
-            {"model": "other", "messages": [{"role": "user", "content": "x"}]},
-            404,
-            "NotFoundError",
-            "`other` does not exist",
-        ),
-        ("chat/completions", {"model": "demo"}, 400, "Bad Request", "messages"),
-        ("chat/completions", {"model": "demo", "messages": []}, 400, "BadRequestError", "messages"),
-        ("completions", {"model": "demo", "prompt": "x", "max_tokens": "many"}, 400, "Bad Request", "max_tokens"),
-        ("completions", {"model": "demo", "prompt": "x", "max_tokens": 0}, 400, "BadRequestError", "at least 1"),
-        (
-            "completions",
-            {"model": "demo", "prompt": "x", "max_tokens": 9000},
-            400,
-            "BadRequestError",
-            "maximum context length is 8192",
-        ),
-        ("completions", {"model": "demo", "prompt": [1] * 8192}, 400, "BadRequestError", "8192 input tokens"),
-        ("completions", {"model": "demo", "prompt": [[1], "x", 3.5]}, 400, "BadRequestError", "token ids"),
-        ("completions", {"model": "demo", "prompt": "x", "min_tokens": 20}, 400, "BadRequestError", "min_tokens"),
-        ("completions", {"model": "demo", "prompt": "x", "n": 0}, 400, "BadRequestError", "n must"),
+        ("chat/completions", {**HELLO, "model": "other"}, 404, "NotFoundError", "model", "`other` does not exist"),
+        ("chat/completions", {"model": "demo"}, 400, "Bad Request", "body.messages", "messages"),
+        ("chat/completions", {**HELLO, "messages": []}, 400, "BadRequestError", None, "at least one message"),
+        ("completions", {**X, "max_tokens": "many"}, 400, "Bad Request", "body.max_tokens", "max_tokens"),
+        ("completions", {**X, "max_tokens": 0}, 400, "BadRequestError", "max_tokens", "at least 1, got 0"),
+        ("completions", {**X, "max_tokens": 9000}, 400, "BadRequestError", "max_tokens", "max_model_len=8192"),
+        ("completions", {**X, "prompt": [1] * 9000}, 400, "BadRequestError", "input_tokens", "9000 input tokens"),
+        ("completions", {**X, "prompt": [1] * 8192}, 400, "BadRequestError", "max_tokens", "got 0"),
+        ("completions", {**X, "prompt": [[1], "x", 3.5]}, 400, "Bad Request", "body.prompt", "token ids"),
+        ("completions", {**X, "prompt": ""}, 400, "BadRequestError", "prompt", "non-empty"),
+        ("completions", {**X, "min_tokens": 20}, 400, "BadRequestError", None, "min_tokens"),
+        ("completions", {**X, "n": 0}, 400, "BadRequestError", None, "n must"),
+        ("completions", {**X, "stream_options": {}}, 400, "BadRequestError", "stream_options", "stream=True"),
     ],
 )
 async def test_mistakes_are_answered_in_vllms_shape(
-    server: SimulatedServer, http: httpx.AsyncClient, path: str, body: dict[str, Any], status: int, kind: str, says: str
+    server: SimulatedServer,
+    http: httpx.AsyncClient,
+    path: str,
+    body: dict[str, Any],
+    status: int,
+    kind: str,
+    param: str | None,
+    says: str,
 ) -> None:
     answer = await http.post(f"{server.url}/v1/{path}", json=body)
     assert answer.status_code == status
     error = answer.json()["error"]
-    assert (error["type"], error["code"]) == (kind, status)
+    assert (error["type"], error["param"], error["code"]) == (kind, param, status)
     assert says in error["message"]
     assert idle(server)
 

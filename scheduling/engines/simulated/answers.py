@@ -1,121 +1,31 @@
-"""From a request body to sequences, and from their tokens to the bytes vLLM 0.32 would send."""
+"""From the tokens of sequences to the bytes vLLM 0.32 would send."""
 
 from __future__ import annotations
 
 import os
 import time
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
 from scheduling.engines.simulated import text
 from scheduling.engines.simulated.engine import Sequence
 from scheduling.engines.simulated.http import Connection
+from scheduling.engines.simulated.requests import GenerationBody
 
-COMPLETION_DEFAULT_TOKENS = 16  # vLLM's default for /v1/completions; a chat may fill the context
-MAX_CHOICES = 128
 FINGERPRINT = "vllm-0.32.0-simulated"
 
 Abort = Callable[[Sequence], None]
 
 
-class ApiError(Exception):
-    """An error in vLLM's shape."""
-
-    def __init__(self, status: int, message: str, kind: str = "BadRequestError", param: str | None = None) -> None:
-        super().__init__(message)
-        self.status = status
-        self.body = msgspec.json.encode({"error": {"message": message, "type": kind, "param": param, "code": status}})
-
-
-class _StreamOptions(msgspec.Struct):
-    include_usage: bool | None = None
-    continuous_usage_stats: bool | None = None
-
-
-class _Part(msgspec.Struct):
-    type: str = "text"
-    text: str = ""
-
-
-class _Message(msgspec.Struct):
-    role: str
-    content: str | list[_Part] | None = None
-
-
-class _Body(msgspec.Struct, kw_only=True):
-    model: str | None = None
-    stream: bool | None = None
-    stream_options: _StreamOptions | None = None
-    max_tokens: int | None = None
-    min_tokens: int | None = None
-    ignore_eos: bool | None = None
-    n: int | None = None
-    priority: int | None = None
-
-
-class ChatBody(_Body, kw_only=True):
-    messages: list[_Message]
-    max_completion_tokens: int | None = None
-
-
-class CompletionBody(_Body, kw_only=True):
-    prompt: str | list[Any]
-
-
-class TokenizeBody(msgspec.Struct, kw_only=True):
-    model: str | None = None
-    prompt: str | None = None
-    messages: list[_Message] | None = None
-
-
-CHAT = msgspec.json.Decoder(ChatBody)
-COMPLETION = msgspec.json.Decoder(CompletionBody)
-TOKENIZE = msgspec.json.Decoder(TokenizeBody)
-
-
-T = TypeVar("T")
-
-
-def decode(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
-    """Parses a body. Raises :class:`ApiError` 400 that names the field."""
-    try:
-        return decoder.decode(body)
-    except msgspec.ValidationError as error:
-        raise ApiError(400, str(error), "Bad Request") from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ApiError(400, f"JSON decode error: {error}", "Bad Request") from error
-
-
-def chat_prompt(messages: list[_Message]) -> tuple[int, int]:
-    """Tokens and fingerprint of a conversation."""
-    if not messages:
-        raise ApiError(400, "messages must not be empty", param="messages")
-    tokens = mark = 0
-    for message in messages:
-        tokens += text.CHAT_MESSAGE_TOKENS
-        parts = [message.content or ""] if not isinstance(message.content, list) else [p.text for p in message.content]
-        for part in parts:
-            tokens += text.count_tokens(part)
-            mark = text.fingerprint(part, mark)
-    return tokens, mark
-
-
-def completion_prompts(prompt: str | list[Any]) -> list[tuple[int, int]]:
-    """Tokens and fingerprint of each prompt: a text, token ids, or a list of either."""
-    if isinstance(prompt, str):
-        return [(text.count_tokens(prompt), text.fingerprint(prompt))]
-    if not prompt:
-        raise ApiError(400, "prompt must not be empty", param="prompt")
-    if all(type(item) is int for item in prompt):
-        return [(len(prompt), text.fingerprint(repr(prompt)))]
-    found: list[tuple[int, int]] = []
-    for item in prompt:
-        if not isinstance(item, str) and not (isinstance(item, list) and item and all(type(i) is int for i in item)):
-            raise ApiError(400, "prompt must be a string, a list of token ids, or a list of these", param="prompt")
-        found.extend(completion_prompts(item))
-    return found
+def usage_frame_part(prompt: int, done: int, chat: bool) -> bytes:
+    """What each frame carries with ``continuous_usage_stats``."""
+    details = b',"completion_tokens_details":null' if chat else b""
+    return b',"usage":{"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":%d%b}' % (
+        *(prompt, prompt + done, done),
+        details,
+    )
 
 
 class Choice:
@@ -158,7 +68,8 @@ class Choice:
         word = self._word()
         if answer.continuous_usage:
             head = self._heads[len(word)].partition(b"\r\n")[2]
-            answer.send(b"%b%b%b,%b}\n\n" % (head, word, self._tails, answer.usage_field(seq)))
+            usage = usage_frame_part(seq.prompt_tokens, seq.generated, answer.chat)
+            answer.send(b"%b%b%b%b}\n\n" % (head, word, self._tails, usage))
         else:
             answer.connection.write(b"%b%b%b\r\n" % (self._heads[len(word)], word, self._tails))
         if seq.generated == answer.cut_after:
@@ -175,10 +86,14 @@ class Choice:
             reason = b"stop" if seq.stops else b"length"
             word = self._word()
             body = b'"delta":{"content":"%b"}' % word if answer.chat else b'"text":"%b"' % word
-            usage = b"," + answer.usage_field(seq) if answer.continuous_usage else b""
+            more = b""
+            if answer.continuous_usage:
+                more = usage_frame_part(seq.prompt_tokens, seq.generated, answer.chat)
+            if answer.last_open and not answer.include_usage:  # the stream's last frame names the build
+                more += b',"system_fingerprint":"%b"' % FINGERPRINT.encode()
             answer.send(
                 b'data: {%b,"choices":[{"index":%d,%b,"logprobs":null,"finish_reason":"%b","stop_reason":null,'
-                b'"token_ids":null}]%b}\n\n' % (answer.stem, self.index, body, reason, usage)
+                b'"token_ids":null}]%b}\n\n' % (answer.stem, self.index, body, reason, more)
             )
         answer.choice_ended()
 
@@ -186,7 +101,7 @@ class Choice:
 class Answer:
     """One request's generations. Stops them when the client leaves."""
 
-    def __init__(self, connection: Connection, *, model: str, chat: bool, body: _Body, abort: Abort) -> None:
+    def __init__(self, connection: Connection, *, model: str, chat: bool, body: GenerationBody, abort: Abort) -> None:
         self.connection = connection
         self.chat = chat
         self.stream = bool(body.stream)
@@ -223,23 +138,15 @@ class Answer:
         self.connection.write(b"%x\r\n%b\r\n" % (len(frame), frame))
 
     def send_role(self, index: int) -> None:
-        usage = (
-            b',"usage":{"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":0}' % ((self.prompt_tokens,) * 2)
-            if self.continuous_usage
-            else b""
-        )
+        usage = usage_frame_part(self.prompt_tokens, 0, chat=True) if self.continuous_usage else b""
         self.send(
             b'data: {%b,"choices":[{"index":%d,"delta":{"role":"assistant","content":""},"logprobs":null,'
-            b'"finish_reason":null}]%b}\n\n' % (self.stem, index, usage)
+            b'"finish_reason":null}]%b,"prompt_token_ids":null,"prompt_text":null}\n\n' % (self.stem, index, usage)
         )
 
-    def usage_field(self, seq: Sequence | None = None) -> bytes:
-        """The whole answer's usage, or one sequence's so far."""
-        if seq is None:
-            prompt, done = self.prompt_tokens, sum(choice.seq.generated for choice in self.choices)
-        else:
-            prompt, done = seq.prompt_tokens, seq.generated
-        return b'"usage":{"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":%d}' % (prompt, prompt + done, done)
+    @property
+    def last_open(self) -> bool:
+        return self._open == 1
 
     def choice_ended(self) -> None:
         self._open -= 1
@@ -252,7 +159,11 @@ class Answer:
                 self.connection.respond(200, self._whole())
             return
         if self.include_usage:
-            self.send(b'data: {%b,"choices":[],%b}\n\n' % (self.stem, self.usage_field()))
+            prompt, done = self.prompt_tokens, sum(choice.seq.generated for choice in self.choices)
+            self.send(
+                b'data: {%b,"choices":[],"usage":{"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":%d},'
+                b'"system_fingerprint":"%b"}\n\n' % (self.stem, prompt, prompt + done, done, FINGERPRINT.encode())
+            )
         self.send(b"data: [DONE]\n\n")
         self.connection.end_stream()
 
@@ -260,16 +171,22 @@ class Answer:
         choices: list[dict[str, Any]] = []
         for choice in self.choices:
             said = text.generated_text(choice.start, choice.seq.generated)
-            content: dict[str, Any] = (
-                {"message": {"role": "assistant", "content": said, "refusal": None, "reasoning": None}}
-                if self.chat
-                else {"text": said}
-            )
-            reason = "stop" if choice.seq.stops else "length"
+            what: dict[str, Any] = {"text": said}
+            if self.chat:
+                nothing = dict.fromkeys(("refusal", "annotations", "audio", "function_call", "reasoning"))
+                what = {"message": {"role": "assistant", "content": said, **nothing}}
+            unused: tuple[str, ...] = () if self.chat else ("prompt_logprobs", "prompt_token_ids")
             choices.append(
-                {"index": choice.index, **content, "logprobs": None, "finish_reason": reason, "stop_reason": None}
+                {
+                    "index": choice.index,
+                    **what,
+                    "logprobs": None,
+                    "finish_reason": "stop" if choice.seq.stops else "length",
+                    **dict.fromkeys(("stop_reason", "token_ids", "routed_experts", *unused)),
+                }
             )
         done = sum(choice.seq.generated for choice in self.choices)
+        unused = ("prompt_logprobs", "prompt_token_ids", "prompt_text") if self.chat else ()
         return msgspec.json.encode(
             {
                 "id": self._id,
@@ -277,12 +194,15 @@ class Answer:
                 "created": self._created,
                 "model": self._model,
                 "choices": choices,
+                "service_tier": None,
                 "system_fingerprint": FINGERPRINT,
                 "usage": {
                     "prompt_tokens": self.prompt_tokens,
                     "total_tokens": self.prompt_tokens + done,
                     "completion_tokens": done,
                     "prompt_tokens_details": None,
+                    "completion_tokens_details": None,
                 },
+                **dict.fromkeys((*unused, "kv_transfer_params", "ec_transfer_params", "metrics")),
             }
         )

