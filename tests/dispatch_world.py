@@ -1,0 +1,203 @@
+"""What dispatch needs around it, in memory and controllable; Redis is real, or a twin on virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from scheduling.core.ledger import LedgerRecord
+from scheduling.core.types import BackendSpec, Catalog, EntitlementSpec, PoolSpec
+from scheduling.dispatch.loop import Crew, PoolDispatcher
+from scheduling.dispatch.ports import Sample
+from scheduling.engines.vllm import EngineMetrics, EngineUnreachable, Probe
+from scheduling.state.resp import RespConnection
+from scheduling.state.types import GrantNotice
+
+T = TypeVar("T")
+
+
+async def until(condition: Callable[[], T], what: str = "", timeout_s: float = 30.0) -> T:
+    """Waits until ``condition`` is true; its value."""
+    async with asyncio.timeout(timeout_s):
+        while not (value := condition()):
+            await asyncio.sleep(0.01)
+    return value
+
+
+async def until_await(condition: Callable[[], Awaitable[T]], timeout_s: float = 30.0) -> T:
+    async with asyncio.timeout(timeout_s):
+        while not (value := await condition()):
+            await asyncio.sleep(0.02)
+    return value
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """Time passes only when everyone sleeps, and then at once."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        super().__init__(_Jumping(self))
+
+    def time(self) -> float:
+        return self.now
+
+
+class _Jumping(selectors.DefaultSelector):
+    def __init__(self, loop: VirtualLoop) -> None:
+        super().__init__()
+        self._loop = loop
+
+    def select(self, timeout: float | None = None) -> Any:
+        assert timeout is not None, "everybody waits for something that virtual time cannot bring"
+        self._loop.now += max(0.0, timeout)
+        return super().select(0)
+
+
+def on_virtual_time(test: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        return runner.run(test())
+
+
+class Inline(Executor):
+    """Runs at once: threads and virtual time do not mix."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:  # type: ignore[override]
+        future: Future[Any] = Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+
+@dataclass
+class Floors:
+    """The epoch floor's table."""
+
+    rows: dict[str, int] = field(default_factory=dict)
+    down: bool = False
+
+    def read(self, pool: str) -> int:
+        if self.down:
+            raise ConnectionError("database away")
+        return self.rows.get(pool, 0)
+
+    def raise_to(self, pool: str, epoch: int) -> None:
+        if self.down:
+            raise ConnectionError("database away")
+        self.rows[pool] = max(epoch, self.rows.get(pool, 0))
+
+
+@dataclass
+class Telemetry:
+    """Keeps what it is given; the next ``failures`` writes fail."""
+
+    records: list[LedgerRecord] = field(default_factory=list)
+    samples: list[Sample] = field(default_factory=list)
+    failures: int = 0
+    calls: int = 0
+
+    def write_ledger(self, pool: str, records: Sequence[LedgerRecord]) -> None:
+        self.calls += 1
+        if self.failures:
+            self.failures -= 1
+            raise ConnectionError("database away")
+        self.records.extend(records)
+
+    def sample(self, sample: Sample) -> None:
+        self.samples.append(sample)
+
+
+@dataclass
+class Engine:
+    """A replica as health sees it."""
+
+    reachable: bool = True
+    generates: bool = True
+    running: int = 0
+    tokens_per_scrape: float = 0.0
+    tokens: float = 0.0
+    probes: int = 0
+    scrapes: int = 0
+
+    async def scrape(self) -> EngineMetrics:
+        self.scrapes += 1
+        if not self.reachable:
+            raise EngineUnreachable("GET /metrics failed: connection refused")
+        if self.generates:
+            self.tokens += self.tokens_per_scrape
+        return EngineMetrics(self.running, 0, 0.5, self.tokens, 0.0, 0.0, 0.0, gpu_util=0.25)
+
+    async def probe(self, timeout_s: float) -> Probe:
+        self.probes += 1
+        if not self.reachable:
+            return Probe(False, "connection refused", 0.0)
+        if not self.generates:
+            await asyncio.sleep(timeout_s)
+            return Probe(False, f"no answer within {timeout_s:g} s", timeout_s)
+        self.tokens += 1
+        return Probe(True, "one token in 1 ms", 0.001)
+
+
+@dataclass
+class Engines:
+    """The fleet by backend id; made when first asked for."""
+
+    by_id: dict[str, Engine] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> Engine:
+        return self.by_id.setdefault(name, Engine())
+
+    def factory(self, _http: object = None) -> Callable[[BackendSpec, PoolSpec], Engine]:
+        return lambda spec, pool: self[spec.id]
+
+
+def catalog_of(pool: PoolSpec, *entitlements: EntitlementSpec, version: int = 1) -> Catalog:
+    return Catalog(version, {pool.id: pool}, {e.id: e for e in entitlements}, {})
+
+
+@asynccontextmanager
+async def dispatching(
+    url: str,
+    catalog: Catalog,
+    *,
+    holder: str = "leader-a",
+    engines: Engines | None = None,
+    telemetry: Telemetry | None = None,
+    floors: Floors | None = None,
+    quiet_until: Callable[[], float] = lambda: 0.0,
+) -> AsyncIterator[PoolDispatcher]:
+    """A dispatcher of the catalog's only pool, running."""
+    (pool_id,) = catalog.pools
+    resp = RespConnection(url, name=f"test-{holder}")
+    await resp.start()
+    thread, books = ThreadPoolExecutor(1), ThreadPoolExecutor(2)
+    crew = Crew(
+        url, resp, holder, telemetry or Telemetry(), thread, floors or Floors(), books, quiet_until,
+        (engines or Engines()).factory,
+    )  # fmt: skip
+    dispatcher = PoolDispatcher(crew, pool_id, catalog)
+    task = asyncio.create_task(dispatcher.run())
+    try:
+        yield dispatcher
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await resp.close()
+        thread.shutdown()
+        books.shutdown()
+
+
+@dataclass
+class Ear:
+    """What a gateway hears on its channel."""
+
+    notices: list[GrantNotice] = field(default_factory=list)
+
+    def ids(self) -> list[str]:
+        return [notice.request_id for notice in self.notices]

@@ -1,0 +1,405 @@
+"""One pool's dispatcher over the real scripts: decisions, succession, loss of state, sweeping, the ledger."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+
+import pytest
+import pytest_asyncio
+
+from scheduling.core.outcomes import Reason
+from scheduling.core.types import Catalog, EntitlementSpec, OverLimit, PoolSpec
+from scheduling.dispatch.loop import PoolDispatcher
+from scheduling.state import codec
+from scheduling.state.resp import RespConnection
+from scheduling.state.store import PoolStore
+from scheduling.state.subscriber import Subscriber
+from scheduling.state.types import (
+    Admission,
+    AdmissionStatus,
+    Fenced,
+    GrantItem,
+    GrantNotice,
+    gateway_channel,
+)
+from tests.dispatch_world import Engines, Floors, Telemetry, catalog_of, dispatching, until, until_await
+from tests.redis_server import RedisServer
+from tests.state_world import FACTS, backend, entitlement, estimate, ledger, pool_spec, request, tier
+
+
+@dataclass
+class Gateway:
+    """What a gateway does with a pool: asks, hears of grants, ends."""
+
+    url: str
+    pool: PoolSpec
+    store: PoolStore
+    name: str
+
+    def __post_init__(self) -> None:
+        self.notices: list[GrantNotice] = []
+        self.asked = 0
+
+    async def admit(self, request_id: str, spec: EntitlementSpec, **changes: object) -> Admission:
+        self.asked += 1
+        est = estimate()
+        asked = request(
+            request_id, spec, est, gateway=self.name, arrival_s=1_700_000_000.0 + self.asked, **changes
+        )  # fmt: skip
+        return await self.store.admit(spec, self.pool, asked, est, 300, FACTS)
+
+    async def finish(self, request_id: str, attempt: int = 1) -> None:
+        await self.store.finish(request_id, attempt, Reason.STOP, 140, True, ledger(request_id, pool=self.pool.id))
+
+    def granted(self) -> list[str]:
+        return [notice.request_id for notice in self.notices]
+
+    async def serve_all(self, count: int) -> list[str]:
+        """Ends each granted request, in order, until ``count`` were granted; the order."""
+        for n in range(count):
+            await until(lambda n=n: len(self.notices) > n)
+            await self.finish(self.notices[n].request_id, self.notices[n].attempt)
+        return self.granted()
+
+
+def tiered(name: str, pool_id: str, rank: int, **changes: object) -> EntitlementSpec:
+    given = {"tier": tier(name=f"tier{rank}", rank=rank, over_limit=OverLimit.WAIT, queue_limit=1000)}
+    return entitlement(name, pool_id, **(given | changes))
+
+
+@pytest_asyncio.fixture
+async def gateway(redis_url: str, resp: RespConnection, pool_id: str) -> AsyncIterator[Gateway]:
+    async with make_gateway(redis_url, resp, pool_id) as g:
+        yield g
+
+
+@asynccontextmanager
+async def make_gateway(url: str, resp: RespConnection, pool_id: str) -> AsyncIterator[Gateway]:
+    pool = pool_spec(pool_id, backends=(backend("b1", slots=1, pool=pool_id),), policy="priority")
+    g = Gateway(url, pool, PoolStore(resp, pool_id), f"gw-{pool_id}")
+    ear = Subscriber(
+        url, [gateway_channel(g.name)], lambda _, payload: g.notices.append(codec.decode_notice(payload))
+    )  # fmt: skip
+    await ear.start()
+    yield g
+    await ear.close()
+
+
+def simple(gateway: Gateway, **changes: object) -> tuple[Catalog, EntitlementSpec]:
+    spec = tiered("acme", gateway.pool.id, 1)
+    return catalog_of(replace(gateway.pool, **changes), spec), spec
+
+
+async def ready(dispatcher: PoolDispatcher, store: PoolStore) -> None:
+    async def look() -> bool:
+        snapshot = await store.view()
+        return dispatcher.epoch > 0 and any(b.ready for b in snapshot.backends.values())
+
+    await until_await(look)
+
+
+async def test_queued_requests_are_granted_in_policy_order(gateway: Gateway):
+    specs = {rank: tiered(f"t{rank}", gateway.pool.id, rank) for rank in (0, 1, 2)}
+    async with dispatching(gateway.url, catalog_of(gateway.pool, *specs.values())) as dispatcher:
+        await ready(dispatcher, gateway.store)
+        assert (await gateway.admit("first", specs[2])).status is AdmissionStatus.GRANTED
+        for n, rank in enumerate((2, 1, 0, 2, 1, 0)):
+            answer = await gateway.admit(f"r{rank}-{n}", specs[rank])
+            assert answer.status is AdmissionStatus.QUEUED
+        await until(lambda: dispatcher.term is not None and len(dispatcher.term.scheduler) == 6)
+        await gateway.finish("first")
+        assert await gateway.serve_all(6) == ["r0-2", "r0-5", "r1-1", "r1-4", "r2-0", "r2-3"]
+        notice = gateway.notices[0]
+        assert notice.policy == "priority@1"
+        assert notice.why.startswith("rank 0, oldest arrival; waited ")
+        assert (await gateway.store.view()).running == 0
+
+
+async def test_an_uncontended_pool_rings_no_doorbell(gateway: Gateway, resp: RespConnection):
+    catalog, spec = simple(gateway)
+    async with dispatching(gateway.url, catalog) as dispatcher:
+        await ready(dispatcher, gateway.store)
+        for n in range(50):
+            assert (await gateway.admit(f"r{n}", spec)).status is AdmissionStatus.GRANTED
+            await gateway.finish(f"r{n}")
+        assert await resp.call("XLEN", f"qm:{{{gateway.pool.id}}}:events") == 0
+
+
+async def test_an_entitlement_over_its_concurrency_waits_and_others_pass(gateway: Gateway):
+    full, other = tiered("full", gateway.pool.id, 0, concurrency=1), tiered("other", gateway.pool.id, 2)
+    gateway.pool = replace(gateway.pool, backends=(backend("b1", slots=2, pool=gateway.pool.id),))
+    async with dispatching(gateway.url, catalog_of(gateway.pool, full, other)) as dispatcher:
+        await ready(dispatcher, gateway.store)
+        await gateway.admit("f1", full)
+        assert (await gateway.admit("f2", full)).status is AdmissionStatus.QUEUED
+        await gateway.admit("o1", other)
+        await until(lambda: gateway.granted() == ["o1"])
+        await gateway.finish("f1")
+        await until(lambda: gateway.granted() == ["o1", "f2"])
+
+
+async def test_a_raised_concurrency_frees_what_waits(gateway: Gateway):
+    spec = tiered("acme", gateway.pool.id, 1, concurrency=1)
+    gateway.pool = replace(gateway.pool, backends=(backend("b1", slots=4, pool=gateway.pool.id),))
+    async with dispatching(gateway.url, catalog_of(gateway.pool, spec)) as dispatcher:
+        await ready(dispatcher, gateway.store)
+        for n in range(3):
+            await gateway.admit(f"r{n}", spec)
+        await until(lambda: dispatcher.term is not None and len(dispatcher.term.scheduler) == 2)
+        dispatcher.update(catalog_of(gateway.pool, replace(spec, concurrency=3), version=2))
+        await until(lambda: sorted(gateway.granted()) == ["r1", "r2"])
+
+
+async def test_a_policy_change_loses_nothing_and_orders_anew(gateway: Gateway):
+    gateway.pool = replace(gateway.pool, policy="fifo")
+    specs = [tiered(f"t{rank}", gateway.pool.id, rank) for rank in (2, 0, 1)]
+    async with dispatching(gateway.url, catalog_of(gateway.pool, *specs)) as dispatcher:
+        await ready(dispatcher, gateway.store)
+        await gateway.admit("first", specs[0])
+        for n in range(60):
+            await gateway.admit(f"r{specs[n % 3].tier.rank}-{n:02d}", specs[n % 3])
+        await until(lambda: dispatcher.term is not None and len(dispatcher.term.scheduler) == 60)
+        await gateway.finish("first")
+        await gateway.serve_all(5)
+        assert gateway.granted() == ["r2-00", "r0-01", "r1-02", "r2-03", "r0-04"]
+        changed = replace(gateway.pool, policy="priority", policy_version=2)
+        dispatcher.update(catalog_of(changed, *specs, version=2))
+        order = await gateway.serve_all(60)
+        assert len(set(order)) == 60
+        assert order[6:] == sorted(order[6:])  # ranks first, arrivals within them; the sixth was already running
+        assert gateway.notices[-1].policy == "priority@2"
+        assert (await gateway.store.view()).waiting == 0
+
+
+async def test_a_policy_that_does_not_exist_leaves_the_one_in_force(gateway: Gateway, caplog: pytest.LogCaptureFixture):
+    catalog, spec = simple(gateway)
+    async with dispatching(gateway.url, catalog) as dispatcher:
+        await ready(dispatcher, gateway.store)
+        dispatcher.update(catalog_of(replace(gateway.pool, policy="fifi", policy_version=2), spec, version=2))
+        assert dispatcher.term is not None
+        assert dispatcher.term.policy == "priority@1"
+        assert "unknown ordering policy 'fifi', did you mean 'fifo'" in caplog.text
+
+
+async def test_a_second_process_follows_and_takes_over_when_the_first_leaves(gateway: Gateway):
+    catalog, spec = simple(gateway)
+    floors = Floors()
+    async with dispatching(gateway.url, catalog, holder="leader-b", floors=floors) as second:
+        async with dispatching(gateway.url, catalog, holder="leader-a", floors=floors) as first:
+            leader = await until(lambda: next((d for d in (first, second) if d.epoch), None))
+            await ready(leader, gateway.store)
+            await gateway.admit("r0", spec)
+            await gateway.admit("r1", spec)
+            assert [bool(d.epoch) for d in (first, second)].count(True) == 1
+        await until(lambda: second.epoch and second.term)
+        await gateway.finish("r0")
+        await until(lambda: gateway.granted() == ["r1"])
+        assert floors.rows[gateway.pool.id] == second.epoch
+
+
+async def test_a_leader_that_was_overtaken_is_fenced_and_its_grants_count_for_nothing(
+    gateway: Gateway, resp: RespConnection
+):
+    catalog, spec = simple(gateway)
+    async with dispatching(gateway.url, catalog, holder="leader-a") as first:
+        await ready(first, gateway.store)
+        old_epoch = first.epoch
+        await gateway.admit("r0", spec)
+        await gateway.admit("r1", spec)
+        # As if it had been paused past its lease: Redis has given the leadership to another meanwhile.
+        await resp.call("HSET", f"qm:{{{gateway.pool.id}}}:meta", "leader_until", "1")
+        usurper = await gateway.store.elect("leader-b", old_epoch, first_start=False)
+        assert usurper.epoch == old_epoch + 1
+        with pytest.raises(Fenced):
+            await gateway.store.grant(old_epoch, [GrantItem("r1", 1, "b1", 8)])
+        await gateway.finish("r0")
+        await until(lambda: first.term is None)  # its next write told it
+        assert gateway.granted() == []
+        assert (await gateway.store.grant(usurper.epoch, [GrantItem("r1", 1, "b1", 8)])) == ["ok"]
+        await gateway.store.resign("leader-b")
+        await until(lambda: first.epoch == old_epoch + 2)
+
+
+async def test_after_a_flush_the_view_is_rebuilt_and_the_epoch_is_higher(private_redis: RedisServer, pool_id: str):
+    resp = RespConnection(private_redis.url)
+    await resp.start()
+    async with make_gateway(private_redis.url, resp, pool_id) as gateway:
+        catalog, spec = simple(gateway)
+        async with dispatching(gateway.url, catalog) as dispatcher:
+            await ready(dispatcher, gateway.store)
+            epoch = dispatcher.epoch
+            await gateway.admit("r0", spec)
+            await gateway.admit("r1", spec)
+            private_redis.flush()
+            await until(lambda: dispatcher.epoch > epoch)
+            await ready(dispatcher, gateway.store)
+            refused = await gateway.admit("r2", spec)
+            assert refused.reason is Reason.REBUILDING
+            for name, where in (("r0", "b1"), ("r1", "")):
+                again = request(name, spec, gateway=gateway.name)
+                await gateway.store.announce(spec, again, estimate(), 300, FACTS, where)
+            await until(lambda: dispatcher.term is not None and len(dispatcher.term.scheduler) == 1)
+            await gateway.finish("r0")
+            await until(lambda: gateway.granted() == ["r1"])
+            assert (await gateway.store.view()).running == 1
+    await resp.close()
+
+
+async def test_redis_killed_and_back_needs_no_restart(private_redis: RedisServer, pool_id: str):
+    resp = RespConnection(private_redis.url)
+    await resp.start()
+    async with make_gateway(private_redis.url, resp, pool_id) as gateway:
+        catalog, spec = simple(gateway)
+        async with dispatching(gateway.url, catalog) as dispatcher:
+            await ready(dispatcher, gateway.store)
+            private_redis.kill()
+            await until(lambda: dispatcher.term is None)
+            private_redis.start()
+            await until(lambda: resp.available)
+            await ready(dispatcher, gateway.store)
+
+            async def admitted() -> bool:
+                return (await gateway.admit("r0", spec)).status is AdmissionStatus.GRANTED
+
+            await until_await(admitted)
+    await resp.close()
+
+
+async def test_what_a_dead_gateway_left_is_swept_and_recorded(gateway: Gateway, resp: RespConnection):
+    catalog, spec = simple(gateway)
+    telemetry = Telemetry()
+    quiet = [float("inf")]
+    async with dispatching(
+        gateway.url, catalog, telemetry=telemetry, quiet_until=lambda: quiet[0]
+    ) as dispatcher:  # fmt: skip
+        await ready(dispatcher, gateway.store)
+        await gateway.admit("r0", spec)
+        await gateway.admit("r1", spec)
+        prefix = f"qm:{{{gateway.pool.id}}}:"
+        await resp.call("ZADD", prefix + "leases", "1", "r0")  # as if not renewed for 10 s
+        await resp.call("ZADD", prefix + "waiting", "1", "r1")
+        seen = len(telemetry.samples)
+        await until(lambda: len(telemetry.samples) >= seen + 2)
+        assert (await gateway.store.view()).running == 1  # Redis has just come back: gateways may not have renewed
+        quiet[0] = 0.0
+        await until(lambda: len(telemetry.records) == 2)
+        assert {(r.request_id, r.reason, r.backend) for r in telemetry.records} == {
+            ("r0", "gateway_lost", "b1"),
+            ("r1", "gateway_lost", ""),
+        }
+        snapshot = await gateway.store.view()
+        assert (snapshot.running, snapshot.waiting) == (0, 0)
+        assert len(dispatcher.term.scheduler) == 0  # type: ignore[union-attr]
+
+
+async def test_the_ledger_is_written_once_although_the_database_fails_twice(gateway: Gateway):
+    catalog, spec = simple(gateway)
+    telemetry = Telemetry(failures=2)
+    async with dispatching(gateway.url, catalog, telemetry=telemetry) as dispatcher:
+        await ready(dispatcher, gateway.store)
+        for n in range(30):
+            await gateway.admit(f"r{n}", spec)
+            await gateway.finish(f"r{n}")
+
+        async def drained() -> bool:
+            return (await gateway.store.view()).ledger_waiting == 0
+
+        await until_await(drained)
+        assert telemetry.calls >= 3
+        assert sorted(r.request_id for r in telemetry.records) == sorted(f"r{n}" for n in range(30))
+
+
+async def test_a_ledger_of_many_batches_is_drained_in_order(gateway: Gateway):
+    catalog, _ = simple(gateway)
+    telemetry = Telemetry()
+    await gateway.store.record([ledger(f"r{n:04d}", Reason.CONCURRENCY) for n in range(2500)])
+    async with dispatching(gateway.url, catalog, telemetry=telemetry):
+        await until(lambda: len(telemetry.records) == 2500)
+        assert [r.request_id for r in telemetry.records] == [f"r{n:04d}" for n in range(2500)]
+        assert telemetry.calls == 3
+
+
+async def test_an_expired_request_is_not_granted(gateway: Gateway):
+    catalog, spec = simple(gateway)
+    async with dispatching(gateway.url, catalog) as dispatcher:
+        await ready(dispatcher, gateway.store)
+        await gateway.admit("r0", spec)
+        await gateway.admit("late", spec, expires_s=1_700_000_100.0)  # long ago by Redis time
+        await gateway.admit("r1", spec)
+        await gateway.finish("r0")
+        await until(lambda: gateway.granted() == ["r1"])
+
+
+async def test_a_suspected_dead_replica_is_taken_out_and_its_work_goes_elsewhere(gateway: Gateway):
+    pool_id = gateway.pool.id
+    engines = Engines()
+    gateway.pool = replace(
+        gateway.pool, backends=tuple(backend(name, slots=1, pool=pool_id) for name in ("b1", "b2"))
+    )  # fmt: skip
+    catalog, spec = simple(gateway)
+    async with dispatching(gateway.url, catalog, engines=engines) as dispatcher:
+        await ready(dispatcher, gateway.store)
+
+        async def both() -> bool:
+            return sum(b.ready for b in (await gateway.store.view()).backends.values()) == 2
+
+        await until_await(both)
+        failed = await gateway.admit("r0", spec)
+        engines[failed.backend].reachable = False
+        await gateway.store.suspect(failed.backend, "connect")
+
+        async def one() -> bool:
+            return not await both()
+
+        await until_await(one)
+        again = await gateway.store.requeue(
+            request("r0", spec, gateway=gateway.name), 300, FACTS, exclude_backend=failed.backend
+        )  # fmt: skip
+        assert (again.status, again.attempt) == (AdmissionStatus.GRANTED, 2)
+        assert again.backend != failed.backend
+
+
+async def test_samples_say_what_is_there(gateway: Gateway):
+    catalog, spec = simple(gateway)
+    telemetry = Telemetry()
+    async with dispatching(gateway.url, catalog, telemetry=telemetry) as dispatcher:
+        await ready(dispatcher, gateway.store)
+        for n in range(3):
+            await gateway.admit(f"r{n}", spec)
+        await until(lambda: telemetry.samples and telemetry.samples[-1].waiting == {"acme": 2})
+        sample = telemetry.samples[-1]
+        assert (sample.pool.id, sample.leader, sample.epoch) == (gateway.pool.id, "leader-a", dispatcher.epoch)
+        assert sample.policy == "priority@1"
+        assert sample.view.backends["b1"].running == 1
+        assert sample.view.running_by_entitlement == {"acme": 1}
+        assert [b.state for b in sample.backends] == ["ready"]
+        assert sample.oldest_wait_s > 0
+
+
+async def test_lost_doorbells_are_made_up_for(gateway: Gateway, resp: RespConnection, monkeypatch: pytest.MonkeyPatch):
+    """The stream is bounded: what was cut off it is found by comparing counts."""
+    monkeypatch.setattr("scheduling.dispatch.term.DRIFT_GAP_S", 0.0)
+    monkeypatch.setattr("scheduling.dispatch.term.DRIFT_TICKS", 1)
+    catalog, spec = simple(gateway)
+    async with dispatching(gateway.url, catalog) as dispatcher:
+        await ready(dispatcher, gateway.store)
+        await gateway.admit("r0", spec)
+        term = dispatcher.term
+        assert term is not None
+        term._apply = lambda event: None  # type: ignore[method-assign]
+        await gateway.admit("r1", spec)
+        await until(lambda: len(term.scheduler) == 1)
+        await gateway.finish("r0")
+        await until(lambda: gateway.granted() == ["r1"])
+
+
+async def test_a_stopped_dispatcher_leaves_no_task_behind(gateway: Gateway):
+    catalog, _ = simple(gateway)
+    before = len(asyncio.all_tasks())
+    async with dispatching(gateway.url, catalog) as dispatcher:
+        await ready(dispatcher, gateway.store)
+    await until(lambda: len(asyncio.all_tasks()) <= before)
+    assert (await gateway.store.view()).leader == ""

@@ -1,0 +1,147 @@
+"""The dispatch service: pools come and go, outages at start, its thread, and its place in a Celery worker."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+from celery import Celery
+from celery.contrib.testing.worker import start_worker
+
+from scheduling.core.types import Catalog
+from scheduling.dispatch.bootstep import host_dispatch
+from scheduling.dispatch.runner import QUIET_S, DispatchService, DispatchSetup
+from scheduling.state.resp import RespConnection
+from scheduling.state.store import PoolStore
+from tests.dispatch_world import Engines, Floors, Telemetry, until, until_await
+from tests.redis_server import RedisServer
+from tests.state_world import backend, pool_spec
+
+
+class Books:
+    """The database: a catalog, or nothing while it is down."""
+
+    def __init__(self, *pools: str) -> None:
+        self.version, self.down = 1, False
+        self.pools = {name: pool_spec(name, backends=(backend("b1", pool=name),)) for name in pools}
+
+    def current(self) -> int:
+        if self.down:
+            raise ConnectionError("database away")
+        return self.version
+
+    def load(self) -> Catalog:
+        return Catalog(self.current(), dict(self.pools), {}, {})
+
+    def change(self, *pools: str) -> None:
+        self.version += 1
+        self.pools = Books(*pools).pools
+
+
+def setup_of(url: str, books: Books, telemetry: Telemetry | None = None) -> DispatchSetup:
+    return DispatchSetup(
+        url, books.load, books.current, telemetry or Telemetry(), Floors(), "test", Engines().factory
+    )  # fmt: skip
+
+
+@asynccontextmanager
+async def serving(setup: DispatchSetup) -> AsyncIterator[DispatchService]:
+    service = DispatchService(setup)
+    task = asyncio.create_task(service.serve())
+    try:
+        yield service
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_pools_are_served_as_they_come_and_go(redis_url: str, pool_id: str, resp: RespConnection):
+    a, b = f"{pool_id}-a", f"{pool_id}-b"
+    books = Books(a)
+    async with serving(setup_of(redis_url, books)) as service:
+        await until(lambda: set(service.leading()) == {a})
+        books.change(a, b)
+        await resp.call("PUBLISH", "qm:catalog", "2")
+        await until(lambda: set(service.leading()) == {a, b})
+        books.change(b)
+        await resp.call("PUBLISH", "qm:catalog", "3")
+        await until(lambda: set(service.leading()) == {b})
+        store = PoolStore(resp, a)
+
+        async def given_back() -> bool:
+            return (await store.view()).leader == ""
+
+        await until_await(given_back)
+
+
+async def test_a_changed_pool_reaches_its_dispatcher(redis_url: str, pool_id: str):
+    books = Books(pool_id)
+    async with serving(setup_of(redis_url, books)) as service:
+        await until(lambda: service.leading() and service.dispatchers[pool_id].term)
+        books.version += 1
+        books.pools = {pool_id: replace(books.pools[pool_id], policy="fifo", policy_version=4)}
+        await until(lambda: service.dispatchers[pool_id].term.policy == "fifo@4")  # type: ignore[union-attr]
+
+
+async def test_redis_and_database_away_at_start_only_delay_it(private_redis: RedisServer):
+    private_redis.kill()
+    books = Books("p")
+    books.down = True
+    async with serving(setup_of(private_redis.url, books)) as service:
+        await asyncio.sleep(0.2)
+        assert service.leading() == {}
+        books.down = False
+        private_redis.start()
+        await until(lambda: service.leading() == {"p": 1})
+
+
+async def test_nothing_is_swept_right_after_redis_came_back(private_redis: RedisServer):
+    async with serving(setup_of(private_redis.url, Books("p"))) as service:
+        await until(service.leading)
+        loop = asyncio.get_running_loop()
+        private_redis.kill()
+        await until(lambda: not service.dispatchers["p"].epoch)
+        private_redis.start()
+        killed_s = loop.time()
+        await until(service.leading)
+        assert service._quiet_until >= killed_s + QUIET_S
+
+
+def test_the_service_runs_in_a_thread_and_stops(redis_server: RedisServer, pool_id: str):
+    telemetry = Telemetry()
+    service = DispatchService(setup_of(redis_server.url, Books(pool_id), telemetry))
+    service.start()
+    with pytest.raises(RuntimeError, match="already started"):
+        service.start()
+    for _ in range(3000):
+        if telemetry.samples:
+            break
+        threading.Event().wait(0.01)
+    assert telemetry.samples[0].pool.id == pool_id
+    assert service.stop()
+    assert service.stop()
+    assert not [t for t in threading.enumerate() if t.name == "dispatch"]
+
+
+def test_a_service_stopped_before_its_thread_ran_ends(redis_server: RedisServer, pool_id: str):
+    service = DispatchService(setup_of(redis_server.url, Books(pool_id)))
+    service.stop()
+    service.start()
+    assert service.stop()
+
+
+def test_a_celery_worker_hosts_the_service_and_stops_it(redis_server: RedisServer, pool_id: str):
+    telemetry = Telemetry()
+    app = Celery("test", broker="memory://", backend="cache+memory://", set_as_current=False)
+    host_dispatch(app, lambda: setup_of(redis_server.url, Books(pool_id), telemetry))
+    with start_worker(app, pool="solo", perform_ping_check=False, shutdown_timeout=30):
+        for _ in range(3000):
+            if telemetry.samples:
+                break
+            threading.Event().wait(0.01)
+        assert telemetry.samples[0].pool.id == pool_id
+    assert not [t for t in threading.enumerate() if t.name == "dispatch"]
