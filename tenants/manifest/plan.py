@@ -30,6 +30,7 @@ class Change:
     name: str
     values: list[tuple[str, Any, Any]] = field(default_factory=list)  # path, before, after
     desired: Desired | None = None
+    row: Model | None = None  # as it was when the plan was made
 
 
 @dataclass(slots=True)
@@ -68,13 +69,11 @@ def plan(items: list[Node], *, prune: bool = False) -> Plan:
                 state = kind.state(row)
                 values = [(path, state[path], value) for path, value in one.state.items() if state[path] != value]
                 if values:
-                    result.changes.append(Change("change", kind, one.name, values, one))
+                    result.changes.append(Change("change", kind, one.name, values, one, row))
         if prune and kind is not API_KEY and _speaks_of(kind, desired):
             names = {one.name for one in mine}
             doomed += [
-                Change("delete", kind, name, [(path, value, None) for path, value in kind.state(row).items()])
-                for name, row in sorted(current.items())
-                if name not in names
+                Change("delete", kind, name, row=row) for name, row in sorted(current.items()) if name not in names
             ]
     if faults:
         raise ManifestError(faults)
@@ -98,12 +97,10 @@ def apply(wanted: Plan, *, actor: Actor, keep: bool = True) -> None:
 def _do(change: Change, actor: Actor) -> None:
     where = change.desired.fault if change.desired else lambda message, attribute="": message
     try:
+        row = _fresh(change, actor) if change.row is None else _now(change.row, where)
         if change.verb == "delete":
-            row = change.kind.current().get(change.name)
-            if row is not None:
-                services.delete(actor=actor, instance=row)
+            services.delete(actor=actor, instance=row)
             return
-        row = change.kind.current()[change.name] if change.verb == "change" else _fresh(change, actor)
         for rule in change.kind.fields:
             if change.desired is not None and rule.path in change.desired.state and rule.attribute != "user":
                 value = rule.store(change.desired.state[rule.path])
@@ -121,6 +118,14 @@ def _do(change: Change, actor: Actor) -> None:
     except ProtectedError as error:
         needed = ", ".join(sorted({f"{row._meta.verbose_name} {row}" for row in error.protected_objects}))
         raise ManifestError([f"{change.kind.name} {change.name} cannot be deleted: needed by {needed}"]) from error
+
+
+def _now(row: Model, where: Any) -> Model:
+    """The row as it is under the lock."""
+    found = type(row)._default_manager.filter(pk=row.pk).first()
+    if found is None:
+        raise ManifestError([where("somebody deleted this a moment ago; run apply again")])
+    return found
 
 
 def _fresh(change: Change, actor: Actor) -> Model:

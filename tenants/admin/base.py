@@ -1,0 +1,122 @@
+"""What all pages of the back office share: rights from ``tenants.access``, writes through ``tenants.services``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, ClassVar
+
+from django.contrib import messages
+from django.core.exceptions import ValidationError
+from django.db.models import Model, ProtectedError, QuerySet
+from django.forms import ModelForm
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from unfold.admin import ModelAdmin
+
+from tenants import services
+from tenants.access import scope_of
+from tenants.audit import Actor
+
+
+def actor_of(request: HttpRequest) -> Actor:
+    return Actor.of(request, "admin")
+
+
+class RoleRights:
+    """Rights by role instead of by Django's per-model permissions. Telemetry's read-only pages can use it as well."""
+
+    operators_may_change: ClassVar[tuple[str, ...]] = ()  # fields
+
+    def has_module_permission(self, request: HttpRequest) -> bool:
+        return scope_of(request).sees_all
+
+    def has_view_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return scope_of(request).sees_all
+
+    def has_add_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return scope_of(request).may_write
+
+    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        scope = scope_of(request)
+        return scope.may_write or (scope.may_operate and bool(self.operators_may_change))
+
+    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return scope_of(request).may_write
+
+    def has_operate_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return scope_of(request).may_operate
+
+
+class BooksAdmin(RoleRights, ModelAdmin):
+    """A page per model whose rows are written through the services."""
+
+    list_per_page = 50
+    list_filter_submit = False
+    warn_unsaved_form = True
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet:
+        ordering = self.get_ordering(request)
+        rows = scope_of(request).visible(self.model)
+        return rows.order_by(*ordering) if ordering else rows
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Model | None = None) -> tuple[str, ...]:
+        """Fixed fields once the row exists; for operators everything but what is theirs."""
+        declared = tuple(super().get_readonly_fields(request, obj))
+        if obj is not None:
+            declared += tuple(name for name in getattr(self.model, "fixed", ()) if name not in declared)
+        if not scope_of(request).may_write:
+            shown = _flatten(self.get_fields(request, obj) if not self.fieldsets else _in_fieldsets(self.fieldsets))
+            declared += tuple(n for n in shown if n not in self.operators_may_change and n not in declared)
+        return declared
+
+    def changeform_view(
+        self,
+        request: HttpRequest,
+        object_id: str | None = None,
+        form_url: str = "",
+        extra_context: dict[str, Any] | None = None,
+    ) -> HttpResponse:
+        if request.method != "POST":
+            return super().changeform_view(request, object_id, form_url, extra_context)
+        try:
+            # The row is read under the lock: a change made meanwhile is not overwritten with what it was before.
+            with services.change(actor=actor_of(request)):
+                return super().changeform_view(request, object_id, form_url, extra_context)
+        except ValidationError as error:  # a rule that the form did not know
+            for message in error.messages:
+                messages.error(request, message)
+            return HttpResponseRedirect(request.get_full_path())
+
+    def save_model(self, request: HttpRequest, obj: Model, form: ModelForm, change: bool) -> None:
+        services.save(actor=actor_of(request), instance=obj)
+
+    def save_formset(self, request: HttpRequest, form: ModelForm, formset: Any, change: bool) -> None:
+        changed = formset.save(commit=False)
+        for row in formset.deleted_objects:
+            services.delete(actor=actor_of(request), instance=row)
+        for row in changed:
+            services.save(actor=actor_of(request), instance=row)
+
+    def delete_model(self, request: HttpRequest, obj: Model) -> None:
+        services.delete(actor=actor_of(request), instance=obj)
+
+    def delete_queryset(self, request: HttpRequest, queryset: QuerySet) -> None:
+        actor = actor_of(request)
+        try:
+            with services.change(actor=actor):
+                for row in queryset:
+                    services.delete(actor=actor, instance=row)
+        except ProtectedError as error:
+            messages.error(request, f"Nothing was deleted: {error.args[0]}")
+
+    def get_deleted_objects(self, objs: Any, request: HttpRequest) -> tuple[Any, Any, set[str], list[Any]]:
+        """What goes with an object goes with it: its keys have no delete button, the entitlement has."""
+        deleted, counts, _, protected = super().get_deleted_objects(objs, request)
+        return deleted, counts, set(), protected
+
+
+def _in_fieldsets(fieldsets: Iterable[Any]) -> list[Any]:
+    return [name for _, options in fieldsets for name in options["fields"]]
+
+
+def _flatten(fields: Iterable[Any]) -> list[str]:
+    return [name for entry in fields for name in (entry if isinstance(entry, list | tuple) else (entry,))]

@@ -1,0 +1,58 @@
+"""The back office's menu: which pages belong together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.urls import reverse_lazy
+
+
+def _page(title: str, icon: str, name: str) -> dict[str, Any]:
+    return {"title": title, "icon": icon, "link": reverse_lazy(f"admin:{name}_changelist")}
+
+
+UNFOLD: dict[str, Any] = {
+    "SIDEBAR": {
+        "show_search": True,
+        "show_all_applications": False,
+        "navigation": [
+            {
+                "title": "Who may what",
+                "items": [
+                    _page("Tenants", "groups", "tenants_tenant"),
+                    _page("Entitlements", "handshake", "tenants_entitlement"),
+                    _page("API keys", "key", "tenants_apikey"),
+                ],
+            },
+            {
+                "title": "Contracts",
+                "items": [
+                    _page("Tiers", "stairs", "tenants_tier"),
+                    _page("SLOs", "timer", "tenants_slo"),
+                ],
+            },
+            {
+                "title": "Capacity",
+                "items": [
+                    _page("Pools", "memory", "tenants_pool"),
+                    _page("Backends", "dns", "tenants_backend"),
+                ],
+            },
+            {
+                "title": "What happened",
+                "items": [
+                    _page("Requests", "receipt_long", "telemetry_ledgerentry"),
+                    _page("Audit log", "history", "tenants_auditentry"),
+                ],
+            },
+            {
+                "title": "People",
+                "items": [
+                    _page("Users", "person", "auth_user"),
+                    _page("Roles", "badge", "tenants_membership"),
+                    _page("My access tokens", "terminal", "tenants_accesstoken"),
+                ],
+            },
+        ],
+    },
+}
