@@ -327,7 +327,9 @@ def step(world: World, rng: random.Random) -> None:
     elif move == "requeue":
         world.requeue(target, off, again)
     elif move == "sweep":
-        world.sweep(holder, again)
+        for _ in range(rng.choice((1, 1, 4))):  # a leader sweeps regularly; a lone sweep after a gap ends nothing
+            world.sweep(holder, again)
+            world.pass_time(rng.choice((1, 1_900, 4_000)))
     elif move == "time":
         world.pass_time(rng.choice((1, 7, 250, 250, 3_000, 3_000, 6_500, 10_001, 121_000)))
     elif move == "elect":

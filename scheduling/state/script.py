@@ -21,8 +21,10 @@ NAMES: Final = (
 )  # fmt: skip
 
 _FOLDER = Path(__file__).parent / "scripts"
-_CONSTANTS = ("LEASE_MS", "LEADER_MS", "REBUILD_MS", "ENDED_MS", "SERVICE_MS", "NO_BACKEND_RETRY_MS", "EVENTS_KEPT",
-              "LEDGER_KEPT")  # fmt: skip
+_CONSTANTS = (
+    "LEASE_MS", "LEADER_MS", "REBUILD_MS", "SWEEP_GAP_MS", "ENDED_MS", "SERVICE_MS", "NO_BACKEND_RETRY_MS",
+    "EVENTS_KEPT", "LEDGER_KEPT",
+)  # fmt: skip
 
 REDIS_CLOCK: Final = """local function now_ms()
   local t = redis.call('TIME')

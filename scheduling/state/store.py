@@ -206,7 +206,10 @@ class PoolStore:
         _unfenced(await self._eval("set_ready", epoch, backend_id, 0 if spec is None else 1, slots, kv))
 
     async def sweep(self, epoch: int) -> list[SweptRequest]:
-        """Ends up to 100 leases and 100 waiting entries whose gateway stopped renewing them."""
+        """Ends up to 100 leases and 100 waiting entries whose gateway stopped renewing them.
+
+        Call it about once a second: after a gap of more than 5 s it ends nothing for 5 s, so that gateways renew first.
+        """
         reply = _unfenced(await self._eval("sweep", epoch))
         swept = []
         for request_id, data in zip(reply[::2], reply[1::2], strict=True):

@@ -30,6 +30,7 @@ from scheduling.state.types import (
     NO_BACKEND_RETRY_MS,
     REBUILD_MS,
     SERVICE_MS,
+    SWEEP_GAP_MS,
     Admission,
     AdmissionStatus,
     AnnounceResult,
@@ -300,7 +301,13 @@ class PoolTwin(PoolMemory):
     def sweep(self, epoch: int) -> list[SweptRequest]:
         self._fence(epoch)
         now = self._now()
-        swept = []
+        swept: list[SweptRequest] = []
+        last = self.meta.get("swept_at")
+        self.meta["swept_at"] = now
+        if last is not None and now - int(last) > SWEEP_GAP_MS:
+            self.meta["sweep_from"] = now + REBUILD_MS
+        if now < int(self.meta.get("sweep_from", 0)):
+            return swept
         for request_id in self._due(self.waiting, now):
             e = self._drop_waiting(request_id)
             self._settle(e, 0, now)

@@ -19,6 +19,7 @@ LEASE_MS: Final = 10_000  # what a dead gateway held is free after this plus one
 RENEW_S: Final = 3.0  # how often a gateway renews what it holds
 LEADER_MS: Final = 6_000  # a leadership not extended for so long is free
 REBUILD_MS: Final = 5_000  # after a lost state nothing new is admitted for so long; longer than one renewal
+SWEEP_GAP_MS: Final = 5_000  # sweeps further apart than this: Redis or the leaders were away, renewals may be late
 ENDED_MS: Final = 120_000  # how long the first terminal state is remembered
 SERVICE_MS: Final = 2_000  # slot occupation assumed before one was seen, for retry times only
 NO_BACKEND_RETRY_MS: Final = 5_000  # a replica is probed every second and needs a real generation to come back

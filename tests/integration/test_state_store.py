@@ -171,6 +171,20 @@ async def test_what_a_dead_gateway_held_is_swept_with_a_ledger_entry(
     assert (gone.status, gone.reason) == (RenewStatus.ENDED, Reason.GATEWAY_LOST)
 
 
+async def test_after_an_outage_gateways_renew_before_anything_is_swept(
+    resp: RespConnection, pool_store: PoolStore, pool_id: str
+):
+    epoch = await led(pool_store)
+    await admit(pool_store, "r1")
+    await pool_store.sweep(epoch)
+    prefix = f"qm:{{{pool_id}}}:"
+    await resp.call("ZADD", prefix + "leases", 1, "r1")  # Redis was away for longer than a lease ...
+    await resp.call("HINCRBY", prefix + "meta", "swept_at", -60_000)  # ... and nobody swept meanwhile
+    assert await pool_store.sweep(epoch) == []
+    (renewal,) = await pool_store.renew("gw-1", [("r1", 1)])
+    assert renewal.status is RenewStatus.HOLDS
+
+
 async def test_a_fenced_leader_changes_nothing(pool_store: PoolStore):
     old = await led(pool_store)
     await admit(pool_store, "r1")

@@ -172,6 +172,7 @@ BAD_TWINS = {
         "call('ZRANGEBYSCORE', LEASES, '-inf', now, 'LIMIT', 0, 100)",
         "{}",
     ),
+    "sweeps right after an outage": ("sweep", "if now < from then return out end", ""),
     "a lease dropped without its sums": ("finish", DROP, "call('HDEL', HELD, id)"),
     "a second admission of the same request": ("admit", "local known = call('HGET', HELD, id)", "local known = false"),
     "the last terminal state winning": ("finish", "if before then return {'ended', before} end", ""),

@@ -1,9 +1,19 @@
 -- Ends what nobody renewed, <= 100 leases and <= 100 waiting entries, each with its ledger entry in the same step.
 -- What waited is refunded whole; of what ran nobody can say how much it used, so its charge stands.
+-- After an outage of Redis every lease looks expired though its gateway lives: then renewals come first.
 -- epoch -> fenced, or {id, entry, id, entry, ...}
 if fenced(ARGV[1]) then return 'fenced' end
 local now = now_ms()
 local out = {}
+
+local m = call('HMGET', META, 'swept_at', 'sweep_from')
+local from = tonumber(m[2]) or 0
+call('HSET', META, 'swept_at', now)
+if m[1] and now - tonumber(m[1]) > SWEEP_GAP_MS then
+  from = now + REBUILD_MS
+  call('HSET', META, 'sweep_from', from)
+end
+if now < from then return out end
 
 local function bury(id, text)
   mark_ended(id, 'gateway_lost')
