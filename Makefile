@@ -18,7 +18,7 @@ setup-test: ## the same with what tests and linters need
 
 up: ## run everything in the foreground: web, worker, Redis, engines, demo (Ctrl-C ends it)
 	@$(SETUP) run console
-	@exec $(PY) -m controlplane.embedded
+	@exec $(PY) -m controlplane.embedded --with-parent
 
 test: setup-test ## unit, property, contract and integration tests on SQLite, then those of the database on PostgreSQL
 	$(PYTEST) $(ARGS)

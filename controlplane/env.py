@@ -57,6 +57,10 @@ class Env:
     https: bool = setting(False, "Clients come by HTTPS through a proxy: secure cookies, HSTS, redirects.")
     log_level: str = setting("INFO", "DEBUG, INFO, WARNING or ERROR.")
 
+    back_office: bool = setting(
+        True, "Whether this process loads the back office; a worker without it starts sooner and is smaller."
+    )
+
     max_body_bytes: int = setting(4 * 1024 * 1024, "Largest request body on `/v1` [bytes].", low=1024)
     max_header_bytes: int = setting(32 * 1024, "Largest request head on `/v1` [bytes].", low=1024)
     header_timeout_s: float = setting(10.0, "A client has this long to send its request head [s].", low=0.1)

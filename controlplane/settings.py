@@ -32,9 +32,8 @@ LANGUAGE_CODE = "en"
 USE_I18N = False
 
 INSTALLED_APPS = [
-    "unfold",  # before the admin, whose templates it replaces
-    "unfold.contrib.filters",
-    "django.contrib.admin",
+    *(["unfold", "unfold.contrib.filters"] if ENV.back_office else []),  # before the admin, whose templates it replaces
+    "django.contrib.admin" if ENV.back_office else "django.contrib.admin.apps.SimpleAdminConfig",
     "django.contrib.auth",
     "django.contrib.contenttypes",
     "django.contrib.sessions",

@@ -4,4 +4,4 @@ import sys
 
 from controlplane.embedded.up import main
 
-sys.exit(main())
+sys.exit(main(sys.argv[1:]))

@@ -21,10 +21,10 @@ PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
 
-def die_with_parent() -> None:
-    """Asks the kernel to kill this process when its parent dies, however it does (Linux only)."""
+def die_with_parent(number: int = signal.SIGKILL) -> None:
+    """Asks the kernel to send this process a signal when its parent dies, however it does (Linux only)."""
     if _libc is not None:
-        _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        _libc.prctl(PR_SET_PDEATHSIG, number)
 
 
 class Child:
