@@ -80,7 +80,7 @@ class UserAdmin(BooksAdmin, DjangoUserAdmin):
     def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
         if obj is not None and not self.has_change_permission(request, obj):
             kwargs["form"] = ModelForm  # Django's own wants a password field
-        return super().get_form(request, obj, change, **kwargs)
+        return super().get_form(request, obj, change=change, **kwargs)
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         """Who only looks gets no password field: a read-only one would show the hash."""
