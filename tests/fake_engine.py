@@ -96,9 +96,8 @@ class FakeEngine:
         finally:
             self.open -= 1
             work.cancel()
-            if not leaving.done():
-                leaving.cancel()
-                await asyncio.gather(leaving, return_exceptions=True)
+            leaving.cancel()
+            await asyncio.gather(work, leaving, return_exceptions=True)
         return keep and not script.close_idle
 
     async def _answer(self, writer: asyncio.StreamWriter, script: Script, body: dict[str, Any], chat: bool) -> bool:

@@ -32,7 +32,7 @@ class Frames:
     def __init__(self, strip_usage: bool) -> None:
         self._strip_usage = strip_usage
         self._rest = b""
-        self.count = 0  # frames seen
+        self.count = 0  # frames with a piece of the answer
         self.finish = ""  # the engine's finish_reason
         self.input_tokens = 0  # of the usage frame
         self.output_tokens: int | None = None
@@ -52,11 +52,11 @@ class Frames:
             if not cut:
                 return b""
             data = data[:cut]
-        self.count += data.count(b"\n\n") or 1
         if not self.finish and (found := _FINISH.search(data)) is not None:
             self.finish = found[1].decode("ascii")
         if b'"choices":[]' in data or b"[DONE]" in data or b'"error"' in data or b'"choices": []' in data:
             return self._carefully(data)
+        self.count += data.count(b"\n\n") or 1
         return data
 
     def _carefully(self, data: bytes) -> bytes:
@@ -76,8 +76,11 @@ class Frames:
                 if payload.startswith(b'{"error"'):
                     self.failed = True
                     break
-                if _NO_CHOICES.search(payload) is not None and self._usage(payload) and self._strip_usage:
-                    continue
+                if _NO_CHOICES.search(payload) is not None and self._usage(payload):
+                    if self._strip_usage:
+                        continue
+                elif payload.startswith(b"{"):
+                    self.count += 1
             out.append(frame)
         return b"".join(out)
 

@@ -47,6 +47,7 @@ class Connection(asyncio.Protocol):
         "_head_bytes",
         "_headers_done",
         "_idle_since",
+        "_keep",
         "_limit",
         "_loop",
         "_owner",
@@ -82,6 +83,7 @@ class Connection(asyncio.Protocol):
         self._started = False
         self._headers_done = False
         self._whole = False
+        self._keep = False
         self._limit = 0
         self._error: str | None = None
 
@@ -239,6 +241,7 @@ class Connection(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         self.status = self._parser.get_status_code()
         self._headers_done = self.status >= 200  # 100 Continue and its like are not the answer
+        self._keep = self._parser.should_keep_alive()
 
     def on_body(self, body: bytes) -> None:
         self._body.append(body)
@@ -252,14 +255,13 @@ class Connection(asyncio.Protocol):
 
     @property
     def reusable(self) -> bool:
-        parser = self._parser
+        transport = self._transport
         return (
             self._complete
+            and self._keep
             and self._error is None
-            and self._transport is not None
-            and not self._transport.is_closing()
-            and parser is not None
-            and bool(parser.should_keep_alive())
+            and transport is not None
+            and not transport.is_closing()
         )
 
     def rest(self, now: float) -> None:

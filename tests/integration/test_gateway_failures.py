@@ -1,0 +1,338 @@
+"""When engines, Redis, the database or the client fail: every request ends once, explicitly, and holds nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from scheduling.gateway.config import GatewayConfig
+from scheduling.state.types import GrantItem
+from tests.gateway_world import World, gateway_world, until
+from tests.redis_server import RedisServer
+
+HELLO: list[Any] = [{"role": "user", "content": "hello there"}]
+IMPATIENT = GatewayConfig(
+    first_token_timeout_s=0.6, idle_token_timeout_s=0.6, send_timeout_s=0.6, body_timeout_s=0.6, header_timeout_s=0.6,
+    renew_every_s=0.2, drain_s=0.5, max_body_bytes=100_000,
+)  # fmt: skip
+
+
+@pytest.fixture
+async def world(redis_url: str, pool_id: str) -> AsyncIterator[World]:
+    async with gateway_world(redis_url, pool_id, config=IMPATIENT) as made:
+        yield made
+
+
+@pytest.fixture
+async def two(redis_url: str, pool_id: str) -> AsyncIterator[World]:
+    async with gateway_world(redis_url, pool_id, engines=2, config=IMPATIENT) as made:
+        yield made
+
+
+async def ask(client: httpx.AsyncClient, **changes: Any) -> httpx.Response:
+    body = {"model": "demo", "messages": HELLO, "max_tokens": 5} | changes
+    return await client.post("/v1/chat/completions", json=body)
+
+
+def frames_of(text: str) -> list[Any]:
+    payloads = [part.removeprefix("data: ") for part in text.split("\n\n") if part]
+    return [p if p == "[DONE]" else json.loads(p) for p in payloads]
+
+
+# --- engines
+
+
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        ({"cut_after": 3}, "backend_lost"),
+        ({"error_after": 3}, "backend_error"),
+        ({"stall_after": 3}, "backend_stalled"),
+    ],
+)
+async def test_a_broken_stream_ends_with_an_error_event(world: World, script: dict[str, int], reason: str) -> None:
+    world.engines[0].script = replace(world.engines[0].script, pause_s=0.02, **script)
+    async with world.http() as client:
+        answer = await ask(client, stream=True)
+    assert answer.status_code == 200
+    frames = frames_of(answer.text)
+    assert frames[-1]["error"]["code"] == reason
+    assert "[DONE]" not in frames
+    assert "10.0.0.7" not in answer.text
+    assert len(frames) == 1 + 3 + 1
+    [record] = await world.ledger_of(1)
+    assert (record.outcome, record.reason, record.output_tokens, record.status) == ("failed", reason, 3, 200)
+    await world.settled()
+    async with world.sdk() as client2:
+        with pytest.raises(openai.APIError):
+            async for _ in await client2.chat.completions.create(model="demo", messages=HELLO, stream=True):
+                pass
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("status", [500, 503, 429])
+async def test_an_engine_that_will_not_is_left_for_another(two: World, status: int, stream: bool) -> None:
+    for engine in two.engines:
+        engine.script.statuses = []
+    two.engines[0].script.statuses = [status]
+    async with two.http() as client:
+        answers = [await ask(client, stream=stream) for _ in range(2)]
+    assert [a.status_code for a in answers] == [200, 200]
+    records = await two.ledger_of(2)
+    assert sorted(r.attempts for r in records) == [1, 2]
+    retried = max(records, key=lambda r: r.attempts)
+    assert retried.backend == two.pool.backends[1].id
+    await two.settled()
+
+
+async def test_a_replica_that_is_gone_is_left_for_another_and_reported(two: World) -> None:
+    await two.engines[0].stop()
+    async with two.http() as client:
+        answers = await asyncio.gather(*(ask(client) for _ in range(3)))
+    assert [a.status_code for a in answers] == [200] * 3
+    records = await two.ledger_of(3)
+    assert {r.backend for r in records if r.attempts == 2} <= {two.pool.backends[1].id}
+    assert any(r.attempts == 2 for r in records)
+    suspects = two.resp.call(b"XRANGE", f"qm:{{{two.pool.id}}}:events", b"-", b"+")
+    assert any(fields[0] == b"s" for _, fields in await suspects)
+    await two.settled()
+
+
+async def test_without_a_first_token_it_moves_on(two: World) -> None:
+    two.engines[0].script.stall_after = 0
+    async with two.http() as client:
+        answers = await asyncio.gather(*(ask(client, stream=True) for _ in range(2)))
+    assert all(a.text.endswith("data: [DONE]\n\n") for a in answers)
+    records = await two.ledger_of(2)
+    assert sorted(r.attempts for r in records) == [1, 2]
+    await two.settled()
+
+
+async def test_retries_have_a_budget(two: World) -> None:
+    for engine in two.engines:
+        engine.script.status = 500
+    async with two.http() as client:
+        answers = [await ask(client) for _ in range(40)]
+    assert {a.status_code for a in answers} == {502}
+    assert answers[0].headers["x-quartermaster-reason"] == "backend_error"
+    attempts = sum(len(e.bodies) for e in two.engines)
+    assert attempts <= 40 * 1.2 + 3 + 1
+    assert len(await two.ledger_of(40)) == 40
+    await two.settled()
+
+
+async def test_what_the_engine_says_of_an_input_reaches_the_client(world: World) -> None:
+    world.engines[0].script.status = 400
+    world.engines[0].script.error = "the prompt is too strange"
+    async with world.http() as client:
+        for stream in (False, True):
+            answer = await ask(client, stream=stream)
+            assert answer.status_code == 400
+            assert answer.json()["error"]["message"] == "the prompt is too strange"
+    assert {r.reason for r in await world.ledger_of(2)} == {"invalid_request"}
+    assert len(world.engines[0].bodies) == 2, "an input is not retried"
+
+
+async def test_connections_are_kept_and_a_closed_one_is_replaced(world: World) -> None:
+    async with world.http() as client:
+        for _ in range(5):
+            assert (await ask(client)).status_code == 200
+            assert (await ask(client, stream=True)).text.endswith("[DONE]\n\n")
+        assert world.engines[0].connections == 1
+        world.engines[0].script.close_idle = True
+        for _ in range(5):
+            assert (await ask(client)).status_code == 200
+    assert {r.attempts for r in await world.ledger_of(15)} == {1}
+
+
+async def cancel_storm(world: World, number: int) -> None:
+    engine = world.engines[0]
+    engine.script.pause_s = 0.01
+    gate = asyncio.Semaphore(60)
+    key = world.key
+    body = json.dumps({"model": "demo", "messages": HELLO, "max_tokens": 50, "stream": True}).encode()
+    head = (
+        f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {key}\r\n"
+        f"content-length: {len(body)}\r\n\r\n"
+    ).encode()
+
+    async def leave(i: int) -> None:
+        async with gate:
+            _, writer = await asyncio.open_connection("127.0.0.1", world.port)
+            writer.write(head + body)
+            await asyncio.sleep((i % 30) / 100)
+            writer.transport.abort()
+
+    await asyncio.gather(*(leave(i) for i in range(number)))
+    engine.script.pause_s = 0.0
+    async with world.http() as client:
+        answers = await asyncio.gather(*(ask(client) for _ in range(100)))
+    assert [a.status_code for a in answers] == [200] * 100
+    await world.settled()
+    assert engine.open == 0
+    records = await world.ledger()
+    assert len({r.request_id for r in records}) == len(records)
+
+
+async def test_clients_that_leave_do_not_poison_the_pool_of_connections(world: World) -> None:
+    await cancel_storm(world, 300)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+async def test_ten_thousand_clients_that_leave_do_not_poison_the_pool(world: World) -> None:
+    await cancel_storm(world, 10_000)
+
+
+# --- shared state
+
+
+@pytest.fixture
+async def alone(private_redis: RedisServer, pool_id: str) -> AsyncIterator[World]:
+    async with gateway_world(private_redis.url, pool_id, config=IMPATIENT) as made:
+        yield made
+
+
+async def test_without_redis_new_work_is_refused_fast_and_running_streams_finish(
+    alone: World, private_redis: RedisServer
+) -> None:
+    engine = alone.engines[0]
+    engine.script.pause_s = 0.05
+    loop = asyncio.get_running_loop()
+    async with alone.http() as client:
+        running = [asyncio.create_task(ask(client, stream=True, max_tokens=30)) for _ in range(5)]
+        await until(lambda: engine.open == 5)
+        private_redis.kill()
+        await until(lambda: not alone.app.ready)
+        began = loop.time()
+        refused = await asyncio.gather(*(ask(client) for _ in range(50)))
+        assert loop.time() - began < 5
+        assert {a.status_code for a in refused} == {503}
+        assert {a.headers["x-quartermaster-reason"] for a in refused} == {"state_unavailable"}
+        assert all("retry-after-ms" in a.headers for a in refused)
+        finished = await asyncio.gather(*running)
+        assert all(a.text.endswith("data: [DONE]\n\n") for a in finished)
+        private_redis.start()
+        await until(lambda: alone.app.ready)
+        records = await alone.ledger_of(55)
+        assert sum(r.reason == "length" for r in records) == 5
+        assert sum(r.reason == "state_unavailable" for r in records) == 50
+
+
+async def test_a_frozen_redis_is_no_hang(alone: World, private_redis: RedisServer) -> None:
+    async with alone.http() as client:
+        assert (await ask(client)).status_code == 200
+        private_redis.freeze()
+        try:
+            async with asyncio.timeout(10):
+                answers = await asyncio.gather(*(ask(client) for _ in range(10)))
+            assert {a.status_code for a in answers} == {503}
+        finally:
+            private_redis.thaw()
+        await until(lambda: alone.app.ready)
+        await alone.settled()
+        assert (await ask(client)).status_code == 200
+    records = await alone.ledger_of(12)
+    assert sum(r.reason == "state_unavailable" for r in records) == 10
+
+
+async def test_a_lost_state_is_announced_again(alone: World, private_redis: RedisServer) -> None:
+    alone.granting = False
+    engine = alone.engines[0]
+    backend = alone.pool.backends[0]
+    await alone.store.set_ready(alone.epoch, backend.id, replace(backend, slots=1))
+    engine.script.pause_s = 0.05
+    async with alone.http() as client:
+        running = asyncio.create_task(ask(client, stream=True, max_tokens=40))
+        await until(lambda: engine.open == 1)
+        waiting = asyncio.create_task(ask(client, stream=True, max_tokens=2))
+        async with asyncio.timeout(20):
+            while await alone.running() != (1, 1):
+                await asyncio.sleep(0.01)
+        private_redis.flush()
+        async with asyncio.timeout(20):
+            while await alone.running() != (1, 1):
+                await asyncio.sleep(0.01)
+        await alone.lead()
+        alone.granting = True
+        assert (await running).text.endswith("data: [DONE]\n\n")
+        assert (await waiting).text.endswith("data: [DONE]\n\n")
+    await alone.settled()
+    assert len(await alone.ledger_of(2)) == 2
+
+
+async def test_a_lease_ended_elsewhere_ends_the_stream(world: World) -> None:
+    world.engines[0].script.pause_s = 0.05
+    async with world.http() as client:
+        running = asyncio.create_task(ask(client, stream=True, max_tokens=400))
+        await until(lambda: world.engines[0].open == 1)
+        [call] = world.app._watch.calls
+        await until(lambda: call.admitted)
+        await world.resp.call(b"ZADD", f"qm:{{{world.pool.id}}}:leases", b"XX", b"1", call.id)
+        await world.store.sweep(world.epoch)
+        answer = await running
+    assert frames_of(answer.text)[-1]["error"]["code"] == "lease_lost"
+    [record] = await world.ledger_of(1)
+    assert record.reason == "gateway_lost", "who ended it first wrote the ledger"
+    await world.settled()
+
+
+async def test_a_lost_doorbell_is_healed_by_the_renewal(world: World) -> None:
+    world.granting = False
+    backend = world.pool.backends[0]
+    await world.store.set_ready(world.epoch, backend.id, replace(backend, slots=1))
+    world.engines[0].script.first_pause_s = 0.5
+    world.app._desk.heard = lambda payload: None  # type: ignore[method-assign]
+    async with world.http() as client:
+        first = asyncio.create_task(ask(client))
+        await until(lambda: world.engines[0].open == 1)
+        second = asyncio.create_task(ask(client))
+        assert (await first).status_code == 200
+        [request] = (await world.store.load_queue())[1]
+        await world.store.grant(world.epoch, [GrantItem(request.id, 1, backend.id, 256, "fifo@1", "test")])
+        assert (await second).status_code == 200
+    await world.settled()
+
+
+async def test_no_replica_at_all_is_a_503(redis_url: str, pool_id: str) -> None:
+    async with gateway_world(redis_url, pool_id, lead=False, config=IMPATIENT) as world, world.http() as client:
+        answer = await ask(client)
+    assert answer.status_code == 503
+    assert answer.json()["error"]["code"] == "no_backend"
+
+
+async def test_without_the_database_the_last_catalog_stays_in_force(world: World) -> None:
+    world.database_down = True
+    await world.app._catalog.refreshed(5)
+    async with world.http() as client:
+        assert (await ask(client)).status_code == 200
+
+
+# --- the end
+
+
+async def test_a_drain_lets_requests_end_and_then_ends_them(world: World) -> None:
+    engine = world.engines[0]
+    engine.script.pause_s = 0.02
+    async with world.http() as client:
+        short = asyncio.create_task(ask(client, stream=True, max_tokens=10))
+        long = asyncio.create_task(ask(client, stream=True, max_tokens=4000))
+        await until(lambda: engine.open == 2)
+        draining = asyncio.create_task(world.app.drain())
+        await until(lambda: not world.app.ready)
+        refused = await ask(client)
+        assert refused.status_code == 503
+        assert refused.headers["x-quartermaster-reason"] == "shutting_down"
+        assert refused.headers["connection"] == "close"
+        assert (await short).text.endswith("data: [DONE]\n\n")
+        assert frames_of((await long).text)[-1]["error"]["code"] == "shutting_down"
+        await draining
+    await world.settled()
+    assert sorted(r.reason for r in await world.ledger_of(3)) == ["length", "shutting_down", "shutting_down"]
