@@ -15,7 +15,6 @@ import shutil
 import subprocess
 import sys
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -46,14 +45,19 @@ def install(home: Path, say: Say) -> Path:
     """
     folder = home / "vllm"
     marker = folder / "installed.json"
-    wanted = {"of": _recipe(), "python": sys.version.split()[0]}
-    if marker.exists() and json.loads(marker.read_text()) == wanted:
+    wanted = {
+        "venv": _digest(REQUIREMENTS) + " for Python " + sys.version.split()[0],
+        "model": _digest(MODEL_SCRIPT),
+    }
+    found = json.loads(marker.read_text()) if marker.exists() else {}
+    if found == wanted:
         return folder
     check_machine(home)
     began = time.monotonic()
     folder.mkdir(parents=True, exist_ok=True)
     marker.unlink(missing_ok=True)
-    _make_venv(folder / "venv", say)
+    if found.get("venv") != wanted["venv"]:
+        _make_venv(folder / "venv", say)
     _make_model(folder / "venv", folder / "model", say)
     write_private(marker, wanted)
     say(f"vLLM and its model are installed ({time.monotonic() - began:.0f} s; the next start takes none of it)")
@@ -83,11 +87,8 @@ def check_machine(home: Path) -> None:
         )
 
 
-def _recipe() -> str:
-    digest = hashlib.sha256()
-    for part in (REQUIREMENTS, MODEL_SCRIPT, Path(__file__)):
-        digest.update(part.read_bytes())
-    return digest.hexdigest()
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _make_venv(venv: Path, say: Say) -> None:
@@ -133,18 +134,18 @@ def _pip(venv: Path, what: list[str], expected: int, say: Say) -> str:
         # Not compiled: only a fraction of these files is ever imported, and Python keeps what it compiles then.
         *("install", "--no-deps", "--no-compile", "--no-input", "--progress-bar", "off", *what),
     ]
-    last: deque[str] = deque(maxlen=3)
+    last = ""
     with _progress(expected, say) as advance, _running(command) as process:
         assert process.stdout is not None
         for line in process.stdout:
-            if line.startswith(("Collecting ", "Requirement already satisfied: ")):
-                advance(line.split()[1] if line.startswith("C") else line.split()[3])
+            if line.startswith(("Collecting ", "Processing ", "Requirement already satisfied: ")):
+                advance(line)
             elif line.startswith("Installing collected packages"):
-                advance("unpacking")
-            if line.lower().startswith("error"):
-                last.append(line.strip())
+                advance("")
+            elif line.startswith("ERROR: "):
+                last = line.removeprefix("ERROR: ").strip()
         code = process.wait()
-    return "" if code == 0 else " ".join(last) or f"it ended with code {code}"
+    return "" if code == 0 else last or f"it ended with code {code}"
 
 
 @contextmanager
@@ -170,18 +171,16 @@ def _running(command: list[str]) -> Iterator[subprocess.Popen[str]]:
 
 @contextmanager
 def _progress(expected: int, say: Say) -> Iterator[Callable[[str], None]]:
-    """How far pip is: a bar on a terminal, a few lines elsewhere."""
+    """How far pip is: a bar on a terminal, a few lines elsewhere. Takes pip's line for each package it found, and an
+    empty one when it has them all and unpacks them."""
     if not sys.stdout.isatty():
         seen = 0
 
-        def count(name: str) -> None:
+        def count(line: str) -> None:
             nonlocal seen
-            if name == "unpacking":
-                say("  unpacking")
-                return
-            seen += 1
-            if expected > 1 and seen % 20 == 0:
-                say(f"  {seen} of {expected} packages")
+            seen += bool(line)
+            if expected > 1 and (not line or seen % 20 == 0):
+                say(f"  {seen} of {expected} packages" + ("" if line else ", unpacking"))
 
         yield count
         return
@@ -191,11 +190,12 @@ def _progress(expected: int, say: Say) -> Iterator[Callable[[str], None]]:
     with Progress(*columns, transient=True) as bar:
         task = bar.add_task("looking", total=expected)
 
-        def advance(name: str) -> None:
-            if name == "unpacking":
-                bar.update(task, description="unpacking", completed=expected)
+        def advance(line: str) -> None:
+            if line:
+                name = line.removeprefix("Requirement already satisfied: ").split(" (")[0].split("/")[-1].split()[-1]
+                bar.update(task, description=name.split("==")[0].split("-")[0], advance=1)
             else:
-                bar.update(task, description=name.split("==")[0], advance=1)
+                bar.update(task, description="unpacking", completed=expected)
 
         yield advance
 
