@@ -45,8 +45,9 @@ class Slo(Named):
         constraints = [
             models.CheckConstraint(
                 name="slo_is_interactive_or_not",
-                condition=Q(ttft_s__gt=0, tbt_s__gt=0, ttlt_s__isnull=True)
-                | Q(ttft_s__isnull=True, tbt_s__isnull=True, ttlt_s__gt=0),
+                # A comparison with NULL is neither true nor false, and a check passes unless it is false.
+                condition=Q(ttft_s__isnull=False, tbt_s__isnull=False, ttft_s__gt=0, tbt_s__gt=0, ttlt_s__isnull=True)
+                | Q(ttft_s__isnull=True, tbt_s__isnull=True, ttlt_s__isnull=False, ttlt_s__gt=0),
                 violation_error_message="Give TTFT and TBT (interactive), or TTLT alone (not interactive), in seconds.",
             )
         ]

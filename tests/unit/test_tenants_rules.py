@@ -1,0 +1,129 @@
+"""Rules that need no database: key texts, addresses, binding."""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.core.exceptions import ValidationError
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scheduling.core.types import EntitlementState, ServiceClass
+from tenants import keys, validators
+from tenants.binding import RESERVING, Capacity, Claim, judge
+
+NOW = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
+
+
+def test_a_key_reads_back_as_it_was_made_and_keeps_only_a_digest() -> None:
+    made = keys.make()
+    assert keys.parse(made.text) == made
+    assert made.text.startswith("qm-")
+    assert (len(made.public_id), len(made.secret)) == (12, 43)
+    assert made.digest == hashlib.sha256(made.secret.encode()).hexdigest()
+    assert keys.matches(made, made.digest)
+    assert not keys.matches(keys.make(), made.digest)
+
+
+def test_the_secret_does_not_show_in_logs() -> None:
+    made = keys.make()
+    assert made.secret not in repr(made)
+    assert made.public_id in repr(made)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "qm-", "sk-abcdefabcdef." + "x" * 43, "qm-short." + "x" * 43, "qm-abcdefabcdef." + "x" * 42,
+     "qm-abcdefabcdef." + "x" * 43 + "\n", "qm-abcdefabcdéf." + "x" * 43, "qm-abcdef abcde." + "x" * 43],
+)  # fmt: skip
+def test_text_of_another_shape_is_no_key(text: str) -> None:
+    assert keys.parse(text) is None
+
+
+@pytest.mark.parametrize("url", ["http://10.0.0.7:8000", "https://engine.internal", "http://[::1]:8000"])
+def test_an_engines_address_is_scheme_host_and_port(url: str) -> None:
+    validators.validate_base_url(url)
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["10.0.0.7:8000", "ftp://host", "http://", "http://host/", "http://host/v1", "http://host?x=1", "http://host#f",
+     "http://user:pw@host", "http://host:99999", "http://host:0", "http://ho st", "http://host\n", "unix:///tmp/s", "http://[::1"],
+)  # fmt: skip
+def test_anything_more_or_less_is_refused_with_an_example(url: str) -> None:
+    with pytest.raises(ValidationError) as refused:
+        validators.validate_base_url(url)
+    assert "http://10.0.0.7:8000" in refused.value.messages[0] or "API key field" in refused.value.messages[0]
+
+
+@pytest.mark.parametrize("value", [{"a": True}, {"a": [1]}, {"a": None}, {"a": float("nan")}, [1], "x"])
+def test_policy_parameters_are_numbers_or_words(value: object) -> None:
+    with pytest.raises(ValidationError):
+        validators.validate_policy_params(value)
+
+
+def _claim(name: str, slots: int, **other: object) -> Claim:
+    values = {"service_class": ServiceClass.GUARANTEED, "kv_tokens": 0, "state": EntitlementState.PENDING} | other
+    return Claim(id=name, concurrency=slots, **values)  # type: ignore[arg-type]
+
+
+def _states(capacity: Capacity, *claims: Claim) -> list[str]:
+    return [verdict.state.value for verdict in judge(capacity, claims, NOW)]
+
+
+def test_reservations_bind_in_order_until_the_capacity_is_spoken_for() -> None:
+    room = Capacity(slots=10, kv_tokens=1000)
+    assert _states(room, _claim("a", 6), _claim("b", 5), _claim("c", 4)) == ["bound", "pending", "bound"]
+
+
+def test_kv_cache_is_reserved_as_well() -> None:
+    room = Capacity(slots=10, kv_tokens=1000)
+    [_, short] = judge(room, [_claim("a", 1, kv_tokens=800), _claim("b", 1, kv_tokens=300)], NOW)
+    assert short.state == EntitlementState.PENDING
+    assert "needs 300 KV tokens, the pool has 200 left" in short.reason
+
+
+def test_what_was_bound_is_degraded_not_refused_when_a_backend_leaves() -> None:
+    claim = _claim("a", 8, state=EntitlementState.BOUND)
+    assert _states(Capacity(4, 0), claim) == ["degraded"]
+    assert _states(Capacity(8, 0), _claim("a", 8, state=EntitlementState.DEGRADED)) == ["bound"]
+
+
+def test_surplus_classes_reserve_nothing() -> None:
+    for service_class in set(ServiceClass) - RESERVING:
+        assert _states(Capacity(0, 0), _claim("a", 5, service_class=service_class)) == ["bound"]
+
+
+def test_dates_decide_before_capacity() -> None:
+    hour = timedelta(hours=1)
+    room = Capacity(10, 0)
+    assert _states(room, _claim("a", 1, valid_from=NOW + hour)) == ["pending"]
+    assert _states(room, _claim("a", 1, valid_until=NOW)) == ["expired"]
+    assert _states(room, _claim("a", 1, valid_from=NOW, valid_until=NOW + hour)) == ["bound"]
+
+
+@given(
+    st.integers(0, 50),
+    st.integers(0, 500),
+    st.lists(
+        st.tuples(
+            st.integers(1, 20), st.integers(0, 200), st.sampled_from(ServiceClass), st.sampled_from(EntitlementState)
+        ),
+        max_size=12,
+    ),
+)
+def test_never_is_more_reserved_than_there_is(
+    slots: int, kv_tokens: int, rows: list[tuple[int, int, ServiceClass, EntitlementState]]
+) -> None:
+    claims = [Claim(str(n), kind, size, kv, state) for n, (size, kv, kind, state) in enumerate(rows)]
+    verdicts = list(judge(Capacity(slots, kv_tokens), claims, NOW))
+    bound = [
+        claim
+        for claim, verdict in zip(claims, verdicts, strict=True)
+        if verdict.state == EntitlementState.BOUND and claim.service_class in RESERVING
+    ]
+    assert sum(claim.concurrency for claim in bound) <= slots
+    assert sum(claim.kv_tokens for claim in bound) <= kv_tokens
+    assert all((verdict.reason == "") == (verdict.state == EntitlementState.BOUND) for verdict in verdicts)
