@@ -92,7 +92,7 @@ def install(group):
 
 
 def package_environment():
-    """uv does not read pip's configuration: hand over the mirrors and certificates that pip was told to use."""
+    """uv and npm do not read pip's configuration: hand over the mirrors and certificates that pip was told to use."""
     environment = dict(os.environ, UV_PYTHON_DOWNLOADS="never", UV_INDEX_STRATEGY="unsafe-best-match")
     command = [PYTHON, "-m", "pip", "config", "list"]
     listed = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout.decode()
@@ -112,6 +112,8 @@ def package_environment():
     for key, name in names.items():
         if told.get(key):
             environment.setdefault(name, " ".join(told[key].replace("\\n", " ").split()))
+    if told.get("cert"):
+        environment.setdefault("NODE_EXTRA_CA_CERTS", told["cert"])
     return environment
 
 
@@ -141,7 +143,8 @@ def node(*arguments, quiet=True):
     wheel = found.decode().strip()
     binary = os.path.join(wheel, "bin", "node")
     npm = os.path.join(wheel, "lib", "node_modules", "npm", "bin", "npm-cli.js")
-    environment = dict(os.environ, PATH=os.path.dirname(binary) + os.pathsep + os.environ.get("PATH", os.defpath))
+    environment = package_environment()
+    environment["PATH"] = os.path.dirname(binary) + os.pathsep + os.environ.get("PATH", os.defpath)
     ended = subprocess.run(
         [binary, npm, *arguments],
         cwd=FRONTEND,
