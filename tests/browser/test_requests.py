@@ -37,7 +37,7 @@ def test_older_requests_are_loaded_on_demand(page: Page, stage: Stage) -> None:
 def test_a_request_tells_its_story_and_has_an_address(page: Page, stage: Stage) -> None:
     stage.open("/requests")
     waited = next(row for row in stage.rows if row["queued_at"])
-    page.get_by_role("button", name=f"Request {waited['request_id']}").press("Enter")
+    page.get_by_title(waited["request_id"]).press("Enter")
     drawer = page.get_by_role("dialog")
     expect(drawer).to_contain_text(waited["why"])
     expect(drawer).to_contain_text("waiting for a slot")

@@ -55,7 +55,7 @@ function options(panel: Panel, width: number, live: { current: Props }, paint: (
     },
     axes: [
       { ...axis, size: 24, gap: 4, space: 70, values: (_plot, ticks, _axis, _space, step) => ticks.map((t) => (step < 60 ? clock(t) : minute(t))) },
-      { ...axis, size: 56, gap: 6, space: 34, incrs: panel.whole ? WHOLE_STEPS : STEPS, values: (_plot, ticks) => ticks.map((t) => (live.current.panel.tick ?? live.current.panel.format)(t)) },
+      { ...axis, size: 56, gap: 6, space: 34, incrs: panel.whole ? WHOLE_STEPS : STEPS, values: (_plot, ticks) => ticks.map((t) => (live.current.panel.tick ?? live.current.panel.format)(t).replace(/\.0+(?=\D|$)/, "")) },
     ],
     series: [
       {},

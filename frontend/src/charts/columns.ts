@@ -47,12 +47,10 @@ export function stack(values: readonly Column[]): Column[] {
 }
 
 /** The names that weigh most over the points, in alphabetical order; the rest is for whoever draws "others". */
-export function busiest(points: readonly Point[], from: number, weigh: (point: Point) => Record<string, number>, most: number): string[] {
+export function busiest(points: readonly Point[], from: number, weigh: (point: Point, add: (name: string, weight: number) => void) => void, most: number): string[] {
   const sums = new Map<string, number>();
-  for (const point of points) {
-    if (point.at < from) continue;
-    for (const [name, weight] of Object.entries(weigh(point))) sums.set(name, (sums.get(name) ?? 0) + weight);
-  }
+  const add = (name: string, weight: number) => void sums.set(name, (sums.get(name) ?? 0) + weight);
+  for (const point of points) if (point.at >= from) weigh(point, add);
   return [...sums]
     .filter(([, sum]) => sum > 0)
     .sort(([a, n], [b, m]) => m - n || a.localeCompare(b))

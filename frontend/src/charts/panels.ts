@@ -46,14 +46,22 @@ const MOST = 7;
 const ms = (value: number): string => text(duration(value));
 const share = (value: number): string => text(percent(value));
 
-function byTenant(context: Context, measure: (tenant: TenantPoint) => number | undefined, total: Pick): { series: Series[]; picks: Pick[] } {
-  const { points, from, dark, tenants } = context;
-  const names = busiest(
+function tenantsShown({ points, from }: Context): string[] {
+  return busiest(
     points,
     from,
-    (point) => Object.fromEntries(Object.entries(point.tenants ?? {}).map(([name, t]) => [name, (t.waiting ?? 0) + (t.running ?? 0)])),
+    (point, add) => {
+      for (const name in point.tenants) {
+        const tenant = point.tenants[name]!;
+        add(name, (tenant.waiting ?? 0) + (tenant.running ?? 0));
+      }
+    },
     MOST,
   );
+}
+
+function byTenant(context: Context, names: string[], measure: (tenant: TenantPoint) => number | undefined, total: Pick): { series: Series[]; picks: Pick[] } {
+  const { points, from, dark, tenants } = context;
   const colors = tenants.assign(names);
   const of = (point: Point, name: string) => {
     const tenant = point.tenants?.[name];
@@ -75,7 +83,14 @@ function byTenant(context: Context, measure: (tenant: TenantPoint) => number | u
 
 function byReason(context: Context): { series: Series[]; picks: Pick[] } {
   const { points, from, dark, reasons } = context;
-  const names = busiest(points, from, (point) => point.refusals ?? {}, MOST);
+  const names = busiest(
+    points,
+    from,
+    (point, add) => {
+      for (const reason in point.refusals) add(reason, point.refusals[reason]!);
+    },
+    MOST,
+  );
   const colors = reasons.assign(names);
   const rates = (point: Point, name: string) => (point.refusals ? (point.refusals[name] ?? 0) / 60 : undefined);
   const series: Series[] = names.map((name) => ({ label: words(name), color: category(colors.get(name)!, dark), stacked: true }));
@@ -97,8 +112,9 @@ export function panels(context: Context): Panel[] {
   const [usual, high, worst] = percentileColors(dark);
   const make = (panel: Omit<Panel, "times" | "values">, picks: Pick[]): Panel => ({ ...panel, ...columns(points, from, to, picks) });
 
-  const queue = byTenant(context, (t) => t.waiting, (p) => p.depth);
-  const running = byTenant(context, (t) => t.running, (p) => p.running);
+  const names = tenantsShown(context);
+  const queue = byTenant(context, names, (t) => t.waiting, (p) => p.depth);
+  const running = byTenant(context, names, (t) => t.running, (p) => p.running);
   const refused = byReason(context);
   return [
     make({ id: "queue", title: "Queue depth by tenant", unit: "requests", series: queue.series, format: compact, whole: true, quiet: true, empty: "Nobody waited in this time." }, queue.picks),

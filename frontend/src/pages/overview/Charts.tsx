@@ -1,4 +1,4 @@
-import { useMemo, useState } from "react";
+import { memo, useMemo, useState } from "react";
 import { ColorBook } from "../../charts/palette";
 import { panels } from "../../charts/panels";
 import { TimeChart } from "../../charts/TimeChart";
@@ -23,7 +23,7 @@ function booksOf(pool: string) {
 }
 
 /** The last minutes, six charts on one time axis. Drag across one to look closer in all. */
-export function Charts({ pool, history, at, own }: { pool: string; history: readonly Point[]; at: number; own: boolean }) {
+export const Charts = memo(function Charts({ pool, history, at, own }: { pool: string; history: readonly Point[]; at: number; own: boolean }) {
   const dark = useDark();
   const [span, setSpan] = useState<number>(300);
   const [zoom, setZoom] = useState<[number, number] | null>(null);
@@ -63,4 +63,4 @@ export function Charts({ pool, history, at, own }: { pool: string; history: read
       </div>
     </section>
   );
-}
+});

@@ -128,7 +128,7 @@ export function Entitlements({ snapshot }: { snapshot: Snapshot }) {
       {list.length === 0 ? (
         <p className="panel p-6 text-center text-sm text-soft">Nobody is entitled to this pool yet. Add an entitlement, then a key for it.</p>
       ) : (
-        <div className="panel max-h-[32rem] overflow-auto" role="region" aria-labelledby="entitlements-title" tabIndex={0}>
+        <div className="panel max-h-[32rem] overflow-auto" role="region" aria-label={byTenant ? "Table of tenants" : "Table of entitlements"} tabIndex={0}>
           <table className="w-full border-collapse text-sm">
             <thead>
               <tr className="text-2xs text-faint">

@@ -1,3 +1,4 @@
+import { useDeferredValue } from "react";
 import { useSearchParams } from "react-router";
 import { ConnectionNotice, ConnectionPill } from "../../components/ConnectionPill";
 import { Icon } from "../../components/icons";
@@ -103,6 +104,7 @@ export function Overview() {
   const wanted = query.get("pool");
   const selected = wanted !== null && feed.pools[wanted] ? wanted : names[0];
   const pool = selected === undefined ? undefined : feed.pools[selected];
+  const charted = useDeferredValue(pool); // the figures first, then in a task of their own the charts
   const stale = !paused && isStale(freshness(feed, pool, now));
   const select = (name: string) =>
     setQuery((old) => {
@@ -143,7 +145,7 @@ export function Overview() {
         <div data-testid="figures" data-stale={stale} className={`space-y-5 transition-[filter,opacity] ${stale ? "opacity-55 grayscale" : ""}`}>
           <Headline snapshot={pool.snapshot} history={pool.history} />
           {untouched(pool) && <FirstRequest snapshot={pool.snapshot} />}
-          <Charts pool={selected} history={pool.history} at={pool.snapshot.at} own={pool.snapshot.scope === "own"} />
+          {charted && <Charts pool={charted.snapshot.pool} history={charted.history} at={charted.snapshot.at} own={charted.snapshot.scope === "own"} />}
           <Entitlements snapshot={pool.snapshot} />
           <Backends snapshot={pool.snapshot} />
         </div>

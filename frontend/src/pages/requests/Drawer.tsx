@@ -157,8 +157,8 @@ function Story({ row }: { row: LedgerRow }) {
       </section>
       <section>
         <h3 className="label">Decision</h3>
+        {(row.why || row.policy === "direct") && <p className="mt-1 rounded-md bg-raised px-2.5 py-1.5 text-sm">{row.why || "A slot was free and nobody waited."}</p>}
         <dl className="mt-1 text-sm">
-          {(row.why || row.policy === "direct") && <p className="mb-1 rounded-md bg-raised px-2.5 py-1.5">{row.why || "A slot was free and nobody waited."}</p>}
           <Fact name="policy">{row.policy || NONE}</Fact>
           {row.backend !== undefined && <Fact name="backend">{row.backend || NONE}</Fact>}
           <Fact name="attempts">{row.attempts}</Fact>

@@ -28,7 +28,7 @@ function Line({ row, onOpen }: { row: LedgerRow; onOpen: () => void }) {
             event.stopPropagation();
             onOpen();
           }}
-          aria-label={`Request ${row.request_id}, open its story`}
+          aria-label={`…${row.request_id.slice(-8)}, open its story`}
         >
           …{row.request_id.slice(-8)}
         </button>
