@@ -170,17 +170,15 @@ async def dispatching(
     engines: Engines | None = None,
     telemetry: Telemetry | None = None,
     floors: Floors | None = None,
-    quiet_until: Callable[[], float] = lambda: 0.0,
+    over_http: bool = False,
 ) -> AsyncIterator[PoolDispatcher]:
-    """A dispatcher of the catalog's only pool, running."""
+    """A dispatcher of the catalog's only pool, running; ``over_http``: its replicas are real servers."""
     (pool_id,) = catalog.pools
     resp = RespConnection(url, name=f"test-{holder}")
     await resp.start()
     thread, books = ThreadPoolExecutor(1), ThreadPoolExecutor(2)
-    crew = Crew(
-        url, resp, holder, telemetry or Telemetry(), thread, floors or Floors(), books, quiet_until,
-        (engines or Engines()).factory,
-    )  # fmt: skip
+    engine = None if over_http else (engines or Engines()).factory
+    crew = Crew(url, resp, holder, telemetry or Telemetry(), thread, floors or Floors(), books, engine)
     dispatcher = PoolDispatcher(crew, pool_id, catalog)
     task = asyncio.create_task(dispatcher.run())
     try:

@@ -47,7 +47,6 @@ class Crew:
     telemetry_thread: Executor  # one thread: the ports are written for that
     epochs: EpochFloor
     books: Executor  # for blocking questions to the database
-    quiet_until: Callable[[], float]  # loop time before which nothing is swept
     engine: Callable[[httpx.AsyncClient], EngineFactory] | None = None  # None: vLLM
 
 
@@ -114,7 +113,6 @@ class PoolDispatcher:
                     engine=self._crew.engine(http) if self._crew.engine is not None else _vllm(http),
                     telemetry=self._crew.telemetry,
                     telemetry_thread=self._crew.telemetry_thread,
-                    quiet_until=self._crew.quiet_until,
                     group=group,
                 )
                 group.create_task(self._until_lost(), name=f"leader-{self.pool_id}")

@@ -30,7 +30,6 @@ from scheduling.state.types import CATALOG_CHANNEL
 
 log = logging.getLogger("quartermaster.dispatch")
 
-QUIET_S = 4.0  # after Redis came back: gateways renew every 3 s and must be heard before anything is swept
 RESTART_S = 1.0
 STOP_S = 10.0
 
@@ -57,7 +56,6 @@ class DispatchService:
         self.dispatchers: dict[str, PoolDispatcher] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._crew: Crew | None = None
-        self._quiet_until = 0.0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = threading.Event()
         self._stop: asyncio.Event | None = None
@@ -94,7 +92,7 @@ class DispatchService:
         setup = self._setup
         telemetry_thread = ThreadPoolExecutor(1, thread_name_prefix="dispatch-telemetry")
         books = ThreadPoolExecutor(4, thread_name_prefix="dispatch-books")
-        resp = RespConnection(setup.redis_url, name="dispatch", on_change=self._redis_changed)
+        resp = RespConnection(setup.redis_url, name="dispatch")
         catalog = CatalogCache(setup.load_catalog, setup.catalog_version)
         bell = Subscriber(
             setup.redis_url, [CATALOG_CHANNEL], lambda _channel, _version: catalog.ring(), name="dispatch-bell",
@@ -104,7 +102,7 @@ class DispatchService:
             await resp.start()
             self._crew = Crew(
                 setup.redis_url, resp, self.holder, setup.telemetry, telemetry_thread, setup.epochs, books,
-                lambda: self._quiet_until, setup.engine,
+                setup.engine,
             )  # fmt: skip
             catalog.on_change(self._catalog_changed)
             await catalog.start()
@@ -121,10 +119,6 @@ class DispatchService:
             await resp.close()
             telemetry_thread.shutdown(wait=False, cancel_futures=True)
             books.shutdown(wait=False, cancel_futures=True)
-
-    def _redis_changed(self, available: bool) -> None:
-        if available:
-            self._quiet_until = asyncio.get_running_loop().time() + QUIET_S
 
     def _catalog_changed(self, catalog: Catalog) -> None:
         assert self._crew is not None

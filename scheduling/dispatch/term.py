@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Executor
 from dataclasses import replace
 
@@ -50,17 +50,14 @@ class Term:
         engine: EngineFactory,
         telemetry: TelemetryPort,
         telemetry_thread: Executor,
-        quiet_until: Callable[[], float],
         group: asyncio.TaskGroup,
     ) -> None:
-        """``quiet_until``: loop time before which nothing is swept, because gateways may not have renewed yet."""
         self._store = store
         self._pool = pool
         self._holder = holder
         self._epoch = epoch
         self._telemetry = telemetry
         self._thread = telemetry_thread
-        self._quiet_until = quiet_until
         self._limits = _limits(catalog, pool.id)
         self._policy_of = pool  # the pool's row whose policy was last asked for
         self.policy, self.scheduler = _scheduler(pool)
@@ -150,8 +147,7 @@ class Term:
             try:
                 snapshot = await self._store.view()
                 await self.monitor.reconcile(snapshot)
-                if loop.time() >= self._quiet_until():
-                    await self._sweep()
+                await self._sweep()
                 self._compare(snapshot)
                 self._sample(snapshot)
             except StateUnavailable:

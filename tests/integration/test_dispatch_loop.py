@@ -271,9 +271,8 @@ async def test_redis_killed_and_back_needs_no_restart(private_redis: RedisServer
 async def test_what_a_dead_gateway_left_is_swept_and_recorded(gateway: Gateway, resp: RespConnection):
     catalog, spec = simple(gateway)
     telemetry = Telemetry()
-    quiet = [float("inf")]
     async with dispatching(
-        gateway.url, catalog, telemetry=telemetry, quiet_until=lambda: quiet[0]
+        gateway.url, catalog, telemetry=telemetry
     ) as dispatcher:  # fmt: skip
         await ready(dispatcher, gateway.store)
         await gateway.admit("r0", spec)
@@ -281,10 +280,6 @@ async def test_what_a_dead_gateway_left_is_swept_and_recorded(gateway: Gateway, 
         prefix = f"qm:{{{gateway.pool.id}}}:"
         await resp.call("ZADD", prefix + "leases", "1", "r0")  # as if not renewed for 10 s
         await resp.call("ZADD", prefix + "waiting", "1", "r1")
-        seen = len(telemetry.samples)
-        await until(lambda: len(telemetry.samples) >= seen + 2)
-        assert (await gateway.store.view()).running == 1  # Redis has just come back: gateways may not have renewed
-        quiet[0] = 0.0
         await until(lambda: len(telemetry.records) == 2)
         assert {(r.request_id, r.reason, r.backend) for r in telemetry.records} == {
             ("r0", "gateway_lost", "b1"),

@@ -14,7 +14,7 @@ from celery.contrib.testing.worker import start_worker
 
 from scheduling.core.types import Catalog
 from scheduling.dispatch.bootstep import host_dispatch
-from scheduling.dispatch.runner import QUIET_S, DispatchService, DispatchSetup
+from scheduling.dispatch.runner import DispatchService, DispatchSetup
 from scheduling.state.resp import RespConnection
 from scheduling.state.store import PoolStore
 from tests.dispatch_world import Engines, Floors, Telemetry, until, until_await
@@ -97,18 +97,6 @@ async def test_redis_and_database_away_at_start_only_delay_it(private_redis: Red
         books.down = False
         private_redis.start()
         await until(lambda: service.leading() == {"p": 1})
-
-
-async def test_nothing_is_swept_right_after_redis_came_back(private_redis: RedisServer):
-    async with serving(setup_of(private_redis.url, Books("p"))) as service:
-        await until(service.leading)
-        loop = asyncio.get_running_loop()
-        private_redis.kill()
-        await until(lambda: not service.dispatchers["p"].epoch)
-        private_redis.start()
-        killed_s = loop.time()
-        await until(service.leading)
-        assert service._quiet_until >= killed_s + QUIET_S
 
 
 def test_the_service_runs_in_a_thread_and_stops(redis_server: RedisServer, pool_id: str):
