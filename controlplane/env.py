@@ -61,6 +61,10 @@ class Env:
         True, "Whether this process loads the back office; a worker without it starts sooner and is smaller."
     )
 
+    web_processes: int = setting(
+        1, "Web processes that `make up` starts; they share the port (Linux), each with a gateway of its own.", low=1
+    )
+
     max_body_bytes: int = setting(4 * 1024 * 1024, "Largest request body on `/v1` [bytes].", low=1024)
     max_header_bytes: int = setting(32 * 1024, "Largest request head on `/v1` [bytes].", low=1024)
     header_timeout_s: float = setting(10.0, "A client has this long to send its request head [s].", low=0.1)

@@ -132,6 +132,16 @@ class Server(uvicorn.Server):
         await drained
 
 
+def shared_port(host: str, port: int) -> socket.socket:
+    """A listening address that other web processes listen on as well: the kernel deals out the connections."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    listener.bind((host, port))
+    return listener
+
+
 def main() -> int:
     try:
         env = environment.load()
@@ -158,7 +168,7 @@ def main() -> int:
         timeout_graceful_shutdown=math.ceil(env.drain_s) + 3,
     )
     server = Server(config, env.drain_s)
-    server.run()
+    server.run(sockets=[shared_port(env.host, env.port)] if env.web_processes > 1 else None)
     return 0 if server.started else 3
 
 

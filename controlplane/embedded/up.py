@@ -145,7 +145,9 @@ class Instance:
     def _start_service(self) -> None:
         self._prepared.unlink(missing_ok=True)
         gate = [sys.executable, "-m", "controlplane.embedded.gate", str(self._prepared)]
-        self._add("web", [*gate, WEB, "controlplane.serve"], stop_s=self.env.drain_s + 6)
+        for number in range(self.env.web_processes):
+            name = f"web-{number}" if number else "web"
+            self._add(name, [*gate, WEB, "controlplane.serve"], stop_s=self.env.drain_s + 6)
         pool = "prefork"
         if sys.platform == "linux" and not os.access("/dev/shm", os.W_OK):  # noqa: S108 - where semaphores live
             say("no shared memory can be made here, so the worker uses threads")
@@ -241,8 +243,9 @@ class Instance:
             return
         say("ending" + (" (again Ctrl-C ends it at once)" if "web" in self.children else ""))
         asked = self.asked_to_stop
-        engines_ = [n for n in self.children if n not in ("load", "web", "worker", "redis")]
-        order = [["load"], ["web"], ["worker"], engines_, ["redis"]]
+        webs = [n for n in self.children if n.startswith("web")]
+        engines_ = [n for n in self.children if n not in ("load", *webs, "worker", "redis")]
+        order = [["load"], webs, ["worker"], engines_, ["redis"]]
         for names in order:
             group = [self.children[n] for n in names if n in self.children]
             for child in group:

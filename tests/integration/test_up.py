@@ -5,115 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
-import subprocess
 import sys
-import time
-import urllib.error
-import urllib.request
-from pathlib import Path
 
 import openai
 import psutil
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-LIMIT_S = 100  # generous: other tests may share the machine
-
-
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
-
-
-class Up:
-    """An instance with its own HOME and port."""
-
-    def __init__(self, home: Path, **settings: str) -> None:
-        self.home = home
-        self.port = free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
-        self.output = home.parent / f"{home.name}.out"
-        self.environ = {k: v for k, v in os.environ.items() if not k.startswith("QUARTERMASTER_")} | {
-            "QUARTERMASTER_HOME": str(home),
-            "QUARTERMASTER_PORT": str(self.port),
-            "DEMO_LOAD": "off",
-            **settings,
-        }
-        self.process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> Up:
-        with self.output.open("ab") as output:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "controlplane.embedded"],
-                cwd=ROOT,
-                env=self.environ,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-            )
-        return self
-
-    def get(self, path):
-        try:
-            with urllib.request.urlopen(self.url + path, timeout=5) as answer:
-                return answer.status, answer.read()
-        except urllib.error.HTTPError as error:
-            return error.code, error.read()
-        except OSError:
-            return 0, b""
-
-    def wait_ready(self):
-        self.wait(lambda: self.get("/readyz")[0] == 200)
-        return self
-
-    def wait(self, condition):
-        end = time.monotonic() + LIMIT_S
-        while not condition():
-            assert self.process.poll() is None, self.output.read_text()
-            assert time.monotonic() < end, self.output.read_text()
-            time.sleep(0.05)
-
-    def demo(self):
-        return json.loads((self.home / "demo.json").read_text())
-
-    def pid(self, name):
-        return int((self.home / "run" / f"{name}.pid").read_text())
-
-    def client(self, tier="standard", **options):
-        return openai.OpenAI(base_url=f"{self.url}/v1", api_key=self.demo()["keys"][tier], **options)
-
-    def tree(self):
-        return [self.process.pid, *(p.pid for p in psutil.Process(self.process.pid).children(recursive=True))]
-
-    def stop(self, number=signal.SIGINT):
-        """Ends it and returns its exit code."""
-        if self.process is None:
-            return None
-        if self.process.poll() is None:
-            self.process.send_signal(number)
-        try:
-            return self.process.wait(LIMIT_S)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            raise
-
-
-def gone(pids):
-    end = time.monotonic() + 10
-    alive = pids
-    while alive and time.monotonic() < end:
-        alive = [p for p in alive if psutil.pid_exists(p) and psutil.Process(p).status() != psutil.STATUS_ZOMBIE]
-        time.sleep(0.05)
-    return not alive
-
-
-def bindable(port):
-    with socket.socket() as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(("127.0.0.1", port))
-    return True
+from tests.instance import Up, bindable, gone
 
 
 @pytest.fixture(scope="module")
