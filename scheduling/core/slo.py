@@ -18,32 +18,51 @@ def slo_met(record: LedgerRecord) -> bool | None:
     It does not arise where no target is set, for a refused request, and for one that was cancelled before it ran or
     before the target that matters was due. A request that failed has missed its promise.
     """
-    if record.outcome == Outcome.REFUSED:
+    return promise_kept(
+        record.outcome, record.streamed, record.output_tokens, record.received_s, record.granted_s,
+        record.first_token_s, record.done_s, record.ttft_slo_s, record.tbt_slo_s, record.ttlt_slo_s,
+    )  # fmt: skip
+
+
+def promise_kept(
+    outcome: str,
+    streamed: bool,
+    output_tokens: int,
+    received_s: float,
+    granted_s: float | None,
+    first_token_s: float | None,
+    done_s: float,
+    ttft_slo_s: float | None,
+    tbt_slo_s: float | None,
+    ttlt_slo_s: float | None,
+) -> bool | None:
+    """:func:`slo_met` of a record that is still being written: its fields."""
+    if outcome == Outcome.REFUSED:
         return None
-    cancelled = record.outcome == Outcome.CANCELLED
-    if cancelled and record.granted_s is None:
+    cancelled = outcome == Outcome.CANCELLED
+    if cancelled and granted_s is None:
         return None
-    if record.ttft_slo_s is None:
-        if record.ttlt_slo_s is None:
+    if ttft_slo_s is None:
+        if ttlt_slo_s is None:
             return None
-        in_time = record.done_s <= record.received_s + record.ttlt_slo_s
+        in_time = done_s <= received_s + ttlt_slo_s
         if cancelled:
             return None if in_time else False
-        return in_time and record.outcome != Outcome.FAILED
-    if record.outcome == Outcome.FAILED:
+        return in_time and outcome != Outcome.FAILED
+    if outcome == Outcome.FAILED:
         return False
-    first_by = record.received_s + record.ttft_slo_s
-    if not record.streamed and not cancelled:  # it arrives whole: only its last token's deadline can be seen
-        if record.tbt_slo_s is None:
+    first_by = received_s + ttft_slo_s
+    if not streamed and not cancelled:  # it arrives whole: only its last token's deadline can be seen
+        if tbt_slo_s is None:
             return None
-        return record.done_s <= first_by + max(0, record.output_tokens - 1) * record.tbt_slo_s
-    if record.first_token_s is None:
-        return None if cancelled and record.done_s <= first_by else False
-    if record.first_token_s > first_by:
+        return done_s <= first_by + max(0, output_tokens - 1) * tbt_slo_s
+    if first_token_s is None:
+        return None if cancelled and done_s <= first_by else False
+    if first_token_s > first_by:
         return False
-    if record.tbt_slo_s is None:
+    if tbt_slo_s is None:
         return True
-    return record.done_s <= first_by + max(0, record.output_tokens - 1) * record.tbt_slo_s
+    return done_s <= first_by + max(0, output_tokens - 1) * tbt_slo_s
 
 
 def judged(record: LedgerRecord) -> LedgerRecord:

@@ -6,7 +6,7 @@ import time
 
 from scheduling.core.ledger import LedgerRecord
 from scheduling.core.outcomes import Reason, outcome_of
-from scheduling.core.slo import judged
+from scheduling.core.slo import promise_kept
 from scheduling.gateway.call import Call
 from scheduling.state.codec import DIRECT
 
@@ -17,7 +17,10 @@ def record_of(call: Call, reason: Reason, gateway_id: str) -> LedgerRecord:
     assert access is not None
     entitlement, prepared, estimate = access.entitlement, call.prepared, call.estimate
     slo = entitlement.tier.slo
-    record = LedgerRecord(
+    streamed = prepared is not None and prepared.stream
+    outcome = outcome_of(reason).value
+    done_s = time.time()
+    return LedgerRecord(
         request_id=call.id,
         pool=access.pool.id,
         model=access.pool.model,
@@ -26,10 +29,10 @@ def record_of(call: Call, reason: Reason, gateway_id: str) -> LedgerRecord:
         entitlement=entitlement.id,
         key_id=access.key.id,
         gateway=gateway_id,
-        outcome=outcome_of(reason).value,
+        outcome=outcome,
         reason=reason.value,
         status=call.status,
-        streamed=prepared is not None and prepared.stream,
+        streamed=streamed,
         attempts=call.attempt,
         backend=call.backend,
         policy=call.policy or (DIRECT if call.backend else ""),
@@ -43,10 +46,12 @@ def record_of(call: Call, reason: Reason, gateway_id: str) -> LedgerRecord:
         queued_s=call.queued_s,
         granted_s=call.granted_s,
         first_token_s=call.first_token_s,
-        done_s=time.time(),
+        done_s=done_s,
         ttft_slo_s=slo.ttft_s,
         tbt_slo_s=slo.tbt_s,
         ttlt_slo_s=slo.ttlt_s,
-        slo_met=None,
-    )
-    return judged(record)
+        slo_met=promise_kept(
+            outcome, streamed, call.output_tokens, call.received_s, call.granted_s, call.first_token_s, done_s,
+            slo.ttft_s, slo.tbt_s, slo.ttlt_s,
+        ),
+    )  # fmt: skip
