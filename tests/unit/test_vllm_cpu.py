@@ -1,4 +1,4 @@
-"""Installing vLLM for the CPU: what is said where it cannot be, and that it is done once. No package is fetched here."""
+"""Installing vLLM for the CPU: what is said where it cannot be, and that it is done once. Nothing is fetched here."""
 
 from __future__ import annotations
 
