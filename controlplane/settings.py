@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -11,6 +10,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from django.core.exceptions import ImproperlyConfigured
 
 from controlplane import env as environment
+from tenants.unfold import UNFOLD as BOOKS_UNFOLD
 
 try:
     ENV = environment.load()
@@ -201,10 +201,7 @@ UNFOLD: dict[str, Any] = {
     "SHOW_HISTORY": True,
     "SHOW_VIEW_ON_SITE": False,
 }
-if find_spec("tenants.unfold"):  # the books know which pages belong together
-    from tenants.unfold import UNFOLD as BOOKS_UNFOLD
-
-    UNFOLD |= BOOKS_UNFOLD
+UNFOLD |= BOOKS_UNFOLD  # the books know which pages belong together
 
 QUARTERMASTER_RETENTION_DAYS = ENV.retention_days
 QUARTERMASTER_REDIS_URL = ENV.redis_url  # empty: nobody listens for the catalog's doorbell

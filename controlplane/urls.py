@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
-
 from django.contrib import admin
 from django.contrib.auth import views as auth
 from django.urls import include, path, re_path
@@ -17,11 +15,8 @@ urlpatterns = [
     path("logout", auth.LogoutView.as_view(), name="logout"),
     path("api/v1/schema", SpectacularAPIView.as_view(), name="schema"),
     path("api/v1/docs", SpectacularSwaggerSplitView.as_view(url_name="schema"), name="docs"),
-]
-for module in ("tenants.api.urls", "telemetry.api.urls"):
-    if find_spec(module.rpartition(".")[0]) and find_spec(module):
-        urlpatterns.append(path("api/v1/", include(module)))
-urlpatterns += [
+    path("api/v1/", include("tenants.api.urls")),
+    path("api/v1/", include("telemetry.api.urls")),
     path("", console, name="console"),
     re_path(r"^(?!admin/|api/|static/|v1/|ws/)(?P<path>[a-z][\w/.-]*)$", console, name="console-page"),
 ]
