@@ -120,7 +120,8 @@ class LiveConsumer(AsyncJsonWebsocketConsumer):
                 told_available = self.hub.available
                 await self._push(_AVAILABLE if told_available else _UNAVAILABLE)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(subscriber.bell.wait(), timeout=max(0.0, beat_s - time.monotonic()))
+                async with asyncio.timeout(beat_s - time.monotonic()):
+                    await subscriber.bell.wait()
             if time.monotonic() >= beat_s:
                 beat_s = time.monotonic() + HEARTBEAT_S
                 await self._push({"type": "heartbeat", "at": round(time.time(), 3)})
@@ -156,7 +157,8 @@ class LiveConsumer(AsyncJsonWebsocketConsumer):
     async def _push(self, message: str | dict[str, Any]) -> None:
         text = message if isinstance(message, str) else await self.encode_json(message)
         try:
-            await asyncio.wait_for(self.send(text_data=text), timeout=SEND_TIMEOUT_S)
+            async with asyncio.timeout(SEND_TIMEOUT_S):  # unlike wait_for, without a task per frame
+                await self.send(text_data=text)
         except TimeoutError:
             self._end(TOO_SLOW)
             await asyncio.Event().wait()  # until __call__ ends this task

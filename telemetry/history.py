@@ -12,6 +12,7 @@ TENANTS = 50  # busiest tenants in a point: a history must stay small with a tho
 _PERCENTILES = (
     ("ttft_p50", "ttft_ms", "p50"),
     ("ttft_p95", "ttft_ms", "p95"),
+    ("ttft_p99", "ttft_ms", "p99"),
     ("ttlt_p50", "ttlt_ms", "p50"),
     ("ttlt_p95", "ttlt_ms", "p95"),
     ("queue_p95", "queue_ms", "p95"),
@@ -32,6 +33,7 @@ def point(snapshot: dict[str, Any]) -> Point:
         "running": snapshot["running"],
         "slots": snapshot["slots"],
         **_figures(snapshot),
+        "refusals": snapshot["refusals"],
         "tenants": tenants,
     }
     if snapshot.get("kv_tokens"):

@@ -29,16 +29,19 @@ def write(records: Sequence[LedgerRecord]) -> None:
         django.db.OperationalError, django.db.InterfaceError: the database is away. Nothing is lost when the caller
             hands in the same records again.
     """
-    close_old_connections()
+    own = not connection.in_atomic_block  # inside a caller's transaction its connection is not ours to close
+    if own:
+        close_old_connections()
     try:
         for start in range(0, len(records), BATCH):
             _write_batch([entry_of(record) for record in records[start : start + BATCH]])
     except (OperationalError, InterfaceError):
-        if not connection.in_atomic_block:
+        if own:
             connection.close()  # the next attempt begins with a fresh one
         raise
     finally:
-        close_old_connections()
+        if own:
+            close_old_connections()
 
 
 def entry_of(record: LedgerRecord) -> LedgerEntry:

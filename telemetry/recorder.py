@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from django.conf import settings
-from django.db import close_old_connections
 
 from scheduling.core.ledger import LedgerRecord
 from scheduling.core.types import EntitlementSpec
@@ -40,7 +39,6 @@ class ConfiguredEntitlements:
     def __call__(self) -> Mapping[str, EntitlementSpec]:
         if self._clock() >= self._next_s:
             self._next_s = self._clock() + _CATALOG_EVERY_S
-            close_old_connections()
             try:
                 from tenants import specs  # models load only after Django is set up
 
@@ -50,8 +48,6 @@ class ConfiguredEntitlements:
                     self._version = version
             except Exception as error:
                 log.debug("live feed: keeping the entitlements of version %d (%s)", self._version, type(error).__name__)
-            finally:
-                close_old_connections()
         return self._known
 
 

@@ -173,6 +173,7 @@ def test_a_sample_reaches_the_publisher_with_the_pools_own_window() -> None:
     assert window.pool.completed == 1
 
 
+@pytest.mark.django_db(transaction=True)  # the books give their connection back, and with it an open transaction
 def test_entitlements_are_read_again_when_the_catalog_changed_and_kept_without_a_database() -> None:
     from tests import worlds
 
