@@ -99,7 +99,8 @@ def save(*, actor: Actor, instance: M, action: str = "") -> M:
                     after[name] = "(changed)" if getattr(instance, name) else ""
         if before == after:
             return instance
-        instance.save()
+        with _an_admin_remains(instance):
+            instance.save()
         shown_before, shown_after = difference(before, after)
         record(
             actor=actor,
@@ -128,7 +129,8 @@ def delete(*, actor: Actor, instance: models.Model) -> None:
         _touch(current, instance)
         record(actor=actor, action="delete", instance=instance, before=snapshot(instance))
         user = instance.user if isinstance(instance, Membership) else None
-        instance.delete()
+        with _an_admin_remains(instance):
+            instance.delete()
         if user is not None:
             _open_admin_site(user)
 
@@ -319,6 +321,21 @@ def _number_policy(stored: models.Model, instance: models.Model) -> None:
     if isinstance(instance, Pool):
         same = (stored.policy, stored.policy_params) == (instance.policy, instance.policy_params)
         instance.policy_version = stored.policy_version + (0 if same else 1)
+
+
+@contextmanager
+def _an_admin_remains(instance: models.Model) -> Iterator[None]:
+    """Refuses to take the last admin away: nobody could give the role back through the product."""
+    concerned = isinstance(instance, Membership | AbstractBaseUser)
+    before = concerned and _has_admin()
+    yield
+    if before and not _has_admin():
+        raise ValidationError("This would leave nobody with the admin role. Make somebody else admin first.")
+
+
+def _has_admin() -> bool:
+    users = get_user_model()._default_manager.filter(is_active=True)
+    return users.filter(models.Q(is_superuser=True) | models.Q(memberships__role=Role.ADMIN)).exists()
 
 
 def _refuse_past(expires_at: datetime | None) -> None:

@@ -107,6 +107,15 @@ class BooksAdmin(RoleRights, ModelAdmin):
                     services.delete(actor=actor, instance=row)
         except ProtectedError as error:
             messages.error(request, f"Nothing was deleted: {error.args[0]}")
+        except ValidationError as error:
+            messages.error(request, f"Nothing was deleted: {' '.join(error.messages)}")
+
+    def delete_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:
+        try:
+            return super().delete_view(request, object_id, extra_context)
+        except ValidationError as error:
+            messages.error(request, f"Nothing was deleted: {' '.join(error.messages)}")
+            return HttpResponseRedirect(request.get_full_path())
 
     def get_deleted_objects(self, objs: Any, request: HttpRequest) -> tuple[Any, Any, set[str], list[Any]]:
         """What goes with an object goes with it: its keys have no delete button, the entitlement has."""

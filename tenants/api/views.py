@@ -6,7 +6,6 @@ import dataclasses
 import inspect
 from typing import Any, ClassVar
 
-from django.core.exceptions import ValidationError
 from django.db.models import QuerySet
 from drf_spectacular.utils import extend_schema, extend_schema_view
 from rest_framework import status, viewsets
@@ -279,12 +278,6 @@ class MembershipViewSet(WritableViewSet):
         "tenant": Filter("tenant__slug", "Only those in this tenant."),
         "role": Filter("role", "Only this role."),
     }
-
-    def destroy(self, request: Request, *args: Any, **kwargs: Any) -> Response:
-        membership = self.get_object()
-        if membership.user_id == request.user.pk and membership.role == "admin" and not request.user.is_superuser:
-            raise ValidationError("You cannot take your own admin role away; another admin can.")
-        return super().destroy(request, *args, **kwargs)
 
 
 @_described("audit entry", "audit entries")

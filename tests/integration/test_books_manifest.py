@@ -1,0 +1,231 @@
+"""The books as YAML: export and apply are inverse, the difference shows first, faults have a line."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from django.contrib.auth import get_user_model
+from django.core.management import CommandError, call_command
+
+from tenants import manifest, services
+from tenants.audit import SYSTEM
+from tenants.models import (
+    ApiKey,
+    AuditEntry,
+    Backend,
+    CatalogVersion,
+    Entitlement,
+    Membership,
+    Pool,
+    Tenant,
+    Tier,
+)
+from tests import worlds
+
+pytestmark = pytest.mark.django_db
+
+TENANT_A = "- {kind: Tenant, metadata: {name: a}, spec: {}}\n"
+GOLD = "- kind: Tier\n  metadata: {name: gold}\n  spec:\n    slo: interactive\n"
+EXAMPLE = Path(__file__).parents[2] / "docs" / "manifest.md"
+
+
+@pytest.fixture
+def world() -> worlds.World:
+    world = worlds.build()
+    world.backend.api_key = "canary-engine-key"
+    services.save(actor=SYSTEM, instance=world.backend)
+    entitlement = world.entitlements["globex"]
+    entitlement.valid_until = datetime(2030, 1, 1, 12, 30, tzinfo=UTC)
+    entitlement.tokens_per_s, entitlement.burst_tokens = 1500.5, 15_000
+    services.save(actor=SYSTEM, instance=entitlement)
+    return world
+
+
+def _apply(tmp_path: Path, text: str, *options: str) -> str:
+    file = tmp_path / "books.yaml"
+    file.write_text(text)
+    out = StringIO()
+    call_command("apply", "-f", str(file), *options, stdout=out, no_color=True)
+    return out.getvalue()
+
+
+def _refused(tmp_path: Path, text: str, *options: str) -> str:
+    version = CatalogVersion.objects.get_or_create(pk=1)[0].version
+    with pytest.raises(CommandError) as refused:
+        _apply(tmp_path, text, "--yes", *options)
+    assert CatalogVersion.objects.get().version == version
+    return str(refused.value)
+
+
+def _list(*items: str) -> str:
+    return "apiVersion: quartermaster/v1\nkind: List\nitems:\n" + "".join(items)
+
+
+def test_applying_an_export_changes_nothing(world: worlds.World, tmp_path: Path) -> None:
+    version = CatalogVersion.objects.get().version
+    assert _apply(tmp_path, manifest.export(), "--yes", "--prune") == "No change.\n"
+    assert CatalogVersion.objects.get().version == version
+
+
+def test_an_export_makes_the_same_books_elsewhere_except_for_keys(world: worlds.World, tmp_path: Path) -> None:
+    ApiKey.objects.all().delete()
+    exported = manifest.export()
+    for model in (Entitlement, Membership, Tenant, Backend, Pool, Tier, get_user_model()):
+        model._default_manager.all().delete()
+    _apply(tmp_path, exported, "--yes")
+    assert manifest.export() == exported
+    assert not get_user_model().objects.get(username="alice").has_usable_password()
+
+
+def test_keys_are_named_and_never_made(world: worlds.World, tmp_path: Path) -> None:
+    exported = manifest.export()
+    issued = world.keys["acme"]
+    assert issued.row.public_id in exported
+    assert issued.credential.secret not in exported
+    assert issued.row.digest not in exported
+    assert "canary" not in exported
+    services.delete(actor=SYSTEM, instance=issued.row)
+    said = _apply(tmp_path, exported, "--yes")
+    assert "a file holds no secret" in said
+    assert not ApiKey.objects.filter(public_id=issued.row.public_id).exists()
+
+
+def test_the_difference_is_shown_and_a_dry_run_changes_nothing(world: worlds.World, tmp_path: Path) -> None:
+    text = manifest.export().replace("concurrency: 8", "concurrency: 9").replace("slots: 32", "slots: 48")
+    said = _apply(tmp_path, text, "--dry-run")
+    assert "~ Backend gpu-1\n    slots: 32 -> 48\n" in said
+    assert "~ TokenEntitlement acme-llama\n    resources.concurrency: 8 -> 9\n" in said
+    assert Backend.objects.get().slots == 32
+    _apply(tmp_path, text, "--yes")
+    assert Backend.objects.get().slots == 48
+    assert Backend.objects.get().api_key == "canary-engine-key"
+    assert AuditEntry.objects.filter(via="cli", kind="backend").get().after == {"slots": 48}
+
+
+def test_all_of_a_file_is_one_version(world: worlds.World, tmp_path: Path) -> None:
+    version = CatalogVersion.objects.get().version
+    _apply(tmp_path, manifest.export().replace("concurrency: 8", "concurrency: 9"), "--yes")
+    assert CatalogVersion.objects.get().version == version + 1
+
+
+def test_without_yes_and_without_a_terminal_nothing_happens(world: worlds.World, tmp_path: Path) -> None:
+    with pytest.raises(CommandError, match="say --yes"):
+        _apply(tmp_path, manifest.export().replace("slots: 32", "slots: 48"))
+    assert Backend.objects.get().slots == 32
+
+
+def test_what_a_file_does_not_mention_stays_as_it_is(world: worlds.World, tmp_path: Path) -> None:
+    text = _list("- {kind: TokenPool, metadata: {name: llama}, spec: {limits: {queueLimit: 5}}}\n")
+    assert (
+        _apply(tmp_path, text, "--yes") == "~ TokenPool llama\n    limits.queueLimit: 10000 -> 5\nApplied 1 changes.\n"
+    )
+    assert Pool.objects.get().model == "meta/llama"
+    assert Tenant.objects.count() == 2
+
+
+def test_prune_deletes_what_is_missing_of_the_kinds_in_the_file(world: worlds.World, tmp_path: Path) -> None:
+    services.save(actor=SYSTEM, instance=Tenant(slug="old"))
+    text = _list(
+        "- {kind: Tenant, metadata: {name: acme}, spec: {}}\n- {kind: Tenant, metadata: {name: globex}, spec: {}}\n"
+    )
+    assert "- Tenant old" in _apply(tmp_path, text, "--yes", "--prune")
+    assert sorted(Tenant.objects.values_list("slug", flat=True)) == ["acme", "globex"]
+    assert Pool.objects.exists()
+
+
+def test_prune_refuses_what_is_still_needed(world: worlds.World, tmp_path: Path) -> None:
+    text = _list("- {kind: Tenant, metadata: {name: acme}, spec: {}}\n")
+    assert "Tenant globex cannot be deleted: needed by entitlement globex-llama" in _refused(tmp_path, text, "--prune")
+
+
+def test_several_documents_may_stand_in_one_file(tmp_path: Path) -> None:
+    one = "apiVersion: quartermaster/v1\nkind: Tenant\nmetadata: {name: %s}\nspec: {}\n"
+    _apply(tmp_path, one % "a" + "---\n" + one % "b", "--yes")
+    assert Tenant.objects.count() == 2
+
+
+def test_the_example_of_the_documentation_applies(tmp_path: Path) -> None:
+    text = EXAMPLE.read_text().split("```yaml\n")[1].split("```")[0]
+    said = _apply(tmp_path, text, "--yes")
+    assert "+ TokenPool" in said
+    assert "+ TokenEntitlement" in said
+    assert _apply(tmp_path, text, "--yes") == "No change.\n"
+    assert set(Entitlement.objects.values_list("state", flat=True)) == {"bound"}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", ":1: there is no object"),
+        ("a: [", ":1: "),
+        ("a: 1\na: 2\n", ":2: 'a' is given twice"),
+        ("- 1\n", ":1: expected an object"),
+        ("apiVersion: v2\nkind: Tenant\n", ":1: apiVersion: apiVersion must be quartermaster/v1"),
+        ("apiVersion: quartermaster/v1\nkind: List\nitem: []\n", "a List needs items"),
+        (_list("- &x {kind: Tenant, metadata: {name: a}, spec: {}}\n- *x\n"), ":5: aliases"),
+        (_list("- {kind: Tenan, metadata: {name: a}, spec: {}}\n"), ":4: items[0].kind: kind must be one of Slo, Tier"),
+        (_list("- {kind: Tenant, spec: {}}\n"), ":4: items[0]: metadata is missing"),
+        (_list("- {kind: Tenant, metadata: {name: 7}, spec: {}}\n"), "put quotes around a number"),
+        (_list(TENANT_A, TENANT_A),
+         ":5: items[1]: Tenant 'a' already stands at line 4"),
+        (_list(GOLD + "    wieght: 3\n"),
+         ":8: items[0].spec.wieght: Tier has no field 'wieght'; did you mean 'weight'?"),
+        (_list(GOLD + "    weight: heavy\n"),
+         ":8: items[0].spec.weight: must be a number, not 'heavy'"),
+        (_list(GOLD + "    weight: -1\n"),
+         ":8: items[0].spec.weight: Ensure this value is greater"),
+        (_list(GOLD.replace("interactive", "fast")), ":7: items[0].spec.slo: there is no SLO 'fast'"),
+        (_list("- kind: Tier\n  metadata: {name: gold}\n  spec: {}\n"), "Tier gold: slo is missing"),
+        (_list("- kind: TokenPool\n  metadata: {name: p}\n  spec:\n    model: m\n    backends:\n    - {name: b, url: 'http://h/v1'}\n"),
+         ":9: items[0].spec.backends[0].url: 'http://h/v1' must not have a path"),
+        (_list("- {kind: Backend, metadata: {name: b}, spec: {}}\n"), "kind must be one of"),
+        (_list("- {kind: Membership, metadata: {name: x}, spec: {user: a, role: admin}}\n"), "must be 'a@all'"),
+        (_list("- {kind: Membership, metadata: {name: a@all}, spec: {user: a, role: member}}\n"), "needs a tenant;"),
+        (_list("- {kind: Tenant, metadata: {name: Bad Name}, spec: {}}\n"), "lower-case letters"),
+    ],
+)  # fmt: skip
+def test_a_fault_says_where_and_what(text: str, message: str, tmp_path: Path) -> None:
+    assert message in _refused(tmp_path, text)
+
+
+def test_every_fault_is_reported_not_only_the_first(tmp_path: Path) -> None:
+    text = _list(
+        "- {kind: Tenant, metadata: {name: a}, spec: {colour: red, size: 3}}\n",
+        "- {kind: Nonsense, metadata: {name: a}, spec: {}}\n",
+    )
+    said = _refused(tmp_path, text)
+    assert all(word in said for word in ("colour", "size", "items[1].kind"))
+
+
+def test_a_late_fault_undoes_everything_before_it(world: worlds.World, tmp_path: Path) -> None:
+    text = _list(
+        "- {kind: Tenant, metadata: {name: new}, spec: {}}\n",
+        "- kind: TokenEntitlement\n  metadata: {name: new-llama}\n  spec:\n    tenantRef: {name: new}\n"
+        "    poolRef: {name: llama}\n    qos: {tier: premium}\n    resources: {tokensPerSecond: 5}\n",
+    )
+    assert "needs a burst" in _refused(tmp_path, text)
+    assert not Tenant.objects.filter(slug="new").exists()
+
+
+def test_a_file_that_is_missing_is_named() -> None:
+    with pytest.raises(CommandError, match=r"nowhere\.yaml cannot be read"):
+        call_command("apply", "-f", "/nowhere.yaml")
+
+
+def test_export_writes_a_file(world: worlds.World, tmp_path: Path) -> None:
+    call_command("export", "-f", str(tmp_path / "out.yaml"))
+    assert (tmp_path / "out.yaml").read_text() == manifest.export()
+
+
+def test_a_token_from_the_command_line_opens_the_api(world: worlds.World) -> None:
+    from rest_framework.test import APIClient
+
+    out = StringIO()
+    call_command("token", "olga", "--days", "1", stdout=out)
+    client = APIClient(HTTP_AUTHORIZATION=f"Bearer {out.getvalue().strip()}")
+    assert client.get("/api/v1/me").json()["role"] == "operator"
+    with pytest.raises(CommandError, match="no user 'nobody'"):
+        call_command("token", "nobody")
