@@ -31,7 +31,7 @@ PAUSE_S = 0.25  # after Redis did not answer
 ROUTING = "least_work"
 CHECK_EVERY = 64  # steps of which the laws are checked live, and only with short queues: it costs O(waiting)
 CHECK_UP_TO = 500
-DRIFT_TICKS = 5  # so many looks in a row with other counts than Redis: read the queue again
+DRIFT_TICKS = 10  # so many looks in a row that find more waiting in Redis than here: read the queue again
 DRIFT_GAP_S = 30.0
 NO_LIMIT = 2**31 - 1
 
@@ -245,8 +245,11 @@ class Term:
         log.warning("pool %s: more abandoned requests than one sweep ends; going on in a second", self._pool.id)
 
     def _compare(self, snapshot: PoolSnapshot) -> None:
-        """Doorbells can be lost (the stream is bounded): when a count stays wrong the queue is read again."""
-        self._drifted = 0 if snapshot.waiting == len(self.scheduler) else self._drifted + 1
+        """Doorbells can be lost (the stream is bounded): when requests stay unknown the queue is read again.
+
+        The other way round needs no care: a grant for something that left is answered ``gone``.
+        """
+        self._drifted = self._drifted + 1 if snapshot.waiting > len(self.scheduler) else 0
         now_s = asyncio.get_running_loop().time()
         if self._drifted >= DRIFT_TICKS and now_s - self._read_at >= DRIFT_GAP_S:
             self._drifted = 0

@@ -121,6 +121,23 @@ async def test_a_leader_that_was_paused_past_its_lease_knows_it_by_its_own_clock
 
 
 @virtual
+async def test_a_lease_counts_from_before_the_question_however_late_the_answer_comes():
+    store = Store()
+    leader = stand(store, "a", Floors())
+    elect = store.elect
+
+    async def slow(holder: str, floor: int, first_start: bool) -> Election:
+        election = await elect(holder, floor, first_start)
+        await asyncio.sleep(0.9)
+        return election
+
+    store.elect = slow  # type: ignore[method-assign]
+    asked_s = now()
+    await leader.win()
+    assert leader._until <= asked_s + 4.0
+
+
+@virtual
 async def test_a_short_outage_of_redis_does_not_cost_the_leadership():
     store, floors = Store(), Floors()
     leader = stand(store, "a", floors)
@@ -140,10 +157,10 @@ async def test_a_short_outage_of_redis_does_not_cost_the_leadership():
 async def test_an_epoch_is_never_given_again_although_redis_lost_its_state():
     store, floors = Store(), Floors()
     first, second = stand(store, "a", floors), stand(store, "b", floors)
-    standing = asyncio.create_task(second.win())  # it looked at the floor when that was 0
-    await asyncio.sleep(0)
-    standing.cancel()
     epochs = [await first.win()]
+    standing = asyncio.create_task(second.win())  # it looks at the floor while that is still 1
+    await asyncio.sleep(2.5)
+    standing.cancel()
     for _ in range(3):
         store.flush()
         epochs.append(await first.win())
