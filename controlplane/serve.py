@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import math
 import os
 import socket
 import sys
@@ -127,9 +126,9 @@ class Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         from controlplane.asgi import application
 
-        drained = asyncio.ensure_future(application.drain())
+        # Still listening: whoever asks is told "not ready" and "try again elsewhere" instead of finding a closed port.
+        await application.drain()
         await super().shutdown(sockets)
-        await drained
 
 
 def shared_port(host: str, port: int) -> socket.socket:
@@ -165,7 +164,7 @@ def main() -> int:
         server_header=False,
         backlog=2048,
         timeout_keep_alive=75,
-        timeout_graceful_shutdown=math.ceil(env.drain_s) + 3,
+        timeout_graceful_shutdown=1,  # after the drain only pages are left
     )
     server = Server(config, env.drain_s)
     server.run(sockets=[shared_port(env.host, env.port)] if env.web_processes > 1 else None)

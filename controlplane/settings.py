@@ -143,6 +143,7 @@ SERVESTATIC_USE_FINDERS = not STATIC_ROOT.is_dir()
 SERVESTATIC_USE_MANIFEST = False
 SERVESTATIC_AUTOREFRESH = False
 SERVESTATIC_MAX_AGE = 3600
+SERVESTATIC_IMMUTABLE_FILE_TEST = r"^/static/console/assets/"  # their names change with their contents
 
 LOGIN_URL = "/login"
 LOGIN_REDIRECT_URL = "/"
