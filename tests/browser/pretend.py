@@ -46,6 +46,7 @@ class PretendPool:
             "out": s["tokens_per_s"]["output"],
             **s["rates"],
             "violations": s["slo"]["violations"],
+            "refusals": s["refusals"],
             "tenants": {
                 name: {"waiting": t["waiting"], "running": t["running"], "in": 0.0, "out": 0.0}
                 for name, t in s["tenants"].items()

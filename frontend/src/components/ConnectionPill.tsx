@@ -30,7 +30,7 @@ function look(state: Freshness): Look {
   }
 }
 
-const dots = { good: "bg-good", warn: "bg-warn", bad: "bg-bad", plain: "bg-faint" };
+const dots = { good: "bg-good", warn: "bg-amber", bad: "bg-bad", plain: "bg-faint" };
 
 /** Whether what is on the screen is true now, in a word. */
 export function ConnectionPill({ pool }: { pool: PoolState | undefined }) {

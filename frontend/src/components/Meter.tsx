@@ -1,6 +1,6 @@
 import type { Tone } from "./Badge";
 
-const fills: Record<Tone, string> = { good: "bg-good", warn: "bg-warn", bad: "bg-bad", plain: "bg-accent" };
+const fills: Record<Tone, string> = { good: "bg-good", warn: "bg-amber", bad: "bg-bad", plain: "bg-accent" };
 
 /** A bar for a ratio 0..1; empty and marked as unknown without one. */
 export function Meter({ ratio, label, tone = "plain", className = "" }: { ratio: number | undefined; label: string; tone?: Tone; className?: string }) {

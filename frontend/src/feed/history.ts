@@ -22,6 +22,7 @@ function tenantPoint(tenant: TenantFigures): TenantPoint {
     cancelled: tenant.rates?.cancelled,
     ttft_p50: tenant.latency?.ttft_ms?.p50,
     ttft_p95: tenant.latency?.ttft_ms?.p95,
+    ttft_p99: tenant.latency?.ttft_ms?.p99,
     ttlt_p50: tenant.latency?.ttlt_ms?.p50,
     ttlt_p95: tenant.latency?.ttlt_ms?.p95,
     queue_p95: tenant.latency?.queue_ms?.p95,
