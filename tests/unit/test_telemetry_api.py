@@ -16,6 +16,7 @@ from django.urls import URLPattern, URLResolver, get_resolver
 from rest_framework.test import APIClient
 
 from telemetry import feed, history, ledger
+from telemetry.models import LedgerEntry
 from telemetry.window import Window
 from tests import worlds
 from tests.telemetry_world import ENTITLEMENTS, NOW, MemoryStore, record, refused, sample
@@ -220,7 +221,7 @@ def test_the_back_office_lists_requests_and_changes_none(world: worlds.World, cl
     assert page.status_code == 200
     assert ALICES not in page.content.decode()
     assert refused(2).request_id in page.content.decode()
-    entry = ledger.LedgerEntry.objects.get(request_id=ALICES)
+    entry = LedgerEntry.objects.get(request_id=ALICES)
     assert client.get(f"/admin/telemetry/ledgerentry/{entry.pk}/change/").status_code == 200
     assert client.post(f"/admin/telemetry/ledgerentry/{entry.pk}/change/", {"tenant": "x"}).status_code == 403
     assert client.get("/admin/telemetry/ledgerentry/add/").status_code == 403

@@ -64,11 +64,11 @@ def test_after_a_database_error_in_the_middle_the_retry_stores_each_once() -> No
     batch = [record(n) for n in range(3 * ledger.BATCH)]
     real, calls = ledger._write_batch, []
 
-    def cut(entries: list[LedgerEntry]) -> None:
-        calls.append(len(entries))
+    def cut(rows: list[ledger.Row]) -> None:
+        calls.append(len(rows))
         if len(calls) == 2:
             raise OperationalError("server closed the connection unexpectedly")
-        real(entries)
+        real(rows)
 
     r = recorder()
     with mock.patch.object(ledger, "_write_batch", cut), pytest.raises(OperationalError):
@@ -80,14 +80,14 @@ def test_after_a_database_error_in_the_middle_the_retry_stores_each_once() -> No
 
 
 def test_one_record_the_database_refuses_does_not_hold_up_the_others(caplog: pytest.LogCaptureFixture) -> None:
-    real = LedgerEntry.objects.bulk_create
+    real = ledger._insert
 
-    def picky(entries: list[LedgerEntry], **options: Any) -> Any:
-        if any(e.request_id == record(2).request_id for e in entries):
+    def picky(rows: list[ledger.Row]) -> None:
+        if any(record(2).request_id in row for row in rows):
             raise DataError("value out of range")
-        return real(entries, **options)
+        real(rows)
 
-    with mock.patch.object(type(LedgerEntry.objects), "bulk_create", lambda self, entries, **o: picky(entries, **o)):
+    with mock.patch.object(ledger, "_insert", picky):
         ledger.write([record(n) for n in range(5)])
     assert LedgerEntry.objects.count() == 4
     assert "cannot be stored" in caplog.text
