@@ -7,24 +7,24 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-import msgspec
 from msgspec import Meta, Raw, Struct
 
 Name = Annotated[str, Meta(min_length=1, max_length=256)]
 Count = Annotated[int, Meta(ge=1, le=1_000_000)]
 TokenId = Annotated[int, Meta(ge=0, le=4_294_967_295)]
 Stop = Annotated[str, Meta(max_length=1024)]
+ABSENT = Raw()  # omitted when encoded: defaults are compared by identity
 MAX_MESSAGES = 4096
 MAX_TOOLS = 128
 MAX_SCHEMA_BYTES = 128 * 1024
 
 
-class Part(Struct, omit_defaults=True, forbid_unknown_fields=False):
+class Part(Struct, omit_defaults=True):
     """One part of a message's content. Only text: media parts are refused."""
 
     type: Literal["text", "refusal"]
-    text: str = ""
-    refusal: str = ""
+    text: str | None = None
+    refusal: str | None = None
 
 
 class FunctionCall(Struct):
@@ -32,10 +32,10 @@ class FunctionCall(Struct):
     arguments: str
 
 
-class ToolCall(Struct, omit_defaults=True):
+class ToolCall(Struct):
     id: Annotated[str, Meta(max_length=256)]
     function: FunctionCall
-    type: Literal["function"] = msgspec.field(default="function")
+    type: Literal["function"] = "function"
 
 
 class Message(Struct, omit_defaults=True):
@@ -50,7 +50,7 @@ class Message(Struct, omit_defaults=True):
 class Function(Struct, omit_defaults=True):
     name: Name
     description: str | None = None
-    parameters: Raw | None = None  # a JSON schema: passed as it is, bounded in size
+    parameters: Raw = ABSENT  # a JSON schema: passed as it is, bounded in size
     strict: bool | None = None
 
 
@@ -71,7 +71,7 @@ class NamedTool(Struct):
 class JsonSchema(Struct, omit_defaults=True):
     name: Name
     description: str | None = None
-    schema: Raw | None = None
+    schema: Raw = ABSENT
     strict: bool | None = None
 
 

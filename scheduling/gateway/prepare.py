@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from scheduling.core.estimate.tokens import raw_tokens
+from scheduling.core.estimate.tokens import BYTES_PER_TOKEN, raw_tokens
 from scheduling.core.outcomes import Reason
 from scheduling.core.types import PoolSpec
 from scheduling.gateway.errors import Refusal
@@ -102,7 +102,7 @@ def prepare(data: bytes, chat: bool, pool: PoolSpec) -> Prepared:
             raise _invalid("prompt is empty.", "prompt")
     if body.response_format is not None:
         schema = body.response_format.json_schema
-        if schema is not None and schema.schema is not None and len(bytes(schema.schema)) > MAX_SCHEMA_BYTES:
+        if schema is not None and _size(schema.schema) > MAX_SCHEMA_BYTES:
             raise _invalid(f"The schema is larger than {MAX_SCHEMA_BYTES} bytes.", "response_format.json_schema.schema")
     given = bound is not None
     if bound is None:
@@ -122,12 +122,12 @@ def prepare(data: bytes, chat: bool, pool: PoolSpec) -> Prepared:
     return Prepared(body, chat, stream, wants_usage, bound, raw, exact, body.priority or 0, given)
 
 
+def _size(raw: msgspec.Raw) -> int:
+    return memoryview(raw).nbytes
+
+
 def _check_tools(body: ChatRequest) -> None:
-    size = 0
-    for tool in body.tools or ():
-        if tool.function.parameters is not None:
-            size += len(bytes(tool.function.parameters))
-    if size > MAX_SCHEMA_BYTES:
+    if sum(_size(tool.function.parameters) for tool in body.tools or ()) > MAX_SCHEMA_BYTES:
         raise _invalid(f"The tools' parameters are larger than {MAX_SCHEMA_BYTES} bytes.", "tools")
 
 
@@ -141,12 +141,11 @@ def _chat_tokens(body: ChatRequest) -> float:
             total += MESSAGE_TOKENS
             for part in content or ():
                 assert not isinstance(part, str)
-                total += raw_tokens(part.text) + raw_tokens(part.refusal)
+                total += raw_tokens(part.text or "") + raw_tokens(part.refusal or "")
         for call in message.tool_calls or ():
             total += raw_tokens(call.function.name) + raw_tokens(call.function.arguments)
     for tool in body.tools or ():
         function = tool.function
         total += raw_tokens(function.name) + raw_tokens(function.description or "")
-        if function.parameters is not None:
-            total += len(bytes(function.parameters)) / 4
+        total += _size(function.parameters) / BYTES_PER_TOKEN
     return total

@@ -1,0 +1,262 @@
+"""What is refused before it costs anything, and how: sizes, deadlines, malformed input, unknown paths, slow readers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from scheduling.gateway.config import GatewayConfig
+from tests.gateway_world import World, gateway_world, until
+
+LIMIT = 100_000
+CONFIG = GatewayConfig(
+    body_timeout_s=0.5, header_timeout_s=0.5, send_timeout_s=0.5, idle_token_timeout_s=5.0, max_body_bytes=LIMIT,
+    max_header_bytes=4096, drain_s=0.3,
+)  # fmt: skip
+
+
+@pytest.fixture
+async def world(redis_url: str, pool_id: str) -> AsyncIterator[World]:
+    async with gateway_world(redis_url, pool_id, config=CONFIG) as made:
+        yield made
+
+
+class Raw:
+    """One answer as it came over the socket."""
+
+    def __init__(self, data: bytes) -> None:
+        head, _, self.body = data.partition(b"\r\n\r\n")
+        lines = head.decode().split("\r\n")
+        self.status = int(lines[0].split(" ")[1]) if data else 0
+        self.headers = {k.lower(): v for k, v in (line.split(": ", 1) for line in lines[1:])}
+
+    @property
+    def error(self) -> Any:
+        body = self.body
+        if self.headers.get("transfer-encoding") == "chunked":
+            body = body.partition(b"\r\n")[2].rpartition(b"\r\n0\r\n\r\n")[0]
+        return json.loads(body)["error"]
+
+
+def head_of(world: World, *headers: str, path: str = "/v1/chat/completions") -> bytes:
+    lines = [f"POST {path} HTTP/1.1", "host: x", f"authorization: Bearer {world.key}", *headers]
+    return ("\r\n".join(lines) + "\r\n\r\n").encode()
+
+
+async def talk(world: World, *parts: bytes, wait_s: float = 20) -> Raw:
+    """Sends the parts, then reads until the server closes."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", world.port)
+    try:
+        for part in parts:
+            writer.write(part)
+            await writer.drain()
+        async with asyncio.timeout(wait_s):
+            return Raw(await reader.read(-1))
+    finally:
+        writer.transport.abort()
+
+
+async def test_a_declared_size_over_the_limit_is_refused_unread(world: World) -> None:
+    size = LIMIT + 1
+    answer = await talk(world, head_of(world, f"content-length: {size}"), b"x" * size)
+    assert answer.status == 413
+    assert answer.error["code"] == "too_large"
+    assert answer.error["message"] == f"The request body is larger than {LIMIT} bytes."
+    assert answer.headers["connection"] == "close"
+    assert answer.headers["x-should-retry"] == "false"
+    assert world.engines[0].bodies == []
+
+
+async def test_the_size_is_refused_before_the_key_is_looked_at(world: World) -> None:
+    world.key = "nobody"
+    answer = await talk(world, head_of(world, "content-length: 99999999"))
+    assert answer.status == 413
+
+
+async def test_a_body_without_length_is_counted(world: World) -> None:
+    piece = b"%x\r\n" % 40_000 + b"x" * 40_000 + b"\r\n"
+    answer = await talk(world, head_of(world, "transfer-encoding: chunked"), *[piece] * 3, b"0\r\n\r\n")
+    assert answer.status == 413
+    [record] = await world.ledger_of(1)
+    assert (record.reason, record.status) == ("too_large", 413)
+
+
+async def test_a_body_that_does_not_come_is_given_up(world: World) -> None:
+    answer = await talk(world, head_of(world, "content-length: 500"), b'{"model"')
+    assert answer.status == 408
+    assert answer.error["code"] == "slow_request"
+    [record] = await world.ledger_of(1)
+    assert record.reason == "slow_request"
+    await world.settled()
+
+
+async def test_a_client_that_leaves_while_sending_is_forgotten(world: World) -> None:
+    _, writer = await asyncio.open_connection("127.0.0.1", world.port)
+    writer.write(head_of(world, "content-length: 500") + b"{")
+    await until(lambda: world.app.open_requests == 1)
+    writer.transport.abort()
+    [record] = await world.ledger_of(1)
+    assert record.reason == "client_left"
+
+
+async def test_a_large_head_is_refused(world: World) -> None:
+    answer = await talk(world, head_of(world, "x-filler: " + "y" * 5000, "content-length: 0"))
+    assert answer.status == 431
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"not json",
+        b"[]",
+        b"null",
+        b'{"model": "demo"}',
+        b'{"model": "demo", "messages": []}',
+        b'{"model": "demo", "messages": "hi"}',
+        b'{"model": "demo", "messages": [{"role": "wizard", "content": "x"}]}',
+        b'{"model": "demo", "messages": [{"role": "user", "content": "x"}], "max_tokens": 0}',
+        b'{"model": "demo", "messages": [{"role": "user", "content": "x"}], "max_tokens": 1' + b"0" * 5000 + b"}",
+        b'{"model": "demo", "messages": [{"role": "user", "content": "x"}], "temperature": 1e999}',
+        b'{"model": "demo", "messages": [{"role": "user", "content": "x"}], "n": 2}',
+        b'{"model": "demo", "messages": [{"role": "user", "content": "x"}], "logprobs": true, "top_logprobs": 21}',
+        b'{"model": "demo", "messages": [{"role": "user", "content": "x"}], "top_logprobs": 2}',
+        b'{"model": "demo", "messages": [{"role": "user", "content": "x"}], "max_tokens": 999999}',
+        b'{"model": "demo", "messages": [{"role": "user", "content": "x"}], "stop": [' + b'"a",' * 16 + b'"a"]}',
+        b'{"model": "demo", "messages": [{"role": "user", "content": "x"}], "stream_options": {"include_usage": true}}',
+        b'{"model": "demo", "messages": [{"role": "user", "content": "\xff\xfe"}]}',
+        b'{"model": "demo", "messages": [{"role": "user", "content": "x"}], "x": ' + b"[" * 40_000 + b"}",
+        b'{"model": "demo", "messages": [{"role": "user", "content": "x"}], "tools": [{"type": "function", "function": '
+        b'{"name": "f", "parameters": ' + b"[" * 40_000 + b"]" * 40_000 + b"}}]}",
+        b'{"model": "demo", "messages": [{"role": "user", "content": [{"type": "image_url", "image_url": '
+        b'{"url": "http://169.254.169.254/"}}]}]}',
+        b'{"model": "demo", "messages": [{"role": "user", "content": "x"}], "model": 7}',
+        b"{" * 50_000,
+        b"[" * 50_000,
+    ],
+)
+async def test_what_cannot_be_meant_is_a_400_that_says_what(world: World, body: bytes) -> None:
+    answer = await talk(world, head_of(world, "connection: close", f"content-length: {len(body)}"), body)
+    assert answer.status == 400, answer.body
+    error = answer.error
+    assert error["type"] == "invalid_request_error"
+    assert error["code"] == "invalid_request"
+    assert 5 < len(error["message"]) < 600
+    assert world.engines[0].bodies == []
+    await world.ledger_of(1)
+
+
+async def test_media_is_refused_with_a_word_about_it(world: World) -> None:
+    async with world.http() as client:
+        part = {"type": "image_url", "image_url": {"url": "http://x/"}}
+        body = {"model": "demo", "messages": [{"role": "user", "content": [part]}]}
+        answer = await client.post("/v1/chat/completions", json=body)
+    assert "media is refused" in answer.json()["error"]["message"]
+    assert answer.json()["error"]["param"] == "messages[0].content[0].type"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/v1/chat/completions", 405),
+        ("DELETE", "/v1/models", 405),
+        ("POST", "/v1/models", 405),
+        ("POST", "/v1/embeddings", 404),
+        ("POST", "/v1/chat/completions/", 404),
+        ("GET", "/v1", 404),
+        ("POST", "/v1/load_lora_adapter", 404),
+        ("POST", "/tokenize", 404),
+        ("POST", "/v1/../tokenize", 404),
+        ("POST", "/v1/%2e%2e/sleep", 404),
+        ("GET", "/metrics", 404),
+        ("POST", "/reset_prefix_cache", 404),
+        ("POST", "/v1/responses", 404),
+        ("POST", "/collective_rpc", 404),
+    ],
+)
+async def test_no_other_path_reaches_an_engine(world: World, method: str, path: str, status: int) -> None:
+    request = f"{method} {path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {world.key}\r\nconnection: close\r\n"
+    answer = await talk(world, request.encode() + b"content-length: 2\r\n\r\n{}")
+    assert answer.status == status
+    assert answer.error["type"] == "invalid_request_error"
+    assert "x-request-id" in answer.headers
+    assert world.engines[0].heads == []
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"POST /v1/models HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\ntransfer-encoding: chunked\r\n\r\n",
+        b"POST /v1/models HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\ncontent-length: 3\r\n\r\n",
+        b"GET /v1/models HTTP/1.1\r\nhost: x\r\nx: a\r\n b\r\n\r\n",
+        b"GET /v1/models HTTP/1.1\r\nhost: x\rx: y\r\n\r\n",
+        b"GET /v1/models HTTP/1.1\r\nhost : x\r\n\r\n",
+        b"GET /v1/mod els HTTP/1.1\r\nhost: x\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+    ],
+)
+async def test_ambiguous_framing_is_refused(world: World, head: bytes) -> None:
+    answer = await talk(world, head)
+    assert answer.status in (400, 401)
+    assert answer.error["type"] in ("invalid_request_error", "authentication_error")
+
+
+async def test_forged_internal_headers_do_not_travel(world: World) -> None:
+    async with world.http() as client:
+        await client.post(
+            "/v1/completions",
+            json={"model": "demo", "prompt": "x"},
+            headers={"x-request-id": "req_forged", "x-forwarded-for": "1.2.3.4", "x-quartermaster-tenant": "other"},
+        )
+    [head] = world.engines[0].heads
+    assert set(head) == {"", "host", "content-type", "accept", "x-request-id", "content-length"}
+    assert head["x-request-id"] != "req_forged"
+
+
+@pytest.mark.parametrize("value", ["0", "-5", "nan", "soon", "1e99"])
+async def test_a_hint_must_be_a_time(world: World, value: str) -> None:
+    async with world.http() as client:
+        answer = await client.post(
+            "/v1/completions", json={"model": "demo", "prompt": "x"}, headers={"x-quartermaster-slo-ttft-ms": value}
+        )
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "x-quartermaster-slo-ttft-ms"
+
+
+async def test_a_client_that_does_not_read_is_dropped(world: World) -> None:
+    engine = world.engines[0]
+    engine.script = replace(engine.script, word=" " + "w" * 8000, tokens=4000)
+    body = json.dumps({"model": "demo", "prompt": "x", "stream": True, "max_tokens": 4000}).encode()
+    _, writer = await asyncio.open_connection("127.0.0.1", world.port, limit=1024)
+    writer.transport.pause_reading()  # type: ignore[attr-defined]
+    writer.write(head_of(world, f"content-length: {len(body)}", path="/v1/completions") + body)
+    [record] = await world.ledger_of(1)
+    assert (record.outcome, record.reason) == ("failed", "slow_reader")
+    await world.settled()
+    await until(lambda: not world.server.server_state.connections)
+    writer.transport.abort()
+
+
+async def test_a_drain_is_not_held_up_by_clients_that_do_not_read(world: World) -> None:
+    world.app.config = replace(world.app.config, send_timeout_s=60)
+    engine = world.engines[0]
+    engine.script = replace(engine.script, word=" " + "w" * 8000, tokens=4000)
+    body = json.dumps({"model": "demo", "prompt": "x", "stream": True, "max_tokens": 4000}).encode()
+    writers = []
+    for _ in range(5):
+        _, writer = await asyncio.open_connection("127.0.0.1", world.port, limit=1024)
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        writer.write(head_of(world, f"content-length: {len(body)}", path="/v1/completions") + body)
+        writers.append(writer)
+    await until(lambda: engine.open == 5)
+    async with asyncio.timeout(15):
+        await world.app.drain()
+    assert world.app.open_requests == 0
+    await until(lambda: not world.server.server_state.connections)
+    for writer in writers:
+        writer.transport.abort()
