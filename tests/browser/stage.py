@@ -79,8 +79,7 @@ class Stage:
             pool.step()
             self.history = 0  # a second connection finds the pool where it is
             self.send_snapshot(pool)
-            if past:
-                self.send({"type": "history", "pool": pool.name, "frames": past})
+            self.send({"type": "history", "pool": pool.name, "frames": past})
 
     def _heard(self, text: str | bytes) -> None:
         message = json.loads(text)

@@ -181,6 +181,8 @@ def test_no_page_is_wider_than_the_window(page: Page, stage: Stage, width: int, 
 def test_numbers_that_change_do_not_move_the_page(page: Page, stage: Stage) -> None:
     stage.open()
     connection(page, "live")
+    expect(page.locator(".uplot canvas")).to_have_count(6)
+    page.wait_for_timeout(500)
     page.evaluate(
         """() => { window.moved = 0; new PerformanceObserver((list) => {
             for (const entry of list.getEntries()) window.moved += entry.value;

@@ -45,6 +45,7 @@ describe("the feed", () => {
     const frames = [8, 9, 10].map((seq) => ({ at: T + seq, running: seq }));
     const state = play(hello, first, message({ type: "history", pool: "llama", frames }), delta(11));
     expect(state.pools["llama"]?.history.map((p) => p.at - T)).toEqual([8, 9, 10, 11]);
+    expect(state.pools["llama"]?.complete).toBe(true);
   });
 
   it("keeps at most fifteen minutes", () => {
@@ -60,6 +61,7 @@ describe("the feed", () => {
 
   it("knows that a named pool is still to come, so that an empty page is not shown for a moment", () => {
     expect(play(hello).expected).toBe(1);
+    expect(freshness(play(hello), undefined, T).kind).toBe("connecting");
     expect(play(hello, first).expected).toBe(0);
   });
 

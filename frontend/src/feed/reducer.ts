@@ -9,6 +9,8 @@ export type Connection = "connecting" | "open" | "reconnecting" | "signed_out" |
 export interface PoolState {
   snapshot: Snapshot;
   history: readonly Point[];
+  /** Whether the server's history is in it: before that, an empty past says nothing. */
+  complete: boolean;
   /** A change is missing: the snapshot is the last good one until the server sends a new one. */
   gap: boolean;
 }
@@ -100,14 +102,16 @@ function receive(state: FeedState, message: ServerMessage, now: number): Step {
     }
     case "snapshot": {
       const snapshot = { ...message.data, seq: message.seq };
-      const history = append(state.pools[message.pool]?.history ?? [], pointOf(snapshot));
-      const expected = Math.max(0, state.expected - (state.pools[message.pool] ? 0 : 1));
-      return { state: { ...withPool(state, message.pool, { snapshot, history, gap: false }), expected } };
+      const known = state.pools[message.pool];
+      const history = append(known?.history ?? [], pointOf(snapshot));
+      const expected = Math.max(0, state.expected - (known ? 0 : 1));
+      const pool = { snapshot, history, complete: known?.complete ?? false, gap: false };
+      return { state: { ...withPool(state, message.pool, pool), expected } };
     }
     case "history": {
       const pool = state.pools[message.pool];
       if (!pool) return { state };
-      return { state: withPool(state, message.pool, { ...pool, history: merge(pool.history, message.frames) }) };
+      return { state: withPool(state, message.pool, { ...pool, history: merge(pool.history, message.frames), complete: true }) };
     }
     case "delta": {
       const pool = state.pools[message.pool];
@@ -116,7 +120,7 @@ function receive(state: FeedState, message: ServerMessage, now: number): Step {
         return { state: pool ? withPool(state, message.pool, { ...pool, gap: true }) : state, resync: message.pool };
       const snapshot = { ...mergePatch(pool.snapshot, message.patch), seq: message.seq };
       return {
-        state: withPool(state, message.pool, { snapshot, history: append(pool.history, pointOf(snapshot)), gap: false }),
+        state: withPool(state, message.pool, { ...pool, snapshot, history: append(pool.history, pointOf(snapshot)), gap: false }),
       };
     }
     case "removed": {
@@ -162,7 +166,8 @@ export function freshness(state: FeedState, pool: PoolState | undefined, now: nu
       return { kind: "reconnecting", ageS, retryInS: Math.max(0, state.retryAt - now) };
     case "open":
       if (!state.stateAvailable) return { kind: "stale", ageS: ageS ?? 0, why: "state_unavailable" };
-      if (ageS === undefined || ageS <= STALE_AFTER_S) return { kind: "live" };
+      if (ageS === undefined) return { kind: state.expected > 0 ? "connecting" : "live" };
+      if (ageS <= STALE_AFTER_S) return { kind: "live" };
       return { kind: "stale", ageS, why: pool?.gap ? "gap" : "no_updates" };
   }
 }

@@ -39,6 +39,7 @@ function PoolSwitcher({ pools, selected, onSelect }: { pools: Record<string, Poo
 }
 
 const untouched = (pool: PoolState): boolean =>
+  pool.complete &&
   !pool.snapshot.running &&
   !pool.snapshot.queue?.depth &&
   !pool.history.some((p) => p.running || p.depth || p.completed || p.refused || p.failed || p.cancelled);
