@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from math import inf
 
+from scheduling.core.types import QueuedRequest
+
 
 @dataclass(frozen=True, slots=True)
 class CostDistribution:
@@ -94,3 +96,12 @@ def cost_distribution(input_tokens: int, outputs: CostDistribution) -> CostDistr
     Costs are increasing in output length, so the order and the probabilities stay.
     """
     return CostDistribution(tuple(service_cost(input_tokens, value) for value in outputs.values), outputs.probabilities)
+
+
+def cost_of(request: QueuedRequest) -> CostDistribution:
+    """The cost distribution a request carries, or its expected output taken as certain where it carries none."""
+    if request.output_lengths:
+        outputs = CostDistribution(request.output_lengths, request.output_probabilities)
+    else:
+        outputs = CostDistribution((max(1.0, request.output_tokens),), (1.0,))
+    return cost_distribution(request.input_tokens, outputs)

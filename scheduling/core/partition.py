@@ -176,3 +176,20 @@ def _prune(intervals: list[Interval], max_queues: int) -> list[Interval]:
             assert neighbour is not None
             heappush(heap, (utility(neighbour, merged), before, i, neighbour, merged))
     return [interval for interval in alive if interval is not None]
+
+
+def parse_partition(text: str) -> tuple[Interval, ...]:
+    """A partition from a policy's parameter: "32-256,1024-4096", bounds inclusive [tokens]. Empty text: no interval.
+
+    Raises ``ValueError`` naming the part that is wrong.
+    """
+    intervals: list[Interval] = []
+    for part in filter(None, (piece.strip() for piece in text.split(","))):
+        low, dash, high = part.partition("-")
+        if not dash or not low.strip().isdigit() or not high.strip().isdigit():
+            raise ValueError(f"partition: {part!r} is not LOW-HIGH in whole tokens")
+        interval = Interval(int(low), int(high), 0, (int(low) + int(high)) / 2)
+        if interval.low > interval.high or (intervals and interval.low <= intervals[-1].high):
+            raise ValueError(f"partition: {part!r} must rise and not touch the one before")
+        intervals.append(interval)
+    return tuple(intervals)

@@ -1,0 +1,36 @@
+"""Earliest deadline first.
+
+Question: which waiting request goes next?
+Key: deadline [s, scheduler clock]: first token for interactive requests (QoServe eq. 1), last token for the others
+(eq. 3); then arrival number.
+Inputs: the deadlines that the tier's SLO set at arrival.
+Cost: O(log n) per decision.
+Who starves: requests without a deadline. Under overload all are late: every request is started when it is too late for
+it already, where a few could have been saved (QoServe figure 2).
+Source: Liu & Layland 1973 (preemptive, one processor: an LLM batch is neither, so here it is a heuristic).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from scheduling.core.contracts import Key, RequestQueue
+from scheduling.core.deadline import ordering_deadline_s
+from scheduling.core.queues.keyed import KeyedQueue
+from scheduling.core.registry import ordering
+from scheduling.core.types import QueuedRequest
+
+
+@ordering("edf")
+@dataclass(frozen=True, slots=True)
+class EarliestDeadlineFirst:
+    """Nearest deadline first."""
+
+    def queue(self) -> RequestQueue:
+        return KeyedQueue(self.key, self.describe)
+
+    def key(self, request: QueuedRequest) -> Key:
+        return (ordering_deadline_s(request),)
+
+    def describe(self, request: QueuedRequest) -> str:
+        return f"earliest deadline: {ordering_deadline_s(request) - request.arrival_s:.2f} s after arrival"

@@ -1,0 +1,44 @@
+"""Mean cost, and mean remaining cost.
+
+Question: which waiting request goes next?
+Formula: ``E[X]`` of cost ``X = O^2/2 + I*O`` [token steps of KV]; with ``remaining`` = 1, ``E[X - age | X > age]`` of a
+request that was preempted after ``age``. Smallest first.
+Inputs: output-length distribution (or the expected output where there is none), prompt length, tokens generated.
+Cost: O(m) for a distribution of m values when pushed, O(log n) per decision.
+Who starves: requests of high mean cost, while cheaper ones keep coming.
+Source: SageSched 4.3.3 ("Mean"); TRAIL's remaining time, with SageSched's cost in place of length.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from scheduling.core.contracts import Key, RequestQueue
+from scheduling.core.gittins import cost_of, service_cost
+from scheduling.core.queues.keyed import KeyedQueue
+from scheduling.core.registry import ordering
+from scheduling.core.types import QueuedRequest
+
+
+@ordering("mean_cost")
+@dataclass(frozen=True, slots=True)
+class MeanCost:
+    """Smallest expected cost first; ``remaining`` = 1 counts only what is left of it."""
+
+    remaining: int = 0
+
+    def __post_init__(self) -> None:
+        if self.remaining not in (0, 1):
+            raise ValueError("remaining is 0 or 1")
+
+    def queue(self) -> RequestQueue:
+        return KeyedQueue(self.key, self.describe)
+
+    def key(self, request: QueuedRequest) -> Key:
+        cost = cost_of(request)
+        if self.remaining:
+            return (cost.mean_remaining(service_cost(request.input_tokens, request.generated)),)
+        return (cost.mean(),)
+
+    def describe(self, request: QueuedRequest) -> str:
+        return f"mean {'remaining ' if self.remaining else ''}cost {self.key(request)[0]:.3g} token steps"

@@ -1,0 +1,33 @@
+"""Shortest job first.
+
+Question: which waiting request goes next?
+Key: input tokens + expected output tokens [tokens], then arrival number.
+Inputs: the estimate made at arrival; true lengths are never known here.
+Cost: O(log n) per decision.
+Who starves: long requests, for as long as shorter ones keep coming.
+Source: DriftSched (SJF on the estimated token budget); Smith 1956 for one machine and known lengths.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from scheduling.core.contracts import Key, RequestQueue
+from scheduling.core.queues.keyed import KeyedQueue
+from scheduling.core.registry import ordering
+from scheduling.core.types import QueuedRequest
+
+
+@ordering("shortest")
+@dataclass(frozen=True, slots=True)
+class ShortestJobFirst:
+    """Smallest expected token budget first."""
+
+    def queue(self) -> RequestQueue:
+        return KeyedQueue(self.key, self.describe)
+
+    def key(self, request: QueuedRequest) -> Key:
+        return (request.input_tokens + request.output_tokens,)
+
+    def describe(self, request: QueuedRequest) -> str:
+        return f"shortest: {request.input_tokens} + {request.output_tokens:.0f} expected tokens"
