@@ -1,42 +1,24 @@
 """Rows of the books as the frozen types of the core. What the gateway and the dispatch loop know comes from here.
 
-Both functions are called in threads that are not requests, so they give their connection back themselves: a database
-that was restarted is found again by the next call.
+Called in threads of the gateway and the dispatch loop, which are not requests.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from functools import wraps
-from typing import ParamSpec, TypeVar
 
-from django.db import DatabaseError, close_old_connections
+from django.db import DatabaseError
 from django.utils import timezone
 
 from scheduling.core import types as core
 from tenants import services
+from tenants.connections import own_connection
 from tenants.models import ApiKey, CatalogVersion, Entitlement, Pool, Slo, Tier
 
 log = logging.getLogger(__name__)
 
-P = ParamSpec("P")
-R = TypeVar("R")
 
-
-def _own_connection(function: Callable[P, R]) -> Callable[P, R]:
-    @wraps(function)
-    def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
-        close_old_connections()
-        try:
-            return function(*args, **kwargs)
-        finally:
-            close_old_connections()
-
-    return wrapper
-
-
-@_own_connection
+@own_connection
 def catalog_version() -> int:
     """The current version: one row. Also lets entitlements begin or end when their time has come."""
     row = CatalogVersion.objects.values_list("version", "next_change_at").filter(pk=1).first()
@@ -53,7 +35,7 @@ def catalog_version() -> int:
     return version
 
 
-@_own_connection
+@own_connection
 def load_catalog() -> core.Catalog:
     """Everything configured, in five queries.
 

@@ -7,10 +7,11 @@ from typing import Any, ClassVar
 
 from django.contrib import messages
 from django.core.exceptions import ValidationError
-from django.db.models import Model, ProtectedError, QuerySet
+from django.db.models import JSONField, Model, ProtectedError, QuerySet
 from django.forms import ModelForm
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from unfold.admin import ModelAdmin
+from unfold.widgets import UnfoldAdminTextareaWidget
 
 from tenants import services
 from tenants.access import scope_of
@@ -50,6 +51,7 @@ class BooksAdmin(RoleRights, ModelAdmin):
     """A page per model whose rows are written through the services."""
 
     list_per_page = 50
+    formfield_overrides = {JSONField: {"widget": UnfoldAdminTextareaWidget(attrs={"rows": 2})}}
     list_filter_submit = False
     warn_unsaved_form = True
 

@@ -51,7 +51,7 @@ class AuditAdmin(BooksAdmin):
     def show_summary(self, entry: AuditEntry) -> str:
         if entry.before is None or entry.after is None:
             return ""
-        parts = [f"{name}: {entry.before.get(name)} → {value}" for name, value in entry.after.items()]
+        parts = [f"{name}: {_short(entry.before.get(name))} → {_short(value)}" for name, value in entry.after.items()]
         text = ", ".join(parts)
         return text if len(text) <= 120 else text[:119] + "…"
 
@@ -62,6 +62,10 @@ class AuditAdmin(BooksAdmin):
     @display(description="After")
     def show_after(self, entry: AuditEntry) -> str:
         return _pretty(entry.after)
+
+
+def _short(value: Any) -> str:
+    return "(none)" if value in (None, "") else str(value)
 
 
 def _pretty(values: Any) -> str:

@@ -1,0 +1,84 @@
+"""Many writers and readers at once: every write is one version, nothing is lost, connections come back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from django.db import close_old_connections, connection
+
+from tenants import doorbell, services, specs
+from tenants.audit import SYSTEM
+from tenants.epochs import BookedEpochs
+from tenants.models import AuditEntry, Backend, CatalogVersion, Tenant
+from tests import worlds
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture(autouse=True)
+def _real_server() -> None:
+    if connection.vendor == "sqlite":
+        pytest.skip("threads cannot share SQLite's test database in memory; `make test-postgresql` runs this")
+
+
+def _at_once(jobs: list[Callable[[], Any]]) -> list[Any]:
+    def run(job: Callable[[], Any]) -> Any:
+        try:
+            return job()
+        finally:
+            close_old_connections()
+
+    with ThreadPoolExecutor(8) as pool:
+        return list(pool.map(run, jobs))
+
+
+def test_each_write_is_one_version_and_is_announced_after_its_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    worlds.build()
+    before = CatalogVersion.objects.get().version
+    announced: list[tuple[int, int]] = []
+
+    def listen(version: int) -> None:
+        announced.append((version, specs.catalog_version()))
+
+    monkeypatch.setattr(doorbell, "listeners", [listen])
+
+    def write(n: int) -> Callable[[], Any]:
+        return lambda: services.save(actor=SYSTEM, instance=Tenant(slug=f"t-{n}"))
+
+    _at_once([write(n) for n in range(40)])
+    assert sorted(version for version, _ in announced) == list(range(before + 1, before + 41))
+    assert all(visible >= version for version, visible in announced)
+    assert AuditEntry.objects.filter(kind="tenant", object_id__startswith="t-").count() == 40
+
+
+def test_changes_to_one_row_do_not_overwrite_each_other() -> None:
+    world = worlds.build()
+
+    def grow() -> None:
+        with services.change(actor=SYSTEM):
+            row = Backend.objects.get(pk=world.backend.pk)
+            row.slots += 1
+            services.save(actor=SYSTEM, instance=row)
+
+    def drain() -> None:
+        services.drain_backend(actor=SYSTEM, backend=world.backend, draining=True)
+
+    _at_once([grow] * 20 + [drain] * 5)
+    row = Backend.objects.get()
+    assert (row.slots, row.draining) == (52, True)
+
+
+def test_reading_in_threads_leaves_no_connection_behind() -> None:
+    world = worlds.build()
+    versions = _at_once([lambda: (specs.load_catalog().version, BookedEpochs().read("llama"))] * 40)
+    assert set(versions) == {(specs.catalog_version(), 0)}
+    assert world.pool.slug in specs.load_catalog().pools
+
+
+def test_floors_raised_at_once_end_at_the_highest() -> None:
+    floor = BookedEpochs()
+    _at_once([lambda n=n: floor.raise_to("llama", n) for n in range(1, 41)])
+    assert floor.read("llama") == 40
