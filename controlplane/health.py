@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from scheduling.gateway.catalog import CatalogCache
+from scheduling.catalog import CatalogCache
 from scheduling.state.resp import RespConnection
 from scheduling.state.store import PoolStore
 from scheduling.state.types import StateError, StateUnavailable

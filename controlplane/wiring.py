@@ -5,9 +5,9 @@ from __future__ import annotations
 from django.conf import settings
 
 from controlplane.env import Env
+from scheduling.catalog import CatalogCache
 from scheduling.dispatch.runner import DispatchSetup
 from scheduling.gateway.app import GatewayApp
-from scheduling.gateway.catalog import CatalogCache
 from scheduling.gateway.config import GatewayConfig
 from scheduling.gateway.ports import GatewayMetrics
 from telemetry.recorder import make_recorder

@@ -15,6 +15,7 @@ import openai
 import uvicorn
 
 from controlplane.serve import protocol
+from scheduling.catalog import CatalogCache
 from scheduling.core.ledger import LedgerRecord
 from scheduling.core.types import (
     BackendSpec,
@@ -29,7 +30,6 @@ from scheduling.core.types import (
     TierSpec,
 )
 from scheduling.gateway.app import GatewayApp
-from scheduling.gateway.catalog import CatalogCache
 from scheduling.gateway.config import GatewayConfig
 from scheduling.state.resp import RespConnection
 from scheduling.state.store import PoolStore

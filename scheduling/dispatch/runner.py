@@ -19,11 +19,11 @@ from dataclasses import dataclass
 
 import httpx
 
+from scheduling.catalog import CatalogCache
 from scheduling.core.types import Catalog
 from scheduling.dispatch.health import EngineFactory
 from scheduling.dispatch.loop import Crew, PoolDispatcher
 from scheduling.dispatch.ports import EpochFloor, TelemetryPort
-from scheduling.gateway.catalog import CatalogCache
 from scheduling.state.resp import RespConnection
 from scheduling.state.subscriber import Subscriber
 from scheduling.state.types import CATALOG_CHANNEL

@@ -14,12 +14,12 @@ import time
 
 import msgspec
 
+from scheduling.catalog import CatalogCache
 from scheduling.core.outcomes import Reason
 from scheduling.core.types import Catalog
 from scheduling.gateway.auth import Access, Keyring, split_key
 from scheduling.gateway.books import Books
 from scheduling.gateway.call import Call, Watch
-from scheduling.gateway.catalog import CatalogCache
 from scheduling.gateway.config import GatewayConfig
 from scheduling.gateway.desk import Desk
 from scheduling.gateway.errors import Answer, Refusal, render

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from scheduling.catalog import CatalogCache
 from scheduling.core.estimate.tokens import Calibration
 from scheduling.core.ledger import LedgerRecord
 from scheduling.core.outcomes import ENDINGS, Reason
@@ -18,7 +19,6 @@ from scheduling.core.types import BackendSpec, EntitlementSpec, EntitlementState
 from scheduling.gateway.auth import Keyring
 from scheduling.gateway.books import Books, Ending
 from scheduling.gateway.call import NEVER, Call
-from scheduling.gateway.catalog import CatalogCache
 from scheduling.gateway.config import GatewayConfig
 from scheduling.gateway.desk import Desk
 from scheduling.gateway.errors import Answer, Refusal, error_event, render

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from scheduling.catalog import CatalogCache
 from scheduling.core.ledger import LedgerRecord
 from scheduling.core.outcomes import Reason
 from scheduling.core.types import Catalog
 from scheduling.gateway.books import Books, Ending
-from scheduling.gateway.catalog import CatalogCache
 from scheduling.gateway.retries import RetryBudget
 from scheduling.state.store import PoolStore
 from scheduling.state.types import FinishResult, FinishStatus, StateError, StateUnavailable
@@ -121,7 +121,7 @@ async def test_without_a_database_the_old_catalog_stays_and_the_log_says_so_once
         assert cache.current.version == 9
 
     await follow(database, test)
-    said = [r.getMessage() for r in caplog.records if r.name == "scheduling.gateway.catalog"]
+    said = [r.getMessage() for r in caplog.records if r.name == "scheduling.catalog"]
     assert len(said) == 2
 
 

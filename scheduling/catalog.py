@@ -15,7 +15,6 @@ from scheduling.core.types import Catalog
 
 log = logging.getLogger(__name__)
 
-CHANNEL = "qm:catalog"
 POLL_S = 2.0
 SHORTEST_GAP_S = 0.2
 
