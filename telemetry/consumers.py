@@ -15,7 +15,7 @@ from channels.auth import get_user
 from channels.db import database_sync_to_async
 from channels.generic.websocket import AsyncJsonWebsocketConsumer
 from django.conf import settings
-from django.db import DatabaseError
+from django.db import Error as DatabaseTrouble
 
 from telemetry.access import Viewer, viewer_for
 from telemetry.hub import LiveHub, Subscriber, running_hub
@@ -26,7 +26,7 @@ HEARTBEAT_S = 5.0
 RECHECK_S = 30.0  # login and tenant scope; a revoked socket is closed within twice that
 SEND_TIMEOUT_S = 10.0  # a client that takes nothing for so long is not looking
 RESYNC_S = 1.0  # a pool's snapshot is sent again at most once in this time
-NOT_LOGGED_IN, NOT_A_MEMBER, TOO_SLOW, FAULT = 4401, 4403, 4408, 1011
+NOT_LOGGED_IN, NOT_A_MEMBER, TOO_SLOW, FAULT, TRY_LATER = 4401, 4403, 4408, 1011, 1013
 
 
 class LiveConsumer(AsyncJsonWebsocketConsumer):
@@ -63,7 +63,11 @@ class LiveConsumer(AsyncJsonWebsocketConsumer):
 
     async def connect(self) -> None:
         """Lets in who is logged in and belongs somewhere; anyone else is refused in the handshake (403)."""
-        viewer = await self._look_again()
+        try:
+            viewer = await self._look_again()
+        except DatabaseTrouble:  # nobody can be told from anybody: closed until it is back
+            await self.close(code=TRY_LATER)
+            return
         if viewer is None or not viewer.sees_something:
             await self.close(code=NOT_LOGGED_IN if viewer is None else NOT_A_MEMBER)
             return
@@ -133,7 +137,7 @@ class LiveConsumer(AsyncJsonWebsocketConsumer):
             await asyncio.sleep(RECHECK_S * random.uniform(0.8, 1.0))
             try:
                 viewer = await self._look_again()
-            except DatabaseError as error:
+            except DatabaseTrouble as error:
                 log.debug("live feed: scope not checked (%s); again in %.0f s", type(error).__name__, RECHECK_S)
                 continue
             if viewer is None or not viewer.sees_something:

@@ -31,6 +31,7 @@ def snapshot(sample: Sample, window: Window, entitlements: Mapping[str, Entitlem
         seq: number of this snapshot.
     """
     window.expire(sample.at_s)
+    span_s = window.span_s(sample.at_s)
     view, pool = sample.view, sample.pool
     running = view.running_by_entitlement
     own = {id_: spec for id_, spec in entitlements.items() if spec.pool == pool.id}
@@ -41,7 +42,7 @@ def snapshot(sample: Sample, window: Window, entitlements: Mapping[str, Entitlem
     for id_, spec in own.items():
         waits[spec.tenant] += sample.waiting.get(id_, 0)
         runs[spec.tenant] += running.get(id_, 0)
-    rates = {"arrived": round(arrived / over_s, 3) if over_s > 0 else 0.0} | _rates(window.pool)
+    rates = {"arrived": round(arrived / over_s, 3) if over_s > 0 else 0.0} | _rates(window.pool, span_s)
     return {
         "pool": pool.id,
         "model": pool.model,
@@ -57,15 +58,15 @@ def snapshot(sample: Sample, window: Window, entitlements: Mapping[str, Entitlem
         "slots": sum(b.slots for b in view.backends.values() if b.ready),
         "kv_used": sum(b.kv_used for b in view.backends.values()),
         "kv_tokens": sum(b.kv_tokens for b in view.backends.values() if b.ready),
-        "tokens_per_s": _engine_tokens(sample.backends) or _tokens(window.pool),
+        "tokens_per_s": _engine_tokens(sample.backends) or _tokens(window.pool, span_s),
         "rates": rates,
         "refusals": dict(window.pool.refusals),
         "latency": window.pool.percentiles(),
         "slo": _slo(window.pool)
         | {"by_tier": {name: _slo(cell) for name, cell in window.tiers.items() if _has_slo(cell)}},
-        "tenants": {t: _tenant(window.tenants.get(t, _NOTHING), waits[t], runs[t]) for t in waits},
+        "tenants": {t: _tenant(window.tenants.get(t, _NOTHING), waits[t], runs[t], span_s) for t in waits},
         "entitlements": {
-            id_: _entitlement(spec, window.entitlements.get(id_, _NOTHING), sample) for id_, spec in own.items()
+            id_: _entitlement(spec, window.entitlements.get(id_, _NOTHING), sample, span_s) for id_, spec in own.items()
         },
         "backends": {spec.id: _backend(spec.id, spec.slots, sample) for spec in pool.backends},
     }
@@ -136,19 +137,19 @@ def visible(full: Snapshot, tenants: Collection[str] | None) -> Snapshot | None:
     return seen
 
 
-def _tenant(cell: Cell, waiting: int, running: int) -> dict[str, Any]:
+def _tenant(cell: Cell, waiting: int, running: int, span_s: float) -> dict[str, Any]:
     return {
         "waiting": waiting,
         "running": running,
-        "tokens_per_s": _tokens(cell),
-        "rates": _rates(cell),
+        "tokens_per_s": _tokens(cell, span_s),
+        "rates": _rates(cell, span_s),
         "refusals": dict(cell.refusals),
         "latency": cell.percentiles(),
         "slo": _slo(cell),
     }
 
 
-def _entitlement(spec: EntitlementSpec, cell: Cell, sample: Sample) -> dict[str, Any]:
+def _entitlement(spec: EntitlementSpec, cell: Cell, sample: Sample, span_s: float) -> dict[str, Any]:
     row: dict[str, Any] = {
         "tenant": spec.tenant,
         "tier": spec.tier.name,
@@ -157,7 +158,7 @@ def _entitlement(spec: EntitlementSpec, cell: Cell, sample: Sample) -> dict[str,
         "running": sample.view.running_by_entitlement.get(spec.id, 0),
         "concurrency": spec.concurrency,
         "budget_tokens_per_s": spec.tokens_per_s,
-        "tokens_per_s": _tokens(cell),
+        "tokens_per_s": _tokens(cell, span_s),
         "completed": cell.completed,
         "failed": cell.failed,
         "cancelled": cell.cancelled,
@@ -204,12 +205,12 @@ def _engine_tokens(backends: Collection[BackendStatus]) -> dict[str, float]:
     return {"input": round(sum(inputs), 1), "output": round(sum(outputs), 1)}
 
 
-def _tokens(cell: Cell) -> dict[str, float]:
-    return {"input": round(cell.input_tokens / WINDOW_S, 1), "output": round(cell.output_tokens / WINDOW_S, 1)}
+def _tokens(cell: Cell, span_s: float) -> dict[str, float]:
+    return {"input": round(cell.input_tokens / span_s, 1), "output": round(cell.output_tokens / span_s, 1)}
 
 
-def _rates(cell: Cell) -> dict[str, float]:
-    return {name: round(getattr(cell, name) / WINDOW_S, 3) for name in _OUTCOMES}
+def _rates(cell: Cell, span_s: float) -> dict[str, float]:
+    return {name: round(getattr(cell, name) / span_s, 3) for name in _OUTCOMES}
 
 
 def _has_slo(cell: Cell) -> bool:

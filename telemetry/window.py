@@ -163,6 +163,7 @@ class Window:
         self._ids: OrderedDict[str, None] = OrderedDict()
         self._in_flight: deque[tuple[float, int, int]] = deque()  # (at, requests in flight, ended before it)
         self._ended = 0
+        self._since_s: float | None = None  # what ended earlier was never seen here
 
     def add(self, record: LedgerRecord, now_s: float) -> bool:
         """Counts an ended request; False when it was counted before or ended before the window."""
@@ -178,10 +179,14 @@ class Window:
         self._seconds.setdefault(second, {}).setdefault(who, Cell()).merge(cell)
         self._apply(who, cell, 1)
         self._ended += 1
+        if self._since_s is None or second < self._since_s:
+            self._since_s = second
         return True
 
     def expire(self, now_s: float) -> None:
         """Forgets what ended before the window. Call before reading."""
+        if self._since_s is None:
+            self._since_s = now_s
         # By the middle of each second, so that the window is 60 s on average.
         for second in [s for s in self._seconds if s + 0.5 <= now_s - WINDOW_S]:
             for who, cell in self._seconds.pop(second).items():
@@ -189,6 +194,11 @@ class Window:
         for cells in (self.tenants, self.tiers, self.entitlements):
             for name in [n for n, cell in cells.items() if cell.empty]:
                 del cells[name]
+
+    def span_s(self, now_s: float) -> float:
+        """How much of the window has been watched [s]: a new leader's rates are not those of a quiet pool."""
+        since_s = now_s if self._since_s is None else self._since_s
+        return min(max(now_s - since_s, 1.0), float(WINDOW_S))
 
     def arrived(self, in_flight: int, now_s: float) -> tuple[int, float]:
         """Requests that arrived, and over how many seconds, by conservation.

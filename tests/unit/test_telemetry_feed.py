@@ -19,7 +19,9 @@ from tests.telemetry_world import ENTITLEMENTS, NOW, record, refused, sample
 
 
 def filled(*records: LedgerRecord, now_s: float = NOW) -> Window:
+    """A window that was watched for its whole length."""
     window = Window()
+    window.expire(now_s - WINDOW_S)
     for r in records:
         window.add(r, now_s)
     return window
@@ -147,6 +149,17 @@ def test_arrivals_are_what_ended_plus_what_is_still_there() -> None:
     window.add(refused(3), NOW + 10)
     later = feed.snapshot(sample(NOW + 10, waiting={"acme-llama": 10}), window, ENTITLEMENTS, 2)  # 20 in flight
     assert later["rates"]["arrived"] == pytest.approx((2 + 3) / 10)
+
+
+def test_rates_of_a_new_leader_are_over_the_time_it_has_watched() -> None:
+    window = Window()
+    snapshot(window)
+    for n in range(20):
+        window.add(record(n, done_s=NOW + 5), NOW + 5)
+    early = feed.snapshot(sample(NOW + 10), window, ENTITLEMENTS, 2)
+    assert early["rates"]["completed"] == pytest.approx(2.0)
+    late = feed.snapshot(sample(NOW + 60), window, ENTITLEMENTS, 3)
+    assert late["rates"]["completed"] == pytest.approx(20 / 60, abs=0.001)
 
 
 def test_there_are_no_nulls_in_a_snapshot() -> None:

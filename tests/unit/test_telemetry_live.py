@@ -17,6 +17,7 @@ from channels.layers import channel_layers, get_channel_layer
 from channels.routing import URLRouter
 from channels.testing import WebsocketCommunicator
 from django.conf import settings
+from django.db import OperationalError
 from django.test import Client
 
 from telemetry import consumers, feed, history, hub
@@ -163,6 +164,23 @@ async def test_nobody_gets_in_without_a_login(world: worlds.World, the_hub: hub.
 
 async def test_a_user_without_any_role_is_refused(world: worlds.World, the_hub: hub.LiveHub) -> None:
     assert await refused_with(await cookies(world, "nora"))
+
+
+async def test_without_a_database_nobody_gets_in_and_open_screens_go_on(
+    world: worlds.World, connect: Any, leader: Feed
+) -> None:
+    with mock.patch.object(consumers, "RECHECK_S", 0.02):
+        await leader.second()
+        screen = await connect("alice")
+        await screen.until(lambda: "llama" in screen.history)
+        headers = await cookies(world, "bob")
+        with mock.patch.object(consumers, "viewer_for", side_effect=OperationalError("gone")) as asked:
+            assert await refused_with(headers)
+            async with asyncio.timeout(20):
+                while asked.call_count < 4:
+                    await asyncio.sleep(0.01)
+            latest = await leader.second()
+            await screen.until(lambda: screen.pools["llama"]["seq"] == latest["seq"])
 
 
 async def test_a_dashboard_is_greeted_then_sees_the_pool_and_its_history(connect: Any, leader: Feed) -> None:
