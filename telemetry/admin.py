@@ -11,10 +11,12 @@ from unfold.contrib.filters.admin import RangeDateTimeFilter
 from unfold.decorators import display
 
 from telemetry.models import LedgerEntry
+from tenants.admin.base import RoleRights
+from tenants.admin.base import RoleRights
 
 
 @admin.register(LedgerEntry)
-class LedgerEntryAdmin(ModelAdmin):
+class LedgerEntryAdmin(RoleRights, ModelAdmin):
     """Requests that ended."""
 
     list_display = [
@@ -57,7 +59,7 @@ class LedgerEntryAdmin(ModelAdmin):
     def total(self, entry: LedgerEntry) -> str:
         return _ms(entry.received_at, entry.done_at)
 
-    def has_add_permission(self, request: HttpRequest) -> bool:
+    def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:

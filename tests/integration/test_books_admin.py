@@ -131,6 +131,10 @@ def test_a_wrong_policy_parameter_is_shown_beside_its_field(world: worlds.World)
     assert Pool.objects.get().policy_version == 1
 
 
+def test_an_operator_reads_the_requests(world: worlds.World) -> None:
+    assert _client(world, "olga").get(reverse("admin:telemetry_ledgerentry_changelist")).status_code == 200
+
+
 def test_an_operator_drains_a_backend(world: worlds.World) -> None:
     client = _client(world, "olga")
     client.post(reverse("admin:tenants_backend_changelist"), {"action": "drain", "_selected_action": world.backend.pk})
