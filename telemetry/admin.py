@@ -12,7 +12,6 @@ from unfold.decorators import display
 
 from telemetry.models import LedgerEntry
 from tenants.admin.base import RoleRights
-from tenants.admin.base import RoleRights
 
 
 @admin.register(LedgerEntry)
