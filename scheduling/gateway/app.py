@@ -197,6 +197,15 @@ class GatewayApp:
         call = Call(new_request_id(time.time()), scope, receive, send, loop)
         calls = self._watch.calls
         calls.add(call)
+        try:
+            await self._run(call)
+        finally:
+            calls.discard(call)
+            if call.listener is not None:
+                call.listener.cancel()
+
+    async def _run(self, call: Call) -> None:
+        """Serves a call; whatever stops it is one reason, told once."""
         refusal: Refusal | None = None
         try:
             await self._serve(call)
@@ -220,10 +229,6 @@ class GatewayApp:
         except Exception:
             log.exception("request %s failed", call.id)
             reason = Reason.INTERNAL
-        finally:
-            calls.discard(call)
-            if call.listener is not None:
-                call.listener.cancel()
         await self._fail(call, reason, refusal)
 
     async def _serve(self, call: Call) -> None:
@@ -250,6 +255,7 @@ class GatewayApp:
         call.body_read = True
         call.body_bytes = len(data)
         call.prepared = prepare(data, chat, call.access.pool)
+        del data  # it may be large, and the call may wait
         await self._lifecycle.run(call, head.hints)
 
     async def _access(self, authorization: bytes | None, now_s: float) -> Access:
@@ -290,7 +296,8 @@ class GatewayApp:
             return
         # nobody's request: no ledger, only metrics
         call.closed = True
-        refusal = refusal or Refusal(reason, close=True)
+        refusal = refusal or Refusal(reason)
+        refusal.close = refusal.close or not call.body_read
         self._metrics.rejected(reason.value, refusal.status)
         if reason is not Reason.CLIENT_LEFT and not call.responding:
             await send_answer(call, render(refusal, answer_headers(call)))

@@ -112,7 +112,12 @@ class Books:
             await self._bell.wait()
             await asyncio.sleep(self._flush_every_s)
             self._bell.clear()
-            if not await self._round():
+            try:
+                done = await self._round()
+            except Exception:
+                log.exception("ledger records could not be written")
+                done = False
+            if not done:
                 await asyncio.sleep(RETRY_S)
                 self._bell.set()
 

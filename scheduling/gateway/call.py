@@ -8,6 +8,7 @@ than a moment.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,6 +21,8 @@ from scheduling.gateway.guard import Receive, Scope, Send
 from scheduling.gateway.prepare import Prepared
 from scheduling.gateway.upstream import Connection
 from scheduling.state.types import GrantNotice, RequestFacts
+
+log = logging.getLogger(__name__)
 
 TICK_S = 0.1
 LISTEN_AFTER_S = 0.2  # shorter calls are over before a disconnect could be acted upon
@@ -193,14 +196,20 @@ class Watch:
         next_second = loop.time()
         while True:
             await asyncio.sleep(TICK_S)
-            now = loop.time()
-            for call in self.calls:
-                if now >= call.deadline:
-                    call.interrupt(call.deadline_reason)
-                elif now >= call.last_deadline:
-                    call.interrupt(Reason.DEADLINE)
-                elif call.listener is None and call.body_read and now - call.started_loop > LISTEN_AFTER_S:
-                    call.listen()
-            if now >= next_second:
-                next_second = now + 1.0
-                self._every_second()
+            try:
+                next_second = self._tick(loop.time(), next_second)
+            except Exception:
+                log.exception("a look at the open requests failed")  # time limits must not end with it
+
+    def _tick(self, now: float, next_second: float) -> float:
+        for call in self.calls:
+            if now >= call.deadline:
+                call.interrupt(call.deadline_reason)
+            elif now >= call.last_deadline:
+                call.interrupt(Reason.DEADLINE)
+            elif call.listener is None and call.body_read and now - call.started_loop > LISTEN_AFTER_S:
+                call.listen()
+        if now >= next_second:
+            next_second = now + 1.0
+            self._every_second()
+        return next_second

@@ -20,7 +20,6 @@ from scheduling.state.types import (
     GrantNotice,
     Renewal,
     RenewStatus,
-    StateError,
     StateUnavailable,
 )
 
@@ -75,8 +74,8 @@ class Desk:
                 await self.round()
             except StateUnavailable:
                 continue
-            except StateError:
-                log.exception("renewal was rejected")
+            except Exception:
+                log.exception("a renewal failed")  # and the next one must still be tried
 
     async def round(self) -> None:
         """Renews everything once. Raises :class:`StateUnavailable`."""
@@ -88,26 +87,32 @@ class Desk:
             store = self._stores(pool)
             for start in range(0, len(calls), BATCH):
                 batch = [c for c in calls[start : start + BATCH] if not c.closed and not c.moving]
+                # a grant on the other connection may overtake the answer: it counts what ran when we asked
+                ran = {c.id for c in batch if c.waiter is None and c.backend}
                 renewals = await store.renew(self._gateway_id, [(c.id, c.attempt) for c in batch])
+                lost = []
                 for call, renewal in zip(batch, renewals, strict=True):
-                    if not call.closed and not call.moving and call.attempt == renewal.attempt:
-                        await self._heed(store, call, renewal)
+                    if call.closed or call.moving or call.attempt != renewal.attempt:
+                        continue
+                    if renewal.status is RenewStatus.UNKNOWN:
+                        lost.append(self._announce(store, call))
+                    else:
+                        self._heed(call, renewal, call.id in ran)
+                await asyncio.gather(*lost)
 
-    async def _heed(self, store: PoolStore, call: Call, renewal: Renewal) -> None:
+    def _heed(self, call: Call, renewal: Renewal, ran: bool) -> None:
         match renewal.status:
             case RenewStatus.HOLDS:
                 if call.waiter is not None:  # the doorbell was lost
                     call.notice = GrantNotice(call.id, call.attempt, renewal.backend, renewal.policy, renewal.why)
                     call.wake()
             case RenewStatus.WAITS:
-                if call.waiter is None and call.backend:
+                if ran:
                     call.interrupt(Reason.LEASE_LOST)
             case RenewStatus.ENDED:
                 call.interrupt(Reason.OPERATOR if renewal.reason is Reason.OPERATOR else Reason.LEASE_LOST)
             case RenewStatus.STALE:
                 call.interrupt(Reason.LEASE_LOST)
-            case RenewStatus.UNKNOWN:
-                await self._announce(store, call)
 
     async def _announce(self, store: PoolStore, call: Call) -> None:
         assert call.access is not None

@@ -233,6 +233,7 @@ class Lifecycle:
             call.status = call.status or ENDINGS[reason].status
         elif not call.responding:
             refusal = refusal or self._plain_refusal(call, reason)
+            refusal.close = refusal.close or not call.body_read
             call.status = refusal.status
         try:
             async with asyncio.timeout(LAST_WORD_S):
@@ -263,7 +264,8 @@ class Lifecycle:
     def _plain_refusal(self, call: Call, reason: Reason) -> Refusal:
         fields: dict[str, Any] = {}
         if reason is Reason.QUEUE_TIMEOUT:
-            fields["waited_s"] = time.time() - call.received_s
+            # nothing is known of the queue but that it is at least this long
+            fields["waited_s"] = fields["retry_s"] = time.time() - call.received_s
         elif reason is Reason.BACKEND_ERROR:
             fields["detail"] = ""
         return Refusal(reason, **fields)
@@ -271,13 +273,15 @@ class Lifecycle:
     def _account(self, call: Call) -> None:
         """Tokens as used: the engine's own count where it came, else the frames that were seen."""
         frames, prepared = call.frames, call.prepared
-        if frames is None or prepared is None:
+        if not call.ran or prepared is None:
             return
-        if frames.output_tokens is not None:
+        if frames is not None and frames.output_tokens is not None:
             call.input_tokens, call.output_tokens = frames.input_tokens, frames.output_tokens
-        elif call.first_token_s is not None and call.estimate is not None:
-            call.input_tokens = call.estimate.input_tokens
+            return
+        if frames is not None:
             call.output_tokens = max(0, frames.count - (1 if prepared.chat else 0))
+        if not call.input_tokens and call.estimate is not None:
+            call.input_tokens = call.estimate.input_tokens  # it broke off uncounted, but its prompt was read
 
     def _ending(self, call: Call, reason: Reason) -> Ending | LedgerRecord:
         record = record_of(call, reason, self._config.gateway_id)
@@ -285,8 +289,6 @@ class Lifecycle:
         if not call.known:
             return record
         used = call.input_tokens + call.output_tokens
-        if call.ran and not used and call.estimate is not None:
-            used = call.estimate.input_tokens  # it broke off before anything was counted: the prompt was read
         return Ending(record.pool, call.id, call.attempt, reason, used, call.ran, record)
 
     async def _end(self, call: Call, reason: Reason) -> None:

@@ -60,7 +60,10 @@ class Relay:
         prepared = call.prepared
         assert prepared is not None
         path = CHAT_PATH if prepared.chat else COMPLETION_PATH
-        backend = self._upstream.backend(spec)
+        try:
+            backend = self._upstream.backend(spec)
+        except ValueError as exc:
+            raise EngineTrouble(Reason.BACKEND_LOST, str(exc), suspect=False) from None
         call.ran = True
         try:
             if prepared.stream:
@@ -68,14 +71,14 @@ class Relay:
                 connection = await backend.exchange(path, body, call.id, whole=False)
                 call.connection = connection
                 if connection.status != 200:
-                    raise await self._refused(connection, await _read_error(connection))
+                    raise _refused(call, connection, await _read_error(connection))
                 return await self._stream(call, connection)
             limit = self._config.max_answer_bytes
             connection = await backend.exchange(path, body, call.id, whole=True, limit=limit)
             call.connection = connection
             answer = connection.whole_body()
             if connection.status != 200:
-                raise await self._refused(connection, answer)
+                raise _refused(call, connection, answer)
             connection.release()
             call.connection = None
             return await self._whole(call, answer)
@@ -148,22 +151,6 @@ class Relay:
         call.connection = None
         return ending_of(frames.finish)
 
-    async def _refused(self, connection: Connection, answer: bytes) -> Exception:
-        """What an engine's error status means. Its own words reach the client only where they are about the input."""
-        status = connection.status
-        connection.release()
-        if status in (400, 413, 422):
-            try:
-                error = _decode_error(answer).error
-            except (msgspec.MsgspecError, ValueError):
-                error = None
-            detail = error.message[:LONGEST_DETAIL] if error is not None and error.message else "The engine refused it."
-            return Refusal(Reason.INVALID_REQUEST, detail=detail)
-        # 429 and 503 say "not admitted": the replica is busy, not broken
-        return EngineTrouble(
-            Reason.BACKEND_ERROR, f"status {status}", suspect=status >= 500 and status != 503
-        )
-
 
 async def _read_error(connection: Connection) -> bytes:
     parts = []
@@ -172,3 +159,20 @@ async def _read_error(connection: Connection) -> bytes:
         parts.append(data)
         size += len(data)
     return b"".join(parts)
+
+
+def _refused(call: Call, connection: Connection, answer: bytes) -> Exception:
+    """What an engine's error status means. Its own words reach the client only where they are about the input."""
+    status = connection.status
+    connection.release()
+    call.connection = None
+    call.ran = False
+    if status in (400, 413, 422):
+        try:
+            error = _decode_error(answer).error
+        except (msgspec.MsgspecError, ValueError):
+            error = None
+        detail = error.message[:LONGEST_DETAIL] if error is not None and error.message else "The engine refused it."
+        return Refusal(Reason.INVALID_REQUEST, detail=detail)
+    # 429 and 503 say "not admitted": the replica is busy, not broken
+    return EngineTrouble(Reason.BACKEND_ERROR, f"status {status}", suspect=status >= 500 and status != 503)

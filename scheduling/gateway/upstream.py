@@ -8,6 +8,7 @@ length or in chunks. A connection whose exchange did not end cleanly is never us
 from __future__ import annotations
 
 import asyncio
+import ssl
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -281,11 +282,14 @@ class Backend:
 
     def __init__(self, spec: BackendSpec, connect_timeout_s: float) -> None:
         url = urlsplit(spec.url)
-        if url.scheme != "http" or not url.hostname:
-            raise ValueError(f"backend {spec.id}: its URL must be http://host:port")
+        if url.scheme not in ("http", "https") or not url.hostname:
+            raise ValueError(f"backend {spec.id}: its URL must be http://host:port or https://host:port")
+        if not (spec.api_key.isascii() and spec.api_key.isprintable()):
+            raise ValueError(f"backend {spec.id}: its API key cannot be sent in a header")
         self.spec = spec
         self._host = url.hostname
-        self._port = url.port or 80
+        self._tls = ssl.create_default_context() if url.scheme == "https" else None
+        self._port = url.port or (443 if self._tls else 80)
         self._connect_timeout_s = connect_timeout_s
         key = f"authorization: Bearer {spec.api_key}\r\n" if spec.api_key else ""
         self._common = (
@@ -345,7 +349,9 @@ class Backend:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._connect_timeout_s):
-                _, connection = await loop.create_connection(lambda: Connection(self, loop), self._host, self._port)
+                _, connection = await loop.create_connection(
+                    lambda: Connection(self, loop), self._host, self._port, ssl=self._tls
+                )
         except TimeoutError:
             raise UpstreamError("connecting took too long", connect=True) from None
         except OSError as exc:
