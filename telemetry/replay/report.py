@@ -7,6 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from scheduling.core.deadline import first_token_deadline_s, token_deadline_s, total_deadline_s
+from scheduling.core.types import Slo
+
 
 @dataclass(slots=True)
 class Sent:
@@ -30,15 +33,6 @@ class Sent:
     wanted_output: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
-    """The SLO a tier is judged by [s]."""
-
-    ttft_s: float | None = None
-    tbt_s: float | None = None
-    ttlt_s: float | None = None
-
-
 def percentile(values: Sequence[float], share: float) -> float | None:
     """The nearest-rank percentile of ``values`` (0 < share <= 1), None when there are none."""
     if not values:
@@ -48,24 +42,20 @@ def percentile(values: Sequence[float], share: float) -> float | None:
     return ordered[int(rank) - 1]
 
 
-def slo_met(sent: Sent, target: Target) -> bool | None:
+def slo_met(sent: Sent, slo: Slo) -> bool | None:
     """Whether the client saw what its tier promises; None where that cannot be asked (refused, cancelled, no SLO)."""
-    if sent.outcome in ("refused", "cancelled"):
+    if sent.outcome in ("refused", "cancelled") or slo == Slo():
         return None
-    if target.ttft_s is None and target.ttlt_s is None:
-        return None
-    if sent.outcome != "completed" or sent.ttlt_s is None:
+    if sent.outcome != "completed" or sent.ttft_s is None or sent.ttlt_s is None:
         return False
-    if target.ttft_s is not None:
-        last = target.ttft_s + max(0, sent.output_tokens - 1) * (target.tbt_s or float("inf"))
-        return (
-            sent.ttft_s is not None and sent.ttft_s <= target.ttft_s and (target.tbt_s is None or sent.ttlt_s <= last)
-        )
-    assert target.ttlt_s is not None
-    return sent.ttlt_s <= target.ttlt_s
+    if not slo.interactive:
+        return sent.ttlt_s <= total_deadline_s(0.0, slo)
+    return sent.ttft_s <= first_token_deadline_s(0.0, slo) and sent.ttlt_s <= token_deadline_s(
+        0.0, slo, max(2, sent.output_tokens)
+    )
 
 
-def summarise(rows: Iterable[Sent], targets: dict[str, Target], duration_s: float) -> dict[str, Any]:
+def summarise(rows: Iterable[Sent], targets: dict[str, Slo], duration_s: float) -> dict[str, Any]:
     """The report: ``total`` and one entry per tenant under ``tenants`` and per tier under ``tiers``."""
     rows = list(rows)
     by_tenant: dict[str, list[Sent]] = {}
@@ -81,9 +71,9 @@ def summarise(rows: Iterable[Sent], targets: dict[str, Target], duration_s: floa
     }
 
 
-def _group(rows: list[Sent], targets: dict[str, Target], duration_s: float) -> dict[str, Any]:
+def _group(rows: list[Sent], targets: dict[str, Slo], duration_s: float) -> dict[str, Any]:
     completed = [row for row in rows if row.outcome == "completed"]
-    judged = [met for row in rows if (met := slo_met(row, targets.get(row.tier, Target()))) is not None]
+    judged = [met for row in rows if (met := slo_met(row, targets.get(row.tier, Slo()))) is not None]
     outcomes = Counter(row.outcome for row in rows)
     return {
         "sent": len(rows),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from scheduling.core.types import Slo
 from telemetry.replay.client import Calibration
-from telemetry.replay.report import Sent, Target, percentile, slo_met, summarise
+from telemetry.replay.report import Sent, percentile, slo_met, summarise
 
 
 def sent(**changes: object) -> Sent:
@@ -34,12 +35,12 @@ def test_percentiles_are_values_that_occurred() -> None:
     ],
 )
 def test_an_interactive_slo_asks_for_the_first_and_the_last_token(row: Sent, met: bool | None) -> None:
-    assert slo_met(row, Target(ttft_s=1.0, tbt_s=0.1)) is met
+    assert slo_met(row, Slo(ttft_s=1.0, tbt_s=0.1)) is met
 
 
 def test_a_total_time_slo_asks_for_the_last_token_only() -> None:
-    assert slo_met(sent(ttft_s=50.0, ttlt_s=59.0), Target(ttlt_s=60.0)) is True
-    assert slo_met(sent(ttlt_s=61.0), Target(ttlt_s=60.0)) is False
+    assert slo_met(sent(ttft_s=50.0, ttlt_s=59.0), Slo(ttlt_s=60.0)) is True
+    assert slo_met(sent(ttlt_s=61.0), Slo(ttlt_s=60.0)) is False
 
 
 def test_every_request_is_counted_once_under_its_outcome() -> None:
@@ -49,7 +50,7 @@ def test_every_request_is_counted_once_under_its_outcome() -> None:
         sent(name="globex", tier="batch", outcome="failed", reason="backend_lost"),
         sent(outcome="cancelled", reason="client_left"),
     ]
-    report = summarise(rows, {"premium": Target(ttft_s=1.0, tbt_s=0.1)}, 2.0)
+    report = summarise(rows, {"premium": Slo(ttft_s=1.0, tbt_s=0.1)}, 2.0)
     total = report["total"]
     assert total["sent"] == 4 == total["completed"] + 1 + 1 + total["cancelled"]
     assert total["refused"] == {"queue_full": 1}

@@ -20,8 +20,9 @@ from rich.table import Table
 from scheduling.simulator.trace import TraceError, read_trace
 from telemetry.replay.client import Progress as State
 from telemetry.replay.client import Replay, Sender
-from telemetry.replay.report import Target, rows_as_json, summarise
+from telemetry.replay.report import rows_as_json, summarise
 from telemetry.replay.verify import compare
+from tenants.selectors import tier_slos
 
 SHARES = {"premium": 0.2, "standard": 0.5, "batch": 0.3}
 
@@ -96,7 +97,7 @@ class Command(BaseCommand):
             raise CommandError(f"{target_file} has no base_url and model; give --url and --model")
         console = Console(stderr=True)
         interrupted = self.run_with_bar(replay, console)
-        report = summarise(replay.rows, _targets(), replay.duration_s)
+        report = summarise(replay.rows, tier_slos(), replay.duration_s)
         report["trace"] = options["trace"].name
         report["speed"] = replay.speed
         report["model"] = replay.model
@@ -187,13 +188,6 @@ def _senders(book: dict[str, Any], shares: str, path: Path) -> list[Sender]:
     if not senders:
         raise CommandError("--shares: nobody would send anything")
     return senders
-
-
-def _targets() -> dict[str, Target]:
-    """The tiers' SLOs, from the books of this installation."""
-    from tenants.selectors import tier_slos
-
-    return {name: Target(slo.ttft_s, slo.tbt_s, slo.ttlt_s) for name, slo in tier_slos().items()}
 
 
 def _print(report: dict[str, Any], console: Console) -> None:
