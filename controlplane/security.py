@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from base64 import b64decode
 from collections.abc import Callable
 from hashlib import sha256
 from typing import Any
@@ -75,7 +76,7 @@ class LoginThrottle:
             markcoroutinefunction(self)
 
     def __call__(self, request: HttpRequest) -> Any:
-        guarded = request.method == "POST" and request.path in LOGIN_PATHS
+        guarded = (request.method == "POST" and request.path in LOGIN_PATHS) or _basic_name(request) is not None
         if iscoroutinefunction(self):
             return self._later(request, guarded)
         return (self._refusal(request) if guarded else None) or self.get_response(request)
@@ -85,7 +86,8 @@ class LoginThrottle:
         return refusal or await self.get_response(request)
 
     def _refusal(self, request: HttpRequest) -> HttpResponse | None:
-        if _counted(_bucket(request, request.POST.get("username", ""))) < FAILURES:
+        name = _basic_name(request)
+        if _counted(_bucket(request, request.POST.get("username", "") if name is None else name)) < FAILURES:
             return None
         return HttpResponse(
             "Too many wrong passwords. Wait five minutes, then try again.\n",
@@ -93,6 +95,17 @@ class LoginThrottle:
             content_type="text/plain",
             headers={"Retry-After": str(WINDOW_S)},
         )
+
+
+def _basic_name(request: HttpRequest) -> str | None:
+    """The name that HTTP Basic claims; None for any other request, unreadable credentials included."""
+    scheme, _, text = request.META.get("HTTP_AUTHORIZATION", "").partition(" ")
+    if scheme.lower() != "basic":
+        return None
+    try:
+        return b64decode(text).decode().partition(":")[0]
+    except ValueError:
+        return None
 
 
 @receiver(user_login_failed)

@@ -174,7 +174,11 @@ DATA_UPLOAD_MAX_MEMORY_SIZE = 2 * 1024 * 1024
 DATA_UPLOAD_MAX_NUMBER_FIELDS = 5000
 
 REST_FRAMEWORK = {
-    "DEFAULT_AUTHENTICATION_CLASSES": ["rest_framework.authentication.SessionAuthentication"],
+    "DEFAULT_AUTHENTICATION_CLASSES": [
+        "tenants.api.authentication.AccessTokenAuthentication",
+        "rest_framework.authentication.SessionAuthentication",
+        "tenants.api.authentication.PasswordAuthentication",
+    ],
     # Deny by default: a view that forgets to say who may use it serves nobody.
     "DEFAULT_PERMISSION_CLASSES": ["controlplane.security.Nobody"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from rest_framework.authentication import SessionAuthentication
 from rest_framework.exceptions import APIException
 from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
 
 from telemetry.access import Viewer, viewer_in
 from tenants.access import scope_of
-from tenants.api.authentication import AccessTokenAuthentication
+from tenants.api.authentication import AUTHENTICATION
 
 
 class MayLook(BasePermission):
@@ -26,7 +25,7 @@ class MayLook(BasePermission):
 class Telemetry:
     """Mixed into views: a session or an access token signs in, any role may look."""
 
-    authentication_classes = [AccessTokenAuthentication, SessionAuthentication]
+    authentication_classes = AUTHENTICATION
     permission_classes = [MayLook]
 
 

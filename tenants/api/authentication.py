@@ -1,4 +1,8 @@
-"""``Authorization: Bearer qma-<id>.<secret>``: how automation signs in to the management API."""
+"""Who is asking the management API: a session (with CSRF), an access token, or a name with its password.
+
+``Authorization: Bearer qma-<id>.<secret>`` is for automation. HTTP Basic is for a first ``curl``: a password costs a
+slow hash on each call, and wrong ones are counted with those of the login page (``controlplane.security``).
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,12 @@ from typing import Any
 
 from django.utils import timezone
 from drf_spectacular.extensions import OpenApiAuthenticationExtension
-from rest_framework.authentication import BaseAuthentication, get_authorization_header
+from rest_framework.authentication import (
+    BaseAuthentication,
+    BasicAuthentication,
+    SessionAuthentication,
+    get_authorization_header,
+)
 from rest_framework.exceptions import AuthenticationFailed
 from rest_framework.request import Request
 
@@ -46,3 +55,26 @@ class AccessTokenScheme(OpenApiAuthenticationExtension):
 
     def get_security_definition(self, auto_schema: Any) -> dict[str, str]:
         return {"type": "http", "scheme": "bearer", "description": "An access token: qma-<id>.<secret>"}
+
+
+class PasswordAuthentication(BasicAuthentication):
+    """HTTP Basic, asked for by nobody: a browser must not pop up its own login window."""
+
+    www_authenticate_realm = "quartermaster"
+
+    def authenticate_header(self, request: Request) -> str:
+        return 'Bearer realm="quartermaster"'
+
+
+class PasswordScheme(OpenApiAuthenticationExtension):
+    """Tells the OpenAPI page about it."""
+
+    target_class = PasswordAuthentication
+    name = "password"
+
+    def get_security_definition(self, auto_schema: Any) -> dict[str, str]:
+        return {"type": "http", "scheme": "basic"}
+
+
+# The order decides what a 401 asks for.
+AUTHENTICATION = (AccessTokenAuthentication, SessionAuthentication, PasswordAuthentication)

@@ -11,7 +11,6 @@ from django.core.exceptions import ValidationError as ModelValidationError
 from django.db import IntegrityError
 from django.db.models import Model, ProtectedError, QuerySet
 from rest_framework import mixins, status, viewsets
-from rest_framework.authentication import SessionAuthentication
 from rest_framework.exceptions import APIException, NotFound, ValidationError
 from rest_framework.filters import SearchFilter
 from rest_framework.pagination import LimitOffsetPagination
@@ -21,7 +20,7 @@ from rest_framework.response import Response
 
 from tenants import services
 from tenants.access import Scope, scope_of
-from tenants.api.authentication import AccessTokenAuthentication
+from tenants.api.authentication import AUTHENTICATION
 from tenants.api.filters import Filter, ListedFilters
 from tenants.audit import Actor
 
@@ -66,7 +65,7 @@ class Conflict(APIException):
 class ScopedView:
     """Mixed into views: authentication, permission, and the model's own errors as HTTP answers."""
 
-    authentication_classes = [AccessTokenAuthentication, SessionAuthentication]
+    authentication_classes = AUTHENTICATION
     permission_classes = [Allowed]
     rights: ClassVar[dict[str, Right]] = {}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from base64 import b64encode
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,18 @@ def test_ten_wrong_passwords_close_the_door_for_that_name_only(client, user):
     assert refused["retry-after"]
     assert client.post("/login", {"username": "grace", "password": "wrong"}).status_code == 200
     assert client.post("/admin/login/", {"username": "ada", "password": PASSWORD}).status_code == 429
+
+
+def test_passwords_tried_over_basic_count_with_those_of_the_login_page(client, user):
+    def basic(password):
+        return {"HTTP_AUTHORIZATION": "Basic " + b64encode(f"ada:{password}".encode()).decode()}
+
+    assert client.get("/api/v1/me", **basic(PASSWORD)).status_code == 200
+    for _ in range(security.FAILURES):
+        assert client.get("/api/v1/me", **basic("wrong")).status_code == 401
+    assert client.get("/api/v1/me", **basic(PASSWORD)).status_code == 429
+    assert client.post("/login", {"username": "ada", "password": PASSWORD}).status_code == 429
+    assert client.get("/api/v1/me", HTTP_AUTHORIZATION="Basic !!!").status_code == 401
 
 
 def test_a_right_password_forgets_wrong_ones(client, user):

@@ -104,8 +104,8 @@ MATRIX: dict[tuple[str, str], tuple[tuple[int, ...], Any]] = {
     ("memberships/{membership}", "delete"): (_admin_changes(ACMES, 204), None),
     ("audit", "get"): (EVERY_ROLE, None),
     ("audit/{audit}", "get"): (ACMES, None),
-    ("schema", "get"): ((403, 200, 200, 200, 200, 200, 200), None),
-    ("docs", "get"): ((403, 200, 200, 200, 200, 200, 200), None),
+    ("schema", "get"): ((401, 200, 200, 200, 200, 200, 200), None),
+    ("docs", "get"): ((401, 200, 200, 200, 200, 200, 200), None),
 }
 PARAMETERS = {
     "tenants": "tenant", "slos": "slo", "tiers": "tier", "pools": "pool", "backends": "backend",
