@@ -13,6 +13,8 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import redis
+
 from scheduling.core.outcomes import Reason
 from scheduling.core.types import BackendSpec, EntitlementSpec, Estimate, OverLimit, QueuedRequest
 from scheduling.state import codec
@@ -21,7 +23,7 @@ from scheduling.state.resp import RespConnection
 from scheduling.state.script import REDIS_CLOCK, Script, load_scripts, make_script
 from scheduling.state.store import PoolStore
 from scheduling.state.twin import PoolTwin
-from scheduling.state.types import ENDED_MS, Fenced, GrantItem
+from scheduling.state.types import ENDED_MS, Fenced, GrantItem, GrantNotice, gateway_channel
 from tests.state_world import FACTS, backend, entitlement, estimate, ledger, pool_spec, request, tier
 
 TEST_CLOCK = "local function now_ms() return tonumber(redis.call('GET', KEYS[1] .. 'test_now')) end\n"
@@ -56,17 +58,56 @@ HOLDERS = ("leader-1", "leader-2")
 REASONS = (Reason.STOP, Reason.CLIENT_LEFT, Reason.QUEUE_TIMEOUT, Reason.BACKEND_LOST)
 
 
+class Ears:
+    """The gateways that listen on the real Redis, and what they heard."""
+
+    def __init__(self, url: str) -> None:
+        self._client = redis.Redis.from_url(url)
+        self._pubsub = self._client.pubsub()
+        self.listening: set[str] = set()
+
+    def listen(self, gateways: set[str]) -> None:
+        """From now on exactly these listen."""
+        for names, change, said in (
+            (gateways - self.listening, self._pubsub.subscribe, "subscribe"),
+            (self.listening - gateways, self._pubsub.unsubscribe, "unsubscribe"),
+        ):
+            if names:
+                change(*map(gateway_channel, names))
+                assert [self._next()["type"] for _ in names] == [said] * len(names)
+        self.listening = set(gateways)
+
+    def heard(self, count: int) -> list[tuple[str, GrantNotice]]:
+        """The next ``count`` grants that were published, in order."""
+        messages = [self._next() for _ in range(count)]
+        return [(m["channel"].decode(), codec.decode_notice(m["data"])) for m in messages]
+
+    def _next(self) -> dict[str, Any]:
+        message = self._pubsub.get_message(timeout=10)
+        assert message is not None, "a gateway heard too little"
+        return message
+
+    def close(self) -> None:
+        self._pubsub.close()
+        self._client.close()
+
+
 class World:
     """One pool on both sides. Raises AssertionError as soon as they differ or a law is broken."""
 
-    def __init__(self, run: Callable[[Awaitable[Any]], Any], resp: RespConnection, scripts: dict[str, Script]) -> None:
+    def __init__(
+        self, run: Callable[[Awaitable[Any]], Any], resp: RespConnection, scripts: dict[str, Script], ears: Ears
+    ) -> None:
         self.pool_id = f"model-{next(_worlds)}"
         self._run = run
         self._resp = resp
         self._prefix = f"qm:{{{self.pool_id}}}:"
         self.now = 1_700_000_000_000
         self.server = PoolStore(resp, self.pool_id, scripts=scripts)
-        self.twin = PoolTwin(self.pool_id, lambda: self.now)
+        self.twin = PoolTwin(self.pool_id, lambda: self.now, self._published)
+        self._ears = ears
+        self._told: list[tuple[str, GrantNotice]] = []  # what the twin told gateways and Redis has yet to deliver
+        self.listen(set(GATEWAYS))
         self.floor = 0  # what the database would remember
         self.epochs = dict.fromkeys(HOLDERS, 0)  # what each leader believes
         self._read = {"events": "-", "ledger": "-"}  # how far the streams were compared
@@ -136,6 +177,10 @@ class World:
         spec: BackendSpec | None = None if slots is None else backend(at, slots, (120 if at == "b2" else 250) * slots)
         self._both("set_ready", again, self.epochs[holder], at, spec)
 
+    def listen(self, gateways: set[str]) -> None:
+        """From now on these gateways, and no others, hear of their grants."""
+        self._ears.listen(gateways)
+
     def grant(self, holder: str, picks: list[tuple[int, str, int]], again: bool) -> None:
         items = [
             GrantItem(f"r{n}", max(1, self.request_of(n).attempt + off), at, self.spec_of(n).concurrency, "fifo@1",
@@ -143,6 +188,9 @@ class World:
             for n, at, off in picks
         ]  # fmt: skip
         self._both("grant", again, self.epochs[holder], items)
+        told, self._told = self._told, []
+        heard = self._ears.heard(len(told))
+        assert heard == told, f"gateways heard {heard}, the twin told them {told}"
 
     def sweep(self, holder: str, again: bool) -> None:
         self._both("sweep", again, self.epochs[holder])
@@ -164,6 +212,11 @@ class World:
         self._ended_at.clear()
         self._set_clock()
         self._compare("flush")
+
+    def _published(self, gateway: str, notice: GrantNotice) -> bool:
+        if gateway in self._ears.listening:
+            self._told.append((gateway_channel(gateway), notice))
+        return gateway in self._ears.listening
 
     # --- both sides, and the laws
 
@@ -313,8 +366,8 @@ def step(world: World, rng: random.Random) -> None:
     target = int(rng.choice(live)[1:]) if live and rng.random() < 0.8 else n
     move = rng.choices(
         ("admit", "finish", "grant", "renew", "requeue", "sweep", "time", "elect", "ready", "announce", "record",
-         "suspect", "resign", "flush"),
-        (30, 14, 14, 8, 6, 5, 10, 5, 5, 4, 2, 1, 1, 0.4),
+         "suspect", "resign", "listen", "flush"),
+        (30, 14, 14, 8, 6, 5, 10, 5, 5, 4, 2, 1, 1, 3, 0.4),
     )[0]  # fmt: skip
     if move == "admit":
         world.admit(n, again)
@@ -344,6 +397,8 @@ def step(world: World, rng: random.Random) -> None:
         world.suspect(rng.choice(BACKENDS))
     elif move == "resign":
         world.resign(holder, again)
+    elif move == "listen":
+        world.listen(set(rng.choice((*[GATEWAYS] * 6, GATEWAYS[:1], ()))))
     else:
         world.flush()
 

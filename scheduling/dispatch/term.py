@@ -12,15 +12,26 @@ import logging
 from collections.abc import Mapping
 from concurrent.futures import Executor
 from dataclasses import replace
+from itertools import chain
 
 from scheduling.core.invariants import check_step, remember
 from scheduling.core.registry import PolicyError, make_ordering, make_routing
 from scheduling.core.scheduler import Scheduler
 from scheduling.core.types import Catalog, Grant, PoolSpec, PoolView, QueuedRequest
+from scheduling.dispatch.away import Away
 from scheduling.dispatch.health import BackendMonitor, EngineFactory
 from scheduling.dispatch.ports import Sample, TelemetryPort
 from scheduling.state.store import PoolStore
-from scheduling.state.types import BATCH, Event, EventKind, GrantItem, GrantStatus, PoolSnapshot, StateUnavailable
+from scheduling.state.types import (
+    BATCH,
+    LEASE_MS,
+    Event,
+    EventKind,
+    GrantItem,
+    GrantStatus,
+    PoolSnapshot,
+    StateUnavailable,
+)
 
 log = logging.getLogger("quartermaster.dispatch")
 
@@ -33,6 +44,7 @@ CHECK_EVERY = 64  # steps of which the laws are checked live, and only with shor
 CHECK_UP_TO = 500
 DRIFT_TICKS = 10  # so many looks in a row that find more waiting in Redis than here: read the queue again
 DRIFT_GAP_S = 30.0
+SWEEPS = 50  # batches of abandoned requests ended in one round of the house
 NO_LIMIT = 2**31 - 1
 
 
@@ -62,6 +74,7 @@ class Term:
         self._policy_of = pool  # the pool's row whose policy was last asked for
         self.policy, self.scheduler = _scheduler(pool)
         self.monitor = BackendMonitor(store, epoch, engine, group, self._ring)
+        self._away = Away()
         self._bell = asyncio.Event()
         self._loaded = asyncio.Event()
         self._stale = True  # the queue must be read again
@@ -140,7 +153,7 @@ class Term:
             self._bell.clear()
 
     async def keep_house(self) -> None:
-        """Once a second: replicas, sweep, sample."""
+        """Once a second: replicas, sweep, gateways that were away, sample."""
         loop = asyncio.get_running_loop()
         while True:
             due = loop.time() + HOUSE_S
@@ -148,6 +161,7 @@ class Term:
                 snapshot = await self._store.view()
                 await self.monitor.reconcile(snapshot)
                 await self._sweep()
+                await self._call_back()
                 self._compare(snapshot)
                 self._sample(snapshot)
             except StateUnavailable:
@@ -169,6 +183,9 @@ class Term:
         return asyncio.get_running_loop().time() + self._clock_offset_s
 
     def _offer(self, request: QueuedRequest, now_s: float) -> None:
+        if self._away.holds(request.gateway):
+            self._away.park(request, asyncio.get_running_loop().time())
+            return
         limit = self._limits.get(request.entitlement, request.concurrency)
         self.scheduler.offer(request if limit == request.concurrency else replace(request, concurrency=limit), now_s)
 
@@ -176,12 +193,17 @@ class Term:
         if event.kind is EventKind.QUEUED and event.request is not None:
             self._offer(event.request, self._now_s())
         elif event.kind is EventKind.LEFT:
-            self.scheduler.withdraw(event.request_id)
+            self._withdraw(event.request_id)
         elif event.kind is EventKind.SUSPECT:
             self.monitor.suspect(event.backend, event.why)
 
+    def _withdraw(self, request_id: str) -> None:
+        self.scheduler.withdraw(request_id)
+        self._away.withdraw(request_id)
+
     async def _read_queue(self) -> None:
         self._last_event, waiting = await self._store.load_queue()
+        self._away.clear()
         found = {request.id for request in waiting}
         for request in list(self.scheduler):
             if request.id not in found:
@@ -213,14 +235,27 @@ class Term:
                 for g in grants
             ]
             statuses = await self._store.grant(self._epoch, items)
-            refused = False
+            refused = away = False
             for grant, status in zip(grants, statuses, strict=True):
                 # gone: it left, or waits again at another attempt, of which its own doorbell tells
                 if status in (GrantStatus.FULL, GrantStatus.ENT) and grant.request.id not in self.scheduler:
                     self.scheduler.offer(grant.request, now_s)
                     refused = True
-            if refused or len(grants) < BATCH:
-                return
+                elif status is GrantStatus.AWAY:
+                    away = True
+                    self._park(grant.request)
+            if not away and (refused or len(grants) < BATCH):
+                return  # where a gateway was away, what it did not take is decided again at once, without it
+
+    def _park(self, request: QueuedRequest) -> None:
+        """Nobody listens for its gateway: neither this request nor its others are decided about until somebody does."""
+        now_s = asyncio.get_running_loop().time()
+        if not self._away.holds(request.gateway):
+            log.info("pool %s: gateway %s does not listen, its requests are parked", self._pool.id, request.gateway)
+            for other in [r for r in self.scheduler if r.gateway == request.gateway]:
+                self.scheduler.withdraw(other.id)
+                self._away.park(other, now_s)
+        self._away.park(request, now_s)
 
     def _step(self, view: PoolView, now_s: float) -> list[Grant]:
         self._steps += 1
@@ -236,20 +271,41 @@ class Term:
     # --- keeping house
 
     async def _sweep(self) -> None:
-        for _ in range(20):
+        for _ in range(SWEEPS):
             swept = await self._store.sweep(self._epoch)
             for request in swept:
-                self.scheduler.withdraw(request.request_id)
+                self._withdraw(request.request_id)
             if len(swept) < BATCH:
                 return
         log.warning("pool %s: more abandoned requests than one sweep ends; going on in a second", self._pool.id)
+
+    async def _call_back(self) -> None:
+        """Requests of gateways that listen again are decided about again.
+
+        After a whole heartbeat what is parked is either swept or of a gateway that renews and does not hear: the queue
+        is read again, and whoever left unnoticed is forgotten.
+        """
+        if not len(self._away):
+            return
+        if self._away.longest_s(asyncio.get_running_loop().time()) > LEASE_MS / 1000 + HOUSE_S:
+            self._stale = True
+            self._ring()
+            return
+        back = await self._store.listening(self._away.gateways)
+        now_s = self._now_s()
+        for gateway in back:
+            for request in self._away.back(gateway):
+                self._offer(request, now_s)
+        if back:
+            self._ring()
 
     def _compare(self, snapshot: PoolSnapshot) -> None:
         """Doorbells can be lost (the stream is bounded): when requests stay unknown the queue is read again.
 
         The other way round needs no care: a grant for something that left is answered ``gone``.
         """
-        self._drifted = self._drifted + 1 if snapshot.waiting > len(self.scheduler) else 0
+        known = len(self.scheduler) + len(self._away)
+        self._drifted = self._drifted + 1 if snapshot.waiting > known else 0
         now_s = asyncio.get_running_loop().time()
         if self._drifted >= DRIFT_TICKS and now_s - self._read_at >= DRIFT_GAP_S:
             self._drifted = 0
@@ -260,7 +316,7 @@ class Term:
         if self._sampling is not None and not self._sampling.done():
             return  # the thread is busy: a dashboard may miss a second
         now_s = snapshot.now_ms / 1000.0
-        oldest = min((request.arrival_s for request in self.scheduler), default=now_s)
+        oldest = min((request.arrival_s for request in chain(self.scheduler, self._away)), default=now_s)
         sample = Sample(
             at_s=now_s,
             pool=self._pool,

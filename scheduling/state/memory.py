@@ -131,8 +131,8 @@ class PoolMemory:
         for name, delta in (("wait", 1), ("bytes", e.body_bytes), (f"{ent}:wait", 1), (f"{ent}:kv", e.kv)):
             self._shift(name, sign * delta)
 
-    def _put_lease(self, request_id: str, e: Entry, now: int) -> None:
-        self.leases[request_id], self.held[request_id] = now + LEASE_MS, e
+    def _put_lease(self, request_id: str, e: Entry, expiry: int) -> None:
+        self.leases[request_id], self.held[request_id] = expiry, e
         self._count_lease(e, 1)
 
     def _drop_lease(self, request_id: str) -> Entry:

@@ -40,6 +40,7 @@ from scheduling.state.types import (
     RequestFacts,
     StoredRequest,
     SweptRequest,
+    gateway_channel,
     work_of,
 )
 
@@ -199,6 +200,12 @@ class PoolStore:
             reply = _unfenced(await self._eval("grant", *flat))
             statuses += [GrantStatus(word.decode()) for word in reply]
         return statuses
+
+    async def listening(self, gateways: Sequence[str]) -> set[str]:
+        """Which of these gateways would hear of a grant now."""
+        channels = {gateway_channel(name).encode(): name for name in gateways}
+        reply = await self._resp.call(b"PUBSUB", b"NUMSUB", *channels)
+        return {channels[c] for c, listeners in zip(reply[::2], reply[1::2], strict=True) if listeners}
 
     async def set_ready(self, epoch: int, backend_id: str, spec: BackendSpec | None) -> None:
         """Puts a replica in (``spec``) or out (None) of those that may get work."""

@@ -52,13 +52,17 @@ from scheduling.state.types import (
 
 
 class PoolTwin(PoolMemory):
-    """One pool. ``clock_ms`` plays Redis ``TIME``; ``on_grant`` hears what would be published to gateways."""
+    """One pool. ``clock_ms`` plays Redis ``TIME``, ``publish`` its ``PUBLISH``: it is handed a gateway and what that
+    gateway is told, and answers whether it listens. Without ``publish`` every gateway listens."""
 
     def __init__(
-        self, pool_id: str, clock_ms: Callable[[], int], on_grant: Callable[[str, GrantNotice], None] | None = None
+        self,
+        pool_id: str,
+        clock_ms: Callable[[], int],
+        publish: Callable[[str, GrantNotice], bool] = lambda _gateway, _notice: True,
     ) -> None:
         super().__init__(pool_id, clock_ms)
-        self._on_grant = on_grant
+        self._publish = publish
 
     # --- gateway
 
@@ -118,7 +122,7 @@ class PoolTwin(PoolMemory):
         )  # fmt: skip
         if decision.verdict is Verdict.GRANT:
             entry = replace(entry, backend=decision.backend, granted_ms=now, note=codec.DIRECT)
-            self._put_lease(request.id, entry, now)
+            self._put_lease(request.id, entry, now + LEASE_MS)
             return answer(AdmissionStatus.GRANTED, seq, request.attempt, backend=decision.backend)
         self._put_waiting(request.id, replace(entry, queued_ms=now), now)
         return answer(AdmissionStatus.QUEUED, seq, request.attempt, position=self._total("wait"))
@@ -150,7 +154,7 @@ class PoolTwin(PoolMemory):
         may_run = self._total(f"e:{held.entitlement}:run") < request.concurrency
         if self._total("wait") == 0 and backend is not None and may_run:
             entry = replace(entry, backend=backend, granted_ms=now, note=codec.DIRECT)
-            self._put_lease(request_id, entry, now)
+            self._put_lease(request_id, entry, now + LEASE_MS)
             return answer(AdmissionStatus.GRANTED, entry, backend=backend)
         entry = replace(entry, backend="", queued_ms=now, granted_ms=0)
         self._put_waiting(request_id, entry, now)
@@ -230,7 +234,7 @@ class PoolTwin(PoolMemory):
             seq=request.seq, note="-", record=codec.encode_request(StoredRequest(request, facts)),
         )  # fmt: skip
         if backend:
-            self._put_lease(request.id, replace(entry, granted_ms=now), now)
+            self._put_lease(request.id, replace(entry, granted_ms=now), now + LEASE_MS)
         else:
             self._put_waiting(request.id, replace(entry, queued_ms=now), now)
         return AnnounceResult(AnnounceStatus.OK)
@@ -284,11 +288,11 @@ class PoolTwin(PoolMemory):
             return GrantStatus.FULL
         if self._total(f"e:{e.entitlement}:run") >= g.concurrency:
             return GrantStatus.ENT
+        if not self._publish(e.gateway, GrantNotice(g.request_id, g.attempt, g.backend, g.policy, g.why)):
+            return GrantStatus.AWAY
+        note, expiry = codec.encode_note(g.policy, g.why), self.waiting[g.request_id]
         self._drop_waiting(g.request_id)
-        note = codec.encode_note(g.policy, g.why)
-        self._put_lease(g.request_id, replace(e, backend=g.backend, granted_ms=now, note=note), now)
-        if self._on_grant is not None:
-            self._on_grant(e.gateway, GrantNotice(g.request_id, g.attempt, g.backend, g.policy, g.why))
+        self._put_lease(g.request_id, replace(e, backend=g.backend, granted_ms=now, note=note), expiry)
         return GrantStatus.OK
 
     def set_ready(self, epoch: int, backend_id: str, spec: BackendSpec | None) -> None:

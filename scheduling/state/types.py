@@ -154,6 +154,7 @@ class GrantStatus(StrEnum):
     GONE = "gone"  # it does not wait at that attempt any more
     FULL = "full"  # the replica is not ready or has no room
     ENT = "ent"  # its entitlement runs as many as it may
+    AWAY = "away"  # nobody listens for its gateway: nothing was changed
 
 
 @dataclass(frozen=True, slots=True)

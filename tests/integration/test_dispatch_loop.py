@@ -23,6 +23,7 @@ from scheduling.state.types import (
     Fenced,
     GrantItem,
     GrantNotice,
+    PoolSnapshot,
     gateway_channel,
 )
 from tests.dispatch_world import Engines, Floors, Telemetry, catalog_of, dispatching, until, until_await
@@ -77,15 +78,25 @@ async def gateway(redis_url: str, resp: RespConnection, pool_id: str) -> AsyncIt
 
 
 @asynccontextmanager
-async def make_gateway(url: str, resp: RespConnection, pool_id: str) -> AsyncIterator[Gateway]:
+async def make_gateway(url: str, resp: RespConnection, pool_id: str, name: str = "gw") -> AsyncIterator[Gateway]:
     pool = pool_spec(pool_id, backends=(backend("b1", slots=1, pool=pool_id),), policy="priority")
-    g = Gateway(url, pool, PoolStore(resp, pool_id), f"gw-{pool_id}")
+    g = Gateway(url, pool, PoolStore(resp, pool_id), f"{name}-{pool_id}")
+    async with listening(g):
+        yield g
+
+
+@asynccontextmanager
+async def listening(g: Gateway) -> AsyncIterator[None]:
     ear = Subscriber(
-        url, [gateway_channel(g.name)], lambda _, payload: g.notices.append(codec.decode_notice(payload))
+        g.url, [gateway_channel(g.name)], lambda _, payload: g.notices.append(codec.decode_notice(payload))
     )  # fmt: skip
     await ear.start()
-    yield g
+    while not await g.store.listening([g.name]):
+        await asyncio.sleep(0.01)
+    yield
     await ear.close()
+    while await g.store.listening([g.name]):
+        await asyncio.sleep(0.01)
 
 
 def simple(gateway: Gateway, **changes: object) -> tuple[Catalog, EntitlementSpec]:
@@ -291,6 +302,54 @@ async def test_what_a_dead_gateway_left_is_swept_and_recorded(gateway: Gateway, 
         snapshot = await gateway.store.view()
         assert (snapshot.running, snapshot.waiting) == (0, 0)
         assert len(dispatcher.term.scheduler) == 0  # type: ignore[union-attr]
+
+
+async def test_a_gateway_that_does_not_listen_gets_no_slot_and_stands_in_nobodys_way(
+    gateway: Gateway, resp: RespConnection
+):
+    catalog, spec = simple(gateway)
+    other = Gateway(gateway.url, gateway.pool, gateway.store, f"gone-{gateway.pool.id}")
+    async with dispatching(gateway.url, catalog) as dispatcher:
+        await ready(dispatcher, gateway.store)
+        await gateway.admit("r0", spec)
+        for n in range(150):  # more than one batch of decisions, all before the one that can run
+            await other.admit(f"gone-{n}", spec)
+        await gateway.admit("r1", spec)
+        await until(lambda: dispatcher.term is not None and len(dispatcher.term.scheduler) == 151)
+        await gateway.finish("r0")
+        await until(lambda: gateway.granted() == ["r1"])
+        scheduler = dispatcher.term.scheduler  # type: ignore[union-attr]
+        assert len(scheduler) == 0  # nobody is asked about in vain at every tick
+        await gateway.admit("r2", spec)
+        await gateway.finish("r1")
+        await until(lambda: gateway.granted() == ["r1", "r2"])
+        await gateway.finish("r2")
+        snapshot = await gateway.store.view()
+        assert (snapshot.running, snapshot.waiting) == (0, 150)
+        async with listening(other):  # it had only lost its subscription
+            await until(lambda: other.granted() == ["gone-0"])
+            assert len(scheduler) == 149
+
+
+async def test_hundreds_that_a_dead_gateway_left_are_ended_in_one_round(gateway: Gateway, resp: RespConnection):
+    catalog, spec = simple(gateway)
+    telemetry = Telemetry()
+    async with dispatching(gateway.url, catalog, telemetry=telemetry) as dispatcher:
+        await ready(dispatcher, gateway.store)
+        for n in range(801):
+            await gateway.admit(f"r{n}", spec)
+        waiting = f"qm:{{{gateway.pool.id}}}:waiting"
+        left: list[int] = []
+        await resp.call("ZADD", waiting, *(word for n in range(1, 801) for word in ("1", f"r{n}")))
+        monitor = dispatcher.term.monitor  # type: ignore[union-attr]
+
+        async def look(snapshot: PoolSnapshot, reconcile=monitor.reconcile) -> None:
+            left.append(snapshot.waiting)
+            await reconcile(snapshot)
+
+        monitor.reconcile = look  # type: ignore[method-assign]
+        await until(lambda: left and left[-1] == 0)
+        assert set(left) <= {800, 0}  # never a part: the next round of the house finds nothing
 
 
 async def test_the_ledger_is_written_once_although_the_database_fails_twice(gateway: Gateway):

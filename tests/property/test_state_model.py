@@ -1,9 +1,9 @@
 """Law: the scripts and their Python twin are one machine, and it leaks nothing.
 
 Random walks (``tests/state_model.py``) over admit, grant, renew, announce, requeue, finish, sweep, elect, resign,
-set_ready, record and suspect; each call also made twice, as after a lost reply; with time passing and the state
-flushed. The bad twins at the end show that the walks would notice: each is the real script with one protection taken
-out.
+set_ready, record and suspect; each call also made twice, as after a lost reply; with time passing, gateways that do
+not listen for a while, and the state flushed. The bad twins at the end show that the walks would notice: each is the
+real script with one protection taken out.
 """
 
 from __future__ import annotations
@@ -19,7 +19,18 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 
 from scheduling.state.resp import RespConnection
 from scheduling.state.script import Script
-from tests.state_model import BACKENDS, GATEWAYS, HOLDERS, REASONS, REQUESTS, World, timed_scripts, variant, walk
+from tests.state_model import (
+    BACKENDS,
+    GATEWAYS,
+    HOLDERS,
+    REASONS,
+    REQUESTS,
+    Ears,
+    World,
+    timed_scripts,
+    variant,
+    walk,
+)
 
 Make = Callable[..., World]
 
@@ -41,7 +52,9 @@ def make_world(redis_url: str) -> Iterator[Make]:
             return connection
 
         resp = runner.run(connect())
-        yield lambda scripts=None: World(run, resp, scripts or timed_scripts())
+        ears = Ears(redis_url)
+        yield lambda scripts=None: World(run, resp, scripts or timed_scripts(), ears)
+        ears.close()
         runner.run(resp.close())
 
 
@@ -52,7 +65,7 @@ def test_scripts_and_twin_agree_after_every_one_of_a_thousand_random_moves(make_
 
 def test_the_walks_come_across_every_answer(make_world: Make):
     seen: set[tuple[str, str]] = set()
-    for seed in range(100, 106):
+    for seed in range(100, 108):
         world = make_world()
         walk(world, seed, 500)
         seen |= world.seen
@@ -61,7 +74,7 @@ def test_the_walks_come_across_every_answer(make_world: Make):
     assert {("admit", s) for s in ("granted", "queued")} <= seen
     assert {("requeue", s) for s in ("granted", "queued", "stale")} <= seen
     assert {("finish", s) for s in ("ok", "stale")} <= seen
-    assert {("grant", s) for s in ("ok", "gone", "full", "ent", "fenced")} <= seen
+    assert {("grant", s) for s in ("ok", "gone", "full", "ent", "away", "fenced")} <= seen
     assert {("renew", s) for s in ("h", "w", "s", "u")} <= seen
     assert {("announce", s) for s in ("ok", "known")} <= seen
     for move in ("admit", "requeue", "finish", "renew", "announce"):
@@ -140,6 +153,10 @@ class StateMachine(RuleBasedStateMachine):
     def sweep(self, **given: Any) -> None:
         self.world.sweep(**given)
 
+    @rule(gateways=st.sets(st.sampled_from(GATEWAYS)))
+    def listen(self, gateways: set[str]) -> None:
+        self.world.listen(gateways)
+
     @rule(ms=st.sampled_from((1, 250, 3_000, 6_500, 10_001, 121_000)))
     def pass_time(self, ms: int) -> None:
         self.world.pass_time(ms)
@@ -180,6 +197,9 @@ BAD_TWINS = {
     "grants that do not look at slots": ("grant", "(tonumber(v[1]) or 0) >= tonumber(slots)", "not offer"),
     "grants that do not look at KV": ("grant", "(tonumber(v[2]) or 0) + x.kv > tonumber(kv)", "false"),
     "grants that do not look at r_e": ("grant", "(tonumber(v[3]) or 0) >= r_e", "false"),
+    "grants for gateways that do not listen": ("grant", " .. note) == 0 then", " .. note) < 0 then"),
+    "grants that give a dead gateway another lease": ("grant", "call('ZSCORE', WAITING, id)", "now + LEASE_MS"),
+    "grants that tell nobody": ("grant", "call('PUBLISH', 'qm:gw:'", "call('PUBLISH', 'qm:g:'"),
     "direct grants past those who wait": ("admit", "contended = waiting > 0 or not", "contended = not"),
     "refusals that charge": ("admit", REFUSE, REFUSE + "  set_level(ent, level - 1, now, ARGV[13], ARGV[14])\n"),
     "no refund for what never ran": ("finish", "if not ran then actual = 0 end", ""),

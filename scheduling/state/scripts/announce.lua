@@ -24,6 +24,6 @@ if backend == '-' then
   put_waiting(id, x, now)
 else
   x.granted = now
-  put_lease(id, x, now)
+  put_lease(id, x, now + LEASE_MS)
 end
 return {'ok', ''}

@@ -1,5 +1,7 @@
 -- The leader's decisions: waiting -> lease, each checked again here, each told to the gateway that waits.
--- epoch, then <= 100 x (id attempt backend r_e note) -> fenced, or per item: ok | gone | full | ent
+-- A gateway that nobody hears for (PUBLISH counts its listeners) gets nothing, and a lease ends when the waiting entry
+-- would have ended: a slot given to a dead gateway is not lost for longer than what it held when it died.
+-- epoch, then <= 100 x (id attempt backend r_e note) -> fenced, or per item: ok | gone | full | ent | away
 if fenced(ARGV[1]) then return 'fenced' end
 local now = now_ms()
 local out = {}
@@ -23,11 +25,13 @@ for i = 2, #ARGV, 5 do
       said = 'full'
     elseif (tonumber(v[3]) or 0) >= r_e then
       said = 'ent'
+    elseif call('PUBLISH', 'qm:gw:' .. x.gateway, id .. ' ' .. attempt .. ' ' .. backend .. ' ' .. note) == 0 then
+      said = 'away'
     else
+      local expiry = call('ZSCORE', WAITING, id)
       drop_waiting(id, x)
       x.backend, x.granted, x.note = backend, now, note
-      put_lease(id, x, now)
-      call('PUBLISH', 'qm:gw:' .. x.gateway, id .. ' ' .. attempt .. ' ' .. backend .. ' ' .. note)
+      put_lease(id, x, expiry)
       said = 'ok'
     end
   end

@@ -56,8 +56,8 @@ local function count_waiting(x, sign)
 end
 
 -- Leases and waiting entries exist only together with their totals.
-local function put_lease(id, x, now)
-  call('ZADD', LEASES, now + LEASE_MS, id)
+local function put_lease(id, x, expiry)
+  call('ZADD', LEASES, expiry, id)
   call('HSET', HELD, id, compose(x))
   count_lease(x, 1)
 end

@@ -31,7 +31,7 @@ local ready, v = survey(held.ent)
 local backend = choose(ready, v, held.kv, exclude)
 if v[2] == 0 and backend and v[4] < r_e then
   held.backend, held.granted, held.note = backend, now, 'direct'
-  put_lease(id, held, now)
+  put_lease(id, held, now + LEASE_MS)
   return answer('granted', backend, 0, held)
 end
 held.backend, held.queued, held.granted = '-', now, 0
