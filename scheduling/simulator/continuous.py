@@ -1,0 +1,438 @@
+"""An engine that batches continuously: every step may begin and end sequences.
+
+One step: the decoding sequences advance by a token each, and what is left of the token budget goes to prompts, in the
+policy's order, in chunks (Sarathi-Serve; vLLM). A prompt's last chunk gives its first token. KV blocks: a prompt's are
+reserved when it is admitted, and none of the watermark's share is given to a new one; a sequence that needs another
+block when none is free preempts the last admitted (or the one of worst rank), which is prefilled again from the start,
+its generated tokens included. No sequence is admitted in a step that preempted. The head of the queue is not passed
+over when it does not fit.
+
+Speed: decoding sequences are counted, not visited. They all gain one token per step, so a heap of the steps at which
+they end, the number of them and the sum of their contexts are all there is; the blocks they need follow from how many
+stand at which place within a block. Stretches in which nothing is decided (only decodes, or whole chunks of one prompt)
+are jumps in closed form.
+"""
+
+from __future__ import annotations
+
+from heapq import heapify, heappop, heappush
+from math import inf
+
+from scheduling.core.chunking import DecodeSlack, prefill_budget
+from scheduling.core.contracts import OrderingPolicy, RequestQueue
+from scheduling.core.relegation import Verdict, judge, may_interrupt, smoothed_rate
+from scheduling.simulator.engine import (
+    DECODE,
+    PREFILL,
+    WAITING,
+    Engine,
+    EngineConfig,
+    Estimator,
+    Sequence,
+)
+from scheduling.simulator.exact import ExactStep, run, steps_to
+from scheduling.simulator.kernel import FS, NEVER, to_s
+from scheduling.simulator.workload import SimRequest
+
+
+class ContinuousEngine(Engine):
+    """Continuous batching with chunked prefill."""
+
+    def __init__(self, config: EngineConfig, policy: OrderingPolicy, *, estimator: Estimator | None = None) -> None:
+        super().__init__(config, policy, estimator=estimator)
+        self.step_no = 0
+        self.current: Sequence | None = None  # the prompt whose chunks are being processed
+        self.admitted: dict[str, Sequence] = {}  # running: prefill begun, or decoding; in order of admission
+        self.decodes = 0
+        self.kv_dec = 0  # sum of the decoding sequences' contexts
+        self.blocks = config.kv_tokens // config.block
+        self.free_blocks = self.blocks
+        self.places = [0] * config.block  # decoding sequences by (context - step) modulo block
+        self.blocked = False  # the head of the queue found no room; asked again when something ends or arrives
+        self.paused: dict[str, Sequence] = {}  # prompts that gave way between chunks; they wait, but keep their blocks
+        self.relegated: RequestQueue | None = policy.queue() if config.relegate else None
+        self.rate = config.first_rate  # moving average of prefill throughput [tokens/s]
+        self.low_waiting: dict[str, Sequence] = {}
+        self.backlog = 0  # prompt tokens of important requests that wait and are not relegated
+        self._exact = ExactStep(config.truth)
+        self._planner = config.planner or config.truth
+        self._ends: list[tuple[int, int, Sequence]] = []  # (step after which it ends, order, sequence)
+        self._slack = DecodeSlack() if config.dynamic_chunks else None
+        self._reserve = int(self.blocks * config.watermark)
+        self._order = 0
+        # Chunks of equal size are decided once, so a prompt of several is a jump.
+        self._preempts = config.preempt_prefills
+        self._may_jump = config.jumps and not config.dynamic_chunks and not config.relegate
+
+    def check(self, sim: SimRequest) -> None:
+        if self.config.kv_tokens:
+            need = _blocks(sim.input_tokens + sim.output_tokens, self.config.block)
+            if need > self.blocks - self._reserve:
+                raise ValueError(
+                    f"{sim.queued.id} needs {need} KV blocks with its output; the engine has {self.blocks} "
+                    f"and keeps {self._reserve} back"
+                )
+
+    # --- one stretch
+
+    def stretch(self, horizon: int = NEVER) -> bool:
+        self._fits = None
+        arrival = self._next_arrival()
+        if arrival <= self.clock:
+            self._take_arrivals()
+            arrival = self._next_arrival()
+            self.blocked = False
+            if self.current is not None and self._preempts:
+                self._reconsider(self.current)
+        admit = not self.decodes or not self.blocks or self._make_room()
+        current = self.current
+        if current is None and admit and not self.blocked:
+            current = self.current = self._select()
+        if current is None:
+            if self.decodes:
+                self._decode(min(arrival, horizon) if admit else self.clock)
+            elif admit and arrival == NEVER:
+                return False
+            elif admit:
+                self.clock = arrival
+            return True
+        room = self._room(current)
+        left = current.prompt - current.prefilled
+        if room <= 0:
+            self._decode(min(arrival, horizon))
+        elif room < left:
+            self._chunks(current, room, left, min(arrival, horizon) if self._preempts else horizon)
+        else:
+            self._fill(current, room, left, admit)
+        return True
+
+    def _room(self, sequence: Sequence) -> int:
+        """Prompt tokens that the next step may take."""
+        if self._slack is None:
+            return self.config.token_budget - self.decodes
+        return prefill_budget(
+            self._planner,
+            self.decodes,
+            self.kv_dec,
+            sequence.prefilled,
+            self._slack.slack_s(self.step_no, to_s(self.clock)),
+            margin=self.config.margin,
+            most=self.config.max_chunk,
+            least=self.config.min_chunk,
+        )
+
+    def _decode(self, horizon: int) -> None:
+        """Decode-only steps up to the next end, or to the first step that ends at ``horizon`` or later."""
+        exact, decodes = self._exact, self.decodes
+        first = exact.step(0, decodes, self.kv_dec, 0)
+        growth = exact.c * decodes
+        count = 1
+        if self.config.jumps:
+            count = self._bounded(self._steps_to_end())
+            if count > 1:
+                count = steps_to(first, growth, horizon - self.clock, count)
+        self._advance(run(first, growth, count), count)
+
+    def _chunks(self, sequence: Sequence, room: int, left: int, horizon: int) -> None:
+        """Whole chunks of one prompt: as many as there are before anything else can happen."""
+        exact, decodes, prefilled = self._exact, self.decodes, sequence.prefilled
+        first = exact.step(room, decodes, self.kv_dec, room * (2 * prefilled + room))
+        growth = exact.c * decodes + 2 * exact.e2 * room * room
+        count = 1
+        if self._may_jump:
+            count = (left - 1) // room
+            if decodes:
+                count = self._bounded(min(count, self._steps_to_end()))
+            if count > 1 and horizon != NEVER:
+                count = steps_to(first, growth, horizon - self.clock, count)
+        if sequence.start_fs < 0:
+            sequence.start_fs = self.clock
+        sequence.prefilled = prefilled + count * room
+        self.counters.prefill_tokens += count * room
+        duration = run(first, growth, count)
+        if self.relegated is not None:
+            self.rate = smoothed_rate(self.rate, room, duration / FS)
+        self._advance(duration, count)
+
+    def _fill(self, sequence: Sequence, room: int, left: int, admit: bool) -> None:
+        """A step that ends at least one prompt, and fills what room is left with the next ones."""
+        ended: list[Sequence] = []
+        taken, pp2 = 0, 0
+        candidate: Sequence | None = sequence
+        self.current = None
+        while candidate is not None:
+            take = min(room - taken, left)
+            if candidate.start_fs < 0:
+                candidate.start_fs = self.clock
+            pp2 += take * (2 * candidate.prefilled + take)
+            taken += take
+            candidate.prefilled += take
+            if take < left:
+                self.current = candidate
+                break
+            ended.append(candidate)
+            if taken >= room or not admit:
+                break
+            candidate = self._select()
+            if candidate is not None:
+                left = candidate.prompt - candidate.prefilled
+        duration = self._exact.step(taken, self.decodes, self.kv_dec, pp2)
+        self.counters.prefill_tokens += taken
+        if self.relegated is not None:
+            self.rate = smoothed_rate(self.rate, taken, duration / FS)
+        self._advance(duration, 1)
+        for done in ended:
+            self._first_token(done)
+
+    def _advance(self, duration: int, count: int) -> None:
+        """``count`` steps have passed: every decoding sequence has as many tokens more, and some have ended."""
+        counters = self.counters
+        if self.blocks and self.decodes:
+            self._take_blocks(count)
+        self.clock += duration
+        self.step_no = step = self.step_no + count
+        counters.steps += count
+        counters.stretches += 1
+        counters.busy_fs += duration
+        if not self.decodes:
+            return
+        self.kv_dec += count * self.decodes
+        counters.output_tokens += count * self.decodes
+        ends = self._ends
+        while ends and ends[0][0] <= step:
+            at, _, sequence = heappop(ends)
+            if sequence.state == DECODE and sequence.finish_step == at:
+                self._leave_decodes(sequence)
+                self._release(sequence, sequence.context + step - sequence.joined_step - 1)
+                self._end(sequence, self.clock)
+
+    def _steps_to_end(self) -> int:
+        ends = self._ends
+        while ends[0][2].state != DECODE or ends[0][2].finish_step != ends[0][0]:
+            heappop(ends)
+        return ends[0][0] - self.step_no
+
+    # --- sequences
+
+    def _first_token(self, sequence: Sequence) -> None:
+        """Its prompt has been processed in the step that just ended, which also made a token."""
+        if sequence.first_fs < 0:
+            sequence.first_fs = self.clock
+        self.counters.output_tokens += 1
+        sequence.generated += 1
+        more = sequence.sim.output_tokens - sequence.generated
+        if more == 0:
+            self._release(sequence, sequence.prompt)
+            self._end(sequence, self.clock)
+            return
+        sequence.state = DECODE
+        sequence.context = sequence.prompt + 1
+        sequence.joined_step = self.step_no
+        sequence.finish_step = self.step_no + more
+        self.decodes += 1
+        self.kv_dec += sequence.context
+        if self.blocks:
+            self.places[(sequence.context - self.step_no) % self.config.block] += 1
+        heappush(self._ends, (sequence.finish_step, sequence.order, sequence))
+        if self._slack is not None:
+            slo = sequence.sim.slo
+            pace = slo.tbt_s if slo.tbt_s is not None else self.config.ttlt_pace_s
+            # A first token that came late moves the later ones; one that came early is slack for them (eq. 2).
+            base = max(self._due(sequence), to_s(sequence.first_fs))
+            self._slack.join(sequence.order, base + pace * sequence.generated, pace, self.step_no)
+
+    def _leave_decodes(self, sequence: Sequence) -> None:
+        self.decodes -= 1
+        self.kv_dec -= sequence.context + self.step_no - sequence.joined_step
+        if self.blocks:
+            self.places[(sequence.context - sequence.joined_step) % self.config.block] -= 1
+        if self._slack is not None:
+            self._slack.leave(sequence.order)
+
+    def _release(self, sequence: Sequence, tokens: int) -> None:
+        """Gives back the slot, and the blocks of ``tokens`` tokens."""
+        del self.admitted[sequence.queued.id]
+        if self.blocks:
+            self.free_blocks += _blocks(tokens, self.config.block)
+        self.blocked = False
+
+    def _due(self, sequence: Sequence) -> float:
+        """When its prefill has to be done [s]: the first token's deadline, or what leaves time for its output."""
+        queued = sequence.queued
+        if queued.ttft_deadline_s is not None:
+            return queued.ttft_deadline_s
+        if queued.ttlt_deadline_s is None:
+            return inf
+        return queued.ttlt_deadline_s - self.config.ttlt_pace_s * queued.output_tokens
+
+    # --- who is prefilled
+
+    def _arrived(self, sequence: Sequence) -> None:
+        if self.relegated is not None:
+            self._book_waiting(sequence, +1)
+
+    def _book_waiting(self, sequence: Sequence, sign: int) -> None:
+        if sequence.sim.important:
+            self.backlog += sign * (sequence.prompt - sequence.prefilled)
+        elif sign > 0 and sequence.state == WAITING:
+            self.low_waiting[sequence.queued.id] = sequence
+        else:
+            self.low_waiting.pop(sequence.queued.id, None)
+
+    def _reconsider(self, current: Sequence) -> None:
+        """Something arrived: the prompt that is being processed goes back into the queue and is chosen again, or not.
+
+        Only if a pause of one step leaves it time enough (selective preemption), where deadlines are minded at all.
+        """
+        if self.relegated is not None:
+            left = current.prompt - current.prefilled
+            pause = self._planner.step(self.config.max_chunk, self.decodes, self.kv_dec)
+            if not may_interrupt(self._due(current), to_s(self.clock), left, self.rate, pause):
+                return
+        self.paused[current.queued.id] = current
+        self._wait(current)
+        self.current = self._select()
+        if self.current is not current:
+            self.counters.interruptions += 1
+
+    def _wait(self, sequence: Sequence) -> None:
+        """Back to where it was chosen from."""
+        if sequence.relegated:
+            self._push_relegated(sequence)
+            return
+        self._push_back(sequence, self.queue)
+        if self.relegated is not None:
+            self._book_waiting(sequence, +1)
+
+    def _unwait(self, sequence: Sequence) -> None:
+        """Out of where it waits."""
+        if sequence.relegated and self.relegated is not None:
+            self.relegated.discard(sequence.queued.id)
+            return
+        self.queue.discard(sequence.queued.id)
+        if self.relegated is not None:
+            self._book_waiting(sequence, -1)
+
+    def _select(self) -> Sequence | None:
+        """The prompt to process next, admitted; None when nothing waits or what waits has no room."""
+        sequence = self._choose()
+        if sequence is None:
+            return None
+        if sequence.state == PREFILL:
+            del self.paused[sequence.queued.id]
+            return sequence
+        need = _blocks(sequence.prompt, self.config.block) if self.blocks else 0
+        # What the decoding sequences begin in this very step is theirs already.
+        free = self.free_blocks - self.places[(1 - self.step_no) % self.config.block] - need
+        if len(self.admitted) < self.config.max_seqs and (free >= self._reserve or not self.blocks):
+            self.free_blocks -= need
+            self._order += 1
+            sequence.order = self._order
+            sequence.state = PREFILL
+            self.admitted[sequence.queued.id] = sequence
+            self._note(sequence, "admit")
+            return sequence
+        self._wait(sequence)
+        if self.paused:  # what is begun goes on rather than that the engine stands still
+            _, resumed = self.paused.popitem()
+            self._unwait(resumed)
+            return resumed
+        self.blocked = True
+        return None
+
+    def _choose(self) -> Sequence | None:
+        """What the policy serves next; requests that cannot be in time are relegated on the way."""
+        if self.relegated is None:
+            return self._pop(self.queue) if len(self.queue) else None
+        now = to_s(self.clock)
+        while len(self.queue) and (sequence := self._pop(self.queue)) is not None:
+            self._book_waiting(sequence, -1)
+            if sequence.state == PREFILL:
+                return sequence  # begun already: what it holds would be wasted
+            verdict = judge(
+                self._due(sequence),
+                now,
+                sequence.prompt,
+                self.rate,
+                low=not sequence.sim.important,
+                low_waiting=bool(self.low_waiting),
+                backlog_tokens=self.backlog,
+            )
+            if verdict is Verdict.SERVE:
+                return sequence
+            if verdict is Verdict.RELEGATE:
+                self._push_relegated(sequence)
+                continue
+            for low in self.low_waiting.values():
+                self.queue.discard(low.queued.id)
+                self._push_relegated(low)
+            self.low_waiting.clear()
+            return sequence
+        return self._pop(self.relegated) if len(self.relegated) else None
+
+    def _push_relegated(self, sequence: Sequence) -> None:
+        assert self.relegated is not None
+        if not sequence.relegated:
+            sequence.relegated = True
+            self.counters.relegations += 1
+            self._note(sequence, "relegate")
+        self._push_back(sequence, self.relegated)
+
+    # --- KV blocks
+
+    def _bounded(self, count: int) -> int:
+        """At most as many steps as there are surely blocks for: one step then looks exactly."""
+        if self.blocks:
+            count = max(1, min(count, (self.free_blocks // self.decodes - 1) * self.config.block))
+        return count
+
+    def _make_room(self) -> bool:
+        """Preempts until the next step's blocks are free. False when it had to: nothing is admitted in this step."""
+        if self.places[(1 - self.step_no) % self.config.block] <= self.free_blocks:
+            return True
+        while self.decodes and self.places[(1 - self.step_no) % self.config.block] > self.free_blocks:
+            self._recompute(self._victim())
+        return False
+
+    def _take_blocks(self, count: int) -> None:
+        """The blocks that the decoding sequences begin in the next ``count`` steps."""
+        block = self.config.block
+        rounds, rest = divmod(count, block)
+        taken = rounds * self.decodes
+        for step in range(self.step_no, self.step_no + rest):
+            taken += self.places[(1 - step) % block]
+        self.free_blocks -= taken
+
+    def _victim(self) -> Sequence:
+        if self.config.victims == "priority":
+            return max(self.admitted.values(), key=lambda s: (s.queued.rank, s.order))
+        return max(self.admitted.values(), key=lambda s: s.order)
+
+    def _recompute(self, victim: Sequence) -> None:
+        """Takes everything from a running sequence; it waits again and starts from the beginning."""
+        if self.paused.pop(victim.queued.id, None) is not None:
+            self._unwait(victim)
+        if victim.state == DECODE:
+            made = self.step_no - victim.joined_step
+            held = victim.context + made - 1
+            self._leave_decodes(victim)
+            victim.generated += made
+        else:
+            held = victim.prompt
+        self._release(victim, held)
+        if victim is self.current:
+            self.current = None
+        victim.recomputed += victim.prefilled
+        victim.state = WAITING
+        victim.prompt = victim.sim.input_tokens + victim.generated
+        victim.prefilled = 0
+        self.counters.preemptions += 1
+        self._note(victim, "preempt")
+        self._wait(victim)
+        if len(self._ends) > 2 * self.decodes + 64:
+            self._ends = [e for e in self._ends if e[2].state == DECODE and e[2].finish_step == e[0]]
+            heapify(self._ends)
+
+
+def _blocks(tokens: int, block: int) -> int:
+    return -(-tokens // block)

@@ -1,0 +1,220 @@
+"""Virtual time, workloads, chunk sizes and relegation: the parts that the engine models are made of."""
+
+from __future__ import annotations
+
+from itertools import islice, pairwise
+from math import inf
+
+import pytest
+
+from scheduling.core.chunking import DecodeSlack, prefill_budget
+from scheduling.core.relegation import Verdict, judge, may_interrupt, smoothed_rate, will_miss
+from scheduling.core.step_time import StepTime
+from scheduling.core.types import Slo
+from scheduling.simulator.exact import ExactStep, run, steps_to
+from scheduling.simulator.kernel import Kernel, rng
+from scheduling.simulator.result import goodput, is_late, percentile
+from scheduling.simulator.workload import (
+    CODE,
+    Belief,
+    Tier,
+    independent_lengths,
+    make_request,
+    open_loop,
+    poisson,
+    square_wave,
+    uniform_gaps,
+)
+
+A100 = StepTime(14.936e-3, 81.3e-6, 95.17e-6, 0.1111e-6, 2801e-12, 512, 8.86e-6)
+
+
+def test_events_of_one_instant_come_by_rank_and_then_as_they_were_posted():
+    kernel = Kernel()
+    for at, rank, what in ((5, 1, "c"), (5, 0, "a"), (5, 0, "b"), (3, 9, "first")):
+        kernel.post(at, rank, what)
+    assert [kernel.pop().what for _ in range(4)] == ["first", "a", "b", "c"]
+    assert kernel.now_fs == 5
+
+
+def test_nothing_is_posted_into_the_past():
+    kernel = Kernel()
+    kernel.post(5, 0, "now")
+    kernel.pop()
+    with pytest.raises(ValueError, match="cannot be posted"):
+        kernel.post(4, 0, "too late")
+
+
+def test_what_one_stream_draws_never_shifts_another():
+    alone = [rng(7, "lengths").random() for _ in range(1)]
+    arrivals = rng(7, "arrivals")
+    lengths = rng(7, "lengths")
+    arrivals.random()
+    assert [lengths.random()] == alone
+    assert rng(7, "arrivals").random() != rng(8, "arrivals").random()
+
+
+def test_the_exact_step_is_the_model_to_a_femtosecond_per_unit():
+    exact = ExactStep(A100)
+    pp2 = 700 * (2 * 512 + 700)
+    assert exact.step(700, 12, 30_000, pp2) / 1e15 == pytest.approx(A100.step(700, 12, 30_000, pp2 / 2), rel=1e-12)
+
+
+@pytest.mark.parametrize(("first", "growth"), [(10, 0), (10, 3), (10**13, 17), (1, 10**9)])
+def test_as_many_steps_as_a_duration_needs_and_no_more(first: int, growth: int):
+    for duration in (1, first, first + 1, 7 * first + growth, 10**6, 10**15):
+        k = steps_to(first, growth, duration, 50_000)
+        assert k == 50_000 or run(first, growth, k) >= duration
+        assert k == 1 or run(first, growth, k - 1) < duration
+
+
+def test_poisson_arrivals_come_at_their_rate():
+    arrivals = list(islice(poisson(rng(1, "a"), 4.0), 20_000))
+    assert 20_000 / arrivals[-1] == pytest.approx(4.0, rel=0.03)
+
+
+def test_a_square_wave_has_each_rate_in_its_own_period():
+    arrivals = [at for at in islice(square_wave(rng(1, "a"), (2.0, 5.0), 900.0), 13_000) if at < 3600]
+    low = sum(1 for at in arrivals if (at // 900) % 2 == 0)
+    high = len(arrivals) - low
+    assert low == pytest.approx(2.0 * 1800, rel=0.06)
+    assert high == pytest.approx(5.0 * 1800, rel=0.06)
+
+
+def test_uniform_gaps_stay_in_their_interval():
+    arrivals = list(islice(uniform_gaps(rng(1, "a"), 0.05, 0.15), 500))
+    gaps = [b - a for a, b in pairwise(arrivals)]
+    assert min(gaps) >= 0.05
+    assert max(gaps) <= 0.15
+
+
+def test_clipped_lengths_have_the_paper_s_quantiles_and_never_exceed_the_clip():
+    random = rng(3, "lengths")
+    drawn = [CODE[0].draw(random) for _ in range(20_000)]
+    assert percentile(drawn, 0.5) == pytest.approx(1930, rel=0.03)
+    assert percentile(drawn, 0.9) == pytest.approx(6251, rel=0.05)
+    assert max(drawn) == 7000
+
+
+def test_sharegpt_lengths_come_from_the_shipped_percentiles():
+    random, lengths = rng(3, "lengths"), independent_lengths("sharegpt")
+    drawn = [lengths(random) for _ in range(20_000)]
+    assert percentile([given for given, _ in drawn], 0.5) == pytest.approx(1732, rel=0.05)
+    assert percentile([out for _, out in drawn], 0.9) == pytest.approx(837, rel=0.05)
+
+
+def test_unknown_lengths_are_named_with_those_that_exist():
+    with pytest.raises(ValueError, match="azure-code"):
+        independent_lengths("azure-cod")
+
+
+def test_tiers_come_by_their_shares_and_a_policy_sees_no_true_length():
+    tiers = (Tier("a", Slo(ttft_s=1.0), share=3), Tier("b", Slo(ttlt_s=9.0), rank=1, share=1))
+    work = open_loop(
+        poisson(rng(1, "a"), 1.0),
+        4000,
+        independent_lengths("azure-code"),
+        tiers,
+        Belief(15.0, 1024),
+        length_stream=rng(1, "l"),
+        tier_stream=rng(1, "t"),
+        low_share=0.2,
+    )
+    assert sum(r.tier == "a" for r in work) == pytest.approx(3000, rel=0.05)
+    assert sum(not r.important for r in work) == pytest.approx(800, rel=0.1)
+    assert {(r.queued.output_tokens, r.queued.output_bound) for r in work} == {(15.0, 1024)}
+
+
+def test_a_request_without_output_is_refused():
+    with pytest.raises(ValueError, match="at least one token"):
+        make_request(1, 0.0, 10, 0, Tier("a"), Belief(1.0))
+
+
+# --- chunking
+
+
+def test_a_chunk_is_as_large_as_the_slack_allows_and_one_more_is_too_much():
+    budget = prefill_budget(A100, 10, 25_000, 0, 0.08)
+    assert 1.2 * A100.step(budget, 10, 25_000, budget * budget / 2) <= 0.08
+    over = budget + 1
+    assert 1.2 * A100.step(over, 10, 25_000, over * over / 2) > 0.08
+
+
+def test_a_chunk_grows_with_the_slack_between_its_bounds():
+    sizes = [prefill_budget(A100, 10, 25_000, 0, slack) for slack in (-1.0, 0.0, 0.06, 0.1, 0.2, 9.0, inf)]
+    assert sizes == sorted(sizes)
+    assert (sizes[0], sizes[-1]) == (128, 2500)
+
+
+def test_slack_is_that_of_the_sequence_whose_next_token_is_due_first():
+    slack = DecodeSlack()
+    assert slack.slack_s(0, 0.0) == inf
+    slack.join(1, next_due_s=10.0, pace_s=0.05, step=0)
+    slack.join(2, next_due_s=3.0, pace_s=0.4, step=0)
+    assert slack.slack_s(0, 2.0) == pytest.approx(1.0)
+    # After 20 steps the second is due at 3 + 20 * 0.4 = 11, the first at 10 + 20 * 0.05 = 11; then paces part.
+    assert slack.slack_s(21, 2.0) == pytest.approx(9.05)
+    slack.leave(1)
+    assert slack.slack_s(21, 2.0) == pytest.approx(9.4)
+
+
+def test_a_sequence_that_joins_again_is_counted_once_with_its_new_deadline():
+    slack = DecodeSlack()
+    slack.join(1, next_due_s=10.0, pace_s=0.05, step=0)
+    slack.join(1, next_due_s=20.0, pace_s=0.05, step=0)
+    assert slack.slack_s(0, 0.0) == pytest.approx(20.0)
+
+
+# --- relegation
+
+
+def test_only_a_request_that_cannot_be_in_time_is_relegated():
+    assert not will_miss(10.0, 9.0, 1000, 1000.0)
+    assert will_miss(10.0, 9.0, 1001, 1000.0)
+
+
+@pytest.mark.parametrize(
+    ("low", "low_waiting", "left", "backlog", "verdict"),
+    [
+        (False, False, 500, 10**9, Verdict.SERVE),
+        (False, False, 5000, 0, Verdict.RELEGATE),
+        (False, True, 5000, 0, Verdict.RELEGATE_LOW_FIRST),
+        (True, True, 500, 0, Verdict.SERVE),
+        (True, True, 500, 600, Verdict.RELEGATE),
+    ],
+)
+def test_low_tiers_give_way_first_and_to_the_backlog_of_the_others(
+    low: bool, low_waiting: bool, left: int, backlog: int, verdict: Verdict
+):
+    judged = judge(10.0, 9.0, left, 1000.0, low=low, low_waiting=low_waiting, backlog_tokens=backlog)
+    assert judged is verdict
+
+
+def test_a_prefill_is_interrupted_only_if_its_own_deadline_holds_or_is_lost_anyway():
+    assert may_interrupt(10.0, 5.0, 1000, 1000.0, pause_s=1.0)
+    assert not may_interrupt(10.0, 8.5, 1000, 1000.0, pause_s=1.0)
+    assert may_interrupt(10.0, 9.5, 1000, 1000.0, pause_s=1.0)
+
+
+def test_the_believed_rate_moves_towards_what_was_seen():
+    assert smoothed_rate(8000.0, 256, 0.032) == pytest.approx(8000.0)
+    assert 8000.0 < smoothed_rate(8000.0, 2500, 0.25) < 10_000.0
+
+
+# --- results
+
+
+def test_promises_are_broken_by_the_first_or_by_the_last_token():
+    chat, batch = Slo(ttft_s=1.0, tbt_s=0.1), Slo(ttlt_s=10.0)
+    assert not is_late(chat, 1.0, 1.4, 5)
+    assert is_late(chat, 1.1, 1.2, 5)
+    assert is_late(chat, 0.5, 1.41, 5)
+    assert not is_late(batch, 9.0, 10.0, 5)
+    assert is_late(batch, 9.0, 10.1, 5)
+    assert not is_late(Slo(), 1e9, 1e9, 5)
+
+
+def test_goodput_is_the_last_rate_of_the_grid_that_keeps_its_promises():
+    assert goodput(lambda rate: 0.0 if rate <= 2.74 else 0.5, 1.0, 4.0, step=0.05) == pytest.approx(2.7)
+    assert goodput(lambda rate: 0.0, 1.0, 4.0, step=0.05) == pytest.approx(4.0)
+    assert goodput(lambda rate: 1.0, 1.0, 4.0, step=0.05) == pytest.approx(1.0)
