@@ -158,10 +158,10 @@ class SlotsEngine(Engine):
             self._end(sequence, at)
         self._take_arrivals()
         while len(self._ends) < self.config.max_seqs and len(self.queue):
-            sequence = self._pop(self.queue)
-            if sequence is None:
+            chosen = self._pop(self.queue)
+            if chosen is None:
                 break
-            self._start(sequence)
+            self._start(chosen)
         following = min(self._next_arrival(), self._ends[0][0] if self._ends else NEVER)
         if following == NEVER:
             return False

@@ -23,12 +23,15 @@ from scheduling.simulator.trace import TraceRequest
 LENGTHS_DIR = Path(__file__).parent / "lengths"
 
 
+NO_PROMISE = Slo()
+
+
 @dataclass(frozen=True, slots=True)
 class Tier:
     """A class of requests in a scenario: its promise, its rank and its share."""
 
     name: str
-    slo: Slo = Slo()
+    slo: Slo = NO_PROMISE
     rank: int = 0
     weight: float = 1.0
     share: float = 1.0

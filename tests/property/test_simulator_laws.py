@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduling.core.registry import make_ordering
+from scheduling.core.registry import make_ordering, orderings
 from scheduling.core.step_time import StepTime
 from scheduling.core.types import Slo
 from scheduling.simulator.batches import make_engine
@@ -22,19 +22,7 @@ TIERS = (
     Tier("work", Slo(ttlt_s=20.0), rank=1, weight=3.0),
     Tier("batch", Slo(ttlt_s=60.0), rank=2, weight=2.0),
 )
-POLICIES = (
-    "fifo",
-    "priority",
-    "edf",
-    "srpf",
-    "hybrid",
-    "shortest",
-    "aging",
-    "weighted",
-    "ewsjf",
-    "gittins",
-    "mean_cost",
-)
+POLICIES = sorted(orderings())
 KINDS = ("plain", "preempting", "dynamic", "relegating", "tight", "tight by priority")
 
 
