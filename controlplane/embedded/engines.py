@@ -10,6 +10,8 @@ from controlplane.embedded.home import CannotStart, Home
 from controlplane.env import Env
 from scheduling.core.step_time import load_preset
 
+GIVEN_PATIENCE_S = 15.0  # a server named in ENGINE should be there
+
 
 @dataclass(frozen=True)
 class Engine:
@@ -44,7 +46,8 @@ def plan(env: Env, home: Home, say: Callable[[str], None]) -> Plan:
         return vllm_cpu.plan(env, home, say)
     if env.engines:
         say(f"using {len(env.engines)} engine(s) that already run")
-        return Plan([Engine(f"engine-{i}", url.rstrip("/"), env.engine_slots) for i, url in enumerate(env.engines)])
+        there = [Engine(f"engine-{i}", url.rstrip("/"), env.engine_slots) for i, url in enumerate(env.engines)]
+        return Plan(there, patience_s=GIVEN_PATIENCE_S)
     return simulated(env, home)
 
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 
+import httpx
 import openai
 import psutil
 import pytest
 
-from tests.instance import Up, bindable, gone
+from tests.instance import ROOT, Up, bindable, free_port, gone
 
 
 @pytest.fixture(scope="module")
@@ -139,6 +141,30 @@ def test_a_killed_supervisor_leaves_no_process(tmp_path):
     tree = up.tree()
     up.stop(signal.SIGKILL)
     assert gone(tree)
+
+
+def test_engines_that_already_run_are_asked_what_they_serve(tmp_path):
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    command = [sys.executable, "-m", "scheduling.engines.simulated", "--port", str(port)]
+    engine = subprocess.Popen([*command, "--model", "our/Model-7B.v2", "--preset", "llama-3-8b-h100"], cwd=ROOT)
+    up = Up(tmp_path / "home", ENGINE=url, QUARTERMASTER_ENGINE_SLOTS="17")
+    try:
+        up.start().wait_ready()
+        demo = up.demo()
+        assert (demo["model"], demo["pool"]) == ("our/Model-7B.v2", "model-7b-v2")
+        assert not (up.home / "run" / "engine-0.pid").exists()
+        with up.client() as client:
+            assert client.chat.completions.create(
+                model=demo["model"], messages=[{"role": "user", "content": "x"}], max_tokens=2
+            ).usage
+        login = (demo["admin"]["username"], demo["admin"]["password"])
+        stored = httpx.get(f"{up.url}/api/v1/backends", auth=login).json()["results"]
+        assert [(b["url"], b["slots"], b["kv_tokens"] > 1000) for b in stored] == [(url, 17, True)]
+    finally:
+        up.stop()
+        engine.terminate()
+        engine.wait(30)
 
 
 def test_a_home_too_deep_for_a_socket_works(tmp_path):

@@ -1,0 +1,91 @@
+"""What an instance learns from engines that it did not start."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from controlplane.embedded.ask import KV_TOKENS_UNKNOWN, asked
+from controlplane.embedded.engines import Engine, Plan
+from controlplane.embedded.home import CannotStart
+from controlplane.embedded.prepare import slug
+
+METRICS = 'vllm:cache_config_info{block_size="128",cache_dtype="auto",engine="0",num_gpu_blocks="1024"} 1.0\n'
+
+
+@contextmanager
+def server(pages: dict[str, tuple[int, str]]) -> Iterator[str]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            status, text = pages.get(self.path, (404, ""))
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(text.encode())
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=http.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{http.server_port}"
+    finally:
+        http.shutdown()
+        http.server_close()
+
+
+def models(name: str, **more: object) -> tuple[int, str]:
+    return 200, json.dumps({"object": "list", "data": [{"id": name, **more}]})
+
+
+def plan(*urls: str) -> Plan:
+    return Plan([Engine(f"engine-{i}", url, 256) for i, url in enumerate(urls)], patience_s=0)
+
+
+def test_model_length_and_cache_are_asked_for():
+    with server({"/v1/models": models("a/B", max_model_len=4096), "/metrics": (200, METRICS)}) as url:
+        found = asked(plan(url))
+    assert (found.model, found.max_model_len) == ("a/B", 4096)
+    assert found.engines == [Engine("engine-0", url, 256, 131072)]
+
+
+def test_an_engine_without_the_cache_metric_gets_a_size_that_any_gpu_has():
+    with server({"/v1/models": models("b")}) as url:
+        assert asked(plan(url)).engines[0].kv_tokens == KV_TOKENS_UNKNOWN
+
+
+def test_what_the_plan_knows_is_not_asked():
+    known = Plan([Engine("e", "http://127.0.0.1:9", 4, 100)], model="m", max_model_len=10)
+    assert asked(known) is known
+
+
+def test_engines_of_two_models_do_not_make_one_pool():
+    with (
+        server({"/v1/models": models("a")}) as one,
+        server({"/v1/models": models("b")}) as two,
+        pytest.raises(CannotStart, match=r"'b'.*'a'"),
+    ):
+        asked(plan(one, two))
+
+
+def test_a_server_that_is_no_vllm_is_named():
+    with server({"/v1/models": (200, "<html>")}) as url, pytest.raises(CannotStart, match=url):
+        asked(plan(url))
+
+
+def test_an_engine_that_wants_a_key_says_where_to_put_it():
+    with server({"/v1/models": (401, "{}")}) as url, pytest.raises(CannotStart, match="API key"):
+        asked(plan(url))
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [("meta-llama/Llama-3.1-8B", "llama-3-1-8b"), ("tiny", "tiny"), ("Über/Ünï_code", "n-code"), ("!!", "pool")],
+)
+def test_a_pool_is_named_after_its_model(model, name):
+    assert slug(model) == name
