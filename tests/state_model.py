@@ -23,7 +23,7 @@ from scheduling.state.resp import RespConnection
 from scheduling.state.script import REDIS_CLOCK, Script, load_scripts, make_script
 from scheduling.state.store import PoolStore
 from scheduling.state.twin import PoolTwin
-from scheduling.state.types import ENDED_MS, Fenced, GrantItem, GrantNotice, gateway_channel
+from scheduling.state.types import EJECTED_CHANNEL, ENDED_MS, Fenced, GrantItem, gateway_channel
 from tests.state_world import FACTS, backend, entitlement, estimate, ledger, pool_spec, request, tier
 
 TEST_CLOCK = "local function now_ms() return tonumber(redis.call('GET', KEYS[1] .. 'test_now')) end\n"
@@ -64,6 +64,8 @@ class Ears:
     def __init__(self, url: str) -> None:
         self._client = redis.Redis.from_url(url)
         self._pubsub = self._client.pubsub()
+        self._pubsub.subscribe(EJECTED_CHANNEL)
+        self._next()
         self.listening: set[str] = set()
 
     def listen(self, gateways: set[str]) -> None:
@@ -77,10 +79,10 @@ class Ears:
                 assert [self._next()["type"] for _ in names] == [said] * len(names)
         self.listening = set(gateways)
 
-    def heard(self, count: int) -> list[tuple[str, GrantNotice]]:
-        """The next ``count`` grants that were published, in order."""
+    def heard(self, count: int) -> list[tuple[str, bytes]]:
+        """The next ``count`` doorbells that were published (channel, payload), in order."""
         messages = [self._next() for _ in range(count)]
-        return [(m["channel"].decode(), codec.decode_notice(m["data"])) for m in messages]
+        return [(m["channel"].decode(), m["data"]) for m in messages]
 
     def _next(self) -> dict[str, Any]:
         message = self._pubsub.get_message(timeout=10)
@@ -106,7 +108,7 @@ class World:
         self.server = PoolStore(resp, self.pool_id, scripts=scripts)
         self.twin = PoolTwin(self.pool_id, lambda: self.now, self._published)
         self._ears = ears
-        self._told: list[tuple[str, GrantNotice]] = []  # what the twin told gateways and Redis has yet to deliver
+        self._told: list[tuple[str, bytes]] = []  # what the twin published and Redis has yet to deliver
         self.listen(set(GATEWAYS))
         self.floor = 0  # what the database would remember
         self.epochs = dict.fromkeys(HOLDERS, 0)  # what each leader believes
@@ -173,9 +175,10 @@ class World:
     def resign(self, holder: str, again: bool) -> None:
         self._both("resign", again, holder)
 
-    def set_ready(self, holder: str, at: str, slots: int | None, again: bool) -> None:
+    def set_ready(self, holder: str, at: str, slots: int | None, again: bool, ill: bool = False) -> None:
         spec: BackendSpec | None = None if slots is None else backend(at, slots, (120 if at == "b2" else 250) * slots)
-        self._both("set_ready", again, self.epochs[holder], at, spec)
+        self._both("set_ready", again, self.epochs[holder], at, spec, ill=ill)
+        self._compare_told()
 
     def listen(self, gateways: set[str]) -> None:
         """From now on these gateways, and no others, hear of their grants."""
@@ -188,9 +191,7 @@ class World:
             for n, at, off in picks
         ]  # fmt: skip
         self._both("grant", again, self.epochs[holder], items)
-        told, self._told = self._told, []
-        heard = self._ears.heard(len(told))
-        assert heard == told, f"gateways heard {heard}, the twin told them {told}"
+        self._compare_told()
 
     def sweep(self, holder: str, again: bool) -> None:
         self._both("sweep", again, self.epochs[holder])
@@ -213,10 +214,16 @@ class World:
         self._set_clock()
         self._compare("flush")
 
-    def _published(self, gateway: str, notice: GrantNotice) -> bool:
-        if gateway in self._ears.listening:
-            self._told.append((gateway_channel(gateway), notice))
-        return gateway in self._ears.listening
+    def _published(self, channel: str, payload: bytes) -> bool:
+        heard = channel in (EJECTED_CHANNEL, *map(gateway_channel, self._ears.listening))
+        if heard:
+            self._told.append((channel, payload))
+        return heard
+
+    def _compare_told(self) -> None:
+        told, self._told = self._told, []
+        heard = self._ears.heard(len(told))
+        assert heard == told, f"gateways heard {heard}, the twin told them {told}"
 
     # --- both sides, and the laws
 
@@ -226,18 +233,18 @@ class World:
     def _set_clock(self) -> None:
         self._run(self._resp.call("SET", self._prefix + "test_now", self.now))
 
-    def _call(self, name: str, *args: Any) -> tuple[Any, Any]:
+    def _call(self, name: str, *args: Any, **named: Any) -> tuple[Any, Any]:
         answers: list[Any] = []
-        for call in (getattr(self.twin, name), lambda *a: self._run(getattr(self.server, name)(*a))):
+        for call in (getattr(self.twin, name), lambda *a, **n: self._run(getattr(self.server, name)(*a, **n))):
             try:
-                answers.append(call(*args))
+                answers.append(call(*args, **named))
             except Fenced:
                 answers.append("fenced")
         return answers[0], answers[1]
 
-    def _both(self, name: str, again: bool, *args: Any) -> Any:
+    def _both(self, name: str, again: bool, *args: Any, **named: Any) -> Any:
         before = self._last
-        mine, theirs = self._call(name, *args)
+        mine, theirs = self._call(name, *args, **named)
         assert theirs == mine, f"{name}{args}: the server answers {theirs}, the twin {mine}"
         self._compare(name)
         self.seen |= {(name, a) for a in _kinds(mine)}
@@ -245,7 +252,7 @@ class World:
             assert self._last == before, f"{name} changed something though it was fenced"
         if again:
             after = self._last
-            mine, theirs = self._call(name, *args)
+            mine, theirs = self._call(name, *args, **named)
             assert theirs == mine, f"{name}{args} again: the server answers {theirs}, the twin {mine}"
             self._compare(name)
             assert self._last == after, f"{name}{args} called again changed something"
@@ -388,7 +395,7 @@ def step(world: World, rng: random.Random) -> None:
     elif move == "elect":
         world.elect(holder, rng.random() < 0.5, again)
     elif move == "ready":
-        world.set_ready(holder, rng.choice(BACKENDS), rng.choice((None, 1, 2, 2, 3)), again)
+        world.set_ready(holder, rng.choice(BACKENDS), rng.choice((None, 1, 2, 2, 3)), again, rng.random() < 0.5)
     elif move == "announce":
         world.announce(n, rng.choice(("", *BACKENDS)), again)
     elif move == "record":

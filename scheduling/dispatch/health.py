@@ -146,8 +146,10 @@ class BackendMonitor:
         self._leases = {name: totals.running for name, totals in snapshot.backends.items()}
         self._leases_at = asyncio.get_running_loop().time()
         for name, totals in snapshot.backends.items():
-            if totals.ready and (name not in self._backends or not _serves(self._backends[name])):
-                await self._store.set_ready(self._epoch, name, None)
+            backend = self._backends.get(name)
+            if totals.ready and (backend is None or not _serves(backend)):
+                ill = backend is not None and backend.state == "ejected"
+                await self._store.set_ready(self._epoch, name, None, ill=ill)
         for name, backend in list(self._backends.items()):
             known = snapshot.backends.get(name)
             offered = (known.slots, known.kv_tokens) if known is not None and known.ready else None
@@ -214,7 +216,8 @@ class BackendMonitor:
         log.log(logging.WARNING if state == "ejected" else logging.INFO, "backend %s: %s, %s", name, state, why)
         backend.state, backend.why, backend.doubted = state, why, False
         try:
-            await self._store.set_ready(self._epoch, name, backend.spec if _serves(backend) else None)
+            spec = backend.spec if _serves(backend) else None
+            await self._store.set_ready(self._epoch, name, spec, ill=state == "ejected")
         except StateUnavailable:
             return  # reconcile writes it when Redis is back
         if _serves(backend):

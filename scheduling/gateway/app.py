@@ -34,7 +34,7 @@ from scheduling.gateway.upstream import Upstream
 from scheduling.state.resp import RespConnection
 from scheduling.state.store import PoolStore
 from scheduling.state.subscriber import Subscriber
-from scheduling.state.types import CATALOG_CHANNEL, gateway_channel
+from scheduling.state.types import CATALOG_CHANNEL, EJECTED_CHANNEL, gateway_channel
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ class GatewayApp:
         self._resp = RespConnection(redis_url, name=config.gateway_id, on_change=self._state_changed)
         self._subscriber = Subscriber(
             redis_url,
-            [gateway_channel(config.gateway_id), CATALOG_CHANNEL],
+            [gateway_channel(config.gateway_id), CATALOG_CHANNEL, EJECTED_CHANNEL],
             self._heard,
             name=f"{config.gateway_id}-sub",
             on_ready=self._subscribed,
@@ -156,6 +156,8 @@ class GatewayApp:
     def _heard(self, channel: str, payload: bytes) -> None:
         if channel == CATALOG_CHANNEL:
             self._catalog.ring()
+        elif channel == EJECTED_CHANNEL:
+            self._desk.ejected(payload.decode())
         else:
             self._desk.heard(payload)
 

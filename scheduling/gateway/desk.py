@@ -25,6 +25,8 @@ from scheduling.state.types import (
 
 log = logging.getLogger(__name__)
 
+CROSSED_S = 0.5  # an answer of shared state that was on its way when a replica was ejected has arrived by then
+
 
 class Desk:
     """The open calls by request id. ``calls`` is filled before ``admit`` is sent: a grant may overtake its answer."""
@@ -57,6 +59,21 @@ class Desk:
         if call is not None:
             call.notice = notice
             call.wake()
+
+    def ejected(self, backend: str) -> None:
+        """A replica was found ill: what runs there and has sent its client nothing goes elsewhere.
+
+        Grants of that replica may still be on their way to us, so it looks twice, the second time well before a
+        replica can be back.
+        """
+        loop = asyncio.get_running_loop()
+        loop.call_soon(self._move_off, backend)
+        loop.call_later(CROSSED_S, self._move_off, backend)
+
+    def _move_off(self, backend: str) -> None:
+        for call in self.calls.values():
+            if call.backend == backend and not call.responding and not call.moving:
+                call.interrupt(Reason.BACKEND_STALLED)
 
     @property
     def waiting(self) -> int:

@@ -207,10 +207,11 @@ class PoolStore:
         reply = await self._resp.call(b"PUBSUB", b"NUMSUB", *channels)
         return {channels[c] for c, listeners in zip(reply[::2], reply[1::2], strict=True) if listeners}
 
-    async def set_ready(self, epoch: int, backend_id: str, spec: BackendSpec | None) -> None:
-        """Puts a replica in (``spec``) or out (None) of those that may get work."""
+    async def set_ready(self, epoch: int, backend_id: str, spec: BackendSpec | None, *, ill: bool = False) -> None:
+        """Puts a replica in (``spec``) or out (None) of those that may get work. ``ill``: gateways are told."""
         slots, kv = (spec.slots, spec.kv_tokens) if spec is not None else (0, 0)
-        _unfenced(await self._eval("set_ready", epoch, backend_id, 0 if spec is None else 1, slots, kv))
+        ready = 0 if spec is None else 1
+        _unfenced(await self._eval("set_ready", epoch, backend_id, ready, slots, kv, 1 if ill else 0))
 
     async def sweep(self, epoch: int) -> list[SweptRequest]:
         """Ends up to 100 leases and 100 waiting entries whose gateway stopped renewing them.

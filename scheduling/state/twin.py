@@ -25,6 +25,7 @@ from scheduling.state.codec import Entry
 from scheduling.state.memory import PoolMemory
 from scheduling.state.snapshot import make_snapshot
 from scheduling.state.types import (
+    EJECTED_CHANNEL,
     LEADER_MS,
     LEASE_MS,
     NO_BACKEND_RETRY_MS,
@@ -39,7 +40,6 @@ from scheduling.state.types import (
     FinishResult,
     FinishStatus,
     GrantItem,
-    GrantNotice,
     GrantStatus,
     PoolSnapshot,
     Renewal,
@@ -47,19 +47,20 @@ from scheduling.state.types import (
     RequestFacts,
     StoredRequest,
     SweptRequest,
+    gateway_channel,
     work_of,
 )
 
 
 class PoolTwin(PoolMemory):
-    """One pool. ``clock_ms`` plays Redis ``TIME``, ``publish`` its ``PUBLISH``: it is handed a gateway and what that
-    gateway is told, and answers whether it listens. Without ``publish`` every gateway listens."""
+    """One pool. ``clock_ms`` plays Redis ``TIME``, ``publish`` its ``PUBLISH`` (channel, payload; whether anybody
+    listens). Without ``publish`` everybody listens."""
 
     def __init__(
         self,
         pool_id: str,
         clock_ms: Callable[[], int],
-        publish: Callable[[str, GrantNotice], bool] = lambda _gateway, _notice: True,
+        publish: Callable[[str, bytes], bool] = lambda _channel, _payload: True,
     ) -> None:
         super().__init__(pool_id, clock_ms)
         self._publish = publish
@@ -288,17 +289,19 @@ class PoolTwin(PoolMemory):
             return GrantStatus.FULL
         if self._total(f"e:{e.entitlement}:run") >= g.concurrency:
             return GrantStatus.ENT
-        if not self._publish(e.gateway, GrantNotice(g.request_id, g.attempt, g.backend, g.policy, g.why)):
-            return GrantStatus.AWAY
         note, expiry = codec.encode_note(g.policy, g.why), self.waiting[g.request_id]
+        if not self._publish(gateway_channel(e.gateway), f"{g.request_id} {g.attempt} {g.backend} {note}".encode()):
+            return GrantStatus.AWAY
         self._drop_waiting(g.request_id)
         self._put_lease(g.request_id, replace(e, backend=g.backend, granted_ms=now, note=note), expiry)
         return GrantStatus.OK
 
-    def set_ready(self, epoch: int, backend_id: str, spec: BackendSpec | None) -> None:
+    def set_ready(self, epoch: int, backend_id: str, spec: BackendSpec | None, *, ill: bool = False) -> None:
         self._fence(epoch)
         if spec is None:
             self.ready.pop(backend_id, None)
+            if ill:
+                self._publish(EJECTED_CHANNEL, backend_id.encode())
         else:
             self.ready[backend_id] = (spec.slots, spec.kv_tokens)
 

@@ -28,6 +28,7 @@ EVENTS_KEPT: Final = 20_000  # doorbells kept for a leader that is behind; it re
 LEDGER_KEPT: Final = 1_000_000  # ended requests kept while the database is away, oldest dropped first
 
 CATALOG_CHANNEL: Final = "qm:catalog"  # doorbell: the catalog has a new version
+EJECTED_CHANNEL: Final = "qm:ejected"  # doorbell: a replica (its id) was found ill
 
 
 def gateway_channel(gateway: str) -> str:

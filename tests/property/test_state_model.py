@@ -145,7 +145,7 @@ class StateMachine(RuleBasedStateMachine):
     def resign(self, **given: Any) -> None:
         self.world.resign(**given)
 
-    @rule(holder=HOLDER, at=AT, slots=st.sampled_from((None, 1, 2, 3)), again=AGAIN)
+    @rule(holder=HOLDER, at=AT, slots=st.sampled_from((None, 1, 2, 3)), again=AGAIN, ill=AGAIN)
     def set_ready(self, **given: Any) -> None:
         self.world.set_ready(**given)
 
@@ -199,6 +199,7 @@ BAD_TWINS = {
     "grants that do not look at r_e": ("grant", "(tonumber(v[3]) or 0) >= r_e", "false"),
     "grants for gateways that do not listen": ("grant", " .. note) == 0 then", " .. note) < 0 then"),
     "grants that give a dead gateway another lease": ("grant", "call('ZSCORE', WAITING, id)", "now + LEASE_MS"),
+    "an ill replica that nobody is told of": ("set_ready", "if ARGV[6] == '1'", "if false"),
     "grants that tell nobody": ("grant", "call('PUBLISH', 'qm:gw:'", "call('PUBLISH', 'qm:g:'"),
     "direct grants past those who wait": ("admit", "contended = waiting > 0 or not", "contended = not"),
     "refusals that charge": ("admit", REFUSE, REFUSE + "  set_level(ent, level - 1, now, ARGV[13], ARGV[14])\n"),

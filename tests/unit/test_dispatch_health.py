@@ -14,15 +14,18 @@ from tests.state_world import backend, pool_spec
 
 
 class Store:
-    """Remembers what is ready."""
+    """Remembers what is ready, and which replicas gateways were told to leave."""
 
     def __init__(self) -> None:
         self.ready: dict[str, BackendSpec] = {}
+        self.told_ill: set[str] = set()
         self.down = False
 
-    async def set_ready(self, epoch: int, backend_id: str, spec: BackendSpec | None) -> None:
+    async def set_ready(self, epoch: int, backend_id: str, spec: BackendSpec | None, *, ill: bool = False) -> None:
         if self.down:
             raise StateUnavailable("down")
+        if ill:
+            self.told_ill.add(backend_id)
         self.ready.pop(backend_id, None)
         if spec is not None:
             self.ready[backend_id] = spec
@@ -106,6 +109,30 @@ async def test_a_hung_engine_is_ejected_within_20_s_although_it_answers_every_sc
     assert set(w.store.ready) == {"b2"}
     assert w.state("b1") == "ejected"
     assert w.why("b1").startswith("5 running and no token moved for 15 s")
+    assert w.store.told_ill == {"b1"}
+
+
+@ward
+async def test_gateways_are_told_of_an_ejection_that_redis_could_not_be_told_of(w: Ward):
+    w.store.down = True
+    w.engines["b1"].reachable = False
+    await w.live(10)
+    assert w.state("b1") == "ejected"
+    w.store.down = False
+    await w.live(2)
+    assert (set(w.store.ready), w.store.told_ill) == ({"b2"}, {"b1"})
+
+
+@ward
+async def test_a_draining_replica_that_hangs_is_told_of_as_well(w: Ward):
+    draining = BackendSpec("b1", "p", "http://b1", 4, 100_000, draining=True)
+    w.monitor.update(pool_spec(backends=(draining, backend("b2"))))
+    await w.live(3)
+    assert w.store.told_ill == set()
+    w.engines["b1"].running, w.engines["b1"].generates = 5, False
+    w.leases["b1"] = 5
+    await w.live(20)
+    assert w.store.told_ill == {"b1"}
 
 
 @ward
