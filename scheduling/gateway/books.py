@@ -152,4 +152,3 @@ class Books:
             await writing
         except StateError:
             log.exception("shared state rejected a ledger record")
-

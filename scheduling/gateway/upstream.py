@@ -304,9 +304,7 @@ class Backend:
     def connections(self) -> int:
         return len(self._open)
 
-    async def exchange(
-        self, path: str, body: bytes, request_id: str, *, whole: bool, limit: int = 0
-    ) -> Connection:
+    async def exchange(self, path: str, body: bytes, request_id: str, *, whole: bool, limit: int = 0) -> Connection:
         """Sends one POST and waits for the head of its answer (``whole``: for all of it). The caller ends the exchange
         with ``release`` or ``abort``; on any exception, cancellation included, the socket is closed here. Raises
         :class:`UpstreamError`."""

@@ -75,4 +75,3 @@ async def test_what_a_hung_replica_holds_without_a_byte_completes_elsewhere(redi
             assert len(moved) >= 4
             assert {(r.backend, r.outcome) for r in moved} == {(names[well], "completed")}
             assert not ill.engine.running
-
