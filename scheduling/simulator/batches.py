@@ -146,13 +146,22 @@ class SlotsEngine(Engine):
         self._exact = ExactStep(config.truth)
         self._ends: list[tuple[int, int, Sequence]] = []
         self._started = 0
+        self._counted_fs = 0  # up to here the time is in the counters
 
     @property
     def running(self) -> int:
         return len(self._ends)
 
+    def offer(self, sim: SimRequest) -> Sequence:
+        # Between two events nothing changes, so an arrival that was not foreseen finds the engine as it was.
+        self.clock = min(self.clock, max(sim.arrival_fs, self._counted_fs))
+        return super().offer(sim)
+
     def stretch(self, horizon: int = NEVER) -> bool:
         self._fits = None
+        if self._ends:
+            self.counters.busy_fs += self.clock - self._counted_fs
+        self._counted_fs = self.clock
         while self._ends and self._ends[0][0] <= self.clock:
             at, _, sequence = heappop(self._ends)
             self._end(sequence, at)
@@ -165,8 +174,6 @@ class SlotsEngine(Engine):
         following = min(self._next_arrival(), self._ends[0][0] if self._ends else NEVER)
         if following == NEVER:
             return False
-        if self._ends:
-            self.counters.busy_fs += following - self.clock
         self.counters.stretches += 1
         self.clock = following
         return True

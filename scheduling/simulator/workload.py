@@ -17,7 +17,7 @@ from pathlib import Path
 from random import Random
 
 from scheduling.core.types import QueuedRequest, ServiceClass, Slo
-from scheduling.simulator.kernel import to_fs
+from scheduling.simulator.kernel import to_fs, to_s
 from scheduling.simulator.trace import TraceRequest
 
 LENGTHS_DIR = Path(__file__).parent / "lengths"
@@ -313,13 +313,48 @@ def from_families(
     return made
 
 
-@dataclass(frozen=True, slots=True)
 class ClosedLoop:
-    """Clients that send the next request when the last one is answered and they have thought about it."""
+    """Clients that send the next request when the last one is answered and they have thought about it.
 
-    clients: int
-    requests_each: int
-    think_s: float  # mean of an exponential pause; 0: at once
+    ``think_s``: mean of an exponential pause, 0 for none. Every client sends ``requests_each``.
+    """
 
-    def think_fs(self, random: Random) -> int:
-        return to_fs(random.expovariate(1.0 / self.think_s)) if self.think_s > 0 else 0
+    def __init__(
+        self,
+        clients: int,
+        requests_each: int,
+        lengths: Lengths,
+        tiers: Sequence[Tier],
+        belief: Belief,
+        random: Random,
+        *,
+        think_s: float = 0.0,
+    ) -> None:
+        if clients < 1 or requests_each < 1 or think_s < 0:
+            raise ValueError("a closed loop needs clients, requests for each, and a pause of at least 0")
+        self._left = [requests_each] * clients
+        self._client_of: list[int] = []  # by index of the request
+        self._lengths, self._tiers, self._belief, self._random = lengths, tiers, belief, random
+        self._think_s = think_s
+
+    def first(self) -> list[SimRequest]:
+        """What the clients send to begin with."""
+        made = [self._ask(client, self._pause()) for client in range(len(self._left))]
+        return sorted(made, key=lambda request: request.arrival_fs)
+
+    def after(self, ended: SimRequest, now_fs: int) -> SimRequest | None:
+        """What the client whose request has just ended sends next; None when it has sent all."""
+        client = self._client_of[ended.index]
+        return self._ask(client, to_s(now_fs) + self._pause(), now_fs) if self._left[client] else None
+
+    def _pause(self) -> float:
+        return self._random.expovariate(1.0 / self._think_s) if self._think_s > 0 else 0.0
+
+    def _ask(self, client: int, at_s: float, not_before_fs: int = 0) -> SimRequest:
+        self._left[client] -= 1
+        index = len(self._client_of)
+        self._client_of.append(client)
+        given, out = self._lengths(self._random)
+        request = make_request(index, at_s, given, out, pick_tier(self._random, self._tiers), self._belief)
+        request.arrival_fs = max(request.arrival_fs, not_before_fs)  # a float may lie a little before its instant
+        return request

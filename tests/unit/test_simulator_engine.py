@@ -109,7 +109,7 @@ def test_dynamic_chunks_are_large_while_nothing_is_due_and_small_beside_a_chat()
     chat_life = next(s for s in engine.finished if s.sim.index == 0)
     assert to_s(chat_life.end_fs) <= 0.2 + 499 * 0.06
     assert max(sizes) == 1000  # the early first token of the chat had gathered slack
-    assert min(sizes[2:-1]) < 500
+    assert min(sizes[2:-1]) <= 500
 
 
 def test_a_request_that_is_lost_is_relegated_and_still_served():
