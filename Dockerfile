@@ -29,7 +29,8 @@ ENV PATH=/opt/venv/bin:$PATH \
     QUARTERMASTER_HOME=/var/lib/quartermaster \
     QUARTERMASTER_HOST=0.0.0.0
 # Static files are collected at build, so that the root file system can be read-only.
-RUN QUARTERMASTER_HOME=/tmp/build python manage.py collectstatic --noinput --verbosity 0 && rm -rf /tmp/build
+RUN QUARTERMASTER_HOME=/tmp/build python manage.py collectstatic --noinput --verbosity 0 && rm -rf /tmp/build \
+    && python -m servestatic.compress --quiet --no-brotli --no-zstd staticfiles
 USER 10001
 EXPOSE 8000
 HEALTHCHECK --interval=10s --timeout=3s --start-period=30s \

@@ -49,6 +49,14 @@ def test_the_console_loads_only_what_was_built(client, user, settings, tmp_path)
     assert client.get("/pools/llama").status_code == 200
 
 
+def test_built_files_are_cached_for_good_and_others_are_not(settings):
+    built, other = {}, {}
+    settings.SERVESTATIC_ADD_HEADERS_FUNCTION(built, "", "/static/console/assets/main-1.js")
+    settings.SERVESTATIC_ADD_HEADERS_FUNCTION(other, "", "/static/admin/css/base.css")
+    assert "immutable" in built["Cache-Control"]
+    assert not other
+
+
 def test_a_console_that_was_not_built_says_so(client, user, settings, tmp_path):
     settings.FRONTEND_DIST = tmp_path
     client.force_login(user)
