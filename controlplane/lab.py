@@ -1,0 +1,122 @@
+"""Runs lab scenarios on all cores and keeps what has been computed.
+
+Every task's figures are a file in ``HOME/lab``, named by its settings and the code that ran it: an interrupted report
+goes on where it was, and a change to the code starts afresh.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import multiprocessing
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+
+from scheduling.simulator.lab import Line, Scenario, Task, fingerprint, lines_of, perform, tasks_of
+
+Table = tuple[Scenario, list[Line]]
+
+
+class Lab:
+    """``folder``: where figures are kept. ``processes``: how many run at once, 0 for all cores."""
+
+    def __init__(self, folder: Path, processes: int = 0) -> None:
+        self._folder = folder
+        self._processes = processes or os.cpu_count() or 1
+
+    def tables(self, scenarios: Sequence[Scenario], done: Callable[[Task], None] = lambda task: None) -> list[Table]:
+        """Every scenario's table. ``done`` is called for each task as it ends, kept ones first."""
+        tasks = [task for scenario in scenarios for task in tasks_of(scenario)]
+        figures: dict[Task, dict[str, float]] = {}
+        missing = []
+        for task in tasks:
+            kept = self._kept(task)
+            if kept is None:
+                missing.append(task)
+            else:
+                figures[task] = kept
+                done(task)
+        for task, found in self._run(missing):
+            self._keep(task, found)
+            figures[task] = found
+            done(task)
+        return [(scenario, lines_of(scenario, figures)) for scenario in scenarios]
+
+    def _run(self, tasks: Sequence[Task]) -> Iterator[tuple[Task, dict[str, float]]]:
+        if len(tasks) <= 1 or self._processes == 1:
+            yield from ((task, perform(task)) for task in tasks)
+            return
+        # A fresh interpreter for each worker: this process may have threads and database connections.
+        context = multiprocessing.get_context("spawn")
+        pool = ProcessPoolExecutor(min(self._processes, len(tasks)), mp_context=context)
+        try:
+            waiting = {pool.submit(perform, task): task for task in tasks}
+            for future in as_completed(waiting):
+                yield waiting[future], future.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+    def _path(self, task: Task) -> Path:
+        return self._folder / f"{task.scenario}-{fingerprint(task)}.json"
+
+    def _kept(self, task: Task) -> dict[str, float] | None:
+        try:
+            kept = json.loads(self._path(task).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None  # not there, or cut off when it was written: it is computed again
+        return kept if isinstance(kept, dict) else None
+
+    def _keep(self, task: Task, figures: dict[str, float]) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        path = self._path(task)
+        draft = path.with_suffix(f".{os.getpid()}")
+        draft.write_text(json.dumps(figures), encoding="utf-8")
+        draft.replace(path)
+
+
+def figure(value: float) -> str:
+    """A figure as a person reads it: three digits that count."""
+    if math.isnan(value):
+        return "none"
+    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def interval(line: Line) -> str:
+    """What ours may be."""
+    if line.low is None and line.high is None:
+        return ""
+    if line.low is None:
+        return f"up to {figure(line.high or 0.0)}"
+    if line.high is None:
+        return f"from {figure(line.low)}"
+    return f"{figure(line.low)} to {figure(line.high)}"
+
+
+def report(tables: Sequence[Table]) -> str:
+    """All tables as one page of Markdown."""
+    judged = [line for _, lines in tables for line in lines if line.verdict != "shown"]
+    held = sum(line.verdict == "holds" for line in judged)
+    out = [
+        "# The papers' figures beside ours",
+        "",
+        "Written by `manage.py lab report`; every table is `manage.py lab run NAME`. A figure *holds* when ours lies",
+        "in the interval that is allowed; one that *differs* says so, and why if that is known. Workloads,",
+        "engines and runs are in `scheduling/simulator/scenarios/`.",
+        "",
+        f"{held} of {len(judged)} figures hold.",
+        "",
+    ]
+    for scenario, lines in tables:
+        out += [f"## {scenario.id}: {scenario.title}", "", f"{scenario.paper}. `manage.py lab run {scenario.name}`", ""]
+        if scenario.note:
+            out += [scenario.note, ""]
+        out += ["| figure | unit | paper | ours | allowed | verdict |", "|---|---|---|---|---|---|"]
+        for line in lines:
+            verdict = f"**{line.verdict}**" if line.verdict == "differs" else line.verdict
+            told = f"{verdict}: {line.note}" if line.note else verdict
+            cells = (line.row, line.unit, line.paper, figure(line.ours), interval(line), told)
+            out.append("| " + " | ".join(cells) + " |")
+        out.append("")
+    return "\n".join(out)

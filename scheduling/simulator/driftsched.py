@@ -1,0 +1,94 @@
+"""DriftSched's experiment: its two phases of load and its estimator that learns.
+
+Two phases: a light one that calibrates and, once the queue is empty and 15 s have passed, a heavy one. Budgets are
+estimated in words of the prompt and corrected by a moving average of actual over base, per category.
+
+Read from the public load generator: gaps, mixes, caps, batch of 32. Assumed: 93 % of generations reach their cap (80
+to 100 % moves P50 and P99 by less than 3 %), the rest ends anywhere from 30 % of it; prompts of the sizes below; 0.82
+words per token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import islice
+from random import Random
+
+from scheduling.core.types import QueuedRequest
+from scheduling.simulator.engine import Engine
+from scheduling.simulator.engine import Sequence as Life
+from scheduling.simulator.kernel import rng, to_s
+from scheduling.simulator.workload import Belief, SimRequest, Tier, make_request, uniform_gaps
+
+CAPS = {"short_qa": 64, "summary": 256, "technical": 384, "report": 512}
+PROMPT_TOKENS = {"short_qa": 14, "summary": 45, "technical": 20, "report": 40}
+CALIBRATION = (1000, (0.05, 0.15), (40, 25, 25, 10))
+STRESS = (2000, (0.005, 0.03), (10, 20, 40, 30))
+PAUSE_S = 15.0
+REACH_CAP = 0.93
+WORDS_PER_TOKEN = 0.82
+TIERS = (
+    Tier("premium", rank=0, weight=5.0),
+    Tier("standard", rank=1, weight=3.0),
+    Tier("batch", rank=2, weight=2.0),
+)
+SAFETY = {"premium": 1.2, "standard": 1.0, "batch": 0.8}
+
+
+class DriftEstimator:
+    """``T_out = T_base * bias * S_tier * F(prompt)`` with ``F = min(1.5, 1 + words/1000)``.
+
+    ``bias <- 0.9 bias + 0.1 clip(actual / T_base, 0.25, 3)`` per category. ``words``: lengths are counted in words
+    (the paper's whitespace mode); otherwise in tokens.
+    """
+
+    def __init__(self, *, words: bool = True) -> None:
+        self.bias = dict.fromkeys(CAPS, 1.0)
+        self._per_token = WORDS_PER_TOKEN if words else 1.0
+
+    def estimate(self, request: SimRequest) -> QueuedRequest:
+        size = max(1, round(request.input_tokens * self._per_token))
+        scale = SAFETY[request.tier] * min(1.5, 1.0 + size / 1000.0)
+        output = request.base_tokens * self.bias[request.label] * scale
+        return replace(request.queued, input_tokens=size, output_tokens=output)
+
+    def observe(self, request: SimRequest) -> None:
+        seen = request.output_tokens * self._per_token / request.base_tokens
+        self.bias[request.label] = 0.9 * self.bias[request.label] + 0.1 * min(3.0, max(0.25, seen))
+
+
+def phase(
+    first_index: int,
+    start_s: float,
+    shape: tuple[int, tuple[float, float], tuple[int, ...]],
+    arrivals: Random,
+    lengths: Random,
+) -> list[SimRequest]:
+    """One phase of requests: ``shape`` is count, gap interval [s] and mix of categories [%]."""
+    count, (low, high), mix = shape
+    requests = []
+    for number, at in enumerate(islice(uniform_gaps(arrivals, low, high, start_s), count)):
+        category = lengths.choices(list(CAPS), mix)[0]
+        cap = CAPS[category]
+        out = cap if lengths.random() < REACH_CAP else max(1, round(cap * lengths.uniform(0.3, 1.0)))
+        tier = TIERS[lengths.randrange(len(TIERS))]
+        belief = Belief(float(cap), cap)
+        given = PROMPT_TOKENS[category]
+        requests.append(
+            make_request(first_index + number, at, given, out, tier, belief, label=category, base_tokens=float(cap))
+        )
+    return requests
+
+
+def run_phases(
+    engine: Engine, seed: int, shapes: Sequence[tuple[int, tuple[float, float], tuple[int, ...]]]
+) -> list[Life]:
+    """Runs the phases one after the other: each begins ``PAUSE_S`` after the last request of the one before ended."""
+    arrivals, lengths = rng(seed, "arrivals"), rng(seed, "lengths")
+    start_s, made = 0.0, 0
+    for shape in shapes:
+        engine.run(phase(made, start_s, shape, arrivals, lengths))
+        made += shape[0]
+        start_s = to_s(engine.clock) + PAUSE_S
+    return engine.finished
