@@ -193,6 +193,15 @@ class World:
         self._both("grant", again, self.epochs[holder], items)
         self._compare_told()
 
+    def look(self, names: list[str]) -> None:
+        """What decisions see is what everybody sees: ``look`` is a part of ``view``."""
+        seen = self._both("look", True, names)
+        whole = self.twin.view()
+        assert seen.backends == {name: b for name, b in whole.backends.items() if b.ready}
+        assert (seen.now_ms, seen.rebuilding_ms) == (whole.now_ms, whole.rebuilding_ms)
+        running = {name: e.running for name, e in whole.entitlements.items()}
+        assert seen.running == {name: running.get(name, 0) for name in names}
+
     def sweep(self, holder: str, again: bool) -> None:
         self._both("sweep", again, self.epochs[holder])
 
@@ -373,8 +382,8 @@ def step(world: World, rng: random.Random) -> None:
     target = int(rng.choice(live)[1:]) if live and rng.random() < 0.8 else n
     move = rng.choices(
         ("admit", "finish", "grant", "renew", "requeue", "sweep", "time", "elect", "ready", "announce", "record",
-         "suspect", "resign", "listen", "flush"),
-        (30, 14, 14, 8, 6, 5, 10, 5, 5, 4, 2, 1, 1, 3, 0.4),
+         "suspect", "resign", "listen", "look", "flush"),
+        (30, 14, 14, 8, 6, 5, 10, 5, 5, 4, 2, 1, 1, 3, 3, 0.4),
     )[0]  # fmt: skip
     if move == "admit":
         world.admit(n, again)
@@ -404,6 +413,8 @@ def step(world: World, rng: random.Random) -> None:
         world.suspect(rng.choice(BACKENDS))
     elif move == "resign":
         world.resign(holder, again)
+    elif move == "look":
+        world.look(rng.sample([spec.id for spec in ENTITLEMENTS], rng.randint(0, len(ENTITLEMENTS))))
     elif move == "listen":
         world.listen(set(rng.choice((*[GATEWAYS] * 6, GATEWAYS[:1], ()))))
     else:

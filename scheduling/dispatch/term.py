@@ -75,6 +75,7 @@ class Term:
         self.policy, self.scheduler = _scheduler(pool)
         self.monitor = BackendMonitor(store, epoch, engine, group, self._ring)
         self._away = Away()
+        self._entitlements: dict[str, None] = {}  # of what waits; some may have left since the last second
         self._bell = asyncio.Event()
         self._loaded = asyncio.Event()
         self._stale = True  # the queue must be read again
@@ -88,7 +89,7 @@ class Term:
     async def open(self) -> None:
         """Takes over: replicas that the former leader found ready stay so."""
         snapshot = await self._store.view()
-        self._set_clock(snapshot)
+        self._set_clock(snapshot.now_ms)
         self.monitor.update(self._pool, {name for name, b in snapshot.backends.items() if b.ready})
 
     def update(self, pool: PoolSpec, catalog: Catalog) -> None:
@@ -163,6 +164,7 @@ class Term:
                 await self._sweep()
                 await self._call_back()
                 self._compare(snapshot)
+                self._entitlements = {request.entitlement: None for request in self.scheduler}
                 self._sample(snapshot)
             except StateUnavailable:
                 pass
@@ -173,9 +175,9 @@ class Term:
     def _ring(self) -> None:
         self._bell.set()
 
-    def _set_clock(self, snapshot: PoolSnapshot) -> float:
+    def _set_clock(self, now_ms: int) -> float:
         """Redis time [epoch s] is the pool's clock; between looks it goes on with the loop's."""
-        now_s = snapshot.now_ms / 1000.0
+        now_s = now_ms / 1000.0
         self._clock_offset_s = now_s - asyncio.get_running_loop().time()
         return now_s
 
@@ -186,6 +188,7 @@ class Term:
         if self._away.holds(request.gateway):
             self._away.park(request, asyncio.get_running_loop().time())
             return
+        self._entitlements[request.entitlement] = None
         limit = self._limits.get(request.entitlement, request.concurrency)
         self.scheduler.offer(request if limit == request.concurrency else replace(request, concurrency=limit), now_s)
 
@@ -219,11 +222,11 @@ class Term:
 
     async def _grant(self) -> None:
         while len(self.scheduler):
-            snapshot = await self._store.view()
-            if snapshot.rebuilding_ms:
+            look = await self._store.look(list(self._entitlements))
+            if look.rebuilding_ms:
                 return  # leases that were not announced again yet would be overrun
-            now_s = self._set_clock(snapshot)
-            view = snapshot.pool_view(now_s)
+            now_s = self._set_clock(look.now_ms)
+            view = look.pool_view(now_s)
             self.monitor.mask(view)
             grants = self._step(view, now_s)
             if not grants:
@@ -239,7 +242,7 @@ class Term:
             for grant, status in zip(grants, statuses, strict=True):
                 # gone: it left, or waits again at another attempt, of which its own doorbell tells
                 if status in (GrantStatus.FULL, GrantStatus.ENT) and grant.request.id not in self.scheduler:
-                    self.scheduler.offer(grant.request, now_s)
+                    self._offer(grant.request, now_s)
                     refused = True
                 elif status is GrantStatus.AWAY:
                     away = True

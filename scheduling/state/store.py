@@ -25,6 +25,7 @@ from scheduling.state.types import (
     AdmissionStatus,
     AnnounceResult,
     AnnounceStatus,
+    BackendTotals,
     Election,
     Event,
     EventKind,
@@ -34,6 +35,7 @@ from scheduling.state.types import (
     GrantItem,
     GrantStatus,
     LedgerEntry,
+    Look,
     PoolSnapshot,
     Renewal,
     RenewStatus,
@@ -228,6 +230,18 @@ class PoolStore:
     async def view(self) -> PoolSnapshot:
         """All totals at one instant. Anyone may look."""
         return _snapshot(await self._eval("view"))
+
+    async def look(self, entitlements: Sequence[str]) -> Look:
+        """What a decision about requests of these entitlements needs. Cheaper than ``view``, which shows everything."""
+        now_ms, rebuilding_ms, ready, sums = await self._eval("look", " ".join(entitlements))
+        figures = [int(word) for word in sums.split()]
+        backends: dict[str, BackendTotals] = {}
+        at = 0
+        for name, offer in zip(ready[::2], ready[1::2], strict=True):
+            slots, kv = offer.split()
+            backends[name.decode()] = BackendTotals(True, int(slots), int(kv), *figures[at : at + 3])
+            at += 3
+        return Look(now_ms, rebuilding_ms, backends, dict(zip(entitlements, figures[at:], strict=True)))
 
     async def load_queue(self) -> tuple[str, list[QueuedRequest]]:
         """Everything that waits, and the event id from which to go on reading ``events``.

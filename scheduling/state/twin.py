@@ -36,11 +36,13 @@ from scheduling.state.types import (
     AdmissionStatus,
     AnnounceResult,
     AnnounceStatus,
+    BackendTotals,
     Election,
     FinishResult,
     FinishStatus,
     GrantItem,
     GrantStatus,
+    Look,
     PoolSnapshot,
     Renewal,
     RenewStatus,
@@ -325,6 +327,15 @@ class PoolTwin(PoolMemory):
             self._ring_free(e.backend)
             swept.append(self._bury(request_id, e, now))
         return swept
+
+    def look(self, entitlements: Sequence[str]) -> Look:
+        now = self._now()
+        backends = {
+            b.id: BackendTotals(True, b.slots, b.kv_tokens, b.running, b.kv_used, int(b.work_tokens))
+            for b in self._backends()
+        }
+        running = {name: self._total(f"e:{name}:run") for name in entitlements}
+        return Look(now, max(0, int(self.meta.get("rebuild_until", 0)) - now), backends, running)
 
     def view(self) -> PoolSnapshot:
         d = self.dump()

@@ -7,6 +7,7 @@ types, so that callers and tests cannot tell them apart. Times in ``*_ms`` are m
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
@@ -233,6 +234,36 @@ class BackendTotals:
     work_tokens: int
 
 
+def _views(backends: Mapping[str, BackendTotals], observed_s: float) -> dict[str, BackendView]:
+    return {
+        name: BackendView(
+            id=name,
+            slots=b.slots,
+            kv_tokens=b.kv_tokens,
+            running=b.running,
+            kv_used=b.kv_used,
+            work_tokens=float(b.work_tokens),
+            ready=b.ready,
+            observed_s=observed_s,
+        )
+        for name, b in backends.items()
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What one decision needs to know, at one instant of Redis time."""
+
+    now_ms: int
+    rebuilding_ms: int  # 0 when grants are allowed
+    backends: dict[str, BackendTotals]  # the ready ones
+    running: dict[str, int]  # of the entitlements that were asked for
+
+    def pool_view(self, observed_s: float) -> PoolView:
+        """A fresh view each time, for ``step`` writes into it."""
+        return PoolView(_views(self.backends, observed_s), dict(self.running))
+
+
 @dataclass(frozen=True, slots=True)
 class EntitlementTotals:
     """An entitlement in shared state: sums over its leases and waiting entries, and its bucket now."""
@@ -262,19 +293,4 @@ class PoolSnapshot:
 
     def pool_view(self, observed_s: float) -> PoolView:
         """The same facts as one scheduling decision sees them; a fresh view each time, for ``step`` writes into it."""
-        return PoolView(
-            backends={
-                name: BackendView(
-                    id=name,
-                    slots=b.slots,
-                    kv_tokens=b.kv_tokens,
-                    running=b.running,
-                    kv_used=b.kv_used,
-                    work_tokens=float(b.work_tokens),
-                    ready=b.ready,
-                    observed_s=observed_s,
-                )
-                for name, b in self.backends.items()
-            },
-            running_by_entitlement={name: e.running for name, e in self.entitlements.items()},
-        )
+        return PoolView(_views(self.backends, observed_s), {name: e.running for name, e in self.entitlements.items()})
