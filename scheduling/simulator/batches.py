@@ -17,6 +17,7 @@ from scheduling.simulator.continuous import ContinuousEngine
 from scheduling.simulator.engine import DECODE, Engine, EngineConfig, Estimator, Sequence
 from scheduling.simulator.exact import ExactStep, run
 from scheduling.simulator.kernel import NEVER
+from scheduling.simulator.ranked import RankedEngine
 from scheduling.simulator.workload import SimRequest
 
 
@@ -195,6 +196,8 @@ def make_engine(config: EngineConfig, policy: OrderingPolicy, *, estimator: Esti
     """The engine of the mode that the settings name."""
     if config.mode == "continuous":
         return ContinuousEngine(config, policy, estimator=estimator)
+    if config.mode == "ranked":
+        return RankedEngine(config, policy, estimator=estimator)
     if config.mode == "slots":
         return SlotsEngine(config, policy, estimator=estimator)
     return BatchEngine(config, policy, estimator=estimator)

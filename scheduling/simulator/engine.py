@@ -8,7 +8,8 @@ to the end; :mod:`scheduling.simulator.cluster` drives several, and clients that
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
+from operator import attrgetter
 from typing import Protocol
 
 from scheduling.core.contracts import Fits, OrderingPolicy, RequestQueue
@@ -17,7 +18,7 @@ from scheduling.core.types import PoolView, QueuedRequest
 from scheduling.simulator.kernel import NEVER, to_s
 from scheduling.simulator.workload import SimRequest
 
-MODES = ("continuous", "whole_batch", "padded_batch", "slots")
+MODES = ("continuous", "ranked", "whole_batch", "padded_batch", "slots")
 WAITING, PREFILL, DECODE, DONE = range(4)
 
 
@@ -45,6 +46,7 @@ class EngineConfig:
     ttlt_pace_s: float = 0.4  # pace per token that a request with only a TTLT target is held to (QoServe's artifact)
     relegate: bool = False
     first_rate: float = 8500.0  # prefill tokens/s believed before the first step
+    bucket_tokens: int = 200  # ranked: a running sequence is ranked anew when it has generated another so many
     jumps: bool = True  # False: every step by itself; the outcome is the same
 
     def __post_init__(self) -> None:
@@ -52,7 +54,7 @@ class EngineConfig:
             raise ValueError(f"mode is one of {', '.join(MODES)}, not {self.mode!r}")
         if self.victims not in ("tail", "priority"):
             raise ValueError(f"victims is 'tail' or 'priority', not {self.victims!r}")
-        for name in ("token_budget", "max_seqs", "block", "max_chunk", "min_chunk"):
+        for name in ("token_budget", "max_seqs", "block", "max_chunk", "min_chunk", "bucket_tokens"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1")
         if self.min_chunk > self.max_chunk:
@@ -223,9 +225,20 @@ class Engine:
         """Into a queue again, with what has been done of it."""
         queued = sequence.queued
         if queued.prefilled != sequence.prefilled or queued.generated != sequence.generated:
-            queued = replace(queued, prefilled=sequence.prefilled, generated=sequence.generated)
-            sequence.queued = queued
+            queued = sequence.queued = _progressed(queued, sequence.prefilled, sequence.generated)
         queue.push(queued, to_s(self.clock))
+
+
+_FIELDS = tuple(field.name for field in fields(QueuedRequest))
+_values_of = attrgetter(*_FIELDS)
+_PREFILLED, _GENERATED = _FIELDS.index("prefilled"), _FIELDS.index("generated")
+
+
+def _progressed(queued: QueuedRequest, prefilled: int, generated: int) -> QueuedRequest:
+    """``dataclasses.replace`` in half the time: it is called for every arrival that finds a prefill going on."""
+    values = list(_values_of(queued))
+    values[_PREFILLED], values[_GENERATED] = prefilled, generated
+    return QueuedRequest(*values)
 
 
 def _new_fits() -> Fits:

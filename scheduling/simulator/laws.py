@@ -14,6 +14,7 @@ from scheduling.core.invariants import Violation
 from scheduling.simulator.batches import SlotsEngine
 from scheduling.simulator.continuous import ContinuousEngine
 from scheduling.simulator.engine import DECODE, DONE, PREFILL, WAITING, Decision, Engine, Sequence
+from scheduling.simulator.ranked import RankedEngine
 from scheduling.simulator.result import Outcome
 
 ENGINE_LAWS: dict[int, str] = {
@@ -40,6 +41,8 @@ class LawWatch:
         self.broken += check_places(engine)
         if isinstance(engine, ContinuousEngine):
             self.broken += check_continuous(engine)
+        if isinstance(engine, RankedEngine):
+            self.broken += check_ranked(engine)
         if isinstance(engine, SlotsEngine) and engine.running > engine.config.max_seqs:
             self.broken.append(Violation(13, f"{engine.running} of {engine.config.max_seqs}"))
         if engine.clock < self._clock:
@@ -94,6 +97,19 @@ def check_continuous(engine: ContinuousEngine) -> list[Violation]:
         broken.append(Violation(15, f"{begun[0].queued.id} was begun and nobody goes on with it"))
     if engine.blocked and not running:
         broken.append(Violation(15, "nothing runs and the head of the queue is not admitted"))
+    return broken
+
+
+def check_ranked(engine: RankedEngine) -> list[Violation]:
+    """Laws 13 to 15 of an engine that chooses anew who runs."""
+    broken = []
+    if len(engine.running) > engine.config.max_seqs:
+        broken.append(Violation(13, f"{len(engine.running)} of {engine.config.max_seqs}"))
+    held = sum(s.prompt + s.generated for s in engine.running)
+    if 0 < engine.config.kv_tokens < held:
+        broken.append(Violation(14, f"{held} KV tokens of {engine.config.kv_tokens}"))
+    if not engine.running and len(engine.queue) and engine.counters.stretches and not engine.stale:
+        broken.append(Violation(15, "nothing runs though something waits"))
     return broken
 
 

@@ -23,7 +23,7 @@ TIERS = (
     Tier("batch", Slo(ttlt_s=60.0), rank=2, weight=2.0),
 )
 POLICIES = sorted(orderings())
-KINDS = ("plain", "preempting", "dynamic", "relegating", "tight", "tight by priority")
+KINDS = ("plain", "preempting", "dynamic", "relegating", "tight", "tight by priority", "ranked")
 
 
 def workload(rows: list[tuple[float, int, int, int, bool]]) -> list[SimRequest]:
@@ -66,6 +66,8 @@ def config(kind: str, model: StepTime, budget: int, jumps: bool) -> EngineConfig
         return replace(base, preempt_prefills=True, dynamic_chunks=True)
     if kind == "relegating":
         return replace(base, preempt_prefills=True, dynamic_chunks=budget % 2 == 0, relegate=True)
+    if kind == "ranked":
+        return replace(base, mode="ranked", kv_tokens=1600 if budget % 2 else 0, bucket_tokens=20)
     if kind.startswith("tight"):
         # Room for the largest request and little else, so that sequences are preempted all the time.
         victims = "priority" if kind == "tight by priority" else "tail"
