@@ -1,10 +1,11 @@
 """The figures that a lab scenario may ask of a run, by name.
 
-``late`` and ``late.<tier>``, ``late.important``, ``late.long``, ``late.short`` [%]; ``p50 p95 p99`` and ``mean`` of the
-time to the last token [s], also per tier (``p99.<tier>``); ``ttft.p50 ttft.p99 ttft.mean`` [s] and ``ttft.brief`` (mean
-over prompts of at most 256 tokens); ``wait`` [s] and ``wait.<class>`` by estimated budget (DriftSched's classes);
-``makespan`` [s]; ``tokens_per_s`` and ``requests_per_s`` over the makespan; ``output_tokens``; ``relegated`` [%];
-``preemptions``.
+* ``late`` and ``late.<tier>``, ``late.important``, ``late.long``, ``late.short`` [%];
+* ``p50 p95 p99 mean`` of the time to the last token [s], also per tier (``p99.<tier>``);
+* ``ttft.p50 ttft.p99 ttft.mean`` [s], ``ttft.p99.<tier>``, ``ttft.brief`` (mean over prompts of at most 256 tokens);
+* ``wait`` [s] until a request is first worked on, ``wait.<class>`` by estimated budget (DriftSched's classes);
+* ``makespan`` [s], ``tokens_per_s`` and ``requests_per_s`` over it, ``output_tokens``;
+* ``relegated`` [%], ``preemptions``.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ def measure(lives: Sequence[Life], engines: Iterable[Engine] = ()) -> dict[str, 
     for tier, rows in by_tier(outcomes).items():
         figures[f"late.{tier}"] = 100 * late_share(rows)
         figures.update({f"{name}.{tier}": value for name, value in _latencies(rows).items()})
+        figures[f"ttft.p99.{tier}"] = percentile([o.ttft_s for o in rows], 0.99)
     figures["late.important"] = 100 * late_share([o for o in outcomes if o.important])
     edge = percentile([o.input_tokens for o in outcomes], 0.9)
     figures["late.long"] = 100 * late_share([o for o in outcomes if o.input_tokens >= edge])

@@ -269,19 +269,19 @@ class Family:
 
 
 def make_families(random: Random, count: int, values: int = 20) -> list[Family]:
-    """Families of prompts like SageSched's three kinds of data: short chat, long chat and reasoning, each with its own
-    inputs. 60 % are bimodal: the same prompt sometimes needs a short and sometimes a long answer.
+    """Families of prompts like SageSched's three data sets: chat, summaries (long in, short out) and writing (short in,
+    long out). 60 % are bimodal: the same prompt sometimes gets a short and sometimes a long answer.
 
-    Each gets an output distribution over ``values`` lengths. Synthetic: the paper does not print its own.
+    Each has an output distribution over ``values`` lengths. Synthetic: the paper prints none of its own.
     """
-    kinds = (("chat", 30, 400, 250), ("document", 600, 2400, 150), ("reasoning", 60, 500, 600))
+    kinds = (("chat", 30, 600, 250), ("summary", 600, 2400, 150), ("writing", 30, 400, 500))
     families = []
     for number in range(count):
         kind, low, high, scale = kinds[number % len(kinds)]
-        centre = scale * random.lognormvariate(0.0, 0.6)
+        centre = scale * random.lognormvariate(0.0, 0.8)
         modes = [(1.0, centre)]
         if random.random() < 0.6:
-            modes = [(0.5, centre * 0.35), (0.5, centre * 1.65)]
+            modes = [(0.5, centre * 0.2), (0.5, centre * 1.8)]
         lengths: set[int] = set()
         while len(lengths) < values:
             at = random.random()

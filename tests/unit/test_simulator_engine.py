@@ -156,3 +156,21 @@ def test_slots_serve_each_request_at_its_own_pace():
 def test_a_setting_out_of_range_is_named(setting: str, value: object):
     with pytest.raises(ValueError, match=setting):
         EngineConfig(PLAIN, **{setting: value})  # type: ignore[arg-type]
+
+
+def test_a_running_sequence_gives_way_to_one_that_ranks_before_it_and_keeps_what_it_has():
+    config = EngineConfig(PLAIN, mode="ranked", token_budget=100, max_seqs=1)
+    engine = simulate(config, [ask(0, 0.0, 100, 50), ask(1, 10.0, 20, 2)], "shortest")
+    # 2 s of prefill and 8 decode steps of 1.1 s until 10.8; then 1.2 s and one decode step for the other.
+    assert ends(engine)[1] == pytest.approx(10.8 + 1.2 + 1.1)
+    assert ends(engine)[0] == pytest.approx(2 + 49 * 1.1 + 2.3)
+    assert engine.counters.preemptions == 1
+    assert all(s.recomputed == 0 for s in engine.finished)
+
+
+def test_a_ranked_engine_whose_cache_fills_lets_the_last_in_order_wait():
+    config = EngineConfig(PLAIN, mode="ranked", token_budget=300, kv_tokens=200)
+    engine = simulate(config, [ask(0, 0.0, 60, 60), ask(1, 0.1, 60, 60)], "fifo")
+    assert engine.counters.preemptions >= 1
+    assert ends(engine)[0] < ends(engine)[1]
+    assert engine.counters.prefill_tokens == 120

@@ -14,12 +14,17 @@ from scheduling.core.types import Slo
 from scheduling.simulator.exact import ExactStep, run, steps_to
 from scheduling.simulator.kernel import Kernel, rng
 from scheduling.simulator.result import goodput, is_late, percentile
+from scheduling.simulator.trace import TraceRequest
 from scheduling.simulator.workload import (
     CODE,
     Belief,
     Tier,
+    from_families,
+    from_trace,
     independent_lengths,
+    make_families,
     make_request,
+    mixed_prompts,
     open_loop,
     poisson,
     square_wave,
@@ -218,3 +223,29 @@ def test_goodput_is_the_last_rate_of_the_grid_that_keeps_its_promises():
     assert goodput(lambda rate: 0.0 if rate <= 2.74 else 0.5, 1.0, 4.0, step=0.05) == pytest.approx(2.7)
     assert goodput(lambda rate: 0.0, 1.0, 4.0, step=0.05) == pytest.approx(4.0)
     assert goodput(lambda rate: 1.0, 1.0, 4.0, step=0.05) == pytest.approx(1.0)
+
+
+def test_families_tell_policies_the_distribution_that_their_outputs_are_drawn_from():
+    families = make_families(rng(1, "families"), 12)
+    work = from_families(poisson(rng(1, "a"), 1.0), 600, families, Tier("all"), rng(1, "l"))
+    by_name = {family.name: family for family in families}
+    assert len(by_name) == 12
+    for request in work:
+        family = by_name[request.label]
+        assert float(request.output_tokens) in family.lengths
+        assert request.queued.output_lengths == family.lengths
+        assert family.input_low <= request.input_tokens <= family.input_high
+
+
+def test_a_mix_of_prompts_has_its_shares_and_one_output_length():
+    draw, random = mixed_prompts([(0.8, 32, 256), (0.2, 1024, 4096)], 12), rng(1, "lengths")
+    drawn = [draw(random) for _ in range(5000)]
+    assert {out for _, out in drawn} == {12}
+    assert sum(given <= 256 for given, _ in drawn) == pytest.approx(4000, rel=0.03)
+    assert not any(256 < given < 1024 for given, _ in drawn)
+
+
+def test_a_trace_keeps_its_arrivals_and_an_empty_answer_counts_as_one_token():
+    rows = [TraceRequest(0.0, 100, 0), TraceRequest(1.5, 0, 20)]
+    work = from_trace(rows, [Tier("all")], Belief(10.0), rng(1, "tiers"))
+    assert [(r.queued.arrival_s, r.input_tokens, r.output_tokens) for r in work] == [(0.0, 100, 1), (1.5, 1, 20)]
