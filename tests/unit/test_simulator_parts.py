@@ -163,6 +163,13 @@ def test_slack_is_that_of_the_sequence_whose_next_token_is_due_first():
     assert slack.slack_s(21, 2.0) == pytest.approx(9.4)
 
 
+def test_slack_counts_the_steps_since_a_sequence_joined_not_all_steps():
+    slack = DecodeSlack()
+    slack.join(1, next_due_s=10.0, pace_s=0.05, step=100)
+    assert slack.slack_s(100, 9.0) == pytest.approx(1.0)
+    assert slack.slack_s(104, 9.0) == pytest.approx(1.2)
+
+
 def test_a_sequence_that_joins_again_is_counted_once_with_its_new_deadline():
     slack = DecodeSlack()
     slack.join(1, next_due_s=10.0, pace_s=0.05, step=0)
