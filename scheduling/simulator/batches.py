@@ -38,7 +38,7 @@ class BatchEngine(Engine):
         self._take_arrivals()
         batch = self._gather()
         if not batch:
-            arrival = self._next_arrival()
+            arrival = self.next_arrival
             if arrival == NEVER:
                 return False
             self.clock = arrival
@@ -172,7 +172,7 @@ class SlotsEngine(Engine):
             if chosen is None:
                 break
             self._start(chosen)
-        following = min(self._next_arrival(), self._ends[0][0] if self._ends else NEVER)
+        following = min(self.next_arrival, self._ends[0][0] if self._ends else NEVER)
         if following == NEVER:
             return False
         self.counters.stretches += 1

@@ -46,6 +46,7 @@ class ContinuousEngine(Engine):
         self.decodes = 0
         self.kv_dec = 0  # sum of the decoding sequences' contexts
         self.blocks = config.kv_tokens // config.block
+        self._block = config.block
         self.free_blocks = self.blocks
         self.places = [0] * config.block  # decoding sequences by (context - step) modulo block
         self.blocked = False  # the head of the queue found no room; asked again when something ends or arrives
@@ -66,7 +67,7 @@ class ContinuousEngine(Engine):
 
     def check(self, sim: SimRequest) -> None:
         if self.config.kv_tokens:
-            need = _blocks(sim.input_tokens + sim.output_tokens, self.config.block)
+            need = _blocks(sim.input_tokens + sim.output_tokens, self._block)
             if need > self.blocks - self._reserve:
                 raise ValueError(
                     f"{sim.queued.id} needs {need} KV blocks with its output; the engine has {self.blocks} "
@@ -77,10 +78,10 @@ class ContinuousEngine(Engine):
 
     def stretch(self, horizon: int = NEVER) -> bool:
         self._fits = None
-        arrival = self._next_arrival()
+        arrival = self.next_arrival
         if arrival <= self.clock:
             self._take_arrivals()
-            arrival = self._next_arrival()
+            arrival = self.next_arrival
             self.blocked = False
             if self.current is not None and self._preempts:
                 self._reconsider(self.current)
@@ -232,7 +233,7 @@ class ContinuousEngine(Engine):
         self.decodes += 1
         self.kv_dec += sequence.context
         if self.blocks:
-            self.places[(sequence.context - self.step_no) % self.config.block] += 1
+            self.places[(sequence.context - self.step_no) % self._block] += 1
         heappush(self._ends, (sequence.finish_step, sequence.order, sequence))
         if self._slack is not None:
             slo = sequence.sim.slo
@@ -245,7 +246,7 @@ class ContinuousEngine(Engine):
         self.decodes -= 1
         self.kv_dec -= sequence.context + self.step_no - sequence.joined_step
         if self.blocks:
-            self.places[(sequence.context - sequence.joined_step) % self.config.block] -= 1
+            self.places[(sequence.context - sequence.joined_step) % self._block] -= 1
         if self._slack is not None:
             self._slack.leave(sequence.order)
 
@@ -253,7 +254,7 @@ class ContinuousEngine(Engine):
         """Gives back the slot, and the blocks of ``tokens`` tokens."""
         del self.admitted[sequence.queued.id]
         if self.blocks:
-            self.free_blocks += _blocks(tokens, self.config.block)
+            self.free_blocks += _blocks(tokens, self._block)
         self.blocked = False
 
     def _due(self, sequence: Sequence) -> float:
@@ -321,9 +322,9 @@ class ContinuousEngine(Engine):
         if sequence.state == PREFILL:
             del self.paused[sequence.queued.id]
             return sequence
-        need = _blocks(sequence.prompt, self.config.block) if self.blocks else 0
+        need = _blocks(sequence.prompt, self._block) if self.blocks else 0
         # What the decoding sequences begin in this very step is theirs already.
-        free = self.free_blocks - self.places[(1 - self.step_no) % self.config.block] - need
+        free = self.free_blocks - self.places[(1 - self.step_no) % self._block] - need
         if len(self.admitted) < self.config.max_seqs and (free >= self._reserve or not self.blocks):
             self.free_blocks -= need
             self._order += 1
@@ -383,24 +384,27 @@ class ContinuousEngine(Engine):
     def _bounded(self, count: int) -> int:
         """At most as many steps as there are surely blocks for: one step then looks exactly."""
         if self.blocks:
-            count = max(1, min(count, (self.free_blocks // self.decodes - 1) * self.config.block))
+            count = max(1, min(count, (self.free_blocks // self.decodes - 1) * self._block))
         return count
 
     def _make_room(self) -> bool:
         """Preempts until the next step's blocks are free. False when it had to: nothing is admitted in this step."""
-        if self.places[(1 - self.step_no) % self.config.block] <= self.free_blocks:
+        if self.places[(1 - self.step_no) % self._block] <= self.free_blocks:
             return True
-        while self.decodes and self.places[(1 - self.step_no) % self.config.block] > self.free_blocks:
+        while self.decodes and self.places[(1 - self.step_no) % self._block] > self.free_blocks:
             self._recompute(self._victim())
         return False
 
     def _take_blocks(self, count: int) -> None:
         """The blocks that the decoding sequences begin in the next ``count`` steps."""
-        block = self.config.block
+        places, block = self.places, self._block
+        if count == 1:
+            self.free_blocks -= places[(1 - self.step_no) % block]
+            return
         rounds, rest = divmod(count, block)
         taken = rounds * self.decodes
         for step in range(self.step_no, self.step_no + rest):
-            taken += self.places[(1 - step) % block]
+            taken += places[(1 - step) % block]
         self.free_blocks -= taken
 
     def _victim(self) -> Sequence:

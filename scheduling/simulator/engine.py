@@ -139,6 +139,7 @@ class Engine:
         self.queue = policy.queue()
         self.inbox: list[Sequence] = []  # arrivals in order; those before ``taken`` were pushed into the queue
         self.taken = 0
+        self.next_arrival = NEVER  # of those not yet taken [fs]
         self.finished: list[Sequence] = []
         self.live: dict[str, Sequence] = {}
         self.counters = Counters()
@@ -153,6 +154,8 @@ class Engine:
         sequence = Sequence(sim, sim.queued)
         if self.inbox and sim.arrival_fs < self.inbox[-1].sim.arrival_fs:
             raise ValueError(f"{sim.queued.id} arrived before {self.inbox[-1].queued.id}, which was offered earlier")
+        if self.taken == len(self.inbox):
+            self.next_arrival = sim.arrival_fs
         self.inbox.append(sequence)
         return sequence
 
@@ -193,13 +196,11 @@ class Engine:
             self._arrived(sequence)
         came = taken > self.taken
         self.taken = taken
+        self.next_arrival = inbox[taken].sim.arrival_fs if taken < len(inbox) else NEVER
         return came
 
     def _arrived(self, sequence: Sequence) -> None:
         """For engines that keep books of what waits."""
-
-    def _next_arrival(self) -> int:
-        return self.inbox[self.taken].sim.arrival_fs if self.taken < len(self.inbox) else NEVER
 
     def _end(self, sequence: Sequence, at_fs: int) -> None:
         sequence.end_fs = at_fs

@@ -33,10 +33,10 @@ class RankedEngine(Engine):
 
     def stretch(self, horizon: int = NEVER) -> bool:
         self._fits = None
-        arrival = self._next_arrival()
+        arrival = self.next_arrival
         if arrival <= self.clock:
             self._take_arrivals()
-            arrival = self._next_arrival()
+            arrival = self.next_arrival
             self.stale = True
         if self.stale or self._kv_after(1) > (self.config.kv_tokens or NEVER):
             self._choose()
