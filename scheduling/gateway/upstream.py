@@ -1,8 +1,8 @@
 """A lean HTTP/1.1 client for engines: one request at a time on a kept-alive connection; cancelling closes the socket.
 
-Measured against the alternatives (``docs/benchmarks.md``): 11 us a request, where aiohttp takes 52 and httpx 1,000 at 32
-connections. It can do so little because an engine's answers are known: a head, then a body with a
-length or in chunks. A connection whose exchange did not end cleanly is never used again (promise 4).
+Measured against the alternatives (``docs/benchmarks.md``): 11 us a request, where aiohttp takes 52 and httpx 1,000 at
+32 connections. It can do so little because an engine's answers are known: a head, then a body with a length or in
+chunks. A connection whose exchange did not end cleanly is never used again (promise 4).
 """
 
 from __future__ import annotations
