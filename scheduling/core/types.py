@@ -194,12 +194,22 @@ class BackendView:
         return self.ready and self.running < self.slots and self.kv_used + kv_tokens <= self.kv_tokens
 
 
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where an entitlement stands with its pool (token pools, eq. 1-3): shared by admission and ordering."""
+
+    weight: float  # w_e, eq. 1
+    debt: float = 0.0  # d_e, eq. 2; negative: it had more than its baseline
+    burst: float = 0.0  # b_e, eq. 3
+
+
 @dataclass(slots=True)
 class PoolView:
     """A pool as one decision sees it."""
 
     backends: dict[str, BackendView]
     running_by_entitlement: dict[str, int] = field(default_factory=dict)
+    standings: dict[str, Standing] = field(default_factory=dict)  # by entitlement; one without has no debt or burst
 
     def free_slots(self) -> int:
         return sum(max(0, b.slots - b.running) for b in self.backends.values() if b.ready)
