@@ -107,12 +107,17 @@ def parse_metrics(page: str) -> EngineMetrics:
 
 
 def parse_gpu(page: str) -> tuple[float | None, float | None, float | None]:
-    """Utilization 0..1, memory used and in all [bytes] from a DCGM exporter's text; None for what it does not say."""
-    util = prom.mean(page, ("DCGM_FI_DEV_GPU_UTIL",))
+    """Utilization 0..1, memory used and in all [bytes] from a DCGM exporter's text; None for what it does not say.
+
+    Utilization is the share of time in which the multiprocessors work (``SM_ACTIVE``, a ratio) where the exporter is
+    told to report it; ``GPU_UTIL`` (percent) only says that some kernel runs, which is always so under load.
+    """
+    active = prom.mean(page, ("DCGM_FI_PROF_SM_ACTIVE",))
+    busy = prom.mean(page, ("DCGM_FI_DEV_GPU_UTIL",)) if active is None else None
     used = prom.total(page, ("DCGM_FI_DEV_FB_USED",))
     free = prom.total(page, ("DCGM_FI_DEV_FB_FREE",))
     return (
-        None if util is None else util / 100.0,
+        active if busy is None else busy / 100.0,
         None if used is None else used * MIB,
         None if used is None or free is None else (used + free) * MIB,
     )

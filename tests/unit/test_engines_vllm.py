@@ -51,6 +51,11 @@ def client(handler: Handler, **kwargs: str) -> VllmClient:
     return VllmClient("http://replica:1/", http=httpx.AsyncClient(transport=httpx.MockTransport(handler)), **kwargs)
 
 
+def test_the_share_of_working_multiprocessors_is_preferred_to_the_share_of_time_with_any_kernel() -> None:
+    assert parse_metrics(PAGE + DCGM + 'DCGM_FI_PROF_SM_ACTIVE{gpu="0"} 0.25\n').gpu_util == 0.25
+    assert parse_metrics(PAGE + DCGM + 'DCGM_FI_PROF_SM_ACTIVE{gpu="0"} 0\n').gpu_util == 0.0
+
+
 def test_metrics_are_summed_over_engines_and_usage_is_averaged() -> None:
     m = parse_metrics(PAGE)
     assert (m.running, m.waiting, m.kv_usage) == (7, 1, 0.5)

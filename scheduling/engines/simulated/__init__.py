@@ -8,6 +8,6 @@ runner.py   runs steps on the event loop's clock, and stalls them on demand
 http.py     HTTP/1.1 on asyncio.Protocol
 answers.py  requests in, SSE frames and JSON out
 api.py      the routes
-metrics.py  vLLM's and DCGM's metric names
+metrics.py  vLLM's and DCGM's metric names (what GPU utilization means here: runner.py)
 text.py     tokenisation and pseudo words
 """

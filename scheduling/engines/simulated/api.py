@@ -197,12 +197,14 @@ class Api:
     def _metrics(self, connection: Connection, request: Request) -> None:
         preset, engine = self._preset, self._engine
         pool = engine.total_blocks * BLOCK_TOKENS * preset.kv_bytes_per_token
+        busy, active = self._runner.utilization()
         gpus = metrics.Gpus(
             count=preset.gpus,
             name=preset.gpu,
             memory_bytes=preset.gpu_memory_bytes,
             used_bytes=min(preset.gpu_memory_bytes, (preset.weights_bytes + pool) // preset.gpus),
-            utilization=self._runner.utilization(),
+            busy=busy,
+            active=active,
         )
         page = metrics.render(
             engine.totals,

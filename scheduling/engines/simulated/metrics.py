@@ -132,7 +132,8 @@ class Gpus:
     name: str
     memory_bytes: int  # of one
     used_bytes: int  # of one: weights and the whole KV pool, which vLLM reserves at its start
-    utilization: float  # 0..1
+    busy: float  # 0..1, share of time with any kernel running
+    active: float  # 0..1, modelled (scheduling/engines/simulated/runner.py)
 
 
 def render(
@@ -179,7 +180,8 @@ def render(
         out.extend(histogram.lines(name, help_text, labels))
     used, free = gpus.used_bytes // MIB, (gpus.memory_bytes - gpus.used_bytes) // MIB
     for name, help_text, value in (
-        ("DCGM_FI_DEV_GPU_UTIL", "GPU utilization (in %).", round(100 * gpus.utilization)),
+        ("DCGM_FI_DEV_GPU_UTIL", "GPU utilization (in %).", round(100 * gpus.busy)),
+        ("DCGM_FI_PROF_SM_ACTIVE", "The ratio of cycles an SM has at least 1 warp assigned.", round(gpus.active, 6)),
         ("DCGM_FI_DEV_FB_USED", "Framebuffer memory used (in MiB).", used),
         ("DCGM_FI_DEV_FB_FREE", "Framebuffer memory free (in MiB).", free),
     ):
