@@ -99,7 +99,7 @@ TABLE: tuple[Metric, ...] = (
         "backend_output_tokens_per_second", "gauge", "tokens/s", ("pool", "backend"),
         "Generation speed by the engine's counters.",
     ),
-    Metric("backend_gpu_utilization_ratio", "gauge", "ratio", ("pool", "backend"), "How much of the GPU works, 0 to 1."),
+    Metric("backend_gpu_utilization_ratio", "gauge", "ratio", ("pool", "backend"), "GPU at work, 0 to 1."),
     Metric("backend_gpu_memory_used_bytes", "gauge", "bytes", ("pool", "backend"), "GPU memory in use."),
     Metric("backend_gpu_memory_total_bytes", "gauge", "bytes", ("pool", "backend"), "GPU memory there is."),
 )  # fmt: skip
