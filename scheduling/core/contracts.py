@@ -8,7 +8,7 @@ simulator drive the same objects through :class:`scheduling.core.scheduler.Sched
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from scheduling.core.types import BackendView, PoolView, QueuedRequest
 
@@ -39,6 +39,15 @@ class RequestQueue(Protocol):
     def __len__(self) -> int: ...
 
     def __iter__(self) -> Iterator[QueuedRequest]: ...
+
+
+@runtime_checkable
+class Contest(Protocol):
+    """What a queue may offer besides: the answer to a question that engines ask at every arrival, without the push and
+    the select that it would otherwise take."""
+
+    def goes_before(self, request: QueuedRequest, view: PoolView, fits: Fits) -> bool:
+        """Whether something that waits would be selected before ``request`` (which does not wait) if it were pushed."""
 
 
 class OrderingPolicy(Protocol):

@@ -16,62 +16,36 @@ are jumps in closed form.
 from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
-from math import inf
 
 from scheduling.core.chunking import DecodeSlack, prefill_budget
-from scheduling.core.contracts import OrderingPolicy, RequestQueue
-from scheduling.core.relegation import Verdict, judge, may_interrupt, smoothed_rate
-from scheduling.simulator.engine import (
-    DECODE,
-    PREFILL,
-    WAITING,
-    Engine,
-    EngineConfig,
-    Estimator,
-    Sequence,
-)
+from scheduling.core.contracts import OrderingPolicy
+from scheduling.core.relegation import smoothed_rate
+from scheduling.simulator.engine import DECODE, WAITING, EngineConfig, Estimator, Sequence
 from scheduling.simulator.exact import ExactStep, run, steps_to
+from scheduling.simulator.intake import Intake
 from scheduling.simulator.kernel import FS, NEVER, to_s
 from scheduling.simulator.workload import SimRequest
 
 
-class ContinuousEngine(Engine):
+class ContinuousEngine(Intake):
     """Continuous batching with chunked prefill."""
 
     def __init__(self, config: EngineConfig, policy: OrderingPolicy, *, estimator: Estimator | None = None) -> None:
         super().__init__(config, policy, estimator=estimator)
-        self.step_no = 0
-        self.current: Sequence | None = None  # the prompt whose chunks are being processed
-        self.admitted: dict[str, Sequence] = {}  # running: prefill begun, or decoding; in order of admission
-        self.decodes = 0
-        self.kv_dec = 0  # sum of the decoding sequences' contexts
-        self.blocks = config.kv_tokens // config.block
-        self._block = config.block
-        self.free_blocks = self.blocks
-        self.places = [0] * config.block  # decoding sequences by (context - step) modulo block
-        self.blocked = False  # the head of the queue found no room; asked again when something ends or arrives
-        self.paused: dict[str, Sequence] = {}  # prompts that gave way between chunks; they wait, but keep their blocks
-        self.relegated: RequestQueue | None = policy.queue() if config.relegate else None
-        self.rate = config.first_rate  # moving average of prefill throughput [tokens/s]
-        self.low_waiting: dict[str, Sequence] = {}
-        self.backlog = 0  # prompt tokens of important requests that wait and are not relegated
         self._exact = ExactStep(config.truth)
-        self._planner = config.planner or config.truth
         self._ends: list[tuple[int, int, Sequence]] = []  # (step after which it ends, order, sequence)
         self._slack = DecodeSlack() if config.dynamic_chunks else None
-        self._reserve = int(self.blocks * config.watermark)
-        self._order = 0
         # Chunks of equal size are decided once, so a prompt of several is a jump.
         self._preempts = config.preempt_prefills
         self._may_jump = config.jumps and not config.dynamic_chunks and not config.relegate
 
     def check(self, sim: SimRequest) -> None:
         if self.config.kv_tokens:
-            need = _blocks(sim.input_tokens + sim.output_tokens, self._block)
-            if need > self.blocks - self._reserve:
+            need, kv = self.kv.of(sim.input_tokens + sim.output_tokens), self.kv
+            if need > kv.total - kv.reserve:
                 raise ValueError(
-                    f"{sim.queued.id} needs {need} KV blocks with its output; the engine has {self.blocks} "
-                    f"and keeps {self._reserve} back"
+                    f"{sim.queued.id} needs {need} KV blocks with its output; the engine has {kv.total} "
+                    f"and keeps {kv.reserve} back"
                 )
 
     # --- one stretch
@@ -85,7 +59,7 @@ class ContinuousEngine(Engine):
             self.blocked = False
             if self.current is not None and self._preempts:
                 self._reconsider(self.current)
-        admit = not self.decodes or not self.blocks or self._make_room()
+        admit = not self.decodes or not self.kv.total or self._make_room()
         current = self.current
         if current is None and admit and not self.blocked:
             current = self.current = self._select()
@@ -97,26 +71,24 @@ class ContinuousEngine(Engine):
             elif admit:
                 self.clock = arrival
             return True
-        room = self._room(current)
+        room = self.config.token_budget - self.decodes if self._slack is None else self._room(current, self._slack)
         left = current.prompt - current.prefilled
         if room <= 0:
-            self._decode(min(arrival, horizon))
+            self._decode(arrival if arrival < horizon else horizon)
         elif room < left:
-            self._chunks(current, room, left, min(arrival, horizon) if self._preempts else horizon)
+            self._chunks(current, room, left, arrival if self._preempts and arrival < horizon else horizon)
         else:
             self._fill(current, room, left, admit)
         return True
 
-    def _room(self, sequence: Sequence) -> int:
-        """Prompt tokens that the next step may take."""
-        if self._slack is None:
-            return self.config.token_budget - self.decodes
+    def _room(self, sequence: Sequence, slack: DecodeSlack) -> int:
+        """Prompt tokens that the next step may take, where that depends on how much time the decoding ones have."""
         return prefill_budget(
             self._planner,
             self.decodes,
             self.kv_dec,
             sequence.prefilled,
-            self._slack.slack_s(self.step_no, to_s(self.clock)),
+            slack.slack_s(self.step_no, to_s(self.clock)),
             margin=self.config.margin,
             most=self.config.max_chunk,
             least=self.config.min_chunk,
@@ -129,7 +101,9 @@ class ContinuousEngine(Engine):
         growth = exact.c * decodes
         count = 1
         if self.config.jumps:
-            count = self._bounded(self._steps_to_end())
+            count = self._steps_to_end()
+            if count > 1 and self.kv.total:
+                count = min(count, self.kv.sure_steps(decodes))
             if count > 1:
                 count = steps_to(first, growth, horizon - self.clock, count)
         self._advance(run(first, growth, count), count)
@@ -142,8 +116,10 @@ class ContinuousEngine(Engine):
         count = 1
         if self._may_jump:
             count = (left - 1) // room
-            if decodes:
-                count = self._bounded(min(count, self._steps_to_end()))
+            if decodes and count > 1:
+                count = min(count, self._steps_to_end())
+                if self.kv.total and count > 1:
+                    count = min(count, self.kv.sure_steps(decodes))
             if count > 1 and horizon != NEVER:
                 count = steps_to(first, growth, horizon - self.clock, count)
         if sequence.start_fs < 0:
@@ -188,17 +164,18 @@ class ContinuousEngine(Engine):
     def _advance(self, duration: int, count: int) -> None:
         """``count`` steps have passed: every decoding sequence has as many tokens more, and some have ended."""
         counters = self.counters
-        if self.blocks and self.decodes:
-            self._take_blocks(count)
+        decodes = self.decodes
+        if decodes and self.kv.total:
+            self.kv.advance(self.step_no, count, decodes)
         self.clock += duration
         self.step_no = step = self.step_no + count
         counters.steps += count
         counters.stretches += 1
         counters.busy_fs += duration
-        if not self.decodes:
+        if not decodes:
             return
-        self.kv_dec += count * self.decodes
-        counters.output_tokens += count * self.decodes
+        self.kv_dec += count * decodes
+        counters.output_tokens += count * decodes
         ends = self._ends
         while ends and ends[0][0] <= step:
             at, _, sequence = heappop(ends)
@@ -232,8 +209,9 @@ class ContinuousEngine(Engine):
         sequence.finish_step = self.step_no + more
         self.decodes += 1
         self.kv_dec += sequence.context
-        if self.blocks:
-            self.places[(sequence.context - self.step_no) % self._block] += 1
+        kv = self.kv
+        if kv.total:
+            kv.places[(sequence.context - self.step_no) % kv.block] += 1
         heappush(self._ends, (sequence.finish_step, sequence.order, sequence))
         if self._slack is not None:
             slo = sequence.sim.slo
@@ -245,167 +223,29 @@ class ContinuousEngine(Engine):
     def _leave_decodes(self, sequence: Sequence) -> None:
         self.decodes -= 1
         self.kv_dec -= sequence.context + self.step_no - sequence.joined_step
-        if self.blocks:
-            self.places[(sequence.context - sequence.joined_step) % self._block] -= 1
+        kv = self.kv
+        if kv.total:
+            kv.places[(sequence.context - sequence.joined_step) % kv.block] -= 1
         if self._slack is not None:
             self._slack.leave(sequence.order)
 
     def _release(self, sequence: Sequence, tokens: int) -> None:
         """Gives back the slot, and the blocks of ``tokens`` tokens."""
         del self.admitted[sequence.queued.id]
-        if self.blocks:
-            self.free_blocks += _blocks(tokens, self._block)
+        if self.kv.total:
+            self.kv.free += self.kv.of(tokens)
         self.blocked = False
-
-    def _due(self, sequence: Sequence) -> float:
-        """When its prefill has to be done [s]: the first token's deadline, or what leaves time for its output."""
-        queued = sequence.queued
-        if queued.ttft_deadline_s is not None:
-            return queued.ttft_deadline_s
-        if queued.ttlt_deadline_s is None:
-            return inf
-        return queued.ttlt_deadline_s - self.config.ttlt_pace_s * queued.output_tokens
-
-    # --- who is prefilled
-
-    def _arrived(self, sequence: Sequence) -> None:
-        if self.relegated is not None:
-            self._book_waiting(sequence, +1)
-
-    def _book_waiting(self, sequence: Sequence, sign: int) -> None:
-        if sequence.sim.important:
-            self.backlog += sign * (sequence.prompt - sequence.prefilled)
-        elif sign > 0 and sequence.state == WAITING:
-            self.low_waiting[sequence.queued.id] = sequence
-        else:
-            self.low_waiting.pop(sequence.queued.id, None)
-
-    def _reconsider(self, current: Sequence) -> None:
-        """Something arrived: the prompt that is being processed goes back into the queue and is chosen again, or not.
-
-        Only if a pause of one step leaves it time enough (selective preemption), where deadlines are minded at all.
-        """
-        if self.relegated is not None:
-            left = current.prompt - current.prefilled
-            pause = self._planner.step(self.config.max_chunk, self.decodes, self.kv_dec)
-            if not may_interrupt(self._due(current), to_s(self.clock), left, self.rate, pause):
-                return
-        self.paused[current.queued.id] = current
-        self._wait(current)
-        self.current = self._select()
-        if self.current is not current:
-            self.counters.interruptions += 1
-
-    def _wait(self, sequence: Sequence) -> None:
-        """Back to where it was chosen from."""
-        if sequence.relegated:
-            self._push_relegated(sequence)
-            return
-        self._push_back(sequence, self.queue)
-        if self.relegated is not None:
-            self._book_waiting(sequence, +1)
-
-    def _unwait(self, sequence: Sequence) -> None:
-        """Out of where it waits."""
-        if sequence.relegated and self.relegated is not None:
-            self.relegated.discard(sequence.queued.id)
-            return
-        self.queue.discard(sequence.queued.id)
-        if self.relegated is not None:
-            self._book_waiting(sequence, -1)
-
-    def _select(self) -> Sequence | None:
-        """The prompt to process next, admitted; None when nothing waits or what waits has no room."""
-        sequence = self._choose()
-        if sequence is None:
-            return None
-        if sequence.state == PREFILL:
-            del self.paused[sequence.queued.id]
-            return sequence
-        need = _blocks(sequence.prompt, self._block) if self.blocks else 0
-        # What the decoding sequences begin in this very step is theirs already.
-        free = self.free_blocks - self.places[(1 - self.step_no) % self._block] - need
-        if len(self.admitted) < self.config.max_seqs and (free >= self._reserve or not self.blocks):
-            self.free_blocks -= need
-            self._order += 1
-            sequence.order = self._order
-            sequence.state = PREFILL
-            self.admitted[sequence.queued.id] = sequence
-            self._note(sequence, "admit")
-            return sequence
-        self._wait(sequence)
-        if self.paused:  # what is begun goes on rather than that the engine stands still
-            _, resumed = self.paused.popitem()
-            self._unwait(resumed)
-            return resumed
-        self.blocked = True
-        return None
-
-    def _choose(self) -> Sequence | None:
-        """What the policy serves next; requests that cannot be in time are relegated on the way."""
-        if self.relegated is None:
-            return self._pop(self.queue) if len(self.queue) else None
-        now = to_s(self.clock)
-        while len(self.queue) and (sequence := self._pop(self.queue)) is not None:
-            self._book_waiting(sequence, -1)
-            if sequence.state == PREFILL:
-                return sequence  # begun already: what it holds would be wasted
-            verdict = judge(
-                self._due(sequence),
-                now,
-                sequence.prompt,
-                self.rate,
-                low=not sequence.sim.important,
-                low_waiting=bool(self.low_waiting),
-                backlog_tokens=self.backlog,
-            )
-            if verdict is Verdict.SERVE:
-                return sequence
-            if verdict is Verdict.RELEGATE:
-                self._push_relegated(sequence)
-                continue
-            for low in self.low_waiting.values():
-                self.queue.discard(low.queued.id)
-                self._push_relegated(low)
-            self.low_waiting.clear()
-            return sequence
-        return self._pop(self.relegated) if len(self.relegated) else None
-
-    def _push_relegated(self, sequence: Sequence) -> None:
-        assert self.relegated is not None
-        if not sequence.relegated:
-            sequence.relegated = True
-            self.counters.relegations += 1
-            self._note(sequence, "relegate")
-        self._push_back(sequence, self.relegated)
 
     # --- KV blocks
 
-    def _bounded(self, count: int) -> int:
-        """At most as many steps as there are surely blocks for: one step then looks exactly."""
-        if self.blocks:
-            count = max(1, min(count, (self.free_blocks // self.decodes - 1) * self._block))
-        return count
-
     def _make_room(self) -> bool:
         """Preempts until the next step's blocks are free. False when it had to: nothing is admitted in this step."""
-        if self.places[(1 - self.step_no) % self._block] <= self.free_blocks:
+        kv, step = self.kv, self.step_no
+        if kv.begun_in(step) <= kv.free:
             return True
-        while self.decodes and self.places[(1 - self.step_no) % self._block] > self.free_blocks:
+        while self.decodes and kv.begun_in(step) > kv.free:
             self._recompute(self._victim())
         return False
-
-    def _take_blocks(self, count: int) -> None:
-        """The blocks that the decoding sequences begin in the next ``count`` steps."""
-        places, block = self.places, self._block
-        if count == 1:
-            self.free_blocks -= places[(1 - self.step_no) % block]
-            return
-        rounds, rest = divmod(count, block)
-        taken = rounds * self.decodes
-        for step in range(self.step_no, self.step_no + rest):
-            taken += places[(1 - step) % block]
-        self.free_blocks -= taken
 
     def _victim(self) -> Sequence:
         if self.config.victims == "priority":
@@ -436,7 +276,3 @@ class ContinuousEngine(Engine):
         if len(self._ends) > 2 * self.decodes + 64:
             self._ends = [e for e in self._ends if e[2].state == DECODE and e[2].finish_step == e[0]]
             heapify(self._ends)
-
-
-def _blocks(tokens: int, block: int) -> int:
-    return -(-tokens // block)

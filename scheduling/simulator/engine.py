@@ -12,10 +12,10 @@ from dataclasses import dataclass, fields
 from operator import attrgetter
 from typing import Protocol
 
-from scheduling.core.contracts import Fits, OrderingPolicy, RequestQueue
+from scheduling.core.contracts import Contest, Fits, OrderingPolicy, RequestQueue
 from scheduling.core.step_time import StepTime
 from scheduling.core.types import PoolView, QueuedRequest
-from scheduling.simulator.kernel import NEVER, to_s
+from scheduling.simulator.kernel import FS, NEVER
 from scheduling.simulator.workload import SimRequest
 
 MODES = ("continuous", "ranked", "whole_batch", "padded_batch", "slots")
@@ -137,6 +137,7 @@ class Engine:
         self.policy = policy
         self.clock = 0
         self.queue = policy.queue()
+        self._contest = self.queue if isinstance(self.queue, Contest) else None
         self.inbox: list[Sequence] = []  # arrivals in order; those before ``taken`` were pushed into the queue
         self.taken = 0
         self.next_arrival = NEVER  # of those not yet taken [fs]
@@ -216,18 +217,32 @@ class Engine:
 
     def _pop(self, queue: RequestQueue) -> Sequence | None:
         """The request that the policy serves next, out of the queue."""
-        fits = self._fits
-        if fits is None:
-            fits = self._fits = _new_fits()
-        request = queue.select(self._view, to_s(self.clock), fits)
+        request = queue.select(self._view, self.clock / FS, self._fits or self._new_fits())
         return None if request is None else self.live[request.id]
+
+    def _stays_first(self, sequence: Sequence) -> bool:
+        """Whether the queue says, without being changed, that nothing which waits goes before ``sequence``."""
+        queue = self._contest
+        if queue is None:
+            return False
+        return not queue.goes_before(self._as_it_is(sequence), self._view, self._fits or self._new_fits())
 
     def _push_back(self, sequence: Sequence, queue: RequestQueue) -> None:
         """Into a queue again, with what has been done of it."""
+        queue.push(self._as_it_is(sequence), self.clock / FS)
+
+    def _as_it_is(self, sequence: Sequence) -> QueuedRequest:
+        """What policies are told of a request of which something has been done."""
         queued = sequence.queued
         if queued.prefilled != sequence.prefilled or queued.generated != sequence.generated:
             queued = sequence.queued = _progressed(queued, sequence.prefilled, sequence.generated)
-        queue.push(queued, to_s(self.clock))
+        return queued
+
+    def _new_fits(self) -> Fits:
+        """Everything fits: an engine looks for room after its policy has chosen."""
+        fits: Fits = lambda request: True  # noqa: E731  # a new object for each step, see RequestQueue.select
+        self._fits = fits
+        return fits
 
 
 _FIELDS = tuple(field.name for field in fields(QueuedRequest))
@@ -240,8 +255,3 @@ def _progressed(queued: QueuedRequest, prefilled: int, generated: int) -> Queued
     values = list(_values_of(queued))
     values[_PREFILLED], values[_GENERATED] = prefilled, generated
     return QueuedRequest(*values)
-
-
-def _new_fits() -> Fits:
-    """Everything fits: an engine looks for room after its policy has chosen."""
-    return lambda request: True

@@ -87,11 +87,12 @@ def check_continuous(engine: ContinuousEngine) -> list[Violation]:
             broken.append(Violation(12, f"{sequence.queued.id} decodes past its end"))
     if len(running) > config.max_seqs:
         broken.append(Violation(13, f"{len(running)} of {config.max_seqs}"))
-    if engine.blocks:
+    kv = engine.kv
+    if kv.total:
         held = sum(-(-(context - 1) // config.block) for context in contexts)
         held += sum(-(-s.prompt // config.block) for s in running if s.state == PREFILL)
-        if held + engine.free_blocks != engine.blocks or engine.free_blocks < 0:
-            broken.append(Violation(14, f"{held} held and {engine.free_blocks} free of {engine.blocks}"))
+        if held + kv.free != kv.total or kv.free < 0:
+            broken.append(Violation(14, f"{held} held and {kv.free} free of {kv.total}"))
     begun = [s for s in running if s.state == PREFILL and s is not engine.current and s.queued.id not in engine.paused]
     if begun:
         broken.append(Violation(15, f"{begun[0].queued.id} was begun and nobody goes on with it"))

@@ -25,6 +25,7 @@ CASES: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("edf, step by step", "edf", {"jumps": False, "preempt_prefills": True}),
     ("edf, jumps", "edf", {"preempt_prefills": True}),
     ("srpf, jumps", "srpf", {"preempt_prefills": True}),
+    ("hybrid, jumps", "hybrid", {"preempt_prefills": True}),
     ("hybrid, dynamic chunks, relegation", "hybrid", DYNAMIC),
 )
 

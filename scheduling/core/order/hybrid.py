@@ -7,7 +7,7 @@ Inputs: deadlines [s]; prompt tokens left; ``decode_left``: expected output left
 as mean + 2 sigma of the application's history.
 Parameters: ``alpha_ms`` [ms per token] under load; ``alpha_low_ms`` while fewer than ``busy_tokens`` of work wait.
 Equal values switch the adaptation off.
-Cost: O(log n) per decision (two heaps while alpha adapts).
+Cost: O(log n) per decision; what waits is ordered anew when alpha changes, which is when little waits.
 Who starves: long requests without a deadline, under lasting overload; relegation keeps that explicit.
 Source: QoServe 3.4; alpha 8 ms/token, 1 ms/token at low load (3.6).
 """
@@ -59,6 +59,9 @@ class Hybrid:
     @staticmethod
     def priority(request: QueuedRequest, alpha_ms: float) -> float:
         """Eq. 4 and 5 [s]."""
+        first = request.ttft_deadline_s
+        if first is not None:
+            return first + alpha_ms / 1000.0 * (request.input_tokens - request.prefilled)
         return ordering_deadline_s(request) + alpha_ms / 1000.0 * work_left(request)
 
     def describe(self, request: QueuedRequest) -> str:
@@ -71,47 +74,68 @@ class Hybrid:
 
 
 class _AdaptiveQueue:
-    """Both orders at once; the load says which one is asked."""
+    """Both orders; the load says which one is asked.
+
+    The other one is brought up to date when its turn comes. That is where the work that waits crosses ``busy_tokens``,
+    so there is little to order then, however much waits at other times.
+    """
 
     def __init__(self, policy: Hybrid) -> None:
         self._policy = policy
-        self._busy_order = KeyedQueue(policy.key, policy.describe)
-        self._calm_order = KeyedQueue(policy.low_key, policy.describe_low)
+        self._asked = KeyedQueue(policy.low_key, policy.describe_low)
+        self._other = KeyedQueue(policy.key, policy.describe)
+        self._behind: dict[str, QueuedRequest] = {}  # what the other one does not hold yet
+        self._busy = False
         self._work = 0.0
         self._work_of: dict[str, float] = {}
 
     def __len__(self) -> int:
-        return len(self._busy_order)
+        return len(self._work_of)
 
     def __iter__(self) -> Iterator[QueuedRequest]:
-        return iter(self._busy_order)
-
-    @property
-    def busy(self) -> bool:
-        return self._work >= self._policy.busy_tokens
+        return iter(self._asked)
 
     def explain(self, request: QueuedRequest) -> str:
-        return (self._busy_order if self.busy else self._calm_order).explain(request)
+        return self._asked.explain(request)
 
     def push(self, request: QueuedRequest, now_s: float) -> None:
-        self.discard(request.id)
-        self._busy_order.push(request, now_s)
-        self._calm_order.push(request, now_s)
+        if request.id in self._work_of:
+            self.discard(request.id)
+        self._asked.push(request, now_s)
+        self._behind[request.id] = request
         work = work_left(request)
         self._work_of[request.id] = work
         self._work += work
 
     def discard(self, request_id: str) -> bool:
-        if not self._busy_order.discard(request_id):
+        if not self._asked.discard(request_id):
             return False
-        self._calm_order.discard(request_id)
-        self._work -= self._work_of.pop(request_id)
+        self._gone(request_id)
         return True
 
     def select(self, view: PoolView, now_s: float, fits: Fits) -> QueuedRequest | None:
-        request = (self._busy_order if self.busy else self._calm_order).select(view, now_s, fits)
+        self._follow(self._work)
+        request = self._asked.select(view, now_s, fits)
         if request is not None:
-            self._busy_order.discard(request.id)
-            self._calm_order.discard(request.id)
-            self._work -= self._work_of.pop(request.id)
+            self._gone(request.id)
         return request
+
+    def goes_before(self, request: QueuedRequest, view: PoolView, fits: Fits) -> bool:
+        """A :class:`scheduling.core.contracts.Contest`."""
+        self._follow(self._work + work_left(request))
+        return self._asked.goes_before(request, view, fits)
+
+    def _gone(self, request_id: str) -> None:
+        self._work -= self._work_of.pop(request_id)
+        if self._behind.pop(request_id, None) is None:
+            self._other.discard(request_id)
+
+    def _follow(self, work: float) -> None:
+        busy = work >= self._policy.busy_tokens
+        if busy == self._busy:
+            return
+        for request in self._behind.values():
+            self._other.push(request, request.arrival_s)
+        self._behind.clear()
+        self._busy = busy
+        self._asked, self._other = self._other, self._asked

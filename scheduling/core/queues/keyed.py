@@ -64,7 +64,8 @@ class KeyedQueue:
         return self._describe(request)
 
     def push(self, request: QueuedRequest, now_s: float) -> None:
-        self.discard(request.id)
+        if request.id in self._items:
+            self.discard(request.id)
         self._put((*self._key(request), request.seq, request.id), request)
 
     def discard(self, request_id: str) -> bool:
@@ -107,14 +108,15 @@ class KeyedQueue:
         running = view.running_by_entitlement
         if fits is not self._step:
             self._step = fits
-            self._begin_step(running)
+            if self._aside or self._parked:
+                self._begin_step(running)
         while self._heads:
             entry, entitlement = self._heads[0]
             lane = self._lanes.get(entitlement)
             if lane is None or lane.top is not entry:
                 heappop(self._heads)  # an earlier head of this lane
                 continue
-            request = self._items[_id(entry)][1]
+            request = self._items[entry[-1]][1]  # type: ignore[index]  # the last element is the id
             if fits(request):
                 return request
             if 0 < request.concurrency <= running.get(entitlement, 0):
@@ -127,6 +129,11 @@ class KeyedQueue:
             else:
                 return None
         return None
+
+    def goes_before(self, request: QueuedRequest, view: PoolView, fits: Fits) -> bool:
+        """A :class:`scheduling.core.contracts.Contest`."""
+        first = self.peek(view, fits)
+        return first is not None and self._items[first.id][0] < (*self._key(request), request.seq, request.id)
 
     def _put(self, entry: _Entry, request: QueuedRequest) -> None:
         self._items[request.id] = (entry, request)
@@ -152,7 +159,7 @@ class KeyedQueue:
                 self._show_first(entitlement, lane)
 
     def _alive(self, entry: _Entry) -> bool:
-        item = self._items.get(_id(entry))
+        item = self._items.get(entry[-1])  # type: ignore[arg-type]  # the last element is the id
         return item is not None and item[0] is entry
 
     def _enter(self, entitlement: str, lane: _Lane, entry: _Entry) -> None:
@@ -163,11 +170,12 @@ class KeyedQueue:
     def _show_first(self, entitlement: str, lane: _Lane) -> None:
         """Shows the lane's first live entry, or nothing when all it has is set aside."""
         lane.top = None
-        while lane.heap:
-            if self._alive(lane.heap[0]):
-                self._show(entitlement, lane, lane.heap[0])
+        heap = lane.heap
+        while heap:
+            if self._alive(heap[0]):
+                self._show(entitlement, lane, heap[0])
                 return
-            heappop(lane.heap)
+            heappop(heap)
 
     def _show(self, entitlement: str, lane: _Lane, entry: _Entry) -> None:
         lane.top = entry

@@ -1,0 +1,57 @@
+"""Which KV blocks are free, and for how many steps are there surely enough?
+
+Decoding sequences are counted, not visited: all gain one token a step, so whether a sequence begins a block in a step
+depends only on its place, ``(context - step) modulo block``, and that never changes while it decodes.
+"""
+
+from __future__ import annotations
+
+
+class KvBlocks:
+    """The KV cache of one engine, in blocks. ``total`` 0: not limited, and nobody asks."""
+
+    __slots__ = ("block", "free", "places", "reserve", "total")
+
+    def __init__(self, tokens: int, block: int, watermark: float) -> None:
+        self.total = tokens // block
+        self.block = block
+        self.free = self.total
+        self.reserve = int(self.total * watermark)  # no new sequence may take these
+        self.places = [0] * block  # decoding sequences by place
+
+    def of(self, tokens: int) -> int:
+        """Blocks that hold so many tokens."""
+        return -(-tokens // self.block)
+
+    def begun_in(self, step: int) -> int:
+        """Blocks that the decoding sequences begin in this step."""
+        return self.places[(1 - step) % self.block]
+
+    def admit(self, tokens: int, step: int) -> bool:
+        """Reserves a new sequence's prompt; False when only blocks are left that are not for it.
+
+        What the decoding sequences begin in this very step is theirs already.
+        """
+        need = -(-tokens // self.block)
+        if self.free - self.places[(1 - step) % self.block] - need < self.reserve:
+            return False
+        self.free -= need
+        return True
+
+    def advance(self, step: int, count: int, decodes: int) -> None:
+        """Takes the blocks that ``decodes`` sequences begin in ``count`` steps from ``step`` on."""
+        places, block = self.places, self.block
+        if count == 1:
+            self.free -= places[(1 - step) % block]
+            return
+        rounds, rest = divmod(count, block)
+        taken = rounds * decodes
+        if rest:
+            low = (2 - step - rest) % block  # places of the rest: ``rest`` neighbours, downwards from (1 - step)
+            high = low + rest
+            taken += sum(places[low:high]) if high <= block else sum(places[low:]) + sum(places[: high - block])
+        self.free -= taken
+
+    def sure_steps(self, decodes: int) -> int:
+        """Steps for which there are blocks wherever the sequences stand, at least 1: that one looks exactly."""
+        return max(1, (self.free // decodes - 1) * self.block)
