@@ -43,6 +43,7 @@ app.conf.update(
     },
     task_acks_late=True,
     task_reject_on_worker_lost=True,
+    worker_cancel_long_running_tasks_on_connection_loss=True,  # it will be delivered again: never twice at once
     worker_prefetch_multiplier=1,
     worker_soft_shutdown_timeout=30,
     worker_send_task_events=False,

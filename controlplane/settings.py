@@ -220,11 +220,17 @@ QUARTERMASTER_REDIS_URL = ENV.redis_url  # empty: nobody listens for the catalog
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
+    "filters": {
+        "repeats": {"()": "controlplane.quiet.Repeats"},
+        "database_repeats": {"()": "controlplane.quiet.Repeats", "database_only": True},
+    },
     "formatters": {"line": {"format": "%(asctime)s %(levelname)s %(name)s %(message)s"}},
     "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line", "stream": sys.stderr}},
     "root": {"handlers": ["stderr"], "level": ENV.log_level},
     "loggers": {
-        "django.request": {"level": "ERROR"},  # a 404 is not news
+        "django.request": {"level": "ERROR", "filters": ["database_repeats"]},  # a 404 is not news
+        "channels_redis.pubsub": {"filters": ["repeats"]},
+        "celery.worker.consumer.consumer": {"filters": ["repeats"]},
         "httpx": {"level": "WARNING"},
         "httpcore": {"level": "WARNING"},
     },

@@ -9,6 +9,8 @@ from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitVie
 
 from controlplane.console import console
 
+handler500 = "controlplane.notices.failed"
+
 urlpatterns = [
     path("admin/", admin.site.urls),
     path("login", auth.LoginView.as_view(redirect_authenticated_user=True), name="login"),

@@ -41,6 +41,7 @@ class Leadership:
         self._executor = executor
         self._busy: asyncio.Future[Any] | None = None
         self._known_floor = 0
+        self._database_well = True  # by the last question; one log line per change
         self._booked = 0  # the highest epoch that is surely in the database
         self._never_led: bool | None = None  # None: the database has not said yet
         self._until = 0.0
@@ -142,14 +143,14 @@ class Leadership:
         asked.add_done_callback(lambda late: late.cancelled() or late.exception())  # an answer nobody waits for
         self._busy = asked
         done, _ = await asyncio.wait({asked}, timeout=FLOOR_TIMEOUT_S)
-        if not done:
-            log.warning("pool %s: the database does not answer; leading without its epoch floor", self._store.pool_id)
-            return None
-        error = asked.exception()
-        if error is not None:
-            log.warning(
-                "pool %s: the epoch floor cannot be kept (%s); it is tried again", self._store.pool_id,
-                type(error).__name__,
-            )  # fmt: skip
-            return None
-        return asked.result()
+        error = asked.exception() if done else TimeoutError()
+        if self._database_well != (error is None):
+            self._database_well = error is None
+            if error is None:
+                log.info("pool %s: the database keeps the epoch floor again", self._store.pool_id)
+            else:
+                log.warning(
+                    "pool %s: the database does not keep the epoch floor (%s); leading without it, tried again each "
+                    "renewal", self._store.pool_id, type(error).__name__,
+                )  # fmt: skip
+        return asked.result() if error is None else None

@@ -213,6 +213,23 @@ async def test_without_the_database_a_leader_leads_and_the_floor_is_written_when
     keeping.cancel()
 
 
+def test_an_outage_of_the_database_is_one_line_and_its_end_another(caplog):
+    @virtual
+    async def scene():
+        floors = Floors(down=True)
+        leader = stand(Store(), "a", floors)
+        await leader.win()
+        keeping = asyncio.create_task(leader.keep())
+        await asyncio.sleep(60.0)
+        floors.down = False
+        await asyncio.sleep(10.0)
+        keeping.cancel()
+
+    with caplog.at_level("INFO", logger="quartermaster.dispatch"):
+        scene()
+    assert [("does not keep" in line, "keeps" in line) for line in caplog.messages] == [(True, False), (False, True)]
+
+
 @virtual
 async def test_followers_ask_once_a_second():
     store, floors = Store(), Floors()

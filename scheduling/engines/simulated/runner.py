@@ -2,7 +2,7 @@
 
 What the GPU does is told twice, as DCGM tells it of a real one. *Busy* (``DCGM_FI_DEV_GPU_UTIL``) is the share of time
 in which any kernel ran: 1 as soon as one sequence decodes without a pause, however much more would fit. *Active*
-(``DCGM_FI_PROF_SM_ACTIVE``) is modelled as ``1 - t0 / t`` of each step: the part of a step that its sequences need beyond
+(``DCGM_FI_PROF_SM_ACTIVE``) is modelled as ``1 - t0 / t`` of each step: the part of a step that its sequences need over
 the ``t0`` that every step costs (reading the weights once, launching kernels). With the linear step-time model that is
 the speed as a share of the limit that an endless batch of this mix would approach: about 0.01 for one sequence of
 Llama-3-8B on an A100, 0.3 for 32, 0.8 for 128.

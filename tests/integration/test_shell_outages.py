@@ -1,0 +1,133 @@
+"""What the log and the pages say while Redis or the database is away: once, in words, and 503 instead of 500."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+from channels_redis.pubsub import RedisPubSubChannelLayer
+from django.conf import settings
+from django.db import DatabaseError, OperationalError
+from django.test import Client
+
+from controlplane.quiet import QUIET_S, Repeats
+
+
+def log_record(message, *args, error=None, level=logging.ERROR):
+    info = (type(error), error, None) if error is not None else None
+    return logging.LogRecord("library", level, __file__, 1, message, args, info)
+
+
+def test_a_repetition_is_left_out_until_it_has_been_quiet_for_long():
+    now = 0.0
+    repeats = Repeats(clock=lambda: now)
+    first = log_record("cannot connect to %s", "a", error=ConnectionError("refused\nby it"))
+    assert repeats.filter(first)
+    assert first.getMessage() == "cannot connect to a (ConnectionError: refused by it); repetitions are left out"
+    assert first.exc_info is None
+    for now in (1.0, QUIET_S, 2 * QUIET_S - 1):  # each within a minute of the one before
+        assert not repeats.filter(log_record("cannot connect to %s", "b", error=ConnectionError()))
+    assert repeats.filter(log_record("another matter"))
+    assert repeats.filter(log_record("cannot connect to %s", "b", error=TimeoutError()))
+    assert repeats.filter(log_record("connected", level=logging.INFO))
+    assert repeats.filter(log_record("connected", level=logging.INFO))
+    now = 3 * QUIET_S
+    assert repeats.filter(log_record("cannot connect to %s", "b", error=ConnectionError()))
+
+
+def test_faults_of_our_own_are_never_left_out():
+    repeats = Repeats(database_only=True)
+    for _ in range(2):
+        fault = log_record("Internal Server Error: %s", "/", error=ValueError("ours"))
+        assert repeats.filter(fault)
+        assert fault.exc_info
+    assert repeats.filter(log_record("Internal Server Error: %s", "/", error=OperationalError("away")))
+    assert not repeats.filter(log_record("Internal Server Error: %s", "/admin/", error=OperationalError("away")))
+
+
+@pytest.mark.asyncio
+async def test_an_outage_of_redis_is_one_line_of_the_channel_layer_and_frames_arrive_again_after_it(
+    private_redis, caplog
+):
+    layer = RedisPubSubChannelLayer(hosts=[{"address": private_redis.url, "socket_timeout": None}], prefix="test")
+    library = logging.getLogger("channels_redis.pubsub")
+    tries = 0
+
+    class Count(logging.Filter):
+        def filter(self, record):
+            nonlocal tries
+            tries += 1
+            return True
+
+    count, fresh = Count(), Repeats()  # the process's own may remember other tests
+    ours = [f for f in library.filters if isinstance(f, Repeats)]
+    assert ours  # the settings put one there
+    for old in ours:
+        library.removeFilter(old)
+    library.addFilter(count)
+    library.addFilter(fresh)
+    try:
+        channel = await layer.new_channel()
+        await layer.group_add("live", channel)
+        private_redis.kill()
+        async with asyncio.timeout(30):
+            while tries < 3:  # one a second
+                await asyncio.sleep(0.1)
+        private_redis.start()
+        async with asyncio.timeout(30):
+            while True:
+                await layer.group_send("live", {"type": "frame"})
+                try:
+                    async with asyncio.timeout(0.5):
+                        assert (await layer.receive(channel))["type"] == "frame"
+                        break
+                except TimeoutError:
+                    continue
+        said = [r.getMessage() for r in caplog.records if r.name == "channels_redis.pubsub"]
+        assert len(said) <= 2  # the break itself, and that nothing listens any more
+        assert len(set(said)) == len(said)
+    finally:
+        library.removeFilter(count)
+        library.removeFilter(fresh)
+        for old in ours:
+            library.addFilter(old)
+        await layer.flush()
+
+
+def _away(*_, **__):
+    raise OperationalError("connection to server failed")
+
+
+@pytest.fixture
+def without_database(monkeypatch):
+    monkeypatch.setattr("django.contrib.sessions.backends.db.SessionStore.load", _away)
+    client = Client(raise_request_exception=False)
+    client.cookies[settings.SESSION_COOKIE_NAME] = "x" * 32
+    return client
+
+
+def test_pages_say_503_while_the_database_is_away(without_database, caplog):
+    for path in ("/", "/admin/", "/requests"):
+        answer = without_database.get(path, headers={"accept": "text/html"})
+        assert answer.status_code == 503
+        assert answer["Retry-After"]
+        assert "<h1" in answer.content.decode()
+        assert "database does not answer" in answer.content.decode()
+    answer = without_database.get("/api/v1/me", headers={"accept": "application/json"})
+    assert answer.status_code == 503
+    assert "database does not answer" in answer.json()["detail"]
+    assert sum(r.name == "django.request" for r in caplog.records) <= 1
+
+
+def test_a_fault_of_our_own_stays_a_500(monkeypatch):
+    def broken(*_, **__):
+        raise DatabaseError("a column is missing")
+
+    monkeypatch.setattr("django.contrib.sessions.backends.db.SessionStore.load", broken)
+    client = Client(raise_request_exception=False)
+    client.cookies[settings.SESSION_COOKIE_NAME] = "x" * 32
+    answer = client.get("/")
+    assert answer.status_code == 500
+    assert "was recorded" in answer.content.decode()
+    assert "column" not in answer.content.decode()
