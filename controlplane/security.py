@@ -16,6 +16,8 @@ from django.dispatch import receiver
 from django.http import HttpRequest, HttpResponse
 from rest_framework.permissions import BasePermission
 
+from controlplane.notices import notice
+
 log = logging.getLogger(__name__)
 
 STRICT = (
@@ -89,12 +91,10 @@ class LoginThrottle:
         name = _basic_name(request)
         if _counted(_bucket(request, request.POST.get("username", "") if name is None else name)) < FAILURES:
             return None
-        return HttpResponse(
-            "Too many wrong passwords. Wait five minutes, then try again.\n",
-            status=429,
-            content_type="text/plain",
-            headers={"Retry-After": str(WINDOW_S)},
-        )
+        return notice(
+            request, 429, "Too many wrong passwords",
+            "Too many wrong passwords were tried for this name. Wait five minutes, then try again.", retry_s=WINDOW_S,
+        )  # fmt: skip
 
 
 def _basic_name(request: HttpRequest) -> str | None:
@@ -123,6 +123,7 @@ def _forget(sender: Any, request: HttpRequest, user: Any, **_: Any) -> None:
 
 # While Redis is away, each process counts for itself: guessing must not become free because a cache died.
 _local: dict[str, tuple[int, float]] = {}
+_cache_away = False
 
 
 def _bucket(request: HttpRequest, username: str) -> str:
@@ -141,12 +142,16 @@ def _counted(key: str) -> int:
 
 
 def _with_cache(operation: Callable[[], Any], key: str) -> None:
+    global _cache_away
     try:
         operation()
         _local.pop(key, None)
+        _cache_away = False
     except Exception:
         if len(_local) > 10_000:
             _local.clear()
         count, _ = _local.get(key, (0, 0.0))
         _local[key] = (count + 1, time.monotonic())
-        log.warning("the cache is away; wrong passwords are counted in this process only")
+        if not _cache_away:
+            log.warning("the cache is away; wrong passwords are counted in this process only")
+        _cache_away = True

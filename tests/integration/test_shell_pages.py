@@ -81,6 +81,9 @@ def test_ten_wrong_passwords_close_the_door_for_that_name_only(client, user):
     refused = client.post("/login", {"username": "ada", "password": PASSWORD})
     assert refused.status_code == 429
     assert refused["retry-after"]
+    assert refused["content-type"].startswith("text/html")
+    assert "Too many wrong passwords</h1>" in refused.content.decode()
+    assert "Content-Security-Policy" in refused
     assert client.post("/login", {"username": "grace", "password": "wrong"}).status_code == 200
     assert client.post("/admin/login/", {"username": "ada", "password": PASSWORD}).status_code == 429
 
@@ -92,7 +95,9 @@ def test_passwords_tried_over_basic_count_with_those_of_the_login_page(client, u
     assert client.get("/api/v1/me", **basic(PASSWORD)).status_code == 200
     for _ in range(security.FAILURES):
         assert client.get("/api/v1/me", **basic("wrong")).status_code == 401
-    assert client.get("/api/v1/me", **basic(PASSWORD)).status_code == 429
+    refused = client.get("/api/v1/me", **basic(PASSWORD))
+    assert refused.status_code == 429
+    assert refused.json()["detail"].startswith("Too many wrong passwords")
     assert client.post("/login", {"username": "ada", "password": PASSWORD}).status_code == 429
     assert client.get("/api/v1/me", HTTP_AUTHORIZATION="Basic !!!").status_code == 401
 
