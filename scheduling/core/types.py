@@ -28,6 +28,14 @@ class EntitlementState(StrEnum):
     EXPIRED = "expired"
 
 
+class ScalingMode(StrEnum):
+    """Who acts on what the planner proposes."""
+
+    OFF = "off"
+    ADVISE = "advise"  # proposals are stored and shown
+    AUTOMATIC = "automatic"  # a driver carries them out
+
+
 class OverLimit(StrEnum):
     """What a tier does with a request over its entitlement's concurrency."""
 
@@ -80,6 +88,30 @@ class EntitlementSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class QuotaSpec:
+    """Tokens a tenant may use in one calendar period (UTC), over all pools. None: no such limit."""
+
+    period: str  # "day" | "month"
+    soft_tokens: int | None = None  # passing it tells the operators
+    hard_tokens: int | None = None  # from here on its requests are refused until the period ends
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingSpec:
+    """How many replicas a pool may have, and who changes that. Times are seconds."""
+
+    mode: ScalingMode = ScalingMode.OFF
+    min_replicas: int = 1
+    max_replicas: int = 1
+    driver: str = ""
+    params: dict[str, float | int | str] = field(default_factory=dict)
+    headroom: float = 0.2
+    up_cooldown_s: float = 30.0
+    down_cooldown_s: float = 300.0
+    drain_limit_s: float = 600.0
+
+
+@dataclass(frozen=True, slots=True)
 class BackendSpec:
     """One vLLM server (replica) of a pool."""
 
@@ -91,6 +123,30 @@ class BackendSpec:
     api_key: str = ""
     draining: bool = False
     dcgm_url: str = ""  # exporter with GPU metrics; empty: the backend's own /metrics is tried
+    managed: bool = False  # a scaling driver may drain and remove it
+    leaving_since_s: float | None = None  # it drains in order to be removed
+
+
+def _class_weights() -> dict[ServiceClass, float]:
+    return {
+        ServiceClass.DEDICATED: 1000.0,
+        ServiceClass.GUARANTEED: 1000.0,
+        ServiceClass.ELASTIC: 100.0,
+        ServiceClass.SPOT: 1.0,
+        ServiceClass.PREEMPTIBLE: 0.1,
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Coefficients:
+    """How strongly each factor of an entitlement's weight counts (token pools, Table 1 and eq. 1-3)."""
+
+    slo: float = 2.0  # alpha_slo
+    burst: float = 1.0  # alpha_burst
+    debt: float = 4.0  # alpha_debt
+    gamma_debt: float = 0.7  # what is left of a debt after one tick of 5 s
+    gamma_burst: float = 0.7  # likewise of a burst; the paper prints none
+    class_weights: dict[ServiceClass, float] = field(default_factory=_class_weights)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +168,9 @@ class PoolSpec:
     threshold: float = 0.0  # weight under which a contended pool refuses
     aliases: tuple[str, ...] = ()  # other names clients may ask for
     kv_bytes_per_token: int = 0  # 0: not known
+    scaling: ScalingSpec = field(default_factory=ScalingSpec)
+    coefficients: Coefficients = field(default_factory=Coefficients)  # of weight, debt and burst
+    slo_mean_s: float | None = None  # what SLO targets are compared with; None: the mean over bound entitlements
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +191,7 @@ class Catalog:
     pools: dict[str, PoolSpec]
     entitlements: dict[str, EntitlementSpec]
     keys: dict[str, KeySpec]  # active keys by id
+    quotas: dict[str, tuple[QuotaSpec, ...]] = field(default_factory=dict)  # by tenant
 
 
 @dataclass(frozen=True, slots=True)
