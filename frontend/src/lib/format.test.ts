@@ -5,8 +5,8 @@ it("counts stay short", () => {
   expect([0, 999, 9994, 12_345, 123_456, 4_200_000].map(compact)).toEqual(["0", "999", "9,994", "12.3k", "123k", "4.2M"]);
 });
 
-it("rates under ten keep a decimal", () => {
-  expect([0, 0.25, 9.94, 12.4, undefined].map(rate)).toEqual(["0", "0.3", "9.9", "12", "–"]);
+it("rates under ten keep a decimal, and rare things do not read as none", () => {
+  expect([0, 0.0333, 0.25, 9.94, 12.4, undefined].map(rate)).toEqual(["0", "0.03", "0.25", "9.9", "12", "–"]);
 });
 
 it("durations carry the unit that fits", () => {

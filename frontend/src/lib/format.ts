@@ -24,10 +24,12 @@ export function compact(n: number): string {
 
 export const count = (n: number | undefined): string => (n === undefined ? NONE : compact(n));
 
-/** Something per second: a decimal below ten, where it matters. */
+/** Something per second: a decimal below ten, where it matters; a rare thing never reads as none. */
 export function rate(n: number | undefined): string {
   if (n === undefined) return NONE;
-  return n !== 0 && Math.abs(n) < 9.95 ? one.format(n) : compact(n);
+  const size = Math.abs(n);
+  if (size === 0 || size >= 9.95) return compact(n);
+  return size < 0.0995 ? Number(n.toPrecision(1)).toString() : size < 0.95 ? two.format(n) : one.format(n);
 }
 
 /** A duration from milliseconds: 640 ms, 4.10 s, 12.3 s, 2 min 05 s. */
