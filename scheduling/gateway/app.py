@@ -70,7 +70,7 @@ class GatewayApp:
         self._stores: dict[str, PoolStore] = {}
         self._keyring = Keyring(Catalog(0, {}, {}, {}))
         self._upstream = Upstream(config.connect_timeout_s)
-        self._desk = Desk(config.gateway_id, self._store, config.renew_every_s)
+        self._desk = Desk(config.gateway_id, self._store, config.renew_every_s, self._in_service)
         self._books = Books(self._store, config.flush_every_s, config.backlog_limit)
         self._watch = Watch(self._every_second)
         self._lifecycle = Lifecycle(
@@ -142,6 +142,10 @@ class GatewayApp:
         if store is None:
             store = self._stores[pool] = PoolStore(self._resp, pool)
         return store
+
+    def _in_service(self, backend: str) -> bool:
+        spec = self._keyring.backends.get(backend)
+        return spec is not None and not spec.draining
 
     def _configured(self, catalog: Catalog) -> None:
         self._keyring = Keyring(catalog)

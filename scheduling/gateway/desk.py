@@ -1,7 +1,8 @@
 """Every request that shared state knows through this gateway: hears of its grant, keeps its lease alive.
 
 Grants come as doorbells on ``qm:gw:<id>`` and may be lost; the renewal, every third of a lease, answers what really
-holds. When state was lost the renewal finds that out too, and each request is announced again.
+holds. When state was lost the renewal finds that out too, and each request is announced again. That a replica was
+ejected is a doorbell as well (``qm:ejected``); after each renewal one look at the pool finds what was not heard.
 """
 
 from __future__ import annotations
@@ -31,8 +32,17 @@ CROSSED_S = 0.5  # an answer of shared state that was on its way when a replica 
 class Desk:
     """The open calls by request id. ``calls`` is filled before ``admit`` is sent: a grant may overtake its answer."""
 
-    def __init__(self, gateway_id: str, stores: Callable[[str], PoolStore], renew_every_s: float) -> None:
+    def __init__(
+        self,
+        gateway_id: str,
+        stores: Callable[[str], PoolStore],
+        renew_every_s: float,
+        in_service: Callable[[str], bool],
+    ) -> None:
+        """``in_service``: whether a replica is configured and not draining, so that not being ready means it is ill."""
         self.calls: dict[str, Call] = {}
+        self._in_service = in_service
+        self._seen_ready: dict[str, set[str]] = {}  # pool -> replicas, since its state was last lost
         self._gateway_id = gateway_id
         self._stores = stores
         self._every_s = renew_every_s
@@ -70,9 +80,10 @@ class Desk:
         loop.call_soon(self._move_off, backend)
         loop.call_later(CROSSED_S, self._move_off, backend)
 
-    def _move_off(self, backend: str) -> None:
+    def _move_off(self, backend: str, only: set[tuple[str, str]] | None = None) -> None:
         for call in self.calls.values():
-            if call.backend == backend and not call.responding and not call.moving:
+            concerned = call.backend == backend and (only is None or (call.id, backend) in only)
+            if concerned and not call.responding and not call.moving:
                 call.interrupt(Reason.BACKEND_STALLED)
 
     @property
@@ -116,6 +127,23 @@ class Desk:
                     else:
                         self._heed(call, renewal, call.id in ran)
                 await asyncio.gather(*lost)
+            await self._look(pool, store, calls)
+        for pool in self._seen_ready.keys() - pools.keys():
+            del self._seen_ready[pool]  # nothing runs there: what is remembered would be old when something does
+
+    async def _look(self, pool: str, store: PoolStore, calls: list[Call]) -> None:
+        """Moves off what runs at a replica that was ready and is not any more, should its doorbell have been lost."""
+        there = {(call.id, call.backend) for call in calls if call.backend}  # a grant may overtake the answer
+        view = await store.view()
+        if not view.leader or view.rebuilding_ms > 0:  # nobody says who is ready
+            self._seen_ready.pop(pool, None)
+            return
+        ready = {name for name, backend in view.backends.items() if backend.ready}
+        gone = self._seen_ready.get(pool, set()) - ready
+        self._seen_ready[pool] = ready
+        for backend in gone:
+            if self._in_service(backend):
+                self._move_off(backend, there)
 
     def _heed(self, call: Call, renewal: Renewal, ran: bool) -> None:
         match renewal.status:

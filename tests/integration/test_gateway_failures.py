@@ -301,6 +301,57 @@ async def test_a_lost_doorbell_is_healed_by_the_renewal(world: World) -> None:
     await world.settled()
 
 
+async def hung(two: World, client: httpx.AsyncClient) -> asyncio.Task[httpx.Response]:
+    """One unanswered request at the first replica, of which the gateway has seen that it was ready."""
+    two.engines[0].script.first_pause_s = 600
+    await two.store.set_ready(two.epoch, two.pool.backends[1].id, None)
+    asked = asyncio.create_task(ask(client))
+    await until(lambda: two.engines[0].open == 1)
+    seen = two.app._desk._seen_ready
+    await until(lambda: two.pool.backends[0].id in seen.get(two.pool.id, ()))
+    await two.store.set_ready(two.epoch, two.pool.backends[1].id, two.pool.backends[1])
+    return asked
+
+
+@pytest.fixture
+async def led(two: World) -> AsyncIterator[World]:
+    """``two`` with a leader that stays one."""
+
+    async def lead_on() -> None:
+        while True:
+            await two.store.elect("test-leader", 0, False)
+            await asyncio.sleep(1.0)
+
+    leading = asyncio.create_task(lead_on())
+    yield two
+    leading.cancel()
+    await asyncio.gather(leading, return_exceptions=True)
+
+
+async def test_an_ejection_whose_doorbell_was_lost_is_noticed_at_the_next_renewal(led: World) -> None:
+    async with led.http() as client:
+        asked = await hung(led, client)
+        await led.store.set_ready(led.epoch, led.pool.backends[0].id, None, ill=False)  # nobody is told
+        async with asyncio.timeout(10):
+            assert (await asked).status_code == 200
+    assert [(r.backend, r.attempts) for r in await led.ledger_of(1)] == [(led.pool.backends[1].id, 2)]
+    await led.settled()
+
+
+async def test_a_replica_that_drains_keeps_what_it_runs(led: World) -> None:
+    async with led.http() as client:
+        asked = await hung(led, client)
+        first, second = led.pool.backends
+        await led.configure(pool={"backends": (replace(first, draining=True), second)})
+        await led.store.set_ready(led.epoch, first.id, None)
+        await until(lambda: led.app._desk._seen_ready[led.pool.id] == {second.id})
+        assert not asked.done()
+        assert led.engines[0].open == 1
+        asked.cancel()
+        await asyncio.gather(asked, return_exceptions=True)
+    await led.settled()
+
+
 async def test_no_replica_at_all_is_a_503(redis_url: str, pool_id: str) -> None:
     async with gateway_world(redis_url, pool_id, lead=False, config=IMPATIENT) as world, world.http() as client:
         answer = await ask(client)

@@ -20,19 +20,20 @@ def log_record(message, *args, error=None, level=logging.ERROR):
 
 
 def test_a_repetition_is_left_out_until_it_has_been_quiet_for_long():
-    now = 0.0
-    repeats = Repeats(clock=lambda: now)
+    times = [0.0]
+    repeats = Repeats(clock=lambda: times[-1])
     first = log_record("cannot connect to %s", "a", error=ConnectionError("refused\nby it"))
     assert repeats.filter(first)
     assert first.getMessage() == "cannot connect to a (ConnectionError: refused by it); repetitions are left out"
     assert first.exc_info is None
-    for now in (1.0, QUIET_S, 2 * QUIET_S - 1):  # each within a minute of the one before
+    for at_s in (1.0, QUIET_S, 2 * QUIET_S - 1):  # each within a minute of the one before
+        times.append(at_s)
         assert not repeats.filter(log_record("cannot connect to %s", "b", error=ConnectionError()))
     assert repeats.filter(log_record("another matter"))
     assert repeats.filter(log_record("cannot connect to %s", "b", error=TimeoutError()))
     assert repeats.filter(log_record("connected", level=logging.INFO))
     assert repeats.filter(log_record("connected", level=logging.INFO))
-    now = 3 * QUIET_S
+    times.append(3 * QUIET_S)
     assert repeats.filter(log_record("cannot connect to %s", "b", error=ConnectionError()))
 
 
