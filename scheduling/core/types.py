@@ -125,6 +125,7 @@ class BackendSpec:
     dcgm_url: str = ""  # exporter with GPU metrics; empty: the backend's own /metrics is tried
     managed: bool = False  # a scaling driver may drain and remove it
     leaving_since_s: float | None = None  # it drains in order to be removed
+    tokens_per_s: float = 0.0  # what it was measured to process, prompt and output together; 0: not measured
 
 
 def _class_weights() -> dict[ServiceClass, float]:
@@ -159,7 +160,10 @@ class PoolSpec:
     backends: tuple[BackendSpec, ...]
     policy: str = "priority"
     policy_params: dict[str, float | int | str] = field(default_factory=dict)
-    policy_version: int = 1
+    policy_version: int = 1  # counts changes of policy, modifiers and routing
+    modifiers: dict[str, dict[str, float | int | str]] = field(default_factory=dict)  # around the policy, by name
+    routing: str = "least_work"
+    routing_params: dict[str, float | int | str] = field(default_factory=dict)
     max_model_len: int = 8192
     default_output_tokens: int = 512  # applied when the client names no bound
     max_output_tokens: int = 4096
@@ -235,6 +239,7 @@ class QueuedRequest:
     generated: int = 0  # output tokens already generated, likewise
     output_lengths: tuple[float, ...] = ()  # predicted output lengths [tokens], increasing; empty: only a mean is known
     output_probabilities: tuple[float, ...] = ()  # of those lengths
+    prefix: int = 0  # 64-bit hash of how the prompt begins, of its tenant and pool; 0: not known
 
 
 @dataclass(slots=True)

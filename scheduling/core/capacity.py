@@ -1,0 +1,85 @@
+"""What a pool can hold, and what of it is promised: one model for admission, binding and scaling (token pools 3.1).
+
+Capacity is replicas times what one replica has, in three dimensions that bind separately: concurrency ``r``
+[sequences], KV cache ``chi`` (counted in tokens; times the pool's KV bytes per token it is bytes) and throughput
+``lambda`` [tokens/s]. Slots and KV cache are settings of the engine and always known; throughput is measured
+(``manage.py calibrate``) and is no bound while a replica has not been.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from scheduling.core.types import BackendSpec, EntitlementSpec, EntitlementState, ServiceClass
+
+RESERVING = frozenset({ServiceClass.DEDICATED, ServiceClass.GUARANTEED})  # Table 1: baseline "reserved"
+DIMENSIONS = {"slots": "slots", "kv_tokens": "KV tokens", "tokens_per_s": "tokens/s"}  # attribute -> as people read it
+_ALMOST = 1e-9  # sums of shares that are equal on paper
+
+
+@dataclass(frozen=True, slots=True)
+class Amounts:
+    """Capacity, promise or use in the three dimensions of a pool."""
+
+    slots: float = 0.0  # sequences
+    kv_tokens: float = 0.0
+    tokens_per_s: float = 0.0
+
+    def __add__(self, other: Amounts) -> Amounts:
+        return Amounts(
+            self.slots + other.slots, self.kv_tokens + other.kv_tokens, self.tokens_per_s + other.tokens_per_s
+        )
+
+    def __sub__(self, other: Amounts) -> Amounts:
+        return self + other * -1
+
+    def __mul__(self, factor: float) -> Amounts:
+        return Amounts(self.slots * factor, self.kv_tokens * factor, self.tokens_per_s * factor)
+
+    def kv_bytes(self, bytes_per_token: int) -> float:
+        """``chi`` as the paper writes it [bytes]."""
+        return self.kv_tokens * bytes_per_token
+
+    def as_dict(self) -> dict[str, float]:
+        """By dimension, for people and JSON; a dimension without a bound is left out."""
+        values = {name: getattr(self, name) for name in DIMENSIONS}
+        return {name: round(value, 3) for name, value in values.items() if math.isfinite(value)}
+
+
+def of_backend(backend: BackendSpec) -> Amounts:
+    """What one replica has; no bound on tokens/s where it has not been measured."""
+    return Amounts(backend.slots, backend.kv_tokens, backend.tokens_per_s or math.inf)
+
+
+def of_pool(backends: Iterable[BackendSpec]) -> Amounts:
+    """What the replicas have together, without those that drain."""
+    total = Amounts()
+    for backend in backends:
+        if not backend.draining:
+            total += of_backend(backend)
+    return total
+
+
+def of_entitlement(spec: EntitlementSpec) -> Amounts:
+    """Its baseline ``(r_e, chi_e, lambda_e)``."""
+    return Amounts(spec.concurrency, spec.kv_tokens, spec.tokens_per_s)
+
+
+def reserved(entitlements: Iterable[EntitlementSpec]) -> Amounts:
+    """What bound dedicated and guaranteed entitlements hold of a pool, whether they use it or not."""
+    total = Amounts()
+    for spec in entitlements:
+        if spec.tier.service_class in RESERVING and spec.state is EntitlementState.BOUND:
+            total += of_entitlement(spec)
+    return total
+
+
+def tightest(wanted: Amounts, left: Amounts) -> str:
+    """The name of the first dimension in which ``wanted`` does not fit into ``left``; empty where it fits."""
+    for name in DIMENSIONS:
+        room = getattr(left, name)
+        if getattr(wanted, name) > room + _ALMOST * max(1.0, abs(room)):
+            return name
+    return ""
