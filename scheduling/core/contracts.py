@@ -1,8 +1,8 @@
 """The few interfaces between decisions and effects.
 
 A policy answers one question. It is frozen (its parameters never change; a change is a new policy version) and keeps
-no counters: what changes lives in the queue it makes and in the view it is handed. The live dispatch loop and the
-simulator drive the same objects through :class:`scheduling.core.scheduler.Scheduler`.
+no counters: what changes lives in the queue or router it makes and in the view it is handed. The live dispatch loop and
+the simulator drive the same objects through :class:`scheduling.core.scheduler.Scheduler`.
 """
 
 from __future__ import annotations
@@ -53,16 +53,55 @@ class Contest(Protocol):
 class OrderingPolicy(Protocol):
     """Which request goes next?"""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """What it is registered as."""
 
     def queue(self) -> RequestQueue:
         """A fresh, empty queue in this policy's order."""
 
 
-class RoutingPolicy(Protocol):
-    """Which replica runs it?"""
+Maker = Callable[[str], RequestQueue]  # a fresh queue for a group of requests that compete with each other
 
-    name: str
+
+class Modifier(Protocol):
+    """What may be laid around any ordering policy: its queues become parts of a larger one.
+
+    ``layer`` says how far out it stands, 0 outermost, so that the order in which modifiers are written means nothing.
+    """
+
+    layer: int
+
+    @property
+    def name(self) -> str:
+        """What it is registered as."""
+
+    def around(self, make: Maker) -> Maker:
+        """Makes queues out of those that ``make`` gives. Asked once per composition: what its queues share (counters of
+        a group, say) lives in what it returns."""
+
+
+@runtime_checkable
+class CountsService(Protocol):
+    """What a queue may offer besides: it learns what a request that it gave out has really used."""
+
+    def settle(self, request_id: str, input_tokens: int, output_tokens: int) -> None:
+        """It used so many tokens. Ids that the queue did not give out, or has forgotten, are ignored."""
+
+
+class Router(Protocol):
+    """Chooses replicas for the requests of one pool; may remember where it sent what. One owner, no locks."""
 
     def choose(self, request: QueuedRequest, backends: Iterable[BackendView]) -> BackendView | None:
         """The replica, among those with room, or None."""
+
+
+class RoutingPolicy(Protocol):
+    """Which replica runs it?"""
+
+    @property
+    def name(self) -> str:
+        """What it is registered as."""
+
+    def router(self) -> Router:
+        """A router that remembers nothing yet."""

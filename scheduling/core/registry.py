@@ -1,8 +1,9 @@
 """Names of policies, and how one is made from its name and parameters.
 
 A policy is one file: a frozen dataclass whose fields are its parameters, under ``@ordering("name")`` in
-``scheduling/core/order/`` or ``@routing("name")`` in ``scheduling/core/routing.py``. Nothing else has to be edited:
-modules of the package are imported on the first look-up, and tests and documentation walk this registry.
+``scheduling/core/order/``, ``@routing("name")`` in ``scheduling/core/routing.py`` or ``@modifier("name")`` in
+``scheduling/core/queues/``. Nothing else has to be edited: modules of the package are imported on the first look-up,
+and tests and documentation walk this registry.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ import pkgutil
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, cast
 
-from scheduling.core.contracts import OrderingPolicy, RoutingPolicy
+from scheduling.core.contracts import Modifier, OrderingPolicy, RoutingPolicy
 
 Params = Mapping[str, float | int | str]
 C = TypeVar("C", bound=type[Any])
 
 _ORDERINGS: dict[str, type[Any]] = {}
 _ROUTINGS: dict[str, type[Any]] = {}
+_MODIFIERS: dict[str, type[Any]] = {}
 _discovered: set[str] = set()
 
 
@@ -34,12 +36,17 @@ class PolicyError(ValueError):
 
 def ordering(name: str) -> Callable[[C], C]:
     """Class decorator: registers an ordering policy. Raises ``PolicyError`` when the name is taken."""
-    return _register("ordering", name, _ORDERINGS)
+    return _register("ordering policy", name, _ORDERINGS)
 
 
 def routing(name: str) -> Callable[[C], C]:
     """Class decorator: registers a routing policy. Raises ``PolicyError`` when the name is taken."""
-    return _register("routing", name, _ROUTINGS)
+    return _register("routing policy", name, _ROUTINGS)
+
+
+def modifier(name: str) -> Callable[[C], C]:
+    """Class decorator: registers a modifier of ordering policies. Raises ``PolicyError`` when the name is taken."""
+    return _register("modifier", name, _MODIFIERS)
 
 
 def orderings() -> Mapping[str, type[Any]]:
@@ -54,17 +61,28 @@ def routings() -> Mapping[str, type[Any]]:
     return dict(sorted(_ROUTINGS.items()))
 
 
+def modifiers() -> Mapping[str, type[Any]]:
+    """All modifiers by name, outermost first: the order in which they are laid around a policy."""
+    _discover("scheduling.core.queues")
+    return dict(sorted(_MODIFIERS.items(), key=lambda item: (item[1].layer, item[0])))
+
+
 def make_ordering(name: str, params: Params | None = None) -> OrderingPolicy:
     """The ordering policy of that name with those parameters; missing ones take the policy's defaults.
 
     Raises ``PolicyError`` that says what was wrong and what would be right.
     """
-    return cast(OrderingPolicy, _make("ordering", orderings(), name, params or {}))
+    return cast(OrderingPolicy, _make("ordering policy", orderings(), name, params or {}))
 
 
 def make_routing(name: str, params: Params | None = None) -> RoutingPolicy:
     """As :func:`make_ordering`, for routing."""
-    return cast(RoutingPolicy, _make("routing", routings(), name, params or {}))
+    return cast(RoutingPolicy, _make("routing policy", routings(), name, params or {}))
+
+
+def make_modifier(name: str, params: Params | None = None) -> Modifier:
+    """As :func:`make_ordering`, for modifiers."""
+    return cast(Modifier, _make("modifier", modifiers(), name, params or {}))
 
 
 def _register(kind: str, name: str, table: dict[str, type[Any]]) -> Callable[[C], C]:
@@ -72,9 +90,9 @@ def _register(kind: str, name: str, table: dict[str, type[Any]]) -> Callable[[C]
         taken = table.get(name)
         # The same class may come twice: ``dataclass(slots=True)`` replaces it and a module can be reloaded.
         if taken is not None and (taken.__module__, taken.__qualname__) != (cls.__module__, cls.__qualname__):
-            raise PolicyError(f"{kind} policy {name!r} is already {taken.__module__}.{taken.__qualname__}")
+            raise PolicyError(f"{kind} {name!r} is already {taken.__module__}.{taken.__qualname__}")
         if not dataclasses.is_dataclass(cls):
-            raise PolicyError(f"{kind} policy {name!r} must be a frozen dataclass: its fields are its parameters")
+            raise PolicyError(f"{kind} {name!r} must be a frozen dataclass: its fields are its parameters")
         cls.name = name  # type: ignore[attr-defined]  # a class attribute, so that it is no parameter
         table[name] = cls
         return cls
@@ -94,30 +112,30 @@ def _discover(package: str) -> None:
 def _make(kind: str, table: Mapping[str, type[Any]], name: str, params: Params) -> object:
     cls = table.get(name)
     if cls is None:
-        raise PolicyError(f"unknown {kind} policy {name!r}{_hint(name, table)}; there are: {', '.join(table)}")
+        raise PolicyError(f"unknown {kind} {name!r}{_hint(name, table)}; there are: {', '.join(table)}")
     fields = {field.name: field for field in dataclasses.fields(cls) if field.init}
     values: dict[str, float | int | str] = {}
     for key, value in params.items():
         if key not in fields:
             known = ", ".join(fields) or "none"
             raise PolicyError(
-                f"{kind} policy {name!r} has no parameter {key!r}{_hint(key, fields)}; its parameters are: {known}", key
+                f"{kind} {name!r} has no parameter {key!r}{_hint(key, fields)}; its parameters are: {known}", key
             )
-        values[key] = _convert(name, key, value, str(fields[key].type))
+        values[key] = _convert(f"{kind} {name!r}", key, value, str(fields[key].type))
     try:
         return cls(**values)
     except (TypeError, ValueError) as error:
-        raise PolicyError(f"{kind} policy {name!r}: {error}") from error
+        raise PolicyError(f"{kind} {name!r}: {error}") from error
 
 
-def _convert(policy: str, key: str, value: float | int | str, wanted: str) -> float | int | str:
+def _convert(owner: str, key: str, value: float | int | str, wanted: str) -> float | int | str:
     """Parameters come from JSON and YAML: 1 is a fine float, "1" and true are not numbers."""
     kinds: dict[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), "str": (str,)}
     accepted = kinds.get(wanted)
     if accepted is None:
-        raise PolicyError(f"parameter {key!r} of policy {policy!r} is declared {wanted}: use int, float or str", key)
+        raise PolicyError(f"parameter {key!r} of {owner} is declared {wanted}: use int, float or str", key)
     if isinstance(value, bool) or not isinstance(value, accepted):
-        raise PolicyError(f"parameter {key!r} of policy {policy!r} must be {wanted}, not {value!r}", key)
+        raise PolicyError(f"parameter {key!r} of {owner} must be {wanted}, not {value!r}", key)
     return float(value) if wanted == "float" else value
 
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 
-from scheduling.core.contracts import OrderingPolicy, RoutingPolicy
+from scheduling.core.contracts import CountsService, OrderingPolicy, RoutingPolicy
 from scheduling.core.types import BackendView, Grant, PoolView, QueuedRequest
 
 EXPIRE_PER_CALL = 1000  # bounds one call when a whole queue expires at once
@@ -50,6 +50,7 @@ class Scheduler:
         self._max_grants = max_grants
         self._patience_s = patience_s
         self._queue = policy.queue()
+        self._router = routing.router()
         self._waiting: dict[str, QueuedRequest] = {}
         self._expiries: list[tuple[float, str]] = []
         self._hold: _Hold | None = None
@@ -94,8 +95,16 @@ class Scheduler:
                 over.append(request)
         return over
 
+    def settle(self, request_id: str, input_tokens: int, output_tokens: int) -> None:
+        """What a granted request has really used, for queues that count it; 0 for a grant that came to nothing."""
+        if isinstance(self._queue, CountsService):
+            self._queue.settle(request_id, input_tokens, output_tokens)
+
     def swap(self, policy: OrderingPolicy, routing: RoutingPolicy, now_s: float) -> None:
-        """Changes the policy; everything that waits moves into the new order."""
+        """Changes the policy; everything that waits moves into the new order. Where prefixes ran is forgotten only if
+        the routing is another one."""
+        if routing != self.routing:
+            self._router = routing.router()
         self.policy, self.routing = policy, routing
         self._queue = policy.queue()
         self._hold = None
@@ -117,9 +126,10 @@ class Scheduler:
             del self._waiting[request.id]
             self._release_hold(request.id)
             if request.expires_s is not None and request.expires_s <= now_s:
+                self.settle(request.id, 0, 0)
                 continue
             candidates = step.candidates(request)
-            backend = self.routing.choose(step.as_routed(request), candidates)
+            backend = self._router.choose(step.as_routed(request), candidates)
             if backend is None:
                 raise RuntimeError(
                     f"policy {self.policy.name!r} selected request {request.id}, for which no replica has room"

@@ -58,6 +58,7 @@ class Cluster:
             raise ValueError("a cluster needs an engine")
         self.engines = list(engines)
         self.routing = routing
+        self._router = routing.router()
         self.kernel = Kernel()
         self._views = {
             f"replica-{number:03d}": BackendView(f"replica-{number:03d}", UNLIMITED, UNLIMITED)
@@ -87,7 +88,7 @@ class Cluster:
         return self._lives
 
     def _arrive(self, request: SimRequest) -> None:
-        view = self.routing.choose(request.queued, self._views.values())
+        view = self._router.choose(request.queued, self._views.values())
         if view is None:
             raise RuntimeError(f"routing {self.routing.name!r} found no replica for {request.queued.id}")
         number = self._names[view.id]

@@ -23,21 +23,21 @@ def test_only_a_replica_with_room_is_chosen(name: str):
         backend_view("away", ready=False),
         backend_view("right", work_tokens=1e9, running=3),
     ]
-    chosen = make_routing(name).choose(waiting(1), backends)
+    chosen = make_routing(name).router().choose(waiting(1), backends)
     assert chosen is not None
     assert chosen.id == "right"
 
 
 @every_policy
 def test_without_room_nothing_is_chosen(name: str):
-    assert make_routing(name).choose(waiting(1), [backend_view("away", ready=False)]) is None
-    assert make_routing(name).choose(waiting(1), []) is None
+    assert make_routing(name).router().choose(waiting(1), [backend_view("away", ready=False)]) is None
+    assert make_routing(name).router().choose(waiting(1), []) is None
 
 
 @every_policy
 def test_an_attempt_does_not_return_to_the_replica_where_it_failed(name: str):
     backends = [backend_view("b1"), backend_view("b2", work_tokens=1e9)]
-    chosen = make_routing(name).choose(waiting(1, exclude_backend="b1"), backends)
+    chosen = make_routing(name).router().choose(waiting(1, exclude_backend="b1"), backends)
     assert chosen is not None
     assert chosen.id == "b2"
 
@@ -45,12 +45,12 @@ def test_an_attempt_does_not_return_to_the_replica_where_it_failed(name: str):
 @every_policy
 def test_the_choice_does_not_depend_on_the_order_of_replicas(name: str):
     backends = [backend_view(f"b{n}", work_tokens=float(n % 3), running=n % 2) for n in range(6)]
-    first = make_routing(name).choose(waiting(1), backends)
-    assert first is make_routing(name).choose(waiting(1), backends[::-1])
+    first = make_routing(name).router().choose(waiting(1), backends)
+    assert first is make_routing(name).router().choose(waiting(1), backends[::-1])
 
 
 def test_least_work_prefers_less_work_then_fewer_running_then_the_name():
-    policy = make_routing("least_work")
+    policy = make_routing("least_work").router()
     cases = [
         ([("a", 10.0, 0), ("b", 5.0, 3)], "b"),
         ([("a", 5.0, 2), ("b", 5.0, 1)], "b"),

@@ -65,7 +65,7 @@ def test_parameters_reach_the_policy_and_whole_numbers_are_floats(tunable: str):
         ("tunabel", {}, "unknown ordering policy 'tunabel', did you mean 'tunable'.*there are: .*fifo", None),
         ("tunable", {"rat": 1}, "has no parameter 'rat', did you mean 'rate'.*rate, window, mode", "rat"),
         ("fifo", {"rate": 1}, "its parameters are: none", "rate"),
-        ("tunable", {"window": 1.5}, "'window' of policy 'tunable' must be int, not 1.5", "window"),
+        ("tunable", {"window": 1.5}, "'window' of ordering policy 'tunable' must be int, not 1.5", "window"),
         ("tunable", {"rate": True}, "must be float, not True", "rate"),
         ("tunable", {"rate": "2"}, "must be float, not '2'", "rate"),
         ("tunable", {"window": 0}, "'tunable': window must be at least 1", None),

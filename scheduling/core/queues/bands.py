@@ -1,0 +1,82 @@
+"""Class bands: what an entitlement was promised comes before any order among its requests.
+
+Question: which service class is served first?
+Formula: band 0 dedicated and guaranteed, 1 elastic, 2 spot, 3 preemptible; the first band in which something has room,
+and within it the policy.
+Inputs: service class of the entitlement.
+Cost: O(bands) on top of the policy's.
+Who starves: lower bands, while higher ones fill the pool; ``max_wait_s`` ends it.
+Source: token pools, Table 1 and 4.3 (spot and preemptible get the surplus only).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+from scheduling.core.contracts import CountsService, Fits, Maker, RequestQueue
+from scheduling.core.registry import modifier
+from scheduling.core.types import PoolView, QueuedRequest, ServiceClass
+
+BAND_OF: dict[ServiceClass, int] = {
+    ServiceClass.DEDICATED: 0,
+    ServiceClass.GUARANTEED: 0,
+    ServiceClass.ELASTIC: 1,
+    ServiceClass.SPOT: 2,
+    ServiceClass.PREEMPTIBLE: 3,
+}
+BANDS = ("reserved", "elastic", "spot", "preemptible")  # their names
+
+
+@modifier("bands")
+@dataclass(frozen=True, slots=True)
+class Bands:
+    """Reserved classes before elastic before spot before preemptible."""
+
+    layer: ClassVar[int] = 1
+
+    def around(self, make: Maker) -> Maker:
+        return lambda group: BandQueue(tuple(make(f"{group}{band}/") for band in BANDS))
+
+
+class BandQueue:
+    """A :class:`scheduling.core.contracts.RequestQueue` of one queue per band."""
+
+    def __init__(self, bands: tuple[RequestQueue, ...]) -> None:
+        self._bands = bands
+        self._home: dict[str, int] = {}  # request id -> band
+
+    def __len__(self) -> int:
+        return len(self._home)
+
+    def __iter__(self) -> Iterator[QueuedRequest]:
+        for band in self._bands:
+            yield from band
+
+    def explain(self, request: QueuedRequest) -> str:
+        band = BAND_OF[request.service_class]
+        return f"{BANDS[band]} band, {self._bands[band].explain(request)}"
+
+    def push(self, request: QueuedRequest, now_s: float) -> None:
+        band = BAND_OF[request.service_class]
+        if self._home.get(request.id, band) != band:
+            self.discard(request.id)
+        self._home[request.id] = band
+        self._bands[band].push(request, now_s)
+
+    def discard(self, request_id: str) -> bool:
+        band = self._home.pop(request_id, None)
+        return band is not None and self._bands[band].discard(request_id)
+
+    def select(self, view: PoolView, now_s: float, fits: Fits) -> QueuedRequest | None:
+        for band in self._bands:
+            if len(band) and (request := band.select(view, now_s, fits)) is not None:
+                del self._home[request.id]
+                return request
+        return None
+
+    def settle(self, request_id: str, input_tokens: int, output_tokens: int) -> None:
+        for band in self._bands:
+            if isinstance(band, CountsService):
+                band.settle(request_id, input_tokens, output_tokens)

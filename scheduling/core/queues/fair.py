@@ -1,0 +1,289 @@
+"""Fair shares of what is served, in tokens: a virtual token counter for every entitlement.
+
+Question: whose turn is it?
+Formula: ``c_e += (input_weight * input + output_weight * output) / weight`` when a request of ``e`` is granted, with
+the estimate, and corrected when what it used is known; the smallest ``c`` of those that wait and may run goes next,
+and within an entitlement the policy. Who begins to wait is lifted to ``min c`` of those that wait already, or where
+nobody does to ``c`` of the one that waited last: time without demand is no credit. An entitlement that runs as many as
+it may does not count as waiting, and is lifted likewise when it may run again.
+Inputs: input tokens and expected output tokens; the tier's weight.
+Cost: O(log entitlements) on top of the policy's, which sees one entitlement at a time.
+Who starves: nobody. Between two entitlements that wait all the time, service per weight differs by at most twice the
+largest request per weight, whatever either sends.
+Source: Sheng et al., Fairness in Serving Large Language Models (OSDI 2024), algorithm 2, with weights 1 and 2; here a
+whole request is charged at once, as a grant cannot be taken back token by token.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from scheduling.core.contracts import Fits, Maker, RequestQueue
+from scheduling.core.queues.keyed import LOOK_PAST
+from scheduling.core.queues.least import Least
+from scheduling.core.registry import modifier
+from scheduling.core.types import PoolView, QueuedRequest
+
+CHARGES_KEPT = 32_768  # granted requests whose charge can still be corrected
+SPARE_COUNTERS = 1024  # counters of idle entitlements that are kept in any case
+MISSES = 4 * LOOK_PAST  # requests without room that one step looks past, over all entitlements
+
+
+@modifier("fair")
+@dataclass(frozen=True, slots=True)
+class Fair:
+    """Tokens served, in proportion to weights."""
+
+    layer: ClassVar[int] = 2
+
+    input_weight: float = 1.0
+    output_weight: float = 2.0
+
+    def __post_init__(self) -> None:
+        if self.input_weight < 0 or self.output_weight < 0 or self.input_weight + self.output_weight == 0:
+            raise ValueError("input_weight and output_weight must be at least 0, and one of them above")
+
+    def around(self, make: Maker) -> Maker:
+        groups: dict[str, Counters] = {}
+
+        def made(group: str) -> RequestQueue:
+            return FairQueue(groups.setdefault(group, Counters(self)), lambda: make(group))
+
+        return made
+
+    def tokens(self, input_tokens: float, output_tokens: float) -> float:
+        """What was served, in input tokens."""
+        return self.input_weight * input_tokens + self.output_weight * output_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class _Charge:
+    entitlement: str
+    amount: float  # tokens / weight
+    weight: float
+    at_s: float
+
+
+class Counters:
+    """Virtual token counters of entitlements that compete with each other. Several queues may share them: a request
+    that is moved from one to another stays in the same competition."""
+
+    def __init__(self, policy: Fair) -> None:
+        self._policy = policy
+        self._value: dict[str, float] = {}
+        self._waiting: dict[str, int] = {}  # requests by entitlement, over all queues
+        self._active = Least()  # those that wait and may run
+        self._last = ""  # who was active last
+        self._charges: OrderedDict[str, _Charge] = OrderedDict()
+        self._shown: list[Least] = []
+        self._crowd = SPARE_COUNTERS  # so many counters are looked through for idle ones
+
+    def show_in(self, names: Least) -> None:
+        """Keeps the values in ``names`` up to date."""
+        self._shown.append(names)
+
+    def __getitem__(self, entitlement: str) -> float:
+        """Tokens served per weight."""
+        return self._value[entitlement]
+
+    def arrive(self, request: QueuedRequest, now_s: float) -> None:
+        """One more of its requests waits. A grant that is taken back at once leaves no trace."""
+        name = request.entitlement
+        charge = self._charges.pop(request.id, None)
+        if charge is not None:
+            self._add(charge.entitlement, -charge.amount)
+        count = self._waiting.get(name, 0)
+        self._waiting[name] = count + 1
+        if count == 0:
+            self._activate(name, lift=charge is None or now_s > charge.at_s)
+
+    def leave(self, name: str) -> None:
+        """One of its requests waits no longer."""
+        self._waiting[name] -= 1
+        if self._waiting[name] == 0:
+            del self._waiting[name]
+            self.rest(name)
+            self._forget_idle()
+
+    def rest(self, name: str) -> None:
+        """It runs as much as it may."""
+        if name in self._active:
+            self._active.drop(name)
+            self._last = name
+
+    def wake(self, name: str) -> None:
+        """It may run again."""
+        if name in self._waiting and name not in self._active:
+            self._activate(name, lift=True)
+
+    def charge(self, request: QueuedRequest, now_s: float) -> None:
+        """It was granted."""
+        weight = max(request.weight, 1e-9)
+        amount = self._policy.tokens(request.input_tokens, request.output_tokens) / weight
+        self._charges[request.id] = _Charge(request.entitlement, amount, weight, now_s)
+        if len(self._charges) > CHARGES_KEPT:
+            self._charges.popitem(last=False)
+        self._add(request.entitlement, amount)
+
+    def settle(self, request_id: str, input_tokens: int, output_tokens: int) -> None:
+        """What it was charged becomes what it used."""
+        charge = self._charges.pop(request_id, None)
+        if charge is not None:
+            used = self._policy.tokens(input_tokens, output_tokens) / charge.weight
+            self._add(charge.entitlement, used - charge.amount)
+
+    def _activate(self, name: str, *, lift: bool) -> None:
+        value = self._value.get(name, 0.0)
+        if lift:
+            first = self._active.first() or self._last
+            value = max(value, self._value.get(first, 0.0))
+        self._active.put(name, value)
+        self._set(name, value)
+
+    def _add(self, name: str, amount: float) -> None:
+        self._set(name, self._value.get(name, 0.0) + amount)
+
+    def _set(self, name: str, value: float) -> None:
+        self._value[name] = value
+        for names in (self._active, *self._shown):
+            if name in names:
+                names.put(name, value)
+
+    def _forget_idle(self) -> None:
+        """Drops counters that would be lifted anyway when their entitlements come back."""
+        if len(self._value) > self._crowd:
+            last = self._value[self._last]
+            floor = self._value[self._active.first() or self._last]
+            self._value = {name: v for name, v in self._value.items() if name in self._waiting or v > floor}
+            self._value[self._last] = last
+            self._crowd = 2 * len(self._value) + SPARE_COUNTERS
+
+
+class _Lane:
+    """What waits of one entitlement."""
+
+    __slots__ = ("concurrency", "queue")
+
+    def __init__(self, queue: RequestQueue) -> None:
+        self.queue = queue
+        self.concurrency = 0
+
+
+class FairQueue:
+    """A :class:`scheduling.core.contracts.RequestQueue` of one queue per entitlement."""
+
+    def __init__(self, counters: Counters, make: Callable[[], RequestQueue]) -> None:
+        self._counters = counters
+        self._make = make
+        self._lanes: dict[str, _Lane] = {}
+        self._home: dict[str, str] = {}  # request id -> entitlement
+        self._able = Least()  # lanes that may have something for this step
+        counters.show_in(self._able)
+        self._full: dict[str, None] = {}  # lanes whose entitlement runs as much as it may; an ordered set
+        self._aside: list[str] = []  # lanes that had nothing with room in this step
+        self._step: Fits | None = None
+        self._fits: Fits = _never
+        self._misses = 0
+        self._last: tuple[str, float, RequestQueue] | None = None  # selected last, its counter then, and out of what
+
+    def __len__(self) -> int:
+        return len(self._home)
+
+    def __iter__(self) -> Iterator[QueuedRequest]:
+        for lane in self._lanes.values():
+            yield from lane.queue
+
+    def explain(self, request: QueuedRequest) -> str:
+        if self._last is not None and self._last[0] == request.id:
+            _, served, queue = self._last
+        else:
+            served, queue = self._counters[request.entitlement], self._lanes[request.entitlement].queue
+        return f"served {served:.0f} per weight, {queue.explain(request)}"
+
+    def push(self, request: QueuedRequest, now_s: float) -> None:
+        name = request.entitlement
+        home = self._home.get(request.id)
+        if home is not None and home != name:
+            self.discard(request.id)
+            home = None
+        lane = self._lanes.get(name)
+        if lane is None:
+            lane = self._lanes[name] = _Lane(self._make())
+        lane.concurrency = request.concurrency
+        lane.queue.push(request, now_s)
+        if home is None:
+            self._home[request.id] = name
+            self._counters.arrive(request, now_s)
+        if name not in self._full:
+            self._able.put(name, self._counters[name])
+
+    def discard(self, request_id: str) -> bool:
+        name = self._home.get(request_id)
+        if name is None:
+            return False
+        self._lanes[name].queue.discard(request_id)
+        self._took(request_id, name)
+        return True
+
+    def select(self, view: PoolView, now_s: float, fits: Fits) -> QueuedRequest | None:
+        running = view.running_by_entitlement
+        if fits is not self._step:
+            self._begin_step(fits, running)
+        while (name := self._able.first()) is not None:
+            lane = self._lanes[name]
+            if 0 < lane.concurrency <= running.get(name, 0):
+                self._able.drop(name)
+                self._full[name] = None
+                self._counters.rest(name)
+                continue
+            if self._misses >= MISSES:
+                return None
+            request = lane.queue.select(view, now_s, self._fits)
+            if request is None:
+                self._able.drop(name)
+                self._aside.append(name)
+                continue
+            self._last = (request.id, self._counters[name], lane.queue)
+            self._took(request.id, name)
+            self._counters.charge(request, now_s)
+            return request
+        return None
+
+    def settle(self, request_id: str, input_tokens: int, output_tokens: int) -> None:
+        self._counters.settle(request_id, input_tokens, output_tokens)
+
+    def _begin_step(self, fits: Fits, running: Mapping[str, int]) -> None:
+        """What had no room in the last step may have it now."""
+        self._step, self._misses = fits, 0
+
+        def counted(request: QueuedRequest) -> bool:
+            if fits(request):
+                return True
+            self._misses += 1
+            return False
+
+        self._fits = counted
+        for name in self._aside:
+            if name in self._lanes and name not in self._full:
+                self._able.put(name, self._counters[name])
+        self._aside.clear()
+        for name in [n for n in self._full if not 0 < self._lanes[n].concurrency <= running.get(n, 0)]:
+            del self._full[name]
+            self._counters.wake(name)
+            self._able.put(name, self._counters[name])
+
+    def _took(self, request_id: str, name: str) -> None:
+        """A request is no longer in its lane; an empty lane is not kept."""
+        del self._home[request_id]
+        if not len(self._lanes[name].queue):
+            del self._lanes[name]
+            self._able.drop(name)
+            self._full.pop(name, None)
+        self._counters.leave(name)
+
+
+def _never(request: QueuedRequest) -> bool:
+    return False

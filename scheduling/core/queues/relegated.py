@@ -1,0 +1,205 @@
+"""Eager relegation: what cannot be in time gives way to what can, and is not forgotten.
+
+Question: is it still worth while to serve this request before the others?
+Formula: due = first token's deadline, or that of the last less ``pace_s`` per expected output token; late when
+``now + input / prefill_rate`` is after it. A low request is late as soon as the prompts of the important ones that wait
+as well (at the rate at which prompts have been leaving) do not end before it is due. Where an important one is late and
+low ones wait, these are relegated and it is served; else it is relegated. Relegated requests run, in the same order,
+when nothing else that waits has room.
+Inputs: deadlines; input and expected output tokens; service class (``low_class`` and everything below is low); the rate
+at which prompts leave the queue, measured here while requests wait.
+Cost: O(1) on top of the policy's for each request looked at; at most 32 are relegated in one step.
+Who starves: relegated requests, as long as others that can be in time fill the pool; ``max_wait_s`` ends it.
+Source: QoServe 3.4; ``prefill_rate`` of its artifact (8,500 tokens/s). Here in front of the replicas: time to wait is
+judged by the pool's queue, not by one engine's.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain
+from math import exp, inf
+from typing import ClassVar
+
+from scheduling.core.contracts import CountsService, Fits, Maker, RequestQueue
+from scheduling.core.queues.bands import BAND_OF
+from scheduling.core.registry import modifier
+from scheduling.core.relegation import Verdict, judge
+from scheduling.core.types import PoolView, QueuedRequest, ServiceClass
+
+MOST_PER_STEP = 32
+MEMORY_S = 10.0  # time constant of the measured rate
+PAUSED_KEPT = 4096  # relegated requests that ran and may come back half done
+
+
+@modifier("relegate")
+@dataclass(frozen=True, slots=True)
+class Relegate:
+    """What is late anyway waits for room that nobody else needs."""
+
+    layer: ClassVar[int] = 0
+
+    prefill_rate: float = 8500.0
+    pace_s: float = 0.1
+    low_class: str = "spot"
+
+    def __post_init__(self) -> None:
+        if self.prefill_rate <= 0 or self.pace_s < 0:
+            raise ValueError("prefill_rate must be above 0 and pace_s at least 0")
+        if self.low_class not in list(ServiceClass):
+            raise ValueError(f"low_class is one of {', '.join(ServiceClass)}, not {self.low_class!r}")
+
+    def around(self, make: Maker) -> Maker:
+        return lambda group: RelegatingQueue(self, make(group), make(group))
+
+    def is_low(self, request: QueuedRequest) -> bool:
+        return BAND_OF[request.service_class] >= BAND_OF[ServiceClass(self.low_class)]
+
+    def due_s(self, request: QueuedRequest) -> float:
+        """When its prefill has to be done."""
+        if request.ttft_deadline_s is not None:
+            return request.ttft_deadline_s
+        if request.ttlt_deadline_s is None:
+            return inf
+        return request.ttlt_deadline_s - self.pace_s * request.output_tokens
+
+
+class RelegatingQueue:
+    """A :class:`scheduling.core.contracts.RequestQueue` of two in the same order: of those in time, and of the others.
+
+    Low requests that are relegated all at once are only marked (their round is over) and moved when their turn comes.
+    """
+
+    def __init__(self, policy: Relegate, timely: RequestQueue, relegated: RequestQueue) -> None:
+        self._policy = policy
+        self._timely = timely
+        self._relegated = relegated
+        self._late: set[str] = set()  # ids in ``relegated``
+        self._waiting: dict[str, tuple[QueuedRequest, int]] = {}  # those in ``timely``, with the round they came in
+        self._round = 0
+        self._low_waiting = 0  # of this round
+        self._backlog = 0  # prompt tokens of the important ones in ``timely``
+        self._ran: OrderedDict[str, None] = OrderedDict()  # were relegated when they were selected
+        self._last = ""  # the id selected last
+        self._step: Fits | None = None
+        self._moved = 0  # in this step
+        self._rate = 0.0  # prompt tokens/s that leave; 0: not known yet
+        self._since_s = 0.0
+        self._left = 0  # prompt tokens selected since then
+        self._pending = False  # something waited all the time since then
+
+    def __len__(self) -> int:
+        return len(self._timely) + len(self._relegated)
+
+    def __iter__(self) -> Iterator[QueuedRequest]:
+        return chain(self._timely, self._relegated)
+
+    def explain(self, request: QueuedRequest) -> str:
+        late = request.id in self._late or (request.id == self._last and request.id in self._ran)
+        if late:
+            return f"relegated, {self._relegated.explain(request)}"
+        return self._timely.explain(request)
+
+    def push(self, request: QueuedRequest, now_s: float) -> None:
+        begun = request.prefilled > 0 or request.generated > 0
+        if request.id in self._late or (begun and request.id in self._ran):
+            self._late.add(request.id)
+            self._relegated.push(request, now_s)
+            return
+        self._ran.pop(request.id, None)
+        if request.id in self._waiting:
+            self._book_out(request.id)
+        self._waiting[request.id] = (request, self._round)
+        if not self._policy.is_low(request):
+            self._backlog += request.input_tokens - request.prefilled
+        elif not begun:
+            self._low_waiting += 1
+        self._timely.push(request, now_s)
+
+    def discard(self, request_id: str) -> bool:
+        if request_id in self._late:
+            self._late.remove(request_id)
+            return self._relegated.discard(request_id)
+        if request_id not in self._waiting:
+            return False
+        self._book_out(request_id)
+        return self._timely.discard(request_id)
+
+    def select(self, view: PoolView, now_s: float, fits: Fits) -> QueuedRequest | None:
+        if fits is not self._step:
+            self._step, self._moved = fits, 0
+            self._measure(view, now_s)
+        chosen = self._in_time(view, now_s, fits)
+        if chosen is None and self._late:
+            chosen = self._relegated.select(view, now_s, fits)
+            if chosen is not None:
+                self._late.remove(chosen.id)
+                self._ran[chosen.id] = None
+                if len(self._ran) > PAUSED_KEPT:
+                    self._ran.popitem(last=False)
+        if chosen is not None:
+            self._last = chosen.id
+            self._left += chosen.input_tokens
+        self._pending = len(self) > 0
+        return chosen
+
+    def settle(self, request_id: str, input_tokens: int, output_tokens: int) -> None:
+        for queue in (self._timely, self._relegated):
+            if isinstance(queue, CountsService):
+                queue.settle(request_id, input_tokens, output_tokens)
+
+    def _in_time(self, view: PoolView, now_s: float, fits: Fits) -> QueuedRequest | None:
+        while self._waiting and (request := self._timely.select(view, now_s, fits)) is not None:
+            outdated = self._book_out(request.id) < self._round
+            if self._moved >= MOST_PER_STEP or not self._gives_way(request, outdated, now_s):
+                return request
+            self._moved += 1
+            self._late.add(request.id)
+            self._relegated.push(request, now_s)
+        return None
+
+    def _gives_way(self, request: QueuedRequest, outdated: bool, now_s: float) -> bool:
+        if request.prefilled or request.generated:
+            return False  # begun already: what it holds would be wasted
+        policy = self._policy
+        low = policy.is_low(request)
+        if low and outdated:
+            return True
+        verdict = judge(
+            policy.due_s(request),
+            now_s,
+            request.input_tokens,
+            policy.prefill_rate,
+            low=low,
+            low_waiting=self._low_waiting > 0,
+            # the pool's backlog as so much work of one replica
+            backlog_tokens=self._backlog * policy.prefill_rate / max(self._rate, 1.0),
+        )
+        if verdict is Verdict.RELEGATE_LOW_FIRST:
+            self._round += 1
+            self._low_waiting = 0
+        return verdict is Verdict.RELEGATE
+
+    def _book_out(self, request_id: str) -> int:
+        """Takes a request out of the books of those in time; the round it came in."""
+        request, came = self._waiting.pop(request_id)
+        if not self._policy.is_low(request):
+            self._backlog -= request.input_tokens - request.prefilled
+        elif came == self._round and not (request.prefilled or request.generated):
+            self._low_waiting -= 1
+        return came
+
+    def _measure(self, view: PoolView, now_s: float) -> None:
+        """The rate at which prompts leave, over times in which something waited."""
+        if not self._rate:
+            self._rate = self._policy.prefill_rate * max(1, sum(b.ready for b in view.backends.values()))
+            self._since_s = now_s
+        passed = now_s - self._since_s
+        if passed <= 0:
+            return
+        if self._pending:
+            kept = exp(-passed / MEMORY_S)
+            self._rate = kept * self._rate + (1 - kept) * self._left / passed
+        self._since_s, self._left = now_s, 0
