@@ -67,6 +67,23 @@ class Env:
 
     max_body_bytes: int = setting(4 * 1024 * 1024, "Largest request body on `/v1` [bytes].", low=1024)
     max_header_bytes: int = setting(32 * 1024, "Largest request head on `/v1` [bytes].", low=1024)
+    max_connections: int = setting(
+        10_000,
+        "Connections of clients one web process holds; further ones are answered 503. Fewer where the limit of open "
+        "files is lower than two per connection.",
+        low=1,
+    )
+    max_connections_per_address: int = setting(
+        5_000,
+        "Of these, by one address; further ones are answered 429. 0: no such limit, e.g. behind a proxy, from whose "
+        "address all come.",
+        low=0,
+    )
+    max_open_requests_per_key: int = setting(
+        5_000,
+        "Requests on `/v1` one API key may have open in one web process: still arriving, waiting and running ones.",
+        low=1,
+    )
     header_timeout_s: float = setting(10.0, "A client has this long to send its request head [s].", low=0.1)
     body_timeout_s: float = setting(30.0, "... and this long for the body [s].", low=0.1)
     send_timeout_s: float = setting(30.0, "A client that reads nothing for this long is disconnected [s].", low=0.1)

@@ -1,5 +1,6 @@
 """``python -m controlplane.serve``: the web process. uvicorn, with the limits and the orderly end it does not have.
 
+* connections have a limit, in all and per address (``controlplane/doors.py``);
 * a request head has a size and a time limit, refused before anything of ours runs (uvicorn has neither);
 * a head leaves together with the first bytes of its body, in one system call;
 * at SIGTERM: not ready, nothing new admitted, running streams drain, the rest gets an error event, then the process
@@ -22,10 +23,14 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from controlplane import env as environment
+from controlplane.doors import ALWAYS_OPEN, RETRY_S, Doors, Place, affordable
 from scheduling.gateway.call import ABORT
+from scheduling.gateway.headers import retry_after
 
 log = logging.getLogger("controlplane.serve")
 GRACE_S = 4.8  # after the drain: last words of up to 3 s, sockets closed, records written
+FULL = "This server has as many connections as it may. Try again in a moment."
+TOO_MANY = "Your address has as many connections here as it may. Close some, or try again in a moment."
 YOUNG_OBJECTS = 20_000  # allocations between two looks for cycles; the default of 700 costs a tenth of each request
 
 
@@ -56,21 +61,38 @@ class HeadWithBody:
         self._transport.close()
 
 
-def protocol(head_bytes: int, head_timeout_s: float) -> type[HttpToolsProtocol]:
-    """A connection whose request heads must come within a size and a time."""
+def protocol(head_bytes: int, head_timeout_s: float, doors: Doors) -> type[HttpToolsProtocol]:
+    """A connection that ``doors`` lets in, and whose request heads must come within a size and a time."""
 
     class BoundedHead(HttpToolsProtocol):
         _head_timer: asyncio.TimerHandle | None = None
         _head_open = True  # between two requests, or inside a head
         _head_size = 0
+        _place = Place.FREE
+        _address: str | None = None
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
-            self._head_timer = self.loop.call_later(head_timeout_s, self._head_late)
+            self._address = self.client[0] if self.client else ""
+            self._place = doors.enter(self._address)
+            if self._place is Place.NONE:
+                self._refuse(503, FULL, retry=True)
+            else:
+                self._head_timer = self.loop.call_later(head_timeout_s, self._head_late)
 
         def connection_lost(self, exc: Exception | None) -> None:
             self._stop_timer()
+            self._leave()
             super().connection_lost(exc)
+
+        def handle_websocket_upgrade(self) -> None:
+            self._leave()  # another protocol takes the connection over; behind its login it is one of few
+            super().handle_websocket_upgrade()
+
+        def _leave(self) -> None:
+            if self._address is not None:
+                doors.leave(self._address)
+                self._address = None
 
         def data_received(self, data: bytes) -> None:
             if self._head_open:
@@ -95,6 +117,10 @@ def protocol(head_bytes: int, head_timeout_s: float) -> type[HttpToolsProtocol]:
                 self._refuse(431, f"The request head is larger than {head_bytes} bytes.")
                 return
             self._head_size = 0
+            if self._place is not Place.FREE and self.url.partition(b"?")[0] not in ALWAYS_OPEN:
+                mine = self._place is Place.ADDRESS
+                self._refuse(429 if mine else 503, TOO_MANY if mine else FULL, retry=True)
+                return
             before = self.cycle
             super().on_headers_complete()
             if self.cycle is not before:
@@ -123,18 +149,19 @@ def protocol(head_bytes: int, head_timeout_s: float) -> type[HttpToolsProtocol]:
             if not self.transport.is_closing():
                 self._refuse(408, f"The request head did not arrive within {head_timeout_s:g} s.")
 
-        def _refuse(self, status: int, message: str) -> None:
+        def _refuse(self, status: int, message: str, *, retry: bool = False) -> None:
             if self.transport.is_closing():
                 return
             if self.cycle is not None and self.cycle.response_started and not self.cycle.response_complete:
                 self.transport.abort()  # no second answer inside a first one
                 return
-            body = json.dumps(
-                {"error": {"message": message, "type": "invalid_request_error", "param": None, "code": None}}
-            ).encode()
+            kind = {429: "rate_limit_error", 503: "service_unavailable_error"}.get(status, "invalid_request_error")
+            body = json.dumps({"error": {"message": message, "type": kind, "param": None, "code": None}}).encode()
+            again = b"".join(b"%s: %s\r\n" % header for header in retry_after(RETRY_S)) if retry else b""
             self.transport.write(
                 STATUS_LINE[status]
-                + b"content-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(body)
+                + b"content-type: application/json\r\nconnection: close\r\n%scontent-length: %d\r\n\r\n"
+                % (again, len(body))
                 + body
             )
             self.transport.close()
@@ -195,7 +222,11 @@ def main() -> int:
         host=env.host,
         port=env.port,
         loop="uvloop",
-        http=protocol(env.max_header_bytes, env.header_timeout_s),
+        http=protocol(
+            env.max_header_bytes,
+            env.header_timeout_s,
+            Doors(affordable(env.max_connections), env.max_connections_per_address),
+        ),
         ws="websockets-sansio",
         ws_per_message_deflate=False,  # three times the CPU for a dashboard's frames
         ws_max_size=64 * 1024,  # a dashboard says little

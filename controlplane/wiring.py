@@ -19,6 +19,7 @@ def gateway_config(env: Env) -> GatewayConfig:
     return GatewayConfig(
         max_body_bytes=env.max_body_bytes,
         max_header_bytes=env.max_header_bytes,
+        max_open_per_key=env.max_open_requests_per_key,
         header_timeout_s=env.header_timeout_s,
         body_timeout_s=env.body_timeout_s,
         send_timeout_s=env.send_timeout_s,

@@ -14,6 +14,7 @@ import httpx
 import openai
 import uvicorn
 
+from controlplane.doors import Doors
 from controlplane.serve import protocol
 from scheduling.catalog import CatalogCache
 from scheduling.core.ledger import LedgerRecord
@@ -204,7 +205,9 @@ async def gateway_world(
     world.app = GatewayApp(world.config, CatalogCache(world.load, world.version), redis_url, world.metrics)
     server = uvicorn.Server(
         uvicorn.Config(
-            world.app, port=0, http=protocol(world.config.max_header_bytes, world.config.header_timeout_s),
+            world.app, port=0, http=protocol(
+                world.config.max_header_bytes, world.config.header_timeout_s, Doors(10_000, 0)
+            ),
             lifespan="off", log_config=None, access_log=False, timeout_graceful_shutdown=5,
         )
     )  # fmt: skip

@@ -84,6 +84,7 @@ class GatewayApp:
             metrics,
             lambda: self._resp.available,
         )
+        self._open_of_key: dict[str, int] = {}
         self._draining = False
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -254,6 +255,23 @@ class GatewayApp:
         call.access = await self._access(head.authorization, call.received_s)
         if self._draining:
             raise Refusal(Reason.SHUTTING_DOWN, close=True)
+        key_id = call.access.key.id
+        count = self._open_of_key.get(key_id, 0)
+        if count >= config.max_open_per_key:
+            raise Refusal(Reason.CONCURRENCY, close=True, inflight=count, limit=config.max_open_per_key)
+        self._open_of_key[key_id] = count + 1
+        try:
+            await self._generate(call, head, chat)
+        finally:
+            if count := self._open_of_key[key_id] - 1:
+                self._open_of_key[key_id] = count
+            else:
+                del self._open_of_key[key_id]
+
+    async def _generate(self, call: Call, head: Head, chat: bool) -> None:
+        """A request of a known key, from its body on."""
+        config = self.config
+        assert call.access is not None
         call.last_deadline = call.started_loop + config.request_timeout_s
         call.limit(Reason.SLOW_REQUEST, call.started_loop + config.body_timeout_s)
         data = await read_body(call.receive, config.max_body_bytes)

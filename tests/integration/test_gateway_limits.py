@@ -95,6 +95,29 @@ async def test_a_body_that_does_not_come_is_given_up(world: World) -> None:
     await world.settled()
 
 
+async def test_one_key_cannot_hold_more_requests_open_than_it_may_however_slowly_they_come(
+    redis_url: str, pool_id: str
+) -> None:
+    config = replace(CONFIG, max_open_per_key=2, body_timeout_s=30.0)
+    async with gateway_world(redis_url, pool_id, config=config) as world:
+        slow = [await asyncio.open_connection("127.0.0.1", world.port) for _ in range(2)]
+        for _, writer in slow:
+            writer.write(head_of(world, "content-length: 500") + b"{")
+        await until(lambda: world.app.open_requests == 2)
+        answer = await talk(world, head_of(world, "content-length: 500"), b"{" + b" " * 499)
+        assert answer.status == 429
+        assert answer.error["code"] == "concurrency"
+        assert "2 of 2" in answer.error["message"]
+        for _, writer in slow:
+            writer.transport.abort()
+        await until(lambda: world.app.open_requests == 0)
+        async with world.http() as client:
+            body = {"model": "demo", "prompt": "x", "max_tokens": 2}
+            assert (await client.post("/v1/completions", json=body)).status_code == 200
+        assert not world.app._open_of_key
+        await world.settled()
+
+
 async def test_a_client_that_leaves_while_sending_is_forgotten(world: World) -> None:
     _, writer = await asyncio.open_connection("127.0.0.1", world.port)
     writer.write(head_of(world, "content-length: 500") + b"{")

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import resource
 
 import pytest
 import uvicorn
 
+from controlplane.doors import KEPT_FREE, Doors, affordable
 from controlplane.serve import protocol
 
 HEAD_BYTES, HEAD_S = 2048, 0.4
@@ -27,9 +30,9 @@ async def echo(scope, receive, send):
     await send({"type": "http.response.body", "body": answer})
 
 
-@pytest.fixture
-async def port():
-    config = uvicorn.Config(echo, port=0, http=protocol(HEAD_BYTES, HEAD_S), lifespan="off", log_config=None)
+@contextlib.asynccontextmanager
+async def served(doors, head_s=HEAD_S):
+    config = uvicorn.Config(echo, port=0, http=protocol(HEAD_BYTES, head_s, doors), lifespan="off", log_config=None)
     server = uvicorn.Server(config)
     server.install_signal_handlers = lambda: None
     task = asyncio.create_task(server._serve())
@@ -38,6 +41,12 @@ async def port():
     yield server.servers[0].sockets[0].getsockname()[1]
     server.should_exit = True
     await task
+
+
+@pytest.fixture
+async def port():
+    async with served(Doors(10_000, 0)) as port:
+        yield port
 
 
 async def exchange(port, *parts, pause_s=0.0):
@@ -150,3 +159,65 @@ async def test_what_is_not_http_gets_an_error_in_openais_shape(port):
 async def test_ambiguous_framing_is_refused(port, head):
     answer, _ = await exchange(port, head)
     assert status(answer) == 400
+
+
+# --- how many may come
+
+
+ASK = b"GET %s HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
+
+
+@contextlib.asynccontextmanager
+async def silent(port, number):
+    """Connections that say nothing."""
+    open_ones = [await asyncio.open_connection("127.0.0.1", port) for _ in range(number)]
+    try:
+        yield
+    finally:
+        for _, writer in open_ones:
+            writer.close()
+            await writer.wait_closed()
+
+
+@pytest.mark.parametrize(("doors", "code"), [((3, 0), 503), ((100, 3), 429)])
+async def test_connections_over_the_limit_are_told_so_and_health_is_still_answered(doors, code):
+    async with served(Doors(*doors), head_s=60) as port:
+        async with silent(port, 3):
+            answer, closed = await exchange(port, ASK % b"/v1/models")
+            assert (status(answer), closed) == (code, True)
+            assert "connections" in error(answer)["message"]
+            assert b"retry-after: " in answer
+            answer, _ = await exchange(port, ASK % b"/healthz")
+            assert status(answer) == 200
+        for _ in range(100):  # the server has to see that they went
+            answer, _ = await exchange(port, ASK % b"/a")
+            if status(answer) == 200:
+                break
+        assert status(answer) == 200
+
+
+async def test_the_places_kept_for_health_have_an_end():
+    async with served(Doors(1, 0), head_s=60) as port, silent(port, 1 + KEPT_FREE):
+        answer, closed = await exchange(port)  # without a word
+        assert (status(answer), closed) == (503, True)
+
+
+def test_every_connection_is_counted_out_again():
+    doors = Doors(2, 1)
+    for _ in range(3):
+        for address in ("a", "a", "b"):
+            doors.enter(address)
+        for address in ("b", "a", "a"):
+            doors.leave(address)
+    assert (doors._inside, doors._of) == (0, {})
+
+
+def test_no_more_connections_are_taken_than_there_are_files_for(monkeypatch, caplog):
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 4096))
+    asked = []
+    monkeypatch.setattr(resource, "setrlimit", lambda _, limits: asked.append(limits))
+    assert affordable(100) == 100
+    assert not asked
+    assert affordable(10_000) == (4096 - 256) // 2 - KEPT_FREE
+    assert asked == [(4096, 4096)]
+    assert "open files" in caplog.text
