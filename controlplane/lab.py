@@ -10,13 +10,16 @@ import json
 import math
 import multiprocessing
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
+from typing import TypeVar
 
 from scheduling.simulator.lab import Line, Scenario, Task, fingerprint, lines_of, perform, tasks_of
 
 Table = tuple[Scenario, list[Line]]
+Figures = dict[str, float]
+J = TypeVar("J", bound=Hashable)
 
 
 class Lab:
@@ -28,52 +31,67 @@ class Lab:
 
     def tables(self, scenarios: Sequence[Scenario], done: Callable[[Task], None] = lambda task: None) -> list[Table]:
         """Every scenario's table. ``done`` is called for each task as it ends, kept ones first."""
-        tasks = [task for scenario in scenarios for task in tasks_of(scenario)]
-        figures: dict[Task, dict[str, float]] = {}
-        missing = []
-        for task in tasks:
-            kept = self._kept(task)
-            if kept is None:
-                missing.append(task)
-            else:
-                figures[task] = kept
-                done(task)
-        for task, found in self._run(missing):
-            self._keep(task, found)
-            figures[task] = found
-            done(task)
+        figures = self.figures([task for scenario in scenarios for task in tasks_of(scenario)], perform, _name, done)
         return [(scenario, lines_of(scenario, figures)) for scenario in scenarios]
 
-    def _run(self, tasks: Sequence[Task]) -> Iterator[tuple[Task, dict[str, float]]]:
-        if len(tasks) <= 1 or self._processes == 1:
-            yield from ((task, perform(task)) for task in tasks)
+    def figures(
+        self,
+        jobs: Sequence[J],
+        work: Callable[[J], Figures],
+        name: Callable[[J], str],
+        done: Callable[[J], None] = lambda job: None,
+    ) -> dict[J, Figures]:
+        """What every job came to. ``work`` does one, in another process if there are several; ``name`` is the file that
+        its figures are kept in, which has to change with everything that would change them."""
+        figures: dict[J, Figures] = {}
+        missing = []
+        for job in dict.fromkeys(jobs):
+            kept = self._kept(name(job))
+            if kept is None:
+                missing.append(job)
+            else:
+                figures[job] = kept
+                done(job)
+        for job, found in self._run(missing, work):
+            self._keep(name(job), found)
+            figures[job] = found
+            done(job)
+        return figures
+
+    def _run(self, jobs: Sequence[J], work: Callable[[J], Figures]) -> Iterator[tuple[J, Figures]]:
+        if len(jobs) <= 1 or self._processes == 1:
+            yield from ((job, work(job)) for job in jobs)
             return
         # A fresh interpreter for each worker: this process may have threads and database connections.
         context = multiprocessing.get_context("spawn")
-        pool = ProcessPoolExecutor(min(self._processes, len(tasks)), mp_context=context)
+        pool = ProcessPoolExecutor(min(self._processes, len(jobs)), mp_context=context)
         try:
-            waiting = {pool.submit(perform, task): task for task in tasks}
+            waiting = {pool.submit(work, job): job for job in jobs}
             for future in as_completed(waiting):
                 yield waiting[future], future.result()
         finally:
             pool.shutdown(cancel_futures=True)
 
-    def _path(self, task: Task) -> Path:
-        return self._folder / f"{task.scenario}-{fingerprint(task)}.json"
+    def _path(self, name: str) -> Path:
+        return self._folder / f"{name}.json"
 
-    def _kept(self, task: Task) -> dict[str, float] | None:
+    def _kept(self, name: str) -> Figures | None:
         try:
-            kept = json.loads(self._path(task).read_text(encoding="utf-8"))
+            kept = json.loads(self._path(name).read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return None  # not there, or cut off when it was written: it is computed again
         return kept if isinstance(kept, dict) else None
 
-    def _keep(self, task: Task, figures: dict[str, float]) -> None:
+    def _keep(self, name: str, figures: Figures) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
-        path = self._path(task)
+        path = self._path(name)
         draft = path.with_suffix(f".{os.getpid()}")
         draft.write_text(json.dumps(figures), encoding="utf-8")
         draft.replace(path)
+
+
+def _name(task: Task) -> str:
+    return f"{task.scenario}-{fingerprint(task)}"
 
 
 def figure(value: float) -> str:

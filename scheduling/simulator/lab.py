@@ -18,7 +18,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from scheduling.core.registry import make_ordering
+from scheduling.core.compose import make_policy
 from scheduling.simulator.setups import SetupError, execute
 
 SCENARIOS_DIR = Path(__file__).parent / "scenarios"
@@ -36,6 +36,7 @@ class Run:
     name: str
     policy: str
     params: dict[str, float | int | str] = field(default_factory=dict)
+    modifiers: dict[str, dict[str, float | int | str]] = field(default_factory=dict)  # around the policy, by name
     engine: dict[str, Any] = field(default_factory=dict)
     workload: dict[str, Any] = field(default_factory=dict)
     replicas: dict[str, int] = field(default_factory=dict)  # {"all": 10} shared, or a number for each tier
@@ -132,7 +133,7 @@ def parse_scenario(name: str, data: Mapping[str, Any]) -> Scenario:
         run = _make(Run, merged, f"{name}: run {raw.get('name')!r}")
         if run.name in runs:
             raise ScenarioError(f"{name}: two runs are called {run.name!r}")
-        make_ordering(run.policy, run.params)
+        make_policy(run.policy, run.params, run.modifiers)
         runs[run.name] = run
     rows = tuple(_make(Row, raw, f"{name}: row {raw.get('name')!r}") for raw in data.pop("row", []))
     for row in rows:
@@ -166,7 +167,8 @@ def perform(task: Task) -> dict[str, float]:
     """Runs a task. The same task gives the same figures, on any machine and in any process."""
     run = load_scenario(task.scenario).runs[task.run]
     try:
-        return execute(run.policy, run.params, run.engine, run.workload, run.replicas, run.goodput, task.seed)
+        ordering = make_policy(run.policy, run.params, run.modifiers)
+        return execute(ordering, run.engine, run.workload, run.replicas, run.goodput, task.seed)
     except SetupError as problem:
         raise ScenarioError(f"{task.scenario}: run {run.name!r}: {problem}") from problem
 
@@ -175,11 +177,12 @@ def fingerprint(task: Task) -> str:
     """Names a task's result for keeping: it changes with the run's settings and with the code that runs them."""
     run = load_scenario(task.scenario).runs[task.run]
     settings = json.dumps([asdict(run), task.seed], sort_keys=True)
-    return hashlib.sha256(f"{_code_digest()}{settings}".encode()).hexdigest()[:24]
+    return hashlib.sha256(f"{code_digest()}{settings}".encode()).hexdigest()[:24]
 
 
 @cache
-def _code_digest() -> str:
+def code_digest() -> str:
+    """Changes with any file of the core or the simulator, so that nothing kept outlives the code that made it."""
     digest = hashlib.sha256()
     for directory in CODE_DIRS:
         for path in sorted([*directory.rglob("*.py"), *directory.rglob("*.toml")]):

@@ -7,6 +7,8 @@ apart by their first line, not by the file's name; gz is opened as it is:
 * **Mooncake** JSONL: ``{"timestamp": ms, "input_length", "output_length", "hash_ids"}``. Its stamps come in steps of
   3,000 ms, so arrivals that share a stamp are spread evenly up to the next one (``spread``).
 
+ServeGen publishes distributions instead of requests: :mod:`scheduling.simulator.servegen`.
+
 A line that cannot be read is an error with the file's name and the line's number: a trace with holes is another trace.
 """
 
@@ -29,6 +31,7 @@ class TraceRequest:
     arrival_s: float  # from the trace's first request
     input_tokens: int
     output_tokens: int
+    tenant: str = ""  # where the recording says who asked
 
 
 class TraceError(ValueError):
@@ -51,7 +54,7 @@ def read_trace(path: Path | str, *, limit: int | None = None, until_s: float | N
     """
     path = Path(path)
     rows: list[Row] = []
-    with _open(path) as stream:
+    with open_text(path) as stream:
         first = _first_line(path, stream)
         reader, spread_s = _format_of(path, first)
         for row in reader(path, first, stream):
@@ -88,7 +91,8 @@ def spread(requests: list[TraceRequest], step_s: float) -> list[TraceRequest]:
     return result
 
 
-def _open(path: Path) -> io.TextIOBase:
+def open_text(path: Path) -> io.TextIOBase:
+    """A file to read as text, unpacked where it is gz. Raises OSError when there is none."""
     with path.open("rb") as probe:
         zipped = probe.read(2) == b"\x1f\x8b"
     if zipped:

@@ -35,6 +35,7 @@ class Tier:
     rank: int = 0
     weight: float = 1.0
     share: float = 1.0
+    service_class: ServiceClass = ServiceClass.ELASTIC
 
 
 @dataclass(slots=True)
@@ -77,8 +78,12 @@ def make_request(
     label: str = "",
     important: bool = True,
     base_tokens: float = 0.0,
+    tenant: str = "",
 ) -> SimRequest:
-    """A request of a tier. Raises ValueError for one without a prompt or without output."""
+    """A request of a tier; without ``tenant`` the tier is its own tenant.
+
+    Raises ValueError for one without a prompt or without output.
+    """
     if input_tokens < 1 or output_tokens < 1:
         raise ValueError(f"request {index} needs at least one token in and one out")
     slo = tier.slo
@@ -86,12 +91,12 @@ def make_request(
         id=f"r{index}",
         seq=index,
         arrival_s=arrival_s,
-        entitlement=tier.name,
-        tenant=tier.name,
+        entitlement=tenant or tier.name,
+        tenant=tenant or tier.name,
         tier=tier.name,
         rank=tier.rank,
         weight=tier.weight,
-        service_class=ServiceClass.ELASTIC,
+        service_class=tier.service_class,
         input_tokens=input_tokens,
         output_bound=belief.bound,
         output_tokens=belief.output_tokens,

@@ -1,21 +1,27 @@
-"""`manage.py lab`: the papers' tables, computed here."""
+"""`manage.py lab`: the papers' tables, computed here, and policies side by side on recorded traces."""
 
 from __future__ import annotations
 
 import json
 from argparse import ArgumentParser
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table as Grid
 
+from controlplane import compare
 from controlplane.lab import Lab, Table, figure, interval, report
+from scheduling.core.registry import PolicyError
+from scheduling.core.step_time import preset_names
+from scheduling.simulator.compare import Case, CompareError, parse_policy, parse_shares, run_case
 from scheduling.simulator.lab import Scenario, ScenarioError, Task, load_scenario, scenario_names, tasks_of
+from scheduling.simulator.trace import TraceError
 
 
 class Command(BaseCommand):
@@ -32,8 +38,31 @@ class Command(BaseCommand):
         run = actions.add_parser("run", help="one or more scenarios")
         run.add_argument("names", nargs="+", metavar="NAME", help="a scenario's name or id, or 'all'")
         run.add_argument("--json", action="store_true", help="a list of rows as JSON on standard output")
+        self._add_compare(actions.add_parser("compare", help="policies side by side on recorded traces"))
         page = actions.add_parser("report", help="all scenarios, written as a page")
         page.add_argument("--output", type=Path, default=Path("docs/papers.md"), help="default docs/papers.md")
+
+    @staticmethod
+    def _add_compare(parser: ArgumentParser) -> None:
+        ours = Case("", "")
+        shares = ",".join(f"{name}={100 * share:g}" for name, share in ours.shares)
+        parser.add_argument("policies", nargs="+", metavar="POLICY", help="a name, or name:parameter=value,...")
+        kinds = "Azure 2023/2024 CSV, Mooncake JSONL, ServeGen's rates (with --lengths); .gz as it is; may be repeated"
+        parser.add_argument("--trace", action="append", required=True, metavar="FILE", help=kinds)
+        parser.add_argument("--lengths", default="", metavar="FILE", help="ServeGen's length distributions")
+        parser.add_argument("--replicas", type=int, default=ours.replicas, help=f"engines (default {ours.replicas})")
+        parser.add_argument("--preset", default=ours.preset, help=f"what an engine is (default {ours.preset})")
+        parser.add_argument(
+            "--from-minute", type=float, default=ours.from_minute, help="skip that much of the recording"
+        )
+        minutes = f"minutes of the recording (default {ours.minutes:g})"
+        parser.add_argument("--minutes", type=float, default=ours.minutes, help=minutes)
+        load = f"mean arrivals as a share of what the replicas can serve (default {ours.load:g})"
+        parser.add_argument("--load", type=float, default=ours.load, help=load)
+        parser.add_argument("--tiers", default=shares, help=f"shares of requests (default {shares})")
+        parser.add_argument("--seeds", type=int, default=3, help="runs with other tiers, averaged (default 3)")
+        parser.add_argument("--json", action="store_true", help="a list of rows as JSON on standard output")
+        parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="a drawing")
 
     def handle(self, *args: Any, **options: Any) -> None:
         if options["processes"] < 0:
@@ -43,9 +72,11 @@ class Command(BaseCommand):
                 self._list()
             elif options["action"] == "run":
                 self._run(options)
+            elif options["action"] == "compare":
+                self._compare(options)
             else:
                 self._report(options)
-        except ScenarioError as problem:
+        except (ScenarioError, CompareError, TraceError, PolicyError) as problem:
             raise CommandError(str(problem)) from problem
         except KeyboardInterrupt:
             raise CommandError(
@@ -82,6 +113,48 @@ class Command(BaseCommand):
                 grid.add_row(line.row, line.unit, line.paper, *ours)
             self._console().print(grid)
 
+    def _compare(self, options: dict[str, Any]) -> None:
+        cases = self._cases(options)
+        plot: Path | None = options["plot"]
+        if plot is not None and not plot.resolve().parent.is_dir():
+            raise CommandError(f"--plot: there is no folder {plot.resolve().parent}")
+        try:
+            with self._progress(len(cases)) as (bar, item):
+
+                def done(case: Case) -> None:
+                    bar.update(item, advance=1, description=f"{case.name}: {case.label}"[:32])
+
+                found = Lab(self._folder(), options["processes"]).figures(cases, run_case, compare.kept_name, done)
+        except OSError as problem:
+            raise CommandError(f"{problem.filename}: {problem.strerror}") from problem
+        rows = compare.rows_of(cases, found)
+        if plot is not None:
+            plot.write_text(compare.drawing(rows), encoding="utf-8")
+        if options["json"]:
+            self.stdout.write(json.dumps([row.as_json() for row in rows], indent=1, ensure_ascii=False))
+            return
+        for grid in compare.grids(rows, cases):
+            self._console().print(grid)
+
+    @staticmethod
+    def _cases(options: dict[str, Any]) -> list[Case]:
+        if options["preset"] not in preset_names():
+            raise CommandError(f"--preset: unknown {options['preset']!r}; there are: {', '.join(preset_names())}")
+        if options["seeds"] < 1:
+            raise CommandError("--seeds must be at least 1")
+        policies = [parse_policy(text) for text in options["policies"]]
+        names = [Path(trace).name.split(".")[0] for trace in options["trace"]]
+        if len(set(names)) < len(names):
+            raise CommandError("--trace: two files have the same name, their rows could not be told apart")
+        same = {name: options[name] for name in ("lengths", "replicas", "preset", "from_minute", "minutes", "load")}
+        shares = parse_shares(options["tiers"])
+        return [
+            Case(trace, policy, params, shares=shares, seed=seed, **same)
+            for trace in options["trace"]
+            for policy, params in policies
+            for seed in range(1, options["seeds"] + 1)
+        ]
+
     def _report(self, options: dict[str, Any]) -> None:
         output: Path = options["output"]
         if not output.resolve().parent.is_dir():
@@ -93,17 +166,26 @@ class Command(BaseCommand):
 
     def _tables(self, scenarios: Sequence[Scenario], processes: int) -> list[Table]:
         total = sum(len(tasks_of(scenario)) for scenario in scenarios)
+        with self._progress(total) as (bar, item):
+
+            def done(task: Task) -> None:
+                bar.update(item, advance=1, description=f"{task.scenario}: {task.run}"[:32])
+
+            return Lab(self._folder(), processes).tables(scenarios, done)
+
+    @staticmethod
+    def _folder() -> Path:
+        return Path(settings.HOME) / "lab"
+
+    @staticmethod
+    @contextmanager
+    def _progress(total: int) -> Iterator[tuple[Progress, TaskID]]:
         bar = Progress(
             TextColumn("{task.description:32}"), BarColumn(), TextColumn("{task.completed:.0f}/{task.total:.0f}"),
             TimeElapsedColumn(), console=Console(stderr=True),
         )  # fmt: skip
         with bar:
-            item = bar.add_task("runs", total=total)
-
-            def done(task: Task) -> None:
-                bar.update(item, advance=1, description=f"{task.scenario}: {task.run}"[:32])
-
-            return Lab(Path(settings.HOME) / "lab", processes).tables(scenarios, done)
+            yield bar, bar.add_task("runs", total=total)
 
     def _console(self) -> Console:
         return Console(file=self.stdout._out, width=None if self.stdout.isatty() else 170)

@@ -1,0 +1,113 @@
+"""`manage.py lab compare`: from what was asked to cases, and from their figures to a table, JSON and a drawing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from rich.table import Table as Grid
+
+from controlplane.lab import Figures, figure
+from controlplane.plot import Panel, Series, draw
+from scheduling.simulator.compare import Case, fingerprint
+from scheduling.simulator.lab import code_digest
+
+TIER_COLUMNS = (("slo", "in time %"), ("ttft.p50", "TTFT p50 s"), ("ttft.p95", "p95"), ("ttft.p99", "p99"),
+                ("ttlt.p50", "TTLT p50 s"), ("ttlt.p95", "p95"), ("ttlt.p99", "p99"))  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One policy on one trace: the mean over its seeds."""
+
+    trace: str
+    policy: str
+    tiers: tuple[str, ...]
+    figures: Mapping[str, float]
+
+    def as_json(self) -> dict[str, Any]:
+        found = {name: None if math.isnan(value) else value for name, value in self.figures.items()}
+        return {"trace": self.trace, "policy": self.policy, **found}
+
+
+def kept_name(case: Case) -> str:
+    """The file that a case's figures are kept in."""
+    return f"compare-{fingerprint(case, code_digest())}"
+
+
+def rows_of(cases: Sequence[Case], found: Mapping[Case, Figures]) -> list[Row]:
+    """A row for each policy on each trace, in the order of the cases. A figure that a seed does not have (nobody
+    waited) is the mean over those that have it."""
+    groups: dict[tuple[str, str], list[Case]] = {}
+    for case in cases:
+        groups.setdefault((case.name, case.label), []).append(case)
+    rows = []
+    for (trace, policy), seeds in groups.items():
+        names = found[seeds[0]]
+        figures = {name: _mean([found[case][name] for case in seeds]) for name in names}
+        rows.append(Row(trace, policy, tuple(name for name, _ in seeds[0].shares), figures))
+    return rows
+
+
+def _mean(values: Sequence[float]) -> float:
+    known = [value for value in values if not math.isnan(value)]
+    return math.fsum(known) / len(known) if known else math.nan
+
+
+def grids(rows: Sequence[Row], cases: Sequence[Case]) -> list[Grid]:
+    """A table for each trace: a line for each policy and tier, and one for all tiers."""
+    out = []
+    for trace in dict.fromkeys(row.trace for row in rows):
+        mine = [row for row in rows if row.trace == trace]
+        grid = Grid("policy", "tier", *(label for _, label in TIER_COLUMNS), "tokens/s", "requests/s", "Jain",
+                    title=_title(mine[0], next(case for case in cases if case.name == trace)))  # fmt: skip
+        for row in mine:
+            for tier in ("", *row.tiers):
+                suffix = f".{tier}" if tier else ""
+                cells = [_cell(row.figures.get(f"{name}{suffix}", math.nan)) for name, _ in TIER_COLUMNS]
+                whole = [figure(row.figures[name]) for name in ("tokens_per_s", "requests_per_s", "jain")]
+                grid.add_row(
+                    row.policy if not tier else "", tier or "all", *cells, *(whole if not tier else ("", "", ""))
+                )
+            grid.add_section()
+        out.append(grid)
+    return out
+
+
+def _cell(value: float) -> str:
+    return "" if math.isnan(value) else figure(value)
+
+
+def _title(row: Row, case: Case) -> str:
+    told = row.figures
+    way = "clients' rates x" if "clients_left_out" in told else "arrivals x"
+    parts = [
+        f"{row.trace}: {told['requests']:.0f} requests, {told['tenants']:.0f} tenants, {case.replicas} x {case.preset}",
+        f"load {case.load:g} of {case.replicas} x {told['capacity']:.3g} requests/s ({way}{told['speed']:.3g})",
+    ]
+    if told["left_out"]:
+        parts.append(f"{told['left_out']:.0f} larger than the KV cache left out")
+    if told.get("clients_left_out"):
+        parts.append(f"{told['clients_left_out']:.0f} clients without lengths left out")
+    return "; ".join(parts)
+
+
+def drawing(rows: Sequence[Row]) -> str:
+    """Requests in time per tier, and the first token's p99, of every trace."""
+    panels = []
+    for trace in dict.fromkeys(row.trace for row in rows):
+        mine = [row for row in rows if row.trace == trace]
+        tiers = mine[0].tiers
+        series = partial(_series, mine, tiers)
+        panels.append(Panel(f"{trace}: requests in time", "%", tiers, series("slo"), y_most=100.0))
+        panels.append(Panel(f"{trace}: first token, p99", "s", tiers, series("ttft.p99"), log_y=True))
+    return draw("Policies on recorded traces", panels)
+
+
+def _series(rows: Sequence[Row], tiers: Sequence[str], metric: str) -> tuple[Series, ...]:
+    return tuple(
+        Series(row.policy, tuple(row.figures.get(f"{metric}.{tier}", math.nan) for tier in tiers)) for row in rows
+    )

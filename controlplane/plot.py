@@ -1,0 +1,169 @@
+"""Charts as SVG: small files, the same bytes for the same figures, readable on light and dark.
+
+A drawing is a grid of panels. A panel has lines over numbers, or groups of bars over names; every panel of a drawing
+shares one legend. Written by hand: a drawing library would be the heaviest dependency of all, for lines and bars, and
+its files differ from version to version.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from html import escape
+
+WIDTH, HEIGHT = 380, 250  # of a panel, axes and titles included
+LEFT, RIGHT, TOP, BOTTOM = 54, 14, 34, 42
+# Okabe and Ito's colours, which stay apart for the colour-blind; the second of each pair is for dark pages.
+COLOURS = (
+    ("#0072b2", "#56a9e0"), ("#d55e00", "#ff8a3d"), ("#009e73", "#2fc79b"), ("#b0578d", "#e08abb"),
+    ("#8a6d00", "#e6c84b"), ("#3a9bc4", "#8fd0f0"), ("#5b5b5b", "#c2c2c2"), ("#7b3fb5", "#b58be6"),
+)  # fmt: skip
+STYLE = (
+    "text{font:12px system-ui,sans-serif;fill:#24292f}.t{font-weight:600}.m{fill:#57606a;font-size:11px}"
+    ".g{stroke:#d8dee4;fill:none}.a{stroke:#8c959f;fill:none}.p{fill:#fff}.l{fill:none;stroke-width:2;stroke-linejoin:round}"
+)
+DARK = "text{fill:#e6edf3}.m{fill:#9198a1}.g{stroke:#2f353d}.a{stroke:#656c76}.p{fill:#0d1117}"
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One line, or one bar of every group. ``ys`` may hold nan: nothing is drawn there."""
+
+    name: str
+    ys: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """``xs`` are numbers for lines, names for bars."""
+
+    title: str
+    y_label: str
+    xs: tuple[float, ...] | tuple[str, ...]
+    series: tuple[Series, ...]
+    x_label: str = ""
+    log_x: bool = False
+    log_y: bool = False
+    y_most: float | None = None  # top of the axis; else what the figures need
+
+
+def draw(title: str, panels: Sequence[Panel], columns: int = 2) -> str:
+    """The drawing. Raises ValueError without panels, or with figures that do not match their xs."""
+    if not panels or any(len(s.ys) != len(p.xs) for p in panels for s in p.series):
+        raise ValueError("a drawing needs panels, and each series as many figures as its panel has places")
+    columns = min(columns, len(panels))
+    names = list(dict.fromkeys(series.name for panel in panels for series in panel.series))
+    width = columns * WIDTH
+    legend, head = _legend(names, width)
+    height = head + math.ceil(len(panels) / columns) * HEIGHT
+    light = "".join(f".s{n}{{stroke:{a}}}.f{n}{{fill:{a}}}" for n, (a, _) in enumerate(COLOURS))
+    dark = "".join(f".s{n}{{stroke:{b}}}.f{n}{{fill:{b}}}" for n, (_, b) in enumerate(COLOURS))
+    out = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
+        f'role="img" aria-label="{escape(title)}">',
+        f"<title>{escape(title)}</title>",
+        f"<style>{STYLE}{light}@media(prefers-color-scheme:dark){{{DARK}{dark}}}</style>",
+        f'<rect class="p" width="{width}" height="{height}" rx="8"/>',
+        f'<text class="t" x="14" y="22" style="font-size:14px">{escape(title)}</text>',
+        *legend,
+    ]
+    for place, panel in enumerate(panels):
+        x, y = place % columns * WIDTH, head + place // columns * HEIGHT
+        out += [f'<g transform="translate({x},{y})">', *_panel(panel, names), "</g>"]
+    return "\n".join([*out, "</svg>\n"])
+
+
+def _legend(names: Sequence[str], width: int) -> tuple[list[str], int]:
+    out, x, y = [], 14, 42
+    for number, name in enumerate(names):
+        wide = 26 + 7 * len(name)
+        if x + wide > width and x > 14:
+            x, y = 14, y + 18
+        colour = number % len(COLOURS)
+        out.append(f'<rect class="f{colour}" x="{x}" y="{y - 9}" width="12" height="10" rx="2"/>')
+        out.append(f'<text class="m" x="{x + 17}" y="{y}">{escape(name)}</text>')
+        x += wide
+    return out, y + 12
+
+
+def _panel(panel: Panel, names: Sequence[str]) -> list[str]:
+    bars = isinstance(panel.xs[0], str)
+    right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
+    found = [y for series in panel.series for y in series.ys if math.isfinite(y) and (y > 0 or not panel.log_y)]
+    ticks = _log_ticks(found) if panel.log_y else _ticks(min([0.0, *found]), panel.y_most or max([1e-9, *found]))
+    to_y = _scale(ticks[0], ticks[-1], bottom, TOP, panel.log_y)
+    out = [f'<text class="t" x="{LEFT}" y="18">{escape(panel.title)}</text>']
+    for tick in ticks:
+        y = to_y(tick)
+        out.append(f'<path class="g" d="M{LEFT} {y:.1f}H{right}"/>')
+        out.append(f'<text class="m" x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{tick:g}</text>')
+    out.append(f'<path class="a" d="M{LEFT} {to_y(max(0.0, ticks[0])):.1f}H{right}"/>')
+    turned, label = f"translate(13,{(TOP + bottom) / 2:.0f}) rotate(-90)", escape(panel.y_label)
+    out.append(f'<text class="m" transform="{turned}" text-anchor="middle">{label}</text>')
+    middle, label = (LEFT + right) / 2, escape(panel.x_label)
+    out.append(f'<text class="m" x="{middle:.0f}" y="{HEIGHT - 8}" text-anchor="middle">{label}</text>')
+    places: list[float]
+    if bars:
+        step = (right - LEFT) / len(panel.xs)
+        places = [LEFT + (n + 0.5) * step for n in range(len(panel.xs))]
+        wide = 0.8 * step / len(panel.series)
+    else:
+        numbers = [float(x) for x in panel.xs]
+        to_x = _scale(min(numbers), max(numbers), LEFT + 8, right - 8, panel.log_x)
+        places = [to_x(x) for x in numbers]
+    shown = max(1, math.ceil(len(places) / 9))
+    for n, (place, x) in enumerate(zip(places, panel.xs, strict=True)):
+        if n % shown == 0:
+            told = escape(x) if isinstance(x, str) else f"{x:g}"
+            out.append(f'<text class="m" x="{place:.1f}" y="{bottom + 15}" text-anchor="middle">{told}</text>')
+    for number, series in enumerate(panel.series):
+        colour = names.index(series.name) % len(COLOURS)
+        points = [
+            (x, to_y(y))
+            for x, y in zip(places, series.ys, strict=True)
+            if math.isfinite(y) and (y > 0 or not panel.log_y)
+        ]
+        if bars:
+            base = to_y(max(0.0, ticks[0]))
+            shift = (number - len(panel.series) / 2) * wide
+            out += [
+                f'<rect class="f{colour}" x="{x + shift:.1f}" y="{min(y, base):.1f}" width="{wide * 0.9:.1f}" '
+                f'height="{max(abs(base - y), 0.8):.1f}" rx="1.5"/>'
+                for x, y in points
+            ]
+        elif points:
+            path = "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
+            out.append(f'<path class="l s{colour}" d="M{path}"/>')
+            if len(points) <= 16:
+                out += [f'<circle class="f{colour}" cx="{x:.1f}" cy="{y:.1f}" r="3"/>' for x, y in points]
+    return out
+
+
+def _scale(low: float, high: float, start: float, end: float, log: bool) -> Callable[[float], float]:
+    """A value's place between two ends of an axis."""
+    if log:
+        low, high = math.log10(low), math.log10(high)
+    span = (high - low) or 1.0
+
+    def place(value: float) -> float:
+        at = math.log10(value) if log else value
+        return start + (end - start) * min(1.0, max(0.0, (at - low) / span))
+
+    return place
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    """Five or so round numbers around an interval."""
+    raw = (high - low) / 4
+    size = 10.0 ** math.floor(math.log10(raw))
+    step = next(size * factor for factor in (1, 2, 2.5, 5, 10) if size * factor >= raw * 0.999)
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    return [round(number * step, 12) for number in range(first, last + 1)]
+
+
+def _log_ticks(found: Sequence[float]) -> list[float]:
+    """Powers of ten around the figures."""
+    low, high = (min(found), max(found)) if found else (1.0, 10.0)
+    first, last = math.floor(math.log10(low) + 1e-9), math.ceil(math.log10(high) - 1e-9)
+    return [10.0**power for power in range(first, max(last, first + 1) + 1)]

@@ -1,0 +1,311 @@
+"""Policies side by side on one recorded trace: the same arrivals, tiers, lengths and beliefs for each.
+
+What a trace does not say is made up the same way for all of them, from named random streams:
+
+* **Load.** The replicas' capacity is measured by handing one of them all requests at once (first come, first served):
+  requests / makespan. Arrival times are then stretched or squeezed evenly so that the mean rate is ``load`` times that
+  of all replicas; bursts keep their shape. ServeGen's clients are thinned instead, their times stay as recorded.
+* **Tiers.** A trace without tenants: each request draws its tier by the shares. With tenants: each belongs to one tier,
+  the largest tenant first, to the tier that is furthest from its share.
+* **Beliefs.** Policies never see a true length. The first tenth of the trace is history: it is not replayed, and what
+  is believed of a later request is the distribution of outputs in it, of the same tenant if that has enough, else of
+  prompts of similar length. EWSJF's queues are cut from the history's prompts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache, partial
+from pathlib import Path
+
+from scheduling.core.partition import refine_and_prune
+from scheduling.core.registry import make_ordering, make_routing
+from scheduling.core.step_time import load_preset
+from scheduling.core.types import ServiceClass, Slo
+from scheduling.simulator.cluster import Cluster
+from scheduling.simulator.continuous import ContinuousEngine
+from scheduling.simulator.engine import EngineConfig
+from scheduling.simulator.fairness import Service, jain_of_backlogged
+from scheduling.simulator.kernel import rng
+from scheduling.simulator.result import Outcome, by_tier, late_share, makespan_s, outcomes_of, percentile
+from scheduling.simulator.servegen import generate, is_servegen, read_mix
+from scheduling.simulator.trace import TraceRequest, read_trace
+from scheduling.simulator.workload import Belief, SimRequest, Tier, make_request, pick_tier
+
+# The contracts that come with the product; shares are those of its demo load.
+SHIPPED = (
+    Tier("premium", Slo(ttft_s=1.0, tbt_s=0.1), 0, 50.0, 0.2, ServiceClass.GUARANTEED),
+    Tier("standard", Slo(ttft_s=5.0, tbt_s=0.2), 1, 30.0, 0.5, ServiceClass.ELASTIC),
+    Tier("batch", Slo(ttlt_s=600.0), 2, 20.0, 0.3, ServiceClass.SPOT),
+)
+HISTORY = 0.1  # share of a trace that is learned from and not replayed
+ENOUGH = 50  # requests of a tenant or of a length from which a distribution is made
+VALUES = 20  # of a believed distribution
+GROUPS = 4  # of prompts by length
+PROBE = 3000  # requests that capacity is measured with
+
+
+class CompareError(ValueError):
+    """A comparison that cannot be made: what is wrong and what would be right."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One policy on one trace with one seed. ``shares``: of the tiers, in their order."""
+
+    trace: str  # file
+    policy: str
+    params: tuple[tuple[str, float | int | str], ...] = ()
+    lengths: str = ""  # file with ServeGen's length distributions
+    replicas: int = 2
+    preset: str = "llama-3-8b-a100"
+    from_minute: float = 0.0
+    minutes: float = 30.0
+    load: float = 1.0
+    shares: tuple[tuple[str, float], ...] = tuple((tier.name, tier.share) for tier in SHIPPED)
+    token_budget: int = 0  # of a step; 0: the preset's
+    seed: int = 1
+
+    @property
+    def name(self) -> str:
+        return Path(self.trace).name.split(".")[0]
+
+    @property
+    def label(self) -> str:
+        told = ",".join(f"{key}={value}" for key, value in self.params)
+        return f"{self.policy}:{told}" if told else self.policy
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What every policy is handed, and what was done to the trace."""
+
+    requests: tuple[SimRequest, ...]
+    config: EngineConfig
+    weights: Mapping[str, float]  # of tenants
+    partition: str  # EWSJF's
+    notes: Mapping[str, float] = field(default_factory=dict)
+
+
+def parse_policy(text: str) -> tuple[str, tuple[tuple[str, float | int | str], ...]]:
+    """``name`` or ``name:key=value,key=value``. Raises CompareError for what is no such pair, PolicyError for a policy
+    or parameter that does not exist."""
+    name, _, rest = text.partition(":")
+    params: dict[str, float | int | str] = {}
+    for pair in filter(None, rest.split(",")):
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            raise CompareError(f"policy {text!r}: {pair!r} is not PARAMETER=VALUE")
+        params[key] = _value(value)
+    make_ordering(name, params)
+    return name, tuple(params.items())
+
+
+def _value(text: str) -> float | int | str:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def parse_shares(text: str) -> tuple[tuple[str, float], ...]:
+    """``premium=20,standard=50,batch=30``: a share for each tier that takes part. Raises CompareError."""
+    known = [tier.name for tier in SHIPPED]
+    shares: dict[str, float] = {}
+    for pair in text.split(","):
+        name, _, value = (part.strip() for part in pair.partition("="))
+        try:
+            share = float(value)
+        except ValueError:
+            share = math.nan
+        if name not in known or not (math.isfinite(share) and share >= 0):
+            raise CompareError(
+                f"tiers: {pair!r} is not TIER=SHARE with a TIER of {', '.join(known)} and a SHARE from 0"
+            )
+        shares[name] = share
+    if sum(shares.values()) <= 0:
+        raise CompareError("tiers: one share at least has to be above 0")
+    return tuple((name, shares[name]) for name in known if shares.get(name, 0.0) > 0)
+
+
+def run_case(case: Case) -> dict[str, float]:
+    """The figures of one policy. Raises CompareError, TraceError, PolicyError or OSError."""
+    prepared = prepare(replace(case, policy="", params=()))
+    params = dict(case.params)
+    if case.policy == "ewsjf":
+        step = prepared.config.truth
+        params.setdefault("partition", prepared.partition)
+        params.setdefault("prefill_t0_ms", step.t0 * 1e3)
+        params.setdefault("prefill_us", step.a * 1e6)
+    ordering = make_ordering(case.policy, params)
+    engines = [ContinuousEngine(prepared.config, ordering) for _ in range(case.replicas)]
+    outcomes = outcomes_of(Cluster(engines, make_routing("least_work")).run(prepared.requests))
+    figures = {**prepared.notes, **_figures(outcomes)}
+    figures["preemptions"] = float(sum(engine.counters.preemptions for engine in engines))
+    served = [
+        Service(request.queued.tenant, outcome) for request, outcome in zip(prepared.requests, outcomes, strict=True)
+    ]
+    figures["jain"] = jain_of_backlogged(served, prepared.weights)
+    return figures
+
+
+def fingerprint(case: Case, code: str) -> str:
+    """Names a case's figures for keeping: settings, the files' contents, and the ``code`` that runs it."""
+    digest = hashlib.sha256(f"{code}{asdict(case)}".encode())
+    for name in filter(None, (case.trace, case.lengths)):
+        digest.update(Path(name).read_bytes())
+    return digest.hexdigest()[:24]
+
+
+@cache
+def prepare(case: Case) -> Prepared:
+    """Everything but the policy: requests with their tiers and beliefs, at the load that was asked for."""
+    if case.replicas < 1 or not case.load > 0 or not case.minutes > 0 or case.from_minute < 0:
+        raise CompareError("replicas must be at least 1, load and minutes above 0, the first minute at least 0")
+    preset = load_preset(case.preset)
+    config = EngineConfig(
+        preset.step_time,
+        token_budget=case.token_budget or preset.token_budget,
+        max_seqs=preset.slots,
+        kv_tokens=preset.kv_tokens,
+        preempt_prefills=True,
+    )
+    rows, notes = _rows(case, config)
+    kept = [row for row in rows if _fits(row, config)]
+    notes["left_out"] = float(len(rows) - len(kept))
+    begun = math.ceil(HISTORY * len(kept))
+    history, replayed = kept[:begun], kept[begun:]
+    if not history or not replayed:
+        raise CompareError(f"{case.trace}: {len(kept)} requests are too few to learn from some and replay the others")
+    tiers = [replace(tier, share=dict(case.shares)[tier.name]) for tier in SHIPPED if tier.name in dict(case.shares)]
+    tier_of = _tiers_of_tenants(kept, tiers)
+    random = rng(case.seed, "tiers")
+    believe = Beliefs(history)
+    requests = []
+    for index, row in enumerate(replayed):
+        tier = tier_of.get(row.tenant) or pick_tier(random, tiers)
+        at = row.arrival_s - replayed[0].arrival_s
+        requests.append(
+            make_request(index, at, row.input_tokens, row.output_tokens, tier, believe(row), tenant=row.tenant)
+        )
+    weights = {request.queued.tenant: request.queued.weight for request in requests}
+    partition = ",".join(f"{i.low}-{i.high}" for i in refine_and_prune(row.input_tokens for row in history))
+    notes["requests"], notes["tenants"] = float(len(requests)), float(len(weights))
+    return Prepared(tuple(requests), config, weights, partition, notes)
+
+
+def _rows(case: Case, config: EngineConfig) -> tuple[list[TraceRequest], dict[str, float]]:
+    """The trace's requests at the load that was asked for."""
+    path, from_s, span_s = Path(case.trace), case.from_minute * 60, case.minutes * 60
+    if is_servegen(path):
+        if not case.lengths:
+            raise CompareError(f"{path} holds rates only: name ServeGen's file of length distributions with --lengths")
+        mix = read_mix(path, Path(case.lengths))
+        recorded = mix.rate(mix.start_s + from_s, mix.start_s + from_s + span_s)
+        if recorded <= 0:
+            raise CompareError(f"{path}: nothing arrives in the {case.minutes:g} minutes from {case.from_minute:g} on")
+        draw = partial(generate, mix, case.seed, from_s=mix.start_s + from_s, span_s=span_s)
+        capacity = capacity_of(draw(scale=PROBE / recorded / span_s), config)
+        scale = case.load * case.replicas * capacity / recorded
+        rows = draw(scale=scale)
+        return rows, {"capacity": capacity, "speed": scale, "clients_left_out": float(len(mix.without_lengths))}
+    rows = read_trace(path, until_s=from_s + span_s)
+    rows = [row for row in rows if row.arrival_s >= from_s]
+    if len(rows) < 2 or rows[-1].arrival_s <= rows[0].arrival_s:
+        raise CompareError(f"{path}: nothing arrives in the {case.minutes:g} minutes from {case.from_minute:g} on")
+    rows = [
+        replace(row, input_tokens=max(1, row.input_tokens), output_tokens=max(1, row.output_tokens)) for row in rows
+    ]
+    capacity = capacity_of(rows, config)
+    recorded = len(rows) / (rows[-1].arrival_s - rows[0].arrival_s)
+    speed = case.load * case.replicas * capacity / recorded
+    rows = [replace(row, arrival_s=row.arrival_s / speed) for row in rows]
+    return rows, {"capacity": capacity, "speed": speed}
+
+
+def capacity_of(rows: Sequence[TraceRequest], config: EngineConfig) -> float:
+    """Requests/s that one replica serves when all are there at once."""
+    rows = [row for row in rows[:: max(1, len(rows) // PROBE)] if _fits(row, config)]
+    if not rows:
+        raise CompareError("no request of the trace fits into the KV cache of the preset")
+    engine = ContinuousEngine(config, make_ordering("fifo"))
+    belief, tier = Belief(1.0), SHIPPED[0]
+    made = (make_request(n, 0.0, row.input_tokens, row.output_tokens, tier, belief) for n, row in enumerate(rows))
+    return len(rows) / makespan_s(outcomes_of(engine.run(made)))
+
+
+def _fits(row: TraceRequest, config: EngineConfig) -> bool:
+    """Whether an idle engine could run it."""
+    return row.input_tokens + row.output_tokens + config.block <= config.kv_tokens * (1.0 - config.watermark)
+
+
+def _tiers_of_tenants(rows: Sequence[TraceRequest], tiers: Sequence[Tier]) -> dict[str, Tier]:
+    """Whole tenants to tiers so that the tiers' requests come near their shares; empty without tenants."""
+    counts: dict[str, int] = {}
+    for row in rows:
+        if row.tenant:
+            counts[row.tenant] = counts.get(row.tenant, 0) + 1
+    total = sum(tier.share for tier in tiers)
+    missing = {tier.name: tier.share / total * len(rows) for tier in tiers}
+    found: dict[str, Tier] = {}
+    for tenant in sorted(counts, key=lambda name: (-counts[name], name)):
+        tier = max(tiers, key=lambda tier: (missing[tier.name], -tier.rank))
+        found[tenant] = tier
+        missing[tier.name] -= counts[tenant]
+    return found
+
+
+class Beliefs:
+    """What is believed of a request's output, learned from requests that came before."""
+
+    def __init__(self, history: Sequence[TraceRequest]) -> None:
+        ordered = sorted(row.input_tokens for row in history)
+        self._edges = [ordered[len(ordered) * part // GROUPS] for part in range(1, GROUPS)]
+        groups: dict[tuple[str, int], list[int]] = {}
+        for row in history:
+            for key in {(row.tenant, -1), ("", self._group(row)), ("", -1)}:
+                groups.setdefault(key, []).append(row.output_tokens)
+        self._bound = max(row.output_tokens for row in history) * 2
+        self._known = {
+            key: _belief(outputs, self._bound)
+            for key, outputs in groups.items()
+            if len(outputs) >= ENOUGH or key == ("", -1)
+        }
+
+    def __call__(self, row: TraceRequest) -> Belief:
+        own = self._known.get((row.tenant, -1)) if row.tenant else None
+        return own or self._known.get(("", self._group(row))) or self._known["", -1]
+
+    def _group(self, row: TraceRequest) -> int:
+        return bisect_right(self._edges, row.input_tokens)
+
+
+def _belief(outputs: Sequence[int], bound: int) -> Belief:
+    """Quantiles at the middle of equal shares."""
+    ordered = sorted(outputs)
+    shares: dict[float, float] = {}
+    for value in range(VALUES):
+        at = ordered[int((value + 0.5) / VALUES * len(ordered))]
+        shares[float(at)] = shares.get(float(at), 0.0) + 1.0 / VALUES
+    mean = math.fsum(length * share for length, share in shares.items())
+    return Belief(mean, bound, tuple(shares), tuple(shares.values()))
+
+
+def _figures(outcomes: Sequence[Outcome]) -> dict[str, float]:
+    """``slo`` [% in time], ``ttft.*`` and ``ttlt.*`` [s], of all and per tier (``slo.premium``), and throughput."""
+    figures: dict[str, float] = {}
+    for suffix, rows in [("", outcomes), *((f".{tier}", rows) for tier, rows in by_tier(outcomes).items())]:
+        figures[f"slo{suffix}"] = 100.0 * (1.0 - late_share(rows))
+        for name, values in (("ttft", [o.ttft_s for o in rows]), ("ttlt", [o.ttlt_s for o in rows])):
+            for label, share in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99)):
+                figures[f"{name}.{label}{suffix}"] = percentile(values, share)
+    span = makespan_s(outcomes)
+    figures["tokens_per_s"] = sum(o.input_tokens + o.output_tokens for o in outcomes) / span
+    figures["requests_per_s"] = len(outcomes) / span
+    return figures
