@@ -5,6 +5,7 @@ Pure: what was seen, and when, is handed in; :mod:`scheduling.dispatch.health` d
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -13,6 +14,7 @@ from scheduling.engines.vllm import EngineMetrics
 STALLED_S = 15.0  # work in the engine and nothing moved for so long: it hangs
 DOUBTFUL_S = 8.0  # leases, but the engine says it runs nothing, and nothing moved: ask it for a token
 FAILED_SCRAPES = 3
+INPUT_MEAN_S = 5.0  # an engine counts a prompt all at once, so a rate of one second is mostly 0 or a spike
 SUSPICIONS = 3  # failures that gateways report with no progress in between
 
 
@@ -24,7 +26,8 @@ class Verdict(Enum):
 
 @dataclass(slots=True)
 class Rates:
-    """Tokens per second between the last two scrapes; None until there were two, or after a restart."""
+    """Tokens per second: output between the last two scrapes, input over the last :data:`INPUT_MEAN_S`. None until there
+    were two scrapes, or after a restart."""
 
     output_tokens_per_s: float | None = None
     input_tokens_per_s: float | None = None
@@ -38,6 +41,7 @@ class Watch:
     rates: Rates = field(default_factory=Rates)
     _last: EngineMetrics | None = None
     _last_s: float = 0.0
+    _prompts: deque[tuple[float, float]] = field(default_factory=deque)  # (at, prompt tokens so far), oldest first
     _quiet_since: float | None = None  # it had work, and nothing has moved since then
     _failures: int = 0
     _suspicions: int = 0
@@ -85,9 +89,16 @@ class Watch:
     def _learn_rates(self, metrics: EngineMetrics, now_s: float) -> None:
         last, span_s = self._last, now_s - self._last_s
         self.rates = Rates()
+        if last is not None and metrics.progress < last.progress:
+            self._prompts.clear()
+        prompts = self._prompts
+        prompts.append((now_s, metrics.prompt_tokens))
+        while len(prompts) > 2 and prompts[1][0] <= now_s - INPUT_MEAN_S:
+            prompts.popleft()
         if last is None or span_s <= 0 or metrics.progress < last.progress:
             return
+        since_s, before = prompts[0]
         self.rates = Rates(
             (metrics.generation_tokens - last.generation_tokens) / span_s,
-            (metrics.prompt_tokens - last.prompt_tokens) / span_s,
+            (metrics.prompt_tokens - before) / (now_s - since_s),
         )
