@@ -61,6 +61,12 @@ def visible(full: Point, tenants: Collection[str] | None) -> Point:
     out: Point = {"at": full["at"], "depth": sum(row["waiting"] for row in rows.values()), "tenants": rows}
     for name in ("running", "slots", "in", "out", "completed", "refused", "failed", "cancelled", "violations"):
         out[name] = round(sum(row[name] for row in rows.values()), 3)
+    refusals: dict[str, int] = {}
+    for row in rows.values():
+        for reason, count in row.get("refusals", {}).items():
+            refusals[reason] = refusals.get(reason, 0) + count
+    if refusals or not out["refused"]:  # points written by an earlier version know how many, not why
+        out["refusals"] = refusals
     if len(rows) == 1:
         (only,) = rows.values()
         out |= {name: only[name] for name in (*(p[0] for p in _PERCENTILES), "attainment") if name in only}
@@ -83,7 +89,10 @@ def _figures(row: dict[str, Any]) -> Point:
 
 
 def _tenant(row: dict[str, Any]) -> Point:
-    return {"waiting": row["waiting"], "running": row["running"], **_figures(row)}
+    out = {"waiting": row["waiting"], "running": row["running"], **_figures(row)}
+    if row["refusals"]:
+        out["refusals"] = row["refusals"]
+    return out
 
 
 def _busy(row: dict[str, Any]) -> bool:

@@ -26,8 +26,8 @@ class Verdict(Enum):
 
 @dataclass(slots=True)
 class Rates:
-    """Tokens per second: output between the last two scrapes, input over the last :data:`INPUT_MEAN_S`. None until there
-    were two scrapes, or after a restart."""
+    """Tokens per second: output between the last two scrapes, input over the last :data:`INPUT_MEAN_S`. None until
+    there were two scrapes, or after a restart."""
 
     output_tokens_per_s: float | None = None
     input_tokens_per_s: float | None = None

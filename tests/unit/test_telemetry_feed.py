@@ -271,6 +271,14 @@ def test_a_member_of_two_tenants_sees_their_sum_and_no_percentile_of_it() -> Non
     assert seen["tenants"]["acme"]["latency"]["ttft_ms"]["p50"] == pytest.approx(500, rel=0.01)
 
 
+def test_members_see_in_the_history_why_their_own_requests_were_refused() -> None:
+    point = history.point(snapshot(filled(*(refused(n) for n in range(3)), globex(9))))
+    assert history.visible(point, frozenset({"acme"}))["refusals"] == {"concurrency": 3}
+    assert history.visible(point, frozenset({"globex"}))["refusals"] == {}
+    assert history.visible(point, frozenset({"acme", "globex"}))["refusals"] == point["refusals"] == {"concurrency": 3}
+    assert "refusals" not in point["tenants"]["globex"]
+
+
 def test_a_point_of_the_history_names_only_the_busiest_tenants() -> None:
     many = {f"e{n}": ENTITLEMENTS["acme-llama"].__class__(
         f"e{n}", f"t{n}", "llama", ENTITLEMENTS["acme-llama"].tier, ENTITLEMENTS["acme-llama"].state, 0, 0, 0, 4
