@@ -30,7 +30,8 @@ class Violation:
     detail: str
 
     def __str__(self) -> str:
-        return f"law {self.law} ({LAWS[self.law]}): {self.detail}"
+        about = f" ({LAWS[self.law]})" if self.law in LAWS else ""  # engines have laws of their own, with other numbers
+        return f"law {self.law}{about}: {self.detail}"
 
 
 @dataclass(frozen=True, slots=True)

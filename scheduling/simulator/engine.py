@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from operator import attrgetter
 from typing import Protocol
 
-from scheduling.core.contracts import Contest, Fits, OrderingPolicy, RequestQueue
+from scheduling.core.contracts import Contest, CountsService, Fits, OrderingPolicy, RequestQueue
 from scheduling.core.step_time import StepTime
 from scheduling.core.types import PoolView, QueuedRequest
 from scheduling.simulator.kernel import FS, NEVER
@@ -138,6 +138,7 @@ class Engine:
         self.clock = 0
         self.queue = policy.queue()
         self._contest = self.queue if isinstance(self.queue, Contest) else None
+        self._counts = self.queue if isinstance(self.queue, CountsService) else None
         self.inbox: list[Sequence] = []  # arrivals in order; those before ``taken`` were pushed into the queue
         self.taken = 0
         self.next_arrival = NEVER  # of those not yet taken [fs]
@@ -208,6 +209,8 @@ class Engine:
         sequence.state = DONE
         del self.live[sequence.queued.id]
         self.finished.append(sequence)
+        if self._counts is not None:
+            self._counts.settle(sequence.queued.id, sequence.sim.input_tokens, sequence.sim.output_tokens)
         if self._estimator is not None:
             self._estimator.observe(sequence.sim)
 

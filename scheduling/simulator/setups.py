@@ -7,7 +7,6 @@ from dataclasses import fields
 from typing import Any
 
 from scheduling.core.contracts import OrderingPolicy
-from scheduling.core.registry import make_ordering
 from scheduling.core.step_time import StepTime, load_preset
 from scheduling.core.types import Slo
 from scheduling.simulator import driftsched
@@ -37,8 +36,7 @@ class SetupError(ValueError):
 
 
 def execute(
-    policy: str,
-    params: Mapping[str, float | int | str],
+    ordering: OrderingPolicy,
     engine: Mapping[str, Any],
     workload: Mapping[str, Any],
     replicas: Mapping[str, int],
@@ -47,7 +45,6 @@ def execute(
 ) -> dict[str, float]:
     """One run's figures. With ``search`` (lowest rate, highest rate, step) the figure is ``goodput`` [requests/s]."""
     config = engine_config(engine)
-    ordering = make_ordering(policy, params)
     if search is None:
         return _figures(config, ordering, workload, replicas, seed)
     low, high, step = search
