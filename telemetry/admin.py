@@ -1,4 +1,4 @@
-"""The ledger in the back office: to read and filter, never to change."""
+"""The ledger, its hours, scaling decisions and alerts in the back office: to read and filter, never to change."""
 
 from __future__ import annotations
 
@@ -10,12 +10,28 @@ from unfold.admin import ModelAdmin
 from unfold.contrib.filters.admin import RangeDateTimeFilter
 from unfold.decorators import display
 
-from telemetry.models import LedgerEntry
+from telemetry.models import Alert, LedgerEntry, ScalingDecision, UsageHour
 from tenants.admin.base import RoleRights
 
 
+class _Record(RoleRights, ModelAdmin):
+    """Rows that the system writes and nobody changes."""
+
+    list_per_page = 50
+    show_full_result_count = False  # counting millions of rows for a page title is not worth it
+
+    def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+
 @admin.register(LedgerEntry)
-class LedgerEntryAdmin(RoleRights, ModelAdmin):
+class LedgerEntryAdmin(_Record):
     """Requests that ended."""
 
     list_display = [
@@ -26,8 +42,6 @@ class LedgerEntryAdmin(RoleRights, ModelAdmin):
     list_filter_submit = True
     search_fields = ["=request_id", "=tenant", "=entitlement", "=key_id"]
     search_help_text = "A whole request id, or the name of a tenant, entitlement or key."
-    list_per_page = 50
-    show_full_result_count = False  # counting millions of rows for a page title is not worth it
     date_hierarchy = None
     ordering = ["-received_at", "-id"]
     readonly_fields = [f.name for f in LedgerEntry._meta.fields]
@@ -58,14 +72,46 @@ class LedgerEntryAdmin(RoleRights, ModelAdmin):
     def total(self, entry: LedgerEntry) -> str:
         return _ms(entry.received_at, entry.done_at)
 
-    def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
 
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
+@admin.register(UsageHour)
+class UsageHourAdmin(_Record):
+    """The ledger added up, hour by hour."""
 
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
+    list_display = [
+        "hour", "tenant", "entitlement", "key_id", "pool", "model", "requests", "completed", "refused", "failed",
+        "cancelled", "input_tokens", "output_tokens",
+    ]  # fmt: skip
+    list_filter = [("hour", RangeDateTimeFilter), "pool", "tenant", "tier"]
+    list_filter_submit = True
+    search_fields = ["=tenant", "=entitlement", "=key_id"]
+    readonly_fields = [f.name for f in UsageHour._meta.fields]
+
+
+@admin.register(ScalingDecision)
+class ScalingDecisionAdmin(_Record):
+    """What the planner proposed, and what became of it."""
+
+    list_display = ["at", "pool", "from_replicas", "to_replicas", "shown_result", "reason", "detail", "finished_at"]
+    list_filter = ["pool", "outcome", ("at", RangeDateTimeFilter)]
+    list_filter_submit = True
+    readonly_fields = [f.name for f in ScalingDecision._meta.fields]
+
+    @display(
+        description="outcome",
+        ordering="outcome",
+        label={"done": "success", "running": "info", "advised": "info", "failed": "danger", "superseded": "warning"},
+    )
+    def shown_result(self, decision: ScalingDecision) -> str:
+        return decision.outcome
+
+
+@admin.register(Alert)
+class AlertAdmin(_Record):
+    """What operators were told."""
+
+    list_display = ["at", "kind", "tenant", "pool", "line", "delivered_at"]
+    list_filter = ["kind", "pool", "tenant"]
+    readonly_fields = [f.name for f in Alert._meta.fields]
 
 
 def _ms(start: Any, end: Any) -> str:

@@ -60,3 +60,135 @@ class LedgerEntry(models.Model):
 
     def __str__(self) -> str:
         return self.request_id
+
+
+class UsageHour(models.Model):
+    """The ledger of one hour added up: what is left of it after the ledger's retention (``telemetry/rollup.py``)."""
+
+    hour = models.DateTimeField(help_text="Its beginning, UTC; by the moment a request was received.")
+    pool = models.CharField(max_length=63)
+    model = models.CharField(max_length=200)
+    tenant = models.CharField(max_length=63)
+    tier = models.CharField(max_length=63)
+    entitlement = models.CharField(max_length=63)
+    key_id = models.CharField("key", max_length=32)
+    requests = models.BigIntegerField()
+    completed = models.BigIntegerField()
+    refused = models.BigIntegerField()
+    failed = models.BigIntegerField()
+    cancelled = models.BigIntegerField()
+    input_tokens = models.BigIntegerField("input [tokens]")
+    output_tokens = models.BigIntegerField("output [tokens]")
+    slot_ms = models.BigIntegerField("slot time [ms]", help_text="Grant to end, over all requests.")
+    slo_met = models.BigIntegerField("SLO met")
+    slo_total = models.BigIntegerField("SLO known")
+
+    class Meta:
+        ordering = ["-hour", "tenant", "pool"]
+        verbose_name = "hour of usage"
+        verbose_name_plural = "hours of usage"
+        constraints = [
+            models.UniqueConstraint(
+                name="usage_hour_once",
+                fields=["hour", "pool", "model", "tenant", "tier", "entitlement", "key_id"],
+            )
+        ]
+        indexes = [models.Index(fields=["tenant", "hour"], name="usage_tenant_hour")]
+
+    def __str__(self) -> str:
+        return f"{self.tenant} {self.hour:%Y-%m-%dT%H}"
+
+
+class RollupMark(models.Model):
+    """How far the ledger is added up: one row."""
+
+    last_id = models.BigIntegerField(default=0)  # the newest ledger row that was looked at
+    at = models.DateTimeField(null=True)  # when: what was written before is in the hours
+
+    class Meta:
+        constraints = [models.CheckConstraint(name="rollup_mark_is_one_row", condition=models.Q(id=1))]
+
+    def __str__(self) -> str:
+        return f"ledger row {self.last_id}"
+
+
+class Alert(models.Model):
+    """Something an operator should know, once. Delivered to the webhook, if one is configured."""
+
+    at = models.DateTimeField(auto_now_add=True)
+    kind = models.CharField(max_length=32)  # quota_soft | quota_hard | scaling_failed
+    name = models.CharField(max_length=200, unique=True, help_text="What it is about: the same is told only once.")
+    tenant = models.CharField(max_length=63, blank=True)
+    pool = models.CharField(max_length=63, blank=True)
+    line = models.CharField("what", max_length=300)
+    used_tokens = models.BigIntegerField("used [tokens]", null=True, blank=True)
+    limit_tokens = models.BigIntegerField("limit [tokens]", null=True, blank=True)
+    delivered_at = models.DateTimeField("delivered", null=True, blank=True)
+    attempts = models.PositiveIntegerField(default=0)
+    next_attempt_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering = ["-at", "-id"]
+        indexes = [models.Index(fields=["tenant", "at"], name="alert_tenant_at")]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class _Seen(models.Model):
+    """What a planner saw, in the dimension that decides (``scheduling/core/planner.py``)."""
+
+    pool = models.CharField(max_length=63)
+    at = models.DateTimeField()
+    epoch = models.BigIntegerField(help_text="The leadership under which it was made.")
+    reason = models.CharField(max_length=300)
+    dimension = models.CharField(max_length=16, blank=True, help_text="Slots, KV tokens or tokens/s: what is tightest.")
+    used = models.FloatField(default=0.0)
+    waiting = models.FloatField(default=0.0)
+    refused = models.FloatField(default=0.0, help_text="For want of capacity, as the room it would have taken.")
+    entitled = models.FloatField(default=0.0)
+    per_replica = models.FloatField(default=0.0)
+    slo_met = models.IntegerField("SLO met", default=0)
+    slo_total = models.IntegerField("SLO known", default=0)
+
+    class Meta:
+        abstract = True
+
+
+class ScalingState(_Seen):
+    """What the planner last thought of a pool: what KEDA reads, and what the pool's page shows."""
+
+    pool = models.CharField(max_length=63, unique=True)
+    mode = models.CharField(max_length=9)
+    current = models.PositiveIntegerField(help_text="Replicas there are, without those that leave.")
+    leaving = models.PositiveIntegerField(default=0, help_text="Replicas that drain in order to be removed.")
+    wanted = models.PositiveIntegerField(help_text="Replicas the planner wants now.")
+
+    def __str__(self) -> str:
+        return f"{self.pool}: {self.current} -> {self.wanted}"
+
+
+class ScalingDecision(_Seen):
+    """A proposal to have more or fewer replicas, and what became of it."""
+
+    OUTCOMES = (
+        ("advised", "advised: nobody was asked to do it"),
+        ("running", "running: the driver is at it"),
+        ("done", "done"),
+        ("failed", "failed"),
+        ("superseded", "superseded: a later decision took over"),
+    )
+
+    from_replicas = models.PositiveIntegerField("from")
+    to_replicas = models.PositiveIntegerField("to")
+    applied = models.BooleanField(default=False, help_text="Whether the driver was asked to do it.")
+    outcome = models.CharField(max_length=10, choices=OUTCOMES)
+    detail = models.CharField(max_length=300, blank=True)
+    finished_at = models.DateTimeField("finished", null=True, blank=True)
+
+    class Meta:
+        ordering = ["-at", "-id"]
+        indexes = [models.Index(fields=["pool", "at"], name="scaling_pool_at")]
+
+    def __str__(self) -> str:
+        return f"{self.pool}: {self.from_replicas} -> {self.to_replicas}"

@@ -25,6 +25,8 @@ from tenants.models import (
     Entitlement,
     Membership,
     Pool,
+    Price,
+    Quota,
     Role,
     Slo,
     Tenant,
@@ -51,6 +53,8 @@ _VISIBLE_TO_MEMBERS: dict[type[Model], Callable[[frozenset[int]], Q]] = {
     ApiKey: lambda tenants: Q(entitlement__tenant_id__in=tenants),
     AuditEntry: lambda tenants: Q(tenant_id__in=tenants),
     Pool: _entitled("pool_id"),
+    Price: lambda tenants: Q(pool_id__in=Entitlement.objects.filter(tenant_id__in=tenants).values("pool_id")),
+    Quota: lambda tenants: Q(tenant_id__in=tenants),
     Tier: _entitled("tier_id"),
     Slo: _entitled("tier__slo_id"),
     Backend: lambda tenants: Q(pk__in=[]),  # where engines stand is the operators' business

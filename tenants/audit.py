@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from decimal import Decimal
 from typing import Any
 
 from django.contrib.auth.models import AbstractBaseUser
 from django.db.models import Model
 from django.http import HttpRequest
 
-from tenants.models import ApiKey, AuditEntry, Entitlement, Membership, Tenant
+from tenants.models import ApiKey, AuditEntry, Entitlement, Membership, Quota, Tenant
 
 _NOISE = ("id", "created_at", "last_login", "date_joined")
 
@@ -53,6 +54,8 @@ def snapshot(instance: Model) -> dict[str, Any]:
             value = str(value)
         elif isinstance(value, datetime):
             value = value.isoformat()
+        elif isinstance(value, Decimal):
+            value = str(value)
         result[field.name] = value
     return result
 
@@ -70,7 +73,7 @@ def tenant_of(instance: Model) -> Tenant | None:
     match instance:
         case Tenant():
             return instance if instance.pk else None
-        case Entitlement() | Membership():
+        case Entitlement() | Membership() | Quota():
             return instance.tenant
         case ApiKey():
             return instance.entitlement.tenant

@@ -21,7 +21,7 @@ from django.db import models, transaction
 from django.utils import timezone
 
 from scheduling.core.types import EntitlementState, ServiceClass
-from tenants import binding, doorbell, keys
+from tenants import binding, doorbell, keys, promises
 from tenants.audit import SYSTEM, Actor, difference, record, secrets_of, snapshot
 from tenants.models import (
     AccessToken,
@@ -39,7 +39,7 @@ from tenants.models import (
 M = TypeVar("M", bound=models.Model)
 
 # What the catalog is made of: writing one of these bumps the version. Memberships and tokens are not in it.
-_CATALOGUED = ("slo", "tier", "tenant", "pool", "backend", "entitlement", "apikey")
+_CATALOGUED = ("slo", "tier", "tenant", "pool", "backend", "entitlement", "apikey", "quota")
 
 
 @dataclass(slots=True)
@@ -48,6 +48,7 @@ class _Change:
 
     catalog: bool = False
     pools: set[int] = field(default_factory=set)  # whose entitlements have to be judged again
+    promises: set[int] = field(default_factory=set)  # pools whose promises or limits were written
 
 
 _running: ContextVar[_Change | None] = ContextVar("books_change", default=None)
@@ -70,6 +71,8 @@ def change(*, actor: Actor) -> Iterator[_Change]:
             yield current
             for pool in Pool.objects.filter(pk__in=current.pools).order_by("pk"):
                 _settle(actor=actor, pool=pool)
+            for pool in Pool.objects.filter(pk__in=current.promises).order_by("pk"):
+                promises.refuse_overpromise(pool)
             if current.catalog:
                 row.version += 1
                 row.next_change_at = _next_change(timezone.now())
@@ -255,10 +258,17 @@ def _touch(current: _Change, instance: models.Model) -> None:
     if instance._meta.model_name in _CATALOGUED and instance._meta.app_label == "tenants":
         current.catalog = True
     match instance:
-        case Backend() | Entitlement():
+        case Backend():
             current.pools.add(instance.pool_id)
+        case Entitlement():
+            current.pools.add(instance.pool_id)
+            current.promises.add(instance.pool_id)
         case Tier():
-            current.pools.update(instance.entitlements.values_list("pool_id", flat=True))
+            pools = set(instance.entitlements.values_list("pool_id", flat=True))
+            current.pools.update(pools)
+            current.promises.update(pools)
+        case Pool():
+            current.promises.add(instance.pk)
 
 
 def _settle(*, actor: Actor, pool: Pool) -> None:
@@ -305,6 +315,9 @@ def _belongings(instance: models.Model) -> Iterator[models.Model]:
             yield from instance.keys.all()
         case Tenant():
             yield from instance.memberships.all()
+            yield from instance.quotas.all()
+        case Pool():
+            yield from instance.prices.all()
         case AbstractBaseUser():
             yield from instance.memberships.all()
             yield from instance.access_tokens.all()

@@ -13,7 +13,7 @@ from django.utils import timezone
 from scheduling.core import types as core
 from tenants import services
 from tenants.connections import own_connection
-from tenants.models import ApiKey, CatalogVersion, Entitlement, Pool, Slo, Tier
+from tenants.models import ApiKey, CatalogVersion, Entitlement, Pool, Quota, Slo, Tier
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ def catalog_version() -> int:
 
 @own_connection
 def load_catalog() -> core.Catalog:
-    """Everything configured, in five queries.
+    """Everything configured, in six queries.
 
     The version is read first: a write in between makes it stale, and the next poll loads again.
     """
@@ -71,7 +71,10 @@ def load_catalog() -> core.Catalog:
         for public_id, digest, entitlement, expires_at in rows
         if entitlement in entitlements
     }
-    return core.Catalog(version=version, pools=pools, entitlements=entitlements, keys=keys)
+    quotas: dict[str, tuple[core.QuotaSpec, ...]] = {}
+    for tenant, *limits in Quota.objects.values_list("tenant__slug", "period", "soft_tokens", "hard_tokens"):
+        quotas[tenant] = (*quotas.get(tenant, ()), core.QuotaSpec(*limits))
+    return core.Catalog(version=version, pools=pools, entitlements=entitlements, keys=keys, quotas=quotas)
 
 
 def slo_spec(slo: Slo) -> core.Slo:
@@ -107,6 +110,8 @@ def pool_spec(pool: Pool) -> core.PoolSpec:
                 api_key=backend.api_key,
                 draining=backend.draining,
                 dcgm_url=backend.dcgm_url,
+                managed=backend.managed,
+                leaving_since_s=backend.leaving_since.timestamp() if backend.leaving_since else None,
             )
             for backend in pool.backends.all()
         ),
@@ -121,4 +126,15 @@ def pool_spec(pool: Pool) -> core.PoolSpec:
         threshold=pool.threshold,
         aliases=tuple(pool.aliases),
         kv_bytes_per_token=pool.kv_bytes_per_token,
+        scaling=core.ScalingSpec(
+            mode=core.ScalingMode(pool.scaling_mode),
+            min_replicas=pool.min_replicas,
+            max_replicas=pool.max_replicas,
+            driver=pool.scaling_driver,
+            params=dict(pool.scaling_params),
+            headroom=pool.scaling_headroom,
+            up_cooldown_s=pool.scale_up_cooldown_s,
+            down_cooldown_s=pool.scale_down_cooldown_s,
+            drain_limit_s=pool.drain_limit_s,
+        ),
     )

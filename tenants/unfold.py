@@ -22,6 +22,8 @@ UNFOLD: dict[str, Any] = {
                     _page("Tenants", "groups", "tenants_tenant"),
                     _page("Entitlements", "handshake", "tenants_entitlement"),
                     _page("API keys", "key", "tenants_apikey"),
+                    _page("Quotas", "data_usage", "tenants_quota"),
+                    _page("Prices", "payments", "tenants_price"),
                 ],
             },
             {
@@ -36,12 +38,15 @@ UNFOLD: dict[str, Any] = {
                 "items": [
                     _page("Pools", "memory", "tenants_pool"),
                     _page("Backends", "dns", "tenants_backend"),
+                    _page("Scaling decisions", "swap_vert", "telemetry_scalingdecision"),
                 ],
             },
             {
                 "title": "What happened",
                 "items": [
                     _page("Requests", "receipt_long", "telemetry_ledgerentry"),
+                    _page("Usage by hour", "bar_chart", "telemetry_usagehour"),
+                    _page("Alerts", "notifications", "telemetry_alert"),
                     _page("Audit log", "history", "tenants_auditentry"),
                 ],
             },

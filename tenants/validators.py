@@ -76,3 +76,40 @@ def validate_policy_params(value: object) -> None:
             raise ValidationError(f"Parameter {name!r} must be a number or a word, not {parameter!r}.")
         if isinstance(parameter, float):
             finite(parameter)
+
+
+# What each scaling driver may be told: name -> (kind, whether it has to be given). The drivers are controlplane's.
+SCALING_PARAMS: dict[str, dict[str, tuple[type, bool]]] = {
+    "": {},
+    "external": {},
+    "local": {"slots": (int, False), "kv_tokens": (int, False)},
+    "kubernetes": {
+        "deployment": (str, True),
+        "namespace": (str, False),  # default: that of our own pod
+        "port": (int, False),  # of the engine in its pod, 8000
+        "slots": (int, False),
+        "kv_tokens": (int, False),
+    },
+    "webhook": {"url": (str, True)},
+}
+
+
+def validate_scaling_params(driver: str, value: object) -> None:
+    """Parameters of a scaling driver, by what that driver takes."""
+    known = SCALING_PARAMS[driver]
+    given = value if isinstance(value, Mapping) else {}
+    faults = [f"{name!r} is missing" for name, (_, needed) in known.items() if needed and not given.get(name)]
+    for name, parameter in given.items():
+        if name not in known:
+            faults.append(f"there is no {name!r}; there are: {', '.join(known) or 'none'}")
+        elif known[name][0] is int and not (type(parameter) is int and parameter > 0):
+            faults.append(f"{name!r} must be a whole number of 1 or more, not {parameter!r}")
+        elif known[name][0] is str and not isinstance(parameter, str):
+            faults.append(f"{name!r} must be a text, not {parameter!r}")
+    if not faults and driver == "webhook":
+        try:
+            validate_http_url(given["url"])
+        except ValidationError as error:
+            faults.append(f"'url': {error.messages[0]}")
+    if faults:
+        raise ValidationError({"scaling_params": f"Driver {driver or 'none'}: {'; '.join(faults)}."})

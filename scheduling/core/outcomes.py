@@ -38,6 +38,7 @@ class Reason(StrEnum):
     TOKEN_BUDGET = "token_budget"  # noqa: S105  the entitlement's token bucket
     KV_BUDGET = "kv_budget"  # the entitlement's KV share
     LOW_PRIORITY = "low_priority"  # the pool is contended and this weight is under its threshold
+    QUOTA_EXCEEDED = "quota_exceeded"  # the tenant's tokens of the day or month are spent
     QUEUE_FULL = "queue_full"  # the pool's queue, or the entitlement's place in it
     QUEUE_TIMEOUT = "queue_timeout"  # waited as long as its tier allows
     NO_BACKEND = "no_backend"  # no healthy replica
@@ -49,6 +50,7 @@ class Reason(StrEnum):
     BACKEND_LOST = "backend_lost"  # connection refused, reset or cut
     BACKEND_STALLED = "backend_stalled"  # no token for too long
     GATEWAY_LOST = "gateway_lost"  # the gateway that held the client stopped renewing its lease
+    EVICTED = "evicted"  # preemptible: its slot was taken back for others
     LEASE_LOST = "lease_lost"  # its lease had been taken back while it ran
     DEADLINE = "deadline"  # total time limit
     SLOW_READER = "slow_reader"  # the client did not read its stream
@@ -134,6 +136,13 @@ ENDINGS: dict[Reason, Ending] = {
         True,
         "The pool is contended and entitlements of higher weight go first.",
     ),
+    Reason.QUOTA_EXCEEDED: Ending(
+        _R,
+        429,
+        "insufficient_quota",
+        False,
+        "The quota of {limit} tokens a {period} is spent ({used} were used). The next {period} begins in {left}.",
+    ),
     Reason.QUEUE_FULL: Ending(_R, 429, "rate_limit_error", True, "The queue this request would wait in is full."),
     Reason.QUEUE_TIMEOUT: Ending(
         _R,
@@ -162,6 +171,13 @@ ENDINGS: dict[Reason, Ending] = {
     Reason.BACKEND_LOST: Ending(_F, 502, "api_error", True, "The engine's connection was lost."),
     Reason.BACKEND_STALLED: Ending(_F, 504, "api_error", True, "The engine produced no token for too long."),
     Reason.GATEWAY_LOST: Ending(_F, 502, "api_error", True, "The gateway that held this request was lost."),
+    Reason.EVICTED: Ending(
+        _F,
+        429,
+        "rate_limit_error",
+        True,
+        "This preemptible request was ended because its slot was needed by others. What it produced is charged.",
+    ),
     Reason.LEASE_LOST: Ending(_F, 503, "api_error", True, "The request lost its slot and was ended."),
     Reason.DEADLINE: Ending(_F, 504, "api_error", False, "The request took longer than its time limit."),
     Reason.SLOW_READER: Ending(_F, 408, "api_error", False, "The stream was not read in time."),

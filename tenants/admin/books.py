@@ -14,9 +14,9 @@ from unfold.decorators import action, display
 from unfold.widgets import UnfoldAdminPasswordWidget, UnfoldAdminSelectWidget, UnfoldBooleanWidget
 
 from scheduling.core.registry import orderings
-from tenants import services
+from tenants import promises, services
 from tenants.admin.base import BooksAdmin, RoleRights, actor_of
-from tenants.models import Backend, Entitlement, Pool, Slo, Tenant, Tier
+from tenants.models import Backend, Entitlement, Pool, Price, Quota, Slo, Tenant, Tier
 
 STATE_COLOURS = {"bound": "success", "pending": "warning", "degraded": "danger", "expired": "info"}
 CLASS_COLOURS = {
@@ -75,7 +75,7 @@ class PoolAdmin(BooksAdmin):
     search_fields = ("slug", "model", "description")
     inlines = (BackendInline,)
     operators_may_change = ("policy", "policy_params")
-    readonly_fields = ("policy_version",)
+    readonly_fields = ("policy_version", "show_promised", "show_provisionable")
     fieldsets = (
         (None, {"fields": ("slug", "description", ("model", "upstream_model"), "aliases")}),
         ("Policy", {"fields": ("policy", "policy_params", "policy_version")}),
@@ -87,6 +87,19 @@ class PoolAdmin(BooksAdmin):
                     ("default_output_tokens", "max_output_tokens"),
                     ("queue_limit", "queue_bytes"),
                     ("threshold", "kv_bytes_per_token"),
+                )
+            },
+        ),
+        (
+            "Scaling",
+            {
+                "fields": (
+                    "scaling_mode",
+                    ("min_replicas", "max_replicas"),
+                    ("scaling_driver", "scaling_params"),
+                    ("scaling_headroom", "drain_limit_s"),
+                    ("scale_up_cooldown_s", "scale_down_cooldown_s"),
+                    ("show_promised", "show_provisionable"),
                 )
             },
         ),
@@ -116,6 +129,15 @@ class PoolAdmin(BooksAdmin):
     @display(description="Slots")
     def show_slots(self, pool: Pool) -> int:
         return pool.backends.filter(draining=False).aggregate(slots=Sum("slots"))["slots"] or 0
+
+    @display(description="Promised")
+    def show_promised(self, pool: Pool) -> str:
+        return _amounts(promises.promised(pool).as_dict()) if pool.pk else "-"
+
+    @display(description="Can be provisioned")
+    def show_provisionable(self, pool: Pool) -> str:
+        most = promises.provisionable(pool) if pool.pk else None
+        return "scaling is off: what the backends offer" if most is None else _amounts(most.as_dict())
 
     @display(description="Entitlements", ordering="entitlement_count")
     def show_entitlements(self, pool: Pool) -> int:
@@ -238,3 +260,34 @@ class EntitlementAdmin(BooksAdmin):
     @display(description="State", ordering="state", label=STATE_COLOURS)
     def show_state(self, entitlement: Entitlement) -> str:
         return str(entitlement.state_at(timezone.now()))
+
+
+def _amounts(found: dict[str, float]) -> str:
+    return ", ".join(f"{value:g} {name.replace('_', ' ')}" for name, value in found.items() if value) or "nothing"
+
+
+@admin.register(Quota)
+class QuotaAdmin(BooksAdmin):
+    list_display = ("tenant", "period", "soft_tokens", "hard_tokens")
+    list_filter: ClassVar = ("period", "tenant")
+    list_select_related = ("tenant",)
+    search_fields = ("tenant__slug",)
+    autocomplete_fields = ("tenant",)
+    fields = ("tenant", "period", ("soft_tokens", "hard_tokens"))
+
+
+@admin.register(Price)
+class PriceAdmin(BooksAdmin):
+    list_display = (
+        "pool", "valid_from", "currency", "per_million_input", "per_million_output", "per_gpu_second", "slots_per_gpu",
+    )  # fmt: skip
+    list_filter: ClassVar = ("pool",)
+    list_select_related = ("pool",)
+    search_fields = ("pool__slug",)
+    autocomplete_fields = ("pool",)
+    fields = (
+        "pool",
+        ("valid_from", "currency"),
+        ("per_million_input", "per_million_output"),
+        ("per_gpu_second", "slots_per_gpu"),
+    )

@@ -11,6 +11,7 @@ from django.utils import timezone
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
+from tenants import promises
 from tenants.access import scope_of
 from tenants.models import (
     AccessToken,
@@ -20,6 +21,8 @@ from tenants.models import (
     Entitlement,
     Membership,
     Pool,
+    Price,
+    Quota,
     Slo,
     Tenant,
     Tier,
@@ -93,12 +96,19 @@ class PoolSerializer(BooksSerializer):
     slots = serializers.SerializerMethodField(help_text="Sequences that may run at once, draining backends left out.")
     kv_tokens = serializers.SerializerMethodField(help_text="KV cache [tokens], draining backends left out.")
 
+    promised = serializers.SerializerMethodField(help_text="Reserved and elastic shares together, by dimension.")
+    provisionable = serializers.SerializerMethodField(
+        help_text="What the pool may come to: max_replicas x one replica, or what is there while scaling is off."
+    )
+
     class Meta:
         model = Pool
         fields = [
             "slug", "description", "model", "upstream_model", "aliases", "policy", "policy_params", "policy_version",
             "max_model_len", "default_output_tokens", "max_output_tokens", "queue_limit", "queue_bytes", "threshold",
-            "kv_bytes_per_token", "slots", "kv_tokens",
+            "kv_bytes_per_token", "scaling_mode", "min_replicas", "max_replicas", "scaling_driver", "scaling_params",
+            "scaling_headroom", "scale_up_cooldown_s", "scale_down_cooldown_s", "drain_limit_s", "slots", "kv_tokens",
+            "promised", "provisionable",
         ]  # fmt: skip
         read_only_fields = ["policy_version"]
 
@@ -107,6 +117,20 @@ class PoolSerializer(BooksSerializer):
 
     def get_kv_tokens(self, pool: Pool) -> int:
         return sum(backend.kv_tokens for backend in pool.backends.all() if not backend.draining)
+
+    def _for_staff(self) -> bool:
+        """What others were promised is no tenant's business."""
+        request = self.context.get("request")
+        return request is not None and scope_of(request).sees_all
+
+    @extend_schema_field({"type": "object", "additionalProperties": {"type": "number"}, "nullable": True})
+    def get_promised(self, pool: Pool) -> dict[str, float] | None:
+        return promises.promised(pool).as_dict() if self._for_staff() else None
+
+    @extend_schema_field({"type": "object", "additionalProperties": {"type": "number"}, "nullable": True})
+    def get_provisionable(self, pool: Pool) -> dict[str, float] | None:
+        found = promises.provisionable(pool) if self._for_staff() else None
+        return None if found is None else found.as_dict()
 
 
 class PolicySerializer(Strict):
@@ -136,8 +160,9 @@ class BackendSerializer(BooksSerializer):
         model = Backend
         fields = [
             "slug", "description", "pool", "url", "slots", "kv_tokens", "api_key", "has_api_key", "draining",
-            "dcgm_url",
+            "dcgm_url", "managed", "leaving_since",
         ]  # fmt: skip
+        read_only_fields = ["leaving_since"]
         extra_kwargs = {"api_key": {"write_only": True, "style": {"input_type": "password"}}}
 
     def get_has_api_key(self, backend: Backend) -> bool:
@@ -161,6 +186,27 @@ class EntitlementSerializer(BooksSerializer):
     @extend_schema_field(serializers.ChoiceField(choices=["pending", "bound", "degraded", "expired"]))
     def get_state(self, entitlement: Entitlement) -> str:
         return str(entitlement.state_at(timezone.now()))
+
+
+class QuotaSerializer(BooksSerializer):
+    tenant = Named(Tenant, help_text="Name of the tenant.")
+
+    class Meta:
+        model = Quota
+        fields = ["id", "tenant", "period", "soft_tokens", "hard_tokens"]
+        validators = []  # the model's own constraints say it better
+
+
+class PriceSerializer(BooksSerializer):
+    pool = Named(Pool, help_text="Name of the pool.")
+
+    class Meta:
+        model = Price
+        fields = [
+            "id", "pool", "valid_from", "currency", "per_million_input", "per_million_output", "per_gpu_second",
+            "slots_per_gpu",
+        ]  # fmt: skip
+        validators = []
 
 
 class _CredentialSerializer(BooksSerializer):

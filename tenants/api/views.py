@@ -29,6 +29,8 @@ from tenants.models import (
     Entitlement,
     Membership,
     Pool,
+    Price,
+    Quota,
     Slo,
     Tenant,
     Tier,
@@ -92,7 +94,7 @@ class PoolViewSet(WritableViewSet):
     rights: ClassVar = {"policy": Right.OPERATE}
 
     def get_queryset(self) -> QuerySet:
-        return super().get_queryset().prefetch_related("backends")
+        return super().get_queryset().prefetch_related("backends", "entitlements__tier")
 
     @extend_schema(
         summary="Change a pool's policy",
@@ -160,6 +162,37 @@ class EntitlementViewSet(WritableViewSet):
         "tier": Filter("tier__slug", "Only those of this tier."),
         "state": Filter("state", "Only those in this state."),
     }
+
+
+@_described("quota", "quotas", *_WRITES)
+class QuotaViewSet(WritableViewSet):
+    """Tokens a tenant may use in a day or month (UTC), over all pools."""
+
+    model = Quota
+    related = ("tenant",)
+    serializer_class = serializers.QuotaSerializer
+    lookup_field = "pk"
+    lookup_url_kwarg = "id"
+    lookup_value_regex = "[0-9]{1,18}"
+    search_fields: ClassVar = ("tenant__slug",)
+    filters: ClassVar = {
+        "tenant": Filter("tenant__slug", "Only this tenant's."),
+        "period": Filter("period", "Only day, or month."),
+    }
+
+
+@_described("price", "prices", *_WRITES)
+class PriceViewSet(WritableViewSet):
+    """What use of a pool costs, from an hour on until the pool's next price."""
+
+    model = Price
+    related = ("pool",)
+    serializer_class = serializers.PriceSerializer
+    lookup_field = "pk"
+    lookup_url_kwarg = "id"
+    lookup_value_regex = "[0-9]{1,18}"
+    search_fields: ClassVar = ("pool__slug",)
+    filters: ClassVar = {"pool": Filter("pool__slug", "Only this pool's.")}
 
 
 @_described("key", "keys")

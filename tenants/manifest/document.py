@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from tenants.manifest.kinds import BACKEND, BY_NAME, KINDS, MEMBERSHIP, POOL, Field, Kind, membership_name
+from tenants.manifest.kinds import BACKEND, BY_NAME, KINDS, MEMBERSHIP, POOL, Field, Kind
 from tenants.manifest.reader import API_VERSION, ManifestError, Node
 
 HEADER = (
@@ -103,10 +103,11 @@ def _object(item: Node) -> list[Desired]:
         if not isinstance(listed.value, list):
             raise listed.fail("must be a list")
         objects += [_child(child, node, pool=one) for node in listed.value]
-    if kind is MEMBERSHIP and {"user", "role"} <= one.state.keys():
-        one.state.setdefault("tenantRef.name", None)
-        if name.value != membership_name(one.state):
-            raise name.fail(f"must be {membership_name(one.state)!r}: user, @, tenant or 'all'")
+    if kind.naming is not None and set(kind.named_by) <= one.state.keys():
+        if kind is MEMBERSHIP:
+            one.state.setdefault("tenantRef.name", None)
+        if name.value != kind.naming(one.state):
+            raise name.fail(f"must be {kind.naming(one.state)!r}: {kind.naming_hint}")
     return objects
 
 

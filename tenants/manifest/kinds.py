@@ -5,15 +5,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 
 from django.db.models import Model
 from django.utils.dateparse import parse_datetime
 
 from tenants.manifest.reader import Node
-from tenants.models import ApiKey, Backend, Entitlement, Membership, Pool, Slo, Tenant, Tier
+from tenants.models import ApiKey, Backend, Entitlement, Membership, Pool, Price, Quota, Slo, Tenant, Tier
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +24,7 @@ class Field:
 
     path: str
     attribute: str
-    type: str  # text, whole, number, flag, time, names, params, ref
+    type: str  # text, whole, number, money, flag, time, names, params, ref
     ref: type[Model] | None = None
     nullable: bool = False
     required: bool = False
@@ -38,6 +40,7 @@ class Field:
             "text": ("a text", isinstance(value, str)),
             "ref": ("a name", isinstance(value, str)),
             "whole": ("a whole number", isinstance(value, int) and not isinstance(value, bool)),
+            "money": ("an amount", isinstance(value, int | float) and not isinstance(value, bool)),
             "number": ("a number", isinstance(value, int | float) and not isinstance(value, bool)),
             "flag": ("true or false", isinstance(value, bool)),
             "time": ("a time with zone, such as 2026-11-21T08:00:00Z", _time(value) is not None),
@@ -48,7 +51,7 @@ class Field:
             raise node.fail(f"must be {wanted}, not {value!r}")
         if self.type == "time":
             return _shown_time(_time(value))
-        return float(value) if self.type == "number" else value
+        return float(value) if self.type in ("number", "money") else value
 
     def show(self, instance: Model) -> Any:
         """The row's value as it stands in a file."""
@@ -57,10 +60,12 @@ class Field:
             return None if value is None else str(value)
         if self.type == "time":
             return _shown_time(value)
-        return value
+        return float(value) if self.type == "money" else value
 
     def store(self, value: Any) -> Any:
         """A shown value as the attribute wants it; a name stays a name here."""
+        if self.type == "money":
+            return Decimal(str(value))
         return _time(value) if self.type == "time" and value is not None else value
 
 
@@ -71,6 +76,9 @@ class Kind:
     fields: tuple[Field, ...]
     key: str = "slug"  # the attribute that ``metadata.name`` is
     inside: str = ""  # written inside another kind's spec, under this name
+    named_by: tuple[str, ...] = ()  # paths that ``metadata.name`` is made of, where ``key`` is "str"
+    naming: Callable[[dict[str, Any]], str] | None = None  # from those values
+    naming_hint: str = ""
 
     def name_of(self, instance: Model) -> str:
         return str(instance) if self.key == "str" else getattr(instance, self.key)
@@ -81,6 +89,8 @@ class Kind:
         rows = self.model._default_manager.select_related(*refs) if refs else self.model._default_manager.all()
         if self.model is ApiKey:
             rows = rows.filter(revoked_at__isnull=True)
+        if self.model is Backend:
+            rows = rows.filter(managed=False)  # a scaling driver's: they come and go by themselves
         return {self.name_of(row): row for row in rows}
 
     def state(self, instance: Model) -> dict[str, Any]:
@@ -120,8 +130,30 @@ POOL = Kind(
         Field("limits.queueBytes", "queue_bytes", "whole"),
         Field("limits.threshold", "threshold", "number"),
         Field("kvBytesPerToken", "kv_bytes_per_token", "whole"),
+        Field("scaling.mode", "scaling_mode", "text"),
+        Field("scaling.minReplicas", "min_replicas", "whole"),
+        Field("scaling.maxReplicas", "max_replicas", "whole"),
+        Field("scaling.driver.name", "scaling_driver", "text"),
+        Field("scaling.driver.params", "scaling_params", "params"),
+        Field("scaling.headroom", "scaling_headroom", "number"),
+        Field("scaling.upCooldownSeconds", "scale_up_cooldown_s", "number"),
+        Field("scaling.downCooldownSeconds", "scale_down_cooldown_s", "number"),
+        Field("scaling.drainLimitSeconds", "drain_limit_s", "number"),
     ),
 )
+
+
+def membership_name(state: dict[str, Any]) -> str:
+    """What ``metadata.name`` of a membership has to be."""
+    return f"{state['user']}@{state.get('tenantRef.name') or 'all'}"
+
+
+def _price_name(state: dict[str, Any]) -> str:
+    begins = _time(state["validFrom"])
+    assert begins is not None
+    return f"{state['poolRef.name']}@{begins.astimezone(UTC):%Y-%m-%dT%HZ}"
+
+
 API_KEY = Kind(
     "ApiKey",
     ApiKey,
@@ -141,6 +173,9 @@ MEMBERSHIP = Kind(
         Field("tenantRef.name", "tenant", "ref", Tenant, nullable=True),
     ),
     key="str",
+    named_by=("user", "role"),
+    naming=membership_name,
+    naming_hint="user, @, tenant or 'all'",
 )
 
 # In the order in which they need each other.
@@ -189,15 +224,41 @@ KINDS: tuple[Kind, ...] = (
             Field("validUntil", "valid_until", "time", nullable=True),
         ),
     ),
+    Kind(
+        "Quota",
+        Quota,
+        (
+            Field("tenantRef.name", "tenant", "ref", Tenant, required=True),
+            Field("period", "period", "text", required=True),
+            Field("softTokens", "soft_tokens", "whole", nullable=True),
+            Field("hardTokens", "hard_tokens", "whole", nullable=True),
+        ),
+        key="str",
+        named_by=("tenantRef.name", "period"),
+        naming=lambda state: f"{state['tenantRef.name']}/{state['period']}",
+        naming_hint="tenant, /, period",
+    ),
+    Kind(
+        "Price",
+        Price,
+        (
+            Field("poolRef.name", "pool", "ref", Pool, required=True),
+            Field("validFrom", "valid_from", "time", required=True),
+            Field("currency", "currency", "text"),
+            Field("perMillionInput", "per_million_input", "money"),
+            Field("perMillionOutput", "per_million_output", "money"),
+            Field("perGpuSecond", "per_gpu_second", "money"),
+            Field("slotsPerGpu", "slots_per_gpu", "whole"),
+        ),
+        key="str",
+        named_by=("poolRef.name", "validFrom"),
+        naming=_price_name,
+        naming_hint="pool, @, hour",
+    ),
     MEMBERSHIP,
     API_KEY,
 )
 BY_NAME = {kind.name: kind for kind in KINDS}
-
-
-def membership_name(state: dict[str, Any]) -> str:
-    """What ``metadata.name`` of a membership has to be."""
-    return f"{state['user']}@{state.get('tenantRef.name') or 'all'}"
 
 
 def _time(value: Any) -> datetime | None:

@@ -129,6 +129,8 @@ def _now(row: Model, where: Any) -> Model:
 
 
 def _fresh(change: Change, actor: Actor) -> Model:
+    if change.kind.key == "str" and change.kind is not MEMBERSHIP:
+        return change.kind.model()
     if change.kind is not MEMBERSHIP:
         return change.kind.model(**{change.kind.key: change.name})
     users = get_user_model()

@@ -1,9 +1,10 @@
 """Rows of the books. Reads go through ``tenants.access``, writes through ``tenants.services``."""
 
-from tenants.models.capacity import Backend, Pool
+from tenants.models.capacity import Backend, Pool, ScalingDriver, ScalingMode
 from tenants.models.contracts import OverLimit, ServiceClass, Slo, Tier
 from tenants.models.credentials import AccessToken, ApiKey
 from tenants.models.entitlements import Entitlement, EntitlementState
+from tenants.models.metering import Price, Quota, QuotaPeriod
 from tenants.models.people import Membership, Role, Tenant
 from tenants.models.records import AuditEntry, CatalogVersion, EpochFloor
 
@@ -19,7 +20,12 @@ __all__ = [
     "Membership",
     "OverLimit",
     "Pool",
+    "Price",
+    "Quota",
+    "QuotaPeriod",
     "Role",
+    "ScalingDriver",
+    "ScalingMode",
     "ServiceClass",
     "Slo",
     "Tenant",

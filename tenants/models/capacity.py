@@ -9,6 +9,7 @@ from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.db.models import F, Q
 
+from scheduling.core import types as core
 from scheduling.core.registry import PolicyError, make_ordering, orderings
 from tenants.models.base import Named
 from tenants.validators import (
@@ -18,9 +19,24 @@ from tenants.validators import (
     validate_base_url,
     validate_http_url,
     validate_policy_params,
+    validate_scaling_params,
 )
 
 _AT_LEAST_ONE = [MinValueValidator(1)]
+
+
+class ScalingMode(models.TextChoices):
+    OFF = core.ScalingMode.OFF.value, "off: nobody plans"
+    ADVISE = core.ScalingMode.ADVISE.value, "advise: proposals are stored and shown, nothing is done"
+    AUTOMATIC = core.ScalingMode.AUTOMATIC.value, "automatic: the driver carries proposals out"
+
+
+class ScalingDriver(models.TextChoices):
+    NONE = "", "none"
+    LOCAL = "local", "local: processes on the machine of `make up`"
+    KUBERNETES = "kubernetes", "kubernetes: the scale of a Deployment"
+    WEBHOOK = "webhook", "webhook: a signed call to a program of yours"
+    EXTERNAL = "external", "external: KEDA or an HPA reads the wanted replicas from us"
 
 
 class Pool(Named):
@@ -88,6 +104,49 @@ class Pool(Named):
         validators=_AT_LEAST_ONE,
         help_text="2 x layers x KV heads x head size x bytes: 131072 for Llama-3-8B in 16 bit.",
     )
+    scaling_mode = models.CharField(
+        max_length=9, choices=ScalingMode.choices, default=ScalingMode.OFF, help_text="Who acts on the planner's word."
+    )
+    min_replicas = models.PositiveIntegerField(
+        default=1, validators=_AT_LEAST_ONE, help_text="The planner never goes below."
+    )
+    max_replicas = models.PositiveIntegerField(
+        default=1,
+        validators=[MinValueValidator(1), MaxValueValidator(10_000)],
+        help_text="The planner never goes above, and no more than these can hold may be promised.",
+    )
+    scaling_driver = models.CharField(max_length=16, choices=ScalingDriver.choices, blank=True, default="")
+    scaling_params = models.JSONField(
+        "driver parameters",
+        default=dict,
+        blank=True,
+        validators=[validate_policy_params],
+        help_text='The driver\'s parameters by name, such as {"deployment": "vllm-llama"} (docs/scaling.md).',
+    )
+    scaling_headroom = models.FloatField(
+        "headroom",
+        default=0.2,
+        validators=[finite, MinValueValidator(0.0), MaxValueValidator(10.0)],
+        help_text="Capacity kept free above the demand: 0.2 is 20 %.",
+    )
+    scale_up_cooldown_s = models.FloatField(
+        "cooldown up [s]",
+        default=30.0,
+        validators=[finite, MinValueValidator(1.0), MaxValueValidator(86_400)],
+        help_text="After a growth the next waits this long [s].",
+    )
+    scale_down_cooldown_s = models.FloatField(
+        "cooldown down [s]",
+        default=300.0,
+        validators=[finite, MinValueValidator(1.0), MaxValueValidator(86_400)],
+        help_text="Fewer replicas must have sufficed for this long [s], and no change been made in it.",
+    )
+    drain_limit_s = models.FloatField(
+        "longest drain [s]",
+        default=600.0,
+        validators=[finite, MinValueValidator(1.0), MaxValueValidator(86_400)],
+        help_text="A replica that leaves is ended after this long [s] even if requests still run there.",
+    )
 
     class Meta:
         ordering = ["slug"]
@@ -106,6 +165,11 @@ class Pool(Named):
                 condition=Q(threshold__gte=0, kv_bytes_per_token__gte=1, default_output_tokens__gte=1),
                 violation_error_message="Threshold must be 0 or more; token and byte figures must be 1 or more.",
             ),
+            models.CheckConstraint(
+                name="pool_replicas_ordered",
+                condition=Q(min_replicas__gte=1, max_replicas__gte=F("min_replicas")),
+                violation_error_message="Min replicas must be 1 or more, and max replicas not less than that.",
+            ),
         ]
 
     def clean(self) -> None:
@@ -116,6 +180,9 @@ class Pool(Named):
         except PolicyError as error:
             field = "policy_params" if error.param or self.policy in orderings() else "policy"
             raise ValidationError({field: f"{error}."}) from error
+        if self.scaling_mode == ScalingMode.AUTOMATIC and not self.scaling_driver:
+            raise ValidationError({"scaling_driver": "Automatic scaling needs a driver; choose one, or 'advise'."})
+        validate_scaling_params(self.scaling_driver, self.scaling_params)
 
 
 class Backend(Named):
@@ -157,6 +224,11 @@ class Backend(Named):
         validators=[validate_http_url],
         help_text="DCGM exporter, such as http://10.0.0.7:9400/metrics. Empty: the engine's own /metrics is tried.",
     )
+
+    managed = models.BooleanField(
+        default=False, help_text="A scaling driver may drain and remove it. Others are never removed by themselves."
+    )
+    leaving_since = models.DateTimeField(null=True, blank=True, editable=False)  # it drains in order to be removed
 
     secret: ClassVar[tuple[str, ...]] = ("api_key",)
 

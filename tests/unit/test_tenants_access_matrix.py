@@ -18,7 +18,7 @@ from rest_framework.test import APIClient
 from tenants import services
 from tenants.access import Scope
 from tenants.audit import SYSTEM
-from tenants.models import AuditEntry, Membership, Role, Tenant
+from tenants.models import AuditEntry, Membership, Price, Quota, Role, Tenant
 from tests import worlds
 
 pytestmark = pytest.mark.django_db
@@ -87,6 +87,16 @@ MATRIX: dict[tuple[str, str], tuple[tuple[int, ...], Any]] = {
     ("entitlements/{entitlement}", "get"): (ACMES, None),
     ("entitlements/{entitlement}", "patch"): (_admin_changes(ACMES), TEXT),
     ("entitlements/{entitlement}", "delete"): (_admin_changes(ACMES, 204), None),
+    ("quotas", "get"): (EVERY_ROLE, None),
+    ("quotas", "post"): (ADMIN_MAKES, {"tenant": "acme", "period": "day", "hard_tokens": 10}),
+    ("quotas/{quota}", "get"): (ACMES, None),
+    ("quotas/{quota}", "patch"): (_admin_changes(ACMES), {"hard_tokens": 99}),
+    ("quotas/{quota}", "delete"): (_admin_changes(ACMES, 204), None),
+    ("prices", "get"): (EVERY_ROLE, None),
+    ("prices", "post"): (ADMIN_MAKES, {"pool": "llama", "valid_from": "2026-01-01T00:00:00Z"}),
+    ("prices/{price}", "get"): (SHARED, None),
+    ("prices/{price}", "patch"): (_admin_changes(SHARED), {"currency": "EUR"}),
+    ("prices/{price}", "delete"): (_admin_changes(SHARED, 204), None),
     ("keys", "get"): (EVERY_ROLE, None),
     # An entitlement out of sight is an unknown name (400); Olga sees it but does not make keys.
     ("keys", "post"): ((401, 403, 400, 201, 201, 403, 201), {"name": "ci", "entitlement": "acme-llama"}),
@@ -110,6 +120,7 @@ MATRIX: dict[tuple[str, str], tuple[tuple[int, ...], Any]] = {
 PARAMETERS = {
     "tenants": "tenant", "slos": "slo", "tiers": "tier", "pools": "pool", "backends": "backend",
     "entitlements": "entitlement", "keys": "key", "tokens": "token", "memberships": "membership", "audit": "audit",
+    "quotas": "quota", "prices": "price",
 }  # fmt: skip
 
 
@@ -128,6 +139,8 @@ def _ids(world: worlds.World) -> dict[str, str]:
         "entitlement": "acme-llama",
         "key": world.keys["acme"].row.public_id,
         "token": world.tokens["alice"].row.public_id,
+        "quota": str(services.save(actor=SYSTEM, instance=Quota(tenant=world.tenants["acme"], hard_tokens=5)).pk),
+        "price": str(services.save(actor=SYSTEM, instance=Price(pool=world.pool)).pk),
         "membership": str(world.users["alice"].memberships.get().pk),
         "audit": str(AuditEntry.objects.filter(tenant=world.tenants["acme"]).latest("pk").pk),
     }

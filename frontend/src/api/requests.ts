@@ -66,6 +66,7 @@ export const REASONS: Record<string, readonly string[]> = {
     "token_budget",
     "kv_budget",
     "low_priority",
+    "quota_exceeded",
     "queue_full",
     "queue_timeout",
     "no_backend",
