@@ -15,6 +15,7 @@ from dataclasses import replace
 from itertools import islice
 from random import Random
 
+from scheduling.core.estimate.drift import Drift
 from scheduling.core.types import QueuedRequest
 from scheduling.simulator.engine import Engine
 from scheduling.simulator.engine import Sequence as Life
@@ -37,25 +38,26 @@ SAFETY = {"premium": 1.2, "standard": 1.0, "batch": 0.8}
 
 
 class DriftEstimator:
-    """``T_out = T_base * bias * S_tier * F(prompt)`` with ``F = min(1.5, 1 + words/1000)``.
+    """The experiment's use of :class:`scheduling.core.estimate.drift.Drift`: a tier's ``S`` scales what ordering sees.
 
-    ``bias <- 0.9 bias + 0.1 clip(actual / T_base, 0.25, 3)`` per category. ``words``: lengths are counted in words
-    (the paper's whitespace mode); otherwise in tokens.
+    ``words``: lengths are counted in words (the paper's whitespace mode); otherwise in tokens.
     """
 
     def __init__(self, *, words: bool = True) -> None:
-        self.bias = dict.fromkeys(CAPS, 1.0)
+        self._drift = Drift()
         self._per_token = WORDS_PER_TOKEN if words else 1.0
+
+    @property
+    def bias(self) -> dict[str, float]:
+        return {category: self._drift.bias(category) for category in CAPS}
 
     def estimate(self, request: SimRequest) -> QueuedRequest:
         size = max(1, round(request.input_tokens * self._per_token))
-        scale = SAFETY[request.tier] * min(1.5, 1.0 + size / 1000.0)
-        output = request.base_tokens * self.bias[request.label] * scale
+        output = self._drift.expected(request.label, size, base=request.base_tokens, safety=SAFETY[request.tier])
         return replace(request.queued, input_tokens=size, output_tokens=output)
 
     def observe(self, request: SimRequest) -> None:
-        seen = request.output_tokens * self._per_token / request.base_tokens
-        self.bias[request.label] = 0.9 * self.bias[request.label] + 0.1 * min(3.0, max(0.25, seen))
+        self._drift.learn(request.label, request.output_tokens * self._per_token, base=request.base_tokens)
 
 
 def phase(

@@ -1,0 +1,136 @@
+"""Estimates that correct themselves by what happened: DriftSched's bias, per category, model and tenant.
+
+``T_out = T_base(category) * B(category) * S(tier) * F(prompt)``, ``F = min(1.5, 1 + n/1000)`` with the prompt's size
+``n``, and after the answer ``B <- 0.9 B + 0.1 clip(actual / T_base, 0.25, 3)`` (DriftSched eq. 2 and section II-E).
+
+Not copied from the original: its ``max_tokens`` equals ``T_base``, so that ``B`` can never exceed 1; here a bound never
+is a base, and an answer that its bound cut short may raise ``B`` but not lower it. Its ``S`` makes shortest-first serve
+premium later; here ``S`` is 1 unless a caller asks for a budget.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from scheduling.core.estimate.category import BASE_TOKENS, Category
+from scheduling.core.estimate.contracts import Prediction, PromptFacts
+from scheduling.core.estimate.distribution import log_normal
+
+GAMMA = 0.9
+SLOW_GAMMA = 0.98  # of our own use: real answers of one category scatter so much that a tenth of each is mostly noise
+LEAST, MOST = 0.25, 3.0  # clip of one observation (DriftSched)
+WIDEST = 16.0  # clip of our own use: real answers differ from the table's bases by more than three times
+PROMPT_SCALE = 1000.0  # n at which F would be 2
+PROMPT_MOST = 1.5
+SPREAD = 0.8  # standard deviation of the logarithm of a category's lengths, before any was seen
+SHRINK = 20.0  # observations at which a narrower scope counts as much as the wider one
+SCOPES_KEPT = 10_000  # tenants and models are names from outside: bounded, the oldest go first
+
+
+def prompt_factor(size: float) -> float:
+    """``F``: longer prompts get longer answers. ``size`` in the mode's unit: words or tokens."""
+    return min(PROMPT_MOST, 1.0 + size / PROMPT_SCALE)
+
+
+@dataclass(frozen=True, slots=True)
+class Bias:
+    """``B`` of one scope and how many answers taught it."""
+
+    value: float = 1.0
+    observed: int = 0
+
+
+class Drift:
+    """The biases of one pool. ``clip``: bounds of one observation's ratio to the base; ``on`` False learns nothing.
+
+    ``averaging``: a scope's first observations are averaged alike, so that it does not begin as a slow walk from 1.
+    """
+
+    def __init__(
+        self, *, on: bool = True, gamma: float = GAMMA, clip: tuple[float, float] = (LEAST, MOST),
+        averaging: bool = False,
+    ) -> None:  # fmt: skip
+        self.on = on
+        self._gamma = gamma
+        self._averaging = averaging
+        self._least, self._most = clip
+        self._biases: dict[tuple[str, str, str], Bias] = {}
+
+    def bias(self, category: str, *, model: str = "", tenant: str = "") -> float:
+        """``B``: the category's, moved towards the model's and the tenant's own as those become known."""
+        held = self._biases
+        known = held.get(("category", "", category))
+        value = known.value if known is not None else 1.0
+        for scope, name in (("model", model), ("tenant", tenant)):
+            own = held.get((scope, name, category)) if name else None
+            if own is not None:
+                value += (own.value - value) * own.observed / (own.observed + SHRINK)
+        return value
+
+    def expected(
+        self, category: str, size: float, *, base: float | None = None, safety: float = 1.0, model: str = "",
+        tenant: str = "",
+    ) -> float:  # fmt: skip
+        """``T_out`` for a prompt of ``size``. ``base``: another ``T_base`` than the table's; ``safety``: ``S``."""
+        tokens = BASE_TOKENS.get(category, BASE_TOKENS[Category.SUMMARY]) if base is None else base
+        return tokens * self.bias(category, model=model, tenant=tenant) * safety * prompt_factor(size)
+
+    def learn(
+        self, category: str, actual: float, *, base: float | None = None, cut: bool = False, model: str = "",
+        tenant: str = "",
+    ) -> None:  # fmt: skip
+        """An answer of this category had ``actual`` (same unit as the base). ``cut``: it was at least that long."""
+        if not self.on:
+            return
+        tokens = BASE_TOKENS.get(category, BASE_TOKENS[Category.SUMMARY]) if base is None else base
+        seen = min(self._most, max(self._least, actual / tokens))
+        for scope, name in (("category", ""), ("model", model), ("tenant", tenant)):
+            if not name and scope != "category":
+                continue
+            key = (scope, name, category)
+            held = self._biases.get(key)
+            if held is None:
+                while len(self._biases) >= SCOPES_KEPT:
+                    del self._biases[next(iter(self._biases))]
+                held = Bias()
+            if cut and seen < held.value:
+                continue
+            keep = self._gamma if not self._averaging else min(self._gamma, held.observed / (held.observed + 1.0))
+            self._biases[key] = Bias(keep * held.value + (1.0 - keep) * seen, held.observed + 1)
+
+    def reset(self, category: str | None = None) -> None:
+        """Forgets what was learned, of one category or of all: every ``B`` is 1 again."""
+        if category is None:
+            self._biases.clear()
+        else:
+            self._biases = {key: held for key, held in self._biases.items() if key[2] != category}
+
+    def observed(self, category: str) -> int:
+        """How many answers taught the category's bias."""
+        held = self._biases.get(("category", "", category))
+        return 0 if held is None else held.observed
+
+    def factors(self) -> list[tuple[str, str, str, Bias]]:
+        """``(scope, name, category, bias)`` of everything that was learned, to be shown."""
+        return [(*key, held) for key, held in sorted(self._biases.items())]
+
+
+class CategoryBaseline:
+    """A category's base with its drift, as a predictor: a log-normal around it. Before anything was seen: the prior."""
+
+    def __init__(self, drift: Drift | None = None) -> None:
+        self.drift = drift or Drift(gamma=SLOW_GAMMA, clip=(1.0 / WIDEST, WIDEST), averaging=True)
+        self._shape = log_normal(1.0, SPREAD, "category")
+        self._norm = self._shape.mean
+
+    def predict(self, facts: PromptFacts) -> Prediction:
+        drift = self.drift
+        mean = drift.expected(facts.category, facts.input_tokens, model=facts.model, tenant=facts.tenant)
+        scale = max(1.0, mean) / self._norm
+        known = drift.observed(facts.category)
+        lengths = tuple([v * scale for v in self._shape.lengths])
+        made = replace(self._shape, lengths=lengths, mean=mean, source="category" if known else "prior", support=known)
+        return made.truncated(facts.output_bound)
+
+    def observe(self, facts: PromptFacts, actual: int, *, cut: bool = False) -> None:
+        self.drift.learn(facts.category, actual, cut=cut, model=facts.model, tenant=facts.tenant)

@@ -1,0 +1,81 @@
+"""What did this application's last answers look like? (QoServe 3.4: one history per application, mean + 2 sigma.)
+
+An application is whoever sends alike requests; here it is an API key. Only lengths are kept.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import replace
+from math import sqrt
+
+from scheduling.core.estimate.contracts import Prediction, PromptFacts
+from scheduling.core.estimate.distribution import distribution
+
+WINDOW = 256  # answers of one application: old habits are forgotten
+APPLICATIONS_KEPT = 4_096
+LEAST_OBSERVED = 8  # under this many a category says more
+REFRESH = 8  # answers after which a distribution is made anew
+
+
+class _Application:
+    __slots__ = ("answers", "due", "made")
+
+    def __init__(self) -> None:
+        self.answers: deque[tuple[float, bool]] = deque(maxlen=WINDOW)
+        self.made: Prediction | None = None
+        self.due = 0
+
+
+class ApplicationHistory:
+    """Lengths of each application's last answers; the applications longest unheard of are forgotten first."""
+
+    source = "application"
+
+    def __init__(self) -> None:
+        self._held: dict[str, _Application] = {}
+
+    def predict(self, facts: PromptFacts) -> Prediction | None:
+        held = self._held.get(facts.application)
+        if held is None or len(held.answers) < LEAST_OBSERVED:
+            return None
+        if held.made is None or held.due <= 0:
+            samples = [(length, cut, 1.0) for length, cut in held.answers]
+            held.made = distribution(samples, self.source, float(len(samples)))
+            held.due = REFRESH
+        return held.made.truncated(facts.output_bound)
+
+    def observe(self, facts: PromptFacts, actual: int, *, cut: bool = False) -> None:
+        held = self._held.pop(facts.application, None)
+        if held is None:
+            while len(self._held) >= APPLICATIONS_KEPT:
+                del self._held[next(iter(self._held))]
+            held = _Application()
+        self._held[facts.application] = held  # the last in order is the one heard of last
+        held.answers.append((float(actual), cut))
+        held.due -= 1
+
+    def cautious(self, facts: PromptFacts) -> float | None:
+        """Mean + 2 sigma [tokens] of the application's answers, cut at the bound: QoServe's ``decode_left``."""
+        held = self._held.get(facts.application)
+        if held is None or not held.answers:
+            return None
+        lengths = [length for length, _ in held.answers]
+        mean = sum(lengths) / len(lengths)
+        upper = mean + 2.0 * sqrt(sum((length - mean) ** 2 for length in lengths) / len(lengths))
+        return upper if facts.output_bound is None else min(upper, float(facts.output_bound))
+
+
+class PooledHistory:
+    """Everything the pool answered lately, whoever asked: what fills up a history that is still short."""
+
+    def __init__(self, source: str = "prior") -> None:
+        self._inner = ApplicationHistory()
+        self._source = source
+
+    def predict(self, facts: PromptFacts) -> Prediction | None:
+        made = self._inner.predict(replace(facts, application=""))
+        return None if made is None else replace(made, source=self._source)
+
+    def observe(self, facts: PromptFacts, actual: int, *, cut: bool = False) -> None:
+        self._inner.observe(replace(facts, application=""), actual, cut=cut)

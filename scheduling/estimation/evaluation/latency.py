@@ -1,0 +1,84 @@
+"""What does an estimate cost? Every step on its own, and all together, at a full window; one thread."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from scheduling.core.estimate.category import classify
+from scheduling.core.estimate.chain import Chain
+from scheduling.core.estimate.contracts import PromptFacts
+from scheduling.core.estimate.cost import service_costs
+from scheduling.core.estimate.semantic import NEIGHBOURS, WINDOW
+from scheduling.core.estimate.tokens import raw_tokens
+from scheduling.estimation.embedding import DIMENSIONS, Embedder
+from scheduling.estimation.evaluation.methods import Case
+from scheduling.estimation.window import RingWindow
+
+MOST_MEASURED = 2_000
+WARM = 50
+
+
+def measure(train: Sequence[Case], test: Sequence[Case], count: Callable[[str], float] | None) -> dict[str, Any]:
+    """Milliseconds at the median and the 99th percentile. ``count``: a tokenizer; None: words and bytes.
+
+    The window is filled to 10,000 with the training prompts over and over, each a little different.
+    """
+    window, embedder = RingWindow(), Embedder()
+    chain = Chain(window)
+    rng = np.random.default_rng(1)
+    usable = [case for case in train if case.facts.embedding is not None]
+    for i in range(WINDOW):
+        case = usable[i % len(usable)]
+        vector = case.facts.embedding + rng.normal(0.0, 0.02, DIMENSIONS).astype(np.float32)
+        vector /= np.sqrt(vector @ vector)
+        facts = PromptFacts(
+            case.facts.application, case.facts.tenant, case.facts.model, case.facts.category, case.facts.input_tokens,
+            None, vector,
+        )  # fmt: skip
+        chain.observe(facts, case.example.output_tokens, source="similar", raw_p90=float(case.example.output_tokens))
+    tokenise = count or raw_tokens
+    names = ("tokenise", "classify", "embed", "search", "predict", "cost", "gittins", "total")
+    seconds: dict[str, list[float]] = {name: [] for name in names}
+    now = time.perf_counter
+    prompts = [case.example for case in (*test, *train)][:MOST_MEASURED]
+    for number, example in enumerate((*prompts[:WARM], *prompts)):
+        start = now()
+        tokens = tokenise(example.prompt)
+        tokenised = now()
+        category = classify(example.prompt).value
+        classified = now()
+        vector_or_none = embedder.embed(example.prompt)
+        embedded = now()
+        facts = PromptFacts(example.application, example.tenant, example.model, category, tokens, 4096, vector_or_none)
+        forecast = chain.predict(facts)
+        predicted = now()
+        costs = service_costs(round(tokens), forecast.prediction)
+        costed = now()
+        costs.index()
+        end = now()
+        if vector_or_none is not None:
+            window.nearest(vector_or_none, NEIGHBOURS)
+        searched = now()
+        if number < WARM:
+            continue
+        search = searched - end
+        for name, value in zip(
+            names,
+            (
+                tokenised - start, classified - tokenised, embedded - classified, search,
+                max(0.0, predicted - embedded - search), costed - predicted, end - costed, end - start,
+            ),
+            strict=True,
+        ):  # fmt: skip
+            seconds[name].append(value)
+    report: dict[str, Any] = {}
+    for name, values in seconds.items():
+        report[f"{name}_p50"], report[f"{name}_p99"] = (float(v) * 1e3 for v in np.quantile(values, (0.5, 0.99)))
+    report["measured"] = len(prompts)
+    report["window"] = len(window)
+    report["tokenizer"] = count is not None
+    return report

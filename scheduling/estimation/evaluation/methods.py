@@ -1,0 +1,189 @@
+"""The methods that are compared, each as it would run: asked before an answer, told its length afterwards.
+
+``words`` and ``tokens`` are DriftSched's two ways of measuring a prompt. They say one number; what learns also gets a
+90 % limit from its own past errors, by the calibration the product uses.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from scheduling.core.estimate.calibrate import Calibrator
+from scheduling.core.estimate.chain import Chain, FirstThatKnows
+from scheduling.core.estimate.contracts import Prediction, Predictor, PromptFacts
+from scheduling.core.estimate.distribution import distribution
+from scheduling.core.estimate.drift import CategoryBaseline, Drift
+from scheduling.core.estimate.history import ApplicationHistory, PooledHistory
+from scheduling.core.estimate.semantic import SimilarPrompts
+from scheduling.estimation.evaluation.data import Example
+from scheduling.estimation.evaluation.metrics import LEVELS
+from scheduling.estimation.window import RingWindow
+
+Said = tuple[float, tuple[float, ...]]  # mean, and quantiles in the order of LEVELS
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """An example as the predictors see it."""
+
+    example: Example
+    facts: PromptFacts  # with tokens as size
+    words: int  # of the prompt
+
+
+class Method(Protocol):
+    name: str
+
+    def say(self, case: Case) -> Said | None:
+        """None where the method has nothing to say: the case is not counted for it."""
+
+    def learn(self, case: Case) -> None: ...
+
+
+class Crude:
+    """``T_base * B * F`` (DriftSched): one number. ``ema`` off: ``B`` stays 1 and nothing is learned."""
+
+    def __init__(self, name: str, *, words: bool, ema: bool, category: Callable[[Case], str] | None = None) -> None:
+        self.name = name
+        self.drift = Drift(on=ema)
+        self._words = words
+        self._category = category or (lambda case: case.facts.category)
+        self._calibrator = Calibrator() if ema else None
+
+    def point(self, case: Case) -> float:
+        size = float(case.words) if self._words else case.facts.input_tokens
+        return self.drift.expected(self._category(case), size)
+
+    def say(self, case: Case) -> Said:
+        point = self.point(case)
+        upper = point if self._calibrator is None else point * self._calibrator.factor("")
+        return point, (point, point, upper)
+
+    def learn(self, case: Case) -> None:
+        actual = case.example.output_tokens
+        if self._calibrator is not None:
+            self._calibrator.observe("", self.point(case), actual)
+        self.drift.learn(self._category(case), actual)
+
+
+class Distributional:
+    """A predictor with a prior behind it and the product's calibration."""
+
+    def __init__(self, name: str, predictor: Predictor) -> None:
+        self.name = name
+        self._predictor = FirstThatKnows(predictor, CategoryBaseline(Drift(on=False)))
+        self._calibrator = Calibrator()
+
+    def _predict(self, case: Case) -> Prediction:
+        found = self._predictor.predict(case.facts)
+        assert found is not None  # the baseline always speaks
+        return found
+
+    def say(self, case: Case) -> Said:
+        found = self._predict(case)
+        return found.mean, (*(found.quantile(q) for q in LEVELS[:-1]), self._calibrator.upper(found))
+
+    def learn(self, case: Case) -> None:
+        found = self._predict(case)
+        self._calibrator.observe(found.source, found.quantile(LEVELS[-1]), case.example.output_tokens)
+        self._predictor.observe(case.facts, case.example.output_tokens)
+
+
+class Product:
+    """What a pool uses."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.chain = Chain(RingWindow())
+
+    def say(self, case: Case) -> Said:
+        forecast = self.chain.predict(case.facts)
+        return forecast.prediction.mean, (*(forecast.prediction.quantile(q) for q in LEVELS[:-1]), forecast.p90)
+
+    def learn(self, case: Case) -> None:
+        forecast = self.chain.predict(case.facts)
+        self.chain.observe(
+            case.facts, case.example.output_tokens, source=forecast.prediction.source, raw_p90=forecast.raw_p90
+        )
+
+
+class Oracle:
+    """Who has seen the other answers to the very same prompt: of the same model where there are some, else of others.
+
+    It is not fair: it reads answers of the test set. It says how much of the error is the model's own chance.
+    """
+
+    def __init__(self, name: str, examples: Iterable[Example]) -> None:
+        self.name = name
+        self._answers: dict[str, list[tuple[int, str, float]]] = defaultdict(list)
+        for example in examples:
+            self._answers[example.prompt].append((id(example), example.model, float(example.output_tokens)))
+
+    @property
+    def any(self) -> bool:
+        return any(len(answers) > 1 for answers in self._answers.values())
+
+    def say(self, case: Case) -> Said | None:
+        others = [a for a in self._answers[case.example.prompt] if a[0] != id(case.example)]
+        same = [a for a in others if a[1] == case.example.model] or others
+        if not same:
+            return None
+        found = distribution([(length, False, 1.0) for _, _, length in same], "oracle", float(len(same)))
+        return found.mean, tuple(found.quantile(q) for q in LEVELS)
+
+    def learn(self, case: Case) -> None:
+        return None
+
+
+class PerModel:
+    """One instance of a method per model: a pool serves one, and what one says teaches nothing about another."""
+
+    def __init__(self, name: str, make: Callable[[str], Any]) -> None:
+        self.name = name
+        self._make = make
+        self.made: dict[str, Any] = {}
+
+    def _of(self, case: Case) -> Any:
+        model = case.example.model
+        if model not in self.made:
+            self.made[model] = self._make(self.name)
+        return self.made[model]
+
+    def say(self, case: Case) -> Said | None:
+        said: Said | None = self._of(case).say(case)
+        return said
+
+    def learn(self, case: Case) -> None:
+        self._of(case).learn(case)
+
+
+def similar(window: int, *, hard: bool = False) -> Callable[[str], Distributional]:
+    """Similar prompts alone, filled up from the pool's answers as a whole; no application is known."""
+
+    def make(name: str) -> Distributional:
+        everything = PooledHistory()
+        prompts = SimilarPrompts(RingWindow(window), everything, hard=hard)
+        return Distributional(name, FirstThatKnows(prompts, everything))
+
+    return make
+
+
+def all_methods(examples: Sequence[Example]) -> list[Method]:
+    """In the order of the table."""
+    history = PerModel("application history", lambda name: Distributional(name, ApplicationHistory()))
+    methods: list[Method] = [
+        PerModel("words", lambda name: Crude(name, words=True, ema=False)),
+        PerModel("tokens", lambda name: Crude(name, words=False, ema=False)),
+        PerModel("words + EMA", lambda name: Crude(name, words=True, ema=True)),
+        PerModel("tokens + EMA", lambda name: Crude(name, words=False, ema=True)),
+        history,
+        PerModel("semantic history 1k", similar(1_000)),
+        PerModel("semantic history 10k", similar(10_000)),
+        PerModel("semantic history 10k, cosine >= 0.8", similar(10_000, hard=True)),
+        PerModel("product (similar, application, category)", Product),
+    ]
+    oracle = Oracle("oracle of repeated samples", examples)
+    return [*methods, oracle] if oracle.any else methods

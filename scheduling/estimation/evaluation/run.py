@@ -1,0 +1,212 @@
+"""Trains every method on one part of the examples, in order, and scores it on the other, of which it is told nothing.
+
+Also measured: what the correction of drift does to the crude estimates and how fast (DriftSched), how the classifiers
+compare, and what an estimate costs at a full window.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+from scheduling.core.estimate.category import classify
+from scheduling.core.estimate.contracts import PromptFacts
+from scheduling.core.estimate.drift import Drift
+from scheduling.estimation.classifier import LearnedClassifier, shipped
+from scheduling.estimation.embedding import Embedder
+from scheduling.estimation.evaluation.data import Example
+from scheduling.estimation.evaluation.methods import Case, Crude, Method, PerModel, all_methods
+from scheduling.estimation.evaluation.metrics import Errors, errors
+
+CONVERGENCE = (0, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)  # answers after which the error is shown
+STRETCH = 200  # answers over which an error is averaged there
+
+Row = tuple[float, float, tuple[float, ...]]  # actual, mean, quantiles
+Progress = Callable[[str, int, int], None]  # what is done, how much of it, of how much
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """One line of the table."""
+
+    name: str
+    overall: Errors
+    by_file: dict[str, Errors]
+    repeated: Errors | None  # on the prompts that occur more than once, where the oracle speaks
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            **asdict(self.overall),
+            "by_file": {file: asdict(found) for file, found in self.by_file.items()},
+            "repeated": None if self.repeated is None else asdict(self.repeated),
+        }
+
+
+def cases_of(examples: Sequence[Example], embedder: Embedder) -> list[Case]:
+    return [
+        Case(
+            e,
+            PromptFacts(
+                e.application, e.tenant, e.model, classify(e.prompt).value, e.input_tokens, None,
+                embedder.embed(e.prompt),
+            ),
+            len(e.prompt.split()),
+        )
+        for e in examples
+    ]  # fmt: skip
+
+
+def compare(train: Sequence[Case], test: Sequence[Case], progress: Progress) -> list[Score]:
+    """Every method, trained and scored."""
+    methods = all_methods([case.example for case in (*train, *test)])
+    scores = []
+    total = len(methods) * (len(train) + len(test))
+    done = 0
+    for method in methods:
+        for case in train:
+            method.learn(case)
+            done += 1
+            if done % 100 == 0:
+                progress(method.name, done, total)
+        score = _score(method, test)
+        done += len(test)
+        progress(method.name, done, total)
+        if score is not None:
+            scores.append(score)
+    return scores
+
+
+def _score(method: Method, test: Sequence[Case]) -> Score | None:
+    held: dict[str, list[Row]] = defaultdict(list)
+    repeated: list[Row] = []
+    occurs = Counter(case.example.prompt for case in test)
+    for case in test:
+        said = method.say(case)
+        if said is not None:
+            row = (float(case.example.output_tokens), *said)
+            held[case.example.file].append(row)
+            if occurs[case.example.prompt] > 1:
+                repeated.append(row)
+    everything = [row for rows in held.values() for row in rows]
+    if not everything:
+        return None
+    return Score(
+        method.name,
+        _errors(everything),
+        {file: _errors(rows) for file, rows in sorted(held.items())},
+        _errors(repeated) if repeated else None,
+    )
+
+
+def _errors(rows: list[Row]) -> Errors:
+    actual, means, quantiles = zip(*rows, strict=True)
+    return errors(actual, means, quantiles)
+
+
+def drift_in_its_own_units(cases: Sequence[Case]) -> dict[str, Any]:
+    """DriftSched's own experiment on these prompts: estimate and answer in the mode's unit, EMA off and on, in order.
+
+    In words the table of bases, which is in tokens, is compared with answers counted in words: the correction then
+    undoes a change of unit, before it learns anything about the answers. Only examples with their answers.
+    """
+    usable = [case for case in cases if case.example.output_words]
+    report: dict[str, Any] = {"rows": len(usable)}
+    if not usable:
+        return report
+    for unit in ("words", "tokens"):
+        off = {True: [0.0, 0.0], False: [0.0, 0.0]}
+        learning, fixed = Drift(), Drift(on=False)
+        for case in usable:
+            words = unit == "words"
+            actual = float(case.example.output_words or 0) if words else float(case.example.output_tokens)
+            size = float(case.words) if words else case.facts.input_tokens
+            for on, drift in ((True, learning), (False, fixed)):
+                error = actual - drift.expected(case.facts.category, size)
+                off[on][0] += abs(error)
+                off[on][1] += error * error
+            learning.learn(case.facts.category, actual)
+        n = len(usable)
+        mae, rmse = {on: off[on][0] / n for on in off}, {on: (off[on][1] / n) ** 0.5 for on in off}
+        report[unit] = {
+            "mae_off": mae[False],
+            "mae_on": mae[True],
+            "mae_change": mae[True] / mae[False] - 1.0,
+            "rmse_off": rmse[False],
+            "rmse_on": rmse[True],
+            "rmse_change": rmse[True] / rmse[False] - 1.0,
+            "bias": {category: bias.value for scope, _, category, bias in learning.factors() if scope == "category"},
+        }
+    return report
+
+
+def convergence(cases: Sequence[Case]) -> list[dict[str, float]]:
+    """Mean absolute error [tokens] of ``tokens + EMA`` and of the product over the answers that follow each count."""
+    runs = {m.name: m for m in all_methods([]) if m.name == "tokens + EMA" or m.name.startswith("product")}
+    off: dict[str, list[float]] = {name: [] for name in runs}
+    for case in cases[: CONVERGENCE[-1] + STRETCH]:
+        for name, method in runs.items():
+            said = method.say(case)
+            if said is not None:
+                off[name].append(abs(said[0] - case.example.output_tokens))
+            method.learn(case)
+    return [
+        {"after": after, **{name: sum(e[after : after + STRETCH]) / len(e[after : after + STRETCH])
+                            for name, e in off.items()}}
+        for after in CONVERGENCE
+        if after < len(cases)
+    ]  # fmt: skip
+
+
+def classifiers(train: Sequence[Case], test: Sequence[Case], embedder: Embedder) -> list[dict[str, Any]]:
+    """Rules and learned ones: the error that their categories leave to ``tokens + EMA``, and, where files say what
+    their prompts are about, how well that can be told (share of test prompts in their category's commonest label)."""
+    learned = shipped(embedder)
+    kinds: dict[str, Callable[[Case], str]] = {
+        "one category for all": lambda case: "summary",
+        "rules": lambda case: case.facts.category,
+        "learned from the shipped examples": lambda case: _learned(learned, case),
+    }
+    labels = Counter(case.example.label for case in train if case.example.label)
+    common = [label for label, count in labels.most_common(20) if count >= 30]
+    if len(common) > 1:
+        of = [case for case in train if case.example.label in common]
+        own = LearnedClassifier(embedder, [c.example.prompt for c in of], [c.example.label for c in of])
+        kinds["learned from the files' labels"] = lambda case: _learned(own, case)
+    report = []
+    for name, category in kinds.items():
+        method = PerModel(name, partial(Crude, words=False, ema=True, category=category))
+        for case in train:
+            method.learn(case)
+        score = _score(method, test)
+        assert score is not None
+        line: dict[str, Any] = {"name": name, "mae": score.overall.mae, "spearman": score.overall.spearman}
+        if len(common) > 1:
+            line["label_accuracy"] = _accuracy(
+                [(category(c), c.example.label) for c in train if c.example.label in common],
+                [(category(c), c.example.label) for c in test if c.example.label in common],
+            )
+        line["share"] = {
+            name: count / len(test) for name, count in sorted(Counter(category(case) for case in test).items())
+        }
+        report.append(line)
+    return report
+
+
+def _learned(classifier: LearnedClassifier, case: Case) -> str:
+    vector = case.facts.embedding
+    return classifier.labels[0] if vector is None else classifier.classify(vector)
+
+
+def _accuracy(train: list[tuple[str, str]], test: list[tuple[str, str]]) -> float | None:
+    """Share of test pairs whose label is the one most frequent in training for their category."""
+    votes: dict[str, Counter[str]] = defaultdict(Counter)
+    for category, label in train:
+        votes[category][label] += 1
+    if not test:
+        return None
+    right = sum(bool(votes[c]) and votes[c].most_common(1)[0][0] == label for c, label in test)
+    return right / len(test)

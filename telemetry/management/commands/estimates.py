@@ -1,0 +1,157 @@
+"""`manage.py estimates evaluate --data FILE...`: how wrong each way of predicting output lengths is, and its cost."""
+
+from __future__ import annotations
+
+import json
+import time
+from argparse import ArgumentParser
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from scheduling.estimation.embedding import Embedder
+from scheduling.estimation.evaluation import data, run
+from scheduling.estimation.evaluation.latency import measure
+from scheduling.estimation.tokenizer import Tokenizer, TokenizerError
+
+STEPS = ("tokenise", "classify", "embed", "search", "predict", "cost", "gittins", "total")
+
+
+class Command(BaseCommand):
+    help = (
+        "Compares the predictors of output length on prompts whose answers are known: trains each on a part of them "
+        "(the earlier ones, or by a hash of the prompt) and scores it on the rest."
+    )
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        actions = parser.add_subparsers(dest="action", required=True)
+        evaluate = actions.add_parser("evaluate", help="errors by method, and the cost of an estimate")
+        evaluate.add_argument(
+            "--data", nargs="+", required=True, metavar="FILE",
+            help="CSV, JSON lines, JSON or Parquet, .gz or not, or folders of them: a prompt and its answer or the "
+            "answer's length per row",
+        )  # fmt: skip
+        evaluate.add_argument("--json", type=Path, metavar="FILE", help="writes the figures as JSON")
+        evaluate.add_argument(
+            "--tokenizer", type=Path, metavar="FILE",
+            help="a model's tokenizer.json: counts where the files do not, and is what is timed",
+        )  # fmt: skip
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        out: Path | None = options["json"]
+        if out is not None and not out.resolve().parent.is_dir():
+            raise CommandError(f"--json: there is no folder {out.resolve().parent}")
+        began = time.monotonic()
+        try:
+            count = None if options["tokenizer"] is None else Tokenizer(options["tokenizer"]).count
+            examples = [e for path in data.files_of(options["data"]) for e in data.read(path, count)]
+        except (data.DataError, TokenizerError) as problem:
+            raise CommandError(str(problem)) from problem
+        train_rows, test_rows, how = data.split(examples)
+        if not train_rows or not test_rows:
+            raise CommandError(f"{len(examples)} examples are too few to be split into training and test")
+        embedder = Embedder()
+        train, test = run.cases_of(train_rows, embedder), run.cases_of(test_rows, embedder)
+        console = Console(file=self.stdout._out if hasattr(self.stdout, "_out") else None)
+        with Progress(
+            TextColumn("{task.description:<42}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"),
+            TimeElapsedColumn(), console=console, transient=True,
+        ) as bar:  # fmt: skip
+            task = bar.add_task("", total=None)
+            scores = run.compare(train, test, lambda name, done, total: bar.update(
+                task, description=name, completed=done, total=total
+            ))  # fmt: skip
+            bar.update(task, description="drift, classifiers, latency")
+            report: dict[str, Any] = {
+                "data": {
+                    "files": sorted({e.file for e in examples}), "rows": len(examples), "train": len(train),
+                    "test": len(test), "split": how, "models": sorted({e.model for e in examples}),
+                    "applications": len({e.application for e in examples}),
+                },
+                "methods": [score.as_json() for score in scores],
+                "drift": run.drift_in_its_own_units([*train, *test]),
+                "convergence": run.convergence(train),
+                "classifiers": run.classifiers(train, test, embedder),
+                "latency_ms": measure(train, test, count),
+            }  # fmt: skip
+        report["seconds"] = round(time.monotonic() - began, 1)
+        if out is not None:
+            out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+        self._print(console, report)
+
+    def _print(self, console: Console, report: dict[str, Any]) -> None:
+        about = report["data"]
+        console.print(
+            f"{about['rows']} prompts of {len(about['files'])} files: {about['train']} to learn from, "
+            f"{about['test']} to be scored on (split by {about['split']}); {report['seconds']} s"
+        )
+        _table(
+            console, "Error by method [tokens]",
+            ("method", "rows", "MAE", "RMSE", "median APE", "pinball", "Spearman", "coverage of 90 %"),
+            [
+                (m["name"], m["rows"], f"{m['mae']:.1f}", f"{m['rmse']:.1f}", f"{m['mdape']:.3f}",
+                 f"{m['pinball']:.1f}", "-" if m["spearman"] is None else f"{m['spearman']:.3f}",
+                 f"{m['coverage90']:.3f}")
+                for m in report["methods"]
+            ],
+        )  # fmt: skip
+        again = [m for m in report["methods"] if m["repeated"] is not None]
+        if again:
+            _table(
+                console, f"The same on the {again[0]['repeated']['rows']} answers whose prompt occurs more than once",
+                ("method", "MAE", "RMSE", "median APE", "Spearman"),
+                [
+                    (m["name"], f"{r['mae']:.1f}", f"{r['rmse']:.1f}", f"{r['mdape']:.3f}",
+                     "-" if r["spearman"] is None else f"{r['spearman']:.3f}")
+                    for m in again for r in (m["repeated"],)
+                ],
+            )  # fmt: skip
+        drift = report["drift"]
+        if drift["rows"]:
+            _table(
+                console, "DriftSched's measure: estimate and answer in the same unit, correction off and on",
+                ("unit", "MAE off", "MAE on", "change", "RMSE off", "RMSE on", "change"),
+                [
+                    (unit, f"{d['mae_off']:.1f}", f"{d['mae_on']:.1f}", f"{d['mae_change']:+.0%}",
+                     f"{d['rmse_off']:.1f}", f"{d['rmse_on']:.1f}", f"{d['rmse_change']:+.0%}")
+                    for unit, d in drift.items() if unit != "rows"
+                ],
+            )  # fmt: skip
+        names = [name for name in report["convergence"][0] if name != "after"]
+        _table(
+            console, "How fast: MAE [tokens] of the next answers after so many",
+            ("answers", *names), [(c["after"], *(f"{c[n]:.1f}" for n in names)) for c in report["convergence"]],
+        )  # fmt: skip
+        _table(
+            console, "Categories: what they are worth to tokens + EMA",
+            ("classifier", "MAE", "Spearman", "labels told", "share of prompts"),
+            [
+                (c["name"], f"{c['mae']:.1f}", "-" if c["spearman"] is None else f"{c['spearman']:.3f}",
+                 "-" if c.get("label_accuracy") is None else f"{c['label_accuracy']:.0%}",
+                 ", ".join(f"{name} {share:.0%}" for name, share in c["share"].items()))
+                for c in report["classifiers"]
+            ],
+        )  # fmt: skip
+        cost = report["latency_ms"]
+        _table(
+            console,
+            f"Latency [ms], one thread, window of {cost['window']}, input tokens "
+            + ("by the tokenizer" if cost["tokenizer"] else "from words and bytes"),
+            ("step", "p50", "p99"),
+            [(step, f"{cost[f'{step}_p50']:.4f}", f"{cost[f'{step}_p99']:.4f}") for step in STEPS],
+        )
+
+
+def _table(console: Console, title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    table = Table(title=escape(title), title_justify="left")
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="left" if number == 0 else "right")
+    for row in rows:
+        table.add_row(*(escape(str(cell)) for cell in row))
+    console.print(table)

@@ -1,0 +1,307 @@
+"""Predictors of output length: who speaks, what it says, and how it learns."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from scheduling.core.estimate.calibrate import Calibrator
+from scheduling.core.estimate.category import BASE_TOKENS, Category, RuntimeClass, classify, runtime_class
+from scheduling.core.estimate.chain import Chain
+from scheduling.core.estimate.contracts import Prediction, PromptFacts
+from scheduling.core.estimate.cost import cost, decode_seconds, prefill_seconds
+from scheduling.core.estimate.distribution import distribution, log_normal
+from scheduling.core.estimate.drift import Drift
+from scheduling.core.estimate.history import LEAST_OBSERVED, ApplicationHistory
+from scheduling.core.gittins import service_cost
+from scheduling.core.step_time import StepTime
+from scheduling.estimation.embedding import Embedder, pack, unpack
+from scheduling.estimation.window import KNOWN_BY_HEART, RingWindow
+
+FACTS = PromptFacts("key-1", "acme", "llama", Category.SUMMARY, 100.0)
+
+
+class TestCategories:
+    @pytest.mark.parametrize(
+        ("text", "category"),
+        [
+            ("What is the capital of France?", Category.SHORT_QA),
+            ("Summarize the following article:\n\nThe council met on Monday.", Category.SUMMARY),
+            ("Write a Python function that reverses a list", Category.TECHNICAL),
+            ("Write a detailed report on the state of the oceans", Category.REPORT),
+            ("", Category.SHORT_QA),
+        ],
+    )
+    def test_rules_read_the_bare_prompt(self, text: str, category: Category) -> None:
+        assert classify(text) is category
+
+    def test_an_instruction_after_long_material_is_found(self) -> None:
+        assert classify("The tide rose. " * 200 + "Please summarise the text above.") is Category.SUMMARY
+
+    def test_a_label_that_a_load_generator_would_leak_says_nothing(self) -> None:
+        assert classify("[report] What is the capital of France?") is classify("What is the capital of France?")
+
+    @pytest.mark.parametrize(
+        ("budget", "size"),
+        [(128, RuntimeClass.SHORT), (128.5, RuntimeClass.MEDIUM), (512, RuntimeClass.MEDIUM), (513, RuntimeClass.LONG)],
+    )
+    def test_runtime_classes_meet_at_128_and_512(self, budget: float, size: RuntimeClass) -> None:
+        assert runtime_class(budget) is size
+
+
+class TestDistribution:
+    def test_a_cut_answer_moves_mass_to_longer_ones(self) -> None:
+        plain = distribution([(64.0, False, 1.0), (200.0, False, 1.0), (300.0, False, 1.0)], "x", 3)
+        cut = distribution([(64.0, True, 1.0), (200.0, False, 1.0), (300.0, False, 1.0)], "x", 3)
+        assert plain.lengths == (64.0, 200.0, 300.0)
+        assert cut.lengths == (200.0, 300.0)
+        assert cut.probabilities == pytest.approx((0.5, 0.5))
+
+    def test_where_only_cut_answers_were_that_long_they_count_as_they_are(self) -> None:
+        found = distribution([(10.0, False, 1.0), (64.0, True, 1.0)], "x", 2)
+        assert found.lengths == (10.0, 64.0)
+        assert found.probabilities == pytest.approx((0.5, 0.5))
+
+    def test_nothing_to_go_by_is_an_error(self) -> None:
+        with pytest.raises(ValueError, match="at least one sample"):
+            distribution([], "x", 0)
+
+    def test_a_bound_cuts_a_distribution_and_its_mean(self) -> None:
+        found = Prediction((10.0, 100.0, 1000.0), (0.5, 0.25, 0.25), "x", 280.0)
+        cut = found.truncated(100)
+        assert cut.lengths == (10.0, 100.0)
+        assert cut.probabilities == (0.5, 0.5)
+        assert cut.mean == 55.0
+        assert found.truncated(5).lengths == (5.0,)
+        assert found.truncated(None) is found
+
+    def test_quantiles_and_ranks_agree(self) -> None:
+        found = Prediction((10.0, 20.0, 30.0, 40.0), (0.25, 0.25, 0.25, 0.25), "x", 25.0)
+        assert [found.quantile(q) for q in (0.0, 0.25, 0.26, 0.9, 1.0)] == [10.0, 10.0, 20.0, 40.0, 40.0]
+        assert found.rank(5) == 0.0
+        assert found.rank(20) == pytest.approx(0.375)
+        assert found.rank(50) == pytest.approx(1.0)
+
+
+class TestDrift:
+    def test_it_converges_to_a_constant_ratio_at_the_ema_rate(self) -> None:
+        drift = Drift()
+        for _ in range(60):
+            drift.learn(Category.REPORT, 0.8 * BASE_TOKENS[Category.REPORT])
+        assert drift.bias(Category.REPORT) == pytest.approx(0.8 + 0.2 * 0.9**60)
+
+    def test_it_can_grow_past_its_base(self) -> None:
+        drift = Drift()
+        for _ in range(100):
+            drift.learn(Category.SHORT_QA, 160, cut=True)
+        assert drift.expected(Category.SHORT_QA, 0) == pytest.approx(160, rel=0.01)
+
+    def test_a_cut_answer_does_not_teach_that_answers_are_short(self) -> None:
+        drift = Drift()
+        drift.learn(Category.REPORT, 16, cut=True)
+        assert drift.bias(Category.REPORT) == 1.0
+
+    def test_one_observation_is_clipped(self) -> None:
+        drift = Drift()
+        drift.learn(Category.SHORT_QA, 64_000)
+        assert drift.bias(Category.SHORT_QA) == pytest.approx(0.9 + 0.1 * 3.0)
+
+    def test_a_tenant_that_differs_gets_its_own_bias_and_does_not_move_others_much(self) -> None:
+        drift = Drift()
+        for _ in range(200):
+            drift.learn(Category.SUMMARY, 128, tenant="brief")
+            drift.learn(Category.SUMMARY, 512, tenant="wordy")
+        brief, wordy = (drift.expected(Category.SUMMARY, 0, tenant=name) for name in ("brief", "wordy"))
+        assert brief < 180
+        assert wordy > 440
+
+    def test_reset_forgets_one_category_or_all(self) -> None:
+        drift = Drift()
+        drift.learn(Category.SUMMARY, 512, tenant="acme")
+        drift.learn(Category.REPORT, 100)
+        drift.reset(Category.SUMMARY)
+        assert drift.bias(Category.SUMMARY, tenant="acme") == 1.0
+        assert drift.bias(Category.REPORT) < 1.0
+        drift.reset()
+        assert drift.factors() == []
+
+    def test_switched_off_it_learns_nothing(self) -> None:
+        drift = Drift(on=False)
+        drift.learn(Category.SUMMARY, 10)
+        assert drift.bias(Category.SUMMARY) == 1.0
+
+    def test_safety_scales_a_budget_only_where_asked_and_long_prompts_count_half_more_at_most(self) -> None:
+        drift = Drift()
+        assert drift.expected(Category.SUMMARY, 0) == 256
+        assert drift.expected(Category.SUMMARY, 0, safety=1.2) == pytest.approx(307.2)
+        assert drift.expected(Category.SUMMARY, 9_000) == 384
+
+
+class TestHistory:
+    def test_it_says_nothing_before_it_knows_an_application(self) -> None:
+        history = ApplicationHistory()
+        for _ in range(LEAST_OBSERVED - 1):
+            history.observe(FACTS, 50)
+        assert history.predict(FACTS) is None
+        history.observe(FACTS, 50)
+        found = history.predict(FACTS)
+        assert found is not None
+        assert found.mean == 50
+        assert history.predict(replace(FACTS, application="other")) is None
+
+    def test_the_cautious_length_is_mean_plus_two_sigma_within_the_bound(self) -> None:
+        history = ApplicationHistory()
+        for length in (90, 110):
+            history.observe(FACTS, length)
+        assert history.cautious(FACTS) == pytest.approx(120.0)
+        assert history.cautious(replace(FACTS, output_bound=64)) == 64.0
+
+
+class TestSimilarPrompts:
+    def test_equal_tasks_are_nearer_than_other_tasks(self) -> None:
+        embedder = Embedder()
+        a, b, c = (
+            embedder.embed(text)
+            for text in (
+                "Write a Python function that adds two numbers",
+                "Write a Python function which adds three numbers",
+                "Translate this letter into German, please",
+            )
+        )
+        assert a is not None
+        assert b is not None
+        assert c is not None
+        assert float(a @ b) > 0.8
+        assert float(a @ c) < 0.4
+
+    def test_an_embedding_is_the_same_in_every_process(self) -> None:
+        first, second = Embedder(), Embedder()
+        second.embed("something else came before")
+        one, two = first.embed("Hello there, world"), second.embed("Hello there, world")
+        assert one is not None
+        assert two is not None
+        assert pack(one) == pack(two)
+        assert float(one @ one) == pytest.approx(1.0, abs=1e-5)
+
+    def test_a_packed_embedding_comes_back_nearly_the_same_and_packs_alike(self) -> None:
+        vector = Embedder().embed("Explain how a heat pump works in winter")
+        assert vector is not None
+        back = unpack(pack(vector))
+        assert float(back @ vector) > 0.9999
+        assert pack(back) == pack(vector)
+        with pytest.raises(ValueError, match="96 bytes"):
+            unpack(b"short")
+
+    def test_a_text_without_words_has_no_embedding(self) -> None:
+        assert Embedder().embed(" \n\t") is None
+
+    def test_the_window_forgets_the_oldest_first(self) -> None:
+        embedder, window = Embedder(), RingWindow(size=20)
+        vectors = [embedder.embed(f"prompt about topic{i} and matter{i * 7}") for i in range(30)]
+        for i, vector in enumerate(vectors):
+            assert vector is not None
+            window.add(vector, i + 1, False)
+        assert len(window) == 20
+        _, lengths, _ = window.nearest(vectors[29], 20)
+        assert sorted(lengths) == [float(i + 1) for i in range(10, 30)]
+
+    def test_repeats_that_left_the_window_are_not_known_by_heart(self) -> None:
+        embedder, window = Embedder(), RingWindow(size=KNOWN_BY_HEART)
+        same, other = embedder.embed("the same prompt again"), embedder.embed("entirely different words here")
+        assert same is not None
+        assert other is not None
+        for _ in range(KNOWN_BY_HEART):
+            window.add(same, 5, False)
+        assert window.nearest(same, 64)[0] == [1.0] * KNOWN_BY_HEART
+        for _ in range(KNOWN_BY_HEART - 1):
+            window.add(other, 9, False)
+        _, lengths, _ = window.nearest(same, 64)
+        assert sorted(lengths) == [5.0] + [9.0] * (KNOWN_BY_HEART - 1)
+
+
+class TestCalibration:
+    def test_ninety_percent_means_ninety_percent_for_a_predictor_that_is_wrong(self) -> None:
+        rng = random.Random(7)
+        calibrator = Calibrator()
+        said = log_normal(100.0, 0.3, "narrow")  # the truth is three times as long and far wider
+        covered = total = 0
+        for number in range(4_000):
+            actual = 300.0 * rng.lognormvariate(0.0, 0.9)
+            if number >= 500:
+                covered += actual <= calibrator.upper(said)
+                total += 1
+            calibrator.observe("narrow", said.quantile(0.9), actual)
+        assert covered / total == pytest.approx(0.9, abs=0.02)
+
+    def test_the_limit_never_exceeds_the_bound(self) -> None:
+        assert Calibrator().upper(log_normal(100.0, 0.5, "x"), 20) == 20.0
+
+    def test_each_source_has_its_own_factor(self) -> None:
+        calibrator = Calibrator()
+        for _ in range(50):
+            calibrator.observe("a", 100.0, 50.0)
+        assert calibrator.factor("a") == 0.5
+        assert calibrator.factor("b") == 1.0
+
+
+class TestChain:
+    def test_the_first_that_knows_speaks(self) -> None:
+        embedder = Embedder()
+        chain = Chain(RingWindow())
+        facts = replace(FACTS, embedding=embedder.embed("Summarise the minutes of Monday's meeting"))
+        assert chain.predict(facts).prediction.source == "prior"
+        chain.observe(replace(facts, application="else", embedding=None), 80)
+        assert chain.predict(facts).prediction.source == "category"
+        for _ in range(LEAST_OBSERVED):
+            chain.observe(replace(facts, embedding=None), 80)
+        assert chain.predict(facts).prediction.source == "application"
+        chain.observe(replace(facts, application="another"), 20)
+        found = chain.predict(facts)
+        assert found.prediction.source == "similar"
+        assert found.prediction.mean < 80
+
+    def test_a_bound_cuts_whoever_speaks(self) -> None:
+        chain = Chain(None)
+        facts = replace(FACTS, output_bound=32)
+        for _ in range(LEAST_OBSERVED + 1):
+            found = chain.predict(facts)
+            assert found.prediction.lengths[-1] <= 32
+            assert found.p90 <= 32
+            chain.observe(facts, 500)
+
+    def test_without_learning_the_table_stays_as_it_came(self) -> None:
+        chain = Chain(None, learning=False)
+        before = chain.predict(FACTS).prediction
+        for _ in range(50):
+            chain.observe(FACTS, 5, source="prior", raw_p90=before.quantile(0.9))
+        assert chain.predict(FACTS).prediction == before
+
+    def test_reset_takes_back_what_drift_learned(self) -> None:
+        chain = Chain(None)
+        before = chain.predict(replace(FACTS, application="new")).prediction.mean
+        for _ in range(100):
+            chain.observe(FACTS, 2_000)
+        assert chain.predict(replace(FACTS, application="new")).prediction.mean > 2 * before
+        chain.reset(Category.SUMMARY)
+        assert chain.predict(replace(FACTS, application="new")).prediction.mean == pytest.approx(before)
+
+
+class TestCost:
+    STEP = StepTime(t0=0.01, a=1e-4, b=1e-4, c=1e-7, e=0.0, knee=512, a2=0.0)
+
+    def test_cost_is_a_distribution_of_service_over_output_lengths(self) -> None:
+        said = Prediction((10.0, 100.0), (0.5, 0.5), "x", 55.0)
+        found = cost(200, 100, said, 100.0, self.STEP, kv_bytes_per_token=1000)
+        assert found.service.values == (service_cost(200, 10.0), service_cost(200, 100.0))
+        assert found.kv_bytes == 255_000
+        assert found.kv_bytes_most == 300_000
+        assert found.decode_p90_s > found.decode_s > 0
+
+    def test_a_chunked_prefill_pays_the_fixed_part_of_each_step(self) -> None:
+        whole, halves = prefill_seconds(self.STEP, 1000, 1000), prefill_seconds(self.STEP, 1000, 500)
+        assert halves - whole == pytest.approx(0.01)
+
+    def test_one_token_needs_no_decode_step(self) -> None:
+        assert decode_seconds(self.STEP, 100, 1) == 0.0
