@@ -1,0 +1,105 @@
+"""What an experiment showed: figures per phase and entitlement, from its clients and from the live feed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from controlplane.experiments.clients import Sent
+from controlplane.experiments.pools import Experiment, Phase
+
+LOW_PRIORITY = "low_priority"
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """The pool at one instant, as the live feed had it. ``engine_waiting``: in the engines' own queues."""
+
+    at_s: float
+    waiting: int
+    running: int
+    engine_waiting: int
+    slots: int
+    entitlements: dict[str, dict[str, float]] = field(default_factory=dict)
+
+
+def sample_of(at_s: float, pool: dict[str, Any]) -> Sample:
+    """A sample from a pool's snapshot (docs/feed.md)."""
+    keep = ("running", "waiting", "weight", "debt", "burst")
+    return Sample(
+        at_s=at_s,
+        waiting=pool["queue"]["depth"],
+        running=pool["running"],
+        engine_waiting=sum(int(b.get("engine_waiting", 0)) for b in pool["backends"].values()),
+        slots=sum(b["slots"] for b in pool["backends"].values() if b["state"] == "ready"),
+        entitlements={
+            name: {key: row[key] for key in keep if key in row} for name, row in pool["entitlements"].items()
+        },
+    )
+
+
+def summary(experiment: Experiment, rows: Sequence[Sent], samples: Sequence[Sample], slots: int) -> dict[str, Any]:
+    """The figures as JSON. ``slots``: what the engines really have."""
+    phases = [
+        _line(phase, member.name, member.service_class, rows, samples)
+        for phase in experiment.phases
+        for member in experiment.members
+        if member.crowd.starts_s < phase.ends_s and member.crowd.ends_s > phase.starts_s
+    ]
+    inside = [s for s in samples if s.at_s < experiment.length_s]
+    # until the first answers are due the pool fills up
+    steady = [s for s in inside if s.at_s >= experiment.members[0].crowd.period_s]
+    used = [min(s.running, slots) / _serving(experiment, s, slots) for s in steady]
+    return {
+        "phases": phases,
+        "pool": {
+            "queue_max": max((s.waiting + s.engine_waiting for s in inside), default=0),
+            "utilization": _mean(used),
+        },
+    }
+
+
+def _serving(experiment: Experiment, sample: Sample, slots: int) -> int:
+    """The slots of the replicas that serve at that time."""
+    outage = experiment.outage
+    if outage is not None and outage.starts_s <= sample.at_s < outage.ends_s:
+        return slots * (experiment.replicas - 1) // experiment.replicas
+    return slots
+
+
+def _line(
+    phase: Phase, name: str, service_class: str, rows: Sequence[Sent], samples: Sequence[Sample]
+) -> dict[str, Any]:
+    sent = [row for row in rows if row.entitlement == name and phase.starts_s <= row.sent_s < phase.ends_s]
+    refused = [row for row in sent if row.status in (429, 503)]
+    seen = [s.entitlements[name] for s in samples if phase.starts_s <= s.at_s < phase.ends_s and name in s.entitlements]
+    first = sorted(row.ttft_s for row in sent if row.ttft_s is not None)
+    weights = [s["weight"] for s in seen if "weight" in s]
+    return {
+        "phase": phase.name,
+        "entitlement": name,
+        "class": service_class,
+        "sent": len(sent),
+        "completed": sum(row.completed for row in sent),
+        "refused": len(refused),
+        "refused_low_priority": sum(row.reason == LOW_PRIORITY for row in refused),
+        "ttft_p50_s": percentile(first, 0.50),
+        "ttft_p99_s": percentile(first, 0.99),
+        "slots_mean": _mean([s["running"] for s in seen if "running" in s]),
+        "debt_peak": max((s["debt"] for s in seen if "debt" in s), default=None),
+        "weight_min": min(weights, default=None),
+        "weight_max": max(weights, default=None),
+    }
+
+
+def percentile(ordered: Sequence[float], share: float) -> float | None:
+    """The nearest-rank percentile of values in order; None without values."""
+    if not ordered:
+        return None
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return math.fsum(values) / len(values) if values else None

@@ -1,0 +1,147 @@
+"""An embedded instance for one experiment: its own HOME and port, its books made from a manifest, ended at the end."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import httpx
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+START_S, STOP_S = 120.0, 60.0
+
+
+class ExperimentError(RuntimeError):
+    """The instance could not be started or set up; the text says what to do."""
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+class Instance:
+    """``with Instance(home, **settings) as instance:`` runs ``make up``'s supervisor without its demo load."""
+
+    def __init__(self, home: Path, **settings: str) -> None:
+        self.home = home
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self._environ = {k: v for k, v in os.environ.items() if not k.startswith("QUARTERMASTER_")} | {
+            "QUARTERMASTER_HOME": str(home),
+            "QUARTERMASTER_PORT": str(self.port),
+            "DEMO_LOAD": "off",
+            "ENGINE": "",
+            **settings,
+        }
+        self._process: subprocess.Popen[bytes] | None = None
+        self.demo: dict[str, Any] = {}
+
+    def __enter__(self) -> Instance:
+        self.home.mkdir(parents=True, exist_ok=True)
+        with (self.home / "experiment.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "controlplane.embedded"],
+                cwd=ROOT, env=self._environ, stdout=log, stderr=log, start_new_session=True,
+            )  # fmt: skip
+        try:
+            self._wait_ready()
+            self.demo = json.loads((self.home / "demo.json").read_text(encoding="utf-8"))
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        if self._process is None or self._process.poll() is not None:
+            return
+        self._process.send_signal(signal.SIGINT)
+        try:
+            self._process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+
+    @property
+    def pool(self) -> str:
+        return str(self.demo["pool"])
+
+    @property
+    def model(self) -> str:
+        return str(self.demo["model"])
+
+    @property
+    def admin(self) -> tuple[str, str]:
+        """User and password for the management API (HTTP Basic)."""
+        account = self.demo["admin"]
+        return account["username"], account["password"]
+
+    def engine_pid(self, name: str) -> int:
+        """The process of a simulated engine, to stop and continue it."""
+        return int((self.home / "run" / f"{name}.pid").read_text(encoding="utf-8"))
+
+    def apply(self, *items: dict[str, Any]) -> None:
+        """Makes the books say what these manifest objects say. Raises ExperimentError with the refusal's text."""
+        book = yaml.safe_dump({"apiVersion": "quartermaster/v1", "kind": "List", "items": list(items)})
+        path = self.home / "experiment.yaml"
+        path.write_text(book, encoding="utf-8")
+        done = subprocess.run(  # noqa: S603  # our own command
+            [sys.executable, "manage.py", "apply", "-f", str(path), "--yes"],
+            cwd=ROOT, env=self._environ, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        if done.returncode:
+            raise ExperimentError(f"the experiment's books were refused:\n{done.stdout}{done.stderr}")
+
+    @contextlib.contextmanager
+    def api(self) -> Iterator[httpx.Client]:
+        """The management API as its admin."""
+        with httpx.Client(base_url=f"{self.url}/api/v1", auth=self.admin, timeout=30) as client:
+            yield client
+
+    def issue_key(self, entitlement: str) -> str:
+        with self.api() as api:
+            answer = api.post("/keys/", json={"entitlement": entitlement, "name": "experiment"}, follow_redirects=True)
+        if answer.status_code != 201:
+            raise ExperimentError(f"no key for {entitlement}: {answer.status_code} {answer.text}")
+        return str(answer.json()["key"])
+
+    def await_live(self, entitlements: set[str], seconds: float = 30.0) -> None:
+        """Waits until the leader serves these entitlements, all bound."""
+        end = time.monotonic() + seconds
+        states: dict[str, str] = {}
+        while time.monotonic() < end:
+            with self.api() as api:
+                answer = api.get("/live")
+            if answer.status_code == 200:
+                rows = answer.json()["pools"].get(self.pool, {}).get("entitlements", {})
+                states = {name: row["state"] for name, row in rows.items()}
+                if all(states.get(name) == "bound" for name in entitlements):
+                    return
+            time.sleep(0.25)
+        raise ExperimentError(f"not all entitlements are served after {seconds:g} s: {states}")
+
+    def _wait_ready(self) -> None:
+        assert self._process is not None
+        end = time.monotonic() + START_S
+        while time.monotonic() < end:
+            if self._process.poll() is not None:
+                break
+            with contextlib.suppress(httpx.HTTPError):
+                if httpx.get(f"{self.url}/readyz", timeout=5).status_code == 200:
+                    return
+            time.sleep(0.1)
+        raise ExperimentError(f"the instance did not start; see {self.home / 'experiment.log'}")
