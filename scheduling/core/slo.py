@@ -1,15 +1,18 @@
 """Did a request keep its promise about time?
 
-Deadlines are those of QoServe 3.2: an interactive request is met when its first token came by ``arrival + TTFT`` and
-its last of ``n`` tokens by ``arrival + TTFT + (n-1) * TBT``; any other when it was done by ``arrival + TTLT``.
+Deadlines are those of QoServe 3.2 (``core/deadline.py``): an interactive request is met when its first token came by
+``arrival + TTFT`` and its last of ``n`` tokens by ``arrival + TTFT + (n-1) * TBT``; any other when it was done by
+``arrival + TTLT``.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from scheduling.core.deadline import first_token_deadline_s, token_deadline_s, total_deadline_s
 from scheduling.core.ledger import LedgerRecord
 from scheduling.core.outcomes import Outcome
+from scheduling.core.types import Slo
 
 
 def slo_met(record: LedgerRecord) -> bool | None:
@@ -20,7 +23,7 @@ def slo_met(record: LedgerRecord) -> bool | None:
     """
     return promise_kept(
         record.outcome, record.streamed, record.output_tokens, record.received_s, record.granted_s,
-        record.first_token_s, record.done_s, record.ttft_slo_s, record.tbt_slo_s, record.ttlt_slo_s,
+        record.first_token_s, record.done_s, Slo(record.ttft_slo_s, record.tbt_slo_s, record.ttlt_slo_s),
     )  # fmt: skip
 
 
@@ -32,9 +35,7 @@ def promise_kept(
     granted_s: float | None,
     first_token_s: float | None,
     done_s: float,
-    ttft_slo_s: float | None,
-    tbt_slo_s: float | None,
-    ttlt_slo_s: float | None,
+    slo: Slo,
 ) -> bool | None:
     """:func:`slo_met` of a record that is still being written: its fields."""
     if outcome == Outcome.REFUSED:
@@ -42,27 +43,27 @@ def promise_kept(
     cancelled = outcome == Outcome.CANCELLED
     if cancelled and granted_s is None:
         return None
-    if ttft_slo_s is None:
-        if ttlt_slo_s is None:
+    if slo.ttft_s is None:
+        if slo.ttlt_s is None:
             return None
-        in_time = done_s <= received_s + ttlt_slo_s
+        in_time = done_s <= total_deadline_s(received_s, slo)
         if cancelled:
             return None if in_time else False
         return in_time and outcome != Outcome.FAILED
     if outcome == Outcome.FAILED:
         return False
-    first_by = received_s + ttft_slo_s
     if not streamed and not cancelled:  # it arrives whole: only its last token's deadline can be seen
-        if tbt_slo_s is None:
+        if slo.tbt_s is None:
             return None
-        return done_s <= first_by + max(0, output_tokens - 1) * tbt_slo_s
+        return done_s <= token_deadline_s(received_s, slo, max(1, output_tokens))
+    first_by = first_token_deadline_s(received_s, slo)
     if first_token_s is None:
         return None if cancelled and done_s <= first_by else False
     if first_token_s > first_by:
         return False
-    if tbt_slo_s is None:
+    if slo.tbt_s is None:
         return True
-    return done_s <= first_by + max(0, output_tokens - 1) * tbt_slo_s
+    return done_s <= token_deadline_s(received_s, slo, max(1, output_tokens))
 
 
 def judged(record: LedgerRecord) -> LedgerRecord:

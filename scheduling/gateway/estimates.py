@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from scheduling.core.deadline import first_token_deadline_s, total_deadline_s
 from scheduling.core.estimate.tokens import Calibration
 from scheduling.core.outcomes import Reason
-from scheduling.core.types import EntitlementSpec, Estimate, PoolSpec, QueuedRequest
+from scheduling.core.types import EntitlementSpec, Estimate, PoolSpec, QueuedRequest, Slo
 from scheduling.gateway.auth import Access
 from scheduling.gateway.errors import Refusal
 from scheduling.gateway.guard import TTFT_HINT, TTLT_HINT
@@ -43,18 +44,18 @@ def make_queued(
     entitlement = access.entitlement
     tier = entitlement.tier
     slo = tier.slo
-    ttft, ttlt = slo.ttft_s, slo.ttlt_s
     if hints is not None:
-        if ttft is not None:
-            ttft = min(ttft, hints.get(TTFT_HINT, ttft))
-        if ttlt is not None:
-            ttlt = min(ttlt, hints.get(TTLT_HINT, ttlt))
+        slo = Slo(
+            None if slo.ttft_s is None else min(slo.ttft_s, hints.get(TTFT_HINT, slo.ttft_s)),
+            slo.tbt_s,
+            None if slo.ttlt_s is None else min(slo.ttlt_s, hints.get(TTLT_HINT, slo.ttlt_s)),
+        )
     return QueuedRequest(
         request_id, 0, arrival_s, entitlement.id, entitlement.tenant, tier.name, tier.rank, tier.weight,
         tier.service_class, estimate.input_tokens, estimate.output_bound, estimate.output_tokens, estimate.kv_tokens,
         1, prepared.client_priority,
-        None if ttft is None else arrival_s + ttft,
-        None if ttlt is None else arrival_s + ttlt,
+        None if slo.ttft_s is None else first_token_deadline_s(arrival_s, slo),
+        None if slo.ttlt_s is None else total_deadline_s(arrival_s, slo),
         arrival_s + tier.max_wait_s, "", gateway_id, entitlement.concurrency,
     )  # fmt: skip
 

@@ -51,7 +51,6 @@ def record_of(call: Call, reason: Reason, gateway_id: str) -> LedgerRecord:
         tbt_slo_s=slo.tbt_s,
         ttlt_slo_s=slo.ttlt_s,
         slo_met=promise_kept(
-            outcome, streamed, call.output_tokens, call.received_s, call.granted_s, call.first_token_s, done_s,
-            slo.ttft_s, slo.tbt_s, slo.ttlt_s,
+            outcome, streamed, call.output_tokens, call.received_s, call.granted_s, call.first_token_s, done_s, slo,
         ),
     )  # fmt: skip

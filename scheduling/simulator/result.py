@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from scheduling.core.deadline import first_token_deadline_s, token_deadline_s, total_deadline_s
 from scheduling.core.types import Slo
 from scheduling.simulator.engine import Sequence as Life
 from scheduling.simulator.kernel import to_s
@@ -57,12 +58,11 @@ def outcomes_of(lives: Iterable[Life]) -> list[Outcome]:
 
 
 def is_late(slo: Slo, ttft_s: float, ttlt_s: float, output_tokens: int) -> bool:
-    """Whether a promise was broken by QoServe's deadlines (3.2): first token after ``arrival + TTFT``, last one after
-    ``arrival + TTFT + (n-1)*TBT``, or, without a TTFT target, the whole after ``arrival + TTLT``."""
-    if slo.ttft_s is not None:
-        last = math.inf if slo.tbt_s is None else slo.ttft_s + (output_tokens - 1) * slo.tbt_s
-        return ttft_s > slo.ttft_s or ttlt_s > last
-    return slo.ttlt_s is not None and ttlt_s > slo.ttlt_s
+    """Whether a promise was broken by QoServe's deadlines (3.2, ``core/deadline.py``): that of the first token or of
+    the last one, or, without a TTFT target, that of the whole."""
+    if slo.interactive:
+        return ttft_s > first_token_deadline_s(0.0, slo) or ttlt_s > token_deadline_s(0.0, slo, output_tokens)
+    return ttlt_s > total_deadline_s(0.0, slo)
 
 
 def percentile(values: Sequence[float], share: float) -> float:
