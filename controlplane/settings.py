@@ -204,12 +204,18 @@ SPECTACULAR_SETTINGS = {
     "REDOC_DIST": "SIDECAR",
 }
 
+# The console's accent (frontend/src/app.css): unfold uses 600 on light ground and 500 on dark.
+_BLUE = {
+    "50": "#eef4fe", "100": "#dbe7fd", "200": "#c2d7fc", "300": "#a8c6fb", "400": "#92b7f9", "500": "#7ba7f7",
+    "600": "#2b5fc7", "700": "#244fa6", "800": "#1e4188", "900": "#1a366f", "950": "#112347",
+}  # fmt: skip
 UNFOLD: dict[str, Any] = {
     "SITE_TITLE": "Quartermaster",
     "SITE_HEADER": "Quartermaster",
     "SITE_URL": "/",
     "SITE_SYMBOL": "package_2",
     "SHOW_HISTORY": True,
+    "COLORS": {"primary": _BLUE},
     "SHOW_VIEW_ON_SITE": False,
 }
 UNFOLD |= BOOKS_UNFOLD  # the books know which pages belong together

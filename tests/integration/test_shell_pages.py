@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from base64 import b64encode
@@ -73,6 +74,15 @@ def test_a_policy_without_inline_scripts_covers_our_pages(client, user):
     page = client.get("/").content.decode()
     assert "<script>" not in page
     assert " onclick=" not in page
+
+
+def test_the_back_office_has_the_consoles_accent_on_light_and_on_dark_ground(client, db):
+    css = (ROOT / "frontend" / "src" / "app.css").read_text()
+    light, *dark = (tuple(bytes.fromhex(c)) for c in re.findall(r"--accent: #([0-9a-f]{6});", css))
+    assert len(set(dark)) == 1
+    page = client.get("/admin/login/").content.decode()
+    for shade, accent in ((600, light), (500, dark[0])):
+        assert f"--color-primary-{shade}: rgb{accent};" in page
 
 
 def test_ten_wrong_passwords_close_the_door_for_that_name_only(client, user):
