@@ -106,6 +106,7 @@ class _AdaptiveQueue:
         work = work_left(request)
         self._work_of[request.id] = work
         self._work += work
+        self._follow(self._work)
 
     def discard(self, request_id: str) -> bool:
         if not self._asked.discard(request_id):
