@@ -98,10 +98,13 @@ def cost_distribution(input_tokens: int, outputs: CostDistribution) -> CostDistr
     return CostDistribution(tuple(service_cost(input_tokens, value) for value in outputs.values), outputs.probabilities)
 
 
-def cost_of(request: QueuedRequest) -> CostDistribution:
-    """The cost distribution a request carries, or its expected output taken as certain where it carries none."""
+def outputs_of(request: QueuedRequest) -> CostDistribution:
+    """The distribution of output lengths a request carries, or its expected output taken as certain."""
     if request.output_lengths:
-        outputs = CostDistribution(request.output_lengths, request.output_probabilities)
-    else:
-        outputs = CostDistribution((max(1.0, request.output_tokens),), (1.0,))
-    return cost_distribution(request.input_tokens, outputs)
+        return CostDistribution(request.output_lengths, request.output_probabilities)
+    return CostDistribution((max(1.0, request.output_tokens),), (1.0,))
+
+
+def cost_of(request: QueuedRequest) -> CostDistribution:
+    """The cost distribution that those output lengths mean."""
+    return cost_distribution(request.input_tokens, outputs_of(request))

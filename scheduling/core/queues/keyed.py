@@ -22,7 +22,7 @@ from scheduling.core.types import PoolView, QueuedRequest
 
 LOOK_PAST = 32  # requests without room that one step looks past
 
-_Entry = tuple[float | int | str, ...]  # (*key, seq, id): keys of one queue have one length, so ids never meet floats
+Entry = tuple[float | int | str, ...]  # (*key, seq, id): keys of one queue have one length, so ids never meet floats
 
 
 class _Lane:
@@ -31,9 +31,9 @@ class _Lane:
     __slots__ = ("concurrency", "heap", "live", "parked", "top")
 
     def __init__(self) -> None:
-        self.heap: list[_Entry] = []  # unless parked, the first one is alive and is ``top``
+        self.heap: list[Entry] = []  # unless parked, the first one is alive and is ``top``
         self.live = 0  # requests of this entitlement that wait, those set aside included
-        self.top: _Entry | None = None  # what this lane shows in the queue's heap of heads
+        self.top: Entry | None = None  # what this lane shows in the queue's heap of heads
         self.parked = False  # shows nothing until the next step: its entitlement is full
         self.concurrency = 0
 
@@ -47,11 +47,12 @@ class KeyedQueue:
     def __init__(self, key: Callable[[QueuedRequest], Key], describe: Callable[[QueuedRequest], str]) -> None:
         self._key = key
         self._describe = describe
-        self._items: dict[str, tuple[_Entry, QueuedRequest]] = {}
+        self._items: dict[str, tuple[Entry, QueuedRequest]] = {}
         self._lanes: dict[str, _Lane] = {}
-        self._heads: list[tuple[_Entry, str]] = []  # (entry, entitlement); alive while it is its lane's ``top``
+        # (place among the lanes, entitlement, entry); alive while the entry is its lane's ``top``
+        self._heads: list[tuple[Entry, str, Entry]] = []
         self._parked: dict[str, None] = {}  # an ordered set
-        self._aside: list[_Entry] = []
+        self._aside: list[Entry] = []
         self._step: Fits | None = None
 
     def __len__(self) -> int:
@@ -111,7 +112,7 @@ class KeyedQueue:
             if self._aside or self._parked:
                 self._begin_step(running)
         while self._heads:
-            entry, entitlement = self._heads[0]
+            _, entitlement, entry = self._heads[0]
             lane = self._lanes.get(entitlement)
             if lane is None or lane.top is not entry:
                 heappop(self._heads)  # an earlier head of this lane
@@ -133,9 +134,16 @@ class KeyedQueue:
     def goes_before(self, request: QueuedRequest, view: PoolView, fits: Fits) -> bool:
         """A :class:`scheduling.core.contracts.Contest`."""
         first = self.peek(view, fits)
-        return first is not None and self._items[first.id][0] < (*self._key(request), request.seq, request.id)
+        if first is None:
+            return False
+        entry: Entry = (*self._key(request), request.seq, request.id)
+        return self._place(self._items[first.id][0], first.entitlement) < self._place(entry, request.entitlement)
 
-    def _put(self, entry: _Entry, request: QueuedRequest) -> None:
+    def _place(self, entry: Entry, entitlement: str) -> Entry:
+        """Where an entry stands among those of other lanes."""
+        return entry
+
+    def _put(self, entry: Entry, request: QueuedRequest) -> None:
         self._items[request.id] = (entry, request)
         lane = self._lanes.get(request.entitlement)
         if lane is None:
@@ -158,11 +166,11 @@ class KeyedQueue:
                 lane.parked = False
                 self._show_first(entitlement, lane)
 
-    def _alive(self, entry: _Entry) -> bool:
+    def _alive(self, entry: Entry) -> bool:
         item = self._items.get(entry[-1])  # type: ignore[arg-type]  # the last element is the id
         return item is not None and item[0] is entry
 
-    def _enter(self, entitlement: str, lane: _Lane, entry: _Entry) -> None:
+    def _enter(self, entitlement: str, lane: _Lane, entry: Entry) -> None:
         heappush(lane.heap, entry)
         if not lane.parked and (lane.top is None or entry < lane.top):
             self._show(entitlement, lane, entry)
@@ -177,13 +185,17 @@ class KeyedQueue:
                 return
             heappop(heap)
 
-    def _show(self, entitlement: str, lane: _Lane, entry: _Entry) -> None:
+    def _show(self, entitlement: str, lane: _Lane, entry: Entry) -> None:
         lane.top = entry
-        heappush(self._heads, (entry, entitlement))
+        heappush(self._heads, (self._place(entry, entitlement), entitlement, entry))
         if len(self._heads) > 2 * len(self._lanes) + 64:
-            self._heads = [(lane.top, name) for name, lane in self._lanes.items() if lane.top is not None]
-            heapify(self._heads)
+            self._rebuild_heads()
+
+    def _rebuild_heads(self) -> None:
+        place, lanes = self._place, self._lanes
+        self._heads = [(place(lane.top, name), name, lane.top) for name, lane in lanes.items() if lane.top is not None]
+        heapify(self._heads)
 
 
-def _id(entry: _Entry) -> str:
+def _id(entry: Entry) -> str:
     return entry[-1]  # type: ignore[return-value]  # the last element is the id

@@ -2,29 +2,33 @@
 
 Question: an entitlement's turn has come: which of its requests takes it?
 
-The queue inside decides whose turn it is. The request of that entitlement with the smallest ``(client_priority,
-arrival)`` takes the turn, and the one that owned it gets the place of the one that went: an exchange, so a client's
-priorities permute its own turns but never win it one more, nor push one of its requests before another tenant's.
+The queue inside decides whose turn it is. The request of that entitlement with the smallest ``(client_priority, key)``
+takes the turn (the key is its arrival, unless another is given), and the one that owned it gets the place of the one
+that went: an exchange, so a client's priorities permute its own turns but never win it one more, nor push one of its
+requests before another tenant's.
 O(log n) per call; where no request has a priority it is the queue inside.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush
 
-from scheduling.core.contracts import Fits
+from scheduling.core.contracts import Fits, Key
 from scheduling.core.queues.keyed import KeyedQueue
 from scheduling.core.types import PoolView, QueuedRequest
 
-_Wish = tuple[int, float, int, str]
+_Wish = tuple[int, Key, int, str]
 
 
 class ClientTurns:
     """A :class:`scheduling.core.contracts.RequestQueue` around a :class:`KeyedQueue`."""
 
-    def __init__(self, turns: KeyedQueue) -> None:
+    def __init__(
+        self, turns: KeyedQueue, key: Callable[[QueuedRequest], Key] = lambda request: (request.arrival_s,)
+    ) -> None:
         self._turns = turns
+        self._key = key
         self._wishes: dict[str, list[_Wish]] = {}  # entitlement -> heap; an entry is alive while its request waits
         self._waiting: dict[str, tuple[QueuedRequest, _Wish]] = {}
 
@@ -39,7 +43,7 @@ class ClientTurns:
 
     def push(self, request: QueuedRequest, now_s: float) -> None:
         self.discard(request.id)
-        wish = (request.client_priority, request.arrival_s, request.seq, request.id)
+        wish = (request.client_priority, self._key(request), request.seq, request.id)
         self._waiting[request.id] = (request, wish)
         heappush(self._wishes.setdefault(request.entitlement, []), wish)
         self._turns.push(request, now_s)
@@ -47,6 +51,10 @@ class ClientTurns:
     def discard(self, request_id: str) -> bool:
         self._forget(request_id)
         return self._turns.discard(request_id)
+
+    def peek(self, view: PoolView, fits: Fits) -> QueuedRequest | None:
+        """Whose turn it is, left in its place; ``select`` may give the turn to another of the entitlement."""
+        return self._turns.peek(view, fits)
 
     def select(self, view: PoolView, now_s: float, fits: Fits) -> QueuedRequest | None:
         while True:

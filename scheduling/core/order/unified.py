@@ -1,0 +1,155 @@
+"""The default: class band, then deadline slack, then cost, then debt.
+
+Question: which waiting request goes next, in a pool that nobody has tuned?
+Formula: reserved classes before elastic before spot before preemptible (``queues/bands.py``). Within a band
+``P = deadline + alpha * work left`` [s] of requests with an SLO (QoServe eq. 4 and 5), smallest first; one without is
+treated as if it had to end ``patience_s`` after its arrival, and among these the cheapest goes:
+``floor(ln G + rank * ln tier_ratio)``, then ``G``, the Gittins index of what is left of ``X = O^2/2 + I*(O + 300)``
+[token steps of KV]. Costs within a factor of e count as alike; a rank is worth ``tier_ratio`` times the cost. What an
+entitlement is owed moves its requests by ``ln f``: so many grades of cost, or ``debt_s`` seconds of deadline each.
+What cannot be in time gives way, low classes first (``queues/relegated.py``), and at the latest every ``every``-th turn
+goes to who has waited longest, once that is more than ``patience_s`` past its deadline (``queues/overdue.py``).
+Inputs: service class, deadlines, prompt tokens, output-length distribution or expected output, tokens generated, tier
+rank, standings. Each may be missing: without SLOs this is SageSched with a cost for prefill, without distributions it
+is mean cost, without standings nobody is owed anything, with nothing at all it is fifo.
+Parameters: those above; ``relegate`` = 0 where the engine relegates by itself.
+Cost: O(log n) per decision and O(m) for a distribution of m values when pushed; O(entitlements) when standings change.
+Who starves: nobody: a request that is overdue waits for at most 2 * ``every`` turns for each one that was asked for
+earlier.
+Source: QoServe 3.4; SageSched 3.2-3.3; EWSJF 4.1 (alike lengths together, nobody starves); DriftSched (tiers); token
+pools eq. 1-3. Ours: the cost of prefill. A prompt token keeps the whole engine busy for ``a`` seconds, in which a full
+cache of K tokens could have made ``a/step * K`` token steps; that is 100 to 600 for the presets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import floor, inf, log
+
+from scheduling.core.contracts import Fits, Key, Maker, RequestQueue
+from scheduling.core.gittins import CostDistribution, outputs_of, service_cost
+from scheduling.core.order.hybrid import Hybrid, work_left
+from scheduling.core.queues.bands import Bands
+from scheduling.core.queues.overdue import OverdueTurns
+from scheduling.core.queues.relegated import Relegate
+from scheduling.core.queues.standing import StandingQueue
+from scheduling.core.queues.turns import ClientTurns
+from scheduling.core.registry import ordering
+from scheduling.core.types import PoolView, QueuedRequest
+
+PREFILL_STEPS = 300.0  # token steps of KV that one prompt token's prefill is worth
+BUCKET_TOKENS = 100  # a request that was preempted is ranked anew when it has generated another so many
+
+
+@ordering("unified")
+@dataclass(frozen=True, slots=True)
+class Unified:
+    """Promises by urgency, everything else by cost, classes and debts minded, nobody forgotten."""
+
+    alpha_ms: float = 8.0
+    tier_ratio: float = 3.0
+    debt_s: float = 5.0
+    patience_s: float = 600.0
+    every: int = 32
+    relegate: int = 1
+
+    def __post_init__(self) -> None:
+        if self.alpha_ms < 0 or self.debt_s < 0 or self.patience_s <= 0:
+            raise ValueError("alpha_ms and debt_s must be at least 0, patience_s above 0")
+        if self.tier_ratio < 1:
+            raise ValueError("tier_ratio must be at least 1: a better tier is worth more, not less")
+        if self.every < 2:
+            raise ValueError("every must be at least 2: with 1 every turn would go to the oldest")
+        if self.relegate not in (0, 1):
+            raise ValueError("relegate is 0 or 1")
+
+    def queue(self) -> RequestQueue:
+        make: Maker = Bands().around(lambda group: _Promises(self))
+        if self.relegate:
+            make = Relegate().around(make)
+        return OverdueTurns(make(""), self.patience_s, self.every)
+
+    def urgency(self, request: QueuedRequest) -> Key:
+        """When a request with an SLO should have been served [s]."""
+        return (Hybrid.priority(request, self.alpha_ms),)
+
+    def price(self, request: QueuedRequest) -> Key:
+        """Grade and cost [token steps] of a request without an SLO."""
+        cost = cost_left(request)
+        return (float(floor(log(max(1.0, cost)) + request.rank * log(self.tier_ratio))), cost)
+
+    def describe_urgency(self, request: QueuedRequest) -> str:
+        due = self.urgency(request)[0] - request.arrival_s
+        work = self.alpha_ms / 1e3 * work_left(request)
+        return f"due {due:.2f} s after arrival: deadline {due - work:.2f} + work {work:.2f}"
+
+    def describe_price(self, request: QueuedRequest) -> str:
+        grade, cost = self.price(request)
+        return f"cost {cost:.3g} token steps, rank {request.rank}: grade {grade:.0f}"
+
+
+def cost_left(request: QueuedRequest) -> float:
+    """The Gittins index of what is left of a request [token steps of KV], its prefill included.
+
+    One that outlived every length that was thought possible is expected to go on for as much as it has had.
+    """
+    prompt, outputs = request.input_tokens, outputs_of(request)
+    prefill = PREFILL_STEPS * prompt
+    costs = CostDistribution(
+        tuple(service_cost(prompt, length) + prefill for length in outputs.values), outputs.probabilities
+    )
+    generated = request.generated // BUCKET_TOKENS * BUCKET_TOKENS
+    age = service_cost(prompt, generated) + PREFILL_STEPS * (prompt if request.generated else request.prefilled)
+    index = costs.index(age)
+    return age if index == inf else index
+
+
+class _Promises:
+    """One band: requests with an SLO by urgency, the others by cost."""
+
+    def __init__(self, policy: Unified) -> None:
+        self._patience_s = policy.patience_s
+        self._urgency = policy.urgency
+        timed = StandingQueue(policy.urgency, policy.describe_urgency, unit=policy.debt_s)
+        free = StandingQueue(policy.price, policy.describe_price, unit=1.0)
+        self._timed = ClientTurns(timed, policy.urgency)
+        self._free = ClientTurns(free, policy.price)
+
+    def __len__(self) -> int:
+        return len(self._timed) + len(self._free)
+
+    def __iter__(self) -> Iterator[QueuedRequest]:
+        yield from self._timed
+        yield from self._free
+
+    def explain(self, request: QueuedRequest) -> str:
+        return self._place(request).explain(request)
+
+    def push(self, request: QueuedRequest, now_s: float) -> None:
+        self.discard(request.id)
+        self._place(request).push(request, now_s)
+
+    def discard(self, request_id: str) -> bool:
+        return self._timed.discard(request_id) or self._free.discard(request_id)
+
+    def select(self, view: PoolView, now_s: float, fits: Fits) -> QueuedRequest | None:
+        while True:
+            place = self._next(view, fits)
+            if place is None:
+                return None
+            # Asking the other queue may have made the scheduler keep room, so that nothing here fits any more.
+            if (request := place.select(view, now_s, fits)) is not None:
+                return request
+
+    def _next(self, view: PoolView, fits: Fits) -> ClientTurns | None:
+        """The queue whose first request goes: the one that is due earlier."""
+        timed = self._timed.peek(view, fits) if len(self._timed) else None
+        free = self._free.peek(view, fits) if len(self._free) else None
+        if timed is None or free is None:
+            return self._free if timed is None and free is not None else self._timed if timed is not None else None
+        return self._timed if self._urgency(timed)[0] <= free.arrival_s + self._patience_s else self._free
+
+    def _place(self, request: QueuedRequest) -> ClientTurns:
+        promised = request.ttft_deadline_s is not None or request.ttlt_deadline_s is not None
+        return self._timed if promised else self._free

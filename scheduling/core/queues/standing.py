@@ -1,0 +1,74 @@
+"""A queue that minds where entitlements stand: one that is owed goes earlier, one that burst later.
+
+Question: whose request goes first, when what they ask for is alike?
+Formula: an entitlement's requests keep their order among themselves; against those of others the first component of
+their key is less by ``shift = unit * ln(f)``, ``f = (1 + a_debt * debt) / (1 + a_burst * burst)``: the two factors of
+token pools eq. 1 that change while requests wait. ``unit`` is what a weight e times as high is worth in the key.
+Inputs: ``PoolView.standings``, as last seen; an entitlement without one is owed nothing.
+Cost: O(log n); O(entitlements that wait) in a step in which the standings are others.
+Source: token pools 3.3, eq. 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import log
+
+from scheduling.core.contracts import Fits, Key
+from scheduling.core.entitlement import Coefficients, factors
+from scheduling.core.queues.keyed import Entry, KeyedQueue
+from scheduling.core.types import PoolView, QueuedRequest, ServiceClass, Standing
+
+MOST_BURST = 4.0  # what counts of a burst: with debt within 1 the shift stays within ln(5) units
+COEFFICIENTS = Coefficients()
+MOST_SHIFT = log(1.0 + max(COEFFICIENTS.debt, COEFFICIENTS.burst * MOST_BURST))  # units, either way
+
+
+def standing_factor(standing: Standing) -> float:
+    """How many times as much an entitlement weighs for what it is owed and what it took, between 1/5 and 5."""
+    debt, burst = max(-1.0, min(1.0, standing.debt)), max(0.0, min(MOST_BURST, standing.burst))
+    parts = factors(ServiceClass.ELASTIC, 1.0, debt, burst, COEFFICIENTS)
+    return max(1.0 / 5.0, min(5.0, parts.debt * parts.burst))
+
+
+class StandingQueue(KeyedQueue):
+    """A :class:`KeyedQueue` whose first key component is shifted by the entitlement's standing."""
+
+    def __init__(
+        self, key: Callable[[QueuedRequest], Key], describe: Callable[[QueuedRequest], str], unit: float
+    ) -> None:
+        super().__init__(key, describe)
+        self._unit = unit
+        self._standings: Mapping[str, Standing] = {}
+        self._shifts: dict[str, tuple[Standing, float]] = {}  # of the standings that were asked for
+
+    def peek(self, view: PoolView, fits: Fits) -> QueuedRequest | None:
+        if fits is not self._step and view.standings is not self._standings:
+            self._learn(view.standings)
+        return super().peek(view, fits)
+
+    def explain(self, request: QueuedRequest) -> str:
+        standing = self._standings.get(request.entitlement)
+        told = "" if standing is None else f", standing x {standing_factor(standing):.2g}"
+        return super().explain(request) + told
+
+    def shift(self, entitlement: str) -> float:
+        """By how much its requests go earlier."""
+        standing = self._standings.get(entitlement)
+        if standing is None:
+            return 0.0
+        known = self._shifts.get(entitlement)
+        if known is None or known[0] is not standing:
+            known = self._shifts[entitlement] = (standing, self._unit * log(standing_factor(standing)))
+        return known[1]
+
+    def _learn(self, standings: Mapping[str, Standing]) -> None:
+        before = self._standings
+        self._standings = standings
+        if any(before.get(name) is not standings.get(name) for name in self._lanes):
+            self._shifts = {name: kept for name, kept in self._shifts.items() if name in self._lanes}
+            self._rebuild_heads()
+
+    def _place(self, entry: Entry, entitlement: str) -> Entry:
+        shift = self.shift(entitlement) if self._standings else 0.0
+        return entry if shift == 0.0 else (entry[0] - shift, *entry[1:])  # type: ignore[operator]

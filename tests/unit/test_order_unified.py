@@ -1,0 +1,190 @@
+"""What the default policy says about two requests, term by term, and that nobody waits for ever."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import log
+
+import pytest
+
+from scheduling.core.contracts import RequestQueue
+from scheduling.core.order.unified import PREFILL_STEPS, Unified, cost_left
+from scheduling.core.queues.standing import MOST_SHIFT, StandingQueue, standing_factor
+from scheduling.core.registry import PolicyError, make_ordering
+from scheduling.core.types import PoolView, QueuedRequest, ServiceClass, Standing
+
+BASE = QueuedRequest(
+    id="r", seq=0, arrival_s=0.0, entitlement="e", tenant="t", tier="standard", rank=1, weight=30.0,
+    service_class=ServiceClass.ELASTIC, input_tokens=100, output_bound=400, output_tokens=100.0, kv_tokens=500,
+)  # fmt: skip
+FREE = PoolView({})
+
+
+def request(name: str, **changes: object) -> QueuedRequest:
+    return replace(BASE, **({"id": name, "entitlement": name, "seq": sum(map(ord, name))} | changes))  # type: ignore[arg-type]
+
+
+def filled(*requests: QueuedRequest, **params: float | int | str) -> RequestQueue:
+    queue = make_ordering("unified", params).queue()
+    for r in requests:
+        queue.push(r, r.arrival_s)
+    return queue
+
+
+def order(queue: RequestQueue, now_s: float = 0.0, view: PoolView = FREE) -> list[str]:
+    """Everything out, one per step."""
+    result: list[str] = []
+    while (chosen := queue.select(view, now_s, lambda r: True)) is not None:
+        result.append(chosen.id)
+    return result
+
+
+def test_a_reserved_class_goes_before_an_urgent_lower_one() -> None:
+    patient = request("patient", service_class=ServiceClass.GUARANTEED, ttlt_deadline_s=600.0)
+    urgent = request("urgent", service_class=ServiceClass.SPOT, ttft_deadline_s=1.0)
+    plain = request("plain", output_tokens=4000.0)
+    assert order(filled(urgent, plain, patient)) == ["patient", "plain", "urgent"]
+
+
+def test_promises_are_ordered_by_deadline_and_work_left() -> None:
+    near_but_long = request("near", ttft_deadline_s=5.0, input_tokens=1000)
+    later_but_short = request("later", ttft_deadline_s=6.0, input_tokens=10)
+    assert order(filled(near_but_long, later_but_short)) == ["later", "near"]
+    assert order(filled(near_but_long, later_but_short, alpha_ms=0.0)) == ["near", "later"]
+
+
+def test_without_promises_the_cheapest_goes_by_the_predicted_distribution() -> None:
+    surely_long = request("long", output_tokens=300.0)
+    mostly_short = request(
+        "gamble", output_tokens=300.0, output_lengths=(10.0, 1170.0), output_probabilities=(0.75, 0.25)
+    )
+    assert order(filled(surely_long, mostly_short)) == ["gamble", "long"]
+
+
+def test_a_prompt_costs_what_its_prefill_keeps_the_engine_from_doing() -> None:
+    short_answer = request("reader", input_tokens=2000, output_tokens=10.0)  # 20,050 token steps of KV
+    long_answer = request("writer", input_tokens=10, output_tokens=300.0)  # 48,000
+    assert order(filled(short_answer, long_answer)) == ["writer", "reader"]
+    assert cost_left(short_answer) == pytest.approx(10**2 / 2 + 2000 * (10 + PREFILL_STEPS))
+
+
+def test_a_request_that_was_preempted_is_ranked_by_what_is_left() -> None:
+    begun = request("begun", output_tokens=500.0, prefilled=100, generated=450)
+    fresh = request("fresh", output_tokens=200.0)
+    assert order(filled(fresh, begun)) == ["begun", "fresh"]
+    assert cost_left(replace(begun, generated=0)) < cost_left(replace(begun, generated=0, prefilled=0))
+
+
+def test_one_that_outlived_its_prediction_is_expected_to_go_on_for_as_long_again() -> None:
+    outlived = request("outlived", output_tokens=50.0, prefilled=100, generated=400)
+    assert cost_left(outlived) == pytest.approx(400**2 / 2 + 100 * 400 + 100 * PREFILL_STEPS)
+
+
+def test_costs_that_are_alike_yield_to_the_tier_and_others_do_not() -> None:
+    premium = request("premium", rank=0, output_tokens=120.0)
+    standard = request("standard", rank=1, output_tokens=100.0)
+    tiny = request("tiny", rank=2, output_tokens=2.0, input_tokens=2)
+    assert order(filled(standard, premium, tiny)) == ["tiny", "premium", "standard"]
+    assert order(filled(standard, premium, tiny, tier_ratio=1.0)) == ["tiny", "standard", "premium"]
+
+
+def test_no_promise_is_a_promise_of_its_patience() -> None:
+    promised = request("promised", ttlt_deadline_s=300.0)
+    free = request("free", output_tokens=10.0)
+    batch = request("batch", ttlt_deadline_s=3600.0)
+    assert order(filled(batch, free, promised)) == ["promised", "free", "batch"]
+    assert order(filled(batch, free, promised, patience_s=100.0)) == ["free", "promised", "batch"]
+
+
+def test_who_is_owed_service_goes_earlier_and_who_burst_later() -> None:
+    same = [request(name, ttft_deadline_s=9.0, seq=seq) for seq, name in enumerate(("burst", "even", "owed"))]
+    standings = {"owed": Standing(1.0, debt=0.5), "burst": Standing(1.0, burst=0.8)}
+    assert order(filled(*same)) == ["burst", "even", "owed"]
+    assert order(filled(*same), view=PoolView({}, standings=standings)) == ["owed", "even", "burst"]
+
+
+def test_a_standing_that_changes_while_requests_wait_counts_at_once() -> None:
+    queue = filled(*[request(f"{who}{n}", entitlement=who, seq=n) for n in range(3) for who in ("a", "b")])
+    first = PoolView({}, standings={"b": Standing(1.0, debt=0.4)})
+    then = PoolView({}, standings={"a": Standing(1.0, debt=0.4)})
+    taken = [queue.select(view, 0.0, lambda r: True) for view in (first, then, FREE)]
+    assert [r.entitlement for r in taken if r] == ["b", "a", "a"]
+
+
+def test_a_debt_of_a_grade_outweighs_a_cost_of_a_grade() -> None:
+    queue = StandingQueue(lambda r: (r.output_tokens,), lambda r: "", unit=10.0)
+    for r in (request("poor", output_tokens=25.0), request("rich", output_tokens=12.0)):
+        queue.push(r, 0.0)
+    owed = Standing(1.0, debt=1.0)
+    assert standing_factor(owed) == pytest.approx(5.0)
+    view = PoolView({}, standings={"poor": owed})
+    assert queue.select(view, 0.0, lambda r: True).id == "poor"  # type: ignore[union-attr]  # 25 - 10 ln 5 = 8.9
+    assert queue.shift("poor") == pytest.approx(10.0 * log(5.0)) == pytest.approx(10.0 * MOST_SHIFT)
+
+
+def test_extreme_standings_stay_within_a_factor_of_five() -> None:
+    for debt, burst in ((9.0, 0.0), (-9.0, 0.0), (0.0, 99.0), (-1.0, 99.0), (1.0, 99.0)):
+        assert 1 / 5 <= standing_factor(Standing(1.0, debt, burst)) <= 5
+
+
+def test_what_is_too_late_gives_way_and_is_not_forgotten() -> None:
+    late = request("late", ttft_deadline_s=5.0)
+    saved = request("saved", ttft_deadline_s=30.0, arrival_s=20.0)
+    assert order(filled(late, saved), now_s=21.0) == ["saved", "late"]
+    assert order(filled(late, saved, relegate=0), now_s=21.0) == ["late", "saved"]
+
+
+@pytest.mark.parametrize("seed_kind", ["expensive", "low class", "late"])
+def test_nobody_waits_for_ever_while_better_ones_keep_coming(seed_kind: str) -> None:
+    victim = {
+        "expensive": request("victim", output_tokens=4000.0, rank=2),
+        "low class": request("victim", service_class=ServiceClass.PREEMPTIBLE),
+        "late": request("victim", ttft_deadline_s=1.0, input_tokens=4000),
+    }[seed_kind]
+    queue = filled(victim, patience_s=60.0, every=8)
+    turns_overdue = 0
+    for second in range(400):
+        for part in range(2):  # twice what is served: the queue only grows
+            queue.push(
+                request(f"new{second}-{part}", arrival_s=float(second), seq=10 + second, ttft_deadline_s=second + 5.0)
+                if part
+                else request(f"new{second}-{part}", arrival_s=float(second), seq=10 + second, output_tokens=5.0),
+                float(second),
+            )
+        turns_overdue += second > 61
+        if queue.select(FREE, float(second), lambda r: True).id == "victim":  # type: ignore[union-attr]
+            break
+    assert turns_overdue <= 2 * 8
+
+
+def test_the_order_is_not_touched_while_nobody_is_overdue() -> None:
+    requests = [request(f"n{n}", output_tokens=float(5 * n), seq=n) for n in range(1, 80)]
+    assert order(filled(*requests, every=2), now_s=599.0) == [r.id for r in requests]
+
+
+def test_a_clients_priority_orders_its_own_requests_only() -> None:
+    mine = [request("a", entitlement="me", output_tokens=10.0), request("b", entitlement="me", client_priority=-1)]
+    other = request("c", output_tokens=30.0)
+    assert order(filled(*mine, other)) == ["b", "c", "a"]
+
+
+def test_explanations_give_the_terms() -> None:
+    queue = filled(request("x", ttft_deadline_s=5.0), request("y"))
+    for _ in range(2):
+        request_, text = (r := queue.select(FREE, 0.0, lambda r: True)), queue.explain(r)  # type: ignore[arg-type]
+        assert request_ is not None
+        told = {
+            "x": "elastic band, due 5.80 s after arrival: deadline 5.00 + work 0.80",
+            "y": "elastic band, cost 4.5e+04 token steps, rank 1: grade 11",
+        }
+        assert text == told[request_.id]
+
+
+@pytest.mark.parametrize("wrong", [{"every": 1}, {"tier_ratio": 0.5}, {"patience_s": 0.0}, {"relegate": 2}])
+def test_parameters_out_of_range_are_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(PolicyError, match=next(iter(wrong))):
+        make_ordering("unified", wrong)
+
+
+def test_defaults_are_what_the_page_says() -> None:
+    assert Unified() == Unified(8.0, 3.0, 5.0, 600.0, 32, 1)
