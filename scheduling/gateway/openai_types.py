@@ -13,10 +13,13 @@ Name = Annotated[str, Meta(min_length=1, max_length=256)]
 Count = Annotated[int, Meta(ge=1, le=1_000_000)]
 TokenId = Annotated[int, Meta(ge=0, le=4_294_967_295)]
 Stop = Annotated[str, Meta(max_length=1024)]
+TemplateName = Annotated[str, Meta(pattern="^[A-Za-z_][A-Za-z0-9_]{0,63}$")]
+TemplateValue = bool | int | float | Annotated[str, Meta(max_length=1024)] | None
 ABSENT = Raw()  # omitted when encoded: defaults are compared by identity
 MAX_MESSAGES = 4096
 MAX_TOOLS = 128
 MAX_SCHEMA_BYTES = 128 * 1024
+MAX_TEMPLATE_KWARGS = 16
 
 
 class Part(Struct, omit_defaults=True):
@@ -84,6 +87,20 @@ class StreamOptions(Struct):
     include_usage: bool = False
 
 
+class StructuredOutputs(Struct, omit_defaults=True):
+    """vLLM's constraint on the output's form: one of the first six. The engine checks their contents."""
+
+    json: Raw = ABSENT  # a JSON schema, as an object or as its text; bounded in size
+    regex: Annotated[str, Meta(max_length=8192)] | None = None
+    choice: Annotated[list[Stop], Meta(min_length=1, max_length=1024)] | None = None
+    grammar: Annotated[str, Meta(max_length=65_536)] | None = None
+    json_object: bool | None = None
+    structural_tag: Annotated[str, Meta(max_length=65_536)] | None = None
+    disable_any_whitespace: bool | None = None
+    disable_additional_properties: bool | None = None
+    whitespace_pattern: Annotated[str, Meta(max_length=256)] | None = None
+
+
 class Sampling(Struct, omit_defaults=True, kw_only=True):
     """What both kinds of request share. A client's null counts as absent."""
 
@@ -109,6 +126,16 @@ class Sampling(Struct, omit_defaults=True, kw_only=True):
     min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     repetition_penalty: Annotated[float, Meta(gt=0, le=10)] | None = None
     stop_token_ids: Annotated[list[TokenId], Meta(max_length=128)] | None = None
+    include_stop_str_in_output: bool | None = None
+    skip_special_tokens: bool | None = None
+    bad_words: Annotated[list[Stop], Meta(max_length=128)] | None = None
+    allowed_token_ids: Annotated[list[TokenId], Meta(min_length=1, max_length=1024)] | None = None
+    structured_outputs: StructuredOutputs | None = None
+    # its names before vLLM 0.12, which later ones ignore without a word: sent as ``structured_outputs``
+    guided_json: Raw = ABSENT
+    guided_regex: Annotated[str, Meta(max_length=8192)] | None = None
+    guided_choice: Annotated[list[Stop], Meta(min_length=1, max_length=1024)] | None = None
+    guided_grammar: Annotated[str, Meta(max_length=65_536)] | None = None
 
 
 class ChatRequest(Sampling, omit_defaults=True, kw_only=True):
@@ -119,7 +146,15 @@ class ChatRequest(Sampling, omit_defaults=True, kw_only=True):
     tools: Annotated[list[Tool], Meta(max_length=MAX_TOOLS)] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None
-    reasoning_effort: Literal["none", "minimal", "low", "medium", "high"] | None = None
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
+    # vLLM's own
+    thinking_token_budget: Annotated[int, Meta(ge=-1, le=1_000_000)] | None = None
+    include_reasoning: bool | None = None
+    chat_template_kwargs: Annotated[dict[TemplateName, TemplateValue], Meta(max_length=MAX_TEMPLATE_KWARGS)] | None = (
+        None
+    )
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
 
 
 class CompletionRequest(Sampling, omit_defaults=True, kw_only=True):

@@ -5,6 +5,7 @@ Everything that can be wrong with an input is said here as a 400 with the field'
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -14,10 +15,12 @@ from scheduling.core.outcomes import Reason
 from scheduling.core.types import PoolSpec
 from scheduling.gateway.errors import Refusal
 from scheduling.gateway.openai_types import (
+    ABSENT,
     MAX_SCHEMA_BYTES,
     ChatRequest,
     CompletionRequest,
     StreamOptions,
+    StructuredOutputs,
 )
 
 MESSAGE_TOKENS = 4  # a chat template's frame around one message
@@ -26,6 +29,11 @@ LONGEST_MESSAGE = 400  # characters of a parser's message that a client sees
 _decode_chat = msgspec.json.Decoder(ChatRequest).decode
 _decode_completion = msgspec.json.Decoder(CompletionRequest).decode
 _encode = msgspec.json.Encoder().encode
+# arguments of the tokenizer's own method, which some versions of vLLM pass on with the template's
+_NOT_FOR_CLIENTS = frozenset({
+    "chat_template", "conversation", "messages", "tools", "documents", "tokenize", "tokenizer", "tokenizer_kwargs",
+    "padding", "truncation", "max_length", "add_generation_prompt", "continue_final_message",
+})  # fmt: skip
 _USAGE = StreamOptions(include_usage=True)
 
 
@@ -92,6 +100,8 @@ def prepare(data: bytes, chat: bool, pool: PoolSpec) -> Prepared:
             raise _invalid("top_logprobs needs logprobs to be true.", "top_logprobs")
         if body.tools is not None:
             _check_tools(body)
+        if body.chat_template_kwargs is not None:
+            _check_template(body.chat_template_kwargs)
         raw, exact = _chat_tokens(body), False
     else:
         if isinstance(body.prompt, str):
@@ -104,6 +114,7 @@ def prepare(data: bytes, chat: bool, pool: PoolSpec) -> Prepared:
         schema = body.response_format.json_schema
         if schema is not None and _size(schema.schema) > MAX_SCHEMA_BYTES:
             raise _invalid(f"The schema is larger than {MAX_SCHEMA_BYTES} bytes.", "response_format.json_schema.schema")
+    _constrain(body)
     given = bound is not None
     if bound is None:
         bound = pool.default_output_tokens
@@ -124,6 +135,40 @@ def prepare(data: bytes, chat: bool, pool: PoolSpec) -> Prepared:
 
 def _size(raw: msgspec.Raw) -> int:
     return memoryview(raw).nbytes
+
+
+def _check_template(kwargs: Mapping[str, object]) -> None:
+    """What a template may be told, but not another template, nor how the engine renders and tokenises it."""
+    for name in kwargs:
+        if name in _NOT_FOR_CLIENTS or name.startswith("return_"):
+            raise _invalid(f"{name} cannot be set here.", "chat_template_kwargs")
+
+
+def _constrain(body: ChatRequest | CompletionRequest) -> None:
+    """Bounds ``structured_outputs`` and moves the older ``guided_*`` fields into it."""
+    if (
+        body.structured_outputs is body.guided_regex is body.guided_choice is body.guided_grammar is None
+        and body.guided_json is ABSENT
+    ):
+        return
+    guided = {
+        "json": body.guided_json, "regex": body.guided_regex, "choice": body.guided_choice,
+        "grammar": body.guided_grammar,
+    }  # fmt: skip
+    given = {name: value for name, value in guided.items() if value is not None and value is not ABSENT}
+    if "json" in given and bytes(body.guided_json) == b"null":
+        del given["json"]
+    body.guided_json, body.guided_regex, body.guided_choice, body.guided_grammar = ABSENT, None, None, None
+    if given:
+        first = f"guided_{next(iter(given))}"
+        if len(given) > 1:
+            raise _invalid("Only one of the guided_* fields can be given.", first)
+        if body.structured_outputs is not None:
+            raise _invalid("structured_outputs and the older guided_* fields exclude each other.", first)
+        body.structured_outputs = StructuredOutputs(**given)  # type: ignore[arg-type]
+    outputs = body.structured_outputs
+    if outputs is not None and _size(outputs.json) > MAX_SCHEMA_BYTES:
+        raise _invalid(f"The schema is larger than {MAX_SCHEMA_BYTES} bytes.", "structured_outputs.json")
 
 
 def _check_tools(body: ChatRequest) -> None:

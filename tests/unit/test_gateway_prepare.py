@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ from scheduling.gateway.errors import Refusal
 from scheduling.gateway.estimates import engine_priority, make_estimate, make_queued
 from scheduling.gateway.guard import TTFT_HINT, TTLT_HINT
 from scheduling.gateway.headers import Limits
+from scheduling.gateway.openai_types import ChatRequest, CompletionRequest
 from scheduling.gateway.prepare import Prepared, parse, prepare
 from tests.gateway_world import TIER
 
@@ -35,7 +38,15 @@ def sent(prepared: Prepared) -> dict[str, Any]:
 
 
 def test_nothing_is_forwarded_by_default() -> None:
-    fields = {"prompt_logprobs": 5, "best_of": 9, "guided_json": {}, "n": 1, "user": "u", "extra": [1], "echo": True}
+    fields = {
+        "prompt_logprobs": 5,
+        "best_of": 9,
+        "service_tier": "flex",
+        "n": 1,
+        "user": "u",
+        "extra": [1],
+        "echo": True,
+    }
     assert sent(chat(**fields)) == {"model": "up", "messages": [USER], "max_tokens": 512, "priority": 7}
 
 
@@ -65,6 +76,77 @@ def test_tools_and_formats_travel_as_they_are() -> None:
     body = sent(chat(**fields))
     for name, value in fields.items():
         assert body[name] == value, name
+
+
+def test_what_vllm_takes_beyond_openai_travels_within_bounds() -> None:
+    schema = {"type": "object"}
+    fields = {
+        "chat_template_kwargs": {"enable_thinking": False, "level": 3, "style": "brief", "none": None},
+        "structured_outputs": {"json": schema, "disable_any_whitespace": True},
+        "reasoning_effort": "max",
+        "thinking_token_budget": 100,
+        "include_reasoning": False,
+        "continue_final_message": True,
+        "add_generation_prompt": False,
+        "bad_words": ["no"],
+        "allowed_token_ids": [1],
+        "include_stop_str_in_output": True,
+        "skip_special_tokens": False,
+    }
+    body = sent(chat(**fields))
+    for name, value in fields.items():
+        assert body[name] == value, name
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ({"guided_json": {"type": "object"}}, {"json": {"type": "object"}}),
+        ({"guided_json": '{"type": "object"}'}, {"json": '{"type": "object"}'}),
+        ({"guided_regex": "[a-z]+"}, {"regex": "[a-z]+"}),
+        ({"guided_choice": ["a", "b"]}, {"choice": ["a", "b"]}),
+        ({"guided_grammar": "root ::= x", "guided_json": None}, {"grammar": "root ::= x"}),
+        ({"guided_json": None}, None),
+    ],
+)
+def test_older_names_of_constraints_are_not_dropped_without_a_word(old: dict[str, Any], new: Any) -> None:
+    for body in (
+        sent(chat(**old)),
+        sent(prepare(json.dumps({"model": "demo", "prompt": "x"} | old).encode(), False, POOL)),
+    ):
+        assert body.get("structured_outputs") == new
+        assert not [name for name in body if name.startswith("guided_")]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"chat_template_kwargs": {"chat_template": "{{ messages }}"}},
+        {"chat_template_kwargs": {"tokenize": True}},
+        {"chat_template_kwargs": {"return_tensors": "pt"}},
+        {"chat_template_kwargs": {"a b": 1}},
+        {"chat_template_kwargs": {"nested": {"a": 1}}},
+        {"chat_template_kwargs": {"long": "x" * 1025}},
+        {"chat_template_kwargs": {f"k{n}": n for n in range(17)}},
+        {"structured_outputs": {"json": {"description": "x" * 200_000}}},
+        {"guided_json": {"description": "x" * 200_000}},
+        {"structured_outputs": {"regex": "x" * 8193}},
+        {"guided_regex": "a", "guided_choice": ["b"]},
+        {"guided_regex": "a", "structured_outputs": {"regex": "b"}},
+        {"allowed_token_ids": []},
+        {"bad_words": ["x"] * 129},
+    ],
+)
+def test_what_an_engine_must_not_be_told_is_refused(fields: dict[str, Any]) -> None:
+    with pytest.raises(Refusal) as refused:
+        chat(**fields)
+    assert refused.value.status == 400
+
+
+def test_the_page_about_v1_names_every_field() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "v1.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`(\w+)`", page))
+    assert set(ChatRequest.__struct_fields__) | set(CompletionRequest.__struct_fields__) <= named
 
 
 def test_a_stream_always_asks_for_usage() -> None:
@@ -106,7 +188,23 @@ JSON = st.recursive(
 )
 
 
-@given(JSON, st.sampled_from(["messages", "prompt", "tools", "stop", "logit_bias", "response_format", "max_tokens"]))
+@given(
+    JSON,
+    st.sampled_from(
+        [
+            "chat_template_kwargs",
+            "structured_outputs",
+            "guided_json",
+            "messages",
+            "prompt",
+            "tools",
+            "stop",
+            "logit_bias",
+            "response_format",
+            "max_tokens",
+        ]
+    ),
+)
 def test_whatever_comes_is_parsed_or_refused_never_a_fault(value: Any, field: str) -> None:
     for is_chat in (True, False):
         base = {"model": "demo", "messages": [USER], "prompt": "x", field: value}
