@@ -14,6 +14,8 @@ from scheduling.core.contracts import Router
 from scheduling.core.registry import routing
 from scheduling.core.types import BackendView, QueuedRequest
 
+USES_PREFIX = frozenset({"prefix_affinity"})  # for others nobody has to compute one
+
 
 def least_loaded(request: QueuedRequest, backends: Iterable[BackendView]) -> BackendView | None:
     """The replica with room and the least outstanding estimated tokens; then fewest running, then by name."""

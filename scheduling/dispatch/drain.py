@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from concurrent.futures import Executor
 
+from scheduling.core.ledger import LedgerRecord
 from scheduling.dispatch.ports import TelemetryPort
 from scheduling.state.store import PoolStore
 from scheduling.state.types import StateUnavailable
@@ -18,9 +20,15 @@ BACKOFF_S = (0.5, 1.0, 2.0, 5.0)
 
 
 class LedgerDrain:
-    """Moves ended requests of one pool. Entries are deleted only after the write, which is idempotent by request."""
+    """Moves ended requests of one pool. Entries are deleted only after the write, which is idempotent by request.
 
-    def __init__(self, store: PoolStore, telemetry: TelemetryPort, thread: Executor) -> None:
+    ``ended`` is told of all that is read; of some twice, where the write fails.
+    """
+
+    def __init__(
+        self, store: PoolStore, telemetry: TelemetryPort, thread: Executor, ended: Callable[[list[LedgerRecord]], None]
+    ) -> None:
+        self._ended = ended
         self._store = store
         self._telemetry = telemetry
         self._thread = thread
@@ -44,6 +52,7 @@ class LedgerDrain:
         if not entries:
             return 0
         records = [entry.record for entry in entries if entry.record is not None]
+        self._ended(records)
         try:
             await asyncio.get_running_loop().run_in_executor(
                 self._thread, self._telemetry.write_ledger, self._store.pool_id, records

@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Executor
 from dataclasses import replace
 from itertools import chain
 
+from scheduling.core.compose import make_policy
+from scheduling.core.contracts import OrderingPolicy, RoutingPolicy
 from scheduling.core.invariants import check_step, remember
-from scheduling.core.registry import PolicyError, make_ordering, make_routing
+from scheduling.core.ledger import LedgerRecord
+from scheduling.core.outcomes import Reason
+from scheduling.core.registry import PolicyError, make_routing
 from scheduling.core.scheduler import Scheduler
 from scheduling.core.types import Catalog, Grant, PoolSpec, PoolView, QueuedRequest
 from scheduling.dispatch.away import Away
@@ -39,7 +43,6 @@ TICK_S = 0.25  # while anyone waits, a decision is tried at least so often
 HOUSE_S = 1.0
 BLOCK_MS = 1000  # how long one read of the doorbells waits
 PAUSE_S = 0.25  # after Redis did not answer
-ROUTING = "least_work"
 CHECK_EVERY = 64  # steps of which the laws are checked live, and only with short queues: it costs O(waiting)
 CHECK_UP_TO = 500
 DRIFT_TICKS = 10  # so many looks in a row that find more waiting in Redis than here: read the queue again
@@ -100,21 +103,28 @@ class Term:
         now_s = self._now_s()
         for request in [r for r in self.scheduler if self._limits.get(r.entitlement, r.concurrency) != r.concurrency]:
             self._offer(request, now_s)
-        before = self._policy_of
-        if (pool.policy, pool.policy_version, pool.policy_params) == (
-            before.policy, before.policy_version, before.policy_params,
-        ):  # fmt: skip
+        if _decided_by(pool) == _decided_by(self._policy_of):
             return
         self._policy_of = pool
         try:
-            ordering = make_ordering(pool.policy, pool.policy_params)
+            ordering, routing = _policies(pool)
         except PolicyError as error:
             log.error("pool %s: policy not changed, %s stays in force: %s", pool.id, self.policy, error)
             return
         self.policy = f"{pool.policy}@{pool.policy_version}"
-        self.scheduler.swap(ordering, make_routing(ROUTING), now_s)
-        log.info("pool %s: policy is now %s, %d requests moved", pool.id, self.policy, len(self.scheduler))
+        self.scheduler.swap(ordering, routing, now_s)
+        log.info(
+            "pool %s: policy is now %s (%s, %s), %d requests moved",
+            pool.id, self.policy, ordering.name, routing.name, len(self.scheduler),
+        )  # fmt: skip
         self._ring()
+
+    def ended(self, records: Iterable[LedgerRecord]) -> None:
+        """What requests have really used, for policies that count it. One may come twice; who was lost with its gateway
+        stays at its estimate."""
+        for record in records:
+            if record.reason is not Reason.GATEWAY_LOST:
+                self.scheduler.settle(record.request_id, record.input_tokens, record.output_tokens)
 
     # --- the three loops of a term
 
@@ -246,7 +256,10 @@ class Term:
                     refused = True
                 elif status is GrantStatus.AWAY:
                     away = True
+                    self.scheduler.settle(grant.request.id, 0, 0)
                     self._park(grant.request)
+                elif status is GrantStatus.GONE:
+                    self.scheduler.settle(grant.request.id, 0, 0)
             if not away and (refused or len(grants) < BATCH):
                 return  # where a gateway was away, what it did not take is decided again at once, without it
 
@@ -346,11 +359,24 @@ def _limits(catalog: Catalog, pool_id: str) -> Mapping[str, int]:
     return {e.id: e.concurrency for e in catalog.entitlements.values() if e.pool == pool_id}
 
 
+def _decided_by(pool: PoolSpec) -> tuple[object, ...]:
+    """All that decides who goes next, and where."""
+    return (
+        pool.policy, pool.policy_version, pool.policy_params, pool.modifiers, pool.routing, pool.routing_params,
+    )  # fmt: skip
+
+
+def _policies(pool: PoolSpec) -> tuple[OrderingPolicy, RoutingPolicy]:
+    """Raises ``PolicyError``."""
+    ordering = make_policy(pool.policy, pool.policy_params, pool.modifiers)
+    return ordering, make_routing(pool.routing, pool.routing_params)
+
+
 def _scheduler(pool: PoolSpec) -> tuple[str, Scheduler]:
     name = f"{pool.policy}@{pool.policy_version}"
     try:
-        ordering = make_ordering(pool.policy, pool.policy_params)
+        ordering, routing = _policies(pool)
     except PolicyError as error:
         log.error("pool %s: %s; serving in arrival order until it is corrected", pool.id, error)
-        name, ordering = "fifo@0", make_ordering("fifo")
-    return name, Scheduler(ordering, make_routing(ROUTING), max_grants=BATCH)
+        name, ordering, routing = "fifo@0", make_policy("fifo"), make_routing("least_work")
+    return name, Scheduler(ordering, routing, max_grants=BATCH)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from scheduling.core.deadline import first_token_deadline_s, total_deadline_s
 from scheduling.core.estimate.tokens import Calibration
 from scheduling.core.outcomes import Reason
+from scheduling.core.routing import USES_PREFIX
 from scheduling.core.types import EntitlementSpec, Estimate, PoolSpec, QueuedRequest, Slo
 from scheduling.gateway.auth import Access
 from scheduling.gateway.errors import Refusal
 from scheduling.gateway.guard import TTFT_HINT, TTLT_HINT
+from scheduling.gateway.prefix import prefix_of
 from scheduling.gateway.prepare import Prepared
 
 RANK_STEP = 1000  # engine priorities of one tier's rank; a client's own priority moves within half of it
@@ -42,6 +44,7 @@ def make_queued(
 ) -> QueuedRequest:  # fmt: skip
     """What ordering may know. Hints of the client tighten the tier's targets, never loosen them."""
     entitlement = access.entitlement
+    pool = access.pool
     tier = entitlement.tier
     slo = tier.slo
     if hints is not None:
@@ -57,6 +60,7 @@ def make_queued(
         None if slo.ttft_s is None else first_token_deadline_s(arrival_s, slo),
         None if slo.ttlt_s is None else total_deadline_s(arrival_s, slo),
         arrival_s + tier.max_wait_s, "", gateway_id, entitlement.concurrency,
+        prefix=prefix_of(prepared.body, entitlement.tenant, pool.model) if pool.routing in USES_PREFIX else 0,
     )  # fmt: skip
 
 
