@@ -15,9 +15,12 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import TypeVar
 
-from scheduling.simulator.lab import Line, Scenario, Task, fingerprint, lines_of, perform, tasks_of
+from controlplane.plot import Panel, Series, draw
+from scheduling.simulator.drawings import Axes, Look
+from scheduling.simulator.lab import Line, Scenario, Task, fingerprint, lines_of, look_of, perform, tasks_of
 
 Table = tuple[Scenario, list[Line]]
+Images = dict[str, str]  # a drawing's file without .svg, and its text
 Figures = dict[str, float]
 J = TypeVar("J", bound=Hashable)
 
@@ -33,6 +36,18 @@ class Lab:
         """Every scenario's table. ``done`` is called for each task as it ends, kept ones first."""
         figures = self.figures([task for scenario in scenarios for task in tasks_of(scenario)], perform, _name, done)
         return [(scenario, lines_of(scenario, figures)) for scenario in scenarios]
+
+    def images(self, scenarios: Sequence[Scenario]) -> Images:
+        """The drawings of scenarios whose tables have been made."""
+        drawn: Images = {}
+        for scenario in scenarios:
+            figures = self.figures(tasks_of(scenario), perform, _name)
+            look = look_of(scenario, figures)
+            for drawing in scenario.drawings:
+                drawn[drawing.file] = draw(
+                    drawing.title, [_panel(axes, look) for axes in drawing.panels], drawing.columns
+                )
+        return drawn
 
     def figures(
         self,
@@ -90,6 +105,21 @@ class Lab:
         draft.replace(path)
 
 
+def _panel(axes: Axes, look: Look) -> Panel:
+    xs = axes.places(look)
+    series = tuple(Series(curve.name, curve.values(len(xs), look)) for curve in axes.curves)
+    return Panel(
+        axes.title,
+        axes.y_label,
+        xs,
+        series,
+        x_label=axes.x_label,
+        log_x=axes.log_x,
+        log_y=axes.log_y,
+        y_most=axes.y_most,
+    )
+
+
 def _name(task: Task) -> str:
     return f"{task.scenario}-{fingerprint(task)}"
 
@@ -112,8 +142,8 @@ def interval(line: Line) -> str:
     return f"{figure(line.low)} to {figure(line.high)}"
 
 
-def report(tables: Sequence[Table]) -> str:
-    """All tables as one page of Markdown."""
+def report(tables: Sequence[Table], images: str = "images/papers") -> str:
+    """All tables as one page of Markdown. ``images``: where the drawings lie, seen from the page."""
     judged = [line for _, lines in tables for line in lines if line.verdict != "shown"]
     held = sum(line.verdict == "holds" for line in judged)
     out = [
@@ -137,4 +167,6 @@ def report(tables: Sequence[Table]) -> str:
             cells = (line.row, line.unit, line.paper, figure(line.ours), interval(line), told)
             out.append("| " + " | ".join(cells) + " |")
         out.append("")
+        for drawing in scenario.drawings:
+            out += [f"![{drawing.title}]({images}/{drawing.file}.svg)", ""]
     return "\n".join(out)

@@ -1,8 +1,9 @@
 """The papers' tables as small declarative files, and what our runs say about each of their figures.
 
 A scenario (``scenarios/<name>.toml``) has a workload, an engine, runs (a policy and what differs) and rows: one figure
-of the paper each, with the interval in which ours may lie. Everything here is pure: a task is (scenario, run, seed),
-its result a dictionary of figures, so tasks can be spread over processes and kept between them.
+of the paper each, with the interval in which ours may lie; and drawings of the paper's figures. Everything here is
+pure: a task is (scenario, run, seed), its result a dictionary of figures, so tasks can be spread over processes and
+kept between them.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from scheduling.core.compose import make_policy
+from scheduling.simulator.drawings import Drawing, Look, parse_drawing
 from scheduling.simulator.setups import SetupError, execute
 
 SCENARIOS_DIR = Path(__file__).parent / "scenarios"
@@ -72,6 +74,7 @@ class Scenario:
     runs: dict[str, Run]
     rows: tuple[Row, ...]
     note: str = ""
+    drawings: tuple[Drawing, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +145,21 @@ def parse_scenario(name: str, data: Mapping[str, Any]) -> Scenario:
             raise ScenarioError(f"{name}: row {row.name!r} is about no run or an unknown one: {sorted(unknown)}")
         if row.runs and row.order not in ("rising", "falling", "least"):
             raise ScenarioError(f"{name}: row {row.name!r} needs an order: rising, falling or least")
-    scenario: Scenario = _make(Scenario, {"name": name, **data, "runs": runs, "rows": rows}, name)
+    drawings = tuple(_drawing(name, raw, runs) for raw in data.pop("figure", []))
+    scenario: Scenario = _make(Scenario, {"name": name, **data, "runs": runs, "rows": rows, "drawings": drawings}, name)
     return scenario
+
+
+def _drawing(name: str, raw: Mapping[str, Any], runs: Mapping[str, Run]) -> Drawing:
+    try:
+        drawing = parse_drawing(raw)
+    except (TypeError, ValueError) as problem:
+        raise ScenarioError(f"{name}: figure {raw.get('file')!r}: {problem}") from problem
+    if drawing.runs - set(runs):
+        raise ScenarioError(
+            f"{name}: figure {drawing.file!r} is about unknown runs: {sorted(drawing.runs - set(runs))}"
+        )
+    return drawing
 
 
 def _make(cls: type[Any], raw: Mapping[str, Any], where: str) -> Any:
@@ -199,6 +215,12 @@ def lines_of(scenario: Scenario, figures: Figures) -> list[Line]:
     return [_line(scenario, row, figures) for row in scenario.rows]
 
 
+def look_of(scenario: Scenario, figures: Figures) -> Look:
+    """A run's figure by name, as a drawing asks for it: ``look(run, metric)``. Raises ScenarioError for one that no run
+    has."""
+    return lambda run, metric: _figure(scenario, run, metric, figures)
+
+
 def _line(scenario: Scenario, row: Row, figures: Figures) -> Line:
     if row.runs:
         return _comparison(scenario, row, [_figure(scenario, name, row.metric, figures) for name in row.runs])
@@ -240,6 +262,7 @@ def _figure(scenario: Scenario, run: str, metric: str, figures: Figures) -> floa
     for seed in scenario.runs[run].seeds:
         known = figures[Task(scenario.name, run, seed)]
         if metric not in known:
-            raise ScenarioError(f"{scenario.name}: run {run!r} has no figure {metric!r}; it has: {', '.join(known)}")
+            plain = [name for name in known if not name[-1:].isdigit()]  # not those of every window
+            raise ScenarioError(f"{scenario.name}: run {run!r} has no figure {metric!r}; it has: {', '.join(plain)}")
         values.append(known[metric])
     return math.fsum(values) / len(values)

@@ -5,7 +5,8 @@
 * ``ttft.p50 ttft.p99 ttft.mean`` [s], ``ttft.p99.<tier>``, ``ttft.brief`` (mean over prompts of at most 256 tokens);
 * ``wait`` [s] until a request is first worked on, ``wait.<class>`` by estimated budget (DriftSched's classes);
 * ``makespan`` [s], ``tokens_per_s`` and ``requests_per_s`` over it, ``output_tokens``;
-* ``relegated`` [%], ``preemptions``.
+* ``relegated`` [%], ``preemptions``;
+* the run by the clock, see :mod:`scheduling.simulator.timeline`.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from scheduling.simulator.result import (
     outcomes_of,
     percentile,
 )
+from scheduling.simulator.timeline import timeline
 
 BRIEF = 256  # tokens: the short prompts of EWSJF's mixes
 CLASSES = (("short", 0, 128), ("medium", 128, 512), ("long", 512, 1 << 60))
@@ -54,6 +56,7 @@ def measure(lives: Sequence[Life], engines: Iterable[Engine] = ()) -> dict[str, 
     figures["output_tokens"] = float(sum(o.output_tokens for o in outcomes))
     figures["relegated"] = 100 * sum(o.relegated for o in outcomes) / len(outcomes)
     figures["preemptions"] = float(sum(engine.counters.preemptions for engine in engines))
+    figures.update(timeline(outcomes))
     return figures
 
 

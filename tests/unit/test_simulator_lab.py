@@ -47,10 +47,11 @@ def test_every_scenario_shipped_can_be_read_and_its_first_requests_be_made(name:
     assert scenario.rows
     assert load_scenario(scenario.id) is scenario
     used = {r for entry in scenario.rows for r in (entry.run, entry.versus, *entry.runs)} - {""}
-    assert used == set(scenario.runs), "a run that no row is about"
+    used |= {run for drawing in scenario.drawings for run in drawing.runs}
+    assert used == set(scenario.runs), "a run that no row and no drawing is about"
     for run in scenario.runs.values():
         engine_config(run.engine)
-        if run.workload["kind"] != "driftsched":
+        if run.workload["kind"] not in ("driftsched", "pool", "weights"):
             rate = {"rate": 1.0} if run.goodput else {}
             assert len(requests_of({**run.workload, **rate, "count": 3}, 1)) == 3
 

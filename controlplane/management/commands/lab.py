@@ -161,8 +161,13 @@ class Command(BaseCommand):
             raise CommandError(f"--output: there is no folder {output.resolve().parent}")
         scenarios = sorted((load_scenario(name) for name in scenario_names()), key=lambda s: s.id)
         tables = self._tables(scenarios, options["processes"])
+        images = Lab(self._folder(), options["processes"]).images(scenarios)
+        folder = output.parent / "images" / "papers"
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in images.items():
+            (folder / f"{name}.svg").write_text(text, encoding="utf-8")
         output.write_text(report(tables), encoding="utf-8")
-        self.stdout.write(f"wrote {output}")
+        self.stdout.write(f"wrote {output} and {len(images)} drawings in {folder}")
 
     def _tables(self, scenarios: Sequence[Scenario], processes: int) -> list[Table]:
         total = sum(len(tasks_of(scenario)) for scenario in scenarios)
