@@ -20,6 +20,8 @@ from scheduling.dispatch.runner import DispatchSetup
 def broker_url(redis_url: str) -> str:
     """The same Redis in kombu's spelling."""
     parts = urlsplit(redis_url)
+    if parts.scheme == "rediss" and "ssl_cert_reqs" not in parse_qs(parts.query):
+        return f"{redis_url}{'&' if parts.query else '?'}ssl_cert_reqs=required"  # without it kombu checks nothing
     if parts.scheme != "unix":
         return redis_url
     credentials = f"{parts.netloc}" if "@" in parts.netloc else ""

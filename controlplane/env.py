@@ -46,7 +46,8 @@ class Env:
     database_pool: int = setting(10, "PostgreSQL connections one process may hold.", low=1)
     redis_url: str = setting(
         "",
-        "`redis://[:password@]host:port/0` or `unix:///path?db=0`. Empty: `make up` starts a server of its own.",
+        "`redis://[:password@]host:port/0`, `rediss://...` (TLS) or `unix:///path?db=0`. Empty: `make up` "
+        "starts a server of its own.",
         secret=True,
     )
     debug: bool = setting(False, "Django's debug pages. Never where others can reach it.")
@@ -236,8 +237,8 @@ def _check(env: Env, given: frozenset[str]) -> list[str]:
         faults.append(f"{env_name('secret_key')}=(hidden): needs at least 32 characters, has {len(env.secret_key)}")
     if env.database_url and urlsplit(env.database_url).scheme not in ("postgresql", "postgres"):
         faults.append(f"{env_name('database_url')}=(hidden): must begin with postgresql://; leave it empty for SQLite")
-    if env.redis_url and urlsplit(env.redis_url).scheme not in ("redis", "unix"):
-        faults.append(f"{env_name('redis_url')}=(hidden): must begin with redis:// or unix://")
+    if env.redis_url and urlsplit(env.redis_url).scheme not in ("redis", "rediss", "unix"):
+        faults.append(f"{env_name('redis_url')}=(hidden): must begin with redis://, rediss:// or unix://")
     for url in env.engines:
         if env.engine != "vllm" and (urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname):
             faults.append(f"ENGINE={url!r}: use http://host:port of a running vLLM, or vllm")

@@ -1,0 +1,130 @@
+"""Redis over TLS: the same client through a TLS port, and no word to a server that is not who it says."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import ssl
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+import redis.asyncio
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+from kombu import Connection
+
+from controlplane.celery import broker_url
+from scheduling.state.resp import RespConnection, parse_url
+from scheduling.state.subscriber import Subscriber
+from tests.gateway_world import until
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A certificate of 127.0.0.1 that is its own authority, with its key, as one PEM file."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "test redis")])
+    now = datetime.now(UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(hours=1))
+        .not_valid_after(now + timedelta(hours=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), True)
+        .sign(key, hashes.SHA256())
+    )
+    path = tmp_path_factory.mktemp("tls") / "redis.pem"
+    path.write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+        + made.public_bytes(serialization.Encoding.PEM)
+    )
+    return path
+
+
+@contextlib.asynccontextmanager
+async def tls_port(redis_url: str, certificate: Path) -> AsyncIterator[int]:
+    """A TLS port in front of the test's Redis (the bundled server has none)."""
+    inside = parse_url(redis_url)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate)
+
+    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+            while data := await reader.read(65536):
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        back, forth = await asyncio.open_connection(inside.host, inside.port)
+        await asyncio.gather(pump(reader, forth), pump(back, writer))
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+
+
+async def test_calls_and_doorbells_travel_over_tls(redis_url: str, certificate: Path) -> None:
+    heard: list[tuple[str, bytes]] = []
+    async with tls_port(redis_url, certificate) as port:
+        url = f"rediss://127.0.0.1:{port}/0?ssl_ca_certs={certificate}"
+        resp = RespConnection(url, name="tls")
+        subscriber = Subscriber(url, ["tls-test"], lambda channel, payload: heard.append((channel, payload)))
+        try:
+            assert await resp.start()
+            assert await subscriber.start()
+            assert await resp.call("ECHO", "x" * 100_000) == b"x" * 100_000
+            for _ in range(100):
+                if await resp.call("PUBLISH", "tls-test", "ding"):
+                    break
+            await until(lambda: ("tls-test", b"ding") in heard)
+        finally:
+            await subscriber.close()
+            await resp.close()
+        async with redis.asyncio.Redis.from_url(url) as library:  # what Channels, the cache and the doorbell use
+            assert await library.ping()
+
+
+async def test_an_unknown_authority_is_not_trusted_and_said_so(
+    redis_url: str, certificate: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with tls_port(redis_url, certificate) as port:
+        url = f"rediss://:hidden@127.0.0.1:{port}/0"
+        for options, up in (
+            ("", False),
+            (f"?ssl_ca_certs={certificate}.missing", False),
+            ("?ssl_cert_reqs=none", None),
+        ):
+            resp = RespConnection(url + options, name="tls")
+            try:
+                started = await resp.start()
+                assert started is False  # the last one got in, but Redis wants no password
+                assert ("AUTH" in caplog.messages[-1]) is (up is None)
+            finally:
+                await resp.close()
+        assert "CERTIFICATE_VERIFY_FAILED" in caplog.messages[0]
+        assert "hidden" not in caplog.text
+
+
+@pytest.mark.parametrize("option", ["ssl_cert_reqs=perhaps", "ssl_check_hostname=1", "ssl_cacerts=x"])
+def test_a_mistyped_option_is_an_error_and_not_less_safety(option: str) -> None:
+    with pytest.raises(ValueError, match="Redis URL: "):
+        parse_url(f"rediss://host/0?{option}")
+
+
+@pytest.mark.parametrize("options", ["", "?ssl_ca_certs=/ca.pem"])
+def test_celery_checks_certificates_too(options: str) -> None:
+    with Connection(broker_url("rediss://host:1/0" + options)) as broker:
+        assert broker.ssl["ssl_cert_reqs"] == ssl.CERT_REQUIRED
+        assert broker.ssl.get("ssl_ca_certs", "") == options.partition("=")[2]
