@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from django.conf import settings
 
 from controlplane.env import Env
 from scheduling.catalog import CatalogCache
+from scheduling.core.ledger import LedgerRecord
+from scheduling.dispatch.ports import Sample, TelemetryPort
 from scheduling.dispatch.runner import DispatchSetup
 from scheduling.gateway.app import GatewayApp
 from scheduling.gateway.config import GatewayConfig
@@ -13,6 +17,7 @@ from scheduling.gateway.ports import GatewayMetrics
 from telemetry.recorder import make_recorder
 from tenants import specs
 from tenants.epochs import BookedEpochs
+from tenants.liveness import Liveness
 
 
 def gateway_config(env: Env) -> GatewayConfig:
@@ -40,12 +45,28 @@ def make_gateway(catalog: CatalogCache, metrics: GatewayMetrics) -> GatewayApp:
     return GatewayApp(gateway_config(settings.ENV), catalog, settings.ENV.redis_url, metrics)
 
 
+class Eyes:
+    """What the dispatch service tells: records and samples go to telemetry, which backends answer to the books."""
+
+    def __init__(self, recorder: TelemetryPort, liveness: Liveness) -> None:
+        self._recorder = recorder
+        self._liveness = liveness
+
+    def write_ledger(self, pool: str, records: Sequence[LedgerRecord]) -> None:
+        self._recorder.write_ledger(pool, records)
+
+    def sample(self, sample: Sample) -> None:
+        self._recorder.sample(sample)
+        answering = {b.id: b.state in ("ready", "draining") for b in sample.backends}
+        self._liveness.see(sample.pool.id, answering, sample.at_s)
+
+
 def make_dispatch() -> DispatchSetup:
     """What the dispatch service of a worker process needs."""
     return DispatchSetup(
         redis_url=settings.ENV.redis_url,
         load_catalog=specs.load_catalog,
         catalog_version=specs.catalog_version,
-        telemetry=make_recorder(),
+        telemetry=Eyes(make_recorder(), Liveness()),
         epochs=BookedEpochs(),
     )

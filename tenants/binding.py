@@ -1,9 +1,11 @@
 """Does the pool's capacity cover what is reserved of it?
 
-Dedicated and guaranteed entitlements reserve concurrency and KV cache. They are considered in the order in which they
-were made; each binds if it still fits beside those before it. One that was bound and no longer fits (a backend left) is
-degraded: it keeps its place, and binds again when the capacity returns. Elastic, spot and preemptible entitlements
-reserve nothing and bind at once. Pure: rows in, verdicts out.
+Dedicated and guaranteed entitlements reserve concurrency, KV cache and throughput. They are considered in the order in
+which they were made; each binds if it still fits beside those before it. What may be promised is what the books say
+that the pool has: a replica that is down for an hour takes back no promise. What can be kept is what answers now: one
+that was bound and no longer fits there is degraded. It keeps its place and is served as far as the rest goes, and
+binds again when the capacity returns. Elastic, spot and preemptible entitlements reserve nothing and bind at once.
+Pure: rows in, verdicts out.
 """
 
 from __future__ import annotations
@@ -12,17 +14,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
+from scheduling.core.capacity import DIMENSIONS, RESERVING, Amounts, tightest
 from scheduling.core.types import EntitlementState, ServiceClass
-
-RESERVING = frozenset({ServiceClass.DEDICATED, ServiceClass.GUARANTEED})
-
-
-@dataclass(frozen=True, slots=True)
-class Capacity:
-    """What a pool's backends offer together, without those that drain."""
-
-    slots: int
-    kv_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +24,7 @@ class Claim:
 
     id: str
     service_class: ServiceClass
-    concurrency: int
-    kv_tokens: int
+    share: Amounts
     state: EntitlementState  # where it stands now
     valid_from: datetime | None = None
     valid_until: datetime | None = None
@@ -45,9 +37,11 @@ class Verdict:
     reason: str  # one line for people; empty when bound
 
 
-def judge(capacity: Capacity, claims: Iterable[Claim], now: datetime) -> Iterator[Verdict]:
-    """One verdict per claim, in the order given: earlier claims are served first."""
-    slots, kv_tokens = capacity.slots, capacity.kv_tokens
+def judge(configured: Amounts, live: Amounts, claims: Iterable[Claim], now: datetime) -> Iterator[Verdict]:
+    """One verdict per claim, in the order given: earlier claims are served first.
+
+    ``configured``: of all backends that do not drain; ``live``: of those among them that answer.
+    """
     for claim in claims:
         if claim.valid_until is not None and claim.valid_until <= now:
             yield Verdict(claim.id, EntitlementState.EXPIRED, f"ended {claim.valid_until:%Y-%m-%d %H:%M} UTC")
@@ -58,17 +52,19 @@ def judge(capacity: Capacity, claims: Iterable[Claim], now: datetime) -> Iterato
         if claim.service_class not in RESERVING:
             yield Verdict(claim.id, EntitlementState.BOUND, "")
             continue
-        short = _shortage("slots", claim.concurrency, slots) or _shortage("KV tokens", claim.kv_tokens, kv_tokens)
-        if short:
-            held = claim.state in (EntitlementState.BOUND, EntitlementState.DEGRADED)
-            yield Verdict(claim.id, EntitlementState.DEGRADED if held else EntitlementState.PENDING, short)
+        held = claim.state in (EntitlementState.BOUND, EntitlementState.DEGRADED)
+        unkept = EntitlementState.DEGRADED if held else EntitlementState.PENDING
+        if short := tightest(claim.share, configured):
+            yield Verdict(claim.id, unkept, f"{_shortage(claim, short, configured)}: add backends or lower it")
             continue
-        slots -= claim.concurrency
-        kv_tokens -= claim.kv_tokens
+        configured -= claim.share
+        if short := tightest(claim.share, live):
+            yield Verdict(claim.id, unkept, f"{_shortage(claim, short, live)} while backends do not answer")
+            continue
+        live -= claim.share
         yield Verdict(claim.id, EntitlementState.BOUND, "")
 
 
-def _shortage(unit: str, wanted: int, left: int) -> str:
-    if wanted <= left:
-        return ""
-    return f"needs {wanted} {unit}, the pool has {max(0, left)} left to reserve: add backends or lower it"
+def _shortage(claim: Claim, dimension: str, left: Amounts) -> str:
+    wanted, room = getattr(claim.share, dimension), max(0.0, getattr(left, dimension))
+    return f"needs {wanted:.10g} {DIMENSIONS[dimension]}, the pool has {room:.10g} left to reserve"

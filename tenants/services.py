@@ -6,7 +6,7 @@ everything before it. Callers have checked the actor's rights through ``tenants.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -20,6 +20,7 @@ from django.core.exceptions import ValidationError
 from django.db import models, transaction
 from django.utils import timezone
 
+from scheduling.core import capacity
 from scheduling.core.types import EntitlementState, ServiceClass
 from tenants import binding, doorbell, keys, promises
 from tenants.audit import SYSTEM, Actor, difference, record, secrets_of, snapshot
@@ -219,6 +220,23 @@ def drain_backend(*, actor: Actor, backend: Backend, draining: bool) -> Backend:
         return save(actor=actor, instance=backend, action="drain" if draining else "undrain")
 
 
+def set_silent(*, pool_slug: str, answering: Mapping[str, bool]) -> None:
+    """Notes which backends answer, as the pool's leader found them; what can no longer be kept is degraded, and binds
+    again when they are back. Backends that are not named stay as they are."""
+    with change(actor=SYSTEM) as current:
+        for backend in Backend.objects.select_for_update().filter(pool__slug=pool_slug, slug__in=answering):
+            since = None if answering[backend.slug] else backend.silent_since or timezone.now()
+            if since == backend.silent_since:
+                continue
+            before = {"silent_since": backend.silent_since and backend.silent_since.isoformat()}
+            backend.silent_since = since
+            backend.save(update_fields=["silent_since"])
+            after = {"silent_since": since and since.isoformat()}
+            record(actor=SYSTEM, action="health", instance=backend, before=before, after=after)
+            current.catalog = True
+            current.pools.add(backend.pool_id)
+
+
 def set_policy(*, actor: Actor, pool: Pool, policy: str, params: dict[str, float | int | str]) -> Pool:
     """Changes what orders a pool's queue; a change is a new policy version.
 
@@ -273,22 +291,23 @@ def _touch(current: _Change, instance: models.Model) -> None:
 
 def _settle(*, actor: Actor, pool: Pool) -> None:
     """Writes the verdicts of :mod:`tenants.binding` where they differ from what is stored."""
-    offered = [b for b in pool.backends.all() if not b.draining]
-    capacity = binding.Capacity(sum(b.slots for b in offered), sum(b.kv_tokens for b in offered))
+    backends = {b.slug: b.spec() for b in pool.backends.all()}
+    silent = set(pool.backends.filter(silent_since__isnull=False).values_list("slug", flat=True))
+    configured = capacity.of_pool(backends.values())
+    live = capacity.of_pool(b for b in backends.values() if b.id not in silent)
     rows = {e.slug: e for e in pool.entitlements.select_related("tier", "tenant").order_by("pk")}
     claims = [
         binding.Claim(
             e.slug,
             ServiceClass(e.tier.service_class),
-            e.concurrency,
-            e.kv_tokens,
+            capacity.Amounts(e.concurrency, e.kv_tokens, e.tokens_per_s),
             EntitlementState(e.state),
             e.valid_from,
             e.valid_until,
         )
         for e in rows.values()
     ]
-    for verdict in binding.judge(capacity, claims, timezone.now()):
+    for verdict in binding.judge(configured, live, claims, timezone.now()):
         row = rows[verdict.id]
         if (row.state, row.state_reason) == (verdict.state.value, verdict.reason):
             continue

@@ -10,6 +10,7 @@ import logging
 from django.db import DatabaseError
 from django.utils import timezone
 
+from scheduling.core import entitlement
 from scheduling.core import types as core
 from tenants import services
 from tenants.connections import own_connection
@@ -100,21 +101,7 @@ def pool_spec(pool: Pool) -> core.PoolSpec:
         id=pool.slug,
         model=pool.model,
         upstream_model=pool.upstream_model or pool.model,
-        backends=tuple(
-            core.BackendSpec(
-                id=backend.slug,
-                pool=pool.slug,
-                url=backend.url,
-                slots=backend.slots,
-                kv_tokens=backend.kv_tokens,
-                api_key=backend.api_key,
-                draining=backend.draining,
-                dcgm_url=backend.dcgm_url,
-                managed=backend.managed,
-                leaving_since_s=backend.leaving_since.timestamp() if backend.leaving_since else None,
-            )
-            for backend in pool.backends.all()
-        ),
+        backends=tuple(backend.spec() for backend in pool.backends.all()),
         policy=pool.policy,
         policy_params=dict(pool.policy_params),
         policy_version=pool.policy_version,
@@ -126,6 +113,8 @@ def pool_spec(pool: Pool) -> core.PoolSpec:
         threshold=pool.threshold,
         aliases=tuple(pool.aliases),
         kv_bytes_per_token=pool.kv_bytes_per_token,
+        coefficients=entitlement.read_coefficients(pool.coefficients),
+        slo_mean_s=pool.slo_mean_s,
         scaling=core.ScalingSpec(
             mode=core.ScalingMode(pool.scaling_mode),
             min_replicas=pool.min_replicas,

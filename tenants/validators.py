@@ -9,6 +9,8 @@ from urllib.parse import urlsplit
 from django.core.exceptions import ValidationError
 from django.core.validators import RegexValidator
 
+from scheduling.core.entitlement import read_coefficients
+
 slug_validator = RegexValidator(
     r"\A[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?\Z",
     "Use up to 63 lower-case letters, digits and hyphens, with a letter or digit at both ends, such as 'llama-8b'.",
@@ -76,6 +78,14 @@ def validate_policy_params(value: object) -> None:
             raise ValidationError(f"Parameter {name!r} must be a number or a word, not {parameter!r}.")
         if isinstance(parameter, float):
             finite(parameter)
+
+
+def validate_coefficients(value: object) -> None:
+    """Of weight, debt and burst: those of :class:`scheduling.core.types.Coefficients`."""
+    try:
+        read_coefficients(value)
+    except ValueError as error:
+        raise ValidationError(f"{error}.") from error
 
 
 # What each scaling driver may be told: name -> (kind, whether it has to be given). The drivers are controlplane's.

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from scheduling.core.types import Coefficients as Coefficients
 from scheduling.core.types import EntitlementSpec, ServiceClass, Slo, Standing
@@ -75,6 +75,42 @@ class Factors:
             f"weight {self.weight:.4g} = class {self.service_class:g} x SLO {self.slo:.3g} "
             f"x burst {self.burst:.3g} x debt {self.debt:.3g}"
         )
+
+
+def read_coefficients(values: object) -> Coefficients:
+    """Coefficients from what a person wrote, by name; what is left out keeps its default.
+
+    Raises ValueError that names what is wrong and what would be right.
+    """
+    if not isinstance(values, Mapping):
+        raise ValueError('write coefficients by name, such as {"debt": 4.0}')
+    standard = Coefficients()
+    scalars = {f.name: getattr(standard, f.name) for f in fields(Coefficients) if f.name != "class_weights"}
+    classes = values.get("class_weights", {})
+    if not isinstance(classes, Mapping):
+        raise ValueError('class_weights are by class, such as {"elastic": 100}')
+    _known("coefficient", [name for name in values if name != "class_weights"], list(scalars))
+    _known("service class", list(classes), [c.value for c in ServiceClass])
+    for name in scalars:
+        decays = name.startswith("gamma")
+        scalars[name] = _number(name, values.get(name, scalars[name]), 0.0, 0.999 if decays else 1000.0)
+    weights = {
+        c: _number(f"class_weights.{c.value}", classes.get(c.value, standard.class_weights[c]), 1e-6, 1e9)
+        for c in ServiceClass
+    }
+    return Coefficients(**scalars, class_weights=weights)
+
+
+def _known(kind: str, names: Iterable[object], known: list[str]) -> None:
+    for name in names:
+        if name not in known:
+            raise ValueError(f"there is no {kind} {name!r}; there are: {', '.join(known)}")
+
+
+def _number(name: str, value: object, low: float, high: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+        raise ValueError(f"{name} must be a number from {low:g} to {high:g}, not {value!r}")
+    return float(value)
 
 
 def factors(

@@ -60,7 +60,7 @@ class TierAdmin(BooksAdmin):
 
 class BackendInline(RoleRights, TabularInline):
     model = Backend
-    fields = ("slug", "url", "slots", "kv_tokens", "draining", "dcgm_url")
+    fields = ("slug", "url", "slots", "kv_tokens", "tokens_per_s", "draining", "dcgm_url")
     extra = 0
     show_change_link = True
 
@@ -87,6 +87,7 @@ class PoolAdmin(BooksAdmin):
                     ("default_output_tokens", "max_output_tokens"),
                     ("queue_limit", "queue_bytes"),
                     ("threshold", "kv_bytes_per_token"),
+                    ("coefficients", "slo_mean_s"),
                 )
             },
         ),
@@ -181,7 +182,7 @@ class BackendAdmin(BooksAdmin):
     actions = ("drain", "undrain")
     fieldsets = (
         (None, {"fields": ("slug", "description", "pool", "url", "draining")}),
-        ("Capacity", {"fields": (("slots", "kv_tokens"),)}),
+        ("Capacity", {"fields": (("slots", "kv_tokens", "tokens_per_s"),)}),
         ("Access", {"fields": ("api_key", "forget_api_key", "dcgm_url")}),
     )
 

@@ -106,7 +106,8 @@ class PoolSerializer(BooksSerializer):
         fields = [
             "slug", "description", "model", "upstream_model", "aliases", "policy", "policy_params", "policy_version",
             "max_model_len", "default_output_tokens", "max_output_tokens", "queue_limit", "queue_bytes", "threshold",
-            "kv_bytes_per_token", "scaling_mode", "min_replicas", "max_replicas", "scaling_driver", "scaling_params",
+            "kv_bytes_per_token", "coefficients", "slo_mean_s",
+            "scaling_mode", "min_replicas", "max_replicas", "scaling_driver", "scaling_params",
             "scaling_headroom", "scale_up_cooldown_s", "scale_down_cooldown_s", "drain_limit_s", "slots", "kv_tokens",
             "promised", "provisionable",
         ]  # fmt: skip
@@ -160,9 +161,9 @@ class BackendSerializer(BooksSerializer):
         model = Backend
         fields = [
             "slug", "description", "pool", "url", "slots", "kv_tokens", "api_key", "has_api_key", "draining",
-            "dcgm_url", "managed", "leaving_since",
+            "dcgm_url", "tokens_per_s", "silent_since", "managed", "leaving_since",
         ]  # fmt: skip
-        read_only_fields = ["leaving_since"]
+        read_only_fields = ["silent_since", "leaving_since"]
         extra_kwargs = {"api_key": {"write_only": True, "style": {"input_type": "password"}}}
 
     def get_has_api_key(self, backend: Backend) -> bool:

@@ -17,6 +17,7 @@ from tenants.validators import (
     model_name_validator,
     validate_aliases,
     validate_base_url,
+    validate_coefficients,
     validate_http_url,
     validate_policy_params,
     validate_scaling_params,
@@ -103,6 +104,25 @@ class Pool(Named):
         default=131_072,
         validators=_AT_LEAST_ONE,
         help_text="2 x layers x KV heads x head size x bytes: 131072 for Llama-3-8B in 16 bit.",
+    )
+    coefficients = models.JSONField(
+        default=dict,
+        blank=True,
+        validators=[validate_coefficients],
+        help_text=(
+            'Of weight, debt and burst, where they differ from the defaults, such as {"debt": 4.0, "gamma_debt": 0.7, '
+            '"class_weights": {"elastic": 100}}.'
+        ),
+    )
+    slo_mean_s = models.FloatField(
+        "mean SLO [s]",
+        null=True,
+        blank=True,
+        validators=[finite, MinValueValidator(0.001)],
+        help_text=(
+            "What an entitlement's SLO target is compared with in its weight [s]. Empty: the mean over those bound, so "
+            "that every tenant that joins moves all weights a little."
+        ),
     )
     scaling_mode = models.CharField(
         max_length=9, choices=ScalingMode.choices, default=ScalingMode.OFF, help_text="Who acts on the planner's word."
@@ -225,6 +245,13 @@ class Backend(Named):
         help_text="DCGM exporter, such as http://10.0.0.7:9400/metrics. Empty: the engine's own /metrics is tried.",
     )
 
+    tokens_per_s = models.FloatField(
+        "throughput [tokens/s]",
+        default=0.0,
+        validators=[finite, MinValueValidator(0.0)],
+        help_text="Prompt and answer together, as `manage.py calibrate` measures it. 0: not measured, so no bound.",
+    )
+    silent_since = models.DateTimeField(null=True, blank=True, editable=False)  # the pool's leader finds it dead
     managed = models.BooleanField(
         default=False, help_text="A scaling driver may drain and remove it. Others are never removed by themselves."
     )
@@ -241,3 +268,19 @@ class Backend(Named):
                 violation_error_message="A backend needs at least one slot and one token of KV cache.",
             )
         ]
+
+    def spec(self) -> core.BackendSpec:
+        """The row as the core knows it."""
+        return core.BackendSpec(
+            id=self.slug,
+            pool=self.pool.slug,
+            url=self.url,
+            slots=self.slots,
+            kv_tokens=self.kv_tokens,
+            api_key=self.api_key,
+            draining=self.draining,
+            dcgm_url=self.dcgm_url,
+            managed=self.managed,
+            leaving_since_s=self.leaving_since.timestamp() if self.leaving_since else None,
+            tokens_per_s=self.tokens_per_s,
+        )

@@ -12,6 +12,7 @@ from scheduling.core.entitlement import (
     burst_excess,
     factors,
     next_debt,
+    read_coefficients,
     service_gap,
     slo_mean,
     slo_target,
@@ -132,3 +133,28 @@ def test_weight_that_comes_out_of_a_tick_is_that_of_its_debt_and_burst() -> None
     assert after["a"].debt == pytest.approx(0.7 * 0.2 - 0.3)
     assert after["a"].burst == pytest.approx(0.7 * 0.4 + 0.3)
     assert after["a"].weight == elastic(0.5, after["a"].debt, after["a"].burst)
+
+
+def test_coefficients_that_are_left_out_keep_the_papers_values() -> None:
+    assert read_coefficients({}) == COEFFICIENTS
+    read = read_coefficients({"debt": 2, "class_weights": {"spot": 5}})
+    assert (read.debt, read.slo) == (2.0, 2.0)
+    assert read.class_weights == {**COEFFICIENTS.class_weights, ServiceClass.SPOT: 5.0}
+
+
+@pytest.mark.parametrize(
+    ("values", "complaint"),
+    [
+        ([1], "by name"),
+        ({"dept": 1}, "no coefficient 'dept'; there are: slo, burst, debt, gamma_debt, gamma_burst"),
+        ({"gamma_debt": 1.0}, "gamma_debt must be a number from 0 to 0.999, not 1.0"),
+        ({"slo": True}, "slo must be a number"),
+        ({"burst": float("nan")}, "burst must be a number"),
+        ({"class_weights": {"golden": 1}}, "no service class 'golden'"),
+        ({"class_weights": {"spot": 0}}, "class_weights.spot must be a number"),
+        ({"class_weights": 3}, "class_weights are by class"),
+    ],
+)
+def test_a_wrong_coefficient_is_refused_with_what_would_be_right(values: object, complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        read_coefficients(values)

@@ -10,9 +10,10 @@ from django.core.exceptions import ValidationError
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scheduling.core.capacity import RESERVING, Amounts
 from scheduling.core.types import EntitlementState, ServiceClass
 from tenants import keys, validators
-from tenants.binding import RESERVING, Capacity, Claim, judge
+from tenants.binding import Claim, judge
 
 NOW = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
 
@@ -64,41 +65,57 @@ def test_policy_parameters_are_numbers_or_words(value: object) -> None:
         validators.validate_policy_params(value)
 
 
-def _claim(name: str, slots: int, **other: object) -> Claim:
-    values = {"service_class": ServiceClass.GUARANTEED, "kv_tokens": 0, "state": EntitlementState.PENDING} | other
-    return Claim(id=name, concurrency=slots, **values)  # type: ignore[arg-type]
+def _claim(name: str, slots: int, kv_tokens: int = 0, tokens_per_s: float = 0.0, **other: object) -> Claim:
+    values = {"service_class": ServiceClass.GUARANTEED, "state": EntitlementState.PENDING} | other
+    return Claim(id=name, share=Amounts(slots, kv_tokens, tokens_per_s), **values)  # type: ignore[arg-type]
 
 
-def _states(capacity: Capacity, *claims: Claim) -> list[str]:
-    return [verdict.state.value for verdict in judge(capacity, claims, NOW)]
+def _states(room: Amounts, *claims: Claim, live: Amounts | None = None) -> list[str]:
+    return [verdict.state.value for verdict in judge(room, live or room, claims, NOW)]
 
 
 def test_reservations_bind_in_order_until_the_capacity_is_spoken_for() -> None:
-    room = Capacity(slots=10, kv_tokens=1000)
-    assert _states(room, _claim("a", 6), _claim("b", 5), _claim("c", 4)) == ["bound", "pending", "bound"]
+    assert _states(Amounts(10, 1000), _claim("a", 6), _claim("b", 5), _claim("c", 4)) == ["bound", "pending", "bound"]
 
 
-def test_kv_cache_is_reserved_as_well() -> None:
-    room = Capacity(slots=10, kv_tokens=1000)
-    [_, short] = judge(room, [_claim("a", 1, kv_tokens=800), _claim("b", 1, kv_tokens=300)], NOW)
+@pytest.mark.parametrize(
+    ("shares", "reason"),
+    [
+        ([(1, 800, 0.0), (1, 300, 0.0)], "needs 300 KV tokens, the pool has 200 left"),
+        ([(1, 0, 800.0), (1, 0, 300.0)], "needs 300 tokens/s, the pool has 200 left"),
+    ],
+)
+def test_kv_cache_and_throughput_are_reserved_as_well(shares: list[tuple[int, int, float]], reason: str) -> None:
+    room = Amounts(10, 1000, 1000.0)
+    claims = [_claim(str(n), *share) for n, share in enumerate(shares)]
+    [_, short] = judge(room, room, claims, NOW)
     assert short.state == EntitlementState.PENDING
-    assert "needs 300 KV tokens, the pool has 200 left" in short.reason
+    assert reason in short.reason
 
 
 def test_what_was_bound_is_degraded_not_refused_when_a_backend_leaves() -> None:
     claim = _claim("a", 8, state=EntitlementState.BOUND)
-    assert _states(Capacity(4, 0), claim) == ["degraded"]
-    assert _states(Capacity(8, 0), _claim("a", 8, state=EntitlementState.DEGRADED)) == ["bound"]
+    assert _states(Amounts(4), claim) == ["degraded"]
+    assert _states(Amounts(8), _claim("a", 8, state=EntitlementState.DEGRADED)) == ["bound"]
+
+
+def test_backends_that_do_not_answer_degrade_the_last_promises_first_and_take_none_back() -> None:
+    bound = [_claim(name, 4, state=EntitlementState.BOUND) for name in "ab"]
+    assert _states(Amounts(8), *bound, live=Amounts(4)) == ["bound", "degraded"]
+    [_, verdict] = judge(Amounts(8), Amounts(4), bound, NOW)
+    assert verdict.reason == "needs 4 slots, the pool has 0 left to reserve while backends do not answer"
+    late = _claim("late", 1)
+    assert _states(Amounts(8), *bound, late, live=Amounts(4)) == ["bound", "degraded", "pending"]
 
 
 def test_surplus_classes_reserve_nothing() -> None:
     for service_class in set(ServiceClass) - RESERVING:
-        assert _states(Capacity(0, 0), _claim("a", 5, service_class=service_class)) == ["bound"]
+        assert _states(Amounts(), _claim("a", 5, service_class=service_class)) == ["bound"]
 
 
 def test_dates_decide_before_capacity() -> None:
     hour = timedelta(hours=1)
-    room = Capacity(10, 0)
+    room = Amounts(10)
     assert _states(room, _claim("a", 1, valid_from=NOW + hour)) == ["pending"]
     assert _states(room, _claim("a", 1, valid_until=NOW)) == ["expired"]
     assert _states(room, _claim("a", 1, valid_from=NOW, valid_until=NOW + hour)) == ["bound"]
@@ -117,13 +134,14 @@ def test_dates_decide_before_capacity() -> None:
 def test_never_is_more_reserved_than_there_is(
     slots: int, kv_tokens: int, rows: list[tuple[int, int, ServiceClass, EntitlementState]]
 ) -> None:
-    claims = [Claim(str(n), kind, size, kv, state) for n, (size, kv, kind, state) in enumerate(rows)]
-    verdicts = list(judge(Capacity(slots, kv_tokens), claims, NOW))
+    claims = [Claim(str(n), kind, Amounts(size, kv), state) for n, (size, kv, kind, state) in enumerate(rows)]
+    room = Amounts(slots, kv_tokens)
+    verdicts = list(judge(room, room, claims, NOW))
     bound = [
         claim
         for claim, verdict in zip(claims, verdicts, strict=True)
         if verdict.state == EntitlementState.BOUND and claim.service_class in RESERVING
     ]
-    assert sum(claim.concurrency for claim in bound) <= slots
-    assert sum(claim.kv_tokens for claim in bound) <= kv_tokens
+    assert sum(claim.share.slots for claim in bound) <= slots
+    assert sum(claim.share.kv_tokens for claim in bound) <= kv_tokens
     assert all((verdict.reason == "") == (verdict.state == EntitlementState.BOUND) for verdict in verdicts)
