@@ -24,6 +24,7 @@ class Script:
     close_idle: bool = False  # closes the connection after each answer without saying so
     refuse: bool = False  # closes each connection at once
     word: str = " word"
+    counts: int | None = 12  # tokens that /tokenize finds in a prompt; None: it answers nonsense
 
 
 class FakeEngine:
@@ -79,6 +80,10 @@ class FakeEngine:
         self.heads.append({"": lines[0], **headers})
         self.bodies.append(body)
         script = self.script
+        if "/tokenize" in lines[0]:
+            _whole(writer, 200, json.dumps({"count": script.counts, "max_model_len": 8192, "tokens": []}).encode())
+            await writer.drain()
+            return True
         status = script.statuses.pop(0) if script.statuses else script.status
         if status != 200:
             _whole(writer, status, json.dumps(_error(script.error, status)).encode())

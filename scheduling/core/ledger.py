@@ -43,3 +43,7 @@ class LedgerRecord:
     tbt_slo_s: float | None
     ttlt_slo_s: float | None
     slo_met: bool | None
+    category: str = ""  # what the prompt is about; empty: not looked at
+    estimate_source: str = ""  # which predictor spoke; empty: none was asked
+    output_tokens_p90: float = 0.0  # 90 of 100 such answers were expected not to be longer; 0: not predicted
+    output_rank: float | None = None  # share of such answers expected to be shorter than this one was; None: no answer

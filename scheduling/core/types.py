@@ -36,6 +36,14 @@ class ScalingMode(StrEnum):
     AUTOMATIC = "automatic"  # a driver carries them out
 
 
+class PredictorMode(StrEnum):
+    """How a pool foresees output lengths (``scheduling.core.estimate``)."""
+
+    OFF = "off"  # every answer is expected to reach its bound
+    HISTORY = "history"  # by the application's past answers, else by category with drift
+    SIMILAR = "similar"  # by the answers to similar prompts, else as above
+
+
 class OverLimit(StrEnum):
     """What a tier does with a request over its entitlement's concurrency."""
 
@@ -172,6 +180,8 @@ class PoolSpec:
     threshold: float = 0.0  # weight under which a contended pool refuses
     aliases: tuple[str, ...] = ()  # other names clients may ask for
     kv_bytes_per_token: int = 0  # 0: not known
+    predictor: PredictorMode = PredictorMode.OFF
+    tokenizer: str = ""  # counts input tokens: a tokenizer.json on the gateway's disk, or "backend"; empty: estimated
     scaling: ScalingSpec = field(default_factory=ScalingSpec)
     coefficients: Coefficients = field(default_factory=Coefficients)  # of weight, debt and burst
     slo_mean_s: float | None = None  # what SLO targets are compared with; None: the mean over bound entitlements
@@ -208,6 +218,10 @@ class Estimate:
     kv_tokens: int  # reserved while it runs: input + bound
     cost_tokens: int  # charged to the bucket at admission, settled to actual at the end
     source: str = "bound"  # which predictor said so
+    output_p90: float = 0.0  # 90 of 100 such answers are not longer; 0: not predicted
+    category: str = ""  # what the prompt is about; empty: not looked at
+    output_lengths: tuple[float, ...] = ()  # the whole distribution, as in QueuedRequest
+    output_probabilities: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ class Tokenizer:
 
     def count(self, text: str) -> int:
         """Tokens of a text, without those that a model adds around it."""
-        return len(self._library.encode_fast(text, add_special_tokens=False))
+        return len(self._library.encode_batch_fast([text], add_special_tokens=False)[0])
 
 
 @lru_cache(maxsize=32)

@@ -23,14 +23,17 @@ from scheduling.gateway.call import Call, Watch
 from scheduling.gateway.config import GatewayConfig
 from scheduling.gateway.desk import Desk
 from scheduling.gateway.errors import Answer, Refusal, render
+from scheduling.gateway.forecasts import Forecasts
 from scheduling.gateway.guard import ClientGone, Head, Receive, Scope, Send, check_size, read_body
 from scheduling.gateway.headers import JSON
+from scheduling.gateway.input_tokens import InputCounter
 from scheduling.gateway.lifecycle import Lifecycle, answer_headers, send_answer
 from scheduling.gateway.openai_types import ModelCard, ModelList
 from scheduling.gateway.ports import GatewayMetrics
 from scheduling.gateway.prepare import prepare
 from scheduling.gateway.relay import EngineTrouble
 from scheduling.gateway.upstream import Upstream
+from scheduling.state.history import HistoryStream
 from scheduling.state.resp import RespConnection
 from scheduling.state.store import PoolStore
 from scheduling.state.subscriber import Subscriber
@@ -73,6 +76,7 @@ class GatewayApp:
         self._desk = Desk(config.gateway_id, self._store, config.renew_every_s, self._in_service)
         self._books = Books(self._store, config.flush_every_s, config.backlog_limit)
         self._watch = Watch(self._every_second)
+        self._forecasts = Forecasts(lambda pool: HistoryStream(self._resp, pool))
         self._lifecycle = Lifecycle(
             config,
             catalog,
@@ -81,6 +85,8 @@ class GatewayApp:
             self._desk,
             self._books,
             self._upstream,
+            self._forecasts,
+            InputCounter(self._upstream),
             metrics,
             lambda: self._resp.available,
         )
@@ -100,6 +106,7 @@ class GatewayApp:
         self._watch.start()
         self._desk.start()
         self._books.start()
+        self._forecasts.start()
 
     @property
     def ready(self) -> bool:
@@ -123,6 +130,7 @@ class GatewayApp:
         self._draining = True
         await self._desk.stop()
         await self._books.stop()
+        await self._forecasts.stop()
         await self._watch.stop()
         self._upstream.close()
         await self._subscriber.close()
@@ -151,6 +159,7 @@ class GatewayApp:
     def _configured(self, catalog: Catalog) -> None:
         self._keyring = Keyring(catalog)
         self._upstream.keep_only(set(self._keyring.backends))
+        self._forecasts.configure(catalog)
 
     def _state_changed(self, available: bool) -> None:
         self._metrics.state_available(available)

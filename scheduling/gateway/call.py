@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from scheduling.core.estimate.chain import Outlook
 from scheduling.core.outcomes import Reason
 from scheduling.core.types import Estimate, QueuedRequest
 from scheduling.gateway.auth import Access
@@ -59,6 +60,7 @@ class Call:
         "loop",
         "moving",
         "notice",
+        "outlook",
         "output_tokens",
         "policy",
         "prepared",
@@ -103,6 +105,7 @@ class Call:
         self.prepared: Prepared | None = None
         self.body_bytes = 0
         self.estimate: Estimate | None = None
+        self.outlook: Outlook | None = None  # where the pool predicts
         self.request: QueuedRequest | None = None
         self.facts: RequestFacts | None = None
         # shared state

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from scheduling.core.deadline import first_token_deadline_s, total_deadline_s
+from scheduling.core.estimate.chain import Outlook
 from scheduling.core.estimate.tokens import Calibration
 from scheduling.core.outcomes import Reason
 from scheduling.core.routing import USES_PREFIX
@@ -13,12 +16,17 @@ from scheduling.gateway.guard import TTFT_HINT, TTLT_HINT
 from scheduling.gateway.prefix import prefix_of
 from scheduling.gateway.prepare import Prepared
 
+Look = Callable[[int, int], Outlook]  # input tokens and output bound: what to expect
+
 RANK_STEP = 1000  # engine priorities of one tier's rank; a client's own priority moves within half of it
 
 
-def make_estimate(prepared: Prepared, pool: PoolSpec, calibration: Calibration) -> Estimate:
-    """Input from words and bytes (exact for token ids), output by its bound. Refuses what can fit nowhere (400); where
-    only our estimate says so, the engine, which counts, has the last word."""
+def make_estimate(prepared: Prepared, pool: PoolSpec, calibration: Calibration, look: Look | None = None) -> Estimate:
+    """Input from a tokenizer, or words and bytes (exact for token ids); output by ``look``, or by its bound where the
+    pool predicts nothing. What is reserved and charged is the bound either way: a prediction orders, it does not limit.
+
+    Refuses what can fit nowhere (400); where only our estimate says so, the engine, which counts, has the last word.
+    """
     if prepared.exact_input:
         tokens = least = int(prepared.raw_input)
     else:
@@ -35,7 +43,14 @@ def make_estimate(prepared: Prepared, pool: PoolSpec, calibration: Calibration) 
         raise Refusal(Reason.TOO_LONG, param="messages", input=tokens, output=bound, limit=limit)
     if kv > largest:
         raise Refusal(Reason.TOO_LONG, param="max_tokens", input=tokens, output=bound, limit=largest)
-    return Estimate(tokens, bound, float(bound), kv, tokens + bound)
+    if look is None:
+        return Estimate(tokens, bound, float(bound), kv, tokens + bound)
+    outlook = look(tokens, bound)
+    said = outlook.forecast.prediction
+    return Estimate(
+        tokens, bound, said.mean, kv, tokens + bound, said.source, outlook.forecast.p90, outlook.facts.category,
+        said.lengths, said.probabilities,
+    )  # fmt: skip
 
 
 def make_queued(
@@ -60,6 +75,7 @@ def make_queued(
         None if slo.ttft_s is None else first_token_deadline_s(arrival_s, slo),
         None if slo.ttlt_s is None else total_deadline_s(arrival_s, slo),
         arrival_s + tier.max_wait_s, "", gateway_id, entitlement.concurrency,
+        output_lengths=estimate.output_lengths, output_probabilities=estimate.output_probabilities,
         prefix=prefix_of(prepared.body, entitlement.tenant, pool.model) if pool.routing in USES_PREFIX else 0,
     )  # fmt: skip
 

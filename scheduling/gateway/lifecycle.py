@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from scheduling.catalog import CatalogCache
@@ -23,8 +24,10 @@ from scheduling.gateway.config import GatewayConfig
 from scheduling.gateway.desk import Desk
 from scheduling.gateway.errors import Answer, Refusal, error_event, render
 from scheduling.gateway.estimates import engine_priority, make_estimate, make_queued
+from scheduling.gateway.forecasts import Forecasts
 from scheduling.gateway.guard import linger
 from scheduling.gateway.headers import Header
+from scheduling.gateway.input_tokens import InputCounter
 from scheduling.gateway.ports import GatewayMetrics
 from scheduling.gateway.records import record_of
 from scheduling.gateway.relay import EngineTrouble, Relay
@@ -49,6 +52,8 @@ class Lifecycle:
         desk: Desk,
         books: Books,
         upstream: Upstream,
+        forecasts: Forecasts,
+        counter: InputCounter,
         metrics: GatewayMetrics,
         state_available: Callable[[], bool],
     ) -> None:
@@ -58,6 +63,8 @@ class Lifecycle:
         self._stores = stores
         self._desk = desk
         self._books = books
+        self._forecasts = forecasts
+        self._counter = counter
         self._metrics = metrics
         self._state_available = state_available
         self._relay = Relay(config, upstream, answer_headers)
@@ -75,7 +82,15 @@ class Lifecycle:
         calibration = self._calibrations.get(pool.id)
         if calibration is None:
             calibration = self._calibrations[pool.id] = Calibration()
-        call.estimate = make_estimate(prepared, pool, calibration)
+        if pool.tokenizer and not prepared.exact_input:
+            counted = await self._counter.count(pool, prepared)
+            if counted is not None:
+                prepared.raw_input = counted
+        forecasts = self._forecasts.of(pool)
+        if forecasts is None:
+            call.estimate = make_estimate(prepared, pool, calibration)
+        else:
+            call.estimate = make_estimate(prepared, pool, calibration, partial(forecasts.look, call))
         call.request = make_queued(
             call.id, call.received_s, access, prepared, call.estimate, hints, self._config.gateway_id
         )
@@ -88,6 +103,8 @@ class Lifecycle:
         self._account(call)
         if call.input_tokens and not prepared.exact_input:
             calibration.observe(prepared.raw_input, call.input_tokens)
+        if forecasts is not None and call.outlook is not None:
+            forecasts.ended(call.outlook, call.output_tokens)
         await self._end(call, reason)
 
     # --- admission

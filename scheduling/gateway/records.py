@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from scheduling.core.ledger import LedgerRecord
-from scheduling.core.outcomes import Reason, outcome_of
+from scheduling.core.outcomes import Outcome, Reason, outcome_of
 from scheduling.core.slo import promise_kept
 from scheduling.gateway.call import Call
 from scheduling.state.codec import DIRECT
@@ -20,6 +20,8 @@ def record_of(call: Call, reason: Reason, gateway_id: str) -> LedgerRecord:
     streamed = prepared is not None and prepared.stream
     outcome = outcome_of(reason).value
     done_s = time.time()
+    outlook = call.outlook
+    answered = outlook is not None and outcome == Outcome.COMPLETED and call.output_tokens > 0
     return LedgerRecord(
         request_id=call.id,
         pool=access.pool.id,
@@ -53,4 +55,8 @@ def record_of(call: Call, reason: Reason, gateway_id: str) -> LedgerRecord:
         slo_met=promise_kept(
             outcome, streamed, call.output_tokens, call.received_s, call.granted_s, call.first_token_s, done_s, slo,
         ),
+        category=estimate.category if estimate is not None else "",
+        estimate_source=estimate.source if estimate is not None else "",
+        output_tokens_p90=estimate.output_p90 if estimate is not None else 0.0,
+        output_rank=outlook.forecast.prediction.rank(call.output_tokens) if answered else None,
     )  # fmt: skip

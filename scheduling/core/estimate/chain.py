@@ -42,6 +42,14 @@ class Forecast:
     raw_p90: float  # the prediction's own, which the calibration learns from
 
 
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What was known and believed of one request, kept until it ends."""
+
+    facts: PromptFacts
+    forecast: Forecast
+
+
 class Chain:
     """All predictors of one pool. ``window`` None: similar prompts are not looked for. ``learning`` False: only the
     table of categories is asked, as it came."""

@@ -1,0 +1,222 @@
+"""Predictions of output length on the data plane: asked on every request, taught by what every gateway saw.
+
+Per pool and process one :class:`PoolForecasts`. A request costs its category, its embedding and a search among the last
+10,000 (together some 0.2 ms, ``docs/estimates.md``); a prompt seen before, word for word, far less. Learning goes the
+long way for all: an ended request is put on the pool's history stream, and everything on the stream, our own included,
+is learned from, so that gateways agree and a restarted one knows what it knew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+from hashlib import blake2b
+
+import msgspec
+
+from scheduling.core.estimate.category import classify
+from scheduling.core.estimate.chain import Chain, Outlook
+from scheduling.core.estimate.contracts import PromptFacts
+from scheduling.core.types import Catalog, PoolSpec, PredictorMode
+from scheduling.estimation.embedding import Embedder, Vector, pack, unpack
+from scheduling.estimation.window import RingWindow
+from scheduling.gateway.call import Call
+from scheduling.gateway.openai_types import ChatRequest
+from scheduling.gateway.prepare import Prepared
+from scheduling.state.history import HistoryStream, Observation, Reset
+from scheduling.state.types import StateError, StateUnavailable
+
+log = logging.getLogger(__name__)
+
+ROUND_S = 0.4  # between two looks at the stream: what one gateway saw, the others know well within 2 s
+READ = 200  # observations learned at once; other requests get their turn in between
+TAUGHT_PER_ROUND = 50  # observations a gateway gives per round; of more, a fair sample: 10,000 are kept, not all
+SHOWN_EVERY = 12  # rounds
+PROMPTS_KEPT = 2_048  # embeddings of prompts that may come again, by digest
+SYSTEM_LOOKED_AT = 200  # characters of a system message: it tells whose prompt it is, and is the same in all of theirs
+TEXT_LOOKED_AT = 4_200
+
+
+def prompt_text(prepared: Prepared) -> str:
+    """What a prompt is judged by: the last thing the user said, then the beginning of the system's message."""
+    body = prepared.body
+    if not isinstance(body, ChatRequest):
+        return body.prompt[:TEXT_LOOKED_AT] if isinstance(body.prompt, str) else ""
+    user = system = ""
+    for message in reversed(body.messages):
+        if message.role == "user":
+            content = message.content
+            user = content if type(content) is str else " ".join([part.text or "" for part in content or ()])  # type: ignore[union-attr]
+            break
+    first = body.messages[0]
+    if first.role in ("system", "developer") and type(first.content) is str:
+        system = first.content[:SYSTEM_LOOKED_AT]
+    return f"{user[: TEXT_LOOKED_AT - SYSTEM_LOOKED_AT]}\n{system}" if system else user[:TEXT_LOOKED_AT]
+
+
+class PoolForecasts:
+    """The predictors of one pool, and what of it is still to be told to the others."""
+
+    def __init__(self, mode: PredictorMode, stream: HistoryStream, embedder: Embedder) -> None:
+        self.mode = mode
+        self.stream = stream
+        self.chain = Chain(RingWindow() if mode is PredictorMode.SIMILAR else None)
+        self.learned = 0  # observations since this process started
+        self._embedder = embedder
+        self._known: dict[bytes, tuple[str, Vector | None]] = {}
+        self._pending: list[Observation] = []
+        self._offered = 0
+        self._last_id = "0"
+
+    def look(self, call: Call, input_tokens: int, bound: int) -> Outlook:
+        """What to expect of a request, which keeps it until its end. Never fails for any text."""
+        access, prepared = call.access, call.prepared
+        assert access is not None
+        assert prepared is not None
+        category, vector = self._read(prompt_text(prepared))
+        facts = PromptFacts(
+            access.key.id, access.entitlement.tenant, access.pool.model, category, input_tokens, bound, vector
+        )
+        call.outlook = Outlook(facts, self.chain.predict(facts))
+        return call.outlook
+
+    def _read(self, text: str) -> tuple[str, Vector | None]:
+        if not text:
+            return "", None
+        digest = blake2b(text.encode(errors="surrogatepass"), digest_size=16).digest()
+        known = self._known.get(digest)
+        if known is None:
+            if len(self._known) >= PROMPTS_KEPT:
+                del self._known[next(iter(self._known))]
+            vector = self._embedder.embed(text) if self.mode is PredictorMode.SIMILAR else None
+            known = self._known[digest] = (classify(text).value, vector)
+        return known
+
+    def ended(self, outlook: Outlook, actual: int) -> None:
+        """A request came to its end by itself with so many output tokens. Told to all in the next round."""
+        if actual < 1:
+            return
+        facts, forecast = outlook.facts, outlook.forecast
+        # an engine that stops below our bound will do so again: only our own bound hides how long an answer is
+        cut = facts.output_bound is not None and actual >= facts.output_bound
+        self._offered += 1
+        place = len(self._pending)
+        if place >= TAUGHT_PER_ROUND:
+            place = random.randrange(self._offered)
+            if place >= TAUGHT_PER_ROUND:
+                return
+        seen = Observation(
+            facts.application, facts.tenant, facts.model, facts.category, round(facts.input_tokens), actual, cut,
+            forecast.prediction.source, forecast.raw_p90, b"" if facts.embedding is None else pack(facts.embedding),
+        )  # fmt: skip
+        if place < len(self._pending):
+            self._pending[place] = seen
+        else:
+            self._pending.append(seen)
+
+    async def round(self) -> None:
+        """Tells what was seen here, learns what was seen anywhere. Raises ``StateUnavailable``."""
+        if self._pending:
+            telling, self._pending, self._offered = self._pending, [], 0
+            await self.stream.append(telling)
+        while entries := await self.stream.read(self._last_id, READ):
+            for _, seen in entries:
+                self._learn(seen)
+            self._last_id = entries[-1][0]
+            if len(entries) < READ:
+                return
+            await asyncio.sleep(0)
+
+    def _learn(self, seen: Observation | Reset | None) -> None:
+        if isinstance(seen, Reset):
+            self.chain.reset(seen.category or None)
+        elif seen is not None:
+            vector = None
+            if seen.embedding and self.mode is PredictorMode.SIMILAR:
+                try:
+                    vector = unpack(seen.embedding)
+                except ValueError:  # another version's: its lengths still count
+                    vector = None
+            facts = PromptFacts(
+                seen.application, seen.tenant, seen.model, seen.category, seen.input_tokens, None, vector
+            )
+            self.chain.observe(facts, seen.actual, cut=seen.cut, source=seen.source, raw_p90=seen.raw_p90)
+            self.learned += 1
+
+    def drift(self) -> bytes:
+        """What was learned, as JSON: biases by scope, calibration by source, prompts held."""
+        chain = self.chain
+        return msgspec.json.encode(
+            {
+                "predictor": self.mode,
+                "learned": self.learned,
+                "prompts": 0 if chain.similar is None else len(chain.similar),
+                "factors": [
+                    {"scope": scope, "name": name, "category": category, "factor": b.value, "observed": b.observed}
+                    for scope, name, category, b in chain.baseline.drift.factors()
+                ][:1_000],
+                "calibration": [
+                    {"source": source, "factor": factor, "observed": observed}
+                    for source, (factor, observed) in chain.calibrator.factors().items()
+                ],
+            }
+        )
+
+
+class Forecasts:
+    """All pools of this process that predict."""
+
+    def __init__(self, stream: Callable[[str], HistoryStream]) -> None:
+        self._stream = stream
+        self._pools: dict[str, PoolForecasts] = {}
+        self._embedder = Embedder()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._run(), name="gateway-forecasts")
+
+    async def stop(self) -> None:
+        """Tells the others what is still to be told, if they can be reached."""
+        if self._task is None:
+            return
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        self._task = None
+        for pool in self._pools.values():
+            try:
+                await pool.round()
+            except (StateUnavailable, StateError):
+                return
+
+    def configure(self, catalog: Catalog) -> None:
+        """Follows the pools' settings: what was learned stays where the mode did."""
+        pools = {}
+        for spec in catalog.pools.values():
+            if spec.predictor is PredictorMode.OFF:
+                continue
+            held = self._pools.get(spec.id)
+            if held is None or held.mode is not spec.predictor:
+                held = PoolForecasts(spec.predictor, self._stream(spec.id), self._embedder)
+            pools[spec.id] = held
+        self._pools = pools
+
+    def of(self, pool: PoolSpec) -> PoolForecasts | None:
+        """None where the pool predicts nothing: its requests are expected to reach their bound."""
+        return self._pools.get(pool.id)
+
+    async def _run(self) -> None:
+        rounds = 0
+        while True:
+            for pool_id, pool in list(self._pools.items()):
+                try:
+                    await pool.round()
+                    if rounds % SHOWN_EVERY == 0 and pool.learned:
+                        await pool.stream.show(pool.drift())
+                except StateUnavailable:
+                    continue
+                except Exception:
+                    log.exception("what was seen of pool %s was not learned from", pool_id)
+            rounds += 1
+            await asyncio.sleep(ROUND_S)

@@ -1,0 +1,112 @@
+"""How many tokens does a prompt have? By the model's own tokenizer, from its file or from a replica's ``/tokenize``.
+
+None where it cannot be told now: the caller then estimates from words and bytes. What the chat template adds is learned
+by the pool's calibration either way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+
+import msgspec
+
+from scheduling.core.types import PoolSpec
+from scheduling.estimation import tokenizer
+from scheduling.gateway.openai_types import ChatRequest, Message
+from scheduling.gateway.prepare import MESSAGE_TOKENS, Prepared
+from scheduling.gateway.upstream import Upstream, UpstreamError
+
+log = logging.getLogger(__name__)
+
+BACKEND = "backend"  # the setting that asks a replica
+TOKENIZE_PATH = "/tokenize"
+ASK_S = 0.5  # a replica that does not answer by then is not asked again for a while
+REST_S = 10.0
+LARGEST_ANSWER = 16 * 1024 * 1024  # it lists every token
+
+_encode = msgspec.json.Encoder().encode
+
+
+class _Count(msgspec.Struct):
+    count: int
+
+
+_decode = msgspec.json.Decoder(_Count).decode
+
+
+class InputCounter:
+    """Counts by whatever each pool's ``tokenizer`` setting names."""
+
+    def __init__(self, upstream: Upstream) -> None:
+        self._upstream = upstream
+        self._resting: dict[str, float] = {}  # pool -> monotonic time until which its replicas are not asked
+        self._turn = 0
+
+    async def count(self, pool: PoolSpec, prepared: Prepared) -> float | None:
+        """Tokens of the prompt, or None where that cannot be told now."""
+        if pool.tokenizer == BACKEND:
+            return await self._ask(pool, prepared)
+        held = tokenizer.load(pool.tokenizer)
+        if held is None:
+            return None
+        text, messages = _texts(prepared)
+        if len(text) > tokenizer.INLINE_CHARACTERS:
+            tokens = await asyncio.to_thread(held.count, text)
+        else:
+            tokens = held.count(text)
+        return float(tokens + messages * MESSAGE_TOKENS)
+
+    async def _ask(self, pool: PoolSpec, prepared: Prepared) -> float | None:
+        if self._resting.get(pool.id, 0.0) > time.monotonic() or not pool.backends:
+            return None
+        self._turn += 1
+        spec = pool.backends[self._turn % len(pool.backends)]
+        body = prepared.body
+        question: dict[str, object] = {"model": pool.upstream_model}
+        if isinstance(body, ChatRequest):
+            question["messages"] = body.messages
+        else:
+            question["prompt"] = body.prompt
+        try:
+            async with asyncio.timeout(ASK_S):
+                connection = await self._upstream.backend(spec).exchange(
+                    TOKENIZE_PATH, _encode(question), "tokenize", whole=True, limit=LARGEST_ANSWER
+                )
+            answer, status = connection.whole_body(), connection.status
+            connection.release()
+            if status != 200:
+                raise ValueError(f"it answered {status}")
+            return float(_decode(answer).count)
+        except (UpstreamError, TimeoutError, ValueError, msgspec.DecodeError) as error:
+            self._resting[pool.id] = time.monotonic() + REST_S
+            log.warning(
+                "pool %s: replica %s did not count a prompt (%s); estimating for %d s", pool.id, spec.id,
+                str(error) or type(error).__name__, REST_S,
+            )  # fmt: skip
+            return None
+
+
+def _texts(prepared: Prepared) -> tuple[str, int]:
+    """Everything that will be tokenized as one text, and how many messages frame it."""
+    body = prepared.body
+    if not isinstance(body, ChatRequest):
+        return (body.prompt if isinstance(body.prompt, str) else ""), 0
+    parts: list[str] = []
+    for message in body.messages:
+        parts += _parts(message)
+    for tool in body.tools or ():
+        parts += (tool.function.name, tool.function.description or "", bytes(tool.function.parameters).decode())
+    return "\n".join(parts), len(body.messages)
+
+
+def _parts(message: Message) -> list[str]:
+    content = message.content
+    if isinstance(content, str):
+        parts = [content]
+    else:
+        parts = [part.text or part.refusal or "" for part in content or ()]
+    for call in message.tool_calls or ():
+        parts += (call.function.name, call.function.arguments)
+    return parts
