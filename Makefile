@@ -5,7 +5,7 @@ SETUP := $(PYTHON) controlplane/embedded/bootstrap.py
 PYTEST := $(PY) -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test up test test-postgresql test-slow chaos mutants bench test-frontend test-browser test-vllm lint types lock clean
+.PHONY: help setup setup-test up test test-postgresql test-slow chaos mutants lab bench test-frontend test-browser test-vllm lint types lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,6 +35,9 @@ chaos: setup-test ## kill processes under load and count what was lost
 
 mutants: setup-test ## break five formulas on purpose and see which test notices
 	$(PY) -m tests.mutations $(ARGS)
+
+lab: setup ## the papers' tables and drawings beside ours, into docs/papers.md (docs/lab.md says what else there is)
+	$(PY) manage.py lab report $(ARGS)
 
 bench: setup-test ## measure the gateway and the loop
 	$(PYTEST) -m bench --timeout 1800 -s $(ARGS)
