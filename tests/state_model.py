@@ -15,15 +15,24 @@ from typing import Any
 
 import redis
 
+from scheduling.core.admission import RIGHTS, able_to_run, cap_of
 from scheduling.core.outcomes import Reason
-from scheduling.core.types import BackendSpec, EntitlementSpec, Estimate, OverLimit, QueuedRequest
+from scheduling.core.types import (
+    BackendSpec,
+    EntitlementSpec,
+    Estimate,
+    OverLimit,
+    QueuedRequest,
+    ServiceClass,
+    Standing,
+)
 from scheduling.state import codec
-from scheduling.state.memory import Dump
+from scheduling.state.memory import Dump, read_standing
 from scheduling.state.resp import RespConnection
 from scheduling.state.script import REDIS_CLOCK, Script, load_scripts, make_script
-from scheduling.state.store import PoolStore
+from scheduling.state.store import NO_CAP, PoolStore
 from scheduling.state.twin import PoolTwin
-from scheduling.state.types import EJECTED_CHANNEL, ENDED_MS, Fenced, GrantItem, gateway_channel
+from scheduling.state.types import EJECTED_CHANNEL, ENDED_MS, EvictItem, Fenced, GrantItem, gateway_channel
 from tests.state_world import FACTS, backend, entitlement, estimate, ledger, pool_spec, request, tier
 
 TEST_CLOCK = "local function now_ms() return tonumber(redis.call('GET', KEYS[1] .. 'test_now')) end\n"
@@ -41,7 +50,7 @@ def timed_scripts() -> dict[str, Script]:
     return {name: variant(s, REDIS_CLOCK, TEST_CLOCK) for name, s in load_scripts().items()}
 
 
-POOL = pool_spec(backends=(), queue_limit=8, queue_bytes=2000, threshold=10.0)
+POOL = pool_spec(backends=(), queue_limit=8, queue_bytes=2000, threshold=0.2)
 ENTITLEMENTS = (
     entitlement("plain", concurrency=3, tier=tier(queue_limit=3)),
     entitlement("metered", concurrency=2, tokens_per_s=5.5, burst_tokens=400.0, tier=tier(queue_limit=2)),
@@ -49,12 +58,32 @@ ENTITLEMENTS = (
         "batch", concurrency=1, kv_tokens=400, tokens_per_s=33.3, burst_tokens=900.5,
         tier=tier(over_limit=OverLimit.WAIT, queue_limit=4),
     ),
-    entitlement("spot", concurrency=4, kv_tokens=160, tier=tier(weight=5.0, queue_limit=0)),
+    entitlement(
+        "spot", concurrency=1, kv_tokens=300,
+        tier=tier(service_class=ServiceClass.SPOT, over_limit=OverLimit.WAIT, queue_limit=2),
+    ),
+    entitlement(
+        "gold", concurrency=2, tokens_per_s=20.0, burst_tokens=500.0,
+        tier=tier(service_class=ServiceClass.GUARANTEED, queue_limit=1),
+    ),
+    entitlement(
+        "own", concurrency=1, kv_tokens=200, tokens_per_s=3.0, burst_tokens=200.0,
+        tier=tier(service_class=ServiceClass.DEDICATED, over_limit=OverLimit.WAIT, queue_limit=2),
+    ),
+    entitlement("cheap", concurrency=3, tier=tier(service_class=ServiceClass.PREEMPTIBLE, queue_limit=3)),
+    entitlement(
+        "cheaper", concurrency=2, tokens_per_s=50.0, burst_tokens=900.0,
+        tier=tier(service_class=ServiceClass.PREEMPTIBLE, over_limit=OverLimit.WAIT, queue_limit=3),
+    ),
 )  # fmt: skip
-REQUESTS = 24
+RESERVED = {spec.id for spec in ENTITLEMENTS if RIGHTS[spec.tier.service_class].reserved}
+CAPS = {spec.id: cap_of(spec.tier.service_class, spec.concurrency) for spec in ENTITLEMENTS}
+WEIGHTS = (0.05, 0.3, 0.3, 8.0, 33.3, 33.3, 80.25, 600.0)
+REQUESTS = 36
 BACKENDS = ("b1", "b2", "b3")
 GATEWAYS = ("gw-1", "gw-2")
 HOLDERS = ("leader-1", "leader-2")
+REFUSALS = (Reason.TOKEN_BUDGET, Reason.LOW_PRIORITY, Reason.QUEUE_FULL)
 REASONS = (Reason.STOP, Reason.CLIENT_LEFT, Reason.QUEUE_TIMEOUT, Reason.BACKEND_LOST)
 
 
@@ -106,7 +135,7 @@ class World:
         self._prefix = f"qm:{{{self.pool_id}}}:"
         self.now = 1_700_000_000_000
         self.server = PoolStore(resp, self.pool_id, scripts=scripts)
-        self.twin = PoolTwin(self.pool_id, lambda: self.now, self._published)
+        self.twin = PoolTwin(self.pool_id, lambda: self.now, self._published, self._listens)
         self._ears = ears
         self._told: list[tuple[str, bytes]] = []  # what the twin published and Redis has yet to deliver
         self.listen(set(GATEWAYS))
@@ -123,6 +152,9 @@ class World:
     def spec_of(self, n: int) -> EntitlementSpec:
         return ENTITLEMENTS[n % len(ENTITLEMENTS)]
 
+    def cap_of(self, n: int) -> int:
+        return CAPS[self.spec_of(n).id] or NO_CAP
+
     def estimate_of(self, n: int) -> Estimate:
         return estimate(40 + 17 * (n % 5), 30 + 11 * (n % 7))
 
@@ -138,29 +170,30 @@ class World:
     # --- moves; ``again`` repeats the call, as a caller does whose reply was lost
 
     def admit(self, n: int, again: bool) -> None:
-        args = (self.spec_of(n), POOL, self.request_of(n), self.estimate_of(n), 100 + 37 * n, FACTS)
+        args = (self.spec_of(n), POOL, self.request_of(n), self.estimate_of(n), 100 + 37 * (n % 24), FACTS)
         self._both("admit", again, *args)
+        self._compare_told()
 
     def requeue(self, n: int, off: int, again: bool) -> None:
         r = self.request_of(n)
         r = dataclasses.replace(r, attempt=max(1, r.attempt + off))
         held = self.twin.held.get(r.id)
-        self._both("requeue", again, r, 100 + 37 * n, FACTS, held.backend if held else "b1")
+        self._both("requeue", again, r, 100 + 37 * (n % 24), FACTS, held.backend if held else "b1")
 
     def finish(self, n: int, off: int, reason: Reason, used: int, ran: bool, again: bool) -> None:
         r = self.request_of(n)
         self._both("finish", again, r.id, max(1, r.attempt + off), reason, used, ran, ledger(r.id, reason))
 
     def renew(self, gateway: str, numbers: list[int], off: int, again: bool) -> None:
-        items = [(r.id, max(1, r.attempt + off)) for r in map(self.request_of, numbers)]
+        items = [(r.id, max(1, r.attempt + off), (self.now // 1000 + n) % 90) for n, r in map(self._numbered, numbers)]
         self._both("renew", again, gateway, items)
 
     def announce(self, n: int, at: str, again: bool) -> None:
-        args = (self.spec_of(n), self.request_of(n), self.estimate_of(n), 100 + 37 * n, FACTS, at)
+        args = (self.spec_of(n), POOL, self.request_of(n), self.estimate_of(n), 100 + 37 * (n % 24), FACTS, at, n % 3)
         self._both("announce", again, *args)
 
     def record(self, numbers: list[int], again: bool) -> None:
-        self._both("record", again, [ledger(f"r{n}", Reason.TOKEN_BUDGET) for n in numbers])
+        self._both("record", again, [ledger(f"r{n}", REFUSALS[n % 3], entitlement=self.spec_of(n).id) for n in numbers])
 
     def suspect(self, at: str) -> None:
         self._both("suspect", False, at, "connection refused")  # a doorbell: twice rings twice
@@ -186,12 +219,27 @@ class World:
 
     def grant(self, holder: str, picks: list[tuple[int, str, int]], again: bool) -> None:
         items = [
-            GrantItem(f"r{n}", max(1, self.request_of(n).attempt + off), at, self.spec_of(n).concurrency, "fifo@1",
-                      "first of 2")
+            GrantItem(f"r{n}", max(1, self.request_of(n).attempt + off), at, self.cap_of(n), "fifo@1", "first of 2")
             for n, at, off in picks
         ]  # fmt: skip
         self._both("grant", again, self.epochs[holder], items)
         self._compare_told()
+
+    def evict(self, holder: str, picks: list[tuple[int, str, int]], again: bool) -> None:
+        items = [
+            EvictItem(f"r{n}", max(1, self.request_of(n).attempt + off), self.cap_of(n), exclude, "fifo@1",
+                      "reserved")
+            for n, exclude, off in picks
+            if RIGHTS[self.spec_of(n).tier.service_class].evicts
+        ]  # fmt: skip
+        if not items:
+            return
+        self._both("evict", again, self.epochs[holder], items, repeats=False)
+        self._compare_told()
+
+    def set_standing(self, holder: str, weights: dict[str, float], gone: list[str], again: bool) -> None:
+        found = {name: Standing(w, round(w / 1000 - 0.2, 3), 0.125) for name, w in weights.items()}
+        self._both("set_standing", again, self.epochs[holder], found, gone)
 
     def look(self, names: list[str]) -> None:
         """What decisions see is what everybody sees: ``look`` is a part of ``view``."""
@@ -223,6 +271,12 @@ class World:
         self._set_clock()
         self._compare("flush")
 
+    def _numbered(self, n: int) -> tuple[int, QueuedRequest]:
+        return n, self.request_of(n)
+
+    def _listens(self, channel: str) -> bool:
+        return channel in map(gateway_channel, self._ears.listening)
+
     def _published(self, channel: str, payload: bytes) -> bool:
         heard = channel in (EJECTED_CHANNEL, *map(gateway_channel, self._ears.listening))
         if heard:
@@ -251,7 +305,7 @@ class World:
                 answers.append("fenced")
         return answers[0], answers[1]
 
-    def _both(self, name: str, again: bool, *args: Any, **named: Any) -> Any:
+    def _both(self, name: str, again: bool, *args: Any, repeats: bool = True, **named: Any) -> Any:
         before = self._last
         mine, theirs = self._call(name, *args, **named)
         assert theirs == mine, f"{name}{args}: the server answers {theirs}, the twin {mine}"
@@ -259,7 +313,7 @@ class World:
         self.seen |= {(name, a) for a in _kinds(mine)}
         if mine == "fenced":
             assert self._last == before, f"{name} changed something though it was fenced"
-        if again:
+        if again and repeats:
             after = self._last
             mine, theirs = self._call(name, *args, **named)
             assert theirs == mine, f"{name}{args} again: the server answers {theirs}, the twin {mine}"
@@ -287,6 +341,10 @@ class World:
         assert set(queue) == set(after.waiting)
         assert not set(held) & set(queue), "a request waits and runs"
         assert not (set(held) | set(queue)) & set(after.ended), "a request lives after its end"
+        evicted = set(after.evicted)
+        assert evicted == set(after.leaving) == {i for i in after.evicted if after.ended.get(i) == "evicted"}
+        assert not evicted & (set(held) | set(queue)), "an evicted request runs or waits"
+        assert set(after.prey) == {i for i, e in held.items() if e.service_class == ServiceClass.PREEMPTIBLE}
 
         sums: dict[str, int] = {}
         for e in held.values():
@@ -298,7 +356,25 @@ class World:
             ent = f"e:{e.entitlement}"
             for name, x in (("wait", 1), ("bytes", e.body_bytes), (f"{ent}:wait", 1), (f"{ent}:kv", e.kv)):
                 sums[name] = sums.get(name, 0) + x
+        caps = {name: n for name, n in after.totals.items() if name.endswith(":cap")}
+        inflight = {e.entitlement for e in (*held.values(), *queue.values())}
+        assert caps == {f"e:{name}:cap": c for name in inflight if (c := CAPS[name]) is not None}
+        assert set(after.weights) == inflight, "not the entitlements in flight are compared by weight"
+        able = sum(
+            able_to_run(sums.get(f"e:{name}:wait", 0), sums.get(f"e:{name}:run", 0), CAPS[name]) for name in inflight
+        )
+        sums |= caps | ({"able": able} if able else {})
         assert dict(after.totals) == sums, "totals are not the sums over leases and queue"
+        for name, weight in after.weights.items():
+            known = after.standing.get(name)
+            assert known is None or weight == read_standing(known).weight, f"{name} is compared by an old weight"
+        if move in ("admit", "evict") and (out := evicted - set(before.evicted)):
+            for name in out:
+                assert before.held[name].split(b" ")[2] == b"preemptible", "who is not preemptible lost its slot"
+            winners = set(held) - set(before.held)
+            assert winners, "a slot was taken back for nobody"
+            self.seen.add((move, f"{'granted' if move == 'admit' else 'ok'}, others evicted"))
+            assert all(RIGHTS[ServiceClass(held[name].service_class)].evicts for name in winners)
 
         def grew(name: str) -> bool:
             return after.totals.get(name, 0) > before.totals.get(name, 0)
@@ -310,16 +386,19 @@ class World:
                     assert after.totals[f"b:{at}:run"] <= slots, f"{move} overshot the slots of {at}"
                     assert after.totals[f"b:{at}:kv"] <= kv, f"{move} overshot the KV of {at}"
             for spec in ENTITLEMENTS:
-                if grew(f"e:{spec.id}:run"):
+                if grew(f"e:{spec.id}:run") and CAPS[spec.id] is not None:
                     assert after.totals[f"e:{spec.id}:run"] <= spec.concurrency, f"{move} overshot r_e of {spec.id}"
-        if move == "admit" and grew("wait"):
+        if move == "admit" and grew("wait") and not any(grew(f"e:{name}:wait") for name in RESERVED):
             assert after.totals["wait"] <= POOL.queue_limit
             assert after.totals.get("bytes", 0) <= POOL.queue_bytes
         if move == "admit":
             for spec in ENTITLEMENTS:
                 level = after.buckets.get(f"{spec.id}:level")
                 if level is not None and level != before.buckets.get(f"{spec.id}:level"):
-                    assert level >= 0, "admission took a bucket below zero"
+                    owed = min(0.0, before.buckets.get(f"{spec.id}:level", 0.0))  # by those that used more
+                    assert level >= owed, "admission took a bucket below zero"
+        if move == "sweep" and set(before.evicted) - evicted:
+            self.seen.add(("sweep", "evicted"))
         for fields in after.ledger:
             name = self._ledger_id(fields)
             known = self._ended_at.get(name)
@@ -331,21 +410,21 @@ class World:
 
     async def _server_dump(self) -> Dump:
         call, p = self._resp.call, self._prefix
-        names = ("meta", "ready", "held", "queue", "totals", "buckets")
+        names = ("meta", "ready", "held", "queue", "totals", "buckets", "standing", "meter", "evicted")
         replies = await asyncio.gather(
             *(call("HGETALL", p + n) for n in names),
-            *(call("ZRANGE", p + n, 0, -1, "WITHSCORES") for n in ("leases", "waiting")),
+            *(call("ZRANGE", p + n, 0, -1, "WITHSCORES") for n in ("leases", "waiting", "weights", "prey", "leaving")),
             *(call("XRANGE", p + n, self._read[n], "+") for n in ("events", "ledger")),
             call("KEYS", self._pattern("ended:*")),
         )
-        flat = [dict(zip(r[::2], r[1::2], strict=True)) for r in replies[:8]]
-        meta, ready, held, queue, totals, buckets, leases, waiting = (
-            {k.decode(): v for k, v in d.items()} for d in flat
-        )
-        for n, r in zip(("events", "ledger"), replies[8:10], strict=True):
+        flat = [dict(zip(r[::2], r[1::2], strict=True)) for r in replies[:14]]
+        named = [{k.decode(): v for k, v in d.items()} for d in flat]
+        meta, ready, held, queue, totals, buckets, standing, meter, evicted = named[:9]
+        leases, waiting, weights, prey, leaving = named[9:]
+        for n, r in zip(("events", "ledger"), replies[14:16], strict=True):
             if r:
                 self._read[n] = "(" + r[-1][0].decode()
-        keys = replies[10]
+        keys = replies[16]
         reasons = await call("MGET", *keys) if keys else []
         return Dump(
             meta={k: v.decode() for k, v in meta.items()},
@@ -355,9 +434,15 @@ class World:
             waiting={k: int(v) for k, v in waiting.items()},
             queue=queue,
             totals={k: int(v) for k, v in totals.items()},
+            standing={k: v.decode() for k, v in standing.items()},
+            weights={k: float(v) for k, v in weights.items()},
+            meter={k: int(v) for k, v in meter.items()},
+            prey={k: int(v) for k, v in prey.items()},
+            evicted=evicted,
+            leaving={k: int(v) for k, v in leaving.items()},
             buckets={k: float(v) for k, v in buckets.items()},
-            events=[(f[0].decode(), f[1]) for _, f in replies[8]],
-            ledger=[tuple(f) for _, f in replies[9]],
+            events=[(f[0].decode(), f[1]) for _, f in replies[14]],
+            ledger=[tuple(f) for _, f in replies[15]],
             ended={k.decode().rpartition(":")[2]: v.decode() for k, v in zip(keys, reasons, strict=True)},
         )
 
@@ -379,11 +464,13 @@ def step(world: World, rng: random.Random) -> None:
     if world.twin.queue and rng.random() < 0.7:
         some = [int(name[1:]) for name in rng.sample(sorted(world.twin.queue), min(3, len(world.twin.queue)))]
     live = sorted(world.twin.held | world.twin.queue)
+    if world.twin.evicted and rng.random() < 0.3:
+        live = sorted(world.twin.evicted)
     target = int(rng.choice(live)[1:]) if live and rng.random() < 0.8 else n
     move = rng.choices(
         ("admit", "finish", "grant", "renew", "requeue", "sweep", "time", "elect", "ready", "announce", "record",
-         "suspect", "resign", "listen", "look", "flush"),
-        (30, 14, 14, 8, 6, 5, 10, 5, 5, 4, 2, 1, 1, 3, 3, 0.4),
+         "suspect", "resign", "listen", "look", "evict", "standing", "flush"),
+        (40, 24, 16, 8, 6, 5, 10, 5, 5, 4, 2, 1, 1, 3, 3, 8, 4, 0.4),
     )[0]  # fmt: skip
     if move == "admit":
         world.admit(n, again)
@@ -413,6 +500,12 @@ def step(world: World, rng: random.Random) -> None:
         world.suspect(rng.choice(BACKENDS))
     elif move == "resign":
         world.resign(holder, again)
+    elif move == "evict":
+        world.evict(holder, [(i, rng.choice(("", "", "", "b1")), off) for i in some], again)
+    elif move == "standing":
+        names = [spec.id for spec in ENTITLEMENTS]
+        found = {name: rng.choice(WEIGHTS) for name in rng.sample(names, rng.randint(1, len(names)))}
+        world.set_standing(holder, found, rng.sample(names, rng.choice((0, 0, 1))), again)
     elif move == "look":
         world.look(rng.sample([spec.id for spec in ENTITLEMENTS], rng.randint(0, len(ENTITLEMENTS))))
     elif move == "listen":

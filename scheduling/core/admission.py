@@ -1,20 +1,29 @@
-"""May this request enter, and if so, at once or through the queue?
+"""May this request enter, and if so, at once, through the queue, or in the place of another?
 
-The rules of token pools 4.3 in their order; the first that fails ends it. Output bound and the entitlement's own state
-are checked before (by the gateway, which needs no shared state for them). This is the meaning of
-``scheduling/state/scripts/admit.lua``: the Redis twin and the simulator call this function, and the model-based test
-holds the script to it. All times are whole milliseconds so that both compute the same numbers.
+The rules of token pools 4.3 in their order, with the rights of its five classes (Table 1); the first that fails ends
+it. Output bound and the entitlement's own state are checked before (by the gateway, which needs no shared state for
+them). This is the meaning of ``scheduling/state/scripts/admit.lua``: the Redis twin and the simulator call this
+function, and the model-based test holds the script to it. All times are whole milliseconds so that both compute the
+same numbers.
+
+**Contended** is a pool that has no room for this request, or no more free slots than there are waiting requests that
+may run (``able``: one whose entitlement already runs as many as it may does not count). Otherwise the capacity is idle
+and belongs to whoever asks. In a contended pool a request that is not reserved must weigh more than the lightest
+entitlement in flight. Who is the lightest itself is refused only where somebody weighs more: equals, and a tenant alone
+with its pool, wait for each other in the queue (``docs/admission.md``).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
+from scheduling.core import entitlement as standing
 from scheduling.core.outcomes import Reason
-from scheduling.core.types import BackendView, EntitlementSpec, OverLimit, PoolSpec
+from scheduling.core.types import BackendView, EntitlementSpec, OverLimit, PoolSpec, ServiceClass
 
 
 class Verdict(StrEnum):
@@ -24,13 +33,61 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Rights:
+    """What a service class may do (token pools, Table 1)."""
+
+    reserved: bool = False  # within r_e never refused for contention, and ahead of all that are not reserved
+    bursts: bool = False  # beyond r_e and chi_e while the pool is idle
+    over_budget: bool = False  # beyond its bucket likewise; such tokens are not charged
+    evicts: bool = False  # within r_e it takes a preemptible request's slot when there is no other
+
+
+RIGHTS: Final[Mapping[ServiceClass, Rights]] = {
+    ServiceClass.DEDICATED: Rights(reserved=True, bursts=True, over_budget=True, evicts=True),
+    ServiceClass.GUARANTEED: Rights(reserved=True, evicts=True),
+    ServiceClass.ELASTIC: Rights(bursts=True, evicts=True),
+    ServiceClass.SPOT: Rights(),
+    ServiceClass.PREEMPTIBLE: Rights(),
+}
+
+
+def cap_of(service_class: ServiceClass, concurrency: int) -> int | None:
+    """How many of an entitlement may run at most; None where idle capacity is the only bound."""
+    return None if RIGHTS[service_class].bursts else concurrency
+
+
+def able_to_run(waiting: int, running: int, cap: int | None) -> int:
+    """How many of an entitlement's waiting requests could run if slots were free."""
+    return waiting if cap is None else max(0, min(waiting, cap - running))
+
+
+def first_weight(spec: EntitlementSpec, pool: PoolSpec) -> float:
+    """Eq. 1 before the first tick has given a standing: no debt, no burst, and the pool's mean SLO where it is set."""
+    target = standing.slo_target(spec.tier.slo)
+    ratio = 1.0 if pool.slo_mean_s is None else standing.slo_ratio(target, pool.slo_mean_s)
+    return standing.weight(spec.tier.service_class, ratio, 0.0, 0.0, pool.coefficients)
+
+
+@dataclass(frozen=True, slots=True)
 class AdmissionDecision:
-    """``backend`` goes with a grant; ``reason`` and ``retry_ms`` with a refusal (None: waiting will not help)."""
+    """``backend`` goes with a grant; ``evict`` names the preemptible requests that end for it; ``charge`` is what the
+    bucket pays; ``reason`` and ``retry_ms`` go with a refusal (None: waiting will not help)."""
 
     verdict: Verdict
     backend: str = ""
+    evict: tuple[str, ...] = ()
+    charge: int = 0
     reason: Reason | None = None
     retry_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Prey:
+    """A preemptible request that runs."""
+
+    id: str
+    backend: str
+    kv: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +97,7 @@ class AdmissionView:
     rebuilding_ms: int  # until new work is admitted after a loss of state; 0 normally
     backends: tuple[BackendView, ...]  # the ready ones
     waiting: int
+    able: int  # of those that wait: how many could run if slots were free
     waiting_bytes: int
     ent_running: int
     ent_waiting: int
@@ -47,6 +105,10 @@ class AdmissionView:
     level: float  # tokens in the bucket now
     service_ms: float  # moving average of a slot's occupation, over the pool
     ent_service_ms: float  # and over this entitlement
+    weight: float  # of this entitlement, eq. 1
+    lightest: float | None = None  # weight of the lightest entitlement in flight; None: nobody is
+    heaviest: float | None = None
+    prey: Sequence[Prey] = ()  # preemptible requests that run, newest first
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +118,6 @@ class Ask:
     kv: int
     charge: int  # tokens; 0 where no budget is enforced
     body_bytes: int
-    weight: float
     exclude_backend: str = ""
 
 
@@ -73,10 +134,28 @@ def choose_backend(backends: Iterable[BackendView], kv: int, exclude: str) -> st
     return min(fit, key=lambda b: (b.work_tokens, b.running, b.id)).id
 
 
+def choose_prey(
+    prey: Iterable[Prey], backends: Iterable[BackendView], kv: int, exclude: str
+) -> tuple[str, tuple[str, ...]] | None:
+    """The replica on which the newest preemptible requests make room soonest, and which of them: the least work is
+    lost. None where all of them together would not do."""
+    by_name = {b.id: b for b in backends if b.id != exclude}
+    taken: dict[str, list[Prey]] = {}
+    for p in prey:
+        b = by_name.get(p.backend)
+        if b is None:
+            continue
+        out = taken.setdefault(b.id, [])
+        out.append(p)
+        if b.running - len(out) < b.slots and b.kv_used - sum(x.kv for x in out) + kv <= b.kv_tokens:
+            return b.id, tuple(x.id for x in out)
+    return None
+
+
 def decide_admission(
     spec: EntitlementSpec, pool: PoolSpec, ask: Ask, view: AdmissionView, no_backend_retry_ms: int
 ) -> AdmissionDecision:
-    """Pure: the same facts give the same decision. Source: token pools 4.3, order as in ``design.md`` section 4."""
+    """Pure: the same facts give the same decision. Source: token pools 4.3 and Table 1, order as in ``design.md``."""
 
     def refuse(reason: Reason, retry_ms: float | None) -> AdmissionDecision:
         return AdmissionDecision(
@@ -84,33 +163,58 @@ def decide_admission(
         )
 
     tier = spec.tier
+    rights = RIGHTS[tier.service_class]
     if view.rebuilding_ms > 0:
         return refuse(Reason.REBUILDING, view.rebuilding_ms)
     if not view.backends:
         return refuse(Reason.NO_BACKEND, no_backend_retry_ms)
+
+    slots = sum(b.slots for b in view.backends)
+    free = sum(max(0, b.slots - b.running) for b in view.backends)
+    backend = choose_backend(view.backends, ask.kv, ask.exclude_backend)
+    contended = backend is None or free <= view.able
+    may_burst = rights.bursts and not contended
+    within = view.ent_running + view.ent_waiting < spec.concurrency
+    protected = rights.reserved and within
     may_wait_over = tier.over_limit is OverLimit.WAIT
-    if view.ent_running + view.ent_waiting >= spec.concurrency and not may_wait_over:
+
+    if not within and not may_burst and not may_wait_over:
         return refuse(Reason.CONCURRENCY, view.ent_service_ms / max(1, spec.concurrency))
-    if ask.charge > view.level:
-        # A charge deeper than the bucket will never be covered.
-        in_reach = ask.charge <= spec.burst_tokens
-        return refuse(Reason.TOKEN_BUDGET, (ask.charge - view.level) / spec.tokens_per_s * 1000 if in_reach else None)
-    if spec.kv_tokens > 0 and view.ent_kv + ask.kv > spec.kv_tokens:
+    charge = ask.charge
+    if charge > view.level:
+        if not (rights.over_budget and not contended):
+            # A charge deeper than the bucket will never be covered.
+            in_reach = charge <= spec.burst_tokens
+            wait_ms = (charge - view.level) / spec.tokens_per_s * 1000 if in_reach else None
+            return refuse(Reason.TOKEN_BUDGET, wait_ms)
+        charge = 0
+    if spec.kv_tokens > 0 and view.ent_kv + ask.kv > spec.kv_tokens and not may_burst:
         in_reach = ask.kv <= spec.kv_tokens
         return refuse(Reason.KV_BUDGET, view.ent_service_ms / max(1, view.ent_running) if in_reach else None)
 
-    slots = sum(b.slots for b in view.backends)
-    backend = choose_backend(view.backends, ask.kv, ask.exclude_backend)
-    contended = view.waiting > 0 or backend is None
-    if contended and ask.weight < pool.threshold:
+    if contended and not protected and not may_wait_over and _outranked(pool, view):
         return refuse(Reason.LOW_PRIORITY, view.service_ms / max(1, slots))
-    if not contended and view.ent_running < spec.concurrency:
+    if not contended and (within or rights.bursts):
         assert backend is not None
-        return AdmissionDecision(Verdict.GRANT, backend=backend)
-    if view.ent_waiting >= tier.queue_limit:
-        # The time its own waiting requests take to get through the slots it may use.
-        lanes = max(1, min(spec.concurrency, slots))
-        return refuse(Reason.QUEUE_FULL, max(1, view.ent_waiting) * view.ent_service_ms / lanes)
-    if view.waiting >= pool.queue_limit or view.waiting_bytes + ask.body_bytes > pool.queue_bytes:
-        return refuse(Reason.QUEUE_FULL, max(1, view.waiting) * view.service_ms / max(1, slots))
-    return AdmissionDecision(Verdict.QUEUE)
+        return AdmissionDecision(Verdict.GRANT, backend=backend, charge=charge)
+    if backend is None and within and rights.evicts and (rights.reserved or view.able == 0):
+        found = choose_prey(view.prey, view.backends, ask.kv, ask.exclude_backend)
+        if found is not None:
+            return AdmissionDecision(Verdict.GRANT, backend=found[0], evict=found[1], charge=charge)
+    if not protected:
+        if view.ent_waiting >= tier.queue_limit:
+            # The time its own waiting requests take to get through the slots it may use.
+            lanes = max(1, min(spec.concurrency, slots))
+            return refuse(Reason.QUEUE_FULL, max(1, view.ent_waiting) * view.ent_service_ms / lanes)
+        if view.waiting >= pool.queue_limit or view.waiting_bytes + ask.body_bytes > pool.queue_bytes:
+            return refuse(Reason.QUEUE_FULL, max(1, view.waiting) * view.service_ms / max(1, slots))
+    return AdmissionDecision(Verdict.QUEUE, charge=charge)
+
+
+def _outranked(pool: PoolSpec, view: AdmissionView) -> bool:
+    """Whether others go first: under the pool's own threshold, or the lightest of several."""
+    if view.weight <= pool.threshold:
+        return True
+    if view.lightest is None or view.heaviest is None:
+        return False
+    return view.weight <= view.lightest and view.weight < view.heaviest

@@ -7,11 +7,12 @@ may ever be made there.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 
-from scheduling.core.types import BackendView, Grant, PoolView, QueuedRequest
+from scheduling.core.scheduler import BURSTS
+from scheduling.core.types import BackendView, Grant, PoolView, QueuedRequest, ServiceClass
 
 LAWS: dict[int, str] = {
     1: "no replica runs more sequences than it has slots, and none that is not ready gets one",
@@ -60,10 +61,12 @@ def check_step(
     *,
     max_grants: int = 100,
     held: bool = False,
+    rights: bool = False,
 ) -> list[Violation]:
     """All laws broken by one step; empty when it was right.
 
-    ``after`` is what waits now; ``held`` says that a replica is kept free for a large request (law 4 then rests).
+    ``after`` is what waits now; ``held`` says that a replica is kept free for a large request (law 4 then rests);
+    ``rights`` that some service classes may run more than their concurrency (law 3 then leaves them out).
     """
     broken: list[Violation] = []
     backends = {name: copy(backend) for name, backend in before.backends.items()}
@@ -76,18 +79,20 @@ def check_step(
         granted.add(request.id)
         if request.expires_s is not None and request.expires_s <= now_s:
             broken.append(Violation(5, f"{request.id} granted {now_s - request.expires_s:.3f} s late"))
-        broken.extend(_book(grant, backends, running))
+        broken.extend(_book(grant, backends, running, BURSTS if rights else ()))
     left = {request.id: request for request in after}
     for request_id, request in before.waiting.items():
         expired = request.expires_s is not None and request.expires_s <= now_s
         if request_id not in granted and request_id not in left and not expired:
             broken.append(Violation(7, request_id))
     if len(grants) < max_grants and not held:
-        broken.extend(_idle(left.values(), backends, running, now_s))
+        broken.extend(_idle(left.values(), backends, running, now_s, BURSTS if rights else ()))
     return broken
 
 
-def _book(grant: Grant, backends: dict[str, BackendView], running: dict[str, int]) -> list[Violation]:
+def _book(
+    grant: Grant, backends: dict[str, BackendView], running: dict[str, int], unlimited: Collection[ServiceClass]
+) -> list[Violation]:
     request, broken = grant.request, []
     backend = backends.get(grant.backend)
     if backend is None or not backend.ready or backend.running >= backend.slots:
@@ -99,14 +104,18 @@ def _book(grant: Grant, backends: dict[str, BackendView], running: dict[str, int
         backend.running += 1
         backend.kv_used += request.kv_tokens
     runs = running.get(request.entitlement, 0) + 1
-    if 0 < request.concurrency < runs:
+    if 0 < request.concurrency < runs and request.service_class not in unlimited:
         broken.append(Violation(3, f"{request.entitlement} runs {runs} of {request.concurrency}"))
     running[request.entitlement] = runs
     return broken
 
 
 def _idle(
-    waiting: Iterable[QueuedRequest], backends: Mapping[str, BackendView], running: Mapping[str, int], now_s: float
+    waiting: Iterable[QueuedRequest],
+    backends: Mapping[str, BackendView],
+    running: Mapping[str, int],
+    now_s: float,
+    unlimited: Collection[ServiceClass],
 ) -> list[Violation]:
     ready = [backend for backend in backends.values() if backend.ready]
     open_ = [backend for backend in ready if backend.running < backend.slots]
@@ -115,7 +124,8 @@ def _idle(
     for request in waiting:
         if request.expires_s is not None and request.expires_s <= now_s:
             continue
-        if 0 < request.concurrency <= running.get(request.entitlement, 0):
+        full = 0 < request.concurrency <= running.get(request.entitlement, 0)
+        if full and request.service_class not in unlimited:
             continue
         strict = any(backend.id != request.exclude_backend for backend in ready)
         for backend in open_:

@@ -5,6 +5,8 @@ Question: which waiting requests may run now, and where?
 The policy says who goes next, the routing says where; this module keeps what must hold whatever they say: nothing past
 its expiry is granted, no replica and no entitlement gets more than it has room for, an attempt does not return to the
 replica where it failed while another is ready, and a request too large for what is free is not passed over for ever.
+With ``rights`` it keeps those of the service classes as well (token pools, Table 1): an owner of reserved capacity who
+runs less of it than it may goes before everyone, and what is idle after all within their limits goes to who may burst.
 Pure: time is handed in, effects are the caller's.
 """
 
@@ -15,9 +17,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 
-from scheduling.core.contracts import CountsService, OrderingPolicy, RoutingPolicy
-from scheduling.core.types import BackendView, Grant, PoolView, QueuedRequest
+from scheduling.core.admission import RIGHTS
+from scheduling.core.contracts import CountsService, Fits, OrderingPolicy, RoutingPolicy
+from scheduling.core.types import BackendView, Grant, PoolView, QueuedRequest, ServiceClass
 
+RESERVED = frozenset(c for c, r in RIGHTS.items() if r.reserved)
+BURSTS = frozenset(c for c, r in RIGHTS.items() if r.bursts)
 EXPIRE_PER_CALL = 1000  # bounds one call when a whole queue expires at once
 
 
@@ -43,12 +48,20 @@ class Scheduler:
     """
 
     def __init__(
-        self, policy: OrderingPolicy, routing: RoutingPolicy, *, max_grants: int = 100, patience_s: float = 2.0
+        self,
+        policy: OrderingPolicy,
+        routing: RoutingPolicy,
+        *,
+        max_grants: int = 100,
+        patience_s: float = 2.0,
+        rights: bool = False,
     ) -> None:
         self.policy = policy
         self.routing = routing
         self._max_grants = max_grants
         self._patience_s = patience_s
+        self._rights = rights
+        self._of_class: dict[ServiceClass, int] = dict.fromkeys(ServiceClass, 0)  # how many of each wait
         self._queue = policy.queue()
         self._router = routing.router()
         self._waiting: dict[str, QueuedRequest] = {}
@@ -71,17 +84,26 @@ class Scheduler:
 
     def offer(self, request: QueuedRequest, now_s: float) -> None:
         """Adds a waiting request; one with the same id is replaced."""
+        self._forget(request.id)
         self._waiting[request.id] = request
+        self._of_class[request.service_class] += 1
         self._queue.push(request, now_s)
         if request.expires_s is not None:
             heappush(self._expiries, (request.expires_s, request.id))
 
     def withdraw(self, request_id: str) -> bool:
         """Takes a request out; False when it does not wait here."""
-        if self._waiting.pop(request_id, None) is None:
+        if not self._forget(request_id):
             return False
         self._queue.discard(request_id)
         self._release_hold(request_id)
+        return True
+
+    def _forget(self, request_id: str) -> bool:
+        request = self._waiting.pop(request_id, None)
+        if request is None:
+            return False
+        self._of_class[request.service_class] -= 1
         return True
 
     def expire(self, now_s: float) -> list[QueuedRequest]:
@@ -118,25 +140,33 @@ class Scheduler:
         if not self._waiting:
             return grants
         step = _Step(view, now_s, self)
-        fits = step.fits  # one object for the whole step: queues recognise a step by it
-        while step.open and len(grants) < self._max_grants:
-            request = self._queue.select(view, now_s, fits)
-            if request is None:
-                break
-            del self._waiting[request.id]
-            self._release_hold(request.id)
-            if request.expires_s is not None and request.expires_s <= now_s:
-                self.settle(request.id, 0, 0)
-                continue
-            candidates = step.candidates(request)
-            backend = self._router.choose(step.as_routed(request), candidates)
-            if backend is None:
-                raise RuntimeError(
-                    f"policy {self.policy.name!r} selected request {request.id}, for which no replica has room"
-                )
-            grants.append(Grant(request, backend.id, self._reason(request, now_s, len(candidates))))
-            step.book(request, backend)
+        for fits in self._rounds(step):
+            while step.open and len(grants) < self._max_grants:
+                request = self._queue.select(view, now_s, fits)
+                if request is None:
+                    break
+                self._forget(request.id)
+                self._release_hold(request.id)
+                if request.expires_s is not None and request.expires_s <= now_s:
+                    self.settle(request.id, 0, 0)
+                    continue
+                candidates = step.candidates(request)
+                backend = self._router.choose(step.as_routed(request), candidates)
+                if backend is None:
+                    raise RuntimeError(
+                        f"policy {self.policy.name!r} selected request {request.id}, for which no replica has room"
+                    )
+                grants.append(Grant(request, backend.id, self._reason(request, now_s, len(candidates))))
+                step.book(request, backend)
         return grants
+
+    def _rounds(self, step: _Step) -> Iterator[Fits]:
+        """Who may be chosen, in turn. One object for a whole round: queues recognise it by that."""
+        if self._rights and any(self._of_class[c] for c in RESERVED):
+            yield step.fits_reserved
+        yield step.fits
+        if self._rights and step.open and any(self._of_class[c] for c in BURSTS):
+            yield step.fits_bursting
 
     def _reason(self, request: QueuedRequest, now_s: float, candidates: int) -> str:
         waited = max(0.0, now_s - request.arrival_s)
@@ -174,6 +204,14 @@ class _Step:
             return True
         self._keep_room_for(request)
         return False
+
+    def fits_reserved(self, request: QueuedRequest) -> bool:
+        """Whether it is an owner's who runs less than is reserved for it, and fits."""
+        return request.service_class in RESERVED and request.concurrency > 0 and self.fits(request)
+
+    def fits_bursting(self, request: QueuedRequest) -> bool:
+        """Whether its entitlement may run more than its r_e, and a replica has room."""
+        return request.service_class in BURSTS and self._has_candidate(request)
 
     def candidates(self, request: QueuedRequest) -> list[BackendView]:
         """Replicas that may run it now."""

@@ -6,11 +6,11 @@ The shell plugs the telemetry floor in here. Both methods are called from one de
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from scheduling.core.ledger import LedgerRecord
-from scheduling.core.types import PoolSpec, PoolView
+from scheduling.core.types import PoolSpec, PoolView, Standing
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,7 @@ class Sample:
     oldest_wait_s: float
     bucket_levels: dict[str, float]  # entitlement -> tokens
     backends: Sequence[BackendStatus]
+    standings: dict[str, Standing] = field(default_factory=dict)  # entitlement -> weight, debt, burst
 
 
 class TelemetryPort(Protocol):

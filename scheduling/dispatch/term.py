@@ -14,8 +14,10 @@ from concurrent.futures import Executor
 from dataclasses import replace
 from itertools import chain
 
+from scheduling.core.admission import RIGHTS, cap_of
 from scheduling.core.compose import make_policy
 from scheduling.core.contracts import OrderingPolicy, RoutingPolicy
+from scheduling.core.entitlement import TICK_S as STANDING_S
 from scheduling.core.invariants import check_step, remember
 from scheduling.core.ledger import LedgerRecord
 from scheduling.core.outcomes import Reason
@@ -25,12 +27,14 @@ from scheduling.core.types import Catalog, Grant, PoolSpec, PoolView, QueuedRequ
 from scheduling.dispatch.away import Away
 from scheduling.dispatch.health import BackendMonitor, EngineFactory
 from scheduling.dispatch.ports import Sample, TelemetryPort
+from scheduling.dispatch.standing import Standings
 from scheduling.state.store import PoolStore
 from scheduling.state.types import (
     BATCH,
     LEASE_MS,
     Event,
     EventKind,
+    EvictItem,
     GrantItem,
     GrantStatus,
     PoolSnapshot,
@@ -49,6 +53,8 @@ DRIFT_TICKS = 10  # so many looks in a row that find more waiting in Redis than 
 DRIFT_GAP_S = 30.0
 SWEEPS = 50  # batches of abandoned requests ended in one round of the house
 NO_LIMIT = 2**31 - 1
+EVICTIONS = 20  # waiting requests for which preemptible ones make room, in one decision
+EVICT_AGAIN_S = 0.25  # after preemptible requests could make no room
 
 
 class Term:
@@ -71,6 +77,7 @@ class Term:
         self._pool = pool
         self._holder = holder
         self._epoch = epoch
+        self._catalog = catalog
         self._telemetry = telemetry
         self._thread = telemetry_thread
         self._limits = _limits(catalog, pool.id)
@@ -88,17 +95,24 @@ class Term:
         self._read_at = 0.0
         self._sampling: asyncio.Future[None] | None = None
         self._clock_offset_s = 0.0
+        self._standings: Standings | None = None
+        self._standings_due = True  # at once: weights are needed before the first five seconds are over
+        self._evict_from = 0.0
 
     async def open(self) -> None:
         """Takes over: replicas that the former leader found ready stay so."""
         snapshot = await self._store.view()
         self._set_clock(snapshot.now_ms)
         self.monitor.update(self._pool, {name for name, b in snapshot.backends.items() if b.ready})
+        self._standings = Standings(self._pool, self._catalog, snapshot)
 
     def update(self, pool: PoolSpec, catalog: Catalog) -> None:
         """A new catalog: replicas, concurrency limits and policy follow it; everything that waits goes on waiting."""
-        self._pool = pool
+        self._pool, self._catalog = pool, catalog
         self.monitor.update(pool)
+        if self._standings is not None:
+            self._standings.configure(pool, catalog)
+            self._standings_due = True
         self._limits = _limits(catalog, pool.id)
         now_s = self._now_s()
         for request in [r for r in self.scheduler if self._limits.get(r.entitlement, r.concurrency) != r.concurrency]:
@@ -164,7 +178,7 @@ class Term:
             self._bell.clear()
 
     async def keep_house(self) -> None:
-        """Once a second: replicas, sweep, gateways that were away, sample."""
+        """Once a second: replicas, sweep, gateways that were away, standings, sample."""
         loop = asyncio.get_running_loop()
         while True:
             due = loop.time() + HOUSE_S
@@ -175,6 +189,7 @@ class Term:
                 await self._call_back()
                 self._compare(snapshot)
                 self._entitlements = {request.entitlement: None for request in self.scheduler}
+                await self._weigh(snapshot)
                 self._sample(snapshot)
             except StateUnavailable:
                 pass
@@ -237,14 +252,16 @@ class Term:
                 return  # leases that were not announced again yet would be overrun
             now_s = self._set_clock(look.now_ms)
             view = look.pool_view(now_s)
+            if self._standings is not None:
+                view.standings = self._standings.now
             self.monitor.mask(view)
             grants = self._step(view, now_s)
             if not grants:
+                if look.preemptible:
+                    await self._evict(view)
                 return
             items = [
-                GrantItem(
-                    g.request.id, g.request.attempt, g.backend, g.request.concurrency or NO_LIMIT, self.policy, g.reason
-                )
+                GrantItem(g.request.id, g.request.attempt, g.backend, _cap(g.request), self.policy, g.reason)
                 for g in grants
             ]
             statuses = await self._store.grant(self._epoch, items)
@@ -260,8 +277,35 @@ class Term:
                     self._park(grant.request)
                 elif status is GrantStatus.GONE:
                     self.scheduler.settle(grant.request.id, 0, 0)
+            if look.preemptible and not away and not refused:
+                continue  # the next look tells whether others must make room
             if not away and (refused or len(grants) < BATCH):
                 return  # where a gateway was away, what it did not take is decided again at once, without it
+
+    async def _evict(self, view: PoolView) -> None:
+        """Who may, and could not be granted a slot now, gets that of a preemptible request: owners of reserved capacity
+        first, then in order of arrival."""
+        clock_s = asyncio.get_running_loop().time()
+        if clock_s < self._evict_from:
+            return
+        entitled = [r for r in self.scheduler if RIGHTS[r.service_class].evicts and _within(r, view)]
+        if not entitled:
+            return
+        entitled.sort(key=lambda r: (not RIGHTS[r.service_class].reserved, r.seq))
+        several = sum(b.ready for b in view.backends.values()) > 1
+        items, ahead = [], dict(view.running_by_entitlement)
+        for r in entitled:
+            ahead[r.entitlement] = ahead.get(r.entitlement, 0) + 1
+            if len(items) < EVICTIONS and ahead[r.entitlement] <= (r.concurrency or NO_LIMIT):
+                exclude = r.exclude_backend if several else ""
+                why = f"{r.service_class.value} within its baseline, a preemptible request made room"
+                items.append(EvictItem(r.id, r.attempt, r.concurrency or NO_LIMIT, exclude, self.policy, why))
+        statuses = await self._store.evict(self._epoch, items)
+        for item, status in zip(items, statuses, strict=True):
+            if status is GrantStatus.OK:
+                self.scheduler.withdraw(item.request_id)
+        if GrantStatus.OK not in statuses:
+            self._evict_from = clock_s + EVICT_AGAIN_S
 
     def _park(self, request: QueuedRequest) -> None:
         """Nobody listens for its gateway: neither this request nor its others are decided about until somebody does."""
@@ -280,7 +324,7 @@ class Term:
         before = remember(view, self.scheduler)
         grants = self.scheduler.step(view, now_s)
         held = self.scheduler.held is not None
-        for violation in check_step(before, grants, self.scheduler, now_s, max_grants=BATCH, held=held):
+        for violation in check_step(before, grants, self.scheduler, now_s, max_grants=BATCH, held=held, rights=True):
             log.error("pool %s: policy %s broke %s", self._pool.id, self.policy, violation)
         return grants
 
@@ -315,6 +359,19 @@ class Term:
         if back:
             self._ring()
 
+    async def _weigh(self, snapshot: PoolSnapshot) -> None:
+        """Looks at what everyone has, and every five seconds publishes where that leaves them."""
+        standings = self._standings
+        if standings is None or snapshot.rebuilding_ms:
+            return
+        waiting = [*self.scheduler, *self._away]
+        standings.look(snapshot, waiting)
+        if not self._standings_due and standings.age_s(snapshot) < STANDING_S:
+            return
+        self._standings_due = False
+        gone = standings.gone
+        await self._store.set_standing(self._epoch, standings.tick(snapshot, waiting), gone)
+
     def _compare(self, snapshot: PoolSnapshot) -> None:
         """Doorbells can be lost (the stream is bounded): when requests stay unknown the queue is read again.
 
@@ -346,6 +403,7 @@ class Term:
                 name: e.level_tokens for name, e in snapshot.entitlements.items() if e.level_tokens is not None
             },
             backends=self.monitor.statuses(),
+            standings={} if self._standings is None else self._standings.now,
         )
         self._sampling = asyncio.get_running_loop().run_in_executor(self._thread, self._telemetry.sample, sample)
         self._sampling.add_done_callback(self._sampled)
@@ -379,4 +437,15 @@ def _scheduler(pool: PoolSpec) -> tuple[str, Scheduler]:
     except PolicyError as error:
         log.error("pool %s: %s; serving in arrival order until it is corrected", pool.id, error)
         name, ordering, routing = "fifo@0", make_policy("fifo"), make_routing("least_work")
-    return name, Scheduler(ordering, routing, max_grants=BATCH)
+    return name, Scheduler(ordering, routing, max_grants=BATCH, rights=True)
+
+
+def _cap(request: QueuedRequest) -> int:
+    """How many of its entitlement may run."""
+    return cap_of(request.service_class, request.concurrency) or NO_LIMIT
+
+
+def _within(request: QueuedRequest, view: PoolView) -> bool:
+    """Whether its entitlement runs fewer than its r_e."""
+    running = view.running_by_entitlement.get(request.entitlement, 0)
+    return not 0 < request.concurrency <= running

@@ -150,6 +150,13 @@ class Call:
         assert self.request is not None
         return replace(self.request, attempt=self.attempt, seq=self.seq)
 
+    def served(self) -> int:
+        """Tokens of it so far, its input included: by the frames that were passed on. 0 until its first token."""
+        frames = self.frames
+        if frames is None or not frames.count or self.estimate is None:
+            return 0
+        return self.estimate.input_tokens + int(frames.count)
+
     def wake(self) -> None:
         waiter = self.waiter
         if waiter is not None and not waiter.done():

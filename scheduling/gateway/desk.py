@@ -18,6 +18,7 @@ from scheduling.state.store import PoolStore
 from scheduling.state.types import (
     BATCH,
     AnnounceStatus,
+    EvictionNotice,
     GrantNotice,
     Renewal,
     RenewStatus,
@@ -63,12 +64,17 @@ class Desk:
         self._bell.set()
 
     def heard(self, payload: bytes) -> None:
-        """A grant arrived on this gateway's channel."""
+        """A grant arrived on this gateway's channel, or word that a preemptible request has lost its slot."""
         notice = decode_notice(payload)
         call = self.calls.get(notice.request_id)
-        if call is not None:
-            call.notice = notice
-            call.wake()
+        if call is None:
+            return
+        if isinstance(notice, EvictionNotice):
+            if notice.attempt >= call.attempt:  # the answer that tells us of a later attempt may still be on its way
+                call.interrupt(Reason.EVICTED)
+            return
+        call.notice = notice
+        call.wake()
 
     def ejected(self, backend: str) -> None:
         """A replica was found ill: what runs there and has sent its client nothing goes elsewhere.
@@ -117,7 +123,7 @@ class Desk:
                 batch = [c for c in calls[start : start + BATCH] if not c.closed and not c.moving]
                 # a grant on the other connection may overtake the answer: it counts what ran when we asked
                 ran = {c.id for c in batch if c.waiter is None and c.backend}
-                renewals = await store.renew(self._gateway_id, [(c.id, c.attempt) for c in batch])
+                renewals = await store.renew(self._gateway_id, [(c.id, c.attempt, c.served()) for c in batch])
                 lost = []
                 for call, renewal in zip(batch, renewals, strict=True):
                     if call.closed or call.moving or call.attempt != renewal.attempt:
@@ -155,7 +161,8 @@ class Desk:
                 if ran:
                     call.interrupt(Reason.LEASE_LOST)
             case RenewStatus.ENDED:
-                call.interrupt(Reason.OPERATOR if renewal.reason is Reason.OPERATOR else Reason.LEASE_LOST)
+                told = renewal.reason
+                call.interrupt(told if told in (Reason.OPERATOR, Reason.EVICTED) else Reason.LEASE_LOST)
             case RenewStatus.STALE:
                 call.interrupt(Reason.LEASE_LOST)
 
@@ -164,7 +171,8 @@ class Desk:
         assert call.estimate is not None
         assert call.facts is not None
         result = await store.announce(
-            call.access.entitlement, call.queued_request(), call.estimate, call.body_bytes, call.facts, call.backend
-        )
+            call.access.entitlement, call.access.pool, call.queued_request(), call.estimate, call.body_bytes,
+            call.facts, call.backend, call.served(),
+        )  # fmt: skip
         if result.status is AnnounceStatus.ENDED:
-            call.interrupt(Reason.LEASE_LOST)
+            call.interrupt(Reason.EVICTED if result.reason is Reason.EVICTED else Reason.LEASE_LOST)

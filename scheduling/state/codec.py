@@ -1,9 +1,9 @@
 """How requests and ledger records are written into Redis, and read back.
 
-Hot path: one msgspec call per record. An *entry* is what ``held`` and ``queue`` keep for a request: twelve words that
+Hot path: one msgspec call per record. An *entry* is what ``held`` and ``queue`` keep for a request: fourteen words that
 scripts may read, a space, and the record (JSON of a :class:`StoredRequest`), which is opaque to them::
 
-    attempt entitlement backend kv charge work bytes queued_ms granted_ms gateway seq note record
+    attempt entitlement class backend kv charge work bytes queued_ms granted_ms gateway seq served note record
 
 Names (entitlement, backend, gateway) are slugs without spaces; "-" stands for an empty word.
 """
@@ -20,7 +20,7 @@ from scheduling.core.ledger import LedgerRecord
 from scheduling.core.outcomes import Reason, outcome_of
 from scheduling.core.slo import judged
 from scheduling.core.types import QueuedRequest
-from scheduling.state.types import GrantNotice, StoredRequest
+from scheduling.state.types import EvictionNotice, GrantNotice, StoredRequest
 
 _encoder = msgspec.json.Encoder()
 _request_decoder = msgspec.json.Decoder(StoredRequest)
@@ -62,9 +62,11 @@ def decode_note(note: str) -> tuple[str, str]:
     return policy, why
 
 
-def decode_notice(payload: bytes) -> GrantNotice:
-    """What ``grant`` published on a gateway's channel. Raises ValueError for anything else."""
+def decode_notice(payload: bytes) -> GrantNotice | EvictionNotice:
+    """What ``grant`` or an eviction published on a gateway's channel. Raises ValueError for anything else."""
     request_id, attempt, backend, note = payload.decode().split(" ", 3)
+    if backend == "-":
+        return EvictionNotice(request_id, int(attempt))
     policy, why = decode_note(note)
     return GrantNotice(request_id, int(attempt), backend, policy, why)
 
@@ -75,6 +77,7 @@ class Entry:
 
     attempt: int
     entitlement: str
+    service_class: str
     backend: str
     kv: int
     charge: int
@@ -84,6 +87,7 @@ class Entry:
     granted_ms: int
     gateway: str
     seq: int
+    served: int  # tokens of it that were metered so far
     note: str
     record: bytes
 
@@ -94,28 +98,28 @@ class Entry:
 
 def decode_entry(data: bytes) -> Entry:
     """Raises ValueError for anything that no script wrote."""
-    words = data.split(b" ", 12)
-    if len(words) != 13:
-        raise ValueError(f"an entry has 12 words and a record, this has {len(words)} parts")
-    text = [w.decode() for w in words[:12]]
+    words = data.split(b" ", 14)
+    if len(words) != 15:
+        raise ValueError(f"an entry has 14 words and a record, this has {len(words)} parts")
+    text = [w.decode() for w in words[:14]]
     return Entry(
-        attempt=int(text[0]), entitlement=text[1], backend="" if text[2] == "-" else text[2], kv=int(text[3]),
-        charge=int(text[4]), work=int(text[5]), body_bytes=int(text[6]), queued_ms=int(text[7]),
-        granted_ms=int(text[8]), gateway="" if text[9] == "-" else text[9], seq=int(text[10]), note=text[11],
-        record=words[12],
+        attempt=int(text[0]), entitlement=text[1], service_class=text[2], backend="" if text[3] == "-" else text[3],
+        kv=int(text[4]), charge=int(text[5]), work=int(text[6]), body_bytes=int(text[7]), queued_ms=int(text[8]),
+        granted_ms=int(text[9]), gateway="" if text[10] == "-" else text[10], seq=int(text[11]), served=int(text[12]),
+        note=text[13], record=words[14],
     )  # fmt: skip
 
 
 def encode_entry(e: Entry) -> bytes:
     """The same bytes a script writes."""
     head = (
-        f"{e.attempt} {e.entitlement} {e.backend or '-'} {e.kv} {e.charge} {e.work} {e.body_bytes} {e.queued_ms} "
-        f"{e.granted_ms} {e.gateway or '-'} {e.seq} {e.note} "
+        f"{e.attempt} {e.entitlement} {e.service_class} {e.backend or '-'} {e.kv} {e.charge} {e.work} {e.body_bytes} "
+        f"{e.queued_ms} {e.granted_ms} {e.gateway or '-'} {e.seq} {e.served} {e.note} "
     )
     return head.encode() + e.record
 
 
-def swept_record(pool: str, entry: Entry, done_ms: int) -> LedgerRecord:
+def swept_record(pool: str, entry: Entry, done_ms: int, reason: Reason = Reason.GATEWAY_LOST) -> LedgerRecord:
     """The ledger record of a request that its gateway abandoned: everything but what it had produced is known."""
     stored = decode_request(entry.record)
     request, facts = stored.request, stored.facts
@@ -124,7 +128,7 @@ def swept_record(pool: str, entry: Entry, done_ms: int) -> LedgerRecord:
         LedgerRecord(
             request_id=request.id, pool=pool, model=facts.model, tenant=request.tenant, tier=request.tier,
             entitlement=request.entitlement, key_id=facts.key_id, gateway=request.gateway,
-            outcome=outcome_of(Reason.GATEWAY_LOST), reason=Reason.GATEWAY_LOST, status=0, streamed=facts.streamed,
+            outcome=outcome_of(reason), reason=reason, status=0, streamed=facts.streamed,
             attempts=entry.attempt, backend=entry.backend, policy=policy, why=why,
             input_tokens_est=request.input_tokens, output_tokens_est=request.output_tokens,
             output_bound=request.output_bound, input_tokens=0, output_tokens=0, received_s=request.arrival_s,
@@ -137,13 +141,15 @@ def swept_record(pool: str, entry: Entry, done_ms: int) -> LedgerRecord:
 
 
 def decode_ledger_fields(pool: str, fields: list[Any]) -> LedgerRecord:
-    """One entry of the ledger stream: ``r <record>`` as a gateway wrote it, or ``swept <entry> at <ms>``.
+    """One entry of the ledger stream: ``r <record>`` as a gateway wrote it, or ``swept <entry> at <ms> as
+    <reason>``.
 
     Raises ValueError (``msgspec.ValidationError`` is one) for anything else.
     """
     named = dict(zip(fields[::2], fields[1::2], strict=True))
     if b"r" in named:
         return decode_ledger(named[b"r"])
-    if b"swept" in named and b"at" in named:
-        return swept_record(pool, decode_entry(named[b"swept"]), int(named[b"at"]))
-    raise ValueError(f"a ledger entry has the fields r, or swept and at; this has {sorted(named)}")
+    if {b"swept", b"at", b"as"} <= named.keys():
+        reason = Reason(named[b"as"].decode())
+        return swept_record(pool, decode_entry(named[b"swept"]), int(named[b"at"]), reason)
+    raise ValueError(f"a ledger entry has the fields r, or swept, at and as; this has {sorted(named)}")

@@ -6,11 +6,11 @@ Leases and waiting entries change only together with their totals, here as there
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from scheduling.core.admission import refill
+from scheduling.core.admission import Prey, able_to_run, refill
 from scheduling.core.outcomes import Reason
-from scheduling.core.types import BackendView
+from scheduling.core.types import BackendView, ServiceClass, Standing
 from scheduling.state import codec
 from scheduling.state.codec import Entry
 from scheduling.state.types import BATCH, ENDED_MS, LEASE_MS, Fenced, SweptRequest
@@ -35,6 +35,12 @@ class Dump:
     waiting: Mapping[str, int]
     queue: Mapping[str, bytes]
     totals: Mapping[str, int]
+    standing: Mapping[str, str]
+    weights: Mapping[str, float]
+    meter: Mapping[str, int]
+    prey: Mapping[str, int]
+    evicted: Mapping[str, bytes]
+    leaving: Mapping[str, int]
     buckets: Mapping[str, float]
     events: Sequence[tuple[str, bytes]]
     ledger: Sequence[tuple[bytes, ...]]
@@ -58,11 +64,17 @@ class PoolMemory:
         self.waiting: dict[str, int] = {}
         self.queue: dict[str, Entry] = {}
         self.totals: dict[str, int] = {}
+        self.standings: dict[str, Standing] = {}
+        self.weights: dict[str, float] = {}  # of the entitlements in flight
+        self.meter: dict[str, int] = {}
+        self.prey: dict[str, int] = {}  # preemptible leases, by the time of their grant
+        self.evicted: dict[str, Entry] = {}
+        self.leaving: dict[str, int] = {}
         self.buckets: dict[str, Bucket] = {}
         self.service: dict[str, float] = {}
         self.events: list[tuple[str, bytes]] = []
         self.ledger: list[tuple[bytes, ...]] = []
-        self._ended: dict[str, tuple[Reason, int]] = {}
+        self._ended: dict[str, tuple[Reason, float]] = {}  # and until when that is remembered
 
     def ended(self, request_id: str) -> Reason | None:
         """How a request ended, while that is remembered."""
@@ -88,6 +100,12 @@ class PoolMemory:
             waiting=dict(self.waiting),
             queue={k: codec.encode_entry(e) for k, e in self.queue.items()},
             totals=dict(self.totals),
+            standing={k: standing_words(s) for k, s in self.standings.items()},
+            weights=dict(self.weights),
+            meter=dict(self.meter),
+            prey=dict(self.prey),
+            evicted={k: codec.encode_entry(e) for k, e in self.evicted.items()},
+            leaving=dict(self.leaving),
             buckets=buckets,
             events=list(self.events),
             ledger=list(self.ledger),
@@ -118,39 +136,85 @@ class PoolMemory:
         else:
             self.totals.pop(name, None)
 
-    def _count_lease(self, e: Entry, sign: int) -> None:
-        ent, b = f"e:{e.entitlement}", f"b:{e.backend}"
-        for name, delta in (
-            ("run", 1), (f"{ent}:run", 1), (f"{ent}:kv", e.kv),
-            (f"{b}:run", 1), (f"{b}:kv", e.kv), (f"{b}:work", e.work),
-        ):  # fmt: skip
-            self._shift(name, sign * delta)
+    def _cap(self, ent: str) -> int | None:
+        return self.totals.get(f"e:{ent}:cap")
 
-    def _count_waiting(self, e: Entry, sign: int) -> None:
-        ent = f"e:{e.entitlement}"
-        for name, delta in (("wait", 1), ("bytes", e.body_bytes), (f"{ent}:wait", 1), (f"{ent}:kv", e.kv)):
-            self._shift(name, sign * delta)
+    def _able(self, ent: str) -> int:
+        return able_to_run(self._total(f"e:{ent}:wait"), self._total(f"e:{ent}:run"), self._cap(ent))
+
+    def _count(self, e: Entry, run: int, wait: int, *, staying: bool = False) -> None:
+        ent, b = f"e:{e.entitlement}", f"b:{e.backend}"
+        able = self._able(e.entitlement)
+        for name, delta in (
+            ("run", run), ("wait", wait), ("bytes", wait * e.body_bytes), (f"{ent}:run", run), (f"{ent}:wait", wait),
+            (f"{ent}:kv", (run + wait) * e.kv), (f"{b}:run", run), (f"{b}:kv", run * e.kv), (f"{b}:work", run * e.work),
+        ):  # fmt: skip
+            if delta:
+                self._shift(name, delta)
+        self._shift("able", self._able(e.entitlement) - able)
+        if not staying and not self._inflight(e.entitlement):
+            self.totals.pop(f"{ent}:cap", None)
+            self.weights.pop(e.entitlement, None)
+
+    def _join(self, ent: str, cap: int | None, first_weight: float) -> None:
+        """An entitlement begins to have something in flight, or its cap is another now."""
+        able = self._able(ent)
+        if cap is not None:
+            self.totals[f"e:{ent}:cap"] = cap
+        else:
+            self.totals.pop(f"e:{ent}:cap", None)
+        self._shift("able", self._able(ent) - able)
+        if not self._inflight(ent):
+            self.weights[ent] = self._weight(ent, first_weight)
+
+    def _weight(self, ent: str, first: float) -> float:
+        known = self.standings.get(ent)
+        return first if known is None else known.weight
+
+    def _keep_lease(self, request_id: str, e: Entry, expiry: int) -> None:
+        self.leases[request_id], self.held[request_id] = expiry, e
+        if e.service_class == ServiceClass.PREEMPTIBLE:
+            self.prey[request_id] = e.granted_ms
 
     def _put_lease(self, request_id: str, e: Entry, expiry: int) -> None:
-        self.leases[request_id], self.held[request_id] = expiry, e
-        self._count_lease(e, 1)
+        self._keep_lease(request_id, e, expiry)
+        self._count(e, 1, 0)
 
-    def _drop_lease(self, request_id: str) -> Entry:
+    def _drop_lease(self, request_id: str, *, staying: bool = False) -> Entry:
         e = self.held.pop(request_id)
         del self.leases[request_id]
-        self._count_lease(e, -1)
+        self.prey.pop(request_id, None)
+        self._count(e, -1, 0, staying=staying)
         return e
 
     def _put_waiting(self, request_id: str, e: Entry, now: int) -> None:
         self.waiting[request_id], self.queue[request_id] = now + LEASE_MS, e
-        self._count_waiting(e, 1)
+        self._count(e, 0, 1)
         self.events.append(("q", request_id.encode() + b" " + codec.encode_entry(e)))
 
     def _drop_waiting(self, request_id: str) -> Entry:
         e = self.queue.pop(request_id)
         del self.waiting[request_id]
-        self._count_waiting(e, -1)
+        self._count(e, 0, -1)
         return e
+
+    def _promote(self, request_id: str, backend: str, now: int, note: str) -> None:
+        """Waiting -> lease. It ends when the waiting entry would have ended."""
+        e = replace(self.queue.pop(request_id), backend=backend, granted_ms=now, note=note)
+        self._keep_lease(request_id, e, self.waiting.pop(request_id))
+        self._count(e, 1, -1)
+
+    def _prey(self) -> list[Prey]:
+        """Preemptible requests that run, newest first."""
+        newest = sorted(((at, name) for name, at in self.prey.items()), reverse=True)[:BATCH]
+        return [Prey(name, self.held[name].backend, self.held[name].kv) for _, name in newest]
+
+    def _served(self, ent: str, tokens: int) -> None:
+        if tokens:
+            self._meter(f"{ent}:served", tokens)
+
+    def _meter(self, name: str, by: int) -> None:
+        self.meter[name] = self.meter.get(name, 0) + by
 
     def _ring(self, kind: str, value: str) -> None:
         self.events.append((kind, value.encode()))
@@ -159,8 +223,8 @@ class PoolMemory:
         if self._total("wait"):
             self._ring("f", backend)
 
-    def _mark_ended(self, request_id: str, reason: Reason) -> None:
-        self._ended[request_id] = (reason, self._now() + ENDED_MS)
+    def _mark_ended(self, request_id: str, reason: Reason, for_ms: float = ENDED_MS) -> None:
+        self._ended[request_id] = (reason, self._now() + for_ms)
 
     def _level(self, ent: str, rate: float, depth: float, now: int) -> float:
         b = self.buckets.get(ent)
@@ -188,12 +252,21 @@ class PoolMemory:
     def _due(self, expiries: Mapping[str, int], now: int) -> list[str]:
         return [name for at, name in sorted((at, name) for name, at in expiries.items()) if at <= now][:BATCH]
 
-    def _bury(self, request_id: str, e: Entry, now: int) -> SweptRequest:
-        self._mark_ended(request_id, Reason.GATEWAY_LOST)
-        self.ledger.append((b"swept", codec.encode_entry(e), b"at", str(now).encode()))
+    def _bury(self, request_id: str, e: Entry, now: int, reason: Reason) -> SweptRequest:
+        self._mark_ended(request_id, reason)
+        self.ledger.append((b"swept", codec.encode_entry(e), b"at", str(now).encode(), b"as", reason.value.encode()))
         return SweptRequest(request_id, e.attempt, e.entitlement, e.backend, e.gateway)
 
 
 def _average(old: float | None, new: int) -> float:
     mean = float(new) if old is None else 0.9 * old + 0.1 * new
     return float(f"{mean:.3f}")
+
+
+def standing_words(s: Standing) -> str:
+    """A standing the way it is kept: weight, debt and burst."""
+    return f"{s.weight:.9f} {s.debt:.6f} {s.burst:.6f}"
+
+
+def read_standing(words: str) -> Standing:
+    return Standing(*map(float, words.split()))

@@ -16,8 +16,8 @@ from typing import Final
 from scheduling.state import types
 
 NAMES: Final = (
-    "admit", "announce", "elect", "finish", "grant", "look", "record", "renew", "requeue", "resign", "set_ready",
-    "suspect", "sweep", "view",
+    "admit", "announce", "elect", "evict", "finish", "grant", "look", "record", "renew", "requeue", "resign",
+    "set_ready", "set_standing", "suspect", "sweep", "view",
 )  # fmt: skip
 
 _FOLDER = Path(__file__).parent / "scripts"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from scheduling.core.admission import refill
+from scheduling.state.memory import read_standing
 from scheduling.state.types import BackendTotals, EntitlementTotals, PoolSnapshot
 
 
@@ -15,11 +16,13 @@ def make_snapshot(
     totals: Mapping[str, str],
     buckets: Mapping[str, str],
     ledger_waiting: int,
+    standing: Mapping[str, str],
+    meter: Mapping[str, str],
 ) -> PoolSnapshot:
     """The hashes of ``docs/state.md`` as typed totals; levels are those of ``now_ms``, refills included."""
     backends: dict[str, BackendTotals] = {}
     entitlements: dict[str, EntitlementTotals] = {}
-    names = {"b": set(ready), "e": {f.rpartition(":")[0] for f in buckets}}
+    names = {"b": set(ready), "e": {f.rpartition(":")[0] for f in (*buckets, *meter)}}
     for f in totals:
         kind, _, rest = f.partition(":")
         if rest:
@@ -35,7 +38,10 @@ def make_snapshot(
             bucket = {f: float(buckets[f"{name}:{f}"]) for f in ("level", "at", "rate", "depth")}
             level = refill(bucket["level"], bucket["at"], bucket["rate"], bucket["depth"], now_ms)
         service = buckets.get(f"{name}:service_ms")
-        entitlements[name] = EntitlementTotals(run, wait, kv, level, None if service is None else float(service))
+        served, refused, refusals = (int(meter.get(f"{name}:{f}", 0)) for f in ("served", "refused", "refusals"))
+        entitlements[name] = EntitlementTotals(
+            run, wait, kv, level, None if service is None else float(service), served, refused, refusals
+        )
     return PoolSnapshot(
         now_ms=now_ms,
         epoch=int(meta.get("epoch", 0)),
@@ -48,4 +54,5 @@ def make_snapshot(
         ledger_waiting=ledger_waiting,
         backends=backends,
         entitlements=entitlements,
+        standings={name: read_standing(words) for name, words in standing.items()},
     )

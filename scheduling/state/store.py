@@ -12,10 +12,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from scheduling.core.admission import RIGHTS, cap_of, first_weight
 from scheduling.core.ledger import LedgerRecord
 from scheduling.core.outcomes import Reason
-from scheduling.core.types import BackendSpec, EntitlementSpec, Estimate, OverLimit, PoolSpec, QueuedRequest
+from scheduling.core.types import (
+    BackendSpec,
+    EntitlementSpec,
+    Estimate,
+    OverLimit,
+    PoolSpec,
+    QueuedRequest,
+    ServiceClass,
+    Standing,
+)
 from scheduling.state import codec
+from scheduling.state.memory import standing_words
 from scheduling.state.resp import RespConnection
 from scheduling.state.script import Script, load_scripts
 from scheduling.state.snapshot import make_snapshot
@@ -29,6 +40,7 @@ from scheduling.state.types import (
     Election,
     Event,
     EventKind,
+    EvictItem,
     Fenced,
     FinishResult,
     FinishStatus,
@@ -43,12 +55,15 @@ from scheduling.state.types import (
     StoredRequest,
     SweptRequest,
     gateway_channel,
+    unmet,
     work_of,
 )
 
 log = logging.getLogger("quartermaster.state")
 
 _STATUS = {s.value.encode(): s for s in AdmissionStatus}
+_FLAGS = {c: (int(r.reserved), int(r.bursts), int(r.over_budget), int(r.evicts)) for c, r in RIGHTS.items()}
+NO_CAP = 2**31 - 1
 _T = TypeVar("_T")
 
 
@@ -90,18 +105,19 @@ class PoolStore:
         body_bytes: int,
         facts: RequestFacts,
     ) -> Admission:
-        """Grants a free slot, queues, or refuses; a refusal changes nothing."""
+        """Grants a free slot or that of a preemptible request, queues, or refuses; a refusal changes nothing."""
         tier = spec.tier
+        service_class = tier.service_class
         reply = await self._resp.eval(
             self._admit,
             self._prefix,
             (
-                request.id, request.attempt, spec.id, estimate.kv_tokens,
+                request.id, request.attempt, spec.id, service_class.value, estimate.kv_tokens,
                 estimate.cost_tokens if spec.tokens_per_s > 0 else 0, work_of(estimate), body_bytes,
                 request.gateway or "-", codec.encode_request(StoredRequest(request, facts)), spec.concurrency,
                 1 if tier.over_limit is OverLimit.WAIT else 0, tier.queue_limit, spec.tokens_per_s, spec.burst_tokens,
-                spec.kv_tokens, request.weight, pool.threshold, pool.queue_limit, pool.queue_bytes,
-                request.exclude_backend,
+                spec.kv_tokens, first_weight(spec, pool), pool.threshold, pool.queue_limit, pool.queue_bytes,
+                request.exclude_backend, *_FLAGS[service_class],
             ),
         )  # fmt: skip
         return _admission(reply)
@@ -115,8 +131,8 @@ class PoolStore:
         """
         again = replace(request, attempt=request.attempt + 1, exclude_backend=exclude_backend)
         reply = await self._eval(
-            "requeue", request.id, request.attempt, request.concurrency, exclude_backend, body_bytes,
-            codec.encode_request(StoredRequest(again, facts)),
+            "requeue", request.id, request.attempt, _cap(request.service_class, request.concurrency), exclude_backend,
+            body_bytes, codec.encode_request(StoredRequest(again, facts)),
         )  # fmt: skip
         return _admission(reply)
 
@@ -135,13 +151,16 @@ class PoolStore:
         status = FinishStatus(reply[0].decode())
         return FinishResult(status, Reason(reply[1].decode()) if status is FinishStatus.ENDED else None)
 
-    async def renew(self, gateway: str, items: Sequence[tuple[str, int]]) -> list[Renewal]:
-        """Pushes the expiry of what a gateway holds; answers in the order of ``items`` (request, attempt)."""
+    async def renew(self, gateway: str, items: Sequence[tuple[str, int, int]]) -> list[Renewal]:
+        """Pushes the expiry of what a gateway holds; answers in the order of ``items``.
+
+        Each is (request, attempt, tokens of it served so far, its input included).
+        """
         renewals: list[Renewal] = []
         for batch in _batches(items):
             flat: list[str | int] = [gateway or "-"]
-            for request_id, attempt in batch:
-                flat += (request_id, attempt)
+            for request_id, attempt, served in batch:
+                flat += (request_id, attempt, served)
             reply = await self._eval("renew", *flat)
             renewals += [_renewal(item, words) for item, words in zip(batch, reply, strict=True)]
         return renewals
@@ -149,18 +168,23 @@ class PoolStore:
     async def announce(
         self,
         spec: EntitlementSpec,
+        pool: PoolSpec,
         request: QueuedRequest,
         estimate: Estimate,
         body_bytes: int,
         facts: RequestFacts,
         backend: str,
+        served: int = 0,
     ) -> AnnounceResult:
         """Re-creates a lease on ``backend``, or with ``backend=""`` a waiting entry, that ``renew`` did not know."""
+        cap = cap_of(spec.tier.service_class, spec.concurrency)
         reply = await self._eval(
-            "announce", request.id, request.attempt, spec.id, backend or "-", estimate.kv_tokens,
+            "announce", request.id, request.attempt, spec.id, spec.tier.service_class.value, backend or "-",
+            estimate.kv_tokens,
             estimate.cost_tokens if spec.tokens_per_s > 0 else 0, work_of(estimate), body_bytes,
             request.gateway or "-", request.seq, codec.encode_request(StoredRequest(request, facts)),
-            spec.tokens_per_s, spec.burst_tokens,
+            spec.tokens_per_s, spec.burst_tokens, "-" if cap is None else cap,
+            first_weight(spec, pool), served,
         )  # fmt: skip
         status = AnnounceStatus(reply[0].decode())
         return AnnounceResult(status, Reason(reply[1].decode()) if status is AnnounceStatus.ENDED else None)
@@ -171,9 +195,9 @@ class PoolStore:
         Where an ``admit`` was not answered, state may exist: use ``finish`` (``ran`` False), which ends it either way.
         """
         for batch in _batches(records):
-            flat: list[str | bytes] = []
+            flat: list[str | bytes | int] = []
             for r in batch:
-                flat += (r.request_id, r.reason, codec.encode_ledger(r))
+                flat += (r.request_id, r.reason, codec.encode_ledger(r), r.entitlement, unmet(r))
             await self._eval("record", *flat)
 
     async def suspect(self, backend: str, why: str) -> None:
@@ -202,6 +226,24 @@ class PoolStore:
             reply = _unfenced(await self._eval("grant", *flat))
             statuses += [GrantStatus(word.decode()) for word in reply]
         return statuses
+
+    async def evict(self, epoch: int, items: Sequence[EvictItem]) -> list[GrantStatus]:
+        """Grants waiting requests the slots of preemptible ones where no replica has room, in their order."""
+        statuses: list[GrantStatus] = []
+        for batch in _batches(items):
+            flat: list[str | int] = [epoch]
+            for i in batch:
+                flat += (i.request_id, i.attempt, i.cap, i.exclude_backend, codec.encode_note(i.policy, i.why))
+            reply = _unfenced(await self._eval("evict", *flat))
+            statuses += [GrantStatus(word.decode()) for word in reply]
+        return statuses
+
+    async def set_standing(self, epoch: int, standings: Mapping[str, Standing], gone: Sequence[str] = ()) -> None:
+        """Publishes what a tick found; entitlements that are ``gone`` are forgotten."""
+        rows = [(name, *standing_words(s).split()) for name, s in standings.items()]
+        rows += [(name, "-", "-", "-") for name in gone]
+        for batch in _batches(rows):
+            _unfenced(await self._eval("set_standing", epoch, *(word for row in batch for word in row)))
 
     async def listening(self, gateways: Sequence[str]) -> set[str]:
         """Which of these gateways would hear of a grant now."""
@@ -233,7 +275,7 @@ class PoolStore:
 
     async def look(self, entitlements: Sequence[str]) -> Look:
         """What a decision about requests of these entitlements needs. Cheaper than ``view``, which shows everything."""
-        now_ms, rebuilding_ms, ready, sums = await self._eval("look", " ".join(entitlements))
+        now_ms, rebuilding_ms, ready, sums, preemptible = await self._eval("look", " ".join(entitlements))
         figures = [int(word) for word in sums.split()]
         backends: dict[str, BackendTotals] = {}
         at = 0
@@ -241,7 +283,8 @@ class PoolStore:
             slots, kv = offer.split()
             backends[name.decode()] = BackendTotals(True, int(slots), int(kv), *figures[at : at + 3])
             at += 3
-        return Look(now_ms, rebuilding_ms, backends, dict(zip(entitlements, figures[at:], strict=True)))
+        running = dict(zip(entitlements, figures[at:], strict=True))
+        return Look(now_ms, rebuilding_ms, backends, running, preemptible)
 
     async def load_queue(self) -> tuple[str, list[QueuedRequest]]:
         """Everything that waits, and the event id from which to go on reading ``events``.
@@ -289,6 +332,11 @@ class PoolStore:
             await self._resp.call(b"XDEL", self._key("ledger"), *batch)
 
 
+def _cap(service_class: ServiceClass, concurrency: int) -> int:
+    cap = cap_of(service_class, concurrency)
+    return NO_CAP if cap is None else cap
+
+
 def _batches(items: Sequence[_T]) -> Iterable[Sequence[_T]]:
     return (items[i : i + BATCH] for i in range(0, len(items), BATCH))
 
@@ -318,9 +366,9 @@ def _admission(reply: list[Any]) -> Admission:
     )
 
 
-def _renewal(item: tuple[str, int], words: bytes) -> Renewal:
+def _renewal(item: tuple[str, int, int], words: bytes) -> Renewal:
     status, _, rest = words.decode().partition(" ")
-    request_id, attempt = item
+    request_id, attempt, _ = item
     if status == RenewStatus.HOLDS:
         backend, _, note = rest.partition(" ")
         policy, why = codec.decode_note(note)
@@ -354,7 +402,8 @@ def _words(flat: list[bytes]) -> dict[str, str]:
 
 
 def _snapshot(reply: list[Any]) -> PoolSnapshot:
-    """``{now_ms, meta, ready, totals, buckets, ledger length}``, hashes as flat lists."""
+    """``{now_ms, meta, ready, totals, buckets, ledger length, standing, meter}``, hashes as flat lists."""
     now_ms = int(reply[0])
     meta, ready, totals, buckets = (_words(flat) for flat in reply[1:5])
-    return make_snapshot(now_ms, meta, ready, totals, buckets, ledger_waiting=reply[5])
+    standing, meter = (_words(flat) for flat in reply[6:8])
+    return make_snapshot(now_ms, meta, ready, totals, buckets, reply[5], standing, meter)

@@ -7,22 +7,26 @@ here waits. ``dump()`` shows the state the way Redis would.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from scheduling.core.admission import (
     AdmissionView,
     Ask,
     Verdict,
+    cap_of,
     choose_backend,
+    choose_prey,
     decide_admission,
+    first_weight,
 )
 from scheduling.core.ledger import LedgerRecord
 from scheduling.core.outcomes import Reason
-from scheduling.core.types import BackendSpec, EntitlementSpec, Estimate, PoolSpec, QueuedRequest
+from scheduling.core.types import BackendSpec, EntitlementSpec, Estimate, PoolSpec, QueuedRequest, Standing
 from scheduling.state import codec
 from scheduling.state.codec import Entry
-from scheduling.state.memory import PoolMemory
+from scheduling.state.memory import PoolMemory, read_standing, standing_words
 from scheduling.state.snapshot import make_snapshot
 from scheduling.state.types import (
     EJECTED_CHANNEL,
@@ -38,6 +42,7 @@ from scheduling.state.types import (
     AnnounceStatus,
     BackendTotals,
     Election,
+    EvictItem,
     FinishResult,
     FinishStatus,
     GrantItem,
@@ -50,22 +55,25 @@ from scheduling.state.types import (
     StoredRequest,
     SweptRequest,
     gateway_channel,
+    unmet,
     work_of,
 )
 
 
 class PoolTwin(PoolMemory):
     """One pool. ``clock_ms`` plays Redis ``TIME``, ``publish`` its ``PUBLISH`` (channel, payload; whether anybody
-    listens). Without ``publish`` everybody listens."""
+    listens), ``listens`` asks after a channel. Without them everybody listens."""
 
     def __init__(
         self,
         pool_id: str,
         clock_ms: Callable[[], int],
         publish: Callable[[str, bytes], bool] = lambda _channel, _payload: True,
+        listens: Callable[[str], bool] = lambda _channel: True,
     ) -> None:
         super().__init__(pool_id, clock_ms)
         self._publish = publish
+        self._listens = listens
 
     # --- gateway
 
@@ -99,6 +107,7 @@ class PoolTwin(PoolMemory):
             rebuilding_ms=max(0, int(self.meta.get("rebuild_until", 0)) - now),
             backends=self._backends(),
             waiting=self._total("wait"),
+            able=self._total("able"),
             waiting_bytes=self._total("bytes"),
             ent_running=self._total(f"e:{spec.id}:run"),
             ent_waiting=self._total(f"e:{spec.id}:wait"),
@@ -106,22 +115,30 @@ class PoolTwin(PoolMemory):
             level=level,
             service_ms=float(self.meta.get("service_ms", SERVICE_MS)),
             ent_service_ms=self.service.get(spec.id, SERVICE_MS),
+            weight=self._weight(spec.id, first_weight(spec, pool)),
+            lightest=min(self.weights.values(), default=None),
+            heaviest=max(self.weights.values(), default=None),
+            prey=self._prey(),
         )
-        ask = Ask(estimate.kv_tokens, charge, body_bytes, request.weight, request.exclude_backend)
+        ask = Ask(estimate.kv_tokens, charge, body_bytes, request.exclude_backend)
         decision = decide_admission(spec, pool, ask, view, NO_BACKEND_RETRY_MS)
         if decision.verdict is Verdict.REFUSE:
             retry_s = None if decision.retry_ms is None else decision.retry_ms / 1000
             return answer(AdmissionStatus.REFUSED, 0, request.attempt, reason=decision.reason, retry_s=retry_s)
 
+        for evicted in decision.evict:
+            self._evict(evicted, now)
+        self._join(spec.id, cap_of(spec.tier.service_class, spec.concurrency), first_weight(spec, pool))
         seq = int(self.meta.get("seq", 0)) + 1
         self.meta["seq"] = seq
         if rate > 0:
-            level -= charge
+            level -= decision.charge
             self._set_level(spec.id, level, now, rate, depth)
         entry = Entry(
-            attempt=request.attempt, entitlement=spec.id, backend="", kv=estimate.kv_tokens, charge=charge,
-            work=work_of(estimate), body_bytes=body_bytes, queued_ms=0, granted_ms=0, gateway=request.gateway,
-            seq=seq, note="-", record=codec.encode_request(StoredRequest(request, facts)),
+            attempt=request.attempt, entitlement=spec.id, service_class=spec.tier.service_class, backend="",
+            kv=estimate.kv_tokens, charge=decision.charge, work=work_of(estimate), body_bytes=body_bytes, queued_ms=0,
+            granted_ms=0, gateway=request.gateway, seq=seq, served=0, note="-",
+            record=codec.encode_request(StoredRequest(request, facts)),
         )  # fmt: skip
         if decision.verdict is Verdict.GRANT:
             entry = replace(entry, backend=decision.backend, granted_ms=now, note=codec.DIRECT)
@@ -149,13 +166,16 @@ class PoolTwin(PoolMemory):
         if held is None or held.attempt != attempt:
             return Admission(AdmissionStatus.STALE, attempt=attempt)
 
-        self._drop_lease(request_id)
+        self._drop_lease(request_id, staying=True)
         again = replace(request, attempt=attempt + 1, exclude_backend=exclude_backend)
         record = codec.encode_request(StoredRequest(again, facts))
         entry = replace(held, attempt=attempt + 1, body_bytes=body_bytes, record=record, note="-")
-        backend = choose_backend(self._backends(), held.kv, exclude_backend)
-        may_run = self._total(f"e:{held.entitlement}:run") < request.concurrency
-        if self._total("wait") == 0 and backend is not None and may_run:
+        backends = self._backends()
+        backend = choose_backend(backends, held.kv, exclude_backend)
+        idle = sum(max(0, b.slots - b.running) for b in backends) > self._total("able")
+        cap = cap_of(request.service_class, request.concurrency)
+        may_run = cap is None or self._total(f"e:{held.entitlement}:run") < cap
+        if idle and backend is not None and may_run:
             entry = replace(entry, backend=backend, granted_ms=now, note=codec.DIRECT)
             self._put_lease(request_id, entry, now + LEASE_MS)
             return answer(AdmissionStatus.GRANTED, entry, backend=backend)
@@ -174,6 +194,7 @@ class PoolTwin(PoolMemory):
                 return FinishResult(FinishStatus.STALE)
             self._drop_lease(request_id)
             self._settle(e, used, now)
+            self._served(e.entitlement, used - e.served)
             if ran:
                 self._learn_service(e.entitlement, max(0, now - e.granted_ms))
             self._ring_free(e.backend)
@@ -183,16 +204,23 @@ class PoolTwin(PoolMemory):
             self._drop_waiting(request_id)
             self._settle(e, used, now)
             self._ring("x", request_id)
-        elif (before := self.ended(request_id)) is not None:
+        elif (before := self.ended(request_id)) is Reason.EVICTED and request_id in self.evicted:
+            e = self.evicted[request_id]
+            if e.attempt != attempt:
+                return FinishResult(FinishStatus.STALE)
+            del self.evicted[request_id], self.leaving[request_id]
+            self._settle(e, used, now)
+            self._served(e.entitlement, used - e.served)
+        elif before is not None:
             return FinishResult(FinishStatus.ENDED, before)
         self._mark_ended(request_id, reason)
         self.ledger.append((b"r", codec.encode_ledger(ledger)))
         return FinishResult(FinishStatus.OK)
 
-    def renew(self, gateway: str, items: Sequence[tuple[str, int]]) -> list[Renewal]:
+    def renew(self, gateway: str, items: Sequence[tuple[str, int, int]]) -> list[Renewal]:
         expiry = self._now() + LEASE_MS
         renewals = []
-        for request_id, attempt in items:
+        for request_id, attempt, served in items:
             held = self.held.get(request_id)
             e = held or self.queue.get(request_id)
             if e is None:
@@ -203,6 +231,9 @@ class PoolTwin(PoolMemory):
                 renewals.append(Renewal(request_id, attempt, RenewStatus.STALE))
             elif held is not None:
                 self.leases[request_id] = expiry
+                if served > e.served:
+                    self._served(e.entitlement, served - e.served)
+                    self.held[request_id] = replace(e, served=served)
                 policy, why = codec.decode_note(e.note)
                 renewals.append(
                     Renewal(request_id, attempt, RenewStatus.HOLDS, backend=e.backend, policy=policy, why=why)
@@ -215,11 +246,13 @@ class PoolTwin(PoolMemory):
     def announce(
         self,
         spec: EntitlementSpec,
+        pool: PoolSpec,
         request: QueuedRequest,
         estimate: Estimate,
         body_bytes: int,
         facts: RequestFacts,
         backend: str,
+        served: int = 0,
     ) -> AnnounceResult:
         if request.id in self.held or request.id in self.queue:
             return AnnounceResult(AnnounceStatus.KNOWN)
@@ -229,12 +262,14 @@ class PoolTwin(PoolMemory):
         charge = estimate.cost_tokens if rate > 0 else 0
         if request.seq > int(self.meta.get("seq", 0)):
             self.meta["seq"] = request.seq
+        self._join(spec.id, cap_of(spec.tier.service_class, spec.concurrency), first_weight(spec, pool))
         if rate > 0:
             self._set_level(spec.id, self._level(spec.id, rate, depth, now) - charge, now, rate, depth)
         entry = Entry(
-            attempt=request.attempt, entitlement=spec.id, backend=backend, kv=estimate.kv_tokens, charge=charge,
-            work=work_of(estimate), body_bytes=body_bytes, queued_ms=0, granted_ms=0, gateway=request.gateway,
-            seq=request.seq, note="-", record=codec.encode_request(StoredRequest(request, facts)),
+            attempt=request.attempt, entitlement=spec.id, service_class=spec.tier.service_class, backend=backend,
+            kv=estimate.kv_tokens, charge=charge, work=work_of(estimate), body_bytes=body_bytes, queued_ms=0,
+            granted_ms=0, gateway=request.gateway, seq=request.seq, served=served, note="-",
+            record=codec.encode_request(StoredRequest(request, facts)),
         )  # fmt: skip
         if backend:
             self._put_lease(request.id, replace(entry, granted_ms=now), now + LEASE_MS)
@@ -248,6 +283,9 @@ class PoolTwin(PoolMemory):
             if not lives and self.ended(r.request_id) is None:
                 self._mark_ended(r.request_id, Reason(r.reason))
                 self.ledger.append((b"r", codec.encode_ledger(r)))
+                if wanted := unmet(r):
+                    self._meter(f"{r.entitlement}:refused", wanted)
+                    self._meter(f"{r.entitlement}:refusals", 1)
 
     def suspect(self, backend: str, why: str) -> None:
         self._ring("s", f"{backend} {why}")
@@ -291,12 +329,58 @@ class PoolTwin(PoolMemory):
             return GrantStatus.FULL
         if self._total(f"e:{e.entitlement}:run") >= g.concurrency:
             return GrantStatus.ENT
-        note, expiry = codec.encode_note(g.policy, g.why), self.waiting[g.request_id]
+        note = codec.encode_note(g.policy, g.why)
         if not self._publish(gateway_channel(e.gateway), f"{g.request_id} {g.attempt} {g.backend} {note}".encode()):
             return GrantStatus.AWAY
-        self._drop_waiting(g.request_id)
-        self._put_lease(g.request_id, replace(e, backend=g.backend, granted_ms=now, note=note), expiry)
+        self._promote(g.request_id, g.backend, now, note)
         return GrantStatus.OK
+
+    def evict(self, epoch: int, items: Sequence[EvictItem]) -> list[GrantStatus]:
+        self._fence(epoch)
+        return [self._make_room(i) for i in items]
+
+    def _make_room(self, i: EvictItem) -> GrantStatus:
+        now = self._now()
+        e = self.queue.get(i.request_id)
+        if e is None:
+            held = self.held.get(i.request_id)
+            return GrantStatus.OK if held is not None and held.attempt == i.attempt else GrantStatus.GONE
+        if e.attempt != i.attempt:
+            return GrantStatus.GONE
+        if self._total(f"e:{e.entitlement}:run") >= i.cap:
+            return GrantStatus.ENT
+        if not self._listens(gateway_channel(e.gateway)):
+            return GrantStatus.AWAY
+        backends = self._backends()
+        backend = choose_backend(backends, e.kv, i.exclude_backend)
+        if backend is None:
+            found = choose_prey(self._prey(), backends, e.kv, i.exclude_backend)
+            if found is None:
+                return GrantStatus.FULL
+            backend, victims = found
+            for victim in victims:
+                self._evict(victim, now)
+        note = codec.encode_note(i.policy, i.why)
+        self._promote(i.request_id, backend, now, note)
+        self._publish(gateway_channel(e.gateway), f"{i.request_id} {i.attempt} {backend} {note}".encode())
+        return GrantStatus.OK
+
+    def _evict(self, request_id: str, now: int) -> None:
+        e = self._drop_lease(request_id)
+        self.evicted[request_id], self.leaving[request_id] = e, now + LEASE_MS
+        self._mark_ended(request_id, Reason.EVICTED, math.inf)  # until its books are closed
+        self._publish(gateway_channel(e.gateway), f"{request_id} {e.attempt} - evicted".encode())
+
+    def set_standing(self, epoch: int, standings: Mapping[str, Standing], gone: Sequence[str] = ()) -> None:
+        self._fence(epoch)
+        for name, s in standings.items():
+            self.standings[name] = kept = read_standing(standing_words(s))
+            if name in self.weights:
+                self.weights[name] = kept.weight
+        for name in gone:
+            self.standings.pop(name, None)
+            for what in ("served", "refused", "refusals"):
+                self.meter.pop(f"{name}:{what}", None)
 
     def set_ready(self, epoch: int, backend_id: str, spec: BackendSpec | None, *, ill: bool = False) -> None:
         self._fence(epoch)
@@ -321,11 +405,14 @@ class PoolTwin(PoolMemory):
             e = self._drop_waiting(request_id)
             self._settle(e, 0, now)
             self._ring("x", request_id)
-            swept.append(self._bury(request_id, e, now))
+            swept.append(self._bury(request_id, e, now, Reason.GATEWAY_LOST))
         for request_id in self._due(self.leases, now):
             e = self._drop_lease(request_id)
             self._ring_free(e.backend)
-            swept.append(self._bury(request_id, e, now))
+            swept.append(self._bury(request_id, e, now, Reason.GATEWAY_LOST))
+        for request_id in self._due(self.leaving, now):
+            del self.leaving[request_id]
+            swept.append(self._bury(request_id, self.evicted.pop(request_id), now, Reason.EVICTED))
         return swept
 
     def look(self, entitlements: Sequence[str]) -> Look:
@@ -335,10 +422,11 @@ class PoolTwin(PoolMemory):
             for b in self._backends()
         }
         running = {name: self._total(f"e:{name}:run") for name in entitlements}
-        return Look(now, max(0, int(self.meta.get("rebuild_until", 0)) - now), backends, running)
+        return Look(now, max(0, int(self.meta.get("rebuild_until", 0)) - now), backends, running, len(self.prey))
 
     def view(self) -> PoolSnapshot:
         d = self.dump()
         totals = {name: str(value) for name, value in d.totals.items()}
         buckets = {name: repr(value) for name, value in d.buckets.items()}
-        return make_snapshot(self._now(), d.meta, d.ready, totals, buckets, len(self.ledger))
+        meter = {name: str(value) for name, value in d.meter.items()}
+        return make_snapshot(self._now(), d.meta, d.ready, totals, buckets, len(self.ledger), d.standing, meter)

@@ -14,7 +14,7 @@ from typing import Final
 
 from scheduling.core.ledger import LedgerRecord
 from scheduling.core.outcomes import Reason
-from scheduling.core.types import BackendView, Estimate, PoolView, QueuedRequest, Slo
+from scheduling.core.types import BackendView, Estimate, PoolView, QueuedRequest, Slo, Standing
 
 LEASE_MS: Final = 10_000  # what a dead gateway held is free after this plus one sweep
 RENEW_S: Final = 3.0  # how often a gateway renews what it holds
@@ -40,6 +40,19 @@ def gateway_channel(gateway: str) -> str:
 def work_of(estimate: Estimate) -> int:
     """Outstanding work of a request [tokens]: what the replica with the least of it is chosen by."""
     return math.ceil(estimate.input_tokens + estimate.output_tokens)
+
+
+_NO_ROOM = frozenset(
+    {Reason.LOW_PRIORITY.value, Reason.QUEUE_FULL.value, Reason.NO_BACKEND.value, Reason.REBUILDING.value}
+)
+
+
+def unmet(record: LedgerRecord) -> int:
+    """Tokens that a refusal says were wanted and not given [tokens]: only where the pool had no room, not where the
+    entitlement was at its own limit."""
+    if record.reason not in _NO_ROOM:
+        return 0
+    return math.ceil(record.input_tokens_est + record.output_tokens_est)
 
 
 class StateError(Exception):
@@ -146,7 +159,7 @@ class GrantItem:
     request_id: str
     attempt: int
     backend: str
-    concurrency: int  # r_e of its entitlement
+    concurrency: int  # how many of its entitlement may run
     policy: str = ""  # "priority@1"
     why: str = ""  # one line
 
@@ -168,6 +181,26 @@ class GrantNotice:
     backend: str
     policy: str
     why: str
+
+
+@dataclass(frozen=True, slots=True)
+class EvictionNotice:
+    """Heard on the same channel: this preemptible request has lost its slot, and ends."""
+
+    request_id: str
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class EvictItem:
+    """A waiting request that preemptible ones are to make room for, as it is written."""
+
+    request_id: str
+    attempt: int
+    cap: int  # how many of its entitlement may run
+    exclude_backend: str = ""
+    policy: str = ""
+    why: str = ""
 
 
 class Fenced(Exception):
@@ -258,6 +291,7 @@ class Look:
     rebuilding_ms: int  # 0 when grants are allowed
     backends: dict[str, BackendTotals]  # the ready ones
     running: dict[str, int]  # of the entitlements that were asked for
+    preemptible: int = 0  # how many preemptible requests run
 
     def pool_view(self, observed_s: float) -> PoolView:
         """A fresh view each time, for ``step`` writes into it."""
@@ -273,6 +307,9 @@ class EntitlementTotals:
     kv_tokens: int
     level_tokens: float | None
     service_ms: float | None
+    served_tokens: int = 0  # input and output since the state began: what was metered of running and ended requests
+    refused_tokens: int = 0  # what contention refused, likewise
+    refusals: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,7 +327,9 @@ class PoolSnapshot:
     ledger_waiting: int  # ended requests that are not in the database yet
     backends: dict[str, BackendTotals] = field(default_factory=dict)
     entitlements: dict[str, EntitlementTotals] = field(default_factory=dict)
+    standings: dict[str, Standing] = field(default_factory=dict)
 
     def pool_view(self, observed_s: float) -> PoolView:
         """The same facts as one scheduling decision sees them; a fresh view each time, for ``step`` writes into it."""
-        return PoolView(_views(self.backends, observed_s), {name: e.running for name, e in self.entitlements.items()})
+        running = {name: e.running for name, e in self.entitlements.items()}
+        return PoolView(_views(self.backends, observed_s), running, dict(self.standings))

@@ -81,7 +81,7 @@ async def measure(server: RedisServer, entitlements: int, rounds: int) -> None:
 async def renew(store: PoolStore) -> None:
     while True:
         await asyncio.sleep(2.0)
-        await store.renew("gw-1", [(f"r{n}", 1) for n in range(WAITING + 1)])
+        await store.renew("gw-1", [(f"r{n}", 1, 0) for n in range(WAITING + 1)])
 
 
 async def main(server: RedisServer, rounds: int) -> None:

@@ -96,7 +96,7 @@ class Gateway:
                 await self._finish(self.notices[served].request_id)
                 served += 1
             if time.monotonic() - renewed > 2.0:
-                await self.store.renew("gw-1", [(f"r{n}", 1) for n in range(WAITING)])
+                await self.store.renew("gw-1", [(f"r{n}", 1, 0) for n in range(WAITING)])
                 renewed = time.monotonic()
 
     async def _finish(self, request_id: str) -> None:

@@ -72,7 +72,7 @@ async def test_a_killed_server_fails_calls_at_once_and_comes_back_without_a_rest
         await asyncio.sleep(1.5)  # several failed attempts to connect
         private_redis.start()
         await until(lambda: resp.available)
-        assert (await store.renew("gw-1", [("r1", 1)]))[0].status is RenewStatus.UNKNOWN
+        assert (await store.renew("gw-1", [("r1", 1, 0)]))[0].status is RenewStatus.UNKNOWN
     assert changes == [True, False, True]
     assert len(caplog.messages) == 2, "one line per change of state"
 

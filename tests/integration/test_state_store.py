@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from scheduling.core.outcomes import Outcome, Reason
-from scheduling.core.types import OverLimit, Slo
+from scheduling.core.types import OverLimit, ServiceClass, Slo
 from scheduling.state import codec
 from scheduling.state.resp import RespConnection
 from scheduling.state.store import PoolStore
@@ -92,7 +92,7 @@ async def test_the_second_request_waits_and_is_granted_by_the_leader_over_the_do
     notice = codec.decode_notice(heard[0])
     assert (notice.request_id, notice.attempt, notice.backend) == ("r2", 1, "b1")
     assert (notice.policy, notice.why) == ("priority@1", "rank 1 before 0 waiting")
-    (renewal,) = await pool_store.renew("gw-1", [("r2", 1)])
+    (renewal,) = await pool_store.renew("gw-1", [("r2", 1, 0)])
     assert (renewal.status, renewal.backend, renewal.why) == (RenewStatus.HOLDS, "b1", "rank 1 before 0 waiting")
     await ears.close()
 
@@ -167,7 +167,7 @@ async def test_what_a_dead_gateway_held_is_swept_with_a_ledger_entry(
         assert (r.outcome, r.reason, r.slo_met) == (Outcome.FAILED, Reason.GATEWAY_LOST, False)
         assert (r.model, r.key_id, r.tenant, r.pool) == ("llama", "abcdefghijkl", "acme", pool_id)
     assert (await pool_store.view()).running == 0
-    (gone,) = await pool_store.renew("gw-1", [("r1", 1)])
+    (gone,) = await pool_store.renew("gw-1", [("r1", 1, 0)])
     assert (gone.status, gone.reason) == (RenewStatus.ENDED, Reason.GATEWAY_LOST)
 
 
@@ -181,7 +181,7 @@ async def test_after_an_outage_gateways_renew_before_anything_is_swept(
     await resp.call("ZADD", prefix + "leases", 1, "r1")  # Redis was away for longer than a lease ...
     await resp.call("HINCRBY", prefix + "meta", "swept_at", -60_000)  # ... and nobody swept meanwhile
     assert await pool_store.sweep(epoch) == []
-    (renewal,) = await pool_store.renew("gw-1", [("r1", 1)])
+    (renewal,) = await pool_store.renew("gw-1", [("r1", 1, 0)])
     assert renewal.status is RenewStatus.HOLDS
 
 
@@ -204,7 +204,7 @@ async def test_a_fenced_leader_changes_nothing(pool_store: PoolStore):
 
 
 async def test_after_a_lost_state_nothing_is_admitted_until_leases_are_announced(pool_store: PoolStore):
-    (unknown,) = await pool_store.renew("gw-1", [("r1", 1)])
+    (unknown,) = await pool_store.renew("gw-1", [("r1", 1, 0)])
     assert unknown.status is RenewStatus.UNKNOWN
     election = await pool_store.elect("leader-9", 41, first_start=False)
     assert election.epoch == 42
@@ -215,8 +215,8 @@ async def test_after_a_lost_state_nothing_is_admitted_until_leases_are_announced
     assert 0 < refused.retry_s <= 5
     est = estimate()
     r1 = request("r1", ACME, est, seq=17)
-    assert (await pool_store.announce(ACME, r1, est, 300, FACTS, "b1")).status is AnnounceStatus.OK
-    assert (await pool_store.announce(ACME, r1, est, 300, FACTS, "b1")).status is AnnounceStatus.KNOWN
+    assert (await pool_store.announce(ACME, POOL, r1, est, 300, FACTS, "b1")).status is AnnounceStatus.OK
+    assert (await pool_store.announce(ACME, POOL, r1, est, 300, FACTS, "b1")).status is AnnounceStatus.KNOWN
     view = await pool_store.view()
     assert (view.running, view.backends["b1"].running) == (1, 1)
     assert view.rebuilding_ms > 0
@@ -224,12 +224,14 @@ async def test_after_a_lost_state_nothing_is_admitted_until_leases_are_announced
 
 async def test_a_tier_that_waits_goes_over_its_concurrency_up_to_its_queue_limit(pool_store: PoolStore):
     await led(pool_store, slots=4)
-    batch = entitlement("batch", concurrency=1, tier=tier(over_limit=OverLimit.WAIT, queue_limit=1))
+    batch = entitlement(
+        "batch", concurrency=1, tier=tier(service_class=ServiceClass.SPOT, over_limit=OverLimit.WAIT, queue_limit=1)
+    )
     assert (await admit(pool_store, "r1", batch)).status is AdmissionStatus.GRANTED
     assert (await admit(pool_store, "r2", batch)).status is AdmissionStatus.QUEUED
     full = await admit(pool_store, "r3", batch)
     assert (full.reason, full.inflight) == (Reason.QUEUE_FULL, 2)
-    strict = entitlement("strict", concurrency=0)
+    strict = entitlement("strict", concurrency=0, tier=tier(service_class=ServiceClass.SPOT))
     assert (await admit(pool_store, "r4", strict)).reason is Reason.CONCURRENCY
 
 

@@ -1,9 +1,9 @@
 """Law: the scripts and their Python twin are one machine, and it leaks nothing.
 
-Random walks (``tests/state_model.py``) over admit, grant, renew, announce, requeue, finish, sweep, elect, resign,
-set_ready, record and suspect; each call also made twice, as after a lost reply; with time passing, gateways that do
-not listen for a while, and the state flushed. The bad twins at the end show that the walks would notice: each is the
-real script with one protection taken out.
+Random walks (``tests/state_model.py``) over admit, grant, evict, renew, announce, requeue, finish, sweep, elect,
+resign, set_ready, set_standing, record and suspect, by entitlements of all five classes; each call also made twice, as
+after a lost reply; with time passing, gateways that do not listen for a while, and the state flushed. The bad twins at
+the end show that the walks would notice: each is the real script with one protection taken out.
 """
 
 from __future__ import annotations
@@ -21,10 +21,12 @@ from scheduling.state.resp import RespConnection
 from scheduling.state.script import Script
 from tests.state_model import (
     BACKENDS,
+    ENTITLEMENTS,
     GATEWAYS,
     HOLDERS,
     REASONS,
     REQUESTS,
+    WEIGHTS,
     Ears,
     World,
     timed_scripts,
@@ -75,7 +77,10 @@ def test_the_walks_come_across_every_answer(make_world: Make):
     assert {("requeue", s) for s in ("granted", "queued", "stale")} <= seen
     assert {("finish", s) for s in ("ok", "stale")} <= seen
     assert {("grant", s) for s in ("ok", "gone", "full", "ent", "away", "fenced")} <= seen
-    assert {("renew", s) for s in ("h", "w", "s", "u")} <= seen
+    assert {("evict", s) for s in ("ok", "gone", "full", "ent", "away", "fenced")} <= seen
+    assert {("renew", s) for s in ("h", "w", "s", "u", "e evicted")} <= seen
+    assert ("admit", "granted, others evicted") in seen
+    assert ("sweep", "evicted") in seen
     assert {("announce", s) for s in ("ok", "known")} <= seen
     for move in ("admit", "requeue", "finish", "renew", "announce"):
         assert any(m == move and a.startswith(("ended ", "e ")) for m, a in seen), move
@@ -93,6 +98,7 @@ OFF = st.sampled_from((0, 0, 0, 1, -1))
 HOLDER = st.sampled_from(HOLDERS)
 AT = st.sampled_from(BACKENDS)
 AGAIN = st.booleans()
+NAMES = st.sampled_from([spec.id for spec in ENTITLEMENTS])
 
 
 class StateMachine(RuleBasedStateMachine):
@@ -124,6 +130,17 @@ class StateMachine(RuleBasedStateMachine):
     @rule(holder=HOLDER, picks=st.lists(st.tuples(NUMBERS, AT, OFF), min_size=1, max_size=5), again=AGAIN)
     def grant(self, **given: Any) -> None:
         self.world.grant(**given)
+
+    @rule(holder=HOLDER, picks=st.lists(st.tuples(NUMBERS, st.just(""), OFF), min_size=1, max_size=5), again=AGAIN)
+    def evict(self, **given: Any) -> None:
+        self.world.evict(**given)
+
+    @rule(
+        holder=HOLDER, weights=st.dictionaries(NAMES, st.sampled_from(WEIGHTS), min_size=1), gone=st.lists(NAMES),
+        again=AGAIN,
+    )  # fmt: skip
+    def set_standing(self, **given: Any) -> None:
+        self.world.set_standing(**given)
 
     @rule(gateway=st.sampled_from(GATEWAYS), numbers=st.lists(NUMBERS, max_size=8), off=OFF, again=AGAIN)
     def renew(self, **given: Any) -> None:
@@ -175,7 +192,9 @@ def test_hypothesis_finds_no_way_to_make_them_differ(make_world: Make):
 
 FENCE = "if fenced(ARGV[1]) then return 'fenced' end"
 EPOCH_CHECK = "return tonumber(call('HGET', META, 'epoch') or -1) ~= tonumber(epoch)"
-DROP = "call('HDEL', HELD, id)\n  count_lease(x, -1)"
+DROP = (
+    "call('HDEL', HELD, id)\n  if x.class == 'preemptible' then call('ZREM', PREY, id) end\n  count(x, -1, 0, staying)"
+)
 REFUSE = "local function refuse(reason, retry_ms)\n"
 
 # what the script does wrong: its name, the text taken out, the text put in
@@ -192,20 +211,42 @@ BAD_TWINS = {
     "sweeps right after an outage": ("sweep", "if now < from then return out end", ""),
     "a lease dropped without its sums": ("finish", DROP, "call('HDEL', HELD, id)"),
     "a second admission of the same request": ("admit", "local known = call('HGET', HELD, id)", "local known = false"),
-    "the last terminal state winning": ("finish", "if before then return {'ended', before} end", ""),
+    "the last terminal state winning": ("finish", "elseif before then\n      return {'ended', before}", ""),
     "a finish of any attempt": ("finish", "if x.attempt ~= attempt then return {'stale', ''} end", ""),
     "grants that do not look at slots": ("grant", "(tonumber(v[1]) or 0) >= tonumber(slots)", "not offer"),
     "grants that do not look at KV": ("grant", "(tonumber(v[2]) or 0) + x.kv > tonumber(kv)", "false"),
-    "grants that do not look at r_e": ("grant", "(tonumber(v[3]) or 0) >= r_e", "false"),
+    "grants that do not look at r_e": ("grant", "(tonumber(v[3]) or 0) >= cap", "false"),
     "grants for gateways that do not listen": ("grant", " .. note) == 0 then", " .. note) < 0 then"),
-    "grants that give a dead gateway another lease": ("grant", "call('ZSCORE', WAITING, id)", "now + LEASE_MS"),
+    "grants that give a dead gateway another lease": ("grant", "call('ZSCORE', WAITING, id)", "now_ms() + LEASE_MS"),
     "an ill replica that nobody is told of": ("set_ready", "if ARGV[6] == '1'", "if false"),
     "grants that tell nobody": ("grant", "call('PUBLISH', 'qm:gw:'", "call('PUBLISH', 'qm:g:'"),
-    "direct grants past those who wait": ("admit", "contended = waiting > 0 or not", "contended = not"),
+    "direct grants past those who wait": ("admit", "not backend or free <= able", "not backend"),
+    "free slots withheld for those who may not use them": ("admit", "free <= able", "waiting > 0"),
+    "reserved capacity that is refused": ("admit", "contended and not protected and", "contended and"),
+    "the lightest refused though nobody weighs more": ("admit", "return weight < tonumber(", "return 0 < tonumber("),
+    "weights of those who left": ("finish", "call('ZREM', WEIGHTS, x.ent)", ""),
+    "a cap that is never lifted": ("finish", "if v[8] then gone", "if false then gone"),
+    "caps that nobody counts with": ("grant", "local able = able_of(", "local able = 0 * able_of("),
+    "evictions while there is room": ("admit", "local evicting = not backend and", "local evicting = not direct and"),
+    "evictions for the surplus": ("admit", "within and ARGV[25] == '1'", "within"),
+    "evictions beyond r_e": ("admit", "not backend and within and", "not backend and"),
+    "evictions of the oldest": ("admit", "call('ZREVRANGE', PREY", "call('ZRANGE', PREY"),
+    "evictions that tell nobody": ("admit", "call('PUBLISH', 'qm:gw:' .. y.gateway", "call('PUBLISH', 'qm:g:'"),
+    "evictions that keep the slot": ("admit", "drop_lease(id, y)\n", ""),
+    "evicted requests that pay nothing": (
+        "finish",
+        "settle(x.ent, x.charge, actual, now_ms())\n      meter(x)",
+        "meter(x)",
+    ),
+    "an eviction of which no books are kept": ("sweep", "bury(id, text, 'evicted')", ""),
+    "evictions without a fence": ("evict", FENCE, ""),
+    "standings without a fence": ("set_standing", FENCE, ""),
+    "standings that count for newcomers only": ("set_standing", "call('ZADD', WEIGHTS, 'XX', weight, ent)", ""),
+    "tokens metered twice": ("renew", "x.served = served\n", ""),
     "refusals that charge": ("admit", REFUSE, REFUSE + "  set_level(ent, level - 1, now, ARGV[13], ARGV[14])\n"),
     "no refund for what never ran": ("finish", "if not ran then actual = 0 end", ""),
     "no refund for what waited in vain": ("sweep", "settle(x.ent, x.charge, 0, now)", ""),
-    "a requeue that keeps its old slot": ("requeue", "drop_lease(id, held)\n", ""),
+    "a requeue that keeps its old slot": ("requeue", "drop_lease(id, held, true)\n", ""),
     "an announcement over an ended request": ("announce", "if reason then return {'ended', reason} end", ""),
     "a renewal of any attempt": ("renew", "x.attempt ~= attempt or x.gateway ~= gateway", "false"),
     "an epoch that goes back with the state": ("elect", "epoch = math.max(epoch, floor) + 1", "epoch = epoch + 1"),

@@ -9,23 +9,46 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.core.admission import AdmissionView, Ask, Verdict, choose_backend, decide_admission, refill
+from scheduling.core.admission import (
+    RIGHTS,
+    AdmissionView,
+    Ask,
+    Prey,
+    Verdict,
+    able_to_run,
+    cap_of,
+    choose_backend,
+    choose_prey,
+    decide_admission,
+    first_weight,
+    refill,
+)
 from scheduling.core.outcomes import Reason
-from scheduling.core.types import BackendView, EntitlementSpec, OverLimit, PoolSpec
+from scheduling.core.types import BackendView, EntitlementSpec, OverLimit, PoolSpec, ServiceClass, Slo
 from tests.state_world import entitlement, pool_spec, tier
 
 B1 = BackendView("b1", slots=4, kv_tokens=1000)
-ASK = Ask(kv=100, charge=150, body_bytes=200, weight=30.0)
+ASK = Ask(kv=100, charge=150, body_bytes=200)
 POOL = pool_spec(queue_limit=10, queue_bytes=10_000, threshold=0.0)
-ACME = entitlement(concurrency=3, tokens_per_s=50.0, burst_tokens=500.0, kv_tokens=400, tier=tier(queue_limit=2))
+ACME = entitlement(
+    concurrency=3, tokens_per_s=50.0, burst_tokens=500.0, kv_tokens=400,
+    tier=tier(service_class=ServiceClass.SPOT, queue_limit=2),
+)  # fmt: skip
 
 
 def view(**changes: Any) -> AdmissionView:
     given: dict[str, Any] = {
-        "rebuilding_ms": 0, "backends": (B1,), "waiting": 0, "waiting_bytes": 0, "ent_running": 0, "ent_waiting": 0,
-        "ent_kv": 0, "level": 500.0, "service_ms": 4000.0, "ent_service_ms": 6000.0,
+        "rebuilding_ms": 0, "backends": (B1,), "waiting": 0, "able": changes.get("waiting", 0), "waiting_bytes": 0,
+        "ent_running": 0, "ent_waiting": 0, "ent_kv": 0, "level": 500.0, "service_ms": 4000.0, "ent_service_ms": 6000.0,
+        "weight": 30.0,
     }  # fmt: skip
     return AdmissionView(**(given | changes))
+
+
+def of_class(service_class: ServiceClass, spec: EntitlementSpec | None = None, **changes: Any) -> EntitlementSpec:
+    """ACME with another service class."""
+    spec = spec or ACME
+    return dataclasses.replace(spec, tier=dataclasses.replace(spec.tier, service_class=service_class, **changes))
 
 
 def decide(
@@ -52,9 +75,9 @@ def test_a_free_slot_and_nobody_waiting_is_granted_on_that_replica():
         ({"level": 149.0}, Reason.TOKEN_BUDGET, 20),  # 1 token at 50 tokens/s
         ({"level": -850.0}, Reason.TOKEN_BUDGET, 20_000),
         ({"ent_kv": 301, "ent_running": 2}, Reason.KV_BUDGET, 3000),
-        ({"ent_waiting": 2, "waiting": 2}, Reason.QUEUE_FULL, 4000),  # two before it through three lanes of 6 s
+        ({"ent_waiting": 2, "waiting": 5}, Reason.QUEUE_FULL, 4000),  # two before it through three lanes of 6 s
         ({"waiting": 10}, Reason.QUEUE_FULL, 10_000),  # ten before it through four slots of 4 s
-        ({"waiting": 1, "waiting_bytes": 9801}, Reason.QUEUE_FULL, 1000),
+        ({"waiting": 1, "able": 4, "waiting_bytes": 9801}, Reason.QUEUE_FULL, 1000),
     ],
 )
 def test_each_rule_refuses_with_its_reason_and_a_computed_time(trouble: dict[str, Any], reason: Reason, retry_ms: int):
@@ -97,27 +120,154 @@ def test_zero_means_that_no_budget_and_no_share_is_enforced():
     assert decide(view(level=0.0, ent_kv=10**9), ask, free)[0] is Verdict.GRANT
 
 
-def test_nobody_overtakes_those_who_wait_even_when_a_slot_is_free():
-    assert decide(view(waiting=1))[0] is Verdict.QUEUE
+def test_nobody_overtakes_those_who_wait_for_the_slots_that_are_free():
+    assert decide(view(waiting=4))[0] is Verdict.QUEUE
+    assert decide(view(waiting=4, able=3))[0] is Verdict.GRANT  # three of them, or who could use it, have theirs
 
 
-def test_a_pool_is_contended_when_it_is_full_or_somebody_waits_and_only_then_weighs():
+def test_a_free_slot_is_not_withheld_for_those_who_may_not_use_it():
+    """A batch tenant that waits at its own limit does not make an idle pool contended."""
+    assert decide(view(waiting=500, able=0))[0] is Verdict.GRANT
+
+
+def test_a_pool_is_contended_when_nothing_is_left_for_this_request_and_only_then_weighs():
     pool = dataclasses.replace(POOL, threshold=31.0)
     assert decide(view(), pool=pool)[0] is Verdict.GRANT
     assert decide(view(backends=(FULL,)), pool=pool)[1] is Reason.LOW_PRIORITY
-    assert decide(view(waiting=1), pool=pool)[1] is Reason.LOW_PRIORITY
-    heavy = dataclasses.replace(ASK, weight=31.0)
-    assert decide(view(waiting=1), heavy, pool=pool)[0] is Verdict.QUEUE
+    assert decide(view(waiting=4), pool=pool)[1] is Reason.LOW_PRIORITY
+    assert decide(view(waiting=4, weight=31.0), pool=pool)[1] is Reason.LOW_PRIORITY  # it must exceed the threshold
+    assert decide(view(waiting=4, weight=31.1), pool=pool)[0] is Verdict.QUEUE
+
+
+@pytest.mark.parametrize(
+    ("weight", "lightest", "heaviest", "reason"),
+    [
+        (30.0, None, None, None),  # nobody else: the pool's own load is in its way
+        (30.0, 30.0, 30.0, None),  # alone, or among equals: they wait for each other
+        (30.0, 30.0, 80.0, Reason.LOW_PRIORITY),  # the lightest of several
+        (20.0, 30.0, 30.0, Reason.LOW_PRIORITY),  # lighter than all
+        (31.0, 30.0, 80.0, None),
+        (90.0, 30.0, 80.0, None),
+        (40.0, 30.0, 30.0, None),
+    ],
+)
+def test_under_contention_who_weighs_least_is_refused_where_somebody_weighs_more(
+    weight: float, lightest: float | None, heaviest: float | None, reason: Reason | None
+):
+    full = view(backends=(FULL,), weight=weight, lightest=lightest, heaviest=heaviest)
+    assert decide(full)[1] is reason
+    assert decide(view(weight=weight, lightest=lightest, heaviest=heaviest))[0] is Verdict.GRANT
+    patient = of_class(ServiceClass.SPOT, over_limit=OverLimit.WAIT)
+    assert decide(full, spec=patient)[0] is Verdict.QUEUE
+
+
+D, G, E, S, P = ServiceClass
+GRANT, QUEUE = Verdict.GRANT, Verdict.QUEUE
+OVER = {"ent_running": 3}  # as many as r_e
+POOR = {"level": 100.0}  # the bucket does not cover it
+WIDE = {"ent_kv": 301}  # the KV share does not
+BUSY = {"backends": (FULL,), "waiting": 12, "able": 12, "ent_waiting": 2, "lightest": 30.0, "heaviest": 900.0}
+
+
+@pytest.mark.parametrize(
+    ("what", "state", "answers"),
+    [  #                           dedicated             guaranteed            elastic               spot, preemptible
+        ("idle", {}, (GRANT, GRANT, GRANT, GRANT)),
+        ("idle, over r_e", OVER, (GRANT, Reason.CONCURRENCY, GRANT, Reason.CONCURRENCY)),
+        ("idle, over its bucket", POOR, (GRANT, Reason.TOKEN_BUDGET, Reason.TOKEN_BUDGET, Reason.TOKEN_BUDGET)),
+        ("idle, over its KV share", WIDE, (GRANT, Reason.KV_BUDGET, GRANT, Reason.KV_BUDGET)),
+        ("busy", BUSY, (QUEUE, QUEUE, Reason.LOW_PRIORITY, Reason.LOW_PRIORITY)),
+        ("busy, heavier", BUSY | {"weight": 31.0}, (QUEUE, QUEUE, Reason.QUEUE_FULL, Reason.QUEUE_FULL)),
+        ("busy, room in its queue", BUSY | {"weight": 31.0, "ent_waiting": 0, "waiting": 9, "able": 9},
+         (QUEUE, QUEUE, QUEUE, QUEUE)),
+        ("busy, over r_e", BUSY | OVER, (Reason.CONCURRENCY,) * 4),
+        ("busy, over its bucket", BUSY | POOR, (Reason.TOKEN_BUDGET,) * 4),
+        ("busy, over its KV share", BUSY | WIDE, (Reason.KV_BUDGET,) * 4),
+    ],
+)  # fmt: skip
+def test_what_each_class_may(what: str, state: dict[str, Any], answers: tuple[Verdict | Reason, ...]):
+    for service_class, expected in zip((D, G, E, S, P), (*answers, answers[3]), strict=True):
+        verdict, reason, _ = decide(view(**state), spec=of_class(service_class))
+        assert (reason or verdict) == expected, f"{service_class.value}, {what}"
+
+
+def test_tokens_beyond_the_bucket_of_a_dedicated_owner_come_from_idle_capacity_and_are_not_charged():
+    own = of_class(ServiceClass.DEDICATED)
+    assert decide_admission(own, POOL, ASK, view(level=100.0), 5000).charge == 0
+    assert decide_admission(own, POOL, ASK, view(level=150.0), 5000).charge == 150
+
+
+@pytest.mark.parametrize("service_class", [D, G])
+def test_reserved_capacity_is_never_refused_for_contention_whatever_queue_there_is(service_class: ServiceClass):
+    no_queue = of_class(service_class, queue_limit=0)
+    pool = dataclasses.replace(POOL, queue_limit=0, queue_bytes=0, threshold=1e9)
+    assert decide(view(**(BUSY | {"ent_waiting": 0})), spec=no_queue, pool=pool)[0] is Verdict.QUEUE
+
+
+CHEAP = (Prey("new", "b1", 100), Prey("old", "b1", 400))
+
+
+@pytest.mark.parametrize(
+    ("service_class", "state", "evicted"),
+    [
+        (D, {}, ("new",)),
+        (G, {}, ("new",)),
+        (E, {}, ("new",)),
+        (S, {}, ()),
+        (P, {}, ()),
+        (G, {"waiting": 2}, ("new",)),  # ahead of all that is not reserved
+        (E, {"waiting": 2}, ()),  # others asked before; the leader decides who gets it
+        (G, {"ent_running": 3}, ()),  # over its r_e it takes nobody's place
+        (E, {"ent_running": 3}, ()),
+    ],
+)
+def test_who_is_within_its_baseline_takes_the_slot_of_the_newest_preemptible_request(
+    service_class: ServiceClass, state: dict[str, Any], evicted: tuple[str, ...]
+):
+    full = view(backends=(FULL,), prey=CHEAP, weight=40.0, lightest=0.1, heaviest=900.0, **state)
+    decision = decide_admission(of_class(service_class), POOL, ASK, full, 5000)
+    assert decision.evict == evicted
+    assert (decision.verdict is Verdict.GRANT) == bool(evicted)
+    assert decision.backend == ("b1" if evicted else "")
+
+
+def test_nobody_is_evicted_while_a_slot_is_free():
+    assert decide_admission(of_class(G), POOL, ASK, view(prey=CHEAP), 5000).evict == ()
+
+
+def test_as_many_are_evicted_on_one_replica_as_the_request_needs_kv_and_none_in_vain():
+    tight = BackendView("b1", 4, 1000, running=3, kv_used=1000)
+    other = BackendView("b2", 4, 1000, running=4, kv_used=1000)
+    assert choose_prey(CHEAP, [tight], 100, "") == ("b1", ("new",))
+    assert choose_prey(CHEAP, [tight], 450, "") == ("b1", ("new", "old"))
+    assert choose_prey(CHEAP, [tight], 501, "") is None
+    assert choose_prey(CHEAP, [tight], 100, "b1") is None
+    assert choose_prey(CHEAP, [other], 100, "") is None
+    mixed = (Prey("x", "b2", 10), Prey("y", "b1", 50), Prey("z", "b2", 90))
+    assert choose_prey(mixed, [tight, other], 100, "") == ("b2", ("x", "z"))
+
+
+def test_waiting_requests_count_as_able_up_to_what_their_entitlement_may_run():
+    assert [able_to_run(5, run, 3) for run in (0, 2, 3, 4)] == [3, 1, 0, 0]
+    assert able_to_run(5, 7, cap_of(ServiceClass.ELASTIC, 3)) == 5
+    assert able_to_run(5, 2, cap_of(ServiceClass.GUARANTEED, 3)) == 1
+    assert set(RIGHTS) == set(ServiceClass)
+
+
+def test_before_the_first_tick_a_weight_is_the_class_and_the_slo_where_a_mean_is_set():
+    spec = entitlement(tier=tier(slo=Slo(ttft_s=0.5)))
+    assert first_weight(spec, pool_spec(slo_mean_s=15.25)) == pytest.approx(93.85, abs=0.01)  # token pools 5.3
+    assert first_weight(spec, pool_spec()) == pytest.approx(100 / 3)
 
 
 def test_a_tier_that_waits_queues_over_its_concurrency_until_its_queue_is_full():
-    batch = dataclasses.replace(ACME, tier=tier(over_limit=OverLimit.WAIT, queue_limit=2))
+    batch = of_class(ServiceClass.SPOT, over_limit=OverLimit.WAIT)
     assert decide(view(ent_running=3), spec=batch)[0] is Verdict.QUEUE
     assert decide(view(ent_running=3, ent_waiting=2, waiting=2), spec=batch)[1] is Reason.QUEUE_FULL
 
 
 def test_a_tier_with_no_queue_is_refused_instead_of_waiting():
-    impatient = dataclasses.replace(ACME, tier=tier(queue_limit=0))
+    impatient = of_class(ServiceClass.SPOT, queue_limit=0)
     assert decide(view(), spec=impatient)[0] is Verdict.GRANT
     assert decide(view(backends=(FULL,)), spec=impatient) == (Verdict.REFUSE, Reason.QUEUE_FULL, 2000)
 

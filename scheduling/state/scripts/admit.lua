@@ -1,14 +1,15 @@
 -- Admit, queue or refuse: scheduling/core/admission.py says the same in Python. A refusal changes nothing.
--- id attempt ent kv charge work bytes gateway record r_e waits_over queue_limit rate depth kv_share weight threshold
--- pool_queue_limit pool_queue_bytes exclude
+-- id attempt ent class kv charge work bytes gateway record r_e waits_over queue_limit rate depth kv_share first_weight
+-- threshold pool_queue_limit pool_queue_bytes exclude reserved bursts over_budget evicts
 -- -> {granted|queued|refused|ended, backend or reason, position or retry_ms, inflight, level, seq, attempt}
-local id, ent, exclude = ARGV[1], ARGV[3], ARGV[20]
-local kv, charge, bytes = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[7])
-local r_e, rate, depth = tonumber(ARGV[10]), tonumber(ARGV[13]), tonumber(ARGV[14])
+local id, ent, exclude = ARGV[1], ARGV[3], ARGV[21]
+local kv, charge, bytes = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[8])
+local r_e, rate, depth = tonumber(ARGV[11]), tonumber(ARGV[14]), tonumber(ARGV[15])
+local waits_over, reserved, bursts = ARGV[12] == '1', ARGV[22] == '1', ARGV[23] == '1'
 local now = now_ms()
 
 local ready, v = survey(ent)
-local waiting, ent_run, ent_wait = v[2], v[4], v[5]
+local waiting, able, ent_run, ent_wait = v[2], v[4], v[5], v[6]
 local inflight = ent_run + ent_wait
 
 local b = call('HMGET', BUCKETS, ent .. ':level', ent .. ':at', ent .. ':service_ms')
@@ -41,53 +42,82 @@ local function refuse(reason, retry_ms)
   return answer('refused', reason, retry_ms, 0, tonumber(ARGV[2]))
 end
 
+-- Others go first: the weight is under the pool's own threshold, or it is the lightest of several in flight.
+local function outranked()
+  local weight = tonumber(weight_of(ent, ARGV[17]))
+  if weight <= tonumber(ARGV[18]) then return true end
+  local low = call('ZRANGE', WEIGHTS, 0, 0, 'WITHSCORES')
+  if not low[2] or weight > tonumber(low[2]) then return false end
+  return weight < tonumber(call('ZREVRANGE', WEIGHTS, 0, 0, 'WITHSCORES')[2])
+end
+
 local rebuilding = m[1] and tonumber(m[1]) - now or 0
 if rebuilding > 0 then return refuse('rebuilding', rebuilding) end
 if #ready == 0 then return refuse('no_backend', NO_BACKEND_RETRY_MS) end
-if inflight >= r_e and ARGV[11] == '0' then return refuse('concurrency', ent_service / math.max(1, r_e)) end
-if rate > 0 and charge > level then
-  return refuse('token_budget', charge <= depth and (charge - level) / rate * 1000)
+
+local backend, at, slots, free = choose(ready, v, kv, exclude)
+local contended = not backend or free <= able
+local may_burst = bursts and not contended
+local within = inflight < r_e
+local protected = reserved and within
+
+if not within and not may_burst and not waits_over then
+  return refuse('concurrency', ent_service / math.max(1, r_e))
 end
-local share = tonumber(ARGV[15])
-if share > 0 and v[6] + kv > share then
+if rate > 0 and charge > level then
+  if contended or ARGV[24] == '0' then
+    return refuse('token_budget', charge <= depth and (charge - level) / rate * 1000)
+  end
+  charge = 0
+end
+local share = tonumber(ARGV[16])
+if share > 0 and v[7] + kv > share and not may_burst then
   return refuse('kv_budget', kv <= share and ent_service / math.max(1, ent_run))
 end
-
-local backend, at, slots = choose(ready, v, kv, exclude)
-local contended = waiting > 0 or not backend
-if contended and tonumber(ARGV[16]) < tonumber(ARGV[17]) then
+if contended and not protected and not waits_over and outranked() then
   return refuse('low_priority', service / math.max(1, slots))
 end
 
-local direct = not contended and ent_run < r_e
-if not direct then
-  if ent_wait >= tonumber(ARGV[12]) then
+local direct = not contended and (within or bursts)
+local evicting = not backend and within and ARGV[25] == '1' and (reserved or able == 0)
+if evicting then backend = make_room(ready, v, kv, exclude, now) end
+evicting = evicting and backend
+if not direct and not evicting and not protected then
+  if ent_wait >= tonumber(ARGV[13]) then
     return refuse('queue_full', math.max(1, ent_wait) * ent_service / math.max(1, math.min(r_e, slots)))
   end
-  if waiting >= tonumber(ARGV[18]) or v[3] + bytes > tonumber(ARGV[19]) then
+  if waiting >= tonumber(ARGV[19]) or v[3] + bytes > tonumber(ARGV[20]) then
     return refuse('queue_full', math.max(1, waiting) * service / math.max(1, slots))
   end
 end
 
+local cap = not bursts and r_e
+if cap ~= v[8] then set_cap(ent, ent_wait, ent_run, v[8], cap) end
+if inflight == 0 then call('ZADD', WEIGHTS, weight_of(ent, ARGV[17]), ent) end
 local seq = call('HINCRBY', META, 'seq', 1)
 inflight = inflight + 1
 if rate > 0 then
   level = level - charge
-  set_level(ent, level, now, ARGV[13], ARGV[14])
+  set_level(ent, level, now, ARGV[14], ARGV[15])
 end
 local x = {
-  attempt = tonumber(ARGV[2]), ent = ent, backend = '-', kv = kv, charge = charge, work = tonumber(ARGV[6]),
-  bytes = bytes, queued = 0, granted = 0, gateway = ARGV[8], seq = seq, note = '-', record = ARGV[9],
+  attempt = tonumber(ARGV[2]), ent = ent, class = ARGV[4], backend = '-', kv = kv, charge = charge,
+  work = tonumber(ARGV[7]), bytes = bytes, queued = 0, granted = 0, gateway = ARGV[9], seq = seq, served = 0, note = '-',
+  record = ARGV[10],
 }
+if evicting then
+  x.backend, x.granted, x.note = backend, now, 'direct'
+  put_lease(id, x, now + LEASE_MS)
+  return answer('granted', backend, 0, seq, x.attempt)
+end
 if direct then
   x.backend, x.granted, x.note = backend, now, 'direct'
-  call('ZADD', LEASES, now + LEASE_MS, id)
-  call('HSET', HELD, id, compose(x))
+  keep_lease(id, x, now + LEASE_MS)
   local e, t = 'e:' .. ent, 'b:' .. backend
   local sums = {'run', v[1] + 1, e .. ':run', ent_run + 1, t .. ':run', v[at] + 1}
   local n = 6
   if kv > 0 then
-    sums[n + 1], sums[n + 2], sums[n + 3], sums[n + 4] = e .. ':kv', v[6] + kv, t .. ':kv', v[at + 1] + kv
+    sums[n + 1], sums[n + 2], sums[n + 3], sums[n + 4] = e .. ':kv', v[7] + kv, t .. ':kv', v[at + 1] + kv
     n = n + 4
   end
   if x.work > 0 then sums[n + 1], sums[n + 2] = t .. ':work', v[at + 2] + x.work end

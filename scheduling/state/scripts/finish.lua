@@ -4,6 +4,11 @@ local id, attempt, reason = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local actual, ran = tonumber(ARGV[4]), ARGV[5] == '1'
 if not ran then actual = 0 end
 
+-- Tokens served that no renewal has told of yet.
+local function meter(x)
+  if actual ~= x.served then call('HINCRBY', METER, x.ent .. ':served', actual - x.served) end
+end
+
 local text = call('HGET', HELD, id)
 if text then
   local x = parse(text)
@@ -11,6 +16,7 @@ if text then
   local now = now_ms()
   drop_lease(id, x)
   settle(x.ent, x.charge, actual, now)
+  meter(x)
   if ran then learn_service(x.ent, math.max(0, now - x.granted)) end
   ring_free(x.backend)
 else
@@ -23,7 +29,17 @@ else
     ring('x', id)
   else
     local before = ended(id)
-    if before then return {'ended', before} end
+    text = before == 'evicted' and call('HGET', EVICTED, id)
+    if text then  -- its slot is long free; what is told now closes its books
+      local x = parse(text)
+      if x.attempt ~= attempt then return {'stale', ''} end
+      call('HDEL', EVICTED, id)
+      call('ZREM', LEAVING, id)
+      settle(x.ent, x.charge, actual, now_ms())
+      meter(x)
+    elseif before then
+      return {'ended', before}
+    end
   end
 end
 mark_ended(id, reason)

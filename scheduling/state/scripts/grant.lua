@@ -1,12 +1,12 @@
 -- The leader's decisions: waiting -> lease, each checked again here, each told to the gateway that waits.
 -- A gateway that nobody hears for (PUBLISH counts its listeners) gets nothing, and a lease ends when the waiting entry
 -- would have ended: a slot given to a dead gateway is not lost for longer than what it held when it died.
--- epoch, then <= 100 x (id attempt backend r_e note) -> fenced, or per item: ok | gone | full | ent | away
+-- epoch, then <= 100 x (id attempt backend cap note) -> fenced, or per item: ok | gone | full | ent | away
 if fenced(ARGV[1]) then return 'fenced' end
 local now = now_ms()
 local out = {}
 for i = 2, #ARGV, 5 do
-  local id, attempt, backend, r_e, note = ARGV[i], tonumber(ARGV[i + 1]), ARGV[i + 2], tonumber(ARGV[i + 3]), ARGV[i + 4]
+  local id, attempt, backend, cap, note = ARGV[i], tonumber(ARGV[i + 1]), ARGV[i + 2], tonumber(ARGV[i + 3]), ARGV[i + 4]
   local said
   local text = call('HGET', QUEUE, id)
   if not text then
@@ -23,15 +23,12 @@ for i = 2, #ARGV, 5 do
       said = 'gone'
     elseif (tonumber(v[1]) or 0) >= tonumber(slots) or (tonumber(v[2]) or 0) + x.kv > tonumber(kv) then
       said = 'full'
-    elseif (tonumber(v[3]) or 0) >= r_e then
+    elseif (tonumber(v[3]) or 0) >= cap then
       said = 'ent'
     elseif call('PUBLISH', 'qm:gw:' .. x.gateway, id .. ' ' .. attempt .. ' ' .. backend .. ' ' .. note) == 0 then
       said = 'away'
     else
-      local expiry = call('ZSCORE', WAITING, id)
-      drop_waiting(id, x)
-      x.backend, x.granted, x.note = backend, now, note
-      put_lease(id, x, expiry)
+      promote(id, x, backend, now, note)
       said = 'ok'
     end
   end

@@ -1,5 +1,6 @@
--- What a decision needs and no more: the clock, the replicas that may get work with their sums, and how many of each
--- named entitlement run. -> {now_ms, rebuilding_ms, ready, sums: run kv work of each replica, then run of each name}
+-- What a decision needs and no more: the clock, the replicas that may get work with their sums, how many preemptible
+-- requests run, and how many of each named entitlement.
+-- -> {now_ms, rebuilding_ms, ready, sums: run kv work of each replica, then run of each name, preemptible}
 local now = now_ms()
 local pause = tonumber(call('HGET', META, 'rebuild_until') or 0) - now
 local ready = call('HGETALL', READY)
@@ -15,4 +16,4 @@ for i = 1, #fields, 1000 do  -- Lua's stack bounds how many words one call may h
     sums[#sums + 1] = v or '0'
   end
 end
-return {now, math.max(0, pause), ready, table.concat(sums, ' ')}
+return {now, math.max(0, pause), ready, table.concat(sums, ' '), call('ZCARD', PREY)}

@@ -3,33 +3,49 @@ local P = KEYS[1]
 local META, READY, TOTALS, BUCKETS = P .. 'meta', P .. 'ready', P .. 'totals', P .. 'buckets'
 local LEASES, HELD, WAITING, QUEUE = P .. 'leases', P .. 'held', P .. 'waiting', P .. 'queue'
 local EVENTS, LEDGER = P .. 'events', P .. 'ledger'
+local STANDING, WEIGHTS, METER = P .. 'standing', P .. 'weights', P .. 'meter'
+local PREY, EVICTED, LEAVING = P .. 'prey', P .. 'evicted', P .. 'leaving'
 local call = redis.call
 
--- An entry: twelve words and the record (scheduling/state/codec.py).
-local WORDS = '^(%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (.*)$'
+-- An entry: fourteen words and the record (scheduling/state/codec.py).
+local WORDS = '^(%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (.*)$'
 
 local function parse(text)
-  local a, e, b, kv, c, w, by, q, g, gw, s, n, r = string.match(text, WORDS)
+  local a, e, cl, b, kv, c, w, by, q, g, gw, s, u, n, r = string.match(text, WORDS)
   return {
-    attempt = tonumber(a), ent = e, backend = b, kv = tonumber(kv), charge = tonumber(c), work = tonumber(w),
-    bytes = tonumber(by), queued = q, granted = tonumber(g), gateway = gw, seq = tonumber(s), note = n, record = r,
+    attempt = tonumber(a), ent = e, class = cl, backend = b, kv = tonumber(kv), charge = tonumber(c), work = tonumber(w),
+    bytes = tonumber(by), queued = q, granted = tonumber(g), gateway = gw, seq = tonumber(s), served = tonumber(u),
+    note = n, record = r,
   }
 end
 
 local function compose(x)
   return string.format(
-    '%d %s %s %d %d %d %d %.0f %.0f %s %d %s %s', x.attempt, x.ent, x.backend, x.kv, x.charge, x.work, x.bytes,
-    x.queued, x.granted, x.gateway, x.seq, x.note, x.record
+    '%d %s %s %s %d %d %d %d %.0f %.0f %s %d %d %s %s', x.attempt, x.ent, x.class, x.backend, x.kv, x.charge, x.work,
+    x.bytes, x.queued, x.granted, x.gateway, x.seq, x.served, x.note, x.record
   )
 end
 
--- Adds to sums; a sum that reaches 0 is deleted.
-local function shift(fields, deltas)
-  local old = call('HMGET', TOTALS, unpack(fields))
+-- How many of an entitlement's waiting requests could run if slots were free; no cap: it may burst.
+local function able_of(wait, run, cap)
+  if not cap then return wait end
+  return math.max(0, math.min(wait, cap - run))
+end
+
+-- The sums change by one entry: `run` and `wait` say by how much more it runs and waits. A sum that reaches 0 is
+-- deleted. An entitlement of which nothing is left in flight is forgotten, unless it is `staying`.
+local function count(x, run, wait, staying)
+  local e, b = 'e:' .. x.ent, 'b:' .. x.backend
+  local fields = {'able', 'run', 'wait', 'bytes', e .. ':run', e .. ':wait', e .. ':kv', e .. ':cap', b .. ':run',
+    b .. ':kv', b .. ':work'}
+  local v = call('HMGET', TOTALS, unpack(fields))
+  local ent_run, ent_wait, cap = tonumber(v[5]) or 0, tonumber(v[6]) or 0, tonumber(v[8])
+  local able = able_of(ent_wait + wait, ent_run + run, cap) - able_of(ent_wait, ent_run, cap)
+  local deltas = {able, run, wait, wait * x.bytes, run, wait, (run + wait) * x.kv, 0, run, run * x.kv, run * x.work}
   local set, gone = {}, {}
   for i = 1, #fields do
     if deltas[i] ~= 0 then
-      local new = (tonumber(old[i]) or 0) + deltas[i]
+      local new = (tonumber(v[i]) or 0) + deltas[i]
       if new == 0 then
         gone[#gone + 1] = fields[i]
       else
@@ -38,48 +54,68 @@ local function shift(fields, deltas)
       end
     end
   end
+  if not staying and ent_run + ent_wait + run + wait == 0 then
+    if v[8] then gone[#gone + 1] = fields[8] end
+    call('ZREM', WEIGHTS, x.ent)
+  end
   if #set > 0 then call('HSET', TOTALS, unpack(set)) end
   if #gone > 0 then call('HDEL', TOTALS, unpack(gone)) end
 end
 
-local function count_lease(x, sign)
-  local e, b = 'e:' .. x.ent, 'b:' .. x.backend
-  shift(
-    {'run', e .. ':run', e .. ':kv', b .. ':run', b .. ':kv', b .. ':work'},
-    {sign, sign, sign * x.kv, sign, sign * x.kv, sign * x.work}
-  )
-end
-
-local function count_waiting(x, sign)
-  local e = 'e:' .. x.ent
-  shift({'wait', 'bytes', e .. ':wait', e .. ':kv'}, {sign, sign * x.bytes, sign, sign * x.kv})
-end
-
 -- Leases and waiting entries exist only together with their totals.
-local function put_lease(id, x, expiry)
+local function keep_lease(id, x, expiry)
   call('ZADD', LEASES, expiry, id)
   call('HSET', HELD, id, compose(x))
-  count_lease(x, 1)
+  if x.class == 'preemptible' then call('ZADD', PREY, x.granted, id) end
 end
 
-local function drop_lease(id, x)
+local function put_lease(id, x, expiry)
+  keep_lease(id, x, expiry)
+  count(x, 1, 0)
+end
+
+local function drop_lease(id, x, staying)
   call('ZREM', LEASES, id)
   call('HDEL', HELD, id)
-  count_lease(x, -1)
+  if x.class == 'preemptible' then call('ZREM', PREY, id) end
+  count(x, -1, 0, staying)
 end
 
 local function put_waiting(id, x, now)
   local entry = compose(x)
   call('ZADD', WAITING, now + LEASE_MS, id)
   call('HSET', QUEUE, id, entry)
-  count_waiting(x, 1)
+  count(x, 0, 1)
   call('XADD', EVENTS, 'MAXLEN', '~', EVENTS_KEPT, '*', 'q', id .. ' ' .. entry)
 end
 
 local function drop_waiting(id, x)
   call('ZREM', WAITING, id)
   call('HDEL', QUEUE, id)
-  count_waiting(x, -1)
+  count(x, 0, -1)
+end
+
+-- Waiting -> lease. It ends when the waiting entry would have ended.
+local function promote(id, x, backend, now, note)
+  local expiry = call('ZSCORE', WAITING, id)
+  call('ZREM', WAITING, id)
+  call('HDEL', QUEUE, id)
+  x.backend, x.granted, x.note = backend, now, note
+  keep_lease(id, x, expiry)
+  count(x, 1, -1)
+end
+
+-- What an entitlement weighs, as the leader's last tick said; before the first of them, what the caller says.
+local function weight_of(ent, first)
+  local s = call('HGET', STANDING, ent)
+  return s and string.match(s, '^%S+') or first
+end
+
+-- An entitlement begins to have something in flight, or its cap is another now. `able` follows.
+local function set_cap(ent, wait, run, old, cap)
+  if cap then call('HSET', TOTALS, 'e:' .. ent .. ':cap', cap) else call('HDEL', TOTALS, 'e:' .. ent .. ':cap') end
+  local delta = able_of(wait, run, cap) - able_of(wait, run, old)
+  if delta ~= 0 and call('HINCRBY', TOTALS, 'able', delta) == 0 then call('HDEL', TOTALS, 'able') end
 end
 
 local function ring(kind, value)
@@ -132,31 +168,35 @@ local function learn_service(ent, ms)
 end
 
 -- The ready replicas and sums: of the pool, of one entitlement, and of each replica. One read of each hash.
+-- {run, wait, bytes, able, run, wait and kv of the entitlement, its cap or false, then run, kv and work of each replica}
 local function survey(ent)
   local ready = call('HGETALL', READY)
   local e = 'e:' .. ent
-  local fields = {'run', 'wait', 'bytes', e .. ':run', e .. ':wait', e .. ':kv'}
+  local fields = {'run', 'wait', 'bytes', 'able', e .. ':run', e .. ':wait', e .. ':kv', e .. ':cap'}
   for i = 1, #ready, 2 do
     local b = 'b:' .. ready[i]
     local n = #fields
     fields[n + 1], fields[n + 2], fields[n + 3] = b .. ':run', b .. ':kv', b .. ':work'
   end
   local v = call('HMGET', TOTALS, unpack(fields))
+  local cap = tonumber(v[8])
   for i = 1, #fields do v[i] = tonumber(v[i]) or 0 end
+  v[8] = cap or false
   return ready, v
 end
 
 -- The replica with room and the least outstanding work (ties: fewest running, then name), with its place in the
--- survey; and the slots of all ready replicas.
+-- survey; and the slots of all ready replicas, and how many of them are free.
 local function choose(ready, v, kv, exclude)
-  local best, at, best_run, best_work, slots = false, 0, 0, 0, 0
+  local best, at, best_run, best_work, slots, free = false, 0, 0, 0, 0, 0
   for i = 1, #ready, 2 do
     local name = ready[i]
     local s, k = string.match(ready[i + 1], '^(%d+) (%d+)$')
     s, k = tonumber(s), tonumber(k)
     slots = slots + s
-    local j = 7 + (i - 1) / 2 * 3
+    local j = 9 + (i - 1) / 2 * 3
     local run, work = v[j], v[j + 2]
+    free = free + math.max(0, s - run)
     if name ~= exclude and run < s and v[j + 1] + kv <= k then
       if not best or work < best_work
         or (work == best_work and (run < best_run or (run == best_run and name < best))) then
@@ -164,7 +204,45 @@ local function choose(ready, v, kv, exclude)
       end
     end
   end
-  return best, at, slots
+  return best, at, slots, free
+end
+
+-- Makes room on one ready replica by ending preemptible leases, newest first; -> that replica, or false where all of
+-- the newest hundred would not do. An evicted request is out of the way at once: its slot and KV are free, its gateway
+-- is told, and it has ended. Only its books stay open until the gateway says how much it had used (`finish`), or is
+-- found dead (`sweep`).
+local function make_room(ready, v, kv, exclude, now)
+  local ids = call('ZREVRANGE', PREY, 0, 99)
+  if #ids == 0 then return false end
+  local texts = call('HMGET', HELD, unpack(ids))
+  local place = {}
+  for i = 1, #ready, 2 do
+    if ready[i] ~= exclude then
+      local s, k = string.match(ready[i + 1], '^(%d+) (%d+)$')
+      local j = 9 + (i - 1) / 2 * 3
+      place[ready[i]] = {slots = tonumber(s), kv = tonumber(k), run = v[j], used = v[j + 1], out = {}}
+    end
+  end
+  for i = 1, #ids do
+    local x = parse(texts[i])
+    local b = place[x.backend]
+    if b then
+      b.out[#b.out + 1] = {ids[i], x}
+      b.run, b.used = b.run - 1, b.used - x.kv
+      if b.run < b.slots and b.used + kv <= b.kv then
+        for _, one in ipairs(b.out) do
+          local id, y = one[1], one[2]
+          drop_lease(id, y)
+          call('HSET', EVICTED, id, compose(y))
+          call('ZADD', LEAVING, now + LEASE_MS, id)
+          call('SET', P .. 'ended:' .. id, 'evicted')  -- until its books are closed
+          call('PUBLISH', 'qm:gw:' .. y.gateway, id .. ' ' .. y.attempt .. ' - evicted')
+        end
+        return x.backend
+      end
+    end
+  end
+  return false
 end
 
 -- Leaders write under the pool's epoch. Any other is refused: a lower one was superseded, a higher one means that the

@@ -1,10 +1,15 @@
 -- Ledger entries of requests that never had state, each id once. One that does live is left to `finish` and `sweep`.
--- <= 100 x (id reason record) -> ok
-for i = 1, #ARGV, 3 do
+-- `wanted` is what such a refusal says of its entitlement's demand: tokens that the pool had no room for, or 0.
+-- <= 100 x (id reason record ent wanted) -> ok
+for i = 1, #ARGV, 5 do
   local id = ARGV[i]
   if not ended(id) and call('HEXISTS', HELD, id) == 0 and call('HEXISTS', QUEUE, id) == 0 then
     mark_ended(id, ARGV[i + 1])
     call('XADD', LEDGER, 'MAXLEN', '~', LEDGER_KEPT, '*', 'r', ARGV[i + 2])
+    if ARGV[i + 4] ~= '0' then
+      call('HINCRBY', METER, ARGV[i + 3] .. ':refused', ARGV[i + 4])
+      call('HINCRBY', METER, ARGV[i + 3] .. ':refusals', 1)
+    end
   end
 end
 return 'ok'

@@ -1,9 +1,10 @@
 -- Pushes the expiry of what a gateway holds.
--- gateway, then <= 100 x (id attempt) -> per item: h <backend> <note> | w | e <reason> | s | u
+-- `served`: tokens of it so far, input included; what is new of them is metered.
+-- gateway, then <= 100 x (id attempt served) -> per item: h <backend> <note> | w | e <reason> | s | u
 local gateway, expiry = ARGV[1], now_ms() + LEASE_MS
 local out = {}
-for i = 2, #ARGV, 2 do
-  local id, attempt = ARGV[i], tonumber(ARGV[i + 1])
+for i = 2, #ARGV, 3 do
+  local id, attempt, served = ARGV[i], tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2])
   local text, place = call('HGET', HELD, id), LEASES
   if not text then text, place = call('HGET', QUEUE, id), WAITING end
   local said
@@ -13,6 +14,11 @@ for i = 2, #ARGV, 2 do
       said = 's'
     else
       call('ZADD', place, expiry, id)
+      if place == LEASES and served > x.served then
+        call('HINCRBY', METER, x.ent .. ':served', served - x.served)
+        x.served = served
+        call('HSET', HELD, id, compose(x))
+      end
       said = place == LEASES and 'h ' .. x.backend .. ' ' .. x.note or 'w'
     end
   else

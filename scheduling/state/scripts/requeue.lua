@@ -1,12 +1,13 @@
 -- An attempt that sent no byte failed at its replica: the next attempt takes another slot, or waits under its old
 -- arrival number. Bounds are not asked again: the request is already admitted, and its charge stands.
--- id attempt r_e exclude bytes record -> as admit, or stale
-local id, attempt, r_e, exclude = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
+-- `cap`: how many of its entitlement may run.
+-- id attempt cap exclude bytes record -> as admit, or stale
+local id, attempt, cap, exclude = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
 local now = now_ms()
 
 local function answer(status, what, figure, x)
   local _, v = survey(x.ent)
-  return {status, what, figure, v[4] + v[5], '', x.seq, x.attempt}
+  return {status, what, figure, v[5] + v[6], '', x.seq, x.attempt}
 end
 
 local text = call('HGET', HELD, id)
@@ -23,13 +24,13 @@ if not held then
 end
 if not held or held.attempt ~= attempt then return {'stale', '', -1, 0, '', 0, attempt} end
 
-drop_lease(id, held)
+drop_lease(id, held, true)
 local failed_at = held.backend
 held.attempt, held.bytes, held.record, held.note = attempt + 1, tonumber(ARGV[5]), ARGV[6], '-'
 
 local ready, v = survey(held.ent)
-local backend = choose(ready, v, held.kv, exclude)
-if v[2] == 0 and backend and v[4] < r_e then
+local backend, _, _, free = choose(ready, v, held.kv, exclude)
+if backend and free > v[4] and v[5] < cap then
   held.backend, held.granted, held.note = backend, now, 'direct'
   put_lease(id, held, now + LEASE_MS)
   return answer('granted', backend, 0, held)

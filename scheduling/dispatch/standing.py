@@ -1,0 +1,109 @@
+"""Every five seconds: what each entitlement had and wanted, and where it stands after it (token pools, eq. 1-3).
+
+The leader looks at the pool once a second anyway; between two ticks those looks are averaged. Tokens come from the
+meter in shared state: gateways report what running requests have produced with every renewal, and the end of a request
+adds the rest.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from scheduling.core.entitlement import Baseline, Usage, baseline_of, tick
+from scheduling.core.types import Catalog, EntitlementState, PoolSpec, QueuedRequest, Standing
+from scheduling.state.types import SERVICE_MS, EntitlementTotals, PoolSnapshot
+
+_NOTHING = EntitlementTotals(0, 0, 0, None, None)
+
+
+@dataclass(slots=True)
+class _Sums:
+    """Over the looks since the last tick."""
+
+    running: float = 0.0
+    waiting: float = 0.0
+    kv: float = 0.0
+
+
+class Standings:
+    """The standings of one pool's bound entitlements, kept by its leader. Times are seconds of Redis."""
+
+    def __init__(self, pool: PoolSpec, catalog: Catalog, snapshot: PoolSnapshot) -> None:
+        """Goes on from what the former leader published."""
+        self.now: dict[str, Standing] = dict(snapshot.standings)
+        self._since = snapshot
+        self._looks = 0
+        self._sums: dict[str, _Sums] = defaultdict(_Sums)
+        self.configure(pool, catalog)
+
+    def configure(self, pool: PoolSpec, catalog: Catalog) -> None:
+        """Takes coefficients and baselines from a catalog; they count from the next tick on."""
+        self._pool = pool
+        self._baselines: Mapping[str, Baseline] = {
+            spec.id: baseline_of(spec)
+            for spec in catalog.entitlements.values()
+            if spec.pool == pool.id and spec.state in (EntitlementState.BOUND, EntitlementState.DEGRADED)
+        }
+
+    def age_s(self, snapshot: PoolSnapshot) -> float:
+        """Since the last tick."""
+        return (snapshot.now_ms - self._since.now_ms) / 1000
+
+    @property
+    def gone(self) -> list[str]:
+        """Entitlements that have a standing and are bound no more."""
+        return [name for name in self.now if name not in self._baselines]
+
+    def look(self, snapshot: PoolSnapshot, waiting: Iterable[QueuedRequest]) -> None:
+        """One look at the pool; ``waiting`` is what waits now."""
+        queued_kv: dict[str, int] = defaultdict(int)
+        for request in waiting:
+            queued_kv[request.entitlement] += request.kv_tokens
+        self._looks += 1
+        for name, e in snapshot.entitlements.items():
+            sums = self._sums[name]
+            sums.running += e.running
+            sums.waiting += e.waiting
+            sums.kv += max(0, e.kv_tokens - queued_kv[name])  # what waits reserves KV, but has none yet
+
+    def tick(self, snapshot: PoolSnapshot, waiting: Iterable[QueuedRequest]) -> dict[str, Standing]:
+        """The standings after the time since the last tick, which :attr:`now` is from here on."""
+        elapsed_s = max(0.0, self.age_s(snapshot))
+        usage = self._usage(snapshot, waiting, elapsed_s) if elapsed_s > 0 else {}
+        pool = self._pool
+        self.now = tick(self._baselines, usage, self.now, pool.coefficients, pool.slo_mean_s, elapsed_s)
+        self._since = snapshot
+        self._looks = 0
+        self._sums.clear()
+        return self.now
+
+    def _usage(self, snapshot: PoolSnapshot, waiting: Iterable[QueuedRequest], elapsed_s: float) -> dict[str, Usage]:
+        backlog: dict[str, float] = defaultdict(float)
+        for request in waiting:
+            backlog[request.entitlement] += request.input_tokens + request.output_tokens
+        looks = max(1, self._looks)
+        usage = {}
+        for name in self._baselines:
+            e = snapshot.entitlements.get(name, _NOTHING)
+            before = self._since.entitlements.get(name, _NOTHING)
+            sums = self._sums.get(name, _Sums())
+            tokens_per_s = _grown(e.served_tokens, before.served_tokens) / elapsed_s
+            refused_per_s = _grown(e.refused_tokens, before.refused_tokens) / elapsed_s
+            service_s = (e.service_ms or snapshot.service_ms or SERVICE_MS) / 1000
+            refusals_per_s = _grown(e.refusals, before.refusals) / elapsed_s
+            usage[name] = Usage(
+                tokens_per_s=tokens_per_s,
+                kv_tokens=sums.kv / looks,
+                concurrency=sums.running / looks,
+                wanted_tokens_per_s=tokens_per_s + refused_per_s + backlog[name] / elapsed_s,
+                # by Little's law: each refused request would have held a slot for the mean time of a request
+                wanted_concurrency=(sums.running + sums.waiting) / looks + refusals_per_s * service_s,
+            )
+        return usage
+
+
+def _grown(now: int, before: int) -> int:
+    """By how much a counter has grown; one that is smaller began anew."""
+    return now - before if now >= before else max(0, now)

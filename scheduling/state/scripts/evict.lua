@@ -1,0 +1,34 @@
+-- Waiting requests that preemptible ones make room for, where no replica has any: the leader asks for those whom their
+-- class lets. Each gets the slot in the same step, and its gateway is told as by `grant`.
+-- epoch, then <= 100 x (id attempt cap exclude note) -> fenced, or per item: ok | gone | full | ent | away
+if fenced(ARGV[1]) then return 'fenced' end
+local now = now_ms()
+local out = {}
+for i = 2, #ARGV, 5 do
+  local id, attempt, cap, exclude, note = ARGV[i], tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2]), ARGV[i + 3], ARGV[i + 4]
+  local said = 'gone'
+  local text = call('HGET', QUEUE, id)
+  local x = text and parse(text)
+  if not x then
+    local held = call('HGET', HELD, id)
+    if held and parse(held).attempt == attempt then said = 'ok' end
+  elseif x.attempt == attempt then
+    local ready, v = survey(x.ent)
+    local backend = choose(ready, v, x.kv, exclude)
+    if v[5] >= cap then
+      said = 'ent'
+    elseif call('PUBSUB', 'NUMSUB', 'qm:gw:' .. x.gateway)[2] == 0 then
+      said = 'away'
+    else
+      backend = backend or make_room(ready, v, x.kv, exclude, now)
+      said = 'full'
+      if backend then
+        promote(id, x, backend, now, note)
+        call('PUBLISH', 'qm:gw:' .. x.gateway, id .. ' ' .. attempt .. ' ' .. backend .. ' ' .. note)
+        said = 'ok'
+      end
+    end
+  end
+  out[#out + 1] = said
+end
+return out
