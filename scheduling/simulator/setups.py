@@ -9,7 +9,7 @@ from typing import Any
 from scheduling.core.contracts import OrderingPolicy
 from scheduling.core.step_time import StepTime, load_preset
 from scheduling.core.types import Slo
-from scheduling.simulator import driftsched
+from scheduling.simulator import driftsched, pool_lab
 from scheduling.simulator.batches import make_engine
 from scheduling.simulator.cluster import deal, deal_silos
 from scheduling.simulator.engine import Engine, EngineConfig
@@ -61,6 +61,10 @@ def _figures(
 ) -> dict[str, float]:
     if workload.get("kind") == "driftsched":
         return _driftsched(config, ordering, workload, seed)
+    if workload.get("kind") == "weights":
+        return pool_lab.weights()
+    if workload.get("kind") == "pool":
+        return _pool(config, ordering, workload, seed)
     engines: list[Engine] = []
     lives: list[Life] = []
 
@@ -77,6 +81,13 @@ def _figures(
     else:
         _silos(config, requests, replicas, run)
     return measure(lives, engines)
+
+
+def _pool(config: EngineConfig, ordering: OrderingPolicy, workload: Mapping[str, Any], seed: int) -> dict[str, float]:
+    try:
+        return pool_lab.run_pool(config, ordering, workload, seed)
+    except (KeyError, TypeError, ValueError) as problem:
+        raise SetupError(f"pool: {type(problem).__name__}: {problem}") from problem
 
 
 def _silos(
