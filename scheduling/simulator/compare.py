@@ -68,6 +68,7 @@ class Case:
     load: float = 1.0
     shares: tuple[tuple[str, float], ...] = tuple((tier.name, tier.share) for tier in SHIPPED)
     token_budget: int = 0  # of a step; 0: the preset's
+    clairvoyant: bool = False  # the policy is told true lengths: what no live policy can know, as a limit
     seed: int = 1
 
     @property
@@ -77,7 +78,8 @@ class Case:
     @property
     def label(self) -> str:
         told = ",".join(f"{key}={value}" for key, value in self.params)
-        return f"{self.policy}:{told}" if told else self.policy
+        label = f"{self.policy}:{told}" if told else self.policy
+        return f"{label} knowing lengths" if self.clairvoyant else label
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +138,7 @@ def parse_shares(text: str) -> tuple[tuple[str, float], ...]:
 
 def run_case(case: Case) -> dict[str, float]:
     """The figures of one policy. Raises CompareError, TraceError, PolicyError or OSError."""
-    prepared = prepare(replace(case, policy="", params=()))
+    prepared = prepare(replace(case, policy="", params=(), clairvoyant=False))
     params = dict(case.params)
     if case.policy == "ewsjf":
         step = prepared.config.truth
@@ -145,7 +147,8 @@ def run_case(case: Case) -> dict[str, float]:
         params.setdefault("prefill_us", step.a * 1e6)
     ordering = make_ordering(case.policy, params)
     engines = [ContinuousEngine(prepared.config, ordering) for _ in range(case.replicas)]
-    outcomes = outcomes_of(Cluster(engines, make_routing("least_work")).run(prepared.requests))
+    requests = [_told(request) for request in prepared.requests] if case.clairvoyant else prepared.requests
+    outcomes = outcomes_of(Cluster(engines, make_routing("least_work")).run(requests))
     figures = {**prepared.notes, **_figures(outcomes)}
     figures["preemptions"] = float(sum(engine.counters.preemptions for engine in engines))
     served = [
@@ -153,6 +156,13 @@ def run_case(case: Case) -> dict[str, float]:
     ]
     figures["jain"] = jain_of_backlogged(served, prepared.weights)
     return figures
+
+
+def _told(request: SimRequest) -> SimRequest:
+    """The request with its true length for an estimate."""
+    out = float(request.output_tokens)
+    queued = replace(request.queued, output_tokens=out, output_lengths=(out,), output_probabilities=(1.0,))
+    return replace(request, queued=queued)
 
 
 def fingerprint(case: Case, code: str) -> str:

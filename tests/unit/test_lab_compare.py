@@ -107,6 +107,15 @@ def test_policies_that_need_beliefs_run_on_a_trace(azure: Path, policy: str):
     assert figures["ttft.p50"] < figures["ttft.p95"] < figures["ttft.p99"]
 
 
+def test_a_clairvoyant_run_is_told_true_lengths_and_no_other_is(azure: Path):
+    case = Case(str(azure), "shortest")
+    blind, seeing = run_case(case), run_case(replace(case, clairvoyant=True))
+    assert seeing["ttlt.p95"] != blind["ttlt.p95"]
+    assert seeing["requests"] == blind["requests"]
+    assert run_case(case) == blind
+    assert "knowing" in replace(case, clairvoyant=True).label
+
+
 def test_clients_keep_their_rate_their_lengths_and_their_windows(mix: tuple[Path, Path]):
     found = read_mix(*mix)
     assert found.without_lengths == ("9",)

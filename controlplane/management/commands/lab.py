@@ -60,6 +60,8 @@ class Command(BaseCommand):
         load = f"mean arrivals as a share of what the replicas can serve (default {ours.load:g})"
         parser.add_argument("--load", type=float, default=ours.load, help=load)
         parser.add_argument("--tiers", default=shares, help=f"shares of requests (default {shares})")
+        oracle = "one more row: that policy, told the true lengths, as a limit"
+        parser.add_argument("--clairvoyant", metavar="POLICY", help=oracle)
         parser.add_argument("--seeds", type=int, default=3, help="runs with other tiers, averaged (default 3)")
         parser.add_argument("--json", action="store_true", help="a list of rows as JSON on standard output")
         parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="a drawing")
@@ -142,16 +144,18 @@ class Command(BaseCommand):
             raise CommandError(f"--preset: unknown {options['preset']!r}; there are: {', '.join(preset_names())}")
         if options["seeds"] < 1:
             raise CommandError("--seeds must be at least 1")
-        policies = [parse_policy(text) for text in options["policies"]]
+        policies = [(*parse_policy(text), False) for text in options["policies"]]
+        if options["clairvoyant"]:
+            policies.append((*parse_policy(options["clairvoyant"]), True))
         names = [Path(trace).name.split(".")[0] for trace in options["trace"]]
         if len(set(names)) < len(names):
             raise CommandError("--trace: two files have the same name, their rows could not be told apart")
         same = {name: options[name] for name in ("lengths", "replicas", "preset", "from_minute", "minutes", "load")}
         shares = parse_shares(options["tiers"])
         return [
-            Case(trace, policy, params, shares=shares, seed=seed, **same)
+            Case(trace, policy, params, shares=shares, seed=seed, clairvoyant=clairvoyant, **same)
             for trace in options["trace"]
-            for policy, params in policies
+            for policy, params, clairvoyant in policies
             for seed in range(1, options["seeds"] + 1)
         ]
 
