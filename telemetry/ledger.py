@@ -73,6 +73,8 @@ def row_of(record: LedgerRecord) -> Row:
         "tbt_slo_s": record.tbt_slo_s,
         "ttlt_slo_s": record.ttlt_slo_s,
         "slo_met": record.slo_met,
+        "output_tokens_p90": record.output_tokens_p90 if math.isfinite(record.output_tokens_p90) else 0.0,
+        "output_rank": record.output_rank,
         "received_at": moment(_moment(record.received_s)),
         "queued_at": moment(_moment(record.queued_s)),
         "granted_at": moment(_moment(record.granted_s)),

@@ -47,6 +47,17 @@ class LedgerEntry(models.Model):
     ttlt_slo_s = models.FloatField("TTLT promised [s]", null=True, blank=True)
     slo_met = models.BooleanField("SLO met", null=True, blank=True)
 
+    category = models.CharField(max_length=16, blank=True, default="", help_text="What the prompt is about.")
+    estimate_source = models.CharField(
+        "estimated by", max_length=16, blank=True, default="", help_text="Which predictor spoke."
+    )
+    output_tokens_p90 = models.FloatField(
+        "output, 90 % limit [tokens]", default=0.0, help_text="90 of 100 such answers were expected not to be longer."
+    )
+    output_rank = models.FloatField(
+        "rank", null=True, blank=True, help_text="Share of such answers expected to be shorter than this one was."
+    )
+
     class Meta:
         ordering = ["-received_at", "-id"]
         verbose_name = "request"

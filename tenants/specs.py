@@ -113,6 +113,8 @@ def pool_spec(pool: Pool) -> core.PoolSpec:
         threshold=pool.threshold,
         aliases=tuple(pool.aliases),
         kv_bytes_per_token=pool.kv_bytes_per_token,
+        predictor=core.PredictorMode(pool.predictor),
+        tokenizer=pool.tokenizer,
         coefficients=entitlement.read_coefficients(pool.coefficients),
         slo_mean_s=pool.slo_mean_s,
         scaling=core.ScalingSpec(

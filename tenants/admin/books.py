@@ -88,6 +88,7 @@ class PoolAdmin(BooksAdmin):
                     ("queue_limit", "queue_bytes"),
                     ("threshold", "kv_bytes_per_token"),
                     ("coefficients", "slo_mean_s"),
+                    ("predictor", "tokenizer"),
                 )
             },
         ),

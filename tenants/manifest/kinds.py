@@ -131,6 +131,8 @@ POOL = Kind(
         Field("limits.queueBytes", "queue_bytes", "whole"),
         Field("limits.threshold", "threshold", "number"),
         Field("kvBytesPerToken", "kv_bytes_per_token", "whole"),
+        Field("estimates.predictor", "predictor", "text"),
+        Field("estimates.tokenizer", "tokenizer", "text"),
         Field("coefficients", "coefficients", "params"),
         Field("sloMeanSeconds", "slo_mean_s", "number", nullable=True),
         Field("scaling.mode", "scaling_mode", "text"),

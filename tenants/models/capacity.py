@@ -40,6 +40,12 @@ class ScalingDriver(models.TextChoices):
     EXTERNAL = "external", "external: KEDA or an HPA reads the wanted replicas from us"
 
 
+class Predictor(models.TextChoices):
+    OFF = core.PredictorMode.OFF.value, "off: every answer is expected to reach its bound"
+    HISTORY = core.PredictorMode.HISTORY.value, "history: the key's past answers, else the prompt's category"
+    SIMILAR = core.PredictorMode.SIMILAR.value, "similar: answers to similar prompts, else as history"
+
+
 class Pool(Named):
     """One model behind one capacity: that of its backends together."""
 
@@ -123,6 +129,19 @@ class Pool(Named):
             "What an entitlement's SLO target is compared with in its weight [s]. Empty: the mean over those bound, so "
             "that every tenant that joins moves all weights a little."
         ),
+    )
+    predictor = models.CharField(
+        max_length=16,
+        choices=Predictor.choices,
+        default=Predictor.SIMILAR,
+        help_text="How output lengths are foreseen. They order the queue; what is reserved and charged is the bound.",
+    )
+    tokenizer = models.CharField(
+        max_length=300,
+        blank=True,
+        default="",
+        help_text="Counts input tokens: the path of a tokenizer.json on the gateways, or 'backend' to ask an engine. "
+        "Empty: estimated from words and bytes.",
     )
     scaling_mode = models.CharField(
         max_length=9, choices=ScalingMode.choices, default=ScalingMode.OFF, help_text="Who acts on the planner's word."
