@@ -24,6 +24,7 @@ from channels.security.websocket import AllowedHostsOriginValidator
 from django.conf import settings
 
 from controlplane.health import Readiness
+from controlplane.pages import Pages
 from controlplane.wiring import make_catalog, make_gateway
 from scheduling.gateway.app import GatewayApp
 from telemetry.metrics import CONTENT_TYPE, make_metrics
@@ -44,6 +45,10 @@ class Application:
 
     def __init__(self) -> None:
         self._sockets = AllowedHostsOriginValidator(AuthMiddlewareStack(URLRouter(websocket_urlpatterns)))
+        env = settings.ENV
+        self._pages = Pages(
+            django_application, settings.DATA_UPLOAD_MAX_MEMORY_SIZE, env.body_timeout_s, env.send_timeout_s
+        )
         self._metrics = make_metrics()
         self._gateway: GatewayApp | None = None
         self._readiness: Readiness | None = None
@@ -66,7 +71,7 @@ class Application:
                 page = await asyncio.to_thread(self._metrics.render)
                 await _answer(send, 200, page, CONTENT_TYPE)
             else:
-                await django_application(scope, receive, send)
+                await self._pages(scope, receive, send)
         elif kind == "websocket":
             if scope["path"].startswith("/ws/"):
                 await self._sockets(scope, receive, send)
