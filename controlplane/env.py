@@ -94,6 +94,16 @@ class Env:
     drain_s: float = setting(30.0, "At a stop, running requests may go on for this long [s].", low=0)
     retention_days: int = setting(30, "Ledger entries older than this are deleted [days].", low=1)
 
+    alert_webhook: str = setting("", "`http(s)://` address that alerts are sent to. Empty: they are only shown.")
+    webhook_secret: str = setting(
+        "", "Signs what is sent to webhooks (`docs/scaling.md`); at least 16 characters.", secret=True
+    )
+    replica_command: str = setting(
+        "",
+        "Command of one more engine for the scaling driver `local`, with `{port}`, `{index}` and `{name}`, e.g. "
+        "`env CUDA_VISIBLE_DEVICES={index} vllm serve MODEL --port {port}`. Empty: a simulated one like the first.",
+    )
+
     engine: str = setting(
         "",
         "Engines for `make up`: empty for simulated ones, one or more `http://host:port` (spaces or commas between) "
@@ -239,6 +249,14 @@ def _check(env: Env, given: frozenset[str]) -> list[str]:
         faults.append(f"{env_name('database_url')}=(hidden): must begin with postgresql://; leave it empty for SQLite")
     if env.redis_url and urlsplit(env.redis_url).scheme not in ("redis", "rediss", "unix"):
         faults.append(f"{env_name('redis_url')}=(hidden): must begin with redis://, rediss:// or unix://")
+    if env.webhook_secret and len(env.webhook_secret) < 16:
+        faults.append(f"{env_name('webhook_secret')}=(hidden): needs at least 16 characters")
+    if env.alert_webhook and urlsplit(env.alert_webhook).scheme not in ("http", "https"):
+        faults.append(f"{env_name('alert_webhook')}={env.alert_webhook!r}: must begin with http:// or https://")
+    if env.alert_webhook and not env.webhook_secret:
+        faults.append(f"{env_name('alert_webhook')}: needs {env_name('webhook_secret')}, which signs what is sent")
+    if env.replica_command and "{port}" not in env.replica_command:
+        faults.append(f"{env_name('replica_command')}: has no {{port}}, so no two replicas could run")
     for url in env.engines:
         if env.engine != "vllm" and (urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname):
             faults.append(f"ENGINE={url!r}: use http://host:port of a running vLLM, or vllm")

@@ -176,7 +176,7 @@ if ENV.https:
 SECURE_CONTENT_TYPE_NOSNIFF = True
 SECURE_REFERRER_POLICY = "same-origin"
 X_FRAME_OPTIONS = "DENY"
-DATA_UPLOAD_MAX_MEMORY_SIZE = 2 * 1024 * 1024
+DATA_UPLOAD_MAX_MEMORY_SIZE = 2 * 1024 * 1024  # of any request: controlplane/pages.py; less than Django spools to disk
 DATA_UPLOAD_MAX_NUMBER_FIELDS = 5000
 
 REST_FRAMEWORK = {
@@ -221,6 +221,8 @@ UNFOLD: dict[str, Any] = {
 UNFOLD |= BOOKS_UNFOLD  # the books know which pages belong together
 
 QUARTERMASTER_RETENTION_DAYS = ENV.retention_days
+QUARTERMASTER_ALERT_WEBHOOK = ENV.alert_webhook
+QUARTERMASTER_WEBHOOK_SECRET = ENV.webhook_secret
 QUARTERMASTER_REDIS_URL = ENV.redis_url  # empty: nobody listens for the catalog's doorbell
 
 LOGGING = {

@@ -12,16 +12,19 @@ from collections.abc import Callable, Mapping, Sequence
 from django.conf import settings
 
 from scheduling.core.ledger import LedgerRecord
-from scheduling.core.types import EntitlementSpec
+from scheduling.core.types import Catalog, EntitlementSpec, QuotaSpec
 from scheduling.dispatch.ports import Sample
 from telemetry import ledger
 from telemetry.live_store import LiveStore
 from telemetry.publisher import GroupSender, Publisher
+from telemetry.scaling import CarryOut, Scaler
+from telemetry.usage_feed import RedisBoard, UsageFeed
 from telemetry.window import Window
 
 log = logging.getLogger(__name__)
 
 PURGE_EVERY_S = 3600.0
+ROLL_UP_EVERY_S = 60.0
 _CATALOG_EVERY_S = 2.0
 
 Entitlements = Callable[[], Mapping[str, EntitlementSpec]]
@@ -34,9 +37,15 @@ class ConfiguredEntitlements:
         self._clock = clock
         self._next_s = float("-inf")
         self._version = -1
-        self._known: Mapping[str, EntitlementSpec] = {}
+        self._known = Catalog(0, {}, {}, {})
 
     def __call__(self) -> Mapping[str, EntitlementSpec]:
+        return self.catalog().entitlements
+
+    def quotas(self) -> Mapping[str, tuple[QuotaSpec, ...]]:
+        return self.catalog().quotas
+
+    def catalog(self) -> Catalog:
         if self._clock() >= self._next_s:
             self._next_s = self._clock() + _CATALOG_EVERY_S
             try:
@@ -44,11 +53,18 @@ class ConfiguredEntitlements:
 
                 version = specs.catalog_version()
                 if version != self._version:
-                    self._known = specs.load_catalog().entitlements
+                    self._known = specs.load_catalog()
                     self._version = version
             except Exception as error:
                 log.debug("live feed: keeping the entitlements of version %d (%s)", self._version, type(error).__name__)
         return self._known
+
+
+def start_roll_up() -> None:
+    """Rings for :func:`telemetry.tasks.roll_up`. A lost ring is made up for in the next minute."""
+    from telemetry.tasks import roll_up
+
+    roll_up.apply_async(retry=False)
 
 
 def start_purge() -> None:
@@ -67,11 +83,19 @@ class Recorder:
         entitlements: Entitlements,
         start_purge: Callable[[], None] = start_purge,
         clock: Callable[[], float] = time.time,
+        *,
+        usage: UsageFeed | None = None,
+        scaler: Scaler | None = None,
+        start_roll_up: Callable[[], None] = start_roll_up,
     ) -> None:
         self._publisher = publisher
         self._entitlements = entitlements
         self._start_purge = start_purge
         self._clock = clock
+        self._usage = usage
+        self._scaler = scaler
+        self._start_roll_up = start_roll_up
+        self._rolled_s = float("-inf")
         self._windows: dict[str, Window] = {}
         self._purged_s = float("-inf")
 
@@ -85,6 +109,10 @@ class Recorder:
         for record in records:
             window.add(record, now_s)
         ledger.write(records)
+        if self._usage is not None:
+            self._usage.count(pool, records)
+        if self._scaler is not None:
+            self._scaler.count(pool, records)
         self._purge_hourly(now_s)
 
     def sample(self, sample: Sample) -> None:
@@ -93,9 +121,24 @@ class Recorder:
             self._publisher.publish(sample, self._window(sample.pool.id), self._entitlements())
         except Exception:
             log.exception("a sample of pool %s was lost", sample.pool.id)
+        if self._usage is not None:
+            self._usage.publish(sample.pool.id, sample.epoch, sample.at_s)
+        if self._scaler is not None:
+            self._scaler.sample(sample, self._entitlements())
+        self._roll_up(self._clock())
 
     def _window(self, pool: str) -> Window:
         return self._windows.setdefault(pool, Window())
+
+    def _roll_up(self, now_s: float) -> None:
+        """Once a minute."""
+        if now_s - self._rolled_s < ROLL_UP_EVERY_S:
+            return
+        self._rolled_s = now_s
+        try:
+            self._start_roll_up()
+        except Exception as error:
+            log.warning("adding up the ledger could not be started (%s); next try in a minute", type(error).__name__)
 
     def _purge_hourly(self, now_s: float) -> None:
         if now_s - self._purged_s < PURGE_EVERY_S:
@@ -107,7 +150,13 @@ class Recorder:
             log.warning("the ledger's retention could not be started (%s); next try in an hour", type(error).__name__)
 
 
-def make_recorder(redis_url: str | None = None) -> Recorder:
-    """The recorder of a worker process, as the shell plugs it in."""
-    store = LiveStore(redis_url or settings.QUARTERMASTER_REDIS_URL)
-    return Recorder(Publisher(store, GroupSender()), ConfiguredEntitlements())
+def make_recorder(redis_url: str | None = None, carry_out: CarryOut | None = None) -> Recorder:
+    """The recorder of a worker process, as the shell plugs it in. ``carry_out`` does what the planner decides."""
+    url = redis_url or settings.QUARTERMASTER_REDIS_URL
+    configured = ConfiguredEntitlements()
+    return Recorder(
+        Publisher(LiveStore(url), GroupSender()),
+        configured,
+        usage=UsageFeed(RedisBoard(url), configured.quotas),
+        scaler=Scaler(carry_out),
+    )

@@ -1,4 +1,4 @@
-"""Slow work on the ledger, started hourly by the leader's recorder; losing or doubling a start changes nothing."""
+"""Slow work on the ledger, started by the leader's recorder; losing or doubling a start changes nothing."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from celery import shared_task
 from django.conf import settings
 from django.utils import timezone
 
+from telemetry import alerts, rollup
 from telemetry.models import LedgerEntry
 
 log = logging.getLogger(__name__)
@@ -18,8 +19,11 @@ MOST_CHUNKS = 500  # per start; the next hour goes on
 
 
 def purge(days: int) -> int:
-    """Deletes entries received more than ``days`` days ago, oldest first, in bounded chunks. Returns how many went."""
-    before = timezone.now() - timedelta(days=days)
+    """Deletes entries received more than ``days`` days ago, oldest first, in bounded chunks. Returns how many went.
+
+    Whole hours only, so that an hour that is added up anew is either all there or not at all.
+    """
+    before = rollup.floor_hour(timezone.now() - timedelta(days=days))
     gone = 0
     for _ in range(MOST_CHUNKS):
         ids = list(
@@ -33,9 +37,17 @@ def purge(days: int) -> int:
     return gone
 
 
+@shared_task(name="telemetry.roll_up", ignore_result=True, expires=50)
+def roll_up() -> None:
+    """Adds the ledger up by the hour, and delivers what alerts are due."""
+    rollup.roll_up()
+    alerts.deliver()
+
+
 @shared_task(name="telemetry.purge_ledger", ignore_result=True, expires=3000)
 def purge_ledger() -> None:
     """Applies ``QUARTERMASTER_RETENTION_DAYS`` to the ledger."""
+    rollup.roll_up()  # what goes has been added up
     gone = purge(settings.QUARTERMASTER_RETENTION_DAYS)
     if gone:
         log.info("retention: deleted %d ledger entries older than %d days", gone, settings.QUARTERMASTER_RETENTION_DAYS)

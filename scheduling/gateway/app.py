@@ -31,6 +31,7 @@ from scheduling.gateway.lifecycle import Lifecycle, answer_headers, send_answer
 from scheduling.gateway.openai_types import ModelCard, ModelList
 from scheduling.gateway.ports import GatewayMetrics
 from scheduling.gateway.prepare import prepare
+from scheduling.gateway.quotas import Quotas
 from scheduling.gateway.relay import EngineTrouble
 from scheduling.gateway.upstream import Upstream
 from scheduling.state.history import HistoryStream
@@ -77,6 +78,7 @@ class GatewayApp:
         self._books = Books(self._store, config.flush_every_s, config.backlog_limit)
         self._watch = Watch(self._every_second)
         self._forecasts = Forecasts(lambda pool: HistoryStream(self._resp, pool))
+        self._quotas = Quotas(self._resp)
         self._lifecycle = Lifecycle(
             config,
             catalog,
@@ -89,6 +91,7 @@ class GatewayApp:
             InputCounter(self._upstream),
             metrics,
             lambda: self._resp.available,
+            self._quotas,
         )
         self._open_of_key: dict[str, int] = {}
         self._draining = False
@@ -105,6 +108,7 @@ class GatewayApp:
         await self._resp.start()
         self._watch.start()
         self._desk.start()
+        self._quotas.start()
         self._books.start()
         self._forecasts.start()
 
@@ -129,6 +133,7 @@ class GatewayApp:
         """Writes the last records and closes everything. Call ``drain`` first."""
         self._draining = True
         await self._desk.stop()
+        await self._quotas.stop()
         await self._books.stop()
         await self._forecasts.stop()
         await self._watch.stop()
@@ -158,6 +163,7 @@ class GatewayApp:
 
     def _configured(self, catalog: Catalog) -> None:
         self._keyring = Keyring(catalog)
+        self._quotas.configure(catalog)
         self._upstream.keep_only(set(self._keyring.backends))
         self._forecasts.configure(catalog)
 

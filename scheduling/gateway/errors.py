@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from scheduling.core.outcomes import ENDINGS, Outcome, Reason
-from scheduling.gateway.headers import CLOSE, JSON, NO_RETRY, Header, retry_after
+from scheduling.gateway.headers import CLOSE, JSON, NO_RETRY, Header, after_period, retry_after
 
 
 class ErrorBody(msgspec.Struct):
@@ -80,7 +80,9 @@ def render(refusal: Refusal, extra: Sequence[Header] = ()) -> Answer:
     reason = refusal.reason
     body = error_bytes(reason, refusal.param, **refusal.fields)
     headers: list[Header] = [JSON, (b"content-length", b"%d" % len(body)), _REASON_HEADER[reason], *extra]
-    if not ENDINGS[reason].retry or refusal.retry_s is None:
+    if reason is Reason.QUOTA_EXCEEDED and refusal.retry_s:
+        headers += after_period(refusal.retry_s)
+    elif not ENDINGS[reason].retry or refusal.retry_s is None:
         headers.append(NO_RETRY)
     elif refusal.status in (408, 429) or refusal.status >= 500:
         headers += retry_after(refusal.retry_s or DEFAULT_RETRY_S)
@@ -130,6 +132,8 @@ def table() -> str:
         "- `client_left` has no answer: 499 is what the ledger and the metrics record.",
         "- A head over its limit is `too_large` with status 431; a path that does not exist is `invalid_request` with",
         "  404, and a method that a path does not take is `invalid_request` with 405.",
+        "- `quota_exceeded` carries the true time to the end of the day or month (UTC) in `retry-after`, and",
+        "  `x-should-retry: false`, so that the SDK does not wait for it.",
         "- `Idempotency-Key` is not read: a request that is sent twice runs twice.",
         "",
     ]

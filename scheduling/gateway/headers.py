@@ -41,6 +41,14 @@ def retry_after(seconds: float, spread: float | None = None) -> list[Header]:
     return [(b"retry-after-ms", b"%d" % max(1, int(wait * 1000))), (b"retry-after", b"%d" % max(1, int(wait + 0.999)))]
 
 
+def after_period(seconds: float, spread: float | None = None) -> list[Header]:
+    """Headers of a refusal until a day or month ends: the true time, however long, and nothing to retry before.
+    ``spread`` on [0, 1) puts the first attempts of the new period somewhere into its first minute."""
+    if spread is None:
+        spread = random.random()
+    return [(b"retry-after", b"%d" % (seconds + 1 + 60 * spread)), NO_RETRY]
+
+
 class Limits:
     """``x-ratelimit-*`` of one entitlement: the fixed parts are made once per catalog."""
 

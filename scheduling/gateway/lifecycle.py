@@ -29,6 +29,7 @@ from scheduling.gateway.guard import linger
 from scheduling.gateway.headers import Header
 from scheduling.gateway.input_tokens import InputCounter
 from scheduling.gateway.ports import GatewayMetrics
+from scheduling.gateway.quotas import Quotas
 from scheduling.gateway.records import record_of
 from scheduling.gateway.relay import EngineTrouble, Relay
 from scheduling.gateway.retries import RetryBudget
@@ -56,6 +57,7 @@ class Lifecycle:
         counter: InputCounter,
         metrics: GatewayMetrics,
         state_available: Callable[[], bool],
+        quotas: Quotas,
     ) -> None:
         self._config = config
         self._catalog = catalog
@@ -67,6 +69,7 @@ class Lifecycle:
         self._counter = counter
         self._metrics = metrics
         self._state_available = state_available
+        self._quotas = quotas
         self._relay = Relay(config, upstream, answer_headers)
         self._budget = RetryBudget(config.retry_share, config.retry_floor, time.monotonic())
         self._calibrations: dict[str, Calibration] = {}
@@ -95,6 +98,8 @@ class Lifecycle:
             call.id, call.received_s, access, prepared, call.estimate, hints, self._config.gateway_id
         )
         call.facts = RequestFacts(pool.model, access.key.id, prepared.stream, access.entitlement.tier.slo)
+        expected = call.estimate.input_tokens + call.estimate.output_tokens
+        self._quotas.begin(access.entitlement.tenant, call.id, expected, call.received_s)
         await self._admit(call)
         self._budget.earn()
         body = prepared.upstream(pool.upstream_model, engine_priority(access.entitlement, prepared.client_priority))
@@ -154,7 +159,7 @@ class Lifecycle:
             call.queued_s = call.queued_s or time.time()
             await self._wait(call)
         else:
-            raise Refusal(Reason.LEASE_LOST)
+            raise Refusal(Reason.EVICTED if admission.reason is Reason.EVICTED else Reason.LEASE_LOST)
 
     async def _wait(self, call: Call) -> None:
         """Until the leader grants the attempt. The longest wait of the tier interrupts it."""
@@ -303,6 +308,7 @@ class Lifecycle:
     def _ending(self, call: Call, reason: Reason) -> Ending | LedgerRecord:
         record = record_of(call, reason, self._config.gateway_id)
         self._metrics.ended(record)
+        self._quotas.end(record)
         if not call.known:
             return record
         used = call.input_tokens + call.output_tokens

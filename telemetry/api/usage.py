@@ -1,13 +1,14 @@
-"""``/api/v1/usage``: requests, tokens and SLO figures by whatever they are asked by, as JSON or CSV."""
+"""``/api/v1/usage``: requests, tokens, SLO figures and cost by whatever they are asked by, as JSON or streamed CSV."""
 
 from __future__ import annotations
 
 import csv
-import io
-from datetime import timedelta
+from collections.abc import Iterable, Iterator
+from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any
 
+from django.http import StreamingHttpResponse
 from django.utils import timezone
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
@@ -17,32 +18,34 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from telemetry import selectors
+from telemetry import usage
 from telemetry.api.common import Telemetry, viewer_of
 
 MOST_ROWS = 20_000
+FILTERS = ("tenant", "pool", "model", "entitlement", "key", "tier")
+_LINES = 500  # of CSV per piece sent
 
 
 class CSVRenderer(BaseRenderer):
-    """The rows of a usage answer as a file for a spreadsheet."""
+    """Chosen by ``format=csv``; rows are streamed by the view, so this renders errors only."""
 
     media_type = "text/csv"
     format = "csv"
 
     def render(self, data: Any, accepted_media_type: Any = None, renderer_context: Any = None) -> bytes:
-        if "rows" not in data:  # an error
-            return f"{data.get('detail', data)}\n".encode()
-        out = io.StringIO()
-        writer = csv.DictWriter(out, fieldnames=data["columns"])
-        writer.writeheader()
-        writer.writerows(data["rows"])
-        return out.getvalue().encode()
+        return f"{data.get('detail', data)}\n".encode()
 
 
 class UsageQuery(serializers.Serializer[Any]):
     """What to add up, and over which time."""
 
     group_by = serializers.CharField(default="tenant")
+    tenant = serializers.CharField(required=False)
+    pool = serializers.CharField(required=False)
+    model = serializers.CharField(required=False)
+    entitlement = serializers.CharField(required=False)
+    key = serializers.CharField(required=False)
+    tier = serializers.CharField(required=False)
 
     def get_fields(self) -> dict[str, serializers.Field[Any, Any, Any, Any]]:
         return super().get_fields() | {
@@ -52,9 +55,9 @@ class UsageQuery(serializers.Serializer[Any]):
 
     def validate_group_by(self, value: str) -> list[str]:
         groups = [name.strip() for name in value.split(",") if name.strip()]
-        unknown = [name for name in groups if name not in selectors.GROUPS]
+        unknown = [name for name in groups if name not in usage.GROUPS]
         if unknown or len(set(groups)) != len(groups) or not groups:
-            raise serializers.ValidationError(f"Use one or more of {', '.join(selectors.GROUPS)}, each once.")
+            raise serializers.ValidationError(f"Use one or more of {', '.join(usage.GROUPS)}, each once.")
         return groups
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
@@ -71,35 +74,65 @@ class UsageView(Telemetry, APIView):
     renderer_classes = [JSONRenderer, CSVRenderer]
 
     @extend_schema(
-        summary="Requests, tokens and SLO figures by group",
+        summary="Requests, tokens, SLO figures and cost by group",
         parameters=[
-            OpenApiParameter("group_by", str, description=f"Comma-separated: {', '.join(selectors.GROUPS)}."),
+            OpenApiParameter("group_by", str, description=f"Comma-separated: {', '.join(usage.GROUPS)}."),
             OpenApiParameter(
                 "from", OpenApiTypes.DATETIME, description="Received at or after; default a day before 'to'."
             ),
             OpenApiParameter("to", OpenApiTypes.DATETIME, description="Received before; default now."),
-            OpenApiParameter("format", str, enum=["json", "csv"], description="How to answer."),
+            *(OpenApiParameter(name, str, description=f"Only this {name}'s.") for name in FILTERS),
+            OpenApiParameter(
+                "format", str, enum=["json", "csv"],
+                description=f"How to answer. JSON has at most {MOST_ROWS} rows; CSV is streamed and has no such limit.",
+            ),
         ],
         responses={200: OpenApiTypes.OBJECT},
-    )
-    def get(self, request: Request, format: str | None = None) -> Response:
+    )  # fmt: skip
+    def get(self, request: Request, format: str | None = None) -> Response | StreamingHttpResponse:
         query = UsageQuery(data=request.query_params)
         query.is_valid(raise_exception=True)
-        since, until = query.validated_data["from"], query.validated_data["to"]
-        groups = query.validated_data["group_by"]
-        rows = viewer_of(request).requests().filter(received_at__gte=since, received_at__lt=until)
-        found = list(islice(selectors.usage_rows(rows, groups), MOST_ROWS + 1))
+        given = query.validated_data
+        since, until, groups = given["from"], given["to"], given["group_by"]
+        only = {name: given[name] for name in FILTERS if name in given}
+        rows = usage.usage(viewer_of(request).tenants, since, until, groups, **only)
+        columns = [*groups, *usage.FIGURES]
+        if getattr(request.accepted_renderer, "format", "") == "csv":
+            return _stream(columns, rows, since, until)
+        found = list(islice(rows, MOST_ROWS + 1))
         if len(found) > MOST_ROWS:
             raise serializers.ValidationError(
-                {"detail": f"More than {MOST_ROWS} rows. Shorten the time range or group by less."}
+                {"detail": f"More than {MOST_ROWS} rows. Shorten the range, group by less, or take format=csv."}
             )
-        answer = {
-            "from": since.isoformat(),
-            "to": until.isoformat(),
-            "columns": [*groups, *selectors.FIGURES],
-            "rows": found,
-        }
-        headers = {}
-        if getattr(request.accepted_renderer, "format", "") == "csv":
-            headers["Content-Disposition"] = f'attachment; filename="usage-{since:%Y%m%d}-{until:%Y%m%d}.csv"'
-        return Response(answer, headers=headers)
+        found.sort(key=lambda row: tuple(row[name] for name in groups))
+        return Response({"from": since.isoformat(), "to": until.isoformat(), "columns": columns, "rows": found})
+
+
+class _Line:
+    """What ``csv`` writes to: keeps nothing, hands each line back."""
+
+    def write(self, line: str) -> str:
+        return line
+
+
+def _stream(
+    columns: list[str], rows: Iterable[dict[str, Any]], since: datetime, until: datetime
+) -> StreamingHttpResponse:
+    def pieces() -> Iterator[str]:
+        writer = csv.DictWriter(_Line(), fieldnames=columns)
+        lines = iter(rows)
+        yield str(writer.writeheader())
+        while piece := "".join(str(writer.writerow(_safe(row))) for row in islice(lines, _LINES)):
+            yield piece
+
+    answer = StreamingHttpResponse(pieces(), content_type="text/csv; charset=utf-8")
+    answer["Content-Disposition"] = f'attachment; filename="usage-{since:%Y%m%d}-{until:%Y%m%d}.csv"'
+    return answer
+
+
+def _safe(row: dict[str, Any]) -> dict[str, Any]:
+    """A spreadsheet would run a text that begins like a formula; a model's name is what a client sent."""
+    return {
+        name: f"'{value}" if isinstance(value, str) and value[:1] in "=+-@\t\r" and value else value
+        for name, value in row.items()
+    }

@@ -180,7 +180,7 @@ def test_usage_comes_as_csv(world: worlds.World) -> None:
     )
     assert answer["Content-Type"].startswith("text/csv")
     assert "attachment" in answer["Content-Disposition"]
-    rows = list(csv.DictReader(io.StringIO(answer.content.decode())))
+    rows = list(csv.DictReader(io.StringIO(answer.getvalue().decode())))
     assert [(r["tenant"], r["entitlement"], r["requests"]) for r in rows] == [
         ("acme", "acme-llama", "2"),
         ("globex", "globex-llama", "1"),

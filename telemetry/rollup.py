@@ -1,0 +1,93 @@
+"""The ledger added up by the hour, so that usage and bills outlive its retention.
+
+An hour is always added up **whole and anew** from the ledger and replaces what was stored: running it twice, or two of
+it at once, changes nothing. Which hours have to be done again follows from the ledger's row numbers: those of rows
+newer than the last look, and of the last few thousand before it, for transactions do not become visible in the order
+of their numbers. The ledger forgets whole hours only, and never one that was not added up (``telemetry.tasks``).
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from django.db import transaction
+from django.db.models import Count, DurationField, ExpressionWrapper, F, Max, Q, Sum
+from django.db.models.functions import TruncHour
+from django.utils import timezone
+
+from telemetry.models import LedgerEntry, RollupMark, UsageHour
+
+OVERLAP = 10_000  # ledger rows that are looked at again
+KEY = ("pool", "model", "tenant", "tier", "entitlement", "key_id")
+FIGURES = (
+    "requests", "completed", "refused", "failed", "cancelled", "input_tokens", "output_tokens", "slot_ms", "slo_met",
+    "slo_total",
+)  # fmt: skip
+_RAN = ~Q(outcome="refused")
+SLOT_TIME = ExpressionWrapper(F("done_at") - F("granted_at"), output_field=DurationField())
+
+
+def roll_up() -> int:
+    """Brings the hours up to date; how many were looked at."""
+    RollupMark.objects.get_or_create(pk=1)
+    started = timezone.now()
+    newest = LedgerEntry.objects.aggregate(newest=Max("id"))["newest"] or 0
+    looked = RollupMark.objects.get(pk=1).last_id
+    rows = LedgerEntry.objects.filter(id__gt=looked - OVERLAP, id__lte=newest)
+    hours = list(rows.order_by().annotate(hour=TruncHour("received_at")).values_list("hour", flat=True).distinct())
+    for hour in sorted(hours):
+        with transaction.atomic():
+            RollupMark.objects.select_for_update().get(pk=1)  # one at a time
+            _write(hour)
+    with transaction.atomic():
+        mark = RollupMark.objects.select_for_update().get(pk=1)
+        mark.last_id, mark.at = max(mark.last_id, newest), started
+        mark.save(update_fields=["last_id", "at"])
+    return len(hours)
+
+
+def rolled_until() -> datetime | None:
+    """Hours before this one are complete and need no ledger; None when nothing was added up yet.
+
+    An hour is taken as complete when it had ended an hour before the last look: requests may take long, and their
+    ledger entries may have waited for the database.
+    """
+    at = RollupMark.objects.filter(pk=1).values_list("at", flat=True).first()
+    return None if at is None else floor_hour(at) - timedelta(hours=1)
+
+
+def floor_hour(at: datetime) -> datetime:
+    return at.replace(minute=0, second=0, microsecond=0)
+
+
+def _write(hour: datetime) -> None:
+    sums = (
+        LedgerEntry.objects.filter(received_at__gte=hour, received_at__lt=hour + timedelta(hours=1))
+        .order_by()
+        .values(*KEY)
+        .annotate(
+            requests=Count("id"),
+            completed=Count("id", filter=Q(outcome="completed")),
+            refused=Count("id", filter=Q(outcome="refused")),
+            failed=Count("id", filter=Q(outcome="failed")),
+            cancelled=Count("id", filter=Q(outcome="cancelled")),
+            sum_input=Sum("input_tokens", filter=_RAN, default=0),
+            sum_output=Sum("output_tokens", filter=_RAN, default=0),
+            slot_time=Sum(SLOT_TIME, filter=Q(granted_at__isnull=False)),
+            met=Count("id", filter=Q(slo_met=True)),
+            slo_total=Count("id", filter=Q(slo_met__isnull=False)),
+        )
+    )
+    rows = []
+    for found in sums:
+        slot_time = found.pop("slot_time")
+        found["slot_ms"] = max(0, round(slot_time.total_seconds() * 1000)) if slot_time else 0
+        found["input_tokens"], found["output_tokens"] = found.pop("sum_input"), found.pop("sum_output")
+        found["slo_met"] = found.pop("met")
+        rows.append(UsageHour(hour=hour, **found))
+    stored = UsageHour.objects.filter(hour=hour).aggregate(requests=Sum("requests", default=0))["requests"]
+    if stored > sum(row.requests for row in rows):
+        return  # the ledger has forgotten part of this hour: a straggler must not replace what was added up
+    UsageHour.objects.bulk_create(
+        rows, batch_size=500, update_conflicts=True, unique_fields=["hour", *KEY], update_fields=list(FIGURES)
+    )

@@ -1,0 +1,173 @@
+"""The leader's side of quotas: tells gateways what each tenant used, and people when a limit is passed.
+
+The figures are sums of the ledger: read from the database when a term or a day begins and every few minutes, and moved
+on with every batch of records in between. Called from the dispatch service's telemetry thread.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Protocol
+
+import redis
+from django.db.models import Q, Sum
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from scheduling.core.ledger import LedgerRecord
+from scheduling.core.outcomes import Outcome
+from scheduling.core.types import QuotaSpec
+from scheduling.state.usage import (
+    PERIODS,
+    USAGE_KEY,
+    PoolUsage,
+    decode_usage,
+    encode_usage,
+    period_bounds_s,
+    period_names,
+)
+from telemetry import rollup
+from telemetry.alerts import raise_alert
+from telemetry.models import LedgerEntry, UsageHour
+
+log = logging.getLogger(__name__)
+
+READ_AGAIN_S = 300.0
+Quotas = Callable[[], Mapping[str, tuple[QuotaSpec, ...]]]
+
+
+class Board(Protocol):
+    """Where the figures are put up."""
+
+    def put(self, pool: str, usage: PoolUsage) -> dict[str, PoolUsage]:
+        """Writes one pool's figures; all pools' as they are now."""
+
+
+class RedisBoard:
+    """The hash of ``scheduling/state/usage.py``, through a blocking client with short limits."""
+
+    def __init__(self, url: str) -> None:
+        self._redis = redis.Redis.from_url(
+            url, socket_timeout=0.5, socket_connect_timeout=0.5, retry=Retry(NoBackoff(), 0), health_check_interval=0
+        )
+
+    def put(self, pool: str, usage: PoolUsage) -> dict[str, PoolUsage]:
+        """Raises redis.RedisError."""
+        with self._redis.pipeline(transaction=False) as pipe:
+            pipe.hset(USAGE_KEY, pool, encode_usage(usage))
+            pipe.hgetall(USAGE_KEY)
+            found = pipe.execute()[1]
+        decoded = {name.decode(): decode_usage(value) for name, value in found.items()}
+        return {name: one for name, one in decoded.items() if one is not None}
+
+
+@dataclass(slots=True)
+class _Pool:
+    epoch: int
+    tenants: frozenset[str]
+    day: str
+    month: str
+    read_s: float
+    as_of_s: float = 0.0
+    tokens: dict[str, list[int]] = field(default_factory=dict)  # tenant -> [day, month]
+
+
+class UsageFeed:
+    """What tenants with quotas used, per pool that this process leads."""
+
+    def __init__(self, board: Board, quotas: Quotas) -> None:
+        self._board = board
+        self._quotas = quotas
+        self._pools: dict[str, _Pool] = {}
+        self._told: set[str] = set()  # alerts that are stored already
+        self._available = True
+
+    def count(self, pool: str, records: Sequence[LedgerRecord]) -> None:
+        """Records that are in the ledger now."""
+        known = self._pools.get(pool)
+        if known is None:
+            return
+        for record in records:
+            known.as_of_s = max(known.as_of_s, record.done_s)
+            if record.tenant not in known.tenants or record.outcome == Outcome.REFUSED:
+                continue
+            cell = known.tokens.setdefault(record.tenant, [0, 0])
+            for index, name in enumerate(period_names(record.received_s)):
+                if name == (known.day, known.month)[index]:
+                    cell[index] += record.input_tokens + record.output_tokens
+
+    def publish(self, pool: str, epoch: int, now_s: float) -> None:
+        """Puts up the pool's figures and checks the limits. Once a second; never raises."""
+        try:
+            quotas = self._quotas()
+            if not quotas:
+                self._pools.pop(pool, None)
+                return
+            known = self._current(pool, epoch, frozenset(quotas), now_s)
+            tokens = {tenant: (day, month) for tenant, (day, month) in known.tokens.items()}
+            everywhere = self._board.put(pool, PoolUsage(known.as_of_s, known.day, known.month, tokens))
+            self._check(quotas, everywhere, now_s)
+            self._available = True
+        except redis.RedisError as error:
+            if self._available:
+                log.warning("usage figures of pool %s: Redis does not answer (%s)", pool, type(error).__name__)
+            self._available = False
+        except Exception:
+            log.exception("usage figures of pool %s could not be told; the last ones stay in force", pool)
+
+    def _current(self, pool: str, epoch: int, tenants: frozenset[str], now_s: float) -> _Pool:
+        day, month = period_names(now_s)
+        known = self._pools.get(pool)
+        if (
+            known is None
+            or (known.epoch, known.tenants, known.day) != (epoch, tenants, day)
+            or now_s - known.read_s >= READ_AGAIN_S
+        ):
+            as_of_s = known.as_of_s if known is not None else 0.0
+            known = _Pool(epoch, tenants, day, month, now_s, as_of_s, read_ledger(pool, tenants, now_s))
+            self._pools[pool] = known
+        return known
+
+    def _check(
+        self, quotas: Mapping[str, tuple[QuotaSpec, ...]], everywhere: Mapping[str, PoolUsage], now_s: float
+    ) -> None:
+        for tenant, limits in quotas.items():
+            for quota in limits:
+                used = sum(usage.tokens(tenant, quota.period, now_s) for usage in everywhere.values())
+                for kind, limit in (("quota_soft", quota.soft_tokens), ("quota_hard", quota.hard_tokens)):
+                    if limit is not None and used >= limit:
+                        self._tell(kind, tenant, quota.period, used, limit, now_s)
+
+    def _tell(self, kind: str, tenant: str, period: str, used: int, limit: int, now_s: float) -> None:
+        name = f"{kind}:{tenant}:{period_names(now_s)[PERIODS.index(period)]}:{limit}"
+        if name in self._told:
+            return
+        what = "Its requests are refused until the period ends." if kind == "quota_hard" else "Nothing is refused yet."
+        line = f"{tenant} used {used} of {limit} tokens of the {period}. {what}"
+        raise_alert(kind, name, line, tenant=tenant, used_tokens=used, limit_tokens=limit)
+        self._told.add(name)
+
+
+def read_ledger(pool: str, tenants: frozenset[str], now_s: float) -> dict[str, list[int]]:
+    """Tokens of the running day and month by tenant: complete hours from the roll-up, the rest from the ledger."""
+    day = datetime.fromtimestamp(period_bounds_s(now_s, "day")[0], tz=UTC)
+    month = datetime.fromtimestamp(period_bounds_s(now_s, "month")[0], tz=UTC)
+    seam = max(month, rollup.rolled_until() or month)
+    found: dict[str, list[int]] = {}
+    mine = {"pool": pool, "tenant__in": tenants}
+    hours = UsageHour.objects.filter(hour__gte=month, hour__lt=seam, **mine)
+    entries = LedgerEntry.objects.filter(~Q(outcome=Outcome.REFUSED.value), received_at__gte=seam, **mine)
+    for rows, moment in ((hours, "hour"), (entries, "received_at")):
+        today = Q(**{f"{moment}__gte": day})
+        sums = rows.order_by().values("tenant").annotate(
+            in_day=Sum("input_tokens", filter=today, default=0), out_day=Sum("output_tokens", filter=today, default=0),
+            in_month=Sum("input_tokens", default=0), out_month=Sum("output_tokens", default=0),
+        )  # fmt: skip
+        for row in sums:
+            cell = found.setdefault(row["tenant"], [0, 0])
+            cell[0] += row["in_day"] + row["out_day"]
+            cell[1] += row["in_month"] + row["out_month"]
+    return found

@@ -1,0 +1,60 @@
+"""A signed POST to a program of the operator's: alerts and scaling requests.
+
+Body JSON. ``x-quartermaster-id`` is the same at every attempt of one message, so that a receiver can ignore what it
+has had; ``x-quartermaster-signature`` is ``t=<epoch s>,v1=<hex>`` with ``v1`` the HMAC-SHA256 of ``<t>.<body>`` under
+``QUARTERMASTER_WEBHOOK_SECRET``. Any 2xx is taken as received.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import time
+from typing import Any
+
+import httpx
+import msgspec
+
+TIMEOUT_S = 5.0
+
+
+class WebhookError(Exception):
+    """It was not received; the message says why, in words for people."""
+
+
+def sign(secret: str, body: bytes, at_s: int) -> str:
+    digest = hmac.new(secret.encode(), b"%d." % at_s + body, hashlib.sha256).hexdigest()
+    return f"t={at_s},v1={digest}"
+
+
+def verify(secret: str, body: bytes, signature: str, now_s: float, tolerance_s: float = 300.0) -> bool:
+    """Whether a signature is right and recent: what a receiver has to do, here for tests and as the reference."""
+    parts = dict(part.partition("=")[::2] for part in signature.split(","))
+    if not parts.get("t", "").isdigit() or abs(now_s - int(parts["t"])) > tolerance_s:
+        return False
+    return hmac.compare_digest(sign(secret, body, int(parts["t"])), signature)
+
+
+def post(
+    url: str, secret: str, message_id: str, content: dict[str, Any], *, client: httpx.Client | None = None
+) -> None:
+    """One attempt.
+
+    Raises:
+        WebhookError: no 2xx came back.
+    """
+    body = msgspec.json.encode(content)
+    headers = {
+        "content-type": "application/json",
+        "x-quartermaster-id": message_id,
+        "x-quartermaster-signature": sign(secret, body, int(time.time())),
+    }
+    try:
+        if client is not None:
+            answer = client.post(url, content=body, headers=headers)
+        else:
+            answer = httpx.post(url, content=body, headers=headers, timeout=TIMEOUT_S, trust_env=False)
+    except httpx.HTTPError as error:
+        raise WebhookError(f"the webhook does not answer ({type(error).__name__})") from error
+    if not 200 <= answer.status_code < 300:
+        raise WebhookError(f"the webhook answered {answer.status_code}")
