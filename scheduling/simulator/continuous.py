@@ -59,7 +59,8 @@ class ContinuousEngine(Intake):
             self.blocked = False
             if self.current is not None and self._preempts:
                 self._reconsider(self.current)
-        admit = not self.decodes or not self.kv.total or self._make_room()
+        kv = self.kv
+        admit = self.decodes <= kv.free or not kv.total or self._make_room()  # none begins more than a block a step
         current = self.current
         if current is None and admit and not self.blocked:
             current = self.current = self._select()
@@ -106,7 +107,7 @@ class ContinuousEngine(Intake):
                 count = min(count, self.kv.sure_steps(decodes))
             if count > 1:
                 count = steps_to(first, growth, horizon - self.clock, count)
-        self._advance(run(first, growth, count), count)
+        self._advance(first if count == 1 else run(first, growth, count), count)
 
     def _chunks(self, sequence: Sequence, room: int, left: int, horizon: int) -> None:
         """Whole chunks of one prompt: as many as there are before anything else can happen."""
@@ -126,7 +127,7 @@ class ContinuousEngine(Intake):
             sequence.start_fs = self.clock
         sequence.prefilled = prefilled + count * room
         self.counters.prefill_tokens += count * room
-        duration = run(first, growth, count)
+        duration = first if count == 1 else run(first, growth, count)
         if self.relegated is not None:
             self.rate = smoothed_rate(self.rate, room, duration / FS)
         self._advance(duration, count)
