@@ -42,6 +42,9 @@ M = TypeVar("M", bound=models.Model)
 # What the catalog is made of: writing one of these bumps the version. Memberships and tokens are not in it.
 _CATALOGUED = ("slo", "tier", "tenant", "pool", "backend", "entitlement", "apikey", "quota")
 
+# A change of one of these is a new version of a pool's policy.
+DECIDES = ("policy", "policy_params", "modifiers", "routing", "routing_params")
+
 
 @dataclass(slots=True)
 class _Change:
@@ -237,15 +240,20 @@ def set_silent(*, pool_slug: str, answering: Mapping[str, bool]) -> None:
             current.pools.add(backend.pool_id)
 
 
-def set_policy(*, actor: Actor, pool: Pool, policy: str, params: dict[str, float | int | str]) -> Pool:
+def set_policy(
+    *, actor: Actor, pool: Pool, policy: str, params: dict[str, float | int | str], **around: object
+) -> Pool:
     """Changes what orders a pool's queue; a change is a new policy version.
+
+    ``around``: ``modifiers``, ``routing`` and ``routing_params``; what is not named stays as it is.
 
     Raises:
         ValidationError: when the policy or a parameter does not exist or is out of range.
     """
     with change(actor=actor):
         pool = Pool.objects.select_for_update().get(pk=pool.pk)
-        pool.policy, pool.policy_params = policy, params
+        for name, value in {"policy": policy, "policy_params": params, **around}.items():
+            setattr(pool, name, value)
         return save(actor=actor, instance=pool, action="policy")
 
 
@@ -351,7 +359,7 @@ def _refuse_fixed(stored: models.Model, instance: models.Model) -> None:
 
 def _number_policy(stored: models.Model, instance: models.Model) -> None:
     if isinstance(instance, Pool):
-        same = (stored.policy, stored.policy_params) == (instance.policy, instance.policy_params)
+        same = all(getattr(stored, name) == getattr(instance, name) for name in DECIDES)
         instance.policy_version = stored.policy_version + (0 if same else 1)
 
 

@@ -69,6 +69,16 @@ def validate_aliases(value: object) -> None:
         raise ValidationError("The same alias is listed twice; list each once.")
 
 
+def validate_modifiers(value: object) -> None:
+    """Modifiers of a policy: names to parameters."""
+    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+        raise ValidationError('Write modifiers by name with their parameters, such as {"bands": {}, "fair": {}}.')
+    for name, params in value.items():
+        if not isinstance(params, Mapping):
+            raise ValidationError(f"Write the parameters of {name!r} by name, {{}} for the defaults, not {params!r}.")
+        validate_policy_params(params)
+
+
 def validate_policy_params(value: object) -> None:
     """Parameters of a policy: names to numbers or words."""
     if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):

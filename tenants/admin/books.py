@@ -13,7 +13,7 @@ from unfold.admin import TabularInline
 from unfold.decorators import action, display
 from unfold.widgets import UnfoldAdminPasswordWidget, UnfoldAdminSelectWidget, UnfoldBooleanWidget
 
-from scheduling.core.registry import orderings
+from scheduling.core.registry import orderings, routings
 from tenants import promises, services
 from tenants.admin.base import BooksAdmin, RoleRights, actor_of
 from tenants.models import Backend, Entitlement, Pool, Price, Quota, Slo, Tenant, Tier
@@ -74,11 +74,14 @@ class PoolAdmin(BooksAdmin):
     list_filter = ("policy",)
     search_fields = ("slug", "model", "description")
     inlines = (BackendInline,)
-    operators_may_change = ("policy", "policy_params")
+    operators_may_change = ("policy", "policy_params", "modifiers", "routing", "routing_params")
     readonly_fields = ("policy_version", "show_promised", "show_provisionable")
     fieldsets = (
         (None, {"fields": ("slug", "description", ("model", "upstream_model"), "aliases")}),
-        ("Policy", {"fields": ("policy", "policy_params", "policy_version")}),
+        (
+            "Policy",
+            {"fields": (("policy", "policy_params"), "modifiers", ("routing", "routing_params"), "policy_version")},
+        ),
         (
             "Limits",
             {
@@ -115,8 +118,9 @@ class PoolAdmin(BooksAdmin):
         )
 
     def formfield_for_dbfield(self, db_field: Field, request: HttpRequest, **kwargs: Any) -> Any:
-        if db_field.name == "policy":
-            names = [(name, name) for name in orderings()]
+        known = {"policy": orderings, "routing": routings}.get(db_field.name)
+        if known is not None:
+            names = [(name, name) for name in known()]
             return forms.ChoiceField(choices=names, widget=UnfoldAdminSelectWidget, help_text=db_field.help_text)
         return super().formfield_for_dbfield(db_field, request, **kwargs)
 

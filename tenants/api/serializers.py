@@ -104,7 +104,8 @@ class PoolSerializer(BooksSerializer):
     class Meta:
         model = Pool
         fields = [
-            "slug", "description", "model", "upstream_model", "aliases", "policy", "policy_params", "policy_version",
+            "slug", "description", "model", "upstream_model", "aliases", "policy", "policy_params", "modifiers",
+            "routing", "routing_params", "policy_version",
             "max_model_len", "default_output_tokens", "max_output_tokens", "queue_limit", "queue_bytes", "threshold",
             "kv_bytes_per_token", "predictor", "tokenizer", "coefficients", "slo_mean_s",
             "scaling_mode", "min_replicas", "max_replicas", "scaling_driver", "scaling_params",
@@ -139,6 +140,9 @@ class PolicySerializer(Strict):
 
     policy = serializers.CharField(help_text="Name of the policy; GET /policies lists them.")
     params = serializers.DictField(required=False, default=dict, help_text="Parameters by name; others take defaults.")
+    modifiers = serializers.DictField(required=False, help_text="Around it, by name. Left out: as they are.")
+    routing = serializers.CharField(required=False, help_text="Name of the routing. Left out: as it is.")
+    routing_params = serializers.DictField(required=False, help_text="Its parameters. Left out: as they are.")
 
 
 class PolicyParameterSerializer(serializers.Serializer):
@@ -149,6 +153,7 @@ class PolicyParameterSerializer(serializers.Serializer):
 
 class PolicyInfoSerializer(serializers.Serializer):
     name = serializers.CharField()
+    kind = serializers.ChoiceField(choices=["ordering", "modifier", "routing"])
     question = serializers.CharField(help_text="What it decides, in one line.")
     params = PolicyParameterSerializer(many=True)
 

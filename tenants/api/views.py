@@ -15,7 +15,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from scheduling.core.registry import orderings
+from scheduling.core.registry import modifiers, orderings, routings
 from tenants import services
 from tenants.access import scope_of
 from tenants.api import serializers
@@ -104,15 +104,11 @@ class PoolViewSet(WritableViewSet):
     )
     @action(detail=True, methods=["post"])
     def policy(self, request: Request, **kwargs: Any) -> Response:
-        """Sets policy and parameters together; a change is a new policy version. For operators and admins."""
+        """Sets policy, parameters, modifiers and routing together; a change is a new policy version. For operators and
+        admins."""
         body = serializers.PolicySerializer(data=request.data)
         body.is_valid(raise_exception=True)
-        pool = services.set_policy(
-            actor=self.actor,
-            pool=self.get_object(),
-            policy=body.validated_data["policy"],
-            params=body.validated_data["params"],
-        )
+        pool = services.set_policy(actor=self.actor, pool=self.get_object(), **body.validated_data)
         return self.answer(pool)
 
 
@@ -336,21 +332,22 @@ class AuditViewSet(BooksViewSet):
 
 
 class PolicyListView(ScopedView, APIView):
-    """The rules that can order a pool's queue, with their parameters."""
+    """The rules that can decide for a pool: who goes next, what is laid around that, and where."""
 
     @extend_schema(
         summary="List policies", operation_id="policies_list", responses=serializers.PolicyInfoSerializer(many=True)
     )
     def get(self, request: Request) -> Response:
         found = []
-        for name, policy in orderings().items():
-            doc = inspect.getdoc(policy) or ""
-            params = [
-                {"name": field.name, "type": str(field.type), "default": field.default}
-                for field in dataclasses.fields(policy)
-                if field.init
-            ]
-            found.append({"name": name, "question": doc.partition("\n")[0], "params": params})
+        for kind, known in (("ordering", orderings()), ("modifier", modifiers()), ("routing", routings())):
+            for name, policy in known.items():
+                doc = inspect.getdoc(policy) or ""
+                params = [
+                    {"name": field.name, "type": str(field.type), "default": field.default}
+                    for field in dataclasses.fields(policy)
+                    if field.init
+                ]
+                found.append({"name": name, "kind": kind, "question": doc.partition("\n")[0], "params": params})
         return Response(serializers.PolicyInfoSerializer(found, many=True).data)
 
 

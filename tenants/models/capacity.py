@@ -10,7 +10,8 @@ from django.db import models
 from django.db.models import F, Q
 
 from scheduling.core import types as core
-from scheduling.core.registry import PolicyError, make_ordering, orderings
+from scheduling.core.compose import compose
+from scheduling.core.registry import PolicyError, make_ordering, make_routing, orderings, routings
 from tenants.models.base import Named
 from tenants.validators import (
     finite,
@@ -19,6 +20,7 @@ from tenants.validators import (
     validate_base_url,
     validate_coefficients,
     validate_http_url,
+    validate_modifiers,
     validate_policy_params,
     validate_scaling_params,
 )
@@ -72,8 +74,22 @@ class Pool(Named):
         validators=[validate_policy_params],
         help_text='The policy\'s parameters by name, such as {"alpha": 0.5}.',
     )
+    modifiers = models.JSONField(
+        default=dict,
+        blank=True,
+        validators=[validate_modifiers],
+        help_text='What is laid around the policy, by name with parameters, such as {"bands": {}, "fair": {}}.',
+    )
+    routing = models.CharField(max_length=63, default="least_work", help_text="The rule that chooses the backend.")
+    routing_params = models.JSONField(
+        "routing parameters",
+        default=dict,
+        blank=True,
+        validators=[validate_policy_params],
+        help_text='The routing\'s parameters by name, such as {"skew_tokens": 4096}.',
+    )
     policy_version = models.PositiveIntegerField(
-        default=1, editable=False, help_text="Counts changes of policy or parameters."
+        default=1, editable=False, help_text="Counts changes of policy, modifiers, routing or their parameters."
     )
     max_model_len = models.PositiveIntegerField(
         "context length [tokens]",
@@ -214,11 +230,22 @@ class Pool(Named):
     def clean(self) -> None:
         if self.model in (self.aliases or []):
             raise ValidationError({"aliases": f"{self.model!r} is the model's own name; leave it out of the aliases."})
+        wrong: dict[str, str] = {}
         try:
-            make_ordering(self.policy, self.policy_params)
+            ordering = make_ordering(self.policy, self.policy_params)
         except PolicyError as error:
-            field = "policy_params" if error.param or self.policy in orderings() else "policy"
-            raise ValidationError({field: f"{error}."}) from error
+            wrong["policy_params" if error.param or self.policy in orderings() else "policy"] = f"{error}."
+        else:
+            try:
+                compose(ordering, self.modifiers)
+            except PolicyError as error:
+                wrong["modifiers"] = f"{error}."
+        try:
+            make_routing(self.routing, self.routing_params)
+        except PolicyError as error:
+            wrong["routing_params" if error.param or self.routing in routings() else "routing"] = f"{error}."
+        if wrong:
+            raise ValidationError(wrong)
         if self.scaling_mode == ScalingMode.AUTOMATIC and not self.scaling_driver:
             raise ValidationError({"scaling_driver": "Automatic scaling needs a driver; choose one, or 'advise'."})
         validate_scaling_params(self.scaling_driver, self.scaling_params)

@@ -138,8 +138,10 @@ def test_a_pool_and_its_backends_are_changed_on_one_page(world: worlds.World) ->
 def test_an_operator_changes_the_policy_and_nothing_else_of_a_pool(world: worlds.World) -> None:
     client, url = _client(world, "olga"), reverse("admin:tenants_pool_change", args=[world.pool.pk])
     posted = {"policy": "fifo", "policy_params": "{}", "model": "other", "max_model_len": "1", "slug": "other"}
+    posted |= {"modifiers": '{"bands": {}}', "routing": "prefix_affinity", "routing_params": "{}"}
     assert client.post(url, posted | _management()).status_code == 302
     pool = Pool.objects.get()
+    assert (pool.modifiers, pool.routing) == ({"bands": {}}, "prefix_affinity")
     assert (pool.policy, pool.model, pool.slug, pool.max_model_len) == ("fifo", "meta/llama", "llama", 8192)
 
 
