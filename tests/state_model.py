@@ -59,18 +59,18 @@ ENTITLEMENTS = (
         tier=tier(over_limit=OverLimit.WAIT, queue_limit=4),
     ),
     entitlement(
-        "spot", concurrency=1, kv_tokens=300,
-        tier=tier(service_class=ServiceClass.SPOT, over_limit=OverLimit.WAIT, queue_limit=2),
+        "spot", concurrency=1,
+        tier=tier(service_class=ServiceClass.SPOT, over_limit=OverLimit.WAIT, queue_limit=4),
     ),
     entitlement(
-        "gold", concurrency=2, tokens_per_s=20.0, burst_tokens=500.0,
-        tier=tier(service_class=ServiceClass.GUARANTEED, queue_limit=1),
+        "gold", concurrency=1, tokens_per_s=20.0, burst_tokens=700.0,
+        tier=tier(service_class=ServiceClass.GUARANTEED, over_limit=OverLimit.WAIT, queue_limit=3),
     ),
     entitlement(
         "own", concurrency=1, kv_tokens=200, tokens_per_s=3.0, burst_tokens=200.0,
-        tier=tier(service_class=ServiceClass.DEDICATED, over_limit=OverLimit.WAIT, queue_limit=2),
+        tier=tier(service_class=ServiceClass.DEDICATED, over_limit=OverLimit.WAIT, queue_limit=4),
     ),
-    entitlement("cheap", concurrency=3, tier=tier(service_class=ServiceClass.PREEMPTIBLE, queue_limit=3)),
+    entitlement("cheap", concurrency=3, kv_tokens=300, tier=tier(service_class=ServiceClass.PREEMPTIBLE, queue_limit=3)),
     entitlement(
         "cheaper", concurrency=2, tokens_per_s=50.0, burst_tokens=900.0,
         tier=tier(service_class=ServiceClass.PREEMPTIBLE, over_limit=OverLimit.WAIT, queue_limit=3),
@@ -154,6 +154,10 @@ class World:
 
     def cap_of(self, n: int) -> int:
         return CAPS[self.spec_of(n).id] or NO_CAP
+
+    def roomy(self) -> list[str]:
+        """Replicas with a free slot."""
+        return [b for b, (slots, _) in self.twin.ready.items() if self.twin.totals.get(f"b:{b}:run", 0) < slots]
 
     def estimate_of(self, n: int) -> Estimate:
         return estimate(40 + 17 * (n % 5), 30 + 11 * (n % 7))
@@ -477,7 +481,7 @@ def step(world: World, rng: random.Random) -> None:
     elif move == "finish":
         world.finish(target, off, rng.choice(REASONS), rng.randrange(250), rng.random() < 0.7, again)
     elif move == "grant":
-        world.grant(holder, [(i, rng.choice(BACKENDS), off) for i in some], again)
+        world.grant(holder, [(i, rng.choice(world.roomy() or BACKENDS), off) for i in some], again)
     elif move == "renew":
         world.renew(rng.choice(GATEWAYS), [*some, target], off, again)
     elif move == "requeue":

@@ -63,9 +63,11 @@ def able_to_run(waiting: int, running: int, cap: int | None) -> int:
 
 def first_weight(spec: EntitlementSpec, pool: PoolSpec) -> float:
     """Eq. 1 before the first tick has given a standing: no debt, no burst, and the pool's mean SLO where it is set."""
-    target = standing.slo_target(spec.tier.slo)
-    ratio = 1.0 if pool.slo_mean_s is None else standing.slo_ratio(target, pool.slo_mean_s)
-    return standing.weight(spec.tier.service_class, ratio, 0.0, 0.0, pool.coefficients)
+    ratio, mean = 1.0, pool.slo_mean_s
+    if mean is not None:
+        ratio = standing.slo_ratio(standing.slo_target(spec.tier.slo), mean)
+    c = pool.coefficients  # burst and debt count for nothing: their factors are 1
+    return c.class_weights[spec.tier.service_class] / (1.0 + c.slo * ratio)
 
 
 @dataclass(frozen=True, slots=True)
