@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from django.urls import path
 
+from telemetry.api.estimates import EstimatesResetView, EstimatesView
 from telemetry.api.live import LiveHistoryView, LiveView
 from telemetry.api.requests import RequestsView, RequestView
 from telemetry.api.usage import UsageView
 
 urlpatterns = [
+    path("estimates", EstimatesView.as_view(), name="estimates"),
+    path("estimates/reset", EstimatesResetView.as_view(), name="estimates-reset"),
     path("live", LiveView.as_view(), name="live"),
     path("live/history", LiveHistoryView.as_view(), name="live-history"),
     path("requests", RequestsView.as_view(), name="requests"),

@@ -28,6 +28,7 @@ CAST = ("anonymous", "nora", "carol", "alice", "bob", "olga", "adam")
 EVERY_ROLE = (401, 403, 200, 200, 200, 200, 200)
 ACMES = (401, 403, 404, 200, 200, 200, 200)
 MATRIX = {
+    "estimates": EVERY_ROLE,
     "live": EVERY_ROLE,
     "live/history?pool=llama": EVERY_ROLE,  # both tenants use it
     "live/history?pool=acmes-own": ACMES,
@@ -95,6 +96,7 @@ def test_every_route_of_telemetry_is_in_the_matrix_and_only_reads() -> None:
         for text, view in routes(get_resolver())
         if view is not None and view.__module__.startswith("telemetry.")
     }
+    assert found.pop("estimates/reset").http_method_names  # the one that writes: test_telemetry_estimates.py
     assert set(found) == {path.partition("?")[0] for path in MATRIX}
     for view in found.values():
         assert not any(hasattr(view, verb) for verb in ("post", "put", "patch", "delete"))
@@ -109,7 +111,8 @@ def test_each_role_gets_the_answer_of_the_table(path: str, world: worlds.World) 
 @pytest.mark.parametrize(
     "path",
     [
-        "live", "live/history?pool=llama", "requests", "requests?tenant=acme", f"requests?request_id={ALICES}",
+        "estimates?from=2020-01-01T00:00:00Z", "live", "live/history?pool=llama", "requests",
+        "requests?tenant=acme", f"requests?request_id={ALICES}",
         "requests?entitlement=acme-llama", "usage?group_by=tenant,tier,entitlement,reason&from=2020-01-01T00:00:00Z",
     ],
 )  # fmt: skip

@@ -1,0 +1,128 @@
+"""``/api/v1/estimates``: how wrong the predictions of output length were, and what was learned from that."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from functools import cache
+from typing import Any
+
+from django.conf import settings
+from django.db import transaction
+from django.utils import timezone
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiParameter, extend_schema
+from rest_framework import serializers, status
+from rest_framework.exceptions import PermissionDenied
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from scheduling.core.estimate.category import Category
+from telemetry import estimates
+from telemetry.api.common import Telemetry, Unavailable, viewer_of
+from telemetry.estimates import DriftStore, DriftUnavailable
+from tenants import audit
+from tenants.access import scope_of
+from tenants.models import Pool
+
+
+@cache
+def _store_at(url: str) -> DriftStore:
+    return DriftStore(url)
+
+
+def drift_store() -> DriftStore:
+    """Where the gateways say what they have learned. Raises :class:`Unavailable` where no Redis is configured."""
+    if not settings.QUARTERMASTER_REDIS_URL:
+        raise Unavailable
+    return _store_at(settings.QUARTERMASTER_REDIS_URL)
+
+
+class EstimatesQuery(serializers.Serializer[Any]):
+    pool = serializers.CharField(required=False)
+
+    def get_fields(self) -> dict[str, serializers.Field[Any, Any, Any, Any]]:
+        return super().get_fields() | {
+            "from": serializers.DateTimeField(required=False),
+            "to": serializers.DateTimeField(required=False),
+        }
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        attrs.setdefault("to", timezone.now())
+        attrs.setdefault("from", attrs["to"] - timedelta(hours=1))
+        if attrs["from"] >= attrs["to"]:
+            raise serializers.ValidationError({"from": "Must be before 'to'."})
+        return attrs
+
+
+class EstimatesView(Telemetry, APIView):
+    """Errors by category, tenant, model and predictor; the calibration curve; what is corrected by how much now."""
+
+    @extend_schema(
+        summary="Predicted against actual output lengths (docs/estimates.md)",
+        parameters=[
+            OpenApiParameter("pool", str, description="Name of the pool; all in sight where absent."),
+            OpenApiParameter(
+                "from", OpenApiTypes.DATETIME, description="Received at or after; default an hour before 'to'."
+            ),
+            OpenApiParameter("to", OpenApiTypes.DATETIME, description="Received before; default now."),
+        ],
+        responses={200: OpenApiTypes.OBJECT},
+    )
+    def get(self, request: Request) -> Response:
+        query = EstimatesQuery(data=request.query_params)
+        query.is_valid(raise_exception=True)
+        asked = query.validated_data
+        viewer = viewer_of(request)
+        rows = viewer.requests().filter(received_at__gte=asked["from"], received_at__lt=asked["to"])
+        pools = scope_of(request).visible(Pool)
+        if "pool" in asked:
+            rows, pools = rows.filter(pool=asked["pool"]), pools.filter(slug=asked["pool"])
+        rows = estimates.judged(rows)
+        overall = estimates.errors(rows)
+        try:
+            drift: dict[str, Any] | None = {
+                name: estimates.visible(found, viewer.tenants)
+                for name, found in drift_store().load(pools.values_list("slug", flat=True)).items()
+            }
+        except (DriftUnavailable, Unavailable):
+            drift = None  # the past is in the database all the same
+        return Response(
+            {
+                "from": asked["from"].isoformat(),
+                "to": asked["to"].isoformat(),
+                "overall": overall[0] if overall else None,
+                "by": {group: estimates.errors(rows, group) for group in estimates.GROUPS},
+                "calibration": estimates.calibration(rows),
+                "pools": drift,
+            }
+        )
+
+
+class ResetQuery(serializers.Serializer[Any]):
+    pool = serializers.SlugRelatedField(slug_field="slug", queryset=Pool.objects.all())
+    category = serializers.ChoiceField(
+        [c.value for c in Category], required=False, allow_blank=True, default="", help_text="All where absent."
+    )
+
+
+class EstimatesResetView(Telemetry, APIView):
+    """Forgets what drift was learned; histories and similar prompts stay. Operators and admins."""
+
+    @extend_schema(summary="Reset the drift of a pool", request=ResetQuery, responses={204: None})
+    def post(self, request: Request) -> Response:
+        if not scope_of(request).may_operate:
+            raise PermissionDenied("Only operators and admins can reset what was learned.")
+        query = ResetQuery(data=request.data)
+        query.is_valid(raise_exception=True)
+        pool, category = query.validated_data["pool"], query.validated_data["category"]
+        with transaction.atomic():
+            audit.record(
+                actor=audit.Actor.of(request, "api"), action="reset estimates", instance=pool,
+                after={"category": category or "all"},
+            )  # fmt: skip
+            try:
+                drift_store().reset(pool.slug, category)
+            except DriftUnavailable:
+                raise Unavailable from None
+        return Response(status=status.HTTP_204_NO_CONTENT)

@@ -1,0 +1,106 @@
+"""Predictions against what happened: errors and coverage from the ledger, what gateways have learned from Redis."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+import redis
+from django.db.models import Avg, Count, F, FloatField, Q, QuerySet
+from django.db.models.functions import Abs, Cast
+
+from scheduling.state.history import KEPT, drift_key, history_key
+from telemetry.models import LedgerEntry
+
+GROUPS = {"category": "category", "tenant": "tenant", "model": "model", "source": "estimate_source"}
+STEPS = 10  # of the calibration curve
+MOST_GROUPS = 200  # rows of one grouping, the busiest first
+
+
+class DriftUnavailable(Exception):
+    """Redis does not answer."""
+
+
+def judged(rows: QuerySet[LedgerEntry]) -> QuerySet[LedgerEntry]:
+    """Those of the rows that were predicted and ran to their end."""
+    return rows.filter(outcome="completed", output_rank__isnull=False)
+
+
+def errors(rows: QuerySet[LedgerEntry], group: str | None = None) -> list[dict[str, Any]]:
+    """Errors [tokens] of judged rows, whole or by one of :data:`GROUPS`, the busiest group first.
+
+    ``error``: mean of actual - expected, above 0 where answers were longer; ``coverage90``: share within the limit of
+    90 %.
+    """
+    off = Cast(F("output_tokens"), FloatField()) - F("output_tokens_est")
+    figures = {
+        "requests": Count("id"),
+        "actual": Avg("output_tokens"),
+        "expected": Avg("output_tokens_est"),
+        "mae": Avg(Abs(off)),
+        "error": Avg(off),
+        "covered": Count("id", filter=Q(output_tokens__lte=F("output_tokens_p90"))),
+        "input_mae": Avg(Abs(Cast(F("input_tokens"), FloatField()) - F("input_tokens_est"))),
+    }
+    if group is None:
+        found: Iterable[dict[str, Any]] = [rows.aggregate(**figures)]
+    else:
+        found = rows.order_by().values(name=F(GROUPS[group])).annotate(**figures).order_by("-requests")[:MOST_GROUPS]
+    return [_row(row) for row in found if row["requests"]]
+
+
+def _row(row: dict[str, Any]) -> dict[str, Any]:
+    covered, requests = row.pop("covered"), row["requests"]
+    rounded = {name: round(value, 2) if isinstance(value, float) else value for name, value in row.items()}
+    return rounded | {"coverage90": round(covered / requests, 4)}
+
+
+def calibration(rows: QuerySet[LedgerEntry]) -> list[dict[str, float]]:
+    """For every level, the share of answers that were within that quantile of their distribution: the diagonal, where
+    predictions are right."""
+    levels = [step / STEPS for step in range(1, STEPS)]
+    counts = rows.aggregate(
+        total=Count("id"),
+        **{f"upto{number}": Count("id", filter=Q(output_rank__lte=level)) for number, level in enumerate(levels)},
+    )
+    total = counts["total"]
+    if not total:
+        return []
+    return [{"level": level, "share": round(counts[f"upto{number}"] / total, 4)} for number, level in enumerate(levels)]
+
+
+class DriftStore:
+    """What the gateways have learned, per pool. Blocking, with short limits; for threads of their own."""
+
+    def __init__(self, url: str) -> None:
+        self._redis = redis.Redis.from_url(url, socket_timeout=0.5, socket_connect_timeout=0.5)
+
+    def load(self, pools: Iterable[str]) -> dict[str, dict[str, Any]]:
+        """By pool, those that said something within the last minutes. Raises :class:`DriftUnavailable`."""
+        names = list(pools)
+        if not names:
+            return {}
+        try:
+            held = self._redis.mget([drift_key(name) for name in names])
+        except redis.RedisError as error:
+            raise DriftUnavailable(type(error).__name__) from error
+        return {name: msgspec.json.decode(text) for name, text in zip(names, held, strict=True) if text is not None}
+
+    def reset(self, pool: str, category: str) -> None:
+        """Tells every gateway to forget the drift of a category, or (empty) of all.
+
+        Raises :class:`DriftUnavailable`.
+        """
+        try:
+            self._redis.xadd(history_key(pool), {"r": category}, maxlen=KEPT, approximate=True)
+        except redis.RedisError as error:
+            raise DriftUnavailable(type(error).__name__) from error
+
+
+def visible(drift: dict[str, Any], tenants: frozenset[str] | None) -> dict[str, Any]:
+    """What of a pool's drift a viewer may see: other tenants' factors are not among it."""
+    if tenants is None:
+        return drift
+    own = [f for f in drift.get("factors", ()) if f["scope"] != "tenant" or f["name"] in tenants]
+    return {**drift, "factors": own}
