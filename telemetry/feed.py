@@ -153,6 +153,7 @@ def _entitlement(spec: EntitlementSpec, cell: Cell, sample: Sample, span_s: floa
     row: dict[str, Any] = {
         "tenant": spec.tenant,
         "tier": spec.tier.name,
+        "class": spec.tier.service_class.value,
         "state": spec.state.value,
         "waiting": sample.waiting.get(spec.id, 0),
         "running": sample.view.running_by_entitlement.get(spec.id, 0),
@@ -170,6 +171,13 @@ def _entitlement(spec: EntitlementSpec, cell: Cell, sample: Sample, span_s: floa
     level = sample.bucket_levels.get(spec.id)
     if level is not None:
         row["bucket_level"] = round(level)
+    standing = sample.standings.get(spec.id)
+    if standing is not None:
+        row |= {
+            "weight": float(f"{standing.weight:.4g}"),
+            "debt": round(standing.debt, 4),
+            "burst": round(standing.burst, 4),
+        }
     if _has_slo(cell):
         row["attainment"] = _slo(cell)["attainment"]
     return row

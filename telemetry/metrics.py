@@ -92,6 +92,15 @@ TABLE: tuple[Metric, ...] = (
     Metric("slots", "gauge", "requests", ("pool",), "Requests that fit on ready backends."),
     Metric("kv_used_tokens", "gauge", "tokens", ("pool",), "KV cache reserved by leases."),
     Metric("kv_capacity_tokens", "gauge", "tokens", ("pool",), "KV cache of ready backends."),
+    Metric(
+        "entitlement_weight", "gauge", "", ("pool", "entitlement"),
+        "Weight of the entitlement: admission and ordering compare by it.",
+    ),
+    Metric(
+        "entitlement_debt", "gauge", "", ("pool", "entitlement"),
+        "Service debt: above 0 it got less than its baseline, below 0 more.",
+    ),
+    Metric("entitlement_burst", "gauge", "", ("pool", "entitlement"), "How far above its baseline it has been lately."),
     Metric("backend_up", "gauge", "", ("pool", "backend"), "1 while the backend gets work, else 0."),
     Metric("backend_running", "gauge", "requests", ("pool", "backend"), "Leases on the backend."),
     Metric("backend_kv_usage_ratio", "gauge", "ratio", ("pool", "backend"), "KV cache in use, by the engine, 0 to 1."),
@@ -323,6 +332,10 @@ class _PoolGauges:
                 ("kv_capacity_tokens", snapshot["kv_tokens"]),
             ):
                 out[name].append(((pool,), value))
+            for entitlement, row in snapshot["entitlements"].items():
+                for key in ("weight", "debt", "burst"):
+                    if key in row:
+                        out[f"entitlement_{key}"].append(((pool, entitlement), row[key]))
             for backend, row in snapshot["backends"].items():
                 out["backend_up"].append(((pool, backend), float(row["state"] == "ready")))
                 for name, key in _BACKEND_GAUGES.items():

@@ -17,6 +17,7 @@ from scheduling.core.types import (
     PoolView,
     ServiceClass,
     Slo,
+    Standing,
     TierSpec,
 )
 from scheduling.dispatch.ports import BackendStatus, Sample
@@ -75,7 +76,7 @@ def sample(at_s: float = NOW, **changes: Any) -> Sample:
             {"acme-llama": 3, "globex-llama": 7},
         ),
         "waiting": {"acme-llama": 2, "globex-llama": 5}, "oldest_wait_s": 1.25,
-        "bucket_levels": {"acme-llama": 9000.0},
+        "bucket_levels": {"acme-llama": 9000.0}, "standings": {"acme-llama": Standing(612.2449, 0.0234567, 0.25)},
         "backends": [BackendStatus("gpu-1", "ready", "answered a probe", at_s, 10, 0, 0.05, 800.0, 900.0, 0.9)],
     }  # fmt: skip
     return Sample(**(values | changes))

@@ -132,6 +132,8 @@ def test_a_snapshot_says_what_the_sample_and_the_ledger_say() -> None:
     acme = shot["entitlements"]["acme-llama"]
     assert (acme["waiting"], acme["running"], acme["completed"], acme["bucket_level"]) == (2, 3, 2, 9000)
     assert acme["refused"] == {"concurrency": 1}
+    assert (acme["class"], acme["weight"], acme["debt"], acme["burst"]) == ("guaranteed", 612.2, 0.0235, 0.25)
+    assert not {"weight", "debt", "burst"} & shot["entitlements"]["globex-llama"].keys()
     assert shot["tenants"]["globex"]["rates"]["completed"] == pytest.approx(1 / 60, abs=0.001)
     assert shot["backends"]["gpu-1"]["gpu_util"] == 0.9
 

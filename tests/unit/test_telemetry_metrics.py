@@ -122,6 +122,9 @@ def test_pool_gauges_come_from_the_stored_snapshots_and_age_without_redis() -> N
     found = gauges.samples()
     assert found["queue_depth"] == [(("llama",), 7)]
     assert found["backend_up"] == [(("llama", "gpu-1"), 1.0)]
+    assert found["entitlement_weight"] == [(("llama", "acme-llama"), 612.2)]
+    assert found["entitlement_debt"] == [(("llama", "acme-llama"), 0.0235)]
+    assert found["entitlement_burst"] == [(("llama", "acme-llama"), 0.25)]
     assert found["backend_gpu_utilization_ratio"] == [(("llama", "gpu-1"), 0.9)]
     assert found["snapshot_age_seconds"] == [(("llama",), 4.0)]
     assert found["backend_gpu_memory_used_bytes"] == []

@@ -54,6 +54,10 @@ export interface EntitlementFigures extends LatencyFigures {
   concurrency?: number;
   budget_tokens_per_s?: number;
   bucket_level?: number;
+  class?: string;
+  weight?: number;
+  debt?: number;
+  burst?: number;
   tokens_per_s?: InOut;
   completed?: number;
   failed?: number;
