@@ -10,6 +10,7 @@ import asyncio
 import json
 import os
 from collections.abc import Awaitable, Callable, MutableMapping
+from hmac import compare_digest
 from typing import Any
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
@@ -68,6 +69,9 @@ class Application:
             elif path == "/readyz":
                 await self._readyz(send)
             elif path == "/metrics":
+                if not self._may_scrape(scope):
+                    await _answer(send, 401, b'{"detail": "This page needs its token: QUARTERMASTER_METRICS_TOKEN."}')
+                    return
                 page = await asyncio.to_thread(self._metrics.render)
                 await _answer(send, 200, page, CONTENT_TYPE)
             else:
@@ -89,6 +93,11 @@ class Application:
             if self._drained is None:
                 self._drained = asyncio.create_task(self._gateway.drain(), name="drain")
             await self._drained
+
+    def _may_scrape(self, scope: Scope) -> bool:
+        wanted = settings.ENV.metrics_token
+        given = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
+        return not wanted or compare_digest(given, b"Bearer " + wanted.encode())
 
     async def _readyz(self, send: Send) -> None:
         if self._readiness is None:

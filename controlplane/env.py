@@ -58,6 +58,12 @@ class Env:
     https: bool = setting(False, "Clients come by HTTPS through a proxy: secure cookies, HSTS, redirects.")
     log_level: str = setting("INFO", "DEBUG, INFO, WARNING or ERROR.")
 
+    metrics_token: str = setting(
+        "",
+        "`/metrics` is answered only to `Authorization: Bearer <this>`, at least 16 characters. Empty: to whoever "
+        "reaches the port; it names tenants and pools.",
+        secret=True,
+    )
     back_office: bool = setting(
         True, "Whether this process loads the back office; a worker without it starts sooner and is smaller."
     )
@@ -243,8 +249,10 @@ def _check(env: Env, given: frozenset[str]) -> list[str]:
         faults.append(f"{env_name('port')}={env.port}: a port is at most 65535")
     if env.log_level not in LOG_LEVELS:
         faults.append(f"{env_name('log_level')}={env.log_level!r}: use one of {', '.join(LOG_LEVELS)}")
-    if env.secret_key and len(env.secret_key) < 32:
-        faults.append(f"{env_name('secret_key')}=(hidden): needs at least 32 characters, has {len(env.secret_key)}")
+    for name, least in (("secret_key", 32), ("metrics_token", 16)):
+        length = len(getattr(env, name))
+        if 0 < length < least:
+            faults.append(f"{env_name(name)}=(hidden): needs at least {least} characters, has {length}")
     if env.database_url and urlsplit(env.database_url).scheme not in ("postgresql", "postgres"):
         faults.append(f"{env_name('database_url')}=(hidden): must begin with postgresql://; leave it empty for SQLite")
     if env.redis_url and urlsplit(env.redis_url).scheme not in ("redis", "rediss", "unix"):
