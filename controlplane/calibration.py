@@ -1,0 +1,91 @@
+"""Measures the replicas of a pool under load, one after the other, and says what the books should say of them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import httpx
+
+from scheduling.core.calibration import Burst, Proposal, propose, saturated
+from scheduling.core.types import BackendSpec
+from scheduling.engines import loading
+from scheduling.engines.loading import Shape
+from scheduling.engines.vllm import EngineError, VllmClient
+
+SHORT = Shape(32, 64)  # finds the limit of sequences; with the usual shape, step times
+USUAL = Shape(384, 64)
+MOST = 1024  # sequences that are offered at most
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What one replica said and did."""
+
+    kv_tokens: int | None
+    bursts: tuple[Burst, ...]
+    proposal: Proposal
+
+
+class Busy(EngineError):
+    """It serves others: figures would be wrong, and its clients would suffer."""
+
+
+def plan(slots: int, usual: Shape) -> list[tuple[int, Shape]]:
+    """The bursts for a replica that is thought to run ``slots`` sequences: from one request to twice as many."""
+    levels = sorted({1, max(1, slots // 8), max(1, slots // 4), max(1, slots // 2), slots, min(MOST, 2 * slots)})
+    return [*((level, SHORT) for level in levels), (1, usual), (max(1, slots // 2), usual), (slots, usual)]
+
+
+async def measure(
+    spec: BackendSpec,
+    model: str,
+    seconds: float,
+    *,
+    usual: Shape = USUAL,
+    force: bool = False,
+    passed: Callable[[float, float], None] = lambda _done, _total: None,
+    seed: int = 1,
+) -> Measured:
+    """Loads one replica for about ``seconds``, with short requests and with ``usual`` ones.
+
+    ``passed`` is told the seconds done and in all. Raises Busy when it serves others and ``force`` is not set,
+    EngineError when it fails.
+    """
+    draw = random.Random(seed)
+    headers = {"authorization": f"Bearer {spec.api_key}"} if spec.api_key else {}
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=MOST)
+    async with httpx.AsyncClient(trust_env=False, follow_redirects=False, limits=limits) as http:
+        client = VllmClient(spec.url, http=http, model=model, api_key=spec.api_key)
+        if not force and (why := await loading.busy(client)):
+            raise Busy(f"{why}: drain it first, or say --force")
+        kv_tokens = await loading.kv_tokens(client, http)
+        todo = plan(spec.slots, usual)
+        each, done = seconds / len(todo), 0.0
+        bursts: list[Burst] = []
+
+        def went(by: float) -> None:
+            nonlocal done
+            done += by
+            passed(done, each * (len(bursts) + 1 + len(todo)))
+
+        while todo:
+            level, shape = todo.pop(0)
+            found = await loading.burst(client, http, model, headers, level, shape, each, draw, went)
+            bursts.append(found)
+            await loading.quiet(client)
+            largest = not any(more > level and kind is shape for more, kind in todo)
+            if shape is SHORT and largest and not saturated(found) and level < MOST:
+                todo.insert(0, (min(MOST, 2 * level), SHORT))  # it ran all that was offered: it may run more
+    return Measured(kv_tokens, tuple(bursts), propose(bursts, usual.context))
+
+
+def changes(spec: BackendSpec, measured: Measured) -> dict[str, tuple[float, float]]:
+    """What the books would say instead: field -> (now, then). Throughput is cut to two digits: more is noise."""
+    found = {"tokens_per_s": float(f"{measured.proposal.tokens_per_s:.2g}")}
+    if measured.proposal.slots is not None:
+        found["slots"] = measured.proposal.slots
+    if measured.kv_tokens is not None:
+        found["kv_tokens"] = measured.kv_tokens
+    return {name: (getattr(spec, name), then) for name, then in found.items() if getattr(spec, name) != then}

@@ -1,0 +1,113 @@
+"""``manage.py calibrate POOL``: load a pool's replicas for a moment and propose what the books should say of them."""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+from argparse import ArgumentParser
+from collections.abc import Sequence
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from controlplane.calibration import Measured, changes, measure
+from scheduling.engines.loading import Shape
+from scheduling.engines.vllm import EngineError
+from tenants import services
+from tenants.audit import Actor
+from tenants.models import Backend, Pool
+
+
+class Command(BaseCommand):
+    help = (
+        "Loads a pool's replicas one after the other with requests of its own (closed bursts of growing size), reads "
+        "their counters, and proposes tokens per second, slots and KV cache, and step-time coefficients. Changes "
+        "nothing without --apply. A replica that serves others is refused: drain it first."
+    )
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("pool", help="the pool's name")
+        parser.add_argument("--backend", action="append", help="only this one; may be given several times")
+        parser.add_argument("--seconds", type=float, default=40.0, help="for each replica, about (default 40)")
+        parser.add_argument("--prompt", type=int, default=384, help="tokens of a usual prompt (default 384)")
+        parser.add_argument("--output", type=int, default=64, help="tokens of a usual answer (default 64)")
+        parser.add_argument("--apply", action="store_true", help="write the proposal into the books")
+        parser.add_argument("--force", action="store_true", help="also while it serves others, whom it will slow down")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        if not 5 <= options["seconds"] <= 3600:
+            raise CommandError("--seconds must be from 5 to 3600")
+        if options["prompt"] < 64 or options["output"] < 8:
+            raise CommandError("--prompt must be at least 64 and --output at least 8 tokens")
+        pool = Pool.objects.filter(slug=options["pool"]).first()
+        if pool is None:
+            names = ", ".join(Pool.objects.values_list("slug", flat=True))
+            raise CommandError(f"There is no pool {options['pool']!r}; there are: {names or 'none'}")
+        for backend in self._backends(pool, options["backend"]):
+            measured = self._measure(pool, backend, options)
+            self._show(backend, measured)
+            self._settle(backend, measured, options["apply"])
+
+    @staticmethod
+    def _backends(pool: Pool, wanted: Sequence[str] | None) -> list[Backend]:
+        there = {backend.slug: backend for backend in pool.backends.order_by("slug")}
+        missing = [name for name in wanted or () if name not in there]
+        if missing or not there:
+            what = f"has no backend {missing[0]!r}" if missing else "has no backends"
+            raise CommandError(f"Pool {pool.slug} {what}; there are: {', '.join(there) or 'none'}")
+        return [there[name] for name in wanted or there]
+
+    def _measure(self, pool: Pool, backend: Backend, options: dict[str, Any]) -> Measured:
+        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:3.0f} %"))
+        with Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True)) as bar:
+            item = bar.add_task(backend.slug, total=options["seconds"])
+
+            def passed(done: float, total: float) -> None:
+                bar.update(item, completed=min(done, total), total=total)
+
+            model = pool.upstream_model or pool.model
+            usual = Shape(options["prompt"], options["output"])
+            load = measure(
+                backend.spec(), model, options["seconds"], usual=usual, force=options["force"], passed=passed
+            )
+            try:
+                return asyncio.run(load)
+            except (EngineError, ValueError) as error:
+                raise CommandError(f"Backend {backend.slug}: {error}") from error
+
+    def _show(self, backend: Backend, measured: Measured) -> None:
+        out = self.stdout.write
+        out(f"{backend.slug}: requests at once -> running, waiting, tokens/s")
+        for burst in measured.bursts:
+            out(
+                f"  {burst.concurrency:5d} -> {burst.running_most:5d} {burst.waiting_most:5d} "
+                f"{burst.tokens_per_s:9.0f}   ({burst.context:.0f} tokens of context)"
+            )
+        step = measured.proposal.step_time
+        if step is not None:
+            out(
+                f"  a step takes {step.t0 * 1e3:.3g} ms + {step.a * 1e6:.3g} us a prefill token + "
+                f"{step.b * 1e6:.3g} us a sequence + {step.c * 1e6:.3g} us a token of context "
+                f"(error {measured.proposal.error:.1%})"
+            )
+        for note in measured.proposal.notes:
+            out(f"  {note}")
+        if measured.kv_tokens is None:
+            out("  /metrics does not report KV blocks (vllm:cache_config_info): the KV cache stays as it is")
+
+    def _settle(self, backend: Backend, measured: Measured, apply: bool) -> None:
+        found = changes(backend.spec(), measured)
+        for name, (now, then) in found.items():
+            self.stdout.write(f"  {name}: {now:.10g} -> {then:.10g}")
+        if not found:
+            self.stdout.write("  the books say so already")
+        elif apply:
+            fresh = Backend.objects.get(pk=backend.pk)
+            for name, (_, then) in found.items():
+                setattr(fresh, name, then)
+            services.save(actor=Actor(getpass.getuser(), "cli"), instance=fresh, action="calibrate")
+            self.stdout.write(self.style.SUCCESS(f"  applied to {backend.slug}"))
+        else:
+            self.stdout.write("  nothing was changed; --apply writes this into the books")

@@ -1,0 +1,116 @@
+"""From what a loaded replica was seen to do: its throughput, its slots, and how long its steps take.
+
+The load is closed: so many requests at once, each followed by the next. What the engine says of itself (how many run
+and wait, tokens so far) is enough; nothing is assumed of the client's clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+
+from scheduling.core.step_time import StepTime
+
+_COLUMNS = ("t0", "a", "b", "c")
+
+
+@dataclass(frozen=True, slots=True)
+class Burst:
+    """A stretch of closed load on one replica, as its own counters tell it."""
+
+    concurrency: int  # requests kept going
+    seconds: float
+    prompt_tokens: float  # processed in that time
+    output_tokens: float  # generated in it
+    running: float  # sequences in the batch, mean
+    running_most: int
+    waiting_most: int  # in the engine's own queue
+    context: float  # tokens of a running sequence, mean over its life
+
+    @property
+    def tokens_per_s(self) -> float:
+        return (self.prompt_tokens + self.output_tokens) / self.seconds
+
+    @property
+    def steps(self) -> float:
+        """How many steps the engine took: each gives every running sequence one token."""
+        return self.output_tokens / self.running if self.running > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """What the books should say of a replica. None: the load did not tell."""
+
+    tokens_per_s: float
+    slots: int | None
+    step_time: StepTime | None
+    error: float  # mean relative error of ``step_time`` over the bursts
+    notes: tuple[str, ...]
+
+
+def saturated(burst: Burst) -> bool:
+    """Whether the engine would not run all that was offered: requests waited in its own queue."""
+    return burst.waiting_most > 0 and burst.running_most < burst.concurrency
+
+
+def propose(bursts: Sequence[Burst], usual_context: float) -> Proposal:
+    """What the bursts say together. Throughput is the best among those with requests of the usual shape: a token of
+    prompt counts as much as one of answer, so another mix has another figure.
+
+    Raises ValueError when nothing was generated in any of them.
+    """
+    useful = [burst for burst in bursts if burst.steps > 0]
+    if not useful:
+        raise ValueError("the replica generated nothing under load")
+    notes = []
+    full = [burst for burst in useful if saturated(burst)]
+    slots = max((burst.running_most for burst in full), default=None)
+    if slots is None:
+        most = max(burst.running_most for burst in useful)
+        notes.append(f"its limit of sequences was not reached: it ran all {most} that were offered")
+    step_time, error = fit(useful)
+    if step_time is None:
+        notes.append("step times need bursts of several sizes and of two prompt lengths")
+    else:
+        notes.append("prefill attention (e) and the knee (a2) need steps logged inside the engine; they are left out")
+    usual = [burst.tokens_per_s for burst in useful if burst.context == usual_context]
+    if not usual:
+        raise ValueError("the replica generated nothing for requests of the usual shape")
+    return Proposal(max(usual), slots, step_time, error, tuple(notes))
+
+
+def fit(bursts: Sequence[Burst]) -> tuple[StepTime | None, float]:
+    """Step-time coefficients t0, a, b, c by least squares on relative errors, none of them negative, and the mean
+    relative error. None where there are not more bursts than coefficients.
+
+    Exact non-negative least squares: with four columns the best of all subsets with a non-negative solution is it.
+    Source: ``simulation.md`` 4.1 (weights 1/t, since a step of 20 ms and one of 200 ms should count alike).
+    """
+    if len(bursts) <= len(_COLUMNS):
+        return None, 0.0
+    seconds = np.array([burst.seconds / burst.steps for burst in bursts])
+    rows = np.array(
+        [[1.0, burst.prompt_tokens / burst.steps, burst.running, burst.running * burst.context] for burst in bursts]
+    )
+    scaled = rows / seconds[:, None]
+    best: np.ndarray | None = None
+    least = np.inf
+    for size in range(1, len(_COLUMNS) + 1):
+        for chosen in combinations(range(len(_COLUMNS)), size):
+            if 0 not in chosen:
+                continue  # a step is never free
+            found, _, rank, _ = np.linalg.lstsq(scaled[:, chosen], np.ones(len(bursts)), rcond=None)
+            if rank < size or (found < 0).any() or found[0] <= 0:
+                continue
+            residual = float(((scaled[:, chosen] @ found - 1.0) ** 2).sum())
+            if residual < least * (1 - 1e-9):
+                least, best = residual, np.zeros(len(_COLUMNS))
+                best[list(chosen)] = found
+    if best is None:
+        return None, 0.0
+    error = float(np.abs(scaled @ best - 1.0).mean())
+    t0, a, b, c = (float(value) for value in best)
+    return StepTime(t0=t0, a=a, b=b, c=c, e=0.0, knee=0.0, a2=0.0), error

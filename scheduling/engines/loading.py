@@ -1,0 +1,163 @@
+"""Loads one replica for a moment and reads its own counters: what calibration goes by.
+
+Requests go straight to the engine, with random token ids as prompts so that no prefix is found in its cache, and with
+``ignore_eos`` so that lengths are known. Only for a replica that serves nobody else meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import httpx
+
+from scheduling.core.calibration import Burst
+from scheduling.engines.vllm import EngineError, EngineMetrics, EngineProtocolError, VllmClient
+
+LOOK_EVERY_S = 0.1
+SETTLE = 0.3  # of a burst's time before counting begins: its requests begin together, and that shows
+FIRST_ID, LAST_ID = 100, 5000  # token ids that every vocabulary has
+_LABELS = re.compile(r"^vllm:cache_config_info\{([^}]*)\}", re.MULTILINE)
+_LABEL = re.compile(r'(\w+)="([^"]*)"')
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Requests of a burst: so many prompt tokens, and answers of ``output / 2`` to ``3 * output / 2`` tokens."""
+
+    prompt: int
+    output: int
+
+    @property
+    def context(self) -> float:
+        """Tokens of a running sequence, mean over time: longer answers are seen for longer."""
+        return self.prompt + (self.output**2 + self.output**2 / 12) / (2 * self.output)
+
+
+def kv_tokens_of(page: str) -> int | None:
+    """KV cache [tokens] that the engines behind ``/metrics`` report (blocks x block size); None where they do not."""
+    total = 0
+    for labels in _LABELS.findall(page):
+        known = dict(_LABEL.findall(labels))
+        try:
+            total += int(known["num_gpu_blocks"]) * int(known["block_size"])
+        except (KeyError, ValueError):
+            return None
+    return total or None
+
+
+async def kv_tokens(client: VllmClient, http: httpx.AsyncClient) -> int | None:
+    """As :func:`kv_tokens_of`, from the replica itself."""
+    try:
+        answer = await http.get(client.url + "/metrics", timeout=5.0)
+    except httpx.HTTPError as error:
+        raise EngineError(f"GET /metrics failed: {error or type(error).__name__}") from error
+    return kv_tokens_of(answer.text)
+
+
+async def busy(client: VllmClient, seconds: float = 1.0) -> str:
+    """Why the replica is not free to be measured, or an empty text."""
+    before = await client.scrape()
+    await asyncio.sleep(seconds)
+    after = await client.scrape()
+    if after.running or after.waiting:
+        return f"{after.running} requests run and {after.waiting} wait"
+    if after.progress != before.progress:
+        return f"it worked on requests within the last {seconds:g} s"
+    return ""
+
+
+async def burst(
+    client: VllmClient,
+    http: httpx.AsyncClient,
+    model: str,
+    headers: dict[str, str],
+    concurrency: int,
+    shape: Shape,
+    seconds: float,
+    draw: random.Random,
+    passed: Callable[[float], None] = lambda _seconds: None,
+) -> Burst:
+    """Keeps ``concurrency`` requests going for ``seconds`` and tells what the engine did after the first part of it.
+
+    ``passed`` is told the seconds that went by. Raises EngineError when the replica refuses or does not answer.
+    """
+
+    async def ask() -> None:
+        length = draw.randint(max(1, shape.output // 2), shape.output + shape.output // 2)
+        body = {
+            "model": model,
+            "prompt": [draw.randint(FIRST_ID, LAST_ID) for _ in range(shape.prompt)],
+            "max_tokens": length,
+            "min_tokens": length,
+            "ignore_eos": True,
+            "temperature": 0,
+        }
+        try:
+            answer = await http.post(client.url + "/v1/completions", json=body, headers=headers, timeout=120.0)
+        except httpx.HTTPError as error:
+            raise EngineError(f"POST /v1/completions failed: {error or type(error).__name__}") from error
+        if answer.status_code != 200:
+            raise EngineProtocolError(f"POST /v1/completions answered {answer.status_code}: {answer.text[:200]}")
+
+    async def keep_asking() -> None:
+        while True:
+            await ask()
+
+    looks: list[tuple[float, EngineMetrics]] = []
+    failure: BaseException | None = None
+    try:
+        async with asyncio.TaskGroup() as group:
+            workers = [group.create_task(keep_asking()) for _ in range(concurrency)]
+            try:
+                looks = await _watch(client, seconds, passed)
+            finally:
+                for worker in workers:
+                    worker.cancel()
+    except* EngineError as failures:
+        failure = failures.exceptions[0]  # one tells enough: they fail alike
+    if failure is not None:
+        raise failure
+    (began, first), (ended, last) = looks[0], looks[-1]
+    return Burst(
+        concurrency=concurrency,
+        seconds=ended - began,
+        prompt_tokens=last.prompt_tokens - first.prompt_tokens,
+        output_tokens=last.generation_tokens - first.generation_tokens,
+        running=sum(look.running for _, look in looks) / len(looks),
+        running_most=max(look.running for _, look in looks),
+        waiting_most=max(look.waiting for _, look in looks),
+        context=shape.context,
+    )
+
+
+async def _watch(
+    client: VllmClient, seconds: float, passed: Callable[[float], None]
+) -> list[tuple[float, EngineMetrics]]:
+    """Looks at the engine's counters until the time is over, those of the first part left out."""
+    began = seen = time.monotonic()
+    looks: list[tuple[float, EngineMetrics]] = []
+    while seen - began < seconds or len(looks) < 2:
+        await asyncio.sleep(LOOK_EVERY_S)
+        metrics = await client.scrape(timeout_s=10.0)
+        now = time.monotonic()
+        passed(now - seen)
+        seen = now
+        if now - began >= SETTLE * seconds:
+            looks.append((now, metrics))
+    return looks
+
+
+async def quiet(client: VllmClient, limit_s: float = 30.0) -> None:
+    """Waits until nothing runs or waits: what was abandoned is given up by the engine within a moment."""
+    deadline = time.monotonic() + limit_s
+    while time.monotonic() < deadline:
+        metrics = await client.scrape(timeout_s=10.0)
+        if not metrics.running and not metrics.waiting:
+            return
+        await asyncio.sleep(LOOK_EVERY_S)
+    raise EngineError(f"the replica still works on abandoned requests after {limit_s:g} s")

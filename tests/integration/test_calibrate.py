@@ -1,0 +1,116 @@
+"""`manage.py calibrate` on simulated replicas: it finds what they are, and changes only what it is told to."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import StringIO
+
+import httpx
+import pytest
+from django.core.management import CommandError, call_command
+
+from controlplane.calibration import Busy, changes, measure
+from scheduling.core.types import BackendSpec
+from scheduling.engines.simulated.server import EngineOptions, SimulatedServer, serving
+from tenants import services
+from tenants.audit import SYSTEM
+from tenants.models import AuditEntry, Backend, Pool
+
+OPTIONS = EngineOptions(model="demo", slots=12, kv_tokens=32_768)
+
+
+def spec(server: SimulatedServer) -> BackendSpec:
+    return BackendSpec("gpu-1", "llama", server.url, 8, 1000)
+
+
+async def test_the_preset_behind_a_replica_is_found_again() -> None:
+    async with serving(OPTIONS) as server:
+        told: list[float] = []
+        measured = await measure(spec(server), "demo", 12.0, passed=lambda done, total: told.append(done / total))
+    assert measured.kv_tokens == 32_768
+    assert measured.proposal.slots == 12
+    truth, found = server.preset.step_time, measured.proposal.step_time
+    assert found is not None
+    assert found.t0 == pytest.approx(truth.t0, rel=0.25)
+    full = found.step(0, 12, 12 * 100)
+    assert full == pytest.approx(truth.step(0, 12, 12 * 100), rel=0.25)
+    assert set(changes(spec(server), measured)) == {"tokens_per_s", "slots", "kv_tokens"}
+    assert told == sorted(told)
+    assert told[-1] > 0.9
+
+
+async def test_a_replica_that_serves_others_is_left_alone() -> None:
+    async with serving(OPTIONS) as server, httpx.AsyncClient() as other:
+        body = {"model": "demo", "prompt": "x", "max_tokens": 4000, "ignore_eos": True}
+        asking = asyncio.create_task(other.post(server.url + "/v1/completions", json=body, timeout=60))
+        while not server.engine.running:
+            await asyncio.sleep(0.01)
+        with pytest.raises(Busy, match="1 requests run"):
+            await measure(spec(server), "demo", 5.0)
+        asking.cancel()
+
+
+@contextmanager
+def in_a_thread(options: EngineOptions) -> Iterator[SimulatedServer]:
+    """A replica in a loop of its own: the command runs one itself."""
+    ready, stop, found = threading.Event(), threading.Event(), []
+
+    async def serve() -> None:
+        async with serving(options) as server:
+            found.append(server)
+            ready.set()
+            await asyncio.to_thread(stop.wait)
+
+    thread = threading.Thread(target=asyncio.run, args=(serve(),))
+    thread.start()
+    assert ready.wait(20)
+    try:
+        yield found[0]
+    finally:
+        stop.set()
+        thread.join()
+
+
+@pytest.mark.django_db
+def test_nothing_changes_without_apply_and_with_it_the_audit_log_tells() -> None:
+    pool = services.save(actor=SYSTEM, instance=Pool(slug="llama", model="demo"))
+    with in_a_thread(OPTIONS) as server:
+        row = Backend(slug="gpu-1", pool=pool, url=server.url, slots=8, kv_tokens=1000)
+        services.save(actor=SYSTEM, instance=row)
+        shown = StringIO()
+        call_command("calibrate", "llama", seconds=5.0, stdout=shown)
+        assert "nothing was changed; --apply" in shown.getvalue()
+        assert Backend.objects.get().kv_tokens == 1000
+        call_command("calibrate", "llama", backend=["gpu-1"], seconds=5.0, apply=True, stdout=shown)
+    stored = Backend.objects.get()
+    assert (stored.slots, stored.kv_tokens) == (12, 32_768)
+    assert stored.tokens_per_s > 0
+    assert AuditEntry.objects.get(action="calibrate").after["slots"] == 12
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["nowhere"], "There is no pool 'nowhere'; there are: llama"),
+        (["llama"], "has no backends"),
+        (["llama", "--backend", "x"], "has no backend 'x'"),
+        (["llama", "--seconds", "1"], "--seconds must be"),
+        (["llama", "--prompt", "1"], "--prompt must be"),
+    ],
+)
+def test_a_wrong_word_is_answered_with_what_would_be_right(words: list[str], complaint: str) -> None:
+    services.save(actor=SYSTEM, instance=Pool(slug="llama", model="demo"))
+    with pytest.raises(CommandError, match=complaint):
+        call_command("calibrate", *words)
+
+
+@pytest.mark.django_db
+def test_a_replica_that_does_not_answer_is_named() -> None:
+    pool = services.save(actor=SYSTEM, instance=Pool(slug="llama", model="demo"))
+    services.save(actor=SYSTEM, instance=Backend(slug="gpu-1", pool=pool, url="http://127.0.0.1:9", slots=8))
+    with pytest.raises(CommandError, match=r"Backend gpu-1: GET /metrics failed"):
+        call_command("calibrate", "llama", stdout=StringIO())
