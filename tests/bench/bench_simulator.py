@@ -19,14 +19,16 @@ from scheduling.simulator.workload import Belief, SimRequest, Tier, independent_
 
 TIERS = (Tier("Q1", Slo(ttft_s=6.0, tbt_s=0.05)), Tier("Q2", Slo(ttlt_s=600.0)), Tier("Q3", Slo(ttlt_s=1800.0)))
 DYNAMIC = {"preempt_prefills": True, "dynamic_chunks": True, "relegate": True}
-CASES: tuple[tuple[str, str, dict[str, Any]], ...] = (
-    ("fifo, step by step", "fifo", {"jumps": False}),
-    ("fifo, jumps", "fifo", {}),
-    ("edf, step by step", "edf", {"jumps": False, "preempt_prefills": True}),
-    ("edf, jumps", "edf", {"preempt_prefills": True}),
-    ("srpf, jumps", "srpf", {"preempt_prefills": True}),
-    ("hybrid, jumps", "hybrid", {"preempt_prefills": True}),
-    ("hybrid, dynamic chunks, relegation", "hybrid", DYNAMIC),
+FIXED = {"alpha_ms": 8.0, "alpha_low_ms": 8.0}
+CASES: tuple[tuple[str, str, dict[str, Any], dict[str, Any]], ...] = (
+    ("fifo, step by step", "fifo", {}, {"jumps": False}),
+    ("fifo, jumps", "fifo", {}, {}),
+    ("edf, step by step", "edf", {}, {"jumps": False, "preempt_prefills": True}),
+    ("edf, jumps", "edf", {}, {"preempt_prefills": True}),
+    ("srpf, jumps", "srpf", {}, {"preempt_prefills": True}),
+    ("hybrid, jumps", "hybrid", FIXED, {"preempt_prefills": True}),
+    ("hybrid, alpha by load, jumps", "hybrid", {}, {"preempt_prefills": True}),
+    ("hybrid, dynamic chunks, relegation", "hybrid", FIXED, DYNAMIC),
 )
 
 
@@ -46,9 +48,9 @@ def main(count: int) -> None:
     preset = load_preset("llama-3-8b-a100")
     work = workload(count)
     print(f"{count} requests, {'case':36}{'requests/s':>12}{'steps/s':>12}{'computed':>10}")
-    for name, policy, settings in CASES:
+    for name, policy, params, settings in CASES:
         config = EngineConfig(preset.step_time, kv_tokens=preset.kv_tokens, **settings)
-        engine = make_engine(config, make_ordering(policy))
+        engine = make_engine(config, make_ordering(policy, params))
         start = time.process_time()
         engine.run(work)
         spent = time.process_time() - start

@@ -81,7 +81,7 @@ class _AdaptiveQueue:
     """
 
     def __init__(self, policy: Hybrid) -> None:
-        self._policy = policy
+        self._limit = policy.busy_tokens
         self._asked = KeyedQueue(policy.low_key, policy.describe_low)
         self._other = KeyedQueue(policy.key, policy.describe)
         self._behind: dict[str, QueuedRequest] = {}  # what the other one does not hold yet
@@ -106,7 +106,8 @@ class _AdaptiveQueue:
         work = work_left(request)
         self._work_of[request.id] = work
         self._work += work
-        self._follow(self._work)
+        if (self._work >= self._limit) is not self._busy:
+            self._turn()
 
     def discard(self, request_id: str) -> bool:
         if not self._asked.discard(request_id):
@@ -115,7 +116,8 @@ class _AdaptiveQueue:
         return True
 
     def select(self, view: PoolView, now_s: float, fits: Fits) -> QueuedRequest | None:
-        self._follow(self._work)
+        if (self._work >= self._limit) is not self._busy:
+            self._turn()
         request = self._asked.select(view, now_s, fits)
         if request is not None:
             self._gone(request.id)
@@ -123,7 +125,8 @@ class _AdaptiveQueue:
 
     def goes_before(self, request: QueuedRequest, view: PoolView, fits: Fits) -> bool:
         """A :class:`scheduling.core.contracts.Contest`."""
-        self._follow(self._work + work_left(request))
+        if (self._work + work_left(request) >= self._limit) is not self._busy:
+            self._turn()
         return self._asked.goes_before(request, view, fits)
 
     def _gone(self, request_id: str) -> None:
@@ -131,12 +134,9 @@ class _AdaptiveQueue:
         if self._behind.pop(request_id, None) is None:
             self._other.discard(request_id)
 
-    def _follow(self, work: float) -> None:
-        busy = work >= self._policy.busy_tokens
-        if busy == self._busy:
-            return
+    def _turn(self) -> None:
         for request in self._behind.values():
             self._other.push(request, request.arrival_s)
         self._behind.clear()
-        self._busy = busy
+        self._busy = not self._busy
         self._asked, self._other = self._other, self._asked
