@@ -31,6 +31,7 @@ from scheduling.simulator.continuous import ContinuousEngine
 from scheduling.simulator.engine import EngineConfig
 from scheduling.simulator.fairness import Service, jain_of_backlogged
 from scheduling.simulator.kernel import rng
+from scheduling.simulator.oracle import told
 from scheduling.simulator.result import Outcome, by_tier, late_share, makespan_s, outcomes_of, percentile
 from scheduling.simulator.servegen import generate, is_servegen, read_mix
 from scheduling.simulator.trace import TraceRequest, read_trace
@@ -147,7 +148,11 @@ def run_case(case: Case) -> dict[str, float]:
         params.setdefault("prefill_us", step.a * 1e6)
     ordering = make_ordering(case.policy, params)
     engines = [ContinuousEngine(prepared.config, ordering) for _ in range(case.replicas)]
-    requests = [_told(request) for request in prepared.requests] if case.clairvoyant else prepared.requests
+    requests = (
+        [replace(request, queued=told(request)) for request in prepared.requests]
+        if case.clairvoyant
+        else prepared.requests
+    )
     outcomes = outcomes_of(Cluster(engines, make_routing("least_work")).run(requests))
     figures = {**prepared.notes, **_figures(outcomes)}
     figures["preemptions"] = float(sum(engine.counters.preemptions for engine in engines))
@@ -156,13 +161,6 @@ def run_case(case: Case) -> dict[str, float]:
     ]
     figures["jain"] = jain_of_backlogged(served, prepared.weights)
     return figures
-
-
-def _told(request: SimRequest) -> SimRequest:
-    """The request with its true length for an estimate."""
-    out = float(request.output_tokens)
-    queued = replace(request.queued, output_tokens=out, output_lengths=(out,), output_probabilities=(1.0,))
-    return replace(request, queued=queued)
 
 
 def fingerprint(case: Case, code: str) -> str:

@@ -15,11 +15,12 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table as Grid
 
-from controlplane import compare
+from controlplane import compare, unified
 from controlplane.lab import Lab, Table, figure, interval, report
 from scheduling.core.registry import PolicyError
 from scheduling.core.step_time import preset_names
 from scheduling.simulator.compare import Case, CompareError, parse_policy, parse_shares, run_case
+from scheduling.simulator.duel import SEEDS, Bout, bout_name, bouts_of, fight, load_match, match_names, verdicts_of
 from scheduling.simulator.lab import Scenario, ScenarioError, Task, load_scenario, scenario_names, tasks_of
 from scheduling.simulator.trace import TraceError
 
@@ -39,6 +40,9 @@ class Command(BaseCommand):
         run.add_argument("names", nargs="+", metavar="NAME", help="a scenario's name or id, or 'all'")
         run.add_argument("--json", action="store_true", help="a list of rows as JSON on standard output")
         self._add_compare(actions.add_parser("compare", help="policies side by side on recorded traces"))
+        duel = actions.add_parser("unified", help="the default policy against the best of the papers' policies")
+        duel.add_argument("--seeds", type=int, default=SEEDS, help=f"runs of each policy (default {SEEDS})")
+        duel.add_argument("--json", action="store_true", help="a list of rows as JSON on standard output")
         page = actions.add_parser("report", help="all scenarios, written as a page")
         page.add_argument("--output", type=Path, default=Path("docs/papers.md"), help="default docs/papers.md")
 
@@ -76,6 +80,8 @@ class Command(BaseCommand):
                 self._run(options)
             elif options["action"] == "compare":
                 self._compare(options)
+            elif options["action"] == "unified":
+                self._unified(options)
             else:
                 self._report(options)
         except (ScenarioError, CompareError, TraceError, PolicyError) as problem:
@@ -170,7 +176,8 @@ class Command(BaseCommand):
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in images.items():
             (folder / f"{name}.svg").write_text(text, encoding="utf-8")
-        output.write_text(report(tables), encoding="utf-8")
+        duels = unified.section(self._duels(SEEDS, options["processes"]), SEEDS)
+        output.write_text(f"{report(tables)}\n{duels}", encoding="utf-8")
         self.stdout.write(f"wrote {output} and {len(images)} drawings in {folder}")
 
     def _tables(self, scenarios: Sequence[Scenario], processes: int) -> list[Table]:
@@ -181,6 +188,28 @@ class Command(BaseCommand):
                 bar.update(item, advance=1, description=f"{task.scenario}: {task.run}"[:32])
 
             return Lab(self._folder(), processes).tables(scenarios, done)
+
+    def _unified(self, options: dict[str, Any]) -> None:
+        if options["seeds"] < 2:
+            raise CommandError("--seeds must be at least 2: one run has no noise to be judged by")
+        found = self._duels(options["seeds"], options["processes"])
+        if options["json"]:
+            rows = [row.as_json() for _, table in found for row in table]
+            self.stdout.write(json.dumps(rows, indent=1, ensure_ascii=False))
+            return
+        for grid in unified.grids(found):
+            self._console().print(grid)
+
+    def _duels(self, seeds: int, processes: int) -> unified.Rows:
+        matches = sorted((load_match(name) for name in match_names()), key=lambda match: match.id)
+        bouts = [bout for match in matches for bout in bouts_of(match, seeds)]
+        with self._progress(len(bouts)) as (bar, item):
+
+            def done(bout: Bout) -> None:
+                bar.update(item, advance=1, description=f"{bout.match}: {bout.run}"[:32])
+
+            figures = Lab(self._folder(), processes).figures(bouts, fight, bout_name, done)
+        return [(match, verdicts_of(match, figures, seeds)) for match in matches]
 
     @staticmethod
     def _folder() -> Path:

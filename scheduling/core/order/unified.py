@@ -25,10 +25,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from math import floor, inf, log
 
 from scheduling.core.contracts import Fits, Key, Maker, RequestQueue
-from scheduling.core.gittins import CostDistribution, outputs_of, service_cost
+from scheduling.core.gittins import CostDistribution, service_cost
 from scheduling.core.order.hybrid import Hybrid, work_left
 from scheduling.core.queues.bands import Bands
 from scheduling.core.queues.overdue import OverdueTurns
@@ -94,14 +95,22 @@ def cost_left(request: QueuedRequest) -> float:
 
     One that outlived every length that was thought possible is expected to go on for as much as it has had.
     """
-    prompt, outputs = request.input_tokens, outputs_of(request)
-    prefill = PREFILL_STEPS * prompt
-    costs = CostDistribution(
-        tuple(service_cost(prompt, length) + prefill for length in outputs.values), outputs.probabilities
-    )
+    prompt = request.input_tokens
     generated = request.generated // BUCKET_TOKENS * BUCKET_TOKENS
-    age = service_cost(prompt, generated) + PREFILL_STEPS * (prompt if request.generated else request.prefilled)
-    index = costs.index(age)
+    prefilled = prompt if request.generated else request.prefilled
+    lengths, probabilities = request.output_lengths, request.output_probabilities
+    if not lengths:
+        lengths, probabilities = (max(1.0, request.output_tokens),), (1.0,)
+    return _index(lengths, probabilities, prompt, prefilled, generated)
+
+
+@lru_cache(maxsize=8192)  # an engine that preempts pushes the same running requests again and again
+def _index(
+    lengths: tuple[float, ...], probabilities: tuple[float, ...], prompt: int, prefilled: int, generated: int
+) -> float:
+    costs = tuple(service_cost(prompt, length) + PREFILL_STEPS * prompt for length in lengths)
+    age = service_cost(prompt, generated) + PREFILL_STEPS * prefilled
+    index = CostDistribution(costs, probabilities).index(age)
     return age if index == inf else index
 
 

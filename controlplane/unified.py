@@ -1,0 +1,64 @@
+"""The default policy against the best of the papers' policies: how it is shown on a terminal and on the page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.table import Table as Grid
+
+from controlplane.lab import figure
+from scheduling.simulator.duel import Match, Verdict
+
+Rows = list[tuple[Match, list[Verdict]]]
+COLUMNS = ("figure", "unit", "unified", "best other", "limit", "difference", "verdict")
+COLOURS = {"better": "green", "as good": "green", "worse": "red"}
+
+
+def cells(row: Verdict) -> tuple[str, ...]:
+    """A row as text, in the order of ``COLUMNS``."""
+    limit = "" if row.limit is None else figure(row.limit)
+    gap = f"{row.difference:+.1f} % ({row.low:+.1f} to {row.high:+.1f})"
+    told = f"{row.verdict} by {abs(row.difference):.1f} %" if row.verdict != "as good" else row.verdict
+    return row.row, row.unit, figure(row.ours), f"{figure(row.theirs)}, {row.best}", limit, gap, told
+
+
+def grids(found: Rows) -> list[Grid]:
+    """A table for each match."""
+    made = []
+    for match, rows in found:
+        grid = Grid(*COLUMNS, title=f"{match.id}: {match.title}", caption=match.note)
+        for row in rows:
+            *plain, verdict = cells(row)
+            grid.add_row(*plain, f"[{COLOURS[row.verdict]}]{verdict}[/]")
+        made.append(grid)
+    return made
+
+
+def section(found: Rows, seeds: int) -> str:
+    """The page's section."""
+    rows = [row for _, table in found for row in table]
+    worse = sum(row.verdict == "worse" for row in rows)
+    out = [
+        "## The default policy",
+        "",
+        "`unified` with its default parameters against the best of the papers' policies on each paper's own scenario.",
+        f"Written by `manage.py lab unified`: {seeds} seeds, both policies on the same requests; the interval is",
+        "that of the mean difference (95 %, Student's t over the seeds), and what it does not tell from 0 is",
+        "*as good*. The limit is what could be had if true lengths were known.",
+        "",
+        f"{len(rows) - worse} of {len(rows)} figures are as good or better.",
+        "",
+    ]
+    for match, table in found:
+        out += [f"### {match.id}: {match.title}", "", f"{match.paper}. {match.note}".strip(), ""]
+        out += ["| " + " | ".join(COLUMNS) + " |", "|" + "---|" * len(COLUMNS)]
+        out += ["| " + " | ".join(_marked(row)) + " |" for row in table]
+        out += ["", *(f"{row.row}: {row.note}." for row in table if row.note)]
+        if out[-1]:
+            out.append("")
+    return "\n".join(out)
+
+
+def _marked(row: Verdict) -> Sequence[str]:
+    *plain, verdict = cells(row)
+    return [*plain, f"**{verdict}**" if row.verdict == "worse" else verdict]
