@@ -16,6 +16,7 @@ from django.db.utils import InterfaceError, OperationalError
 QUIET_S = 60.0  # longer than Celery's longest pause between two tries (32 s)
 DATABASE_AWAY = (OperationalError, InterfaceError)
 _MOST = 1000  # kinds remembered
+_JUDGED = "quartermaster_judged"  # logging.config adds filters without taking away those it added before
 
 
 class Repeats(logging.Filter):
@@ -29,7 +30,7 @@ class Repeats(logging.Filter):
         self._last: dict[tuple[str, str], float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        if record.levelno < logging.WARNING:
+        if record.levelno < logging.WARNING or getattr(record, _JUDGED, False):
             return True
         error = record.exc_info[1] if record.exc_info else None
         if self._database_only and not isinstance(error, DATABASE_AWAY):
@@ -47,4 +48,5 @@ class Repeats(logging.Filter):
             said += f" ({' '.join(f'{type(error).__name__}: {error}'.split())})"
         record.msg, record.args = "%s; repetitions are left out", (said,)
         record.exc_info = record.exc_text = None
+        setattr(record, _JUDGED, True)
         return True

@@ -37,6 +37,13 @@ def test_a_repetition_is_left_out_until_it_has_been_quiet_for_long():
     assert repeats.filter(log_record("cannot connect to %s", "b", error=ConnectionError()))
 
 
+def test_a_logger_that_was_configured_twice_says_it_once():
+    record = log_record("cannot connect", error=ConnectionError("refused"))
+    assert Repeats().filter(record)
+    assert Repeats().filter(record)
+    assert record.getMessage() == "cannot connect (ConnectionError: refused); repetitions are left out"
+
+
 def test_faults_of_our_own_are_never_left_out():
     repeats = Repeats(database_only=True)
     for _ in range(2):
