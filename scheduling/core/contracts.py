@@ -13,6 +13,10 @@ from typing import Protocol, runtime_checkable
 from scheduling.core.types import BackendView, PoolView, QueuedRequest
 
 Key = tuple[float, ...]
+
+# What ``PoolView.running_by_entitlement`` may say in place of a number, for one round of a step:
+NOT_NOW = 2**31 - 1  # it has no turn, whatever it runs
+ANY_NUMBER = -1  # its concurrency does not count
 Fits = Callable[[QueuedRequest], bool]
 
 
@@ -29,8 +33,9 @@ class RequestQueue(Protocol):
         """Removes and returns the request that goes next among those for which ``fits`` holds, or None.
 
         ``fits`` says whether the request's entitlement and at least one replica have room; it is monotone within one
-        ``Scheduler.step`` (what did not fit will not fit until something ends). Each step comes with its own ``fits``
-        object, so a queue may keep what it learned for as long as it is handed the same one.
+        round of ``Scheduler.step`` (what did not fit will not fit until something ends). Each round comes with its own
+        ``fits`` object, so a queue may keep what it learned for as long as it is handed the same one. Where the view
+        says that an entitlement runs as many as it may, none of its requests fits: a queue need not ask for each.
         """
 
     def explain(self, request: QueuedRequest) -> str:

@@ -13,12 +13,12 @@ Pure: time is handed in, effects are the caller's.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 
 from scheduling.core.admission import RIGHTS
-from scheduling.core.contracts import CountsService, Fits, OrderingPolicy, RoutingPolicy
+from scheduling.core.contracts import ANY_NUMBER, NOT_NOW, CountsService, Fits, OrderingPolicy, RoutingPolicy
 from scheduling.core.types import BackendView, Grant, PoolView, QueuedRequest, ServiceClass
 
 RESERVED = frozenset(c for c, r in RIGHTS.items() if r.reserved)
@@ -62,6 +62,7 @@ class Scheduler:
         self._patience_s = patience_s
         self._rights = rights
         self._of_class: dict[ServiceClass, int] = dict.fromkeys(ServiceClass, 0)  # how many of each wait
+        self._class_of: dict[str, ServiceClass] = {}  # of the entitlements that have ever waited here
         self._queue = policy.queue()
         self._router = routing.router()
         self._waiting: dict[str, QueuedRequest] = {}
@@ -87,6 +88,7 @@ class Scheduler:
         self._forget(request.id)
         self._waiting[request.id] = request
         self._of_class[request.service_class] += 1
+        self._class_of[request.entitlement] = request.service_class
         self._queue.push(request, now_s)
         if request.expires_s is not None:
             heappush(self._expiries, (request.expires_s, request.id))
@@ -140,9 +142,9 @@ class Scheduler:
         if not self._waiting:
             return grants
         step = _Step(view, now_s, self)
-        for fits in self._rounds(step):
+        for fits, seen in self._rounds(step, view):
             while step.open and len(grants) < self._max_grants:
-                request = self._queue.select(view, now_s, fits)
+                request = self._queue.select(seen, now_s, fits)
                 if request is None:
                     break
                 self._forget(request.id)
@@ -160,13 +162,17 @@ class Scheduler:
                 step.book(request, backend)
         return grants
 
-    def _rounds(self, step: _Step) -> Iterator[Fits]:
-        """Who may be chosen, in turn. One object for a whole round: queues recognise it by that."""
+    def _rounds(self, step: _Step, view: PoolView) -> Iterator[tuple[Fits, PoolView]]:
+        """Who may be chosen, in turn, and the view that says so to queues: they look at no request of an entitlement
+        that has no turn now. One ``fits`` for a whole round: queues recognise it by that."""
+        classes = self._class_of
         if self._rights and any(self._of_class[c] for c in RESERVED):
-            yield step.fits_reserved
-        yield step.fits
+            limits = _Limits(classes, RESERVED, view.running_by_entitlement)
+            yield step.fits_reserved, replace(view, running_by_entitlement=limits)
+        yield step.fits, view
         if self._rights and step.open and any(self._of_class[c] for c in BURSTS):
-            yield step.fits_bursting
+            limits = _Limits(classes, BURSTS, None)
+            yield step.fits_bursting, replace(view, running_by_entitlement=limits)
 
     def _reason(self, request: QueuedRequest, now_s: float, candidates: int) -> str:
         waited = max(0.0, now_s - request.arrival_s)
@@ -178,6 +184,24 @@ class Scheduler:
     def _release_hold(self, request_id: str) -> None:
         if self._hold is not None and self._hold.request_id == request_id:
             self._hold = None
+
+
+class _Limits(dict[str, int]):
+    """How many run, by entitlement, as one round counts: ``NOT_NOW`` for classes that have no turn in it.
+
+    Only ``get`` is asked; nothing is copied, as there are several rounds to a step.
+    """
+
+    def __init__(
+        self, classes: Mapping[str, ServiceClass], able: frozenset[ServiceClass], running: Mapping[str, int] | None
+    ) -> None:
+        super().__init__()
+        self._classes, self._able, self._running = classes, able, running
+
+    def get(self, name: str, default: int | None = None) -> int:  # type: ignore[override]
+        if self._classes.get(name) not in self._able:
+            return NOT_NOW
+        return ANY_NUMBER if self._running is None else self._running.get(name, 0)
 
 
 class _Step:

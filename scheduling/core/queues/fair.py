@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from scheduling.core.contracts import Fits, Maker, RequestQueue
+from scheduling.core.contracts import ANY_NUMBER, NOT_NOW, Fits, Maker, RequestQueue
 from scheduling.core.queues.keyed import LOOK_PAST
 from scheduling.core.queues.least import Least
 from scheduling.core.registry import modifier
@@ -182,7 +182,9 @@ class FairQueue:
         self._home: dict[str, str] = {}  # request id -> entitlement
         self._able = Least()  # lanes that may have something for this step
         counters.show_in(self._able)
-        self._full: dict[str, None] = {}  # lanes whose entitlement runs as much as it may; an ordered set
+        self._full: dict[
+            str, None
+        ] = {}  # lanes whose entitlement runs as much as it may, or has no turn; an ordered set
         self._aside: list[str] = []  # lanes that had nothing with room in this step
         self._step: Fits | None = None
         self._fits: Fits = _never
@@ -234,10 +236,12 @@ class FairQueue:
             self._begin_step(fits, running)
         while (name := self._able.first()) is not None:
             lane = self._lanes[name]
-            if 0 < lane.concurrency <= running.get(name, 0):
+            runs = running.get(name, 0)
+            if 0 < lane.concurrency <= runs:
                 self._able.drop(name)
                 self._full[name] = None
-                self._counters.rest(name)
+                if runs != NOT_NOW:
+                    self._counters.rest(name)
                 continue
             if self._misses >= MISSES:
                 return None
@@ -272,7 +276,8 @@ class FairQueue:
         self._aside.clear()
         for name in [n for n in self._full if not 0 < self._lanes[n].concurrency <= running.get(n, 0)]:
             del self._full[name]
-            self._counters.wake(name)
+            if running.get(name, 0) != ANY_NUMBER:  # who bursts is no more entitled than before
+                self._counters.wake(name)
             self._able.put(name, self._counters[name])
 
     def _took(self, request_id: str, name: str) -> None:
