@@ -11,6 +11,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import accumulate
 from math import inf
 
@@ -106,5 +107,13 @@ def outputs_of(request: QueuedRequest) -> CostDistribution:
 
 
 def cost_of(request: QueuedRequest) -> CostDistribution:
-    """The cost distribution that those output lengths mean."""
+    """The cost distribution that those output lengths mean. Kept for the next time: a request is ranked several times,
+    when it is preempted, explained or moved into another order, and prompts of one family share theirs."""
+    if request.output_lengths:
+        return _cost_of(request.input_tokens, request.output_lengths, request.output_probabilities)
     return cost_distribution(request.input_tokens, outputs_of(request))
+
+
+@lru_cache(maxsize=4096)
+def _cost_of(input_tokens: int, lengths: tuple[float, ...], probabilities: tuple[float, ...]) -> CostDistribution:
+    return cost_distribution(input_tokens, CostDistribution(lengths, probabilities))
