@@ -52,6 +52,27 @@ def kv_bytes_per_token(config: Mapping[str, Any], kv_dtype: str = "auto") -> int
     return 2 * layers * kv_heads * head_dim * size
 
 
+def kv_notes(config: Mapping[str, Any]) -> list[str]:
+    """What of a model's attention the figure of :func:`kv_bytes_per_token` rests on, for people."""
+    text = config.get("text_config")
+    if isinstance(text, Mapping):
+        config = {**config, **text}
+    notes = []
+    heads, kv_heads = config.get("num_attention_heads"), config.get("num_key_value_heads")
+    if config.get("kv_lora_rank"):
+        notes.append("latent attention: one compressed vector per layer in place of keys and values")
+    elif kv_heads is not None and heads is not None and kv_heads < heads:
+        notes.append(f"grouped-query attention: {heads} heads share {kv_heads} pairs of keys and values")
+    if config.get("sliding_window") and config.get("use_sliding_window", True):
+        notes.append(
+            f"a sliding window of {config['sliding_window']} tokens is not subtracted: long contexts need less"
+        )
+    other = {kind for kind in config.get("layer_types") or () if kind not in ("full_attention", "sliding_attention")}
+    if other:
+        notes.append(f"layers without a growing cache ({', '.join(sorted(other))}) are counted as if they had one")
+    return notes
+
+
 def kv_capacity_tokens(
     bytes_per_token: int, weights_bytes: int, gpu_memory_bytes: int, gpus: int = 1, utilization: float = 0.9
 ) -> int:

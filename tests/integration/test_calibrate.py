@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import StringIO
+from pathlib import Path
 
 import httpx
 import pytest
@@ -100,6 +102,8 @@ def test_nothing_changes_without_apply_and_with_it_the_audit_log_tells() -> None
         (["llama", "--backend", "x"], "has no backend 'x'"),
         (["llama", "--seconds", "1"], "--seconds must be"),
         (["llama", "--prompt", "1"], "--prompt must be"),
+        (["llama", "--no-load"], "give --config"),
+        (["llama", "--no-load", "--config", "/nowhere/config.json"], "No such file"),
     ],
 )
 def test_a_wrong_word_is_answered_with_what_would_be_right(words: list[str], complaint: str) -> None:
@@ -114,3 +118,17 @@ def test_a_replica_that_does_not_answer_is_named() -> None:
     services.save(actor=SYSTEM, instance=Backend(slug="gpu-1", pool=pool, url="http://127.0.0.1:9", slots=8))
     with pytest.raises(CommandError, match=r"Backend gpu-1: GET /metrics failed"):
         call_command("calibrate", "llama", stdout=StringIO())
+
+
+@pytest.mark.django_db
+def test_kv_bytes_per_token_follow_from_the_models_own_file(tmp_path: Path) -> None:
+    services.save(actor=SYSTEM, instance=Pool(slug="llama", model="demo"))
+    path, shown = tmp_path / "config.json", StringIO()
+    shape = {"num_hidden_layers": 28, "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128}
+    path.write_text(json.dumps({**shape, "torch_dtype": "bfloat16"}))
+    call_command("calibrate", "llama", config=path, no_load=True, apply=True, stdout=shown)
+    assert Pool.objects.get().kv_bytes_per_token == 2 * 28 * 8 * 128 * 2
+    assert "grouped-query attention" in shown.getvalue()
+    path.write_text("[]")
+    with pytest.raises(CommandError, match="not a JSON object"):
+        call_command("calibrate", "llama", config=path, no_load=True, stdout=shown)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scheduling.core.kv import blocks, kv_bytes_per_token, kv_capacity_tokens
+from scheduling.core.kv import blocks, kv_bytes_per_token, kv_capacity_tokens, kv_notes
 
 LLAMA_3_8B = {
     "num_hidden_layers": 32,
@@ -64,3 +64,13 @@ def test_capacity_is_what_weights_and_activations_leave() -> None:
 
 def test_a_begun_block_is_a_whole_block() -> None:
     assert [blocks(n) for n in (0, 1, 16, 17)] == [0, 1, 1, 2]
+
+
+def test_what_the_figure_rests_on_is_said() -> None:
+    assert kv_notes({"num_attention_heads": 40, "num_key_value_heads": 40}) == []
+    assert kv_notes(LLAMA_3_8B) == ["grouped-query attention: 32 heads share 8 pairs of keys and values"]
+    assert "latent attention" in kv_notes({"kv_lora_rank": 512, "num_attention_heads": 128})[0]
+    window = {"sliding_window": 4096, "num_attention_heads": 8}
+    assert "4096 tokens is not subtracted" in kv_notes(window)[0]
+    assert kv_notes({**window, "use_sliding_window": False}) == []
+    assert "(linear_attention)" in kv_notes({"text_config": {"layer_types": ["full_attention", "linear_attention"]}})[0]

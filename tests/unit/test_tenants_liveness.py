@@ -7,6 +7,9 @@ from collections.abc import Mapping
 import pytest
 from django.db import OperationalError
 
+from controlplane.wiring import Eyes
+from scheduling.core.types import PoolSpec, PoolView
+from scheduling.dispatch.ports import BackendStatus, Sample
 from tenants import services, specs
 from tenants.audit import SYSTEM
 from tenants.liveness import GRACE_S, Liveness
@@ -85,3 +88,21 @@ def test_what_a_pool_was_measured_to_process_bounds_what_may_be_promised(world: 
     services.save(actor=SYSTEM, instance=world.backend)
     assert promise().state == "degraded"
     assert "needs 6000 tokens/s, the pool has 5000 left" in promise().state_reason
+
+
+def test_what_the_leader_samples_reaches_telemetry_and_the_books(world: worlds.World) -> None:
+    taken: list[Sample] = []
+
+    class Recorder:
+        def write_ledger(self, pool: str, records: object) -> None:
+            raise AssertionError("nothing ended")
+
+        def sample(self, sample: Sample) -> None:
+            taken.append(sample)
+
+    eyes, pool = Eyes(Recorder(), Liveness()), PoolSpec("llama", "m", "m", ())
+    for at_s, state in ((0.0, "ejected"), (GRACE_S, "probing"), (GRACE_S + 1, "draining")):
+        backends = [BackendStatus("gpu-1", state, "", 0.0)]
+        eyes.sample(Sample(at_s, pool, "me", 1, "fifo@1", PoolView({}), {}, 0.0, {}, backends))
+        assert (Backend.objects.get().silent_since is not None) == (at_s == GRACE_S)
+    assert len(taken) == 3

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import getpass
+import json
 from argparse import ArgumentParser
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
@@ -13,6 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from controlplane.calibration import Measured, changes, measure
+from scheduling.core.kv import kv_bytes_per_token, kv_notes
 from scheduling.engines.loading import Shape
 from scheduling.engines.vllm import EngineError
 from tenants import services
@@ -31,6 +34,9 @@ class Command(BaseCommand):
         parser.add_argument("pool", help="the pool's name")
         parser.add_argument("--backend", action="append", help="only this one; may be given several times")
         parser.add_argument("--seconds", type=float, default=40.0, help="for each replica, about (default 40)")
+        parser.add_argument("--config", type=Path, help="the model's config.json: KV bytes per token follow from it")
+        parser.add_argument("--kv-dtype", default="auto", help="vLLM's --kv-cache-dtype, such as fp8 (default auto)")
+        parser.add_argument("--no-load", action="store_true", help="look at --config only; no request is sent")
         parser.add_argument("--prompt", type=int, default=384, help="tokens of a usual prompt (default 384)")
         parser.add_argument("--output", type=int, default=64, help="tokens of a usual answer (default 64)")
         parser.add_argument("--apply", action="store_true", help="write the proposal into the books")
@@ -45,10 +51,28 @@ class Command(BaseCommand):
         if pool is None:
             names = ", ".join(Pool.objects.values_list("slug", flat=True))
             raise CommandError(f"There is no pool {options['pool']!r}; there are: {names or 'none'}")
-        for backend in self._backends(pool, options["backend"]):
+        if options["no_load"] and options["config"] is None:
+            raise CommandError("--no-load leaves nothing to look at; give --config")
+        if options["config"] is not None:
+            self._architecture(pool, options["config"], options["kv_dtype"], options["apply"])
+        for backend in [] if options["no_load"] else self._backends(pool, options["backend"]):
             measured = self._measure(pool, backend, options)
             self._show(backend, measured)
-            self._settle(backend, measured, options["apply"])
+            self._settle(backend, changes(backend.spec(), measured), options["apply"])
+
+    def _architecture(self, pool: Pool, path: Path, kv_dtype: str, apply: bool) -> None:
+        try:
+            config = json.loads(path.read_text(encoding="utf-8"))
+            if not isinstance(config, dict):
+                raise ValueError("it is not a JSON object")
+            size, notes = kv_bytes_per_token(config, kv_dtype), kv_notes(config)
+        except (OSError, ValueError) as error:
+            raise CommandError(f"{path}: {error}") from error
+        self.stdout.write(f"{pool.slug}: {size} bytes of KV cache a token")
+        for note in notes:
+            self.stdout.write(f"  {note}")
+        found = {} if pool.kv_bytes_per_token == size else {"kv_bytes_per_token": (pool.kv_bytes_per_token, size)}
+        self._settle(pool, found, apply)
 
     @staticmethod
     def _backends(pool: Pool, wanted: Sequence[str] | None) -> list[Backend]:
@@ -97,17 +121,16 @@ class Command(BaseCommand):
         if measured.kv_tokens is None:
             out("  /metrics does not report KV blocks (vllm:cache_config_info): the KV cache stays as it is")
 
-    def _settle(self, backend: Backend, measured: Measured, apply: bool) -> None:
-        found = changes(backend.spec(), measured)
+    def _settle(self, row: Pool | Backend, found: Mapping[str, tuple[float, float]], apply: bool) -> None:
         for name, (now, then) in found.items():
             self.stdout.write(f"  {name}: {now:.10g} -> {then:.10g}")
         if not found:
             self.stdout.write("  the books say so already")
         elif apply:
-            fresh = Backend.objects.get(pk=backend.pk)
+            fresh = type(row).objects.get(pk=row.pk)
             for name, (_, then) in found.items():
                 setattr(fresh, name, then)
             services.save(actor=Actor(getpass.getuser(), "cli"), instance=fresh, action="calibrate")
-            self.stdout.write(self.style.SUCCESS(f"  applied to {backend.slug}"))
+            self.stdout.write(self.style.SUCCESS(f"  applied to {row.slug}"))
         else:
             self.stdout.write("  nothing was changed; --apply writes this into the books")
