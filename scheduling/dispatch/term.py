@@ -23,7 +23,7 @@ from scheduling.core.ledger import LedgerRecord
 from scheduling.core.outcomes import Reason
 from scheduling.core.registry import PolicyError, make_routing
 from scheduling.core.scheduler import Scheduler
-from scheduling.core.types import Catalog, Grant, PoolSpec, PoolView, QueuedRequest
+from scheduling.core.types import Catalog, Grant, PoolSpec, PoolView, QueuedRequest, Standing
 from scheduling.dispatch.away import Away
 from scheduling.dispatch.health import BackendMonitor, EngineFactory
 from scheduling.dispatch.ports import Sample, TelemetryPort
@@ -105,6 +105,11 @@ class Term:
         self._set_clock(snapshot.now_ms)
         self.monitor.update(self._pool, {name for name, b in snapshot.backends.items() if b.ready})
         self._standings = Standings(self._pool, self._catalog, snapshot)
+
+    @property
+    def standings(self) -> dict[str, Standing]:
+        """Where each bound entitlement stands, since the last tick."""
+        return {} if self._standings is None else self._standings.now
 
     def update(self, pool: PoolSpec, catalog: Catalog) -> None:
         """A new catalog: replicas, concurrency limits and policy follow it; everything that waits goes on waiting."""
@@ -252,8 +257,7 @@ class Term:
                 return  # leases that were not announced again yet would be overrun
             now_s = self._set_clock(look.now_ms)
             view = look.pool_view(now_s)
-            if self._standings is not None:
-                view.standings = self._standings.now
+            view.standings = self.standings
             self.monitor.mask(view)
             grants = self._step(view, now_s)
             if not grants:
@@ -403,7 +407,7 @@ class Term:
                 name: e.level_tokens for name, e in snapshot.entitlements.items() if e.level_tokens is not None
             },
             backends=self.monitor.statuses(),
-            standings={} if self._standings is None else self._standings.now,
+            standings=self.standings,
         )
         self._sampling = asyncio.get_running_loop().run_in_executor(self._thread, self._telemetry.sample, sample)
         self._sampling.add_done_callback(self._sampled)
