@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from django.conf import settings
 
 from controlplane.env import Env
+from controlplane.scaling.controller import Controller
 from scheduling.catalog import CatalogCache
 from scheduling.core.ledger import LedgerRecord
 from scheduling.dispatch.ports import Sample, TelemetryPort
@@ -67,6 +68,6 @@ def make_dispatch() -> DispatchSetup:
         redis_url=settings.ENV.redis_url,
         load_catalog=specs.load_catalog,
         catalog_version=specs.catalog_version,
-        telemetry=Eyes(make_recorder(), Liveness()),
+        telemetry=Eyes(make_recorder(carry_out=Controller()), Liveness()),
         epochs=BookedEpochs(),
     )

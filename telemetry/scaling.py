@@ -23,6 +23,7 @@ from scheduling.dispatch.ports import Sample
 from telemetry.alerts import raise_alert
 from telemetry.demand import DemandWindow
 from telemetry.models import ScalingDecision, ScalingState
+from tenants.connections import own_connection
 from tenants.epochs import BookedEpochs
 
 log = logging.getLogger(__name__)
@@ -82,6 +83,7 @@ class Scaler:
         except Exception:
             log.exception("pool %s: scaling could not be planned; next try in a second", sample.pool.id)
 
+    @own_connection
     def _sample(self, sample: Sample, entitlements: Mapping[str, EntitlementSpec]) -> None:
         spec = sample.pool.scaling
         known = self._known(sample)

@@ -32,6 +32,7 @@ from scheduling.state.usage import (
 from telemetry import rollup
 from telemetry.alerts import raise_alert
 from telemetry.models import LedgerEntry, UsageHour
+from tenants.connections import own_connection
 
 log = logging.getLogger(__name__)
 
@@ -141,6 +142,7 @@ class UsageFeed:
                     if limit is not None and used >= limit:
                         self._tell(kind, tenant, quota.period, used, limit, now_s)
 
+    @own_connection
     def _tell(self, kind: str, tenant: str, period: str, used: int, limit: int, now_s: float) -> None:
         name = f"{kind}:{tenant}:{period_names(now_s)[PERIODS.index(period)]}:{limit}"
         if name in self._told:
@@ -151,6 +153,7 @@ class UsageFeed:
         self._told.add(name)
 
 
+@own_connection
 def read_ledger(pool: str, tenants: frozenset[str], now_s: float) -> dict[str, list[int]]:
     """Tokens of the running day and month by tenant: complete hours from the roll-up, the rest from the ledger."""
     day = datetime.fromtimestamp(period_bounds_s(now_s, "day")[0], tz=UTC)

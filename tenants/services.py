@@ -219,8 +219,22 @@ def drain_backend(*, actor: Actor, backend: Backend, draining: bool) -> Backend:
     """Takes a backend out of the choice of new work, or puts it back. What runs there finishes."""
     with change(actor=actor):
         backend = Backend.objects.select_for_update().get(pk=backend.pk)
-        backend.draining = draining
+        backend.draining, backend.leaving_since = draining, None
         return save(actor=actor, instance=backend, action="drain" if draining else "undrain")
+
+
+def retire_backend(*, actor: Actor, backend: Backend) -> Backend:
+    """Drains a managed backend in order to remove it once nothing runs there any more.
+
+    Raises:
+        ValidationError: a person made it, and only a person ends it.
+    """
+    with change(actor=actor):
+        backend = Backend.objects.select_for_update().get(pk=backend.pk)
+        if not backend.managed:
+            raise ValidationError("Only backends that a scaling driver manages are removed by themselves.")
+        backend.draining, backend.leaving_since = True, backend.leaving_since or timezone.now()
+        return save(actor=actor, instance=backend, action="retire")
 
 
 def set_silent(*, pool_slug: str, answering: Mapping[str, bool]) -> None:

@@ -58,6 +58,7 @@ class Child:
         self.falls = 0
         self.started_s = 0.0
         self.retry_s = 0.0
+        self.stop_by_s = 0.0  # monotonic; when asked to stop for good
         self.log_start = 0  # where this life's lines begin in the log
 
     def start(self) -> None:

@@ -58,7 +58,7 @@ class Home:
 
     def release(self) -> None:
         """Removes what described the running instance and unlocks. Its data stays."""
-        for name in ("redis-url", "engines.json", "prepared"):
+        for name in ("redis-url", "engines.json", "prepared", "replicas-supported"):
             (self.run / name).unlink(missing_ok=True)
         for pid in self.run.glob("*.pid"):
             pid.unlink(missing_ok=True)

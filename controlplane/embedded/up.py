@@ -22,7 +22,7 @@ from types import FrameType
 from typing import Any
 
 from controlplane import env as environment
-from controlplane.embedded import engines, valkey
+from controlplane.embedded import engines, replicas, valkey
 from controlplane.embedded.child import Child, die_with_parent
 from controlplane.embedded.engines import Plan
 from controlplane.embedded.gate import WEB, WORKER
@@ -49,6 +49,10 @@ class Instance:
         self.asked_to_stop = 0
         self.base_url = f"http://{'127.0.0.1' if env.host in ('0.0.0.0', '::') else env.host}:{env.port}"  # noqa: S104
         self._prepared = home.run / "prepared"
+        self._replica_command: list[str] | None = None
+        self._replica_environ: dict[str, str] = {}
+        self._replicas: set[str] = set()  # of the children, those the scaling driver asked for
+        self._leaving: list[Child] = []  # of those, such as were asked to stop
         self.environ = dict(
             os.environ,
             QUARTERMASTER_HOME=str(home.path),
@@ -79,6 +83,7 @@ class Instance:
             if self.env.demo_load:
                 self._add("load", [sys.executable, "-m", "controlplane.embedded.load"], stop_s=5)
             while not self.asked_to_stop:
+                self._follow_replicas()
                 self._look_after()
                 time.sleep(TICK_S)
         except Stopped:
@@ -111,7 +116,30 @@ class Instance:
         plan = engines.plan(self.env, self.home, say)
         for name, command in plan.commands.items():
             self._add(name, command, stop_s=10, environ=plan.environ)
+        self._replica_command = replicas.template(self.env.replica_command, plan)
+        if self._replica_command is not None:
+            (self.home.run / replicas.SUPPORT).touch()
+            self._replica_environ = plan.environ
         return plan
+
+    def _follow_replicas(self) -> None:
+        """Starts engines that the scaling driver asked for, ends those it no longer names."""
+        if self._replica_command is None:
+            return
+        wanted = replicas.wanted(self.home.path, self._replica_command)
+        for name, command in wanted.items():
+            if name not in self.children and all(child.name != name for child in self._leaving):
+                self._replicas.add(name)
+                self._add(name, command, stop_s=10, environ=self._replica_environ)
+        for name in [name for name in self._replicas if name not in wanted]:
+            self._replicas.discard(name)
+            child = self.children.pop(name)
+            child.ask_to_stop()
+            child.stop_by_s = time.monotonic() + child.stop_s
+            self._leaving.append(child)
+        for child in [c for c in self._leaving if not c.running or time.monotonic() > c.stop_by_s]:
+            child.wait_stopped(time.monotonic())
+            self._leaving.remove(child)
 
     def _prepare(self, plan: Plan) -> dict[str, Any]:
         """Tables, demo objects and ``demo.json``, by a short process that leaves no memory behind."""
@@ -246,6 +274,8 @@ class Instance:
         webs = [n for n in self.children if n.startswith("web")]
         engines_ = [n for n in self.children if n not in ("load", *webs, "worker", "redis")]
         order = [["load"], webs, ["worker"], engines_, ["redis"]]
+        for child in self._leaving:
+            child.wait_stopped(child.stop_by_s)
         for names in order:
             group = [self.children[n] for n in names if n in self.children]
             for child in group:

@@ -7,6 +7,7 @@ from django.urls import path
 from telemetry.api.estimates import EstimatesResetView, EstimatesView
 from telemetry.api.live import LiveHistoryView, LiveView
 from telemetry.api.requests import RequestsView, RequestView
+from telemetry.api.scaling import AlertsView, ExternalMetricView, ScalingView
 from telemetry.api.usage import UsageView
 
 urlpatterns = [
@@ -16,5 +17,8 @@ urlpatterns = [
     path("live/history", LiveHistoryView.as_view(), name="live-history"),
     path("requests", RequestsView.as_view(), name="requests"),
     path("requests/<str:request_id>", RequestView.as_view(), name="request"),
+    path("alerts", AlertsView.as_view(), name="alerts"),
+    path("pools/<slug:pool>/scaling", ScalingView.as_view(), name="pool-scaling"),
+    path("pools/<slug:pool>/external-metric", ExternalMetricView.as_view(), name="pool-external-metric"),
     path("usage", UsageView.as_view(), name="usage"),
 ]

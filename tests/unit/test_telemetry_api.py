@@ -6,18 +6,20 @@ import csv
 import io
 import json
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from unittest import mock
 
 import msgspec
 import pytest
 from django.urls import URLPattern, URLResolver, get_resolver
+from django.utils import timezone
 from rest_framework.test import APIClient
 
 from telemetry import feed, history, ledger
-from telemetry.models import LedgerEntry
+from telemetry.models import Alert, LedgerEntry, ScalingDecision, ScalingState
 from telemetry.window import Window
+from tenants.models import Pool
 from tests import worlds
 from tests.telemetry_world import ENTITLEMENTS, NOW, MemoryStore, record, refused, sample
 
@@ -35,6 +37,9 @@ MATRIX = {
     "requests": EVERY_ROLE,
     f"requests/{ALICES}": ACMES,
     "usage": EVERY_ROLE,
+    "alerts": EVERY_ROLE,
+    "pools/llama/scaling": (401, 403, 404, 404, 404, 200, 200),
+    "pools/llama/external-metric": (401, 403, 404, 404, 404, 200, 200),
 }
 
 
@@ -55,6 +60,13 @@ def store() -> Iterator[MemoryStore]:
         memory.store(pool, 1, 5, msgspec.json.encode(snapshot), msgspec.json.encode(history.point(snapshot)))
     with mock.patch("telemetry.api.live.live_store", return_value=memory):
         yield memory
+
+
+@pytest.fixture(autouse=True)
+def planned() -> None:
+    ScalingState.objects.create(
+        pool="llama", at=timezone.now(), epoch=1, mode="advise", current=2, wanted=3, reason="up from 2 to 3"
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -92,7 +104,7 @@ def routes(resolver: URLResolver, prefix: str = "") -> Iterator[tuple[str, Any]]
 
 def test_every_route_of_telemetry_is_in_the_matrix_and_only_reads() -> None:
     found = {
-        text.removeprefix("api/v1/").replace("<str:request_id>", ALICES): view
+        text.removeprefix("api/v1/").replace("<str:request_id>", ALICES).replace("<slug:pool>", "llama"): view
         for text, view in routes(get_resolver())
         if view is not None and view.__module__.startswith("telemetry.")
     }
@@ -233,3 +245,33 @@ def test_the_back_office_lists_requests_by_role_and_changes_none(
     assert client.post(change, {"tenant": "x"}).status_code == 403
     assert client.get("/admin/telemetry/ledgerentry/add/").status_code == 403
     assert client.post(f"/admin/telemetry/ledgerentry/{entry.pk}/delete/", {"post": "yes"}).status_code == 403
+
+
+# --- scaling and alerts
+
+
+def test_a_pools_scaling_shows_promise_limit_and_decisions(world: worlds.World) -> None:
+    Pool.objects.filter(slug="llama").update(scaling_mode="advise", max_replicas=3)
+    ScalingDecision.objects.create(
+        pool="llama", at=timezone.now(), epoch=1, from_replicas=2, to_replicas=3, reason="slots", outcome="advised"
+    )
+    seen = get(world, "olga", "pools/llama/scaling")
+    assert seen["promised"]["slots"] == 16  # two entitlements of 8
+    assert seen["provisionable"]["slots"] == 96  # three replicas of 32
+    assert (seen["state"]["wanted"], seen["state"]["reason"]) == (3, "up from 2 to 3")
+    assert [(d["from_replicas"], d["to_replicas"], d["outcome"]) for d in seen["decisions"]] == [(2, 3, "advised")]
+
+
+def test_keda_gets_the_wanted_replicas_with_an_access_token_and_503_when_they_are_old(world: worlds.World) -> None:
+    api = APIClient(HTTP_AUTHORIZATION=f"Bearer {world.tokens['olga'].credential.text}")
+    path = "/api/v1/pools/llama/external-metric"
+    assert api.get(path).json()["replicas"] == 3
+    ScalingState.objects.update(at=timezone.now() - timedelta(minutes=4))
+    assert api.get(path).status_code == 503
+
+
+def test_members_see_alerts_about_their_tenant_only(world: worlds.World) -> None:
+    for tenant in ("acme", "globex"):
+        Alert.objects.create(kind="quota_soft", name=f"quota:{tenant}", tenant=tenant, line=f"{tenant} used much")
+    assert [a["tenant"] for a in get(world, "alice", "alerts")["results"]] == ["acme"]
+    assert len(get(world, "olga", "alerts")["results"]) == 2

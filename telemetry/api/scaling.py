@@ -1,0 +1,122 @@
+"""What the planner thinks of a pool, what it decided, the figure that KEDA reads, and alerts."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from django.db.models import QuerySet
+from django.http import Http404
+from django.utils import timezone
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import extend_schema
+from rest_framework import generics, serializers
+from rest_framework.pagination import CursorPagination
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from telemetry.api.common import Telemetry, Unavailable, viewer_of
+from telemetry.models import Alert, ScalingDecision, ScalingState
+from tenants import promises
+from tenants.models import Pool, ScalingMode
+
+SHOWN = 50  # decisions in one answer
+FRESH_FOR = timedelta(minutes=3)  # an older figure is no basis for ending replicas
+
+_SEEN = (
+    "at", "reason", "dimension", "used", "waiting", "refused", "entitled", "per_replica", "slo_met", "slo_total",
+)  # fmt: skip
+
+
+class StateSerializer(serializers.ModelSerializer[ScalingState]):
+    class Meta:
+        model = ScalingState
+        fields = ["mode", "current", "leaving", "wanted", *_SEEN]
+
+
+class DecisionSerializer(serializers.ModelSerializer[ScalingDecision]):
+    class Meta:
+        model = ScalingDecision
+        fields = ["id", "from_replicas", "to_replicas", "applied", "outcome", "detail", "finished_at", *_SEEN]
+
+
+class _StaffOnly(Telemetry, APIView):
+    """Where engines stand and how many is the operators' business: for members it does not exist."""
+
+    def pool(self, request: Request, name: str) -> Pool:
+        if viewer_of(request).tenants is not None:
+            raise Http404
+        found = Pool.objects.prefetch_related("backends", "entitlements__tier").filter(slug=name).first()
+        if found is None:
+            raise Http404
+        return found
+
+
+class ScalingView(_StaffOnly):
+    """A pool's scaling: what is promised and provisionable, what the planner saw last, and its latest decisions."""
+
+    @extend_schema(summary="Read a pool's scaling", operation_id="pools_scaling", responses={200: OpenApiTypes.OBJECT})
+    def get(self, request: Request, pool: str) -> Response:
+        row = self.pool(request, pool)
+        state = ScalingState.objects.filter(pool=pool).first() if row.scaling_mode != ScalingMode.OFF else None
+        most = promises.provisionable(row)
+        return Response(
+            {
+                "pool": pool,
+                "mode": row.scaling_mode,
+                "driver": row.scaling_driver,
+                "min_replicas": row.min_replicas,
+                "max_replicas": row.max_replicas,
+                "promised": promises.promised(row).as_dict(),
+                "provisionable": most.as_dict() if most is not None else None,
+                "state": StateSerializer(state).data if state is not None else None,
+                "decisions": DecisionSerializer(ScalingDecision.objects.filter(pool=pool)[:SHOWN], many=True).data,
+            }
+        )
+
+
+class ExternalMetricView(_StaffOnly):
+    """The replicas a pool wants, as KEDA's metrics-api scaler reads them (``valueLocation: replicas``)."""
+
+    @extend_schema(
+        summary="Read the wanted replicas of a pool",
+        operation_id="pools_external_metric",
+        responses={200: OpenApiTypes.OBJECT},
+    )
+    def get(self, request: Request, pool: str) -> Response:
+        """503 while the planner is off or has been silent: an autoscaler then keeps what there is."""
+        self.pool(request, pool)
+        state = ScalingState.objects.filter(pool=pool, at__gt=timezone.now() - FRESH_FOR).first()
+        if state is None:
+            raise Unavailable("The planner has said nothing of this pool in the last minutes. Is its scaling mode off?")
+        return Response({"pool": pool, "replicas": state.wanted, "current": state.current, "at": state.at})
+
+
+class AlertSerializer(serializers.ModelSerializer[Alert]):
+    class Meta:
+        model = Alert
+        fields = ["id", "at", "kind", "name", "tenant", "pool", "line", "used_tokens", "limit_tokens", "delivered_at"]
+
+
+class NewestFirst(CursorPagination):
+    page_size = 50
+    page_size_query_param = "limit"
+    max_page_size = 500
+    ordering = ("-at", "-id")
+
+
+class AlertsView(Telemetry, generics.ListAPIView[Alert]):
+    """Alerts, newest first. Members see those about their tenants."""
+
+    serializer_class = AlertSerializer
+    pagination_class = NewestFirst
+    queryset = Alert.objects.none()
+
+    def get_queryset(self) -> QuerySet[Alert]:
+        tenants = viewer_of(self.request).tenants
+        return Alert.objects.all() if tenants is None else Alert.objects.filter(tenant__in=tenants)
+
+    @extend_schema(summary="Alerts, newest first")
+    def get(self, request: Any, *args: Any, **kwargs: Any) -> Any:
+        return super().get(request, *args, **kwargs)
