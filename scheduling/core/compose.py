@@ -53,6 +53,13 @@ def make_policy(
     return compose(make_ordering(name, params), modifiers or {})
 
 
+def make_named(name: str, params: Params | None = None) -> OrderingPolicy:
+    """The policy that a composition's name says, such as ``bands+fair+edf``: its modifiers have their defaults, the
+    parameters are the policy's. Raises ``PolicyError``."""
+    *around, policy = name.split("+")
+    return make_policy(policy, params, {modifier: {} for modifier in around})
+
+
 def _by_name(modifiers: Mapping[str, Params]) -> list[tuple[str, Params]]:
     if not isinstance(modifiers, Mapping):
         raise PolicyError(f'write modifiers by name with parameters, such as {{"bands": {{}}}}, not {modifiers!r}')

@@ -22,6 +22,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
 
+from scheduling.core.compose import make_named
 from scheduling.core.partition import refine_and_prune
 from scheduling.core.registry import make_ordering, make_routing
 from scheduling.core.step_time import load_preset
@@ -91,12 +92,15 @@ class Prepared:
     config: EngineConfig
     weights: Mapping[str, float]  # of tenants
     partition: str  # EWSJF's
+    history: tuple[int, ...]  # prompt lengths [tokens] of the part that is learned from
     notes: Mapping[str, float] = field(default_factory=dict)
 
 
 def parse_policy(text: str) -> tuple[str, tuple[tuple[str, float | int | str], ...]]:
-    """``name`` or ``name:key=value,key=value``. Raises CompareError for what is no such pair, PolicyError for a policy
-    or parameter that does not exist."""
+    """``name`` or ``name:key=value,key=value``; ``bands+fair+name`` has modifiers around it.
+
+    Raises CompareError for what is no such pair, PolicyError for a policy or parameter that does not exist.
+    """
     name, _, rest = text.partition(":")
     params: dict[str, float | int | str] = {}
     for pair in filter(None, rest.split(",")):
@@ -104,7 +108,7 @@ def parse_policy(text: str) -> tuple[str, tuple[tuple[str, float | int | str], .
         if not equals or not key:
             raise CompareError(f"policy {text!r}: {pair!r} is not PARAMETER=VALUE")
         params[key] = _value(value)
-    make_ordering(name, params)
+    make_named(name, params)
     return name, tuple(params.items())
 
 
@@ -141,12 +145,12 @@ def run_case(case: Case) -> dict[str, float]:
     """The figures of one policy. Raises CompareError, TraceError, PolicyError or OSError."""
     prepared = prepare(replace(case, policy="", params=(), clairvoyant=False))
     params = dict(case.params)
-    if case.policy == "ewsjf":
+    if case.policy.endswith("ewsjf"):
         step = prepared.config.truth
         params.setdefault("partition", prepared.partition)
         params.setdefault("prefill_t0_ms", step.t0 * 1e3)
         params.setdefault("prefill_us", step.a * 1e6)
-    ordering = make_ordering(case.policy, params)
+    ordering = make_named(case.policy, params)
     engines = [ContinuousEngine(prepared.config, ordering) for _ in range(case.replicas)]
     requests = (
         [replace(request, queued=told(request)) for request in prepared.requests]
@@ -203,9 +207,10 @@ def prepare(case: Case) -> Prepared:
             make_request(index, at, row.input_tokens, row.output_tokens, tier, believe(row), tenant=row.tenant)
         )
     weights = {request.queued.tenant: request.queued.weight for request in requests}
-    partition = ",".join(f"{i.low}-{i.high}" for i in refine_and_prune(row.input_tokens for row in history))
+    lengths = tuple(row.input_tokens for row in history)
+    partition = ",".join(f"{i.low}-{i.high}" for i in refine_and_prune(lengths))
     notes["requests"], notes["tenants"] = float(len(requests)), float(len(weights))
-    return Prepared(tuple(requests), config, weights, partition, notes)
+    return Prepared(tuple(requests), config, weights, partition, lengths, notes)
 
 
 def _rows(case: Case, config: EngineConfig) -> tuple[list[TraceRequest], dict[str, float]]:

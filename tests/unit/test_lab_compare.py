@@ -169,8 +169,11 @@ def test_a_bad_line_is_named(mix: tuple[Path, Path], which: str, line: int, text
 def test_policies_and_shares_are_checked_before_anything_runs():
     assert parse_policy("hybrid:alpha_ms=4,alpha_low_ms=2.5") == ("hybrid", (("alpha_ms", 4), ("alpha_low_ms", 2.5)))
     assert parse_shares("batch=1,premium=3") == (("premium", 3.0), ("batch", 1.0))
+    assert parse_policy("bands+fair+fifo") == ("bands+fair+fifo", ())
     with pytest.raises(PolicyError, match="fifo"):
         parse_policy("fofi")
+    with pytest.raises(PolicyError, match="unknown modifier 'band', did you mean 'bands'"):
+        parse_policy("band+fifo")
     with pytest.raises(CompareError, match="PARAMETER=VALUE"):
         parse_policy("hybrid:alpha_ms")
     for text in ("gold=1", "premium=x", "premium=-1", "premium=0"):

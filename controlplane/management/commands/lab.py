@@ -50,7 +50,7 @@ class Command(BaseCommand):
     def _add_compare(parser: ArgumentParser) -> None:
         ours = Case("", "")
         shares = ",".join(f"{name}={100 * share:g}" for name, share in ours.shares)
-        parser.add_argument("policies", nargs="+", metavar="POLICY", help="a name, or name:parameter=value,...")
+        parser.add_argument("policies", nargs="+", metavar="POLICY", help="[MODIFIER+...]NAME[:PARAMETER=VALUE,...]")
         kinds = "Azure 2023/2024 CSV, Mooncake JSONL, ServeGen's rates (with --lengths); .gz as it is; may be repeated"
         parser.add_argument("--trace", action="append", required=True, metavar="FILE", help=kinds)
         parser.add_argument("--lengths", default="", metavar="FILE", help="ServeGen's length distributions")

@@ -182,9 +182,7 @@ class FairQueue:
         self._home: dict[str, str] = {}  # request id -> entitlement
         self._able = Least()  # lanes that may have something for this step
         counters.show_in(self._able)
-        self._full: dict[
-            str, None
-        ] = {}  # lanes whose entitlement runs as much as it may, or has no turn; an ordered set
+        self._full: dict[str, None] = {}  # lanes at their limit, or without a turn in this round; an ordered set
         self._aside: list[str] = []  # lanes that had nothing with room in this step
         self._step: Fits | None = None
         self._fits: Fits = _never
