@@ -91,7 +91,8 @@ def _title(row: Row, case: Case) -> str:
     if told["left_out"]:
         parts.append(f"{told['left_out']:.0f} larger than the KV cache left out")
     if told.get("clients_left_out"):
-        parts.append(f"{told['clients_left_out']:.0f} clients without lengths left out")
+        share = told["clients_left_out_share"]
+        parts.append(f"{told['clients_left_out']:.0f} clients without lengths left out, {share:.0f} % of the requests")
     return "; ".join(parts)
 
 

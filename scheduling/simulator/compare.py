@@ -220,14 +220,17 @@ def _rows(case: Case, config: EngineConfig) -> tuple[list[TraceRequest], dict[st
         if not case.lengths:
             raise CompareError(f"{path} holds rates only: name ServeGen's file of length distributions with --lengths")
         mix = read_mix(path, Path(case.lengths))
-        recorded = mix.rate(mix.start_s + from_s, mix.start_s + from_s + span_s)
+        span = (mix.start_s + from_s, mix.start_s + from_s + span_s)
+        recorded, left_out = mix.rate(*span), mix.left_out(*span)
         if recorded <= 0:
             raise CompareError(f"{path}: nothing arrives in the {case.minutes:g} minutes from {case.from_minute:g} on")
         draw = partial(generate, mix, case.seed, from_s=mix.start_s + from_s, span_s=span_s)
         capacity = capacity_of(draw(scale=PROBE / recorded / span_s), config)
         scale = case.load * case.replicas * capacity / recorded
         rows = draw(scale=scale)
-        return rows, {"capacity": capacity, "speed": scale, "clients_left_out": float(len(mix.without_lengths))}
+        share = 100.0 * sum(left_out) / (recorded + sum(left_out))
+        told = {"clients_left_out": float(len(left_out)), "clients_left_out_share": share}
+        return rows, {"capacity": capacity, "speed": scale, **told}
     rows = read_trace(path, until_s=from_s + span_s)
     rows = [row for row in rows if row.arrival_s >= from_s]
     if len(rows) < 2 or rows[-1].arrival_s <= rows[0].arrival_s:

@@ -64,17 +64,22 @@ class Mix:
 
     windows: Mapping[str, tuple[Window, ...]]  # by client, in order of time
     lengths: Mapping[str, tuple[tuple[float, Pdf, Pdf], ...]]  # by client: (from, input, output)
-    without_lengths: tuple[str, ...]
+    without_lengths: Mapping[str, tuple[Window, ...]]
     start_s: float  # the first instant that both files speak of
 
     def rate(self, from_s: float, until_s: float) -> float:
-        """Mean requests/s of all clients between two instants of the recording."""
-        total = 0.0
-        for windows in self.windows.values():
-            for window in windows:
-                overlap = min(until_s, window.start_s + WINDOW_S) - max(from_s, window.start_s)
-                total += window.rate * max(0.0, overlap)
-        return total / (until_s - from_s)
+        """Mean requests/s of all clients with lengths between two instants of the recording."""
+        return sum(_rate(windows, from_s, until_s) for windows in self.windows.values())
+
+    def left_out(self, from_s: float, until_s: float) -> list[float]:
+        """Mean requests/s of each client that sends something then and has no lengths."""
+        rates = (_rate(windows, from_s, until_s) for windows in self.without_lengths.values())
+        return [rate for rate in rates if rate > 0]
+
+
+def _rate(windows: tuple[Window, ...], from_s: float, until_s: float) -> float:
+    overlaps = ((w.rate, min(until_s, w.start_s + WINDOW_S) - max(from_s, w.start_s)) for w in windows)
+    return sum(rate * max(0.0, overlap) for rate, overlap in overlaps) / (until_s - from_s)
 
 
 def is_servegen(path: Path) -> bool:
@@ -94,7 +99,7 @@ def read_mix(rates: Path, lengths: Path) -> Mix:
     if not known:
         raise TraceError(lengths, 1, f"describes none of the clients of {rates}")
     start = min(rows[0][0] for rows in pdfs.values())
-    return Mix(known, pdfs, tuple(sorted(set(windows) - set(known))), start)
+    return Mix(known, pdfs, {client: rows for client, rows in windows.items() if client not in pdfs}, start)
 
 
 def generate(mix: Mix, seed: int, scale: float, from_s: float, span_s: float) -> list[TraceRequest]:

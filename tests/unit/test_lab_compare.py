@@ -118,7 +118,9 @@ def test_a_clairvoyant_run_is_told_true_lengths_and_no_other_is(azure: Path):
 
 def test_clients_keep_their_rate_their_lengths_and_their_windows(mix: tuple[Path, Path]):
     found = read_mix(*mix)
-    assert found.without_lengths == ("9",)
+    assert list(found.without_lengths) == ["9"]
+    assert found.left_out(0, 600) == [pytest.approx(99)]
+    assert found.left_out(600, 1200) == []
     assert found.rate(0, 600) == pytest.approx(30)
     assert found.rate(300, 900) == pytest.approx(15 + 30)
     rows = generate(found, 1, 0.5, 0.0, 1200.0)
@@ -143,6 +145,7 @@ def test_a_tenant_belongs_to_one_tier_and_shares_are_nearly_kept(mix: tuple[Path
     tiers = {(request.queued.tenant, request.tier) for request in made.requests}
     assert tiers == {("7", "standard"), ("8", "premium")}
     assert made.notes["clients_left_out"] == 1
+    assert made.notes["clients_left_out_share"] == pytest.approx(100 * 99 / 129)
 
 
 @pytest.mark.parametrize(
