@@ -1,11 +1,11 @@
 """Arrivals of many tenants at once, from ServeGen's published client statistics.
 
-ServeGen publishes no requests but what describes them, in two files: for every client and window of 600 s the rate and
-the family, shape and scale of its gaps (CSV ``client,window_start_s,rate_rps,cv_iat,dist,param1,param2``), and for
-every client and longer windows the distributions of its lengths (JSON lines ``{"client", "window_start_s",
-"input_tokens": {tokens: probability}, "output_tokens": ...}``). Requests are drawn from them: each client is a renewal process whose
-gaps keep their family and shape while its rate follows the windows; a request's input and output are drawn
-independently, from the latest window of its client that has begun (or its first one).
+ServeGen publishes no requests but what describes them, in two files: for every client and window of 600 s the rate
+and the family, shape and scale of its gaps (CSV ``client,window_start_s,rate_rps,cv_iat,dist,param1,param2``), and
+for every client and longer windows the distributions of its lengths (JSON lines ``{"client", "window_start_s",
+"input_tokens": {tokens: probability}, "output_tokens": ...}``). Requests are drawn from them: each client is a
+renewal process whose gaps keep their family and shape while its rate follows the windows; a request's input and
+output are drawn independently, from the latest window of its client that has begun (or its first one).
 
 The rates are those of a whole service, hundreds per second, so they are scaled; every client's by the same factor.
 """
