@@ -11,12 +11,16 @@ Figures of one phase and entitlement are ``<phase>.<entitlement>.<figure>``:
 
 Without a phase they are over the whole run. ``<phase>.queue_max``, ``<phase>.utilization`` [%] and the same without a
 phase are the pool's.
+
+For drawings by the clock, in each of 48 equal windows: ``window`` [s], ``clock.queue.<k>``, ``clock.slots.<k>``,
+``clock.running.<entitlement>.<k>``, ``clock.debt.<entitlement>.<k>``, ``clock.weight.<entitlement>.<k>``, and
+``clock.e2e.<entitlement>.<k>`` [s], the longest of what arrived in it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -36,6 +40,7 @@ from scheduling.core.types import (
 from scheduling.simulator.engine import EngineConfig
 from scheduling.simulator.pools import Attempt, Client, PoolModel, Service, Story
 from scheduling.simulator.result import mean, percentile
+from scheduling.simulator.timeline import WINDOWS
 
 SETTLED = 0.05  # a debt that no longer counts
 REGAINED = 0.9  # of an entitlement's slots
@@ -56,7 +61,7 @@ def run_pool(
         for client in clients:
             found = _of_entitlement(story, phase, client)
             figures |= {f"{name}{client.spec.id}.{key}": value for key, value in found.items()}
-    return figures
+    return figures | _by_the_clock(story, clients, phases[-1][2])
 
 
 def play(
@@ -170,6 +175,31 @@ def _of_entitlement(story: Story, phase: Phase, client: Client) -> dict[str, flo
         "settled_s": (indebted[-1] if indebted else begin) - begin,
         "regained_s": (back[0] if back else math.inf) - begin,
     }
+
+
+def _by_the_clock(story: Story, clients: Sequence[Client], end_s: float) -> dict[str, float]:
+    window = end_s / WINDOWS
+    figures = {"window": window}
+    for k in range(WINDOWS):
+        middle = (k + 0.5) * window
+        look = min(story.looks, key=lambda look: abs(look.at_s - middle))
+        tick = min(story.ticks, key=lambda tick: abs(tick.at_s - middle))
+        queued = [waiting for at, waiting in story.queue if k * window <= at < (k + 1) * window]
+        figures[f"clock.queue.{k}"] = float(max(queued, default=look.waiting))
+        figures[f"clock.slots.{k}"] = float(look.slots)
+        for client in clients:
+            name = client.spec.id
+            held = tick.standings.get(name) if client.begin_s <= middle <= client.end_s else None
+            took = [
+                _since(a, a.end_s)
+                for a in story.attempts
+                if a.client.spec.id == name and a.end_s is not None and k * window <= a.arrival_s < (k + 1) * window
+            ]
+            figures[f"clock.running.{name}.{k}"] = float(look.running[name])
+            figures[f"clock.debt.{name}.{k}"] = held.debt if held else math.nan
+            figures[f"clock.weight.{name}.{k}"] = held.weight if held else math.nan
+            figures[f"clock.e2e.{name}.{k}"] = max(took, default=math.nan)
+    return figures
 
 
 def _since(attempt: Attempt, instant_s: float | None) -> float:
