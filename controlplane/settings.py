@@ -238,6 +238,7 @@ LOGGING = {
     "loggers": {
         "django.request": {"level": "ERROR", "filters": ["database_repeats"]},  # a 404 is not news
         "channels_redis.pubsub": {"filters": ["repeats"]},
+        "psycopg.pool": {"filters": ["repeats"]},
         "celery.worker.consumer.consumer": {"filters": ["repeats"]},
         "httpx": {"level": "WARNING"},
         "httpcore": {"level": "WARNING"},

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 
 import pytest
 from channels_redis.pubsub import RedisPubSubChannelLayer
 from django.conf import settings
 from django.db import DatabaseError, OperationalError
 from django.test import Client
+from psycopg_pool import ConnectionPool, PoolTimeout
 
 from controlplane.quiet import QUIET_S, Repeats
+from tests.redis_server import free_port
 
 
 def log_record(message, *args, error=None, level=logging.ERROR):
@@ -54,33 +57,54 @@ def test_faults_of_our_own_are_never_left_out():
     assert not repeats.filter(log_record("Internal Server Error: %s", "/admin/", error=OperationalError("away")))
 
 
-@pytest.mark.asyncio
+class Tries(logging.Filter):
+    """What a library's logger was given, before our filter."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def filter(self, record):
+        self.count += 1
+        return True
+
+
+@pytest.fixture
+def fresh_log():
+    """A library's logger with a filter that remembers nothing in place of the process's own."""
+    undo = []
+
+    def make(name):
+        library = logging.getLogger(name)
+        ours = [f for f in library.filters if isinstance(f, Repeats)]
+        assert ours, f"the settings put no filter on {name}"
+        tries, fresh = Tries(), Repeats()
+        for old in ours:
+            library.removeFilter(old)
+        library.addFilter(tries)
+        library.addFilter(fresh)
+        undo.append((library, ours, (tries, fresh)))
+        return tries
+
+    yield make
+    for library, ours, added in undo:
+        for f in added:
+            library.removeFilter(f)
+        for f in ours:
+            library.addFilter(f)
+
+
 async def test_an_outage_of_redis_is_one_line_of_the_channel_layer_and_frames_arrive_again_after_it(
-    private_redis, caplog
+    private_redis, caplog, fresh_log
 ):
     layer = RedisPubSubChannelLayer(hosts=[{"address": private_redis.url, "socket_timeout": None}], prefix="test")
-    library = logging.getLogger("channels_redis.pubsub")
-    tries = 0
-
-    class Count(logging.Filter):
-        def filter(self, record):
-            nonlocal tries
-            tries += 1
-            return True
-
-    count, fresh = Count(), Repeats()  # the process's own may remember other tests
-    ours = [f for f in library.filters if isinstance(f, Repeats)]
-    assert ours  # the settings put one there
-    for old in ours:
-        library.removeFilter(old)
-    library.addFilter(count)
-    library.addFilter(fresh)
+    tries = fresh_log("channels_redis.pubsub")
+    channel = await layer.new_channel()
     try:
-        channel = await layer.new_channel()
         await layer.group_add("live", channel)
         private_redis.kill()
         async with asyncio.timeout(30):
-            while tries < 3:  # one a second
+            while tries.count < 3:  # one a second
                 await asyncio.sleep(0.1)
         private_redis.start()
         async with asyncio.timeout(30):
@@ -96,11 +120,21 @@ async def test_an_outage_of_redis_is_one_line_of_the_channel_layer_and_frames_ar
         assert len(said) <= 2  # the break itself, and that nothing listens any more
         assert len(set(said)) == len(said)
     finally:
-        library.removeFilter(count)
-        library.removeFilter(fresh)
-        for old in ours:
-            library.addFilter(old)
         await layer.flush()
+
+
+def test_an_outage_of_postgresql_is_one_line_of_its_pool(caplog, fresh_log):
+    tries = fresh_log("psycopg.pool")
+    nobody = f"postgresql://user:hidden@127.0.0.1:{free_port()}/none"
+    with ConnectionPool(nobody, min_size=1, open=True) as pool:
+        end = time.monotonic() + 30
+        while tries.count < 2:  # after one second, then two, then four
+            assert time.monotonic() < end
+            with pytest.raises(PoolTimeout):
+                pool.getconn(timeout=0.2)
+    said = [r.getMessage() for r in caplog.records if r.name == "psycopg.pool"]
+    assert len(said) == 1
+    assert "hidden" not in caplog.text
 
 
 def _away(*_, **__):
