@@ -1,0 +1,208 @@
+"""Usage by the hour: equal to the ledger however often it is added up, outliving it, priced, and told to gateways."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from scheduling.core.types import QuotaSpec
+from scheduling.state.usage import PoolUsage
+from telemetry import ledger, rollup, tasks, usage
+from telemetry.models import Alert, LedgerEntry, UsageHour
+from telemetry.usage_feed import UsageFeed, read_ledger
+from tenants import services
+from tenants.audit import SYSTEM
+from tenants.models import Price
+from tests import worlds
+from tests.telemetry_world import record, refused
+
+pytestmark = pytest.mark.django_db
+HOUR_S = 3600.0
+
+
+def _noon() -> float:
+    """A whole hour some days ago, so that everything after it has passed."""
+    return (timezone.now() - timedelta(days=3)).replace(hour=12, minute=0, second=0, microsecond=0).timestamp()
+
+
+def _fill(count: int, start_s: float, spacing_s: float, **changes: Any) -> None:
+    rows = []
+    for n in range(count):
+        at = start_s + n * spacing_s
+        one = record(n + 10_000 * int(start_s), **changes)
+        rows.append(
+            replace(
+                one, tenant=("acme", "globex")[n % 2], key_id=f"key{n % 3}", input_tokens=n, output_tokens=2 * n,
+                received_s=at, granted_s=at + 1, first_token_s=at + 1.5, done_s=at + 3,
+            )
+        )  # fmt: skip
+    ledger.write(rows)
+
+
+def _sums(rows: Any) -> Counter[str]:
+    total: Counter[str] = Counter()
+    for row in rows:
+        total += Counter({name: row[name] for name in (*usage.COUNTS, "slo_met", "slo_total")})
+    return total
+
+
+def test_the_hours_equal_the_ledger_after_any_number_of_runs_and_late_rows() -> None:
+    start = _noon()
+    _fill(50, start, 150)
+    rollup.roll_up()
+    for _ in range(3):
+        rollup.roll_up()
+    ledger.write([refused(1, received_s=start + 10), record(2, received_s=start + 20)])  # late, into an old hour
+    _fill(30, start + 4 * HOUR_S, 60)
+    assert rollup.roll_up() > 0
+    rollup.roll_up()
+    day = (datetime.fromtimestamp(start, tz=UTC), timezone.now())
+    by_hours = UsageHour.objects.all()
+    truth = {(r.tenant, r.key_id): [0, 0, 0] for r in LedgerEntry.objects.all()}
+    for r in LedgerEntry.objects.all():
+        cell = truth[r.tenant, r.key_id]
+        cell[0] += 1
+        if r.outcome != "refused":
+            cell[1] += r.input_tokens
+            cell[2] += r.output_tokens
+    found = {key: [0, 0, 0] for key in truth}
+    for h in by_hours:
+        cell = found[h.tenant, h.key_id]
+        for index, value in enumerate((h.requests, h.input_tokens, h.output_tokens)):
+            cell[index] += value
+    assert found == truth
+    assert _sums(usage.usage(None, *day, ["tenant", "key"])) == _sums(usage.usage(None, *day, ["outcome"]))
+
+
+def test_what_the_ledger_forgot_stays_in_the_hours_and_a_straggler_does_not_spoil_it() -> None:
+    start = _noon()
+    _fill(40, start, 60)
+    rollup.roll_up()
+    before = list(UsageHour.objects.order_by("id").values())
+    assert tasks.purge(days=1) == 40
+    assert not LedgerEntry.objects.exists()
+    ledger.write([record(7, received_s=start + 5)])
+    rollup.roll_up()
+    assert list(UsageHour.objects.order_by("id").values()) == before
+    since = datetime.fromtimestamp(start, tz=UTC)
+    (row,) = usage.usage(None, since, since + timedelta(hours=1), ["pool"])
+    assert row["requests"] == 40
+
+
+def test_a_range_that_begins_and_ends_within_hours_is_exact() -> None:
+    start = _noon()
+    _fill(240, start, 60)
+    rollup.roll_up()
+    since = datetime.fromtimestamp(start + 30 * 60, tz=UTC)
+    until = since + timedelta(hours=2, minutes=7)
+    (row,) = usage.usage(None, since, until, ["pool"])
+    assert row["requests"] == 127
+    assert row["input_tokens"] == sum(range(30, 157))
+    by_hour = list(usage.usage(None, since, until, ["hour"]))
+    assert sorted(r["requests"] for r in by_hour) == [30, 37, 60]
+    (month,) = usage.usage(None, since, until, ["month"])
+    assert month["requests"] == 127
+    (only,) = usage.usage(None, since, until, ["key"], key="key0", tenant="acme")
+    assert only["requests"] == sum(1 for n in range(30, 157) if n % 3 == 0 and n % 2 == 0)
+
+
+def test_each_hour_costs_what_its_price_says_by_tokens_and_by_the_slots_share_of_a_gpu() -> None:
+    world = worlds.build()
+    start = _noon()
+    hour = datetime.fromtimestamp(start, tz=UTC)
+    for price in (
+        Price(pool=world.pool, valid_from=hour, per_million_input=1, per_million_output=10, currency="EUR"),
+        Price(pool=world.pool, valid_from=hour + timedelta(hours=1), per_gpu_second=8, slots_per_gpu=4, currency="EUR"),
+    ):
+        services.save(actor=SYSTEM, instance=price)
+    _fill(10, start, 60)  # tokens 0..9 in, twice that out
+    _fill(10, start + HOUR_S, 60)  # 2 s in a slot each: done - granted
+    for rolled in (False, True):
+        if rolled:
+            rollup.roll_up()
+        first, second = usage.usage(None, hour, hour + timedelta(hours=2), ["hour"])
+        assert first["cost"] == pytest.approx(45 * 1e-6 + 90 * 10e-6)
+        assert (second["slot_s"], second["cost"]) == (20, pytest.approx(20 * 8 / 4))
+        assert second["currency"] == "EUR"
+        (whole,) = usage.usage(None, hour, hour + timedelta(hours=2), ["pool"])
+        assert whole["cost"] == pytest.approx(first["cost"] + second["cost"])
+
+
+def test_amounts_of_two_currencies_are_never_added() -> None:
+    world = worlds.build()
+    start = _noon()
+    hour = datetime.fromtimestamp(start, tz=UTC)
+    for offset, currency in ((0, "EUR"), (1, "USD")):
+        begins = hour + timedelta(hours=offset)
+        price = Price(pool=world.pool, valid_from=begins, per_million_input=1, currency=currency)
+        services.save(actor=SYSTEM, instance=price)
+    _fill(4, start, 1)
+    _fill(4, start + HOUR_S, 1)
+    (whole,) = usage.usage(None, hour, hour + timedelta(hours=2), ["pool"])
+    assert (whole["cost"], whole["currency"]) == (None, "mixed")
+
+
+# --- what gateways are told
+
+
+class Board:
+    def __init__(self) -> None:
+        self.pools: dict[str, PoolUsage] = {}
+
+    def put(self, pool: str, told: PoolUsage) -> dict[str, PoolUsage]:
+        self.pools[pool] = told
+        return dict(self.pools)
+
+
+def _today_s() -> float:
+    return timezone.now().replace(hour=13, minute=30, second=0, microsecond=0).timestamp()
+
+
+def test_the_leaders_figure_is_the_ledgers_sum_and_moves_with_each_batch() -> None:
+    now = _today_s()
+    board = Board()
+    feed = UsageFeed(board, lambda: {"acme": (QuotaSpec("day", 100, 1000),)})
+    first = replace(record(1, received_s=now - 60), tenant="acme", input_tokens=30, output_tokens=20, done_s=now - 50)
+    ledger.write([first, replace(record(2, received_s=now - 86_400 * 40), tenant="acme", input_tokens=999)])
+    feed.publish("llama", 1, now)
+    assert board.pools["llama"].tenants["acme"] == (50, 50)
+    second = replace(record(3, received_s=now), tenant="acme", input_tokens=5, output_tokens=5, done_s=now + 2)
+    ledger.write([second])
+    feed.count("llama", [second, replace(refused(4), tenant="acme")])
+    feed.publish("llama", 1, now + 1)
+    assert board.pools["llama"].tenants["acme"][0] == 60
+    assert board.pools["llama"].as_of_s == now + 2
+    another = UsageFeed(board, lambda: {"acme": (QuotaSpec("day", 100, 1000),)})  # another leader, from the books
+    another.publish("llama", 2, now + 2)
+    assert board.pools["llama"].tenants["acme"][0] == 60
+
+
+def test_the_months_figure_outlives_the_ledger() -> None:
+    now = _today_s()
+    if timezone.now().day < 5:
+        pytest.skip("the month is too young")
+    ledger.write([replace(record(1, received_s=now - 3 * 86_400), tenant="acme", input_tokens=70, output_tokens=0)])
+    rollup.roll_up()
+    tasks.purge(days=1)
+    assert read_ledger("llama", frozenset({"acme"}), now)["acme"] == [0, 70]
+
+
+def test_passing_a_limit_is_told_once_per_period_over_all_pools() -> None:
+    now = _today_s()
+    board = Board()
+    feed = UsageFeed(board, lambda: {"acme": (QuotaSpec("day", 100, 1000),)})
+    day = f"{datetime.fromtimestamp(now, tz=UTC):%Y-%m-%d}"
+    board.pools["other"] = PoolUsage(now, day, day[:7], {"acme": (90, 90)})
+    ledger.write([replace(record(1, received_s=now), tenant="acme", input_tokens=10, output_tokens=0)])
+    for _ in range(3):
+        feed.publish("llama", 1, now)
+    (alert,) = Alert.objects.all()
+    assert (alert.kind, alert.tenant, alert.used_tokens, alert.limit_tokens) == ("quota_soft", "acme", 100, 100)
+    board.pools["other"] = PoolUsage(now, day, day[:7], {"acme": (990, 990)})
+    UsageFeed(board, lambda: {"acme": (QuotaSpec("day", 100, 1000),)}).publish("llama", 2, now)
+    assert sorted(Alert.objects.values_list("kind", flat=True)) == ["quota_hard", "quota_soft"]
