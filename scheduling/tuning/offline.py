@@ -1,0 +1,119 @@
+"""Tries a policy's values on a recording: queues from its history, the rest through the simulator.
+
+The history is the first part of the recording (``simulator/compare.py``): queues are cut from it and rewarded on it;
+what users feel is measured on what comes after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from random import Random
+
+from scheduling.core.registry import make_ordering, make_routing
+from scheduling.simulator.cluster import Cluster
+from scheduling.simulator.compare import Case, Prepared, prepare
+from scheduling.simulator.continuous import ContinuousEngine
+from scheduling.simulator.result import Outcome, outcomes_of
+from scheduling.simulator.workload import SimRequest
+from scheduling.tuning.optimizer import Optimizer
+from scheduling.tuning.reward import PATIENCE, Felt, Parts, RewardWeights, penalty, shape
+from scheduling.tuning.space import Values, defaults, draw, params_of, queues_of, space_of
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """Values and what they came to."""
+
+    values: dict[str, float]
+    parts: Parts
+    reward: float
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """One run of the optimiser: ``trials`` in order, ``drawn`` what random search found with its own trials."""
+
+    seed: int
+    default: Trial
+    trials: tuple[Trial, ...]
+    drawn: tuple[Trial, ...]
+
+    @property
+    def best(self) -> Trial:
+        return max((self.default, *self.trials), key=lambda trial: trial.reward)
+
+
+def evaluate(case: Case, values: Values, weights: RewardWeights | None = None) -> Trial:
+    """One trial on a recording. The same case and values give the same trial."""
+    prepared = prepare(_bare(case))
+    queues = queues_of(values, prepared.history)
+    parts = Parts(
+        *shape(prepared.history, queues, int(values.get("max_queues", 1))),
+        penalty(felt_by(prepared, outcomes(case, prepared, params_of(values, queues)))),
+    )
+    return Trial(dict(values), parts, parts.reward(weights or RewardWeights()))
+
+
+def outcomes(case: Case, prepared: Prepared, params: dict[str, float | int | str]) -> list[Outcome]:
+    """The recording under the case's policy with these parameters, in the order of arrival."""
+    if case.policy == "ewsjf":
+        step = prepared.config.truth
+        params = {"prefill_t0_ms": step.t0 * 1e3, "prefill_us": step.a * 1e6, **params}
+    ordering = make_ordering(case.policy, params)
+    engines = [ContinuousEngine(prepared.config, ordering) for _ in range(case.replicas)]
+    return outcomes_of(Cluster(engines, make_routing("least_work")).run(list(prepared.requests)))
+
+
+def felt_by(prepared: Prepared, found: Sequence[Outcome]) -> list[Felt]:
+    """What the recording's users felt."""
+    return [_felt(request, outcome, prepared) for request, outcome in zip(prepared.requests, found, strict=True)]
+
+
+def _felt(request: SimRequest, outcome: Outcome, prepared: Prepared) -> Felt:
+    slo = request.slo
+    if slo.ttft_s is not None:
+        took, target = outcome.ttft_s, slo.ttft_s
+    elif slo.ttlt_s is not None:
+        took, target = outcome.ttlt_s, slo.ttlt_s
+    else:
+        took, target = outcome.ttft_s, PATIENCE * prepared.config.truth.step(request.input_tokens, 0)
+    return Felt(request.tier, request.queued.weight, took, target)
+
+
+def tune(
+    case: Case,
+    trials: int,
+    seed: int,
+    *,
+    drawn: int = 0,
+    weights: RewardWeights | None = None,
+    done: Callable[[], None] = lambda: None,
+) -> Tuning:
+    """``trials`` proposals of the optimiser after the default, and ``drawn`` at random beside them.
+
+    ``done`` is called after each trial.
+    """
+    space = space_of(case.policy)
+
+    def attempt(values: Values) -> Trial:
+        trial = evaluate(case, values, weights)
+        done()
+        return trial
+
+    start = defaults(space)
+    optimizer = Optimizer(space, seed, start)
+    default = attempt(optimizer.ask())
+    optimizer.tell(default.values, default.reward)
+    made = []
+    for _ in range(trials):
+        trial = attempt(optimizer.ask())
+        optimizer.tell(trial.values, trial.reward)
+        made.append(trial)
+    random = Random(f"random search {seed}")
+    return Tuning(seed, default, tuple(made), tuple(attempt(draw(space, random)) for _ in range(drawn)))
+
+
+def _bare(case: Case) -> Case:
+    """The same recording for every policy and parameter."""
+    return replace(case, policy="", params=(), clairvoyant=False)
