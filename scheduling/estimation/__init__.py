@@ -1,7 +1,7 @@
 """Prompts as arrays: embeddings, the window of past prompts, a learned classifier, tokenizers.
 
-One search is a product of a small matrix and a vector: threads cost more than they bring, and would take the cores of
-other processes. The library reads this once, when it is first imported.
+One thread is enough, and many are worse (see ``controlplane``): whoever imports this first, outside our own processes,
+gets it so.
 """
 
 import os

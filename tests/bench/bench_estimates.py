@@ -1,0 +1,132 @@
+"""What a prediction adds to a request on the data plane, at a full window: its own time, and what it teaches.
+
+    python -m tests.bench.bench_estimates [--json FILE]
+
+CPU time of one thread, in a process set up like the web process: one BLAS thread, few looks for cycles.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import random
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from controlplane.serve import YOUNG_OBJECTS
+from scheduling.core.types import PredictorMode
+from scheduling.estimation.embedding import Embedder, pack
+from scheduling.gateway.forecasts import PoolForecasts
+from scheduling.gateway.prepare import prepare
+from scheduling.state.history import Observation
+from tests.unit.test_gateway_prepare import POOL
+
+WORDS = (
+    "write explain list translate summarise describe compare improve code function report table letter poem history "
+    "river engine harbour budget market python query server student doctor garden music theory light water energy "
+    "customer product email meeting project plan question answer simple short detailed formal three five ten"
+).split()
+ASKED = 2_000
+
+
+class Silent:
+    """A stream that nobody reads."""
+
+    async def append(self, observations: list[Observation]) -> None:
+        return None
+
+
+def prompts(count: int, seed: int) -> Iterator[str]:
+    rng = random.Random(seed)
+    for number in range(count):
+        yield " ".join([*rng.choices(WORDS, k=rng.randrange(8, 120)), f"case{number}"])
+
+
+def full(seed: int = 1) -> PoolForecasts:
+    pool = PoolForecasts(PredictorMode.SIMILAR, Silent(), Embedder())  # type: ignore[arg-type]
+    embedder = Embedder()
+    rng = random.Random(seed)
+    for text in prompts(10_000, seed):
+        vector = embedder.embed(text)
+        assert vector is not None
+        pool._learn(
+            Observation(
+                f"key{rng.randrange(50)}", "acme", "m", "report", 50, rng.randrange(5, 900), False, "similar", 400.0,
+                pack(vector),
+            )
+        )  # fmt: skip
+    return pool
+
+
+def call_of(text: str) -> Any:
+    body = b'{"model":"%s","messages":[{"role":"user","content":"%s"}]}' % (POOL.model.encode(), text.encode())
+    return SimpleNamespace(
+        access=SimpleNamespace(
+            key=SimpleNamespace(id="key7"), entitlement=SimpleNamespace(tenant="acme"), pool=SimpleNamespace(model="m")
+        ),
+        prepared=prepare(body, True, POOL),
+        outlook=None,
+    )
+
+
+def timed(calls: list[Any], work: Callable[[Any], object]) -> tuple[float, float]:
+    """Median and 99th percentile [us] of this thread's own CPU time."""
+    spent = []
+    for call in calls:
+        began = time.thread_time_ns()
+        work(call)
+        spent.append((time.thread_time_ns() - began) / 1000)
+    spent.sort()
+    return spent[len(spent) // 2], spent[int(len(spent) * 0.99)]
+
+
+def measure() -> dict[str, tuple[float, float]]:
+    """Per step, median and 99th percentile [us]."""
+    pool = full()
+    new = [call_of(text) for text in prompts(ASKED, 99)]
+    again = [call_of(next(prompts(1, 7))) for _ in range(ASKED)]
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(YOUNG_OBJECTS)
+    for text in prompts(100, 55):
+        pool.look(call_of(text), 50, 512)
+    steps = {
+        "predict a new prompt": timed(new, lambda call: pool.look(call, 50, 512)),
+        "tell": timed(new, lambda call: pool.ended(call.outlook, 120)),
+    }
+    pool.look(again[0], 50, 512)
+    known = again[0].outlook.facts
+    for _ in range(20):
+        pool._learn(
+            Observation("key7", "acme", "m", known.category, 50, 100, False, "similar", 99.0, pack(known.embedding))
+        )
+    steps["predict a prompt known by heart"] = timed(again, lambda call: pool.look(call, 50, 512))
+    seen = [
+        Observation("key7", "acme", "m", f.category, 50, 120, False, "similar", 99.0, pack(f.embedding))
+        for f in (call.outlook.facts for call in new)
+    ]
+    steps["learn"] = timed(seen, pool._learn)
+    return steps
+
+
+def table(steps: dict[str, tuple[float, float]]) -> str:
+    rows = [f"| {name} | {p50:.0f} | {p99:.0f} |" for name, (p50, p99) in steps.items()]
+    return "\n".join(["| step | p50 CPU us | p99 CPU us |", "|---|---|---|", *rows])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, help="write the figures there")
+    args = parser.parse_args()
+    steps = measure()
+    print(table(steps))
+    if args.json is not None:
+        args.json.write_text(json.dumps(steps))
+
+
+if __name__ == "__main__":
+    main()
