@@ -166,7 +166,7 @@ class PoolSpec:
     model: str  # the name clients ask for
     upstream_model: str  # the name the engines serve it under
     backends: tuple[BackendSpec, ...]
-    policy: str = "priority"
+    policy: str = "unified"
     policy_params: dict[str, float | int | str] = field(default_factory=dict)
     policy_version: int = 1  # counts changes of policy, modifiers and routing
     modifiers: dict[str, dict[str, float | int | str]] = field(default_factory=dict)  # around the policy, by name

@@ -66,7 +66,7 @@ class Pool(Named):
         validators=[validate_aliases],
         help_text='Other names clients may ask for, such as ["default"].',
     )
-    policy = models.CharField(max_length=63, default="priority", help_text="The rule that orders the queue.")
+    policy = models.CharField(max_length=63, default="unified", help_text="The rule that orders the queue.")
     policy_params = models.JSONField(
         "policy parameters",
         default=dict,

@@ -7,7 +7,7 @@ treated as if it had to end ``patience_s`` after its arrival, and among these th
 ``floor(ln G + rank * ln tier_ratio)``, then ``G``, the Gittins index of what is left of ``X = O^2/2 + I*(O + 300)``
 [token steps of KV]. Costs within a factor of e count as alike; a rank is worth ``tier_ratio`` times the cost. What an
 entitlement is owed moves its requests by ``ln f``: so many grades of cost, or ``debt_s`` seconds of deadline each.
-What cannot be in time gives way, low classes first (``queues/relegated.py``), and at the latest every ``every``-th turn
+What cannot be in time gives way within its band (``queues/relegated.py``), and at the latest every ``every``-th turn
 goes to who has waited longest, once that is more than ``patience_s`` past its deadline (``queues/overdue.py``).
 Inputs: service class, deadlines, prompt tokens, output-length distribution or expected output, tokens generated, tier
 rank, standings. Each may be missing: without SLOs this is SageSched with a cost for prefill, without distributions it
@@ -66,10 +66,12 @@ class Unified:
             raise ValueError("relegate is 0 or 1")
 
     def queue(self) -> RequestQueue:
-        make: Maker = Bands().around(lambda group: _Promises(self))
-        if self.relegate:
-            make = Relegate().around(make)
-        return OverdueTurns(make(""), self.patience_s, self.every)
+        def promises(group: str) -> RequestQueue:
+            return _Promises(self)
+
+        # Bands stand outermost: a reserved request that is late still goes before an elastic one that is not.
+        band: Maker = Relegate().around(promises) if self.relegate else promises
+        return OverdueTurns(Bands().around(band)(""), self.patience_s, self.every)
 
     def urgency(self, request: QueuedRequest) -> Key:
         """When a request with an SLO should have been served [s]."""
