@@ -106,8 +106,10 @@ class Lab:
 
 
 def _panel(axes: Axes, look: Look) -> Panel:
-    xs = axes.places(look)
-    series = tuple(Series(curve.name, curve.values(len(xs), look)) for curve in axes.curves)
+    clocks = [curve.minutes(look) if axes.over_time else () for curve in axes.curves]
+    xs = clocks[0] if axes.over_time else axes.xs
+    curves = zip(axes.curves, clocks, strict=True)
+    series = tuple(Series(curve.name, curve.values(len(xs), look), clock) for curve, clock in curves)
     return Panel(
         axes.title,
         axes.y_label,

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from html import escape
 
 WIDTH, HEIGHT = 380, 250  # of a panel, axes and titles included
+FEW = 12  # places of a line that are marked and named one by one
+ALONE = 560  # width of a panel that has no neighbour
 LEFT, RIGHT, TOP, BOTTOM = 54, 14, 34, 42
 # Okabe and Ito's colours, which stay apart for the colour-blind; the second of each pair is for dark pages.
 COLOURS = (
@@ -32,6 +34,7 @@ class Series:
 
     name: str
     ys: tuple[float, ...]
+    xs: tuple[float, ...] = ()  # a line's own places; else those of its panel
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +53,12 @@ class Panel:
 
 def draw(title: str, panels: Sequence[Panel], columns: int = 2) -> str:
     """The drawing. Raises ValueError without panels, or with figures that do not match their xs."""
-    if not panels or any(len(s.ys) != len(p.xs) for p in panels for s in p.series):
+    if not panels or any(len(s.ys) != len(s.xs or p.xs) for p in panels for s in p.series):
         raise ValueError("a drawing needs panels, and each series as many figures as its panel has places")
     columns = min(columns, len(panels))
     names = list(dict.fromkeys(series.name for panel in panels for series in panel.series))
-    width = columns * WIDTH
+    wide = ALONE if columns == 1 else WIDTH
+    width = columns * wide
     legend, head = _legend(names, width)
     height = head + math.ceil(len(panels) / columns) * HEIGHT
     light = "".join(f".s{n}{{stroke:{a}}}.f{n}{{fill:{a}}}" for n, (a, _) in enumerate(COLOURS))
@@ -69,8 +73,8 @@ def draw(title: str, panels: Sequence[Panel], columns: int = 2) -> str:
         *legend,
     ]
     for place, panel in enumerate(panels):
-        x, y = place % columns * WIDTH, head + place // columns * HEIGHT
-        out += [f'<g transform="translate({x},{y})">', *_panel(panel, names), "</g>"]
+        x, y = place % columns * wide, head + place // columns * HEIGHT
+        out += [f'<g transform="translate({x},{y})">', *_panel(panel, names, wide), "</g>"]
     return "\n".join([*out, "</svg>\n"])
 
 
@@ -87,9 +91,8 @@ def _legend(names: Sequence[str], width: int) -> tuple[list[str], int]:
     return out, y + 12
 
 
-def _panel(panel: Panel, names: Sequence[str]) -> list[str]:
-    bars = isinstance(panel.xs[0], str)
-    right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
+def _panel(panel: Panel, names: Sequence[str], wide: int) -> list[str]:
+    right, bottom = wide - RIGHT, HEIGHT - BOTTOM
     found = [y for series in panel.series for y in series.ys if math.isfinite(y) and (y > 0 or not panel.log_y)]
     ticks = _log_ticks(found) if panel.log_y else _ticks(min([0.0, *found]), panel.y_most or max([1e-9, *found]))
     to_y = _scale(ticks[0], ticks[-1], bottom, TOP, panel.log_y)
@@ -97,47 +100,64 @@ def _panel(panel: Panel, names: Sequence[str]) -> list[str]:
     for tick in ticks:
         y = to_y(tick)
         out.append(f'<path class="g" d="M{LEFT} {y:.1f}H{right}"/>')
-        out.append(f'<text class="m" x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{tick:g}</text>')
+        out.append(f'<text class="m" x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{_told(tick)}</text>')
     out.append(f'<path class="a" d="M{LEFT} {to_y(max(0.0, ticks[0])):.1f}H{right}"/>')
     turned, label = f"translate(13,{(TOP + bottom) / 2:.0f}) rotate(-90)", escape(panel.y_label)
     out.append(f'<text class="m" transform="{turned}" text-anchor="middle">{label}</text>')
     middle, label = (LEFT + right) / 2, escape(panel.x_label)
     out.append(f'<text class="m" x="{middle:.0f}" y="{HEIGHT - 8}" text-anchor="middle">{label}</text>')
-    places: list[float]
-    if bars:
-        step = (right - LEFT) / len(panel.xs)
-        places = [LEFT + (n + 0.5) * step for n in range(len(panel.xs))]
-        wide = 0.8 * step / len(panel.series)
-    else:
-        numbers = [float(x) for x in panel.xs]
-        to_x = _scale(min(numbers), max(numbers), LEFT + 8, right - 8, panel.log_x)
-        places = [to_x(x) for x in numbers]
-    shown = max(1, math.ceil(len(places) / 9))
-    for n, (place, x) in enumerate(zip(places, panel.xs, strict=True)):
-        if n % shown == 0:
-            told = escape(x) if isinstance(x, str) else f"{x:g}"
-            out.append(f'<text class="m" x="{place:.1f}" y="{bottom + 15}" text-anchor="middle">{told}</text>')
-    for number, series in enumerate(panel.series):
+    if isinstance(panel.xs[0], str):
+        return [*out, *_bars(panel, names, to_y, right, ticks[0])]
+    return [*out, *_lines(panel, names, to_y, right)]
+
+
+def _bars(panel: Panel, names: Sequence[str], to_y: Callable[[float], float], right: int, low: float) -> list[str]:
+    out, base = [], to_y(max(0.0, low))
+    step = (right - LEFT) / len(panel.xs)
+    wide = 0.8 * step / len(panel.series)
+    for place, name in enumerate(panel.xs):
+        middle = LEFT + (place + 0.5) * step
+        out.append(_x_label(middle, escape(str(name))))
+        for number, series in enumerate(panel.series):
+            value = series.ys[place]
+            if not math.isfinite(value) or (panel.log_y and value <= 0):
+                continue
+            x, y = middle + (number - len(panel.series) / 2) * wide, to_y(value)
+            out.append(
+                f'<rect class="f{names.index(series.name) % len(COLOURS)}" x="{x:.1f}" y="{min(y, base):.1f}" '
+                f'width="{wide * 0.9:.1f}" height="{max(abs(base - y), 0.8):.1f}" rx="1.5"/>'
+            )
+    return out
+
+
+def _lines(panel: Panel, names: Sequence[str], to_y: Callable[[float], float], right: int) -> list[str]:
+    shared = [float(x) for x in panel.xs]
+    every = [x for series in panel.series for x in series.xs or shared]
+    marked = shared if len(shared) <= FEW else _ticks(min(0.0, *every), max(every))
+    low, high = min(*every, *marked), max(every)
+    to_x = _scale(low, high, LEFT + 8, right - 8, panel.log_x)
+    out = [_x_label(to_x(x), _told(x)) for x in marked if x <= high]
+    for series in panel.series:
         colour = names.index(series.name) % len(COLOURS)
         points = [
-            (x, to_y(y))
-            for x, y in zip(places, series.ys, strict=True)
+            (to_x(x), to_y(y))
+            for x, y in zip(series.xs or shared, series.ys, strict=True)
             if math.isfinite(y) and (y > 0 or not panel.log_y)
         ]
-        if bars:
-            base = to_y(max(0.0, ticks[0]))
-            shift = (number - len(panel.series) / 2) * wide
-            out += [
-                f'<rect class="f{colour}" x="{x + shift:.1f}" y="{min(y, base):.1f}" width="{wide * 0.9:.1f}" '
-                f'height="{max(abs(base - y), 0.8):.1f}" rx="1.5"/>'
-                for x, y in points
-            ]
-        elif points:
+        if points:
             path = "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
             out.append(f'<path class="l s{colour}" d="M{path}"/>')
-            if len(points) <= 16:
-                out += [f'<circle class="f{colour}" cx="{x:.1f}" cy="{y:.1f}" r="3"/>' for x, y in points]
+        if len(points) <= FEW:
+            out += [f'<circle class="f{colour}" cx="{x:.1f}" cy="{y:.1f}" r="3"/>' for x, y in points]
     return out
+
+
+def _x_label(x: float, text: str) -> str:
+    return f'<text class="m" x="{x:.1f}" y="{HEIGHT - BOTTOM + 15}" text-anchor="middle">{text}</text>'
+
+
+def _told(tick: float) -> str:
+    return f"{tick / 1000:g}k" if abs(tick) >= 10_000 else f"{tick:g}"
 
 
 def _scale(low: float, high: float, start: float, end: float, log: bool) -> Callable[[float], float]:

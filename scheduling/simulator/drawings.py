@@ -39,6 +39,11 @@ class Curve:
             found.append(value)
         return tuple(found)
 
+    def minutes(self, look: Look) -> tuple[float, ...]:
+        """The middle of each window of its run: runs differ in how long they take."""
+        window = look(self.runs[0], "window")
+        return tuple(round((k + 0.5) * window / 60.0, 3) for k in range(WINDOWS))
+
 
 @dataclass(frozen=True, slots=True)
 class Axes:
@@ -53,13 +58,6 @@ class Axes:
     log_x: bool = False
     log_y: bool = False
     y_most: float | None = None
-
-    def places(self, look: Look) -> tuple[float, ...] | tuple[str, ...]:
-        """The x axis; minutes where it is time."""
-        if not self.over_time:
-            return self.xs
-        window = look(self.curves[0].runs[0], "window")
-        return tuple(round((k + 0.5) * window / 60.0, 3) for k in range(WINDOWS))
 
 
 @dataclass(frozen=True, slots=True)

@@ -266,5 +266,7 @@ def test_a_drawing_is_the_same_bytes_each_time_and_shows_only_what_is_there():
     assert ElementTree.fromstring(first) is not None
     assert "nan" not in first
     assert first.count("<circle") == 2
+    own = draw("x", [Panel("p", "s", (0.0, 9.0), (Series("a", (1.0, 2.0)), Series("b", (1.0,), (4.5,))))])
+    assert own.count("<circle") == 3
     with pytest.raises(ValueError, match="as many figures"):
         draw("x", [Panel("p", "s", (1.0,), (Series("a", ()),))])

@@ -9,7 +9,7 @@ import pytest
 
 from controlplane import lab as shell
 from scheduling.simulator import lab
-from scheduling.simulator.drawings import Axes, Curve, parse_drawing
+from scheduling.simulator.drawings import Curve, parse_drawing
 from scheduling.simulator.lab import ScenarioError, load_scenario, parse_scenario, scenario_names
 from scheduling.simulator.result import Outcome
 from scheduling.simulator.timeline import WINDOWS, timeline
@@ -64,8 +64,7 @@ def test_a_curve_looks_up_each_place_and_the_change_against_another_run():
 
 
 def test_time_is_in_minutes_at_the_middle_of_each_window():
-    axes = Axes("t", "y", (Curve("c", ("a",), ("w.*",)),), over_time=True)
-    assert axes.places(lambda run, metric: 120.0)[:2] == (1.0, 3.0)
+    assert Curve("c", ("a",), ("w.*",)).minutes(lambda run, metric: 120.0)[:2] == (1.0, 3.0)
 
 
 @pytest.mark.parametrize(
