@@ -14,12 +14,18 @@ from scheduling.core.compose import make_policy
 from scheduling.core.estimate.tokens import Calibration
 from scheduling.core.registry import PolicyError, make_routing
 from scheduling.core.scheduler import Scheduler
+from scheduling.core.step_time import StepTime
 from scheduling.core.types import BackendSpec, EntitlementSpec, EntitlementState, KeySpec, PoolSpec
 from scheduling.gateway.auth import Access
 from scheduling.gateway.estimates import make_estimate, make_queued
 from scheduling.gateway.headers import Limits
 from scheduling.gateway.prefix import LEAST_BYTES, MOST_BYTES, prefix_of
 from scheduling.gateway.prepare import parse, prepare
+from scheduling.simulator.batches import make_engine
+from scheduling.simulator.cluster import Cluster
+from scheduling.simulator.engine import EngineConfig
+from scheduling.simulator.kernel import to_fs
+from scheduling.simulator.workload import Belief, SimRequest, Tier, make_request
 from scheduling.state import codec
 from scheduling.state.types import StoredRequest
 from tests.gateway_world import TIER
@@ -181,3 +187,21 @@ def test_a_swap_of_the_ordering_forgets_no_prefix_and_another_routing_does() -> 
 def test_impossible_bounds_are_refused(params: dict[str, float]) -> None:
     with pytest.raises(PolicyError, match="skew_tokens must be at least 0 and remember at least 1"):
         make_routing("prefix_affinity", params)
+
+
+def test_the_simulated_cluster_routes_by_prefix_as_the_leader_does() -> None:
+    tier = Tier("chat")
+    work = [make_request(n, n * 10.0, 300, 5, tier, Belief(5.0)) for n in range(6)]
+    warm = [replace(r, queued=replace(r.queued, prefix=1 + r.index % 2)) for r in work]
+    # both replicas are idle at each arrival: least work takes the first by name, always
+    config = EngineConfig(StepTime(t0=0.01, a=1e-4, b=0.0, c=0.0, e=0.0, knee=0.0, a2=0.0))
+
+    def placed(routing: str, params: dict[str, float], requests: list[SimRequest]) -> list[int]:
+        engines = [make_engine(config, make_policy("fifo")) for _ in range(2)]
+        lives = Cluster(engines, make_routing(routing, params)).run(requests)
+        return [life.replica for life in sorted(lives, key=lambda life: life.sim.index)]
+
+    assert placed("least_work", {}, warm) == [0] * 6
+    close = [replace(r, arrival_fs=to_fs(0.0 if r.index < 2 else r.index * 10.0)) for r in warm]
+    assert placed("prefix_affinity", {}, close) == [0, 1, 0, 1, 0, 1]
+    assert placed("prefix_affinity", {"remember": 1}, close) == [0, 1, 0, 0, 0, 0]

@@ -8,7 +8,7 @@ low ones wait, these are relegated and it is served; else it is relegated. Releg
 when nothing else that waits has room.
 Inputs: deadlines; input and expected output tokens; service class (``low_class`` and everything below is low); the rate
 at which prompts leave the queue, measured here while requests wait.
-Cost: O(1) on top of the policy's for each request looked at; at most 12 are relegated in one step.
+Cost: O(1) on top of the policy's for each request looked at; at most 4 are relegated in one step.
 Who starves: relegated requests, as long as others that can be in time fill the pool; ``max_wait_s`` ends it.
 Source: QoServe 3.4; ``prefill_rate`` of its artifact (8,500 tokens/s). Here in front of the replicas: time to wait is
 judged by the pool's queue, not by one engine's.
@@ -29,7 +29,7 @@ from scheduling.core.registry import modifier
 from scheduling.core.relegation import Verdict, judge
 from scheduling.core.types import PoolView, QueuedRequest, ServiceClass
 
-MOST_PER_STEP = 12
+MOST_PER_STEP = 4
 MEMORY_S = 10.0  # time constant of the measured rate
 PAUSED_KEPT = 4096  # relegated requests that ran and may come back half done
 
