@@ -20,7 +20,7 @@ from scheduling.engines.vllm import EngineError, EngineMetrics, EngineProtocolEr
 
 LOOK_EVERY_S = 0.1
 SETTLE = 0.3  # of a burst's time before counting begins: its requests begin together, and that shows
-FIRST_ID, LAST_ID = 100, 5000  # token ids that every vocabulary has
+FIRST_ID, LAST_ID = 100, 999  # token ids that every vocabulary has
 _LABELS = re.compile(r"^vllm:cache_config_info\{([^}]*)\}", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import socket
 import subprocess
 import time
@@ -19,7 +20,9 @@ import httpx
 import openai
 import pytest
 
+from controlplane.calibration import measure
 from controlplane.embedded.vllm_cpu import serve
+from scheduling.core.types import BackendSpec
 from scheduling.engines.simulated.server import EngineOptions, serving
 from scheduling.engines.vllm import EngineMetrics, VllmClient, control_http
 
@@ -222,3 +225,16 @@ async def test_every_metric_the_simulated_engine_shows_is_one_of_vllms_or_dcgms(
         ours = names((await http.get(simulated.url + "/metrics")).text)
     theirs = names((await http.get(url + "/metrics")).text)
     assert {name for name in ours if not name.startswith("DCGM_")} <= theirs
+
+
+async def test_calibration_finds_the_slots_and_the_kv_cache_that_the_server_was_started_with(url: str) -> None:
+    measured = await measure(BackendSpec("tiny", "p", url, 16, 1), MODEL, 20.0)
+    async with control_http() as http:
+        page = (await http.get(url + "/metrics")).text
+    said = re.search(r'kv_cache_size_tokens="(\d+)"', page)
+    assert said is not None
+    assert measured.kv_tokens == int(said[1])
+    command = serve.command(FOLDER, 1)
+    assert measured.proposal.slots == int(command[command.index("--max-num-seqs") + 1])
+    assert measured.proposal.tokens_per_s > 0
+    assert measured.proposal.step_time is not None
