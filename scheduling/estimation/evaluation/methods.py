@@ -40,6 +40,9 @@ class Method(Protocol):
     def say(self, case: Case) -> Said | None:
         """None where the method has nothing to say: the case is not counted for it."""
 
+    def expect(self, case: Case) -> Prediction | None:
+        """What ordering is told."""
+
     def learn(self, case: Case) -> None: ...
 
 
@@ -62,6 +65,10 @@ class Crude:
         upper = point if self._calibrator is None else point * self._calibrator.factor("")
         return point, (point, point, upper)
 
+    def expect(self, case: Case) -> Prediction:
+        point = max(1.0, self.point(case))
+        return Prediction((point,), (1.0,), self.name, point)
+
     def learn(self, case: Case) -> None:
         actual = case.example.output_tokens
         if self._calibrator is not None:
@@ -77,17 +84,17 @@ class Distributional:
         self._predictor = FirstThatKnows(predictor, CategoryBaseline(Drift(on=False)))
         self._calibrator = Calibrator()
 
-    def _predict(self, case: Case) -> Prediction:
+    def expect(self, case: Case) -> Prediction:
         found = self._predictor.predict(case.facts)
         assert found is not None  # the baseline always speaks
         return found
 
     def say(self, case: Case) -> Said:
-        found = self._predict(case)
+        found = self.expect(case)
         return found.mean, (*(found.quantile(q) for q in LEVELS[:-1]), self._calibrator.upper(found))
 
     def learn(self, case: Case) -> None:
-        found = self._predict(case)
+        found = self.expect(case)
         self._calibrator.observe(found.source, found.quantile(LEVELS[-1]), case.example.output_tokens)
         self._predictor.observe(case.facts, case.example.output_tokens)
 
@@ -98,6 +105,9 @@ class Product:
     def __init__(self, name: str) -> None:
         self.name = name
         self.chain = Chain(RingWindow())
+
+    def expect(self, case: Case) -> Prediction:
+        return self.chain.predict(case.facts).prediction
 
     def say(self, case: Case) -> Said:
         forecast = self.chain.predict(case.facts)
@@ -126,13 +136,16 @@ class Oracle:
     def any(self) -> bool:
         return any(len(answers) > 1 for answers in self._answers.values())
 
-    def say(self, case: Case) -> Said | None:
+    def expect(self, case: Case) -> Prediction | None:
         others = [a for a in self._answers[case.example.prompt] if a[0] != id(case.example)]
         same = [a for a in others if a[1] == case.example.model] or others
         if not same:
             return None
-        found = distribution([(length, False, 1.0) for _, _, length in same], "oracle", float(len(same)))
-        return found.mean, tuple(found.quantile(q) for q in LEVELS)
+        return distribution([(length, False, 1.0) for _, _, length in same], "oracle", float(len(same)))
+
+    def say(self, case: Case) -> Said | None:
+        found = self.expect(case)
+        return None if found is None else (found.mean, tuple(found.quantile(q) for q in LEVELS))
 
     def learn(self, case: Case) -> None:
         return None
@@ -155,6 +168,10 @@ class PerModel:
     def say(self, case: Case) -> Said | None:
         said: Said | None = self._of(case).say(case)
         return said
+
+    def expect(self, case: Case) -> Prediction | None:
+        expected: Prediction | None = self._of(case).expect(case)
+        return expected
 
     def learn(self, case: Case) -> None:
         self._of(case).learn(case)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -23,6 +23,10 @@ from scheduling.estimation.evaluation.metrics import Errors, errors
 
 CONVERGENCE = (0, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)  # answers after which the error is shown
 STRETCH = 200  # answers over which an error is averaged there
+LONGER = 1.5  # how much longer the answers of the model get half-way of a shift
+SHORT_STRETCH = 50
+MOST_OF_A_HALF = 2_000
+SHIFTED = ("tokens + EMA", "application history", "semantic history 10k")  # and the product
 
 Row = tuple[float, float, tuple[float, ...]]  # actual, mean, quantiles
 Progress = Callable[[str, int, int], None]  # what is done, how much of it, of how much
@@ -154,11 +158,59 @@ def convergence(cases: Sequence[Case]) -> list[dict[str, float]]:
                 off[name].append(abs(said[0] - case.example.output_tokens))
             method.learn(case)
     return [
-        {"after": after, **{name: sum(e[after : after + STRETCH]) / len(e[after : after + STRETCH])
-                            for name, e in off.items()}}
+        {"after": after, **{name: _mean(e[after : after + STRETCH]) for name, e in off.items()}}
         for after in CONVERGENCE
         if after < len(cases)
-    ]  # fmt: skip
+    ]
+
+
+def shift(cases: Sequence[Case]) -> dict[str, Any]:
+    """Half-way the prompts change (other labels, or files) and the model too: its answers get ``LONGER`` times as long.
+
+    Mean absolute error [tokens] of the stretches after the change, and after how many answers it is for the first time
+    within a fifth of what it is in the end. Without labels or several files only the model changes.
+    """
+    groups = Counter(case.example.label or case.example.file for case in cases)
+    first: set[str] = set()
+    for name, _ in groups.most_common():
+        if not first or sum(groups[n] for n in first) < len(cases) / 2:
+            first.add(name)
+    before = [c for c in cases if (c.example.label or c.example.file) in first]
+    after = [c for c in cases if (c.example.label or c.example.file) not in first]
+    if not after:
+        before, after = before[: len(before) // 2], before[len(before) // 2 :]
+    before, after = before[-MOST_OF_A_HALF:], after[:MOST_OF_A_HALF]
+    longer = [
+        replace(c, example=replace(c.example, output_tokens=round(LONGER * c.example.output_tokens))) for c in after
+    ]
+    report: dict[str, Any] = {"before": len(before), "after": len(longer), "stretch": SHORT_STRETCH, "methods": []}
+    for method in all_methods([]):
+        if method.name not in SHIFTED and not method.name.startswith("product"):
+            continue
+        off: list[float] = []
+        for case in (*before, *longer):
+            said = method.say(case)
+            assert said is not None
+            off.append(abs(said[0] - case.example.output_tokens))
+            method.learn(case)
+        old, new = off[: len(before)], off[len(before) :]
+        stretches = [_mean(new[i : i + SHORT_STRETCH]) for i in range(0, len(new), SHORT_STRETCH)]
+        final = _mean(new[-(len(new) // 4 + 1) :])
+        recovered = next((i for i, mae in enumerate(stretches) if mae <= 1.2 * final), len(stretches))
+        report["methods"].append(
+            {
+                "name": method.name,
+                "mae_before": _mean(old[-(len(old) // 4 + 1) :]),
+                "mae_after": stretches[:10],
+                "mae_final": final,
+                "recovered_after": recovered * SHORT_STRETCH,
+            }
+        )
+    return report
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
 
 
 def classifiers(train: Sequence[Case], test: Sequence[Case], embedder: Embedder) -> list[dict[str, Any]]:

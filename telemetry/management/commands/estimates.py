@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from argparse import ArgumentParser
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from scheduling.estimation.embedding import Embedder
-from scheduling.estimation.evaluation import data, run
+from scheduling.estimation.evaluation import data, endtoend, run
 from scheduling.estimation.evaluation.latency import measure
 from scheduling.estimation.tokenizer import Tokenizer, TokenizerError
 
@@ -32,16 +32,19 @@ class Command(BaseCommand):
     def add_arguments(self, parser: ArgumentParser) -> None:
         actions = parser.add_subparsers(dest="action", required=True)
         evaluate = actions.add_parser("evaluate", help="errors by method, and the cost of an estimate")
-        evaluate.add_argument(
-            "--data", nargs="+", required=True, metavar="FILE",
-            help="CSV, JSON lines, JSON or Parquet, .gz or not, or folders of them: a prompt and its answer or the "
-            "answer's length per row",
-        )  # fmt: skip
-        evaluate.add_argument("--json", type=Path, metavar="FILE", help="writes the figures as JSON")
-        evaluate.add_argument(
-            "--tokenizer", type=Path, metavar="FILE",
-            help="a model's tokenizer.json: counts where the files do not, and is what is timed",
-        )  # fmt: skip
+        simulate = actions.add_parser("simulate", help="waiting times with each predictor, in a simulated engine")
+        for action in (evaluate, simulate):
+            action.add_argument(
+                "--data", nargs="+", required=True, metavar="FILE",
+                help="CSV, JSON lines, JSON or Parquet, .gz or not, or folders of them: a prompt and its answer or the "
+                "answer's length per row",
+            )  # fmt: skip
+            action.add_argument("--json", type=Path, metavar="FILE", help="writes the figures as JSON")
+            action.add_argument(
+                "--tokenizer", type=Path, metavar="FILE",
+                help="a model's tokenizer.json: counts where the files do not, and is what is timed",
+            )  # fmt: skip
+        simulate.add_argument("--seed", type=int, default=1, help="for the arrivals and the order of the prompts")
 
     def handle(self, *args: Any, **options: Any) -> None:
         out: Path | None = options["json"]
@@ -53,16 +56,46 @@ class Command(BaseCommand):
             examples = [e for path in data.files_of(options["data"]) for e in data.read(path, count)]
         except (data.DataError, TokenizerError) as problem:
             raise CommandError(str(problem)) from problem
+        if options["action"] == "simulate":
+            self._simulate(examples, options["seed"], out)
+        else:
+            self._evaluate(examples, count, out, began)
+
+    def _simulate(self, examples: list[data.Example], seed: int, out: Path | None) -> None:
+        console = self._console()
+        with _bar(console) as bar:
+            task = bar.add_task("", total=None)
+            report = endtoend.compare(
+                run.cases_of(examples, Embedder()), seed,
+                lambda name, done, total: bar.update(task, description=name, completed=done, total=total),
+            )  # fmt: skip
+        if out is not None:
+            out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+        _table(
+            console,
+            f"Time to the last token of {report['requests']} requests at {report['rate']:.1f}/s, "
+            f"{report['load']:g} times what the engine can do",
+            ("policy", "predictor", "mean [s]", "p99 [s]", "to oracle lengths"),
+            [
+                (r["policy"], r["predictor"], f"{r['mean_ttlt_s']:.1f}", f"{r['p99_s']:.1f}",
+                 "-" if r["to_oracle"] is None else f"{r['to_oracle']:.2f}")
+                for r in report["runs"]
+            ],
+        )  # fmt: skip
+
+    def _console(self) -> Console:
+        return Console(file=self.stdout._out if hasattr(self.stdout, "_out") else None)
+
+    def _evaluate(
+        self, examples: list[data.Example], count: Callable[[str], int] | None, out: Path | None, began: float
+    ) -> None:
         train_rows, test_rows, how = data.split(examples)
         if not train_rows or not test_rows:
             raise CommandError(f"{len(examples)} examples are too few to be split into training and test")
         embedder = Embedder()
         train, test = run.cases_of(train_rows, embedder), run.cases_of(test_rows, embedder)
-        console = Console(file=self.stdout._out if hasattr(self.stdout, "_out") else None)
-        with Progress(
-            TextColumn("{task.description:<42}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"),
-            TimeElapsedColumn(), console=console, transient=True,
-        ) as bar:  # fmt: skip
+        console = self._console()
+        with _bar(console) as bar:
             task = bar.add_task("", total=None)
             scores = run.compare(train, test, lambda name, done, total: bar.update(
                 task, description=name, completed=done, total=total
@@ -77,6 +110,7 @@ class Command(BaseCommand):
                 "methods": [score.as_json() for score in scores],
                 "drift": run.drift_in_its_own_units([*train, *test]),
                 "convergence": run.convergence(train),
+                "shift": run.shift([*train, *test]),
                 "classifiers": run.classifiers(train, test, embedder),
                 "latency_ms": measure(train, test, count),
             }  # fmt: skip
@@ -123,6 +157,16 @@ class Command(BaseCommand):
                     for unit, d in drift.items() if unit != "rows"
                 ],
             )  # fmt: skip
+        shift = report["shift"]
+        _table(
+            console, f"Other prompts, a model that says {run.LONGER:g} times as much, after {shift['before']} answers",
+            ("method", "MAE before", f"next {shift['stretch']}", f"next {shift['stretch']}", "in the end", "recovered"),
+            [
+                (m["name"], f"{m['mae_before']:.1f}", *(f"{mae:.1f}" for mae in (*m["mae_after"], 0.0, 0.0)[:2]),
+                 f"{m['mae_final']:.1f}", f"after {m['recovered_after']}")
+                for m in shift["methods"]
+            ],
+        )  # fmt: skip
         names = [name for name in report["convergence"][0] if name != "after"]
         _table(
             console, "How fast: MAE [tokens] of the next answers after so many",
@@ -146,6 +190,13 @@ class Command(BaseCommand):
             ("step", "p50", "p99"),
             [(step, f"{cost[f'{step}_p50']:.4f}", f"{cost[f'{step}_p99']:.4f}") for step in STEPS],
         )
+
+
+def _bar(console: Console) -> Progress:
+    return Progress(
+        TextColumn("{task.description:<42}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"),
+        TimeElapsedColumn(), console=console, transient=True,
+    )  # fmt: skip
 
 
 def _table(console: Console, title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:

@@ -1,0 +1,136 @@
+"""What is a prediction worth to those who wait? The same prompts through a simulated engine, with each predictor.
+
+Predictors begin cold and learn from what ends, as they would live. The engine is slower than the prompts come for as
+long as they come, so that a queue forms; then it works it off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import islice
+from random import Random
+from typing import Any
+
+from scheduling.core.estimate.contracts import Prediction
+from scheduling.core.registry import make_ordering
+from scheduling.core.step_time import load_preset
+from scheduling.core.types import QueuedRequest
+from scheduling.estimation.evaluation.methods import Case, Crude, Method, PerModel, Product, similar
+from scheduling.simulator.batches import make_engine
+from scheduling.simulator.engine import EngineConfig
+from scheduling.simulator.kernel import rng
+from scheduling.simulator.measures import measure
+from scheduling.simulator.workload import Belief, SimRequest, Tier, make_request, poisson
+
+PRESET = "llama-3-8b-a100"
+SLOTS = 32
+BOUND = 4096
+LOAD = 1.5  # of what the engine can do: requests come this much faster
+REQUESTS = 2_000
+POLICIES = ("fifo", "gittins", "unified")
+
+Progress = Callable[[str, int, int], None]
+
+
+class Learning:
+    """A method as the simulator's estimator."""
+
+    def __init__(self, method: Method, cases: Sequence[Case]) -> None:
+        self._method = method
+        self._cases = cases
+
+    def estimate(self, request: SimRequest) -> QueuedRequest:
+        found = self._method.expect(self._cases[request.index])
+        assert found is not None
+        found = found.truncated(BOUND)
+        return replace(
+            request.queued, output_tokens=found.mean, output_lengths=found.lengths,
+            output_probabilities=found.probabilities,
+        )  # fmt: skip
+
+    def observe(self, request: SimRequest) -> None:
+        self._method.learn(self._cases[request.index])
+
+
+class Truth:
+    """Knows every length."""
+
+    name = "oracle lengths"
+
+    def expect(self, case: Case) -> Prediction:
+        length = float(case.example.output_tokens)
+        return Prediction((length,), (1.0,), self.name, length)
+
+    def say(self, case: Case) -> tuple[float, tuple[float, ...]]:
+        length = float(case.example.output_tokens)
+        return length, (length, length, length)
+
+    def learn(self, case: Case) -> None:
+        return None
+
+
+class BoundOnly(Truth):
+    """Knows nothing: every answer is expected to reach its bound."""
+
+    name = "no prediction"
+
+    def expect(self, case: Case) -> Prediction:
+        return Prediction((float(BOUND),), (1.0,), self.name, float(BOUND))
+
+
+def contestants() -> list[Method]:
+    """Each anew: they learn."""
+    return [
+        BoundOnly(),
+        PerModel("tokens", lambda name: Crude(name, words=False, ema=False)),
+        PerModel("words + EMA", lambda name: Crude(name, words=True, ema=True)),
+        PerModel("tokens + EMA", lambda name: Crude(name, words=False, ema=True)),
+        PerModel("semantic history 1k", similar(1_000)),
+        PerModel("semantic history 10k", similar(10_000)),
+        PerModel("product", Product),
+        Truth(),
+    ]
+
+
+def compare(cases: Sequence[Case], seed: int, progress: Progress) -> dict[str, Any]:
+    """Mean and 99th percentile of the time to the last token [s] by policy and predictor, relative to the oracle's."""
+    chosen = list(cases)
+    Random(seed).shuffle(chosen)
+    chosen = [case for case in chosen if case.example.output_tokens <= BOUND][:REQUESTS]
+    preset = load_preset(PRESET)
+    config = EngineConfig(
+        truth=preset.step_time, mode="continuous", max_seqs=SLOTS, kv_tokens=preset.kv_tokens, token_budget=2048
+    )
+    at_once = make_engine(config, make_ordering("fifo", {}))
+    busy = measure(at_once.run(_requests(chosen, [0.0] * len(chosen))), [at_once])
+    rate = LOAD * busy["requests_per_s"]
+    times = list(islice(poisson(rng(seed, "arrivals"), rate), len(chosen)))
+    runs: list[dict[str, Any]] = []
+    total, done = len(POLICIES) * len(contestants()), 0
+    for policy in POLICIES:
+        for method in contestants():
+            done += 1
+            if policy == "fifo" and not isinstance(method, BoundOnly):
+                continue  # it does not look at what is expected
+            progress(f"{policy}, {method.name}", done, total)
+            engine = make_engine(config, make_ordering(policy, {}), estimator=Learning(method, chosen))
+            figures = measure(engine.run(_requests(chosen, times)), [engine])
+            runs.append(
+                {"policy": policy, "predictor": method.name, "mean_ttlt_s": figures["mean"], "p99_s": figures["p99"]}
+            )
+    for run in runs:
+        best = next((r for r in runs if r["policy"] == run["policy"] and r["predictor"] == Truth.name), None)
+        run["to_oracle"] = None if best is None else run["mean_ttlt_s"] / best["mean_ttlt_s"]
+    return {"requests": len(chosen), "rate": rate, "preset": PRESET, "slots": SLOTS, "load": LOAD, "runs": runs}
+
+
+def _requests(cases: Sequence[Case], times: Sequence[float]) -> list[SimRequest]:
+    tier = Tier("all")
+    return [
+        make_request(
+            index, at, max(1, round(case.facts.input_tokens)), case.example.output_tokens, tier,
+            Belief(float(BOUND), BOUND),
+        )
+        for index, (case, at) in enumerate(zip(cases, times, strict=True))
+    ]  # fmt: skip

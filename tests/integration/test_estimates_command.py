@@ -1,0 +1,133 @@
+"""``manage.py estimates``: reads files as people have them, prints tables, writes what the acceptance reads."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+
+TASKS = {
+    "list the parts of": 20, "write a python function about": 180, "summarise the report on": 60,
+    "tell a long story about": 400,
+}  # fmt: skip
+METHODS = [
+    "words", "tokens", "words + EMA", "tokens + EMA", "application history", "semantic history 1k",
+    "semantic history 10k", "semantic history 10k, cosine >= 0.8", "product (similar, application, category)",
+]  # fmt: skip
+METRICS = {"mae", "rmse", "mdape", "pinball", "spearman", "coverage90"}
+LATENCIES = {"tokenise_p50", "embed_p50", "search_p50", "total_p50", "total_p99"}
+
+
+def rows(count: int, seed: int = 3, repeats: int = 1) -> list[dict[str, Any]]:
+    rng = random.Random(seed)
+    made: list[dict[str, Any]] = []
+    for number in range(count):
+        task, length = rng.choice(list(TASKS.items()))
+        prompt = f"{task} harbour number {number} and the {rng.choice(['old', 'new', 'red'])} crane"
+        for _ in range(repeats):
+            tokens = max(1, round(length * rng.lognormvariate(0, 0.2)))
+            made.append({"prompt": prompt, "response": "word " * tokens, "response_tokens_qwen": tokens})
+    return made
+
+
+def evaluate(*files: Path, folder: Path) -> dict[str, Any]:
+    target = folder / "figures.json"
+    call_command("estimates", "evaluate", "--data", *map(str, files), "--json", str(target), stdout=io.StringIO())
+    found: dict[str, Any] = json.loads(target.read_text())
+    return found
+
+
+def write_lines(path: Path, made: list[dict[str, Any]]) -> Path:
+    text = "\n".join(json.dumps(row) for row in made)
+    path.write_bytes(gzip.compress(text.encode()) if path.name.endswith(".gz") else text.encode())
+    return path
+
+
+def test_every_method_is_scored_and_latency_is_measured(tmp_path: Path) -> None:
+    report = evaluate(write_lines(tmp_path / "prompts.jsonl.gz", rows(400)), folder=tmp_path)
+    assert [m["name"] for m in report["methods"]] == METHODS
+    for method in report["methods"]:
+        assert method.keys() >= METRICS
+        assert method["rows"] == report["data"]["test"]
+    assert report["latency_ms"].keys() >= LATENCIES
+    assert report["latency_ms"]["window"] == 10_000
+    by_name = {m["name"]: m for m in report["methods"]}
+    assert by_name["semantic history 10k"]["mae"] < by_name["application history"]["mae"] / 2
+    assert by_name["tokens + EMA"]["mae"] < by_name["tokens"]["mae"]
+    assert by_name["product (similar, application, category)"]["spearman"] > 0.8
+    assert 0.8 <= by_name["semantic history 10k"]["coverage90"] <= 1.0
+
+
+def test_prompts_that_occur_more_than_once_bring_in_the_oracle(tmp_path: Path) -> None:
+    report = evaluate(write_lines(tmp_path / "again.jsonl", rows(150, repeats=3)), folder=tmp_path)
+    last = report["methods"][-1]
+    assert last["name"] == "oracle of repeated samples"
+    assert last["repeated"]["mae"] < 60
+
+
+def test_csv_and_json_and_folders_are_read_and_times_split_by_time(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    made = rows(240)
+    with (folder / "a.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["timestamp", "Question", "output_tokens"])
+        for number, row in enumerate(made[:120]):
+            writer.writerow([1000 + number, row["prompt"], row["response_tokens_qwen"]])
+    (folder / "b.json").write_text(
+        json.dumps([{"created": 500 + n, "instruction": r["prompt"], "output": r["response"]}
+                    for n, r in enumerate(made[120:])])
+    )  # fmt: skip
+    report = evaluate(folder, folder=tmp_path)
+    assert report["data"]["files"] == ["a.csv", "b.json"]
+    assert (report["data"]["split"], report["data"]["rows"]) == ("time", 240)
+    assert report["drift"]["rows"] == 120, "only examples with their answers can be measured in words"
+
+
+def test_all_answers_to_one_prompt_are_on_one_side_of_the_split(tmp_path: Path) -> None:
+    from scheduling.estimation.evaluation import data
+
+    examples = data.read(write_lines(tmp_path / "again.jsonl", rows(200, repeats=3)))
+    train, test, how = data.split(examples)
+    assert how == "hash of the prompt"
+    assert not {e.prompt for e in train} & {e.prompt for e in test}
+    assert 0.6 < len(train) / len(examples) < 0.8
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("x.jsonl", '{"a": 1}\n', "no row has a prompt"),
+        ("x.jsonl", "{broken\n", "line 1: not JSON"),
+        ("x.jsonl.gz", "no gzip", "cannot be read"),
+        ("x.jsonl", '{"prompt": "hello", "response": "hi there"}\n', "too few"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_named_with_the_reason(
+    name: str, content: str, words: str, tmp_path: Path
+) -> None:
+    path = tmp_path / name
+    path.write_text(content)
+    with pytest.raises(CommandError, match=words):
+        evaluate(path, folder=tmp_path)
+
+
+def test_a_file_that_is_not_there_is_said(tmp_path: Path) -> None:
+    with pytest.raises(CommandError, match="there is no file or folder"):
+        evaluate(tmp_path / "nowhere.jsonl", folder=tmp_path)
+
+
+def test_better_predictions_shorten_the_wait_in_a_simulated_engine(tmp_path: Path) -> None:
+    source = write_lines(tmp_path / "prompts.jsonl", rows(400))
+    target = tmp_path / "waits.json"
+    call_command("estimates", "simulate", "--data", str(source), "--json", str(target), stdout=io.StringIO())
+    runs = {(r["policy"], r["predictor"]): r["mean_ttlt_s"] for r in json.loads(target.read_text())["runs"]}
+    for policy in ("gittins", "unified"):
+        assert runs[policy, "oracle lengths"] <= runs[policy, "product"] < runs["fifo", "no prediction"]
