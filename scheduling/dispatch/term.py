@@ -14,7 +14,6 @@ from concurrent.futures import Executor
 from dataclasses import replace
 from itertools import chain
 
-from scheduling.core.admission import RIGHTS, cap_of
 from scheduling.core.compose import make_policy
 from scheduling.core.contracts import OrderingPolicy, RoutingPolicy
 from scheduling.core.entitlement import TICK_S as STANDING_S
@@ -25,6 +24,7 @@ from scheduling.core.registry import PolicyError, make_routing
 from scheduling.core.scheduler import Scheduler
 from scheduling.core.types import Catalog, Grant, PoolSpec, PoolView, QueuedRequest, Standing
 from scheduling.dispatch.away import Away
+from scheduling.dispatch.evictions import evictions, most_running
 from scheduling.dispatch.health import BackendMonitor, EngineFactory
 from scheduling.dispatch.ports import Sample, TelemetryPort
 from scheduling.dispatch.standing import Standings
@@ -34,7 +34,6 @@ from scheduling.state.types import (
     LEASE_MS,
     Event,
     EventKind,
-    EvictItem,
     GrantItem,
     GrantStatus,
     PoolSnapshot,
@@ -52,8 +51,6 @@ CHECK_UP_TO = 500
 DRIFT_TICKS = 10  # so many looks in a row that find more waiting in Redis than here: read the queue again
 DRIFT_GAP_S = 30.0
 SWEEPS = 50  # batches of abandoned requests ended in one round of the house
-NO_LIMIT = 2**31 - 1
-EVICTIONS = 20  # waiting requests for which preemptible ones make room, in one decision
 EVICT_AGAIN_S = 0.25  # after preemptible requests could make no room
 
 
@@ -265,7 +262,7 @@ class Term:
                     await self._evict(view)
                 return
             items = [
-                GrantItem(g.request.id, g.request.attempt, g.backend, _cap(g.request), self.policy, g.reason)
+                GrantItem(g.request.id, g.request.attempt, g.backend, most_running(g.request), self.policy, g.reason)
                 for g in grants
             ]
             statuses = await self._store.grant(self._epoch, items)
@@ -287,23 +284,11 @@ class Term:
                 return  # where a gateway was away, what it did not take is decided again at once, without it
 
     async def _evict(self, view: PoolView) -> None:
-        """Who may, and could not be granted a slot now, gets that of a preemptible request: owners of reserved capacity
-        first, then in order of arrival."""
+        """Who may, and could not be granted a slot now, gets that of a preemptible request."""
         clock_s = asyncio.get_running_loop().time()
-        if clock_s < self._evict_from:
+        items = evictions(self.scheduler, view, self.policy) if clock_s >= self._evict_from else []
+        if not items:
             return
-        entitled = [r for r in self.scheduler if RIGHTS[r.service_class].evicts and _within(r, view)]
-        if not entitled:
-            return
-        entitled.sort(key=lambda r: (not RIGHTS[r.service_class].reserved, r.seq))
-        several = sum(b.ready for b in view.backends.values()) > 1
-        items, ahead = [], dict(view.running_by_entitlement)
-        for r in entitled:
-            ahead[r.entitlement] = ahead.get(r.entitlement, 0) + 1
-            if len(items) < EVICTIONS and ahead[r.entitlement] <= (r.concurrency or NO_LIMIT):
-                exclude = r.exclude_backend if several else ""
-                why = f"{r.service_class.value} within its baseline, a preemptible request made room"
-                items.append(EvictItem(r.id, r.attempt, r.concurrency or NO_LIMIT, exclude, self.policy, why))
         statuses = await self._store.evict(self._epoch, items)
         for item, status in zip(items, statuses, strict=True):
             if status is GrantStatus.OK:
@@ -442,14 +427,3 @@ def _scheduler(pool: PoolSpec) -> tuple[str, Scheduler]:
         log.error("pool %s: %s; serving in arrival order until it is corrected", pool.id, error)
         name, ordering, routing = "fifo@0", make_policy("fifo"), make_routing("least_work")
     return name, Scheduler(ordering, routing, max_grants=BATCH, rights=True)
-
-
-def _cap(request: QueuedRequest) -> int:
-    """How many of its entitlement may run."""
-    return cap_of(request.service_class, request.concurrency) or NO_LIMIT
-
-
-def _within(request: QueuedRequest, view: PoolView) -> bool:
-    """Whether its entitlement runs fewer than its r_e."""
-    running = view.running_by_entitlement.get(request.entitlement, 0)
-    return not 0 < request.concurrency <= running
