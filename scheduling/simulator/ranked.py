@@ -58,14 +58,14 @@ class RankedEngine(Engine):
             self._push_back(sequence, self.queue)
         self.running, used = [], 0
         while len(self.running) < self.config.max_seqs and len(self.queue):
-            sequence = self._pop(self.queue)
-            if sequence is None:
+            following = self._pop(self.queue)
+            if following is None:
                 break
-            used += sequence.prompt + sequence.generated + 1
+            used += following.prompt + following.generated + 1
             if self.config.kv_tokens and used > self.config.kv_tokens:
-                self._push_back(sequence, self.queue)
+                self._push_back(following, self.queue)
                 break
-            self.running.append(sequence)
+            self.running.append(following)
         chosen = {sequence.queued.id for sequence in self.running}
         for sequence in before:
             if sequence.queued.id not in chosen:

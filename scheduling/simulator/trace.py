@@ -96,7 +96,7 @@ def open_text(path: Path) -> io.TextIOBase:
     with path.open("rb") as probe:
         zipped = probe.read(2) == b"\x1f\x8b"
     if zipped:
-        return gzip.open(path, "rt", encoding="utf-8", newline="")  # type: ignore[return-value]
+        return gzip.open(path, "rt", encoding="utf-8", newline="")
     return path.open(encoding="utf-8", newline="")
 
 
