@@ -155,7 +155,7 @@ class PoolModel:
         self.story = Story()
         self._service = service
         self._admission = admission
-        self._scheduler = Scheduler(ordering, make_routing("least_work"))
+        self._scheduler = Scheduler(ordering, make_routing("least_work"), rights=True)
         self._view = PoolView({b.id: BackendView(b.id, b.slots, b.kv_tokens) for b in pool.backends})
         self._shares = {client.spec.id: _Share() for client in clients}
         self._leases: dict[str, _Lease] = {}
