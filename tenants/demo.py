@@ -109,7 +109,7 @@ def _pool(slug: str, model: str, upstream_model: str, max_model_len: int) -> Poo
 
 
 def _slots(pool: Pool) -> int:
-    return sum(pool.backends.values_list("slots", flat=True))
+    return sum(pool.backends.filter(managed=False).values_list("slots", flat=True))  # a scaling driver's come and go
 
 
 def _engines(pool: Pool, engines: Sequence[DemoEngine]) -> None:
