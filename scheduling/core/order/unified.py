@@ -32,6 +32,7 @@ from scheduling.core.contracts import Fits, Key, Maker, RequestQueue
 from scheduling.core.gittins import CostDistribution, service_cost
 from scheduling.core.order.hybrid import Hybrid, work_left
 from scheduling.core.queues.bands import Bands
+from scheduling.core.queues.keyed import LOOK_PAST
 from scheduling.core.queues.overdue import OverdueTurns
 from scheduling.core.queues.relegated import Relegate
 from scheduling.core.queues.standing import StandingQueue
@@ -40,6 +41,7 @@ from scheduling.core.registry import ordering
 from scheduling.core.types import PoolView, QueuedRequest
 
 PREFILL_STEPS = 300.0  # token steps of KV that one prompt token's prefill is worth
+MOST_MISSES = 2 * LOOK_PAST  # requests without room that one step looks past
 BUCKET_TOKENS = 100  # a request that was preempted is ranked anew when it has generated another so many
 
 
@@ -66,8 +68,10 @@ class Unified:
             raise ValueError("relegate is 0 or 1")
 
     def queue(self) -> RequestQueue:
+        look = _Look()
+
         def promises(group: str) -> RequestQueue:
-            return _Promises(self)
+            return _Promises(self, look)
 
         # Bands stand outermost: a reserved request that is late still goes before an elastic one that is not.
         band: Maker = Relegate().around(promises) if self.relegate else promises
@@ -116,10 +120,35 @@ def _index(
     return age if index == inf else index
 
 
+class _Look:
+    """How much a step has looked past, over all bands: what bounds it when many large requests wait for KV cache."""
+
+    def __init__(self) -> None:
+        self._step: Fits | None = None
+        self._counted: Fits | None = None
+        self.misses = 0
+
+    def counting(self, fits: Fits) -> Fits:
+        """The same answers, counted; one object for the step."""
+        if fits is self._step and self._counted is not None:
+            return self._counted
+        self._step, self.misses = fits, 0
+
+        def counted(request: QueuedRequest) -> bool:
+            if fits(request):
+                return True
+            self.misses += 1
+            return False
+
+        self._counted = counted
+        return counted
+
+
 class _Promises:
     """One band: requests with an SLO by urgency, the others by cost."""
 
-    def __init__(self, policy: Unified) -> None:
+    def __init__(self, policy: Unified, look: _Look) -> None:
+        self._look = look
         self._patience_s = policy.patience_s
         self._urgency = policy.urgency
         timed = StandingQueue(policy.urgency, policy.describe_urgency, unit=policy.debt_s)
@@ -145,13 +174,15 @@ class _Promises:
         return self._timed.discard(request_id) or self._free.discard(request_id)
 
     def select(self, view: PoolView, now_s: float, fits: Fits) -> QueuedRequest | None:
-        while True:
-            place = self._next(view, fits)
+        counted = self._look.counting(fits)
+        while self._look.misses < MOST_MISSES:
+            place = self._next(view, counted)
             if place is None:
                 return None
             # Asking the other queue may have made the scheduler keep room, so that nothing here fits any more.
-            if (request := place.select(view, now_s, fits)) is not None:
+            if (request := place.select(view, now_s, counted)) is not None:
                 return request
+        return None
 
     def _next(self, view: PoolView, fits: Fits) -> ClientTurns | None:
         """The queue whose first request goes: the one that is due earlier."""

@@ -159,12 +159,11 @@ class KeyedQueue:
                 entitlement = self._items[_id(entry)][1].entitlement
                 self._enter(entitlement, self._lanes[entitlement], entry)
         self._aside.clear()
-        for entitlement in list(self._parked):
-            lane = self._lanes[entitlement]
-            if not 0 < lane.concurrency <= running.get(entitlement, 0):
-                del self._parked[entitlement]
-                lane.parked = False
-                self._show_first(entitlement, lane)
+        lanes, now = self._lanes, running.get
+        for entitlement in [name for name in self._parked if not 0 < lanes[name].concurrency <= now(name, 0)]:
+            del self._parked[entitlement]
+            lanes[entitlement].parked = False
+            self._show_first(entitlement, lanes[entitlement])
 
     def _alive(self, entry: Entry) -> bool:
         item = self._items.get(entry[-1])  # type: ignore[arg-type]  # the last element is the id

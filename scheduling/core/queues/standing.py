@@ -70,5 +70,6 @@ class StandingQueue(KeyedQueue):
             self._rebuild_heads()
 
     def _place(self, entry: Entry, entitlement: str) -> Entry:
-        shift = self.shift(entitlement) if self._standings else 0.0
-        return entry if shift == 0.0 else (entry[0] - shift, *entry[1:])  # type: ignore[operator]
+        if not self._standings:
+            return entry
+        return (entry[0] - self.shift(entitlement), *entry[1:])  # type: ignore[operator]
