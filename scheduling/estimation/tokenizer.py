@@ -32,7 +32,7 @@ class Tokenizer:
 
     def count(self, text: str) -> int:
         """Tokens of a text, without those that a model adds around it."""
-        return len(self._library.encode_batch_fast([text], add_special_tokens=False)[0])
+        return len(self._library.encode(text, add_special_tokens=False))
 
 
 @lru_cache(maxsize=32)

@@ -9,7 +9,6 @@ and the best known.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 
 import numpy as np
@@ -30,7 +29,7 @@ class RingWindow:
         self._lengths = np.zeros(size, np.float32)
         self._cut = np.zeros(size, np.bool_)
         self._keys: list[bytes] = [b""] * size
-        self._repeats: dict[bytes, deque[tuple[float, bool]]] = {}
+        self._repeats: dict[bytes, list[tuple[float, bool]]] = {}  # the last answers per prompt, oldest first
         self._held: dict[bytes, int] = {}  # entries of the ring per prompt
         self._next = 0
         self._count = 0
@@ -52,10 +51,10 @@ class RingWindow:
         self._cut[at] = cut
         self._keys[at] = key
         self._held[key] = self._held.get(key, 0) + 1
-        repeats = self._repeats.get(key)
-        if repeats is None:
-            repeats = self._repeats[key] = deque(maxlen=REPEATS)
+        repeats = self._repeats.setdefault(key, [])
         repeats.append((float(actual), cut))
+        if len(repeats) > REPEATS:
+            del repeats[0]
         self._next = (at + 1) % self._size
 
     def nearest(self, embedding: Vector, count: int) -> tuple[Sequence[float], Sequence[float], Sequence[bool]]:
@@ -73,7 +72,7 @@ class RingWindow:
         left = self._held[key] - 1
         if left:
             self._held[key] = left
-            while len(self._repeats[key]) > left:
-                self._repeats[key].popleft()
+            repeats = self._repeats[key]
+            del repeats[: max(0, len(repeats) - left)]
         else:
             del self._held[key], self._repeats[key]

@@ -20,7 +20,7 @@ from scheduling.estimation.evaluation import data, endtoend, run
 from scheduling.estimation.evaluation.latency import measure
 from scheduling.estimation.tokenizer import Tokenizer, TokenizerError
 
-STEPS = ("tokenise", "classify", "embed", "search", "predict", "cost", "gittins", "total")
+STEPS = ("tokenise", "classify", "embed", "search", "predict", "cost", "gittins", "total", "wall")
 
 
 class Command(BaseCommand):
@@ -185,7 +185,7 @@ class Command(BaseCommand):
         cost = report["latency_ms"]
         _table(
             console,
-            f"Latency [ms], one thread, window of {cost['window']}, input tokens "
+            f"Latency [ms of one thread's CPU], window of {cost['window']}, input tokens "
             + ("by the tokenizer" if cost["tokenizer"] else "from words and bytes"),
             ("step", "p50", "p99"),
             [(step, f"{cost[f'{step}_p50']:.4f}", f"{cost[f'{step}_p99']:.4f}") for step in STEPS],
