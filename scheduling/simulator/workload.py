@@ -11,6 +11,7 @@ import tomllib
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from functools import cache
 from itertools import accumulate
 from pathlib import Path
@@ -210,6 +211,24 @@ def mixed_prompts(shares: Sequence[tuple[float, int, int]], output_tokens: int) 
         return random.randint(low, high), output_tokens
 
     return draw
+
+
+EWSJF_MIX = ((0.8, 32, 256), (0.2, 1024, 4096))  # "80 % short (interactive), 20 % long (batch)" (EWSJF 6.2)
+EWSJF_OUTPUT = 12  # tokens of an answer, as Tables 4 to 9 come to
+
+
+def write_mix(path: Path, count: int, rate: float, seed: int) -> None:
+    """Writes EWSJF's main workload as a trace (Azure's columns): Poisson arrivals of ``rate`` per second.
+
+    Raises OSError where the file cannot be written.
+    """
+    gaps, lengths, draw = Random(f"{seed} arrivals"), Random(f"{seed} prompts"), mixed_prompts(EWSJF_MIX, EWSJF_OUTPUT)
+    start = datetime(2026, 1, 1)
+    with path.open("w", encoding="utf-8") as out:
+        out.write("TIMESTAMP,ContextTokens,GeneratedTokens\n")
+        for at, _ in zip(poisson(gaps, rate), range(count), strict=False):
+            given, made = draw(lengths)
+            out.write(f"{(start + timedelta(seconds=at)).isoformat(' ', 'microseconds')},{given},{made}\n")
 
 
 # --- who

@@ -32,12 +32,10 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """One run of the optimiser: ``trials`` in order, ``drawn`` what random search found with its own trials."""
+    """One run of the optimiser: what serves now, and the ``trials`` after it in order."""
 
-    seed: int
     default: Trial
     trials: tuple[Trial, ...]
-    drawn: tuple[Trial, ...]
 
     @property
     def best(self) -> Trial:
@@ -86,32 +84,28 @@ def tune(
     trials: int,
     seed: int,
     *,
-    drawn: int = 0,
     weights: RewardWeights | None = None,
     done: Callable[[], None] = lambda: None,
 ) -> Tuning:
-    """``trials`` proposals of the optimiser after the default, and ``drawn`` at random beside them.
+    """``trials`` proposals of the optimiser after the default. ``done`` is called after each trial.
 
-    ``done`` is called after each trial.
+    The same case and seed give the same tuning. Raises PolicyError for a policy without knobs.
     """
     space = space_of(case.policy)
-
-    def attempt(values: Values) -> Trial:
-        trial = evaluate(case, values, weights)
-        done()
-        return trial
-
-    start = defaults(space)
-    optimizer = Optimizer(space, seed, start)
-    default = attempt(optimizer.ask())
-    optimizer.tell(default.values, default.reward)
+    optimizer = Optimizer(space, seed, defaults(space))
     made = []
-    for _ in range(trials):
-        trial = attempt(optimizer.ask())
+    for _ in range(1 + trials):
+        trial = evaluate(case, optimizer.ask(), weights)
         optimizer.tell(trial.values, trial.reward)
         made.append(trial)
-    random = Random(f"random search {seed}")
-    return Tuning(seed, default, tuple(made), tuple(attempt(draw(space, random)) for _ in range(drawn)))
+        done()
+    return Tuning(made[0], tuple(made[1:]))
+
+
+def random_search(case: Case, trials: int, stream: str, weights: RewardWeights | None = None) -> list[Trial]:
+    """``trials`` drawn evenly, from a random stream of this name: what the optimiser has to beat."""
+    space, random = space_of(case.policy), Random(stream)
+    return [evaluate(case, draw(space, random), weights) for _ in range(trials)]
 
 
 def _bare(case: Case) -> Case:

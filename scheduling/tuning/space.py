@@ -50,6 +50,7 @@ class Knob:
 
 
 SPLIT = ("split_alpha", "max_queues")  # of Refine-and-Prune, not of the policy itself
+LOW_SHARE = "low_share"  # alpha at low load, of alpha: never above it, whatever is proposed
 
 SPACES: Mapping[str, tuple[Knob, ...]] = {
     "ewsjf": (
@@ -60,7 +61,7 @@ SPACES: Mapping[str, tuple[Knob, ...]] = {
         Knob("fairness", 0.001, 10.0, 0.1, log=True),
         Knob("fairness_slope", -1.0, 1.0, 0.0),
     ),
-    "hybrid": (Knob("alpha_ms", 0.1, 100.0, 8.0, log=True), Knob("alpha_low_ms", 0.1, 100.0, 1.0, log=True)),
+    "hybrid": (Knob("alpha_ms", 0.1, 100.0, 8.0, log=True), Knob(LOW_SHARE, 0.01, 1.0, 0.125, log=True)),
     "unified": (
         Knob("alpha_ms", 0.1, 100.0, 8.0, log=True),
         Knob("tier_ratio", 1.0, 20.0, 3.0, log=True),
@@ -96,7 +97,9 @@ def queues_of(values: Values, lengths: Iterable[int]) -> tuple[Interval, ...]:
 
 def params_of(values: Values, queues: Iterable[Interval]) -> Params:
     """The policy's parameters for these values."""
-    params: Params = {name: value for name, value in values.items() if name not in SPLIT}
+    params: Params = {name: value for name, value in values.items() if name not in (*SPLIT, LOW_SHARE)}
+    if LOW_SHARE in values:
+        params["alpha_low_ms"] = values["alpha_ms"] * values[LOW_SHARE]
     if "every" in params:
         params["every"] = int(params["every"])
     if "split_alpha" in values:

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table as Grid
 
-from controlplane import compare, unified
+from controlplane import compare, tune, unified
 from controlplane.lab import Lab, Table, figure, interval, report
 from scheduling.core.registry import PolicyError
 from scheduling.core.step_time import preset_names
@@ -23,6 +23,8 @@ from scheduling.simulator.compare import Case, CompareError, parse_policy, parse
 from scheduling.simulator.duel import SEEDS, Bout, bout_name, bouts_of, fight, load_match, match_names, verdicts_of
 from scheduling.simulator.lab import Scenario, ScenarioError, Task, load_scenario, scenario_names, tasks_of
 from scheduling.simulator.trace import TraceError
+from scheduling.simulator.workload import write_mix
+from scheduling.tuning.space import SPACES, space_of
 
 
 class Command(BaseCommand):
@@ -40,17 +42,42 @@ class Command(BaseCommand):
         run.add_argument("names", nargs="+", metavar="NAME", help="a scenario's name or id, or 'all'")
         run.add_argument("--json", action="store_true", help="a list of rows as JSON on standard output")
         self._add_compare(actions.add_parser("compare", help="policies side by side on recorded traces"))
+        self._add_tune(actions.add_parser("tune", help="the optimiser on recorded traces, beside random search"))
+        mix = actions.add_parser("mix", help="writes EWSJF's 80/20 mix of short and long prompts as a trace")
+        mix.add_argument("--out", type=Path, required=True, metavar="FILE.csv")
+        mix.add_argument("--requests", type=int, default=4000, help="how many (default 4000)")
+        mix.add_argument("--rate", type=float, default=10.0, help="Poisson arrivals [requests/s] (default 10)")
+        mix.add_argument("--seed", type=int, default=1)
         duel = actions.add_parser("unified", help="the default policy against the best of the papers' policies")
         duel.add_argument("--seeds", type=int, default=SEEDS, help=f"runs of each policy (default {SEEDS})")
         duel.add_argument("--json", action="store_true", help="a list of rows as JSON on standard output")
         page = actions.add_parser("report", help="all scenarios, written as a page")
         page.add_argument("--output", type=Path, default=Path("docs/papers.md"), help="default docs/papers.md")
 
+    @classmethod
+    def _add_compare(cls, parser: ArgumentParser) -> None:
+        parser.add_argument("policies", nargs="+", metavar="POLICY", help="[MODIFIER+...]NAME[:PARAMETER=VALUE,...]")
+        cls._add_case(parser)
+        oracle = "one more row: that policy, told the true lengths, as a limit"
+        parser.add_argument("--clairvoyant", metavar="POLICY", help=oracle)
+        parser.add_argument("--seeds", type=int, default=3, help="runs with other tiers, averaged (default 3)")
+        parser.add_argument("--json", action="store_true", help="a list of rows as JSON on standard output")
+
+    @classmethod
+    def _add_tune(cls, parser: ArgumentParser) -> None:
+        parser.add_argument("--policy", default="ewsjf", help=f"one of {', '.join(SPACES)} (default ewsjf)")
+        cls._add_case(parser)
+        parser.set_defaults(minutes=10.0)
+        parser.add_argument("--trials", type=int, default=8, help="of the optimiser, after the default (default 8)")
+        parser.add_argument("--seeds", type=int, default=3, help="runs with other tiers and proposals (default 3)")
+        parser.add_argument("--random", type=int, default=60, help="trials of random search beside it (default 60)")
+        where = "rewards and best parameters as JSON, in a file or on standard output"
+        parser.add_argument("--json", nargs="?", const="-", metavar="FILE", help=where)
+
     @staticmethod
-    def _add_compare(parser: ArgumentParser) -> None:
+    def _add_case(parser: ArgumentParser) -> None:
         ours = Case("", "")
         shares = ",".join(f"{name}={100 * share:g}" for name, share in ours.shares)
-        parser.add_argument("policies", nargs="+", metavar="POLICY", help="[MODIFIER+...]NAME[:PARAMETER=VALUE,...]")
         kinds = "Azure 2023/2024 CSV, Mooncake JSONL, ServeGen's rates (with --lengths); .gz as it is; may be repeated"
         parser.add_argument("--trace", action="append", required=True, metavar="FILE", help=kinds)
         parser.add_argument("--lengths", default="", metavar="FILE", help="ServeGen's length distributions")
@@ -59,15 +86,12 @@ class Command(BaseCommand):
         parser.add_argument(
             "--from-minute", type=float, default=ours.from_minute, help="skip that much of the recording"
         )
-        minutes = f"minutes of the recording (default {ours.minutes:g})"
-        parser.add_argument("--minutes", type=float, default=ours.minutes, help=minutes)
+        parser.add_argument(
+            "--minutes", type=float, default=ours.minutes, help="minutes of the recording (default %(default)g)"
+        )
         load = f"mean arrivals as a share of what the replicas can serve (default {ours.load:g})"
         parser.add_argument("--load", type=float, default=ours.load, help=load)
         parser.add_argument("--tiers", default=shares, help=f"shares of requests (default {shares})")
-        oracle = "one more row: that policy, told the true lengths, as a limit"
-        parser.add_argument("--clairvoyant", metavar="POLICY", help=oracle)
-        parser.add_argument("--seeds", type=int, default=3, help="runs with other tiers, averaged (default 3)")
-        parser.add_argument("--json", action="store_true", help="a list of rows as JSON on standard output")
         parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="a drawing")
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -80,12 +104,18 @@ class Command(BaseCommand):
                 self._run(options)
             elif options["action"] == "compare":
                 self._compare(options)
+            elif options["action"] == "tune":
+                self._tune(options)
+            elif options["action"] == "mix":
+                self._mix(options)
             elif options["action"] == "unified":
                 self._unified(options)
             else:
                 self._report(options)
         except (ScenarioError, CompareError, TraceError, PolicyError) as problem:
             raise CommandError(str(problem)) from problem
+        except OSError as problem:
+            raise CommandError(f"{problem.filename}: {problem.strerror}") from problem
         except KeyboardInterrupt:
             raise CommandError(
                 "interrupted; what was finished is kept and will not be run again", returncode=130
@@ -122,19 +152,17 @@ class Command(BaseCommand):
             self._console().print(grid)
 
     def _compare(self, options: dict[str, Any]) -> None:
-        cases = self._cases(options)
-        plot: Path | None = options["plot"]
-        if plot is not None and not plot.resolve().parent.is_dir():
-            raise CommandError(f"--plot: there is no folder {plot.resolve().parent}")
-        try:
-            with self._progress(len(cases)) as (bar, item):
+        policies = [(*parse_policy(text), False) for text in options["policies"]]
+        if options["clairvoyant"]:
+            policies.append((*parse_policy(options["clairvoyant"]), True))
+        cases = self._cases(options, policies)
+        plot = self._plot(options)
+        with self._progress(len(cases)) as (bar, item):
 
-                def done(case: Case) -> None:
-                    bar.update(item, advance=1, description=f"{case.name}: {case.label}"[:32])
+            def done(case: Case) -> None:
+                bar.update(item, advance=1, description=f"{case.name}: {case.label}"[:32])
 
-                found = Lab(self._folder(), options["processes"]).figures(cases, run_case, compare.kept_name, done)
-        except OSError as problem:
-            raise CommandError(f"{problem.filename}: {problem.strerror}") from problem
+            found = Lab(self._folder(), options["processes"]).figures(cases, run_case, compare.kept_name, done)
         rows = compare.rows_of(cases, found)
         if plot is not None:
             plot.write_text(compare.drawing(rows), encoding="utf-8")
@@ -144,15 +172,52 @@ class Command(BaseCommand):
         for grid in compare.grids(rows, cases):
             self._console().print(grid)
 
+    def _tune(self, options: dict[str, Any]) -> None:
+        if options["trials"] < 1 or options["random"] < 0:
+            raise CommandError("--trials must be at least 1, --random at least 0")
+        policy = options["policy"]
+        space_of(policy)
+        plot = self._plot(options)
+        cases = self._cases(options, [(policy, (), False)])
+        jobs = [job for case in cases for job in tune.searches(case, options["trials"], options["random"])]
+        with self._progress(sum(job.trials for job in jobs)) as (bar, item):
+
+            def done(job: tune.Search) -> None:
+                told = f"{job.case.name}, seed {job.case.seed}"[:32]
+                bar.update(item, advance=job.trials, description=told)
+
+            found = Lab(self._folder(), options["processes"]).figures(jobs, tune.run_search, tune.kept_name, done)
+        lines = tune.lines_of(jobs, found)
+        if plot is not None:
+            plot.write_text(tune.drawing(policy, lines), encoding="utf-8")
+        if options["json"]:
+            text = json.dumps({"policy": policy, "seeds": [line.as_json() for line in lines]}, indent=1)
+            if options["json"] == "-":
+                self.stdout.write(text)
+            else:
+                Path(options["json"]).write_text(f"{text}\n", encoding="utf-8")
+        if options["json"] != "-":
+            self._console().print(tune.grid_of(policy, lines))
+
+    def _mix(self, options: dict[str, Any]) -> None:
+        if options["requests"] < 1 or not options["rate"] > 0:
+            raise CommandError("--requests must be at least 1, --rate above 0")
+        write_mix(options["out"], options["requests"], options["rate"], options["seed"])
+        self.stdout.write(f"wrote {options['requests']} requests to {options['out']}")
+
     @staticmethod
-    def _cases(options: dict[str, Any]) -> list[Case]:
+    def _plot(options: dict[str, Any]) -> Path | None:
+        plot: Path | None = options["plot"]
+        if plot is not None and not plot.resolve().parent.is_dir():
+            raise CommandError(f"--plot: there is no folder {plot.resolve().parent}")
+        return plot
+
+    @staticmethod
+    def _cases(options: dict[str, Any], policies: Sequence[tuple[str, Any, bool]]) -> list[Case]:
         if options["preset"] not in preset_names():
             raise CommandError(f"--preset: unknown {options['preset']!r}; there are: {', '.join(preset_names())}")
         if options["seeds"] < 1:
             raise CommandError("--seeds must be at least 1")
-        policies = [(*parse_policy(text), False) for text in options["policies"]]
-        if options["clairvoyant"]:
-            policies.append((*parse_policy(options["clairvoyant"]), True))
         names = [Path(trace).name.split(".")[0] for trace in options["trace"]]
         if len(set(names)) < len(names):
             raise CommandError("--trace: two files have the same name, their rows could not be told apart")
