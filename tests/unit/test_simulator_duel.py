@@ -108,11 +108,11 @@ def test_every_match_shipped_can_be_read_and_uses_all_its_runs(name: str):
 
 
 def test_a_bout_is_repeatable_and_a_limit_is_told_the_truth():
-    plain, told = Bout("sagesched", "SageSched at 4/s", 1), Bout("sagesched", "SRPT at 4/s", 1)
+    plain, told = Bout("sagesched", "SageSched at 4/s", 1), Bout("sagesched", "shortest true cost at 4/s", 1)
     assert duel.bout_name(plain) != duel.bout_name(told)
-    small = {**load_match("sagesched").runs["SRPT at 4/s"].workload, "count": 60, "rate": 40.0}
+    small = {**load_match("sagesched").runs["shortest true cost at 4/s"].workload, "count": 60, "rate": 40.0}
     requests = requests_of(small, 1)
-    config = engine_config(load_match("sagesched").runs["SRPT at 4/s"].engine)
+    config = engine_config(load_match("sagesched").runs["shortest true cost at 4/s"].engine)
 
     def mean_s(estimator: Truth | None) -> float:
         engine = make_engine(config, make_ordering("mean_cost", {"remaining": 1}), estimator=estimator)
