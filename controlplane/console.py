@@ -13,6 +13,8 @@ from django.shortcuts import render
 from django.templatetags.static import static
 from django.views.decorators.csrf import ensure_csrf_cookie
 
+from tenants.access import scope_for
+
 ENTRY = "index.html"
 
 
@@ -45,4 +47,5 @@ def console(request: HttpRequest, path: str = "") -> HttpResponse:
     if built is None:
         return render(request, "console_missing.html", status=503)
     scripts, styles = built
-    return render(request, "console.html", {"scripts": scripts, "styles": styles})
+    role = scope_for(request.user).role or ""
+    return render(request, "console.html", {"scripts": scripts, "styles": styles, "role": role})

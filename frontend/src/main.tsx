@@ -3,7 +3,8 @@ import "./app.css";
 import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
 import { StrictMode } from "react";
 import { createRoot } from "react-dom/client";
-import { BrowserRouter, Route, Routes } from "react-router";
+import { createBrowserRouter, createRoutesFromElements, Route } from "react-router";
+import { RouterProvider } from "react-router/dom";
 import { ApiError } from "./api/client";
 import { Empty, Shell } from "./components/Shell";
 import { LiveFeed } from "./feed/live";
@@ -17,28 +18,30 @@ const queries = new QueryClient({
   },
 });
 
+const router = createBrowserRouter(
+  createRoutesFromElements(
+    <Route element={<Shell />}>
+      <Route index element={<Overview />} />
+      <Route path="requests" element={<Requests />} />
+      <Route
+        path="*"
+        element={
+          <Empty title="There is no such page">
+            <p>
+              The address may be old. The <a className="link" href="/">overview</a> has what happens now.
+            </p>
+          </Empty>
+        }
+      />
+    </Route>,
+  ),
+);
+
 createRoot(document.getElementById("root")!).render(
   <StrictMode>
     <QueryClientProvider client={queries}>
       <LiveFeed>
-        <BrowserRouter>
-          <Routes>
-            <Route element={<Shell />}>
-              <Route index element={<Overview />} />
-              <Route path="requests" element={<Requests />} />
-              <Route
-                path="*"
-                element={
-                  <Empty title="There is no such page">
-                    <p>
-                      The address may be old. The <a className="link" href="/">overview</a> has what happens now.
-                    </p>
-                  </Empty>
-                }
-              />
-            </Route>
-          </Routes>
-        </BrowserRouter>
+        <RouterProvider router={router} />
       </LiveFeed>
     </QueryClientProvider>
   </StrictMode>,

@@ -114,7 +114,7 @@ class Stage:
                 body=f'<!doctype html><html lang="en"{theme}><head><title>Quartermaster</title>'
                 f'<meta name="viewport" content="width=device-width, initial-scale=1">{links}'
                 f'<script type="module" src="/{script}"></script></head>'
-                f'<body><div id="root" data-user="admin" data-staff="true"></div></body></html>',
+                f'<body><div id="root" data-user="admin" data-staff="true" data-role="admin"></div></body></html>',
             )
 
     def _requests(self, route: Route, query: dict[str, list[str]]) -> None:

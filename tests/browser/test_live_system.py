@@ -76,7 +76,7 @@ def test_a_member_sees_only_its_own_tenant(page: Page, running: Running) -> None
     connection(page, "live")
     page.get_by_role("button", name="By tenant").click()
     expect(page.get_by_role("rowheader")).to_have_count(1)
-    expect(page.get_by_role("link", name="Tenants and keys")).to_have_count(0)
+    expect(page.get_by_role("link", name="Back office")).to_have_count(0)
 
 
 def test_logging_out_ends_the_session(page: Page, running: Running) -> None:

@@ -1,8 +1,9 @@
 import { useEffect, useRef, type ReactNode } from "react";
-import { NavLink, Outlet, useLocation } from "react-router";
+import { Link, Outlet, useLocation } from "react-router";
 import { setTheme, useTheme, type Theme } from "../lib/theme";
 import { user } from "../lib/page";
 import { Icon, Mark } from "./icons";
+import { isCurrent, offered } from "./navigation";
 
 const themes: Record<Theme, { next: Theme; icon: "auto" | "sun" | "moon"; label: string }> = {
   auto: { next: "light", icon: "auto", label: "Colours: as the system. Switch to light" },
@@ -19,7 +20,42 @@ function ThemeButton() {
   );
 }
 
-const navigation = "inline-flex h-8 items-center gap-1 rounded-md px-2.5 text-sm whitespace-nowrap text-soft hover:text-ink aria-[current=page]:bg-raised aria-[current=page]:font-medium aria-[current=page]:text-ink";
+const tab = "inline-flex h-8 shrink-0 items-center gap-1 rounded-md px-2.5 text-sm whitespace-nowrap text-soft hover:text-ink aria-[current=page]:bg-raised aria-[current=page]:font-medium aria-[current=page]:text-ink";
+
+/** The pages this role can use. Where they do not fit they scroll, and the current one is brought into view. */
+function Navigation({ pathname }: { pathname: string }) {
+  const list = useRef<HTMLElement>(null);
+  useEffect(() => {
+    const element = list.current;
+    const current = element?.querySelector<HTMLElement>("[aria-current=page]");
+    if (!element || !current) return;
+    // Not scrollIntoView: that would also move the page.
+    element.scrollLeft = current.offsetLeft - (element.clientWidth - current.offsetWidth) / 2;
+  }, [pathname]);
+  return (
+    <nav
+      ref={list}
+      aria-label="Pages"
+      className="relative order-3 -mx-4 flex w-screen max-w-[calc(100%+2rem)] [scrollbar-width:none] gap-x-0.5 overflow-x-auto px-1.5 py-0.5 sm:-mx-6 sm:max-w-[calc(100%+3rem)] sm:px-3.5 xl:order-2 xl:mx-0 xl:w-auto xl:max-w-none xl:min-w-0 xl:flex-1 xl:px-0.5"
+    >
+      {offered(user.role).map((item) => (
+        <Link key={item.path} to={item.path} className={tab} aria-current={isCurrent(item, pathname) ? "page" : undefined}>
+          {item.label}
+        </Link>
+      ))}
+      {user.staff && (
+        <a href="/admin/" className={tab}>
+          Back office
+          <Icon name="out" />
+        </a>
+      )}
+      <a href="/api/v1/docs" className={tab}>
+        API
+        <Icon name="out" />
+      </a>
+    </nav>
+  );
+}
 
 /** Header, navigation and the place for a page. */
 export function Shell() {
@@ -37,37 +73,20 @@ export function Shell() {
       </a>
       <header className="sticky top-0 z-20 border-b border-line bg-panel">
         <div className="mx-auto flex min-h-12 max-w-[160rem] flex-wrap items-center gap-x-4 gap-y-1 px-4 py-1.5 sm:px-6">
-          <NavLink to="/" className="flex items-center gap-2 font-semibold tracking-tight text-ink">
+          <Link to="/" className="flex items-center gap-2 font-semibold tracking-tight text-ink">
             <Mark />
             Quartermaster
-          </NavLink>
-          <div className="order-2 ml-auto flex items-center gap-2 sm:order-3">
+          </Link>
+          <div className="order-2 ml-auto flex items-center gap-2 xl:order-3">
             <ThemeButton />
-            <span className="hidden max-w-40 truncate text-sm text-soft md:inline" title="Logged in as">
+            <span className="hidden max-w-40 truncate text-sm text-soft md:inline" title={user.role ? `Logged in as ${user.role}` : "Logged in"}>
               {user.name}
             </span>
             <button type="submit" form="logout" className="button">
               Log out
             </button>
           </div>
-          <nav aria-label="Pages" className="order-3 -mx-2.5 flex w-full overflow-x-auto sm:order-2 sm:mx-0 sm:w-auto">
-            <NavLink to="/" end className={navigation}>
-              Overview
-            </NavLink>
-            <NavLink to="/requests" className={navigation}>
-              Requests
-            </NavLink>
-            {user.staff && (
-              <a href="/admin/" className={navigation}>
-                Tenants and keys
-                <Icon name="out" />
-              </a>
-            )}
-            <a href="/api/v1/docs" className={navigation}>
-              API
-              <Icon name="out" />
-            </a>
-          </nav>
+          <Navigation pathname={pathname} />
         </div>
       </header>
       <main id="main" ref={main} tabIndex={-1} className="mx-auto max-w-[160rem] px-4 py-4 outline-none sm:px-6">
