@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from scheduling.core.compose import make_policy
 from scheduling.core.contracts import OrderingPolicy
+from scheduling.core.queues.relegated import MOST_PER_STEP
 from scheduling.core.registry import make_routing, modifiers, orderings
 from scheduling.core.scheduler import Scheduler
 from scheduling.core.step_time import StepTime
@@ -219,6 +220,17 @@ def test_a_grant_that_came_to_nothing_costs_no_turn():
     assert world.grant(2.0) == [request]
 
 
+def test_a_grant_taken_back_at_once_keeps_its_turn_although_nothing_else_of_its_tenant_waits():
+    world = Counter(make_policy("fifo", None, {"fair": {}}), {"b": 1.0, "z": 1.0})
+    for tenant in "bbz":
+        world.offer(tenant, (100, 0), 0.0)
+    assert world.grant(1.0)[0].entitlement == "b"
+    (request,) = world.grant(2.0)
+    assert request.entitlement == "z"
+    world.scheduler.offer(request, 2.0)
+    assert world.grant(3.0) == [request]
+
+
 # --- bands and relegation
 
 
@@ -318,6 +330,30 @@ def test_a_step_relegates_a_bounded_number_and_all_run_in_the_end():
     order = [next_of(scheduler, 2000.0 + turn)[0] for turn in range(501)]
     assert len(set(order)) == 501
     assert order.index("req_000900") <= 500 // 4 + 1
+
+
+def test_one_step_relegates_at_most_so_many():
+    queue = make_policy("fifo", None, {"relegate": {}}).queue()
+    requests = [late(number, 1000.0) for number in range(60)]
+    for request in requests:
+        queue.push(request, 2000.0)
+    assert queue.select(PoolView({}), 2000.0, lambda request: True) is not None
+    assert sum(queue.explain(request).startswith("relegated") for request in queue) == MOST_PER_STEP
+
+
+@pytest.mark.parametrize(("pace_s", "first"), [(0.1, "req_000900"), (20.0, "req_000001")])
+def test_the_backlog_is_judged_by_the_rate_at_which_prompts_have_left(pace_s: float, first: str):
+    """200,000 tokens/s or 1,000, where 10,000 were believed: 20,000 tokens of others fit before one second, or not."""
+    queue = make_policy("edf", None, {"relegate": {"prefill_rate": 10_000.0}}).queue()
+    queue.push(late(1, 9e9, input_tokens=20_000), 1000.0)
+    for number in range(300):
+        queue.push(late(number + 2, 8e9, input_tokens=20_000), 1000.0)
+        assert queue.select(PoolView({}), 1000.0 + number * pace_s, lambda request: True) is not None
+    now_s = 1000.0 + 300 * pace_s
+    queue.push(late(900, now_s + 1.0, ServiceClass.SPOT), now_s)
+    chosen = queue.select(PoolView({}), now_s, lambda request: True)
+    assert chosen is not None
+    assert chosen.id == first
 
 
 # --- nobody waits for ever
