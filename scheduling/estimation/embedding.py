@@ -74,15 +74,16 @@ class Embedder:
 
     def _learn(self, word: str) -> int:
         row = len(self._rows)
-        own = self._table[crc32(word.encode()) % BUCKETS]
+        raw = word.encode(errors="surrogatepass")
+        own = self._table[crc32(raw) % BUCKETS]
         if len(word) > 3:
             framed = f"<{word}>"
             pieces = [framed[i : i + n] for n in (3, 4) for i in range(len(framed) - n + 1)]
-            indices = [crc32(b"#" + piece.encode()) % BUCKETS for piece in pieces]
+            indices = [crc32(b"#" + piece.encode(errors="surrogatepass")) % BUCKETS for piece in pieces]
             own = (own + self._table[indices].sum(axis=0) / np.sqrt(len(pieces))) / np.sqrt(2.0)
         light = word in _FUNCTION_WORDS or (len(word) == 1 and not word.isalnum())
         self._words[row] = own * (FUNCTION_WEIGHT if light else 1.0)
-        self._hashes[row] = crc32(b"~" + word.encode())
+        self._hashes[row] = crc32(b"~" + raw)
         self._rows[word] = row
         return row
 

@@ -1,0 +1,170 @@
+"""A pool's predictors in a gateway: what a prompt is judged by, what is told, what is learned."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+
+from scheduling.core.types import PredictorMode
+from scheduling.estimation.embedding import Embedder
+from scheduling.gateway.forecasts import (
+    PROMPTS_KEPT,
+    SYSTEM_LOOKED_AT,
+    TAUGHT_PER_ROUND,
+    TEXT_LOOKED_AT,
+    PoolForecasts,
+    prompt_text,
+)
+from scheduling.gateway.prepare import Prepared, prepare
+from scheduling.state.history import Observation, Reset, decode_fields
+from tests.unit.test_gateway_prepare import POOL
+
+ENCODED = msgspec.msgpack.Encoder().encode
+
+
+class Stream:
+    """A pool's stream in memory, read in pieces."""
+
+    def __init__(self) -> None:
+        self.entries: list[Observation | Reset | None] = []
+
+    async def append(self, observations: list[Observation]) -> None:
+        self.entries += observations
+
+    async def read(self, after: str, count: int) -> list[tuple[str, Observation | Reset | None]]:
+        start = int(after)
+        return [(str(start + i + 1), entry) for i, entry in enumerate(self.entries[start : start + count])]
+
+
+def chat(*messages: dict[str, Any]) -> Prepared:
+    return prepare(json.dumps({"model": POOL.model, "messages": messages}).encode(), True, POOL)
+
+
+def completion(prompt: Any) -> Prepared:
+    return prepare(json.dumps({"model": POOL.model, "prompt": prompt, "max_tokens": 9}).encode(), False, POOL)
+
+
+def call_of(text: str) -> Any:
+    return SimpleNamespace(
+        access=SimpleNamespace(
+            key=SimpleNamespace(id="k1"), entitlement=SimpleNamespace(tenant="acme"), pool=SimpleNamespace(model="m")
+        ),
+        prepared=chat({"role": "user", "content": text}),
+        outlook=None,
+    )
+
+
+def forecasts(mode: PredictorMode = PredictorMode.SIMILAR, stream: Stream | None = None) -> PoolForecasts:
+    return PoolForecasts(mode, stream or Stream(), Embedder())  # type: ignore[arg-type]
+
+
+def test_a_conversation_is_judged_by_what_the_user_said_last() -> None:
+    prepared = chat(
+        {"role": "system", "content": "You are a pirate. " + "x" * 1000},
+        {"role": "user", "content": "first question"},
+        {"role": "assistant", "content": "an answer"},
+        {"role": "user", "content": [{"type": "text", "text": "second"}, {"type": "text", "text": "question"}]},
+    )
+    text = prompt_text(prepared)
+    assert text.startswith("second question\nYou are a pirate.")
+    assert len(text) == len("second question\n") + SYSTEM_LOOKED_AT
+    assert "first" not in text
+
+
+def test_long_prompts_are_looked_at_only_so_far_and_token_ids_not_at_all() -> None:
+    assert len(prompt_text(completion("word " * 5000))) == TEXT_LOOKED_AT
+    assert prompt_text(completion([1, 2, 3])) == ""
+    assert prompt_text(chat({"role": "assistant", "content": "only me"})) == ""
+
+
+@pytest.mark.parametrize("text", ["", " ", "\ud800 half a pair", "日本語のテキスト", "\x00", "?" * 5000])
+def test_any_text_gets_a_prediction_within_its_bound(text: str) -> None:
+    pool = forecasts()
+    call = SimpleNamespace(**vars(call_of("x")))
+    call.prepared.body.messages[0].content = text
+    outlook = pool.look(call, 10, 25)
+    assert call.outlook is outlook
+    assert outlook.forecast.prediction.lengths[-1] <= 25
+    assert outlook.forecast.p90 <= 25
+
+
+async def test_what_is_told_is_learned_by_all_and_by_itself_once() -> None:
+    stream = Stream()
+    one, other = forecasts(stream=stream), forecasts(stream=stream)
+    call = call_of("Describe the harbour")
+    one.look(call, 12, 400)
+    one.ended(call.outlook, 33)
+    for pool in (one, other, one, other):
+        await pool.round()
+    assert (one.learned, other.learned) == (1, 1)
+    for pool in (one, other):
+        again = call_of("Describe the harbour")
+        assert pool.look(again, 12, 400).forecast.prediction.source == "similar"
+
+
+async def test_an_answer_at_its_bound_is_told_as_cut_and_one_below_is_not() -> None:
+    stream = Stream()
+    pool = forecasts(stream=stream)
+    for bound in (40, 41):
+        call = call_of("Describe the harbour")
+        pool.look(call, 12, bound)
+        pool.ended(call.outlook, 40)
+    await pool.round()
+    assert [seen.cut for seen in stream.entries if isinstance(seen, Observation)] == [True, False]
+
+
+async def test_a_busy_gateway_tells_a_fair_sample() -> None:
+    stream = Stream()
+    pool = forecasts(PredictorMode.HISTORY, stream)
+    call = call_of("Describe the harbour")
+    pool.look(call, 12, 100_000)
+    for actual in range(1, 2001):
+        pool.ended(call.outlook, actual)
+    await pool.round()
+    told = [seen.actual for seen in stream.entries if isinstance(seen, Observation)]
+    assert len(told) == TAUGHT_PER_ROUND
+    assert 500 < sum(told) / len(told) < 1500, "early and late ones alike"
+
+
+async def test_history_mode_keeps_no_embeddings_and_says_so() -> None:
+    stream = Stream()
+    pool = forecasts(PredictorMode.HISTORY, stream)
+    call = call_of("Describe the harbour")
+    pool.look(call, 12, 400)
+    pool.ended(call.outlook, 33)
+    await pool.round()
+    [seen] = stream.entries
+    assert isinstance(seen, Observation)
+    assert seen.embedding == b""
+    shown = json.loads(pool.drift())
+    assert (shown["predictor"], shown["learned"], shown["prompts"]) == ("history", 1, 0)
+    assert {f["scope"] for f in shown["factors"]} == {"category", "model", "tenant"}
+
+
+async def test_what_cannot_be_read_is_passed_over() -> None:
+    stream = Stream()
+    good = Observation("k", "t", "m", "report", 5, 50, False, "prior", 400.0, b"of another version")
+    stream.entries = [None, good, Reset("report"), None]
+    pool = forecasts(stream=stream)
+    await pool.round()
+    assert pool.learned == 1
+    assert pool.chain.baseline.drift.factors() == []
+
+
+def test_entries_of_the_stream_are_read_as_they_were_written() -> None:
+    seen = Observation("k", "t", "m", "report", 5, 50, True, "prior", 400.0, b"abc")
+    assert decode_fields([b"o", ENCODED(seen)]) == seen
+    assert decode_fields([b"r", b"summary"]) == Reset("summary")
+    assert decode_fields([b"o", b"\xc1broken"]) is None
+    assert decode_fields([b"x", b"y"]) is None
+
+
+def test_embeddings_of_known_prompts_are_bounded() -> None:
+    pool = forecasts(PredictorMode.HISTORY)
+    for number in range(PROMPTS_KEPT + 10):
+        pool._read(f"prompt {number}")
+    assert len(pool._known) == PROMPTS_KEPT
