@@ -1,7 +1,7 @@
 """What does an estimate cost? Every step on its own, and all together, at a full window; one thread.
 
-By the thread's own CPU clock: that is the latency on a core of one's own, and means something on a busy machine too. The
-whole is also given by the wall clock.
+By the thread's own CPU clock: that is the latency on a core of one's own, and means something on a busy machine too.
+The whole is also given by the wall clock.
 """
 
 from __future__ import annotations

@@ -179,10 +179,8 @@ def shift(cases: Sequence[Case]) -> dict[str, Any]:
     after = [c for c in cases if (c.example.label or c.example.file) not in first]
     if not after:
         before, after = before[: len(before) // 2], before[len(before) // 2 :]
-    before, after = before[-MOST_OF_A_HALF:], after[:MOST_OF_A_HALF]
-    longer = [
-        replace(c, example=replace(c.example, output_tokens=round(LONGER * c.example.output_tokens))) for c in after
-    ]
+    before = [_of_one_pool(c, 1.0) for c in before[-MOST_OF_A_HALF:]]
+    longer = [_of_one_pool(c, LONGER) for c in after[:MOST_OF_A_HALF]]
     report: dict[str, Any] = {"before": len(before), "after": len(longer), "stretch": SHORT_STRETCH, "methods": []}
     for method in all_methods([]):
         if method.name not in SHIFTED and not method.name.startswith("product"):
@@ -207,6 +205,16 @@ def shift(cases: Sequence[Case]) -> dict[str, Any]:
             }
         )
     return report
+
+
+def _of_one_pool(case: Case, longer: float) -> Case:
+    """The pool's name stays when its model is replaced, and so does what was learned of it."""
+    tokens = max(1, round(longer * case.example.output_tokens))
+    return replace(
+        case,
+        example=replace(case.example, model="", output_tokens=tokens),
+        facts=replace(case.facts, model=""),
+    )
 
 
 def _mean(values: Sequence[float]) -> float:
