@@ -48,8 +48,15 @@ def rows_of(cases: Sequence[Case], found: Mapping[Case, Figures]) -> list[Row]:
     for (trace, policy), seeds in groups.items():
         names = found[seeds[0]]
         figures = {name: _mean([found[case][name] for case in seeds]) for name in names}
-        rows.append(Row(trace, policy, tuple(name for name, _ in seeds[0].shares), figures))
+        rows.append(Row(trace, policy, _tiers(seeds[0], figures), figures))
     return rows
+
+
+def _tiers(case: Case, figures: Figures) -> tuple[str, ...]:
+    """Those that have figures, in the order of the shares; a recording has tiers of its own."""
+    found = [name.removeprefix("slo.") for name in figures if name.startswith("slo.")]
+    known = [name for name, _ in case.shares if name in found]
+    return (*known, *(name for name in found if name not in known))
 
 
 def _mean(values: Sequence[float]) -> float:

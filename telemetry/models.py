@@ -203,3 +203,39 @@ class ScalingDecision(_Seen):
 
     def __str__(self) -> str:
         return f"{self.pool}: {self.from_replicas} -> {self.to_replicas}"
+
+
+class Sampled(models.Model):
+    """One request of a pool's long-term sample: what the ledger forgets after its retention (``telemetry/monitor.py``).
+
+    Sizes, times and names; nothing of what was said.
+    """
+
+    pool = models.CharField(max_length=63)
+    place = models.PositiveIntegerField()  # in the sample
+    at = models.DateTimeField("received")
+    tenant = models.CharField(max_length=63)
+    tier = models.CharField(max_length=63)
+    category = models.CharField(max_length=16, blank=True)
+    input_tokens = models.BigIntegerField("input [tokens]")
+    output_tokens = models.BigIntegerField("output [tokens]")
+    wait_s = models.FloatField("waited [s]", null=True)
+    ttft_s = models.FloatField("TTFT [s]", null=True)
+    ttlt_s = models.FloatField("TTLT [s]")
+
+    class Meta:
+        constraints = [models.UniqueConstraint(name="sampled_place_once", fields=["pool", "place"])]
+
+    def __str__(self) -> str:
+        return f"{self.pool} {self.place}"
+
+
+class SampleMark(models.Model):
+    """How far a pool's ledger has been sampled."""
+
+    pool = models.CharField(max_length=63, unique=True)
+    last_id = models.BigIntegerField(default=0)  # the newest ledger row that was looked at
+    seen = models.BigIntegerField(default=0)  # requests that could have come into the sample
+
+    def __str__(self) -> str:
+        return f"{self.pool}: {self.seen}"

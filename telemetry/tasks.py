@@ -9,7 +9,7 @@ from celery import shared_task
 from django.conf import settings
 from django.utils import timezone
 
-from telemetry import alerts, rollup
+from telemetry import alerts, monitor, rollup
 from telemetry.models import LedgerEntry
 
 log = logging.getLogger(__name__)
@@ -39,8 +39,9 @@ def purge(days: int) -> int:
 
 @shared_task(name="telemetry.roll_up", ignore_result=True, expires=50)
 def roll_up() -> None:
-    """Adds the ledger up by the hour, and delivers what alerts are due."""
+    """Adds the ledger up by the hour, takes the long-term samples, and delivers what alerts are due."""
     rollup.roll_up()
+    monitor.sample()
     alerts.deliver()
 
 

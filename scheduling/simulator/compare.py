@@ -4,9 +4,10 @@ What a trace does not say is made up the same way for all of them, from named ra
 
 * **Load.** The replicas' capacity is measured by handing one of them all requests at once (first come, first served):
   requests / makespan. Arrival times are then stretched or squeezed evenly so that the mean rate is ``load`` times that
-  of all replicas; bursts keep their shape. ServeGen's clients are thinned instead, their times stay as recorded.
+  of all replicas; bursts keep their shape. ServeGen's clients are thinned instead, their times stay as recorded. With
+  ``as_recorded`` arrivals stay what they were.
 * **Tiers.** A trace without tenants: each request draws its tier by the shares. With tenants: each belongs to one tier,
-  the largest tenant first, to the tier that is furthest from its share.
+  the largest tenant first, to the tier that is furthest from its share. A recording of a pool says it all itself.
 * **Beliefs.** Policies never see a true length. The first tenth of the trace is history: it is not replayed, and what
   is believed of a later request is the distribution of outputs in it, of the same tenant if that has enough, else of
   prompts of similar length. EWSJF's queues are cut from the history's prompts.
@@ -35,7 +36,7 @@ from scheduling.simulator.kernel import rng
 from scheduling.simulator.oracle import told
 from scheduling.simulator.result import Outcome, by_tier, late_share, makespan_s, outcomes_of, percentile
 from scheduling.simulator.servegen import generate, is_servegen, read_mix
-from scheduling.simulator.trace import TraceRequest, read_trace
+from scheduling.simulator.trace import TraceRequest, read_tiers, read_trace
 from scheduling.simulator.workload import Belief, SimRequest, Tier, make_request, pick_tier
 
 # The contracts that come with the product; shares are those of its demo load.
@@ -72,6 +73,7 @@ class Case:
     token_budget: int = 0  # of a step; 0: the preset's
     clairvoyant: bool = False  # the policy is told true lengths: what no live policy can know, as a limit
     seed: int = 1
+    as_recorded: bool = False  # arrivals at their own rate, whatever the replicas can serve
 
     @property
     def name(self) -> str:
@@ -195,13 +197,14 @@ def prepare(case: Case) -> Prepared:
     history, replayed = kept[:begun], kept[begun:]
     if not history or not replayed:
         raise CompareError(f"{case.trace}: {len(kept)} requests are too few to learn from some and replay the others")
+    recorded = {} if is_servegen(Path(case.trace)) else {tier.name: tier for tier in read_tiers(case.trace)}
     tiers = [replace(tier, share=dict(case.shares)[tier.name]) for tier in SHIPPED if tier.name in dict(case.shares)]
-    tier_of = _tiers_of_tenants(kept, tiers)
+    tier_of = {} if recorded else _tiers_of_tenants(kept, tiers)
     random = rng(case.seed, "tiers")
     believe = Beliefs(history)
     requests = []
     for index, row in enumerate(replayed):
-        tier = tier_of.get(row.tenant) or pick_tier(random, tiers)
+        tier = recorded.get(row.tier) or tier_of.get(row.tenant) or pick_tier(random, tiers)
         at = row.arrival_s - replayed[0].arrival_s
         requests.append(
             make_request(index, at, row.input_tokens, row.output_tokens, tier, believe(row), tenant=row.tenant)
@@ -240,7 +243,7 @@ def _rows(case: Case, config: EngineConfig) -> tuple[list[TraceRequest], dict[st
     ]
     capacity = capacity_of(rows, config)
     recorded = len(rows) / (rows[-1].arrival_s - rows[0].arrival_s)
-    speed = case.load * case.replicas * capacity / recorded
+    speed = 1.0 if case.as_recorded else case.load * case.replicas * capacity / recorded
     rows = [replace(row, arrival_s=row.arrival_s / speed) for row in rows]
     return rows, {"capacity": capacity, "speed": speed}
 

@@ -5,7 +5,8 @@ apart by their first line, not by the file's name; gz is opened as it is:
 
 * **Azure LLM inference 2023/2024** CSV: ``TIMESTAMP,ContextTokens,GeneratedTokens``;
 * **Mooncake** JSONL: ``{"timestamp": ms, "input_length", "output_length", "hash_ids"}``. Its stamps come in steps of
-  3,000 ms, so arrivals that share a stamp are spread evenly up to the next one (``spread``).
+  3,000 ms, so arrivals that share a stamp are spread evenly up to the next one (``spread``);
+* **recordings** of a pool (:mod:`scheduling.simulator.recording`): what an engine ran of them.
 
 ServeGen publishes distributions instead of requests: :mod:`scheduling.simulator.servegen`.
 
@@ -21,7 +22,11 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import chain
 from pathlib import Path
+
+from scheduling.simulator.recording import Recording, RecordingError, is_recording, read_recording
+from scheduling.simulator.workload import Tier
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +37,7 @@ class TraceRequest:
     input_tokens: int
     output_tokens: int
     tenant: str = ""  # where the recording says who asked
+    tier: str = ""  # where it says under which contract
 
 
 class TraceError(ValueError):
@@ -56,6 +62,8 @@ def read_trace(path: Path | str, *, limit: int | None = None, until_s: float | N
     rows: list[Row] = []
     with open_text(path) as stream:
         first = _first_line(path, stream)
+        if is_recording(first):
+            return _recorded(path, first, stream, limit, until_s)
         reader, spread_s = _format_of(path, first)
         for row in reader(path, first, stream):
             rows.append(row)
@@ -72,6 +80,34 @@ def read_trace(path: Path | str, *, limit: int | None = None, until_s: float | N
     if until_s is not None:
         requests = [request for request in requests if request.arrival_s < until_s]
     return requests[:limit]
+
+
+def read_tiers(path: Path | str) -> tuple[Tier, ...]:
+    """The contracts a recording was made under; none for other formats. Raises TraceError and OSError."""
+    path = Path(path)
+    with open_text(path) as stream:
+        first = _first_line(path, stream)
+        return _recording(path, first, stream).tiers if is_recording(first) else ()
+
+
+def _recording(path: Path, first: str, stream: io.TextIOBase) -> Recording:
+    try:
+        return read_recording(path, chain([(1, first)], _lines(path, stream, 1)))
+    except RecordingError as problem:
+        raise TraceError(path, problem.line, problem.problem) from problem
+
+
+def _recorded(
+    path: Path, first: str, stream: io.TextIOBase, limit: int | None, until_s: float | None
+) -> list[TraceRequest]:
+    rows = [row for row in _recording(path, first, stream).rows if row.ran]
+    if not rows:
+        raise TraceError(path, 2, "no request of the recording ran")
+    start = rows[0].arrival_s
+    requests = [
+        TraceRequest(row.arrival_s - start, row.input_tokens, row.output_tokens, row.tenant, row.tier) for row in rows
+    ]
+    return [request for request in requests if until_s is None or request.arrival_s < until_s][:limit]
 
 
 def spread(requests: list[TraceRequest], step_s: float) -> list[TraceRequest]:

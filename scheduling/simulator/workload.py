@@ -16,10 +16,13 @@ from functools import cache
 from itertools import accumulate
 from pathlib import Path
 from random import Random
+from typing import TYPE_CHECKING
 
 from scheduling.core.types import QueuedRequest, ServiceClass, Slo
 from scheduling.simulator.kernel import to_fs, to_s
-from scheduling.simulator.trace import TraceRequest
+
+if TYPE_CHECKING:
+    from scheduling.simulator.trace import TraceRequest
 
 LENGTHS_DIR = Path(__file__).parent / "lengths"
 

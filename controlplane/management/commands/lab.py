@@ -25,6 +25,7 @@ from scheduling.simulator.lab import Scenario, ScenarioError, Task, load_scenari
 from scheduling.simulator.trace import TraceError
 from scheduling.simulator.workload import write_mix
 from scheduling.tuning.space import SPACES, space_of
+from telemetry import monitor
 
 
 class Command(BaseCommand):
@@ -43,6 +44,10 @@ class Command(BaseCommand):
         run.add_argument("--json", action="store_true", help="a list of rows as JSON on standard output")
         self._add_compare(actions.add_parser("compare", help="policies side by side on recorded traces"))
         self._add_tune(actions.add_parser("tune", help="the optimiser on recorded traces, beside random search"))
+        tape = actions.add_parser("record", help="writes what a pool was asked for lately as a trace, without any text")
+        tape.add_argument("--pool", required=True)
+        tape.add_argument("--minutes", type=float, default=60.0, help="how far back (default %(default)g)")
+        tape.add_argument("--out", type=Path, required=True, metavar="FILE.jsonl")
         mix = actions.add_parser("mix", help="writes EWSJF's 80/20 mix of short and long prompts as a trace")
         mix.add_argument("--out", type=Path, required=True, metavar="FILE.csv")
         mix.add_argument("--requests", type=int, default=4000, help="how many (default 4000)")
@@ -78,7 +83,10 @@ class Command(BaseCommand):
     def _add_case(parser: ArgumentParser) -> None:
         ours = Case("", "")
         shares = ",".join(f"{name}={100 * share:g}" for name, share in ours.shares)
-        kinds = "Azure 2023/2024 CSV, Mooncake JSONL, ServeGen's rates (with --lengths); .gz as it is; may be repeated"
+        kinds = (
+            "a recording (`lab record`), Azure 2023/2024 CSV, Mooncake JSONL, ServeGen's rates (with --lengths); "
+            ".gz as it is; may be repeated"
+        )
         parser.add_argument("--trace", action="append", required=True, metavar="FILE", help=kinds)
         parser.add_argument("--lengths", default="", metavar="FILE", help="ServeGen's length distributions")
         parser.add_argument("--replicas", type=int, default=ours.replicas, help=f"engines (default {ours.replicas})")
@@ -91,6 +99,7 @@ class Command(BaseCommand):
         )
         load = f"mean arrivals as a share of what the replicas can serve (default {ours.load:g})"
         parser.add_argument("--load", type=float, default=ours.load, help=load)
+        parser.add_argument("--as-recorded", action="store_true", help="arrivals at their own rate, not at --load")
         parser.add_argument("--tiers", default=shares, help=f"shares of requests (default {shares})")
         parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="a drawing")
 
@@ -106,6 +115,8 @@ class Command(BaseCommand):
                 self._compare(options)
             elif options["action"] == "tune":
                 self._tune(options)
+            elif options["action"] == "record":
+                self._record(options)
             elif options["action"] == "mix":
                 self._mix(options)
             elif options["action"] == "unified":
@@ -205,6 +216,16 @@ class Command(BaseCommand):
         write_mix(options["out"], options["requests"], options["rate"], options["seed"])
         self.stdout.write(f"wrote {options['requests']} requests to {options['out']}")
 
+    def _record(self, options: dict[str, Any]) -> None:
+        if not options["minutes"] > 0:
+            raise CommandError("--minutes must be above 0")
+        with options["out"].open("w", encoding="utf-8") as out:
+            count = monitor.export(options["pool"], options["minutes"], out)
+        if not count:
+            options["out"].unlink()
+            raise CommandError(f"pool {options['pool']!r} was asked for nothing in that time; nothing is written")
+        self.stdout.write(f"wrote {count} requests to {options['out']}")
+
     @staticmethod
     def _plot(options: dict[str, Any]) -> Path | None:
         plot: Path | None = options["plot"]
@@ -221,7 +242,8 @@ class Command(BaseCommand):
         names = [Path(trace).name.split(".")[0] for trace in options["trace"]]
         if len(set(names)) < len(names):
             raise CommandError("--trace: two files have the same name, their rows could not be told apart")
-        same = {name: options[name] for name in ("lengths", "replicas", "preset", "from_minute", "minutes", "load")}
+        told = ("lengths", "replicas", "preset", "from_minute", "minutes", "load", "as_recorded")
+        same = {name: options[name] for name in told}
         shares = parse_shares(options["tiers"])
         return [
             Case(trace, policy, params, shares=shares, seed=seed, clairvoyant=clairvoyant, **same)

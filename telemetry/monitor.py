@@ -1,0 +1,134 @@
+"""What a pool has been asked for lately and in the long run: the ledger as a recording, and a sample that outlives it.
+
+The rolling window is the ledger itself, as far back as its retention goes. The long-term sample is a reservoir
+(Vitter's algorithm R) of ``SIZE`` requests that an engine worked on; from ``SIZE * MEMORY`` requests on, newer ones
+replace older ones at a constant rate, so that it stands for about the last ``SIZE * MEMORY`` requests. Which request
+gets in follows from the pool's name and its number, so looking twice changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from random import Random
+from typing import TextIO
+
+from django.db import transaction
+from django.utils import timezone
+
+from scheduling.core.types import ServiceClass
+from scheduling.simulator.recording import Recorded, Recording, write_recording
+from scheduling.simulator.workload import Tier as LabTier
+from telemetry.models import LedgerEntry, Sampled, SampleMark
+from tenants.models import Pool, Tier
+from tenants.specs import slo_spec
+
+SIZE = 10_000  # requests of a pool's sample
+MEMORY = 20  # times its size is what it remembers
+BATCH = 20_000  # ledger rows looked at in one go
+MOST = 200_000  # requests of one recording
+
+_COLUMNS = (
+    "received_at", "input_tokens", "output_tokens", "tenant", "tier", "entitlement", "category", "output_tokens_est",
+    "output_bound", "queued_at", "granted_at", "first_token_at", "done_at", "outcome", "reason", "backend",
+)  # fmt: skip
+
+
+def record(pool: str, since: datetime, until: datetime | None = None) -> Recording:
+    """What was received from ``since`` on, in order of arrival; the latest ``MOST`` of it."""
+    rows = LedgerEntry.objects.filter(pool=pool, received_at__gte=since)
+    if until is not None:
+        rows = rows.filter(received_at__lt=until)
+    found = list(rows.order_by("-received_at", "-id").values_list(*_COLUMNS)[:MOST])
+    found.reverse()
+    start = found[0][0] if found else since
+    recorded = tuple(_recorded(row, start) for row in found)
+    return Recording(pool, tiers_of({row.tier for row in recorded}), recorded)
+
+
+def export(pool: str, minutes: float, out: TextIO) -> int:
+    """Writes the last ``minutes`` as a recording; how many requests."""
+    recording = record(pool, timezone.now() - timedelta(minutes=minutes))
+    if recording.rows:
+        write_recording(recording, out)
+    return len(recording.rows)
+
+
+def tiers_of(names: set[str]) -> tuple[LabTier, ...]:
+    """The contracts of these names as a lab knows them. One that was deleted has promised nothing."""
+    known = {
+        tier.slug: LabTier(
+            tier.slug, slo_spec(tier.slo), tier.rank, tier.weight, service_class=ServiceClass(tier.service_class)
+        )
+        for tier in Tier.objects.filter(slug__in=names).select_related("slo")
+    }
+    return tuple(known.get(name) or LabTier(name) for name in sorted(names))
+
+
+def _recorded(row: tuple, start: datetime) -> Recorded:
+    (at, given, out, tenant, tier, entitlement, category, expected, bound, _, granted, first, done, *ended) = row
+    return Recorded(
+        _after(start, at) or 0.0, given, out, tenant, tier, entitlement, category, expected, bound,
+        _after(at, granted), _after(at, first), _after(at, done) or 0.0, *ended,
+    )  # fmt: skip
+
+
+def _after(start: datetime, moment: datetime | None) -> float | None:
+    return None if moment is None else max(0.0, (moment - start).total_seconds())
+
+
+def sample() -> int:
+    """Brings the long-term samples of all pools up to date; how many ledger rows were looked at."""
+    return sum(_sample(pool) for pool in Pool.objects.values_list("slug", flat=True))
+
+
+def lengths(pool: str) -> list[int]:
+    """Prompt lengths [tokens] of the long-term sample, oldest first."""
+    return list(Sampled.objects.filter(pool=pool).order_by("at").values_list("input_tokens", flat=True))
+
+
+def recent_lengths(pool: str, since: datetime) -> list[int]:
+    """Prompt lengths [tokens] of what an engine worked on lately."""
+    rows = LedgerEntry.objects.filter(pool=pool, received_at__gte=since, granted_at__isnull=False)
+    return list(rows.order_by("-received_at").values_list("input_tokens", flat=True)[:MOST])
+
+
+def _sample(pool: str) -> int:
+    SampleMark.objects.get_or_create(pool=pool)
+    with transaction.atomic():
+        mark = SampleMark.objects.select_for_update().get(pool=pool)
+        rows = list(
+            LedgerEntry.objects.filter(pool=pool, id__gt=mark.last_id)
+            .order_by("id")
+            .values_list("id", "granted_at", *_COLUMNS)[:BATCH]
+        )
+        if not rows:
+            return 0
+        chosen = dict(_chosen(pool, mark, rows))
+        Sampled.objects.bulk_create(
+            chosen.values(),
+            update_conflicts=True,
+            unique_fields=["pool", "place"],
+            update_fields=[f.name for f in Sampled._meta.concrete_fields if f.name not in ("id", "pool", "place")],
+            batch_size=500,
+        )
+        mark.last_id = rows[-1][0]
+        mark.save(update_fields=["last_id", "seen"])
+    return len(rows)
+
+
+def _chosen(pool: str, mark: SampleMark, rows: list[tuple]) -> Iterator[tuple[int, Sampled]]:
+    """Where in the sample which request goes; a later one may take the same place."""
+    for _, granted, *columns in rows:
+        if granted is None:
+            continue
+        mark.seen += 1
+        draw = Random(f"{pool} {mark.seen}").randrange(min(mark.seen, SIZE * MEMORY))
+        place = mark.seen - 1 if mark.seen <= SIZE else draw
+        if place < SIZE:
+            row = _recorded(tuple(columns), columns[0])
+            yield place, Sampled(
+                pool=pool, place=place, at=columns[0], tenant=row.tenant, tier=row.tier, category=row.category,
+                input_tokens=row.input_tokens, output_tokens=row.output_tokens, wait_s=row.wait_s, ttft_s=row.ttft_s,
+                ttlt_s=row.ttlt_s,
+            )  # fmt: skip
