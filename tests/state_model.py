@@ -67,8 +67,8 @@ ENTITLEMENTS = (
         tier=tier(service_class=ServiceClass.GUARANTEED, over_limit=OverLimit.WAIT, queue_limit=3),
     ),
     entitlement(
-        "own", concurrency=1, kv_tokens=200, tokens_per_s=3.0, burst_tokens=200.0,
-        tier=tier(service_class=ServiceClass.DEDICATED, over_limit=OverLimit.WAIT, queue_limit=4),
+        "own", concurrency=2, kv_tokens=300, tokens_per_s=9.0, burst_tokens=400.0,
+        tier=tier(service_class=ServiceClass.DEDICATED, queue_limit=2),
     ),
     entitlement("cheap", concurrency=3, kv_tokens=300, tier=tier(service_class=ServiceClass.PREEMPTIBLE, queue_limit=3)),
     entitlement(
@@ -79,7 +79,7 @@ ENTITLEMENTS = (
 RESERVED = {spec.id for spec in ENTITLEMENTS if RIGHTS[spec.tier.service_class].reserved}
 CAPS = {spec.id: cap_of(spec.tier.service_class, spec.concurrency) for spec in ENTITLEMENTS}
 WEIGHTS = (0.05, 0.3, 0.3, 8.0, 33.3, 33.3, 80.25, 600.0)
-REQUESTS = 36
+REQUESTS = 80
 BACKENDS = ("b1", "b2", "b3")
 GATEWAYS = ("gw-1", "gw-2")
 HOLDERS = ("leader-1", "leader-2")
