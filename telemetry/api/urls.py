@@ -5,6 +5,7 @@ from __future__ import annotations
 from django.urls import path
 
 from telemetry.api.estimates import EstimatesResetView, EstimatesView
+from telemetry.api.keys import KeysLastUsedView
 from telemetry.api.live import LiveHistoryView, LiveView
 from telemetry.api.requests import RequestsView, RequestView
 from telemetry.api.scaling import AlertsView, ExternalMetricView, ScalingView
@@ -13,6 +14,7 @@ from telemetry.api.usage import UsageView
 urlpatterns = [
     path("estimates", EstimatesView.as_view(), name="estimates"),
     path("estimates/reset", EstimatesResetView.as_view(), name="estimates-reset"),
+    path("keys/last-used", KeysLastUsedView.as_view(), name="keys-last-used"),
     path("live", LiveView.as_view(), name="live"),
     path("live/history", LiveHistoryView.as_view(), name="live-history"),
     path("requests", RequestsView.as_view(), name="requests"),

@@ -18,7 +18,7 @@ from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from tenants import services
+from tenants import preview, services
 from tenants.access import Scope, scope_of
 from tenants.api.authentication import AUTHENTICATION
 from tenants.api.filters import Filter, ListedFilters
@@ -85,7 +85,7 @@ class ScopedView:
 
     def get_exception_handler(self) -> Callable[[Exception, dict[str, Any]], Response | None]:
         handler = super().get_exception_handler()
-        return lambda error, context: handler(_as_answer(error), context)
+        return lambda error, context: handler(as_answer(error), context)
 
 
 class BooksViewSet(ScopedView, mixins.ListModelMixin, mixins.RetrieveModelMixin, viewsets.GenericViewSet):
@@ -119,34 +119,52 @@ class BooksViewSet(ScopedView, mixins.ListModelMixin, mixins.RetrieveModelMixin,
         return Response(self.get_serializer(self.get_queryset().get(pk=instance.pk)).data, status=code)
 
 
+def is_trial(request: Request) -> bool:
+    """``?dry_run=true``: everything is checked and nothing is kept."""
+    raw = request.query_params.get("dry_run", "false")
+    return bool(Filter("", "", "boolean").parse("dry_run", raw))
+
+
 class WritableViewSet(BooksViewSet):
-    """... and writing it, through ``tenants.services``."""
+    """... and writing it, through ``tenants.services``. With ``?dry_run=true`` the answer says what would happen."""
 
     def create(self, request: Request, *args: Any, **kwargs: Any) -> Response:
-        with services.change(actor=self.actor):
-            serializer = self.get_serializer(data=request.data)
-            serializer.is_valid(raise_exception=True)
-            instance = services.save(actor=self.actor, instance=self.model(**serializer.validated_data))
-        return self.answer(instance, status.HTTP_201_CREATED)
+        def make() -> Model:
+            with services.change(actor=self.actor):
+                serializer = self.get_serializer(data=request.data)
+                serializer.is_valid(raise_exception=True)
+                return services.save(actor=self.actor, instance=self.model(**serializer.validated_data))
+
+        return self._tried(make) if is_trial(request) else self.answer(make(), status.HTTP_201_CREATED)
 
     def partial_update(self, request: Request, *args: Any, **kwargs: Any) -> Response:
-        # The row is read under the lock: a change made meanwhile is not overwritten with what it was before.
-        with services.change(actor=self.actor):
-            instance = self.get_object()
-            serializer = self.get_serializer(instance, data=request.data, partial=True)
-            serializer.is_valid(raise_exception=True)
-            for name, value in serializer.validated_data.items():
-                setattr(instance, name, value)
-            services.save(actor=self.actor, instance=instance)
-        return self.answer(instance)
+        def change() -> Model:
+            # The row is read under the lock: a change made meanwhile is not overwritten with what it was before.
+            with services.change(actor=self.actor):
+                instance = self.get_object()
+                serializer = self.get_serializer(instance, data=request.data, partial=True)
+                serializer.is_valid(raise_exception=True)
+                for name, value in serializer.validated_data.items():
+                    setattr(instance, name, value)
+                return services.save(actor=self.actor, instance=instance)
+
+        return self._tried(change) if is_trial(request) else self.answer(change())
 
     def destroy(self, request: Request, *args: Any, **kwargs: Any) -> Response:
-        with services.change(actor=self.actor):
-            services.delete(actor=self.actor, instance=self.get_object())
+        def remove() -> None:
+            with services.change(actor=self.actor):
+                services.delete(actor=self.actor, instance=self.get_object())
+
+        if is_trial(request):
+            return self._tried(remove)
+        remove()
         return Response(status=status.HTTP_204_NO_CONTENT)
 
+    def _tried(self, write: Callable[[], object]) -> Response:
+        return Response(preview.effects(self.actor, write).as_dict())
 
-def _as_answer(error: Exception) -> Exception:
+
+def as_answer(error: Exception) -> Exception:
     """Errors of the books as errors of HTTP."""
     match error:
         case ModelValidationError():

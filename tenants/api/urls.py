@@ -3,7 +3,7 @@
 from django.urls import path, re_path
 from rest_framework.routers import SimpleRouter
 
-from tenants.api import views
+from tenants.api import setup, views
 
 router = SimpleRouter()
 router.trailing_slash = "/?"  # the constructor knows only with or without
@@ -24,5 +24,7 @@ urlpatterns = [
     path("", views.RootView.as_view({"get": "list"}), name="api-root"),
     re_path(r"^me/?$", views.MeView.as_view(), name="me"),
     re_path(r"^policies/?$", views.PolicyListView.as_view(), name="policies"),
+    re_path(r"^engine-check/?$", setup.EngineCheckView.as_view(), name="engine-check"),
+    re_path(r"^setup/?$", setup.SetupView.as_view(), name="setup"),
     *router.urls,
 ]

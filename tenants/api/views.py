@@ -7,7 +7,7 @@ import inspect
 from typing import Any, ClassVar
 
 from django.db.models import QuerySet
-from drf_spectacular.utils import extend_schema, extend_schema_view
+from drf_spectacular.utils import OpenApiParameter, extend_schema, extend_schema_view
 from rest_framework import status, viewsets
 from rest_framework.decorators import action
 from rest_framework.exceptions import PermissionDenied
@@ -46,7 +46,10 @@ def _described(one: str, many: str, *verbs: str) -> Any:
         "partial_update": f"Change a {one}",
         "destroy": f"Delete a {one}",
     }
-    return extend_schema_view(**{verb: extend_schema(summary=texts[verb]) for verb in ("list", "retrieve", *verbs)})
+    trial = OpenApiParameter("dry_run", bool, description="true: say what it would do to the pools, and keep nothing.")
+    described = {verb: extend_schema(summary=texts[verb]) for verb in ("list", "retrieve")}
+    described |= {verb: extend_schema(summary=texts[verb], parameters=[trial]) for verb in verbs}
+    return extend_schema_view(**described)
 
 
 _WRITES = ("create", "partial_update", "destroy")

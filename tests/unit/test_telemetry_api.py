@@ -31,6 +31,7 @@ EVERY_ROLE = (401, 403, 200, 200, 200, 200, 200)
 ACMES = (401, 403, 404, 200, 200, 200, 200)
 MATRIX = {
     "estimates": EVERY_ROLE,
+    "keys/last-used": EVERY_ROLE,
     "live": EVERY_ROLE,
     "live/history?pool=llama": EVERY_ROLE,  # both tenants use it
     "live/history?pool=acmes-own": ACMES,

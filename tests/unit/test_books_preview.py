@@ -1,0 +1,231 @@
+"""What a change would do is said before it is made, and saying it changes nothing."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+from django.utils import timezone
+from rest_framework.test import APIClient
+
+from telemetry import rollup
+from telemetry.ledger import write
+from telemetry.models import LedgerEntry, UsageHour
+from tenants import services
+from tenants.audit import SYSTEM
+from tenants.models import ApiKey, AuditEntry, CatalogVersion, Entitlement, Pool, Tenant
+from tests import worlds
+from tests.telemetry_world import record
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def world() -> worlds.World:
+    return worlds.build()
+
+
+@pytest.fixture
+def adam(world: worlds.World) -> APIClient:
+    client = APIClient()
+    client.force_login(world.users["adam"])
+    return client
+
+
+def state() -> tuple[Any, ...]:
+    entitlements = list(Entitlement.objects.order_by("pk").values_list("slug", "state", "concurrency"))
+    return (CatalogVersion.objects.get().version, AuditEntry.objects.count(), entitlements)
+
+
+def test_a_share_that_does_not_fit_is_said_before_saving_and_nothing_is_kept(
+    world: worlds.World, adam: APIClient
+) -> None:
+    before = state()
+    body = {"slug": "big", "tenant": "globex", "pool": "llama", "tier": "premium", "concurrency": 30}
+    answer = adam.post("/api/v1/entitlements?dry_run=true", body, format="json")
+    assert answer.status_code == 200
+    (pool,) = answer.json()["pools"]
+    assert pool["before"]["capacity"]["slots"] == 32
+    assert pool["before"]["reserved"]["slots"] == 8  # acme's premium
+    (changed,) = pool["entitlements"]
+    assert changed["entitlement"] == "big"
+    assert changed["before"] is None
+    assert changed["after"]["state"] == "pending"
+    assert "needs 30 slots, the pool has 24 left" in changed["after"]["reason"]
+    assert state() == before
+
+
+def test_a_preview_says_what_saving_then_does(world: worlds.World, adam: APIClient) -> None:
+    url, body = "/api/v1/entitlements/acme-llama", {"concurrency": 20}
+    (pool,) = adam.patch(f"{url}?dry_run=true", body, format="json").json()["pools"]
+    assert pool["after"]["reserved"]["slots"] == 20
+    saved = adam.patch(url, body, format="json").json()
+    assert saved["state"] == "bound"
+    assert adam.patch(f"{url}?dry_run=true", body, format="json").json() == {"pools": [], "changes": []}
+
+
+def test_taking_a_backend_away_says_whose_promise_it_breaks(world: worlds.World, adam: APIClient) -> None:
+    before = state()
+    (pool,) = adam.delete("/api/v1/backends/gpu-1?dry_run=true").json()["pools"]
+    assert pool["after"]["capacity"].get("slots") == 0
+    (changed,) = pool["entitlements"]
+    assert (changed["entitlement"], changed["before"]["state"], changed["after"]["state"]) == (
+        "acme-llama",
+        "bound",
+        "degraded",
+    )
+    assert state() == before
+
+
+def test_deleting_an_entitlement_names_the_keys_that_go_with_it(world: worlds.World, adam: APIClient) -> None:
+    changes = adam.delete("/api/v1/entitlements/acme-llama?dry_run=true").json()["changes"]
+    assert [(c["action"], c["kind"]) for c in changes] == [("delete", "apikey"), ("delete", "entitlement")]
+    assert ApiKey.objects.filter(entitlement__slug="acme-llama").exists()
+
+
+def test_a_preview_refuses_what_saving_would_refuse(world: worlds.World, adam: APIClient) -> None:
+    answer = adam.patch("/api/v1/entitlements/acme-llama?dry_run=1", {"concurrency": 0}, format="json")
+    assert answer.status_code == 400
+    assert "concurrency" in answer.json()
+    assert adam.delete("/api/v1/pools/llama?dry_run=true").status_code == 409
+    assert adam.delete("/api/v1/pools/llama?dry_run=perhaps").status_code == 400
+
+
+def test_only_those_who_may_write_may_try(world: worlds.World) -> None:
+    for name, expected in (("olga", 403), ("alice", 403), ("carol", 404)):
+        client = APIClient()
+        client.force_login(world.users[name])
+        answer = client.patch("/api/v1/entitlements/acme-llama?dry_run=true", {"concurrency": 2}, format="json")
+        assert answer.status_code == expected
+
+
+SETUP = {
+    "pool": {"slug": "qwen", "model": "qwen3-8b"},
+    "backend": {"slug": "qwen-0", "url": "http://10.0.0.9:8000", "slots": 16, "kv_tokens": 50_000},
+    "tenant": {"slug": "umbrella"},
+    "entitlement": {"slug": "umbrella-qwen", "tier": "premium", "concurrency": 4},
+    "key": {"name": "first"},
+}
+
+
+def test_what_belongs_together_is_made_together_with_a_key_that_opens_it(adam: APIClient) -> None:
+    answer = adam.post("/api/v1/setup", SETUP, format="json")
+    assert answer.status_code == 201, answer.json()
+    made = answer.json()
+    assert made["entitlement"]["state"] == "bound"
+    assert (made["entitlement"]["tenant"], made["entitlement"]["pool"]) == ("umbrella", "qwen")
+    assert made["key"]["key"].startswith(f"qm-{made['key']['id']}.")
+    assert answer["Cache-Control"] == "no-store"
+
+
+def test_an_error_in_one_part_stands_under_its_name_and_nothing_is_made(adam: APIClient) -> None:
+    wrong = SETUP | {"entitlement": {"slug": "umbrella-qwen", "tier": "premium", "concurrency": 0}}
+    answer = adam.post("/api/v1/setup", wrong, format="json")
+    assert answer.status_code == 400
+    assert list(answer.json()) == ["entitlement"]
+    assert "concurrency" in answer.json()["entitlement"]
+    assert not Tenant.objects.filter(slug="umbrella").exists()
+    assert not Pool.objects.filter(slug="qwen").exists()
+
+
+def test_a_tried_setup_shows_the_new_pool_and_keeps_nothing(adam: APIClient) -> None:
+    answer = adam.post("/api/v1/setup?dry_run=true", SETUP, format="json")
+    (pool,) = answer.json()["pools"]
+    assert (pool["pool"], pool["before"], pool["after"]["reserved"]["slots"]) == ("qwen", None, 4)
+    assert "key" not in answer.content.decode().partition('"changes"')[0]
+    assert not Pool.objects.filter(slug="qwen").exists()
+
+
+@pytest.mark.parametrize("body", [{}, {"tenat": {}}, {"key": {"name": "x"}}, {"tenant": "acme"}])
+def test_a_setup_without_sense_is_refused(adam: APIClient, body: dict[str, Any]) -> None:
+    assert adam.post("/api/v1/setup", body, format="json").status_code == 400
+
+
+class _Engine(BaseHTTPRequestHandler):
+    """The four answers of a vLLM server."""
+
+    def _send(self, body: bytes) -> None:
+        self.send_response(200)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def do_GET(self) -> None:
+        if self.path == "/metrics":
+            self._send(b'vllm:cache_config_info{block_size="16",num_gpu_blocks="100"} 1.0\n')
+        else:
+            self._send(b'{"data": [{"id": "qwen3-8b", "max_model_len": 4096}]}')
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        self._send(b'{"usage": {"completion_tokens": 1}}')
+
+    def log_message(self, *_: object) -> None:
+        """Quiet."""
+
+
+@pytest.fixture
+def engine() -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Engine)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def test_an_engine_is_looked_at_before_it_becomes_a_backend(adam: APIClient, engine: str) -> None:
+    found = adam.post("/api/v1/engine-check", {"url": engine}, format="json").json()
+    assert found["reachable"]
+    assert found["ready"]
+    assert found["used_by"] is None
+    assert found["models"] == [{"id": "qwen3-8b", "max_model_len": 4096}]
+    assert found["kv_tokens"] == 1600
+
+
+def test_an_address_where_nothing_answers_is_said_so(adam: APIClient) -> None:
+    found = adam.post("/api/v1/engine-check", {"url": "http://127.0.0.1:1"}, format="json").json()
+    assert (found["reachable"], found["ready"], found["models"]) == (False, False, [])
+    assert "/v1/models" in found["why"]
+    refused = adam.post("/api/v1/engine-check", {"url": "file:///etc/passwd"}, format="json")
+    assert refused.status_code == 400
+    assert "url" in refused.json()
+
+
+def test_keys_tell_when_they_were_last_used_before_and_after_hours_are_added_up(world: worlds.World) -> None:
+    write([record(1, key_id="AAAAAAAAAAAA"), record(2, key_id="BBBBBBBBBBBB", tenant="globex")])
+    moved = timezone.now() - timedelta(minutes=5)
+    LedgerEntry.objects.update(received_at=moved)
+
+    def seen_by(name: str, query: str = "") -> dict[str, str]:
+        client = APIClient()
+        client.force_login(world.users[name])
+        found: dict[str, str] = client.get(f"/api/v1/keys/last-used{query}").json()
+        return found
+
+    assert seen_by("adam")["AAAAAAAAAAAA"] == moved.isoformat()
+    assert set(seen_by("adam", "?tenant=globex")) == {"BBBBBBBBBBBB"}
+    assert set(seen_by("alice")) == {"AAAAAAAAAAAA"}
+    assert seen_by("alice", "?tenant=globex") == {}
+    old = rollup.floor_hour(moved - timedelta(days=40))
+    LedgerEntry.objects.update(received_at=old)
+    rollup.roll_up()
+    LedgerEntry.objects.all().delete()  # beyond its retention
+    assert UsageHour.objects.exists()
+    assert seen_by("alice") == {"AAAAAAAAAAAA": old.isoformat()}
+
+
+def test_services_are_what_a_preview_runs(world: worlds.World) -> None:
+    from tenants import preview
+
+    found = preview.effects(SYSTEM, lambda: services.delete(actor=SYSTEM, instance=world.entitlements["acme"]))
+    before, after = found.pools["llama"]
+    assert before is not None
+    assert after is not None
+    assert "acme-llama" in before.standings
+    assert "acme-llama" not in after.standings
