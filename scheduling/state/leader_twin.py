@@ -1,0 +1,183 @@
+"""What scripts of the leader do, in Python: one method per script (``scheduling/state/twin.py`` has the gateway's)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+from scheduling.core.admission import choose_backend, choose_prey
+from scheduling.core.outcomes import Reason
+from scheduling.core.types import BackendSpec, Standing
+from scheduling.state import codec
+from scheduling.state.memory import PoolMemory, read_standing, standing_words
+from scheduling.state.snapshot import make_snapshot
+from scheduling.state.types import (
+    EJECTED_CHANNEL,
+    LEADER_MS,
+    LEASE_MS,
+    REBUILD_MS,
+    SWEEP_GAP_MS,
+    BackendTotals,
+    Election,
+    EvictItem,
+    GrantItem,
+    GrantStatus,
+    Look,
+    PoolSnapshot,
+    SweptRequest,
+    gateway_channel,
+)
+
+
+class LeaderTwin(PoolMemory):
+    """One pool, as its leader moves it."""
+
+    def __init__(
+        self,
+        pool_id: str,
+        clock_ms: Callable[[], int],
+        publish: Callable[[str, bytes], bool] = lambda _channel, _payload: True,
+        listens: Callable[[str], bool] = lambda _channel: True,
+    ) -> None:
+        super().__init__(pool_id, clock_ms)
+        self._publish = publish
+        self._listens = listens
+
+    def elect(self, holder: str, floor: int, first_start: bool) -> Election:
+        now, leader = self._now(), self.meta.get("leader")
+        left = int(self.meta.get("leader_until", 0)) - now
+        if leader is not None and leader != holder and left > 0:
+            return Election(False, 0, str(leader), left / 1000)
+        epoch = int(self.meta.get("epoch", 0))
+        if leader != holder or epoch < floor:
+            epoch = max(epoch, floor) + 1
+        self.meta.update(epoch=epoch, leader=holder, leader_until=now + LEADER_MS)
+        if "born" not in self.meta:
+            self.meta["born"] = now
+            if not first_start:
+                self.meta["rebuild_until"] = now + REBUILD_MS
+        return Election(True, epoch, holder, LEADER_MS / 1000)
+
+    def resign(self, holder: str) -> None:
+        if self.meta.get("leader") == holder:
+            del self.meta["leader"], self.meta["leader_until"]
+
+    def grant(self, epoch: int, items: Sequence[GrantItem]) -> list[GrantStatus]:
+        self._fence(epoch)
+        return [self._grant(g) for g in items]
+
+    def _grant(self, g: GrantItem) -> GrantStatus:
+        now = self._now()
+        e = self.queue.get(g.request_id)
+        if e is None:
+            held = self.held.get(g.request_id)
+            again = held is not None and held.attempt == g.attempt and held.backend == g.backend
+            return GrantStatus.OK if again else GrantStatus.GONE
+        if e.attempt != g.attempt:
+            return GrantStatus.GONE
+        offer = next((b for b in self._backends() if b.id == g.backend), None)
+        if offer is None or not offer.room_for(e.kv):
+            return GrantStatus.FULL
+        if self._total(f"e:{e.entitlement}:run") >= g.concurrency:
+            return GrantStatus.ENT
+        note = codec.encode_note(g.policy, g.why)
+        if not self._publish(gateway_channel(e.gateway), f"{g.request_id} {g.attempt} {g.backend} {note}".encode()):
+            return GrantStatus.AWAY
+        self._promote(g.request_id, g.backend, now, note)
+        return GrantStatus.OK
+
+    def evict(self, epoch: int, items: Sequence[EvictItem]) -> list[GrantStatus]:
+        self._fence(epoch)
+        return [self._make_room(i) for i in items]
+
+    def _make_room(self, i: EvictItem) -> GrantStatus:
+        now = self._now()
+        e = self.queue.get(i.request_id)
+        if e is None:
+            held = self.held.get(i.request_id)
+            return GrantStatus.OK if held is not None and held.attempt == i.attempt else GrantStatus.GONE
+        if e.attempt != i.attempt:
+            return GrantStatus.GONE
+        if self._total(f"e:{e.entitlement}:run") >= i.cap:
+            return GrantStatus.ENT
+        if not self._listens(gateway_channel(e.gateway)):
+            return GrantStatus.AWAY
+        backends = self._backends()
+        backend = choose_backend(backends, e.kv, i.exclude_backend)
+        if backend is None:
+            found = choose_prey(self._prey(), backends, e.kv, i.exclude_backend)
+            if found is None:
+                return GrantStatus.FULL
+            backend, victims = found
+            for victim in victims:
+                self._evict(victim, now)
+        note = codec.encode_note(i.policy, i.why)
+        self._promote(i.request_id, backend, now, note)
+        self._publish(gateway_channel(e.gateway), f"{i.request_id} {i.attempt} {backend} {note}".encode())
+        return GrantStatus.OK
+
+    def _evict(self, request_id: str, now: int) -> None:
+        e = self._drop_lease(request_id)
+        self.evicted[request_id], self.leaving[request_id] = e, now + LEASE_MS
+        self._mark_ended(request_id, Reason.EVICTED, math.inf)  # until its books are closed
+        self._publish(gateway_channel(e.gateway), f"{request_id} {e.attempt} - evicted".encode())
+
+    def set_standing(self, epoch: int, standings: Mapping[str, Standing], gone: Sequence[str] = ()) -> None:
+        self._fence(epoch)
+        for name, s in standings.items():
+            self.standings[name] = kept = read_standing(standing_words(s))
+            if name in self.weights:
+                self.weights[name] = kept.weight
+        for name in gone:
+            self.standings.pop(name, None)
+            for what in ("served", "refused", "refusals"):
+                self.meter.pop(f"{name}:{what}", None)
+
+    def set_ready(self, epoch: int, backend_id: str, spec: BackendSpec | None, *, ill: bool = False) -> None:
+        self._fence(epoch)
+        if spec is None:
+            self.ready.pop(backend_id, None)
+            if ill:
+                self._publish(EJECTED_CHANNEL, backend_id.encode())
+        else:
+            self.ready[backend_id] = (spec.slots, spec.kv_tokens)
+
+    def sweep(self, epoch: int) -> list[SweptRequest]:
+        self._fence(epoch)
+        now = self._now()
+        swept: list[SweptRequest] = []
+        last = self.meta.get("swept_at")
+        self.meta["swept_at"] = now
+        if last is not None and now - int(last) > SWEEP_GAP_MS:
+            self.meta["sweep_from"] = now + REBUILD_MS
+        if now < int(self.meta.get("sweep_from", 0)):
+            return swept
+        for request_id in self._due(self.waiting, now):
+            e = self._drop_waiting(request_id)
+            self._settle(e, 0, now)
+            self._ring("x", request_id)
+            swept.append(self._bury(request_id, e, now, Reason.GATEWAY_LOST))
+        for request_id in self._due(self.leases, now):
+            e = self._drop_lease(request_id)
+            self._ring_free(e.backend)
+            swept.append(self._bury(request_id, e, now, Reason.GATEWAY_LOST))
+        for request_id in self._due(self.leaving, now):
+            del self.leaving[request_id]
+            swept.append(self._bury(request_id, self.evicted.pop(request_id), now, Reason.EVICTED))
+        return swept
+
+    def look(self, entitlements: Sequence[str]) -> Look:
+        now = self._now()
+        backends = {
+            b.id: BackendTotals(True, b.slots, b.kv_tokens, b.running, b.kv_used, int(b.work_tokens))
+            for b in self._backends()
+        }
+        running = {name: self._total(f"e:{name}:run") for name in entitlements}
+        return Look(now, max(0, int(self.meta.get("rebuild_until", 0)) - now), backends, running, len(self.prey))
+
+    def view(self) -> PoolSnapshot:
+        d = self.dump()
+        totals = {name: str(value) for name, value in d.totals.items()}
+        buckets = {name: repr(value) for name, value in d.buckets.items()}
+        meter = {name: str(value) for name, value in d.meter.items()}
+        return make_snapshot(self._now(), d.meta, d.ready, totals, buckets, len(self.ledger), d.standing, meter)
