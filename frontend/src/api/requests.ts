@@ -74,7 +74,7 @@ export const REASONS: Record<string, readonly string[]> = {
     "state_unavailable",
     "shutting_down",
   ],
-  failed: ["backend_error", "backend_lost", "backend_stalled", "gateway_lost", "lease_lost", "deadline", "slow_reader", "internal"],
+  failed: ["backend_error", "backend_lost", "backend_stalled", "gateway_lost", "evicted", "lease_lost", "deadline", "slow_reader", "internal"],
   cancelled: ["client_left", "operator"],
 };
 
