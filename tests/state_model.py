@@ -70,7 +70,9 @@ ENTITLEMENTS = (
         "own", concurrency=2, kv_tokens=300, tokens_per_s=9.0, burst_tokens=400.0,
         tier=tier(service_class=ServiceClass.DEDICATED, queue_limit=2),
     ),
-    entitlement("cheap", concurrency=3, kv_tokens=300, tier=tier(service_class=ServiceClass.PREEMPTIBLE, queue_limit=3)),
+    entitlement(
+        "cheap", concurrency=3, kv_tokens=300, tier=tier(service_class=ServiceClass.PREEMPTIBLE, queue_limit=3)
+    ),
     entitlement(
         "cheaper", concurrency=2, tokens_per_s=50.0, burst_tokens=900.0,
         tier=tier(service_class=ServiceClass.PREEMPTIBLE, over_limit=OverLimit.WAIT, queue_limit=3),
