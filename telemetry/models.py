@@ -239,3 +239,22 @@ class SampleMark(models.Model):
 
     def __str__(self) -> str:
         return f"{self.pool}: {self.seen}"
+
+
+class Calibration(models.Model):
+    """How fast a pool's engines were found to be (``scheduling/tuning/calibrate.py``): what labs replay with."""
+
+    pool = models.CharField(max_length=63)
+    at = models.DateTimeField()
+    step_time = models.JSONField(help_text="Coefficients [s]: t0, a, b, c, e, knee, a2.")
+    overhead_s = models.FloatField("overhead [s]", help_text="Of gateway and network, on every first token.")
+    error = models.FloatField(help_text="Mean relative error of the time per token.")
+    requests = models.PositiveIntegerField()
+    trust = models.JSONField(default=dict, help_text="Simulated against live, on the window before this fit.")
+
+    class Meta:
+        ordering = ["-at", "-id"]
+        indexes = [models.Index(fields=["pool", "at"], name="calibration_pool_at")]
+
+    def __str__(self) -> str:
+        return f"{self.pool} {self.at:%Y-%m-%dT%H:%M:%S}"

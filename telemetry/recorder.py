@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 
 PURGE_EVERY_S = 3600.0
 ROLL_UP_EVERY_S = 60.0
+TEND_EVERY_S = 10.0
 _CATALOG_EVERY_S = 2.0
 
 Entitlements = Callable[[], Mapping[str, EntitlementSpec]]
@@ -74,6 +75,13 @@ def start_purge() -> None:
     purge_ledger.apply_async(retry=False)
 
 
+def start_tending(pool: str, oldest_wait_s: float) -> None:
+    """Rings for :func:`telemetry.tasks.tend_pool`. A lost ring is made up for ten seconds later."""
+    from telemetry.tasks import tend_pool
+
+    tend_pool.apply_async((pool, round(oldest_wait_s, 1)), retry=False)
+
+
 class Recorder:
     """The telemetry floor as the dispatch service sees it."""
 
@@ -87,6 +95,7 @@ class Recorder:
         usage: UsageFeed | None = None,
         scaler: Scaler | None = None,
         start_roll_up: Callable[[], None] = start_roll_up,
+        start_tending: Callable[[str, float], None] | None = None,
     ) -> None:
         self._publisher = publisher
         self._entitlements = entitlements
@@ -95,7 +104,9 @@ class Recorder:
         self._usage = usage
         self._scaler = scaler
         self._start_roll_up = start_roll_up
+        self._start_tending = start_tending
         self._rolled_s = float("-inf")
+        self._tended_s: dict[str, float] = {}
         self._windows: dict[str, Window] = {}
         self._purged_s = float("-inf")
 
@@ -126,6 +137,7 @@ class Recorder:
         if self._scaler is not None:
             self._scaler.sample(sample, self._entitlements())
         self._roll_up(self._clock())
+        self._tend(sample)
 
     def _window(self, pool: str) -> Window:
         return self._windows.setdefault(pool, Window())
@@ -139,6 +151,16 @@ class Recorder:
             self._start_roll_up()
         except Exception as error:
             log.warning("adding up the ledger could not be started (%s); next try in a minute", type(error).__name__)
+
+    def _tend(self, sample: Sample) -> None:
+        """Every ten seconds, of each pool that is led here."""
+        if self._start_tending is None or sample.at_s - self._tended_s.get(sample.pool.id, 0.0) < TEND_EVERY_S:
+            return
+        self._tended_s[sample.pool.id] = sample.at_s
+        try:
+            self._start_tending(sample.pool.id, sample.oldest_wait_s)
+        except Exception as error:
+            log.warning("tuning of pool %s could not be started (%s)", sample.pool.id, type(error).__name__)
 
     def _purge_hourly(self, now_s: float) -> None:
         if now_s - self._purged_s < PURGE_EVERY_S:
@@ -159,4 +181,5 @@ def make_recorder(redis_url: str | None = None, carry_out: CarryOut | None = Non
         configured,
         usage=UsageFeed(RedisBoard(url), configured.quotas),
         scaler=Scaler(carry_out),
+        start_tending=start_tending,
     )

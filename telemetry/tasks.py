@@ -9,7 +9,7 @@ from celery import shared_task
 from django.conf import settings
 from django.utils import timezone
 
-from telemetry import alerts, monitor, rollup
+from telemetry import alerts, monitor, rollup, strategy
 from telemetry.models import LedgerEntry
 
 log = logging.getLogger(__name__)
@@ -52,3 +52,9 @@ def purge_ledger() -> None:
     gone = purge(settings.QUARTERMASTER_RETENTION_DAYS)
     if gone:
         log.info("retention: deleted %d ledger entries older than %d days", gone, settings.QUARTERMASTER_RETENTION_DAYS)
+
+
+@shared_task(name="telemetry.tend_pool", ignore_result=True, expires=30)
+def tend_pool(pool: str, oldest_wait_s: float = 0.0) -> None:
+    """What is due in a pool's strategic loop. A doorbell: lost or doubled, it changes nothing."""
+    strategy.tend(pool, oldest_wait_s=oldest_wait_s)

@@ -22,7 +22,7 @@ from django.utils import timezone
 
 from scheduling.core import capacity
 from scheduling.core.types import EntitlementState, ServiceClass
-from tenants import binding, doorbell, keys, promises
+from tenants import binding, doorbell, keys, promises, versions
 from tenants.audit import SYSTEM, Actor, difference, record, secrets_of, snapshot
 from tenants.models import (
     AccessToken,
@@ -108,6 +108,8 @@ def save(*, actor: Actor, instance: M, action: str = "") -> M:
             return instance
         with _an_admin_remains(instance):
             instance.save()
+        if isinstance(instance, Pool):
+            versions.keep(instance, stored, actor.name)
         shown_before, shown_after = difference(before, after)
         record(
             actor=actor,

@@ -83,6 +83,18 @@ def defaults(space: Iterable[Knob]) -> dict[str, float]:
     return {knob.name: knob.default for knob in space}
 
 
+def values_of(space: Iterable[Knob], params: Mapping[str, object]) -> dict[str, float]:
+    """The knobs as a policy's parameters have them, as near as the bounds allow; defaults for what they do not say."""
+    found = {}
+    for knob in space:
+        told = params.get(knob.name, knob.default)
+        value = float(told) if isinstance(told, int | float) else knob.default
+        found[knob.name] = min(knob.high, max(knob.low, value))
+    if LOW_SHARE in found and isinstance(low := params.get("alpha_low_ms"), int | float):
+        found[LOW_SHARE] = min(1.0, max(0.01, low / found["alpha_ms"]))
+    return found
+
+
 def draw(space: Iterable[Knob], random: Random) -> dict[str, float]:
     """Values drawn evenly on each knob's scale: what random search tries."""
     return {knob.name: knob.at(random.random()) for knob in space}

@@ -7,11 +7,13 @@ from tenants.models.entitlements import Entitlement, EntitlementState
 from tenants.models.metering import Price, Quota, QuotaPeriod
 from tenants.models.people import Membership, Role, Tenant
 from tenants.models.records import AuditEntry, CatalogVersion, EpochFloor
+from tenants.models.tuning import Author, PolicyVersion, Trial, TrialState, Tuning, TuningMode
 
 __all__ = [
     "AccessToken",
     "ApiKey",
     "AuditEntry",
+    "Author",
     "Backend",
     "CatalogVersion",
     "Entitlement",
@@ -19,6 +21,7 @@ __all__ = [
     "EpochFloor",
     "Membership",
     "OverLimit",
+    "PolicyVersion",
     "Pool",
     "Price",
     "Quota",
@@ -30,4 +33,8 @@ __all__ = [
     "Slo",
     "Tenant",
     "Tier",
+    "Trial",
+    "TrialState",
+    "Tuning",
+    "TuningMode",
 ]

@@ -1,0 +1,116 @@
+"""How fast are the engines really? Step times and overhead, refitted from what the ledger says of recent requests.
+
+A request's decoding is one observation: its time per token against how many sequences decoded beside it, how long
+their contexts were and how many prompt tokens were processed meanwhile (``core/calibration.py`` fits t0, a, b and c).
+What first tokens took beyond what that explains is what gateway and network add to each request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduling.core.calibration import Burst, fit
+from scheduling.core.step_time import StepTime
+
+LEAST = 50  # requests without which nothing is fitted
+MOST = 3000  # observations that are fitted, spread over all
+TOKENS = 8  # of output, below which a time per token is mostly chance
+
+Curve = tuple[NDArray[np.float64], NDArray[np.float64]]
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """One request as a backend served it. Times [s] on one clock."""
+
+    backend: str
+    granted_s: float
+    first_s: float
+    done_s: float
+    input_tokens: int
+    output_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """What was found. ``error``: mean relative error of the time per token. ``overhead_s``: of each first token."""
+
+    step_time: StepTime
+    overhead_s: float
+    error: float
+    requests: int
+
+
+def calibrate(rows: Sequence[Timed], token_budget: int = 2048) -> Calibration | None:
+    """Step times of replicas that are alike; None where the requests are too few or too alike to tell."""
+    bursts: list[Burst] = []
+    waits: list[tuple[float, float, float, float]] = []  # first token [s], prompt tokens, sequences, their contexts
+    for backend in sorted({row.backend for row in rows}):
+        mine = [row for row in rows if row.backend == backend and row.done_s > row.first_s > row.granted_s]
+        if mine:
+            _observe(mine, bursts, waits)
+    if len(bursts) < LEAST:
+        return None
+    step_time, error = fit(bursts[:: max(1, len(bursts) // MOST)])
+    if step_time is None:
+        return None
+    step_time, overhead_s = _first_tokens(step_time, waits, token_budget)
+    return Calibration(step_time, overhead_s, error, len(waits))
+
+
+def _observe(rows: Sequence[Timed], bursts: list[Burst], waits: list[tuple[float, float, float, float]]) -> None:
+    first = np.array([row.first_s for row in rows])
+    done = np.array([row.done_s for row in rows])
+    granted = np.array([row.granted_s for row in rows])
+    given = np.array([float(row.input_tokens) for row in rows])
+    out = np.array([float(row.output_tokens) for row in rows])
+    running = _integral(first, done, np.ones(len(rows)))
+    contexts = _integral(first, done, given + out / 2)
+    prompts = _integral(granted, first, given / (first - granted))
+    sequences, cached, meanwhile = (_between(curve, first, done) for curve in (running, contexts, prompts))
+    for n in np.flatnonzero(out >= TOKENS):
+        seconds = float(done[n] - first[n])
+        beside = max(1.0, float(sequences[n]) / seconds)
+        bursts.append(
+            Burst(
+                concurrency=0, seconds=seconds, prompt_tokens=float(meanwhile[n]),
+                output_tokens=float(out[n] - 1) * beside, running=beside, running_most=0, waiting_most=0,
+                context=float(cached[n]) / seconds / beside,
+            )
+        )  # fmt: skip
+    took = first - granted
+    columns = (_between(prompts, granted, first), *(_between(c, granted, first) / took for c in (running, contexts)))
+    waits.extend(zip(took.tolist(), *(column.tolist() for column in columns), strict=True))
+
+
+def _first_tokens(
+    step: StepTime, waits: Sequence[tuple[float, float, float, float]], token_budget: int
+) -> tuple[StepTime, float]:
+    """What a first token takes beyond the steps that decode anyway: its prompt, and the overhead of each request."""
+    took, prompts, sequences, contexts = (np.array(column) for column in zip(*waits, strict=True))
+    steps = np.maximum(1.0, np.ceil(prompts / token_budget)) + 0.5  # it waits for half a step before its own
+    left = took - steps * (step.t0 + step.b * sequences + step.c * contexts)
+    if step.a <= 0:  # no prompt was processed beside others: what first tokens say is all there is
+        cost = max(0.0, float((left * prompts).sum() / (prompts * prompts).sum()))
+        step = StepTime(step.t0, cost, step.b, step.c, 0.0, 0.0, 0.0)
+    return step, max(0.0, float(np.median(left - step.a * prompts)))
+
+
+def _integral(start: NDArray[np.float64], end: NDArray[np.float64], height: NDArray[np.float64]) -> Curve:
+    """The integral over time of the sum of these boxes, as the corners of a line."""
+    at = np.concatenate([start, end])
+    change = np.concatenate([height, -height])
+    order = np.argsort(at, kind="stable")
+    at, level = at[order], np.cumsum(change[order])
+    area = np.concatenate([[0.0], np.cumsum(level[:-1] * np.diff(at))])
+    return at, area
+
+
+def _between(curve: Curve, start: NDArray[np.float64], end: NDArray[np.float64]) -> NDArray[np.float64]:
+    at, area = curve
+    found: NDArray[np.float64] = np.interp(end, at, area) - np.interp(start, at, area)
+    return found

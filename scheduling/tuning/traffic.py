@@ -1,0 +1,104 @@
+"""Recent traffic to try things on: recorded requests, replicas as they are now, and variants of what happened.
+
+A variant is the recording cut into blocks of time, drawn with replacement and put together again (a block bootstrap):
+what is compared on several variants has not just been lucky once. Every candidate meets the same variants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from scheduling.core.compose import make_policy
+from scheduling.core.contracts import RoutingPolicy
+from scheduling.core.registry import make_routing
+from scheduling.simulator.kernel import rng
+from scheduling.simulator.recording import Recorded
+from scheduling.simulator.replay import Replay, Replica
+from scheduling.simulator.result import Outcome
+from scheduling.simulator.workload import Belief, SimRequest, Tier, make_request
+from scheduling.tuning.reward import PATIENCE, Felt
+
+BLOCKS = 12
+Params = Mapping[str, float | int | str]
+
+
+@dataclass(frozen=True)
+class Serving:
+    """What decides: a policy with its parameters, what is laid around it, and the routing."""
+
+    policy: str
+    params: Params = field(default_factory=dict)
+    modifiers: Mapping[str, Params] = field(default_factory=dict)
+    routing: str = "least_work"
+    routing_params: Params = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """``rows``: what an engine worked on, in order of arrival. ``concurrency``: entitlements' limits, 0 none."""
+
+    rows: tuple[Recorded, ...]
+    tiers: tuple[Tier, ...]
+    replicas: tuple[Replica, ...]
+    concurrency: Mapping[str, int] = field(default_factory=dict)
+
+    def variant(self, number: int) -> tuple[Recorded, ...]:
+        """The recording itself (0), or its blocks drawn anew; the same number is the same draw."""
+        if number == 0 or len(self.rows) < 2 * BLOCKS:
+            return self.rows
+        start, span = self.rows[0].arrival_s, self.rows[-1].arrival_s - self.rows[0].arrival_s
+        each = span / BLOCKS or 1.0
+        blocks: list[list[Recorded]] = [[] for _ in range(BLOCKS)]
+        for row in self.rows:
+            blocks[min(BLOCKS - 1, int((row.arrival_s - start) / each))].append(row)
+        draw = rng(number, "variant")
+        found = []
+        for place in range(BLOCKS):
+            chosen = draw.randrange(BLOCKS)
+            found += [replace(row, arrival_s=row.arrival_s + (place - chosen) * each) for row in blocks[chosen]]
+        return tuple(found)
+
+    def requests(self, number: int = 0) -> list[SimRequest]:
+        """A variant as requests. What could never run on a replica is left out."""
+        tiers = {tier.name: tier for tier in self.tiers}
+        most = max(replica.kv_tokens for replica in self.replicas)
+        made: list[SimRequest] = []
+        rows = self.variant(number)
+        for row in rows:
+            given, out = max(1, row.input_tokens), max(1, row.output_tokens)
+            bound = max(row.output_bound, out)
+            if given + bound > 0.98 * most:
+                continue
+            belief = Belief(row.expected_tokens or float(out), bound)
+            at = max(0.0, row.arrival_s - rows[0].arrival_s)
+            sim = make_request(len(made), at, given, out, tiers[row.tier], belief, tenant=row.tenant)
+            entitlement = row.entitlement or row.tenant
+            limit = self.concurrency.get(entitlement, 0)
+            sim.queued = replace(sim.queued, entitlement=entitlement, concurrency=limit)
+            made.append(sim)
+        return made
+
+    def serve(self, serving: Serving, number: int = 0) -> list[Outcome]:
+        """What a variant comes to. Raises PolicyError for a policy that cannot be made."""
+        return self.run(serving, self.requests(number))
+
+    def run(self, serving: Serving, requests: Sequence[SimRequest]) -> list[Outcome]:
+        ordering = make_policy(serving.policy, dict(serving.params), {k: dict(v) for k, v in serving.modifiers.items()})
+        routing: RoutingPolicy = make_routing(serving.routing, dict(serving.routing_params))
+        return Replay(self.replicas, ordering, routing).run(requests)
+
+    def felt(self, requests: Sequence[SimRequest], outcomes: Sequence[Outcome]) -> list[Felt]:
+        """What users felt, for the reward."""
+        return [_felt(request, outcome, self.replicas[0]) for request, outcome in zip(requests, outcomes, strict=True)]
+
+
+def _felt(request: SimRequest, outcome: Outcome, replica: Replica) -> Felt:
+    slo = request.slo
+    if slo.ttft_s is not None:
+        took, target = outcome.ttft_s, slo.ttft_s
+    elif slo.ttlt_s is not None:
+        took, target = outcome.ttlt_s, slo.ttlt_s
+    else:
+        took, target = outcome.ttft_s, PATIENCE * replica.step_time.step(request.input_tokens, 0)
+    return Felt(request.tier, request.queued.weight, took, target)

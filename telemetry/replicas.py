@@ -1,0 +1,136 @@
+"""A pool's recent traffic and its engines as they are now, as the strategic loop and the lab try things on them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
+
+from scheduling.core.step_time import StepTime, load_preset
+from scheduling.simulator.recording import Recording
+from scheduling.simulator.replay import Replica
+from scheduling.simulator.result import percentile
+from scheduling.tuning.calibrate import Timed, calibrate
+from scheduling.tuning.traffic import Serving, Traffic
+from telemetry import monitor
+from telemetry.models import Calibration, LedgerEntry
+from tenants.models import Entitlement, PolicyVersion, Pool
+
+UNKNOWN = "llama-3-8b-a100"  # stands for engines of which nothing has been measured yet
+TRUSTED = 0.10  # relative error of a figure up to which a lab's word is worth something
+COMPARED = 5000  # requests of a window that are replayed for a comparison
+KEPT = 200  # calibrations of a pool
+FIGURES = ("ttft p50", "ttft p95", "ttlt p50", "ttlt p95")
+
+
+@dataclass(frozen=True, slots=True)
+class Trust:
+    """Simulated against live on one window. ``figures``: name to (live, simulated) [s]."""
+
+    requests: int
+    figures: dict[str, tuple[float, float]]
+
+    @property
+    def worst(self) -> float:
+        """The largest relative error."""
+        return max(abs(simulated / live - 1.0) for live, simulated in self.figures.values())
+
+    def as_json(self) -> dict[str, object]:
+        return {**asdict(self), "worst": self.worst, "trusted": self.worst <= TRUSTED}
+
+
+def serving_of(version: PolicyVersion | Pool) -> Serving:
+    """What decides under a version, or in a pool now."""
+    return Serving(
+        version.policy, version.policy_params, version.modifiers, version.routing, version.routing_params
+    )  # fmt: skip
+
+
+def replicas_of(pool: Pool, calibration: Calibration | None) -> tuple[Replica, ...]:
+    """The pool's backends that take work, as fast as they were last found to be."""
+    step = StepTime(**calibration.step_time) if calibration is not None else load_preset(UNKNOWN).step_time
+    rows = [backend for backend in pool.backends.all() if not backend.draining]
+    return tuple(Replica(step, row.slots, row.kv_tokens) for row in rows)
+
+
+def traffic_of(
+    pool: Pool, since: datetime, until: datetime, *, most: int | None = None, calibration: Calibration | None = None
+) -> Traffic | None:
+    """What engines worked on in a window, its latest ``most`` requests; None without any, or without backends."""
+    recording = monitor.record(pool.slug, since, until)
+    return as_traffic(pool, recording, most=most, calibration=calibration)
+
+
+def as_traffic(
+    pool: Pool, recording: Recording, *, most: int | None = None, calibration: Calibration | None = None
+) -> Traffic | None:
+    """A recording on the pool's own engines."""
+    rows = [row for row in recording.rows if row.ran]
+    rows = rows[-most:] if most else rows
+    replicas = replicas_of(pool, calibration or latest(pool.slug))
+    if not rows or not replicas:
+        return None
+    limits = dict(Entitlement.objects.filter(pool=pool).values_list("slug", "concurrency"))
+    return Traffic(tuple(rows), recording.tiers, replicas, limits)
+
+
+def latest(pool: str) -> Calibration | None:
+    """The last calibration of a pool."""
+    return Calibration.objects.filter(pool=pool).first()
+
+
+def recalibrate(pool: Pool, since: datetime, until: datetime) -> Calibration | None:
+    """Fits the engines anew on a window, and stores it with what the fit before it was worth on this window. None
+    where the window does not tell."""
+    found = calibrate(timed(pool.slug, since, until))
+    if found is None:
+        return None
+    before = latest(pool.slug)
+    worth = trust(pool, since, until, before) if before is not None else None
+    row = Calibration.objects.create(
+        pool=pool.slug, at=until, step_time=asdict(found.step_time), overhead_s=found.overhead_s, error=found.error,
+        requests=found.requests, trust=worth.as_json() if worth is not None else {},
+    )  # fmt: skip
+    old = Calibration.objects.filter(pool=pool.slug).values_list("id", flat=True)[KEPT:]
+    Calibration.objects.filter(id__in=list(old)).delete()
+    return row
+
+
+def timed(pool: str, since: datetime, until: datetime) -> list[Timed]:
+    """Completed requests of a window, as the calibration wants them."""
+    rows = LedgerEntry.objects.filter(
+        pool=pool, received_at__gte=since, received_at__lt=until, granted_at__isnull=False, first_token_at__isnull=False
+    ).order_by("received_at", "id")
+    names = ("backend", "granted_at", "first_token_at", "done_at", "input_tokens", "output_tokens")
+    return [
+        Timed(backend, granted.timestamp(), first.timestamp(), done.timestamp(), given, out)
+        for backend, granted, first, done, given, out in rows.values_list(*names)[: monitor.MOST]
+    ]
+
+
+def trust(pool: Pool, since: datetime, until: datetime, calibration: Calibration | None = None) -> Trust | None:
+    """Replays a window under the policy that serves, and compares with what happened. None without requests or without
+    a calibration."""
+    known = calibration or latest(pool.slug)
+    traffic = traffic_of(pool, since, until, most=COMPARED, calibration=known)
+    if traffic is None or known is None:
+        return None
+    live = [row for row in traffic.rows if row.outcome == "completed" and row.ttft_s is not None]
+    if not live:
+        return None
+    simulated = traffic.serve(serving_of(pool))
+    ttft = [outcome.ttft_s + known.overhead_s for outcome in simulated]
+    ttlt = [outcome.ttlt_s + known.overhead_s for outcome in simulated]
+    pairs = ((_figures([row.ttft_s or 0.0 for row in live]), _figures(ttft)),
+             (_figures([row.ttlt_s for row in live]), _figures(ttlt)))  # fmt: skip
+    found = [(a, b) for happened, said in pairs for a, b in zip(happened, said, strict=True)]
+    return Trust(len(live), dict(zip(FIGURES, found, strict=True)))
+
+
+def window(minutes: float, now: datetime) -> tuple[datetime, datetime]:
+    """The last minutes."""
+    return now - timedelta(minutes=minutes), now
+
+
+def _figures(values: Sequence[float]) -> tuple[float, float]:
+    return percentile(values, 0.5), percentile(values, 0.95)

@@ -1,0 +1,301 @@
+"""The strategic loop of a pool: watch the canary, cut queues anew, try values on recent traffic, let the best serve.
+
+:func:`tend` does what is due and can be called at any time, by anybody, any number of times: everything it knows is in
+the database, a proposal follows from the trials that are stored, and a trial that is there is not made again. The
+pool's leader rings for it every few seconds; a worker that is killed leaves at most a canary that nobody watches, which
+the next call ends.
+
+A **study** is one window of traffic and the trials on it. Trial 0 is what serves. When all are made, the best of them
+meets what serves on variants of the window (the gate); the winner is a canary for one interval (automatic) or waits for
+somebody to start it (advise).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from django.db import IntegrityError, transaction
+from django.utils import timezone
+
+from scheduling.core.partition import parse_partition
+from scheduling.core.registry import PolicyError
+from scheduling.tuning.drift import ks
+from scheduling.tuning.gate import judge
+from scheduling.tuning.guard import Tally, tally, watch
+from scheduling.tuning.optimizer import Optimizer
+from scheduling.tuning.reward import Parts, penalty, shape
+from scheduling.tuning.settings import LoopSettings
+from scheduling.tuning.space import SPACES, params_of, queues_of, values_of
+from scheduling.tuning.traffic import Serving, Traffic
+from telemetry import monitor, replicas
+from telemetry.models import LedgerEntry
+from tenants import tuning as books
+from tenants.models import Author, PolicyVersion, Pool, Trial, TrialState, TuningMode
+from tenants.services import set_policy
+from tenants.versions import Note, because
+
+log = logging.getLogger(__name__)
+
+BLIND = timedelta(seconds=60)  # a canary that nobody has looked at for so long is ended
+BUDGET_S = 15.0  # of trials in one call: a Celery message is delivered again after a minute
+RECALIBRATE = timedelta(minutes=15)
+CALIBRATION_WINDOW = timedelta(minutes=30)
+STALE = timedelta(hours=1)  # a study that is not done by then is about traffic of the past
+REFERENCE = 50  # lengths without which nothing is compared
+
+
+def tend(slug: str, *, oldest_wait_s: float = 0.0, now: datetime | None = None) -> str:
+    """Does what is due in one pool; says what that was. ``oldest_wait_s``: of what waits there now."""
+    now = now or timezone.now()
+    pool = Pool.objects.filter(slug=slug).first()
+    if pool is None:
+        return "no such pool"
+    tuning = books.tuning_of(pool)
+    _recalibrate(pool, now)
+    canary = Trial.objects.filter(pool=pool, state=TrialState.CANARY).select_related("base", "version").first()
+    if canary is not None:
+        return _watch(pool, canary, tuning.loop, oldest_wait_s, now)
+    if tuning.mode == TuningMode.OFF:
+        return "off"
+    if pool.policy not in SPACES:
+        return f"policy {pool.policy} has nothing to tune"
+    settings = tuning.loop
+    automatic = tuning.mode == TuningMode.AUTOMATIC
+    return _repartition(pool, settings, automatic, now) or _study(pool, settings, automatic, now)
+
+
+def _recalibrate(pool: Pool, now: datetime) -> None:
+    """Finds anew how fast the engines are, every quarter of an hour in which they had something to do."""
+    last = replicas.latest(pool.slug)
+    if last is None or now - last.at >= RECALIBRATE:
+        replicas.recalibrate(pool, now - CALIBRATION_WINDOW, now)
+
+
+# --- the canary
+
+
+def _watch(pool: Pool, trial: Trial, settings: LoopSettings, oldest_wait_s: float, now: datetime) -> str:
+    assert trial.canary_at is not None
+    assert trial.canary_until is not None
+    if trial.version is not None and pool.policy_version != trial.version.number:
+        return _close(trial, TrialState.ABORTED, "the policy was changed while it served")
+    if trial.watched_at is None or now - trial.watched_at > BLIND:
+        return _close(trial, TrialState.ABORTED, "nobody watched it: the worker or the leader was away")
+    since = trial.canary_at - timedelta(seconds=settings.window_s)
+    before, lately = _tally(pool.slug, since, trial.canary_at), _tally(pool.slug, trial.canary_at, now)
+    rails = watch(before, lately, oldest_wait_s, settings)
+    if rails.stop:
+        return _close(trial, TrialState.ROLLED_BACK, rails.reason, rails.as_json())
+    if now >= trial.canary_until:
+        if not rails.enough:
+            return _close(trial, TrialState.ROLLED_BACK, "too few requests came to judge it by", rails.as_json())
+        return _close(trial, TrialState.PROMOTED, "it served its interval without a complaint", rails.as_json())
+    Trial.objects.filter(pk=trial.pk, state=TrialState.CANARY).update(watched_at=now, guard=rails.as_json())
+    return "watched"
+
+
+def _close(trial: Trial, state: TrialState, reason: str, guard: dict[str, object] | None = None) -> str:
+    books.close(actor=books.OPTIMISER, trial=trial, state=state, reason=reason, guard=guard)
+    log.info("pool %s: trial %s is %s: %s", trial.pool.slug, trial.number, state, reason)
+    return str(state)
+
+
+def _tally(pool: str, since: datetime, until: datetime) -> dict[str, Tally]:
+    rows = LedgerEntry.objects.filter(pool=pool, received_at__gte=since, received_at__lt=until)
+    found = rows.values_list("tier", "slo_met", "queued_at", "granted_at", "received_at")
+    return tally(
+        [
+            (tier, met, None if granted is None else max(0.0, (granted - (queued or received)).total_seconds()))
+            for tier, met, queued, granted, received in found
+        ]
+    )
+
+
+# --- queues
+
+
+def _repartition(pool: Pool, settings: LoopSettings, automatic: bool, now: datetime) -> str:
+    """Cuts the queues anew where there are none yet, or where prompts have changed; empty when neither is so."""
+    if "split_alpha" not in {knob.name for knob in SPACES[pool.policy]}:
+        return ""
+    recent = monitor.recent_lengths(pool.slug, now - timedelta(seconds=settings.window_s))
+    if len(recent) < settings.least_requests:
+        return ""
+    version = books.version_now(pool)
+    if version.partition:
+        seen = _cut_from(pool, version, settings)
+        if len(seen) < REFERENCE:
+            return ""
+        gap, chance = ks(seen, recent)
+        if gap < settings.drift_gap or chance >= settings.drift_p:
+            return ""
+        why = f"repartition: prompts have changed (Kolmogorov-Smirnov {gap:.2f}, p {chance:.1g})"
+    else:
+        recent = monitor.lengths(pool.slug) or recent  # the first queues follow the long run
+        why = f"repartition: the first queues, from {len(recent)} prompts"
+    values = _values_now(pool, version)
+    params = {**pool.policy_params, "partition": params_of(values, queues_of(values, recent))["partition"]}
+    if params["partition"] == version.partition:
+        return ""
+    if not automatic:
+        return _advise(pool, version, params, values, why, now, settings)
+    with because(Note(why, Author.OPTIMISER)):
+        set_policy(actor=books.OPTIMISER, pool=pool, policy=pool.policy, params=params)
+    _abort_open(pool, "the queues were cut anew")
+    return why
+
+
+def _cut_from(pool: Pool, version: PolicyVersion, settings: LoopSettings) -> list[int]:
+    """The prompts that the serving queues were cut from, as far as the ledger still has them."""
+    cut = version
+    while cut.parent is not None and cut.parent.partition == version.partition:
+        cut = cut.parent
+    rows = LedgerEntry.objects.filter(
+        pool=pool.slug,
+        received_at__gte=cut.at - timedelta(seconds=settings.window_s),
+        received_at__lt=cut.at,
+        granted_at__isnull=False,
+    )
+    found = list(rows.values_list("input_tokens", flat=True)[: monitor.MOST])
+    return found if len(found) >= REFERENCE else monitor.lengths(pool.slug)
+
+
+def _advise(
+    pool: Pool, base: PolicyVersion, params: dict, values: dict, why: str, now: datetime, settings: LoopSettings
+) -> str:
+    if Trial.objects.filter(
+        pool=pool, base=base, number=0, state=TrialState.PROPOSED, reason__startswith="rep"
+    ).exists():
+        return ""  # it is said already
+    Trial.objects.create(
+        pool=pool, at=now, study=now, number=0, base=base, values=values, params=params, reason=why[:300],
+        window_from=now - timedelta(seconds=settings.window_s), window_until=now,
+    )  # fmt: skip
+    return why
+
+
+# --- studies
+
+
+def _study(pool: Pool, settings: LoopSettings, automatic: bool, now: datetime) -> str:
+    """Goes on with the study under way, or begins one when it is time."""
+    base = books.version_now(pool)
+    for trial in Trial.objects.filter(pool=pool, state=TrialState.PROPOSED).exclude(base=base):
+        books.close(actor=books.OPTIMISER, trial=trial, state=TrialState.ABORTED, reason="the policy has changed since")
+    trials = _open(pool)
+    if trials and now - trials[0].study > STALE:
+        _abort_open(pool, "it took too long")
+        trials = []
+    if not trials:
+        last = Trial.objects.filter(pool=pool).exclude(reward=None).order_by("-study").first()
+        if last is not None and now - last.study < timedelta(seconds=settings.every_s):
+            return "not due"
+    study = trials[0].study if trials else now
+    since = study - timedelta(seconds=settings.window_s)
+    traffic = replicas.traffic_of(pool, since, study, most=settings.most_requests)
+    if traffic is None or len(traffic.rows) < settings.least_requests:
+        if trials:
+            _abort_open(pool, "its traffic is no longer in the ledger")
+        return "too little traffic"
+    begun = time.monotonic()
+    while len(trials) <= settings.trials:
+        trials.append(_try(pool, base, study, trials, traffic, settings))
+        if time.monotonic() - begun > BUDGET_S and len(trials) <= settings.trials:
+            return f"tried {len(trials)} of {settings.trials + 1}"
+    return _conclude(pool, base, trials, traffic, settings, automatic)
+
+
+def _open(pool: Pool) -> list[Trial]:
+    """Trials of the study under way, in order."""
+    rows = Trial.objects.filter(pool=pool, state=TrialState.PROPOSED, ended_at=None, gate={}).exclude(reward=None)
+    newest = rows.order_by("-study").first()
+    return [] if newest is None else list(rows.filter(study=newest.study).order_by("number"))
+
+
+def _abort_open(pool: Pool, why: str) -> None:
+    for trial in _open(pool):
+        books.close(actor=books.OPTIMISER, trial=trial, state=TrialState.ABORTED, reason=why)
+
+
+def _try(
+    pool: Pool, base: PolicyVersion, study: datetime, made: Sequence[Trial], traffic: Traffic, settings: LoopSettings
+) -> Trial:
+    """The next trial of a study: what the optimiser asks for after the ones that are made."""
+    space = SPACES[pool.policy]
+    start = _values_now(pool, base)
+    optimizer = Optimizer(space, settings.seed + int(study.timestamp()) % 1_000_000, start)
+    optimizer.retell([(trial.values, trial.reward or 0.0) for trial in made])
+    values = optimizer.ask()
+    lengths = [row.input_tokens for row in traffic.rows]
+    queues = queues_of(values, lengths)
+    if not made and queues and base.partition:
+        queues = parse_partition(base.partition)  # what serves is what it is
+    params = {**base.policy_params, **(params_of(values, queues) if made else {})}
+    requests = traffic.requests()
+    outcomes = traffic.run(replace(replicas.serving_of(base), params=params), requests)
+    most = int(values.get("max_queues", 1))
+    parts = Parts(*shape(lengths, queues, most), penalty(traffic.felt(requests, outcomes)))
+    trial = Trial(
+        pool=pool, at=timezone.now(), study=study, number=len(made), base=base, values=values, params=params,
+        window_from=study - timedelta(seconds=settings.window_s), window_until=study, requests=len(requests),
+        reward=parts.reward(settings.weights), reason="tried on recent traffic",
+        parts={name: getattr(parts, name) for name in Parts.__slots__},
+    )  # fmt: skip
+    try:
+        with transaction.atomic():
+            trial.save(force_insert=True)
+    except IntegrityError:  # another worker was quicker, with the same proposal
+        return Trial.objects.get(pool=pool, study=study, number=len(made))
+    return trial
+
+
+def _conclude(
+    pool: Pool, base: PolicyVersion, trials: Sequence[Trial], traffic: Traffic, settings: LoopSettings, automatic: bool
+) -> str:
+    """The best trial meets what serves; the others are done."""
+    best = max(trials, key=lambda trial: trial.reward or 0.0)
+    if best.number == 0:
+        _reject(trials, "what serves was better")
+        return "nothing better was found"
+    serving = replicas.serving_of(base)
+    passed, reason, told = gate(traffic, serving, best.params, settings)
+    Trial.objects.filter(pk=best.pk, state=TrialState.PROPOSED).update(gate=told, reason=reason[:300])
+    _reject([trial for trial in trials if trial.pk != best.pk], "another of its study was better")
+    best.refresh_from_db()
+    if not passed:
+        _reject([best], reason)
+        return f"rejected: {reason}"
+    if automatic:
+        books.start_canary(actor=books.OPTIMISER, trial=best, reason=reason)
+        return "canary"
+    return "proposed"
+
+
+def gate(
+    traffic: Traffic, serving: Serving, params: dict[str, float | int | str], settings: LoopSettings
+) -> tuple[bool, str, dict[str, object]]:
+    """Whether parameters win on recent traffic without starving anybody, why, and the figures."""
+    try:
+        verdict = judge(traffic, serving, replace(serving, params=params), settings)
+    except PolicyError as error:
+        return False, f"it is no policy: {error}", {"passed": False}
+    return verdict.passed, verdict.reason, verdict.as_json()
+
+
+def _reject(trials: Sequence[Trial], reason: str) -> None:
+    for trial in trials:
+        books.close(actor=books.OPTIMISER, trial=trial, state=TrialState.REJECTED, reason=reason)
+
+
+def _values_now(pool: Pool, version: PolicyVersion) -> dict[str, float]:
+    """The knobs of what serves. How queues were cut is not a parameter; it is what the last kept trial says."""
+    found = values_of(SPACES[pool.policy], version.policy_params)
+    kept = Trial.objects.filter(pool=pool, state=TrialState.PROMOTED, version__number__lte=version.number)
+    last = kept.order_by("-version__number").first()
+    if last is not None:
+        found.update({name: last.values[name] for name in ("split_alpha", "max_queues") if name in last.values})
+    return found

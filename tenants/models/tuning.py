@@ -1,0 +1,138 @@
+"""Versions of a pool's policy, and trials of new ones: what was tried, how it did, and who decided."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from django.core.exceptions import ValidationError
+from django.db import models
+from django.db.models import Q
+
+from scheduling.tuning.settings import LoopSettings, read_settings
+from tenants.models.capacity import Pool
+
+
+class TuningMode(models.TextChoices):
+    OFF = "off", "off: nobody tunes"
+    ADVISE = "advise", "advise: candidates are tried on recordings and shown, nothing is changed"
+    AUTOMATIC = "automatic", "automatic: winners become canaries, and are kept or taken back"
+
+
+class Author(models.TextChoices):
+    PERSON = "person", "a person"
+    OPTIMISER = "optimiser", "the optimiser"
+
+
+def validate_settings(value: object) -> None:
+    """Those of :class:`scheduling.tuning.settings.LoopSettings`."""
+    try:
+        read_settings(value)
+    except ValueError as error:
+        raise ValidationError(f"{error}.") from error
+
+
+class Tuning(models.Model):
+    """How a pool is tuned. A pool without one is not."""
+
+    pool = models.OneToOneField(Pool, on_delete=models.CASCADE, related_name="tuning")
+    mode = models.CharField(max_length=9, choices=TuningMode.choices, default=TuningMode.OFF)
+    settings = models.JSONField(
+        default=dict,
+        blank=True,
+        validators=[validate_settings],
+        help_text='Where they differ from the defaults (docs/tuning.md), such as {"interval_s": 600}.',
+    )
+
+    class Meta:
+        verbose_name = "tuning"
+        verbose_name_plural = "tuning"
+
+    def __str__(self) -> str:
+        return self.pool.slug
+
+    @property
+    def loop(self) -> LoopSettings:
+        return read_settings(self.settings)
+
+
+class PolicyVersion(models.Model):
+    """What decided in a pool from a moment on. Never changed, never deleted while its pool is there."""
+
+    pool = models.ForeignKey(Pool, on_delete=models.CASCADE, related_name="versions")
+    number = models.PositiveIntegerField(help_text="The pool's policy version.")
+    parent = models.ForeignKey("self", on_delete=models.CASCADE, null=True, related_name="children")
+    restores = models.PositiveIntegerField(null=True, help_text="The version whose content this one brings back.")
+    at = models.DateTimeField(auto_now_add=True)
+    author_kind = models.CharField(max_length=9, choices=Author.choices)
+    author = models.CharField(max_length=150)
+    reason = models.CharField(max_length=300, blank=True)
+    policy = models.CharField(max_length=63)
+    policy_params = models.JSONField(default=dict)
+    modifiers = models.JSONField(default=dict)
+    routing = models.CharField(max_length=63)
+    routing_params = models.JSONField(default=dict)
+    changes = models.JSONField(default=dict, help_text="Field or parameter: [before, after].")
+
+    content: ClassVar[tuple[str, ...]] = ("policy", "policy_params", "modifiers", "routing", "routing_params")
+
+    class Meta:
+        ordering = ["pool", "-number"]
+        constraints = [models.UniqueConstraint(name="policy_version_once", fields=["pool", "number"])]
+
+    def __str__(self) -> str:
+        return f"{self.pool.slug} {self.policy}@{self.number}"
+
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        if self.pk is not None:
+            raise ValueError("a policy version is never changed; make another one")
+        super().save(*args, **kwargs)
+
+    @property
+    def partition(self) -> str:
+        """Queue boundaries [tokens], of a policy that has any."""
+        return str(self.policy_params.get("partition", ""))
+
+
+class TrialState(models.TextChoices):
+    PROPOSED = "proposed", "proposed: tried on a recording, or waiting for somebody to start it"
+    REJECTED = "rejected", "rejected: it did not win on the recording"
+    CANARY = "canary", "canary: it serves, watched"
+    PROMOTED = "promoted", "promoted: it is kept"
+    ROLLED_BACK = "rolled_back", "rolled back: the version before serves again"
+    ABORTED = "aborted", "aborted: nobody could watch it, the version before serves"
+
+
+class Trial(models.Model):
+    """One choice of a policy's values, from proposal to its end."""
+
+    pool = models.ForeignKey(Pool, on_delete=models.CASCADE, related_name="trials")
+    at = models.DateTimeField("proposed")
+    state = models.CharField(max_length=11, choices=TrialState.choices, default=TrialState.PROPOSED)
+    reason = models.CharField("why it is in this state", max_length=300, blank=True)
+    study = models.DateTimeField(help_text="When the study began that it belongs to: one window, several trials.")
+    number = models.PositiveIntegerField(help_text="In its study, from 0: what serves now.")
+    base = models.ForeignKey(PolicyVersion, on_delete=models.CASCADE, related_name="+")
+    version = models.ForeignKey(PolicyVersion, on_delete=models.CASCADE, null=True, related_name="+")
+    values = models.JSONField(default=dict, help_text="The knobs.")
+    params = models.JSONField(default=dict, help_text="The policy's parameters that follow from them.")
+    window_from = models.DateTimeField()
+    window_until = models.DateTimeField()
+    requests = models.PositiveIntegerField(default=0, help_text="Of the recording it was tried on.")
+    reward = models.FloatField(null=True)
+    parts = models.JSONField(default=dict, help_text="Of the reward.")
+    gate = models.JSONField(default=dict, help_text="What the replay said against the version that served.")
+    guard = models.JSONField(default=dict, help_text="What the guard rails said of the canary.")
+    canary_at = models.DateTimeField(null=True)
+    canary_until = models.DateTimeField(null=True)
+    watched_at = models.DateTimeField(null=True, help_text="When the canary was last looked at.")
+    ended_at = models.DateTimeField(null=True)
+
+    class Meta:
+        ordering = ["-at", "-id"]
+        constraints = [
+            models.UniqueConstraint(name="trial_once", fields=["pool", "study", "number"]),
+            models.UniqueConstraint(name="one_canary", fields=["pool"], condition=Q(state="canary")),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.pool.slug} {self.study:%Y-%m-%dT%H:%M:%S} {self.number}"

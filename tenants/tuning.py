@@ -1,0 +1,140 @@
+"""Writes of the strategic loop: its mode, canaries, what becomes of them, and the way back.
+
+Every change of the serving policy goes through ``tenants.services`` and is a version with author and reason; a canary
+that ends other than well brings back the content of the version that served before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from django.core.exceptions import ValidationError
+from django.utils import timezone
+
+from tenants import services
+from tenants.audit import Actor, difference, record, snapshot
+from tenants.models import Author, PolicyVersion, Pool, Trial, TrialState, Tuning, TuningMode
+from tenants.versions import Note, because, keep
+
+OPTIMISER = Actor("optimiser", "system")
+
+
+def tuning_of(pool: Pool) -> Tuning:
+    """A pool's tuning; off where nobody has said anything."""
+    return Tuning.objects.filter(pool=pool).first() or Tuning(pool=pool)
+
+
+def set_tuning(*, actor: Actor, pool: Pool, mode: str, settings: Mapping[str, float] | None = None) -> Tuning:
+    """Changes mode and settings. Off ends a canary: the version before it serves again.
+
+    Raises:
+        ValidationError: an unknown mode or setting.
+    """
+    with services.change(actor=actor):
+        row = tuning_of(pool)
+        before = snapshot(row) if row.pk else None
+        row.mode = mode
+        if settings is not None:
+            row.settings = dict(settings)
+        row.full_clean()
+        row.save()
+        shown = difference(before, snapshot(row))
+        record(actor=actor, action="change", instance=row, before=shown[0], after=shown[1])
+        if mode == TuningMode.OFF:
+            for trial in Trial.objects.filter(pool=pool, state=TrialState.CANARY):
+                close(actor=actor, trial=trial, state=TrialState.ROLLED_BACK, reason="tuning was switched off")
+    return row
+
+
+def version_now(pool: Pool) -> PolicyVersion:
+    """The version that serves; written now for a pool that is older than its versions."""
+    found = PolicyVersion.objects.filter(pool=pool, number=pool.policy_version).first()
+    if found is not None:
+        return found
+    with because(Note("as it was before versions were kept")):
+        kept = keep(pool, None, "")
+    return kept or PolicyVersion.objects.get(pool=pool, number=pool.policy_version)
+
+
+def rollback(*, actor: Actor, pool: Pool, number: int, reason: str = "", kind: Author = Author.PERSON) -> Pool:
+    """Serves the content of an earlier version again, as a new version. A canary that runs is closed by it.
+
+    Raises:
+        ValidationError: there is no such version.
+    """
+    with services.change(actor=actor):
+        version = PolicyVersion.objects.filter(pool=pool, number=number).first()
+        if version is None:
+            raise ValidationError(f"Pool {pool.slug} has no version {number}.")
+        note = Note(reason or f"back to version {number}", kind, restores=number)
+        pool = _serve(actor, pool, {name: getattr(version, name) for name in PolicyVersion.content}, note)
+        for trial in Trial.objects.filter(pool=pool, state=TrialState.CANARY):
+            _end(actor, trial, TrialState.ROLLED_BACK, f"{actor.name} went back to version {number}")
+    return pool
+
+
+def start_canary(*, actor: Actor, trial: Trial, reason: str) -> Trial:
+    """Serves a proposed trial to the whole pool for one interval.
+
+    Raises:
+        ValidationError: it is not proposed (any more), another canary runs, or the policy has changed since.
+    """
+    with services.change(actor=actor):
+        trial = Trial.objects.select_for_update().select_related("base", "pool").get(pk=trial.pk)
+        pool = Pool.objects.select_for_update().get(pk=trial.pool_id)
+        if trial.state != TrialState.PROPOSED:
+            raise ValidationError(f"This trial is {trial.state}; only a proposed one can be started.")
+        if Trial.objects.filter(pool=pool, state=TrialState.CANARY).exists():
+            raise ValidationError("Another canary runs in this pool; wait until it has ended.")
+        if pool.policy_version != trial.base.number:
+            raise ValidationError("The pool's policy has changed since; this trial says nothing about the new one.")
+        person = actor.via != "system"
+        note = Note(f"canary: {reason}", Author.PERSON if person else Author.OPTIMISER)
+        content = {name: getattr(trial.base, name) for name in PolicyVersion.content}
+        pool = _serve(actor, pool, {**content, "policy_params": trial.params}, note)
+        now = timezone.now()
+        trial.version = version_now(pool)
+        trial.state, trial.reason = TrialState.CANARY, reason[:300]
+        trial.canary_at = trial.watched_at = now
+        trial.canary_until = now + timedelta(seconds=tuning_of(pool).loop.interval_s)
+        trial.save()
+        record(actor=actor, action="canary", instance=trial, after={"version": trial.version.number})
+    return trial
+
+
+def close(
+    *, actor: Actor, trial: Trial, state: TrialState, reason: str, guard: Mapping[str, Any] | None = None
+) -> bool:
+    """Ends a trial. One that ends otherwise than promoted gives its place back to the version before it, if it still
+    has it. False when it had ended already: closing twice changes nothing."""
+    with services.change(actor=actor):
+        trial = Trial.objects.select_for_update().select_related("base", "version").get(pk=trial.pk)
+        if trial.ended_at is not None:
+            return False
+        if guard is not None:
+            trial.guard = dict(guard)
+        if trial.state == TrialState.CANARY and state != TrialState.PROMOTED:
+            pool = Pool.objects.select_for_update().get(pk=trial.pool_id)
+            if trial.version is not None and pool.policy_version == trial.version.number:
+                content = {name: getattr(trial.base, name) for name in PolicyVersion.content}
+                note = Note(f"{state}: {reason}", Author.OPTIMISER, restores=trial.base.number)
+                _serve(actor, pool, content, note)
+        _end(actor, trial, state, reason)
+    return True
+
+
+def _serve(actor: Actor, pool: Pool, content: Mapping[str, Any], note: Note) -> Pool:
+    rest = {name: value for name, value in content.items() if name not in ("policy", "policy_params")}
+    with because(note):
+        return services.set_policy(
+            actor=actor, pool=pool, policy=content["policy"], params=content["policy_params"], **rest
+        )
+
+
+def _end(actor: Actor, trial: Trial, state: TrialState, reason: str) -> None:
+    before = {"state": trial.state}
+    trial.state, trial.reason, trial.ended_at = state, reason[:300], timezone.now()
+    trial.save()
+    record(actor=actor, action="trial", instance=trial, before=before, after={"state": state, "reason": reason[:300]})

@@ -1,0 +1,371 @@
+"""The strategic loop: queues cut anew, studies on recent traffic, the gate, canaries, and the way back."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+import pytest
+from django.core.exceptions import ValidationError
+from django.utils import timezone
+
+from scheduling.core.step_time import load_preset
+from scheduling.simulator.replay import Replica
+from scheduling.tuning.settings import LoopSettings
+from scheduling.tuning.traffic import Serving
+from telemetry import ledger, replicas, strategy
+from telemetry.models import Calibration, LedgerEntry
+from tenants import services, tuning
+from tenants.audit import Actor
+from tenants.models import AuditEntry, Author, Backend, PolicyVersion, Pool, Trial, TrialState
+from tests.telemetry_world import record
+
+pytestmark = pytest.mark.django_db
+ANN = Actor("ann", "cli")
+FAST = {"trials": 3, "pairs": 3, "least_requests": 100, "most_requests": 600, "interval_s": 60, "window_s": 3600}
+
+
+@pytest.fixture
+def pool() -> Pool:
+    made = services.save(
+        actor=ANN, instance=Pool(slug="llama", model="llama", policy="ewsjf", policy_params={"partition": "1-9000"})
+    )
+    services.save(
+        actor=ANN,
+        instance=Backend(slug="gpu-1", pool=made, url="http://10.0.0.1:8000", slots=4, kv_tokens=100_000),
+    )
+    return made
+
+
+def traffic(
+    count: int, until: datetime, *, wait: Callable[[int], float] = lambda n: 0.5, met: float = 1.0, first: int = 0,
+    rate: float = 8.0, long_share: float = 0.2,
+) -> None:  # fmt: skip
+    """A mix of short and long prompts that ended by ``until``, as the ledger has it."""
+    draw, rows, at = random.Random(first), [], until.timestamp() - count / rate
+    for n in range(first, first + count):
+        at += 1 / rate
+        given = draw.randint(2000, 4000) if draw.random() < long_share else draw.randint(20, 200)
+        out, waited = draw.randint(20, 60), wait(n)
+        rows.append(
+            record(
+                n, pool="llama", tier="premium", tenant="acme", entitlement="", input_tokens=given, output_tokens=out,
+                output_tokens_est=40.0, output_bound=64, received_s=at, queued_s=at, granted_s=at + waited,
+                first_token_s=at + waited + 0.1, done_s=at + waited + 1.0, slo_met=draw.random() < met,
+            )
+        )  # fmt: skip
+    ledger.write(rows)
+
+
+def tuned(pool: Pool, mode: str = "automatic", **settings: float) -> Pool:
+    tuning.set_tuning(actor=ANN, pool=pool, mode=mode, settings={**FAST, **settings})
+    pool.refresh_from_db()
+    return pool
+
+
+def candidate(pool: Pool, **params: float) -> Trial:
+    """A proposed trial, as a study leaves it in advise mode."""
+    now = timezone.now()
+    return Trial.objects.create(
+        pool=pool, at=now, study=now, number=1, base=tuning.version_now(pool), values={}, reward=0.9,
+        params={**pool.policy_params, **params}, window_from=now, window_until=now, gate={"passed": True},
+    )  # fmt: skip
+
+
+def canary(pool: Pool, **params: float) -> Trial:
+    return tuning.start_canary(actor=ANN, trial=candidate(pool, **(params or {"urgency": 7.0})), reason="try it")
+
+
+# --- versions
+
+
+def test_whoever_changes_a_policy_makes_a_version_that_says_who_and_what(pool: Pool):
+    services.set_policy(actor=ANN, pool=pool, policy="ewsjf", params={"partition": "1-9000", "urgency": 2.0})
+    second, first = PolicyVersion.objects.filter(pool=pool)
+    assert (first.number, second.number, second.parent) == (1, 2, first)
+    assert (second.author, second.author_kind) == ("ann", Author.PERSON)
+    assert second.changes == {"policy_params.urgency": [None, 2.0]}
+    assert second.partition == "1-9000"
+
+
+def test_a_version_is_never_changed(pool: Pool):
+    version = tuning.version_now(pool)
+    version.reason = "another"
+    with pytest.raises(ValueError, match="never changed"):
+        version.save()
+
+
+def test_another_change_of_a_pool_is_no_version(pool: Pool):
+    pool.queue_limit = 5
+    services.save(actor=ANN, instance=pool)
+    assert PolicyVersion.objects.count() == 1
+
+
+def test_a_pool_older_than_its_versions_gets_the_one_before_with_the_next_change(pool: Pool):
+    PolicyVersion.objects.all().delete()
+    services.set_policy(actor=ANN, pool=pool, policy="fifo", params={})
+    assert [(v.number, v.policy) for v in PolicyVersion.objects.filter(pool=pool)] == [(2, "fifo"), (1, "ewsjf")]
+
+
+def test_one_call_goes_back_to_an_earlier_version_as_a_new_one(pool: Pool):
+    services.set_policy(actor=ANN, pool=pool, policy="fifo", params={})
+    pool = tuning.rollback(actor=ANN, pool=pool, number=1)
+    assert (pool.policy, pool.policy_version, pool.policy_params) == ("ewsjf", 3, {"partition": "1-9000"})
+    assert tuning.version_now(pool).restores == 1
+    with pytest.raises(ValidationError, match="no version 9"):
+        tuning.rollback(actor=ANN, pool=pool, number=9)
+
+
+# --- canaries
+
+
+def test_a_canary_serves_and_is_watched(pool: Pool):
+    trial = canary(pool)
+    pool.refresh_from_db()
+    assert pool.policy_params["urgency"] == 7.0
+    assert trial.version == tuning.version_now(pool)
+    assert strategy.tend("llama") == "watched"
+    assert AuditEntry.objects.filter(action="canary").count() == 1
+
+
+def test_a_canary_without_complaint_is_kept_at_the_end_of_its_interval(pool: Pool):
+    tuned(pool)
+    traffic(400, timezone.now())
+    trial = canary(pool)
+    now = trial.canary_at + timedelta(seconds=59)
+    traffic(200, now, first=1000)
+    assert strategy.tend("llama", now=now) == "watched"
+    assert strategy.tend("llama", now=trial.canary_until) == "promoted"
+    pool.refresh_from_db()
+    assert pool.policy_params["urgency"] == 7.0
+
+
+@pytest.mark.parametrize(
+    ("bad", "told"),
+    [({"met": 0.5}, "SLO of premium"), ({"wait": lambda n: 20.0}, "p95 wait of premium")],
+)
+def test_a_canary_that_is_bad_live_is_taken_back_within_its_interval(pool: Pool, bad: dict, told: str):
+    tuned(pool)
+    traffic(400, timezone.now())
+    trial = canary(pool)
+    now = trial.canary_at + timedelta(seconds=40)
+    traffic(200, now, first=1000, **bad)
+    assert strategy.tend("llama", now=now) == "rolled_back"
+    trial.refresh_from_db()
+    pool.refresh_from_db()
+    assert trial.ended_at < trial.canary_until
+    assert told in trial.reason
+    assert "urgency" not in pool.policy_params
+    assert tuning.version_now(pool).restores == trial.base.number
+
+
+def test_a_canary_under_which_somebody_waits_for_ages_is_taken_back(pool: Pool):
+    traffic(400, timezone.now())
+    canary(pool)
+    assert strategy.tend("llama", oldest_wait_s=500.0) == "rolled_back"
+
+
+def test_a_canary_that_too_few_met_is_not_kept(pool: Pool):
+    trial = canary(pool)
+    Trial.objects.filter(pk=trial.pk).update(watched_at=trial.canary_until)
+    assert strategy.tend("llama", now=trial.canary_until) == "rolled_back"
+
+
+def test_a_canary_that_nobody_watched_is_aborted_and_what_was_before_serves(pool: Pool):
+    trial = canary(pool)
+    assert strategy.tend("llama", now=trial.canary_at + timedelta(seconds=61)) == "aborted"
+    pool.refresh_from_db()
+    assert "urgency" not in pool.policy_params
+    assert strategy.tend("llama") == "off", "and it stays ended"
+
+
+def test_a_person_who_changes_the_policy_ends_the_canary_and_keeps_the_change(pool: Pool):
+    trial = canary(pool)
+    services.set_policy(actor=ANN, pool=pool, policy="fifo", params={})
+    assert strategy.tend("llama") == "aborted"
+    pool.refresh_from_db()
+    trial.refresh_from_db()
+    assert pool.policy == "fifo"
+    assert "changed" in trial.reason
+
+
+def test_switching_tuning_off_takes_a_canary_back(pool: Pool):
+    tuned(pool)
+    trial = canary(pool)
+    tuned(pool, "off")
+    trial.refresh_from_db()
+    assert trial.state == TrialState.ROLLED_BACK
+    assert "urgency" not in pool.policy_params
+
+
+def test_only_a_proposed_trial_of_the_serving_version_can_be_started_and_one_at_a_time(pool: Pool):
+    late, other = candidate(pool), candidate(pool)
+    canary(pool)
+    with pytest.raises(ValidationError, match="Another canary"):
+        tuning.start_canary(actor=ANN, trial=late, reason="")
+    strategy.tend("llama", now=timezone.now() + timedelta(minutes=5))
+    with pytest.raises(ValidationError, match="has changed since"):
+        tuning.start_canary(actor=ANN, trial=other, reason="")
+
+
+def test_closing_a_trial_twice_changes_nothing(pool: Pool):
+    trial = canary(pool)
+    assert tuning.close(actor=ANN, trial=trial, state=TrialState.ABORTED, reason="a")
+    version = PolicyVersion.objects.count()
+    assert not tuning.close(actor=ANN, trial=trial, state=TrialState.PROMOTED, reason="b")
+    assert PolicyVersion.objects.count() == version
+    assert Trial.objects.get(pk=trial.pk).state == TrialState.ABORTED
+
+
+# --- the loop
+
+
+def test_nothing_is_tuned_unless_somebody_wants_it(pool: Pool):
+    traffic(300, timezone.now())
+    assert strategy.tend("llama") == "off"
+    assert strategy.tend("nothing") == "no such pool"
+    tuned(services.set_policy(actor=ANN, pool=pool, policy="fifo", params={}))
+    assert "nothing to tune" in strategy.tend("llama")
+    assert not Trial.objects.exists()
+
+
+def test_with_too_little_traffic_nothing_is_tried(pool: Pool):
+    tuned(pool)
+    traffic(50, timezone.now())
+    assert strategy.tend("llama") == "too little traffic"
+
+
+def test_a_study_tries_what_serves_first_and_ends_with_a_verdict(pool: Pool):
+    tuned(pool, "advise")
+    traffic(500, timezone.now())
+    said = strategy.tend("llama")
+    trials = list(Trial.objects.filter(pool=pool).order_by("number"))
+    assert [trial.number for trial in trials] == [0, 1, 2, 3]
+    assert trials[0].params == pool.policy_params
+    assert all(0.0 <= trial.reward <= 1.0 and trial.parts for trial in trials)
+    assert said == "proposed" or said.startswith(("rejected", "nothing better"))
+    assert sum(trial.state == TrialState.PROPOSED for trial in trials) == (said == "proposed")
+    pool.refresh_from_db()
+    assert pool.policy_version == 1, "advice changes nothing"
+    assert strategy.tend("llama") == "not due"
+
+
+def test_a_study_that_was_interrupted_goes_on_as_if_it_had_not_been(pool: Pool, monkeypatch: pytest.MonkeyPatch):
+    now = timezone.now()
+    tuned(pool, "advise")
+    traffic(500, now)
+    strategy.tend("llama", now=now)
+    whole = list(Trial.objects.order_by("number").values_list("values", "reward"))
+    Trial.objects.all().delete()
+    monkeypatch.setattr(strategy, "BUDGET_S", 0.0)
+    assert strategy.tend("llama", now=now) == "tried 1 of 4"
+    while strategy.tend("llama", now=now + timedelta(seconds=5)).startswith("tried"):
+        pass
+    assert list(Trial.objects.order_by("number").values_list("values", "reward")) == whole
+
+
+def test_a_winner_becomes_a_canary_by_itself_only_in_automatic_mode(pool: Pool, monkeypatch: pytest.MonkeyPatch):
+    traffic(500, timezone.now())
+    tuned(pool)
+    monkeypatch.setattr(strategy, "gate", lambda *_: (True, "it wins", {"passed": True}))
+    assert strategy.tend("llama") in ("canary", "nothing better was found")
+    trial = Trial.objects.filter(state=TrialState.CANARY).first()
+    pool.refresh_from_db()
+    assert (trial is not None) == (pool.policy_version == 2)
+    if trial is not None:
+        assert tuning.version_now(pool).author_kind == Author.OPTIMISER
+
+
+def test_a_candidate_that_starves_long_prompts_is_rejected_by_the_replay(pool: Pool):
+    """Poisoned: short prompts always go first, and long ones gain nothing by waiting."""
+    now = timezone.now()
+    traffic(600, now, rate=7.0)
+    found = replicas.traffic_of(pool, now - timedelta(hours=1), now)
+    settings = tuning.tuning_of(tuned(pool)).loop
+    serving = replicas.serving_of(pool)
+    poison = {"partition": "1-300,1900-4100", "urgency": 0.01, "urgency_slope": -10.0, "base": 100.0}
+    passed, reason, told = strategy.gate(found, serving, poison, settings)
+    assert not passed
+    assert "starves premium, long" in reason
+    assert told["waits"]["premium, long"][1] > told["waits"]["premium, long"][0]
+    assert told["gain"] > 0, "most would have been glad of it"
+
+
+def test_a_candidate_that_is_no_policy_is_rejected(pool: Pool):
+    now = timezone.now()
+    traffic(100, now)
+    found = replicas.traffic_of(pool, now - timedelta(hours=1), now)
+    passed, reason, _ = strategy.gate(found, replicas.serving_of(pool), {"urgency": -1.0}, LoopSettings())
+    assert not passed
+    assert "it is no policy" in reason
+
+
+def test_the_first_queues_are_cut_from_the_long_run_and_new_ones_when_prompts_change(pool: Pool):
+    pool = tuned(services.set_policy(actor=ANN, pool=pool, policy="ewsjf", params={}), every_s=1e9)
+    now = timezone.now()
+    traffic(400, now)
+    assert "the first queues" in strategy.tend("llama", now=now)
+    pool.refresh_from_db()
+    cut = pool.policy_params["partition"]
+    assert cut
+    assert tuning.version_now(pool).author_kind == Author.OPTIMISER
+    assert "repartition" not in strategy.tend("llama", now=now), "nothing has changed since"
+    later = now + timedelta(hours=2)
+    traffic(400, later, first=1000, long_share=0.9)
+    assert "prompts have changed" in strategy.tend("llama", now=later)
+    pool.refresh_from_db()
+    assert pool.policy_params["partition"] != cut
+
+
+def test_advice_to_cut_queues_anew_is_said_once_and_can_be_followed(pool: Pool):
+    pool = tuned(services.set_policy(actor=ANN, pool=pool, policy="ewsjf", params={}), "advise")
+    traffic(400, timezone.now())
+    assert "the first queues" in strategy.tend("llama")
+    assert "the first queues" not in strategy.tend("llama")
+    trial = Trial.objects.filter(reason__startswith="repartition").get()
+    tuning.start_canary(actor=ANN, trial=trial, reason="ann agrees")
+    pool.refresh_from_db()
+    assert pool.policy_params["partition"]
+
+
+@pytest.mark.parametrize("wrong", [{"nonsense": 1}, {"pairs": 2}, {"interval_s": 0}, {"drop": 0.9}, {"seed": 1.5}])
+def test_a_wrong_setting_is_refused(pool: Pool, wrong: dict[str, float]):
+    with pytest.raises(ValidationError):
+        tuning.set_tuning(actor=ANN, pool=pool, mode="advise", settings=wrong)
+
+
+# --- how fast engines are
+
+
+def test_engines_are_calibrated_from_the_ledger_and_a_lab_then_says_what_happened(pool: Pool):
+    now = timezone.now()
+    traffic(800, now, rate=2.0)
+    found = replicas.traffic_of(pool, now - timedelta(hours=1), now)
+    truth = load_preset("llama-3-8b-a100").step_time.slowed(1.7)
+
+    ran = replace(found, replicas=(Replica(truth, 4, 100_000),)).serve(Serving("ewsjf", pool.policy_params))
+    start = now.timestamp() - 3000
+    LedgerEntry.objects.all().delete()
+    ledger.write(
+        [
+            record(
+                5000 + o.index, pool="llama", tier="premium", entitlement="", input_tokens=o.input_tokens,
+                output_tokens=o.output_tokens, output_bound=64, output_tokens_est=40.0,
+                received_s=start + o.arrival_s, queued_s=start + o.arrival_s,
+                granted_s=start + o.arrival_s + o.wait_s, first_token_s=start + o.arrival_s + o.ttft_s + 0.004,
+                done_s=start + o.arrival_s + o.ttlt_s + 0.004,
+            )
+            for o in ran
+        ]
+    )  # fmt: skip
+    made = replicas.recalibrate(pool, now - timedelta(hours=1), now)
+    assert made is not None
+    assert made.trust == {}, "there was no calibration before"
+    told = replicas.trust(pool, now - timedelta(hours=1), now)
+    assert told is not None
+    assert told.worst < replicas.TRUSTED
+    again = replicas.recalibrate(pool, now - timedelta(hours=1), now)
+    assert again.trust["trusted"]
+    assert Calibration.objects.count() == 2
