@@ -258,3 +258,53 @@ class Calibration(models.Model):
 
     def __str__(self) -> str:
         return f"{self.pool} {self.at:%Y-%m-%dT%H:%M:%S}"
+
+
+class LabRecording(models.Model):
+    """A recording that labs can choose: a pool's last minutes, or a trace that somebody brought."""
+
+    name = models.CharField(max_length=100, unique=True)
+    pool = models.CharField(max_length=63, blank=True)
+    at = models.DateTimeField(auto_now_add=True)
+    author = models.CharField(max_length=150)
+    requests = models.PositiveIntegerField()
+    span_s = models.FloatField("span [s]")
+    packed = models.BinaryField(help_text="The recording, gzipped.")
+
+    class Meta:
+        ordering = ["-at", "-id"]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class LabRun(models.Model):
+    """Policies tried side by side on one recording: what was asked, how far it is, what came of it."""
+
+    STATES = (
+        ("queued", "queued"),
+        ("running", "running"),
+        ("done", "done"),
+        ("failed", "failed"),
+        ("cancelled", "cancelled"),
+    )
+
+    name = models.CharField(max_length=100)
+    recording = models.ForeignKey(LabRecording, on_delete=models.PROTECT, related_name="runs")
+    pool = models.CharField(max_length=63, help_text="Whose engines, limits and policy are taken.")
+    author = models.CharField(max_length=150)
+    at = models.DateTimeField(auto_now_add=True)
+    state = models.CharField(max_length=9, choices=STATES, default="queued")
+    problem = models.CharField(max_length=300, blank=True)
+    asked = models.JSONField(help_text="Policies, variants, replicas, SLOs.")
+    found = models.JSONField(default=dict, help_text="Policy and variant -> figures.")
+    done = models.PositiveIntegerField(default=0)
+    total = models.PositiveIntegerField()
+    moved_at = models.DateTimeField(null=True, help_text="When a worker last got on with it.")
+    finished_at = models.DateTimeField(null=True)
+
+    class Meta:
+        ordering = ["-at", "-id"]
+
+    def __str__(self) -> str:
+        return self.name

@@ -9,7 +9,7 @@ from celery import shared_task
 from django.conf import settings
 from django.utils import timezone
 
-from telemetry import alerts, monitor, rollup, strategy
+from telemetry import alerts, lab, monitor, rollup, strategy
 from telemetry.models import LedgerEntry
 
 log = logging.getLogger(__name__)
@@ -42,6 +42,8 @@ def roll_up() -> None:
     """Adds the ledger up by the hour, takes the long-term samples, and delivers what alerts are due."""
     rollup.roll_up()
     monitor.sample()
+    for run in lab.still():
+        run_lab.apply_async((run,), retry=False)
     alerts.deliver()
 
 
@@ -58,3 +60,10 @@ def purge_ledger() -> None:
 def tend_pool(pool: str, oldest_wait_s: float = 0.0) -> None:
     """What is due in a pool's strategic loop. A doorbell: lost or doubled, it changes nothing."""
     strategy.tend(pool, oldest_wait_s=oldest_wait_s)
+
+
+@shared_task(name="telemetry.run_lab", ignore_result=True)
+def run_lab(run: int) -> None:
+    """Some pieces of a lab run, and a ring for the next. A lost ring is made up for by the minute's roll-up."""
+    if lab.work(run):
+        run_lab.apply_async((run,), retry=False)

@@ -6,9 +6,20 @@ from django.urls import path
 
 from telemetry.api.estimates import EstimatesResetView, EstimatesView
 from telemetry.api.keys import KeysLastUsedView
+from telemetry.api.lab import RecordingsView, RunAgainView, RunCancelView, RunsView, RunView
 from telemetry.api.live import LiveHistoryView, LiveView
 from telemetry.api.requests import RequestsView, RequestView
 from telemetry.api.scaling import AlertsView, ExternalMetricView, ScalingView
+from telemetry.api.tuning import (
+    RollbackView,
+    TrialStartView,
+    TrialStopView,
+    TrialsView,
+    TrialView,
+    TrustView,
+    TuningView,
+    VersionsView,
+)
 from telemetry.api.usage import UsageView
 
 urlpatterns = [
@@ -22,5 +33,18 @@ urlpatterns = [
     path("alerts", AlertsView.as_view(), name="alerts"),
     path("pools/<slug:pool>/scaling", ScalingView.as_view(), name="pool-scaling"),
     path("pools/<slug:pool>/external-metric", ExternalMetricView.as_view(), name="pool-external-metric"),
+    path("pools/<slug:pool>/versions", VersionsView.as_view(), name="pool-versions"),
+    path("pools/<slug:pool>/rollback", RollbackView.as_view(), name="pool-rollback"),
+    path("pools/<slug:pool>/tuning", TuningView.as_view(), name="pool-tuning"),
+    path("pools/<slug:pool>/trials", TrialsView.as_view(), name="pool-trials"),
+    path("pools/<slug:pool>/trials/<int:trial>", TrialView.as_view(), name="pool-trial"),
+    path("pools/<slug:pool>/trials/<int:trial>/start", TrialStartView.as_view(), name="pool-trial-start"),
+    path("pools/<slug:pool>/trials/<int:trial>/stop", TrialStopView.as_view(), name="pool-trial-stop"),
+    path("pools/<slug:pool>/trust", TrustView.as_view(), name="pool-trust"),
+    path("lab/recordings", RecordingsView.as_view(), name="lab-recordings"),
+    path("lab/runs", RunsView.as_view(), name="lab-runs"),
+    path("lab/runs/<int:run>", RunView.as_view(), name="lab-run"),
+    path("lab/runs/<int:run>/cancel", RunCancelView.as_view(), name="lab-run-cancel"),
+    path("lab/runs/<int:run>/again", RunAgainView.as_view(), name="lab-run-again"),
     path("usage", UsageView.as_view(), name="usage"),
 ]

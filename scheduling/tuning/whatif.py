@@ -1,0 +1,86 @@
+"""Policies side by side on variants of one recording, with what can be said for sure about their differences.
+
+A figure of a policy is its mean over the variants with a 95 % interval; a difference is that of the pairs, variant by
+variant, against the first policy: what all variants have in common (a busy hour) cancels out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from scheduling.simulator.result import Outcome, percentile
+from scheduling.simulator.workload import SimRequest
+
+# two-sided 95 % points of Student's t for 1, 2 ... 30 degrees of freedom
+T975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
+        2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045,
+        2.042)  # fmt: skip
+
+Figures = dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A mean and its 95 % interval; without width where there is one value only."""
+
+    mean: float
+    low: float
+    high: float
+
+    @property
+    def sure(self) -> bool:
+        """Whether it is not 0 for sure."""
+        return self.low > 0 or self.high < 0
+
+
+def figures_of(requests: Sequence[SimRequest], outcomes: Sequence[Outcome]) -> Figures:
+    """Of all (``all``), of each tier (``tier:premium``) and tenant (``tenant:acme``): SLO attainment [%], first and
+    last token [s], waits [s]. A figure's name is ``group|figure``."""
+    groups: dict[str, list[Outcome]] = {"all": []}
+    for request, outcome in zip(requests, outcomes, strict=True):
+        for group in ("all", f"tier:{request.tier}", f"tenant:{request.queued.tenant}"):
+            groups.setdefault(group, []).append(outcome)
+    found: Figures = {}
+    for group, rows in groups.items():
+        found[f"{group}|requests"] = float(len(rows))
+        found[f"{group}|slo"] = 100.0 * sum(not row.late for row in rows) / len(rows) if rows else math.nan
+        for name, values in (
+            ("ttft", [row.ttft_s for row in rows]),
+            ("ttlt", [row.ttlt_s for row in rows]),
+            ("wait", [row.wait_s for row in rows]),
+        ):
+            for label, share in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99)):
+                found[f"{group}|{name}_{label}"] = percentile(values, share)
+    return found
+
+
+def mean_of(values: Sequence[float]) -> Interval:
+    """Raises ValueError without values."""
+    if not values:
+        raise ValueError("there is nothing to average")
+    count = len(values)
+    mean = math.fsum(values) / count
+    if count == 1:
+        return Interval(mean, mean, mean)
+    spread = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (count - 1))
+    half = T975[min(count - 2, len(T975) - 1)] * spread / math.sqrt(count)
+    return Interval(mean, mean - half, mean + half)
+
+
+def compare(found: Mapping[str, Sequence[Figures]]) -> dict[str, dict[str, tuple[Interval, Interval | None]]]:
+    """Policy, figure -> its interval, and that of its difference to the first policy (None for itself). Only figures
+    that every policy has in every variant."""
+    first = next(iter(found.values()))
+    common = [name for name in first[0] if all(name in row for rows in found.values() for row in rows)]
+    table: dict[str, dict[str, tuple[Interval, Interval | None]]] = {}
+    for policy, rows in found.items():
+        table[policy] = {}
+        for name in common:
+            own = [row[name] for row in rows]
+            if any(math.isnan(value) for value in own):
+                continue
+            pairs = None if rows is first else [b[name] - a[name] for a, b in zip(first, rows, strict=True)]
+            table[policy][name] = (mean_of(own), None if pairs is None else mean_of(pairs))
+    return table

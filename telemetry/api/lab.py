@@ -1,0 +1,178 @@
+"""The policy lab: recordings to choose from, runs with their progress and results. For operators and admins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from django.db.models import QuerySet
+from django.http import Http404
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import extend_schema
+from rest_framework import generics, serializers, status
+from rest_framework.exceptions import ValidationError
+from rest_framework.parsers import JSONParser, MultiPartParser
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from scheduling.core.registry import PolicyError
+from telemetry import lab
+from telemetry.api.tuning import Page, StaffOnly
+from telemetry.models import LabRecording, LabRun
+from tenants.models import Pool
+
+
+class _Lab(StaffOnly):
+    def get_exception_handler(self) -> Callable[[Exception, dict[str, Any]], Response | None]:
+        handler = super().get_exception_handler()
+        return lambda error, context: handler(
+            ValidationError({"detail": str(error)}) if isinstance(error, lab.LabError | PolicyError) else error, context
+        )
+
+    @staticmethod
+    def named(slug: str) -> Pool:
+        found = Pool.objects.filter(slug=slug).first()
+        if found is None:
+            raise ValidationError({"pool": f"There is no pool {slug!r}."})
+        return found
+
+
+class RecordingSerializer(serializers.ModelSerializer[LabRecording]):
+    class Meta:
+        model = LabRecording
+        exclude = ["packed"]
+
+
+class NewRecording(serializers.Serializer[Any]):
+    name = serializers.CharField(max_length=100)
+    pool = serializers.CharField(required=False, help_text="Whose last minutes; else bring a file.")
+    minutes = serializers.FloatField(min_value=0.1, max_value=44_640, default=60.0)
+    file = serializers.FileField(required=False, help_text="A recording or trace, as `lab compare` reads them.")
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        if ("pool" in attrs) == ("file" in attrs):
+            raise ValidationError("Name a pool, or bring a file.")
+        return attrs
+
+
+class RecordingsView(_Lab, generics.ListAPIView[LabRecording]):
+    """Recordings that runs can choose."""
+
+    serializer_class = RecordingSerializer
+    pagination_class = Page
+    parser_classes = [JSONParser, MultiPartParser]
+    queryset = LabRecording.objects.defer("packed")
+
+    @extend_schema(summary="Recordings of the lab", operation_id="lab_recordings")
+    def get(self, request: Any, *args: Any, **kwargs: Any) -> Any:
+        return super().get(request, *args, **kwargs)
+
+    @extend_schema(
+        summary="Keep a recording", operation_id="lab_recordings_create", request=NewRecording,
+        responses={201: RecordingSerializer},
+    )  # fmt: skip
+    def post(self, request: Request) -> Response:
+        """A pool's last minutes, or a file. It stays when the ledger has forgotten."""
+        body = NewRecording(data=request.data)
+        body.is_valid(raise_exception=True)
+        told, author = body.validated_data, self.actor.name
+        if "file" in told:
+            row = lab.keep_trace(data=told["file"].read(lab.LARGEST + 1), name=told["name"], author=author)
+        else:
+            pool = self.named(told["pool"])
+            row = lab.keep_window(pool=pool, minutes=told["minutes"], name=told["name"], author=author)
+        return Response(RecordingSerializer(row).data, status=status.HTTP_201_CREATED)
+
+
+class RunSerializer(serializers.ModelSerializer[LabRun]):
+    recording = serializers.CharField(source="recording.name")
+
+    class Meta:
+        model = LabRun
+        exclude = ["found", "moved_at"]
+
+
+class NewRun(serializers.Serializer[Any]):
+    name = serializers.CharField(max_length=100)
+    recording = serializers.CharField()
+    pool = serializers.CharField(help_text="Whose engines, limits and policy are taken.")
+    policies = serializers.ListField(
+        child=serializers.CharField(max_length=4000), help_text="'now', or [MODIFIER+...]NAME[:PARAMETER=VALUE,...]."
+    )
+    variants = serializers.IntegerField(default=5)
+    replicas = serializers.IntegerField(default=0)
+    slos = serializers.DictField(child=serializers.DictField(child=serializers.FloatField()), default=dict)
+
+
+class RunsView(_Lab, generics.ListAPIView[LabRun]):
+    """What was tried, newest first."""
+
+    serializer_class = RunSerializer
+    pagination_class = Page
+    queryset = LabRun.objects.none()
+
+    def get_queryset(self) -> QuerySet[LabRun]:
+        return LabRun.objects.select_related("recording").defer("found", "recording__packed")
+
+    @extend_schema(summary="Runs of the lab, newest first", operation_id="lab_runs")
+    def get(self, request: Any, *args: Any, **kwargs: Any) -> Any:
+        return super().get(request, *args, **kwargs)
+
+    @extend_schema(
+        summary="Try policies on a recording", operation_id="lab_runs_create", request=NewRun,
+        responses={202: RunSerializer},
+    )  # fmt: skip
+    def post(self, request: Request) -> Response:
+        """Workers get on with it; read the run to see how far it is."""
+        body = NewRun(data=request.data)
+        body.is_valid(raise_exception=True)
+        told = body.validated_data
+        recording = LabRecording.objects.filter(name=told["recording"]).first()
+        if recording is None:
+            raise ValidationError({"recording": f"There is no recording {told['recording']!r}."})
+        asked = lab.Asked(tuple(told["policies"]), told["variants"], told["replicas"], told["slos"] or None)
+        run = lab.ask(
+            recording=recording, pool=self.named(told["pool"]), asked=asked, name=told["name"], author=self.actor.name
+        )
+        lab.ring(run.pk)
+        return Response(RunSerializer(run).data, status=status.HTTP_202_ACCEPTED)
+
+
+class RunView(_Lab, APIView):
+    """One run."""
+
+    def run(self) -> LabRun:
+        found = LabRun.objects.select_related("recording").filter(pk=self.kwargs["run"]).first()
+        if found is None:
+            raise Http404
+        return found
+
+    @extend_schema(summary="Read a lab run", operation_id="lab_run", responses={200: OpenApiTypes.OBJECT})
+    def get(self, request: Request, run: int) -> Response:
+        """With what has been found so far: each figure's mean, its 95 % interval, and the paired difference to the
+        first policy."""
+        row = self.run()
+        return Response({**RunSerializer(row).data, "results": lab.table(row)})
+
+
+class RunCancelView(RunView):
+    http_method_names = ("post", "options")
+
+    @extend_schema(summary="Cancel a lab run", operation_id="lab_run_cancel", request=None, responses=RunSerializer)
+    def post(self, request: Request, run: int) -> Response:
+        """What was done stays to be read."""
+        return Response(RunSerializer(lab.cancel(self.run())).data)
+
+
+class RunAgainView(RunView):
+    http_method_names = ("post", "options")
+
+    @extend_schema(
+        summary="Do a lab run again", operation_id="lab_run_again", request=None, responses={202: RunSerializer}
+    )
+    def post(self, request: Request, run: int) -> Response:
+        """The same question about the same recording, on the pool's engines as they are now."""
+        row = lab.again(self.run(), self.actor.name)
+        lab.ring(row.pk)
+        return Response(RunSerializer(row).data, status=status.HTTP_202_ACCEPTED)

@@ -1,0 +1,251 @@
+"""A pool's policy versions, its trials, how it is tuned, and how far its lab can be trusted. For operators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any
+
+from django.core.exceptions import ValidationError as ModelError
+from django.db.models import QuerySet
+from django.http import Http404
+from django.utils import timezone
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import extend_schema
+from rest_framework import generics, serializers, status
+from rest_framework.exceptions import ValidationError
+from rest_framework.pagination import LimitOffsetPagination
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from telemetry import replicas
+from telemetry.api.common import Telemetry, viewer_of
+from telemetry.models import Calibration
+from tenants import tuning
+from tenants.audit import Actor
+from tenants.models import PolicyVersion, Pool, Trial, TrialState, Tuning, TuningMode
+
+
+class StaffOnly(Telemetry):
+    """How pools are run is the operators' business: for members these pages do not exist."""
+
+    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        super().initial(request, *args, **kwargs)  # type: ignore[misc]
+        if viewer_of(request).tenants is not None:
+            raise Http404
+
+    def pool(self) -> Pool:
+        found = Pool.objects.filter(slug=self.kwargs["pool"]).first()  # type: ignore[attr-defined]
+        if found is None:
+            raise Http404
+        return found
+
+    @property
+    def actor(self) -> Actor:
+        return Actor.of(self.request, "api")  # type: ignore[attr-defined]
+
+    def get_exception_handler(self) -> Callable[[Exception, dict[str, Any]], Response | None]:
+        handler = super().get_exception_handler()  # type: ignore[misc]
+        return lambda error, context: handler(_answer(error), context)
+
+
+def _answer(error: Exception) -> Exception:
+    if isinstance(error, ModelError):
+        return ValidationError(error.message_dict if hasattr(error, "error_dict") else {"detail": error.messages})
+    return error
+
+
+class Page(LimitOffsetPagination):
+    default_limit = 50
+    max_limit = 500
+
+
+class VersionSerializer(serializers.ModelSerializer[PolicyVersion]):
+    parent = serializers.IntegerField(source="parent.number", default=None, help_text="The version before it.")
+    partition = serializers.CharField(help_text="Queue boundaries [tokens], of a policy that has any.")
+    serving = serializers.SerializerMethodField(help_text="Whether it decides now.")
+
+    class Meta:
+        model = PolicyVersion
+        fields = [
+            "number", "parent", "restores", "at", "author_kind", "author", "reason", "policy", "policy_params",
+            "modifiers", "routing", "routing_params", "partition", "changes", "serving",
+        ]  # fmt: skip
+
+    def get_serving(self, version: PolicyVersion) -> bool:
+        return version.number == version.pool.policy_version
+
+
+class VersionsView(StaffOnly, generics.ListAPIView[PolicyVersion]):
+    """Everything that has ever decided in a pool, newest first: who changed what, and why."""
+
+    serializer_class = VersionSerializer
+    pagination_class = Page
+    queryset = PolicyVersion.objects.none()
+
+    def get_queryset(self) -> QuerySet[PolicyVersion]:
+        return PolicyVersion.objects.filter(pool=self.pool()).select_related("parent", "pool")
+
+    @extend_schema(summary="Policy versions of a pool, newest first", operation_id="pools_versions")
+    def get(self, request: Any, *args: Any, **kwargs: Any) -> Any:
+        return super().get(request, *args, **kwargs)
+
+
+class RollbackSerializer(serializers.Serializer[Any]):
+    version = serializers.IntegerField(min_value=1, help_text="Whose content is to serve again.")
+    reason = serializers.CharField(max_length=250, required=False, default="", allow_blank=True)
+
+
+class RollbackView(StaffOnly, APIView):
+    @extend_schema(
+        summary="Go back to an earlier policy version", operation_id="pools_rollback", request=RollbackSerializer,
+        responses=VersionSerializer,
+    )  # fmt: skip
+    def post(self, request: Request, pool: str) -> Response:
+        """Its content serves again, as a new version; a canary that runs ends."""
+        body = RollbackSerializer(data=request.data)
+        body.is_valid(raise_exception=True)
+        told = body.validated_data
+        row = tuning.rollback(actor=self.actor, pool=self.pool(), number=told["version"], reason=told["reason"])
+        return Response(VersionSerializer(tuning.version_now(row)).data)
+
+
+class TuningSerializer(serializers.ModelSerializer[Tuning]):
+    effective = serializers.SerializerMethodField(help_text="All settings, defaults included.")
+
+    class Meta:
+        model = Tuning
+        fields = ["mode", "settings", "effective"]
+
+    def get_effective(self, row: Tuning) -> Mapping[str, float]:
+        loop = row.loop
+        return {name: getattr(loop, name) for name in type(loop).__slots__}
+
+
+class TuningBody(serializers.Serializer[Any]):
+    mode = serializers.ChoiceField(choices=TuningMode.choices)
+    settings = serializers.DictField(child=serializers.FloatField(), required=False)
+
+
+class TuningView(StaffOnly, APIView):
+    """How a pool is tuned: off, advise or automatic, and the loop's settings."""
+
+    @extend_schema(summary="Read how a pool is tuned", operation_id="pools_tuning", responses=TuningSerializer)
+    def get(self, request: Request, pool: str) -> Response:
+        return Response(TuningSerializer(tuning.tuning_of(self.pool())).data)
+
+    @extend_schema(
+        summary="Change how a pool is tuned", operation_id="pools_tuning_set", request=TuningBody,
+        responses=TuningSerializer,
+    )  # fmt: skip
+    def put(self, request: Request, pool: str) -> Response:
+        """Off ends a canary: the version before it serves again."""
+        body = TuningBody(data=request.data)
+        body.is_valid(raise_exception=True)
+        given = body.validated_data.get("settings")
+        settings = None if given is None else {k: int(v) if v == int(v) else v for k, v in given.items()}
+        row = tuning.set_tuning(
+            actor=self.actor, pool=self.pool(), mode=body.validated_data["mode"], settings=settings
+        )  # fmt: skip
+        return Response(TuningSerializer(row).data)
+
+
+class TrialSerializer(serializers.ModelSerializer[Trial]):
+    base = serializers.IntegerField(source="base.number", help_text="The version that served when it was made.")
+    version = serializers.IntegerField(source="version.number", default=None, help_text="Its own, once it has served.")
+
+    class Meta:
+        model = Trial
+        exclude = ["pool"]
+
+
+class TrialsView(StaffOnly, generics.ListAPIView[Trial]):
+    """What the optimiser has tried in a pool, newest first, and what became of it."""
+
+    serializer_class = TrialSerializer
+    pagination_class = Page
+    queryset = Trial.objects.none()
+
+    def get_queryset(self) -> QuerySet[Trial]:
+        rows = Trial.objects.filter(pool=self.pool()).select_related("base", "version")
+        wanted = self.request.query_params.get("state")
+        return rows.filter(state=wanted) if wanted in TrialState.values else rows
+
+    @extend_schema(summary="Trials of a pool, newest first", operation_id="pools_trials")
+    def get(self, request: Any, *args: Any, **kwargs: Any) -> Any:
+        return super().get(request, *args, **kwargs)
+
+
+class TrialView(StaffOnly, APIView):
+    """One trial."""
+
+    def trial(self) -> Trial:
+        rows = Trial.objects.filter(pool=self.pool()).select_related("base", "version")
+        found = rows.filter(pk=self.kwargs["trial"]).first()
+        if found is None:
+            raise Http404
+        return found
+
+    @extend_schema(summary="Read a trial", operation_id="pools_trial", responses=TrialSerializer)
+    def get(self, request: Request, pool: str, trial: int) -> Response:
+        return Response(TrialSerializer(self.trial()).data)
+
+
+class TrialStartView(TrialView):
+    http_method_names = ("post", "options")
+
+    @extend_schema(
+        summary="Start a proposed trial", operation_id="pools_trial_start", request=None, responses=TrialSerializer
+    )
+    def post(self, request: Request, pool: str, trial: int) -> Response:
+        """It serves the pool for one interval, watched by the guard rails."""
+        row = tuning.start_canary(
+            actor=self.actor, trial=self.trial(), reason=f"{self.actor.name} started it"
+        )  # fmt: skip
+        return Response(TrialSerializer(row).data, status=status.HTTP_201_CREATED)
+
+
+class TrialStopView(TrialView):
+    http_method_names = ("post", "options")
+
+    @extend_schema(summary="End a trial", operation_id="pools_trial_stop", request=None, responses=TrialSerializer)
+    def post(self, request: Request, pool: str, trial: int) -> Response:
+        """A canary gives its place back; a proposal is rejected. One that has ended stays as it is."""
+        row = self.trial()
+        state = TrialState.ROLLED_BACK if row.state == TrialState.CANARY else TrialState.REJECTED
+        tuning.close(actor=self.actor, trial=row, state=state, reason=f"{self.actor.name} ended it")
+        return Response(TrialSerializer(self.trial()).data)
+
+
+class TrustQuery(serializers.Serializer[Any]):
+    minutes = serializers.FloatField(min_value=0.1, max_value=1440, default=10.0)
+
+
+class CalibrationSerializer(serializers.ModelSerializer[Calibration]):
+    class Meta:
+        model = Calibration
+        exclude = ["id", "pool"]
+
+
+class TrustView(StaffOnly, APIView):
+    @extend_schema(
+        summary="How far a pool's lab can be trusted", operation_id="pools_trust", parameters=[TrustQuery],
+        responses={200: OpenApiTypes.OBJECT},
+    )  # fmt: skip
+    def get(self, request: Request, pool: str) -> Response:
+        """Simulated against live on the last minutes: [live, simulated] seconds of p50 and p95, first and last token;
+        null where there was nothing to compare. With the calibration behind it, and what earlier ones were worth."""
+        query = TrustQuery(data=request.query_params)
+        query.is_valid(raise_exception=True)
+        row, now = self.pool(), timezone.now()
+        told = replicas.trust(row, now - timedelta(minutes=query.validated_data["minutes"]), now)
+        known = Calibration.objects.filter(pool=row.slug)[:50]
+        return Response(
+            {
+                "pool": row.slug,
+                "minutes": query.validated_data["minutes"],
+                "trust": told.as_json() if told is not None else None,
+                "calibrations": CalibrationSerializer(known, many=True).data,
+            }
+        )

@@ -1,0 +1,297 @@
+"""What if? Policies on a recording, executed piece by piece by Celery workers.
+
+A piece is one policy on one variant of the recording. A worker does pieces for some seconds and rings for the next; a
+message that is lost or a worker that is killed costs a minute, because a sweep rings again for runs that stand still. A
+piece that is there is not done again.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import Any
+
+from django.db import transaction
+from django.utils import timezone
+
+from scheduling.core.compose import make_policy
+from scheduling.core.registry import PolicyError, make_routing
+from scheduling.core.types import Slo
+from scheduling.simulator.compare import SHIPPED, CompareError, parse_policy
+from scheduling.simulator.kernel import rng
+from scheduling.simulator.recording import Recorded, Recording, read_recording, write_recording
+from scheduling.simulator.trace import TraceError, read_tiers, read_trace
+from scheduling.simulator.workload import Tier, pick_tier
+from scheduling.tuning.traffic import Serving, Traffic
+from scheduling.tuning.whatif import Figures, compare, figures_of
+from telemetry import monitor, replicas
+from telemetry.models import LabRecording, LabRun
+from tenants.models import Pool
+
+log = logging.getLogger(__name__)
+
+BUDGET_S = 15.0  # of one message: it is delivered again after a minute
+STILL = timedelta(seconds=60)  # a run on which nobody worked for so long is rung for again
+LARGEST = 32 * 1024 * 1024  # bytes of a trace that somebody brings
+MOST_POLICIES, MOST_VARIANTS, MOST_REPLICAS = 8, 30, 64
+PRESENT = "now"  # what the pool serves with now
+
+
+class LabError(ValueError):
+    """What was asked cannot be done: what is wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a run is about. ``policies``: ``now``, or as ``lab compare`` takes them; the first is compared with."""
+
+    policies: tuple[str, ...]
+    variants: int = 5
+    replicas: int = 0  # 0: as many as the pool has
+    slos: Mapping[str, Mapping[str, float | None]] | None = None  # tier -> its SLO instead of the recording's
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.policies) <= MOST_POLICIES or len(set(self.policies)) < len(self.policies):
+            raise LabError(f"policies: name 1 to {MOST_POLICIES}, each once")
+        if not 1 <= self.variants <= MOST_VARIANTS:
+            raise LabError(f"variants: 1 to {MOST_VARIANTS}")
+        if not 0 <= self.replicas <= MOST_REPLICAS:
+            raise LabError(f"replicas: 1 to {MOST_REPLICAS}, or 0 for as many as the pool has")
+        for name, slo in (self.slos or {}).items():
+            try:
+                Slo(**slo)
+            except (TypeError, ValueError) as problem:
+                raise LabError(f"slos: {name}: {problem}") from problem
+
+
+# --- recordings
+
+
+def keep_window(*, pool: Pool, minutes: float, name: str, author: str) -> LabRecording:
+    """A pool's last minutes. Raises LabError when there was nothing to run."""
+    recording = monitor.record(pool.slug, timezone.now() - timedelta(minutes=minutes))
+    return _keep(recording, name, author)
+
+
+def keep_trace(*, data: bytes, name: str, author: str) -> LabRecording:
+    """A recording or trace that somebody brings, in any format that ``lab compare`` reads. Requests of one without
+    tiers draw one of the shipped ones. Raises LabError."""
+    if len(data) > LARGEST:
+        raise LabError(f"the trace is larger than {LARGEST // 1024 // 1024} MiB")
+    with NamedTemporaryFile(suffix=".trace") as file:
+        file.write(data)
+        file.flush()
+        path = Path(file.name)
+        try:
+            tiers, rows = read_tiers(path), read_trace(path)
+        except (TraceError, OSError) as problem:
+            raise LabError(str(problem).replace(file.name, "the trace")) from problem
+    draw = rng(1, "tiers")
+    recorded = []
+    for row in rows[: monitor.MOST]:
+        tier = row.tier or pick_tier(draw, SHIPPED).name
+        recorded.append(
+            Recorded(row.arrival_s, row.input_tokens, row.output_tokens, row.tenant or tier, tier, wait_s=0.0)
+        )
+    return _keep(Recording("", tiers or SHIPPED, tuple(recorded)), name, author)
+
+
+def _keep(recording: Recording, name: str, author: str) -> LabRecording:
+    rows = [row for row in recording.rows if row.ran]
+    if not rows:
+        raise LabError("no request of that time ran on an engine")
+    if LabRecording.objects.filter(name=name).exists():
+        raise LabError(f"there is a recording {name!r} already")
+    text = io.StringIO()
+    write_recording(recording, text)
+    return LabRecording.objects.create(
+        name=name, pool=recording.pool, author=author, requests=len(rows), span_s=recording.span_s,
+        packed=gzip.compress(text.getvalue().encode(), mtime=0),
+    )  # fmt: skip
+
+
+def unpacked(row: LabRecording) -> Recording:
+    """The recording of a row."""
+    lines = gzip.decompress(bytes(row.packed)).decode().splitlines()
+    return read_recording(Path(row.name), enumerate(lines, 1))
+
+
+# --- runs
+
+
+def ask(*, recording: LabRecording, pool: Pool, asked: Asked, name: str, author: str) -> LabRun:
+    """A new run. Raises LabError or PolicyError for what cannot be run."""
+    serving = [_serving(policy, pool) for policy in asked.policies]
+    for one in serving:
+        make_policy(one.policy, dict(one.params), {k: dict(v) for k, v in one.modifiers.items()})
+        make_routing(one.routing, dict(one.routing_params))
+    if _traffic(recording, pool, asked) is None:
+        raise LabError(f"pool {pool.slug} has no backend that takes work: nothing to replay on")
+    return LabRun.objects.create(
+        name=name, recording=recording, pool=pool.slug, author=author, asked=asdict(asked),
+        total=len(asked.policies) * asked.variants,
+    )  # fmt: skip
+
+
+def again(run: LabRun, author: str) -> LabRun:
+    """The same question once more. Raises LabError or PolicyError."""
+    pool = Pool.objects.filter(slug=run.pool).first()
+    if pool is None:
+        raise LabError(f"there is no pool {run.pool} any more")
+    return ask(recording=run.recording, pool=pool, asked=_asked(run), name=run.name, author=author)
+
+
+def ring(run_id: int) -> None:
+    """Tells a worker of a run. A lost ring is made up for within two minutes."""
+    from telemetry.tasks import run_lab
+
+    try:
+        run_lab.apply_async((run_id,), retry=False)
+    except Exception as error:
+        log.warning("lab run %d could not be rung for (%s); the next sweep does", run_id, type(error).__name__)
+
+
+def work(run_id: int) -> bool:
+    """Does pieces of a run for a while; whether some are left. Doubled calls do the same pieces and change nothing."""
+    run = _claim(run_id)
+    if run is None:
+        return False
+    try:
+        asked = _asked(run)
+        pool = Pool.objects.get(slug=run.pool)
+        traffic = _traffic(run.recording, pool, asked)
+        if traffic is None:
+            raise LabError(f"pool {run.pool} has no backend that takes work any more")
+        begun = time.monotonic()
+        for key, policy, variant in _missing(run, asked):
+            requests = traffic.requests(variant)
+            figures = figures_of(requests, traffic.run(_serving(policy, pool), requests))
+            if not _store(run_id, key, figures):
+                return False  # cancelled
+            if time.monotonic() - begun > BUDGET_S:
+                return True
+    except (LabError, PolicyError, CompareError, ValueError, Pool.DoesNotExist) as problem:
+        _finish(run_id, "failed", str(problem))
+        return False
+    _finish(run_id, "done", "")
+    return False
+
+
+def cancel(run: LabRun) -> LabRun:
+    """Ends a run; what was done stays to be read. One that has ended stays as it is."""
+    _finish(run.pk, "cancelled", "")
+    run.refresh_from_db()
+    return run
+
+
+def still() -> list[int]:
+    """Runs that nobody works on."""
+    rows = LabRun.objects.filter(state__in=("queued", "running"))
+    before = timezone.now() - STILL
+    return [
+        run.pk for run in rows.only("pk", "moved_at", "at") if (run.moved_at or run.at) < before
+    ]  # fmt: skip
+
+
+def table(run: LabRun) -> list[dict[str, Any]]:
+    """Policy by policy and figure by figure: mean, 95 % interval, and the difference to the first policy with its own.
+    Of a run that is not done: of the variants that every policy has."""
+    asked = _asked(run)
+    complete = [v for v in _variants(asked) if all(_key(policy, v) in run.found for policy in asked.policies)]
+    if not complete:
+        return []
+    found: dict[str, Sequence[Figures]] = {
+        policy: [run.found[_key(policy, variant)] for variant in complete] for policy in asked.policies
+    }
+    rows = []
+    for policy, figures in compare(found).items():
+        for name, (own, difference) in figures.items():
+            group, _, figure = name.partition("|")
+            row: dict[str, Any] = {"policy": policy, "group": group, "figure": figure, "variants": len(complete)}
+            row |= {"mean": own.mean, "low": own.low, "high": own.high}
+            if difference is not None:
+                row["difference"] = {**asdict(difference), "sure": difference.sure}
+            rows.append(row)
+    return rows
+
+
+def _asked(run: LabRun) -> Asked:
+    return Asked(**{**run.asked, "policies": tuple(run.asked["policies"])})
+
+
+def _variants(asked: Asked) -> range:
+    return range(1, asked.variants + 1)
+
+
+def _key(policy: str, variant: int) -> str:
+    return f"{policy}#{variant}"
+
+
+def _missing(run: LabRun, asked: Asked) -> Iterator[tuple[str, str, int]]:
+    for variant in _variants(asked):
+        for policy in asked.policies:
+            if _key(policy, variant) not in run.found:
+                yield _key(policy, variant), policy, variant
+
+
+def _serving(policy: str, pool: Pool) -> Serving:
+    now = replicas.serving_of(pool)
+    if policy == PRESENT:
+        return now
+    try:
+        name, params = parse_policy(policy)
+    except CompareError as problem:
+        raise LabError(str(problem)) from problem
+    *around, name = name.split("+")
+    return Serving(name, dict(params), {modifier: {} for modifier in around}, now.routing, now.routing_params)
+
+
+def _traffic(recording: LabRecording, pool: Pool, asked: Asked) -> Traffic | None:
+    found = unpacked(recording)
+    if asked.slos:
+        unknown = set(asked.slos) - {tier.name for tier in found.tiers}
+        if unknown:
+            names = ", ".join(tier.name for tier in found.tiers)
+            raise LabError(f"slos: the recording has no tier {', '.join(sorted(unknown))}; it has: {names}")
+        found = replace(found, tiers=tuple(_promised(tier, asked.slos) for tier in found.tiers))
+    traffic = replicas.as_traffic(pool, found)
+    if traffic is None or not asked.replicas:
+        return traffic
+    many = tuple(traffic.replicas[n % len(traffic.replicas)] for n in range(asked.replicas))
+    return replace(traffic, replicas=many)
+
+
+def _promised(tier: Tier, slos: Mapping[str, Mapping[str, float | None]]) -> Tier:
+    return replace(tier, slo=Slo(**slos[tier.name])) if tier.name in slos else tier
+
+
+def _claim(run_id: int) -> LabRun | None:
+    with transaction.atomic():
+        run = LabRun.objects.select_for_update().filter(pk=run_id, state__in=("queued", "running")).first()
+        if run is not None:
+            run.state, run.moved_at = "running", timezone.now()
+            run.save(update_fields=["state", "moved_at"])
+    return run
+
+
+def _store(run_id: int, key: str, figures: Figures) -> bool:
+    with transaction.atomic():
+        run = LabRun.objects.select_for_update().get(pk=run_id)
+        if run.state != "running":
+            return False
+        run.found[key] = figures
+        run.done, run.moved_at = len(run.found), timezone.now()
+        run.save(update_fields=["found", "done", "moved_at"])
+    return True
+
+
+def _finish(run_id: int, state: str, problem: str) -> None:
+    rows = LabRun.objects.filter(pk=run_id, state__in=("queued", "running"))
+    rows.update(state=state, problem=problem[:300], finished_at=timezone.now())

@@ -1,0 +1,248 @@
+"""REST of the strategic loop and the policy lab: versions, trials, modes, trust, recordings and runs; and who may."""
+
+from __future__ import annotations
+
+import io
+from datetime import timedelta
+from typing import Any
+from unittest import mock
+
+import pytest
+from django.core.files.uploadedfile import SimpleUploadedFile
+from django.urls import get_resolver
+from django.utils import timezone
+from rest_framework.test import APIClient
+
+from scheduling.simulator.recording import write_recording
+from telemetry import lab, ledger, monitor
+from telemetry.models import LabRecording, LabRun
+from tenants import tuning
+from tenants.models import Pool, Trial
+from tests import worlds
+from tests.telemetry_world import record
+from tests.unit.test_telemetry_api import CAST, client, routes
+
+pytestmark = pytest.mark.django_db
+READS = ("pools/llama/versions", "pools/llama/tuning", "pools/llama/trials", "pools/llama/trust", "lab/recordings",
+         "lab/runs", "pools/llama/trials/{trial}", "lab/runs/{run}")  # fmt: skip
+WRITES = ("pools/llama/rollback", "pools/llama/trials/{trial}/start", "pools/llama/trials/{trial}/stop",
+          "lab/runs/{run}/cancel", "lab/runs/{run}/again")  # fmt: skip
+
+
+@pytest.fixture
+def world() -> worlds.World:
+    return worlds.build()
+
+
+@pytest.fixture(autouse=True)
+def bell() -> Any:
+    with mock.patch("telemetry.tasks.run_lab.apply_async") as ring:
+        yield ring
+
+
+@pytest.fixture(autouse=True)
+def entries(world: worlds.World) -> None:
+    start = timezone.now().timestamp() - 200
+    ledger.write(
+        [
+            record(
+                n, tenant="acme" if n % 2 else "globex", tier="premium" if n % 2 else "standard",
+                input_tokens=50 + 40 * (n % 7), output_tokens=20 + n % 5, output_bound=64, received_s=start + n,
+                queued_s=start + n, granted_s=start + n + 0.1, first_token_s=start + n + 0.3, done_s=start + n + 1.0,
+            )
+            for n in range(1, 151)
+        ]
+    )  # fmt: skip
+
+
+@pytest.fixture
+def trial(world: worlds.World) -> Trial:
+    pool, now = Pool.objects.get(slug="llama"), timezone.now()
+    return Trial.objects.create(
+        pool=pool, at=now, study=now, number=1, base=tuning.version_now(pool), values={}, reward=0.9,
+        params=pool.policy_params, window_from=now, window_until=now,
+    )  # fmt: skip
+
+
+def call(who: APIClient, verb: str, path: str, code: int, body: Any = None, **more: Any) -> Any:
+    answer = getattr(who, verb)(f"/api/v1/{path}", body, **({"format": "json"} | more))
+    assert answer.status_code == code, answer.content
+    return answer.json()
+
+
+def kept(olga: APIClient, name: str = "an hour") -> dict[str, Any]:
+    return call(olga, "post", "lab/recordings", 201, {"name": name, "pool": "llama", "minutes": 60})
+
+
+def run(olga: APIClient, **changes: Any) -> dict[str, Any]:
+    kept(olga)
+    asked = {"name": "what if", "recording": "an hour", "pool": "llama", "policies": ["now", "fifo"], "variants": 3}
+    return call(olga, "post", "lab/runs", 202, {**asked, **changes})
+
+
+def test_every_route_is_for_operators_and_admins_and_for_members_it_does_not_exist(
+    world: worlds.World, trial: Trial
+) -> None:
+    names = {"trial": trial.pk, "run": run(client(world, "olga"))["id"]}
+    found = {
+        text.removeprefix("api/v1/").replace("<slug:pool>", "llama").replace("<int:", "{").replace(">", "}")
+        for text, view in routes(get_resolver())
+        if view is not None and view.__module__ in ("telemetry.api.tuning", "telemetry.api.lab")
+    }
+    assert found == {*READS, *WRITES}
+    for path in READS:
+        seen = [client(world, who).get(f"/api/v1/{path.format(**names)}").status_code for who in CAST]
+        assert seen == [401, 403, 404, 404, 404, 200, 200], path
+    for path in WRITES:
+        for who, code in zip(CAST[:5], (401, 403, 404, 404, 404), strict=True):
+            answer = client(world, who).post(f"/api/v1/{path.format(**names)}", {}, format="json")
+            assert answer.status_code == code, path
+    for who in ("alice", "bob"):
+        for path in ("lab/runs", "lab/recordings"):
+            assert client(world, who).post(f"/api/v1/{path}", {}, format="json").status_code == 404
+        assert client(world, who).put("/api/v1/pools/llama/tuning", {}, format="json").status_code == 404
+    assert Trial.objects.get().state == "proposed"
+
+
+def test_versions_are_listed_newest_first_and_one_call_goes_back(world: worlds.World) -> None:
+    olga = client(world, "olga")
+    call(olga, "post", "pools/llama/policy", 200, {"policy": "fifo", "params": {}})
+    before = call(olga, "get", "pools/llama/versions", 200)["results"]
+    assert [row["serving"] for row in before] == [True, *[False] * (len(before) - 1)]
+    assert before[0]["author"] == "olga"
+    first = before[-1]["number"]
+    told = call(olga, "post", "pools/llama/rollback", 200, {"version": first, "reason": "worse"})
+    assert (told["restores"], told["policy"], told["reason"]) == (first, before[-1]["policy"], "worse")
+    assert "no version 99" in str(call(olga, "post", "pools/llama/rollback", 400, {"version": 99}))
+    call(olga, "post", "pools/nothing/rollback", 404, {"version": 1})
+
+
+def test_a_mode_is_set_with_settings_and_wrong_ones_are_told(world: worlds.World) -> None:
+    olga = client(world, "olga")
+    assert call(olga, "get", "pools/llama/tuning", 200)["mode"] == "off"
+    told = call(
+        olga, "put", "pools/llama/tuning", 200, {"mode": "advise", "settings": {"interval_s": 600, "trials": 5}}
+    )
+    assert (told["mode"], told["effective"]["interval_s"], told["effective"]["trials"]) == ("advise", 600, 5)
+    call(olga, "put", "pools/llama/tuning", 400, {"mode": "sometimes"})
+    told = call(olga, "put", "pools/llama/tuning", 400, {"mode": "advise", "settings": {"pairs": 1}})
+    assert "pairs must be at least 3" in str(told)
+
+
+def test_an_operator_starts_a_proposed_trial_and_ends_it(world: worlds.World, trial: Trial) -> None:
+    olga = client(world, "olga")
+    Trial.objects.update(params={}, values={})
+    told = call(olga, "post", f"pools/llama/trials/{trial.pk}/start", 201)
+    assert told["state"] == "canary"
+    call(olga, "post", f"pools/llama/trials/{trial.pk}/start", 400)
+    assert call(olga, "post", f"pools/llama/trials/{trial.pk}/stop", 200)["state"] == "rolled_back"
+    rows = call(olga, "get", "pools/llama/trials?state=rolled_back", 200)["results"]
+    assert [row["id"] for row in rows] == [trial.pk]
+    assert "olga" in rows[0]["reason"]
+    call(olga, "get", "pools/llama/trials/999999", 404)
+
+
+def test_without_a_calibration_nobody_says_how_far_the_lab_can_be_trusted(world: worlds.World) -> None:
+    told = call(client(world, "olga"), "get", "pools/llama/trust?minutes=30", 200)
+    assert (told["trust"], told["calibrations"]) == (None, [])
+
+
+def test_a_run_is_done_in_pieces_and_tells_intervals_for_every_tier_and_tenant(
+    world: worlds.World, bell: mock.Mock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    olga = client(world, "olga")
+    number = run(olga)["id"]
+    bell.assert_called_once_with((number,), retry=False)
+    monkeypatch.setattr(lab, "BUDGET_S", 0.0)
+    assert lab.work(number)
+    told = call(olga, "get", f"lab/runs/{number}", 200)
+    assert (told["state"], told["done"], told["total"], told["results"]) == ("running", 1, 6, [])
+    while lab.work(number):
+        pass
+    told = call(olga, "get", f"lab/runs/{number}", 200)
+    assert (told["state"], told["done"]) == ("done", 6)
+    rows = {(row["policy"], row["group"], row["figure"]): row for row in told["results"]}
+    for group in ("all", "tier:premium", "tenant:acme", "tenant:globex"):
+        row = rows["fifo", group, "ttft_p95"]
+        assert row["low"] <= row["mean"] <= row["high"]
+        assert row["difference"]["low"] <= row["difference"]["mean"] <= row["difference"]["high"]
+        assert "difference" not in rows["now", group, "ttft_p95"]
+    assert not lab.work(number), "it is done"
+    assert call(olga, "post", f"lab/runs/{number}/again", 202)["id"] != number
+
+
+def test_doing_a_piece_twice_changes_nothing(world: worlds.World) -> None:
+    number = run(client(world, "olga"))["id"]
+    lab.work(number)
+    found = LabRun.objects.get(pk=number).found
+    LabRun.objects.filter(pk=number).update(state="running", found={k: found[k] for k in list(found)[:2]})
+    lab.work(number)
+    assert LabRun.objects.get(pk=number).found == found
+
+
+def test_a_run_can_be_cancelled_and_keeps_what_was_done(world: worlds.World, monkeypatch: pytest.MonkeyPatch) -> None:
+    olga = client(world, "olga")
+    number = run(olga)["id"]
+    monkeypatch.setattr(lab, "BUDGET_S", 0.0)
+    lab.work(number)
+    assert call(olga, "post", f"lab/runs/{number}/cancel", 200)["state"] == "cancelled"
+    assert not lab.work(number)
+    assert LabRun.objects.get(pk=number).done == 1
+
+
+def test_a_run_that_nobody_works_on_is_rung_for_again(world: worlds.World) -> None:
+    number = run(client(world, "olga"))["id"]
+    assert lab.still() == []
+    LabRun.objects.update(at=timezone.now() - 2 * lab.STILL)
+    assert lab.still() == [number]
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"policies": []}, "policies"),
+        ({"policies": ["fofi"]}, "unknown ordering policy"),
+        ({"policies": ["fifo:x"]}, "PARAMETER=VALUE"),
+        ({"policies": ["now", "now"]}, "each once"),
+        ({"variants": 99}, "variants"),
+        ({"replicas": 999}, "replicas"),
+        ({"recording": "none"}, "no recording"),
+        ({"pool": "none"}, "no pool"),
+        ({"slos": {"gold": {"ttft_s": 1.0, "tbt_s": 0.1}}}, "has no tier gold"),
+        ({"slos": {"premium": {"x": 1.0}}}, "slos: premium"),
+    ],
+)
+def test_what_cannot_be_run_is_told(world: worlds.World, changes: dict[str, Any], told: str) -> None:
+    olga = client(world, "olga")
+    kept(olga)
+    asked = {"name": "x", "recording": "an hour", "pool": "llama", "policies": ["now"], **changes}
+    assert told in str(call(olga, "post", "lab/runs", 400, asked))
+    assert not LabRun.objects.exists()
+
+
+def test_other_promises_and_replicas_change_what_a_run_says(world: worlds.World) -> None:
+    olga = client(world, "olga")
+    strict = run(olga, policies=["fifo"], slos={"premium": {"ttft_s": 0.001, "tbt_s": 0.001}}, replicas=1)["id"]
+    lab.work(strict)
+    rows = {(row["group"], row["figure"]): row["mean"] for row in lab.table(LabRun.objects.get(pk=strict))}
+    assert rows["tier:premium", "slo"] == 0.0
+    assert rows["tier:standard", "slo"] > 50.0
+
+
+def test_a_trace_that_somebody_brings_is_kept_as_a_recording(world: worlds.World) -> None:
+    olga, pool = client(world, "olga"), Pool.objects.get(slug="llama")
+    text = io.StringIO()
+    write_recording(monitor.record("llama", timezone.now() - timedelta(hours=1)), text)
+    azure = "TIMESTAMP,ContextTokens,GeneratedTokens\n" + "\n".join(
+        f"2023-11-16 18:15:{n:02d}.0,100,20" for n in range(60)
+    )
+    for name, data in (("a tape", text.getvalue()), ("azure", azure)):
+        file = SimpleUploadedFile("x", data.encode())
+        told = call(olga, "post", "lab/recordings", 201, {"name": name, "file": file}, format="multipart")
+        assert told["requests"] == (150 if name == "a tape" else 60)
+    tiers = {row.tier for row in lab.unpacked(LabRecording.objects.get(name="azure")).rows}
+    assert tiers == {"premium", "standard", "batch"}
+    bad = SimpleUploadedFile("x", b"what is this")
+    assert "line 1" in str(call(olga, "post", "lab/recordings", 400, {"name": "bad", "file": bad}, format="multipart"))
+    assert "already" in str(call(olga, "post", "lab/recordings", 400, {"name": "azure", "pool": pool.slug}))
+    assert "Name a pool" in str(call(olga, "post", "lab/recordings", 400, {"name": "neither"}))
