@@ -1,7 +1,7 @@
 import "uplot/dist/uPlot.min.css";
 import "./app.css";
 import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
-import { StrictMode } from "react";
+import { lazy, StrictMode } from "react";
 import { createRoot } from "react-dom/client";
 import { createBrowserRouter, createRoutesFromElements, Route } from "react-router";
 import { RouterProvider } from "react-router/dom";
@@ -10,6 +10,22 @@ import { Empty, Shell } from "./components/Shell";
 import { LiveFeed } from "./feed/live";
 import { Overview } from "./pages/overview/Overview";
 import { Requests } from "./pages/requests/Requests";
+
+// What the overview does not need is loaded when it is opened: the first paint does not pay for forms.
+const books = () => import("./pages/tenants/pages");
+const Books = lazy(() => books().then((page) => ({ default: page.Books })));
+const TenantList = lazy(() => books().then((page) => ({ default: page.TenantList })));
+const TenantPage = lazy(() => books().then((page) => ({ default: page.TenantPage })));
+const UsagePage = lazy(() => books().then((page) => ({ default: page.UsagePage })));
+const Pools = lazy(() => books().then((page) => ({ default: page.Pools })));
+const Backends = lazy(() => books().then((page) => ({ default: page.Backends })));
+const Tiers = lazy(() => books().then((page) => ({ default: page.Tiers })));
+const Slos = lazy(() => books().then((page) => ({ default: page.Slos })));
+const Prices = lazy(() => books().then((page) => ({ default: page.Prices })));
+const Roles = lazy(() => books().then((page) => ({ default: page.Roles })));
+const AuditPage = lazy(() => books().then((page) => ({ default: page.AuditPage })));
+const Playground = lazy(() => import("./pages/playground/Playground").then((page) => ({ default: page.Playground })));
+const Welcome = lazy(() => import("./pages/welcome/Welcome").then((page) => ({ default: page.Welcome })));
 
 const queries = new QueryClient({
   defaultOptions: {
@@ -23,6 +39,20 @@ const router = createBrowserRouter(
     <Route element={<Shell />}>
       <Route index element={<Overview />} />
       <Route path="requests" element={<Requests />} />
+      <Route element={<Books />}>
+        <Route path="tenants" element={<TenantList />} />
+        <Route path="tenants/:tenant/:tab?" element={<TenantPage />} />
+        <Route path="usage" element={<UsagePage />} />
+        <Route path="pools" element={<Pools />} />
+        <Route path="backends" element={<Backends />} />
+        <Route path="tiers" element={<Tiers />} />
+        <Route path="slos" element={<Slos />} />
+        <Route path="prices" element={<Prices />} />
+        <Route path="roles" element={<Roles />} />
+        <Route path="audit" element={<AuditPage />} />
+      </Route>
+      <Route path="playground" element={<Playground />} />
+      <Route path="welcome" element={<Welcome />} />
       <Route
         path="*"
         element={

@@ -1,29 +1,69 @@
-/** GET from the management API; answers and errors as typed values. */
+/** The management API: answers and errors as typed values. */
 
 import { toLogin } from "../lib/page";
 
+/** What the server says of each field, by its path: {"tenant.slug": ["..."]}. */
+export type FieldErrors = Record<string, string[]>;
+
 export class ApiError extends Error {
   readonly status: number;
-  constructor(status: number, message: string) {
+  readonly fields: FieldErrors;
+  constructor(status: number, message: string, fields: FieldErrors = {}) {
     super(message);
     this.status = status;
+    this.fields = fields;
   }
 }
 
-export async function get<T>(path: string, query: Record<string, string> = {}, signal?: AbortSignal): Promise<T> {
-  const search = new URLSearchParams(Object.entries(query).filter(([, value]) => value !== ""));
+/** Flattens a 400's body: lists of texts stay, objects become paths. */
+export function fieldErrors(body: unknown, path = ""): FieldErrors {
+  if (typeof body === "string") return { [path]: [body] };
+  if (Array.isArray(body)) {
+    const texts = body.flatMap((item) => (typeof item === "string" ? [item] : Object.values(fieldErrors(item)).flat()));
+    return texts.length ? { [path]: texts } : {};
+  }
+  if (body === null || typeof body !== "object") return {};
+  const found: FieldErrors = {};
+  for (const [name, inner] of Object.entries(body)) Object.assign(found, fieldErrors(inner, path ? `${path}.${name}` : name));
+  return found;
+}
+
+async function failure(response: Response): Promise<ApiError> {
+  const body: unknown = await response.json().catch(() => null);
+  const detail = body !== null && typeof body === "object" && "detail" in body && typeof body.detail === "string" ? body.detail : "";
+  if (response.status === 401 || (response.status === 403 && /credentials/i.test(detail))) toLogin();
+  const fields = detail ? {} : fieldErrors(body);
+  const general = fields.non_field_errors?.join(" ");
+  return new ApiError(response.status, detail || general || Object.values(fields).flat().join(" ") || `The server answered ${response.status}.`, fields);
+}
+
+async function call(method: string, path: string, body: unknown, signal?: AbortSignal): Promise<Response> {
+  const headers: Record<string, string> = { accept: "application/json" };
+  if (body !== undefined) headers["content-type"] = "application/json";
+  if (method !== "GET") headers["x-csrftoken"] = document.querySelector<HTMLMetaElement>("meta[name=csrf-token]")?.content ?? "";
   let response: Response;
   try {
-    response = await fetch(`/api/v1/${path}${search.size ? `?${search}` : ""}`, { headers: { accept: "application/json" }, signal: signal ?? null });
+    response = await fetch(`/api/v1/${path}`, { method, headers, signal: signal ?? null, body: body === undefined ? null : JSON.stringify(body) });
   } catch (error) {
     if (signal?.aborted) throw error;
-    throw new ApiError(0, "The server cannot be reached.");
+    throw new ApiError(0, "The server cannot be reached. Nothing was lost; try again.");
   }
-  if (response.ok) return (await response.json()) as T;
-  const detail = await response
-    .json()
-    .then((body: { detail?: unknown }) => (typeof body.detail === "string" ? body.detail : JSON.stringify(body)))
-    .catch(() => "");
-  if (response.status === 401 || (response.status === 403 && /credentials/i.test(detail))) toLogin();
-  throw new ApiError(response.status, detail || `The server answered ${response.status}.`);
+  if (!response.ok) throw await failure(response);
+  return response;
+}
+
+const withQuery = (path: string, query: Record<string, string>): string => {
+  const search = new URLSearchParams(Object.entries(query).filter(([, value]) => value !== ""));
+  return search.size ? `${path}?${search}` : path;
+};
+
+export async function get<T>(path: string, query: Record<string, string> = {}, signal?: AbortSignal): Promise<T> {
+  return (await (await call("GET", withQuery(path, query), undefined, signal)).json()) as T;
+}
+
+export type Method = "POST" | "PATCH" | "DELETE";
+
+export async function send<T>(method: Method, path: string, body?: unknown, query: Record<string, string> = {}, signal?: AbortSignal): Promise<T> {
+  const response = await call(method, withQuery(path, query), body, signal);
+  return (response.status === 204 ? undefined : await response.json()) as T;
 }

@@ -1,4 +1,4 @@
-import { useEffect, useRef, type ReactNode } from "react";
+import { Suspense, useEffect, useRef, type ReactNode } from "react";
 import { Link, Outlet, useLocation } from "react-router";
 import { setTheme, useTheme, type Theme } from "../lib/theme";
 import { user } from "../lib/page";
@@ -90,7 +90,9 @@ export function Shell() {
         </div>
       </header>
       <main id="main" ref={main} tabIndex={-1} className="mx-auto max-w-[160rem] px-4 py-4 outline-none sm:px-6">
-        <Outlet />
+        <Suspense fallback={<div className="skeleton h-64" role="status" aria-label="Loading" />}>
+          <Outlet />
+        </Suspense>
       </main>
     </>
   );

@@ -8,6 +8,11 @@ const paths = {
   close: "M4 4l8 8M12 4l-8 8",
   down: "M4 6.5l4 4 4-4",
   up: "M4 9.5l4-4 4 4",
+  check: "M3 8.5l3.2 3.2L13 4.8",
+  copy: "M6 6V3h7v7h-3M3 6h7v7H3z",
+  plus: "M8 3.5v9M3.5 8h9",
+  alert: "M8 2.5l6 10.5H2zM8 6.5v3M8 11.3v.2",
+  stop: "M4.5 4.5h7v7h-7z",
   out: "M9 3h4v4M13 3L7.5 8.5M11 9.5V13H3V5h3.5",
 } as const;
 

@@ -15,6 +15,8 @@ const everyone: readonly Role[] = ["admin", "operator", "member"];
 export const pages: readonly Item[] = [
   { path: "/", label: "Overview", roles: everyone },
   { path: "/requests", label: "Requests", roles: everyone },
+  { path: "/tenants", label: "Tenants", roles: everyone, also: ["/usage", "/pools", "/backends", "/tiers", "/slos", "/prices", "/roles", "/audit"] },
+  { path: "/playground", label: "Playground", roles: everyone },
 ];
 
 /** What someone is offered; without a role there is nothing but the overview, which says so. */

@@ -1,5 +1,5 @@
-import { useDeferredValue } from "react";
-import { useSearchParams } from "react-router";
+import { lazy, Suspense, useDeferredValue } from "react";
+import { Link, useSearchParams } from "react-router";
 import { ConnectionNotice, ConnectionPill } from "../../components/ConnectionPill";
 import { Icon } from "../../components/icons";
 import { Empty } from "../../components/Shell";
@@ -11,6 +11,8 @@ import { Backends } from "./Backends";
 import { Charts } from "./Charts";
 import { Entitlements } from "./Entitlements";
 import { Headline } from "./Headline";
+
+const Welcome = lazy(() => import("../welcome/Welcome").then((page) => ({ default: page.Welcome })));
 
 function PauseButton() {
   const [paused, setPaused] = usePaused();
@@ -51,6 +53,14 @@ function FirstRequest({ snapshot }: { snapshot: Snapshot }) {
   return (
     <section className="panel p-4">
       <h2 className="text-sm font-semibold">Nothing has been sent to this pool in the last minutes</h2>
+      {user.role === "admin" && Object.keys(snapshot.entitlements ?? {}).length === 0 && (
+        <p className="mt-1 text-sm">
+          <Link className="link" to="/welcome">
+            Give the first tenant a share and a key
+          </Link>
+          ; nobody is entitled to this pool yet.
+        </p>
+      )}
       <p className="mt-1 text-sm text-soft">Put a key of one of its entitlements into KEY and send a request; it appears here within a second.</p>
       <pre className="mt-2 overflow-x-auto rounded-md bg-raised p-3 font-mono text-xs" tabIndex={0}>
         {line}
@@ -77,20 +87,16 @@ function Loading() {
 }
 
 function NoPools() {
+  if (user.role === "admin")
+    return (
+      <Suspense fallback={<Loading />}>
+        <Welcome />
+      </Suspense>
+    );
   return (
     <Empty title="No pools yet">
       <p>A pool is one model behind one or more vLLM servers. Once there is one, this page shows who waits for it, what runs, and how well promises are kept.</p>
-      {user.staff ? (
-        <p>
-          Add a pool with its first backend in the{" "}
-          <a className="link" href="/admin/">
-            back office
-          </a>
-          , then an entitlement and a key for whoever may use it.
-        </p>
-      ) : (
-        <p>None of your tenants is entitled to a pool. An administrator can change that.</p>
-      )}
+      <p>{user.staff ? "An administrator adds the first one, and this page leads them by the hand." : "None of your tenants is entitled to a pool. An administrator can change that."}</p>
     </Empty>
   );
 }

@@ -1,0 +1,87 @@
+import { useId } from "react";
+import type { FieldSpec, Values } from "./form";
+
+interface Props {
+  spec: FieldSpec;
+  value: string;
+  values: Values;
+  error: string | undefined;
+  disabled?: boolean;
+  onChange: (value: string) => void;
+  onBlur: () => void;
+}
+
+/** One field with its unit, what it means, what it comes to, and what is wrong with it. */
+export function Field({ spec, value, values, error, disabled, onChange, onBlur }: Props) {
+  const id = useId();
+  const explained = error ? "" : (spec.explain?.(value, values) ?? "");
+  const shared = {
+    id,
+    name: spec.name,
+    value,
+    disabled,
+    onBlur,
+    "aria-invalid": error ? true : undefined,
+    "aria-required": spec.required || undefined,
+    "aria-describedby": `${id}-help`,
+    className: "field w-full",
+  } as const;
+  const type = (event: { target: { value: string } }) => onChange(event.target.value);
+  const hints = (
+    <div id={`${id}-help`} className="mt-1 space-y-0.5 text-2xs">
+      {error && (
+        <p className="font-medium text-bad" data-error={spec.name}>
+          {error}
+        </p>
+      )}
+      {explained && <p className="text-soft">{explained}</p>}
+      {spec.help && <p className="text-faint">{spec.help}</p>}
+    </div>
+  );
+  if (spec.kind === "flag")
+    return (
+      <div className={spec.wide ? "sm:col-span-2" : ""}>
+        <label htmlFor={id} className="flex items-center gap-2 text-sm font-medium">
+          <input {...shared} type="checkbox" className="size-4 accent-(--accent)" value="true" checked={value === "true"} onChange={(event) => onChange(event.target.checked ? "true" : "")} />
+          {spec.label}
+        </label>
+        {hints}
+      </div>
+    );
+  return (
+    <div className={`min-w-0 ${spec.wide ? "sm:col-span-2" : ""}`}>
+      <label htmlFor={id} className="mb-1 flex items-baseline gap-1.5 text-sm font-medium">
+        {spec.label}
+        {spec.unit && <span className="text-2xs font-normal text-faint">{spec.unit}</span>}
+        {!spec.required && spec.kind !== "choice" && <span className="ml-auto text-2xs font-normal text-faint">optional</span>}
+      </label>
+      {spec.kind === "choice" ? (
+        <select {...shared} onChange={type}>
+          {!(spec.options ?? []).some((option) => option.value === value) && (
+            <option value={value} disabled={spec.required}>
+              {value || "choose"}
+            </option>
+          )}
+          {(spec.options ?? []).map((option) => (
+            <option key={option.value} value={option.value}>
+              {option.label}
+            </option>
+          ))}
+        </select>
+      ) : spec.kind === "json" ? (
+        <textarea {...shared} rows={2} spellCheck={false} placeholder={spec.placeholder} className="field w-full font-mono text-xs" onChange={type} />
+      ) : (
+        <input
+          {...shared}
+          type={spec.kind === "moment" ? "datetime-local" : spec.kind === "secret" ? "password" : "text"}
+          inputMode={spec.kind === "integer" ? "numeric" : spec.kind === "number" ? "decimal" : undefined}
+          autoComplete={spec.kind === "secret" ? "new-password" : "off"}
+          spellCheck={spec.kind === "text" && spec.wide ? undefined : false}
+          placeholder={spec.placeholder}
+          onChange={type}
+        />
+      )}
+      {hints}
+    </div>
+  );
+}

@@ -1,0 +1,190 @@
+import { useMutation, useQuery } from "@tanstack/react-query";
+import { useEffect, useMemo, useRef, useState, type ReactNode } from "react";
+import { useBlocker } from "react-router";
+import { attempt, type Effects } from "../../api/books";
+import { ApiError, send, type Method } from "../../api/client";
+import { useDebounced } from "../../lib/useDebounced";
+import { Icon } from "../icons";
+import { Modal } from "../Sheet";
+import { Field } from "./Field";
+import { body, check, isDirty, place, start, type Errors, type FieldSpec, type Values } from "./form";
+
+const SETTLED_MS = 350;
+
+interface Props<T> {
+  specs: readonly FieldSpec[];
+  /** The row that is changed; nothing for a new one. */
+  row?: unknown;
+  method: Method;
+  path: string;
+  submit: string;
+  /** What follows from a value that was typed, such as a name that is proposed until someone writes another. */
+  follow?: (values: Values, changed: string, touched: ReadonlySet<string>) => Values;
+  /** What the change would do, while it is typed. Left out: the server is not asked before saving. */
+  effects?: (found: Effects | undefined, pending: boolean) => ReactNode;
+  onSaved: (saved: T) => void;
+  onCancel?: () => void;
+  /** More for the body, such as the tenant whose page this is. */
+  extra?: (typed: Record<string, unknown>) => Record<string, unknown>;
+  children?: ReactNode;
+  footer?: ReactNode;
+}
+
+/** A form over fields: checked while it is typed, tried before it is saved, and never lost. */
+export function ResourceForm<T>({ specs, row, method, path, submit, follow, effects, onSaved, onCancel, extra, children, footer }: Props<T>) {
+  const before = useMemo(() => start(specs, row), []); // what was there when the form was opened
+  const [values, setValues] = useState<Values>(before);
+  const [touched, setTouched] = useState<ReadonlySet<string>>(new Set());
+  const [server, setServer] = useState<{ fields: Errors; general: string }>({ fields: {}, general: "" });
+  const form = useRef<HTMLFormElement>(null);
+  const isNew = row === undefined;
+  const wrong = check(specs, values);
+  const dirty = isDirty(values, before);
+  const typed = body(specs, values, isNew ? undefined : before);
+  const complete = Object.keys(wrong).length === 0;
+  const sent = extra ? extra(typed) : typed;
+
+  const settled = useDebounced(sent, SETTLED_MS);
+  const trial = useQuery({
+    queryKey: ["trial", method, path, settled],
+    queryFn: ({ signal }) => attempt(method, path, settled, signal),
+    enabled: effects !== undefined && complete && (isNew || dirty),
+    retry: false,
+    gcTime: 0,
+    staleTime: 0,
+    placeholderData: (old) => old,
+  });
+  const tried = complete && trial.error instanceof ApiError && trial.error.status === 400 ? place(specs, trial.error.fields) : undefined;
+
+  const save = useMutation({
+    mutationFn: () => send<T>(method, path, sent),
+    onSuccess: (saved) => {
+      saving.current = true;
+      onSaved(saved);
+    },
+    onError: (error) => {
+      const placed = error instanceof ApiError ? place(specs, error.fields) : { fields: {}, general: "" };
+      setServer({ fields: placed.fields, general: placed.general || (Object.keys(placed.fields).length ? "" : error.message) });
+      setTouched(new Set(specs.map((spec) => spec.name)));
+      requestAnimationFrame(focusFirstError);
+    },
+  });
+  const saving = useRef(false);
+
+  const focusFirstError = () => {
+    const field = form.current?.querySelector<HTMLElement>("[aria-invalid=true]");
+    field?.closest("details")?.setAttribute("open", "");
+    (field ?? form.current?.querySelector<HTMLElement>("[role=alert]"))?.focus();
+  };
+
+  // Typed and not saved: neither a link, nor back, nor a reload loses it without asking.
+  const guarded = useRef(false);
+  guarded.current = dirty && !save.isPending;
+  const blocker = useBlocker(() => guarded.current && !saving.current);
+  useEffect(() => {
+    const warn = (event: BeforeUnloadEvent) => {
+      if (guarded.current && !saving.current) event.preventDefault();
+    };
+    addEventListener("beforeunload", warn);
+    return () => removeEventListener("beforeunload", warn);
+  }, []);
+
+  // Who opens a form in a dialog wants to type.
+  useEffect(() => {
+    if (form.current?.closest("dialog")) form.current.querySelector<HTMLElement>("input:not([disabled]), select:not([disabled])")?.focus();
+  }, []);
+
+  const errorOf = (spec: FieldSpec): string | undefined => (touched.has(spec.name) ? (wrong[spec.name] ?? server.fields[spec.name] ?? tried?.fields[spec.name]) : undefined);
+  const change = (spec: FieldSpec, value: string) => {
+    const now = new Set(touched).add(spec.name);
+    setTouched(now);
+    setValues((old) => {
+      const next = { ...old, [spec.name]: value };
+      return follow ? follow(next, spec.name, now) : next;
+    });
+    setServer((old) => ({ general: "", fields: Object.fromEntries(Object.entries(old.fields).filter(([name]) => name !== spec.name)) }));
+  };
+  const line = (spec: FieldSpec) => (
+    <Field
+      key={spec.name}
+      spec={spec}
+      value={values[spec.name] ?? ""}
+      values={values}
+      error={errorOf(spec)}
+      disabled={spec.fixed && !isNew}
+      onChange={(value) => change(spec, value)}
+      // A field that was left empty is not wrong before anything was typed: opening and leaving a form is no mistake.
+      onBlur={() => values[spec.name] !== before[spec.name] && setTouched((old) => new Set(old).add(spec.name))}
+    />
+  );
+  const groups = [...new Set(specs.flatMap((spec) => spec.group ?? []))];
+  const general = server.general || tried?.general;
+
+  return (
+    <form
+      ref={form}
+      noValidate
+      className="flex min-h-0 flex-1 flex-col"
+      onSubmit={(event) => {
+        event.preventDefault();
+        event.stopPropagation();
+        if (save.isPending) return;
+        setTouched(new Set(specs.map((spec) => spec.name)));
+        if (!complete) return requestAnimationFrame(focusFirstError);
+        if (!isNew && !dirty) return onCancel?.();
+        save.mutate();
+      }}
+    >
+      <div className="min-h-0 flex-1 space-y-5 overflow-y-auto px-5 py-4">
+        {children}
+        <div className="grid grid-cols-1 gap-x-4 gap-y-3.5 sm:grid-cols-2">{specs.filter((spec) => !spec.group).map(line)}</div>
+        {groups.map((group) => (
+          <details key={group} className="group border-t border-line pt-3">
+            <summary className="flex list-none items-center gap-1.5 text-sm font-medium text-soft hover:text-ink [&::-webkit-details-marker]:hidden">
+              <span className="transition-transform group-open:rotate-180">
+                <Icon name="down" />
+              </span>
+              {group}
+            </summary>
+            <div className="mt-3 grid grid-cols-1 gap-x-4 gap-y-3.5 sm:grid-cols-2">{specs.filter((spec) => spec.group === group).map(line)}</div>
+          </details>
+        ))}
+        {effects && (isNew || dirty) && effects(complete && !trial.error ? trial.data : undefined, complete && (trial.isFetching || JSON.stringify(settled) !== JSON.stringify(sent)) && !trial.error)}
+      </div>
+      <div className="border-t border-line px-5 py-3">
+        {general && (
+          <p role="alert" tabIndex={-1} className="mb-3 flex gap-2 rounded-md bg-bad-bg px-3 py-2 text-sm text-bad outline-none">
+            <span className="mt-0.5 shrink-0">
+              <Icon name="alert" />
+            </span>
+            {general}
+          </p>
+        )}
+        <div className="flex flex-wrap items-center justify-end gap-2">
+          {footer && <div className="mr-auto">{footer}</div>}
+          {onCancel && (
+            <button type="button" className="button h-9" onClick={onCancel}>
+              Cancel
+            </button>
+          )}
+          <button type="submit" className="button-primary" disabled={save.isPending}>
+            {save.isPending ? "Saving…" : submit}
+          </button>
+        </div>
+      </div>
+      {blocker.state === "blocked" && (
+        <Modal title="Discard what you typed?" onClose={() => blocker.reset()}>
+          <p className="mt-2 text-sm text-soft">This form has changes that are not saved.</p>
+          <div className="mt-4 flex justify-end gap-2">
+            <button type="button" className="button h-9" data-autofocus onClick={() => blocker.reset()}>
+              Keep editing
+            </button>
+            <button type="button" className="button-danger" onClick={() => blocker.proceed()}>
+              Discard
+            </button>
+          </div>
+        </Modal>
+      )}
+    </form>
+  );
+}

@@ -1,0 +1,56 @@
+import { expect, it } from "vitest";
+import { fieldErrors } from "../../api/client";
+import { body, check, isDirty, parse, place, show, slugOf, start, type FieldSpec } from "./form";
+
+const slug: FieldSpec = { name: "slug", label: "Name", kind: "slug", required: true, fixed: true };
+const concurrency: FieldSpec = { name: "concurrency", label: "Concurrency", kind: "integer", min: 1, required: true, initial: "8" };
+const rate: FieldSpec = { name: "tokens_per_s", label: "Rate", kind: "number", min: 0 };
+const until: FieldSpec = { name: "valid_until", label: "Until", kind: "moment" };
+const key: FieldSpec = { name: "api_key", label: "Key", kind: "secret" };
+const specs = [slug, concurrency, rate, until, key];
+
+it("says what to write instead of what was typed", () => {
+  expect(parse(slug, "Acme")).toEqual({ error: "Use lower-case letters." });
+  expect(parse(slug, "-acme")).toHaveProperty("error");
+  expect(parse(concurrency, "0")).toEqual({ error: "Use 1 or more." });
+  expect(parse(concurrency, "1.5")).toEqual({ error: "Use a whole number." });
+  expect(parse(rate, "fast")).toEqual({ error: "Use a number, such as 12 or 0.5." });
+  expect(parse(concurrency, "")).toEqual({ error: "This is needed." });
+});
+
+it("reads figures as people copy them, and no others", () => {
+  expect(parse(rate, "12,000")).toEqual({ value: 12000 });
+  expect(parse(rate, "1 200 000")).toEqual({ value: 1_200_000 });
+  expect(parse(rate, "1,5")).toHaveProperty("error");
+});
+
+it("leaves to the server what is left empty, and clears what was there", () => {
+  const fresh = { ...start(specs), slug: "acme-llama" };
+  expect(body(specs, fresh)).toEqual({ slug: "acme-llama", concurrency: 8 });
+  const before = start(specs, { slug: "acme-llama", concurrency: 8, tokens_per_s: 100, valid_until: "2026-11-21T08:00:00Z" });
+  expect(body(specs, { ...before, valid_until: "" }, before)).toEqual({ valid_until: null });
+  expect(body(specs, { ...before, concurrency: "9", slug: "other" }, before)).toEqual({ concurrency: 9 });
+});
+
+it("a moment survives being shown and read again", () => {
+  const text = show(until, "2026-11-21T08:30:00Z");
+  expect(parse(until, text)).toEqual({ value: "2026-11-21T08:30:00.000Z" });
+});
+
+it("nested names make nested bodies and find nested errors", () => {
+  const nested: FieldSpec[] = [{ ...slug, name: "tenant.slug" }, { ...concurrency, name: "entitlement.concurrency" }];
+  const values = { "tenant.slug": "umbrella", "entitlement.concurrency": "4" };
+  expect(body(nested, values)).toEqual({ tenant: { slug: "umbrella" }, entitlement: { concurrency: 4 } });
+  const found = fieldErrors({ tenant: { slug: ["Taken."] }, entitlement: { non_field_errors: ["No."], kv: ["Odd."] } });
+  expect(place(nested, found)).toEqual({ fields: { "tenant.slug": "Taken." }, general: "No. entitlement.kv: Odd." });
+});
+
+it("knows what is wrong, and whether something was typed", () => {
+  expect(check(specs, start(specs))).toEqual({ slug: "This is needed." });
+  expect(isDirty({ a: "1" }, { a: "1" })).toBe(false);
+  expect(isDirty({ a: "2" }, { a: "1" })).toBe(true);
+});
+
+it("makes names out of sentences", () => {
+  expect(["Acme Corp.", "  Straße 7 ", "meta-llama/Llama-3.1-8B", "??"].map(slugOf)).toEqual(["acme-corp", "stra-e-7", "meta-llama-llama-3-1-8b", ""]);
+});

@@ -1,0 +1,12 @@
+import { useEffect, useState } from "react";
+
+/** The value as it was when it had not changed for `ms`. */
+export function useDebounced<T>(value: T, ms: number): T {
+  const [settled, setSettled] = useState(value);
+  const text = JSON.stringify(value);
+  useEffect(() => {
+    const timer = setTimeout(() => setSettled(value), ms);
+    return () => clearTimeout(timer);
+  }, [text]);
+  return settled;
+}

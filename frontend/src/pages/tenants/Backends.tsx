@@ -1,0 +1,178 @@
+import { useMutation, useQuery } from "@tanstack/react-query";
+import { useState } from "react";
+import { attempt, type Backend, type EngineFound, type Pool } from "../../api/books";
+import { send } from "../../api/client";
+import { Badge, type Tone } from "../../components/Badge";
+import { Icon } from "../../components/icons";
+import { notify } from "../../components/Notices";
+import type { Column } from "../../components/Table";
+import type { BackendFigures } from "../../feed/types";
+import { compact, count, percent, text } from "../../lib/format";
+import { user } from "../../lib/page";
+import { useBooks, useRefresh, useSnapshots } from "./data";
+import { EffectsPanel } from "./EffectsPanel";
+import { Ago, Confirm } from "./parts";
+import { mayWrite, Resource } from "./Resource";
+import { backendSpecs, options } from "./specs";
+
+const tones: Record<string, Tone> = { ready: "good", probing: "warn", draining: "warn", ejected: "bad" };
+
+/** What was found at an engine's address, in a sentence. */
+export function Found({ found }: { found: EngineFound }) {
+  const good = found.reachable && found.ready;
+  return (
+    <p role="status" className={`flex gap-2 rounded-md px-3 py-2 text-sm ${good ? "bg-good-bg text-good" : found.reachable ? "bg-warn-bg text-warn" : "bg-bad-bg text-bad"}`}>
+      <span className="mt-0.5 shrink-0">
+        <Icon name={good ? "check" : "alert"} />
+      </span>
+      <span className="min-w-0 break-words">
+        {found.reachable ? `It serves ${found.models.map((model) => model.id).join(", ") || "no model"}; ` : "No vLLM server was found there: "}
+        {found.why}
+        {found.kv_tokens ? `. Its KV cache holds ${compact(found.kv_tokens)} tokens` : ""}.{found.used_by ? ` It already is the backend ${found.used_by}.` : ""}
+      </span>
+    </p>
+  );
+}
+
+export const lookAt = (url: string, api_key = ""): Promise<EngineFound> => send("POST", "engine-check", { url: url.trim(), api_key });
+
+/** Looks at an engine before its row is saved. */
+function Look() {
+  const [url, setUrl] = useState("");
+  const look = useMutation({ mutationFn: () => lookAt(url) });
+  return (
+    <details className="rounded-lg border border-line bg-page p-3">
+      <summary className="text-sm font-medium text-soft hover:text-ink">Look at an engine first</summary>
+      <div className="mt-2 flex flex-wrap gap-2">
+        <input
+          aria-label="URL to look at"
+          className="field min-w-0 flex-1 basis-56"
+          placeholder="http://10.0.0.7:8000"
+          value={url}
+          onChange={(event) => setUrl(event.target.value)}
+          onKeyDown={(event) => {
+            if (event.key !== "Enter") return;
+            event.preventDefault(); // it looks; it does not save the form around it
+            if (url.trim()) look.mutate();
+          }}
+        />
+        <button type="button" className="button" disabled={!url.trim() || look.isPending} onClick={() => look.mutate()}>
+          {look.isPending ? "Looking…" : "Look"}
+        </button>
+      </div>
+      <div className="mt-2">{look.error ? <p role="alert" className="text-sm text-bad">{look.error.message}</p> : look.data && <Found found={look.data} />}</div>
+    </details>
+  );
+}
+
+/** The state that the pool's leader sees, else what the books say. */
+function BackendState({ row, live }: { row: Backend; live: BackendFigures | undefined }) {
+  const state = row.draining ? "draining" : (live?.state ?? (row.silent_since ? "silent" : "unknown"));
+  const why = live?.why ?? (row.silent_since ? "it does not answer" : "");
+  return (
+    <>
+      <Badge tone={row.silent_since ? "bad" : tones[state]}>{state}</Badge>
+      {why && state !== "ready" && <span className="mt-0.5 block text-2xs text-soft">{why}</span>}
+      {row.silent_since && (
+        <span className="block text-2xs text-bad">
+          silent since <Ago at={row.silent_since} />
+        </span>
+      )}
+      {row.leaving_since && (
+        <span className="block text-2xs text-faint">
+          leaves since <Ago at={row.leaving_since} />
+        </span>
+      )}
+    </>
+  );
+}
+
+/** Whose promises a drained backend's room was needed for. */
+function DrainEffects({ row }: { row: Backend }) {
+  const path = `backends/${row.slug}`;
+  const change = { draining: !row.draining };
+  const trial = useQuery({ queryKey: ["trial", "PATCH", path, change], queryFn: ({ signal }) => attempt("PATCH", path, change, signal), retry: false, gcTime: 0 });
+  return trial.error ? null : <EffectsPanel effects={trial.data} pending={trial.isFetching} />;
+}
+
+/** The vLLM servers. */
+export function Backends() {
+  const pools = useBooks<Pool>("pools").data ?? [];
+  const refresh = useRefresh();
+  const [draining, setDraining] = useState<Backend | null>(null);
+  const live = new Map(useSnapshots().flatMap((snapshot) => Object.entries(snapshot.backends ?? {})));
+  const columns: Column<Backend>[] = [
+    {
+      label: "Backend",
+      by: (row) => row.slug,
+      className: "max-w-64",
+      cell: (row) => (
+        <>
+          {row.slug}
+          <span className="block truncate font-mono text-2xs font-normal text-faint" title={row.url}>
+            {row.url}
+          </span>
+        </>
+      ),
+    },
+    { label: "State", className: "max-w-72", by: (row) => live.get(row.slug)?.state, cell: (row) => <BackendState row={row} live={live.get(row.slug)} /> },
+    { label: "Pool", by: (row) => row.pool, cell: (row) => row.pool },
+    {
+      label: "Running / slots",
+      right: true,
+      by: (row) => live.get(row.slug)?.running,
+      cell: (row) => (
+        <>
+          {count(live.get(row.slug)?.running)} <span className="text-faint">/ {count(row.slots)}</span>
+        </>
+      ),
+    },
+    { label: "KV cache", unit: "tokens", right: true, by: (row) => row.kv_tokens, cell: (row) => <span title={`in use: ${text(percent(live.get(row.slug)?.kv_usage))}`}>{compact(row.kv_tokens)}</span> },
+    { label: "Throughput", unit: "tok/s", right: true, by: (row) => row.tokens_per_s, cell: (row) => (row.tokens_per_s ? compact(row.tokens_per_s) : <span className="text-faint">not measured</span>) },
+    { label: "GPU", right: true, by: (row) => live.get(row.slug)?.gpu_util, cell: (row) => text(percent(live.get(row.slug)?.gpu_util)) },
+    { label: "Removed by", by: (row) => String(row.managed), cell: (row) => (row.managed ? "the scaling driver" : "people") },
+  ];
+  return (
+    <>
+      <Resource<Backend>
+        what="backend"
+        title="Backends"
+        intro="vLLM servers, each a replica of one pool. A draining one finishes what it runs and gets nothing new."
+        path="backends"
+        columns={columns}
+        specs={(query) => backendSpecs(options(pools.map((p) => p.slug)), { pool: query.get("pool") ?? (pools.length === 1 ? pools[0]!.slug : ""), url: query.get("url") ?? "" })}
+        id={(row) => row.slug}
+        empty={user.role === "admin" ? "No backend yet. Add the address of a vLLM server." : "No backend yet."}
+        aboveForm={(row) => row === undefined && <Look />}
+        actions={(row) => (
+          <button type="button" className="button h-7" onClick={() => setDraining(row)} aria-label={`${row.draining ? "Put back" : "Drain"} ${row.slug}`}>
+            {row.draining ? "Put back" : "Drain"}
+          </button>
+        )}
+        effects
+      />
+      {draining && (
+        <Confirm
+          title={draining.draining ? `Put ${draining.slug} back?` : `Drain ${draining.slug}?`}
+          action={draining.draining ? "Put back" : "Drain"}
+          onClose={() => setDraining(null)}
+          onRun={async () => {
+            await send("POST", `backends/${draining.slug}/${draining.draining ? "undrain" : "drain"}`);
+            notify(draining.draining ? `${draining.slug} is put back once it answers a probe.` : `${draining.slug} drains.`);
+            setDraining(null);
+            void refresh();
+          }}
+        >
+          {draining.draining ? (
+            <p>It gets work again once it has answered a one-token probe.</p>
+          ) : (
+            <p>
+              It gets no new work; the {count(live.get(draining.slug)?.running ?? 0)} requests that run there finish. The pool has {draining.slots} slots less meanwhile.
+            </p>
+          )}
+          {mayWrite && <DrainEffects row={draining} />}
+        </Confirm>
+      )}
+    </>
+  );
+}

@@ -1,0 +1,68 @@
+import type { Entitlement, Pool, Price, SloRow, Tier } from "../../api/books";
+import type { Column } from "../../components/Table";
+import { count, NONE, seconds, text } from "../../lib/format";
+import { useBooks } from "./data";
+import { When } from "./parts";
+import { Resource } from "./Resource";
+import { options, priceSpecs, sloSpecs, tierSpecs } from "./specs";
+
+const time = (s: number | null): string => (s === null ? NONE : text(seconds(s)));
+
+function Name({ slug, description }: { slug: string; description: string }) {
+  return (
+    <>
+      {slug}
+      {description && <span className="block truncate text-2xs font-normal text-faint">{description}</span>}
+    </>
+  );
+}
+
+/** Contract templates. */
+export function Tiers() {
+  const slos = useBooks<SloRow>("slos").data ?? [];
+  const entitlements = useBooks<Entitlement>("entitlements").data ?? [];
+  const used = (slug: string): number => entitlements.filter((e) => e.tier === slug).length;
+  const columns: Column<Tier>[] = [
+    { label: "Tier", by: (row) => row.slug, cell: (row) => <Name {...row} />, className: "max-w-56" },
+    { label: "Service class", by: (row) => row.service_class, cell: (row) => row.service_class },
+    { label: "SLO", by: (row) => row.slo, cell: (row) => row.slo },
+    { label: "Rank", right: true, by: (row) => row.rank, cell: (row) => row.rank },
+    { label: "Weight", right: true, by: (row) => row.weight, cell: (row) => row.weight },
+    { label: "Safety", right: true, by: (row) => row.safety_factor, cell: (row) => `× ${row.safety_factor}` },
+    { label: "Over its limit", by: (row) => row.over_limit, cell: (row) => (row.over_limit === "refuse" ? "refused" : "waits") },
+    { label: "Queue limit", right: true, by: (row) => row.queue_limit, cell: (row) => count(row.queue_limit) },
+    { label: "Longest wait", right: true, by: (row) => row.max_wait_s, cell: (row) => time(row.max_wait_s) },
+    { label: "Entitlements", right: true, by: (row) => used(row.slug), cell: (row) => used(row.slug) },
+  ];
+  return <Resource<Tier> what="tier" title="Tiers" intro="Contract templates: service class, promise about time and queueing rule. A change counts for every entitlement of the tier at once." path="tiers" columns={columns} specs={() => tierSpecs(options(slos.map((s) => s.slug)))} id={(row) => row.slug} empty="No tier yet." effects />;
+}
+
+/** Promises about time. */
+export function Slos() {
+  const tiers = useBooks<Tier>("tiers").data ?? [];
+  const columns: Column<SloRow>[] = [
+    { label: "SLO", by: (row) => row.slug, cell: (row) => <Name {...row} />, className: "max-w-56" },
+    { label: "Kind", by: (row) => row.ttlt_s, cell: (row) => (row.ttlt_s === null ? "interactive" : "whole answers") },
+    { label: "TTFT", right: true, by: (row) => row.ttft_s, cell: (row) => time(row.ttft_s) },
+    { label: "TBT", right: true, by: (row) => row.tbt_s, cell: (row) => time(row.tbt_s) },
+    { label: "TTLT", right: true, by: (row) => row.ttlt_s, cell: (row) => time(row.ttlt_s) },
+    { label: "Tiers", cell: (row) => tiers.filter((t) => t.slo === row.slug).map((t) => t.slug).join(", ") || <span className="text-faint">none</span> },
+  ];
+  return <Resource<SloRow> what="SLO" title="SLOs" intro="Promises about time: to the first token and between tokens, or to the last token." path="slos" columns={columns} specs={() => sloSpecs} id={(row) => row.slug} empty="No SLO yet." />;
+}
+
+const money = (amount: string, currency: string) => (Number(amount) ? `${Number(amount).toLocaleString("en", { maximumFractionDigits: 6 })} ${currency}` : <span className="text-faint">{NONE}</span>);
+
+/** What use costs. */
+export function Prices() {
+  const pools = useBooks<Pool>("pools").data ?? [];
+  const columns: Column<Price>[] = [
+    { label: "Pool", by: (row) => row.pool, cell: (row) => row.pool },
+    { label: "From", by: (row) => row.valid_from, cell: (row) => <When at={row.valid_from} /> },
+    { label: "Million input tokens", right: true, by: (row) => Number(row.per_million_input), cell: (row) => money(row.per_million_input, row.currency) },
+    { label: "Million output tokens", right: true, by: (row) => Number(row.per_million_output), cell: (row) => money(row.per_million_output, row.currency) },
+    { label: "GPU second", right: true, by: (row) => Number(row.per_gpu_second), cell: (row) => money(row.per_gpu_second, row.currency) },
+    { label: "Requests per GPU", right: true, by: (row) => row.slots_per_gpu, cell: (row) => row.slots_per_gpu },
+  ];
+  return <Resource<Price> what="price" title="Prices" intro="What use of a pool costs from an hour on, until its next price." path="prices" columns={columns} specs={() => priceSpecs(options(pools.map((p) => p.slug)))} id={(row) => String(row.id)} name={(row) => `${row.pool}'s price`} empty="No price: use is counted and costs nothing." />;
+}

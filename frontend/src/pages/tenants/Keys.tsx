@@ -1,0 +1,184 @@
+import { useQuery } from "@tanstack/react-query";
+import { useState } from "react";
+import type { Entitlement, IssuedKey, Key, Membership, Pool } from "../../api/books";
+import { get, send } from "../../api/client";
+import { ResourceForm } from "../../components/form/ResourceForm";
+import { Icon } from "../../components/icons";
+import { notify } from "../../components/Notices";
+import { Sheet } from "../../components/Sheet";
+import { Table, type Column } from "../../components/Table";
+import { hold } from "../../lib/keyring";
+import { user } from "../../lib/page";
+import { useBooks, useRefresh } from "./data";
+import { Ago, Confirm, Failed, Secret, State, Waiting, When } from "./parts";
+import { useSheet } from "./Resource";
+import { keySpecs } from "./specs";
+
+const OVERLAPS = [
+  { s: 0, label: "none: the old key stops at once" },
+  { s: 3600, label: "an hour" },
+  { s: 86_400, label: "a day" },
+  { s: 7 * 86_400, label: "a week" },
+  { s: 30 * 86_400, label: "30 days" },
+];
+
+function Rotate({ secret, onDone, onClose }: { secret: Key; onDone: (issued: IssuedKey) => void; onClose: () => void }) {
+  const [overlap, setOverlap] = useState(86_400);
+  return (
+    <Confirm title={`Rotate "${secret.name}"?`} action="Rotate" onClose={onClose} onRun={async () => onDone(await send<IssuedKey>("POST", `keys/${secret.id}/rotate`, { overlap_s: overlap }))}>
+      <p>A new key of the same name is made. Both work during the overlap, so that nothing has to stop while you change it.</p>
+      <label className="block">
+        <span className="mb-1 block text-sm font-medium text-ink">Overlap</span>
+        <select className="field w-full" value={overlap} onChange={(event) => setOverlap(Number(event.target.value))}>
+          {OVERLAPS.map(({ s, label }) => (
+            <option key={s} value={s}>
+              {label}
+            </option>
+          ))}
+        </select>
+      </label>
+      {overlap > 0 && <p>The old key ends {new Date(Date.now() + overlap * 1000).toLocaleString("en-GB", { dateStyle: "medium", timeStyle: "short" })}.</p>}
+    </Confirm>
+  );
+}
+
+/** A tenant's keys: made, rotated and revoked by admins and its members. */
+export function Keys({ tenant }: { tenant: string }) {
+  const { data, error, isPending, refetch } = useBooks<Key>("keys", { tenant });
+  const entitlements = useBooks<Entitlement>("entitlements", { tenant }).data;
+  const own = useBooks<Membership>("memberships", { tenant, user: user.name }, user.role === "operator").data ?? [];
+  const pools = useBooks<Pool>("pools").data ?? [];
+  const used = useQuery({ queryKey: ["keys-used", tenant], queryFn: ({ signal }) => get<Record<string, string>>("keys/last-used", { tenant }, signal), refetchInterval: 15_000 }).data;
+  const refresh = useRefresh();
+  const sheet = useSheet("key");
+  const [issued, setIssued] = useState<IssuedKey | null>(null);
+  const [rotating, setRotating] = useState<Key | null>(null);
+  const [revoking, setRevoking] = useState<Key | null>(null);
+  const [all, setAll] = useState(false);
+  const may = user.role === "admin" || user.role === "member" || own.length > 0;
+  const modelOf = (entitlement: string): string | undefined => {
+    const pool = entitlements?.find((e) => e.slug === entitlement)?.pool;
+    return pools.find((p) => p.slug === pool)?.model;
+  };
+  const show = (key: IssuedKey) => {
+    hold(key.key, `${key.name}, ${tenant}`);
+    setIssued(key);
+    void refresh();
+  };
+  const columns: Column<Key>[] = [
+    {
+      label: "Key",
+      by: (row) => row.name,
+      className: "max-w-60",
+      cell: (row) => (
+        <>
+          <span className="block truncate">{row.name}</span>
+          <span className="block font-mono text-2xs font-normal text-faint">qm-{row.id}</span>
+        </>
+      ),
+    },
+    { label: "State", by: (row) => row.status, cell: (row) => <State state={row.status} /> },
+    { label: "Entitlement", by: (row) => row.entitlement, cell: (row) => row.entitlement },
+    { label: "Last used", by: (row) => used?.[row.id], cell: (row) => (used ? <Ago at={used[row.id]} /> : "…") },
+    { label: "Made", by: (row) => row.created_at, cell: (row) => <span title={row.created_by ? `by ${row.created_by}` : undefined}><When at={row.created_at} /></span> },
+    { label: "Expires", by: (row) => row.expires_at, cell: (row) => (row.revoked_at ? <span className="whitespace-nowrap">revoked <When at={row.revoked_at} /></span> : <When at={row.expires_at} />) },
+  ];
+  if (may)
+    columns.push({
+      label: "",
+      right: true,
+      cell: (row) =>
+        row.status !== "active" ? null : (
+          <span className="inline-flex gap-1.5">
+            <button type="button" className="button h-7" onClick={() => setRotating(row)} aria-label={`Rotate ${row.name}`}>
+              Rotate
+            </button>
+            <button type="button" className="button h-7" onClick={() => setRevoking(row)} aria-label={`Revoke ${row.name}`}>
+              Revoke
+            </button>
+          </span>
+        ),
+    });
+  const rows = (data ?? []).filter((row) => all || row.status === "active");
+  const hidden = (data?.length ?? 0) - rows.length;
+  return (
+    <section aria-labelledby="keys-title">
+      <div className="mb-3 flex flex-wrap items-end justify-between gap-x-6 gap-y-2">
+        <div>
+          <h2 id="keys-title" className="text-sm font-semibold">
+            Keys
+          </h2>
+          <p className="text-sm text-soft">Each opens one entitlement on /v1. The secret is shown once, when a key is made.</p>
+        </div>
+        <div className="flex items-center gap-3">
+          {(hidden > 0 || all) && (
+            <label className="flex items-center gap-1.5 text-sm text-soft">
+              <input type="checkbox" className="size-4 accent-(--accent)" checked={all} onChange={(event) => setAll(event.target.checked)} />
+              ended ones too
+            </label>
+          )}
+          {may && (
+            <button type="button" className="button-primary gap-1.5" onClick={sheet.openNew} disabled={entitlements?.length === 0}>
+              <Icon name="plus" />
+              New key
+            </button>
+          )}
+        </div>
+      </div>
+      {error ? (
+        <Failed error={error} retry={() => void refetch()} />
+      ) : isPending || !entitlements ? (
+        <Waiting />
+      ) : (
+        <Table label="Keys" rows={rows} columns={columns} id={(row) => row.id} empty={entitlements.length === 0 ? "A key opens an entitlement; there is none yet." : hidden ? "No key works any more." : "No key yet."} />
+      )}
+      {may && sheet.isNew && entitlements && (
+        <Sheet title="New key" subtitle={`For ${tenant}`} onClose={sheet.close}>
+          <ResourceForm<IssuedKey>
+            specs={keySpecs(entitlements.map((e) => ({ value: e.slug, label: `${e.slug}: ${e.pool}, ${e.tier}` })), entitlements[0]?.slug)}
+            method="POST"
+            path="keys"
+            submit="Create key"
+            onCancel={sheet.close}
+            onSaved={(key) => {
+              sheet.close();
+              show(key);
+            }}
+          />
+        </Sheet>
+      )}
+      {rotating && (
+        <Rotate
+          secret={rotating}
+          onClose={() => setRotating(null)}
+          onDone={(key) => {
+            setRotating(null);
+            show(key);
+          }}
+        />
+      )}
+      {revoking && (
+        <Confirm
+          title={`Revoke "${revoking.name}"?`}
+          action="Revoke"
+          danger
+          onClose={() => setRevoking(null)}
+          onRun={async () => {
+            await send("POST", `keys/${revoking.id}/revoke`);
+            notify(`${revoking.name} was revoked.`);
+            setRevoking(null);
+            void refresh();
+          }}
+        >
+          <p>
+            Requests with <span className="font-mono text-xs">qm-{revoking.id}</span> are refused within seconds. A revoked key cannot be brought back.
+          </p>
+          <p>
+            Last used: <Ago at={used?.[revoking.id]} />.
+          </p>
+        </Confirm>
+      )}
+      {issued && <Secret issued={issued} model={modelOf(issued.entitlement)} onClose={() => setIssued(null)} />}
+    </section>
+  );
+}

@@ -1,0 +1,63 @@
+import type { Membership } from "../../api/books";
+import type { Column } from "../../components/Table";
+import { user } from "../../lib/page";
+import { When } from "./parts";
+import { Resource } from "./Resource";
+import { memberSpecs, roleSpecs } from "./specs";
+
+const columns: Column<Membership>[] = [
+  { label: "User", by: (row) => row.user, cell: (row) => row.user },
+  { label: "Role", by: (row) => row.role, cell: (row) => row.role },
+  { label: "Since", by: (row) => row.created_at, cell: (row) => <When at={row.created_at} /> },
+];
+
+const newcomers = user.role === "admin" && (
+  <p className="rounded-md bg-raised px-3 py-2 text-sm text-soft">
+    Not there yet? Make the user in the{" "}
+    <a className="link" href="/admin/auth/user/add/">
+      back office
+    </a>{" "}
+    first.
+  </p>
+);
+
+/** Who acts for a tenant. */
+export function Members({ tenant }: { tenant: string }) {
+  return (
+    <Resource<Membership>
+      what="member"
+      title="Members"
+      heading="h2"
+      intro="They see this tenant alone, and manage its keys."
+      path="memberships"
+      query={{ tenant }}
+      columns={columns}
+      specs={() => memberSpecs}
+      id={(row) => String(row.id)}
+      name={(row) => row.user}
+      empty="Nobody. Admins and operators see every tenant without being members."
+      extra={(typed) => ({ ...typed, tenant, role: "member" })}
+      aboveForm={() => newcomers}
+      fixed
+    />
+  );
+}
+
+/** Who is admin or operator. */
+export function Roles() {
+  return (
+    <Resource<Membership>
+      what="role"
+      title="Roles"
+      intro="Admins write everything; operators see everything, change policies and drain backends. Members stand with their tenants."
+      path="memberships"
+      keep={(row) => row.tenant === null}
+      columns={columns}
+      specs={() => roleSpecs}
+      id={(row) => String(row.id)}
+      name={(row) => row.user}
+      empty="Nobody was given a role; superusers are admins."
+      aboveForm={(row) => row === undefined && newcomers}
+    />
+  );
+}

@@ -1,0 +1,105 @@
+import { Link } from "react-router";
+import type { Amounts, Backend, Pool } from "../../api/books";
+import { slugOf, type Values } from "../../components/form/form";
+import { Meter } from "../../components/Meter";
+import type { Column } from "../../components/Table";
+import { compact, count, NONE } from "../../lib/format";
+import { user } from "../../lib/page";
+import { useBooks, useSnapshots } from "./data";
+import { Resource } from "./Resource";
+import { poolSpecs } from "./specs";
+
+const staff = user.role === "admin" || user.role === "operator";
+
+/** How much of a dimension is promised: a figure over what there is. */
+function Promised({ pool, dimension, label }: { pool: Pool; dimension: keyof Amounts; label: string }) {
+  const given = pool.promised?.[dimension] ?? 0;
+  const whole = dimension === "slots" ? pool.slots : dimension === "kv_tokens" ? pool.kv_tokens : pool.provisionable?.tokens_per_s;
+  return (
+    <span className="flex items-center justify-end gap-2">
+      <Meter ratio={whole ? given / whole : undefined} label={`${label} promised of ${pool.slug}`} tone={whole && given > whole ? "warn" : "plain"} className="w-12" />
+      <span className="min-w-16">
+        {compact(given)} <span className="text-faint">/ {whole === undefined ? NONE : compact(whole)}</span>
+      </span>
+    </span>
+  );
+}
+
+/** A pool is called after its model until someone writes another name. */
+const follow = (values: Values, changed: string, touched: ReadonlySet<string>): Values =>
+  changed === "model" && !touched.has("slug") ? { ...values, slug: slugOf((values.model ?? "").split("/").at(-1) ?? "") } : values;
+
+/** Models and the capacity behind them. */
+export function Pools() {
+  const backends = useBooks<Backend>("backends", {}, staff).data ?? [];
+  const live = new Map(useSnapshots().map((snapshot) => [snapshot.pool, snapshot]));
+  const columns: Column<Pool>[] = [
+    {
+      label: "Pool",
+      by: (row) => row.slug,
+      className: "max-w-56",
+      cell: (row) => (
+        <>
+          <Link className="link" to={`/?pool=${row.slug}`}>
+            {row.slug}
+          </Link>
+          {row.description && <span className="block truncate text-2xs font-normal text-faint">{row.description}</span>}
+        </>
+      ),
+    },
+    {
+      label: "Model",
+      by: (row) => row.model,
+      className: "max-w-60",
+      cell: (row) => (
+        <>
+          <span className="block truncate" title={row.model}>
+            {row.model}
+          </span>
+          {row.aliases.length > 0 && <span className="block truncate text-2xs text-faint">also {row.aliases.join(", ")}</span>}
+        </>
+      ),
+    },
+    ...(staff
+      ? ([
+          {
+            label: "Backends",
+            by: (row) => backends.filter((b) => b.pool === row.slug).length,
+            cell: (row) => {
+              const own = backends.filter((b) => b.pool === row.slug);
+              const silent = own.filter((b) => b.silent_since).length;
+              return own.length === 0 ? (
+                <span className="text-warn">none: nothing can run</span>
+              ) : (
+                <>
+                  {own.length}
+                  {silent > 0 && <span className="text-warn">, {silent} silent</span>}
+                </>
+              );
+            },
+          },
+        ] satisfies Column<Pool>[])
+      : []),
+    {
+      label: "Running / slots",
+      right: true,
+      by: (row) => live.get(row.slug)?.running,
+      cell: (row) => (
+        <>
+          {count(live.get(row.slug)?.running)} <span className="text-faint">/ {count(row.slots)}</span>
+        </>
+      ),
+    },
+    { label: "Waiting", right: true, by: (row) => live.get(row.slug)?.queue?.depth, cell: (row) => count(live.get(row.slug)?.queue?.depth) },
+    ...(staff
+      ? ([
+          { label: "Slots promised", right: true, by: (row) => row.promised?.slots, cell: (row) => <Promised pool={row} dimension="slots" label="Slots" /> },
+          { label: "KV promised", unit: "tokens", right: true, by: (row) => row.promised?.kv_tokens, cell: (row) => <Promised pool={row} dimension="kv_tokens" label="KV cache" /> },
+        ] satisfies Column<Pool>[])
+      : []),
+    { label: "Context", unit: "tokens", right: true, by: (row) => row.max_model_len, cell: (row) => compact(row.max_model_len) },
+    { label: "Policy", by: (row) => row.policy, cell: (row) => `${row.policy}@${row.policy_version}` },
+    { label: "Scaling", by: (row) => row.scaling_mode, cell: (row) => (row.scaling_mode === "off" ? <span className="text-faint">off</span> : `${row.scaling_mode}, ${row.min_replicas} to ${row.max_replicas}`) },
+  ];
+  return <Resource<Pool> what="pool" title="Pools" intro="One model behind one capacity: that of its backends together." path="pools" columns={columns} specs={() => poolSpecs} id={(row) => row.slug} empty="No pool yet." follow={follow} effects />;
+}

@@ -1,0 +1,182 @@
+import { useState } from "react";
+import { Link, useNavigate } from "react-router";
+import type { Entitlement, IssuedKey, Made, Pool, Tenant, Tier } from "../../api/books";
+import { slugOf, type Values } from "../../components/form/form";
+import { ResourceForm } from "../../components/form/ResourceForm";
+import { Icon } from "../../components/icons";
+import { Meter } from "../../components/Meter";
+import { notify } from "../../components/Notices";
+import { Sheet } from "../../components/Sheet";
+import { Table, type Column } from "../../components/Table";
+import { compact, count, percent, text } from "../../lib/format";
+import { hold } from "../../lib/keyring";
+import { user } from "../../lib/page";
+import { useBooks, useRefresh, useSnapshots } from "./data";
+import { EffectsPanel } from "./EffectsPanel";
+import { attainment, useByTenant, type LiveUse } from "./live";
+import { Failed, Secret, State, Waiting } from "./parts";
+import { mayWrite, useSheet } from "./Resource";
+import { firstSpecs, options, withBurst } from "./specs";
+
+interface Row {
+  tenant: Tenant;
+  use: LiveUse | undefined;
+  entitlements: Entitlement[];
+}
+
+const columns: Column<Row>[] = [
+  {
+    label: "Tenant",
+    by: (row) => row.tenant.slug,
+    className: "max-w-64",
+    cell: ({ tenant }) => (
+      <>
+        <Link to={`/tenants/${tenant.slug}`} className="link">
+          {tenant.slug}
+        </Link>
+        {tenant.description && <span className="block truncate text-2xs font-normal text-faint">{tenant.description}</span>}
+      </>
+    ),
+  },
+  {
+    label: "Entitlements",
+    by: (row) => row.entitlements.length,
+    cell: ({ entitlements }) =>
+      entitlements.length === 0 ? (
+        <span className="text-faint">none: it cannot send anything</span>
+      ) : (
+        <span className="flex flex-wrap gap-x-3 gap-y-0.5">
+          {entitlements.map((e) => (
+            <span key={e.slug} className="inline-flex items-center gap-1.5 whitespace-nowrap">
+              {e.pool} <span className="text-faint">{e.tier}</span>
+              {e.state !== "bound" && <State state={e.state} reason={e.state_reason} />}
+            </span>
+          ))}
+        </span>
+      ),
+  },
+  {
+    label: "Running",
+    right: true,
+    by: (row) => row.use?.running,
+    cell: ({ tenant, use }) => (
+      <span className="flex items-center justify-end gap-2">
+        <Meter ratio={use?.limit ? use.running / use.limit : undefined} label={`Running of ${tenant.slug}'s limit`} className="w-14" />
+        <span className="min-w-14">
+          {count(use?.running)}
+          <span className="text-faint"> / {count(use?.limit || undefined)}</span>
+        </span>
+      </span>
+    ),
+  },
+  { label: "Waiting", right: true, by: (row) => row.use?.waiting, cell: ({ use }) => count(use?.waiting) },
+  { label: "Tokens", unit: "per s", right: true, by: (row) => row.use?.tokensPerS, cell: ({ use }) => (use ? compact(use.tokensPerS) : "–") },
+  { label: "Refused", unit: "1 min", right: true, by: (row) => row.use?.refused, cell: ({ use }) => count(use?.refused) },
+  {
+    label: "SLO met",
+    right: true,
+    by: (row) => attainment(row.use),
+    cell: ({ use }) => <span className={(attainment(use) ?? 1) < 0.9 ? "font-medium text-bad" : ""}>{text(percent(attainment(use)))}</span>,
+  },
+];
+
+/** The entitlement is called after tenant and pool until someone writes another name. */
+const follow = (values: Values, changed: string, touched: ReadonlySet<string>): Values => {
+  const named = { ...values };
+  if ((changed === "tenant.slug" || changed === "entitlement.pool") && !touched.has("entitlement.slug"))
+    named["entitlement.slug"] = slugOf(`${values["tenant.slug"] ?? ""}-${values["entitlement.pool"] ?? ""}`);
+  return withBurst("entitlement.")(named, changed, touched);
+};
+
+/** A tenant with its first share and key: one form, one transaction. */
+export function NewTenant({ onMade, onClose }: { onMade: (made: Made) => void; onClose?: () => void }) {
+  const pools = useBooks<Pool>("pools").data;
+  const tiers = useBooks<Tier>("tiers").data;
+  if (!pools || !tiers) return <div className="p-5"><Waiting /></div>;
+  if (pools.length === 0)
+    return (
+      <div className="p-5 text-sm text-soft">
+        There is no pool yet that a tenant could use. <Link className="link" to="/welcome">Add the first backend</Link>, then come back.
+      </div>
+    );
+  const tier = tiers.find((one) => one.slug === "standard") ?? tiers[0];
+  return (
+    <ResourceForm<Made>
+      specs={firstSpecs(options(pools.map((p) => p.slug)), tiers.map((t) => ({ value: t.slug, label: `${t.slug}: ${t.service_class}` })), { pool: pools[0]!.slug, tier: tier?.slug })}
+      method="POST"
+      path="setup"
+      submit="Create tenant and key"
+      follow={follow}
+      effects={(found, pending) => <EffectsPanel effects={found} pending={pending} own={found?.changes.find((c) => c.kind === "entitlement")?.object} />}
+      onSaved={onMade}
+      onCancel={onClose}
+    />
+  );
+}
+
+/** Who shares the GPUs, and what each uses now. */
+export function TenantList() {
+  const navigate = useNavigate();
+  const refresh = useRefresh();
+  const sheet = useSheet("tenant");
+  const [made, setMade] = useState<{ key: IssuedKey; tenant: string; model?: string } | null>(null);
+  const [filter, setFilter] = useState("");
+  const { data: tenants, error, isPending, refetch } = useBooks<Tenant>("tenants");
+  const entitlements = useBooks<Entitlement>("entitlements").data ?? [];
+  const pools = useBooks<Pool>("pools").data;
+  const uses = useByTenant(useSnapshots());
+  const word = filter.trim().toLowerCase();
+  const rows = (tenants ?? [])
+    .filter((tenant) => `${tenant.slug} ${tenant.description}`.toLowerCase().includes(word))
+    .map((tenant): Row => ({ tenant, use: uses.get(tenant.slug), entitlements: entitlements.filter((e) => e.tenant === tenant.slug) }));
+  return (
+    <section aria-labelledby="tenants-title">
+      <title>Tenants · Quartermaster</title>
+      <div className="mb-3 flex flex-wrap items-end justify-between gap-x-6 gap-y-2">
+        <div className="min-w-0">
+          <h1 id="tenants-title" className="text-lg font-semibold tracking-tight">
+            Tenants {tenants && <span className="font-normal text-faint">{tenants.length}</span>}
+          </h1>
+          <p className="max-w-4xl text-sm text-soft">{user.role === "member" ? "The teams you belong to, and what they use now." : "Organisations and teams that share the GPUs, and what each uses now."}</p>
+        </div>
+        <div className="flex flex-wrap items-center gap-2">
+          <input type="search" aria-label="Find a tenant" placeholder="Find a tenant" className="field h-9 w-44" value={filter} onChange={(event) => setFilter(event.target.value)} />
+          {mayWrite && (
+            <button type="button" className="button-primary gap-1.5" onClick={sheet.openNew}>
+              <Icon name="plus" />
+              New tenant
+            </button>
+          )}
+        </div>
+      </div>
+      {error ? (
+        <Failed error={error} retry={() => void refetch()} />
+      ) : isPending ? (
+        <Waiting />
+      ) : (
+        <Table
+          label="Tenants"
+          rows={rows}
+          columns={columns}
+          id={(row) => row.tenant.slug}
+          empty={word ? "No tenant's name or description has that." : mayWrite ? "Nobody yet. The first tenant gets a share of a pool and a key in one go." : "You are not a member of any tenant. An administrator can add you."}
+        />
+      )}
+      {mayWrite && sheet.isNew && (
+        <Sheet title="New tenant" subtitle="With its first entitlement and key, in one go." onClose={sheet.close}>
+          <NewTenant
+            onClose={sheet.close}
+            onMade={({ tenant, entitlement, key }) => {
+              hold(key!.key, `${key!.name}, ${tenant!.slug}`);
+              setMade({ key: key!, tenant: tenant!.slug, model: pools?.find((pool) => pool.slug === entitlement?.pool)?.model });
+              notify(`${tenant!.slug} was created.`);
+              sheet.close();
+              void refresh();
+            }}
+          />
+        </Sheet>
+      )}
+      {made && <Secret issued={made.key} model={made.model} onClose={() => void navigate(`/tenants/${made.tenant}`)} />}
+    </section>
+  );
+}

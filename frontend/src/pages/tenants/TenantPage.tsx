@@ -1,0 +1,152 @@
+import { useState } from "react";
+import { Link, useNavigate, useParams } from "react-router";
+import type { Tenant } from "../../api/books";
+import { ResourceForm } from "../../components/form/ResourceForm";
+import { notify } from "../../components/Notices";
+import { Sheet } from "../../components/Sheet";
+import { compact, count, percent, text } from "../../lib/format";
+import { useBooks, useRefresh, useSnapshots } from "./data";
+import { AuditPanel } from "./Audit";
+import { Entitlements } from "./Entitlements";
+import { Keys } from "./Keys";
+import { attainment, useByTenant } from "./live";
+import { Members } from "./Members";
+import { Delete, Failed, Waiting } from "./parts";
+import { Quotas } from "./Quotas";
+import { mayWrite, useSheet } from "./Resource";
+import { tenantSpecs } from "./specs";
+import { UsagePanel } from "./Usage";
+
+const tabs = [
+  { id: "entitlements", label: "Entitlements", panel: Entitlements },
+  { id: "keys", label: "Keys", panel: Keys },
+  { id: "members", label: "Members", panel: Members },
+  { id: "quotas", label: "Quotas", panel: Quotas },
+  { id: "usage", label: "Usage", panel: ({ tenant }: { tenant: string }) => <UsagePanel tenant={tenant} /> },
+  { id: "audit", label: "Audit", panel: ({ tenant }: { tenant: string }) => <AuditPanel query={{ tenant }} /> },
+] as const;
+
+function Fact({ label, value, note }: { label: string; value: string; note?: string }) {
+  return (
+    <div className="min-w-0">
+      <dt className="label">{label}</dt>
+      <dd className="text-lg leading-6 font-semibold tracking-tight">
+        {value}
+        {note && <span className="ml-1 text-xs font-normal text-faint">{note}</span>}
+      </dd>
+    </div>
+  );
+}
+
+/** What the tenant does now, over all pools. */
+function Now({ tenant }: { tenant: string }) {
+  const use = useByTenant(useSnapshots()).get(tenant);
+  return (
+    <dl className="panel mb-4 grid grid-cols-2 gap-x-6 gap-y-2 px-4 py-3 sm:grid-cols-3 lg:grid-cols-5" aria-label="Now">
+      <Fact label="Running" value={count(use?.running)} note={use?.limit ? `of ${use.limit}` : undefined} />
+      <Fact label="Waiting" value={count(use?.waiting)} />
+      <Fact label="Tokens" value={use ? compact(use.tokensPerS) : "–"} note={use ? "per s" : undefined} />
+      <Fact label="Refused, 1 min" value={count(use?.refused)} />
+      <Fact label="SLO met, 1 min" value={text(percent(attainment(use)))} />
+    </dl>
+  );
+}
+
+/** One tenant: what it may, who acts for it, what it uses. */
+export function TenantPage() {
+  const { tenant: slug = "", tab = "entitlements" } = useParams();
+  const { data, error, isPending, refetch } = useBooks<Tenant>("tenants");
+  const navigate = useNavigate();
+  const refresh = useRefresh();
+  const sheet = useSheet("this tenant");
+  const [leaving, setLeaving] = useState(false);
+  const tenant = data?.find((one) => one.slug === slug);
+  const Panel = (tabs.find((one) => one.id === tab) ?? tabs[0]).panel;
+  if (error) return <Failed error={error} retry={() => void refetch()} />;
+  if (isPending) return <Waiting />;
+  if (!tenant)
+    return (
+      <div className="panel mx-auto my-12 max-w-xl p-8 text-sm text-soft">
+        <title>No such tenant · Quartermaster</title>
+        <h1 className="text-base font-semibold text-ink">There is no tenant {slug}</h1>
+        <p className="mt-2">
+          It may have been deleted, or you may not see it. <Link className="link" to="/tenants">All tenants</Link> that you see.
+        </p>
+      </div>
+    );
+  return (
+    <>
+      <title>{`${slug} · Quartermaster`}</title>
+      <div className="mb-3 flex flex-wrap items-start justify-between gap-x-6 gap-y-2">
+        <div className="min-w-0">
+          <h1 className="text-lg font-semibold tracking-tight">
+            <Link to="/tenants" className="font-normal text-faint hover:text-ink">
+              Tenants /
+            </Link>{" "}
+            {slug}
+          </h1>
+          <p className="text-sm text-soft">{tenant.description || <span className="text-faint">no description</span>}</p>
+        </div>
+        <div className="flex gap-2">
+          <Link to={`/requests?tenant=${slug}`} className="button">
+            Its requests
+          </Link>
+          {mayWrite && (
+            <>
+              <button type="button" className="button" onClick={() => sheet.edit(slug)}>
+                Edit
+              </button>
+              <button type="button" className="button" onClick={() => setLeaving(true)}>
+                Delete
+              </button>
+            </>
+          )}
+        </div>
+      </div>
+      <Now tenant={slug} />
+      <nav aria-label={`Pages of ${slug}`} className="-mx-4 mb-4 flex [scrollbar-width:none] gap-1 overflow-x-auto px-4 sm:mx-0 sm:px-0">
+        {tabs.map(({ id, label }) => (
+          <Link
+            key={id}
+            to={id === "entitlements" ? `/tenants/${slug}` : `/tenants/${slug}/${id}`}
+            aria-current={id === tab ? "page" : undefined}
+            className="inline-flex h-8 shrink-0 items-center rounded-md px-2.5 text-sm text-soft hover:text-ink aria-[current=page]:bg-raised aria-[current=page]:font-medium aria-[current=page]:text-ink"
+          >
+            {label}
+          </Link>
+        ))}
+      </nav>
+      <Panel key={slug} tenant={slug} />
+      {mayWrite && sheet.edited === slug && (
+        <Sheet title={`Change ${slug}`} onClose={sheet.close}>
+          <ResourceForm<Tenant>
+            specs={tenantSpecs}
+            row={tenant}
+            method="PATCH"
+            path={`tenants/${slug}`}
+            submit="Save"
+            onCancel={sheet.close}
+            onSaved={() => {
+              notify(`${slug} was changed.`);
+              sheet.close();
+              void refresh();
+            }}
+          />
+        </Sheet>
+      )}
+      {leaving && (
+        <Delete
+          path={`tenants/${slug}`}
+          name={slug}
+          what="tenant"
+          onClose={() => setLeaving(false)}
+          onDone={() => {
+            notify(`${slug} was deleted.`);
+            void refresh();
+            void navigate("/tenants");
+          }}
+        />
+      )}
+    </>
+  );
+}

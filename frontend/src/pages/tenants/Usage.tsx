@@ -1,0 +1,131 @@
+import { keepPreviousData, useQuery } from "@tanstack/react-query";
+import { useSearchParams } from "react-router";
+import type { Key, Usage, UsageRow } from "../../api/books";
+import { get } from "../../api/client";
+import { Segmented } from "../../components/Segmented";
+import { Table, type Column } from "../../components/Table";
+import { compact, NONE, percent, seconds, text } from "../../lib/format";
+import { user } from "../../lib/page";
+import { useBooks } from "./data";
+import { Failed, Waiting } from "./parts";
+import { groupsOf, GROUPS, RANGES, shown, span, toggled, tokensOf, totalOf, type Group } from "./usage";
+
+const REFRESH_MS = 30_000;
+const money = (sum: number, currency: string): string => (currency ? `${sum.toLocaleString("en", { maximumFractionDigits: sum < 10 ? 4 : 2 })} ${currency}` : NONE);
+
+/** What was used, by whatever one asks. */
+export function UsagePanel({ tenant }: { tenant?: string }) {
+  const [query, setQuery] = useSearchParams();
+  const range = query.get("range") ?? "24h";
+  const groups = groupsOf(query.get("by"), tenant ? "key" : "tenant");
+  const { from, to } = span(range, Date.now());
+  const asked = { group_by: groups.join(","), from, to, tenant: tenant ?? "" };
+  const { data, error, isPending, isPlaceholderData, refetch } = useQuery({
+    queryKey: ["usage", tenant, range, groups, to],
+    queryFn: ({ signal }) => get<Usage>("usage", asked, signal),
+    placeholderData: keepPreviousData,
+    refetchInterval: REFRESH_MS,
+  });
+  const keys = useBooks<Key>("keys", tenant ? { tenant } : {}).data;
+  const names = new Map(keys?.map((key) => [key.id, key.name]));
+  const set = (changes: Record<string, string>) =>
+    setQuery(
+      (old) => {
+        for (const [name, value] of Object.entries(changes)) old.set(name, value);
+        return old;
+      },
+      { replace: true },
+    );
+  const rows = data?.rows ?? [];
+  const total = totalOf(rows);
+  const most = Math.max(1, ...rows.map(tokensOf));
+  const csv = `/api/v1/usage?${new URLSearchParams({ ...Object.fromEntries(Object.entries(asked).filter(([, value]) => value)), format: "csv" })}`;
+  const cell = (group: Group, row: UsageRow) => {
+    const value = shown(group, row[group]);
+    const name = group === "key" ? names.get(String(row[group])) : undefined;
+    return name ? (
+      <>
+        {name} <span className="font-mono text-2xs font-normal text-faint">qm-{value}</span>
+      </>
+    ) : (
+      <span className="whitespace-nowrap">{value}</span>
+    );
+  };
+  const columns: Column<UsageRow>[] = [
+    ...groups.filter((group) => data?.columns.includes(group)).map((group): Column<UsageRow> => ({ label: group, by: (row) => row[group], cell: (row) => cell(group, row), className: "max-w-72" })),
+    { label: "Requests", right: true, by: (row) => row.requests, cell: (row) => compact(row.requests) },
+    { label: "Refused", right: true, by: (row) => row.refused, cell: (row) => compact(row.refused) },
+    { label: "Failed", right: true, by: (row) => row.failed, cell: (row) => compact(row.failed) },
+    { label: "Tokens in", right: true, by: (row) => row.input_tokens, cell: (row) => compact(row.input_tokens) },
+    { label: "Tokens out", right: true, by: (row) => row.output_tokens, cell: (row) => compact(row.output_tokens) },
+    {
+      label: "Share",
+      className: "w-32 min-w-24",
+      by: tokensOf,
+      cell: (row) => (
+        <div className="h-2 rounded-full bg-raised" aria-hidden="true">
+          <div className="h-full rounded-full bg-accent" style={{ width: `${(tokensOf(row) / most) * 100}%` }} />
+        </div>
+      ),
+    },
+    { label: "SLO met", right: true, by: (row) => (row.slo_total ? row.slo_met / row.slo_total : null), cell: (row) => text(percent(row.slo_total ? row.slo_met / row.slo_total : undefined)) },
+    { label: "Slot time", right: true, by: (row) => row.slot_s, cell: (row) => text(seconds(row.slot_s)) },
+    { label: "Cost", right: true, by: (row) => row.cost, cell: (row) => (row.cost === null ? row.currency : money(row.cost, row.currency)) },
+  ];
+  return (
+    <section aria-label="Usage">
+      <div className="mb-3 flex flex-wrap items-center justify-between gap-x-4 gap-y-2">
+        <div className="flex max-w-full flex-wrap items-center gap-2">
+          <Segmented label="Time" value={range} options={RANGES.map(({ id, label }) => ({ value: id, label }))} onChange={(value) => set({ range: value })} />
+          <div role="group" aria-label="Group by" className="flex flex-wrap items-center gap-1">
+            <span className="mr-1 text-xs text-faint">by</span>
+            {GROUPS.filter((group) => !(tenant && group === "tenant")).map((group) => (
+              <button
+                key={group}
+                type="button"
+                aria-pressed={groups.includes(group)}
+                onClick={() => set({ by: toggled(groups, group).join(",") })}
+                className="h-7 rounded-full border border-line px-2.5 text-xs text-soft hover:text-ink aria-pressed:border-accent aria-pressed:font-medium aria-pressed:text-ink"
+              >
+                {group}
+              </button>
+            ))}
+          </div>
+        </div>
+        <a className="button" href={csv} download>
+          Download CSV
+        </a>
+      </div>
+      {error ? (
+        <Failed error={error} retry={() => void refetch()} />
+      ) : isPending ? (
+        <Waiting />
+      ) : (
+        <div className={isPlaceholderData ? "opacity-60" : ""}>
+          <p className="mb-2 text-sm text-soft">
+            <span className="font-medium text-ink">{compact(total.requests)}</span> requests, <span className="font-medium text-ink">{compact(total.input)}</span> tokens in,{" "}
+            <span className="font-medium text-ink">{compact(total.output)}</span> out
+            {total.cost?.currency ? (
+              <>
+                , <span className="font-medium text-ink">{money(total.cost.sum, total.cost.currency)}</span>
+              </>
+            ) : null}
+            .
+          </p>
+          <Table key={groups.join()} label="Usage" rows={rows} columns={columns} id={(row) => groups.map((group) => String(row[group])).join(" ")} empty="Nothing was sent in this time." />
+        </div>
+      )}
+    </section>
+  );
+}
+
+export function UsagePage() {
+  return (
+    <>
+      <title>Usage · Quartermaster</title>
+      <h1 className="text-lg font-semibold tracking-tight">Usage</h1>
+      <p className="mb-3 text-sm text-soft">{user.role === "member" ? "Of your tenants." : "Of all tenants."} Whole hours outlive the ledger; the newest are exact to the request.</p>
+      <UsagePanel />
+    </>
+  );
+}

@@ -1,0 +1,29 @@
+/** The books for React: one cache entry per list, refreshed together after a write. */
+
+import { useQuery, useQueryClient, type UseQueryResult } from "@tanstack/react-query";
+import { useMemo } from "react";
+import { list, type List } from "../../api/books";
+import { useFeed } from "../../feed/live";
+import type { Snapshot } from "../../feed/types";
+
+export function useBooks<T>(path: string, query: Record<string, string> = {}, enabled = true): UseQueryResult<T[]> & { count: number } {
+  const found = useQuery({
+    queryKey: ["books", path, query],
+    queryFn: ({ signal }) => list<T>(path, query, signal),
+    enabled,
+    staleTime: 2000,
+  });
+  const data = found.data as List<T> | undefined;
+  return { ...found, data: data?.results, count: data?.count ?? 0 } as UseQueryResult<T[]> & { count: number };
+}
+
+/** Everything that was read of the books is read again: a write changes more than its own row. */
+export function useRefresh(): () => Promise<void> {
+  const client = useQueryClient();
+  return () => client.invalidateQueries({ queryKey: ["books"] });
+}
+
+export function useSnapshots(): readonly Snapshot[] {
+  const { pools } = useFeed();
+  return useMemo(() => Object.values(pools).map((pool) => pool.snapshot), [pools]);
+}

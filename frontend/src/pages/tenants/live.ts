@@ -1,0 +1,46 @@
+/** What tenants and entitlements use now, added up over the pools of the live feed. Pure. */
+
+import type { EntitlementFigures, Snapshot } from "../../feed/types";
+
+export interface LiveUse {
+  running: number;
+  waiting: number;
+  /** Requests that may run at once, over its entitlements. */
+  limit: number;
+  tokensPerS: number;
+  refused: number;
+  violations: number;
+  judged: number;
+}
+
+const add = (counts: Record<string, number> | undefined): number => Object.values(counts ?? {}).reduce((a, b) => a + b, 0);
+
+/** By tenant. */
+export function useByTenant(snapshots: readonly Snapshot[]): Map<string, LiveUse> {
+  const found = new Map<string, LiveUse>();
+  const of = (tenant: string): LiveUse => {
+    let use = found.get(tenant);
+    if (!use) found.set(tenant, (use = { running: 0, waiting: 0, limit: 0, tokensPerS: 0, refused: 0, violations: 0, judged: 0 }));
+    return use;
+  };
+  for (const snapshot of snapshots) {
+    for (const [name, t] of Object.entries(snapshot.tenants ?? {})) {
+      const use = of(name);
+      use.running += t.running ?? 0;
+      use.waiting += t.waiting ?? 0;
+      use.tokensPerS += (t.tokens_per_s?.input ?? 0) + (t.tokens_per_s?.output ?? 0);
+      use.refused += add(t.refusals);
+      use.violations += t.slo?.violations ?? 0;
+      use.judged += t.slo?.total ?? 0;
+    }
+    for (const e of Object.values(snapshot.entitlements ?? {})) if (e.tenant) of(e.tenant).limit += e.concurrency ?? 0;
+  }
+  return found;
+}
+
+export function entitlementsOf(snapshots: readonly Snapshot[]): Map<string, EntitlementFigures> {
+  return new Map(snapshots.flatMap((snapshot) => Object.entries(snapshot.entitlements ?? {})));
+}
+
+/** 0..1; undefined while nothing was to be kept. */
+export const attainment = (use: LiveUse | undefined): number | undefined => (use?.judged ? 1 - use.violations / use.judged : undefined);

@@ -1,0 +1,136 @@
+import { useMutation, useQuery } from "@tanstack/react-query";
+import { useState, type ReactNode } from "react";
+import { Link } from "react-router";
+import { attempt, type IssuedKey } from "../../api/books";
+import { send } from "../../api/client";
+import { Badge, type Tone } from "../../components/Badge";
+import { Code, CopyButton } from "../../components/Copy";
+import { Modal } from "../../components/Sheet";
+import { age, day, minute } from "../../lib/format";
+import { EffectsPanel } from "./EffectsPanel";
+
+export const stateTones: Record<string, Tone> = { bound: "good", degraded: "warn", pending: "warn", expired: "bad", active: "good", revoked: "bad" };
+
+export function State({ state, reason }: { state: string; reason?: string }) {
+  return (
+    <Badge tone={stateTones[state]} title={reason}>
+      {state}
+    </Badge>
+  );
+}
+
+/** A moment as people read it, with the whole of it at hand. */
+export function When({ at, none = "never" }: { at: string | null | undefined; none?: string }) {
+  if (!at) return <span className="text-faint">{none}</span>;
+  const s = Date.parse(at) / 1000;
+  return (
+    <time dateTime={at} title={new Date(at).toLocaleString("en-GB")} className="whitespace-nowrap">
+      {day(s)}, {minute(s)}
+    </time>
+  );
+}
+
+export function Ago({ at, none = "never" }: { at: string | null | undefined; none?: string }) {
+  if (!at) return <span className="text-faint">{none}</span>;
+  const s = (Date.now() - Date.parse(at)) / 1000;
+  return (
+    <time dateTime={at} title={new Date(at).toLocaleString("en-GB")} className="whitespace-nowrap">
+      {s < 5 ? "just now" : `${age(s)} ago`}
+    </time>
+  );
+}
+
+export function Failed({ error, retry }: { error: Error; retry?: () => void }) {
+  return (
+    <div role="alert" className="panel flex flex-wrap items-center gap-3 p-4 text-sm text-soft">
+      <p className="flex-1">{error.message}</p>
+      {retry && (
+        <button type="button" className="button" onClick={retry}>
+          Try again
+        </button>
+      )}
+    </div>
+  );
+}
+
+export const Waiting = () => <div className="skeleton h-48" role="status" aria-label="Loading" />;
+
+/** What goes, what that does to others, and a button that says so. */
+export function Delete({ path, name, what, own, onDone, onClose }: { path: string; name: string; what: string; own?: string; onDone: () => void; onClose: () => void }) {
+  const trial = useQuery({ queryKey: ["trial", "DELETE", path], queryFn: ({ signal }) => attempt("DELETE", path, undefined, signal), retry: false, gcTime: 0 });
+  const remove = useMutation({ mutationFn: () => send<void>("DELETE", path), onSuccess: onDone });
+  const error = remove.error ?? trial.error;
+  return (
+    <Modal title={`Delete the ${what} ${name}?`} onClose={onClose} wide>
+      <p className="mt-2 text-sm text-soft">This cannot be undone. What it did stays in the ledger and the audit log.</p>
+      <div className="mt-3">{error ? <Failed error={error} /> : <EffectsPanel effects={trial.data} pending={trial.isFetching} own={own} />}</div>
+      <div className="mt-4 flex justify-end gap-2">
+        <button type="button" className="button h-9" data-autofocus onClick={onClose}>
+          Keep it
+        </button>
+        <button type="button" className="button-danger" disabled={trial.isPending || trial.isError || remove.isPending} onClick={() => remove.mutate()}>
+          {remove.isPending ? "Deleting…" : "Delete"}
+        </button>
+      </div>
+    </Modal>
+  );
+}
+
+/** A question with one action that posts; its error stays in the dialog. */
+export function Confirm({ title, action, danger, onRun, onClose, children }: { title: string; action: string; danger?: boolean; onRun: () => Promise<void>; onClose: () => void; children: ReactNode }) {
+  const run = useMutation({ mutationFn: onRun });
+  return (
+    <Modal title={title} onClose={onClose}>
+      <div className="mt-2 space-y-3 text-sm text-soft">{children}</div>
+      {run.error && (
+        <div className="mt-3">
+          <Failed error={run.error} />
+        </div>
+      )}
+      <div className="mt-4 flex justify-end gap-2">
+        <button type="button" className="button h-9" data-autofocus onClick={onClose}>
+          Cancel
+        </button>
+        <button type="button" className={danger ? "button-danger" : "button-primary"} disabled={run.isPending} onClick={() => run.mutate()}>
+          {run.isPending ? "One moment…" : action}
+        </button>
+      </div>
+    </Modal>
+  );
+}
+
+export const curl = (key: string, model: string): string => `curl ${location.origin}/v1/chat/completions \\
+  -H "Authorization: Bearer ${key}" \\
+  -H "Content-Type: application/json" \\
+  -d '{"model": "${model}", "messages": [{"role": "user", "content": "Hello"}]}'`;
+
+/** A key's secret, the only time it can be seen. */
+export function Secret({ issued, model, onClose }: { issued: IssuedKey; model?: string; onClose: () => void }) {
+  const [leaving, setLeaving] = useState(false);
+  return (
+    <Modal title={`Key "${issued.name}" is ready`} onClose={() => setLeaving(true)} wide>
+      <p className="mt-2 text-sm text-soft">This is the only time its secret is shown. Only a hash of it is stored; copy it to where it is needed.</p>
+      <div className="mt-3 flex flex-wrap items-center gap-2 rounded-md border border-edge bg-page p-2.5">
+        <code className="min-w-0 flex-1 basis-64 font-mono text-xs break-all select-all" data-testid="secret">
+          {issued.key}
+        </code>
+        <CopyButton text={issued.key} label="Copy key" />
+      </div>
+      {model && (
+        <div className="mt-3">
+          <p className="mb-1 text-sm text-soft">Its first request, from a shell:</p>
+          <Code text={curl(issued.key, model)} label="First request with curl" />
+        </div>
+      )}
+      {leaving && <p className="mt-3 rounded-md bg-warn-bg px-3 py-2 text-sm text-warn">Did you copy it? Once this is closed, nobody can see it again.</p>}
+      <div className="mt-4 flex flex-wrap justify-end gap-2">
+        <button type="button" className="button h-9" onClick={onClose}>
+          {leaving ? "Close it" : "Done"}
+        </button>
+        <Link to="/playground" className="button-primary" data-autofocus>
+          Try it in the playground
+        </Link>
+      </div>
+    </Modal>
+  );
+}

@@ -1,0 +1,214 @@
+import { useMutation, useQuery } from "@tanstack/react-query";
+import { useState, type ReactNode } from "react";
+import { Link, useNavigate } from "react-router";
+import { list, type EngineFound, type IssuedKey, type Made, type Pool } from "../../api/books";
+import { ApiError, get } from "../../api/client";
+import { Code, CopyButton } from "../../components/Copy";
+import type { FieldSpec } from "../../components/form/form";
+import { ResourceForm } from "../../components/form/ResourceForm";
+import { Icon } from "../../components/icons";
+import { hold } from "../../lib/keyring";
+import { Found, lookAt } from "../tenants/Backends";
+import { useBooks, useRefresh } from "../tenants/data";
+import { curl, Failed, Waiting } from "../tenants/parts";
+import { NewTenant } from "../tenants/TenantList";
+import { nextStep, poolName, steps, type Inventory, type StepName } from "./steps";
+
+const REFRESH_MS = 3000;
+
+async function inventory(signal: AbortSignal): Promise<Inventory> {
+  const count = async (path: string, query: Record<string, string> = {}): Promise<number> => (await list(path, { limit: "1", ...query }, signal)).count;
+  const [backends, pools, tenants, entitlements, keys, requests] = await Promise.all([
+    count("backends"),
+    count("pools"),
+    count("tenants"),
+    count("entitlements"),
+    count("keys", { revoked: "false" }),
+    get<{ results: unknown[] }>("requests", { limit: "1" }, signal).then((page) => page.results.length),
+  ]);
+  return { backends, pools, tenants, entitlements, keys, requests };
+}
+
+function engineSpecs(found: EngineFound): FieldSpec[] {
+  const model = found.models[0];
+  const length = model?.max_model_len ?? 8192;
+  const name = poolName(model?.id ?? "");
+  return [
+    found.models.length > 1
+      ? { name: "pool.model", label: "Model", kind: "choice", required: true, initial: model?.id, options: found.models.map(({ id }) => ({ value: id, label: id })) }
+      : { name: "pool.model", label: "Model", kind: "text", required: true, initial: model?.id ?? "", help: "The name clients ask for." },
+    { name: "pool.slug", label: "Pool", kind: "slug", required: true, initial: name, help: "Its name in addresses, files and metrics." },
+    { name: "backend.slots", label: "Slots", unit: "sequences", kind: "integer", min: 1, required: true, initial: "32", help: "The engine may run at once (vLLM's --max-num-seqs)." },
+    { name: "backend.kv_tokens", label: "KV cache", unit: "tokens", kind: "integer", min: 1, required: true, initial: String(found.kv_tokens ?? 100_000), help: found.kv_tokens ? "As the engine says." : "The engine does not say; vLLM logs it at start." },
+    { name: "pool.max_model_len", label: "Context length", unit: "tokens", kind: "integer", min: 1, required: true, initial: String(length), group: "More" },
+    { name: "pool.default_output_tokens", label: "Default output bound", unit: "tokens", kind: "integer", min: 1, required: true, initial: String(Math.min(512, Math.max(1, length >> 1))), group: "More" },
+    { name: "pool.max_output_tokens", label: "Largest output bound", unit: "tokens", kind: "integer", min: 1, required: true, initial: String(Math.min(4096, Math.max(1, length >> 1))), group: "More" },
+    { name: "backend.slug", label: "Backend", kind: "slug", required: true, initial: `${name || "engine"}-0`, group: "More" },
+  ];
+}
+
+/** From an address to a pool that serves. */
+function FirstEngine({ onMade }: { onMade: () => void }) {
+  const [url, setUrl] = useState("");
+  const [secret, setSecret] = useState("");
+  const [locked, setLocked] = useState(false);
+  const look = useMutation({ mutationFn: () => lookAt(url, secret), onSuccess: (found) => !found.reachable && /401|403/.test(found.why) && setLocked(true) });
+  const wrong = look.error instanceof ApiError ? (look.error.fields.url?.join(" ") ?? look.error.message) : look.error?.message;
+  const found = look.data;
+  return (
+    <div className="space-y-4">
+      <form
+        className="px-5 pt-1"
+        onSubmit={(event) => {
+          event.preventDefault();
+          if (url.trim()) look.mutate();
+        }}
+      >
+        <label htmlFor="engine-url" className="mb-1 block text-sm font-medium">
+          Where does your vLLM server answer?
+        </label>
+        <div className="flex flex-wrap gap-2">
+          <input
+            id="engine-url"
+            className="field h-9 min-w-0 flex-1 basis-64"
+            placeholder="http://10.0.0.7:8000"
+            value={url}
+            spellCheck={false}
+            autoComplete="off"
+            aria-invalid={wrong ? true : undefined}
+            aria-describedby="engine-url-note"
+            onChange={(event) => {
+              setUrl(event.target.value);
+              if (!look.isIdle) look.reset();
+            }}
+          />
+          {locked && <input aria-label="The engine's API key" type="password" autoComplete="off" className="field h-9 w-44" placeholder="its API key" value={secret} onChange={(event) => setSecret(event.target.value)} />}
+          <button type="submit" className={found?.reachable ? "button h-9" : "button-primary"} disabled={!url.trim() || look.isPending}>
+            {look.isPending ? "Looking…" : "Look"}
+          </button>
+        </div>
+        <p id="engine-url-note" className={`mt-1 text-2xs ${wrong ? "font-medium text-bad" : "text-faint"}`}>
+          {wrong ?? "Scheme, host and port, as this machine reaches it. Nothing is saved by looking."}{" "}
+          {!locked && (
+            <button type="button" className="link" onClick={() => setLocked(true)}>
+              It wants an API key
+            </button>
+          )}
+        </p>
+        {found && (
+          <div className="mt-3">
+            <Found found={found} />
+          </div>
+        )}
+      </form>
+      {found?.reachable && found.models.length > 0 && !found.used_by && (
+        <ResourceForm<Made>
+          key={url}
+          specs={engineSpecs(found)}
+          method="POST"
+          path="setup"
+          submit="Create pool and backend"
+          extra={(typed) => ({ ...typed, backend: { ...(typed.backend as object), url: url.trim(), ...(secret ? { api_key: secret } : {}) } })}
+          onSaved={onMade}
+        />
+      )}
+    </div>
+  );
+}
+
+function FirstRequest({ made, model }: { made: IssuedKey | null; model: string }) {
+  return (
+    <div className="space-y-4 px-5 pb-5">
+      {made && (
+        <div>
+          <p className="mb-1 text-sm text-soft">Your first key. Its secret is shown only now; keep it:</p>
+          <div className="flex flex-wrap items-center gap-2 rounded-md border border-edge bg-page p-2.5">
+            <code className="min-w-0 flex-1 basis-64 font-mono text-xs break-all select-all" data-testid="secret">
+              {made.key}
+            </code>
+            <CopyButton text={made.key} label="Copy key" />
+          </div>
+        </div>
+      )}
+      <Code text={curl(made?.key ?? "$KEY", model)} label="First request with curl" />
+      <div className="flex flex-wrap items-center gap-3">
+        <Link to="/playground" className="button-primary">
+          Send it from the playground
+        </Link>
+        <p className="text-sm text-faint">This page notices the first request by itself.</p>
+      </div>
+    </div>
+  );
+}
+
+/** From nothing to the first request, by the hand. */
+export function Welcome() {
+  const refresh = useRefresh();
+  const navigate = useNavigate();
+  const have = useQuery({ queryKey: ["books", "inventory"], queryFn: ({ signal }) => inventory(signal), refetchInterval: REFRESH_MS });
+  const model = useBooks<Pool>("pools").data?.[0]?.model ?? "MODEL";
+  const [made, setMade] = useState<IssuedKey | null>(null);
+  if (have.error) return <Failed error={have.error} retry={() => void have.refetch()} />;
+  if (!have.data) return <Waiting />;
+  const all = steps(have.data);
+  const next = nextStep(all);
+  const bodies: Record<StepName, ReactNode> = {
+    engine: (
+      <FirstEngine
+        onMade={() => {
+          void refresh();
+          void navigate("/welcome"); // the overview that may show this page has a pool to show now
+        }}
+      />
+    ),
+    tenant: (
+      <NewTenant
+        onMade={({ key, tenant }) => {
+          hold(key!.key, `${key!.name}, ${tenant!.slug}`);
+          setMade(key!);
+          void refresh();
+        }}
+      />
+    ),
+    request: <FirstRequest made={made} model={model} />,
+  };
+  return (
+    <div className="mx-auto max-w-3xl">
+      <title>Welcome · Quartermaster</title>
+      <h1 className="text-lg font-semibold tracking-tight">{next ? "Welcome to Quartermaster" : "Everything is set up"}</h1>
+      <p className="mb-4 text-sm text-soft">{next ? "Three steps from an empty installation to the first answer. You can leave and come back; what is there is found." : "There is a pool that serves, a tenant that may use it, and requests are coming in."}</p>
+      <ol className="space-y-3">
+        {all.map((step, i) => {
+          const current = step === next;
+          return (
+            <li key={step.name} className="panel" data-step={step.name} data-done={step.done} aria-current={current ? "step" : undefined}>
+              <div className="flex items-start gap-3 px-5 py-3.5">
+                <span className={`mt-px inline-flex size-6 shrink-0 items-center justify-center rounded-full text-xs font-semibold ${step.done ? "bg-good-bg text-good" : current ? "bg-accent text-on-accent" : "bg-raised text-faint"}`} aria-hidden="true">
+                  {step.done ? <Icon name="check" /> : i + 1}
+                </span>
+                <div className="min-w-0">
+                  <h2 className={`text-sm font-semibold ${current || step.done ? "" : "text-soft"}`}>
+                    {step.title}
+                    <span className="sr-only">{step.done ? ", done" : current ? ", next" : ", later"}</span>
+                  </h2>
+                  <p className="text-sm text-soft">{step.text}</p>
+                </div>
+              </div>
+              {current && bodies[step.name]}
+            </li>
+          );
+        })}
+      </ol>
+      {!next && (
+        <p className="mt-4 flex gap-2">
+          <Link to="/" className="button-primary">
+            Open the overview
+          </Link>
+          <Link to="/tenants" className="button h-9">
+            More tenants
+          </Link>
+        </p>
+      )}
+    </div>
+  );
+}

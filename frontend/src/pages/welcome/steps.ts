@@ -1,0 +1,60 @@
+/** What an installation has, and what it still needs before its first request. Pure. */
+
+export interface Inventory {
+  backends: number;
+  pools: number;
+  tenants: number;
+  entitlements: number;
+  keys: number;
+  requests: number;
+}
+
+export type StepName = "engine" | "tenant" | "request";
+
+export interface Step {
+  name: StepName;
+  title: string;
+  done: boolean;
+  /** What is there already, or what it is for. */
+  text: string;
+}
+
+const some = (n: number, one: string, many: string): string => `${n} ${n === 1 ? one : many}`;
+
+export function steps(have: Inventory): Step[] {
+  return [
+    {
+      name: "engine",
+      title: "First backend and pool",
+      done: have.backends > 0 && have.pools > 0,
+      text: have.backends && have.pools ? `${some(have.backends, "backend", "backends")} in ${some(have.pools, "pool", "pools")}.` : "A backend is one vLLM server; a pool is one model behind all of its backends.",
+    },
+    {
+      name: "tenant",
+      title: "First tenant and key",
+      done: have.tenants > 0 && have.entitlements > 0 && have.keys > 0,
+      text:
+        have.tenants && have.entitlements && have.keys
+          ? `${some(have.tenants, "tenant", "tenants")}, ${some(have.entitlements, "entitlement", "entitlements")}, ${some(have.keys, "key", "keys")}.`
+          : "A tenant is a team; its entitlement is a share of the pool, and a key opens it.",
+    },
+    {
+      name: "request",
+      title: "First request",
+      done: have.requests > 0,
+      text: have.requests ? "Requests are coming in." : "From the playground, or from any OpenAI client.",
+    },
+  ];
+}
+
+/** The first that is not done; undefined when all are. */
+export const nextStep = (list: readonly Step[]): Step | undefined => list.find((step) => !step.done);
+
+/** A pool's name from a model's: "meta-llama/Llama-3.1-8B" -> "llama-3-1-8b". */
+export const poolName = (model: string): string =>
+  (model.split("/").at(-1) ?? "")
+    .toLowerCase()
+    .replace(/[^a-z0-9]+/g, "-")
+    .replace(/^-+|-+$/g, "")
+    .slice(0, 40)
+    .replace(/-+$/, "");
