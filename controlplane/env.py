@@ -101,6 +101,9 @@ class Env:
     retention_days: int = setting(30, "Ledger entries older than this are deleted [days].", low=1)
 
     alert_webhook: str = setting("", "`http(s)://` address that alerts are sent to. Empty: they are only shown.")
+    webhook_hosts: str = setting(
+        "", "Hosts that alert rules may send to besides that of ALERT_WEBHOOK: `name` or `name:port`, with commas."
+    )
     webhook_secret: str = setting(
         "", "Signs what is sent to webhooks (`docs/scaling.md`); at least 16 characters.", secret=True
     )
@@ -261,8 +264,9 @@ def _check(env: Env, given: frozenset[str]) -> list[str]:
         faults.append(f"{env_name('webhook_secret')}=(hidden): needs at least 16 characters")
     if env.alert_webhook and urlsplit(env.alert_webhook).scheme not in ("http", "https"):
         faults.append(f"{env_name('alert_webhook')}={env.alert_webhook!r}: must begin with http:// or https://")
-    if env.alert_webhook and not env.webhook_secret:
-        faults.append(f"{env_name('alert_webhook')}: needs {env_name('webhook_secret')}, which signs what is sent")
+    for name in ("alert_webhook", "webhook_hosts"):
+        if getattr(env, name) and not env.webhook_secret:
+            faults.append(f"{env_name(name)}: needs {env_name('webhook_secret')}, which signs what is sent")
     if env.replica_command and "{port}" not in env.replica_command:
         faults.append(f"{env_name('replica_command')}: has no {{port}}, so no two replicas could run")
     for url in env.engines:

@@ -222,6 +222,7 @@ UNFOLD |= BOOKS_UNFOLD  # the books know which pages belong together
 
 QUARTERMASTER_RETENTION_DAYS = ENV.retention_days
 QUARTERMASTER_ALERT_WEBHOOK = ENV.alert_webhook
+QUARTERMASTER_WEBHOOK_HOSTS = ENV.webhook_hosts
 QUARTERMASTER_WEBHOOK_SECRET = ENV.webhook_secret
 QUARTERMASTER_REDIS_URL = ENV.redis_url  # empty: nobody listens for the catalog's doorbell
 

@@ -109,7 +109,7 @@ class ScalingDecisionAdmin(_Record):
 class AlertAdmin(_Record):
     """What operators were told."""
 
-    list_display = ["at", "kind", "tenant", "pool", "line", "delivered_at"]
+    list_display = ["at", "severity", "kind", "tenant", "pool", "line", "resolved_at", "delivered_at"]
     list_filter = ["kind", "pool", "tenant"]
     readonly_fields = [f.name for f in Alert._meta.fields]
 

@@ -1,16 +1,21 @@
-"""Alerts: stored once, shown, and delivered to the webhook until it takes them."""
+"""Alerts: stored once, shown, resolved when what a rule saw is over, and delivered to a webhook until it takes them."""
 
 from __future__ import annotations
 
 import logging
 from datetime import timedelta
+from typing import Any
+from urllib.parse import urlsplit
 
 from django.conf import settings
-from django.db.models import Q
+from django.core.exceptions import ValidationError
+from django.db import IntegrityError, transaction
+from django.db.models import Q, QuerySet
 from django.utils import timezone
 
-from telemetry.models import Alert
+from telemetry.models import Alert, AlertRule
 from telemetry.webhook import WebhookError, post
+from tenants.models import Pool
 
 log = logging.getLogger(__name__)
 
@@ -27,35 +32,110 @@ def raise_alert(kind: str, name: str, line: str, **fields: str | int) -> bool:
     return made
 
 
-def deliver() -> int:
-    """One attempt at each alert that is due; how many were taken. Without a webhook alerts are only shown."""
-    url = settings.QUARTERMASTER_ALERT_WEBHOOK
-    if not url:
-        return 0
-    now, taken = timezone.now(), 0
-    due = Alert.objects.filter(
-        Q(next_attempt_at__isnull=True) | Q(next_attempt_at__lte=now), delivered_at=None, at__gt=now - GIVE_UP_AFTER
+def fire(rule: AlertRule, *, pool: str, subject: str, tenant: str, line: str, value: float, at_s: float) -> bool:
+    """Opens a rule's alert; False where it is open already."""
+    name = f"rule {rule.pk}:{pool}:{subject}:{at_s:.0f}"[:200]
+    try:
+        with transaction.atomic():
+            Alert.objects.create(
+                kind=rule.kind, name=name, severity=rule.severity, rule=rule, subject=subject[:200], tenant=tenant,
+                pool=pool, line=line[:300], value=value, threshold=rule.threshold,
+            )  # fmt: skip
+    except IntegrityError:  # two leaders at once, or one that looked back
+        return False
+    log.warning("alert %s: %s", rule.name, line)
+    return True
+
+
+def resolve(rows: QuerySet[Alert], why: str) -> bool:
+    """Ends open alerts; whether there was one. What ends is told as well, beginning with a first attempt."""
+    ended = rows.filter(resolved_at=None, rule__isnull=False).update(
+        resolved_at=timezone.now(), resolution=why[:300], attempts=0, next_attempt_at=None
     )
-    for alert in due.order_by("id")[:BATCH]:
-        content = {
-            "id": f"alert-{alert.pk}",
-            "kind": alert.kind,
-            "name": alert.name,
-            "at": alert.at.isoformat(),
-            "tenant": alert.tenant,
-            "pool": alert.pool,
-            "text": alert.line,
-            "used_tokens": alert.used_tokens,
-            "limit_tokens": alert.limit_tokens,
-        }
+    return bool(ended)
+
+
+def tidy() -> None:
+    """Ends open alerts of pools that are gone: nobody leads and watches them any more."""
+    stray = Alert.objects.filter(resolved_at=None, rule__isnull=False).exclude(pool="")
+    resolve(stray.exclude(pool__in=Pool.objects.values("slug")), "The pool is gone.")
+
+
+def check_webhook(url: str) -> None:
+    """Whether rules may send there.
+
+    Raises:
+        ValidationError: it is no address, or its host is not on the list of those who run this installation.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
+        raise ValidationError("Use http:// or https:// and a host, without a user name.")
+    allowed = {host.strip().lower() for host in settings.QUARTERMASTER_WEBHOOK_HOSTS.split(",") if host.strip()}
+    if settings.QUARTERMASTER_ALERT_WEBHOOK:
+        allowed.add(urlsplit(settings.QUARTERMASTER_ALERT_WEBHOOK).netloc.rpartition("@")[2].lower())
+    if parts.netloc.lower() not in allowed and parts.hostname not in allowed:
+        raise ValidationError(
+            f"{parts.netloc} is not among QUARTERMASTER_WEBHOOK_HOSTS, the hosts that may be sent to. "
+            "Whoever runs this installation can add it."
+        )
+
+
+def deliver() -> int:
+    """One attempt at each alert, and each end of one, that is due; how many were taken. Without a webhook alerts are
+    only shown."""
+    now, taken = timezone.now(), 0
+    for alert in _due(now - GIVE_UP_AFTER).filter(Q(next_attempt_at=None) | Q(next_attempt_at__lte=now))[:BATCH]:
+        ended = alert.delivered_at is not None
+        content = _content(alert, ended)
         alert.attempts += 1
         try:
-            post(url, settings.QUARTERMASTER_WEBHOOK_SECRET, content["id"], content)
-        except WebhookError as error:
+            post(_address(alert), settings.QUARTERMASTER_WEBHOOK_SECRET, content["id"], content)
+        except (WebhookError, ValidationError) as error:
+            told = "; ".join(error.messages) if isinstance(error, ValidationError) else error
             pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** (alert.attempts - 1))
             alert.next_attempt_at = now + timedelta(seconds=pause_s)
-            log.warning("alert %s was not delivered (%s); again in %.0f s", alert.name, error, pause_s)
+            log.warning("alert %s was not delivered (%s); again in %.0f s", alert.name, told, pause_s)
         else:
-            alert.delivered_at, taken = timezone.now(), taken + 1
-        alert.save(update_fields=["attempts", "next_attempt_at", "delivered_at"])
+            taken += 1
+            alert.attempts, alert.next_attempt_at = 0, None
+            setattr(alert, "resolution_delivered_at" if ended else "delivered_at", timezone.now())
+        alert.save(update_fields=["attempts", "next_attempt_at", "delivered_at", "resolution_delivered_at"])
     return taken
+
+
+def _due(since: Any) -> QuerySet[Alert]:
+    told = Q(delivered_at=None, at__gt=since)
+    ended = Q(delivered_at__isnull=False, resolution_delivered_at=None, resolved_at__gt=since)
+    rows = Alert.objects.filter(told | ended).select_related("rule")
+    if not settings.QUARTERMASTER_ALERT_WEBHOOK:
+        rows = rows.filter(rule__isnull=False).exclude(rule__webhook="")
+    return rows.order_by("id")
+
+
+def _address(alert: Alert) -> str:
+    """Raises ValidationError: the rule's host is not allowed (any more)."""
+    if alert.rule is None or not alert.rule.webhook:
+        return str(settings.QUARTERMASTER_ALERT_WEBHOOK)
+    check_webhook(alert.rule.webhook)
+    return alert.rule.webhook
+
+
+def _content(alert: Alert, ended: bool) -> dict[str, Any]:
+    moment = alert.resolved_at if ended else alert.at
+    return {
+        "id": f"alert-{alert.pk}-resolved" if ended else f"alert-{alert.pk}",
+        "status": "resolved" if ended else "firing" if alert.rule_id else "told",
+        "kind": alert.kind,
+        "name": alert.name,
+        "severity": alert.severity,
+        "rule": alert.rule.name if alert.rule else "",
+        "subject": alert.subject,
+        "at": moment.isoformat() if moment else "",
+        "tenant": alert.tenant,
+        "pool": alert.pool,
+        "text": alert.resolution if ended else alert.line,
+        "value": alert.value,
+        "threshold": alert.threshold,
+        "used_tokens": alert.used_tokens,
+        "limit_tokens": alert.limit_tokens,
+    }

@@ -123,27 +123,115 @@ class RollupMark(models.Model):
         return f"ledger row {self.last_id}"
 
 
+class RuleKind(models.TextChoices):
+    """What an alert rule looks at (``telemetry/conditions.py``)."""
+
+    SLO = "slo_attainment", "SLO attainment over the last minute [0..1], below"
+    QUEUE = "queue_age", "wait of the oldest request in the queue [s], above"
+    DEBT = "debt", "service debt of an entitlement, above"
+    BACKEND = "backend_health", "a backend that gets no work although nobody drains it"
+    QUOTA = "quota", "share of a tenant's quota that is used [0..1], above"
+
+
+class Severity(models.TextChoices):
+    WARNING = "warning", "warning"
+    CRITICAL = "critical", "critical"
+
+
+class AlertRule(models.Model):
+    """When operators want to be told. Looked at by the leader of each pool (``telemetry/watch.py``)."""
+
+    name = models.CharField(max_length=63, unique=True)
+    kind = models.CharField(max_length=16, choices=RuleKind.choices)
+    threshold = models.FloatField(null=True, blank=True, help_text="Where it begins to be wrong; none for backends.")
+    clear_threshold = models.FloatField(
+        null=True, blank=True, help_text="Where it is right again; the threshold itself where empty."
+    )
+    for_s = models.PositiveIntegerField(
+        "for [s]", default=60, help_text="So long it has to be wrong before it is told, and right before it is over."
+    )
+    pool = models.CharField(max_length=63, blank=True, help_text="Every pool where empty.")
+    tenant = models.CharField(max_length=63, blank=True, help_text="The whole pool, or every tenant, where empty.")
+    severity = models.CharField(max_length=8, choices=Severity.choices, default=Severity.WARNING)
+    webhook = models.CharField(
+        max_length=500, blank=True, help_text="Sent here; to QUARTERMASTER_ALERT_WEBHOOK where empty."
+    )
+    enabled = models.BooleanField(default=True)
+
+    class Meta:
+        ordering = ["name"]
+        verbose_name = "alert rule"
+
+    def __str__(self) -> str:
+        return self.name
+
+
 class Alert(models.Model):
-    """Something an operator should know, once. Delivered to the webhook, if one is configured."""
+    """Something an operator should know, once. Delivered to the webhook, if one is configured.
+
+    One of a rule lasts until it is resolved; others are told and that is all.
+    """
 
     at = models.DateTimeField(auto_now_add=True)
-    kind = models.CharField(max_length=32)  # quota_soft | quota_hard | scaling_failed
+    kind = models.CharField(max_length=32)  # quota_soft | quota_hard | scaling_failed | a RuleKind
     name = models.CharField(max_length=200, unique=True, help_text="What it is about: the same is told only once.")
+    severity = models.CharField(max_length=8, choices=Severity.choices, default=Severity.WARNING)
+    rule = models.ForeignKey(AlertRule, on_delete=models.SET_NULL, null=True, blank=True, related_name="alerts")
+    subject = models.CharField(max_length=200, blank=True, help_text="Entitlement, backend or quota, of a rule.")
     tenant = models.CharField(max_length=63, blank=True)
     pool = models.CharField(max_length=63, blank=True)
     line = models.CharField("what", max_length=300)
+    value = models.FloatField(null=True, blank=True, help_text="What was seen, in the rule's unit.")
+    threshold = models.FloatField(null=True, blank=True)
     used_tokens = models.BigIntegerField("used [tokens]", null=True, blank=True)
     limit_tokens = models.BigIntegerField("limit [tokens]", null=True, blank=True)
+    resolved_at = models.DateTimeField("resolved", null=True, blank=True)
+    resolution = models.CharField(max_length=300, blank=True, help_text="Why it is over.")
     delivered_at = models.DateTimeField("delivered", null=True, blank=True)
+    resolution_delivered_at = models.DateTimeField("resolution delivered", null=True, blank=True)
     attempts = models.PositiveIntegerField(default=0)
     next_attempt_at = models.DateTimeField(null=True, blank=True)
 
     class Meta:
         ordering = ["-at", "-id"]
-        indexes = [models.Index(fields=["tenant", "at"], name="alert_tenant_at")]
+        indexes = [
+            models.Index(fields=["tenant", "at"], name="alert_tenant_at"),
+            models.Index(fields=["pool"], name="alert_open", condition=models.Q(resolved_at=None)),
+        ]
+        constraints = [
+            models.UniqueConstraint(
+                name="alert_open_once", fields=["rule", "pool", "subject"], condition=models.Q(resolved_at=None)
+            )
+        ]
 
     def __str__(self) -> str:
         return self.name
+
+    @property
+    def state(self) -> str:
+        """``open`` or ``resolved`` of a rule's; ``told`` of others."""
+        if self.resolved_at is not None:
+            return "resolved"
+        return "told" if self.rule_id is None else "open"
+
+
+class LearnedFactor(models.Model):
+    """What a pool's predictions were corrected by at one moment: the past of what the gateways have learned."""
+
+    pool = models.CharField(max_length=63)
+    at = models.DateTimeField()
+    scope = models.CharField(max_length=12, help_text="category, tenant, model; source: of its 90 % limit.")
+    name = models.CharField(max_length=200, blank=True, help_text="The tenant, model or source.")
+    category = models.CharField(max_length=16, blank=True)
+    factor = models.FloatField()
+    observed = models.BigIntegerField(help_text="Answers that taught it.")
+
+    class Meta:
+        ordering = ["pool", "at", "id"]
+        indexes = [models.Index(fields=["pool", "at"], name="learned_pool_at")]
+
+    def __str__(self) -> str:
+        return f"{self.pool} {self.scope} {self.name or self.category}"
 
 
 class _Seen(models.Model):

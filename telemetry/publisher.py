@@ -94,8 +94,10 @@ class Publisher:
         self._last: dict[str, feed.Snapshot] = {}
         self._available = True
 
-    def publish(self, sample: Sample, window: Window, entitlements: Mapping[str, EntitlementSpec]) -> None:
-        """Makes and publishes the next snapshot of a pool. Never raises."""
+    def publish(
+        self, sample: Sample, window: Window, entitlements: Mapping[str, EntitlementSpec]
+    ) -> feed.Snapshot | None:
+        """Makes and publishes the next snapshot of a pool; None where another leads, or it failed. Never raises."""
         pool = sample.pool.id
         try:
             last = self._predecessor(pool, sample.epoch)
@@ -105,7 +107,7 @@ class Publisher:
             if not self._store.store(
                 pool, sample.epoch, snapshot["seq"], encode(snapshot), encode(history.point(snapshot))
             ):
-                return  # another leader has taken over
+                return None  # another leader has taken over
             # After the store, so that a reader that sees a gap finds a snapshot at least this new.
             self._send(
                 {
@@ -117,10 +119,12 @@ class Publisher:
                 }
             )
             self._note(True)
+            return snapshot
         except LiveUnavailable:
             self._note(False)
         except Exception:
             log.exception("the live feed of pool %s failed; dispatch goes on", pool)
+        return None
 
     def _predecessor(self, pool: str, epoch: int) -> feed.Snapshot | None:
         """The snapshot before this one: our own, or after a change of leader the stored one."""

@@ -19,6 +19,7 @@ from telemetry.live_store import LiveStore
 from telemetry.publisher import GroupSender, Publisher
 from telemetry.scaling import CarryOut, Scaler
 from telemetry.usage_feed import RedisBoard, UsageFeed
+from telemetry.watch import Watch
 from telemetry.window import Window
 
 log = logging.getLogger(__name__)
@@ -96,6 +97,7 @@ class Recorder:
         scaler: Scaler | None = None,
         start_roll_up: Callable[[], None] = start_roll_up,
         start_tending: Callable[[str, float], None] | None = None,
+        watch: Watch | None = None,
     ) -> None:
         self._publisher = publisher
         self._entitlements = entitlements
@@ -105,6 +107,7 @@ class Recorder:
         self._scaler = scaler
         self._start_roll_up = start_roll_up
         self._start_tending = start_tending
+        self._watch = watch
         self._rolled_s = float("-inf")
         self._tended_s: dict[str, float] = {}
         self._windows: dict[str, Window] = {}
@@ -128,14 +131,17 @@ class Recorder:
 
     def sample(self, sample: Sample) -> None:
         """Publishes the pool's next snapshot. Never raises."""
+        snapshot = None
         try:
-            self._publisher.publish(sample, self._window(sample.pool.id), self._entitlements())
+            snapshot = self._publisher.publish(sample, self._window(sample.pool.id), self._entitlements())
         except Exception:
             log.exception("a sample of pool %s was lost", sample.pool.id)
         if self._usage is not None:
             self._usage.publish(sample.pool.id, sample.epoch, sample.at_s)
         if self._scaler is not None:
             self._scaler.sample(sample, self._entitlements())
+        if self._watch is not None and snapshot is not None:
+            self._watch.look(snapshot, self._usage.shares if self._usage is not None else {})
         self._roll_up(self._clock())
         self._tend(sample)
 
@@ -182,4 +188,5 @@ def make_recorder(redis_url: str | None = None, carry_out: CarryOut | None = Non
         usage=UsageFeed(RedisBoard(url), configured.quotas),
         scaler=Scaler(carry_out),
         start_tending=start_tending,
+        watch=Watch(),
     )

@@ -9,7 +9,7 @@ from celery import shared_task
 from django.conf import settings
 from django.utils import timezone
 
-from telemetry import alerts, lab, monitor, rollup, strategy
+from telemetry import alerts, lab, learned, monitor, rollup, strategy
 from telemetry.models import LedgerEntry
 
 log = logging.getLogger(__name__)
@@ -39,11 +39,20 @@ def purge(days: int) -> int:
 
 @shared_task(name="telemetry.roll_up", ignore_result=True, expires=50)
 def roll_up() -> None:
-    """Adds the ledger up by the hour, takes the long-term samples, and delivers what alerts are due."""
+    """Adds the ledger up by the hour, takes the long-term samples, keeps what predictions were corrected by, and
+    delivers what alerts are due."""
     rollup.roll_up()
     monitor.sample()
+    learned.keep()
     for run in lab.still():
         run_lab.apply_async((run,), retry=False)
+    alerts.tidy()
+    alerts.deliver()
+
+
+@shared_task(name="telemetry.deliver_alerts", ignore_result=True, expires=50)
+def deliver_alerts() -> None:
+    """Delivers what alerts are due, when one began or ended."""
     alerts.deliver()
 
 
@@ -52,6 +61,7 @@ def purge_ledger() -> None:
     """Applies ``QUARTERMASTER_RETENTION_DAYS`` to the ledger."""
     rollup.roll_up()  # what goes has been added up
     gone = purge(settings.QUARTERMASTER_RETENTION_DAYS)
+    learned.purge(settings.QUARTERMASTER_RETENTION_DAYS)
     if gone:
         log.info("retention: deleted %d ledger entries older than %d days", gone, settings.QUARTERMASTER_RETENTION_DAYS)
 

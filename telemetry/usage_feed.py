@@ -84,6 +84,7 @@ class UsageFeed:
         self._quotas = quotas
         self._pools: dict[str, _Pool] = {}
         self._told: set[str] = set()  # alerts that are stored already
+        self.shares: dict[tuple[str, str], tuple[int, int]] = {}  # (tenant, period): tokens used, and the limit
         self._available = True
 
     def count(self, pool: str, records: Sequence[LedgerRecord]) -> None:
@@ -106,6 +107,7 @@ class UsageFeed:
             quotas = self._quotas()
             if not quotas:
                 self._pools.pop(pool, None)
+                self.shares = {}
                 return
             known = self._current(pool, epoch, frozenset(quotas), now_s)
             tokens = {tenant: (day, month) for tenant, (day, month) in known.tokens.items()}
@@ -135,9 +137,12 @@ class UsageFeed:
     def _check(
         self, quotas: Mapping[str, tuple[QuotaSpec, ...]], everywhere: Mapping[str, PoolUsage], now_s: float
     ) -> None:
+        self.shares = {}
         for tenant, limits in quotas.items():
             for quota in limits:
                 used = sum(usage.tokens(tenant, quota.period, now_s) for usage in everywhere.values())
+                if limit := quota.hard_tokens or quota.soft_tokens:
+                    self.shares[tenant, quota.period] = (used, limit)
                 for kind, limit in (("quota_soft", quota.soft_tokens), ("quota_hard", quota.hard_tokens)):
                     if limit is not None and used >= limit:
                         self._tell(kind, tenant, quota.period, used, limit, now_s)

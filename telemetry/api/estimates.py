@@ -8,6 +8,7 @@ from typing import Any
 
 from django.conf import settings
 from django.db import transaction
+from django.db.models import Q
 from django.utils import timezone
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
@@ -18,9 +19,10 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from scheduling.core.estimate.category import Category
-from telemetry import estimates
+from telemetry import estimates, learned
 from telemetry.api.common import Telemetry, Unavailable, viewer_of
 from telemetry.estimates import DriftStore, DriftUnavailable
+from telemetry.models import LearnedFactor
 from tenants import audit
 from tenants.access import scope_of
 from tenants.models import Pool
@@ -97,6 +99,38 @@ class EstimatesView(Telemetry, APIView):
                 "pools": drift,
             }
         )
+
+
+class EstimatesHistoryView(Telemetry, APIView):
+    """Errors and corrections over time."""
+
+    @extend_schema(
+        summary="Predicted against actual output lengths, over time (docs/estimates.md)",
+        operation_id="estimates_history",
+        parameters=[
+            OpenApiParameter("pool", str, description="Name of the pool; all in sight where absent."),
+            OpenApiParameter(
+                "from", OpenApiTypes.DATETIME, description="Received at or after; default an hour before 'to'."
+            ),
+            OpenApiParameter("to", OpenApiTypes.DATETIME, description="Received before; default now."),
+        ],
+        responses={200: OpenApiTypes.OBJECT},
+    )
+    def get(self, request: Request) -> Response:
+        query = EstimatesQuery(data=request.query_params)
+        query.is_valid(raise_exception=True)
+        asked = query.validated_data
+        since, until = asked["from"], asked["to"]
+        viewer = viewer_of(request)
+        rows = viewer.requests().filter(received_at__gte=since, received_at__lt=until)
+        pools = scope_of(request).visible(Pool)
+        if "pool" in asked:
+            rows, pools = rows.filter(pool=asked["pool"]), pools.filter(slug=asked["pool"])
+        kept = LearnedFactor.objects.filter(pool__in=pools.values("slug"), at__gte=since, at__lt=until)
+        if viewer.tenants is not None:
+            kept = kept.filter(~Q(scope="tenant") | Q(name__in=viewer.tenants))
+        found = learned.errors(estimates.judged(rows), since, until)
+        return Response({"from": since.isoformat(), "to": until.isoformat(), **found, "factors": learned.factors(kept)})
 
 
 class ResetQuery(serializers.Serializer[Any]):

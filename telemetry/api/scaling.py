@@ -1,23 +1,20 @@
-"""What the planner thinks of a pool, what it decided, the figure that KEDA reads, and alerts."""
+"""What the planner thinks of a pool, what it decided, and the figure that KEDA reads."""
 
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
 
-from django.db.models import QuerySet
 from django.http import Http404
 from django.utils import timezone
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import extend_schema
-from rest_framework import generics, serializers
-from rest_framework.pagination import CursorPagination
+from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from telemetry.api.common import Telemetry, Unavailable, viewer_of
-from telemetry.models import Alert, ScalingDecision, ScalingState
+from telemetry.models import ScalingDecision, ScalingState
 from tenants import promises
 from tenants.models import Pool, ScalingMode
 
@@ -91,32 +88,3 @@ class ExternalMetricView(_StaffOnly):
         if state is None:
             raise Unavailable("The planner has said nothing of this pool in the last minutes. Is its scaling mode off?")
         return Response({"pool": pool, "replicas": state.wanted, "current": state.current, "at": state.at})
-
-
-class AlertSerializer(serializers.ModelSerializer[Alert]):
-    class Meta:
-        model = Alert
-        fields = ["id", "at", "kind", "name", "tenant", "pool", "line", "used_tokens", "limit_tokens", "delivered_at"]
-
-
-class NewestFirst(CursorPagination):
-    page_size = 50
-    page_size_query_param = "limit"
-    max_page_size = 500
-    ordering = ("-at", "-id")
-
-
-class AlertsView(Telemetry, generics.ListAPIView[Alert]):
-    """Alerts, newest first. Members see those about their tenants."""
-
-    serializer_class = AlertSerializer
-    pagination_class = NewestFirst
-    queryset = Alert.objects.none()
-
-    def get_queryset(self) -> QuerySet[Alert]:
-        tenants = viewer_of(self.request).tenants
-        return Alert.objects.all() if tenants is None else Alert.objects.filter(tenant__in=tenants)
-
-    @extend_schema(summary="Alerts, newest first")
-    def get(self, request: Any, *args: Any, **kwargs: Any) -> Any:
-        return super().get(request, *args, **kwargs)

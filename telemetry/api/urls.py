@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from django.urls import path
 
-from telemetry.api.estimates import EstimatesResetView, EstimatesView
+from telemetry.api.alerts import AlertsOpenView, AlertsView, RulesView, RuleView
+from telemetry.api.estimates import EstimatesHistoryView, EstimatesResetView, EstimatesView
 from telemetry.api.keys import KeysLastUsedView
 from telemetry.api.lab import RecordingsView, RunAgainView, RunCancelView, RunsView, RunView
 from telemetry.api.live import LiveHistoryView, LiveView
 from telemetry.api.requests import RequestsView, RequestView
-from telemetry.api.scaling import AlertsView, ExternalMetricView, ScalingView
+from telemetry.api.scaling import ExternalMetricView, ScalingView
 from telemetry.api.tuning import (
     RollbackView,
     TrialStartView,
@@ -24,6 +25,7 @@ from telemetry.api.usage import UsageView
 
 urlpatterns = [
     path("estimates", EstimatesView.as_view(), name="estimates"),
+    path("estimates/history", EstimatesHistoryView.as_view(), name="estimates-history"),
     path("estimates/reset", EstimatesResetView.as_view(), name="estimates-reset"),
     path("keys/last-used", KeysLastUsedView.as_view(), name="keys-last-used"),
     path("live", LiveView.as_view(), name="live"),
@@ -31,6 +33,9 @@ urlpatterns = [
     path("requests", RequestsView.as_view(), name="requests"),
     path("requests/<str:request_id>", RequestView.as_view(), name="request"),
     path("alerts", AlertsView.as_view(), name="alerts"),
+    path("alerts/open", AlertsOpenView.as_view(), name="alerts-open"),
+    path("alert-rules", RulesView.as_view(), name="alert-rules"),
+    path("alert-rules/<int:pk>", RuleView.as_view(), name="alert-rule"),
     path("pools/<slug:pool>/scaling", ScalingView.as_view(), name="pool-scaling"),
     path("pools/<slug:pool>/external-metric", ExternalMetricView.as_view(), name="pool-external-metric"),
     path("pools/<slug:pool>/versions", VersionsView.as_view(), name="pool-versions"),

@@ -38,7 +38,9 @@ MATRIX = {
     "requests": EVERY_ROLE,
     f"requests/{ALICES}": ACMES,
     "usage": EVERY_ROLE,
+    "estimates/history": EVERY_ROLE,
     "alerts": EVERY_ROLE,
+    "alerts/open": EVERY_ROLE,
     "pools/llama/scaling": (401, 403, 404, 404, 404, 200, 200),
     "pools/llama/external-metric": (401, 403, 404, 404, 404, 200, 200),
 }
@@ -111,7 +113,8 @@ def test_every_route_of_telemetry_is_in_the_matrix_and_only_reads() -> None:
         for text, view in routes(get_resolver())
         if view is not None and view.__module__.startswith("telemetry.") and view.__module__ not in ELSEWHERE
     }
-    assert found.pop("estimates/reset").http_method_names  # the one that writes: test_telemetry_estimates.py
+    assert found.pop("estimates/reset").http_method_names  # these write: test_telemetry_estimates.py
+    assert found.pop("alert-rules") and found.pop("alert-rules/<int:pk>")  # test_alert_rules.py
     assert set(found) == {path.partition("?")[0] for path in MATRIX}
     for view in found.values():
         assert not any(hasattr(view, verb) for verb in ("post", "put", "patch", "delete"))

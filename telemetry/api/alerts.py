@@ -1,0 +1,188 @@
+"""``/api/v1/alerts`` and ``/api/v1/alert-rules``: what operators were told, what is wrong now, and when to be told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.exceptions import ValidationError as ModelValidationError
+from django.db import transaction
+from django.db.models import Count, Q, QuerySet
+from django.http import Http404
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiParameter, extend_schema
+from rest_framework import generics, serializers
+from rest_framework.exceptions import PermissionDenied
+from rest_framework.pagination import CursorPagination
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from telemetry import alerts
+from telemetry.api.common import Telemetry, viewer_of
+from telemetry.models import Alert, AlertRule, RuleKind, Severity
+from tenants import audit
+from tenants.access import scope_of
+from tenants.models import Pool, Tenant
+
+STATES = {
+    "open": Q(rule__isnull=False, resolved_at=None),
+    "resolved": Q(resolved_at__isnull=False),
+    "told": Q(rule=None, resolved_at=None),
+}
+
+
+class AlertSerializer(serializers.ModelSerializer[Alert]):
+    state = serializers.CharField(read_only=True)
+    rule_name = serializers.CharField(source="rule.name", default="", read_only=True)
+
+    class Meta:
+        model = Alert
+        fields = [
+            "id", "at", "kind", "name", "severity", "state", "rule", "rule_name", "subject", "tenant", "pool", "line",
+            "value", "threshold", "used_tokens", "limit_tokens", "resolved_at", "resolution", "delivered_at",
+        ]  # fmt: skip
+
+
+class NewestFirst(CursorPagination):
+    page_size = 50
+    page_size_query_param = "limit"
+    max_page_size = 500
+    ordering = ("-at", "-id")
+
+
+class _InSight(Telemetry):
+    def rows(self, request: Request) -> QuerySet[Alert]:
+        tenants = viewer_of(request).tenants
+        rows = Alert.objects.select_related("rule")
+        return rows if tenants is None else rows.filter(tenant__in=tenants)
+
+
+class AlertsView(_InSight, generics.ListAPIView[Alert]):
+    """Alerts, newest first. Members see those about their tenants."""
+
+    serializer_class = AlertSerializer
+    pagination_class = NewestFirst
+    queryset = Alert.objects.none()
+
+    def get_queryset(self) -> QuerySet[Alert]:
+        rows, state = self.rows(self.request), self.request.query_params.get("state", "")
+        if state and state not in STATES:
+            raise serializers.ValidationError({"state": f"Use one of {', '.join(STATES)}."})
+        return rows.filter(STATES[state]) if state else rows
+
+    @extend_schema(
+        summary="Alerts, newest first",
+        parameters=[OpenApiParameter("state", str, enum=list(STATES), description="Only those.")],
+    )
+    def get(self, request: Any, *args: Any, **kwargs: Any) -> Any:
+        return super().get(request, *args, **kwargs)
+
+
+class AlertsOpenView(_InSight, APIView):
+    """How many alerts are open: what a badge shows."""
+
+    @extend_schema(summary="Count the open alerts", operation_id="alerts_open", responses={200: OpenApiTypes.OBJECT})
+    def get(self, request: Request) -> Response:
+        counts = self.rows(request).filter(STATES["open"]).aggregate(
+            open=Count("id"), critical=Count("id", filter=Q(severity=Severity.CRITICAL))
+        )  # fmt: skip
+        return Response(counts)
+
+
+class RuleSerializer(serializers.ModelSerializer[AlertRule]):
+    open = serializers.SerializerMethodField(help_text="Its open alerts.")
+    for_s = serializers.IntegerField(min_value=0, max_value=86_400, default=60)
+
+    class Meta:
+        model = AlertRule
+        fields = [
+            "id", "name", "kind", "threshold", "clear_threshold", "for_s", "pool", "tenant", "severity", "webhook",
+            "enabled", "open",
+        ]  # fmt: skip
+
+    def get_open(self, rule: AlertRule) -> int:
+        return rule.alerts.filter(resolved_at=None).count()
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        def value(name: str) -> Any:
+            return attrs.get(name, getattr(self.instance, name, None))
+
+        faults: dict[str, str] = {}
+        kind, threshold, clear = value("kind"), value("threshold"), value("clear_threshold")
+        if kind == RuleKind.BACKEND:
+            attrs["threshold"] = attrs["clear_threshold"] = None
+        elif threshold is None:
+            faults["threshold"] = "This kind of rule needs one."
+        elif kind in (RuleKind.SLO, RuleKind.QUOTA) and not 0 < threshold <= (1 if kind == RuleKind.SLO else 10):
+            faults["threshold"] = "Use a share, such as 0.9 for 90 %."
+        elif clear is not None and (clear < threshold if kind == RuleKind.SLO else clear > threshold):
+            side = "at or above" if kind == RuleKind.SLO else "at or below"
+            faults["clear_threshold"] = f"It has to be {side} the threshold, or the alert would end before it began."
+        if kind == RuleKind.QUOTA and value("pool"):
+            faults["pool"] = "Quotas are of a tenant over all pools; leave it empty."
+        if kind in (RuleKind.QUEUE, RuleKind.BACKEND) and value("tenant"):
+            faults["tenant"] = "This is of a pool, not of a tenant; leave it empty."
+        for name, model in (("pool", Pool), ("tenant", Tenant)):
+            if attrs.get(name) and not model._default_manager.filter(slug=attrs[name]).exists():
+                faults[name] = f"There is no {name} of this name."
+        if attrs.get("webhook"):
+            try:
+                alerts.check_webhook(attrs["webhook"])
+            except ModelValidationError as error:
+                faults["webhook"] = " ".join(error.messages)
+        if faults:
+            raise serializers.ValidationError(faults)
+        return attrs
+
+
+class _Rules(Telemetry):
+    """Operators see them, admins write them; for members they do not exist."""
+
+    serializer_class = RuleSerializer
+    queryset = AlertRule.objects.all()
+    pagination_class = None
+
+    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        super().initial(request, *args, **kwargs)  # type: ignore[misc]
+        scope = scope_of(request)
+        if not scope.sees_all:
+            raise Http404
+        if request.method not in ("GET", "HEAD", "OPTIONS") and not scope.may_write:
+            raise PermissionDenied("Only admins can change alert rules.")
+
+    def write(self, serializer: serializers.BaseSerializer[AlertRule], action: str) -> None:
+        before = audit.snapshot(serializer.instance) if serializer.instance is not None else None
+        with transaction.atomic():
+            rule = serializer.save()
+            shown = audit.difference(before, audit.snapshot(rule))
+            actor = audit.Actor.of(self.request, "api")  # type: ignore[attr-defined]
+            audit.record(actor=actor, action=action, instance=rule, before=shown[0], after=shown[1])
+            if not rule.enabled:
+                alerts.resolve(Alert.objects.filter(rule=rule), "The rule was switched off.")
+
+
+class RulesView(_Rules, generics.ListCreateAPIView[AlertRule]):
+    """Rules by name."""
+
+    @extend_schema(summary="Alert rules", operation_id="alert_rules_list")
+    def get(self, request: Any, *args: Any, **kwargs: Any) -> Any:
+        return super().get(request, *args, **kwargs)
+
+    def perform_create(self, serializer: serializers.BaseSerializer[AlertRule]) -> None:
+        self.write(serializer, "create")
+
+
+class RuleView(_Rules, generics.RetrieveUpdateDestroyAPIView[AlertRule]):
+    """One rule. Deleting it ends its open alerts; what it told stays."""
+
+    http_method_names = ["get", "patch", "delete", "head", "options"]
+
+    def perform_update(self, serializer: serializers.BaseSerializer[AlertRule]) -> None:
+        self.write(serializer, "change")
+
+    def perform_destroy(self, instance: AlertRule) -> None:
+        with transaction.atomic():
+            alerts.resolve(Alert.objects.filter(rule=instance), "The rule was deleted.")
+            actor = audit.Actor.of(self.request, "api")
+            audit.record(actor=actor, action="delete", instance=instance, before=audit.snapshot(instance))
+            instance.delete()

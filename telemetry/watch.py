@@ -1,0 +1,99 @@
+"""Looks at the alert rules for the pools this process leads: opens alerts, and resolves them.
+
+Called from the dispatch service's telemetry thread with each published snapshot, so exactly one process watches a pool.
+Open alerts are read from the database at every look: what another leader, or a person, did meanwhile counts. How long
+something has been wrong is in memory only: a change of leader begins to count anew, and tells later rather than twice.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from django.db import DatabaseError
+from django.db.models import Q
+
+from telemetry import alerts
+from telemetry.conditions import Seen, Shares, Timer, limit_in_words, right, seen, wrong
+from telemetry.models import Alert, AlertRule, RuleKind
+from tenants.connections import own_connection
+
+log = logging.getLogger(__name__)
+
+EVERY_S = 5.0
+
+_Key = tuple[int, str, str]  # rule, pool, subject
+
+
+def start_delivery() -> None:
+    """Rings for :func:`telemetry.tasks.deliver_alerts`. A lost ring is made up for in the next minute."""
+    from telemetry.tasks import deliver_alerts
+
+    deliver_alerts.apply_async(retry=False)
+
+
+class Watch:
+    """The rules' memory in one process."""
+
+    def __init__(self, start_delivery: Callable[[], None] = start_delivery) -> None:
+        self._start_delivery = start_delivery
+        self._looked_s: dict[str, float] = {}
+        self._timers: dict[_Key, Timer] = {}
+
+    def look(self, snapshot: Mapping[str, Any], shares: Shares) -> None:
+        """At most every five seconds per pool. Never raises."""
+        pool, now_s = snapshot["pool"], snapshot["at"]
+        if 0.0 <= now_s - self._looked_s.get(pool, float("-inf")) < EVERY_S:
+            return
+        self._looked_s[pool] = now_s
+        try:
+            if self._look(pool, snapshot, shares, now_s):
+                self._start_delivery()
+        except DatabaseError as error:
+            log.warning("alert rules of pool %s: the database does not answer (%s)", pool, type(error).__name__)
+        except Exception:
+            log.exception("the alert rules of pool %s could not be looked at", pool)
+
+    @own_connection
+    def _look(self, pool: str, snapshot: Mapping[str, Any], shares: Shares, now_s: float) -> bool:
+        """Whether there is something new to deliver."""
+        rules = list(AlertRule.objects.filter(enabled=True))
+        lasting = Alert.objects.filter(Q(pool=pool) | Q(pool=""), resolved_at=None, rule__isnull=False)
+        found = {(a.rule_id, a.pool, a.subject): a for a in lasting}
+        news, looked = False, set()
+        for key, rule, one in _subjects(rules, pool, snapshot, shares, found):
+            looked.add(key)
+            news |= self._judge(key, rule, one, found.get(key), now_s)
+        for key in [k for k in self._timers if k[1] in (pool, "") and k not in looked]:
+            del self._timers[key]  # its rule, its subject or its alert is gone
+        return news
+
+    def _judge(self, key: _Key, rule: AlertRule, one: Seen | None, alert: Alert | None, now_s: float) -> bool:
+        timer = self._timers.setdefault(key, Timer())
+        if alert is None:
+            if not timer.lasts(one is not None and wrong(rule, one.value), now_s, rule.for_s) or one is None:
+                return False
+            del self._timers[key]
+            line = one.line + limit_in_words(rule) + "."
+            return alerts.fire(
+                rule, pool=key[1], subject=key[2], tenant=one.tenant, line=line, value=one.value, at_s=now_s
+            )
+        if not timer.lasts(one is None or right(rule, one.value), now_s, rule.for_s):
+            return False
+        del self._timers[key]
+        return alerts.resolve(
+            Alert.objects.filter(pk=alert.pk), one.line if one else "There is nothing to see any more"
+        )
+
+
+def _subjects(
+    rules: Sequence[AlertRule], pool: str, snapshot: Mapping[str, Any], shares: Shares, found: Mapping[Any, Alert]
+) -> Iterator[tuple[_Key, AlertRule, Seen | None]]:
+    """Everything the rules see here, and what they saw when an alert began and do not see any more."""
+    for rule in rules:
+        place = "" if rule.kind == RuleKind.QUOTA else pool
+        now = seen(rule, snapshot, shares)
+        gone = {subject for (of, where, subject) in found if of == rule.pk and where == place} - now.keys()
+        for subject in sorted(now.keys() | gone):
+            yield (rule.pk, place, subject), rule, now.get(subject)
