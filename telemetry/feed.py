@@ -6,10 +6,10 @@ lists, so that an RFC 7396 merge patch can express every change.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from scheduling.core.types import EntitlementSpec
+from scheduling.core.types import EntitlementSpec, Slo
 from scheduling.dispatch.ports import BackendStatus, Sample
 from telemetry.window import MEASURES, WINDOW_S, Cell, Window
 
@@ -17,6 +17,7 @@ Snapshot = dict[str, Any]
 Patch = dict[str, Any]
 
 _NOTHING = Cell()
+_NO_SLO = Slo()
 _NOT_FOR_MEMBERS = ("leader", "epoch", "kv_used", "kv_tokens")
 _OUTCOMES = ("completed", "refused", "failed", "cancelled")
 
@@ -62,8 +63,7 @@ def snapshot(sample: Sample, window: Window, entitlements: Mapping[str, Entitlem
         "rates": rates,
         "refusals": dict(window.pool.refusals),
         "latency": window.pool.percentiles(),
-        "slo": _slo(window.pool)
-        | {"by_tier": {name: _slo(cell) for name, cell in window.tiers.items() if _has_slo(cell)}},
+        "slo": _slo(window.pool) | {"by_tier": _by_tier(own.values(), window)},
         "tenants": {t: _tenant(window.tenants.get(t, _NOTHING), waits[t], runs[t], span_s) for t in waits},
         "entitlements": {
             id_: _entitlement(spec, window.entitlements.get(id_, _NOTHING), sample, span_s) for id_, spec in own.items()
@@ -137,6 +137,19 @@ def visible(full: Snapshot, tenants: Collection[str] | None) -> Snapshot | None:
     return seen
 
 
+def _by_tier(own: Iterable[EntitlementSpec], window: Window) -> dict[str, Any]:
+    """What each tier of the pool promises, and how that went."""
+    slos = {spec.tier.name: spec.tier.slo for spec in own}
+    rows: dict[str, Any] = {}
+    for name in slos.keys() | {name for name, cell in window.tiers.items() if _has_slo(cell)}:
+        cell, slo = window.tiers.get(name, _NOTHING), slos.get(name, _NO_SLO)
+        targets = {"ttft_s": slo.ttft_s, "tbt_s": slo.tbt_s, "ttlt_s": slo.ttlt_s}
+        rows[name] = {key: value for key, value in targets.items() if value is not None} | _slo(cell)
+        if percentiles := cell.percentiles():
+            rows[name]["latency"] = percentiles
+    return rows
+
+
 def _tenant(cell: Cell, waiting: int, running: int, span_s: float) -> dict[str, Any]:
     return {
         "waiting": waiting,
@@ -159,6 +172,8 @@ def _entitlement(spec: EntitlementSpec, cell: Cell, sample: Sample, span_s: floa
         "running": sample.view.running_by_entitlement.get(spec.id, 0),
         "concurrency": spec.concurrency,
         "budget_tokens_per_s": spec.tokens_per_s,
+        "kv_used": sample.kv_used.get(spec.id, 0),
+        "served_per_s": round(sample.served_per_s.get(spec.id, 0.0), 1),
         "tokens_per_s": _tokens(cell, span_s),
         "completed": cell.completed,
         "failed": cell.failed,
@@ -168,6 +183,8 @@ def _entitlement(spec: EntitlementSpec, cell: Cell, sample: Sample, span_s: floa
         **{measure: {} for measure in MEASURES},
         **cell.percentiles(),
     }
+    if spec.paused:
+        row["paused"] = True
     level = sample.bucket_levels.get(spec.id)
     if level is not None:
         row["bucket_level"] = round(level)

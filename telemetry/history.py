@@ -1,22 +1,31 @@
-"""A snapshot as one compact point of the dashboard's charts. Pure; the shape is fixed by ``docs/feed.md``."""
+"""A snapshot as one compact point of the charts, and many points as one. Pure; ``docs/feed.md`` has the shape."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 Point = dict[str, Any]
 
 POINTS = 900  # kept per pool: 15 minutes
-TENANTS = 50  # busiest tenants in a point: a history must stay small with a thousand of them
+TENANTS = 50  # busiest tenants, and busiest entitlements, in a point: it must stay small with a thousand of them
+BACKENDS = 64
 _PERCENTILES = (
     ("ttft_p50", "ttft_ms", "p50"),
     ("ttft_p95", "ttft_ms", "p95"),
     ("ttft_p99", "ttft_ms", "p99"),
     ("ttlt_p50", "ttlt_ms", "p50"),
     ("ttlt_p95", "ttlt_ms", "p95"),
+    ("ttlt_p99", "ttlt_ms", "p99"),
+    ("tbt_p50", "tbt_ms", "p50"),
+    ("tbt_p95", "tbt_ms", "p95"),
+    ("tbt_p99", "tbt_ms", "p99"),
     ("queue_p95", "queue_ms", "p95"),
 )
+_OF_TIERS = tuple(each for each in _PERCENTILES if each[2] == "p95")
+_WORST = frozenset(name for name, _, _ in _PERCENTILES)  # where points are merged the highest stands for them
+_KNOWN_OR_NOT = frozenset({"weight", "debt", "burst", "attainment", "gpu", "memory"})  # missing is not zero
+_TABLES = ("tenants", "entitlements", "tiers", "backends")
 
 
 def point(snapshot: dict[str, Any]) -> Point:
@@ -35,22 +44,26 @@ def point(snapshot: dict[str, Any]) -> Point:
         **_figures(snapshot),
         "refusals": snapshot["refusals"],
         "tenants": tenants,
+        "entitlements": {n: row for n, e in snapshot["entitlements"].items() if len(row := _entitlement(e)) > 1},
     }
     if snapshot.get("kv_tokens"):
         out["kv"] = round(snapshot["kv_used"] / snapshot["kv_tokens"], 4)
+        out["kv_tokens"] = snapshot["kv_tokens"]
     used = [b["gpu_util"] for b in snapshot["backends"].values() if "gpu_util" in b]
     if used:
         out["gpu"] = round(sum(used) / len(used), 3)
+    if tiers := {name: _tier(row) for name, row in snapshot["slo"].get("by_tier", {}).items() if row.get("total")}:
+        out["tiers"] = tiers
+    if backends := {n: row for n, b in [*snapshot["backends"].items()][:BACKENDS] if (row := _backend(b))}:
+        out["backends"] = backends
     return busiest(out, TENANTS)
 
 
-def busiest(full: Point, tenants: int) -> Point:
-    """The same point with the rows of its busiest tenants only; what stands above the rows stays."""
-    rows = full["tenants"]
-    if len(rows) <= tenants:
-        return full
-    names = sorted(rows, key=lambda n: (rows[n]["running"] + rows[n]["waiting"], rows[n]["completed"]), reverse=True)
-    return full | {"tenants": {name: rows[name] for name in names[:tenants]}}
+def busiest(full: Point, most: int) -> Point:
+    """The same point with the rows of its busiest tenants and entitlements only; what stands above the rows stays."""
+    return full | {
+        table: _busiest(full[table], most) for table in ("tenants", "entitlements") if len(full.get(table, {})) > most
+    }
 
 
 def visible(full: Point, tenants: Collection[str] | None) -> Point:
@@ -67,10 +80,84 @@ def visible(full: Point, tenants: Collection[str] | None) -> Point:
             refusals[reason] = refusals.get(reason, 0) + count
     if refusals or not out["refused"]:  # points written by an earlier version know how many, not why
         out["refusals"] = refusals
+    out["entitlements"] = {n: row for n, row in full.get("entitlements", {}).items() if row["tenant"] in tenants}
     if len(rows) == 1:
         (only,) = rows.values()
         out |= {name: only[name] for name in (*(p[0] for p in _PERCENTILES), "attainment") if name in only}
     return out
+
+
+def merged(points: Sequence[Point]) -> Point:
+    """Several points, oldest first, as one at the time of the last: means, and of percentiles the highest.
+
+    A row that is missing in some of them had nothing to show then; what is unknown (a weight, a GPU) is left out.
+    """
+    if len(points) == 1:
+        return points[0]
+    out: Point = {"at": points[-1]["at"], **_mean(points, absent_is_zero=False), "refusals": _counts(points)}
+    for table in _TABLES:
+        names = {name: None for p in points for name in p.get(table, {})}
+        if rows := {name: _mean_row([p.get(table, {}).get(name) for p in points]) for name in names}:
+            out[table] = rows
+    out.setdefault("tenants", {})
+    return busiest(out, TENANTS)
+
+
+def in_steps(points: Iterable[Point], step_s: int) -> list[Point]:
+    """Points, oldest first, merged by steps of the clock."""
+    groups: list[list[Point]] = []
+    step = None
+    for each in points:
+        if each["at"] // step_s != step:
+            step = each["at"] // step_s
+            groups.append([])
+        groups[-1].append(each)
+    return [merged(group) for group in groups]
+
+
+def _mean_row(rows: Sequence[Point | None]) -> Point:
+    known = [row for row in rows if row is not None]
+    out = _mean([row or {} for row in rows], absent_is_zero=True)
+    if "tenant" in known[-1]:
+        out["tenant"] = known[-1]["tenant"]
+    if any("refusals" in row for row in known):
+        out["refusals"] = _counts([row or {} for row in rows])
+    return out
+
+
+def _mean(points: Sequence[Point], absent_is_zero: bool) -> Point:
+    """Of every member that is a number."""
+    sums: dict[str, tuple[float, int, float]] = {}
+    for each in points:
+        for name, value in each.items():
+            if name == "at" or not isinstance(value, int | float):
+                continue
+            total, count, most = sums.get(name, (0.0, 0, value))
+            sums[name] = (total + value, count + 1, max(most, value))
+    out: Point = {}
+    for name, (total, count, most) in sums.items():
+        if name in _WORST:
+            out[name] = most
+        else:
+            over = len(points) if absent_is_zero and name not in _KNOWN_OR_NOT else count
+            out[name] = round(total / over, 4)
+    return out
+
+
+def _counts(points: Sequence[Point]) -> dict[str, float]:
+    sums: dict[str, float] = {}
+    for each in points:
+        for reason, count in each.get("refusals", {}).items():
+            sums[reason] = sums.get(reason, 0) + count
+    return {reason: round(total / len(points), 2) for reason, total in sums.items()}
+
+
+def _busiest(rows: dict[str, Any], most: int) -> dict[str, Any]:
+    def busy(name: str) -> tuple[float, float]:
+        row = rows[name]
+        return (row.get("running", 0) + row.get("waiting", 0), row.get("completed", row.get("tokens", 0)))
+
+    return {name: rows[name] for name in sorted(rows, key=busy, reverse=True)[:most]}
 
 
 def _figures(row: dict[str, Any]) -> Point:
@@ -82,16 +169,46 @@ def _figures(row: dict[str, Any]) -> Point:
     }
     if "attainment" in row["slo"]:
         out["attainment"] = row["slo"]["attainment"]
-    for name, measure, percentile in _PERCENTILES:
-        if percentile in row["latency"].get(measure, {}):
-            out[name] = row["latency"][measure][percentile]
-    return out
+    return out | _percentiles(row["latency"], _PERCENTILES)
+
+
+def _percentiles(latency: dict[str, Any], which: Iterable[tuple[str, str, str]]) -> Point:
+    return {name: latency[measure][p] for name, measure, p in which if p in latency.get(measure, {})}
 
 
 def _tenant(row: dict[str, Any]) -> Point:
     out = {"waiting": row["waiting"], "running": row["running"], **_figures(row)}
     if row["refusals"]:
         out["refusals"] = row["refusals"]
+    return out
+
+
+def _entitlement(row: dict[str, Any]) -> Point:
+    """Its share of the pool, and where it stands; nothing but its tenant where it has neither."""
+    share = {
+        "running": row["running"],
+        "waiting": row["waiting"],
+        "tokens": row.get("served_per_s", 0),
+        "kv": row.get("kv_used", 0),
+    }
+    out: Point = {"tenant": row["tenant"]} | {name: value for name, value in share.items() if value}
+    owed = {name: row[name] for name in ("debt", "burst") if row.get(name)}
+    if owed or (len(out) > 1 and "weight" in row):
+        out |= {name: row[name] for name in ("weight", "debt", "burst") if name in row}
+    return out
+
+
+def _tier(row: dict[str, Any]) -> Point:
+    out = {"violations": row["violations"], "total": row["total"]}
+    return out | _percentiles(row.get("latency", {}), _OF_TIERS)
+
+
+def _backend(row: dict[str, Any]) -> Point:
+    out = {}
+    if "gpu_util" in row:
+        out["gpu"] = row["gpu_util"]
+    if row.get("gpu_mem_total_bytes") and "gpu_mem_used_bytes" in row:
+        out["memory"] = round(row["gpu_mem_used_bytes"] / row["gpu_mem_total_bytes"], 4)
     return out
 
 

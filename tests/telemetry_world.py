@@ -58,6 +58,11 @@ def record(number: int = 1, **changes: Any) -> LedgerRecord:
     return LedgerRecord(**(values | changes))
 
 
+def globex_record(number: int, **changes: Any) -> LedgerRecord:
+    """The same of globex's."""
+    return record(number, **({"tenant": "globex", "tier": "standard", "entitlement": "globex-llama"} | changes))
+
+
 def refused(number: int, **changes: Any) -> LedgerRecord:
     """A request refused for its entitlement's concurrency."""
     values: dict[str, Any] = {

@@ -29,6 +29,7 @@ class Reason(StrEnum):
     # refused: nothing was consumed
     NO_KEY = "no_key"  # missing, unknown, expired or revoked: always the same answer
     NOT_ENTITLED = "not_entitled"  # entitlement pending or expired
+    TENANT_PAUSED = "tenant_paused"  # an operator paused the tenant
     UNKNOWN_MODEL = "unknown_model"
     INVALID_REQUEST = "invalid_request"
     TOO_LARGE = "too_large"  # body or headers over the limit
@@ -89,6 +90,13 @@ ENDINGS: dict[Reason, Ending] = {
         "permission_error",
         False,
         "The entitlement behind this key is {state}. An administrator can bind or renew it.",
+    ),
+    Reason.TENANT_PAUSED: Ending(
+        _R,
+        403,
+        "permission_error",
+        False,
+        "An operator has paused this tenant, so nothing new is admitted. What was admitted goes on.",
     ),
     Reason.UNKNOWN_MODEL: Ending(
         _R,

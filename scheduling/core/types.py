@@ -93,6 +93,7 @@ class EntitlementSpec:
     kv_tokens: int  # chi_e in tokens; 0 means not limited
     concurrency: int  # r_e
     valid_until_s: float | None = None
+    paused: bool = False  # its tenant was paused by an operator: nothing new is admitted
 
 
 @dataclass(frozen=True, slots=True)

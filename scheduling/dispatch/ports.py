@@ -46,6 +46,8 @@ class Sample:
     bucket_levels: dict[str, float]  # entitlement -> tokens
     backends: Sequence[BackendStatus]
     standings: dict[str, Standing] = field(default_factory=dict)  # entitlement -> weight, debt, burst
+    kv_used: dict[str, int] = field(default_factory=dict)  # entitlement -> tokens reserved by what runs
+    served_per_s: dict[str, float] = field(default_factory=dict)  # entitlement -> tokens/s by the meter
 
 
 class TelemetryPort(Protocol):

@@ -22,11 +22,12 @@ from scheduling.core.ledger import LedgerRecord
 from scheduling.core.outcomes import Reason
 from scheduling.core.registry import PolicyError, make_routing
 from scheduling.core.scheduler import Scheduler
-from scheduling.core.types import Catalog, Grant, PoolSpec, PoolView, QueuedRequest, Standing
+from scheduling.core.types import Catalog, EntitlementState, Grant, PoolSpec, PoolView, QueuedRequest, Standing
 from scheduling.dispatch.away import Away
 from scheduling.dispatch.evictions import evictions, most_running
 from scheduling.dispatch.health import BackendMonitor, EngineFactory
-from scheduling.dispatch.ports import Sample, TelemetryPort
+from scheduling.dispatch.ports import TelemetryPort
+from scheduling.dispatch.samples import Sampler
 from scheduling.dispatch.standing import Standings
 from scheduling.state.store import PoolStore
 from scheduling.state.types import (
@@ -72,7 +73,7 @@ class Term:
     ) -> None:
         self._store = store
         self._pool = pool
-        self._holder = holder
+        self._sampler = Sampler(holder, epoch)
         self._epoch = epoch
         self._catalog = catalog
         self._telemetry = telemetry
@@ -80,6 +81,7 @@ class Term:
         self._limits = _limits(catalog, pool.id)
         self._policy_of = pool  # the pool's row whose policy was last asked for
         self.policy, self.scheduler = _scheduler(pool)
+        _give_rights(self.scheduler, pool, catalog)
         self.monitor = BackendMonitor(store, epoch, engine, group, self._ring)
         self._away = Away()
         self._entitlements: dict[str, None] = {}  # of what waits; some may have left since the last second
@@ -116,6 +118,7 @@ class Term:
             self._standings.configure(pool, catalog)
             self._standings_due = True
         self._limits = _limits(catalog, pool.id)
+        _give_rights(self.scheduler, pool, catalog)
         now_s = self._now_s()
         for request in [r for r in self.scheduler if self._limits.get(r.entitlement, r.concurrency) != r.concurrency]:
             self._offer(request, now_s)
@@ -313,7 +316,11 @@ class Term:
         before = remember(view, self.scheduler)
         grants = self.scheduler.step(view, now_s)
         held = self.scheduler.held is not None
-        for violation in check_step(before, grants, self.scheduler, now_s, max_grants=BATCH, held=held, rights=True):
+        broken = check_step(
+            before, grants, self.scheduler, now_s, max_grants=BATCH, held=held, rights=True,
+            headroom=self._pool.headroom_slots,
+        )  # fmt: skip
+        for violation in broken:
             log.error("pool %s: policy %s broke %s", self._pool.id, self.policy, violation)
         return grants
 
@@ -377,23 +384,10 @@ class Term:
     def _sample(self, snapshot: PoolSnapshot) -> None:
         if self._sampling is not None and not self._sampling.done():
             return  # the thread is busy: a dashboard may miss a second
-        now_s = snapshot.now_ms / 1000.0
-        oldest = min((request.arrival_s for request in chain(self.scheduler, self._away)), default=now_s)
-        sample = Sample(
-            at_s=now_s,
-            pool=self._pool,
-            leader=self._holder,
-            epoch=self._epoch,
-            policy=self.policy,
-            view=snapshot.pool_view(now_s),
-            waiting={name: e.waiting for name, e in snapshot.entitlements.items() if e.waiting},
-            oldest_wait_s=max(0.0, now_s - oldest),
-            bucket_levels={
-                name: e.level_tokens for name, e in snapshot.entitlements.items() if e.level_tokens is not None
-            },
-            backends=self.monitor.statuses(),
-            standings=self.standings,
-        )
+        sample = self._sampler.sample(
+            replace(snapshot, standings=self.standings), self._pool, self.policy, chain(self.scheduler, self._away),
+            self.monitor.statuses(),
+        )  # fmt: skip
         self._sampling = asyncio.get_running_loop().run_in_executor(self._thread, self._telemetry.sample, sample)
         self._sampling.add_done_callback(self._sampled)
 
@@ -404,6 +398,14 @@ class Term:
 
 def _limits(catalog: Catalog, pool_id: str) -> Mapping[str, int]:
     return {e.id: e.concurrency for e in catalog.entitlements.values() if e.pool == pool_id}
+
+
+def _give_rights(scheduler: Scheduler, pool: PoolSpec, catalog: Catalog) -> None:
+    """What the pool keeps free, and whose promise it cannot keep now."""
+    scheduler.headroom = pool.headroom_slots
+    scheduler.unreserved = frozenset(
+        e.id for e in catalog.entitlements.values() if e.pool == pool.id and e.state is not EntitlementState.BOUND
+    )
 
 
 def _decided_by(pool: PoolSpec) -> tuple[object, ...]:

@@ -21,7 +21,7 @@ from scheduling.gateway.auth import Access
 from scheduling.gateway.guard import Receive, Scope, Send
 from scheduling.gateway.prepare import Prepared
 from scheduling.gateway.upstream import Connection
-from scheduling.state.types import GrantNotice, RequestFacts
+from scheduling.state.types import Admission, GrantNotice, RequestFacts
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +36,7 @@ class Call:
 
     __slots__ = (
         "access",
+        "admission",
         "admitted",
         "attempt",
         "backend",
@@ -119,6 +120,7 @@ class Call:
         self.why_there = ""
         self.notice: GrantNotice | None = None
         self.waiter: asyncio.Future[None] | None = None
+        self.admission: Admission | None = None  # the first answer of shared state
         self.inflight = 0
         self.level_tokens: float | None = None
         # progress

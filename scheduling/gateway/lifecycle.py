@@ -130,6 +130,7 @@ class Lifecycle:
             )
         except StateUnavailable:
             raise Refusal(Reason.STATE_UNAVAILABLE) from None
+        call.admission = admission
         call.inflight = admission.inflight
         call.level_tokens = admission.level_tokens
         if admission.status is AdmissionStatus.REFUSED:
@@ -369,3 +370,5 @@ def _check_entitled(entitlement: EntitlementSpec, now_s: float) -> None:
         state = EntitlementState.EXPIRED
     if state in (EntitlementState.PENDING, EntitlementState.EXPIRED):
         raise Refusal(Reason.NOT_ENTITLED, state=state.value)
+    if entitlement.paused:
+        raise Refusal(Reason.TENANT_PAUSED)

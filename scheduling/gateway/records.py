@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import time
 
+import msgspec
+
 from scheduling.core.ledger import LedgerRecord
 from scheduling.core.outcomes import Outcome, Reason, outcome_of
 from scheduling.core.slo import promise_kept
+from scheduling.core.types import EntitlementSpec, Estimate
 from scheduling.gateway.call import Call
 from scheduling.state.codec import DIRECT
 
@@ -59,4 +62,27 @@ def record_of(call: Call, reason: Reason, gateway_id: str) -> LedgerRecord:
         estimate_source=estimate.source if estimate is not None else "",
         output_tokens_p90=estimate.output_p90 if estimate is not None else 0.0,
         output_rank=outlook.forecast.prediction.rank(call.output_tokens) if answered else None,
+        admission=_admission(call, entitlement, estimate),
     )  # fmt: skip
+
+
+def _admission(call: Call, entitlement: EntitlementSpec, estimate: Estimate | None) -> str:
+    """What the rules of admission compared (``docs/admission.md``), short: a figure that plays no part is left out."""
+    admission = call.admission
+    if admission is None or estimate is None:
+        return ""
+    figures: dict[str, str | int | float] = {
+        "answer": admission.status.value,
+        "inflight": admission.inflight,  # with this one, unless it was refused
+        "concurrency": entitlement.concurrency,
+        "kv": estimate.kv_tokens,
+    }
+    if entitlement.tokens_per_s > 0:
+        figures |= {"charge": estimate.cost_tokens, "depth": entitlement.burst_tokens}
+        if admission.level_tokens is not None:
+            figures["level"] = round(admission.level_tokens)  # what the bucket held after it
+    if entitlement.kv_tokens:
+        figures["kv_share"] = entitlement.kv_tokens
+    if admission.position:
+        figures["position"] = admission.position
+    return msgspec.json.encode(figures).decode()

@@ -128,7 +128,14 @@ def test_a_snapshot_says_what_the_sample_and_the_ledger_say() -> None:
     assert shot["tokens_per_s"] == {"input": 900.0, "output": 800.0}
     assert shot["refusals"] == {"concurrency": 1}
     assert shot["slo"]["violations"] == 1
-    assert shot["slo"]["by_tier"]["premium"] == {"violations": 1, "total": 2, "attainment": 0.5}
+    premium = shot["slo"]["by_tier"]["premium"]
+    assert {name: premium[name] for name in ("violations", "total", "attainment")} == {
+        "violations": 1,
+        "total": 2,
+        "attainment": 0.5,
+    }
+    assert (premium["ttft_s"], premium["tbt_s"]) == (1.0, 0.1)
+    assert premium["latency"]["ttft_ms"] == shot["tenants"]["acme"]["latency"]["ttft_ms"]
     acme = shot["entitlements"]["acme-llama"]
     assert (acme["waiting"], acme["running"], acme["completed"], acme["bucket_level"]) == (2, 3, 2, 9000)
     assert acme["refused"] == {"concurrency": 1}

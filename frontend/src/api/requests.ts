@@ -57,6 +57,7 @@ export const REASONS: Record<string, readonly string[]> = {
   completed: ["stop", "length"],
   refused: [
     "not_entitled",
+    "tenant_paused",
     "unknown_model",
     "invalid_request",
     "too_large",

@@ -1,0 +1,71 @@
+"""A pool at one moment, once a second, as its leader hands it upward.
+
+Tokens served come from the meter in shared state: gateways tell with every renewal (each third of a lease) what running
+requests have produced, so a rate over less than that would jump between nothing and everything.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+
+from scheduling.core.types import PoolSpec, QueuedRequest
+from scheduling.dispatch.ports import BackendStatus, Sample
+from scheduling.state.types import PoolSnapshot
+
+SERVED_OVER_S = 10.0  # what a rate of served tokens is averaged over: at least three renewals
+_LOOKS = 12
+
+
+class Sampler:
+    """Makes the samples of one leader of one pool."""
+
+    def __init__(self, leader: str, epoch: int) -> None:
+        self._leader = leader
+        self._epoch = epoch
+        self._meters: deque[tuple[int, dict[str, int]]] = deque(maxlen=_LOOKS)  # (ms of Redis, served so far)
+
+    def sample(
+        self,
+        snapshot: PoolSnapshot,
+        pool: PoolSpec,
+        policy: str,
+        waiting: Iterable[QueuedRequest],
+        backends: Sequence[BackendStatus],
+    ) -> Sample:
+        """``waiting`` is what waits now; O(of it)."""
+        now_s = snapshot.now_ms / 1000.0
+        oldest_s = now_s
+        queued_kv: dict[str, int] = {}
+        for request in waiting:
+            oldest_s = min(oldest_s, request.arrival_s)
+            queued_kv[request.entitlement] = queued_kv.get(request.entitlement, 0) + request.kv_tokens
+        entitlements = snapshot.entitlements
+        return Sample(
+            at_s=now_s,
+            pool=pool,
+            leader=self._leader,
+            epoch=self._epoch,
+            policy=policy,
+            view=snapshot.pool_view(now_s),
+            waiting={name: e.waiting for name, e in entitlements.items() if e.waiting},
+            oldest_wait_s=now_s - oldest_s,
+            bucket_levels={name: e.level_tokens for name, e in entitlements.items() if e.level_tokens is not None},
+            backends=backends,
+            standings=dict(snapshot.standings),
+            # what waits reserves KV as well, but has none yet
+            kv_used={name: kv for name, e in entitlements.items() if (kv := e.kv_tokens - queued_kv.get(name, 0)) > 0},
+            served_per_s=self._served(snapshot),
+        )
+
+    def _served(self, snapshot: PoolSnapshot) -> dict[str, float]:
+        meters = self._meters
+        meters.append((snapshot.now_ms, {name: e.served_tokens for name, e in snapshot.entitlements.items()}))
+        while len(meters) > 2 and meters[0][0] < snapshot.now_ms - SERVED_OVER_S * 1000:
+            meters.popleft()
+        (then_ms, before), (now_ms, after) = meters[0], meters[-1]
+        if now_ms <= then_ms:
+            return {}
+        # A counter that shrank began anew with a lost state.
+        grown = {name: total - before.get(name, 0) for name, total in after.items() if total > before.get(name, 0)}
+        return {name: tokens * 1000.0 / (now_ms - then_ms) for name, tokens in grown.items()}
