@@ -22,12 +22,13 @@ class Filter:
     lookup: str
     doc: str
     kind: str = "string"  # string | boolean | date-time
+    negated: bool = False  # of a boolean: true keeps the rows for which the lookup is false
 
     def parse(self, name: str, raw: str) -> Any:
         if self.kind == "boolean":
             if raw.lower() not in _BOOLEANS:
                 raise ValidationError({name: f"Use true or false, not {raw!r}."})
-            return _BOOLEANS[raw.lower()]
+            return _BOOLEANS[raw.lower()] is not self.negated
         if self.kind == "date-time":
             try:
                 value = parse_datetime(raw)

@@ -208,7 +208,7 @@ class KeyViewSet(BooksViewSet):
     filters: ClassVar = {
         "entitlement": Filter("entitlement__slug", "Only keys of this entitlement."),
         "tenant": Filter("entitlement__tenant__slug", "Only keys of this tenant."),
-        "revoked": Filter("revoked_at__isnull", "true: only those not revoked.", "boolean"),
+        "revoked": Filter("revoked_at__isnull", "Only revoked ones, or only others.", "boolean", negated=True),
     }
     rights: ClassVar = {"create": Right.OWN, "revoke": Right.OWN, "rotate": Right.OWN}
 

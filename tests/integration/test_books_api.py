@@ -139,6 +139,13 @@ def test_filters_search_and_pages(adam: APIClient) -> None:
     assert adam.get(API + "entitlements?tenant=%00").status_code == 400
 
 
+def test_keys_are_filtered_by_whether_they_were_revoked(world: worlds.World, adam: APIClient) -> None:
+    services.revoke_key(actor=SYSTEM, key=world.keys["acme"].row)
+    found = {answer: adam.get(f"/api/v1/keys?revoked={answer}").json()["results"] for answer in ("true", "false")}
+    assert [row["status"] for row in found["true"]] == ["revoked"]
+    assert [row["status"] for row in found["false"]] == ["active"]
+
+
 def test_a_slash_at_the_end_may_be_there(adam: APIClient) -> None:
     for path in ("tenants", "tenants/acme", "me", "policies"):
         assert adam.get(API + path).status_code == adam.get(API + path + "/").status_code == 200

@@ -43,21 +43,23 @@ export function Table<T>({ label, rows, columns, id, empty, className = "max-h-[
   if (rows.length === 0) return <div className="panel p-6 text-center text-sm text-soft">{empty}</div>;
   const press = (column: number) => setSort((old) => ({ column, descending: old?.column === column ? !old.descending : (columns[column]?.right ?? false) }));
   return (
-    <div className={`panel overflow-auto ${className}`} role="region" aria-label={label} tabIndex={0}>
-      <table className="w-full border-collapse text-sm">
-        <thead>
-          <tr className="text-2xs text-faint">
+    <div className={`panel overflow-auto max-sm:max-h-none ${className}`} role="region" aria-label={label} tabIndex={0}>
+      {/* On a phone each row is a card (app.css); the roles keep it a table for those who listen. */}
+      <table role="table" className="cards w-full border-collapse text-sm">
+        <thead role="rowgroup">
+          <tr role="row" className="text-2xs text-faint">
             {columns.map((column, i) => {
               const current = sort?.column === i;
               return (
                 <th
                   key={column.label}
                   scope="col"
+                  role="columnheader"
                   aria-sort={current ? (sort.descending ? "descending" : "ascending") : undefined}
                   className={`sticky top-0 z-2 bg-panel px-3 py-2 font-medium whitespace-nowrap ${column.right ? "text-right" : "text-left"}`}
                 >
                   {column.by ? (
-                    <button type="button" className={`inline-flex items-center gap-1 hover:text-ink ${current ? "text-ink" : ""}`} onClick={() => press(i)}>
+                    <button type="button" className={`flex w-full items-center gap-1 hover:text-ink ${column.right ? "justify-end" : ""} ${current ? "text-ink" : ""}`} onClick={() => press(i)}>
                       <span className={`-mx-0.5 ${current ? "" : "invisible"} ${column.right ? "" : "order-1"}`}>
                         <Icon name={current && sort.descending ? "down" : "up"} />
                       </span>
@@ -74,18 +76,19 @@ export function Table<T>({ label, rows, columns, id, empty, className = "max-h-[
             })}
           </tr>
         </thead>
-        <tbody>
+        <tbody role="rowgroup">
           {shown.map((row) => (
-            <tr key={id(row)} className="border-t border-line hover:bg-raised/50" data-row={id(row)}>
+            <tr key={id(row)} role="row" className="border-t border-line hover:bg-raised/50" data-row={id(row)}>
               {columns.map((column, i) => {
                 const look = `px-3 py-1.5 ${column.right ? "text-right whitespace-nowrap" : "text-left"} ${column.className ?? ""}`;
                 return i === 0 ? (
-                  <th key={column.label} scope="row" className={`${look} font-medium`}>
+                  <th key={column.label} scope="row" role="rowheader" className={`${look} font-medium`}>
                     {column.cell(row)}
                   </th>
                 ) : (
-                  <td key={column.label} className={look}>
-                    {column.cell(row)}
+                  <td key={column.label} role="cell" className={look} data-label={column.unit ? `${column.label}, ${column.unit}` : column.label}>
+                    {/* One box, so that a card sets it beside its label as a whole. */}
+                    <div>{column.cell(row)}</div>
                   </td>
                 );
               })}

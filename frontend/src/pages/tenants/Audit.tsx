@@ -81,7 +81,7 @@ export function AuditPanel({ query = {} }: { query?: Record<string, string> }) {
                 <When at={entry.at} />
               </span>
               <span className="min-w-0">
-                <span className="font-medium">{entry.actor}</span> <Badge tone={tones[entry.action]}>{entry.action}</Badge> <span className="text-faint">{entry.kind}</span>{" "}
+                <span className="font-medium">{entry.actor}</span> <Badge tone={entry.after?.state === "bound" ? "good" : tones[entry.action]}>{entry.action}</Badge> <span className="text-faint">{entry.kind}</span>{" "}
                 <span className="break-words">{entry.object}</span>
                 <span className="block text-2xs text-faint">
                   through {entry.via}

@@ -73,7 +73,7 @@ export function Keys({ tenant }: { tenant: string }) {
       cell: (row) => (
         <>
           <span className="block truncate">{row.name}</span>
-          <span className="block font-mono text-2xs font-normal text-faint">qm-{row.id}</span>
+          <span className="block font-mono text-2xs font-normal whitespace-nowrap text-faint">qm-{row.id}</span>
         </>
       ),
     },

@@ -52,7 +52,7 @@ export function UsagePanel({ tenant }: { tenant?: string }) {
     );
   };
   const columns: Column<UsageRow>[] = [
-    ...groups.filter((group) => data?.columns.includes(group)).map((group): Column<UsageRow> => ({ label: group, by: (row) => row[group], cell: (row) => cell(group, row), className: "max-w-72" })),
+    ...groups.filter((group) => data?.columns.includes(group)).map((group): Column<UsageRow> => ({ label: group[0]!.toUpperCase() + group.slice(1), by: (row) => row[group], cell: (row) => cell(group, row), className: "max-w-72" })),
     { label: "Requests", right: true, by: (row) => row.requests, cell: (row) => compact(row.requests) },
     { label: "Refused", right: true, by: (row) => row.refused, cell: (row) => compact(row.refused) },
     { label: "Failed", right: true, by: (row) => row.failed, cell: (row) => compact(row.failed) },
