@@ -115,6 +115,7 @@ def pool_spec(pool: Pool) -> core.PoolSpec:
         queue_bytes=pool.queue_bytes,
         threshold=pool.threshold,
         aliases=tuple(pool.aliases),
+        headroom_slots=pool.headroom_slots,
         kv_bytes_per_token=pool.kv_bytes_per_token,
         predictor=core.PredictorMode(pool.predictor),
         tokenizer=pool.tokenizer,

@@ -15,13 +15,15 @@ from typing import Any
 
 import redis
 
-from scheduling.core.admission import RIGHTS, able_to_run, cap_of
+from scheduling.core.admission import RIGHTS, able_to_run, baseline_slots, cap_of, rights_of
 from scheduling.core.outcomes import Reason
 from scheduling.core.types import (
     BackendSpec,
     EntitlementSpec,
+    EntitlementState,
     Estimate,
     OverLimit,
+    PoolSpec,
     QueuedRequest,
     ServiceClass,
     Standing,
@@ -51,6 +53,7 @@ def timed_scripts() -> dict[str, Script]:
 
 
 POOL = pool_spec(backends=(), queue_limit=8, queue_bytes=2000, threshold=0.2)
+SPARING = dataclasses.replace(POOL, headroom_slots=2)
 ENTITLEMENTS = (
     entitlement("plain", concurrency=3, tier=tier(queue_limit=3)),
     entitlement("metered", concurrency=2, tokens_per_s=5.5, burst_tokens=400.0, tier=tier(queue_limit=2)),
@@ -67,6 +70,10 @@ ENTITLEMENTS = (
         tier=tier(service_class=ServiceClass.GUARANTEED, over_limit=OverLimit.WAIT, queue_limit=3),
     ),
     entitlement(
+        "short", concurrency=1, state=EntitlementState.DEGRADED,
+        tier=tier(service_class=ServiceClass.GUARANTEED, queue_limit=2),
+    ),
+    entitlement(
         "own", concurrency=2, kv_tokens=300, tokens_per_s=9.0, burst_tokens=400.0,
         tier=tier(service_class=ServiceClass.DEDICATED, queue_limit=2),
     ),
@@ -78,7 +85,8 @@ ENTITLEMENTS = (
         tier=tier(service_class=ServiceClass.PREEMPTIBLE, over_limit=OverLimit.WAIT, queue_limit=3),
     ),
 )  # fmt: skip
-RESERVED = {spec.id for spec in ENTITLEMENTS if RIGHTS[spec.tier.service_class].reserved}
+RESERVED = {spec.id for spec in ENTITLEMENTS if rights_of(spec).reserved}
+BASES = {spec.id: baseline_slots(spec.tier.service_class, spec.concurrency) for spec in ENTITLEMENTS}
 CAPS = {spec.id: cap_of(spec.tier.service_class, spec.concurrency) for spec in ENTITLEMENTS}
 WEIGHTS = (0.05, 0.3, 0.3, 8.0, 33.3, 33.3, 80.25, 600.0)
 REQUESTS = 80
@@ -161,6 +169,10 @@ class World:
         """Replicas with a free slot."""
         return [b for b, (slots, _) in self.twin.ready.items() if self.twin.totals.get(f"b:{b}:run", 0) < slots]
 
+    def pool_of(self, n: int) -> PoolSpec:
+        """Some requests meet the pool with headroom, some without: a setting may change at any time."""
+        return SPARING if n % 7 == 0 else POOL
+
     def estimate_of(self, n: int) -> Estimate:
         return estimate(40 + 17 * (n % 5), 30 + 11 * (n % 7))
 
@@ -176,7 +188,7 @@ class World:
     # --- moves; ``again`` repeats the call, as a caller does whose reply was lost
 
     def admit(self, n: int, again: bool) -> None:
-        args = (self.spec_of(n), POOL, self.request_of(n), self.estimate_of(n), 100 + 37 * (n % 24), FACTS)
+        args = (self.spec_of(n), self.pool_of(n), self.request_of(n), self.estimate_of(n), 100 + 37 * (n % 24), FACTS)
         self._both("admit", again, *args)
         self._compare_told()
 
@@ -184,7 +196,8 @@ class World:
         r = self.request_of(n)
         r = dataclasses.replace(r, attempt=max(1, r.attempt + off))
         held = self.twin.held.get(r.id)
-        self._both("requeue", again, r, 100 + 37 * (n % 24), FACTS, held.backend if held else "b1")
+        self._both("requeue", again, r, 100 + 37 * (n % 24), FACTS, held.backend if held else "b1",
+                   SPARING.headroom_slots * (n % 2))  # fmt: skip
 
     def finish(self, n: int, off: int, reason: Reason, used: int, ran: bool, again: bool) -> None:
         r = self.request_of(n)
@@ -369,7 +382,12 @@ class World:
         able = sum(
             able_to_run(sums.get(f"e:{name}:wait", 0), sums.get(f"e:{name}:run", 0), CAPS[name]) for name in inflight
         )
-        sums |= caps | ({"able": able} if able else {})
+        bases = {name: n for name, n in after.totals.items() if name.endswith(":base")}
+        assert bases == {f"e:{name}:base": n for name in inflight if (n := BASES[name])}
+        due = sum(
+            able_to_run(sums.get(f"e:{name}:wait", 0), sums.get(f"e:{name}:run", 0), BASES[name]) for name in inflight
+        )
+        sums |= caps | bases | ({"able": able} if able else {}) | ({"due": due} if due else {})
         assert dict(after.totals) == sums, "totals are not the sums over leases and queue"
         for name, weight in after.weights.items():
             known = after.standing.get(name)

@@ -7,23 +7,25 @@ function, and the model-based test holds the script to it. All times are whole m
 same numbers.
 
 **Contended** is a pool that has no room for this request, or no more free slots than there are waiting requests that
-may run (``able``: one whose entitlement already runs as many as it may does not count). Otherwise the capacity is idle
-and belongs to whoever asks. In a contended pool a request that is not reserved must weigh more than the lightest
-entitlement in flight. Who is the lightest itself is refused only where somebody weighs more: equals, and a tenant alone
-with its pool, wait for each other in the queue (``docs/admission.md``).
+go first: for an owner of reserved capacity those within their baselines (``due``), for others all that may run
+(``able``: one whose entitlement already runs as many as it may does not count). The pool's headroom is no room for who
+is beyond its baseline or has none. Otherwise the capacity is idle and belongs to whoever asks. In a contended pool a
+request that is not reserved must weigh more than the lightest entitlement in flight. Who is the lightest itself is
+refused only where somebody weighs more: equals, and a tenant alone with its pool, wait for each other in the queue
+(``docs/admission.md``).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
 from scheduling.core import entitlement as standing
 from scheduling.core.outcomes import Reason
-from scheduling.core.types import BackendView, EntitlementSpec, OverLimit, PoolSpec, ServiceClass
+from scheduling.core.types import BackendView, EntitlementSpec, EntitlementState, OverLimit, PoolSpec, ServiceClass
 
 
 class Verdict(StrEnum):
@@ -36,6 +38,7 @@ class Verdict(StrEnum):
 class Rights:
     """What a service class may do (token pools, Table 1)."""
 
+    baseline: bool = False  # r_e is promised: the pool's headroom is kept for it
     reserved: bool = False  # within r_e never refused for contention, and ahead of all that are not reserved
     bursts: bool = False  # beyond r_e and chi_e while the pool is idle
     over_budget: bool = False  # beyond its bucket likewise; such tokens are not charged
@@ -43,17 +46,28 @@ class Rights:
 
 
 RIGHTS: Final[Mapping[ServiceClass, Rights]] = {
-    ServiceClass.DEDICATED: Rights(reserved=True, bursts=True, over_budget=True, evicts=True),
-    ServiceClass.GUARANTEED: Rights(reserved=True, evicts=True),
-    ServiceClass.ELASTIC: Rights(bursts=True, evicts=True),
+    ServiceClass.DEDICATED: Rights(baseline=True, reserved=True, bursts=True, over_budget=True, evicts=True),
+    ServiceClass.GUARANTEED: Rights(baseline=True, reserved=True, evicts=True),
+    ServiceClass.ELASTIC: Rights(baseline=True, bursts=True, evicts=True),
     ServiceClass.SPOT: Rights(),
     ServiceClass.PREEMPTIBLE: Rights(),
 }
 
 
+def rights_of(spec: EntitlementSpec) -> Rights:
+    """Those of its class; a promise that the pool cannot keep now reserves nothing (``docs/capacity.md``)."""
+    rights = RIGHTS[spec.tier.service_class]
+    return rights if spec.state is EntitlementState.BOUND else replace(rights, reserved=False)
+
+
 def cap_of(service_class: ServiceClass, concurrency: int) -> int | None:
     """How many of an entitlement may run at most; None where idle capacity is the only bound."""
     return None if RIGHTS[service_class].bursts else concurrency
+
+
+def baseline_slots(service_class: ServiceClass, concurrency: int) -> int:
+    """How many running requests of an entitlement the pool's headroom is for."""
+    return concurrency if RIGHTS[service_class].baseline else 0
 
 
 def able_to_run(waiting: int, running: int, cap: int | None) -> int:
@@ -100,6 +114,7 @@ class AdmissionView:
     backends: tuple[BackendView, ...]  # the ready ones
     waiting: int
     able: int  # of those that wait: how many could run if slots were free
+    due: int  # of those: how many within the baselines of their entitlements
     waiting_bytes: int
     ent_running: int
     ent_waiting: int
@@ -165,7 +180,7 @@ def decide_admission(
         )
 
     tier = spec.tier
-    rights = RIGHTS[tier.service_class]
+    rights = rights_of(spec)
     if view.rebuilding_ms > 0:
         return refuse(Reason.REBUILDING, view.rebuilding_ms)
     if not view.backends:
@@ -174,10 +189,13 @@ def decide_admission(
     slots = sum(b.slots for b in view.backends)
     free = sum(max(0, b.slots - b.running) for b in view.backends)
     backend = choose_backend(view.backends, ask.kv, ask.exclude_backend)
-    contended = backend is None or free <= view.able
-    may_burst = rights.bursts and not contended
     within = view.ent_running + view.ent_waiting < spec.concurrency
     protected = rights.reserved and within
+    based = rights.baseline and within
+    # who waits for what headroom denies it takes nothing from those it is kept for
+    first = view.due if protected or (based and pool.headroom_slots > 0) else view.able
+    contended = backend is None or free - (0 if based else pool.headroom_slots) <= first
+    may_burst = rights.bursts and not contended
     may_wait_over = tier.over_limit is OverLimit.WAIT
 
     if not within and not may_burst and not may_wait_over:

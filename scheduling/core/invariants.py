@@ -11,14 +11,14 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 
-from scheduling.core.scheduler import BURSTS
+from scheduling.core.scheduler import BASELINE, BURSTS
 from scheduling.core.types import BackendView, Grant, PoolView, QueuedRequest, ServiceClass
 
 LAWS: dict[int, str] = {
     1: "no replica runs more sequences than it has slots, and none that is not ready gets one",
     2: "no replica holds more KV tokens than it has",
     3: "no entitlement runs more than its concurrency",
-    4: "work is conserved: nothing waits that has room, unless the step's bound was reached or a replica is kept free",
+    4: "work is conserved: nothing waits that has room, unless the step's bound was reached or room is kept free",
     5: "nothing is granted after its expiry",
     6: "only what waited is granted, and only once",
     7: "nothing is lost: what waited is granted, expired or waits still",
@@ -62,11 +62,13 @@ def check_step(
     max_grants: int = 100,
     held: bool = False,
     rights: bool = False,
+    headroom: int = 0,
 ) -> list[Violation]:
     """All laws broken by one step; empty when it was right.
 
     ``after`` is what waits now; ``held`` says that a replica is kept free for a large request (law 4 then rests);
-    ``rights`` that some service classes may run more than their concurrency (law 3 then leaves them out).
+    ``rights`` that some service classes may run more than their concurrency (law 3 then leaves them out); the last
+    ``headroom`` free slots are kept from who is beyond its baseline or has none.
     """
     broken: list[Violation] = []
     backends = {name: copy(backend) for name, backend in before.backends.items()}
@@ -86,7 +88,7 @@ def check_step(
         if request_id not in granted and request_id not in left and not expired:
             broken.append(Violation(7, request_id))
     if len(grants) < max_grants and not held:
-        broken.extend(_idle(left.values(), backends, running, now_s, BURSTS if rights else ()))
+        broken.extend(_idle(left.values(), backends, running, now_s, BURSTS if rights else (), headroom))
     return broken
 
 
@@ -116,16 +118,20 @@ def _idle(
     running: Mapping[str, int],
     now_s: float,
     unlimited: Collection[ServiceClass],
+    headroom: int,
 ) -> list[Violation]:
     ready = [backend for backend in backends.values() if backend.ready]
     open_ = [backend for backend in ready if backend.running < backend.slots]
     if not open_:
         return []
+    spared = sum(backend.slots - backend.running for backend in open_) <= headroom
     for request in waiting:
         if request.expires_s is not None and request.expires_s <= now_s:
             continue
         full = 0 < request.concurrency <= running.get(request.entitlement, 0)
         if full and request.service_class not in unlimited:
+            continue
+        if spared and (full or request.service_class not in BASELINE):
             continue
         strict = any(backend.id != request.exclude_backend for backend in ready)
         for backend in open_:

@@ -7,6 +7,8 @@ its expiry is granted, no replica and no entitlement gets more than it has room 
 replica where it failed while another is ready, and a request too large for what is free is not passed over for ever.
 With ``rights`` it keeps those of the service classes as well (token pools, Table 1): an owner of reserved capacity who
 runs less of it than it may goes before everyone, and what is idle after all within their limits goes to who may burst.
+The last ``headroom`` free slots are then only for who is within a baseline, and ``unreserved`` names entitlements whose
+promise the pool cannot keep now: they go with the others.
 Pure: time is handed in, effects are the caller's.
 """
 
@@ -22,6 +24,7 @@ from scheduling.core.contracts import ANY_NUMBER, NOT_NOW, CountsService, Fits, 
 from scheduling.core.types import BackendView, Grant, PoolView, QueuedRequest, ServiceClass
 
 RESERVED = frozenset(c for c, r in RIGHTS.items() if r.reserved)
+BASELINE = frozenset(c for c, r in RIGHTS.items() if r.baseline)
 BURSTS = frozenset(c for c, r in RIGHTS.items() if r.bursts)
 EXPIRE_PER_CALL = 1000  # bounds one call when a whole queue expires at once
 
@@ -61,6 +64,8 @@ class Scheduler:
         self._max_grants = max_grants
         self._patience_s = patience_s
         self._rights = rights
+        self.headroom = 0
+        self.unreserved: frozenset[str] = frozenset()
         self._of_class: dict[ServiceClass, int] = dict.fromkeys(ServiceClass, 0)  # how many of each wait
         self._class_of: dict[str, ServiceClass] = {}  # of the entitlements that have ever waited here
         self._queue = policy.queue()
@@ -169,7 +174,13 @@ class Scheduler:
         if self._rights and any(self._of_class[c] for c in RESERVED):
             limits = _Limits(classes, RESERVED, view.running_by_entitlement)
             yield step.fits_reserved, replace(view, running_by_entitlement=limits)
-        yield step.fits, view
+        if step.spared():
+            yield (
+                step.fits,
+                replace(view, running_by_entitlement=_Limits(classes, BASELINE, view.running_by_entitlement)),
+            )
+        else:
+            yield step.fits, view
         if self._rights and step.open and any(self._of_class[c] for c in BURSTS):
             limits = _Limits(classes, BURSTS, None)
             yield step.fits_bursting, replace(view, running_by_entitlement=limits)
@@ -212,6 +223,8 @@ class _Step:
         self._now_s = now_s
         self._scheduler = scheduler
         self._ready = [backend for backend in view.backends.values() if backend.ready]
+        self._kept = scheduler.headroom if scheduler._rights else 0
+        self._free = view.free_slots()
         self.open = [backend for backend in self._ready if backend.running < backend.slots]
         self._reserved = ""  # replica that requests after the held one may not take; set when its turn has passed
         hold = scheduler._hold
@@ -222,7 +235,7 @@ class _Step:
 
     def fits(self, request: QueuedRequest) -> bool:
         """Whether entitlement and at least one replica have room. Within a step it only ever turns false."""
-        if self._entitlement_full(request):
+        if self._entitlement_full(request) or (self.spared() and request.service_class not in BASELINE):
             return False
         if self._has_candidate(request):
             return True
@@ -231,11 +244,16 @@ class _Step:
 
     def fits_reserved(self, request: QueuedRequest) -> bool:
         """Whether it is an owner's who runs less than is reserved for it, and fits."""
-        return request.service_class in RESERVED and request.concurrency > 0 and self.fits(request)
+        owns = request.service_class in RESERVED and request.entitlement not in self._scheduler.unreserved
+        return owns and request.concurrency > 0 and self.fits(request)
 
     def fits_bursting(self, request: QueuedRequest) -> bool:
         """Whether its entitlement may run more than its r_e, and a replica has room."""
-        return request.service_class in BURSTS and self._has_candidate(request)
+        return not self.spared() and request.service_class in BURSTS and self._has_candidate(request)
+
+    def spared(self) -> bool:
+        """Whether what is free now is kept for those within their baselines."""
+        return self._free <= self._kept > 0
 
     def candidates(self, request: QueuedRequest) -> list[BackendView]:
         """Replicas that may run it now."""
@@ -250,6 +268,7 @@ class _Step:
 
     def book(self, request: QueuedRequest, backend: BackendView) -> None:
         backend.running += 1
+        self._free -= 1
         backend.kv_used += request.kv_tokens
         backend.work_tokens += work_of(request)
         running = self._view.running_by_entitlement

@@ -179,6 +179,7 @@ class PoolSpec:
     queue_limit: int = 10_000  # requests that may wait in the pool
     queue_bytes: int = 256 * 1024 * 1024  # bodies of waiting requests, over all gateways
     threshold: float = 0.0  # weight under which a contended pool refuses
+    headroom_slots: int = 0  # the last free slots, kept for who is within a baseline
     aliases: tuple[str, ...] = ()  # other names clients may ask for
     kv_bytes_per_token: int = 0  # 0: not known
     predictor: PredictorMode = PredictorMode.OFF

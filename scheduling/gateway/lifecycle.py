@@ -222,7 +222,7 @@ class Lifecycle:
         call.moving = True
         try:
             admission = await self._stores(access.pool.id).requeue(
-                call.queued_request(), call.body_bytes, facts, exclude
+                call.queued_request(), call.body_bytes, facts, exclude, access.pool.headroom_slots
             )
         except StateUnavailable:
             raise trouble from None

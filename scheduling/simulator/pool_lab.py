@@ -88,6 +88,7 @@ def play(
         ),
         coefficients=Coefficients(**values.pop("coefficients", {})),
         slo_mean_s=values.pop("slo_mean_s", None),
+        headroom_slots=int(values.pop("headroom_slots", 0)),
     )
     model = PoolModel(
         pool,

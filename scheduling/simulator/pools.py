@@ -21,6 +21,7 @@ from scheduling.core.admission import (
     Prey,
     Verdict,
     able_to_run,
+    baseline_slots,
     cap_of,
     decide_admission,
     first_weight,
@@ -156,6 +157,7 @@ class PoolModel:
         self._service = service
         self._admission = admission
         self._scheduler = Scheduler(ordering, make_routing("least_work"), rights=True)
+        self._scheduler.headroom = pool.headroom_slots
         self._view = PoolView({b.id: BackendView(b.id, b.slots, b.kv_tokens) for b in pool.backends})
         self._shares = {client.spec.id: _Share() for client in clients}
         self._leases: dict[str, _Lease] = {}
@@ -283,6 +285,7 @@ class PoolModel:
             backends=tuple(b for b in self._view.backends.values() if b.ready),
             waiting=len(self._scheduler),
             able=sum(self._able(client.spec) for client in self.clients),
+            due=sum(self._due(client.spec) for client in self.clients),
             waiting_bytes=0,
             ent_running=share.running,
             ent_waiting=share.waiting,
@@ -301,6 +304,10 @@ class PoolModel:
     def _able(self, spec: EntitlementSpec) -> int:
         share = self._shares[spec.id]
         return able_to_run(share.waiting, share.running, cap_of(spec.tier.service_class, spec.concurrency))
+
+    def _due(self, spec: EntitlementSpec) -> int:
+        share = self._shares[spec.id]
+        return able_to_run(share.waiting, share.running, baseline_slots(spec.tier.service_class, spec.concurrency))
 
     def _weight(self, name: str) -> float:
         held = self._view.standings.get(name)

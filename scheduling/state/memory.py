@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from scheduling.core.admission import Prey, able_to_run, refill
+from scheduling.core.admission import Prey, able_to_run, baseline_slots, cap_of, first_weight, refill
 from scheduling.core.outcomes import Reason
-from scheduling.core.types import BackendView, ServiceClass, Standing
+from scheduling.core.types import BackendView, EntitlementSpec, PoolSpec, ServiceClass, Standing
 from scheduling.state import codec
 from scheduling.state.codec import Entry
 from scheduling.state.types import BATCH, ENDED_MS, LEASE_MS, Fenced, SweptRequest
@@ -142,9 +142,13 @@ class PoolMemory:
     def _able(self, ent: str) -> int:
         return able_to_run(self._total(f"e:{ent}:wait"), self._total(f"e:{ent}:run"), self._cap(ent))
 
+    def _due_of(self, ent: str) -> int:
+        base = self.totals.get(f"e:{ent}:base", 0)
+        return able_to_run(self._total(f"e:{ent}:wait"), self._total(f"e:{ent}:run"), base)
+
     def _count(self, e: Entry, run: int, wait: int, *, staying: bool = False) -> None:
         ent, b = f"e:{e.entitlement}", f"b:{e.backend}"
-        able = self._able(e.entitlement)
+        able, due = self._able(e.entitlement), self._due_of(e.entitlement)
         for name, delta in (
             ("run", run), ("wait", wait), ("bytes", wait * e.body_bytes), (f"{ent}:run", run), (f"{ent}:wait", wait),
             (f"{ent}:kv", (run + wait) * e.kv), (f"{b}:run", run), (f"{b}:kv", run * e.kv), (f"{b}:work", run * e.work),
@@ -152,20 +156,28 @@ class PoolMemory:
             if delta:
                 self._shift(name, delta)
         self._shift("able", self._able(e.entitlement) - able)
+        self._shift("due", self._due_of(e.entitlement) - due)
         if not staying and not self._inflight(e.entitlement):
             self.totals.pop(f"{ent}:cap", None)
+            self.totals.pop(f"{ent}:base", None)
             self.weights.pop(e.entitlement, None)
 
-    def _join(self, ent: str, cap: int | None, first_weight: float) -> None:
-        """An entitlement begins to have something in flight, or its cap is another now."""
-        able = self._able(ent)
-        if cap is not None:
-            self.totals[f"e:{ent}:cap"] = cap
-        else:
-            self.totals.pop(f"e:{ent}:cap", None)
+    def _join(self, spec: EntitlementSpec, pool: PoolSpec) -> None:
+        """An entitlement begins to have something in flight, or its cap or baseline is another now."""
+        ent, service_class = spec.id, spec.tier.service_class
+        able, due = self._able(ent), self._due_of(ent)
+        for name, limit in (
+            (f"e:{ent}:cap", cap_of(service_class, spec.concurrency)),
+            (f"e:{ent}:base", baseline_slots(service_class, spec.concurrency) or None),
+        ):
+            if limit is not None:
+                self.totals[name] = limit
+            else:
+                self.totals.pop(name, None)
         self._shift("able", self._able(ent) - able)
+        self._shift("due", self._due_of(ent) - due)
         if not self._inflight(ent):
-            self.weights[ent] = self._weight(ent, first_weight)
+            self.weights[ent] = self._weight(ent, first_weight(spec, pool))
 
     def _weight(self, ent: str, first: float) -> float:
         known = self.standings.get(ent)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from scheduling.core.admission import RIGHTS, cap_of, first_weight
+from scheduling.core.admission import baseline_slots, cap_of, first_weight, rights_of
 from scheduling.core.ledger import LedgerRecord
 from scheduling.core.outcomes import Reason
 from scheduling.core.types import (
@@ -62,7 +62,6 @@ from scheduling.state.types import (
 log = logging.getLogger("quartermaster.state")
 
 _STATUS = {s.value.encode(): s for s in AdmissionStatus}
-_FLAGS = {c: (int(r.reserved), int(r.bursts), int(r.over_budget), int(r.evicts)) for c, r in RIGHTS.items()}
 NO_CAP = 2**31 - 1
 _T = TypeVar("_T")
 
@@ -106,26 +105,26 @@ class PoolStore:
         facts: RequestFacts,
     ) -> Admission:
         """Grants a free slot or that of a preemptible request, queues, or refuses; a refusal changes nothing."""
-        tier = spec.tier
-        service_class = tier.service_class
+        tier, rights = spec.tier, rights_of(spec)
         reply = await self._resp.eval(
             self._admit,
             self._prefix,
             (
-                request.id, request.attempt, spec.id, service_class.value, estimate.kv_tokens,
+                request.id, request.attempt, spec.id, tier.service_class.value, estimate.kv_tokens,
                 estimate.cost_tokens if spec.tokens_per_s > 0 else 0, work_of(estimate), body_bytes,
                 request.gateway or "-", codec.encode_request(StoredRequest(request, facts)), spec.concurrency,
                 1 if tier.over_limit is OverLimit.WAIT else 0, tier.queue_limit, spec.tokens_per_s, spec.burst_tokens,
                 spec.kv_tokens, first_weight(spec, pool), pool.threshold, pool.queue_limit, pool.queue_bytes,
-                request.exclude_backend, *_FLAGS[service_class],
+                request.exclude_backend, int(rights.reserved), int(rights.bursts), int(rights.over_budget),
+                int(rights.evicts), int(rights.baseline), pool.headroom_slots,
             ),
         )  # fmt: skip
         return _admission(reply)
 
     async def requeue(
-        self, request: QueuedRequest, body_bytes: int, facts: RequestFacts, exclude_backend: str
+        self, request: QueuedRequest, body_bytes: int, facts: RequestFacts, exclude_backend: str, headroom: int = 0
     ) -> Admission:
-        """Moves attempt ``request.attempt``, which sent no byte, off its replica.
+        """Moves attempt ``request.attempt``, which sent no byte, off its replica. ``headroom``: the pool's.
 
         The caller goes on with ``attempt + 1``, granted elsewhere or waiting; ``Admission.attempt`` says so.
         """
@@ -133,6 +132,7 @@ class PoolStore:
         reply = await self._eval(
             "requeue", request.id, request.attempt, _cap(request.service_class, request.concurrency), exclude_backend,
             body_bytes, codec.encode_request(StoredRequest(again, facts)),
+            baseline_slots(request.service_class, request.concurrency), headroom,
         )  # fmt: skip
         return _admission(reply)
 
@@ -177,14 +177,15 @@ class PoolStore:
         served: int = 0,
     ) -> AnnounceResult:
         """Re-creates a lease on ``backend``, or with ``backend=""`` a waiting entry, that ``renew`` did not know."""
-        cap = cap_of(spec.tier.service_class, spec.concurrency)
+        service_class = spec.tier.service_class
+        cap = cap_of(service_class, spec.concurrency)
         reply = await self._eval(
-            "announce", request.id, request.attempt, spec.id, spec.tier.service_class.value, backend or "-",
+            "announce", request.id, request.attempt, spec.id, service_class.value, backend or "-",
             estimate.kv_tokens,
             estimate.cost_tokens if spec.tokens_per_s > 0 else 0, work_of(estimate), body_bytes,
             request.gateway or "-", request.seq, codec.encode_request(StoredRequest(request, facts)),
             spec.tokens_per_s, spec.burst_tokens, "-" if cap is None else cap,
-            first_weight(spec, pool), served,
+            first_weight(spec, pool), served, baseline_slots(service_class, spec.concurrency) or "-",
         )  # fmt: skip
         status = AnnounceStatus(reply[0].decode())
         return AnnounceResult(status, Reason(reply[1].decode()) if status is AnnounceStatus.ENDED else None)

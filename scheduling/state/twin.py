@@ -14,6 +14,7 @@ from scheduling.core.admission import (
     AdmissionView,
     Ask,
     Verdict,
+    baseline_slots,
     cap_of,
     choose_backend,
     decide_admission,
@@ -79,6 +80,7 @@ class PoolTwin(LeaderTwin):
             backends=self._backends(),
             waiting=self._total("wait"),
             able=self._total("able"),
+            due=self._total("due"),
             waiting_bytes=self._total("bytes"),
             ent_running=self._total(f"e:{spec.id}:run"),
             ent_waiting=self._total(f"e:{spec.id}:wait"),
@@ -99,7 +101,7 @@ class PoolTwin(LeaderTwin):
 
         for evicted in decision.evict:
             self._evict(evicted, now)
-        self._join(spec.id, cap_of(spec.tier.service_class, spec.concurrency), first_weight(spec, pool))
+        self._join(spec, pool)
         seq = int(self.meta.get("seq", 0)) + 1
         self.meta["seq"] = seq
         if rate > 0:
@@ -118,7 +120,9 @@ class PoolTwin(LeaderTwin):
         self._put_waiting(request.id, replace(entry, queued_ms=now), now)
         return answer(AdmissionStatus.QUEUED, seq, request.attempt, position=self._total("wait"))
 
-    def requeue(self, request: QueuedRequest, body_bytes: int, facts: RequestFacts, exclude_backend: str) -> Admission:
+    def requeue(
+        self, request: QueuedRequest, body_bytes: int, facts: RequestFacts, exclude_backend: str, headroom: int = 0
+    ) -> Admission:
         now, request_id, attempt = self._now(), request.id, request.attempt
 
         def answer(status: AdmissionStatus, e: Entry, backend: str = "", position: int = 0) -> Admission:
@@ -143,9 +147,11 @@ class PoolTwin(LeaderTwin):
         entry = replace(held, attempt=attempt + 1, body_bytes=body_bytes, record=record, note="-")
         backends = self._backends()
         backend = choose_backend(backends, held.kv, exclude_backend)
-        idle = sum(max(0, b.slots - b.running) for b in backends) > self._total("able")
+        running = self._total(f"e:{held.entitlement}:run")
+        kept = 0 if running < baseline_slots(request.service_class, request.concurrency) else headroom
+        idle = sum(max(0, b.slots - b.running) for b in backends) - kept > self._total("able")
         cap = cap_of(request.service_class, request.concurrency)
-        may_run = cap is None or self._total(f"e:{held.entitlement}:run") < cap
+        may_run = cap is None or running < cap
         if idle and backend is not None and may_run:
             entry = replace(entry, backend=backend, granted_ms=now, note=codec.DIRECT)
             self._put_lease(request_id, entry, now + LEASE_MS)
@@ -233,7 +239,7 @@ class PoolTwin(LeaderTwin):
         charge = estimate.cost_tokens if rate > 0 else 0
         if request.seq > int(self.meta.get("seq", 0)):
             self.meta["seq"] = request.seq
-        self._join(spec.id, cap_of(spec.tier.service_class, spec.concurrency), first_weight(spec, pool))
+        self._join(spec, pool)
         if rate > 0:
             self._set_level(spec.id, self._level(spec.id, rate, depth, now) - charge, now, rate, depth)
         entry = Entry(

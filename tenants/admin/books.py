@@ -89,7 +89,7 @@ class PoolAdmin(BooksAdmin):
                     "max_model_len",
                     ("default_output_tokens", "max_output_tokens"),
                     ("queue_limit", "queue_bytes"),
-                    ("threshold", "kv_bytes_per_token"),
+                    ("threshold", "headroom_slots", "kv_bytes_per_token"),
                     ("coefficients", "slo_mean_s"),
                     ("predictor", "tokenizer"),
                 )

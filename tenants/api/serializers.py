@@ -107,7 +107,7 @@ class PoolSerializer(BooksSerializer):
             "slug", "description", "model", "upstream_model", "aliases", "policy", "policy_params", "modifiers",
             "routing", "routing_params", "policy_version",
             "max_model_len", "default_output_tokens", "max_output_tokens", "queue_limit", "queue_bytes", "threshold",
-            "kv_bytes_per_token", "predictor", "tokenizer", "coefficients", "slo_mean_s",
+            "headroom_slots", "kv_bytes_per_token", "predictor", "tokenizer", "coefficients", "slo_mean_s",
             "scaling_mode", "min_replicas", "max_replicas", "scaling_driver", "scaling_params",
             "scaling_headroom", "scale_up_cooldown_s", "scale_down_cooldown_s", "drain_limit_s", "slots", "kv_tokens",
             "promised", "provisionable",

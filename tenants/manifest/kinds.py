@@ -133,6 +133,7 @@ POOL = Kind(
         Field("limits.queueLimit", "queue_limit", "whole"),
         Field("limits.queueBytes", "queue_bytes", "whole"),
         Field("limits.threshold", "threshold", "number"),
+        Field("limits.headroomSlots", "headroom_slots", "whole"),
         Field("kvBytesPerToken", "kv_bytes_per_token", "whole"),
         Field("estimates.predictor", "predictor", "text"),
         Field("estimates.tokenizer", "tokenizer", "text"),

@@ -121,6 +121,15 @@ class Pool(Named):
         validators=[finite, MinValueValidator(0.0)],
         help_text="Weight under which a contended pool refuses. 0 refuses nobody.",
     )
+    headroom_slots = models.PositiveIntegerField(
+        "headroom [slots]",
+        default=0,
+        validators=[MaxValueValidator(100_000)],
+        help_text=(
+            "The last free slots, kept for requests within a dedicated, guaranteed or elastic baseline, so that these "
+            "need not wait for one to end. 0: all that is idle is lent."
+        ),
+    )
     kv_bytes_per_token = models.PositiveIntegerField(
         "KV bytes per token",
         default=131_072,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -147,6 +148,24 @@ async def test_a_failed_attempt_moves_to_another_replica_or_waits_under_its_old_
     (queued,) = (await pool_store.load_queue())[1]
     assert (queued.attempt, queued.exclude_backend, queued.seq) == (3, "b2", first.seq)
     assert (await pool_store.finish("r1", 1, Reason.STOP, 1, True, ledger("r1"))).status is FinishStatus.STALE
+
+
+async def test_a_moved_attempt_beyond_its_baseline_leaves_the_headroom_alone(pool_store: PoolStore):
+    epoch = await led(pool_store)
+    await pool_store.set_ready(epoch, "b2", backend("b2", slots=1))
+    bursting = replace(ACME, concurrency=1)
+    spot = replace(ACME, id="spot", tier=tier(service_class=ServiceClass.SPOT))
+    answers = {}
+    for spec in (ACME, spot, bursting):
+        est = estimate()
+        mine = request(f"r-{spec.id}-{spec.concurrency}", spec, est)
+        first = await pool_store.admit(spec, POOL, mine, est, 300, FACTS)
+        moved = await pool_store.requeue(mine, 300, FACTS, first.backend, 2)
+        answers[f"{spec.id} {spec.concurrency}"] = moved.status
+        await pool_store.finish(mine.id, 2, Reason.CLIENT_LEFT, 0, False, ledger(mine.id))
+    assert answers == {
+        "acme 8": AdmissionStatus.GRANTED, "spot 8": AdmissionStatus.QUEUED, "acme 1": AdmissionStatus.GRANTED,
+    }  # fmt: skip
 
 
 async def test_what_a_dead_gateway_held_is_swept_with_a_ledger_entry(

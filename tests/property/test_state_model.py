@@ -220,8 +220,21 @@ BAD_TWINS = {
     "grants that give a dead gateway another lease": ("grant", "call('ZSCORE', WAITING, id)", "now_ms() + LEASE_MS"),
     "an ill replica that nobody is told of": ("set_ready", "if ARGV[6] == '1'", "if false"),
     "grants that tell nobody": ("grant", "call('PUBLISH', 'qm:gw:'", "call('PUBLISH', 'qm:g:'"),
-    "direct grants past those who wait": ("admit", "not backend or free <= able", "not backend"),
-    "free slots withheld for those who may not use them": ("admit", "free <= able", "waiting > 0"),
+    "direct grants past those who wait": (
+        "admit",
+        "(based and 0 or headroom) <= first",
+        "(based and 0 or headroom) <= 0",
+    ),
+    "free slots withheld for those who may not use them": (
+        "admit",
+        "free - (based and 0 or headroom) <= first",
+        "waiting > 0",
+    ),
+    "owners who wait behind those after them": ("admit", "(protected or based and headroom > 0) and v[9]", "false"),
+    "headroom that is lent": ("admit", "(based and 0 or headroom)", "0"),
+    "headroom that its owners may not use": ("admit", "(based and 0 or headroom)", "headroom"),
+    "a baseline that is never lifted": ("finish", "if v[13] then gone", "if false then gone"),
+    "bursts that are still owed": ("admit", "shift('due', due_of(", "shift('due', 0 * due_of("),
     "reserved capacity that is refused": ("admit", "contended and not protected and", "contended and"),
     "the lightest refused though nobody weighs more": ("admit", "return weight < tonumber(", "return 0 < tonumber("),
     "weights of those who left": ("finish", "call('ZREM', WEIGHTS, x.ent)", ""),
@@ -255,7 +268,7 @@ BAD_TWINS = {
 
 
 def walk_until_it_fails(make_world: Make, scripts: dict[str, Script]) -> None:
-    for seed in range(12):
+    for seed in range(20):
         walk(make_world(scripts), seed, 400)
 
 

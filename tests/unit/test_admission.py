@@ -24,7 +24,15 @@ from scheduling.core.admission import (
     refill,
 )
 from scheduling.core.outcomes import Reason
-from scheduling.core.types import BackendView, EntitlementSpec, OverLimit, PoolSpec, ServiceClass, Slo
+from scheduling.core.types import (
+    BackendView,
+    EntitlementSpec,
+    EntitlementState,
+    OverLimit,
+    PoolSpec,
+    ServiceClass,
+    Slo,
+)
 from tests.state_world import entitlement, pool_spec, tier
 
 B1 = BackendView("b1", slots=4, kv_tokens=1000)
@@ -38,7 +46,7 @@ ACME = entitlement(
 
 def view(**changes: Any) -> AdmissionView:
     given: dict[str, Any] = {
-        "rebuilding_ms": 0, "backends": (B1,), "waiting": 0, "able": changes.get("waiting", 0), "waiting_bytes": 0,
+        "rebuilding_ms": 0, "backends": (B1,), "waiting": 0, "able": changes.get("waiting", 0), "due": 0, "waiting_bytes": 0,
         "ent_running": 0, "ent_waiting": 0, "ent_kv": 0, "level": 500.0, "service_ms": 4000.0, "ent_service_ms": 6000.0,
         "weight": 30.0,
     }  # fmt: skip
@@ -252,6 +260,50 @@ def test_waiting_requests_count_as_able_up_to_what_their_entitlement_may_run():
     assert able_to_run(5, 7, cap_of(ServiceClass.ELASTIC, 3)) == 5
     assert able_to_run(5, 2, cap_of(ServiceClass.GUARANTEED, 3)) == 1
     assert set(RIGHTS) == set(ServiceClass)
+
+
+SPARING = dataclasses.replace(POOL, headroom_slots=2)
+NO_KV = dataclasses.replace(ACME, kv_tokens=0, tokens_per_s=0.0)
+
+
+@pytest.mark.parametrize("service_class", ServiceClass)
+def test_headroom_is_for_those_within_a_baseline(service_class: ServiceClass):
+    spec = of_class(service_class, NO_KV)
+    two_free, three_free = (dataclasses.replace(B1, running=n) for n in (2, 1))
+    based = RIGHTS[service_class].baseline
+    for state in ({"ent_running": 2}, {"ent_running": 0, "able": 9}):
+        found = decide(view(backends=(two_free,), **state), spec=spec, pool=SPARING)[0]
+        assert (found is Verdict.GRANT) == based, state
+    assert decide(view(backends=(three_free,), ent_running=2), spec=spec, pool=SPARING)[0] is Verdict.GRANT
+    beyond = {"ent_running": spec.concurrency}
+    for free, granted in ((two_free, False), (three_free, RIGHTS[service_class].bursts)):
+        found = decide(view(backends=(free,), **beyond), spec=spec, pool=SPARING)[0]
+        assert (found is Verdict.GRANT) == granted, free
+
+
+@pytest.mark.parametrize("service_class", [ServiceClass.GUARANTEED, ServiceClass.ELASTIC])
+def test_headroom_goes_to_those_within_a_baseline_who_wait_already(service_class: ServiceClass):
+    spec = of_class(service_class, NO_KV)
+    two_free = view(backends=(dataclasses.replace(B1, running=2),), able=9, due=2)
+    assert decide(two_free, spec=spec, pool=SPARING)[0] is Verdict.QUEUE
+
+
+def test_an_owner_of_reserved_capacity_goes_before_all_who_wait_for_the_surplus():
+    three_wait = view(waiting=3, backends=(dataclasses.replace(B1, running=2),))
+    assert decide(three_wait, spec=of_class(ServiceClass.GUARANTEED, NO_KV))[0] is Verdict.GRANT
+    assert decide(three_wait, spec=of_class(ServiceClass.ELASTIC, NO_KV))[0] is Verdict.QUEUE
+    owners_wait = dataclasses.replace(three_wait, due=2)
+    assert decide(owners_wait, spec=of_class(ServiceClass.GUARANTEED, NO_KV))[0] is Verdict.QUEUE
+
+
+@pytest.mark.parametrize("service_class", [ServiceClass.DEDICATED, ServiceClass.GUARANTEED])
+def test_a_promise_that_the_pool_cannot_keep_reserves_nothing(service_class: ServiceClass):
+    bound = of_class(service_class, NO_KV)
+    degraded = dataclasses.replace(bound, state=EntitlementState.DEGRADED)
+    full = view(backends=(dataclasses.replace(B1, running=4),), lightest=1.0, heaviest=40.0, weight=1.0)
+    assert decide(full, spec=bound)[0] is Verdict.QUEUE
+    assert decide(full, spec=degraded)[1] is Reason.LOW_PRIORITY
+    assert decide(dataclasses.replace(full, weight=2.0), spec=degraded)[0] is Verdict.QUEUE
 
 
 def test_before_the_first_tick_a_weight_is_the_class_and_the_slo_where_a_mean_is_set():

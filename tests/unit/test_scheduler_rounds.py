@@ -78,3 +78,36 @@ def test_a_limit_is_kept_by_who_may_not_burst():
         world.offer(waiting(number, service_class.value, service_class=service_class, concurrency=1), 1000.0)
     running = {c.value: 1 for c in ServiceClass}
     assert ids(g.request for g in world.step(pool_view(backend_view(slots=9), running=running), 1100.0)) == []
+
+
+@every_composition
+def test_the_last_free_slots_are_kept_for_those_within_a_baseline(policy: str, around: tuple[str, ...]):
+    world = scheduler(policy, around)
+    world.headroom = 2
+    for number in range(60):
+        world.offer(waiting(number, "spot", 2, service_class=ServiceClass.SPOT, concurrency=9), 1000.0)
+        world.offer(waiting(number + 100, "bursting", 1, concurrency=1), 1000.0)
+    view = pool_view(backend_view(slots=4), running={"bursting": 1})
+    before = remember(view, world)
+    grants = world.step(view, 1100.0)
+    assert {grant.request.entitlement for grant in grants} <= {"spot", "bursting"}
+    assert len(grants) == 2
+    assert check_step(before, grants, world, 1100.0, rights=True, headroom=2) == []
+    assert [v.law for v in check_step(before, grants, world, 1100.0, rights=True)] == [4]
+    world.offer(waiting(300, "within", 1, concurrency=1), 1101.0)
+    world.offer(waiting(301, "owner", 0, concurrency=1, service_class=ServiceClass.GUARANTEED), 1101.0)
+    before = remember(view, world)
+    grants = world.step(view, 1101.0)
+    assert sorted(grant.request.entitlement for grant in grants) == ["owner", "within"]
+    assert check_step(before, grants, world, 1101.0, rights=True, headroom=2) == []
+
+
+def test_who_is_promised_what_the_pool_cannot_give_goes_with_the_others():
+    orders = []
+    for unreserved in (frozenset(), frozenset({"owner"})):
+        world = scheduler("fifo")
+        world.unreserved = unreserved
+        world.offer(waiting(1, "first", 1, concurrency=5), 1000.0)
+        world.offer(waiting(2, "owner", 0, concurrency=5), 1000.0)
+        orders.append(world.step(pool_view(backend_view(slots=1)), 1001.0)[0].request.entitlement)
+    assert orders == ["owner", "first"]

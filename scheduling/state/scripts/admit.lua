@@ -1,11 +1,12 @@
 -- Admit, queue or refuse: scheduling/core/admission.py says the same in Python. A refusal changes nothing.
 -- id attempt ent class kv charge work bytes gateway record r_e waits_over queue_limit rate depth kv_share first_weight
--- threshold pool_queue_limit pool_queue_bytes exclude reserved bursts over_budget evicts
+-- threshold pool_queue_limit pool_queue_bytes exclude reserved bursts over_budget evicts baseline headroom
 -- -> {granted|queued|refused|ended, backend or reason, position or retry_ms, inflight, level, seq, attempt}
 local id, ent, exclude = ARGV[1], ARGV[3], ARGV[21]
 local kv, charge, bytes = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[8])
 local r_e, rate, depth = tonumber(ARGV[11]), tonumber(ARGV[14]), tonumber(ARGV[15])
 local waits_over, reserved, bursts = ARGV[12] == '1', ARGV[22] == '1', ARGV[23] == '1'
+local has_baseline, headroom = ARGV[26] == '1', tonumber(ARGV[27])
 local now = now_ms()
 
 local ready, v = survey(ent)
@@ -56,10 +57,11 @@ if rebuilding > 0 then return refuse('rebuilding', rebuilding) end
 if #ready == 0 then return refuse('no_backend', NO_BACKEND_RETRY_MS) end
 
 local backend, at, slots, free = choose(ready, v, kv, exclude)
-local contended = not backend or free <= able
-local may_burst = bursts and not contended
 local within = inflight < r_e
-local protected = reserved and within
+local protected, based = reserved and within, has_baseline and within
+local first = (protected or based and headroom > 0) and v[9] or able
+local contended = not backend or free - (based and 0 or headroom) <= first
+local may_burst = bursts and not contended
 
 if not within and not may_burst and not waits_over then
   return refuse('concurrency', ent_service / math.max(1, r_e))
@@ -91,8 +93,8 @@ if not direct and not evicting and not protected then
   end
 end
 
-local cap = not bursts and r_e
-if cap ~= v[8] then set_cap(ent, ent_wait, ent_run, v[8], cap) end
+local cap, base = not bursts and r_e, has_baseline and r_e > 0 and r_e
+set_limits(ent, ent_wait, ent_run, v[8], cap, v[10], base)
 if inflight == 0 then call('ZADD', WEIGHTS, weight_of(ent, ARGV[17]), ent) end
 local seq = call('HINCRBY', META, 'seq', 1)
 inflight = inflight + 1
@@ -122,6 +124,7 @@ if direct then
   end
   if x.work > 0 then sums[n + 1], sums[n + 2] = t .. ':work', v[at + 2] + x.work end
   call('HSET', TOTALS, unpack(sums))
+  shift('due', due_of(ent_wait, ent_run + 1, base) - due_of(ent_wait, ent_run, base))  -- where it bursts past its own
   return answer('granted', backend, 0, seq, x.attempt)
 end
 x.queued = now

@@ -1,6 +1,6 @@
 -- Re-creates one lease (or, with backend "-", one waiting entry) that a lost state forgot. It is added without asking
 -- for room, for it does run; its charge is taken again, for the bucket was forgotten too.
--- id attempt ent class backend kv charge work bytes gateway seq record rate depth cap first_weight served
+-- id attempt ent class backend kv charge work bytes gateway seq record rate depth cap first_weight served base
 -- -> {ok|known|ended, reason}
 local id, ent, backend = ARGV[1], ARGV[3], ARGV[5]
 local charge, rate, depth = tonumber(ARGV[7]), tonumber(ARGV[13]), tonumber(ARGV[14])
@@ -14,9 +14,11 @@ local x = {
   work = tonumber(ARGV[8]), bytes = tonumber(ARGV[9]), queued = 0, granted = 0, gateway = ARGV[10],
   seq = tonumber(ARGV[11]), served = tonumber(ARGV[17]), note = '-', record = ARGV[12],
 }
-local v = call('HMGET', TOTALS, 'e:' .. ent .. ':run', 'e:' .. ent .. ':wait', 'e:' .. ent .. ':cap')
-local run, wait, old, cap = tonumber(v[1]) or 0, tonumber(v[2]) or 0, tonumber(v[3]) or false, tonumber(ARGV[15]) or false
-if cap ~= old then set_cap(ent, wait, run, old, cap) end
+local e = 'e:' .. ent
+local v = call('HMGET', TOTALS, e .. ':run', e .. ':wait', e .. ':cap', e .. ':base')
+local run, wait = tonumber(v[1]) or 0, tonumber(v[2]) or 0
+set_limits(ent, wait, run, tonumber(v[3]) or false, tonumber(ARGV[15]) or false, tonumber(v[4]) or false,
+  tonumber(ARGV[18]) or false)
 if run + wait == 0 then call('ZADD', WEIGHTS, weight_of(ent, ARGV[16]), ent) end
 if x.seq > tonumber(call('HGET', META, 'seq') or 0) then call('HSET', META, 'seq', x.seq) end
 if rate > 0 then

@@ -32,16 +32,23 @@ local function able_of(wait, run, cap)
   return math.max(0, math.min(wait, cap - run))
 end
 
+-- And how many of them within its baseline; no base: it has none.
+local function due_of(wait, run, base)
+  return base and able_of(wait, run, base) or 0
+end
+
 -- The sums change by one entry: `run` and `wait` say by how much more it runs and waits. A sum that reaches 0 is
 -- deleted. An entitlement of which nothing is left in flight is forgotten, unless it is `staying`.
 local function count(x, run, wait, staying)
   local e, b = 'e:' .. x.ent, 'b:' .. x.backend
   local fields = {'able', 'run', 'wait', 'bytes', e .. ':run', e .. ':wait', e .. ':kv', e .. ':cap', b .. ':run',
-    b .. ':kv', b .. ':work'}
+    b .. ':kv', b .. ':work', 'due', e .. ':base'}
   local v = call('HMGET', TOTALS, unpack(fields))
-  local ent_run, ent_wait, cap = tonumber(v[5]) or 0, tonumber(v[6]) or 0, tonumber(v[8])
+  local ent_run, ent_wait, cap, base = tonumber(v[5]) or 0, tonumber(v[6]) or 0, tonumber(v[8]), tonumber(v[13])
   local able = able_of(ent_wait + wait, ent_run + run, cap) - able_of(ent_wait, ent_run, cap)
-  local deltas = {able, run, wait, wait * x.bytes, run, wait, (run + wait) * x.kv, 0, run, run * x.kv, run * x.work}
+  local due = due_of(ent_wait + wait, ent_run + run, base) - due_of(ent_wait, ent_run, base)
+  local deltas = {able, run, wait, wait * x.bytes, run, wait, (run + wait) * x.kv, 0, run, run * x.kv, run * x.work,
+    due, 0}
   local set, gone = {}, {}
   for i = 1, #fields do
     if deltas[i] ~= 0 then
@@ -56,6 +63,7 @@ local function count(x, run, wait, staying)
   end
   if not staying and ent_run + ent_wait + run + wait == 0 then
     if v[8] then gone[#gone + 1] = fields[8] end
+    if v[13] then gone[#gone + 1] = fields[13] end
     call('ZREM', WEIGHTS, x.ent)
   end
   if #set > 0 then call('HSET', TOTALS, unpack(set)) end
@@ -111,11 +119,24 @@ local function weight_of(ent, first)
   return s and string.match(s, '^%S+') or first
 end
 
--- An entitlement begins to have something in flight, or its cap is another now. `able` follows.
-local function set_cap(ent, wait, run, old, cap)
-  if cap then call('HSET', TOTALS, 'e:' .. ent .. ':cap', cap) else call('HDEL', TOTALS, 'e:' .. ent .. ':cap') end
-  local delta = able_of(wait, run, cap) - able_of(wait, run, old)
-  if delta ~= 0 and call('HINCRBY', TOTALS, 'able', delta) == 0 then call('HDEL', TOTALS, 'able') end
+local function shift(name, delta)
+  if delta ~= 0 and call('HINCRBY', TOTALS, name, delta) == 0 then call('HDEL', TOTALS, name) end
+end
+
+local function keep_total(name, value)
+  if value then call('HSET', TOTALS, name, value) else call('HDEL', TOTALS, name) end
+end
+
+-- An entitlement begins to have something in flight, or its cap or baseline is another now. `able` and `due` follow.
+local function set_limits(ent, wait, run, old_cap, cap, old_base, base)
+  if cap ~= old_cap then
+    keep_total('e:' .. ent .. ':cap', cap)
+    shift('able', able_of(wait, run, cap) - able_of(wait, run, old_cap))
+  end
+  if base ~= old_base then
+    keep_total('e:' .. ent .. ':base', base)
+    shift('due', due_of(wait, run, base) - due_of(wait, run, old_base))
+  end
 end
 
 local function ring(kind, value)
@@ -168,20 +189,22 @@ local function learn_service(ent, ms)
 end
 
 -- The ready replicas and sums: of the pool, of one entitlement, and of each replica. One read of each hash.
--- {run, wait, bytes, able, run, wait and kv of the entitlement, its cap or false, then run, kv and work of each replica}
+-- {run, wait, bytes, able, run, wait and kv of the entitlement, its cap or false, due, its baseline or false, then run,
+-- kv and work of each replica}
+local REPLICAS = 11
 local function survey(ent)
   local ready = call('HGETALL', READY)
   local e = 'e:' .. ent
-  local fields = {'run', 'wait', 'bytes', 'able', e .. ':run', e .. ':wait', e .. ':kv', e .. ':cap'}
+  local fields = {'run', 'wait', 'bytes', 'able', e .. ':run', e .. ':wait', e .. ':kv', e .. ':cap', 'due', e .. ':base'}
   for i = 1, #ready, 2 do
     local b = 'b:' .. ready[i]
     local n = #fields
     fields[n + 1], fields[n + 2], fields[n + 3] = b .. ':run', b .. ':kv', b .. ':work'
   end
   local v = call('HMGET', TOTALS, unpack(fields))
-  local cap = tonumber(v[8])
+  local cap, base = tonumber(v[8]), tonumber(v[10])
   for i = 1, #fields do v[i] = tonumber(v[i]) or 0 end
-  v[8] = cap or false
+  v[8], v[10] = cap or false, base or false
   return ready, v
 end
 
@@ -194,7 +217,7 @@ local function choose(ready, v, kv, exclude)
     local s, k = string.match(ready[i + 1], '^(%d+) (%d+)$')
     s, k = tonumber(s), tonumber(k)
     slots = slots + s
-    local j = 9 + (i - 1) / 2 * 3
+    local j = REPLICAS + (i - 1) / 2 * 3
     local run, work = v[j], v[j + 2]
     free = free + math.max(0, s - run)
     if name ~= exclude and run < s and v[j + 1] + kv <= k then
@@ -219,7 +242,7 @@ local function make_room(ready, v, kv, exclude, now)
   for i = 1, #ready, 2 do
     if ready[i] ~= exclude then
       local s, k = string.match(ready[i + 1], '^(%d+) (%d+)$')
-      local j = 9 + (i - 1) / 2 * 3
+      local j = REPLICAS + (i - 1) / 2 * 3
       place[ready[i]] = {slots = tonumber(s), kv = tonumber(k), run = v[j], used = v[j + 1], out = {}}
     end
   end

@@ -1,7 +1,7 @@
 -- An attempt that sent no byte failed at its replica: the next attempt takes another slot, or waits under its old
 -- arrival number. Bounds are not asked again: the request is already admitted, and its charge stands.
--- `cap`: how many of its entitlement may run.
--- id attempt cap exclude bytes record -> as admit, or stale
+-- `cap`: how many of its entitlement may run; `base`: how many of them the pool's headroom is for.
+-- id attempt cap exclude bytes record base headroom -> as admit, or stale
 local id, attempt, cap, exclude = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
 local now = now_ms()
 
@@ -30,7 +30,8 @@ held.attempt, held.bytes, held.record, held.note = attempt + 1, tonumber(ARGV[5]
 
 local ready, v = survey(held.ent)
 local backend, _, _, free = choose(ready, v, held.kv, exclude)
-if backend and free > v[4] and v[5] < cap then
+local kept = v[5] < tonumber(ARGV[7]) and 0 or tonumber(ARGV[8])
+if backend and free - kept > v[4] and v[5] < cap then
   held.backend, held.granted, held.note = backend, now, 'direct'
   put_lease(id, held, now + LEASE_MS)
   return answer('granted', backend, 0, held)
