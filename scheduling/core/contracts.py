@@ -8,6 +8,7 @@ the simulator drive the same objects through :class:`scheduling.core.scheduler.S
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 from scheduling.core.types import BackendView, PoolView, QueuedRequest
@@ -53,6 +54,33 @@ class Contest(Protocol):
 
     def goes_before(self, request: QueuedRequest, view: PoolView, fits: Fits) -> bool:
         """Whether something that waits would be selected before ``request`` (which does not wait) if it were pushed."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueuePart:
+    """One of the parts that a queue consists of, for people: a band, a queue of similar prompts, what was relegated."""
+
+    name: str
+    kind: str  # band | queue | bubble | relegated
+    waiting: int
+    low: int | None = None  # prompt lengths it is for [tokens]
+    high: int | None = None
+    score: float | None = None  # of its oldest request; the largest goes first
+
+
+@runtime_checkable
+class ShowsParts(Protocol):
+    """What a queue may offer besides: what it consists of."""
+
+    def parts(self, now_s: float) -> Iterator[QueuePart]:
+        """Its parts, in the order in which they are looked at. Changes nothing."""
+
+
+def parts_of(queue: RequestQueue, within: str, now_s: float) -> Iterator[QueuePart]:
+    """The parts of a queue that is itself a part: ``within`` names where."""
+    if isinstance(queue, ShowsParts):
+        for part in queue.parts(now_s):
+            yield replace(part, name=f"{within}, {part.name}") if within else part
 
 
 class OrderingPolicy(Protocol):

@@ -16,11 +16,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 
 from scheduling.core.admission import RIGHTS
-from scheduling.core.contracts import ANY_NUMBER, NOT_NOW, CountsService, Fits, OrderingPolicy, RoutingPolicy
+from scheduling.core.contracts import (
+    ANY_NUMBER,
+    NOT_NOW,
+    CountsService,
+    Fits,
+    OrderingPolicy,
+    RequestQueue,
+    RoutingPolicy,
+)
 from scheduling.core.types import BackendView, Grant, PoolView, QueuedRequest, ServiceClass
 
 RESERVED = frozenset(c for c, r in RIGHTS.items() if r.reserved)
@@ -87,6 +96,29 @@ class Scheduler:
     def held(self) -> str | None:
         """The request that a replica is kept free for, if any."""
         return self._hold.request_id if self._hold is not None and self._hold.backend else None
+
+    @property
+    def queue(self) -> RequestQueue:
+        """What waits, in the policy's order. To look at, not to change."""
+        return self._queue
+
+    def explain(self, request: QueuedRequest) -> str:
+        """The terms that put a waiting request where it is."""
+        return self._queue.explain(request)
+
+    def empty(self) -> Scheduler:
+        """Another one by the same policy and rules, in which nothing waits and nothing is remembered."""
+        made = Scheduler(
+            self.policy, self.routing, max_grants=self._max_grants, patience_s=self._patience_s, rights=self._rights
+        )
+        made.headroom, made.unreserved = self.headroom, self.unreserved
+        return made
+
+    def copied(self, shared: dict[int, object]) -> Scheduler:
+        """The same again, with a router that remembers nothing. ``shared``: objects by id that both may hold."""
+        keep = shared | {id(self.policy): self.policy, id(self.routing): self.routing}
+        keep[id(self._router)] = self.routing.router()
+        return deepcopy(self, keep)
 
     def offer(self, request: QueuedRequest, now_s: float) -> None:
         """Adds a waiting request; one with the same id is replaced."""

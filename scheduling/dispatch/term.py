@@ -28,6 +28,7 @@ from scheduling.dispatch.evictions import evictions, most_running
 from scheduling.dispatch.health import BackendMonitor, EngineFactory
 from scheduling.dispatch.ports import TelemetryPort
 from scheduling.dispatch.samples import Sampler
+from scheduling.dispatch.shown import Shown
 from scheduling.dispatch.standing import Standings
 from scheduling.state.store import PoolStore
 from scheduling.state.types import (
@@ -74,6 +75,7 @@ class Term:
         self._store = store
         self._pool = pool
         self._sampler = Sampler(holder, epoch)
+        self._shown = Shown(store, epoch)
         self._epoch = epoch
         self._catalog = catalog
         self._telemetry = telemetry
@@ -196,6 +198,7 @@ class Term:
                 self._entitlements = {request.entitlement: None for request in self.scheduler}
                 await self._weigh(snapshot)
                 self._sample(snapshot)
+                await self._show(snapshot)
             except StateUnavailable:
                 pass
             await asyncio.sleep(max(0.0, due - loop.time()))
@@ -380,6 +383,13 @@ class Term:
             self._drifted = 0
             self._stale = True
             self._ring()
+
+    async def _show(self, snapshot: PoolSnapshot) -> None:
+        now_s = snapshot.now_ms / 1000.0
+        view = snapshot.pool_view(now_s)
+        view.standings = self.standings
+        self.monitor.mask(view)
+        await self._shown.show(self.scheduler, view, now_s, snapshot.service_ms, self.policy, parked=len(self._away))
 
     def _sample(self, snapshot: PoolSnapshot) -> None:
         if self._sampling is not None and not self._sampling.done():

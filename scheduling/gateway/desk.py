@@ -18,6 +18,7 @@ from scheduling.state.store import PoolStore
 from scheduling.state.types import (
     BATCH,
     AnnounceStatus,
+    CancelNotice,
     EvictionNotice,
     GrantNotice,
     Renewal,
@@ -68,6 +69,9 @@ class Desk:
         notice = decode_notice(payload)
         call = self.calls.get(notice.request_id)
         if call is None:
+            return
+        if isinstance(notice, CancelNotice):
+            call.interrupt(Reason.OPERATOR)
             return
         if isinstance(notice, EvictionNotice):
             if notice.attempt >= call.attempt:  # the answer that tells us of a later attempt may still be on its way

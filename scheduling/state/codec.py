@@ -20,12 +20,13 @@ from scheduling.core.ledger import LedgerRecord
 from scheduling.core.outcomes import Reason, outcome_of
 from scheduling.core.slo import judged
 from scheduling.core.types import QueuedRequest
-from scheduling.state.types import EvictionNotice, GrantNotice, StoredRequest
+from scheduling.state.types import CancelNotice, EvictionNotice, GrantNotice, StoredRequest
 
 _encoder = msgspec.json.Encoder()
 _request_decoder = msgspec.json.Decoder(StoredRequest)
 _ledger_decoder = msgspec.json.Decoder(LedgerRecord)
 
+_OPERATOR = "operator"
 DIRECT = "direct"  # policy of a request that found a free slot
 
 
@@ -62,9 +63,17 @@ def decode_note(note: str) -> tuple[str, str]:
     return policy, why
 
 
-def decode_notice(payload: bytes) -> GrantNotice | EvictionNotice:
-    """What ``grant`` or an eviction published on a gateway's channel. Raises ValueError for anything else."""
+def encode_cancel(request_id: str) -> str:
+    """What an operator's cancellation publishes on the channel of the gateway that has the request."""
+    return f"{request_id} 0 - {_OPERATOR}"
+
+
+def decode_notice(payload: bytes) -> GrantNotice | EvictionNotice | CancelNotice:
+    """What ``grant``, an eviction or an operator published on a gateway's channel. Raises ValueError for anything
+    else."""
     request_id, attempt, backend, note = payload.decode().split(" ", 3)
+    if backend == "-" and note == _OPERATOR:
+        return CancelNotice(request_id)
     if backend == "-":
         return EvictionNotice(request_id, int(attempt))
     policy, why = decode_note(note)

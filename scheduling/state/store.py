@@ -32,6 +32,7 @@ from scheduling.state.script import Script, load_scripts
 from scheduling.state.snapshot import make_snapshot
 from scheduling.state.types import (
     BATCH,
+    PREVIEW_MS,
     Admission,
     AdmissionStatus,
     AnnounceResult,
@@ -313,6 +314,14 @@ class PoolStore:
             b"XREAD", b"COUNT", b"500", b"BLOCK", str(block_ms).encode(), b"STREAMS", self._key("events"), last_id
         )
         return [] if reply is None else [_event(raw) for raw in reply[0][1]]
+
+    async def preview_asked(self) -> bool:
+        """Whether somebody looks at the queue now."""
+        return bool(await self._resp.call(b"EXISTS", self._key("preview:asked")))
+
+    async def show_preview(self, data: bytes) -> None:
+        """Shows the order of what waits (JSON) for a while."""
+        await self._resp.call(b"SET", self._key("preview"), data, b"PX", str(PREVIEW_MS).encode())
 
     async def ledger_read(self, count: int) -> list[LedgerEntry]:
         """The oldest ``count`` entries of the ledger stream; they stay until ``ledger_delete``."""

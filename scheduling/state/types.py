@@ -28,6 +28,9 @@ BATCH: Final = 100  # items one script call works on
 EVENTS_KEPT: Final = 20_000  # doorbells kept for a leader that is behind; it reloads the queue if it missed some
 LEDGER_KEPT: Final = 1_000_000  # ended requests kept while the database is away, oldest dropped first
 
+PREVIEW_MS: Final = 15_000  # a preview that nobody renews is not shown for longer
+ASKED_MS: Final = 10_000  # who looks at the queue asks again within this
+
 CATALOG_CHANNEL: Final = "qm:catalog"  # doorbell: the catalog has a new version
 EJECTED_CHANNEL: Final = "qm:ejected"  # doorbell: a replica (its id) was found ill
 
@@ -35,6 +38,11 @@ EJECTED_CHANNEL: Final = "qm:ejected"  # doorbell: a replica (its id) was found 
 def gateway_channel(gateway: str) -> str:
     """The pub/sub channel on which a gateway hears of its grants."""
     return f"qm:gw:{gateway}"
+
+
+def preview_key(pool: str) -> str:
+    """Where the leader shows the order of what waits (JSON); with ``:asked`` the mark of who looks."""
+    return f"qm:{{{pool}}}:preview"
 
 
 def work_of(estimate: Estimate) -> int:
@@ -189,6 +197,13 @@ class EvictionNotice:
 
     request_id: str
     attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class CancelNotice:
+    """Heard on the same channel: an operator ends this request, waiting or running."""
+
+    request_id: str
 
 
 @dataclass(frozen=True, slots=True)

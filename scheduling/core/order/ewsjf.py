@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import log
 
-from scheduling.core.contracts import Fits, Key, RequestQueue
+from scheduling.core.contracts import Fits, Key, QueuePart, RequestQueue
 from scheduling.core.partition import Interval, bubble, parse_partition, place
 from scheduling.core.queues.keyed import KeyedQueue
 from scheduling.core.registry import ordering
@@ -101,6 +101,16 @@ class _LengthQueues:
     def __iter__(self) -> Iterator[QueuedRequest]:
         for queue in self.queues:
             yield from queue.waiting
+
+    def parts(self, now_s: float) -> Iterator[QueuePart]:
+        for at, queue in enumerate(self.queues):
+            oldest = min(queue.waiting, key=lambda request: (request.arrival_s, request.seq), default=None)
+            score = None
+            if oldest is not None:
+                wait_s = max(0.0, now_s - oldest.arrival_s)
+                score = self.policy.score(at + 1, queue.interval.mean, oldest.input_tokens, wait_s)
+            interval, kind = queue.interval, "bubble" if queue.is_bubble else "queue"
+            yield QueuePart(f"{kind} {at + 1}", kind, len(queue.waiting), interval.low, interval.high, score)
 
     def push(self, request: QueuedRequest, now_s: float) -> None:
         self.discard(request.id)

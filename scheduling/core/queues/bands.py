@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from scheduling.core.contracts import CountsService, Fits, Maker, RequestQueue
+from scheduling.core.contracts import CountsService, Fits, Maker, QueuePart, RequestQueue, parts_of
 from scheduling.core.registry import modifier
 from scheduling.core.types import PoolView, QueuedRequest, ServiceClass
 
@@ -53,6 +53,11 @@ class BandQueue:
     def __iter__(self) -> Iterator[QueuedRequest]:
         for band in self._bands:
             yield from band
+
+    def parts(self, now_s: float) -> Iterator[QueuePart]:
+        for name, band in zip(BANDS, self._bands, strict=True):
+            yield QueuePart(f"{name} band", "band", len(band))
+            yield from parts_of(band, name, now_s)
 
     def explain(self, request: QueuedRequest) -> str:
         band = BAND_OF[request.service_class]

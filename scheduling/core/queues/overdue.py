@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from scheduling.core.contracts import CountsService, Fits, Key, RequestQueue
+from scheduling.core.contracts import CountsService, Fits, Key, QueuePart, RequestQueue, parts_of
 from scheduling.core.queues.keyed import KeyedQueue
 from scheduling.core.types import PoolView, QueuedRequest
 
@@ -42,6 +42,9 @@ class OverdueTurns:
 
     def __iter__(self) -> Iterator[QueuedRequest]:
         return iter(self._inside)
+
+    def parts(self, now_s: float) -> Iterator[QueuePart]:
+        return parts_of(self._inside, "", now_s)
 
     def explain(self, request: QueuedRequest) -> str:
         return self._why[1] if request.id == self._why[0] else self._inside.explain(request)

@@ -23,7 +23,7 @@ from itertools import chain
 from math import exp, inf
 from typing import ClassVar
 
-from scheduling.core.contracts import CountsService, Fits, Maker, RequestQueue
+from scheduling.core.contracts import CountsService, Fits, Maker, QueuePart, RequestQueue, parts_of
 from scheduling.core.queues.bands import BAND_OF
 from scheduling.core.registry import modifier
 from scheduling.core.relegation import Verdict, judge
@@ -95,6 +95,11 @@ class RelegatingQueue:
 
     def __iter__(self) -> Iterator[QueuedRequest]:
         return chain(self._timely, self._relegated)
+
+    def parts(self, now_s: float) -> Iterator[QueuePart]:
+        yield from parts_of(self._timely, "", now_s)
+        if len(self._relegated):
+            yield QueuePart("relegated", "relegated", len(self._relegated))
 
     def explain(self, request: QueuedRequest) -> str:
         late = request.id in self._late or (request.id == self._last and request.id in self._ran)

@@ -1,0 +1,133 @@
+"""What waits, in the order in which it would run if nothing else came.
+
+Question: when is it whose turn, and why then?
+A scheduler is copied (:func:`copy_of`) and the copy decides in a pool whose replicas free one slot after the other:
+each request that runs occupies its slot for the pool's mean occupation, those that run now are spread evenly over it.
+So it follows every rule of the real decisions (rights, limits, relegation, room for the large), and its times are what
+that mean makes of them. The copied scheduler is not touched.
+Cost: copying is O(waiting): with its queue up to ``EXACT_UP_TO`` requests; beyond, they are pushed into a fresh queue
+of the same policy, which knows nothing of turns given so far. Then one decision per slot that is freed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from heapq import heapify, heappop, heappush
+
+from scheduling.core.contracts import QueuePart, ShowsParts
+from scheduling.core.scheduler import Scheduler, work_of
+from scheduling.core.types import BackendView, PoolView, QueuedRequest
+
+EXACT_UP_TO = 500  # requests that wait; more are pushed anew
+HORIZON_S = 3600.0  # what would start later than this is not waited for
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A waiting request, at its place in the order."""
+
+    request: QueuedRequest
+    start_s: float | None  # when it would start, on the clock of ``now_s``; None: not within sight
+    backend: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """The first of what waits, and the parts that its policy's queue consists of."""
+
+    planned: tuple[Planned, ...]
+    parts: tuple[QueuePart, ...]
+    exact: bool  # whether the order knows of the turns given so far
+
+
+@dataclass(slots=True)
+class Copied:
+    """A scheduler of its own, and whether it is in the same place as the one it was made from."""
+
+    scheduler: Scheduler
+    exact: bool
+
+
+def copy_of(scheduler: Scheduler, now_s: float, exact_up_to: int = EXACT_UP_TO) -> Copied:
+    """Everything that waits, once more. Requests and policies, which never change, are shared."""
+    if len(scheduler) > exact_up_to:
+        fresh = scheduler.empty()
+        for request in scheduler:
+            fresh.offer(request, now_s)
+        return Copied(fresh, exact=False)
+    memo: dict[int, object] = {id(request): request for request in scheduler}
+    return Copied(scheduler.copied(memo), exact=True)
+
+
+def preview(copied: Copied, view: PoolView, now_s: float, most: int, occupation_s: float) -> Preview:
+    """Plays a copy forward until ``most`` requests have started, or nothing more would within :data:`HORIZON_S`.
+
+    Args:
+        copied: spent by this.
+        view: the pool now; its objects stay as they are.
+        occupation_s: how long a slot is occupied, on average.
+    """
+    scheduler = copied.scheduler
+    parts = parts_of(scheduler, now_s)
+    # the line that places a request where it is is asked for before anything moves
+    why = {request.id: scheduler.explain(request) for request in scheduler} if copied.exact else {}
+    pool = replace(
+        view,
+        backends={name: replace(backend) for name, backend in view.backends.items()},
+        running_by_entitlement=dict(view.running_by_entitlement),
+    )
+    ends = _running(pool, now_s, occupation_s)
+    planned: list[Planned] = []
+    at_s = now_s
+    while len(scheduler) and len(planned) < most:
+        for grant in scheduler.step(pool, at_s):
+            r = grant.request
+            said = why.get(r.id) or grant.reason.partition("; waited")[0]
+            planned.append(Planned(r, at_s, grant.backend, said))
+            heappush(ends, (at_s + occupation_s, len(planned), grant.backend, r.entitlement, r.kv_tokens, work_of(r)))
+        if not ends or ends[0][0] > now_s + HORIZON_S:
+            break
+        at_s, _, backend, entitlement, kv_tokens, work = heappop(ends)
+        _free(pool, backend, entitlement, kv_tokens, work)
+    for request in scheduler:
+        if len(planned) >= most:
+            break
+        planned.append(Planned(request, None, "", why.get(request.id) or scheduler.explain(request)))
+    return Preview(tuple(planned[:most]), parts, copied.exact)
+
+
+def parts_of(scheduler: Scheduler, now_s: float) -> tuple[QueuePart, ...]:
+    """What the policy's queue consists of, where it says so."""
+    queue = scheduler.queue
+    return tuple(queue.parts(now_s)) if isinstance(queue, ShowsParts) else ()
+
+
+_End = tuple[float, int, str, str, int, int]
+
+
+def _running(pool: PoolView, now_s: float, occupation_s: float) -> list[_End]:
+    """When what runs now would end: which requests those are nobody says here, only how many where and of whom."""
+    counts = pool.running_by_entitlement.items()
+    owners = [name for _, name in sorted((i / count, name) for name, count in counts for i in range(count))]
+    slots: list[tuple[BackendView, int]] = [(b, i) for b in pool.backends.values() for i in range(b.running)]
+    slots.sort(key=lambda slot: (slot[1] / max(1, slot[0].running), slot[0].id))
+    ends: list[_End] = []
+    for i, (backend, _) in enumerate(slots):
+        share = max(1, backend.running)
+        entitlement = owners[i % len(owners)] if owners else ""
+        ends.append((
+            now_s + occupation_s * (i + 1) / len(slots), -len(slots) + i, backend.id, entitlement,
+            backend.kv_used // share, int(backend.work_tokens // share),
+        ))  # fmt: skip
+    heapify(ends)
+    return ends
+
+
+def _free(pool: PoolView, backend: str, entitlement: str, kv_tokens: int, work: int) -> None:
+    where = pool.backends[backend]
+    where.running = max(0, where.running - 1)
+    where.kv_used = max(0, where.kv_used - kv_tokens)
+    where.work_tokens = max(0.0, where.work_tokens - work)
+    running = pool.running_by_entitlement
+    running[entitlement] = max(0, running.get(entitlement, 0) - 1)
