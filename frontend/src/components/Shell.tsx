@@ -2,6 +2,7 @@ import { Suspense, useEffect, useRef, type ReactNode } from "react";
 import { Link, Outlet, useLocation } from "react-router";
 import { setTheme, useTheme, type Theme } from "../lib/theme";
 import { user } from "../lib/page";
+import { AlertBadge } from "./AlertBadge";
 import { Icon, Mark } from "./icons";
 import { isCurrent, offered } from "./navigation";
 
@@ -41,6 +42,7 @@ function Navigation({ pathname }: { pathname: string }) {
       {offered(user.role).map((item) => (
         <Link key={item.path} to={item.path} className={tab} aria-current={isCurrent(item, pathname) ? "page" : undefined}>
           {item.label}
+          {item.path === "/alerts" && <AlertBadge />}
         </Link>
       ))}
       {user.staff && (
@@ -63,7 +65,8 @@ export function Shell() {
   const main = useRef<HTMLElement>(null);
   const first = useRef(true);
   useEffect(() => {
-    if (!first.current) main.current?.focus({ preventScroll: true }); // a new page is announced from its beginning
+    // A new page is announced from its beginning, unless it has put the focus where one begins to type.
+    if (!first.current && !main.current?.contains(document.activeElement)) main.current?.focus({ preventScroll: true });
     first.current = false;
   }, [pathname]);
   return (

@@ -17,6 +17,8 @@ export const pages: readonly Item[] = [
   { path: "/requests", label: "Requests", roles: everyone },
   { path: "/tenants", label: "Tenants", roles: everyone, also: ["/usage", "/pools", "/backends", "/tiers", "/slos", "/prices", "/roles", "/audit"] },
   { path: "/playground", label: "Playground", roles: everyone },
+  { path: "/drift", label: "Drift", roles: everyone },
+  { path: "/alerts", label: "Alerts", roles: everyone },
 ];
 
 /** What someone is offered; without a role there is nothing but the overview, which says so. */

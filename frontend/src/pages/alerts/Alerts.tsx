@@ -1,0 +1,251 @@
+import { useInfiniteQuery, useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
+import { useState } from "react";
+import { useSearchParams } from "react-router";
+import type { Pool, Tenant } from "../../api/books";
+import { get, send } from "../../api/client";
+import { following, type AlertPage, type AlertRow, type AlertRule } from "../../api/operate";
+import { Badge, type Tone } from "../../components/Badge";
+import { ResourceForm } from "../../components/form/ResourceForm";
+import { Icon } from "../../components/icons";
+import { Notices, notify } from "../../components/Notices";
+import { Segmented } from "../../components/Segmented";
+import { Sheet } from "../../components/Sheet";
+import { Table, type Column } from "../../components/Table";
+import { age } from "../../lib/format";
+import { user } from "../../lib/page";
+import { useBooks } from "../tenants/data";
+import { Confirm, Failed, Waiting, When } from "../tenants/parts";
+import { kindLabel, lastedS, ruleSpecs, sentence } from "./rules";
+
+const REFRESH_MS = 10_000;
+const mayWrite = user.role === "admin";
+const tones: Record<string, Tone> = { critical: "bad", warning: "warn" };
+
+const STATES = [
+  { value: "", label: "All" },
+  { value: "resolved", label: "Resolved" },
+  { value: "told", label: "Told once" },
+] as const;
+
+function Open({ alerts }: { alerts: readonly AlertRow[] }) {
+  if (alerts.length === 0)
+    return (
+      <p className="panel flex items-center gap-2 p-4 text-sm text-soft">
+        <span className="text-good">
+          <Icon name="check" />
+        </span>
+        Nothing is wrong by the rules{user.role === "member" ? " that are about your tenants" : ""}.
+      </p>
+    );
+  return (
+    <ul className="space-y-2" aria-label="Open alerts">
+      {alerts.map((alert) => (
+        <li key={alert.id} className="panel flex flex-wrap items-start gap-x-3 gap-y-1 p-4" data-alert={alert.rule_name}>
+          <Badge tone={tones[alert.severity]}>{alert.severity}</Badge>
+          <div className="min-w-0 flex-1 basis-72">
+            <p className="font-medium">{alert.line}</p>
+            <p className="mt-0.5 text-sm text-soft">
+              {alert.rule_name}
+              {alert.pool && <> · pool {alert.pool}</>}
+              {alert.tenant && <> · {alert.tenant}</>}
+            </p>
+          </div>
+          <p className="text-sm whitespace-nowrap text-soft">
+            for {age(lastedS(alert.at, null, Date.now()))}, since <When at={alert.at} />
+          </p>
+        </li>
+      ))}
+    </ul>
+  );
+}
+
+const historyColumns: Column<AlertRow>[] = [
+  { label: "Began", cell: (row) => <When at={row.at} />, className: "whitespace-nowrap" },
+  { label: "Lasted", right: true, cell: (row) => (row.state === "told" ? "" : age(lastedS(row.at, row.resolved_at, Date.now()))) },
+  { label: "State", cell: (row) => <Badge tone={row.state === "open" ? tones[row.severity] : row.state === "resolved" ? "good" : "plain"}>{row.state}</Badge> },
+  { label: "About", cell: (row) => kindLabel(row.kind), className: "whitespace-nowrap" },
+  {
+    label: "What",
+    className: "min-w-72",
+    cell: (row) => (
+      <>
+        {row.line}
+        {row.resolution && <p className="text-2xs text-faint">{row.resolution}</p>}
+      </>
+    ),
+  },
+  { label: "Tenant", cell: (row) => row.tenant || <span className="text-faint">–</span> },
+  { label: "Sent", cell: (row) => <When at={row.delivered_at} none="no" /> },
+];
+
+function History() {
+  const [state, setState] = useState<(typeof STATES)[number]["value"]>("");
+  const { data, error, hasNextPage, fetchNextPage, isFetchingNextPage, refetch } = useInfiniteQuery({
+    queryKey: ["alerts", "list", state],
+    queryFn: ({ pageParam, signal }) => (pageParam ? following<AlertPage>(pageParam, signal) : get<AlertPage>("alerts", { state }, signal)),
+    initialPageParam: "",
+    getNextPageParam: (page) => page.next,
+    refetchInterval: ({ state: held }) => ((held.data?.pages.length ?? 0) > 1 ? false : REFRESH_MS),
+  });
+  return (
+    <section aria-labelledby="history" className="space-y-2">
+      <div className="flex flex-wrap items-center gap-3">
+        <h2 id="history" className="text-sm font-medium">
+          History
+        </h2>
+        <Segmented label="Shown" value={state} options={STATES} onChange={setState} />
+      </div>
+      {error ? <Failed error={error} retry={() => void refetch()} /> : !data ? <Waiting /> : <Table label="Past alerts" rows={data.pages.flatMap((page) => page.results)} columns={historyColumns} id={(row) => String(row.id)} empty="Nothing has been told yet." />}
+      {hasNextPage && (
+        <button type="button" className="button" disabled={isFetchingNextPage} onClick={() => void fetchNextPage()}>
+          {isFetchingNextPage ? "Loading…" : "Load older alerts"}
+        </button>
+      )}
+    </section>
+  );
+}
+
+function Switch({ rule }: { rule: AlertRule }) {
+  const client = useQueryClient();
+  const turn = useMutation({
+    mutationFn: () => send<AlertRule>("PATCH", `alert-rules/${rule.id}`, { enabled: !rule.enabled }),
+    onSuccess: (saved) => {
+      notify(`"${saved.name}" is ${saved.enabled ? "on" : "off"}.`);
+      return client.invalidateQueries({ queryKey: ["alerts"] });
+    },
+    onError: (error) => notify(error.message),
+  });
+  return (
+    <button type="button" className="button" aria-pressed={rule.enabled} disabled={turn.isPending} onClick={() => turn.mutate()}>
+      {rule.enabled ? "Switch off" : "Switch on"}
+    </button>
+  );
+}
+
+function Rules() {
+  const [query, setQuery] = useSearchParams();
+  const client = useQueryClient();
+  const rules = useQuery({ queryKey: ["alerts", "rules"], queryFn: ({ signal }) => get<AlertRule[]>("alert-rules", {}, signal), refetchInterval: REFRESH_MS });
+  const pools = useBooks<Pool>("pools");
+  const tenants = useBooks<Tenant>("tenants");
+  const [deleted, setDeleted] = useState<AlertRule | null>(null);
+  const asked = query.get("rule");
+  const edited = rules.data?.find((rule) => String(rule.id) === asked);
+  const open = (id: string | null) =>
+    setQuery((old) => {
+      if (id === null) old.delete("rule");
+      else old.set("rule", id);
+      return old;
+    });
+  const refresh = () => client.invalidateQueries({ queryKey: ["alerts"] });
+
+  const columns: Column<AlertRule>[] = [
+    {
+      label: "Rule",
+      by: (rule) => rule.name,
+      className: "min-w-44",
+      cell: (rule) =>
+        mayWrite ? (
+          <button type="button" className="link text-left" onClick={() => open(String(rule.id))}>
+            {rule.name}
+          </button>
+        ) : (
+          rule.name
+        ),
+    },
+    { label: "Tells when", className: "min-w-80 text-soft", cell: sentence },
+    { label: "Severity", by: (rule) => rule.severity, cell: (rule) => <Badge tone={tones[rule.severity]}>{rule.severity}</Badge> },
+    { label: "Open", right: true, by: (rule) => rule.open, cell: (rule) => (rule.open ? <Badge tone={tones[rule.severity]}>{rule.open}</Badge> : "0") },
+    { label: "State", by: (rule) => Number(rule.enabled), cell: (rule) => <Badge tone={rule.enabled ? "good" : "plain"}>{rule.enabled ? "on" : "off"}</Badge> },
+    ...(mayWrite
+      ? [
+          {
+            label: "",
+            right: true,
+            cell: (rule: AlertRule) => (
+              <span className="inline-flex gap-2">
+                <Switch rule={rule} />
+                <button type="button" className="button" aria-label={`Delete ${rule.name}`} onClick={() => setDeleted(rule)}>
+                  Delete
+                </button>
+              </span>
+            ),
+          },
+        ]
+      : []),
+  ];
+
+  return (
+    <section aria-labelledby="rules" className="space-y-2">
+      <div className="flex flex-wrap items-center gap-3">
+        <h2 id="rules" className="mr-auto text-sm font-medium">
+          Rules
+        </h2>
+        {mayWrite && (
+          <button type="button" className="button" onClick={() => open("new")}>
+            <Icon name="plus" /> Add a rule
+          </button>
+        )}
+      </div>
+      {rules.error ? <Failed error={rules.error} retry={() => void rules.refetch()} /> : !rules.data ? <Waiting /> : <Table label="Alert rules" rows={rules.data} columns={columns} id={(rule) => String(rule.id)} empty="There are no rules, so nothing is watched." />}
+      {mayWrite && pools.data && tenants.data && (asked === "new" || edited) && (
+        <Sheet title={edited ? edited.name : "A new rule"} subtitle="Looked at every five seconds by the leader of each pool." onClose={() => open(null)}>
+          <ResourceForm<AlertRule>
+            key={asked}
+            specs={ruleSpecs(pools.data.map((pool) => pool.slug), tenants.data.map((tenant) => tenant.slug))}
+            row={edited}
+            method={edited ? "PATCH" : "POST"}
+            path={edited ? `alert-rules/${edited.id}` : "alert-rules"}
+            submit={edited ? "Save" : "Add it"}
+            extra={(typed) => Object.fromEntries(Object.entries(typed).map(([name, value]) => [name, value === null && (name === "pool" || name === "tenant") ? "" : value]))}
+            onCancel={() => open(null)}
+            onSaved={(saved) => {
+              notify(`"${saved.name}" is saved.`);
+              open(null);
+              void refresh();
+            }}
+          />
+        </Sheet>
+      )}
+      {deleted && (
+        <Confirm
+          title={`Delete the rule "${deleted.name}"?`}
+          action="Delete"
+          danger
+          onClose={() => setDeleted(null)}
+          onRun={async () => {
+            await send("DELETE", `alert-rules/${deleted.id}`);
+            notify(`"${deleted.name}" is deleted.`);
+            setDeleted(null);
+            await refresh();
+          }}
+        >
+          <p>{sentence(deleted)}.</p>
+          <p>Nobody is told of this any more. {deleted.open ? `Its ${deleted.open} open alert${deleted.open > 1 ? "s end" : " ends"}. ` : ""}What it told so far stays.</p>
+        </Confirm>
+      )}
+    </section>
+  );
+}
+
+/** What is wrong now, what was, and when to be told. */
+export function Alerts() {
+  const open = useQuery({ queryKey: ["alerts", "now"], queryFn: ({ signal }) => get<AlertPage>("alerts", { state: "open", limit: "200" }, signal), refetchInterval: REFRESH_MS });
+  return (
+    <div className="space-y-6">
+      <div>
+        <h1 className="text-lg font-semibold tracking-tight">Alerts</h1>
+        <p className="text-sm text-soft">What is wrong now by the rules, and what was.</p>
+      </div>
+      <section aria-labelledby="open" className="space-y-2">
+        <h2 id="open" className="text-sm font-medium">
+          Open now
+        </h2>
+        {open.error ? <Failed error={open.error} retry={() => void open.refetch()} /> : !open.data ? <Waiting /> : <Open alerts={open.data.results} />}
+      </section>
+      {user.role !== "member" && <Rules />}
+      <History />
+      <Notices />
+    </div>
+  );
+}

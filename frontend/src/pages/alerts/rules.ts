@@ -1,0 +1,71 @@
+/** What alert rules look at, in words. Pure. */
+
+import type { AlertRule } from "../../api/operate";
+import type { FieldSpec, Values } from "../../components/form/form";
+import { age, percent, text } from "../../lib/format";
+
+export const KINDS = {
+  slo_attainment: "SLO attainment",
+  queue_age: "Queue age",
+  debt: "Debt",
+  backend_health: "Backend health",
+  quota: "Budget (quota)",
+} as const;
+
+export type Kind = keyof typeof KINDS;
+export const kindLabel = (kind: string): string => KINDS[kind as Kind] ?? kind.replaceAll("_", " ");
+
+/** A threshold with its unit. */
+export const bound = (kind: string, value: number): string => {
+  if (kind === "slo_attainment" || kind === "quota") return text(percent(value));
+  return kind === "queue_age" ? `${value} s` : String(value);
+};
+
+const lasting = (s: number): string => (s ? ` for ${age(s)}` : "");
+
+/** A rule as a sentence: "SLO attainment of pool llama below 90.0 % for 2 min; over at 95.0 %". */
+export function sentence(rule: Pick<AlertRule, "kind" | "threshold" | "clear_threshold" | "for_s" | "pool" | "tenant">): string {
+  const where = rule.pool ? `pool ${rule.pool}` : "each pool";
+  const limit = rule.threshold === null ? "" : bound(rule.kind, rule.threshold);
+  const over = rule.clear_threshold === null ? "" : `; over at ${bound(rule.kind, rule.clear_threshold)}`;
+  switch (rule.kind) {
+    case "slo_attainment":
+      return `Less than ${limit} of ${rule.tenant ? `${rule.tenant}'s requests in ${where}` : `the requests of ${where}`} meet their SLO${lasting(rule.for_s)}${over}`;
+    case "queue_age":
+      return `The oldest request in the queue of ${where} waits longer than ${limit}${lasting(rule.for_s)}${over}`;
+    case "debt":
+      return `An entitlement${rule.tenant ? ` of ${rule.tenant}` : ""} in ${where} has debt above ${limit}${lasting(rule.for_s)}${over}`;
+    case "backend_health":
+      return `A backend of ${where} gets no work although nobody drains it${lasting(rule.for_s)}`;
+    case "quota":
+      return `${rule.tenant || "A tenant"} has used more than ${limit} of a quota${lasting(rule.for_s)}${over}`;
+    default:
+      return rule.kind;
+  }
+}
+
+const number = (value: string | undefined): number | null => (value?.trim() && Number.isFinite(Number(value)) ? Number(value) : null);
+
+const inWords = (_value: string, values: Values): string => {
+  const threshold = number(values.threshold);
+  if (!values.kind || (threshold === null && values.kind !== "backend_health")) return "";
+  return `${sentence({ kind: values.kind, threshold, clear_threshold: number(values.clear_threshold), for_s: number(values.for_s) ?? 0, pool: values.pool ?? "", tenant: values.tenant ?? "" })}.`;
+};
+
+const optional = (names: readonly string[], none: string) => [{ value: "", label: none }, ...names.map((value) => ({ value, label: value }))];
+
+export const ruleSpecs = (pools: readonly string[], tenants: readonly string[]): FieldSpec[] => [
+  { name: "name", label: "Name", kind: "text", required: true, maxLength: 63, wide: true },
+  { name: "kind", label: "Looks at", kind: "choice", required: true, initial: "slo_attainment", options: Object.entries(KINDS).map(([value, label]) => ({ value, label })) },
+  { name: "severity", label: "Severity", kind: "choice", required: true, initial: "warning", options: [{ value: "warning", label: "warning" }, { value: "critical", label: "critical" }] },
+  { name: "threshold", label: "Threshold", kind: "number", min: 0, help: "A share such as 0.9 for SLO and budget, seconds for the queue, debt as on the overview; empty for backends.", explain: inWords },
+  { name: "clear_threshold", label: "Over at", kind: "number", min: 0, help: "Where it is right again; the threshold itself where empty. Between the two nothing changes, so that what flickers is told once." },
+  { name: "for_s", label: "For", unit: "s", kind: "integer", min: 0, max: 86_400, required: true, initial: "60", help: "So long it has to be wrong before it is told, and right before it is over." },
+  { name: "enabled", label: "Enabled", kind: "flag", initial: "true" },
+  { name: "pool", label: "Pool", kind: "choice", options: optional(pools, "every pool") },
+  { name: "tenant", label: "Tenant", kind: "choice", options: optional(tenants, "the pool as a whole, or each tenant"), help: "For SLO, debt and budget." },
+  { name: "webhook", label: "Webhook", kind: "text", maxLength: 500, wide: true, placeholder: "https://…", help: "Only hosts on QUARTERMASTER_WEBHOOK_HOSTS. Where empty, it goes to the installation's webhook, if there is one." },
+];
+
+/** How long an alert lasted, or lasts by now [s]. */
+export const lastedS = (at: string, until: string | null, nowMs: number): number => Math.max(0, ((until ? Date.parse(until) : nowMs) - Date.parse(at)) / 1000);

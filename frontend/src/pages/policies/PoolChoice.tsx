@@ -1,0 +1,37 @@
+import { useSearchParams } from "react-router";
+import type { Pool } from "../../api/books";
+import { useBooks } from "../tenants/data";
+
+/** The pool in the address, and those there are. Without `all` the first one stands for none. */
+export function usePoolChoice(needed = false): { pool: string; pools: string[]; books: Pool[] } {
+  const [query] = useSearchParams();
+  const { data = [] } = useBooks<Pool>("pools");
+  const pools = data.map(({ slug }) => slug);
+  return { pool: query.get("pool") ?? (needed ? (pools[0] ?? "") : ""), pools, books: data };
+}
+
+export function PoolChoice({ all }: { all?: boolean }) {
+  const [, setQuery] = useSearchParams();
+  const { pool, pools } = usePoolChoice(!all);
+  return (
+    <label className="flex items-center gap-2">
+      <span className="label">Pool</span>
+      <select
+        className="field"
+        value={pool}
+        onChange={(event) =>
+          setQuery((old) => {
+            if (event.target.value) old.set("pool", event.target.value);
+            else old.delete("pool");
+            return old;
+          })
+        }
+      >
+        {all && <option value="">all</option>}
+        {pools.map((name) => (
+          <option key={name}>{name}</option>
+        ))}
+      </select>
+    </label>
+  );
+}
