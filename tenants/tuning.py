@@ -75,6 +75,28 @@ def rollback(*, actor: Actor, pool: Pool, number: int, reason: str = "", kind: A
     return pool
 
 
+def propose(*, actor: Actor, pool: Pool, params: Mapping[str, Any], reason: str = "") -> Trial:
+    """A person's choice of parameters for the serving policy, to be started as a trial.
+
+    Raises:
+        ValidationError: the policy has no such parameters, or they are what serves.
+    """
+    with services.change(actor=actor):
+        pool = Pool.objects.select_for_update().get(pk=pool.pk)
+        if dict(params) == pool.policy_params:
+            raise ValidationError({"params": "These are the parameters that serve now."})
+        tried = Pool.objects.get(pk=pool.pk)
+        tried.policy_params = dict(params)
+        tried.full_clean()
+        now = timezone.now()
+        trial = Trial.objects.create(
+            pool=pool, at=now, study=now, number=0, base=version_now(pool), params=dict(params),
+            reason=(reason or f"proposed by {actor.name}")[:300], window_from=now, window_until=now,
+        )  # fmt: skip
+        record(actor=actor, action="propose", instance=trial, after={"params": dict(params), "reason": reason})
+    return trial
+
+
 def start_canary(*, actor: Actor, trial: Trial, reason: str) -> Trial:
     """Serves a proposed trial to the whole pool for one interval.
 

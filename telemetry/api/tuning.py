@@ -160,6 +160,11 @@ class TrialSerializer(serializers.ModelSerializer[Trial]):
         exclude = ["pool"]
 
 
+class Proposal(serializers.Serializer[Any]):
+    params = serializers.DictField(help_text="All parameters of the serving policy that are not its defaults.")
+    reason = serializers.CharField(max_length=250, required=False, default="", allow_blank=True)
+
+
 class TrialsView(StaffOnly, generics.ListAPIView[Trial]):
     """What the optimiser has tried in a pool, newest first, and what became of it."""
 
@@ -175,6 +180,18 @@ class TrialsView(StaffOnly, generics.ListAPIView[Trial]):
     @extend_schema(summary="Trials of a pool, newest first", operation_id="pools_trials")
     def get(self, request: Any, *args: Any, **kwargs: Any) -> Any:
         return super().get(request, *args, **kwargs)
+
+    @extend_schema(
+        summary="Propose a trial", operation_id="pools_trials_create", request=Proposal,
+        responses={201: TrialSerializer},
+    )  # fmt: skip
+    def post(self, request: Request, pool: str) -> Response:
+        """Other parameters of the serving policy. Nothing changes before it is started."""
+        body = Proposal(data=request.data)
+        body.is_valid(raise_exception=True)
+        told = body.validated_data
+        row = tuning.propose(actor=self.actor, pool=self.pool(), params=told["params"], reason=told["reason"])
+        return Response(TrialSerializer(row).data, status=status.HTTP_201_CREATED)
 
 
 class TrialView(StaffOnly, APIView):

@@ -8,6 +8,7 @@ from telemetry.api.alerts import AlertsOpenView, AlertsView, RulesView, RuleView
 from telemetry.api.estimates import EstimatesHistoryView, EstimatesResetView, EstimatesView
 from telemetry.api.keys import KeysLastUsedView
 from telemetry.api.lab import RecordingsView, RunAgainView, RunCancelView, RunsView, RunView
+from telemetry.api.lengths import LengthsView
 from telemetry.api.live import LiveHistoryView, LiveView
 from telemetry.api.requests import RequestsView, RequestView
 from telemetry.api.scaling import ExternalMetricView, ScalingView
@@ -38,6 +39,7 @@ urlpatterns = [
     path("alert-rules/<int:pk>", RuleView.as_view(), name="alert-rule"),
     path("pools/<slug:pool>/scaling", ScalingView.as_view(), name="pool-scaling"),
     path("pools/<slug:pool>/external-metric", ExternalMetricView.as_view(), name="pool-external-metric"),
+    path("pools/<slug:pool>/lengths", LengthsView.as_view(), name="pool-lengths"),
     path("pools/<slug:pool>/versions", VersionsView.as_view(), name="pool-versions"),
     path("pools/<slug:pool>/rollback", RollbackView.as_view(), name="pool-rollback"),
     path("pools/<slug:pool>/tuning", TuningView.as_view(), name="pool-tuning"),
