@@ -57,6 +57,9 @@ class LedgerEntry(models.Model):
     output_rank = models.FloatField(
         "rank", null=True, blank=True, help_text="Share of such answers expected to be shorter than this one was."
     )
+    admission = models.CharField(
+        max_length=300, blank=True, default="", help_text="JSON: the figures that it was admitted by."
+    )
 
     class Meta:
         ordering = ["-received_at", "-id"]
@@ -71,6 +74,22 @@ class LedgerEntry(models.Model):
 
     def __str__(self) -> str:
         return self.request_id
+
+
+class PastPoint(models.Model):
+    """A pool's dashboard over one step of time: what is left of the feed after 15 minutes (``telemetry/past.py``)."""
+
+    pool = models.CharField(max_length=63)
+    step_s = models.PositiveSmallIntegerField("step [s]")
+    at = models.BigIntegerField(help_text="Beginning of the step, epoch seconds.")
+    point = models.TextField(help_text="JSON, as docs/feed.md describes a point.")
+
+    class Meta:
+        constraints = [models.UniqueConstraint(name="past_point_once", fields=["pool", "step_s", "at"])]
+        indexes = [models.Index(fields=["step_s", "at"], name="past_point_age")]
+
+    def __str__(self) -> str:
+        return f"{self.pool} {self.at} + {self.step_s} s"
 
 
 class UsageHour(models.Model):

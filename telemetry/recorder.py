@@ -16,6 +16,7 @@ from scheduling.core.types import Catalog, EntitlementSpec, QuotaSpec
 from scheduling.dispatch.ports import Sample
 from telemetry import ledger
 from telemetry.live_store import LiveStore
+from telemetry.past import Past
 from telemetry.publisher import GroupSender, Publisher
 from telemetry.scaling import CarryOut, Scaler
 from telemetry.usage_feed import RedisBoard, UsageFeed
@@ -98,6 +99,7 @@ class Recorder:
         start_roll_up: Callable[[], None] = start_roll_up,
         start_tending: Callable[[str, float], None] | None = None,
         watch: Watch | None = None,
+        past: Past | None = None,
     ) -> None:
         self._publisher = publisher
         self._entitlements = entitlements
@@ -108,6 +110,7 @@ class Recorder:
         self._start_roll_up = start_roll_up
         self._start_tending = start_tending
         self._watch = watch
+        self._past = past
         self._rolled_s = float("-inf")
         self._tended_s: dict[str, float] = {}
         self._windows: dict[str, Window] = {}
@@ -142,6 +145,8 @@ class Recorder:
             self._scaler.sample(sample, self._entitlements())
         if self._watch is not None and snapshot is not None:
             self._watch.look(snapshot, self._usage.shares if self._usage is not None else {})
+        if self._past is not None and snapshot is not None:
+            self._past.add(snapshot)
         self._roll_up(self._clock())
         self._tend(sample)
 
@@ -189,4 +194,5 @@ def make_recorder(redis_url: str | None = None, carry_out: CarryOut | None = Non
         scaler=Scaler(carry_out),
         start_tending=start_tending,
         watch=Watch(),
+        past=Past(),
     )

@@ -225,6 +225,22 @@ def drain_backend(*, actor: Actor, backend: Backend, draining: bool) -> Backend:
         return save(actor=actor, instance=backend, action="drain" if draining else "undrain")
 
 
+def pause_tenant(*, actor: Actor, tenant: Tenant, reason: str = "") -> Tenant:
+    """From now on new requests of its keys are refused (``tenant_paused``); what was admitted goes on."""
+    with change(actor=actor):
+        tenant = Tenant.objects.select_for_update().get(pk=tenant.pk)
+        tenant.paused_since, tenant.paused_reason = tenant.paused_since or timezone.now(), reason
+        return save(actor=actor, instance=tenant, action="pause")
+
+
+def resume_tenant(*, actor: Actor, tenant: Tenant) -> Tenant:
+    """Takes a pause back."""
+    with change(actor=actor):
+        tenant = Tenant.objects.select_for_update().get(pk=tenant.pk)
+        tenant.paused_since, tenant.paused_reason = None, ""
+        return save(actor=actor, instance=tenant, action="resume")
+
+
 def retire_backend(*, actor: Actor, backend: Backend) -> Backend:
     """Drains a managed backend in order to remove it once nothing runs there any more.
 

@@ -60,6 +60,7 @@ def load_catalog() -> core.Catalog:
                 kv_tokens=row.kv_tokens,
                 concurrency=row.concurrency,
                 valid_until_s=row.valid_until.timestamp() if row.valid_until else None,
+                paused=row.tenant.paused_since is not None,
             )
     rows = ApiKey.active_at(now).values_list("public_id", "digest", "entitlement__slug", "expires_at")
     keys = {

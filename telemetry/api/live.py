@@ -15,9 +15,9 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from telemetry import feed, history
+from telemetry import feed, history, past
 from telemetry.api.common import Telemetry, Unavailable, viewer_of
-from telemetry.live_store import LiveStore, LiveUnavailable
+from telemetry.live_store import KEEP_S, LiveStore, LiveUnavailable
 
 
 @cache
@@ -55,32 +55,50 @@ class LiveView(Telemetry, APIView):
         return Response({"at": round(time.time(), 3), "pools": pools})
 
 
+MOST_MINUTES = 7 * 24 * 60
+
+
 class HistoryQuery(serializers.Serializer[Any]):
     pool = serializers.CharField(help_text="Name of the pool.")
-    minutes = serializers.IntegerField(min_value=1, max_value=15, default=15, help_text="How far back, 1 to 15.")
+    minutes = serializers.IntegerField(min_value=1, max_value=MOST_MINUTES, default=15)
+    until = serializers.FloatField(required=False, min_value=0, help_text="Epoch seconds.")
 
 
 class LiveHistoryView(Telemetry, APIView):
-    """One point per second of a pool's last minutes."""
+    """A pool's past: a point per second of the last minutes, in coarser steps up to seven days back."""
 
     @extend_schema(
-        summary="Live history of a pool (docs/feed.md)",
+        summary="History of a pool (docs/feed.md)",
         parameters=[
             OpenApiParameter("pool", str, required=True, description="Name of the pool."),
-            OpenApiParameter("minutes", int, description="How far back, 1 to 15."),
+            OpenApiParameter("minutes", int, description=f"How long, 1 to {MOST_MINUTES}; default 15."),
+            OpenApiParameter("until", float, description="End, epoch seconds; default now."),
         ],
         responses={200: OpenApiTypes.OBJECT},
     )
     def get(self, request: Request) -> Response:
         query = HistoryQuery(data=request.query_params)
         query.is_valid(raise_exception=True)
-        pool, minutes = query.validated_data["pool"], query.validated_data["minutes"]
-        viewer = viewer_of(request)
+        given, viewer = query.validated_data, viewer_of(request)
+        pool, now_s = given["pool"], time.time()
+        until_s = min(given.get("until", now_s), now_s)
+        since_s = until_s - given["minutes"] * 60
         try:
             stored = live_store().load(pool)
             if stored is None or feed.visible(stored.snapshot, viewer.tenants) is None:
                 raise Http404
-            points = live_store().history(pool, minutes * 60)
+            recent = [] if until_s < now_s - KEEP_S else live_store().history(pool)
         except LiveUnavailable:
             raise Unavailable from None
-        return Response({"pool": pool, "frames": [history.visible(p, viewer.tenants) for p in points]})
+        step_s = past.step_for(until_s - since_s)
+        if step_s == 1 and since_s < now_s - KEEP_S:
+            step_s = 10
+        points: list[history.Point] = []
+        if step_s > 1:
+            points = past.points(pool, since_s, until_s, step_s, now_s)
+            since_s = points[-1]["at"] if points else since_s
+            recent = history.in_steps((p for p in recent if p["at"] > since_s), step_s)
+        points += [p for p in recent if since_s < p["at"] <= until_s]
+        return Response(
+            {"pool": pool, "step_s": step_s, "frames": [history.visible(p, viewer.tenants) for p in points]}
+        )

@@ -72,7 +72,12 @@ class Named(serializers.SlugRelatedField):
 class TenantSerializer(BooksSerializer):
     class Meta:
         model = Tenant
-        fields = ["slug", "description", "created_at"]
+        fields = ["slug", "description", "created_at", "paused_since", "paused_reason"]
+        read_only_fields = ["paused_since", "paused_reason"]
+
+
+class PauseSerializer(serializers.Serializer):
+    reason = serializers.CharField(max_length=200, required=False, allow_blank=True, help_text="For the audit log.")
 
 
 class SloSerializer(BooksSerializer):

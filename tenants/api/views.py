@@ -61,6 +61,32 @@ class TenantViewSet(WritableViewSet):
 
     model = Tenant
     serializer_class = serializers.TenantSerializer
+    rights: ClassVar = {"pause": Right.OPERATE, "resume": Right.OPERATE}
+
+    @extend_schema(
+        summary="Pause a tenant",
+        operation_id="tenants_pause",
+        request=serializers.PauseSerializer,
+        responses=serializers.TenantSerializer,
+    )
+    @action(detail=True, methods=["post"])
+    def pause(self, request: Request, **kwargs: Any) -> Response:
+        """Refuses new requests of its keys; what was admitted goes on. For operators and admins."""
+        given = serializers.PauseSerializer(data=request.data)
+        given.is_valid(raise_exception=True)
+        reason = given.validated_data.get("reason", "")
+        return self.answer(services.pause_tenant(actor=self.actor, tenant=self.get_object(), reason=reason))
+
+    @extend_schema(
+        summary="Resume a paused tenant",
+        operation_id="tenants_resume",
+        request=None,
+        responses=serializers.TenantSerializer,
+    )
+    @action(detail=True, methods=["post"])
+    def resume(self, request: Request, **kwargs: Any) -> Response:
+        """Admits its requests again. For operators and admins."""
+        return self.answer(services.resume_tenant(actor=self.actor, tenant=self.get_object()))
 
 
 @_described("SLO", "SLOs", *_WRITES)

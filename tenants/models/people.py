@@ -14,6 +14,14 @@ from tenants.models.base import Named
 class Tenant(Named):
     """An organisation or team that shares the GPUs."""
 
+    paused_since = models.DateTimeField(
+        null=True,
+        blank=True,
+        editable=False,
+        help_text="Since then new requests of its keys are refused; what had been admitted goes on.",
+    )
+    paused_reason = models.CharField(max_length=200, blank=True, editable=False)
+
     class Meta:
         ordering = ["slug"]
 

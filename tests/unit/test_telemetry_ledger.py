@@ -201,7 +201,7 @@ def test_the_ledgers_fields_are_these_and_none_holds_what_was_said() -> None:
         "status", "streamed", "attempts", "backend", "policy", "why", "input_tokens_est", "output_tokens_est",
         "output_bound", "input_tokens", "output_tokens", "received_at", "queued_at", "granted_at", "first_token_at",
         "done_at", "ttft_slo_s", "tbt_slo_s", "ttlt_slo_s", "slo_met", "category", "estimate_source",
-        "output_tokens_p90", "output_rank",
+        "output_tokens_p90", "output_rank", "admission",
     }  # fmt: skip
     assert {f.name for f in dataclasses.fields(LedgerRecord)} == {
         {"received_at": "received_s", "queued_at": "queued_s", "granted_at": "granted_s", "done_at": "done_s",
@@ -210,10 +210,20 @@ def test_the_ledgers_fields_are_these_and_none_holds_what_was_said() -> None:
     }  # fmt: skip
 
 
+# Long fields that hold figures of ours: what was fitted, asked of a lab and found by it, sizes and times of a recording
+# (which have no field for text), points of the charts; and an address.
+FIGURES = {
+    "Calibration.step_time", "Calibration.trust", "LabRecording.packed", "LabRun.asked", "LabRun.found",
+    "PastPoint.point", "AlertRule.webhook",
+}  # fmt: skip
+
+
 def test_no_model_of_telemetry_has_room_for_a_prompt() -> None:
     for model in apps.get_app_config("telemetry").get_models():
         for field in model._meta.fields:
             assert not any(word in field.name.split("_") for word in WORDS_OF_CONTENT), f"{model.__name__}.{field.name}"
+            if f"{model.__name__}.{field.name}" in FIGURES:
+                continue
             assert not isinstance(field, models.TextField | models.JSONField | models.BinaryField | models.FileField)
             if isinstance(field, models.CharField):
                 assert field.max_length <= 300

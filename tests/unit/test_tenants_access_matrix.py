@@ -59,6 +59,9 @@ MATRIX: dict[tuple[str, str], tuple[tuple[int, ...], Any]] = {
     ("tenants/{tenant}", "get"): (ACMES, None),
     ("tenants/{tenant}", "patch"): (_admin_changes(ACMES), TEXT),
     ("tenants/{tenant}", "delete"): (_admin_changes(ACMES, 409), None),  # it has an entitlement
+    # Who sees the tenant is forbidden to pause it, unless its role is to operate.
+    ("tenants/{tenant}/pause", "post"): ((401, 403, 404, 403, 403, 200, 200), {"reason": "a runaway job"}),
+    ("tenants/{tenant}/resume", "post"): ((401, 403, 404, 403, 403, 200, 200), None),
     ("slos", "get"): (EVERY_ROLE, None),
     ("slos", "post"): (ADMIN_MAKES, SLO),
     ("slos/{slo}", "get"): (ACMES, None),
