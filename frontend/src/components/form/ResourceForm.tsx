@@ -66,16 +66,19 @@ export function ResourceForm<T>({ specs, row, method, path, submit, follow, effe
       const placed = error instanceof ApiError ? place(specs, error.fields) : { fields: {}, general: "" };
       setServer({ fields: placed.fields, general: placed.general || (Object.keys(placed.fields).length ? "" : error.message) });
       setTouched(new Set(specs.map((spec) => spec.name)));
-      requestAnimationFrame(focusFirstError);
+      setFailures((n) => n + 1);
     },
   });
   const saving = useRef(false);
 
-  const focusFirstError = () => {
+  // Whoever pressed Enter in vain is taken to the first thing that is wrong, once it is on the screen.
+  const [failures, setFailures] = useState(0);
+  useEffect(() => {
+    if (failures === 0) return;
     const field = form.current?.querySelector<HTMLElement>("[aria-invalid=true]");
     field?.closest("details")?.setAttribute("open", "");
     (field ?? form.current?.querySelector<HTMLElement>("[role=alert]"))?.focus();
-  };
+  }, [failures]);
 
   // Typed and not saved: neither a link, nor back, nor a reload loses it without asking.
   const guarded = useRef(false);
@@ -130,7 +133,7 @@ export function ResourceForm<T>({ specs, row, method, path, submit, follow, effe
         event.stopPropagation();
         if (save.isPending) return;
         setTouched(new Set(specs.map((spec) => spec.name)));
-        if (!complete) return requestAnimationFrame(focusFirstError);
+        if (!complete) return setFailures((n) => n + 1);
         if (!isNew && !dirty) return onCancel?.();
         save.mutate();
       }}

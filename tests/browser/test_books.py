@@ -1,0 +1,294 @@
+"""The books in the console, on a real instance: what admins do, what operators and members see, what strangers do not."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+import urllib.error
+import urllib.request
+import uuid
+
+import pytest
+from playwright.sync_api import Locator, Page, Response, expect
+
+from tests.browser import axe
+from tests.browser.conftest import Running
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
+
+PAGES = {
+    "tenants": "/tenants",
+    "new tenant": "/tenants?new=tenant",
+    "entitlements": "/tenants/acme",
+    "entitlement form": "/tenants/acme?new=entitlement",
+    "keys": "/tenants/acme/keys",
+    "members": "/tenants/acme/members",
+    "quotas": "/tenants/acme/quotas",
+    "usage of a tenant": "/tenants/acme/usage?by=key,hour",
+    "audit of a tenant": "/tenants/acme/audit",
+    "usage": "/usage",
+    "pools": "/pools",
+    "pool form": "/pools?new=pool",
+    "backends": "/backends",
+    "tiers": "/tiers",
+    "tier form": "/tiers?what=tier&edit=premium",
+    "slos": "/slos",
+    "prices": "/prices",
+    "roles": "/roles",
+    "audit": "/audit",
+    "playground": "/playground",
+    "welcome": "/welcome",
+}
+
+
+def fresh() -> str:
+    """A tenant's name that no other test has."""
+    return f"t-{uuid.uuid4().hex[:8]}"
+
+
+def status_of(url: str, key: str) -> int:
+    """What /v1 answers to a key."""
+    request = urllib.request.Request(f"{url}/v1/models", headers={"Authorization": f"Bearer {key}"})
+    try:
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+def field(page: Page, label: str) -> Locator:
+    return page.get_by_role("dialog").get_by_label(label, exact=False).first
+
+
+def settled(page: Page) -> None:
+    """Nothing of the page is still being loaded."""
+    expect(page.get_by_role("heading", level=1)).to_be_visible()
+    expect(page.get_by_role("status", name="Loading")).to_have_count(0)
+
+
+def make_tenant(page: Page, running: Running, name: str) -> str:
+    """A tenant with a share and a key; its secret."""
+    page.goto(f"{running.url}/tenants?new=tenant")
+    field(page, "Tenant").fill(name)
+    field(page, "Tenant").press("Enter")
+    secret = page.get_by_test_id("secret").inner_text()
+    page.get_by_role("button", name="Done").click()
+    expect(page).to_have_url(f"{running.url}/tenants/{name}")
+    return secret
+
+
+def test_a_tenant_a_key_and_its_first_request_take_six_clicks_at_most(page: Page, running: Running) -> None:
+    running.log_in(page)
+    expect(page.get_by_test_id("connection")).to_have_attribute("data-state", "live")
+    page.evaluate("window.clicks = 0; addEventListener('pointerdown', () => window.clicks++, true)")
+    name = fresh()
+    page.get_by_role("navigation", name="Pages").get_by_role("link", name="Tenants").click()
+    page.get_by_role("button", name="New tenant").click()
+    expect(field(page, "Tenant")).to_be_focused()
+    page.keyboard.type(name)
+    expect(page.get_by_test_id("effects")).to_contain_text("It works at once")
+    page.get_by_role("button", name="Create tenant and key").click()
+    page.get_by_role("link", name="Try it in the playground").click()
+    prompt = page.get_by_label("Prompt", exact=True)
+    expect(prompt).to_be_focused()
+    page.keyboard.type("Say hello to the new tenant.")
+    expect(page.get_by_label("Model")).to_have_value(running.demo["model"])
+    page.get_by_role("button", name="Send").click()
+    expect(page.get_by_test_id("answer")).to_have_text(re.compile(r"\w+"))
+    expect(page.get_by_label("Answer", exact=True)).to_contain_text(re.compile("stop|length"))
+    assert page.evaluate("window.clicks") <= 6
+    page.get_by_role("link", name="Its story").click()
+    expect(page.get_by_role("dialog")).to_contain_text(name)
+
+
+def test_what_a_share_would_do_is_said_while_it_is_typed_and_nothing_is_lost_by_asking(
+    page: Page, running: Running
+) -> None:
+    running.log_in(page)
+    name = fresh()
+    make_tenant(page, running, name)
+    page.get_by_role("button", name=re.compile("^Edit " + name)).click()
+    field(page, "Tier").select_option("premium")
+    effects = page.get_by_test_id("effects")
+    expect(effects).to_contain_text("reserved")
+    field(page, "Concurrency").fill("1000000")
+    expect(effects).to_contain_text(re.compile("would be degraded|does not fit"))
+    expect(effects).to_contain_text("left to reserve")
+    field(page, "Concurrency").fill("many")
+    expect(page.locator("[data-error=concurrency]")).to_have_text("Use a number, such as 12 or 0.5.")
+    page.keyboard.press("Escape")
+    question = page.get_by_role("dialog", name="Discard what you typed?")
+    question.get_by_role("button", name="Keep editing").click()
+    expect(field(page, "Concurrency")).to_have_value("many")
+    page.go_back()
+    question.get_by_role("button", name="Discard").click()
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    page.reload()
+    expect(page.get_by_role("row", name=name)).to_contain_text("standard")
+
+
+def test_the_servers_objection_stands_at_its_field_and_what_was_typed_stays(page: Page, running: Running) -> None:
+    running.log_in(page)
+    page.goto(f"{running.url}/tenants?new=tenant")
+    field(page, "Tenant").fill("Acme")
+    expect(page.locator("[data-error='tenant.slug']")).to_have_text("Use lower-case letters.")
+    field(page, "Tenant").fill("acme")
+    field(page, "Description").fill("A second one by mistake")
+    page.get_by_role("button", name="Create tenant and key").click()
+    expect(page.locator("[data-error='tenant.slug']")).to_contain_text("already exists")
+    expect(field(page, "Tenant")).to_be_focused()
+    expect(field(page, "Description")).to_have_value("A second one by mistake")
+
+
+def test_a_key_is_made_rotated_and_revoked_and_its_secret_is_seen_once(page: Page, running: Running) -> None:
+    running.log_in(page)
+    name = fresh()
+    first = make_tenant(page, running, name)
+    assert status_of(running.url, first) == 200
+    page.get_by_role("link", name="Keys", exact=True).click()
+    assert first.partition(".")[2] not in page.content()
+    page.get_by_role("button", name="Rotate first key").click()
+    page.get_by_label("Overlap").select_option("3600")
+    page.get_by_role("button", name="Rotate", exact=True).click()
+    second = page.get_by_test_id("secret").inner_text()
+    page.keyboard.press("Escape")
+    expect(page.get_by_text("Did you copy it?")).to_be_visible()
+    page.get_by_role("button", name="Close it").click()
+    expect(page.get_by_role("row", name="first key")).to_have_count(2)
+    assert (status_of(running.url, first), status_of(running.url, second)) == (200, 200)
+    old = page.locator(f"[data-row='{first.partition('.')[0].removeprefix('qm-')}']")
+    old.get_by_role("button", name="Revoke first key").click()
+    page.get_by_role("dialog").get_by_role("button", name="Revoke", exact=True).click()
+    expect(page.get_by_role("row", name="first key")).to_have_count(1)
+    assert (status_of(running.url, first), status_of(running.url, second)) == (401, 200)
+
+
+def test_usage_is_grouped_and_downloaded(page: Page, running: Running) -> None:
+    running.log_in(page)
+    page.goto(f"{running.url}/usage")
+    expect(page.get_by_role("row", name="acme")).to_be_visible()
+    page.get_by_role("button", name="hour", exact=True).click()
+    expect(page).to_have_url(re.compile("by=tenant%2Chour"))
+    expect(page.get_by_role("columnheader", name="Hour")).to_be_visible()
+    with page.expect_download() as waiting:
+        page.get_by_role("link", name="Download CSV").click()
+    text = waiting.value.path().read_text()
+    lines = list(csv.DictReader(io.StringIO(text)))
+    assert {"tenant", "hour", "input_tokens", "cost"} <= set(lines[0])
+    assert "acme" in {line["tenant"] for line in lines}
+
+
+def test_deleting_says_what_goes_with_it(page: Page, running: Running) -> None:
+    running.log_in(page)
+    name = fresh()
+    make_tenant(page, running, name)
+    page.get_by_role("button", name=re.compile("^Delete " + name)).click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("One key goes with it and stops working.")
+    expect(dialog.get_by_role("button", name="Keep it")).to_be_focused()
+    dialog.get_by_role("button", name="Delete").click()
+    expect(page.get_by_text("No entitlement yet")).to_be_visible()
+    page.get_by_role("button", name="Delete", exact=True).click()
+    page.get_by_role("dialog").get_by_role("button", name="Delete").click()
+    expect(page).to_have_url(f"{running.url}/tenants")
+    expect(page.get_by_role("link", name=name)).to_have_count(0)
+
+
+def test_an_operator_reads_the_books_and_only_drains(page: Page, running: Running) -> None:
+    running.log_in(page, "operator")
+    for path in ("/tenants", "/tenants/acme", "/pools", "/tiers", "/slos", "/roles", "/prices"):
+        page.goto(running.url + path)
+        settled(page)
+        expect(page.get_by_role("button", name=re.compile("^(New|Edit|Delete)"))).to_have_count(0)
+    page.goto(f"{running.url}/backends")
+    settled(page)
+    name = page.get_by_role("rowheader").first.inner_text().split()[0]
+    page.get_by_role("button", name=f"Drain {name}").click()
+    page.get_by_role("dialog").get_by_role("button", name="Drain", exact=True).click()
+    row = page.locator(f"[data-row={name}]")
+    expect(row).to_contain_text("draining")
+    page.get_by_role("button", name=f"Put back {name}").click()
+    page.get_by_role("dialog").get_by_role("button", name="Put back").click()
+    expect(row).to_contain_text("ready")
+
+
+def test_a_member_manages_its_own_keys_and_is_never_sent_a_word_of_others(page: Page, running: Running) -> None:
+    bodies: list[str] = []
+
+    def keep(response: Response) -> None:
+        if "/api/v1/" in response.url and response.request.resource_type == "fetch":
+            bodies.append(response.text())
+
+    page.on("response", keep)
+    page.on("websocket", lambda socket: socket.on("framereceived", lambda frame: bodies.append(str(frame))))
+    running.log_in(page, "member")
+    for path in PAGES.values():
+        page.goto(running.url + path)
+        settled(page)
+        expect(page.get_by_role("button", name="New tenant")).to_have_count(0)
+    page.goto(f"{running.url}/tenants")
+    expect(page.get_by_role("rowheader")).to_have_count(1)
+    page.goto(f"{running.url}/tenants/globex")
+    expect(page.get_by_role("heading", name="There is no tenant globex")).to_be_visible()
+    page.goto(f"{running.url}/tenants/acme/keys")
+    page.get_by_role("button", name="New key").click()
+    page.get_by_label("Name").fill("made by a member")
+    page.keyboard.press("Enter")
+    assert status_of(running.url, page.get_by_test_id("secret").inner_text()) == 200
+    assert len(bodies) > 20
+    assert not [body[:500] for body in bodies if "globex" in body or "initech" in body]
+
+
+@pytest.mark.parametrize("path", ["/tenants", "/tenants/acme/keys", "/playground", "/welcome"])
+def test_nobody_sees_a_page_without_logging_in(page: Page, running: Running, path: str) -> None:
+    page.goto(running.url + path)
+    expect(page).to_have_url(re.compile(r"/login\?next="))
+
+
+def test_the_playground_streams_cancels_and_tells_refusals(page: Page, running: Running) -> None:
+    running.log_in(page)
+    page.goto(f"{running.url}/playground")
+    page.get_by_label("Key").fill("qm-abc")
+    expect(page.get_by_text("This is not a whole key")).to_be_visible()
+    page.get_by_label("Key").fill(running.demo["keys"]["standard"])
+    page.get_by_text("More", exact=True).click()
+    page.get_by_label("max_tokens").fill("2000")
+    page.get_by_label("Prompt", exact=True).fill("Write a very long story.")
+    page.keyboard.press("Enter")
+    answer = page.get_by_label("Answer", exact=True)
+    expect(page.get_by_test_id("answer")).to_have_text(re.compile(r"\w+ \w+"))
+    page.get_by_role("button", name="Cancel").click()
+    expect(answer).to_contain_text("stopped")
+    page.get_by_role("link", name="Its story").click()
+    expect(page.get_by_role("dialog")).to_contain_text("client left")
+    page.go_back()
+    page.get_by_label("Key").select_option("")
+    page.get_by_label("Paste another key").fill(f"qm-{'0' * 12}.{'x' * 43}")
+    expect(page.get_by_role("alert")).to_be_visible()
+    assert running.demo["keys"]["standard"] not in page.evaluate("JSON.stringify({...localStorage, ...sessionStorage})")
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_no_page_of_the_books_keeps_anybody_out(page: Page, running: Running, theme: str) -> None:
+    page.context.add_cookies([{"name": "qm_theme", "value": theme, "url": running.url}])
+    running.log_in(page)
+    found: dict[str, list[str]] = {}
+    for name, path in PAGES.items():
+        page.goto(running.url + path)
+        settled(page)
+        found[name] = axe.serious(page)
+    assert {name: lines for name, lines in found.items() if lines} == {}
+
+
+@pytest.mark.parametrize("width", [390, 768, 2560])
+def test_no_page_of_the_books_is_wider_than_its_window(page: Page, running: Running, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 900})
+    running.log_in(page)
+    wide = []
+    for name, path in PAGES.items():
+        page.goto(running.url + path)
+        settled(page)
+        if page.evaluate("document.documentElement.scrollWidth") > width:
+            wide.append(name)
+    assert wide == []
