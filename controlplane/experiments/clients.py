@@ -28,6 +28,7 @@ class Sent:
     ttft_s: float | None = None
     done_s: float = 0.0
     retry_s: float | None = None
+    queue_s: float | None = None  # how long it waited for its slot, as the gateway says, to the millisecond
 
     @property
     def completed(self) -> bool:
@@ -36,7 +37,8 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class Crowd:
-    """The clients of one entitlement. ``period_s``: from one request of a client to its next, at the earliest."""
+    """The clients of one entitlement. ``period_s``: from one request of a client to its next, at the earliest; the mean
+    of exponential gaps where these are not ``even``."""
 
     entitlement: str
     clients: int
@@ -46,6 +48,14 @@ class Crowd:
     input_tokens: int
     output_tokens: tuple[int, int]  # drawn evenly from this interval, ends included
     open_loop: bool = False
+    even: bool = True
+
+    def first_s(self, number: int, rng: random.Random) -> float:
+        """When a client sends first."""
+        return self.starts_s + (self.period_s * number / self.clients if self.even else self.gap_s(rng))
+
+    def gap_s(self, rng: random.Random) -> float:
+        return self.period_s if self.even else rng.expovariate(1 / self.period_s)
 
 
 @dataclass(slots=True)
@@ -79,20 +89,20 @@ class Drive:
 
     async def _closed(self, session: aiohttp.ClientSession, crowd: Crowd, number: int) -> None:
         rng = random.Random(f"{self.seed} {crowd.entitlement} {number}")
-        due = crowd.starts_s + crowd.period_s * number / crowd.clients
+        due = crowd.first_s(number, rng)
         while due < crowd.ends_s:
             await asyncio.sleep(due - self.now_s())
             row = await self._send(session, crowd, rng)
-            due = max(due + crowd.period_s, self.now_s()) if row.completed else self.now_s() + (row.retry_s or 1.0)
+            due = max(due + crowd.gap_s(rng), self.now_s()) if row.completed else self.now_s() + (row.retry_s or 1.0)
 
     async def _open(self, session: aiohttp.ClientSession, crowd: Crowd, number: int) -> None:
         rng = random.Random(f"{self.seed} {crowd.entitlement} {number}")
-        due = crowd.starts_s + crowd.period_s * number / crowd.clients
+        due = crowd.first_s(number, rng)
         async with asyncio.TaskGroup() as group:
             while due < crowd.ends_s:
                 await asyncio.sleep(due - self.now_s())
                 group.create_task(self._send(session, crowd, rng))
-                due += crowd.period_s
+                due += crowd.gap_s(rng)
 
     async def _send(self, session: aiohttp.ClientSession, crowd: Crowd, rng: random.Random) -> Sent:
         row = Sent(crowd.entitlement, self.now_s())
@@ -112,6 +122,8 @@ class Drive:
                 data=json.dumps(body).encode(),
             ) as answer:
                 row.status = answer.status
+                queued = answer.headers.get("x-quartermaster-queue-ms")
+                row.queue_s = None if queued is None else float(queued) / 1000
                 if answer.status != 200:
                     row.reason = answer.headers.get("x-quartermaster-reason", f"http_{answer.status}")
                     milliseconds = answer.headers.get("retry-after-ms")

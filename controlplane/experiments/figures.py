@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from controlplane.experiments.clients import Sent
-from controlplane.experiments.pools import Experiment, Phase
+from controlplane.experiments.plan import Experiment, Phase
 
 LOW_PRIORITY = "low_priority"
+SETTLED = 0.05  # a debt that no longer counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,20 +24,21 @@ class Sample:
     engine_waiting: int
     slots: int
     entitlements: dict[str, dict[str, float]] = field(default_factory=dict)
+    output_tokens_per_s: float = 0.0
 
 
 def sample_of(at_s: float, pool: dict[str, Any]) -> Sample:
     """A sample from a pool's snapshot (docs/feed.md)."""
     keep = ("running", "waiting", "weight", "debt", "burst")
+    rows = pool["entitlements"]
     return Sample(
         at_s=at_s,
         waiting=pool["queue"]["depth"],
         running=pool["running"],
         engine_waiting=sum(int(b.get("engine_waiting", 0)) for b in pool["backends"].values()),
         slots=sum(b["slots"] for b in pool["backends"].values() if b["state"] == "ready"),
-        entitlements={
-            name: {key: row[key] for key in keep if key in row} for name, row in pool["entitlements"].items()
-        },
+        entitlements={name: {key: row[key] for key in keep if key in row} for name, row in rows.items()},
+        output_tokens_per_s=pool.get("tokens_per_s", {}).get("output", 0.0),
     )
 
 
@@ -52,20 +54,23 @@ def summary(experiment: Experiment, rows: Sequence[Sent], samples: Sequence[Samp
     # until the first answers are due the pool fills up
     steady = [s for s in inside if s.at_s >= experiment.members[0].crowd.period_s]
     used = [min(s.running, slots) / _serving(experiment, s, slots) for s in steady]
-    return {
+    found = {
         "phases": phases,
         "pool": {
             "queue_max": max((s.waiting + s.engine_waiting for s in inside), default=0),
             "utilization": _mean(used),
         },
     }
+    if experiment.findings is not None:
+        found["findings"] = dict(experiment.findings(experiment, rows, inside))
+    return found
 
 
 def _serving(experiment: Experiment, sample: Sample, slots: int) -> int:
     """The slots of the replicas that serve at that time."""
     outage = experiment.outage
     if outage is not None and outage.starts_s <= sample.at_s < outage.ends_s:
-        return slots * (experiment.replicas - 1) // experiment.replicas
+        return slots * (experiment.replicas - len(outage.engines)) // experiment.replicas
     return slots
 
 
@@ -76,7 +81,13 @@ def _line(
     refused = [row for row in sent if row.status in (429, 503)]
     seen = [s.entitlements[name] for s in samples if phase.starts_s <= s.at_s < phase.ends_s and name in s.entitlements]
     first = sorted(row.ttft_s for row in sent if row.ttft_s is not None)
+    waits = sorted(row.queue_s for row in sent if row.queue_s is not None and row.status == 200)
     weights = [s["weight"] for s in seen if "weight" in s]
+    owed = [
+        s.at_s - phase.starts_s
+        for s in samples
+        if phase.starts_s <= s.at_s < phase.ends_s and s.entitlements.get(name, {}).get("debt", 0.0) >= SETTLED
+    ]
     return {
         "phase": phase.name,
         "entitlement": name,
@@ -86,8 +97,11 @@ def _line(
         "refused": len(refused),
         "refused_low_priority": sum(row.reason == LOW_PRIORITY for row in refused),
         "ttft_p50_s": percentile(first, 0.50),
+        "ttft_p95_s": percentile(first, 0.95),
         "ttft_p99_s": percentile(first, 0.99),
+        "queue_p95_s": percentile(waits, 0.95),
         "slots_mean": _mean([s["running"] for s in seen if "running" in s]),
+        "debt_settled_s": max(owed, default=0.0) if seen else None,
         "debt_peak": max((s["debt"] for s in seen if "debt" in s), default=None),
         "weight_min": min(weights, default=None),
         "weight_max": max(weights, default=None),

@@ -91,8 +91,11 @@ class Instance:
         return account["username"], account["password"]
 
     def engine_pid(self, name: str) -> int:
-        """The process of a simulated engine, to stop and continue it."""
-        return int((self.home / "run" / f"{name}.pid").read_text(encoding="utf-8"))
+        """The process of a simulated engine; 0 while there is none."""
+        try:
+            return int((self.home / "run" / f"{name}.pid").read_text(encoding="utf-8"))
+        except (FileNotFoundError, ValueError):  # ended, or just being written
+            return 0
 
     def apply(self, *items: dict[str, Any]) -> None:
         """Makes the books say what these manifest objects say. Raises ExperimentError with the refusal's text."""

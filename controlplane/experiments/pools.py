@@ -1,146 +1,78 @@
 """The two experiments of the token-pools paper (section 5), on a live instance.
 
-One simulated replica set with 16 slots and the paper's speed (Qwen3-8B on GB10: 64 output tokens take 4.27 s at 16
+A simulated replica set with 16 slots and the paper's speed (Qwen3-8B on GB10: 64 output tokens take 4.27 s at 16
 sequences), clients over HTTP. Experiment 1: guaranteed tenants are protected from a spot tenant. Experiment 2: elastic
-tenants with different SLOs share what is left of the pool during an outage, and debt makes up for it afterwards.
+tenants with different SLOs share what is left of the pool when a node fails, and debt makes up for it afterwards.
+
+Experiment 2's entitlements, demands and lengths are those of the lab's scenario (``token-pools-2.toml``, TP-3), which
+were fitted to the paper's counts. Experiment 1's clients want all they are entitled to, so that the pool is full.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+import tomllib
+from typing import Any, Final
 
 from controlplane.experiments.clients import Crowd
-
-PRESET = "qwen3-8b-gb10"
-SLOTS = 16
-SERVICE_S = 4.4  # 64 tokens in, 64 out, at 16 sequences: 64 steps of 66.7 ms and the prompt's share
-OPEN_SLOTS = 10_000  # a replica's slots in the books where admission is off: its own queue takes everything
+from controlplane.experiments.plan import SERVICE_S, Experiment, Member, Outage, Phase
+from scheduling.simulator.lab import SCENARIOS_DIR
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
-    """An entitlement of an experiment, with its clients' demand."""
-
-    name: str
-    service_class: str
-    concurrency: int
-    ttft_s: float
-    crowd: Crowd
-    tokens_per_s: float = 0.0  # its baseline lambda_e, in and out; 0: none
-
-
-@dataclass(frozen=True, slots=True)
-class Phase:
-    name: str
-    starts_s: float
-    ends_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Outage:
-    """One replica stands still, then goes on."""
-
-    engine: str
-    starts_s: float
-    ends_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Experiment:
-    name: str
-    title: str
-    replicas: int
-    members: tuple[Member, ...]
-    phases: tuple[Phase, ...]
-    slo_mean_s: float = 0.0  # of eq. 1; 0: the mean over bound entitlements
-    coefficients: tuple[tuple[str, float], ...] = ()
-    outage: Outage | None = None
-
-    @property
-    def length_s(self) -> float:
-        return self.phases[-1].ends_s
-
-    def crowds(self, *, admission: bool) -> tuple[Crowd, ...]:
-        """Without admission control nobody is told to come back: clients send on their pace, come what may."""
-        return tuple(m.crowd if admission else replace(m.crowd, open_loop=True) for m in self.members)
-
-
-def _member(
-    name: str, service_class: str, concurrency: int, ttft_s: float, starts_s: float, ends_s: float, *,
-    clients: int, period_s: float, output_tokens: tuple[int, int], tokens_per_s: float = 0.0,
+def _paced(
+    name: str, service_class: str, concurrency: int, target_s: float, starts_s: float, ends_s: float
 ) -> Member:  # fmt: skip
-    crowd = Crowd(name, clients, period_s, starts_s, ends_s, 64, output_tokens)
-    return Member(name, service_class, concurrency, ttft_s, crowd, tokens_per_s)
+    """As many clients as it has slots, each with its next request as soon as the last is answered."""
+    crowd = Crowd(name, concurrency, SERVICE_S, starts_s, ends_s, 64, (64, 64))
+    return Member(name, service_class, concurrency, crowd, ttft_s=target_s)
 
 
-POOLS_1 = Experiment(
+POOLS_1: Final = Experiment(
     "pools-1",
     "Cross-class protection (5.2): two guaranteed tenants and a spot tenant on 16 slots",
     replicas=1,
     members=(
-        _member("guaranteed-a", "guaranteed", 6, 1.2, 0, 90, clients=6, period_s=SERVICE_S, output_tokens=(64, 64)),
-        _member("guaranteed-c", "guaranteed", 6, 1.2, 30, 60, clients=6, period_s=SERVICE_S, output_tokens=(64, 64)),
-        _member("spot-b", "spot", 10, 30.0, 0, 90, clients=10, period_s=SERVICE_S, output_tokens=(64, 64)),
+        _paced("guaranteed-a", "guaranteed", 6, 1.2, 0, 90),
+        _paced("guaranteed-c", "guaranteed", 6, 1.2, 30, 60),
+        _paced("spot-b", "spot", 10, 30.0, 0, 90),
     ),
     phases=(Phase("1", 0, 30), Phase("2 overload", 30, 60), Phase("3", 60, 90)),
 )
 
-# Baselines of 5 slots each are 5/16 of what the pool serves, prompts counted: 16 slots * (64 + mean output) / service.
-POOLS_2 = Experiment(
-    "pools-2",
-    "SLO-aware fair share (5.3): elastic tenants through an outage that halves 16 slots, and a newcomer",
-    replicas=2,
-    members=(
-        _member("elastic-copilot", "elastic", 5, 0.5, 0, 300,
-                clients=6, period_s=2.7, output_tokens=(24, 56), tokens_per_s=180),
-        _member("elastic-synth", "elastic", 5, 30.0, 0, 300,
-                clients=7, period_s=4.4, output_tokens=(32, 96), tokens_per_s=145),
-        _member("elastic-reports", "elastic", 5, 5.0, 210, 300,
-                clients=5, period_s=4.4, output_tokens=(32, 96), tokens_per_s=145),
-    ),
-    phases=(
-        Phase("1", 0, 30),
-        Phase("2 outage", 30, 120),
-        Phase("3 recovery", 120, 210),
-        Phase("4 newcomer", 210, 300),
-    ),
-    slo_mean_s=15.25,  # the paper's: fixed, not taken anew when a tenant joins
-    coefficients=(("burst", 0.0),),  # the weights it prints contain no burst factor
-    outage=Outage("engine-1", 30, 120),
-)  # fmt: skip
 
-EXPERIMENTS: Mapping[str, Experiment] = {e.name: e for e in (POOLS_1, POOLS_2)}
+def _of_scenario(raw: dict[str, Any], step_time: dict[str, float], ends_s: float) -> Member:
+    """A client of the lab. Whole clients ask for its ``demand`` [slots] together, each at its own pace."""
+    name = f"{raw['class']}-{raw['entitlement']}"
+    low, high = raw["output"]
+    service_s = step_time["a"] * raw["input"] + step_time["t0"] * (low + high) / 2
+    clients = round(raw["demand"])
+    crowd = Crowd(
+        name, clients, service_s * clients / raw["demand"], raw.get("begin_s", 0.0), raw.get("end_s", ends_s),
+        raw["input"], (low, high),
+    )  # fmt: skip
+    return Member(name, raw["class"], raw["slots"], crowd, ttft_s=raw.get("ttft_s", 0.0), ttlt_s=raw.get("ttlt_s", 0.0))
 
 
-def books(experiment: Experiment, pool: str, *, admission: bool) -> list[dict[str, Any]]:
-    """The manifest objects of an experiment. Without admission control everything is let through to the engines."""
-    spec: dict[str, Any] = {"policy": {"name": "priority", "params": {}}}
-    if experiment.slo_mean_s:
-        spec["sloMeanSeconds"] = experiment.slo_mean_s
-    if experiment.coefficients:
-        spec["coefficients"] = dict(experiment.coefficients)
-    items: list[dict[str, Any]] = [_object("TokenPool", pool, spec)]
-    for name in ("acme", "globex", "initech"):  # the demo's own tenants stand aside
-        items.append(_object("TokenEntitlement", f"{name}-{pool}", {"validUntil": "2000-01-01T00:00:00Z"}))
-    for rank, member in enumerate(experiment.members):
-        name = member.name
-        slo, tier = f"{name}-slo", f"{name}-tier"
-        items.append(_object("Slo", slo, {"ttftSeconds": member.ttft_s, "tbtSeconds": 0.2}))
-        items.append(_object("Tier", tier, {
-            "serviceClass": member.service_class if admission else "spot", "rank": rank, "weight": 1, "slo": slo,
-            "overLimit": "refuse", "queueLimit": 1000, "maxWaitSeconds": 60,
-        }))  # fmt: skip
-        items.append(_object("Tenant", name, {"description": experiment.title}))
-        resources: dict[str, Any] = {"concurrency": member.concurrency if admission else 1000}
-        if member.tokens_per_s and admission:
-            resources |= {"tokensPerSecond": member.tokens_per_s, "burstTokens": 60 * member.tokens_per_s}
-        items.append(_object("TokenEntitlement", name, {
-            "tenantRef": {"name": name}, "poolRef": {"name": pool}, "qos": {"tier": tier}, "resources": resources,
-        }))  # fmt: skip
-    return items
+def _pools_2() -> Experiment:
+    scenario = tomllib.loads((SCENARIOS_DIR / "token-pools-2.toml").read_text(encoding="utf-8"))
+    work = scenario["workload"]
+    ends_s = float(work["end_s"])
+    (fails_s, _), (returns_s, _) = work["capacity"]
+    joins_s = dict(work["phases"])["newcomer"]
+    return Experiment(
+        "pools-2",
+        "SLO-aware fair share (5.3): elastic tenants when a node fails that has half of 16 slots, and a newcomer",
+        replicas=work["replicas"],
+        members=tuple(_of_scenario(raw, scenario["engine"]["step_time"], ends_s) for raw in work["clients"]),
+        phases=(
+            Phase("1", 0, fails_s),
+            Phase("2 outage", fails_s, returns_s),
+            Phase("3 recovery", returns_s, joins_s),
+            Phase("4 newcomer", joins_s, ends_s),
+        ),
+        slo_mean_s=work["slo_mean_s"],  # the paper's: fixed, not taken anew when a tenant joins
+        coefficients=tuple(work["coefficients"].items()),  # the weights it prints contain no burst factor
+        outage=Outage(("engine-1",), fails_s, returns_s),
+    )
 
 
-def _object(kind: str, name: str, spec: dict[str, Any]) -> dict[str, Any]:
-    return {"kind": kind, "metadata": {"name": name}, "spec": spec}
+POOLS_2: Final = _pools_2()

@@ -16,9 +16,10 @@ import aiohttp
 from controlplane.experiments.clients import Drive
 from controlplane.experiments.figures import Sample, sample_of, summary
 from controlplane.experiments.instance import ExperimentError, Instance
-from controlplane.experiments.pools import OPEN_SLOTS, PRESET, SLOTS, Experiment, Outage, books
+from controlplane.experiments.plan import OPEN_SLOTS, PRESET, SLOTS, Experiment, Outage, books
 
 EVERY_S = 0.5  # between two looks at the live feed, which moves once a second
+LOOK_S = 0.02  # between two looks for a replica that was started again: it takes much longer before it can serve
 Tick = Callable[[float, Drive], None]  # seconds since the beginning, and what was sent so far
 
 
@@ -41,6 +42,7 @@ def run(experiment: Experiment, home: Path, *, admission: bool = True, seed: int
         "experiment": experiment.name,
         "admission": "on" if admission else "off",
         "seed": seed,
+        "headroom_slots": experiment.headroom_slots if admission else 0,
         **figures,
         "samples": [asdict(sample) for sample in samples],
         "requests": [asdict(row) for row in drive.rows],
@@ -91,13 +93,24 @@ async def _watch(instance: Instance, drive: Drive, samples: list[Sample], on_tic
 
 
 async def _break(instance: Instance, drive: Drive, outage: Outage | None) -> None:
-    """Stops a replica's process and lets it go on: to everybody else it is a node that fell silent."""
+    """Kills replicas: their connections break. What the supervisor starts in their place is held before it can serve,
+    until the outage ends."""
     if outage is None:
         return
     await asyncio.sleep(outage.starts_s - drive.now_s())
-    pid = instance.engine_pid(outage.engine)
-    os.kill(pid, signal.SIGSTOP)
+    dead = {name: instance.engine_pid(name) for name in outage.engines}
+    for pid in dead.values():
+        os.kill(pid, signal.SIGKILL)
+    held: dict[str, int] = {}
     try:
+        while len(held) < len(dead):
+            await asyncio.sleep(LOOK_S)
+            for name in dead.keys() - held.keys():
+                pid = instance.engine_pid(name)
+                if pid not in (0, dead[name]):
+                    os.kill(pid, signal.SIGSTOP)
+                    held[name] = pid
         await asyncio.sleep(outage.ends_s - drive.now_s())
     finally:
-        os.kill(pid, signal.SIGCONT)
+        for pid in held.values():
+            os.kill(pid, signal.SIGCONT)

@@ -17,6 +17,7 @@ from scheduling.state.codec import decode_notice
 from scheduling.state.store import PoolStore
 from scheduling.state.types import (
     BATCH,
+    SERVICE_MS,
     AnnounceStatus,
     CancelNotice,
     EvictionNotice,
@@ -45,6 +46,7 @@ class Desk:
         self.calls: dict[str, Call] = {}
         self._in_service = in_service
         self._seen_ready: dict[str, set[str]] = {}  # pool -> replicas, since its state was last lost
+        self._turn_s: dict[str, float] = {}  # pool -> what one who comes to wait would wait for a slot, likewise
         self._gateway_id = gateway_id
         self._stores = stores
         self._every_s = renew_every_s
@@ -96,6 +98,10 @@ class Desk:
             if concerned and not call.responding and not call.moving:
                 call.interrupt(Reason.BACKEND_STALLED)
 
+    def turn_s(self, pool: str) -> float:
+        """After how long a slot is expected for one who comes to wait now, by the last look at the pool; 0: unknown."""
+        return self._turn_s.get(pool, 0.0)
+
     @property
     def waiting(self) -> int:
         return sum(call.waiter is not None for call in self.calls.values())
@@ -139,6 +145,7 @@ class Desk:
                 await asyncio.gather(*lost)
             await self._look(pool, store, calls)
         for pool in self._seen_ready.keys() - pools.keys():
+            self._turn_s.pop(pool, None)
             del self._seen_ready[pool]  # nothing runs there: what is remembered would be old when something does
 
     async def _look(self, pool: str, store: PoolStore, calls: list[Call]) -> None:
@@ -147,8 +154,11 @@ class Desk:
         view = await store.view()
         if not view.leader or view.rebuilding_ms > 0:  # nobody says who is ready
             self._seen_ready.pop(pool, None)
+            self._turn_s.pop(pool, None)
             return
         ready = {name for name, backend in view.backends.items() if backend.ready}
+        slots = sum(backend.slots for backend in view.backends.values() if backend.ready)
+        self._turn_s[pool] = (view.waiting + 1) * (view.service_ms or SERVICE_MS) / 1000 / max(1, slots)
         gone = self._seen_ready.get(pool, set()) - ready
         self._seen_ready[pool] = ready
         for backend in gone:

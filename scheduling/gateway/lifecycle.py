@@ -160,7 +160,8 @@ class Lifecycle:
             call.queued_s = call.queued_s or time.time()
             await self._wait(call)
         else:
-            raise Refusal(Reason.EVICTED if admission.reason is Reason.EVICTED else Reason.LEASE_LOST)
+            reason = Reason.EVICTED if admission.reason is Reason.EVICTED else Reason.LEASE_LOST
+            raise self._plain_refusal(call, reason)
 
     async def _wait(self, call: Call) -> None:
         """Until the leader grants the attempt. The longest wait of the tier interrupts it."""
@@ -289,6 +290,8 @@ class Lifecycle:
         if reason is Reason.QUEUE_TIMEOUT:
             # nothing is known of the queue but that it is at least this long
             fields["waited_s"] = fields["retry_s"] = time.time() - call.received_s
+        elif reason is Reason.EVICTED and call.access is not None:
+            fields["retry_s"] = self._desk.turn_s(call.access.pool.id)
         elif reason is Reason.BACKEND_ERROR:
             fields["detail"] = ""
         return Refusal(reason, **fields)

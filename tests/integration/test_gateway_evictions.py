@@ -14,7 +14,7 @@ import pytest
 
 from scheduling.core.types import BackendSpec, ServiceClass
 from scheduling.gateway.config import GatewayConfig
-from scheduling.state.types import Admission, AdmissionStatus
+from scheduling.state.types import SERVICE_MS, Admission, AdmissionStatus
 from tests.gateway_world import TIER, World, gateway_world, until
 from tests.state_world import FACTS, entitlement, estimate, request, tier
 
@@ -87,12 +87,13 @@ async def test_before_its_first_byte_it_is_a_429_that_says_when_to_come_back(wor
     engine.script = replace(engine.script, first_pause_s=30.0, pause_s=30.0)
     async with world.http() as client:
         asking = asyncio.create_task(ask(world, client, stream=stream))
-        await until(lambda: engine.open == 1)
+        await until(lambda: engine.open == 1 and world.app._desk.turn_s(world.pool.id) > 0)
+        assert world.app._desk.turn_s(world.pool.id) == SERVICE_MS / 1000  # of one slot; no request has ended yet
         assert (await need_the_slot(world)).status is AdmissionStatus.GRANTED
         answer = await asking
     assert answer.status_code == 429
     assert answer.headers["x-quartermaster-reason"] == answer.json()["error"]["code"] == "evicted"
-    assert int(answer.headers["retry-after-ms"]) > 0
+    assert 1500 <= int(answer.headers["retry-after-ms"]) <= 2500  # what a slot is expected to take, jittered
     assert "x-should-retry" not in answer.headers
     await until(lambda: engine.open == 0)
     assert await world.running() == (1, 0)

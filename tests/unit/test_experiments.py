@@ -10,7 +10,9 @@ from aiohttp import web
 
 from controlplane.experiments.clients import Crowd, Drive, Sent
 from controlplane.experiments.figures import Sample, percentile, summary
-from controlplane.experiments.pools import EXPERIMENTS, POOLS_1, POOLS_2, books
+from controlplane.experiments.plan import books
+from controlplane.experiments.pools import POOLS_1, POOLS_2
+from controlplane.experiments.shipped import EXPERIMENTS
 
 
 def row(name, sent_s, status=200, reason="", ttft_s=None):

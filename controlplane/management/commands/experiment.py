@@ -1,4 +1,4 @@
-"""``manage.py experiment NAME``: an experiment of the token-pools paper, on a live instance of its own."""
+"""``manage.py experiment NAME``: an experiment on a live instance of its own, its figures and drawings."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import tempfile
 from argparse import ArgumentParser
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,29 +16,47 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from controlplane.experiments.clients import Drive
+from controlplane.experiments.drawings import drawings
 from controlplane.experiments.instance import ExperimentError
-from controlplane.experiments.pools import EXPERIMENTS, Experiment
+from controlplane.experiments.plan import Experiment
 from controlplane.experiments.run import run
+from controlplane.experiments.shipped import EXPERIMENTS
+
+PLOT = "plot"
 
 
 class Command(BaseCommand):
     help = (
-        "Starts an instance of its own with a simulated engine, drives it over HTTP as the token-pools paper did, and "
-        "prints each phase's figures. pools-1 takes 2 minutes, pools-2 takes 6."
+        "Starts an instance of its own with simulated engines, drives it over HTTP as the token-pools paper did, and "
+        "prints each phase's figures. pools-2 takes 6 minutes, the others 2 to 4. 'plot' draws what was kept before."
     )
     requires_system_checks: Sequence[str] = []
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("name", choices=sorted(EXPERIMENTS), help="; ".join(e.title for e in EXPERIMENTS.values()))
+        parser.add_argument(
+            "name", choices=[*sorted(EXPERIMENTS), PLOT], help="; ".join(e.title for e in EXPERIMENTS.values())
+        )
+        parser.add_argument("files", nargs="*", type=Path, help="with 'plot': what --json wrote")
         parser.add_argument("--json", type=Path, metavar="FILE", help="writes figures, samples and requests")
+        parser.add_argument("--plot", type=Path, metavar="DIR", help="draws them as SVG files in this folder")
         parser.add_argument(
             "--admission", choices=("on", "off"), default="on",
             help="off: everything is let through to the engine, the paper's baseline",
         )  # fmt: skip
+        parser.add_argument(
+            "--headroom", type=int, metavar="SLOTS", help="of the pool, instead of the experiment's own"
+        )
         parser.add_argument("--seed", type=int, default=0, help="of the lengths that clients ask for")
 
     def handle(self, *args: Any, **options: Any) -> None:
+        if (options["name"] == PLOT) != bool(options["files"]):
+            raise CommandError("'plot' needs files that --json wrote, and no other name takes any")
+        if options["name"] == PLOT:
+            self._plot(options["plot"] or Path(), [json.loads(f.read_text("utf-8")) for f in options["files"]])
+            return
         experiment = EXPERIMENTS[options["name"]]
+        if options["headroom"] is not None:
+            experiment = replace(experiment, headroom_slots=options["headroom"])
         console = Console(stderr=True)
         bar = Progress(
             TextColumn("{task.description:44}"), BarColumn(), TextColumn("{task.completed:.0f}/{task.total:.0f} s"),
@@ -63,23 +82,35 @@ class Command(BaseCommand):
         self._show(experiment, found)
         if options["json"]:
             options["json"].write_text(json.dumps(found, indent=1), encoding="utf-8")
+        if options["plot"]:
+            self._plot(options["plot"], [found])
+
+    def _plot(self, folder: Path, found: list[dict[str, Any]]) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, drawing in drawings(found).items():
+            (folder / f"{name}.svg").write_text(drawing, encoding="utf-8")
+            self.stdout.write(f"{folder / name}.svg")
 
     def _show(self, experiment: Experiment, found: dict[str, Any]) -> None:
         grid = Table(
             "phase", "entitlement", "class", "sent", "completed", "refused", "of it low priority", "TTFT p50 s",
-            "TTFT p99 s", "slots", "debt peak", "weight", title=f"{experiment.title}; admission {found['admission']}",
+            "TTFT p99 s", "wait p95 s", "slots", "debt peak", "weight",
+            title=f"{experiment.title}; admission {found['admission']}",
         )  # fmt: skip
         for row in found["phases"]:
             weight = "" if row["weight_min"] is None else f"{row['weight_min']:.4g} to {row['weight_max']:.4g}"
             grid.add_row(
                 row["phase"], row["entitlement"], row["class"], str(row["sent"]), str(row["completed"]),
                 str(row["refused"]), str(row["refused_low_priority"]), _text(row["ttft_p50_s"]),
-                _text(row["ttft_p99_s"]), _text(row["slots_mean"]), _text(row["debt_peak"]), weight,
+                _text(row["ttft_p99_s"]), _text(row["queue_p95_s"]), _text(row["slots_mean"]),
+                _text(row["debt_peak"]), weight,
             )  # fmt: skip
         console = Console(file=self.stdout._out, width=None if self.stdout.isatty() else 170)
         console.print(grid)
         pool = found["pool"]
         console.print(f"longest queue {pool['queue_max']}, utilization {_text(pool['utilization'])}")
+        for name, value in found.get("findings", {}).items():
+            console.print(f"{name}: {json.dumps(value)}", markup=False)
 
 
 def _text(value: float | None) -> str:
