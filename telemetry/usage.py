@@ -193,6 +193,27 @@ def _cell(row: dict[str, Any], rates: Sequence[_Rate]) -> _Cell:
     return cell
 
 
+def cost_of(row: LedgerEntry) -> dict[str, Any] | None:
+    """What one request cost, by part; None where its pool has no price, or it did not run."""
+    hour = rollup.floor_hour(row.received_at)
+    holding = [r for r in _rates() if r.pool == row.pool and r.since <= hour and (r.until is None or hour < r.until)]
+    if not holding or row.outcome == "refused":
+        return None
+    rate = holding[-1]
+    slot_s = max(0.0, (row.done_at - row.granted_at).total_seconds()) if row.granted_at is not None else 0.0
+    parts = {
+        "input": row.input_tokens * rate.per_input,
+        "output": row.output_tokens * rate.per_output,
+        "slot": slot_s * rate.per_slot_s,
+    }
+    return {
+        "amount": round(sum(parts.values()), 9),
+        "currency": rate.currency,
+        "slot_s": round(slot_s, 3),
+        "parts": {name: round(value, 9) for name, value in parts.items() if value},
+    }
+
+
 def _rates() -> list[_Rate]:
     prices = list(Price.objects.select_related("pool").order_by("pool_id", "valid_from"))
     found = []

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import time
 from datetime import datetime
 from typing import Any
 
 from django.db.models import QuerySet
+from django.http import Http404
+from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import extend_schema
 from rest_framework import generics, serializers
 from rest_framework.pagination import CursorPagination
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
 
 from scheduling.core.outcomes import Outcome, Reason
-from telemetry.api.common import Telemetry, viewer_of
+from telemetry.api import live
+from telemetry.api.common import Telemetry, Unavailable, viewer_of
+from telemetry.api.queue import pools_in_sight, queue_store, running_row
+from telemetry.history import Point
+from telemetry.live_store import KEEP_S, LiveUnavailable
 from telemetry.models import LedgerEntry
+from telemetry.queue import QueueUnavailable
+from telemetry.story import story
 
 _OPERATORS_ONLY = ("gateway", "backend")  # where things run is no business of tenants
 
@@ -107,16 +119,34 @@ class RequestsView(Telemetry, generics.ListAPIView[LedgerEntry]):
         return super().get(request, *args, **kwargs)
 
 
-class RequestView(Telemetry, generics.RetrieveAPIView[LedgerEntry]):
-    """One request; someone else's does not exist."""
+class RequestView(Telemetry, APIView):
+    """One request's story; someone else's does not exist."""
 
-    serializer_class = RequestSerializer
-    queryset = LedgerEntry.objects.none()
-    lookup_field = "request_id"
+    @extend_schema(
+        summary="One request: estimate, checks of admission, weight, times, outcome, cost, and why",
+        responses={200: OpenApiTypes.OBJECT},
+    )
+    def get(self, request: Request, request_id: str) -> Response:
+        """An ended request with its story; one that waits or runs as ``{"request_id", "alive"}``."""
+        row = viewer_of(request).requests().filter(request_id=request_id).first()
+        if row is None:
+            return Response({"request_id": request_id, "alive": self._alive(request, request_id)})
+        now_s = time.time()
+        recent: list[Point] = []
+        if now_s - row.received_at.timestamp() < KEEP_S and row.pool:
+            try:
+                recent = live.live_store().history(row.pool)
+            except (LiveUnavailable, Unavailable):
+                recent = []
+        shown = RequestSerializer(row, context={"request": request}).data
+        return Response(shown | {"story": story(row, recent, now_s)})
 
-    def get_queryset(self) -> QuerySet[LedgerEntry]:
-        return viewer_of(self.request).requests()
-
-    @extend_schema(summary="One ended request: estimate, actual, times, and why")
-    def get(self, request: Any, *args: Any, **kwargs: Any) -> Any:
-        return super().get(request, *args, **kwargs)
+    def _alive(self, request: Request, request_id: str) -> dict[str, Any]:
+        viewer = viewer_of(request)
+        try:
+            found = queue_store().find(request_id, pools_in_sight(request))
+        except (QueueUnavailable, Unavailable):
+            raise Http404 from None
+        if found is None or not (viewer.tenants is None or found.tenant in viewer.tenants):
+            raise Http404
+        return {"state": "waiting" if found.waits else "running", "pool": found.pool} | running_row(found, viewer)

@@ -10,6 +10,7 @@ from telemetry.api.keys import KeysLastUsedView
 from telemetry.api.lab import RecordingsView, RunAgainView, RunCancelView, RunsView, RunView
 from telemetry.api.lengths import LengthsView
 from telemetry.api.live import LiveHistoryView, LiveView
+from telemetry.api.queue import CancelView, QueueView
 from telemetry.api.requests import RequestsView, RequestView
 from telemetry.api.scaling import ExternalMetricView, ScalingView
 from telemetry.api.tuning import (
@@ -33,6 +34,8 @@ urlpatterns = [
     path("live/history", LiveHistoryView.as_view(), name="live-history"),
     path("requests", RequestsView.as_view(), name="requests"),
     path("requests/<str:request_id>", RequestView.as_view(), name="request"),
+    path("requests/<str:request_id>/cancel", CancelView.as_view(), name="request-cancel"),
+    path("pools/<slug:pool>/queue", QueueView.as_view(), name="pool-queue"),
     path("alerts", AlertsView.as_view(), name="alerts"),
     path("alerts/open", AlertsOpenView.as_view(), name="alerts-open"),
     path("alert-rules", RulesView.as_view(), name="alert-rules"),

@@ -45,7 +45,8 @@ MATRIX = {
     "pools/llama/external-metric": (401, 403, 404, 404, 404, 200, 200),
 }
 
-ELSEWHERE = ("telemetry.api.tuning", "telemetry.api.lab", "telemetry.api.lengths")  # staff only: test_tuning_api.py
+# test_tuning_api.py, test_queue_api.py
+ELSEWHERE = ("telemetry.api.tuning", "telemetry.api.lab", "telemetry.api.lengths", "telemetry.api.queue")
 
 
 @pytest.fixture

@@ -1,0 +1,149 @@
+"""``/api/v1/pools/<pool>/queue``: what waits, in the order in which it would run, and what runs; and its cancelling."""
+
+from __future__ import annotations
+
+import time
+from functools import cache
+from typing import Any
+
+from django.conf import settings
+from django.db import transaction
+from django.http import Http404
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import extend_schema
+from rest_framework import status
+from rest_framework.exceptions import APIException, PermissionDenied
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from telemetry.access import Viewer
+from telemetry.api.common import Telemetry, Unavailable, viewer_of
+from telemetry.queue import Found, QueueStore, QueueUnavailable
+from tenants import audit
+from tenants.access import scope_of
+from tenants.models import Pool, Tenant
+
+_OF_ALL = ("waiting", "parked", "took_ms", "parts")  # of a preview: nothing for members
+
+
+@cache
+def store_at(url: str) -> QueueStore:
+    """One client per process and server."""
+    return QueueStore(url)
+
+
+def queue_store() -> QueueStore:
+    """Where queue and leases are. Raises :class:`Unavailable` where no Redis is configured."""
+    if not settings.QUARTERMASTER_REDIS_URL:
+        raise Unavailable
+    return store_at(settings.QUARTERMASTER_REDIS_URL)
+
+
+def pools_in_sight(request: Request) -> list[str]:
+    return list(scope_of(request).visible(Pool).values_list("slug", flat=True))
+
+
+class NotReached(APIException):
+    """409: nobody listens for the gateway that has the request."""
+
+    status_code = status.HTTP_409_CONFLICT
+    default_code = "gateway_away"
+    default_detail = (
+        "The gateway that has this request does not listen; within ten seconds the request is ended anyway."
+    )
+
+
+class QueueView(Telemetry, APIView):
+    """The queue of a pool. Members see their tenants' requests, without the place of others between them."""
+
+    @extend_schema(
+        summary="What waits, in order, and what runs", operation_id="pools_queue", responses=OpenApiTypes.OBJECT
+    )
+    def get(self, request: Request, pool: str) -> Response:
+        if pool not in pools_in_sight(request):
+            raise Http404
+        viewer = viewer_of(request)
+        try:
+            store = queue_store()
+            preview, running = store.preview(pool), store.running(pool)
+        except QueueUnavailable:
+            raise Unavailable from None
+        return Response(
+            {
+                "pool": pool,
+                "at": round(time.time(), 3),
+                "preview": preview and seen(preview, viewer),
+                "running": [
+                    running_row(found, viewer)
+                    for found in running
+                    if viewer.tenants is None or found.tenant in viewer.tenants
+                ],
+            }
+        )
+
+
+class CancelView(Telemetry, APIView):
+    """Ends a request that waits or runs, for its client with ``operator``. Operators and admins; audited."""
+
+    @extend_schema(
+        summary="Cancel a waiting or running request",
+        operation_id="requests_cancel",
+        request=None,
+        responses={202: OpenApiTypes.OBJECT},
+    )
+    def post(self, request: Request, request_id: str) -> Response:
+        if not scope_of(request).may_operate:
+            raise PermissionDenied("Only operators and admins can cancel requests.")
+        try:
+            store = queue_store()
+            found = store.find(request_id, pools_in_sight(request))
+            if found is None:
+                raise Http404
+            tenant = Tenant.objects.filter(slug=found.tenant).first()
+            instance = tenant or Pool.objects.get(slug=found.pool)
+            state = "waiting" if found.waits else "running"
+            with transaction.atomic():
+                audit.record(
+                    actor=audit.Actor.of(request, "api"), action="cancel request", instance=instance,
+                    after={"request": request_id, "pool": found.pool, "entitlement": found.entry.entitlement,
+                           "state": state},
+                )  # fmt: skip
+                if not store.cancel(found):
+                    raise NotReached
+        except QueueUnavailable:
+            raise Unavailable from None
+        return Response({"request_id": request_id, "was": state}, status=status.HTTP_202_ACCEPTED)
+
+
+def seen(preview: dict[str, Any], viewer: Viewer) -> dict[str, Any]:
+    """A preview as someone may see it: places count everybody's requests, so members are not told theirs."""
+    rows = [{"place": place, **row} for place, row in enumerate(preview["requests"], 1)]
+    if viewer.tenants is None:
+        return preview | {"requests": rows}
+    own = [row for row in rows if row["tenant"] in viewer.tenants]
+    hidden = ("place", "backend")
+    return {name: value for name, value in preview.items() if name not in _OF_ALL} | {
+        "requests": [{name: value for name, value in row.items() if name not in hidden} for row in own]
+    }
+
+
+def running_row(found: Found, viewer: Viewer) -> dict[str, Any]:
+    entry, r = found.entry, found.entry.queued_request()
+    row: dict[str, Any] = {
+        "id": found.id,
+        "tenant": r.tenant,
+        "entitlement": entry.entitlement,
+        "tier": r.tier,
+        "class": entry.service_class,
+        "arrival_s": round(r.arrival_s, 3),
+        "granted_s": entry.granted_ms / 1000 if entry.granted_ms else None,
+        "input_tokens": r.input_tokens,
+        "output_tokens": round(r.output_tokens, 1),
+        "output_bound": r.output_bound,
+        "served": entry.served,
+        "attempt": entry.attempt,
+    }
+    if viewer.tenants is None:
+        row |= {"backend": entry.backend, "gateway": entry.gateway}
+    return row

@@ -1,0 +1,92 @@
+"""What waits and what runs in a pool now, and an operator's word to end one of them.
+
+Blocking client with short limits and no retries, for threads of web processes. The order of what waits is the leader's
+(``docs/state.md``, ``preview``); asking for it leaves the mark on which the leader writes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from scheduling.state.codec import Entry, decode_entry, encode_cancel
+from scheduling.state.types import ASKED_MS, gateway_channel, preview_key
+
+MOST_RUNNING = 500  # requests that are listed
+
+
+class QueueUnavailable(Exception):
+    """Redis does not answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A request that waits or runs."""
+
+    pool: str
+    id: str
+    entry: Entry
+
+    @property
+    def waits(self) -> bool:
+        return not self.entry.granted_ms
+
+    @property
+    def tenant(self) -> str:
+        return self.entry.queued_request().tenant
+
+
+class QueueStore:
+    """Every method raises :class:`QueueUnavailable` when Redis does not answer within half a second."""
+
+    def __init__(self, url: str) -> None:
+        self._redis = redis.Redis.from_url(
+            url, socket_timeout=0.5, socket_connect_timeout=0.5, retry=Retry(NoBackoff(), 0)
+        )
+
+    def preview(self, pool: str) -> dict[str, Any] | None:
+        """The order of what waits, as the leader last wrote it; asks it to go on."""
+        try:
+            key = preview_key(pool)
+            self._redis.set(f"{key}:asked", 1, px=ASKED_MS)
+            held = self._redis.get(key)
+        except redis.RedisError as error:
+            raise QueueUnavailable(type(error).__name__) from error
+        return None if held is None else msgspec.json.decode(held)
+
+    def running(self, pool: str) -> list[Found]:
+        """What runs, oldest grant first; :data:`MOST_RUNNING` of it where there is more."""
+        found: dict[str, Found] = {}
+        try:
+            for name, data in self._redis.hscan_iter(f"qm:{{{pool}}}:held", count=MOST_RUNNING):
+                found[name.decode()] = Found(pool, name.decode(), decode_entry(data))
+                if len(found) >= MOST_RUNNING:
+                    break
+        except redis.RedisError as error:
+            raise QueueUnavailable(type(error).__name__) from error
+        return sorted(found.values(), key=lambda each: (each.entry.granted_ms, each.id))
+
+    def find(self, request_id: str, pools: Iterable[str]) -> Found | None:
+        """A request that waits or runs in one of these pools."""
+        try:
+            for pool in pools:
+                for table in ("queue", "held"):
+                    data = self._redis.hget(f"qm:{{{pool}}}:{table}", request_id)
+                    if data is not None:
+                        return Found(pool, request_id, decode_entry(data))
+        except redis.RedisError as error:
+            raise QueueUnavailable(type(error).__name__) from error
+        return None
+
+    def cancel(self, found: Found) -> bool:
+        """Tells its gateway to end it; False where nobody listens there."""
+        try:
+            return bool(self._redis.publish(gateway_channel(found.entry.gateway), encode_cancel(found.id)))
+        except redis.RedisError as error:
+            raise QueueUnavailable(type(error).__name__) from error

@@ -1,0 +1,123 @@
+"""One request's story beyond its ledger row: each check of admission with its numbers, what it weighed, what it cost.
+
+What was measured is in the row (``admission``) and in the standings that the pool's leader published; what was
+configured (class, SLO, coefficients, price) is looked up as it is now, and said so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import Any
+
+import msgspec
+
+from scheduling.core import entitlement as core
+from scheduling.core.outcomes import Reason
+from scheduling.core.types import EntitlementState, ServiceClass
+from telemetry import past, usage
+from telemetry.history import Point
+from telemetry.models import LedgerEntry
+from tenants.models import Entitlement
+from tenants.specs import slo_spec
+
+Json = dict[str, Any]
+
+# The rules of admission in their order (docs/admission.md), with the reasons by which each refuses.
+RULES: tuple[tuple[str, tuple[Reason, ...]], ...] = (
+    ("right", (Reason.NOT_ENTITLED, Reason.TENANT_PAUSED)),
+    ("quota", (Reason.QUOTA_EXCEEDED,)),
+    ("pool", (Reason.STATE_UNAVAILABLE, Reason.REBUILDING, Reason.NO_BACKEND)),
+    ("concurrency", (Reason.CONCURRENCY,)),
+    ("token_budget", (Reason.TOKEN_BUDGET,)),
+    ("kv_budget", (Reason.KV_BUDGET,)),
+    ("weight", (Reason.LOW_PRIORITY,)),
+    ("slot", (Reason.QUEUE_FULL,)),
+)
+_NEAR_S = 90.0  # a standing further away than this says nothing of a request
+
+
+def checks(row: LedgerEntry) -> list[Json]:
+    """Each rule: passed, failed or not reached, with what it compared. Empty where the request never came to them."""
+    figures: Json = msgspec.json.decode(row.admission) if row.admission else {}
+    failed = next((i for i, (_, reasons) in enumerate(RULES) if row.reason in reasons), None)
+    if not figures and failed is None:
+        return []
+    found = []
+    for i, (name, _) in enumerate(RULES):
+        state = "passed" if failed is None or i < failed else "failed" if i == failed else "not_reached"
+        found.append({"rule": name, "state": state} | _compared(name, figures, row.queued_at is not None))
+    return found
+
+
+def _compared(rule: str, f: Json, queued: bool) -> Json:
+    """The numbers of one rule, from what was recorded."""
+    if not f:
+        return {}
+    if rule == "concurrency":
+        before = f["inflight"] - (f["answer"] != "refused")
+        return {"value": before, "limit": f["concurrency"], "unit": "in flight before it"}
+    if rule == "token_budget":
+        if "charge" not in f:
+            return {"note": "no token budget"}
+        level = f.get("level")
+        before = None if level is None else level + (f["charge"] if f["answer"] != "refused" else 0)
+        return {"value": f["charge"], "limit": before, "depth": f["depth"], "unit": "tokens charged, of those there"}
+    if rule == "kv_budget":
+        if "kv_share" not in f:
+            return {"value": f["kv"], "unit": "tokens of KV cache", "note": "no share of its own"}
+        return {"value": f["kv"], "limit": f["kv_share"], "unit": "tokens of KV cache, of its share"}
+    if rule == "slot":
+        if queued or f["answer"] == "queued":
+            return {"value": f.get("position"), "unit": "place in the queue"} if "position" in f else {"note": "queued"}
+        return {"note": "a slot was free"} if f["answer"] == "granted" else {}
+    return {}
+
+
+def positions(row: LedgerEntry) -> list[Json]:
+    """Its place in the pool's queue over time, as far as it is known: where it began to wait, and its grant."""
+    figures: Json = msgspec.json.decode(row.admission) if row.admission else {}
+    if row.queued_at is None or "position" not in figures:
+        return []
+    found: list[Json] = [{"at": row.queued_at.isoformat(), "place": figures["position"]}]
+    if row.granted_at is not None:
+        found.append({"at": row.granted_at.isoformat(), "place": 0})
+    return found
+
+
+def weight(row: LedgerEntry, recent: Iterable[Point], now_s: float) -> Json | None:
+    """The four factors of its entitlement's weight when it arrived (token pools, eq. 1); None where nobody knows."""
+    received_s = row.received_at.timestamp()
+    points = [p for p in recent if abs(p["at"] - received_s) <= _NEAR_S]
+    if not points:
+        points = past.points(row.pool, received_s - _NEAR_S, received_s + _NEAR_S, 10, now_s)
+    stood = [p for p in points if "debt" in p.get("entitlements", {}).get(row.entitlement, {})]
+    if not stood:
+        return None
+    nearest = min(stood, key=lambda p: abs(p["at"] - received_s))
+    standing = nearest["entitlements"][row.entitlement]
+    spec = Entitlement.objects.select_related("tier__slo", "pool").filter(slug=row.entitlement).first()
+    found: Json = {name: standing[name] for name in ("weight", "debt", "burst") if name in standing}
+    found["at"] = nearest["at"]
+    if spec is None:
+        return found
+    others = Entitlement.objects.select_related("tier__slo").filter(
+        pool=spec.pool, state__in=(EntitlementState.BOUND.value, EntitlementState.DEGRADED.value)
+    )
+    mean = core.slo_mean((core.slo_target(slo_spec(e.tier.slo)) for e in others), spec.pool.slo_mean_s)
+    ratio = core.slo_ratio(core.slo_target(slo_spec(spec.tier.slo)), mean)
+    coefficients = core.read_coefficients(spec.pool.coefficients)
+    parts = core.factors(
+        ServiceClass(spec.tier.service_class), ratio, standing["debt"], standing.get("burst", 0.0), coefficients
+    )
+    return found | {"factors": asdict(parts), "class": spec.tier.service_class, "slo_mean_s": mean}
+
+
+def story(row: LedgerEntry, recent: Iterable[Point], now_s: float) -> Json:
+    """Everything that is known beyond the row."""
+    return {
+        "checks": checks(row),
+        "weight": weight(row, recent, now_s),
+        "positions": positions(row),
+        "cost": usage.cost_of(row),
+    }
