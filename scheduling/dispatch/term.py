@@ -9,21 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from concurrent.futures import Executor
 from dataclasses import replace
 from itertools import chain
 
-from scheduling.core.compose import make_policy
-from scheduling.core.contracts import OrderingPolicy, RoutingPolicy
 from scheduling.core.entitlement import TICK_S as STANDING_S
 from scheduling.core.invariants import check_step, remember
 from scheduling.core.ledger import LedgerRecord
 from scheduling.core.outcomes import Reason
-from scheduling.core.registry import PolicyError, make_routing
-from scheduling.core.scheduler import Scheduler
-from scheduling.core.types import Catalog, EntitlementState, Grant, PoolSpec, PoolView, QueuedRequest, Standing
+from scheduling.core.registry import PolicyError
+from scheduling.core.types import Catalog, Grant, PoolSpec, PoolView, QueuedRequest, Standing
 from scheduling.dispatch.away import Away
+from scheduling.dispatch.configured import decided_by, give_rights, limits_of, policies_of, scheduler_of
 from scheduling.dispatch.evictions import evictions, most_running
 from scheduling.dispatch.health import BackendMonitor, EngineFactory
 from scheduling.dispatch.ports import TelemetryPort
@@ -80,10 +78,10 @@ class Term:
         self._catalog = catalog
         self._telemetry = telemetry
         self._thread = telemetry_thread
-        self._limits = _limits(catalog, pool.id)
+        self._limits = limits_of(catalog, pool.id)
         self._policy_of = pool  # the pool's row whose policy was last asked for
-        self.policy, self.scheduler = _scheduler(pool)
-        _give_rights(self.scheduler, pool, catalog)
+        self.policy, self.scheduler = scheduler_of(pool)
+        give_rights(self.scheduler, pool, catalog)
         self.monitor = BackendMonitor(store, epoch, engine, group, self._ring)
         self._away = Away()
         self._entitlements: dict[str, None] = {}  # of what waits; some may have left since the last second
@@ -119,16 +117,16 @@ class Term:
         if self._standings is not None:
             self._standings.configure(pool, catalog)
             self._standings_due = True
-        self._limits = _limits(catalog, pool.id)
-        _give_rights(self.scheduler, pool, catalog)
+        self._limits = limits_of(catalog, pool.id)
+        give_rights(self.scheduler, pool, catalog)
         now_s = self._now_s()
         for request in [r for r in self.scheduler if self._limits.get(r.entitlement, r.concurrency) != r.concurrency]:
             self._offer(request, now_s)
-        if _decided_by(pool) == _decided_by(self._policy_of):
+        if decided_by(pool) == decided_by(self._policy_of):
             return
         self._policy_of = pool
         try:
-            ordering, routing = _policies(pool)
+            ordering, routing = policies_of(pool)
         except PolicyError as error:
             log.error("pool %s: policy not changed, %s stays in force: %s", pool.id, self.policy, error)
             return
@@ -404,38 +402,3 @@ class Term:
     def _sampled(self, done: asyncio.Future[None]) -> None:
         if not done.cancelled() and done.exception() is not None:
             log.error("pool %s: a sample could not be taken: %r", self._pool.id, done.exception())
-
-
-def _limits(catalog: Catalog, pool_id: str) -> Mapping[str, int]:
-    return {e.id: e.concurrency for e in catalog.entitlements.values() if e.pool == pool_id}
-
-
-def _give_rights(scheduler: Scheduler, pool: PoolSpec, catalog: Catalog) -> None:
-    """What the pool keeps free, and whose promise it cannot keep now."""
-    scheduler.headroom = pool.headroom_slots
-    scheduler.unreserved = frozenset(
-        e.id for e in catalog.entitlements.values() if e.pool == pool.id and e.state is not EntitlementState.BOUND
-    )
-
-
-def _decided_by(pool: PoolSpec) -> tuple[object, ...]:
-    """All that decides who goes next, and where."""
-    return (
-        pool.policy, pool.policy_version, pool.policy_params, pool.modifiers, pool.routing, pool.routing_params,
-    )  # fmt: skip
-
-
-def _policies(pool: PoolSpec) -> tuple[OrderingPolicy, RoutingPolicy]:
-    """Raises ``PolicyError``."""
-    ordering = make_policy(pool.policy, pool.policy_params, pool.modifiers)
-    return ordering, make_routing(pool.routing, pool.routing_params)
-
-
-def _scheduler(pool: PoolSpec) -> tuple[str, Scheduler]:
-    name = f"{pool.policy}@{pool.policy_version}"
-    try:
-        ordering, routing = _policies(pool)
-    except PolicyError as error:
-        log.error("pool %s: %s; serving in arrival order until it is corrected", pool.id, error)
-        name, ordering, routing = "fifo@0", make_policy("fifo"), make_routing("least_work")
-    return name, Scheduler(ordering, routing, max_grants=BATCH, rights=True)

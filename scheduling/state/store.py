@@ -25,22 +25,19 @@ from scheduling.core.types import (
     ServiceClass,
     Standing,
 )
-from scheduling.state import codec
+from scheduling.state import codec, replies
 from scheduling.state.memory import standing_words
 from scheduling.state.resp import RespConnection
 from scheduling.state.script import Script, load_scripts
-from scheduling.state.snapshot import make_snapshot
 from scheduling.state.types import (
     BATCH,
     PREVIEW_MS,
     Admission,
-    AdmissionStatus,
     AnnounceResult,
     AnnounceStatus,
     BackendTotals,
     Election,
     Event,
-    EventKind,
     EvictItem,
     Fenced,
     FinishResult,
@@ -51,7 +48,6 @@ from scheduling.state.types import (
     Look,
     PoolSnapshot,
     Renewal,
-    RenewStatus,
     RequestFacts,
     StoredRequest,
     SweptRequest,
@@ -62,7 +58,6 @@ from scheduling.state.types import (
 
 log = logging.getLogger("quartermaster.state")
 
-_STATUS = {s.value.encode(): s for s in AdmissionStatus}
 NO_CAP = 2**31 - 1
 _T = TypeVar("_T")
 
@@ -120,7 +115,7 @@ class PoolStore:
                 int(rights.evicts), int(rights.baseline), pool.headroom_slots,
             ),
         )  # fmt: skip
-        return _admission(reply)
+        return replies.admission(reply)
 
     async def requeue(
         self, request: QueuedRequest, body_bytes: int, facts: RequestFacts, exclude_backend: str, headroom: int = 0
@@ -135,7 +130,7 @@ class PoolStore:
             body_bytes, codec.encode_request(StoredRequest(again, facts)),
             baseline_slots(request.service_class, request.concurrency), headroom,
         )  # fmt: skip
-        return _admission(reply)
+        return replies.admission(reply)
 
     async def finish(
         self, request_id: str, attempt: int, reason: Reason, actual_tokens: int, ran: bool, ledger: LedgerRecord
@@ -163,7 +158,7 @@ class PoolStore:
             for request_id, attempt, served in batch:
                 flat += (request_id, attempt, served)
             reply = await self._eval("renew", *flat)
-            renewals += [_renewal(item, words) for item, words in zip(batch, reply, strict=True)]
+            renewals += [replies.renewal(item, words) for item, words in zip(batch, reply, strict=True)]
         return renewals
 
     async def announce(
@@ -273,7 +268,7 @@ class PoolStore:
 
     async def view(self) -> PoolSnapshot:
         """All totals at one instant. Anyone may look."""
-        return _snapshot(await self._eval("view"))
+        return replies.snapshot(await self._eval("view"))
 
     async def look(self, entitlements: Sequence[str]) -> Look:
         """What a decision about requests of these entitlements needs. Cheaper than ``view``, which shows everything."""
@@ -313,7 +308,7 @@ class PoolStore:
         reply = await self._blocking.call(
             b"XREAD", b"COUNT", b"500", b"BLOCK", str(block_ms).encode(), b"STREAMS", self._key("events"), last_id
         )
-        return [] if reply is None else [_event(raw) for raw in reply[0][1]]
+        return [] if reply is None else [replies.event(raw) for raw in reply[0][1]]
 
     async def preview_asked(self) -> bool:
         """Whether somebody looks at the queue now."""
@@ -355,65 +350,3 @@ def _unfenced(reply: Any) -> Any:
     if reply == b"fenced":
         raise Fenced
     return reply
-
-
-def _admission(reply: list[Any]) -> Admission:
-    """``{status, backend or reason, position or retry_ms, inflight, level or '', seq, attempt}``."""
-    status = _STATUS[reply[0]]
-    level = float(reply[4]) if reply[4] else None
-    if status is AdmissionStatus.GRANTED:
-        return Admission(
-            status, backend=reply[1].decode(), inflight=reply[3], level_tokens=level, seq=reply[5], attempt=reply[6]
-        )
-    if status is AdmissionStatus.QUEUED:
-        return Admission(
-            status, position=reply[2], inflight=reply[3], level_tokens=level, seq=reply[5], attempt=reply[6]
-        )
-    retry_s = reply[2] / 1000 if status is AdmissionStatus.REFUSED and reply[2] >= 0 else None
-    reason = Reason(reply[1].decode()) if reply[1] else None
-    return Admission(
-        status, reason=reason, retry_s=retry_s, inflight=reply[3], level_tokens=level, seq=reply[5], attempt=reply[6]
-    )
-
-
-def _renewal(item: tuple[str, int, int], words: bytes) -> Renewal:
-    status, _, rest = words.decode().partition(" ")
-    request_id, attempt, _ = item
-    if status == RenewStatus.HOLDS:
-        backend, _, note = rest.partition(" ")
-        policy, why = codec.decode_note(note)
-        return Renewal(request_id, attempt, RenewStatus.HOLDS, backend=backend, policy=policy, why=why)
-    if status == RenewStatus.ENDED:
-        return Renewal(request_id, attempt, RenewStatus.ENDED, reason=Reason(rest))
-    return Renewal(request_id, attempt, RenewStatus(status))
-
-
-def _event(raw: list[Any]) -> Event:
-    """One doorbell. What cannot be read becomes a LEFT of nobody, so that reading goes on after it."""
-    event_id = raw[0].decode()
-    try:
-        kind, value = EventKind(raw[1][0].decode()), raw[1][1]
-        if kind is EventKind.QUEUED:
-            request_id, _, entry = value.partition(b" ")
-            request = codec.decode_entry(entry).queued_request()
-            return Event(event_id, kind, request=request, request_id=request_id.decode())
-        if kind is EventKind.LEFT:
-            return Event(event_id, kind, request_id=value.decode())
-        backend, _, why = value.decode().partition(" ")
-        return Event(event_id, kind, backend=backend, why=why)
-    except ValueError as e:
-        log.error("event %s cannot be read: %s", event_id, e)
-        return Event(event_id, EventKind.LEFT)
-
-
-def _words(flat: list[bytes]) -> dict[str, str]:
-    text = [w.decode() for w in flat]
-    return dict(zip(text[::2], text[1::2], strict=True))
-
-
-def _snapshot(reply: list[Any]) -> PoolSnapshot:
-    """``{now_ms, meta, ready, totals, buckets, ledger length, standing, meter}``, hashes as flat lists."""
-    now_ms = int(reply[0])
-    meta, ready, totals, buckets = (_words(flat) for flat in reply[1:5])
-    standing, meter = (_words(flat) for flat in reply[6:8])
-    return make_snapshot(now_ms, meta, ready, totals, buckets, reply[5], standing, meter)

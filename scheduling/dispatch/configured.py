@@ -1,0 +1,52 @@
+"""What the books mean for who goes next in a pool: limits, rights and the policy in force."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from scheduling.core.compose import make_policy
+from scheduling.core.contracts import OrderingPolicy, RoutingPolicy
+from scheduling.core.registry import PolicyError, make_routing
+from scheduling.core.scheduler import Scheduler
+from scheduling.core.types import Catalog, EntitlementState, PoolSpec
+from scheduling.state.types import BATCH
+
+log = logging.getLogger("quartermaster.dispatch")
+
+
+def limits_of(catalog: Catalog, pool_id: str) -> Mapping[str, int]:
+    """r_e by entitlement."""
+    return {e.id: e.concurrency for e in catalog.entitlements.values() if e.pool == pool_id}
+
+
+def give_rights(scheduler: Scheduler, pool: PoolSpec, catalog: Catalog) -> None:
+    """What the pool keeps free, and whose promise it cannot keep now."""
+    scheduler.headroom = pool.headroom_slots
+    scheduler.unreserved = frozenset(
+        e.id for e in catalog.entitlements.values() if e.pool == pool.id and e.state is not EntitlementState.BOUND
+    )
+
+
+def decided_by(pool: PoolSpec) -> tuple[object, ...]:
+    """All that decides who goes next, and where."""
+    return (
+        pool.policy, pool.policy_version, pool.policy_params, pool.modifiers, pool.routing, pool.routing_params,
+    )  # fmt: skip
+
+
+def policies_of(pool: PoolSpec) -> tuple[OrderingPolicy, RoutingPolicy]:
+    """Raises ``PolicyError``."""
+    ordering = make_policy(pool.policy, pool.policy_params, pool.modifiers)
+    return ordering, make_routing(pool.routing, pool.routing_params)
+
+
+def scheduler_of(pool: PoolSpec) -> tuple[str, Scheduler]:
+    """Its policy's name@version and its scheduler; arrival order where its policy cannot be made."""
+    name = f"{pool.policy}@{pool.policy_version}"
+    try:
+        ordering, routing = policies_of(pool)
+    except PolicyError as error:
+        log.error("pool %s: %s; serving in arrival order until it is corrected", pool.id, error)
+        name, ordering, routing = "fifo@0", make_policy("fifo"), make_routing("least_work")
+    return name, Scheduler(ordering, routing, max_grants=BATCH, rights=True)

@@ -1,0 +1,85 @@
+"""How the answers of scripts are read: from Redis words to the types of :mod:`scheduling.state.types`."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from scheduling.core.outcomes import Reason
+from scheduling.state import codec
+from scheduling.state.snapshot import make_snapshot
+from scheduling.state.types import (
+    Admission,
+    AdmissionStatus,
+    Event,
+    EventKind,
+    PoolSnapshot,
+    Renewal,
+    RenewStatus,
+)
+
+log = logging.getLogger("quartermaster.state")
+
+_STATUS = {s.value.encode(): s for s in AdmissionStatus}
+
+
+def admission(reply: list[Any]) -> Admission:
+    """``{status, backend or reason, position or retry_ms, inflight, level or '', seq, attempt}``."""
+    status = _STATUS[reply[0]]
+    level = float(reply[4]) if reply[4] else None
+    if status is AdmissionStatus.GRANTED:
+        return Admission(
+            status, backend=reply[1].decode(), inflight=reply[3], level_tokens=level, seq=reply[5], attempt=reply[6]
+        )
+    if status is AdmissionStatus.QUEUED:
+        return Admission(
+            status, position=reply[2], inflight=reply[3], level_tokens=level, seq=reply[5], attempt=reply[6]
+        )
+    retry_s = reply[2] / 1000 if status is AdmissionStatus.REFUSED and reply[2] >= 0 else None
+    reason = Reason(reply[1].decode()) if reply[1] else None
+    return Admission(
+        status, reason=reason, retry_s=retry_s, inflight=reply[3], level_tokens=level, seq=reply[5], attempt=reply[6]
+    )
+
+
+def renewal(item: tuple[str, int, int], words: bytes) -> Renewal:
+    status, _, rest = words.decode().partition(" ")
+    request_id, attempt, _ = item
+    if status == RenewStatus.HOLDS:
+        backend, _, note = rest.partition(" ")
+        policy, why = codec.decode_note(note)
+        return Renewal(request_id, attempt, RenewStatus.HOLDS, backend=backend, policy=policy, why=why)
+    if status == RenewStatus.ENDED:
+        return Renewal(request_id, attempt, RenewStatus.ENDED, reason=Reason(rest))
+    return Renewal(request_id, attempt, RenewStatus(status))
+
+
+def event(raw: list[Any]) -> Event:
+    """One doorbell. What cannot be read becomes a LEFT of nobody, so that reading goes on after it."""
+    event_id = raw[0].decode()
+    try:
+        kind, value = EventKind(raw[1][0].decode()), raw[1][1]
+        if kind is EventKind.QUEUED:
+            request_id, _, entry = value.partition(b" ")
+            request = codec.decode_entry(entry).queued_request()
+            return Event(event_id, kind, request=request, request_id=request_id.decode())
+        if kind is EventKind.LEFT:
+            return Event(event_id, kind, request_id=value.decode())
+        backend, _, why = value.decode().partition(" ")
+        return Event(event_id, kind, backend=backend, why=why)
+    except ValueError as e:
+        log.error("event %s cannot be read: %s", event_id, e)
+        return Event(event_id, EventKind.LEFT)
+
+
+def _words(flat: list[bytes]) -> dict[str, str]:
+    text = [w.decode() for w in flat]
+    return dict(zip(text[::2], text[1::2], strict=True))
+
+
+def snapshot(reply: list[Any]) -> PoolSnapshot:
+    """``{now_ms, meta, ready, totals, buckets, ledger length, standing, meter}``, hashes as flat lists."""
+    now_ms = int(reply[0])
+    meta, ready, totals, buckets = (_words(flat) for flat in reply[1:5])
+    standing, meter = (_words(flat) for flat in reply[6:8])
+    return make_snapshot(now_ms, meta, ready, totals, buckets, reply[5], standing, meter)
