@@ -39,11 +39,12 @@ async function failure(response: Response): Promise<ApiError> {
 
 async function call(method: string, path: string, body: unknown, signal?: AbortSignal): Promise<Response> {
   const headers: Record<string, string> = { accept: "application/json" };
-  if (body !== undefined) headers["content-type"] = "application/json";
+  const whole = body instanceof FormData; // a file; the browser writes its type and border
+  if (body !== undefined && !whole) headers["content-type"] = "application/json";
   if (method !== "GET") headers["x-csrftoken"] = document.querySelector<HTMLMetaElement>("meta[name=csrf-token]")?.content ?? "";
   let response: Response;
   try {
-    response = await fetch(`/api/v1/${path}`, { method, headers, signal: signal ?? null, body: body === undefined ? null : JSON.stringify(body) });
+    response = await fetch(`/api/v1/${path}`, { method, headers, signal: signal ?? null, body: body === undefined ? null : whole ? body : JSON.stringify(body) });
   } catch (error) {
     if (signal?.aborted) throw error;
     throw new ApiError(0, "The server cannot be reached. Nothing was lost; try again.");
@@ -61,7 +62,7 @@ export async function get<T>(path: string, query: Record<string, string> = {}, s
   return (await (await call("GET", withQuery(path, query), undefined, signal)).json()) as T;
 }
 
-export type Method = "POST" | "PATCH" | "DELETE";
+export type Method = "POST" | "PUT" | "PATCH" | "DELETE";
 
 export async function send<T>(method: Method, path: string, body?: unknown, query: Record<string, string> = {}, signal?: AbortSignal): Promise<T> {
   const response = await call(method, withQuery(path, query), body, signal);

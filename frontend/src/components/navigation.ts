@@ -11,14 +11,17 @@ export interface Item {
 }
 
 const everyone: readonly Role[] = ["admin", "operator", "member"];
+const staff: readonly Role[] = ["admin", "operator"];
 
 export const pages: readonly Item[] = [
   { path: "/", label: "Overview", roles: everyone },
   { path: "/requests", label: "Requests", roles: everyone },
   { path: "/tenants", label: "Tenants", roles: everyone, also: ["/usage", "/pools", "/backends", "/tiers", "/slos", "/prices", "/roles", "/audit"] },
-  { path: "/playground", label: "Playground", roles: everyone },
+  { path: "/policies", label: "Policies", roles: staff },
+  { path: "/lab", label: "Lab", roles: staff },
   { path: "/drift", label: "Drift", roles: everyone },
   { path: "/alerts", label: "Alerts", roles: everyone },
+  { path: "/playground", label: "Playground", roles: everyone },
 ];
 
 /** What someone is offered; without a role there is nothing but the overview, which says so. */

@@ -3,11 +3,11 @@ import type { Pool } from "../../api/books";
 import { useBooks } from "../tenants/data";
 
 /** The pool in the address, and those there are. Without `all` the first one stands for none. */
-export function usePoolChoice(needed = false): { pool: string; pools: string[]; books: Pool[] } {
+export function usePoolChoice(needed = false): { pool: string; pools: string[]; books: Pool[]; isPending: boolean } {
   const [query] = useSearchParams();
-  const { data = [] } = useBooks<Pool>("pools");
+  const { data = [], isPending } = useBooks<Pool>("pools");
   const pools = data.map(({ slug }) => slug);
-  return { pool: query.get("pool") ?? (needed ? (pools[0] ?? "") : ""), pools, books: data };
+  return { pool: query.get("pool") ?? (needed ? (pools[0] ?? "") : ""), pools, books: data, isPending };
 }
 
 export function PoolChoice({ all }: { all?: boolean }) {

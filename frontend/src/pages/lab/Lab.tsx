@@ -1,0 +1,237 @@
+import { keepPreviousData, useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
+import { useState } from "react";
+import { useSearchParams } from "react-router";
+import { get, send } from "../../api/client";
+import type { LabRun, Listed } from "../../api/operate";
+import { Badge, type Tone } from "../../components/Badge";
+import { CopyButton } from "../../components/Copy";
+import { Meter } from "../../components/Meter";
+import { Notices, notify } from "../../components/Notices";
+import { Segmented } from "../../components/Segmented";
+import { Empty } from "../../components/Shell";
+import { Table, type Column } from "../../components/Table";
+import { user } from "../../lib/page";
+import { usePoolChoice } from "../policies/PoolChoice";
+import { Confirm, Failed, Waiting, When } from "../tenants/parts";
+import { ended, FIGURES, groupName, judged, LABELS, lines, progress, shownFigure, signedFigure, type Figure, type Line } from "./lab";
+import { NewRun } from "./NewRun";
+import { Whiskers } from "./Whiskers";
+
+const REFRESH_MS = 2000;
+const tones: Record<LabRun["state"], Tone> = { queued: "plain", running: "warn", done: "good", failed: "bad", cancelled: "plain" };
+const verdicts = { better: "text-good", worse: "text-bad", unsure: "text-faint" } as const;
+
+const policyName = (policy: string): string => (policy === "now" ? "what serves now" : policy);
+
+function Results({ run }: { run: LabRun }) {
+  const [id, setId] = useState("slo");
+  const figure = FIGURES.find((one) => one.id === id)!;
+  const results = run.results ?? [];
+  const { policies } = run.asked;
+  if (results.length === 0) return <p className="text-sm text-soft">{ended(run) ? "It ended before every policy had been through one variant, so there is nothing to compare." : "The first figures come when every policy has been through one variant."}</p>;
+  const groups = lines(results, id, policies);
+  const flat = [...groups.values()].flat();
+  const variants = results[0]!.variants;
+  return (
+    <div className="space-y-3">
+      <div className="max-w-full overflow-x-auto">
+        <Segmented label="Figure" value={id} options={FIGURES.map(({ id: value, label }) => ({ value, label }))} onChange={setId} />
+      </div>
+      <div className="grid items-start gap-4 xl:grid-cols-2">
+        <section className="panel p-4" aria-label="Plot">
+          <h3 className="mb-2 text-sm font-medium">
+            {figure.label} <span className="text-2xs font-normal text-faint">mean of {variants} variant{variants === 1 ? "" : "s"} and 95 % interval; {figure.more ? "more" : "less"} is better</span>
+          </h3>
+          <Whiskers groups={groups} figure={figure} policies={policies} />
+        </section>
+        <Table label={`${figure.label} by group and policy`} rows={flat} columns={resultColumns(figure, policies)} id={(row) => `${row.group} ${row.policy}`} empty="No group has this figure." />
+      </div>
+    </div>
+  );
+}
+
+const resultColumns = (figure: Figure, policies: readonly string[]): Column<Line>[] => [
+  { label: "Group", by: (row) => groupName(row.group), cell: (row) => groupName(row.group) },
+  {
+    label: "Policy",
+    className: "max-w-48",
+    cell: (row) => (
+      <span className="block truncate" title={policyName(row.policy)}>
+        {LABELS[policies.indexOf(row.policy)]}: {policyName(row.policy)}
+      </span>
+    ),
+  },
+  { label: figure.label, right: true, by: (row) => row.own.mean, cell: (row) => shownFigure(row.own.mean, figure.unit) },
+  { label: "95 % interval", right: true, cell: (row) => <span className="text-soft">{`${shownFigure(row.own.low, figure.unit)} to ${shownFigure(row.own.high, figure.unit)}`}</span> },
+  {
+    label: "Against A",
+    right: true,
+    by: (row) => row.difference?.mean,
+    cell: (row) => {
+      const verdict = judged(row, figure);
+      if (!verdict || !row.difference) return <span className="text-faint">–</span>;
+      return (
+        <span className={verdicts[verdict]} title={`${signedFigure(row.difference.low, figure.unit)} to ${signedFigure(row.difference.high, figure.unit)}, paired by variant`}>
+          {signedFigure(row.difference.mean, figure.unit)} <span className="text-2xs">{verdict === "unsure" ? "not sure" : verdict}</span>
+        </span>
+      );
+    },
+  },
+];
+
+/** One run: how far it is, and what it found. */
+function Run({ id, onOpen, onClose }: { id: string; onOpen: (run: LabRun) => void; onClose: () => void }) {
+  const client = useQueryClient();
+  const [cancelling, setCancelling] = useState(false);
+  const { data: run, error, refetch } = useQuery({
+    queryKey: ["lab", "run", id],
+    queryFn: ({ signal }) => get<LabRun>(`lab/runs/${id}`, {}, signal),
+    refetchInterval: ({ state }) => (state.data && ended(state.data) ? false : REFRESH_MS),
+  });
+  const again = useMutation({
+    mutationFn: () => send<LabRun>("POST", `lab/runs/${id}/again`),
+    onSuccess: (made) => {
+      notify("The same question runs again, on the engines as they are now.");
+      onOpen(made);
+    },
+    onError: (problem) => notify(problem.message),
+  });
+  if (error) return <Failed error={error} retry={() => void refetch()} />;
+  if (!run) return <Waiting />;
+  const { ratio, text } = progress(run);
+  return (
+    <section className="space-y-4" aria-labelledby="run">
+      <div className="panel space-y-3 p-4">
+        <div className="flex flex-wrap items-start gap-x-4 gap-y-2">
+          <div className="min-w-0 flex-1 basis-72">
+            <h2 id="run" className="flex flex-wrap items-center gap-2 text-base font-semibold">
+              {run.name} <Badge tone={tones[run.state]}>{run.state}</Badge>
+            </h2>
+            <p className="text-sm text-soft">
+              On {run.recording}, pool {run.pool}, {run.asked.variants} variants, {run.asked.replicas || "all"} replicas{run.asked.slos ? ", SLOs of its own" : ""}; by {run.author}, <When at={run.at} />
+            </p>
+          </div>
+          <div className="flex flex-wrap gap-2">
+            {!ended(run) && (
+              <button type="button" className="button" onClick={() => setCancelling(true)}>
+                Cancel it
+              </button>
+            )}
+            <button type="button" className="button" disabled={again.isPending} onClick={() => again.mutate()}>
+              Run again
+            </button>
+            <CopyButton text={`${location.origin}/lab?run=${run.id}`} label="Copy link" />
+            <button type="button" className="button" onClick={onClose}>
+              All runs
+            </button>
+          </div>
+        </div>
+        {run.problem && <p className="rounded-md bg-bad-bg px-3 py-2 text-sm text-bad">{run.problem}</p>}
+        {run.state !== "done" && (
+          <div>
+            <Meter ratio={ratio} label="Progress" />
+            <p className="mt-1 text-2xs text-faint" data-testid="progress">
+              {text}
+            </p>
+          </div>
+        )}
+      </div>
+      <Results run={run} />
+      {cancelling && (
+        <Confirm
+          title={`Cancel "${run.name}"?`}
+          action="Cancel the run"
+          danger
+          onClose={() => setCancelling(false)}
+          onRun={async () => {
+            await send("POST", `lab/runs/${id}/cancel`);
+            setCancelling(false);
+            await client.invalidateQueries({ queryKey: ["lab"] });
+          }}
+        >
+          <p>What was found so far stays to be read.</p>
+        </Confirm>
+      )}
+    </section>
+  );
+}
+
+function Runs({ onOpen }: { onOpen: (run: LabRun) => void }) {
+  const { data, error, refetch } = useQuery({ queryKey: ["lab", "runs"], queryFn: ({ signal }) => get<Listed<LabRun>>("lab/runs", {}, signal), refetchInterval: 5000, placeholderData: keepPreviousData });
+  if (error) return <Failed error={error} retry={() => void refetch()} />;
+  if (!data) return <Waiting />;
+  const columns: Column<LabRun>[] = [
+    {
+      label: "Run",
+      className: "min-w-44",
+      cell: (run) => (
+        <button type="button" className="link text-left" onClick={() => onOpen(run)}>
+          {run.name}
+        </button>
+      ),
+    },
+    {
+      label: "State",
+      cell: (run) => (
+        <span className="inline-flex items-center gap-2 whitespace-nowrap">
+          <Badge tone={tones[run.state]}>{run.state}</Badge>
+          {!ended(run) && <span className="text-2xs text-faint">{progress(run).text}</span>}
+        </span>
+      ),
+    },
+    { label: "Policies", className: "min-w-52 text-soft", cell: (run) => run.asked.policies.map(policyName).join(", ") },
+    { label: "Recording", className: "min-w-44 text-soft", cell: (run) => run.recording },
+    { label: "Pool", cell: (run) => run.pool },
+    { label: "By", cell: (run) => run.author },
+    { label: "When", cell: (run) => <When at={run.at} /> },
+  ];
+  return <Table label="Runs" rows={data.results} columns={columns} id={(run) => String(run.id)} empty="Nothing was tried yet. Ask what another policy would have made of the last hour." />;
+}
+
+/** What if: policies on recorded traffic, side by side. */
+export function Lab() {
+  const [query, setQuery] = useSearchParams();
+  const { pools } = usePoolChoice();
+  const client = useQueryClient();
+  const set = (name: "run" | "new", value: string | null) =>
+    setQuery((old) => {
+      old.delete("new");
+      if (value === null) old.delete(name);
+      else old.set(name, value);
+      return old;
+    });
+  if (user.role === "member")
+    return (
+      <Empty title="This page is for operators">
+        <p>Recordings hold the traffic of every tenant.</p>
+      </Empty>
+    );
+  const open = (run: LabRun) => set("run", String(run.id));
+  const id = query.get("run");
+  return (
+    <>
+      <div className="mb-4 flex flex-wrap items-end gap-x-4 gap-y-2">
+        <div className="mr-auto">
+          <h1 className="text-lg font-semibold tracking-tight">Lab</h1>
+          <p className="text-sm text-soft">What another policy would have made of recorded traffic, on simulated engines.</p>
+        </div>
+        <button type="button" className="button-primary" disabled={pools.length === 0} onClick={() => set("new", "run")}>
+          What if…
+        </button>
+      </div>
+      {id ? <Run key={id} id={id} onOpen={open} onClose={() => set("run", null)} /> : <Runs onOpen={open} />}
+      {query.get("new") && pools.length > 0 && (
+        <NewRun
+          pools={pools}
+          onClose={() => set("new", null)}
+          onMade={(run) => {
+            notify(`"${run.name}" is on its way.`);
+            void client.invalidateQueries({ queryKey: ["lab"] });
+            open(run);
+          }}
+        />
+      )}
+      <Notices />
+    </>
+  );
+}

@@ -1,0 +1,254 @@
+import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
+import { useState } from "react";
+import { get, send } from "../../api/client";
+import type { LabRun, Listed, PolicyInfo, Recording } from "../../api/operate";
+import { Icon } from "../../components/icons";
+import { Segmented } from "../../components/Segmented";
+import { Sheet } from "../../components/Sheet";
+import { age, compact } from "../../lib/format";
+import { typed, type Texts } from "../policies/params";
+import { ParameterFields } from "../policies/parts";
+import { policyText } from "./lab";
+
+interface Props {
+  pools: readonly string[];
+  onMade: (run: LabRun) => void;
+  onClose: () => void;
+}
+
+const SOURCES = [
+  { value: "window", label: "A pool's last minutes" },
+  { value: "kept", label: "A recording" },
+  { value: "file", label: "A file" },
+] as const;
+
+function useRecordings() {
+  return useQuery({ queryKey: ["lab", "recordings"], queryFn: ({ signal }) => get<Listed<Recording>>("lab/recordings", {}, signal) });
+}
+
+/** A policy to try beside what serves. */
+function AddPolicy({ known, onAdd }: { known: readonly PolicyInfo[]; onAdd: (policy: string) => void }) {
+  const orderings = known.filter((info) => info.kind === "ordering");
+  const modifiers = known.filter((info) => info.kind === "modifier");
+  const [name, setName] = useState("");
+  const [around, setAround] = useState<string[]>([]);
+  const [params, setParams] = useState<Texts>({});
+  const info = orderings.find((one) => one.name === name);
+  const { values, errors } = typed(info?.params ?? [], params);
+  return (
+    <div className="space-y-3 rounded-md border border-line p-3">
+      <div className="flex flex-wrap items-end gap-3">
+        <label className="flex min-w-40 flex-1 flex-col gap-1 text-sm font-medium">
+          Policy
+          <select
+            className="field"
+            value={name}
+            onChange={(event) => {
+              setName(event.target.value);
+              setParams({});
+            }}
+          >
+            <option value="">choose</option>
+            {orderings.map((one) => (
+              <option key={one.name}>{one.name}</option>
+            ))}
+          </select>
+        </label>
+        <button
+          type="button"
+          className="button"
+          disabled={!info || Object.keys(errors).length > 0}
+          onClick={() => {
+            onAdd([...around, policyText(name, values)].join("+"));
+            setName("");
+            setParams({});
+            setAround([]);
+          }}
+        >
+          <Icon name="plus" /> Add it
+        </button>
+      </div>
+      {info && (
+        <>
+          <p className="text-sm text-soft">{info.question}</p>
+          <details>
+            <summary className="text-sm text-soft hover:text-ink">Parameters and modifiers</summary>
+            <div className="mt-3 space-y-3">
+              <ParameterFields prefix="" known={info.params} texts={params} errors={errors} onChange={setParams} />
+              <div className="flex flex-wrap gap-x-4 gap-y-1">
+                {modifiers.map((modifier) => (
+                  <label key={modifier.name} className="flex items-center gap-1.5 text-sm" title={modifier.question}>
+                    <input type="checkbox" className="size-4 accent-(--accent)" checked={around.includes(modifier.name)} onChange={() => setAround((old) => (old.includes(modifier.name) ? old.filter((one) => one !== modifier.name) : [...old, modifier.name]))} />
+                    {modifier.name}
+                  </label>
+                ))}
+              </div>
+            </div>
+          </details>
+        </>
+      )}
+    </div>
+  );
+}
+
+const inputs = "field w-full";
+
+/** What if: a recording, some policies, and engines to replay them on. */
+export function NewRun({ pools, onMade, onClose }: Props) {
+  const client = useQueryClient();
+  const known = useQuery({ queryKey: ["policies"], queryFn: ({ signal }) => get<PolicyInfo[]>("policies", {}, signal), staleTime: Infinity });
+  const recordings = useRecordings();
+  const [source, setSource] = useState<(typeof SOURCES)[number]["value"]>("window");
+  const [pool, setPool] = useState(pools[0] ?? "");
+  const [minutes, setMinutes] = useState("60");
+  const [recording, setRecording] = useState("");
+  const [file, setFile] = useState<File | null>(null);
+  const [name, setName] = useState("");
+  const [policies, setPolicies] = useState<string[]>(["now"]);
+  const [variants, setVariants] = useState("5");
+  const [replicas, setReplicas] = useState("");
+  const [slos, setSlos] = useState("");
+
+  const stamp = () => new Date().toISOString().slice(0, 19).replace("T", " ");
+  const chosen = recording || recordings.data?.results[0]?.name || "";
+  const run = useMutation({
+    mutationFn: async () => {
+      let from = chosen;
+      if (source !== "kept") {
+        const label = source === "file" ? `${file!.name} ${stamp()}` : `${pool}, ${minutes} min to ${stamp()}`;
+        const body = source === "window" ? { name: label, pool, minutes: Number(minutes) } : new FormData();
+        if (body instanceof FormData) {
+          body.set("name", label.slice(0, 100));
+          body.set("file", file!);
+        }
+        from = (await send<Recording>("POST", "lab/recordings", body)).name;
+        await client.invalidateQueries({ queryKey: ["lab", "recordings"] });
+        setSource("kept"); // a run that is refused does not record a second time
+        setRecording(from);
+      }
+      return send<LabRun>("POST", "lab/runs", {
+        name: name.trim() || policies.map((policy) => policy.split(":")[0]).join(" or "),
+        recording: from,
+        pool,
+        policies,
+        variants: Number(variants) || 5,
+        replicas: Number(replicas) || 0,
+        slos: slos.trim() ? (JSON.parse(slos) as unknown) : {},
+      });
+    },
+    onSuccess: onMade,
+  });
+  const badSlos = (() => {
+    try {
+      if (slos.trim()) JSON.parse(slos);
+      return false;
+    } catch {
+      return true;
+    }
+  })();
+  const ready = policies.length > 0 && pool !== "" && (source === "window" ? Number(minutes) > 0 : source === "kept" ? chosen !== "" : file !== null) && !badSlos;
+
+  return (
+    <Sheet title="What if?" subtitle="Policies on the same recorded traffic, on simulated engines as fast as yours. Nothing that serves is touched." onClose={onClose} wide>
+      <div className="min-h-0 flex-1 space-y-5 overflow-y-auto px-5 py-4">
+        <fieldset className="space-y-3">
+          <legend className="mb-1 text-sm font-semibold">Traffic</legend>
+          <Segmented label="Traffic from" value={source} options={SOURCES} onChange={setSource} />
+          <div className="grid grid-cols-1 gap-3 sm:grid-cols-2">
+            <label className="flex flex-col gap-1 text-sm font-medium">
+              Pool
+              <select className={inputs} value={pool} onChange={(event) => setPool(event.target.value)}>
+                {pools.map((one) => (
+                  <option key={one}>{one}</option>
+                ))}
+              </select>
+              <span className="text-2xs font-normal text-faint">Its engines, limits and policy are taken.</span>
+            </label>
+            {source === "window" && (
+              <label className="flex flex-col gap-1 text-sm font-medium">
+                <span>
+                  Last <span className="text-2xs font-normal text-faint">minutes</span>
+                </span>
+                <input className={inputs} inputMode="decimal" value={minutes} onChange={(event) => setMinutes(event.target.value)} />
+                <span className="text-2xs font-normal text-faint">Kept as a recording: lengths, times and names, no text.</span>
+              </label>
+            )}
+            {source === "kept" && (
+              <label className="flex flex-col gap-1 text-sm font-medium">
+                Recording
+                <select className={inputs} value={chosen} onChange={(event) => setRecording(event.target.value)}>
+                  {(recordings.data?.results ?? []).map((one) => (
+                    <option key={one.name} value={one.name}>
+                      {one.name} ({compact(one.requests)} requests, {age(one.span_s)})
+                    </option>
+                  ))}
+                  {recordings.data?.results.length === 0 && <option value="">there is none yet</option>}
+                </select>
+              </label>
+            )}
+            {source === "file" && (
+              <label className="flex flex-col gap-1 text-sm font-medium">
+                Recording or trace
+                <input type="file" className="text-sm" onChange={(event) => setFile(event.target.files?.[0] ?? null)} />
+                <span className="text-2xs font-normal text-faint">Any that `lab compare` reads, up to 32 MiB.</span>
+              </label>
+            )}
+          </div>
+        </fieldset>
+        <fieldset className="space-y-3">
+          <legend className="mb-1 text-sm font-semibold">Policies</legend>
+          <ol className="space-y-1.5">
+            {policies.map((policy, i) => (
+              <li key={policy} className="flex items-center gap-2 rounded-md bg-raised px-3 py-1.5 text-sm">
+                <span className="min-w-0 flex-1 break-all">{policy === "now" ? `what serves in ${pool} now` : policy}</span>
+                {i === 0 && <span className="text-2xs text-faint">the others are compared with it</span>}
+                <button type="button" className="button h-7 w-7 px-0" aria-label={`Leave out ${policy}`} disabled={policies.length === 1} onClick={() => setPolicies((old) => old.filter((one) => one !== policy))}>
+                  <Icon name="close" />
+                </button>
+              </li>
+            ))}
+          </ol>
+          {known.data && policies.length < 8 && <AddPolicy known={known.data} onAdd={(policy) => setPolicies((old) => (old.includes(policy) ? old : [...old, policy]))} />}
+        </fieldset>
+        <fieldset className="grid grid-cols-1 gap-3 sm:grid-cols-2">
+          <legend className="mb-1 text-sm font-semibold">How</legend>
+          <label className="flex flex-col gap-1 text-sm font-medium">
+            Variants
+            <input className={inputs} inputMode="numeric" value={variants} onChange={(event) => setVariants(event.target.value)} />
+            <span className="text-2xs font-normal text-faint">Of the recording, the same for every policy; more make intervals narrower. 1 to 30.</span>
+          </label>
+          <label className="flex flex-col gap-1 text-sm font-medium">
+            Replicas
+            <input className={inputs} inputMode="numeric" value={replicas} placeholder="as many as there are" onChange={(event) => setReplicas(event.target.value)} />
+          </label>
+          <label className="flex flex-col gap-1 text-sm font-medium sm:col-span-2">
+            <span>
+              SLOs instead of the recording's <span className="text-2xs font-normal text-faint">by tier; optional</span>
+            </span>
+            <textarea className={`${inputs} font-mono text-xs`} rows={2} spellCheck={false} value={slos} placeholder='{"premium": {"ttft_s": 0.5, "tbt_s": 0.05}}' aria-invalid={badSlos || undefined} onChange={(event) => setSlos(event.target.value)} />
+            {badSlos && <span className="text-2xs text-bad">This is not JSON.</span>}
+          </label>
+          <label className="flex flex-col gap-1 text-sm font-medium sm:col-span-2">
+            Name
+            <input className={inputs} value={name} maxLength={100} placeholder="made of the policies where empty" onChange={(event) => setName(event.target.value)} />
+          </label>
+        </fieldset>
+      </div>
+      <div className="border-t border-line px-5 py-3">
+        {run.error && (
+          <p role="alert" className="mb-3 rounded-md bg-bad-bg px-3 py-2 text-sm text-bad">
+            {run.error.message}
+          </p>
+        )}
+        <div className="flex justify-end gap-2">
+          <button type="button" className="button h-9" onClick={onClose}>
+            Cancel
+          </button>
+          <button type="button" className="button-primary" disabled={!ready || run.isPending} onClick={() => run.mutate()}>
+            {run.isPending ? "One moment…" : "Run it"}
+          </button>
+        </div>
+      </div>
+    </Sheet>
+  );
+}

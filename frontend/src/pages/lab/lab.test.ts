@@ -1,0 +1,38 @@
+import { expect, it } from "vitest";
+import type { ResultRow } from "../../api/operate";
+import { axis, ended, FIGURES, groupName, judged, lines, policyText, progress, shownFigure, signedFigure } from "./lab";
+
+const row = (policy: string, group: string, mean: number, more: Partial<ResultRow> = {}): ResultRow => ({ policy, group, figure: "slo", variants: 3, mean, low: mean - 1, high: mean + 1, ...more });
+const slo = FIGURES[0]!;
+const ttft = FIGURES[1]!;
+
+it("groups come as all, tiers, tenants, and policies in the order they were asked in", () => {
+  const found = lines([row("fifo", "tenant:acme", 1), row("now", "tier:premium", 2), row("fifo", "all", 3), row("now", "all", 4), row("now", "all", 9, { figure: "requests" })], "slo", ["now", "fifo"]);
+  expect([...found.keys()]).toEqual(["all", "tier:premium", "tenant:acme"]);
+  expect(found.get("all")!.map((line) => [line.policy, line.own.mean])).toEqual([["now", 4], ["fifo", 3]]);
+  expect(["all", "tier:premium", "tenant:a:b"].map(groupName)).toEqual(["all requests", "premium", "a:b"]);
+});
+
+it("an axis shows small differences of shares, and begins at nothing for times", () => {
+  const of = (means: number[]) => [...lines(means.map((mean, i) => row(`p${i}`, "all", mean)), "slo", ["p0", "p1"]).values()].flat();
+  expect(axis(of([96, 98]), slo)).toEqual([90, 100]);
+  expect(axis(of([40, 98]), slo)).toEqual([0, 100]);
+  expect(axis(of([1, 3]), ttft)).toEqual([0, 4.2]);
+  expect(axis([], ttft)).toEqual([0, 1]);
+});
+
+it("a difference is for the better only where it is sure, by what the figure wants", () => {
+  const difference = { mean: 2, low: 1, high: 3, sure: true };
+  expect([judged({ difference }, slo), judged({ difference }, ttft), judged({ difference: { ...difference, sure: false } }, slo), judged({}, slo)]).toEqual(["better", "worse", "unsure", null]);
+});
+
+it("figures carry units and signs", () => {
+  expect([shownFigure(96.44, "%"), shownFigure(0.123, "s"), shownFigure(12.34, "s"), signedFigure(1.5, "s"), signedFigure(-1.5, "s")]).toEqual(["96.4 %", "0.12 s", "12.3 s", "+1.50 s", "-1.50 s"]);
+});
+
+it("tells how far a run is, and writes policies as the lab reads them", () => {
+  expect(progress({ state: "running", done: 3, total: 10 })).toEqual({ ratio: 0.3, text: "3 of 10 replays" });
+  expect(progress({ state: "queued", done: 0, total: 10 }).text).toBe("waiting for a worker");
+  expect([ended({ state: "running" }), ended({ state: "failed" })]).toEqual([false, true]);
+  expect([policyText("fifo", {}), policyText("ewsjf", { a: 1, b: 0.5 })]).toEqual(["fifo", "ewsjf:a=1,b=0.5"]);
+});

@@ -1,0 +1,70 @@
+import { keepPreviousData, useQuery } from "@tanstack/react-query";
+import { get } from "../../api/client";
+import type { Lengths } from "../../api/operate";
+import { category } from "../../charts/palette";
+import { compact, percent, text } from "../../lib/format";
+import { useDark } from "../../lib/theme";
+import { Failed, Waiting } from "../tenants/parts";
+import { picture } from "./histogram";
+
+const WIDTH = 1000;
+const HEIGHT = 190;
+const FLOOR = 160;
+
+/** How long prompts are, and where the serving policy cuts its queues. */
+export function Partition({ pool }: { pool: string }) {
+  const dark = useDark();
+  const { data, error, refetch } = useQuery({ queryKey: ["lengths", pool], queryFn: ({ signal }) => get<Lengths>(`pools/${pool}/lengths`, {}, signal), refetchInterval: 60_000, placeholderData: keepPreviousData });
+  if (error) return <Failed error={error} retry={() => void refetch()} />;
+  if (!data) return <Waiting />;
+  const { bars, queues, ticks, requests } = picture(data);
+  const sampled = data.sample.reduce((a, b) => a + b, 0);
+  return (
+    <section className="panel p-3" aria-labelledby="partition">
+      <h2 id="partition" className="text-sm font-medium">
+        Prompt lengths and queues
+      </h2>
+      <p className="text-2xs text-faint">
+        {compact(requests)} requests of the last hour (bars) and {compact(sampled)} of the long-term sample (line), by prompt length, logarithmic; each at its own scale.
+      </p>
+      {bars.length === 0 ? (
+        <p className="py-10 text-center text-sm text-faint">No request has been worked on yet.</p>
+      ) : (
+        <svg viewBox={`0 0 ${WIDTH} ${HEIGHT}`} preserveAspectRatio="none" className="mt-2 h-48 w-full" role="img" aria-label={`Prompt lengths of pool ${pool}${queues.length ? `, cut into ${queues.length} queues` : ""}`}>
+          {queues.map((queue, i) => (
+            <rect key={queue.low} x={queue.left * WIDTH} width={Math.max(2, (queue.right - queue.left) * WIDTH)} y="0" height={FLOOR} fill={category(i, dark)} opacity="0.16" />
+          ))}
+          {bars.map((bar) => (
+            <rect key={bar.low} x={bar.left * WIDTH + 1} width={(bar.right - bar.left) * WIDTH - 2} y={FLOOR - bar.recent * (FLOOR - 8)} height={bar.recent * (FLOOR - 8)} fill="var(--accent)" opacity="0.8" />
+          ))}
+          {sampled > 0 && <path d={bars.map((bar, i) => `${i ? "L" : "M"}${((bar.left + bar.right) / 2) * WIDTH} ${FLOOR - bar.sample * (FLOOR - 8)}`).join("")} fill="none" stroke={category(1, dark)} strokeWidth="2" vectorEffect="non-scaling-stroke" />}
+          {queues.map((queue) => (
+            <line key={queue.low} x1={queue.left * WIDTH} x2={queue.left * WIDTH} y1="0" y2={FLOOR} stroke="var(--ink)" strokeDasharray="4 3" vectorEffect="non-scaling-stroke" />
+          ))}
+          <line x1="0" x2={WIDTH} y1={FLOOR} y2={FLOOR} stroke="var(--edge)" vectorEffect="non-scaling-stroke" />
+        </svg>
+      )}
+      {bars.length > 0 && (
+        <div className="relative -mt-7 h-5 text-2xs text-faint" aria-hidden="true">
+          {ticks.map((tick) => (
+            <span key={tick.label} className="absolute" style={tick.at > 0.95 ? { right: 0 } : { left: `${tick.at * 100}%` }}>
+              {tick.label}
+            </span>
+          ))}
+        </div>
+      )}
+      {queues.length > 0 ? (
+        <ul className="mt-2 flex flex-wrap gap-x-4 gap-y-1 text-2xs text-soft">
+          {queues.map((queue, i) => (
+            <li key={queue.low} className="flex items-center gap-1.5">
+              <span className="size-2.5 rounded-xs" style={{ background: category(i, dark) }} />
+              {queue.low} to {queue.high} tokens, {text(percent(queue.share))}
+            </li>
+          ))}
+        </ul>
+      ) : (
+        bars.length > 0 && <p className="mt-2 text-2xs text-soft">The serving policy does not cut queues by prompt length.</p>
+      )}
+    </section>
+  );
+}

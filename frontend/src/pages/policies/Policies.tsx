@@ -1,0 +1,283 @@
+import { useQuery, useQueryClient } from "@tanstack/react-query";
+import { useState } from "react";
+import { get, send } from "../../api/client";
+import type { Listed, PolicyInfo, Trust, Tuning, Version } from "../../api/operate";
+import { Badge } from "../../components/Badge";
+import { Notices, notify } from "../../components/Notices";
+import { Empty } from "../../components/Shell";
+import { Table, type Column } from "../../components/Table";
+import { percent, seconds, text } from "../../lib/format";
+import { user } from "../../lib/page";
+import { Confirm, Failed, Waiting, When } from "../tenants/parts";
+import { ChangePolicy, NewTrial } from "./ChangePolicy";
+import { changesOf, difference, inForce, previous, shown } from "./params";
+import { Partition } from "./Partition";
+import { Diff, Section } from "./parts";
+import { PoolChoice, usePoolChoice } from "./PoolChoice";
+import { Trials } from "./Trials";
+
+const REFRESH_MS = 10_000;
+
+function Fields({ label, values }: { label: string; values: Record<string, unknown> }) {
+  const rows = Object.entries(values);
+  return (
+    <div className="min-w-0">
+      <h3 className="label mb-1">{label}</h3>
+      {rows.length === 0 ? (
+        <p className="text-sm text-faint">defaults</p>
+      ) : (
+        <dl className="text-sm">
+          {rows.map(([name, value]) => (
+            <div key={name} className="flex justify-between gap-4 border-t border-line py-1 first:border-t-0">
+              <dt className="shrink-0 text-soft">{name}</dt>
+              <dd className="min-w-0 text-right font-medium break-all">{shown(value)}</dd>
+            </div>
+          ))}
+        </dl>
+      )}
+    </div>
+  );
+}
+
+function Serving({ version, question }: { version: Version; question: string | undefined }) {
+  return (
+    <section className="panel space-y-4 p-4" aria-labelledby="serving">
+      <div>
+        <h2 id="serving" className="flex flex-wrap items-center gap-2 text-base font-semibold">
+          {version.policy}@{version.number} <Badge tone="good">in force</Badge>
+        </h2>
+        {question && <p className="text-sm text-soft">{question}</p>}
+        {version.at && (
+          <p className="mt-1 text-2xs text-faint">
+            since <When at={version.at} /> by {version.author || "nobody known"}
+            {version.reason && `: ${version.reason}`}
+          </p>
+        )}
+      </div>
+      <div className="grid gap-x-6 gap-y-4 sm:grid-cols-3">
+        <Fields label={`Order: ${version.policy}`} values={version.policy_params} />
+        <Fields label="Modifiers" values={Object.fromEntries(Object.entries(version.modifiers).map(([name, held]) => [name, Object.keys(held).length ? held : "on"]))} />
+        <Fields label={`Routing: ${version.routing}`} values={version.routing_params} />
+      </div>
+    </section>
+  );
+}
+
+/** How far the simulator is from what happened: how much a replay's word is worth here. */
+function LabTrust({ pool }: { pool: string }) {
+  const { data, error } = useQuery({ queryKey: ["tuning", "trust", pool], queryFn: ({ signal }) => get<Trust>(`pools/${pool}/trust`, { minutes: "10" }, signal), staleTime: 60_000 });
+  if (error) return <Failed error={error} />;
+  if (!data) return <Waiting />;
+  const fit = data.calibrations[0];
+  return (
+    <section className="panel p-3" aria-labelledby="trust">
+      <h2 id="trust" className="flex flex-wrap items-center gap-2 text-sm font-medium">
+        Simulated against live {data.trust && <Badge tone={data.trust.trusted ? "good" : "warn"}>{data.trust.trusted ? "within 10 %" : `off by ${text(percent(data.trust.worst))}`}</Badge>}
+      </h2>
+      <p className="text-2xs text-faint">The last {data.minutes} minutes served again by the simulator: what a replay's word is worth.</p>
+      {data.trust ? (
+        <table className="mt-2 w-full text-sm">
+          <thead>
+            <tr className="text-2xs text-faint">
+              <td />
+              <th scope="col" className="text-right font-medium">
+                live
+              </th>
+              <th scope="col" className="text-right font-medium">
+                simulated
+              </th>
+            </tr>
+          </thead>
+          <tbody>
+            {Object.entries(data.trust.figures).map(([name, [live, simulated]]) => (
+              <tr key={name} className="border-t border-line">
+                <th scope="row" className="py-1 text-left font-normal uppercase">
+                  {name}
+                </th>
+                <td className="text-right">{text(seconds(live))}</td>
+                <td className="text-right font-medium">{text(seconds(simulated))}</td>
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      ) : (
+        <p className="mt-2 text-sm text-soft">Too little was served in the last {data.minutes} minutes to compare.</p>
+      )}
+      <p className="mt-2 text-2xs text-faint">
+        {fit ? (
+          <>
+            Engines last timed <When at={fit.at} />, from {fit.requests} requests, {text(percent(fit.error))} off.
+          </>
+        ) : (
+          "The engines were not timed yet; a published preset stands for them."
+        )}
+      </p>
+    </section>
+  );
+}
+
+function History({ versions, onBack }: { versions: readonly Version[]; onBack: (version: Version) => void }) {
+  const now = inForce(versions);
+  const columns: Column<Version>[] = [
+    {
+      label: "Version",
+      cell: (row) => (
+        <span className="whitespace-nowrap">
+          {row.policy}@{row.number} {row.serving && <Badge tone="good">in force</Badge>}
+        </span>
+      ),
+    },
+    { label: "When", cell: (row) => <When at={row.at} /> },
+    {
+      label: "By",
+      cell: (row) => (
+        <span className="whitespace-nowrap">
+          {row.author || "–"} {row.author_kind === "optimiser" && <Badge>optimiser</Badge>}
+        </span>
+      ),
+    },
+    {
+      label: "Reason",
+      className: "min-w-44 max-w-96",
+      cell: (row) => (
+        <>
+          {row.reason || <span className="text-faint">none given</span>}
+          {row.restores !== null && <span className="text-2xs text-faint"> (content of version {row.restores})</span>}
+        </>
+      ),
+    },
+    {
+      label: "Changed",
+      className: "min-w-64",
+      cell: (row) => {
+        const changes = changesOf(row);
+        return changes.length === 0 ? (
+          <span className="text-faint">the first one known</span>
+        ) : (
+          <ul className="text-2xs">
+            {changes.map(({ name, before, after }) => (
+              <li key={name} className="break-all">
+                {name}: <span className="text-faint line-through">{shown(before)}</span> {shown(after)}
+              </li>
+            ))}
+          </ul>
+        );
+      },
+    },
+    {
+      label: "",
+      right: true,
+      cell: (row) =>
+        !row.serving && now && difference(now, row).length > 0 ? (
+          <button type="button" className="button" aria-label={`Bring version ${row.number} back`} onClick={() => onBack(row)}>
+            Bring back
+          </button>
+        ) : null,
+    },
+  ];
+  return <Table label="Policy versions" rows={versions} columns={columns} id={(row) => String(row.number)} empty="No version was written yet; the next change writes the first." className="max-h-96" />;
+}
+
+function OfPool({ pool }: { pool: string }) {
+  const client = useQueryClient();
+  const { books } = usePoolChoice(true);
+  const versions = useQuery({ queryKey: ["tuning", "versions", pool], queryFn: ({ signal }) => get<Listed<Version>>(`pools/${pool}/versions`, {}, signal), refetchInterval: REFRESH_MS });
+  const tuning = useQuery({ queryKey: ["tuning", "mode", pool], queryFn: ({ signal }) => get<Tuning>(`pools/${pool}/tuning`, {}, signal), refetchInterval: REFRESH_MS });
+  const policies = useQuery({ queryKey: ["policies"], queryFn: ({ signal }) => get<PolicyInfo[]>("policies", {}, signal), staleTime: Infinity });
+  const [back, setBack] = useState<Version | null>(null);
+  const [reason, setReason] = useState("");
+  const [open, setOpen] = useState<"change" | "trial" | null>(null);
+  const error = versions.error ?? policies.error;
+  if (error) return <Failed error={error} retry={() => void Promise.all([versions.refetch(), policies.refetch()])} />;
+  if (!versions.data || !policies.data) return <Waiting />;
+
+  const rows = versions.data.results;
+  const row = books.find((one) => one.slug === pool) as unknown as (Omit<Version, "number"> & { policy_version: number }) | undefined;
+  // A pool that is older than its versions: what its row says serves.
+  const serving = inForce(rows) ?? (row && { ...row, number: row.policy_version, at: "", author: "", reason: "", changes: {}, serving: true });
+  const before = previous(rows);
+  const refresh = async () => {
+    await client.invalidateQueries({ queryKey: ["tuning"] });
+    await client.invalidateQueries({ queryKey: ["books"] });
+    await client.invalidateQueries({ queryKey: ["lengths"] });
+  };
+  const done = (said: string) => {
+    notify(said);
+    setOpen(null);
+    void refresh();
+  };
+
+  return (
+    <div className="space-y-6">
+      <div className="flex flex-wrap gap-2">
+        <button type="button" className="button-primary" disabled={!serving} onClick={() => setOpen("change")}>
+          Change policy…
+        </button>
+        {before && (
+          <button type="button" className="button h-9" onClick={() => setBack(before)}>
+            Roll back to {before.policy}@{before.number}
+          </button>
+        )}
+      </div>
+      {serving && <Serving version={serving} question={policies.data.find((info) => info.kind === "ordering" && info.name === serving.policy)?.question} />}
+      <div className="grid gap-4 lg:grid-cols-3">
+        <div className="min-w-0 lg:col-span-2">
+          <Partition pool={pool} />
+        </div>
+        <LabTrust pool={pool} />
+      </div>
+      <Trials pool={pool} tuning={tuning.data} onNew={() => setOpen("trial")} />
+      <Section title="History">
+        <History versions={rows} onBack={setBack} />
+      </Section>
+      {serving && open === "change" && <ChangePolicy pool={pool} serving={serving} policies={policies.data} onDone={done} onClose={() => setOpen(null)} />}
+      {serving && open === "trial" && <NewTrial pool={pool} serving={serving} policies={policies.data} onDone={done} onClose={() => setOpen(null)} minutes={Math.round((tuning.data?.effective.interval_s ?? 300) / 60)} />}
+      {back && serving && (
+        <Confirm
+          title={`Bring ${back.policy}@${back.number} back in pool ${pool}?`}
+          action={`Roll back to version ${back.number}`}
+          danger
+          onClose={() => setBack(null)}
+          onRun={async () => {
+            const now = await send<Version>("POST", `pools/${pool}/rollback`, { version: back.number, reason });
+            notify(`${now.policy}@${now.number} serves pool ${pool}, with the content of version ${back.number}.`);
+            setBack(null);
+            setReason("");
+            await refresh();
+          }}
+        >
+          <p>Its content serves at once, as a new version. A trial that runs ends.</p>
+          <Diff changes={difference(serving, back)} empty="It is what serves now." />
+          <label className="block">
+            <span className="mb-1 block font-medium text-ink">Reason</span>
+            <input className="field w-full" value={reason} maxLength={250} placeholder="optional; for the history" onChange={(event) => setReason(event.target.value)} />
+          </label>
+        </Confirm>
+      )}
+    </div>
+  );
+}
+
+/** What decides in a pool, since when and why, what is tried, and the way back. */
+export function Policies() {
+  const { pool, pools, isPending } = usePoolChoice(true);
+  if (user.role === "member")
+    return (
+      <Empty title="This page is for operators">
+        <p>How pools are run is decided by operators and admins.</p>
+      </Empty>
+    );
+  return (
+    <>
+      <div className="mb-4 flex flex-wrap items-end gap-x-4 gap-y-2">
+        <div className="mr-auto">
+          <h1 className="text-lg font-semibold tracking-tight">Policies</h1>
+          <p className="text-sm text-soft">What decides who goes next and where, since when, and why.</p>
+        </div>
+        {pools.length > 0 && <PoolChoice />}
+      </div>
+      {pool ? <OfPool key={pool} pool={pool} /> : isPending ? <Waiting /> : <p className="panel p-6 text-center text-sm text-soft">There is no pool yet, so nothing decides.</p>}
+      <Notices />
+    </>
+  );
+}

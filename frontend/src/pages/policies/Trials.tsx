@@ -1,0 +1,289 @@
+import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
+import { useState } from "react";
+import { get, send } from "../../api/client";
+import type { Listed, Trial, Tuning } from "../../api/operate";
+import { category } from "../../charts/palette";
+import { Badge, type Tone } from "../../components/Badge";
+import { notify } from "../../components/Notices";
+import { Segmented } from "../../components/Segmented";
+import { Sheet } from "../../components/Sheet";
+import { Table, type Column } from "../../components/Table";
+import { age, clock, compact, NONE, percent, text, words } from "../../lib/format";
+import { useDark } from "../../lib/theme";
+import { Confirm, Failed, Waiting, When } from "../tenants/parts";
+import { shown } from "./params";
+import { Section } from "./parts";
+
+const REFRESH_MS = 5000;
+const tones: Record<Trial["state"], Tone> = { proposed: "plain", rejected: "plain", canary: "warn", promoted: "good", rolled_back: "bad", aborted: "bad" };
+const MODES = [
+  { value: "off", label: "Off" },
+  { value: "advise", label: "Advise" },
+  { value: "automatic", label: "Automatic" },
+] as const;
+const MEANING: Record<Tuning["mode"], string> = {
+  off: "Nobody tunes.",
+  advise: "Candidates are tried on recent traffic and shown; a person starts them.",
+  automatic: "Winners become canaries, and are kept or taken back by the guard rails.",
+};
+const PARTS = ["compactness", "balance", "queues", "penalty"] as const;
+const PART_HELP: Record<(typeof PARTS)[number], string> = {
+  compactness: "variance of prompt lengths that the queues explain; more is better",
+  balance: "how evenly work lies over the queues; more is better",
+  queues: "queues, of the most allowed; fewer is better",
+  penalty: "lateness that users feel; less is better",
+};
+
+/** The parts of a reward as bars from 0 to 1. */
+function Parts({ parts, labelled }: { parts: Trial["parts"]; labelled?: boolean }) {
+  const dark = useDark();
+  if (PARTS.every((name) => parts[name] === undefined)) return <span className="text-faint">{NONE}</span>;
+  return (
+    <div className={labelled ? "space-y-1.5" : "flex w-28 flex-col gap-0.5"} role="img" aria-label={PARTS.map((name) => `${name} ${parts[name]?.toFixed(2) ?? "unknown"}`).join(", ")}>
+      {PARTS.map((name, i) => (
+        <div key={name} title={`${name} ${parts[name]?.toFixed(3) ?? ""}: ${PART_HELP[name]}`}>
+          {labelled && (
+            <p className="flex justify-between gap-3 text-sm">
+              <span>
+                {name} <span className="text-2xs text-faint">{PART_HELP[name]}</span>
+              </span>
+              <span className="font-medium">{parts[name]?.toFixed(3) ?? NONE}</span>
+            </p>
+          )}
+          <div className={`overflow-hidden rounded-full bg-raised ${labelled ? "h-2" : "h-1"}`}>
+            <div className="h-full" style={{ width: `${(parts[name] ?? 0) * 100}%`, background: category(i, dark) }} />
+          </div>
+        </div>
+      ))}
+    </div>
+  );
+}
+
+function Pairs({ title, rows, format }: { title: string; rows: Record<string, [number, number]> | undefined; format: (value: number) => string }) {
+  const found = Object.entries(rows ?? {});
+  if (found.length === 0) return null;
+  return (
+    <table className="w-full text-sm">
+      <caption className="label pb-1 text-left">{title}</caption>
+      <thead>
+        <tr className="text-2xs text-faint">
+          <td />
+          <th scope="col" className="text-right font-medium">
+            before
+          </th>
+          <th scope="col" className="text-right font-medium">
+            with it
+          </th>
+        </tr>
+      </thead>
+      <tbody>
+        {found.map(([name, [before, after]]) => (
+          <tr key={name} className="border-t border-line">
+            <th scope="row" className="py-1 text-left font-normal">
+              {name}
+            </th>
+            <td className="text-right">{format(before)}</td>
+            <td className="text-right font-medium">{format(after)}</td>
+          </tr>
+        ))}
+      </tbody>
+    </table>
+  );
+}
+
+const waited = (s: number): string => `${s.toFixed(s < 10 ? 2 : 0)} s`;
+
+/** One trial's whole story. */
+function Story({ trial, onClose }: { trial: Trial; onClose: () => void }) {
+  const { gate, guard } = trial;
+  const evidence = Object.entries(guard.evidence ?? {});
+  return (
+    <Sheet title={`Trial ${trial.id}`} subtitle={trial.reason} onClose={onClose}>
+      <div className="min-h-0 flex-1 space-y-5 overflow-y-auto px-5 py-4">
+        <p className="flex flex-wrap items-center gap-2 text-sm">
+          <Badge tone={tones[trial.state]}>{words(trial.state)}</Badge>
+          <span className="text-soft">
+            against version {trial.base}
+            {trial.version !== null && `, served as version ${trial.version}`}
+            {trial.requests > 0 && `, tried on ${compact(trial.requests)} requests`}
+          </span>
+        </p>
+        <section>
+          <h3 className="label mb-1">Parameters</h3>
+          <dl className="text-sm">
+            {Object.entries(trial.params).map(([name, value]) => (
+              <div key={name} className="flex justify-between gap-4 border-t border-line py-1">
+                <dt className="text-soft">{name}</dt>
+                <dd className="text-right font-medium break-all">{shown(value)}</dd>
+              </div>
+            ))}
+          </dl>
+        </section>
+        {trial.reward !== null && (
+          <section>
+            <h3 className="label mb-2">Reward {trial.reward.toFixed(3)}, and its parts</h3>
+            <Parts parts={trial.parts} labelled />
+          </section>
+        )}
+        {gate.reason && (
+          <section className="space-y-2">
+            <h3 className="label">Replay against what served</h3>
+            <p className="rounded-md bg-raised px-2.5 py-1.5 text-sm">
+              <Badge tone={gate.passed ? "good" : "bad"}>{gate.passed ? "passed" : "not passed"}</Badge> {gate.reason}
+            </p>
+            {gate.gain !== undefined && <p className="text-sm text-soft">Penalty falls by {gate.gain.toFixed(4)} on the mean; by {(gate.least_gain ?? 0).toFixed(4)} at least, at 95 %.</p>}
+            <Pairs title="p99 wait by tier and prompt length" rows={gate.waits} format={waited} />
+          </section>
+        )}
+        {trial.canary_at && (
+          <section className="space-y-3">
+            <h3 className="label">Guard rails while it served</h3>
+            {guard.reason && <p className="rounded-md bg-raised px-2.5 py-1.5 text-sm">{guard.reason}</p>}
+            {evidence.length > 0 && (
+              <ul className="space-y-1.5 text-sm">
+                {evidence.map(([tier, value]) => (
+                  <li key={tier}>
+                    <p className="flex justify-between gap-3">
+                      <span>{tier}: evidence that it is worse</span>
+                      <span className="font-medium">
+                        {value.toFixed(2)} of {guard.limit?.toFixed(2)}
+                      </span>
+                    </p>
+                    <div className="h-1.5 overflow-hidden rounded-full bg-raised">
+                      <div className={`h-full ${value >= (guard.limit ?? Infinity) ? "bg-bad" : "bg-amber"}`} style={{ width: `${Math.min(100, Math.max(0, (value / (guard.limit || 1)) * 100))}%` }} />
+                    </div>
+                  </li>
+                ))}
+              </ul>
+            )}
+            <Pairs title="SLO attainment by tier" rows={guard.attainment} format={(value) => text(percent(value))} />
+            <Pairs title="p95 wait by tier" rows={guard.waits} format={waited} />
+            {!guard.reason && evidence.length === 0 && <p className="text-sm text-soft">Too few requests so far to say anything.</p>}
+          </section>
+        )}
+      </div>
+    </Sheet>
+  );
+}
+
+function Mode({ pool, tuning }: { pool: string; tuning: Tuning }) {
+  const [wanted, setWanted] = useState<Tuning["mode"] | null>(null);
+  const client = useQueryClient();
+  return (
+    <>
+      <Segmented label="Tuning" value={tuning.mode} options={MODES} onChange={(mode) => mode !== tuning.mode && setWanted(mode)} />
+      {wanted && (
+        <Confirm
+          title={`Tuning of pool ${pool}: ${wanted}?`}
+          action={`Switch to ${wanted}`}
+          onClose={() => setWanted(null)}
+          onRun={async () => {
+            await send("PUT", `pools/${pool}/tuning`, { mode: wanted });
+            notify(`Tuning of pool ${pool} is ${wanted === "off" ? "off" : wanted}.`);
+            setWanted(null);
+            await client.invalidateQueries({ queryKey: ["tuning"] });
+          }}
+        >
+          <p>{MEANING[wanted]}</p>
+          {wanted === "off" && <p>A trial that serves ends, and the version before it serves again.</p>}
+        </Confirm>
+      )}
+    </>
+  );
+}
+
+/** What was tried in a pool, what it was worth, and what became of it. */
+export function Trials({ pool, tuning, onNew }: { pool: string; tuning: Tuning | undefined; onNew: () => void }) {
+  const client = useQueryClient();
+  const trials = useQuery({ queryKey: ["tuning", "trials", pool], queryFn: ({ signal }) => get<Listed<Trial>>(`pools/${pool}/trials`, {}, signal), refetchInterval: REFRESH_MS });
+  const [told, setTold] = useState<number | null>(null);
+  const [asked, setAsked] = useState<{ trial: Trial; what: "start" | "stop" } | null>(null);
+  const run = useMutation({ mutationFn: ({ trial, what }: { trial: Trial; what: "start" | "stop" }) => send<Trial>("POST", `pools/${pool}/trials/${trial.id}/${what}`) });
+  const rows = trials.data?.results ?? [];
+  const canary = rows.find((row) => row.state === "canary");
+  const story = rows.find((row) => row.id === told);
+
+  const columns: Column<Trial>[] = [
+    {
+      label: "Trial",
+      cell: (row) => (
+        <button type="button" className="link" onClick={() => setTold(row.id)} aria-label={`Trial ${row.id}, open its story`}>
+          {row.id}
+        </button>
+      ),
+    },
+    { label: "When", cell: (row) => <When at={row.at} />, className: "whitespace-nowrap" },
+    { label: "State", cell: (row) => <Badge tone={tones[row.state]}>{words(row.state)}</Badge> },
+    { label: "Reward", right: true, by: (row) => row.reward, cell: (row) => row.reward?.toFixed(3) ?? NONE },
+    { label: "Parts", cell: (row) => <Parts parts={row.parts} /> },
+    { label: "Version", right: true, cell: (row) => (row.version === null ? `${row.base} +` : `${row.base} → ${row.version}`) },
+    { label: "Why", cell: (row) => <span className="text-soft">{row.reason}</span>, className: "min-w-56" },
+    {
+      label: "",
+      right: true,
+      cell: (row) =>
+        row.state === "canary" ? (
+          <button type="button" className="button" onClick={() => setAsked({ trial: row, what: "stop" })}>
+            Take back
+          </button>
+        ) : row.state === "proposed" && !row.ended_at ? (
+          <button type="button" className="button" disabled={!!canary} onClick={() => setAsked({ trial: row, what: "start" })}>
+            Start
+          </button>
+        ) : null,
+    },
+  ];
+
+  return (
+    <Section
+      title="Trials"
+      actions={
+        <>
+          {tuning && <Mode pool={pool} tuning={tuning} />}
+          <button type="button" className="button" disabled={!!canary} title={canary ? "A trial serves now; wait until it has ended." : undefined} onClick={onNew}>
+            Put on trial…
+          </button>
+        </>
+      }
+    >
+      {tuning && <p className="text-sm text-soft">{MEANING[tuning.mode]}</p>}
+      {canary?.canary_until && (
+        <div className="panel flex flex-wrap items-center gap-x-4 gap-y-2 p-4" data-testid="canary">
+          <Badge tone="warn">on trial</Badge>
+          <p className="min-w-0 flex-1 basis-64 text-sm">
+            Trial {canary.id} serves as version {canary.version} until {clock(Date.parse(canary.canary_until) / 1000)} ({age(Math.max(0, (Date.parse(canary.canary_until) - Date.now()) / 1000))} left), then it is kept or taken back.
+          </p>
+          <button type="button" className="button" onClick={() => setTold(canary.id)}>
+            Guard rails
+          </button>
+          <button type="button" className="button-danger" onClick={() => setAsked({ trial: canary, what: "stop" })}>
+            Take it back
+          </button>
+        </div>
+      )}
+      {trials.error ? <Failed error={trials.error} retry={() => void trials.refetch()} /> : !trials.data ? <Waiting /> : <Table label="Trials" rows={rows} columns={columns} id={(row) => String(row.id)} empty="Nothing was tried in this pool yet." className="max-h-96" />}
+      {story && <Story trial={story} onClose={() => setTold(null)} />}
+      {asked && (
+        <Confirm
+          title={asked.what === "start" ? `Start trial ${asked.trial.id}?` : `Take trial ${asked.trial.id} back?`}
+          action={asked.what === "start" ? "Start it" : "Take it back"}
+          danger={asked.what === "stop"}
+          onClose={() => setAsked(null)}
+          onRun={async () => {
+            const done = await run.mutateAsync(asked);
+            notify(asked.what === "start" ? `Trial ${done.id} serves as version ${done.version}.` : `Trial ${done.id} is ${words(done.state)}.`);
+            setAsked(null);
+            await client.invalidateQueries({ queryKey: ["tuning"] });
+            await client.invalidateQueries({ queryKey: ["books"] });
+          }}
+        >
+          {asked.what === "start" ? (
+            <p>It serves the whole pool for {tuning ? age(tuning.effective.interval_s ?? 300) : "one interval"}, watched. Where SLO attainment or waits get worse, it is taken back by itself.</p>
+          ) : (
+            <p>Version {asked.trial.base} serves again at once. What the trial was worth stays on record.</p>
+          )}
+        </Confirm>
+      )}
+    </Section>
+  );
+}

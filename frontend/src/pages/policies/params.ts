@@ -1,0 +1,66 @@
+/** Parameters of policies as forms and diffs show them. Pure. */
+
+import type { Params, PolicyInfo, Version } from "../../api/operate";
+
+export type Texts = Record<string, string>;
+
+/** What the fields start with: only what differs from the defaults stands in them. */
+export const textsOf = (params: Params): Texts => Object.fromEntries(Object.entries(params).map(([name, value]) => [name, String(value)]));
+
+/** Texts as parameters; empty ones take the default and are left out. */
+export function typed(known: PolicyInfo["params"], texts: Texts): { values: Params; errors: Texts } {
+  const values: Params = {};
+  const errors: Texts = {};
+  for (const { name, type } of known) {
+    const text = (texts[name] ?? "").trim();
+    if (text === "") continue;
+    if (type === "str") values[name] = text;
+    else {
+      const n = Number(text);
+      if (!Number.isFinite(n)) errors[name] = "Use a number.";
+      else if (type === "int" && !Number.isInteger(n)) errors[name] = "Use a whole number.";
+      else values[name] = n;
+    }
+  }
+  return { values, errors };
+}
+
+export interface Change {
+  name: string;
+  before: unknown;
+  after: unknown;
+}
+
+type Content = Pick<Version, "policy" | "policy_params" | "modifiers" | "routing" | "routing_params">;
+
+const flat = (content: Content): Params => ({
+  policy: content.policy,
+  ...Object.fromEntries(Object.entries(content.policy_params).map(([name, value]) => [name, value])),
+  ...Object.fromEntries(Object.entries(content.modifiers).map(([name, value]) => [`modifier ${name}`, Object.keys(value).length ? value : "on"])),
+  routing: content.routing,
+  ...Object.fromEntries(Object.entries(content.routing_params).map(([name, value]) => [`routing ${name}`, value])),
+});
+
+/** What would change from one version to the other; undefined where it is not there. */
+export function difference(from: Content, to: Content): Change[] {
+  const [before, after] = [flat(from), flat(to)];
+  return [...new Set([...Object.keys(before), ...Object.keys(after)])].filter((name) => JSON.stringify(before[name]) !== JSON.stringify(after[name])).map((name) => ({ name, before: before[name], after: after[name] }));
+}
+
+/** The version's own changes, with parameters of a field written as such. */
+export const changesOf = (version: Pick<Version, "changes">): Change[] => Object.entries(version.changes).map(([name, [before, after]]) => ({ name: name.replace(/^policy_params[. ]/, ""), before, after }));
+
+/** A value in a line: what is not there is the default. */
+export function shown(value: unknown): string {
+  if (value === undefined || value === null) return "default";
+  if (typeof value === "number") return Number.isInteger(value) ? String(value) : String(Number(value.toPrecision(4)));
+  return typeof value === "string" ? value || "empty" : JSON.stringify(value);
+}
+
+export const inForce = (versions: readonly Version[]): Version | undefined => versions.find((version) => version.serving);
+
+/** What an older version is gone back to with one click: the one that served before. */
+export function previous(versions: readonly Version[]): Version | undefined {
+  const now = inForce(versions);
+  return now && versions.find((version) => version.number === now.parent && difference(now, version).length > 0);
+}

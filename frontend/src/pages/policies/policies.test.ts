@@ -1,0 +1,63 @@
+import { expect, it } from "vitest";
+import type { Version } from "../../api/operate";
+import { picture } from "./histogram";
+import { changesOf, difference, inForce, previous, shown, typed } from "./params";
+
+const version = (number: number, more: Partial<Version> = {}): Version => ({
+  number,
+  parent: number > 1 ? number - 1 : null,
+  restores: null,
+  at: "2026-01-01T00:00:00Z",
+  author_kind: "person",
+  author: "olga",
+  reason: "",
+  policy: "ewsjf",
+  policy_params: {},
+  modifiers: {},
+  routing: "least_work",
+  routing_params: {},
+  partition: "",
+  changes: {},
+  serving: false,
+  ...more,
+});
+
+it("parameters keep their type, and empty ones take the default", () => {
+  const known = [
+    { name: "a", type: "float", default: 1 },
+    { name: "n", type: "int", default: 2 },
+    { name: "partition", type: "str", default: "" },
+  ];
+  expect(typed(known, { a: " 0.5", n: "", partition: "1-9" })).toEqual({ values: { a: 0.5, partition: "1-9" }, errors: {} });
+  expect(typed(known, { a: "much", n: "1.5" }).errors).toEqual({ a: "Use a number.", n: "Use a whole number." });
+});
+
+it("a diff names what is set, changed and taken away", () => {
+  const from = version(1, { policy_params: { a: 1, b: 2 }, modifiers: { priority: {} } });
+  const to = version(2, { policy: "unified", policy_params: { a: 1, b: 3 }, modifiers: { fair: { weight: 2 } } });
+  expect(difference(from, to)).toEqual([
+    { name: "policy", before: "ewsjf", after: "unified" },
+    { name: "b", before: 2, after: 3 },
+    { name: "modifier priority", before: "on", after: undefined },
+    { name: "modifier fair", before: undefined, after: { weight: 2 } },
+  ]);
+  expect(difference(from, from)).toEqual([]);
+  expect(changesOf({ changes: { "policy_params.a": [1, null] } })).toEqual([{ name: "a", before: 1, after: null }]);
+  expect([undefined, null, 0.123456, 3, "", { a: 1 }].map(shown)).toEqual(["default", "default", "0.1235", "3", "empty", '{"a":1}']);
+});
+
+it("one click goes back to the version before, if that was another", () => {
+  const first = version(1, { policy: "fifo" });
+  expect(previous([version(2, { serving: true }), first])?.number).toBe(1);
+  expect(previous([version(2, { policy: "fifo", serving: true }), first])).toBeUndefined();
+  expect(previous([version(1, { serving: true })])).toBeUndefined();
+  expect(inForce([first])).toBeUndefined();
+});
+
+it("queues stand over the lengths they hold", () => {
+  const found = picture({ edges: [64, 128, 256, 512], recent: [10, 0, 5], sample: [1, 2, 0], queues: [[1, 127], [256, 4096]] });
+  expect(found.bars.map((bar) => [bar.left, bar.recent, bar.sample])).toEqual([[0, 1, 0.5], [1 / 3, 0, 1], [2 / 3, 0.5, 0]]);
+  expect(found.queues.map(({ left, right, share }) => [left, right, share])).toEqual([[0, 1 / 3, 10 / 15], [2 / 3, 1, 5 / 15]]);
+  expect(found.ticks.map((tick) => tick.label)).toEqual(["64", "128", "256", "512"]);
+  expect(picture({ edges: [], recent: [], sample: [], queues: [] }).bars).toEqual([]);
+});
