@@ -355,6 +355,7 @@ class Calibration(models.Model):
     at = models.DateTimeField()
     step_time = models.JSONField(help_text="Coefficients [s]: t0, a, b, c, e, knee, a2.")
     overhead_s = models.FloatField("overhead [s]", help_text="Of gateway and network, on every first token.")
+    token_budget = models.PositiveIntegerField("tokens per step", default=2048)
     error = models.FloatField(help_text="Mean relative error of the time per token.")
     requests = models.PositiveIntegerField()
     trust = models.JSONField(default=dict, help_text="Simulated against live, on the window before this fit.")

@@ -49,8 +49,9 @@ def serving_of(version: PolicyVersion | Pool) -> Serving:
 def replicas_of(pool: Pool, calibration: Calibration | None) -> tuple[Replica, ...]:
     """The pool's backends that take work, as fast as they were last found to be."""
     step = StepTime(**calibration.step_time) if calibration is not None else load_preset(UNKNOWN).step_time
+    budget = calibration.token_budget if calibration is not None else load_preset(UNKNOWN).token_budget
     rows = [backend for backend in pool.backends.all() if not backend.draining]
-    return tuple(Replica(step, row.slots, row.kv_tokens) for row in rows)
+    return tuple(Replica(step, row.slots, row.kv_tokens, budget) for row in rows)
 
 
 def traffic_of(
@@ -89,6 +90,7 @@ def recalibrate(pool: Pool, since: datetime, until: datetime) -> Calibration | N
     worth = trust(pool, since, until, before) if before is not None else None
     row = Calibration.objects.create(
         pool=pool.slug, at=until, step_time=asdict(found.step_time), overhead_s=found.overhead_s, error=found.error,
+        token_budget=found.token_budget,
         requests=found.requests, trust=worth.as_json() if worth is not None else {},
     )  # fmt: skip
     old = Calibration.objects.filter(pool=pool.slug).values_list("id", flat=True)[KEPT:]

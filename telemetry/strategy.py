@@ -29,7 +29,7 @@ from scheduling.tuning.guard import Tally, tally, watch
 from scheduling.tuning.optimizer import Optimizer
 from scheduling.tuning.reward import Parts, penalty, shape
 from scheduling.tuning.settings import LoopSettings
-from scheduling.tuning.space import SPACES, params_of, queues_of, values_of
+from scheduling.tuning.space import MOST_QUEUES, SPACES, params_of, queues_of, values_of
 from scheduling.tuning.traffic import Serving, Traffic
 from telemetry import monitor, replicas
 from telemetry.models import LedgerEntry
@@ -237,8 +237,7 @@ def _try(
     params = {**base.policy_params, **(params_of(values, queues) if made else {})}
     requests = traffic.requests()
     outcomes = traffic.run(replace(replicas.serving_of(base), params=params), requests)
-    most = int(values.get("max_queues", 1))
-    parts = Parts(*shape(lengths, queues, most), penalty(traffic.felt(requests, outcomes)))
+    parts = Parts(*shape(lengths, queues, MOST_QUEUES), penalty(traffic.felt(requests, outcomes)))
     trial = Trial(
         pool=pool, at=timezone.now(), study=study, number=len(made), base=base, values=values, params=params,
         window_from=study - timedelta(seconds=settings.window_s), window_until=study, requests=len(requests),

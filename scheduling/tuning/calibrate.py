@@ -2,7 +2,8 @@
 
 A request's decoding is one observation: its time per token against how many sequences decoded beside it, how long
 their contexts were and how many prompt tokens were processed meanwhile (``core/calibration.py`` fits t0, a, b and c).
-What first tokens took beyond what that explains is what gateway and network add to each request.
+First tokens then say how many steps a prompt is cut into (the engine's token budget is the one that explains them
+best), and what gateway and network add to each request.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from scheduling.core.step_time import StepTime
 LEAST = 50  # requests without which nothing is fitted
 MOST = 3000  # observations that are fitted, spread over all
 TOKENS = 8  # of output, below which a time per token is mostly chance
+
+BUDGETS = (256, 512, 1024, 2048, 4096, 8192)  # tokens of a step that engines are told
 
 Curve = tuple[NDArray[np.float64], NDArray[np.float64]]
 
@@ -43,9 +46,10 @@ class Calibration:
     overhead_s: float
     error: float
     requests: int
+    token_budget: int  # of a step
 
 
-def calibrate(rows: Sequence[Timed], token_budget: int = 2048) -> Calibration | None:
+def calibrate(rows: Sequence[Timed]) -> Calibration | None:
     """Step times of replicas that are alike; None where the requests are too few or too alike to tell."""
     bursts: list[Burst] = []
     waits: list[tuple[float, float, float, float]] = []  # first token [s], prompt tokens, sequences, their contexts
@@ -58,8 +62,8 @@ def calibrate(rows: Sequence[Timed], token_budget: int = 2048) -> Calibration | 
     step_time, error = fit(bursts[:: max(1, len(bursts) // MOST)])
     if step_time is None:
         return None
-    step_time, overhead_s = _first_tokens(step_time, waits, token_budget)
-    return Calibration(step_time, overhead_s, error, len(waits))
+    step_time, overhead_s, budget = _first_tokens(step_time, waits)
+    return Calibration(step_time, overhead_s, error, len(waits), budget)
 
 
 def _observe(rows: Sequence[Timed], bursts: list[Burst], waits: list[tuple[float, float, float, float]]) -> None:
@@ -87,17 +91,23 @@ def _observe(rows: Sequence[Timed], bursts: list[Burst], waits: list[tuple[float
     waits.extend(zip(took.tolist(), *(column.tolist() for column in columns), strict=True))
 
 
-def _first_tokens(
-    step: StepTime, waits: Sequence[tuple[float, float, float, float]], token_budget: int
-) -> tuple[StepTime, float]:
-    """What a first token takes beyond the steps that decode anyway: its prompt, and the overhead of each request."""
+def _first_tokens(step: StepTime, waits: Sequence[tuple[float, float, float, float]]) -> tuple[StepTime, float, int]:
+    """What a first token takes beyond the steps that decode anyway: its prompt, in so many steps, and the overhead of
+    each request. It waits for half a step before its own."""
     took, prompts, sequences, contexts = (np.array(column) for column in zip(*waits, strict=True))
-    steps = np.maximum(1.0, np.ceil(prompts / token_budget)) + 0.5  # it waits for half a step before its own
-    left = took - steps * (step.t0 + step.b * sequences + step.c * contexts)
+    plain = step.t0 + step.b * sequences + step.c * contexts
     if step.a <= 0:  # no prompt was processed beside others: what first tokens say is all there is
+        left = took - 1.5 * plain
         cost = max(0.0, float((left * prompts).sum() / (prompts * prompts).sum()))
         step = StepTime(step.t0, cost, step.b, step.c, 0.0, 0.0, 0.0)
-    return step, max(0.0, float(np.median(left - step.a * prompts)))
+    found: list[tuple[float, float, int]] = []
+    for budget in BUDGETS:
+        steps = np.maximum(1.0, np.ceil(prompts / budget)) + 0.5
+        left = took - steps * plain - step.a * prompts
+        overhead_s = max(0.0, float(np.median(left)))
+        found.append((float(np.abs((left - overhead_s) / took).mean()), overhead_s, budget))
+    _, overhead_s, budget = min(found, key=lambda one: (round(one[0], 3), -one[2]))
+    return step, overhead_s, budget
 
 
 def _integral(start: NDArray[np.float64], end: NDArray[np.float64], height: NDArray[np.float64]) -> Curve:

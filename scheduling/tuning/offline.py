@@ -18,7 +18,7 @@ from scheduling.simulator.result import Outcome, outcomes_of
 from scheduling.simulator.workload import SimRequest
 from scheduling.tuning.optimizer import Optimizer
 from scheduling.tuning.reward import PATIENCE, Felt, Parts, RewardWeights, penalty, shape
-from scheduling.tuning.space import Values, defaults, draw, params_of, queues_of, space_of
+from scheduling.tuning.space import MOST_QUEUES, Values, defaults, draw, params_of, queues_of, space_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ def evaluate(case: Case, values: Values, weights: RewardWeights | None = None) -
     prepared = prepare(_bare(case))
     queues = queues_of(values, prepared.history)
     parts = Parts(
-        *shape(prepared.history, queues, int(values.get("max_queues", 1))),
+        *shape(prepared.history, queues, MOST_QUEUES),
         penalty(felt_by(prepared, outcomes(case, prepared, params_of(values, queues)))),
     )
     return Trial(dict(values), parts, parts.reward(weights or RewardWeights()))

@@ -1,14 +1,16 @@
 """What to try next: Bayesian optimisation of a policy's knobs by ask and tell (EWSJF 4.4.2).
 
 A Gaussian process over the knobs' scales (0..1 each), scikit-optimize's. The first trial is what serves now, the next
-few are spread evenly, after that the process proposes. The same seed and the same answers give the same proposals, and
-told trials are all the state there is: a loop that was stopped goes on by telling them again.
+few are spread evenly, after that the process proposes; in between a trial is made close to the best one so far, which
+the process, busy with what it does not know yet, comes to late. The same seed and the same answers give the same
+proposals, and told trials are all the state there is: a loop that was stopped goes on by telling them again.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from random import Random
 
 from skopt import Optimizer as GaussianProcess
 from skopt.space import Real
@@ -16,6 +18,8 @@ from skopt.space import Real
 from scheduling.tuning.space import Knob, Values
 
 SPREAD = 3  # trials at evenly spread points before the process knows anything
+NEAR_EVERY = 3  # of the trials after those, one in so many is close to the best one
+NEAR = 0.1  # how close: standard deviation on every knob's scale
 
 
 class Optimizer:
@@ -24,6 +28,8 @@ class Optimizer:
     def __init__(self, space: Sequence[Knob], seed: int, start: Values | None = None) -> None:
         self._space = tuple(space)
         self._start: dict[str, float] | None = dict(start) if start is not None else None
+        self._seed = seed
+        self._told: list[tuple[float, list[float]]] = []
         self._process = GaussianProcess(
             [Real(0.0, 1.0, name=knob.name) for knob in self._space],
             base_estimator="GP",
@@ -39,14 +45,23 @@ class Optimizer:
             return dict(self._start)
         with _quiet():
             shares = self._process.ask()
+        after = len(self._told) - SPREAD - 1
+        if after > 0 and after % NEAR_EVERY == 0:
+            shares = self._near()
         return {knob.name: knob.at(float(share)) for knob, share in zip(self._space, shares, strict=True)}
 
     def tell(self, values: Values, reward: float) -> None:
         """What trying them came to."""
         self._start = None
         shares = [min(1.0, max(0.0, knob.share(values[knob.name]))) for knob in self._space]
+        self._told.append((reward, shares))
         with _quiet():
             self._process.tell(shares, -reward)
+
+    def _near(self) -> list[float]:
+        random = Random(f"near {self._seed} {len(self._told)}")
+        _, best = max(self._told, key=lambda told: told[0])
+        return [min(1.0, max(0.0, random.gauss(share, NEAR))) for share in best]
 
     def retell(self, trials: Sequence[tuple[Mapping[str, float], float]]) -> None:
         """Goes on where an earlier loop with the same seed stopped: the proposals are those it would have made."""

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
+from io import StringIO
 
 import pytest
 from django.core.exceptions import ValidationError
+from django.core.management import CommandError, call_command
 from django.utils import timezone
+from hypothesis import given
+from hypothesis import strategies as st
 
+from scheduling.core.partition import parse_partition, place
+from scheduling.core.registry import make_ordering, make_routing
+from scheduling.core.scheduler import Scheduler
 from scheduling.core.step_time import load_preset
+from scheduling.core.types import BackendView, PoolView
+from scheduling.simulator.compare import SHIPPED
 from scheduling.simulator.replay import Replica
+from scheduling.simulator.workload import Belief, make_request
+from scheduling.tuning.calibrate import Timed, calibrate
 from scheduling.tuning.settings import LoopSettings
 from scheduling.tuning.traffic import Serving
 from telemetry import ledger, replicas, strategy
@@ -302,8 +314,11 @@ def test_a_candidate_that_is_no_policy_is_rejected(pool: Pool):
     assert "it is no policy" in reason
 
 
-def test_the_first_queues_are_cut_from_the_long_run_and_new_ones_when_prompts_change(pool: Pool):
-    pool = tuned(services.set_policy(actor=ANN, pool=pool, policy="ewsjf", params={}), every_s=1e9)
+def test_the_first_queues_are_cut_from_the_long_run_and_new_ones_when_prompts_change(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(strategy, "_study", lambda *_: "not due")
+    pool = tuned(services.set_policy(actor=ANN, pool=pool, policy="ewsjf", params={}))
     now = timezone.now()
     traffic(400, now)
     assert "the first queues" in strategy.tend("llama", now=now)
@@ -311,7 +326,7 @@ def test_the_first_queues_are_cut_from_the_long_run_and_new_ones_when_prompts_ch
     cut = pool.policy_params["partition"]
     assert cut
     assert tuning.version_now(pool).author_kind == Author.OPTIMISER
-    assert "repartition" not in strategy.tend("llama", now=now), "nothing has changed since"
+    assert strategy.tend("llama", now=now) == "not due", "nothing has changed since"
     later = now + timedelta(hours=2)
     traffic(400, later, first=1000, long_share=0.9)
     assert "prompts have changed" in strategy.tend("llama", now=later)
@@ -369,3 +384,70 @@ def test_engines_are_calibrated_from_the_ledger_and_a_lab_then_says_what_happene
     again = replicas.recalibrate(pool, now - timedelta(hours=1), now)
     assert again.trust["trusted"]
     assert Calibration.objects.count() == 2
+
+
+def test_calibration_finds_how_many_tokens_a_step_takes(pool: Pool):
+    now = timezone.now()
+    traffic(800, now, rate=2.0, long_share=0.5)
+    found = replicas.traffic_of(pool, now - timedelta(hours=1), now)
+    truth = load_preset("llama-3-8b-a100").step_time
+    timed = []
+    for budget in (512, 8192):
+        ran = replace(found, replicas=(Replica(truth, 8, 200_000, budget),)).serve(Serving("fifo"))
+        timed.append(
+            [
+                Timed("a", o.arrival_s + o.wait_s, o.arrival_s + o.ttft_s, o.arrival_s + o.ttlt_s, o.input_tokens,
+                      o.output_tokens)
+                for o in ran
+            ]
+        )  # fmt: skip
+    small, large = (calibrate(rows) for rows in timed)
+    assert small.token_budget <= 512
+    assert large.token_budget >= 4096
+    assert calibrate(timed[0][:20]) is None, "too few to tell"
+
+
+def test_the_command_tells_simulated_against_live_or_why_it_cannot(pool: Pool):
+    with pytest.raises(CommandError, match="no calibration yet"):
+        call_command("lab", "trust", "--pool", "llama")
+    with pytest.raises(CommandError, match="no pool"):
+        call_command("lab", "trust", "--pool", "nothing")
+    traffic(300, timezone.now(), rate=1.0)
+    step = {"t0": 0.015, "a": 8e-5, "b": 1e-4, "c": 1e-7, "e": 0.0, "knee": 0.0, "a2": 0.0}
+    Calibration.objects.create(
+        pool="llama", at=timezone.now(), step_time=step, overhead_s=0.01, error=0.1, requests=100, token_budget=2048
+    )
+    out = StringIO()
+    call_command("lab", "trust", "--pool", "llama", "--json", stdout=out)
+    told = json.loads(out.getvalue())
+    assert set(told["figures"]) == {"ttft p50", "ttft p95", "ttlt p50", "ttlt p95"}
+    live, simulated = told["figures"]["ttft p50"]
+    assert live == pytest.approx(0.6, abs=0.01)
+    assert simulated > 0
+    assert not told["trusted"], "these timings are no engine's"
+
+
+# --- the hot swap
+
+
+@given(st.lists(st.integers(1, 5000), min_size=1, max_size=60), st.integers(0, 60))
+def test_a_repartition_loses_nothing_and_keeps_the_order_within_each_new_queue(lengths: list[int], before: int):
+    scheduler = Scheduler(make_ordering("ewsjf", {"partition": "1-5000"}), make_routing("least_work"), max_grants=1)
+    after = "1-100,101-1000,1001-5000"
+    requests = [
+        make_request(n, float(n), length, 5, SHIPPED[0], Belief(5.0, 5)).queued for n, length in enumerate(lengths)
+    ]
+    granted = []
+    for number, request in enumerate(requests):
+        if number == before:
+            scheduler.swap(make_ordering("ewsjf", {"partition": after}), make_routing("least_work"), float(number))
+        scheduler.offer(request, float(number))
+    swapped = before < len(requests)
+    while len(scheduler):
+        view = PoolView({"a": BackendView("a", 1, 10_000)})
+        granted += [grant.request for grant in scheduler.step(view, float(len(requests)))]
+    assert sorted(request.id for request in granted) == sorted(request.id for request in requests)
+    queues = parse_partition(after if swapped else "1-5000")
+    for queue in queues:
+        mine = [request.arrival_s for request in granted if place(request.input_tokens, queues) == queue]
+        assert mine == sorted(mine)

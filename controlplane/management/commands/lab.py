@@ -6,11 +6,13 @@ import json
 from argparse import ArgumentParser
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
+from django.utils import timezone
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table as Grid
@@ -25,7 +27,8 @@ from scheduling.simulator.lab import Scenario, ScenarioError, Task, load_scenari
 from scheduling.simulator.trace import TraceError
 from scheduling.simulator.workload import write_mix
 from scheduling.tuning.space import SPACES, space_of
-from telemetry import monitor
+from telemetry import monitor, replicas
+from tenants.models import Pool
 
 
 class Command(BaseCommand):
@@ -48,6 +51,11 @@ class Command(BaseCommand):
         tape.add_argument("--pool", required=True)
         tape.add_argument("--minutes", type=float, default=60.0, help="how far back (default %(default)g)")
         tape.add_argument("--out", type=Path, required=True, metavar="FILE.jsonl")
+        sure = actions.add_parser("trust", help="simulated against live: how far a pool's lab can be trusted")
+        sure.add_argument("--pool", required=True)
+        sure.add_argument("--minutes", type=float, default=10.0, help="how far back (default %(default)g)")
+        sure.add_argument("--calibrate", action="store_true", help="fit the engines anew first, on as long before that")
+        sure.add_argument("--json", action="store_true", help="the figures as JSON on standard output")
         mix = actions.add_parser("mix", help="writes EWSJF's 80/20 mix of short and long prompts as a trace")
         mix.add_argument("--out", type=Path, required=True, metavar="FILE.csv")
         mix.add_argument("--requests", type=int, default=4000, help="how many (default 4000)")
@@ -117,6 +125,8 @@ class Command(BaseCommand):
                 self._tune(options)
             elif options["action"] == "record":
                 self._record(options)
+            elif options["action"] == "trust":
+                self._trust(options)
             elif options["action"] == "mix":
                 self._mix(options)
             elif options["action"] == "unified":
@@ -225,6 +235,25 @@ class Command(BaseCommand):
             options["out"].unlink()
             raise CommandError(f"pool {options['pool']!r} was asked for nothing in that time; nothing is written")
         self.stdout.write(f"wrote {count} requests to {options['out']}")
+
+    def _trust(self, options: dict[str, Any]) -> None:
+        pool = Pool.objects.filter(slug=options["pool"]).first()
+        if pool is None or not options["minutes"] > 0:
+            raise CommandError(f"there is no pool {options['pool']!r}" if pool is None else "--minutes must be above 0")
+        now, span = timezone.now(), timedelta(minutes=options["minutes"])
+        found = replicas.recalibrate(pool, now - 2 * span, now - span) if options["calibrate"] else None
+        if options["calibrate"] and found is None:
+            raise CommandError("the time before does not tell how fast the engines are: too few requests, or too alike")
+        told = replicas.trust(pool, now - span, now, found)
+        if told is None:
+            raise CommandError("there is nothing to compare: no requests in that time, or no calibration yet")
+        if options["json"]:
+            self.stdout.write(json.dumps(told.as_json(), indent=1))
+            return
+        grid = Grid("", "live s", "simulated s", "error %", title=f"{pool.slug}: {told.requests} requests")
+        for name, (live, simulated) in told.figures.items():
+            grid.add_row(name, figure(live), figure(simulated), f"{100 * (simulated / live - 1):+.1f}")
+        self._console().print(grid)
 
     @staticmethod
     def _plot(options: dict[str, Any]) -> Path | None:
