@@ -1,4 +1,4 @@
-"""axe-core (a development package of the front end) on the page under test: what people with other senses would miss."""
+"""axe-core (a development package of the front end) on the page under test: what keeps people with other senses out."""
 
 from __future__ import annotations
 

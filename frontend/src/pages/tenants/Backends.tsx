@@ -167,7 +167,7 @@ export function Backends() {
             <p>It gets work again once it has answered a one-token probe.</p>
           ) : (
             <p>
-              It gets no new work; the {count(live.get(draining.slug)?.running ?? 0)} requests that run there finish. The pool has {draining.slots} slots less meanwhile.
+              It gets no new work; what runs there finishes ({count(live.get(draining.slug)?.running ?? 0)} now). The pool has {draining.slots} slots less meanwhile.
             </p>
           )}
           {mayWrite && <DrainEffects row={draining} />}

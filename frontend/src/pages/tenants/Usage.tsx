@@ -63,7 +63,7 @@ export function UsagePanel({ tenant }: { tenant?: string }) {
       className: "w-32 min-w-24",
       by: tokensOf,
       cell: (row) => (
-        <div className="h-2 rounded-full bg-raised" aria-hidden="true">
+        <div className="h-2 rounded-full bg-raised max-sm:w-40" aria-hidden="true">
           <div className="h-full rounded-full bg-accent" style={{ width: `${(tokensOf(row) / most) * 100}%` }} />
         </div>
       ),

@@ -1,0 +1,95 @@
+"""An empty installation leads by the hand to its first request."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+import urllib.request
+from base64 import b64encode
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from playwright.sync_api import Browser, Page, expect
+
+from tests.browser import axe
+from tests.browser.conftest import Running
+from tests.instance import Up
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
+
+
+class Emptied:
+    """An instance whose books were emptied; its engines still run."""
+
+    def __init__(self, up: Up) -> None:
+        self.up, self.demo = up, up.demo()
+        token = b64encode(f"admin:{self.demo['passwords']['admin']}".encode()).decode()
+        self.headers = {"Authorization": f"Basic {token}", "Content-Type": "application/json"}
+        self.engines = [row["url"] for row in self.ask("GET", "backends")["results"]]
+        for kind in ("entitlements", "tenants", "backends", "pools"):
+            for row in self.ask("GET", kind)["results"]:
+                self.ask("DELETE", f"{kind}/{row['slug']}")
+        # What a pool showed is kept for a quarter of an hour; an installation that never had one shows nothing.
+        shown = redis.Redis(unix_socket_path=str(up.home / "redis.sock"))
+        while shown.delete("qm:live:pools"):
+            time.sleep(2.5)  # its leader notices within two seconds that the pool is gone
+        shown.close()
+
+    def ask(self, method: str, path: str) -> Any:
+        request = urllib.request.Request(f"{self.up.url}/api/v1/{path}", headers=self.headers, method=method)
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            return json.loads(answer.read() or b"null")
+
+
+@pytest.fixture
+def emptied(browser: Browser, tmp_path: Path) -> Iterator[Emptied]:
+    up = Up(tmp_path / "home").start()
+    try:
+        up.wait_ready()
+        yield Emptied(up)
+    finally:
+        up.stop()
+
+
+def test_an_empty_installation_leads_to_its_first_answer(page: Page, emptied: Emptied) -> None:
+    Running(emptied.up.url, emptied.demo).log_in(page)
+    step = page.locator("[aria-current=step]")
+    expect(page.get_by_role("heading", name="Welcome to Quartermaster")).to_be_visible()
+    expect(step).to_have_attribute("data-step", "engine")
+
+    page.get_by_label("Where does your vLLM server answer?").fill("http://127.0.0.1:1")
+    page.keyboard.press("Enter")
+    expect(step).to_contain_text("No vLLM server was found there")
+    page.get_by_label("Where does your vLLM server answer?").fill(emptied.engines[0])
+    page.keyboard.press("Enter")
+    expect(step).to_contain_text(f"It serves {emptied.demo['model']}; one token in")
+    expect(page.get_by_label("Pool")).to_have_value(re.compile("llama"))
+    assert axe.serious(page) == []
+    page.get_by_role("button", name="Create pool and backend").click()
+
+    expect(step).to_have_attribute("data-step", "tenant")
+    expect(page.locator("[data-step=engine]")).to_contain_text("1 backend in 1 pool.")
+    page.get_by_label("Tenant").first.fill("umbrella")
+    expect(page.get_by_test_id("effects")).to_contain_text("It works at once")
+    page.get_by_role("button", name="Create tenant and key").click()
+
+    expect(step).to_have_attribute("data-step", "request")
+    expect(page.get_by_test_id("secret")).to_have_text(re.compile(r"^qm-\w{12}\."))
+    expect(page.get_by_label("First request with curl")).to_contain_text(page.get_by_test_id("secret").inner_text())
+    assert axe.serious(page) == []
+    page.get_by_role("link", name="Send it from the playground").click()
+    page.get_by_label("Prompt", exact=True).fill("Hello?")
+    page.keyboard.press("Enter")
+    expect(page.get_by_test_id("answer")).to_have_text(re.compile(r"\w+"))
+    page.goto(f"{emptied.up.url}/welcome")
+    expect(page.get_by_role("heading", name="Everything is set up")).to_be_visible()
+
+
+def test_others_are_told_whom_to_ask(page: Page, emptied: Emptied) -> None:
+    Running(emptied.up.url, emptied.demo).log_in(page, "operator")
+    expect(page.get_by_role("heading", name="No pools yet")).to_be_visible()
+    expect(page.get_by_text("An administrator adds the first one")).to_be_visible()
