@@ -6,7 +6,7 @@ interface Props {
 const SIZE = 240;
 const LEFT = 34;
 const BOTTOM = 30;
-const SPAN = SIZE - LEFT - 8;
+const SPAN = SIZE - LEFT - 14;
 const TICKS = [0, 0.25, 0.5, 0.75, 1];
 
 /** A share against the share it should be: on the diagonal where it is right. */

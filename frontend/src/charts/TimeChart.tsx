@@ -65,7 +65,7 @@ function options(panel: Panel, width: number, live: { current: Props }, paint: (
         width: s.stacked ? 1 : 1.5,
         dash: s.dashed ? [5, 4] : undefined,
         fill: stacked[0] === i + 1 ? `${s.color}66` : undefined,
-        points: { show: false },
+        points: { show: live.current.panel.points === true && !s.dashed, size: 5, fill: s.color },
       })),
     ],
     bands: stacked.slice(1).map((index, i) => ({ series: [index, stacked[i]!], fill: `${panel.series[index - 1]!.color}66` })),

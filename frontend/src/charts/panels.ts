@@ -27,6 +27,8 @@ export interface Panel {
   top?: number;
   /** Counts: the axis has whole numbers only. */
   whole?: boolean;
+  /** Few of them, far apart: each is drawn as a dot as well. */
+  points?: boolean;
   /** Zero all the time is nothing to see. */
   quiet?: boolean;
   empty: string;

@@ -121,7 +121,7 @@ function LearnedNow({ pools }: { pools: Estimates["pools"] }) {
 export function Drift() {
   const [query, setQuery] = useSearchParams();
   const { pool, pools } = usePoolChoice();
-  const hours = WINDOWS.find((w) => String(w.value) === query.get("hours"))?.value ?? 24;
+  const hours = WINDOWS.find((w) => String(w.value) === query.get("hours"))?.value ?? 1;
   const [group, setGroup] = useState<Group>("category");
   const [scope, setScope] = useState<Group>("category");
   const [resetting, setResetting] = useState(false);

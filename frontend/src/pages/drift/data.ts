@@ -48,6 +48,7 @@ export function errorPanels(history: EstimatesHistory, dark: boolean): Panel[] {
       unit: "1.00x is right",
       series: [{ label: "actual / expected", color: category(0, dark) }, { ...target, label: "right" }],
       format: times,
+      points: true,
       empty,
       ...steps(history, [(p) => p.ratio, () => 1]),
     },
@@ -59,6 +60,7 @@ export function errorPanels(history: EstimatesHistory, dark: boolean): Panel[] {
       format: share,
       tick: (value) => `${Math.round(value * 100)} %`,
       top: 1,
+      points: true,
       empty,
       ...steps(history, [(p) => p.coverage90, () => COVERED]),
     },
@@ -68,6 +70,7 @@ export function errorPanels(history: EstimatesHistory, dark: boolean): Panel[] {
       unit: "tokens",
       series: [{ label: "mean absolute error", color: category(1, dark) }],
       format: compact,
+      points: true,
       empty,
       ...steps(history, [(p) => p.mae]),
     },
@@ -94,6 +97,7 @@ export function factorPanel(lines: readonly FactorLine[], scope: string, dark: b
     times: at,
     values,
     format: times,
+    points: at.length < 30,
     empty: "Nothing was learned in this time. What gateways learn is kept every five minutes.",
   };
 }

@@ -18,13 +18,13 @@ import { Trials } from "./Trials";
 
 const REFRESH_MS = 10_000;
 
-function Fields({ label, values }: { label: string; values: Record<string, unknown> }) {
+function Fields({ label, values, none = "defaults" }: { label: string; values: Record<string, unknown>; none?: string }) {
   const rows = Object.entries(values);
   return (
     <div className="min-w-0">
       <h3 className="label mb-1">{label}</h3>
       {rows.length === 0 ? (
-        <p className="text-sm text-faint">defaults</p>
+        <p className="text-sm text-faint">{none}</p>
       ) : (
         <dl className="text-sm">
           {rows.map(([name, value]) => (
@@ -56,7 +56,7 @@ function Serving({ version, question }: { version: Version; question: string | u
       </div>
       <div className="grid gap-x-6 gap-y-4 sm:grid-cols-3">
         <Fields label={`Order: ${version.policy}`} values={version.policy_params} />
-        <Fields label="Modifiers" values={Object.fromEntries(Object.entries(version.modifiers).map(([name, held]) => [name, Object.keys(held).length ? held : "on"]))} />
+        <Fields label="Modifiers" none="none" values={Object.fromEntries(Object.entries(version.modifiers).map(([name, held]) => [name, Object.keys(held).length ? held : "on"]))} />
         <Fields label={`Routing: ${version.routing}`} values={version.routing_params} />
       </div>
     </section>
