@@ -15,6 +15,7 @@ from tests.browser.pretend import PretendPool, ledger_rows
 
 DIST = Path(__file__).resolve().parents[2] / "frontend" / "dist"
 ORIGIN = "http://console.test"
+EMPTY_BOOKS = ("backends", "pools", "tenants", "entitlements", "keys")  # a page that asks finds none
 POLICY = "default-src 'self'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src *"
 
 
@@ -35,6 +36,7 @@ class Stage:
         self.received: list[dict[str, Any]] = []
         self.rows = ledger_rows(120)
         self.theme = theme
+        self.role = "admin"
         self.history = 300
         self.refuse_sockets = False
         self.live_status = 200
@@ -102,6 +104,8 @@ class Stage:
         elif url.path.startswith("/api/v1/requests/"):
             found = [r for r in self.rows if r["request_id"] == url.path.rpartition("/")[2]]
             route.fulfill(json=found[0]) if found else route.fulfill(status=404, json={"detail": "No request matches."})
+        elif url.path.removeprefix("/api/v1/") in EMPTY_BOOKS:
+            route.fulfill(json={"count": 0, "next": None, "previous": None, "results": []})
         elif url.path.startswith("/login"):
             route.fulfill(content_type="text/html", body="<title>Log in</title>")
         else:
@@ -114,7 +118,7 @@ class Stage:
                 body=f'<!doctype html><html lang="en"{theme}><head><title>Quartermaster</title>'
                 f'<meta name="viewport" content="width=device-width, initial-scale=1">{links}'
                 f'<script type="module" src="/{script}"></script></head>'
-                f'<body><div id="root" data-user="admin" data-staff="true" data-role="admin"></div></body></html>',
+                f'<body><div id="root" data-user="admin" data-staff="true" data-role="{self.role}"></div></body></html>',
             )
 
     def _requests(self, route: Route, query: dict[str, list[str]]) -> None:
