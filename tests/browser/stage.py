@@ -112,13 +112,14 @@ class Stage:
             script, styles = entry()
             links = "".join(f'<link rel="stylesheet" href="/{s}">' for s in styles)
             theme = f' data-theme="{self.theme}"' if self.theme else ""
+            root = f'<div id="root" data-user="admin" data-staff="true" data-role="{self.role}"></div>'
             route.fulfill(
                 content_type="text/html",
                 headers={"Content-Security-Policy": POLICY},
                 body=f'<!doctype html><html lang="en"{theme}><head><title>Quartermaster</title>'
                 f'<meta name="viewport" content="width=device-width, initial-scale=1">{links}'
                 f'<script type="module" src="/{script}"></script></head>'
-                f'<body><div id="root" data-user="admin" data-staff="true" data-role="{self.role}"></div></body></html>',
+                f"<body>{root}</body></html>",
             )
 
     def _requests(self, route: Route, query: dict[str, list[str]]) -> None:
