@@ -260,6 +260,9 @@ class World:
         found = {name: Standing(w, round(w / 1000 - 0.2, 3), 0.125) for name, w in weights.items()}
         self._both("set_standing", again, self.epochs[holder], found, gone)
 
+    def set_stuck(self, holder: str, count: int, again: bool) -> None:
+        self._both("set_stuck", again, self.epochs[holder], count)
+
     def look(self, names: list[str]) -> None:
         """What decisions see is what everybody sees: ``look`` is a part of ``view``."""
         seen = self._both("look", True, names)
@@ -493,8 +496,8 @@ def step(world: World, rng: random.Random) -> None:
     target = int(rng.choice(live)[1:]) if live and rng.random() < 0.8 else n
     move = rng.choices(
         ("admit", "finish", "grant", "renew", "requeue", "sweep", "time", "elect", "ready", "announce", "record",
-         "suspect", "resign", "listen", "look", "evict", "standing", "flush"),
-        (40, 24, 16, 8, 6, 5, 10, 5, 5, 4, 2, 1, 1, 3, 3, 8, 4, 0.4),
+         "suspect", "resign", "listen", "look", "evict", "standing", "stuck", "flush"),
+        (40, 24, 16, 8, 6, 5, 10, 5, 5, 4, 2, 1, 1, 3, 3, 8, 4, 2, 0.4),
     )[0]  # fmt: skip
     if move == "admit":
         world.admit(n, again)
@@ -530,6 +533,8 @@ def step(world: World, rng: random.Random) -> None:
         names = [spec.id for spec in ENTITLEMENTS]
         found = {name: rng.choice(WEIGHTS) for name in rng.sample(names, rng.randint(1, len(names)))}
         world.set_standing(holder, found, rng.sample(names, rng.choice((0, 0, 1))), again)
+    elif move == "stuck":
+        world.set_stuck(holder, rng.choice((0, 0, 0, 1, 3)), again)
     elif move == "look":
         world.look(rng.sample([spec.id for spec in ENTITLEMENTS], rng.randint(0, len(ENTITLEMENTS))))
     elif move == "listen":

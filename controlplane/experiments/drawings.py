@@ -7,6 +7,7 @@ given.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -49,6 +50,7 @@ def _line(name: str, points: Iterable[tuple[float, float | None]]) -> Series:
 
 
 def _panel(title: str, y_label: str, lines: Sequence[Series], y_most: float | None = None) -> Panel:
+    lines = [line for line in lines if line.ys]  # who was never refused has no line of refusals
     last = max((x for line in lines for x in line.xs), default=0.0)
     marks = tuple(float(x) for x in range(0, int(last) + 1, 30 if last > 120 else 15))
     return Panel(title, y_label, marks, tuple(lines), x_label=SECONDS, y_most=y_most)
@@ -78,8 +80,13 @@ def _p99(values: list[float]) -> float:
     return percentile(sorted(values), 0.99) or 0.0
 
 
-def _per_second(values: list[float]) -> float:
-    return len(values) / BIN_S
+def _rate(run: Found, name: str, counts: Callable[[Mapping[str, Any]], float | None]) -> Series:
+    """How many of the requests sent in each bin count [per second]; no line where none ever did."""
+    times = [row["sent_s"] for row in run["requests"] if counts(row) is not None]
+    bins = Counter(math.floor(at / BIN_S) for at in times)
+    last = max((math.floor(row["sent_s"] / BIN_S) for row in run["requests"]), default=-1)
+    first = min(bins, default=last + 1)
+    return _line(name, ((n * BIN_S + BIN_S / 2, bins[n] / BIN_S) for n in range(first, last + 1)))
 
 
 def _queues(on: Found, off: Found) -> list[Panel]:
@@ -123,8 +130,8 @@ def _denied(row: Mapping[str, Any]) -> float | None:
 def _priority(run: Found) -> list[Panel]:
     names = _names(run)
     rates = [
-        *(_binned(run, f"{name} admitted", _mine(name, _admitted), _per_second) for name in names),
-        *(_binned(run, f"{name} denied", _mine(name, _denied), _per_second) for name in names),
+        *(_rate(run, f"{name} admitted", _mine(name, _admitted)) for name in names),
+        *(_rate(run, f"{name} denied", _mine(name, _denied)) for name in names),
     ]
     delays = [
         _binned(run, name, _mine(name, lambda row: row["queue_s"] if row["status"] == 200 else None), _p99)
@@ -158,13 +165,12 @@ def _noise(without: Found, spared: Found) -> list[Panel]:
 
 def _outage(run: Found) -> list[Panel]:
     told = run["findings"]["retry_after_histogram"]
-    sent = _binned(run, "sent", lambda _row: 1.0, _per_second)
-    xs = tuple(float(wait) for wait in told)
+    sent = _rate(run, "sent", lambda _row: 1.0)
     heights = Series("refusals", tuple(float(count) for count in told.values()))
     names = _names(run)
     return [
         _running(run, "In flight"),
         _panel("Weight", "", [_of(run, name, "weight") for name in names if not name.startswith("spot")]),
         _panel("Requests sent, retries included", "per second", [sent]),
-        Panel("What Retry-After told in the outage", "refusals", xs, (heights,), x_label=SECONDS),
+        Panel("What Retry-After told in the outage", "refusals", tuple(told), (heights,), x_label="seconds from"),
     ]

@@ -42,8 +42,8 @@ def sample_of(at_s: float, pool: dict[str, Any]) -> Sample:
     )
 
 
-def summary(experiment: Experiment, rows: Sequence[Sent], samples: Sequence[Sample], slots: int) -> dict[str, Any]:
-    """The figures as JSON. ``slots``: what the engines really have."""
+def summary(experiment: Experiment, rows: Sequence[Sent], samples: Sequence[Sample]) -> dict[str, Any]:
+    """The figures as JSON."""
     phases = [
         _line(phase, member.name, member.service_class, rows, samples)
         for phase in experiment.phases
@@ -53,7 +53,7 @@ def summary(experiment: Experiment, rows: Sequence[Sent], samples: Sequence[Samp
     inside = [s for s in samples if s.at_s < experiment.length_s]
     # until the first answers are due the pool fills up
     steady = [s for s in inside if s.at_s >= experiment.members[0].crowd.period_s]
-    used = [min(s.running, slots) / _serving(experiment, s, slots) for s in steady]
+    used = [min(s.running, experiment.slots) / _serving(experiment, s) for s in steady]
     found = {
         "phases": phases,
         "pool": {
@@ -66,12 +66,12 @@ def summary(experiment: Experiment, rows: Sequence[Sent], samples: Sequence[Samp
     return found
 
 
-def _serving(experiment: Experiment, sample: Sample, slots: int) -> int:
+def _serving(experiment: Experiment, sample: Sample) -> int:
     """The slots of the replicas that serve at that time."""
     outage = experiment.outage
     if outage is not None and outage.starts_s <= sample.at_s < outage.ends_s:
-        return slots * (experiment.replicas - len(outage.engines)) // experiment.replicas
-    return slots
+        return experiment.slots * (experiment.replicas - len(outage.engines)) // experiment.replicas
+    return experiment.slots
 
 
 def _line(

@@ -13,9 +13,8 @@ from controlplane.experiments.plan import SERVICE_S, Experiment, Member, Outage,
 
 # --- noisy neighbour
 
-QUIET = 20
-# A slot is more than the 21st part of 16. A hundred slots' worth of requests a second:
-NOISE_PER_S = 100 / SERVICE_S
+QUIET, NOISY_SLOTS = 20, 24
+NOISE_PER_S = 100 * NOISY_SLOTS / (QUIET + 1) / SERVICE_S  # a hundred times what an equal share of the pool can serve
 
 
 def noise(experiment: Experiment, rows: Sequence[Sent], samples: Sequence[Sample]) -> Mapping[str, Any]:
@@ -44,23 +43,24 @@ def noise(experiment: Experiment, rows: Sequence[Sent], samples: Sequence[Sample
 def _quiet(number: int) -> Member:
     name = f"quiet-{number:02d}"
     crowd = Crowd(name, 1, 16.0, 0, 160, 64, (64, 64), even=False)
-    return Member(name, "guaranteed", 2, crowd, ttft_s=1.2)
+    return Member(name, "guaranteed", 1, crowd, ttft_s=1.2)
 
 
 NOISY: Final = Experiment(
     "noisy-neighbour",
-    "A spot tenant at 100 times its share beside 20 quiet guaranteed tenants, on 16 slots",
+    "A spot tenant at 100 times its share beside 20 quiet guaranteed tenants, on 24 slots",
     replicas=1,
     members=(
         *(_quiet(number) for number in range(1, QUIET + 1)),
         Member(
-            "spot-noisy", "spot", 16,
-            Crowd("spot-noisy", 23, 23 / NOISE_PER_S, 75, 160, 64, (64, 64), open_loop=True),
+            "spot-noisy", "spot", NOISY_SLOTS,
+            Crowd("spot-noisy", 26, 26 / NOISE_PER_S, 75, 160, 64, (64, 64), open_loop=True),
             ttft_s=30.0,
         ),
     ),
     phases=(Phase("alone", 5, 75), Phase("noise begins", 75, 85), Phase("noisy", 85, 160)),
     headroom_slots=4,
+    slots=NOISY_SLOTS,
     findings=noise,
 )  # fmt: skip
 
@@ -127,7 +127,7 @@ def taken_back(experiment: Experiment, rows: Sequence[Sent], samples: Sequence[S
     """How soon an evicted stream had ended, and whether anybody got a slot before the owner who waited for it."""
     evicting, lent = experiment.phases[0], experiment.phases[-1]
     owners = [row for row in rows if row.entitlement == "dedicated-owner" and row.status == 200]
-    evicted = sorted(row.done_s for row in rows if row.reason == "evicted")
+    evicted = [row.done_s for row in rows if row.reason == "evicted" and row.done_s < evicting.ends_s]
     arrivals = sorted(row.sent_s for row in owners if row.sent_s < evicting.ends_s)
     ends = [done - max((at for at in arrivals if at <= done), default=math.nan) for done in evicted]
     first = sorted(row.ttft_s for row in owners if row.ttft_s is not None and row.sent_s < evicting.ends_s)

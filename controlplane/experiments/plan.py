@@ -60,6 +60,7 @@ class Experiment:
     coefficients: tuple[tuple[str, float], ...] = ()
     headroom_slots: int = 0
     outage: Outage | None = None
+    slots: int = SLOTS  # of all replicas
     findings: Callable[[Experiment, Sequence[Sent], Sequence[Sample]], Mapping[str, Any]] | None = None
 
     @property

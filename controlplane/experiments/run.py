@@ -6,17 +6,17 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 
-from controlplane.experiments.clients import Drive
+from controlplane.experiments.clients import Drive, Sent
 from controlplane.experiments.figures import Sample, sample_of, summary
 from controlplane.experiments.instance import ExperimentError, Instance
-from controlplane.experiments.plan import OPEN_SLOTS, PRESET, SLOTS, Experiment, Outage, books
+from controlplane.experiments.plan import OPEN_SLOTS, PRESET, Experiment, Outage, books
 
 EVERY_S = 0.5  # between two looks at the live feed, which moves once a second
 LOOK_S = 0.02  # between two looks for a replica that was started again: it takes much longer before it can serve
@@ -28,7 +28,7 @@ def run(experiment: Experiment, home: Path, *, admission: bool = True, seed: int
     settings = {
         "QUARTERMASTER_SIM_PRESET": PRESET,
         "QUARTERMASTER_SIM_REPLICAS": str(experiment.replicas),
-        "QUARTERMASTER_SIM_SLOTS": str(SLOTS // experiment.replicas),
+        "QUARTERMASTER_SIM_SLOTS": str(experiment.slots // experiment.replicas),
     }
     with Instance(home, **settings) as instance:
         _set_up(instance, experiment, admission)
@@ -37,15 +37,21 @@ def run(experiment: Experiment, home: Path, *, admission: bool = True, seed: int
         drive = Drive(instance.url, instance.model, keys, experiment.crowds(admission=admission), seed)
         samples: list[Sample] = []
         asyncio.run(_drive(instance, experiment, drive, samples, on_tick))
-    figures = summary(experiment, drive.rows, samples, SLOTS)
+    return result(experiment, drive.rows, samples, admission=admission, seed=seed)
+
+
+def result(
+    experiment: Experiment, rows: Sequence[Sent], samples: Sequence[Sample], *, admission: bool, seed: int
+) -> dict[str, Any]:
+    """All that is kept of a run, as JSON."""
     return {
         "experiment": experiment.name,
         "admission": "on" if admission else "off",
         "seed": seed,
         "headroom_slots": experiment.headroom_slots if admission else 0,
-        **figures,
+        **summary(experiment, rows, samples),
         "samples": [asdict(sample) for sample in samples],
-        "requests": [asdict(row) for row in drive.rows],
+        "requests": [asdict(row) for row in rows],
     }
 
 

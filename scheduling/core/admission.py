@@ -8,7 +8,8 @@ same numbers.
 
 **Contended** is a pool that has no room for this request, or no more free slots than there are waiting requests that
 go first: for an owner of reserved capacity those within their baselines (``due``), for others all that may run
-(``able``: one whose entitlement already runs as many as it may does not count). The pool's headroom is no room for who
+(``able``: one whose entitlement already runs as many as it may does not count, nor one that the leader found to lack
+KV cache, until a replica is kept free for it). The pool's headroom is no room for who
 is beyond its baseline or has none. Otherwise the capacity is idle and belongs to whoever asks. In a contended pool a
 request that is not reserved must weigh more than the lightest entitlement in flight. Who is the lightest itself is
 refused only where somebody weighs more: equals, and a tenant alone with its pool, wait for each other in the queue
@@ -115,6 +116,7 @@ class AdmissionView:
     waiting: int
     able: int  # of those that wait: how many could run if slots were free
     due: int  # of those: how many within the baselines of their entitlements
+    stuck: int  # of those: how many wait beside free slots all the same, for want of KV cache
     waiting_bytes: int
     ent_running: int
     ent_waiting: int
@@ -193,7 +195,7 @@ def decide_admission(
     protected = rights.reserved and within
     based = rights.baseline and within
     # who waits for what headroom denies it takes nothing from those it is kept for
-    first = view.due if protected or (based and pool.headroom_slots > 0) else view.able
+    first = view.due if protected or (based and pool.headroom_slots > 0) else max(0, view.able - view.stuck)
     contended = backend is None or free - (0 if based else pool.headroom_slots) <= first
     may_burst = rights.bursts and not contended
     may_wait_over = tier.over_limit is OverLimit.WAIT

@@ -28,6 +28,7 @@ from scheduling.dispatch.ports import TelemetryPort
 from scheduling.dispatch.samples import Sampler
 from scheduling.dispatch.shown import Shown
 from scheduling.dispatch.standing import Standings
+from scheduling.dispatch.stuck import stuck
 from scheduling.state.store import PoolStore
 from scheduling.state.types import (
     BATCH,
@@ -97,6 +98,8 @@ class Term:
         self._standings: Standings | None = None
         self._standings_due = True  # at once: weights are needed before the first five seconds are over
         self._evict_from = 0.0
+        self._left: PoolView | None = None  # the pool as the last decision left it
+        self._stuck = -1  # as it was told; what the former leader told is not known
 
     async def open(self) -> None:
         """Takes over: replicas that the former leader found ready stay so."""
@@ -171,6 +174,7 @@ class Term:
                 if self._stale:
                     await self._read_queue()
                 await self._grant()
+                await self._tell_stuck()
             except StateUnavailable:
                 self._stale = True  # which of the last grants took effect is not known
                 await asyncio.sleep(PAUSE_S)
@@ -252,6 +256,7 @@ class Term:
     # --- deciding
 
     async def _grant(self) -> None:
+        self._left = None
         while len(self.scheduler):
             look = await self._store.look(list(self._entitlements))
             if look.rebuilding_ms:
@@ -261,6 +266,7 @@ class Term:
             view.standings = self.standings
             self.monitor.mask(view)
             grants = self._step(view, now_s)
+            self._left = view
             if not grants:
                 if look.preemptible:
                     await self._evict(view)
@@ -286,6 +292,13 @@ class Term:
                 continue  # the next look tells whether others must make room
             if not away and (refused or len(grants) < BATCH):
                 return  # where a gateway was away, what it did not take is decided again at once, without it
+
+    async def _tell_stuck(self) -> None:
+        """Arrivals may take free slots that those who wait cannot use."""
+        count = stuck(self.scheduler, self._left)
+        if count != self._stuck:
+            await self._store.set_stuck(self._epoch, count)
+            self._stuck = count
 
     async def _evict(self, view: PoolView) -> None:
         """Who may, and could not be granted a slot now, gets that of a preemptible request."""

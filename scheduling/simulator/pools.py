@@ -286,6 +286,7 @@ class PoolModel:
             waiting=len(self._scheduler),
             able=sum(self._able(client.spec) for client in self.clients),
             due=sum(self._due(client.spec) for client in self.clients),
+            stuck=0,  # KV cache is not what these pools lack
             waiting_bytes=0,
             ent_running=share.running,
             ent_waiting=share.waiting,

@@ -133,6 +133,13 @@ class LeaderTwin(PoolMemory):
             for what in ("served", "refused", "refusals"):
                 self.meter.pop(f"{name}:{what}", None)
 
+    def set_stuck(self, epoch: int, count: int) -> None:
+        self._fence(epoch)
+        if count:
+            self.meta["stuck"] = count
+        else:
+            self.meta.pop("stuck", None)
+
     def set_ready(self, epoch: int, backend_id: str, spec: BackendSpec | None, *, ill: bool = False) -> None:
         self._fence(epoch)
         if spec is None:

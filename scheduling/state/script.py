@@ -17,7 +17,7 @@ from scheduling.state import types
 
 NAMES: Final = (
     "admit", "announce", "elect", "evict", "finish", "grant", "look", "record", "renew", "requeue", "resign",
-    "set_ready", "set_standing", "suspect", "sweep", "view",
+    "set_ready", "set_standing", "set_stuck", "suspect", "sweep", "view",
 )  # fmt: skip
 
 _FOLDER = Path(__file__).parent / "scripts"

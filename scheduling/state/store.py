@@ -242,6 +242,10 @@ class PoolStore:
         for batch in _batches(rows):
             _unfenced(await self._eval("set_standing", epoch, *(word for row in batch for word in row)))
 
+    async def set_stuck(self, epoch: int, count: int) -> None:
+        """How many requests that could run, were it for slots alone, hold up no arrival now."""
+        _unfenced(await self._eval("set_stuck", epoch, count))
+
     async def listening(self, gateways: Sequence[str]) -> set[str]:
         """Which of these gateways would hear of a grant now."""
         channels = {gateway_channel(name).encode(): name for name in gateways}

@@ -81,6 +81,7 @@ class PoolTwin(LeaderTwin):
             waiting=self._total("wait"),
             able=self._total("able"),
             due=self._total("due"),
+            stuck=int(self.meta.get("stuck", 0)),
             waiting_bytes=self._total("bytes"),
             ent_running=self._total(f"e:{spec.id}:run"),
             ent_waiting=self._total(f"e:{spec.id}:wait"),

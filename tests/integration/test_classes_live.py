@@ -14,7 +14,7 @@ from scheduling.core.registry import orderings
 from scheduling.core.types import EntitlementSpec, OverLimit, ServiceClass, Slo
 from scheduling.dispatch import term
 from scheduling.state.resp import RespConnection
-from scheduling.state.types import AdmissionStatus, FinishStatus, RenewStatus
+from scheduling.state.types import Admission, AdmissionStatus, FinishStatus, RenewStatus
 from tests.dispatch_world import Telemetry, catalog_of, dispatching, until, until_await
 from tests.pool_gateway import Gateway, make_gateway, ready
 from tests.state_world import FACTS, backend, entitlement, estimate, ledger, request, tier
@@ -74,6 +74,30 @@ async def test_idle_slots_go_to_waiting_requests_beyond_their_limit_only_when_al
         await until(lambda: gateway.granted() == ["s0", "s1", "e3"])
         await gateway.finish("s0")
         await until(lambda: gateway.granted() == ["s0", "s1", "e3", "s2"])
+
+
+async def test_who_lacks_only_kv_cache_holds_up_no_arrival_until_a_replica_is_kept_free_for_it(gateway: Gateway):
+    one = backend("b1", slots=4, kv_tokens=1000, pool=gateway.pool.id)
+    gateway.pool = replace(gateway.pool, backends=(one,), policy="fifo")
+    large = of_class(gateway, ServiceClass.ELASTIC, concurrency=4)
+    spot = of_class(gateway, ServiceClass.SPOT, over_limit=OverLimit.REFUSE)
+
+    async def ask(name: str, spec: EntitlementSpec, input_tokens: int) -> Admission:
+        est = estimate(input_tokens, 50)
+        asked = request(name, spec, est, gateway=gateway.name)
+        return await gateway.store.admit(spec, gateway.pool, asked, est, 300, FACTS)
+
+    async with dispatching(gateway.url, catalog_of(gateway.pool, large, spot)) as dispatcher:
+        await ready(dispatcher, gateway.store)
+        assert (await ask("first", large, 600)).status is AdmissionStatus.GRANTED
+        for n in range(3):
+            assert (await ask(f"large-{n}", large, 600)).status is AdmissionStatus.QUEUED
+        await until(lambda: dispatcher.term is not None and dispatcher.term._stuck == 3)
+        assert (await ask("small", spot, 10)).status is AdmissionStatus.GRANTED
+        await gateway.finish("small")
+        await until(lambda: dispatcher.term is not None and dispatcher.term._stuck == 0)  # its patience has ended
+        late = await ask("late", spot, 10)
+        assert (late.status, late.reason) == (AdmissionStatus.REFUSED, Reason.LOW_PRIORITY)
 
 
 @pytest.mark.parametrize(

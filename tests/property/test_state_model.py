@@ -166,6 +166,10 @@ class StateMachine(RuleBasedStateMachine):
     def set_ready(self, **given: Any) -> None:
         self.world.set_ready(**given)
 
+    @rule(holder=HOLDER, count=st.integers(0, 3), again=AGAIN)
+    def set_stuck(self, **given: Any) -> None:
+        self.world.set_stuck(**given)
+
     @rule(holder=HOLDER, again=AGAIN)
     def sweep(self, **given: Any) -> None:
         self.world.sweep(**given)
@@ -231,6 +235,8 @@ BAD_TWINS = {
         "waiting > 0",
     ),
     "owners who wait behind those after them": ("admit", "(protected or based and headroom > 0) and v[9]", "false"),
+    "free slots withheld for those who lack KV": ("admit", "able - (tonumber(m[3]) or 0)", "able"),
+    "stuck requests told without a fence": ("set_stuck", FENCE, ""),
     "headroom that is lent": ("admit", "(based and 0 or headroom)", "0"),
     "headroom that its owners may not use": ("admit", "(based and 0 or headroom)", "headroom"),
     "a baseline that is never lifted": ("finish", "if v[13] then gone", "if false then gone"),

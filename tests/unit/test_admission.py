@@ -46,9 +46,9 @@ ACME = entitlement(
 
 def view(**changes: Any) -> AdmissionView:
     given: dict[str, Any] = {
-        "rebuilding_ms": 0, "backends": (B1,), "waiting": 0, "able": changes.get("waiting", 0), "due": 0, "waiting_bytes": 0,
-        "ent_running": 0, "ent_waiting": 0, "ent_kv": 0, "level": 500.0, "service_ms": 4000.0, "ent_service_ms": 6000.0,
-        "weight": 30.0,
+        "rebuilding_ms": 0, "backends": (B1,), "waiting": 0, "able": changes.get("waiting", 0), "due": 0, "stuck": 0,
+        "waiting_bytes": 0, "ent_running": 0, "ent_waiting": 0, "ent_kv": 0, "level": 500.0, "service_ms": 4000.0,
+        "ent_service_ms": 6000.0, "weight": 30.0,
     }  # fmt: skip
     return AdmissionView(**(given | changes))
 
@@ -136,6 +136,12 @@ def test_nobody_overtakes_those_who_wait_for_the_slots_that_are_free():
 def test_a_free_slot_is_not_withheld_for_those_who_may_not_use_it():
     """A batch tenant that waits at its own limit does not make an idle pool contended."""
     assert decide(view(waiting=500, able=0))[0] is Verdict.GRANT
+
+
+def test_a_free_slot_is_not_withheld_for_those_who_lack_only_kv_cache():
+    assert decide(view(waiting=6, stuck=3))[0] is Verdict.GRANT
+    assert decide(view(waiting=6, stuck=2))[0] is Verdict.QUEUE
+    assert decide(view(waiting=1, stuck=9, backends=(dataclasses.replace(B1, running=4),)))[0] is Verdict.QUEUE
 
 
 def test_a_pool_is_contended_when_nothing_is_left_for_this_request_and_only_then_weighs():

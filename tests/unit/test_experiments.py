@@ -30,14 +30,14 @@ def test_a_request_counts_in_the_phase_in_which_it_was_sent():
         row("spot-b", 31.0, 429, "concurrency"),
         row("spot-b", 32.0, reason="ClientPayloadError"),
     ]
-    found = summary(POOLS_1, rows, [], 16)
+    found = summary(POOLS_1, rows, [])
     before, during = line(found, "1", "spot-b"), line(found, "2 overload", "spot-b")
     assert (before["sent"], before["completed"], before["refused"], before["ttft_p99_s"]) == (1, 1, 0, 0.2)
     assert (during["sent"], during["completed"], during["refused"], during["refused_low_priority"]) == (3, 0, 2, 1)
 
 
 def test_an_entitlement_has_no_line_in_phases_in_which_it_was_not_there():
-    found = summary(POOLS_1, [], [], 16)
+    found = summary(POOLS_1, [], [])
     assert [r["phase"] for r in found["phases"] if r["entitlement"] == "guaranteed-c"] == ["2 overload"]
 
 
@@ -46,14 +46,14 @@ def test_slots_debt_and_weight_come_from_the_live_feed():
         Sample(40.0 + i, 0, 8, 0, 8, {"elastic-synth": {"running": 2 + i, "debt": d, "weight": w}})
         for i, (d, w) in enumerate([(0.1, 20.0), (0.5, 60.0)])
     ]
-    found = line(summary(POOLS_2, [], samples, 16), "2 outage", "elastic-synth")
+    found = line(summary(POOLS_2, [], samples), "2 outage", "elastic-synth")
     assert (found["slots_mean"], found["debt_peak"]) == (2.5, 0.5)
     assert (found["weight_min"], found["weight_max"]) == (20.0, 60.0)
 
 
 def test_utilization_is_of_the_slots_that_serve_and_leaves_out_the_filling_up():
     samples = [Sample(1.0, 0, 0, 0, 16), Sample(20.0, 3, 16, 1, 16), Sample(60.0, 5, 6, 0, 8)]
-    pool = summary(POOLS_2, [], samples, 16)["pool"]
+    pool = summary(POOLS_2, [], samples)["pool"]
     assert pool["utilization"] == pytest.approx((1.0 + 6 / 8) / 2)
     assert pool["queue_max"] == 5
 

@@ -34,7 +34,7 @@ end
 known = ended(id)
 if known then return answer('ended', known, -1, 0, tonumber(ARGV[2])) end
 
-local m = call('HMGET', META, 'rebuild_until', 'service_ms')
+local m = call('HMGET', META, 'rebuild_until', 'service_ms', 'stuck')
 local service = tonumber(m[2]) or SERVICE_MS
 local ent_service = tonumber(b[3]) or SERVICE_MS
 
@@ -59,7 +59,7 @@ if #ready == 0 then return refuse('no_backend', NO_BACKEND_RETRY_MS) end
 local backend, at, slots, free = choose(ready, v, kv, exclude)
 local within = inflight < r_e
 local protected, based = reserved and within, has_baseline and within
-local first = (protected or based and headroom > 0) and v[9] or able
+local first = (protected or based and headroom > 0) and v[9] or math.max(0, able - (tonumber(m[3]) or 0))
 local contended = not backend or free - (based and 0 or headroom) <= first
 local may_burst = bursts and not contended
 
