@@ -27,6 +27,7 @@ const AuditPage = lazy(() => books().then((page) => ({ default: page.AuditPage }
 const Playground = lazy(() => import("./pages/playground/Playground").then((page) => ({ default: page.Playground })));
 const Policies = lazy(() => import("./pages/policies/Policies").then((page) => ({ default: page.Policies })));
 const Lab = lazy(() => import("./pages/lab/Lab").then((page) => ({ default: page.Lab })));
+const QueuePage = lazy(() => import("./pages/queue/QueuePage").then((page) => ({ default: page.QueuePage })));
 const Drift = lazy(() => import("./pages/drift/Drift").then((page) => ({ default: page.Drift })));
 const Alerts = lazy(() => import("./pages/alerts/Alerts").then((page) => ({ default: page.Alerts })));
 const Welcome = lazy(() => import("./pages/welcome/Welcome").then((page) => ({ default: page.Welcome })));
@@ -57,6 +58,7 @@ const router = createBrowserRouter(
       </Route>
       <Route path="policies" element={<Policies />} />
       <Route path="lab" element={<Lab />} />
+      <Route path="queue" element={<QueuePage />} />
       <Route path="drift" element={<Drift />} />
       <Route path="alerts" element={<Alerts />} />
       <Route path="playground" element={<Playground />} />

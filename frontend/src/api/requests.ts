@@ -22,6 +22,10 @@ export interface LedgerRow {
   input_tokens_est: number;
   output_tokens_est: number;
   output_bound: number;
+  category?: string;
+  estimate_source?: string;
+  output_tokens_p90?: number;
+  output_rank?: number | null;
   input_tokens: number;
   output_tokens: number;
   received_at: string;
@@ -37,6 +41,43 @@ export interface LedgerRow {
   ttft_ms: number | null;
   total_ms: number | null;
 }
+
+export interface Check {
+  rule: string;
+  state: "passed" | "failed" | "not_reached";
+  value?: number | null;
+  limit?: number | null;
+  depth?: number;
+  unit?: string;
+  note?: string;
+}
+
+/** What is told of one request beside its row (telemetry/story.py). */
+export interface Story {
+  checks: Check[];
+  weight: { weight?: number; debt: number; burst?: number; at: number; class?: string; factors?: { service_class: number; slo: number; burst: number; debt: number } } | null;
+  positions: { at: string; place: number }[];
+  cost: { amount: number; currency: string; slot_s: number; parts: Record<string, number> } | null;
+}
+
+/** A request that waits or runs. */
+export interface Alive {
+  state: "waiting" | "running";
+  pool: string;
+  tenant: string;
+  entitlement: string;
+  tier: string;
+  arrival_s: number;
+  granted_s: number | null;
+  input_tokens: number;
+  output_tokens: number;
+  output_bound: number;
+  served: number;
+  backend?: string;
+  gateway?: string;
+}
+
+export type Told = (LedgerRow & { story?: Story; alive?: undefined }) | { request_id: string; alive: Alive };
 
 export interface Page {
   next: string | null;
@@ -86,4 +127,4 @@ export async function requestsPage(filters: Filters, cursor: string, signal: Abo
   return { ...page, next: page.next && cursorOf(page.next) };
 }
 
-export const request = (id: string, signal: AbortSignal): Promise<LedgerRow> => get(`requests/${encodeURIComponent(id)}`, {}, signal);
+export const request = (id: string, signal: AbortSignal): Promise<Told> => get(`requests/${encodeURIComponent(id)}`, {}, signal);

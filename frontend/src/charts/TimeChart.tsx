@@ -1,6 +1,6 @@
 import { memo, useEffect, useRef } from "react";
 import uPlot from "uplot";
-import { clock, minute } from "../lib/format";
+import { clock, day, minute } from "../lib/format";
 import { ceiling, stack } from "./columns";
 import type { Panel, Series } from "./panels";
 
@@ -47,14 +47,18 @@ function options(panel: Panel, width: number, live: { current: Props }, paint: (
     scales: {
       x: { range: () => [live.current.from, live.current.to] },
       y: {
-        range: (_plot, _min, max) => {
-          const { top, whole } = live.current.panel;
+        range: (_plot, min, max) => {
+          const { top, whole, signed } = live.current.panel;
+          if (signed) {
+            const reach = ceiling(Math.max(Math.abs(min ?? 0), Math.abs(max ?? 0)));
+            return [-reach, reach];
+          }
           return [0, top ?? Math.max(whole ? LEAST_WHOLE_TOP : 0, ceiling(max ?? 0))];
         },
       },
     },
     axes: [
-      { ...axis, size: 24, gap: 4, space: 70, values: (_plot, ticks, _axis, _space, step) => ticks.map((t) => (step < 60 ? clock(t) : minute(t))) },
+      { ...axis, size: 24, gap: 4, space: 70, values: (_plot, ticks, _axis, _space, step) => ticks.map((t) => (step < 60 ? clock(t) : step < 86_400 ? minute(t) : day(t))) },
       { ...axis, size: 56, gap: 6, space: 34, incrs: panel.whole ? WHOLE_STEPS : STEPS, values: (_plot, ticks) => ticks.map((t) => (live.current.panel.tick ?? live.current.panel.format)(t).replace(/\.0+(?=\D|$)/, "")) },
     ],
     series: [

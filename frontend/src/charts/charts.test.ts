@@ -46,7 +46,7 @@ describe("colours", () => {
 });
 
 describe("the panels", () => {
-  const context = { from: 0, to: 100, dark: false, tenants: new ColorBook(), reasons: new ColorBook() };
+  const context = { from: 0, to: 100, dark: false, tenants: new ColorBook(), reasons: new ColorBook(), entitlements: new ColorBook(), tiers: new ColorBook(), backends: new ColorBook() };
 
   it("stack tenants up to the total, with the rest as others", () => {
     const tenants = Object.fromEntries(Array.from({ length: 20 }, (_, i) => [`t${i}`, { waiting: i + 1, running: 0 }]));
@@ -61,6 +61,36 @@ describe("the panels", () => {
     const refusals = panels({ ...context, points: [{ at: 1, refused: 2 }, { at: 2, refused: 2, refusals: { concurrency: 120 } }] }).find((p) => p.id === "refusals")!;
     expect(refusals.series.map((s) => s.label)).toEqual(["concurrency", "other or not recorded"]);
     expect(refusals.values).toEqual([[null, 2], [2, 0]]);
+  });
+
+  it("split each resource by entitlement, with what there is of it", () => {
+    const entitlements = { "acme-premium": { tokens: 100, kv: 40, running: 3 }, "birch-standard": { tokens: 50, running: 1 } };
+    const list = panels({ ...context, points: [{ at: 1, slots: 8, kv_tokens: 90, entitlements }] });
+    const of = (id: string) => list.find((p) => p.id === id)!;
+    expect(of("running").series.map((s) => s.label)).toEqual(["acme-premium", "birch-standard", "slots"]);
+    expect(of("running").values).toEqual([[3], [1], [8]]);
+    expect(of("by-kv").values).toEqual([[40], [90]]);
+    expect(of("by-tokens").values).toEqual([[100], [50]]);
+  });
+
+  it("draw each tier's percentile with its target, and leave out tiers without either", () => {
+    const tiersNow = { premium: { ttft_s: 1 }, batch: { ttlt_s: 600 } };
+    const list = panels({ ...context, tiersNow, points: [{ at: 1, tiers: { premium: { violations: 6, total: 9, ttft_p95: 640 } } }] });
+    const ttft = list.find((p) => p.id === "ttft-tiers")!;
+    expect(ttft.series.map((s) => s.label)).toEqual(["premium", "premium target"]);
+    expect(ttft.values).toEqual([[640], [1000]]);
+    expect(list.find((p) => p.id === "violations")!.values).toEqual([[0], [0.1]]);
+  });
+
+  it("show debt of elastic entitlements only, below zero as well", () => {
+    const entitlements = { a: { debt: -0.4, weight: 20 }, b: { debt: 0.9, weight: 600 } };
+    const debt = panels({ ...context, elastic: ["a"], points: [{ at: 1, entitlements }] }).find((p) => p.id === "debt")!;
+    expect([debt.series.map((s) => s.label), debt.values]).toEqual([["a"], [[-0.4]]]);
+  });
+
+  it("break a line of coarse steps only where steps are missing", () => {
+    const points = [0, 60, 120, 400].map((at) => ({ at, in: 1, out: 1 }));
+    expect(panels({ ...context, to: 900, step: 60, points }).find((p) => p.id === "tokens")!.values[0]).toEqual([1, 1, 1, null, 1]);
   });
 
   it("draw something for a pool without tenants or points", () => {

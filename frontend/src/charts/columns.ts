@@ -14,13 +14,13 @@ export interface Columns {
 export const BREAK_S = 3.5;
 
 /** One column per pick, of the points within [from, to]. What a point does not know is null. */
-export function columns(points: readonly Point[], from: number, to: number, picks: readonly Pick[]): Columns {
+export function columns(points: readonly Point[], from: number, to: number, picks: readonly Pick[], breakS = BREAK_S): Columns {
   const times: number[] = [];
   const values: Column[] = picks.map(() => []);
   let last: number | undefined;
   for (const point of points) {
     if (point.at < from || point.at > to) continue;
-    if (last !== undefined && point.at - last > BREAK_S) {
+    if (last !== undefined && point.at - last > breakS) {
       times.push(last + 1);
       for (const column of values) column.push(null);
     }

@@ -1,8 +1,8 @@
 /** What each chart of the dashboard shows. Pure: from points to series. */
 
-import type { Point, TenantPoint } from "../feed/types";
+import type { EntitlementPoint, Point, TenantPoint, TierFigures, TierPoint } from "../feed/types";
 import { compact, duration, percent, rate, text, words } from "../lib/format";
-import { busiest, columns, type Column, type Pick } from "./columns";
+import { BREAK_S, busiest, columns, type Column, type Pick } from "./columns";
 import { category, neutral, percentileColors, type ColorBook } from "./palette";
 
 export interface Series {
@@ -13,8 +13,12 @@ export interface Series {
   dashed?: boolean;
 }
 
+export type Group = "load" | "resources" | "promises" | "standing" | "hardware";
+
 export interface Panel {
   id: string;
+  /** Part of the overview it belongs to. */
+  group?: Group;
   title: string;
   unit: string;
   series: Series[];
@@ -27,6 +31,8 @@ export interface Panel {
   top?: number;
   /** Counts: the axis has whole numbers only. */
   whole?: boolean;
+  /** Values may be below zero: the axis goes as far down as up. */
+  signed?: boolean;
   /** Few of them, far apart: each is drawn as a dot as well. */
   points?: boolean;
   /** Zero all the time is nothing to see. */
@@ -34,19 +40,34 @@ export interface Panel {
   empty: string;
 }
 
-interface Context {
+/** Colours of a pool's names. */
+export interface Books {
+  tenants: ColorBook;
+  reasons: ColorBook;
+  entitlements: ColorBook;
+  tiers: ColorBook;
+  backends: ColorBook;
+}
+
+interface Context extends Books {
   points: readonly Point[];
   from: number;
   to: number;
   dark: boolean;
-  tenants: ColorBook;
-  reasons: ColorBook;
+  /** Seconds between points; 1 for the live ones. */
+  step?: number;
+  /** What each tier promises. */
+  tiersNow?: Record<string, TierFigures>;
+  /** Entitlements that are owed what they missed. */
+  elastic?: readonly string[];
 }
 
 const OTHERS = "others";
 const MOST = 7;
 const ms = (value: number): string => text(duration(value));
 const share = (value: number): string => text(percent(value));
+const figure = (value: number): string => (Math.abs(value) >= 100 ? compact(value) : Number(value.toPrecision(3)).toString());
+const signedRate = (value: number): string => (value > 0 ? "+" : "") + Number(value.toFixed(2)).toString();
 
 function tenantsShown({ points, from }: Context): string[] {
   return busiest(
@@ -109,78 +130,139 @@ function byReason(context: Context): { series: Series[]; picks: Pick[] } {
 
 const total = (counts: Record<string, number>): number => Object.values(counts).reduce((a, b) => a + b, 0);
 
+type Drawn = { series: Series[]; picks: Pick[] };
+
+/** One resource, split by entitlement, with what is there of it. */
+function byEntitlement({ points, from, dark, entitlements }: Context, measure: (e: EntitlementPoint) => number | undefined, limit?: { label: string; pick: Pick }): Drawn {
+  const names = busiest(points, from, (point, add) => Object.entries(point.entitlements ?? {}).forEach(([name, e]) => add(name, measure(e) ?? 0)), MOST);
+  const colors = entitlements.assign(names);
+  const of = (point: Point, name: string) => (point.entitlements ? (measure(point.entitlements[name] ?? {}) ?? 0) : undefined);
+  const series: Series[] = names.map((label) => ({ label, color: category(colors.get(label)!, dark), stacked: true }));
+  const picks: Pick[] = names.map((name) => (point) => of(point, name));
+  const rest: Pick = (point) => {
+    if (!point.entitlements) return undefined;
+    const all = Object.values(point.entitlements).reduce((sum, e) => sum + (measure(e) ?? 0), 0);
+    return Math.max(0, all - names.reduce((sum, name) => sum + (of(point, name) ?? 0), 0));
+  };
+  if (names.length === 0 || points.some((point) => point.at >= from && (rest(point) ?? 0) > 0)) {
+    series.push({ label: names.length ? OTHERS : "all", color: neutral(dark), stacked: true });
+    picks.push(rest);
+  }
+  if (limit) {
+    series.push({ label: limit.label, color: neutral(dark), dashed: true });
+    picks.push(limit.pick);
+  }
+  return { series, picks };
+}
+
+/** Where entitlements stand: one line each, those furthest from zero first. */
+function standing({ points, from, dark, entitlements, elastic }: Context, measure: (e: EntitlementPoint) => number | undefined): Drawn {
+  const owed = new Set(elastic ?? []);
+  const names = busiest(points, from, (point, add) => Object.entries(point.entitlements ?? {}).forEach(([name, e]) => owed.has(name) && add(name, Math.abs(measure(e) ?? 0))), MOST);
+  const colors = entitlements.assign(names);
+  return {
+    series: names.map((label) => ({ label, color: category(colors.get(label)!, dark) })),
+    picks: names.map((name) => (point) => measure(point.entitlements?.[name] ?? {})),
+  };
+}
+
+function tierNames({ points, from, tiersNow }: Context): string[] {
+  const names = new Set(Object.keys(tiersNow ?? {}));
+  for (const point of points) if (point.at >= from) for (const name in point.tiers) names.add(name);
+  return [...names].sort().slice(0, MOST);
+}
+
+/** A percentile of each tier, with what it promises as a dashed line of the same colour. */
+function againstTarget(context: Context, measure: (t: TierPoint) => number | undefined, target: (t: TierFigures) => number | undefined): Drawn {
+  const names = tierNames(context);
+  const colors = context.tiers.assign(names);
+  const drawn: Drawn = { series: [], picks: [] };
+  for (const name of names) {
+    const color = category(colors.get(name)!, context.dark);
+    const promised = target(context.tiersNow?.[name] ?? {});
+    if (promised === undefined && !context.points.some((point) => point.at >= context.from && measure(point.tiers?.[name] ?? {}) !== undefined)) continue;
+    drawn.series.push({ label: name, color });
+    drawn.picks.push((point) => measure(point.tiers?.[name] ?? {}));
+    if (promised !== undefined) {
+      drawn.series.push({ label: `${name} target`, color, dashed: true });
+      drawn.picks.push(() => promised * 1000);
+    }
+  }
+  return drawn;
+}
+
+function violations(context: Context): Drawn {
+  const names = tierNames(context);
+  const colors = context.tiers.assign(names);
+  return {
+    series: names.map((label) => ({ label, color: category(colors.get(label)!, context.dark), stacked: true })),
+    picks: names.map((name) => (point) => (point.tiers ? (point.tiers[name]?.violations ?? 0) / 60 : point.violations === undefined ? undefined : 0)),
+  };
+}
+
+function perBackend({ points, from, dark, backends }: Context, measure: (b: { gpu?: number; memory?: number }) => number | undefined): Drawn {
+  const names = [...new Set(points.filter((point) => point.at >= from).flatMap((point) => Object.keys(point.backends ?? {})))].sort((a, b) => a.localeCompare(b, "en", { numeric: true })).slice(0, MOST + 1);
+  const colors = backends.assign(names);
+  return {
+    series: names.map((label) => ({ label, color: category(colors.get(label)!, dark) })),
+    picks: names.map((name) => (point) => measure(point.backends?.[name] ?? {})),
+  };
+}
+
+export const groups: Record<Group, string> = {
+  load: "Load",
+  resources: "Resources, by entitlement",
+  promises: "Promises",
+  standing: "Standing of elastic entitlements",
+  hardware: "Hardware",
+};
+
 export function panels(context: Context): Panel[] {
-  const { points, from, to, dark } = context;
+  const { points, from, to, dark, step = 1 } = context;
   const [usual, high, worst] = percentileColors(dark);
-  const make = (panel: Omit<Panel, "times" | "values">, picks: Pick[]): Panel => ({ ...panel, ...columns(points, from, to, picks) });
+  const make = (panel: Omit<Panel, "times" | "values" | "series">, drawn: Drawn): Panel => ({ ...panel, series: drawn.series, ...columns(points, from, to, drawn.picks, step > 1 ? 2.5 * step : BREAK_S) });
+  const percentile = (name: "ttft" | "tbt" | "ttlt"): Drawn => ({
+    series: [
+      { label: "p50", color: usual },
+      { label: "p95", color: high },
+      { label: "p99", color: worst },
+    ],
+    picks: [(p) => p[`${name}_p50`], (p) => p[`${name}_p95`], (p) => p[`${name}_p99`]],
+  });
 
   const names = tenantsShown(context);
-  const queue = byTenant(context, names, (t) => t.waiting, (p) => p.depth);
-  const running = byTenant(context, names, (t) => t.running, (p) => p.running);
-  const refused = byReason(context);
+  const ratio = { format: share, tick: (value: number) => `${Math.round(value * 100)} %`, top: 1 };
   return [
-    make({ id: "queue", title: "Queue depth by tenant", unit: "requests", series: queue.series, format: compact, whole: true, quiet: true, empty: "Nobody waited in this time." }, queue.picks),
+    make({ id: "queue", group: "load", title: "Queue depth by tenant", unit: "requests", format: compact, whole: true, quiet: true, empty: "Nobody waited in this time." }, byTenant(context, names, (t) => t.waiting, (p) => p.depth)),
+    make({ id: "refusals", group: "load", title: "Refusals by reason", unit: "requests/s", format: rate, quiet: true, empty: "Nothing was refused in this time." }, byReason(context)),
     make(
+      { id: "tokens", group: "load", title: "Throughput", unit: "tokens/s", format: compact, whole: true, quiet: true, empty: "No tokens in this time." },
       {
-        id: "running",
-        title: "Running, against slots",
-        unit: "requests",
-        series: [...running.series, { label: "slots", color: neutral(dark), dashed: true }],
-        format: compact,
-        whole: true,
-        quiet: true,
-        empty: "Nothing ran in this time.",
-      },
-      [...running.picks, (p) => p.slots],
-    ),
-    make(
-      {
-        id: "tokens",
-        title: "Throughput",
-        unit: "tokens/s",
         series: [
           { label: "in (prompt)", color: category(0, dark) },
           { label: "out (generated)", color: category(1, dark) },
         ],
-        format: compact,
-        whole: true,
-        quiet: true,
-        empty: "No tokens in this time.",
+        picks: [(p) => p.in, (p) => p.out],
       },
-      [(p) => p.in, (p) => p.out],
+    ),
+    make({ id: "by-tokens", group: "resources", title: "Tokens served", unit: "tokens/s", format: compact, whole: true, quiet: true, empty: "No tokens in this time." }, byEntitlement(context, (e) => e.tokens)),
+    make(
+      { id: "by-kv", group: "resources", title: "KV cache reserved", unit: "tokens", format: compact, whole: true, quiet: true, empty: "No KV cache was reserved in this time." },
+      byEntitlement(context, (e) => e.kv, { label: "capacity", pick: (p) => p.kv_tokens }),
     ),
     make(
-      {
-        id: "ttft",
-        title: "Time to first token",
-        unit: "over 60 s",
-        series: [
-          { label: "p50", color: usual },
-          { label: "p95", color: high },
-          { label: "p99", color: worst },
-        ],
-        format: ms,
-        whole: true,
-        empty: "No request reached its first token in this time.",
-      },
-      [(p) => p.ttft_p50, (p) => p.ttft_p95, (p) => p.ttft_p99],
+      { id: "running", group: "resources", title: "Running, against slots", unit: "requests", format: compact, whole: true, quiet: true, empty: "Nothing ran in this time." },
+      byEntitlement(context, (e) => e.running, { label: "slots", pick: (p) => p.slots }),
     ),
-    make({ id: "refusals", title: "Refusals by reason", unit: "requests/s", series: refused.series, format: rate, quiet: true, empty: "Nothing was refused in this time." }, refused.picks),
-    make(
-      {
-        id: "usage",
-        title: "KV cache and GPU",
-        unit: "% in use",
-        series: [
-          { label: "KV cache", color: category(2, dark) },
-          { label: "GPU (mean)", color: category(3, dark) },
-        ],
-        format: share,
-        tick: (value) => `${Math.round(value * 100)} %`,
-        top: 1,
-        empty: "No replica reported its use in this time.",
-      },
-      [(p) => p.kv, (p) => p.gpu],
-    ),
+    make({ id: "violations", group: "promises", title: "SLO violations by tier", unit: "requests/s", format: rate, quiet: true, empty: "No promise was broken in this time." }, violations(context)),
+    make({ id: "ttft", group: "promises", title: "Time to first token", unit: "over 60 s", format: ms, whole: true, empty: "No request reached its first token in this time." }, percentile("ttft")),
+    make({ id: "ttlt", group: "promises", title: "Time to last token", unit: "over 60 s", format: ms, whole: true, empty: "No request completed in this time." }, percentile("ttlt")),
+    make({ id: "ttft-tiers", group: "promises", title: "TTFT p95 against target", unit: "by tier", format: ms, whole: true, empty: "No tier of this pool promises a time to first token." }, againstTarget(context, (t) => t.ttft_p95, (t) => t.ttft_s)),
+    make({ id: "tbt-tiers", group: "promises", title: "TBT p95 against target", unit: "by tier", format: ms, whole: true, empty: "No tier of this pool promises a time between tokens." }, againstTarget(context, (t) => t.tbt_p95, (t) => t.tbt_s)),
+    make({ id: "ttlt-tiers", group: "promises", title: "TTLT p95 against target", unit: "by tier", format: ms, whole: true, empty: "No tier of this pool promises a time to last token." }, againstTarget(context, (t) => t.ttlt_p95, (t) => t.ttlt_s)),
+    make({ id: "debt", group: "standing", title: "Debt", unit: "above 0: was given less than its baseline", format: signedRate, signed: true, quiet: true, empty: "Nobody is owed anything, and nobody had too much." }, standing(context, (e) => e.debt)),
+    make({ id: "weight", group: "standing", title: "Weight", unit: "larger goes first", format: figure, empty: "No elastic entitlement had anything in flight." }, standing(context, (e) => e.weight)),
+    make({ id: "gpu", group: "hardware", title: "GPU utilization", unit: "% per backend", ...ratio, empty: "No backend reported its GPU in this time." }, perBackend(context, (b) => b.gpu)),
+    make({ id: "memory", group: "hardware", title: "GPU memory", unit: "% per backend", ...ratio, empty: "No backend reported its GPU's memory in this time." }, perBackend(context, (b) => b.memory)),
   ];
 }

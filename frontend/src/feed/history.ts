@@ -1,4 +1,4 @@
-import type { Point, Snapshot, TenantFigures, TenantPoint } from "./types";
+import type { BackendFigures, EntitlementFigures, EntitlementPoint, LatencyFigures, Point, Snapshot, TenantFigures, TenantPoint, TierFigures, TierPoint } from "./types";
 
 /** Points kept per pool: fifteen minutes at one a second, as the server keeps. */
 export const HISTORY_POINTS = 900;
@@ -8,6 +8,44 @@ const TENANTS_PER_POINT = 50;
 function present<T extends object>(object: T): T {
   for (const key of Object.keys(object) as (keyof T)[]) if (object[key] === undefined) delete object[key];
   return object;
+}
+
+const percentiles = (latency: LatencyFigures | undefined) => ({
+  ttft_p50: latency?.ttft_ms?.p50,
+  ttft_p95: latency?.ttft_ms?.p95,
+  ttft_p99: latency?.ttft_ms?.p99,
+  ttlt_p50: latency?.ttlt_ms?.p50,
+  ttlt_p95: latency?.ttlt_ms?.p95,
+  ttlt_p99: latency?.ttlt_ms?.p99,
+  tbt_p50: latency?.tbt_ms?.p50,
+  tbt_p95: latency?.tbt_ms?.p95,
+  tbt_p99: latency?.tbt_ms?.p99,
+  queue_p95: latency?.queue_ms?.p95,
+});
+
+function entitlementPoint(e: EntitlementFigures): EntitlementPoint {
+  const share = { running: e.running || undefined, waiting: e.waiting || undefined, tokens: e.served_per_s || undefined, kv: e.kv_used || undefined };
+  const shown = Object.values(share).some((value) => value !== undefined) || e.debt || e.burst;
+  return present({ tenant: e.tenant, ...share, ...(shown ? { weight: e.weight, debt: e.debt, burst: e.burst } : {}) });
+}
+
+const tierPoint = (t: TierFigures): TierPoint =>
+  present({
+    violations: t.violations,
+    total: t.total,
+    ttft_p95: t.latency?.ttft_ms?.p95,
+    tbt_p95: t.latency?.tbt_ms?.p95,
+    ttlt_p95: t.latency?.ttlt_ms?.p95,
+    queue_p95: t.latency?.queue_ms?.p95,
+  });
+
+const backendPoint = (b: BackendFigures) =>
+  present({ gpu: b.gpu_util, memory: b.gpu_mem_total_bytes && b.gpu_mem_used_bytes !== undefined ? b.gpu_mem_used_bytes / b.gpu_mem_total_bytes : undefined });
+
+/** Rows of a table as points, those with nothing to show left out; missing where there are none. */
+function table<T, P extends object>(rows: Record<string, T> | undefined, make: (row: T) => P, least = 1): Record<string, P> | undefined {
+  const found = Object.entries(rows ?? {}).map(([name, row]) => [name, make(row)] as const).filter(([, point]) => Object.keys(point).length >= least);
+  return found.length ? Object.fromEntries(found) : undefined;
 }
 
 function tenantPoint(tenant: TenantFigures): TenantPoint {
@@ -20,12 +58,7 @@ function tenantPoint(tenant: TenantFigures): TenantPoint {
     refused: tenant.rates?.refused,
     failed: tenant.rates?.failed,
     cancelled: tenant.rates?.cancelled,
-    ttft_p50: tenant.latency?.ttft_ms?.p50,
-    ttft_p95: tenant.latency?.ttft_ms?.p95,
-    ttft_p99: tenant.latency?.ttft_ms?.p99,
-    ttlt_p50: tenant.latency?.ttlt_ms?.p50,
-    ttlt_p95: tenant.latency?.ttlt_ms?.p95,
-    queue_p95: tenant.latency?.queue_ms?.p95,
+    ...percentiles(tenant.latency),
     attainment: tenant.slo?.attainment,
     violations: tenant.slo?.violations,
   });
@@ -55,17 +88,16 @@ export function pointOf(snapshot: Snapshot): Point {
     refused: snapshot.rates?.refused,
     failed: snapshot.rates?.failed,
     cancelled: snapshot.rates?.cancelled,
-    ttft_p50: snapshot.latency?.ttft_ms?.p50,
-    ttft_p95: snapshot.latency?.ttft_ms?.p95,
-    ttft_p99: snapshot.latency?.ttft_ms?.p99,
-    ttlt_p50: snapshot.latency?.ttlt_ms?.p50,
-    ttlt_p95: snapshot.latency?.ttlt_ms?.p95,
-    queue_p95: snapshot.latency?.queue_ms?.p95,
+    ...percentiles(snapshot.latency),
+    kv_tokens: snapshot.kv_tokens || undefined,
     attainment: snapshot.slo?.attainment,
     violations: snapshot.slo?.violations,
     gpu: gpus.length ? gpus.reduce((a, b) => a + b, 0) / gpus.length : undefined,
     refusals: snapshot.refusals,
     tenants: Object.fromEntries(tenants),
+    entitlements: table(snapshot.entitlements, entitlementPoint, 2) ?? {},
+    tiers: table(Object.fromEntries(Object.entries(snapshot.slo?.by_tier ?? {}).filter(([, t]) => t.total)), tierPoint),
+    backends: table(snapshot.backends, backendPoint),
   });
 }
 

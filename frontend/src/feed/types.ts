@@ -52,6 +52,9 @@ export interface EntitlementFigures extends LatencyFigures {
   waiting?: number;
   running?: number;
   concurrency?: number;
+  paused?: boolean;
+  kv_used?: number;
+  served_per_s?: number;
   budget_tokens_per_s?: number;
   bucket_level?: number;
   class?: string;
@@ -65,6 +68,14 @@ export interface EntitlementFigures extends LatencyFigures {
   refused?: Counts;
   violations?: number;
   attainment?: number;
+}
+
+/** What a tier promises, and how that goes. */
+export interface TierFigures extends SloFigures {
+  ttft_s?: number;
+  tbt_s?: number;
+  ttlt_s?: number;
+  latency?: LatencyFigures;
 }
 
 export interface BackendFigures {
@@ -102,7 +113,7 @@ export interface Snapshot {
   rates?: Rates;
   refusals?: Counts;
   latency?: LatencyFigures;
-  slo?: SloFigures & { by_tier?: Record<string, SloFigures> };
+  slo?: SloFigures & { by_tier?: Record<string, TierFigures> };
   tenants?: Record<string, TenantFigures>;
   entitlements?: Record<string, EntitlementFigures>;
   backends?: Record<string, BackendFigures>;
@@ -123,20 +134,49 @@ export interface TenantPoint {
   ttft_p99?: number;
   ttlt_p50?: number;
   ttlt_p95?: number;
+  ttlt_p99?: number;
+  tbt_p50?: number;
+  tbt_p95?: number;
+  tbt_p99?: number;
   queue_p95?: number;
   attainment?: number;
   violations?: number;
 }
 
-/** One second of a pool's past. */
+/** An entitlement's share of the pool, and where it stands. What is 0 is missing. */
+export interface EntitlementPoint {
+  tenant?: string;
+  running?: number;
+  waiting?: number;
+  tokens?: number; // per second, prompts and answers
+  kv?: number; // tokens
+  weight?: number;
+  debt?: number;
+  burst?: number;
+}
+
+export interface TierPoint {
+  violations?: number;
+  total?: number;
+  ttft_p95?: number;
+  tbt_p95?: number;
+  ttlt_p95?: number;
+  queue_p95?: number;
+}
+
+/** One moment of a pool's past: a second, or a longer step. */
 export interface Point extends Omit<TenantPoint, "waiting"> {
   at: number;
   depth?: number;
   kv?: number; // 0..1
+  kv_tokens?: number;
   arrived?: number;
   gpu?: number; // 0..1
   refusals?: Counts; // reason -> requests in the window
   tenants?: Record<string, TenantPoint>;
+  entitlements?: Record<string, EntitlementPoint>;
+  tiers?: Record<string, TierPoint>;
+  backends?: Record<string, { gpu?: number; memory?: number }>;
 }
 
 export type ServerMessage =

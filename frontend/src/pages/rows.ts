@@ -21,6 +21,10 @@ export interface Row {
   violations: number;
   refused: Counts;
   failed?: number;
+  paused?: boolean;
+  weight?: number;
+  debt?: number;
+  burst?: number;
 }
 
 export type Grouping = "entitlement" | "tenant";
@@ -43,6 +47,10 @@ const entitlementRow = ([key, e]: [string, EntitlementFigures]): Row => ({
   violations: e.violations ?? 0,
   refused: e.refused ?? {},
   failed: e.failed,
+  paused: e.paused,
+  weight: e.weight,
+  debt: e.debt,
+  burst: e.burst,
 });
 
 function tenantRow([key, t]: [string, TenantFigures], limits: Map<string, number>): Row {
@@ -71,7 +79,7 @@ export function rows(snapshot: Snapshot, grouping: Grouping): Row[] {
   return Object.entries(snapshot.tenants ?? {}).map((entry) => tenantRow(entry, limits));
 }
 
-export type SortKey = "name" | "tier" | "waiting" | "running" | "tokens" | "ttft" | "ttlt" | "attainment" | "violations" | "refused";
+export type SortKey = "name" | "tier" | "waiting" | "running" | "tokens" | "ttft" | "ttlt" | "attainment" | "violations" | "refused" | "weight" | "debt";
 
 const measures: Record<SortKey, (row: Row) => number | string | undefined> = {
   name: (r) => r.name,
@@ -84,6 +92,8 @@ const measures: Record<SortKey, (row: Row) => number | string | undefined> = {
   attainment: (r) => r.attainment,
   violations: (r) => r.violations,
   refused: (r) => total(r.refused),
+  weight: (r) => r.weight,
+  debt: (r) => r.debt,
 };
 
 /** A sorted copy; rows without the measure come last either way, equal ones by name so that they stay put. */

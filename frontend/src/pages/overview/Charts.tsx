@@ -1,65 +1,121 @@
+import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import { memo, useMemo, useState } from "react";
+import { useSearchParams } from "react-router";
+import { pastOf } from "../../api/history";
 import { ColorBook } from "../../charts/palette";
-import { panels } from "../../charts/panels";
+import { groups, panels, type Books, type Group } from "../../charts/panels";
 import { TimeChart } from "../../charts/TimeChart";
+import { CopyButton } from "../../components/Copy";
 import { Segmented } from "../../components/Segmented";
-import type { Point } from "../../feed/types";
-import { clock } from "../../lib/format";
+import type { Point, Snapshot } from "../../feed/types";
+import { clock, day } from "../../lib/format";
 import { useDark } from "../../lib/theme";
+import { joined, linkTo, question, rangeOf, WINDOWS, type Range } from "./range";
 
-const SHORTEST_S = 60;
-const WINDOWS = [
-  { value: 60, label: "1 min" },
-  { value: 300, label: "5 min" },
-  { value: 900, label: "15 min" },
-] as const;
-
-/** Colours of a pool's tenants and refusal reasons; they outlive a visit to another page. */
-const books = new Map<string, { tenants: ColorBook; reasons: ColorBook }>();
-function booksOf(pool: string) {
+/** Colours of a pool's names; they outlive a visit to another page. */
+const books = new Map<string, Books>();
+function booksOf(pool: string): Books {
   let found = books.get(pool);
-  if (!found) books.set(pool, (found = { tenants: new ColorBook(), reasons: new ColorBook() }));
+  if (!found) books.set(pool, (found = { tenants: new ColorBook(), reasons: new ColorBook(), entitlements: new ColorBook(), tiers: new ColorBook(), backends: new ColorBook() }));
   return found;
 }
 
-/** The last minutes, six charts on one time axis. Drag across one to look closer in all. */
-export const Charts = memo(function Charts({ pool, history, at, own }: { pool: string; history: readonly Point[]; at: number; own: boolean }) {
+const POOL_WIDE: readonly string[] = ["violations", "ttft-tiers", "tbt-tiers", "ttlt-tiers", "gpu", "memory"];
+const order = Object.keys(groups) as Group[];
+
+const moment = (at: number): string => (Date.now() / 1000 - at > 43_200 ? `${day(at)} ${clock(at)}` : clock(at));
+
+/** The pool over time, all charts on one axis. Drag across one to look closer in all. */
+export const Charts = memo(function Charts({ snapshot, history, wall }: { snapshot: Snapshot; history: readonly Point[]; wall: boolean }) {
   const dark = useDark();
-  const [span, setSpan] = useState<number>(300);
-  const [zoom, setZoom] = useState<[number, number] | null>(null);
-  // A young history fills the width; what lies before it is not shown as empty time.
-  const [from, to] = zoom ?? [Math.max(at - span, Math.min(history[0]?.at ?? at, at - SHORTEST_S)), at];
-  const list = useMemo(() => panels({ points: history, from, to, dark, ...booksOf(pool) }), [history, from, to, dark, pool]);
-  const zoomed = useMemo(() => (a: number, b: number) => setZoom([a, b]), []);
+  const [query, setQuery] = useSearchParams();
+  const [zoom, setZoom] = useState<Range | null>(null);
+  const { pool, at } = snapshot;
+  const own = snapshot.scope === "own";
+  const asked = Number(query.get("window"));
+  const minutes = asked >= 1 && asked <= 10_080 ? asked : 5;
+  const linked = Number(query.get("at"));
+  const still = linked > 0 && linked < at ? linked : null;
+  const range = rangeOf(minutes, at, still, zoom, history[0]?.at);
+  const ask = question(range, at, still === null && zoom === null);
+  const { data, error } = useQuery({
+    queryKey: ["past", pool, ask?.minutes, ask?.until],
+    queryFn: ({ signal }) => pastOf(pool, ask!.minutes, ask!.until, signal),
+    enabled: ask !== null,
+    placeholderData: keepPreviousData,
+    refetchInterval: ({ state }) => (ask?.until === 0 ? Math.max(10, state.data?.step_s ?? 10) * 1000 : false),
+    staleTime: ask?.until === 0 ? 5000 : Infinity,
+  });
+  const past = ask !== null && data?.pool === pool ? data : undefined;
+  const step = ask === null ? 1 : (past?.step_s ?? 10);
+  const points = useMemo(() => (past ? joined(past.frames, past.step_s, history) : history), [past, history]);
+  const tiersNow = snapshot.slo?.by_tier;
+  const elastic = useMemo(
+    () => Object.entries(snapshot.entitlements ?? {}).flatMap(([name, e]) => (e.class === "elastic" ? [name] : [])),
+    [snapshot.entitlements],
+  );
+  const { from, to } = range;
+  const list = useMemo(() => panels({ points, from, to, dark, step, tiersNow, elastic, ...booksOf(pool) }), [points, from, to, dark, step, tiersNow, elastic, pool]);
+  const zoomed = useMemo(() => (a: number, b: number) => setZoom({ from: a, to: b }), []);
   const reset = useMemo(() => () => setZoom(null), []);
+  const set = (changes: Record<string, string>) =>
+    setQuery((old) => {
+      for (const [name, value] of Object.entries(changes)) {
+        if (value) old.set(name, value);
+        else old.delete(name);
+      }
+      return old;
+    });
+  const shown = list.filter((panel) => !own || !POOL_WIDE.includes(panel.id));
   return (
     <section aria-labelledby="charts-title">
       <div className="mb-2 flex flex-wrap items-center gap-2">
         <h2 id="charts-title" className="text-sm font-semibold">
           Over time
         </h2>
-        <span className="hidden text-2xs text-faint lg:inline">Drag across a chart to zoom, double-click to go back</span>
-        <div className="ml-auto flex items-center gap-2">
+        {!wall && <span className="hidden text-2xs text-faint lg:inline">Drag across a chart to zoom, double-click to go back</span>}
+        <div className="ml-auto flex flex-wrap items-center justify-end gap-2">
           {zoom && (
             <button type="button" className="button" onClick={reset}>
-              {clock(zoom[0])} to {clock(zoom[1])}: reset
+              {moment(zoom.from)} to {moment(zoom.to)}: reset
             </button>
           )}
+          {!wall && <CopyButton text={linkTo(location.href, range)} label="Link to this moment" />}
           <Segmented
             label="Time shown"
-            value={zoom ? null : span}
+            value={zoom ? null : minutes}
             options={WINDOWS}
             onChange={(value) => {
               setZoom(null);
-              setSpan(value);
+              set({ window: String(value), at: "" });
             }}
           />
         </div>
       </div>
-      <div className="grid grid-cols-1 gap-2 md:grid-cols-2 xl:grid-cols-3 wide:grid-cols-3">
-        {list.filter((panel) => !own || panel.id !== "usage").map((panel) => (
-          <TimeChart key={panel.id} panel={panel} from={from} to={to} dark={dark} onZoom={zoomed} onReset={reset} />
-        ))}
+      {still !== null && (
+        <p className="mb-2 flex flex-wrap items-center gap-x-3 gap-y-1 rounded-md bg-warn-bg px-3 py-1.5 text-sm text-warn" data-testid="moment">
+          The charts show the time until {moment(still)}. The figures and tables are live.
+          <button type="button" className="button" onClick={() => set({ at: "" })}>
+            Back to now
+          </button>
+        </p>
+      )}
+      {error && <p className="mb-2 text-sm text-bad">The past could not be read: {error.message}</p>}
+      <div className="space-y-4">
+        {order.map((group) => {
+          const part = shown.filter((panel) => panel.group === group);
+          if (part.length === 0) return null;
+          return (
+            <div key={group}>
+              <h3 className="label mb-1.5">{groups[group]}</h3>
+              <div className={`grid grid-cols-1 gap-2 md:grid-cols-2 ${part.length % 3 === 0 ? "xl:grid-cols-3" : ""}`}>
+                {part.map((panel) => (
+                  <TimeChart key={panel.id} panel={panel} from={from} to={to} dark={dark} onZoom={zoomed} onReset={reset} />
+                ))}
+              </div>
+            </div>
+          );
+        })}
       </div>
     </section>
   );

@@ -35,6 +35,7 @@ const Line = memo(
           <td className="px-3">
             <span className="flex items-center gap-1.5">
               {row.tier ?? NONE}
+              {row.paused && <Badge tone="warn">paused</Badge>}
               {row.state && row.state !== "bound" && <Badge tone={states[row.state]}>{row.state}</Badge>}
             </span>
           </td>
@@ -55,6 +56,12 @@ const Line = memo(
           <span className="inline-block min-w-12">{compact(row.output)}</span>
         </td>
         {!byTenant && <td className="px-3 text-right">{row.budget ? compact(row.budget) : <span className="text-faint">no limit</span>}</td>}
+        {!byTenant && (
+          <td className="px-3 text-right" title={row.burst ? `burst ${row.burst.toFixed(2)}` : undefined}>
+            {row.weight === undefined ? NONE : Number(row.weight.toPrecision(3))}
+          </td>
+        )}
+        {!byTenant && <td className={`px-3 text-right ${(row.debt ?? 0) > 0.1 ? "font-medium text-warn" : ""}`}>{row.debt === undefined ? NONE : `${row.debt > 0 ? "+" : ""}${row.debt.toFixed(2)}`}</td>}
         <td className="px-3 text-right whitespace-nowrap">
           <Percentile value={row.ttft} />
         </td>
@@ -95,6 +102,8 @@ const heads: Head[] = [
   { key: "running", label: "Running / limit", right: true, tenantToo: true },
   { key: "tokens", label: "Tokens in · out", unit: "per s", right: true, tenantToo: true },
   { label: "Budget", unit: "tok/s", right: true },
+  { key: "weight", label: "Weight", right: true },
+  { key: "debt", label: "Debt", right: true },
   { key: "ttft", label: "TTFT", unit: "p50 · p95 · p99", right: true, tenantToo: true },
   { key: "ttlt", label: "TTLT", unit: "p50 · p95 · p99", right: true, tenantToo: true },
   { key: "attainment", label: "SLO met", right: true, tenantToo: true },

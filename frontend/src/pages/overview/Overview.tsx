@@ -1,4 +1,4 @@
-import { lazy, Suspense, useDeferredValue } from "react";
+import { lazy, Suspense, useCallback, useDeferredValue, useEffect } from "react";
 import { Link, useSearchParams } from "react-router";
 import { ConnectionNotice, ConnectionPill } from "../../components/ConnectionPill";
 import { Icon } from "../../components/icons";
@@ -11,6 +11,7 @@ import { Backends } from "./Backends";
 import { Charts } from "./Charts";
 import { Entitlements } from "./Entitlements";
 import { Headline } from "./Headline";
+import { Tiers } from "./Tiers";
 
 const Welcome = lazy(() => import("../welcome/Welcome").then((page) => ({ default: page.Welcome })));
 
@@ -20,6 +21,35 @@ function PauseButton() {
     <button type="button" className="button" aria-pressed={paused} onClick={() => setPaused(!paused)}>
       <Icon name={paused ? "play" : "pause"} />
       {paused ? "Resume" : "Pause"}
+    </button>
+  );
+}
+
+/** The whole screen for figures and charts. Escape, or the button, leaves. */
+function WallButton({ wall, onChange }: { wall: boolean; onChange: (wall: boolean) => void }) {
+  useEffect(() => {
+    const left = () => {
+      if (!document.fullscreenElement) onChange(false);
+    };
+    const key = (event: KeyboardEvent) => {
+      if (event.key === "Escape") onChange(false);
+    };
+    if (!wall) return;
+    document.addEventListener("fullscreenchange", left);
+    document.addEventListener("keydown", key);
+    return () => {
+      document.removeEventListener("fullscreenchange", left);
+      document.removeEventListener("keydown", key);
+    };
+  }, [wall, onChange]);
+  const press = () => {
+    if (wall) void document.exitFullscreen?.().catch(() => undefined);
+    else void document.documentElement.requestFullscreen?.().catch(() => undefined); // without it the page's own size will do
+    onChange(!wall);
+  };
+  return (
+    <button type="button" className={`button ${wall ? "" : "hidden sm:inline-flex"}`} aria-pressed={wall} onClick={press}>
+      {wall ? "Leave the wall" : "Wall"}
     </button>
   );
 }
@@ -113,6 +143,19 @@ export function Overview() {
   const pool = selected === undefined ? undefined : feed.pools[selected];
   const charted = useDeferredValue(pool); // the figures first, then in a task of their own the charts
   const stale = !paused && isStale(freshness(feed, pool, now));
+  const wall = query.get("wall") === "1";
+  const setWall = useCallback(
+    (on: boolean) =>
+      setQuery(
+        (old) => {
+          if (on) old.set("wall", "1");
+          else old.delete("wall");
+          return old;
+        },
+        { replace: true },
+      ),
+    [setQuery],
+  );
   const select = (name: string) =>
     setQuery((old) => {
       old.set("pool", name);
@@ -120,7 +163,7 @@ export function Overview() {
     });
 
   return (
-    <>
+    <div className={wall ? "fixed inset-0 z-30 overflow-auto bg-page p-4" : "contents"} data-wall={wall}>
       <div className="mb-3 flex min-h-8 flex-wrap items-center gap-x-4 gap-y-2">
         <title>Overview · Quartermaster</title>
         <h1 className="sr-only">Overview</h1>
@@ -146,14 +189,16 @@ export function Overview() {
         <div className="ml-auto flex items-center gap-1">
           <ConnectionPill pool={pool} />
           <PauseButton />
+          <WallButton wall={wall} onChange={setWall} />
         </div>
       </div>
       {pool && selected !== undefined ? (
         <div data-testid="figures" data-stale={stale} className={`space-y-5 transition-[filter,opacity] ${stale ? "opacity-55 grayscale" : ""}`}>
           <Headline snapshot={pool.snapshot} history={pool.history} />
           {untouched(pool) && <FirstRequest snapshot={pool.snapshot} />}
-          {charted && <Charts pool={charted.snapshot.pool} history={charted.history} at={charted.snapshot.at} own={charted.snapshot.scope === "own"} />}
-          <Entitlements snapshot={pool.snapshot} />
+          {charted && <Charts key={charted.snapshot.pool} snapshot={charted.snapshot} history={charted.history} wall={wall} />}
+          {!wall && <Tiers snapshot={pool.snapshot} />}
+          {!wall && <Entitlements snapshot={pool.snapshot} />}
           <Backends snapshot={pool.snapshot} />
         </div>
       ) : feed.welcomed && feed.connection === "open" && names.length === 0 && !feed.expected ? (
@@ -162,6 +207,6 @@ export function Overview() {
         <Loading />
       )}
       <ConnectionNotice pool={pool} />
-    </>
+    </div>
   );
 }

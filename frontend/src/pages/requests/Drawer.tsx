@@ -1,12 +1,14 @@
 import { useQuery } from "@tanstack/react-query";
 import { useEffect, useRef, type ReactNode } from "react";
-import { request, type LedgerRow } from "../../api/requests";
+import { request, type LedgerRow, type Story as Told } from "../../api/requests";
 import { category } from "../../charts/palette";
 import { Icon } from "../../components/icons";
 import { clock, compact, day, duration, NONE, seconds, text } from "../../lib/format";
+import { useNow } from "../../feed/live";
 import { useDark } from "../../lib/theme";
 import { Outcome, Slo } from "./Outcome";
 import { phases, type Phase } from "./phases";
+import { Checks, Cost, EstimateLine, Place, StillAlive, Weight } from "./StoryParts";
 
 const hues: Record<Phase["name"], number> = { admission: 5, waiting: 4, prefill: 0, decode: 2 };
 
@@ -63,7 +65,7 @@ function Fact({ name, children }: { name: string; children: ReactNode }) {
 
 const promised = (s: number | null): string => (s === null ? NONE : text(seconds(s)));
 
-function Story({ row }: { row: LedgerRow }) {
+function Story({ row, story }: { row: LedgerRow; story: Told | undefined }) {
   const received = Date.parse(row.received_at) / 1000;
   const generated = row.first_token_at && row.output_tokens > 1 ? (Date.parse(row.done_at) - Date.parse(row.first_token_at)) / (row.output_tokens - 1) : undefined;
   return (
@@ -112,7 +114,10 @@ function Story({ row }: { row: LedgerRow }) {
             </tr>
           </tbody>
         </table>
+        <EstimateLine row={row} />
       </section>
+      {story && <Checks story={story} />}
+      {story && <Weight story={story} />}
       <section>
         <h3 className="label">Promise</h3>
         <table className="mt-1 w-full text-sm">
@@ -158,12 +163,14 @@ function Story({ row }: { row: LedgerRow }) {
       <section>
         <h3 className="label">Decision</h3>
         {(row.why || row.policy === "direct") && <p className="mt-1 rounded-md bg-raised px-2.5 py-1.5 text-sm">{row.why || "A slot was free and nobody waited."}</p>}
+        {story && <Place story={story} row={row} />}
         <dl className="mt-1 text-sm">
           <Fact name="policy">{row.policy || NONE}</Fact>
           {row.backend !== undefined && <Fact name="backend">{row.backend || NONE}</Fact>}
           <Fact name="attempts">{row.attempts}</Fact>
         </dl>
       </section>
+      {story && <Cost story={story} />}
       <section>
         <h3 className="label">Who and what</h3>
         <dl className="mt-1 text-sm">
@@ -190,12 +197,16 @@ export function Drawer({ id, known, onClose }: { id: string; known: LedgerRow | 
     const element = dialog.current!;
     if (!element.open) element.showModal();
   }, []);
-  const { data = known, error } = useQuery({
+  const now = useNow();
+  const { data: told, error } = useQuery({
     queryKey: ["request", id],
     queryFn: ({ signal }) => request(id, signal),
-    enabled: known === undefined,
-    staleTime: Infinity,
+    // What ended stays as it is; one that waits or runs is looked at until it has.
+    staleTime: ({ state }) => (state.data && !state.data.alive ? Infinity : 0),
+    refetchInterval: ({ state }) => (state.data?.alive ? 2000 : false),
   });
+  const alive = told?.alive;
+  const row = told && !told.alive ? told : known;
   return (
     <dialog
       ref={dialog}
@@ -218,7 +229,7 @@ export function Drawer({ id, known, onClose }: { id: string; known: LedgerRow | 
             <Icon name="close" />
           </button>
         </div>
-        {data ? <Story row={data} /> : error ? <p className="text-sm text-soft">{error.message}</p> : <div className="skeleton h-80" />}
+        {alive ? <StillAlive id={id} alive={alive} now={now} /> : row ? <Story row={row} story={told && !told.alive ? told.story : undefined} /> : error ? <p className="text-sm text-soft">{error.message}</p> : <div className="skeleton h-80" />}
       </div>
     </dialog>
   );

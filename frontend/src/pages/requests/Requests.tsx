@@ -92,7 +92,7 @@ export function Requests() {
   const [query, setQuery] = useSearchParams();
   const filters = Object.fromEntries(names.map((name) => [name, query.get(name) ?? ""])) as unknown as Filters;
   const filtered = names.some((name) => filters[name] !== "");
-  const open = query.get("request");
+  const open = query.get("request") ?? query.get("id"); // id: an x-request-id that somebody pasted into the address
   const change = (changes: Record<string, string>) =>
     setQuery(
       (old) => {
@@ -192,7 +192,7 @@ export function Requests() {
           </div>
         </>
       )}
-      {open && <Drawer key={open} id={open} known={rows.find((row) => row.request_id === open)} onClose={() => change({ request: "" })} />}
+      {open && <Drawer key={open} id={open} known={rows.find((row) => row.request_id === open)} onClose={() => change({ request: "", id: "" })} />}
     </>
   );
 }

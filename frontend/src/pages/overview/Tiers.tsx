@@ -1,0 +1,40 @@
+import { Table, type Column } from "../../components/Table";
+import type { Snapshot, TierFigures } from "../../feed/types";
+import { count, duration, NONE, percent, rate, seconds, text } from "../../lib/format";
+
+type Row = TierFigures & { name: string };
+
+function Against({ value, target }: { value: number | undefined; target: number | undefined }) {
+  if (target === undefined && value === undefined) return <span className="text-faint">{NONE}</span>;
+  const late = value !== undefined && target !== undefined && value > target * 1000;
+  return (
+    <>
+      <span className={late ? "font-medium text-bad" : ""}>{text(duration(value))}</span>
+      <span className="text-faint"> / {target === undefined ? "no promise" : text(seconds(target))}</span>
+    </>
+  );
+}
+
+const columns: Column<Row>[] = [
+  { label: "Tier", by: (t) => t.name, cell: (t) => t.name },
+  { label: "SLO met", right: true, by: (t) => t.attainment, cell: (t) => <span className={(t.attainment ?? 1) < 0.9 ? "font-medium text-bad" : ""}>{text(percent(t.attainment))}</span> },
+  { label: "Violations", unit: "1 min", right: true, by: (t) => t.violations, cell: (t) => `${count(t.violations ?? 0)} of ${count(t.total ?? 0)}` },
+  { label: "Violations", unit: "per s", right: true, by: (t) => t.violations, cell: (t) => rate((t.violations ?? 0) / 60) },
+  { label: "TTFT p95 / target", right: true, by: (t) => t.latency?.ttft_ms?.p95, cell: (t) => <Against value={t.latency?.ttft_ms?.p95} target={t.ttft_s} /> },
+  { label: "TBT p95 / target", right: true, by: (t) => t.latency?.tbt_ms?.p95, cell: (t) => <Against value={t.latency?.tbt_ms?.p95} target={t.tbt_s} /> },
+  { label: "TTLT p95 / target", right: true, by: (t) => t.latency?.ttlt_ms?.p95, cell: (t) => <Against value={t.latency?.ttlt_ms?.p95} target={t.ttlt_s} /> },
+];
+
+/** What each tier promises, and how that goes. */
+export function Tiers({ snapshot }: { snapshot: Snapshot }) {
+  const rows = Object.entries(snapshot.slo?.by_tier ?? {}).map(([name, tier]) => ({ name, ...tier }));
+  if (rows.length === 0) return null;
+  return (
+    <section aria-labelledby="tiers-title">
+      <h2 id="tiers-title" className="mb-2 text-sm font-semibold">
+        Promises by tier <span className="font-normal text-faint">requests ended in the last minute</span>
+      </h2>
+      <Table label="Table of tiers" rows={rows} columns={columns} id={(t) => t.name} empty="" sortedBy={{ column: 0, descending: false }} />
+    </section>
+  );
+}

@@ -1,0 +1,53 @@
+/** A request's story beyond its row, in words. Pure. */
+
+import type { Check, Story } from "../../api/requests";
+import { compact, words } from "../../lib/format";
+
+const names: Record<string, string> = {
+  right: "Entitled, and its tenant not paused",
+  quota: "Quota of the day or month",
+  pool: "Scheduler and a ready backend",
+  concurrency: "Concurrency",
+  token_budget: "Token budget",
+  kv_budget: "KV cache share",
+  weight: "Weight, while contended",
+  slot: "A slot, or a place in the queue",
+};
+
+export const nameOf = (check: Check): string => names[check.rule] ?? words(check.rule);
+
+/** "3 of 8 in flight before it" */
+export function numbersOf(check: Check): string {
+  const { value, limit, unit, note } = check;
+  const parts: string[] = [];
+  if (value !== undefined && value !== null) parts.push(`${compact(value)}${limit === undefined || limit === null ? "" : ` of ${compact(limit)}`}${unit ? ` ${unit}` : ""}`);
+  if (check.depth !== undefined) parts.push(`bucket ${compact(check.depth)}`);
+  if (note) parts.push(note);
+  return parts.join("; ");
+}
+
+/** The four factors of the weight, in the order of the equation. */
+export function factorsOf(weight: NonNullable<Story["weight"]>): [string, number][] {
+  const { factors } = weight;
+  if (!factors) return [];
+  return [
+    [`class ${weight.class ?? ""}`.trim(), factors.service_class],
+    ["SLO", factors.slo],
+    ["burst", factors.burst],
+    ["debt", factors.debt],
+  ];
+}
+
+export const product = (factors: readonly [string, number][]): number => factors.reduce((all, [, factor]) => all * factor, 1);
+
+/** Money as small as it is: 0.00125 EUR. */
+export const money = (amount: number, currency: string): string => `${amount === 0 ? "0" : Number(amount.toPrecision(3)).toString()} ${currency}`;
+
+const sources: Record<string, string> = {
+  bound: "nothing is predicted: every answer is expected to reach its bound",
+  similar: "answers to similar prompts",
+  application: "this application's past answers",
+  category: "the category, corrected by drift",
+};
+
+export const sourceOf = (source: string): string => sources[source] ?? words(source);
