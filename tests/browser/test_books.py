@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import re
 import urllib.error
 import urllib.request
@@ -13,7 +14,7 @@ import pytest
 from playwright.sync_api import Locator, Page, Response, expect
 
 from tests.browser import axe
-from tests.browser.conftest import Running
+from tests.browser.conftest import Running, wait_for
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
@@ -49,7 +50,18 @@ def fresh() -> str:
 
 def status_of(url: str, key: str) -> int:
     """What /v1 answers to a key."""
-    request = urllib.request.Request(f"{url}/v1/models", headers={"Authorization": f"Bearer {key}"})
+    return answered(urllib.request.Request(f"{url}/v1/models", headers={"Authorization": f"Bearer {key}"}))
+
+
+def ask(running: Running, key: str) -> int:
+    """What a request for one token gets."""
+    body = {"model": running.demo["model"], "max_tokens": 1, "messages": [{"role": "user", "content": "Hi"}]}
+    headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
+    url = f"{running.url}/v1/chat/completions"
+    return answered(urllib.request.Request(url, json.dumps(body).encode(), headers))
+
+
+def answered(request: urllib.request.Request) -> int:
     try:
         with urllib.request.urlopen(request, timeout=10) as answer:
             return int(answer.status)
@@ -162,6 +174,24 @@ def test_a_key_is_made_rotated_and_revoked_and_its_secret_is_seen_once(page: Pag
     page.get_by_role("dialog").get_by_role("button", name="Revoke", exact=True).click()
     expect(page.get_by_role("row", name="first key")).to_have_count(1)
     assert (status_of(running.url, first), status_of(running.url, second)) == (401, 200)
+
+
+def test_a_paused_tenant_is_refused_until_it_is_resumed(page: Page, running: Running) -> None:
+    running.log_in(page)
+    name = fresh()
+    key = make_tenant(page, running, name)
+    assert ask(running, key) == 200
+    page.get_by_role("button", name="Pause", exact=True).click()
+    page.get_by_label("Why, for the audit log").fill("too loud")
+    page.get_by_role("dialog").get_by_role("button", name="Pause", exact=True).click()
+    expect(page.get_by_text(re.compile("^Paused .*: too loud$"))).to_be_visible()
+    wait_for(lambda: ask(running, key) in (403, 429), 20, lambda: "a paused tenant is still served")
+    page.get_by_role("link", name="Audit", exact=True).last.click()
+    expect(page.get_by_label("Changes")).to_contain_text("too loud")
+    page.get_by_role("button", name="Resume").click()
+    page.get_by_role("dialog").get_by_role("button", name="Resume").click()
+    expect(page.get_by_role("button", name="Pause", exact=True)).to_be_visible()
+    wait_for(lambda: ask(running, key) == 200, 20, lambda: "a resumed tenant is still refused")
 
 
 def test_usage_is_grouped_and_downloaded(page: Page, running: Running) -> None:

@@ -6,6 +6,8 @@ export interface Tenant {
   slug: string;
   description: string;
   created_at: string;
+  paused_since: string | null;
+  paused_reason: string;
 }
 
 export interface SloRow {

@@ -38,10 +38,10 @@ export function CopyButton({ text, label = "Copy", primary, focus }: { text: str
 export function Code({ text, label }: { text: string; label: string }) {
   return (
     <div className="relative min-w-0">
-      <pre className="overflow-x-auto rounded-md bg-raised p-3 font-mono max-sm:pb-13 sm:pr-24 text-xs leading-5" tabIndex={0} aria-label={label}>
+      <pre className="overflow-x-auto rounded-md bg-raised p-3 pb-13 font-mono text-xs leading-5" tabIndex={0} aria-label={label}>
         {text}
       </pre>
-      <div className="absolute right-2 max-sm:bottom-2 sm:top-2">
+      <div className="absolute right-2 bottom-2">
         <CopyButton text={text} />
       </div>
     </div>

@@ -1,6 +1,7 @@
 import { useState } from "react";
 import { Link, useNavigate } from "react-router";
 import type { Entitlement, IssuedKey, Made, Pool, Tenant, Tier } from "../../api/books";
+import { Badge } from "../../components/Badge";
 import { slugOf, type Values } from "../../components/form/form";
 import { ResourceForm } from "../../components/form/ResourceForm";
 import { Icon } from "../../components/icons";
@@ -34,6 +35,13 @@ const columns: Column<Row>[] = [
         <Link to={`/tenants/${tenant.slug}`} className="link">
           {tenant.slug}
         </Link>
+        {tenant.paused_since && (
+          <span className="ml-2">
+            <Badge tone="warn" title={tenant.paused_reason}>
+              paused
+            </Badge>
+          </span>
+        )}
         {tenant.description && <span className="block truncate text-2xs font-normal text-faint">{tenant.description}</span>}
       </>
     ),

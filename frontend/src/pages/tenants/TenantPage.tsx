@@ -1,17 +1,20 @@
 import { useState } from "react";
 import { Link, useNavigate, useParams } from "react-router";
 import type { Tenant } from "../../api/books";
+import { send } from "../../api/client";
+import { Badge } from "../../components/Badge";
 import { ResourceForm } from "../../components/form/ResourceForm";
 import { notify } from "../../components/Notices";
 import { Sheet } from "../../components/Sheet";
 import { compact, count, percent, text } from "../../lib/format";
+import { user } from "../../lib/page";
 import { useBooks, useRefresh, useSnapshots } from "./data";
 import { AuditPanel } from "./Audit";
 import { Entitlements } from "./Entitlements";
 import { Keys } from "./Keys";
 import { attainment, useByTenant } from "./live";
 import { Members } from "./Members";
-import { Delete, Failed, Waiting } from "./parts";
+import { Ago, Confirm, Delete, Failed, Waiting } from "./parts";
 import { Quotas } from "./Quotas";
 import { mayWrite, useSheet } from "./Resource";
 import { tenantSpecs } from "./specs";
@@ -52,6 +55,36 @@ function Now({ tenant }: { tenant: string }) {
   );
 }
 
+/** Stops a tenant's new requests for a while, or lets them in again. */
+function Pause({ tenant, onDone, onClose }: { tenant: Tenant; onDone: (text: string) => void; onClose: () => void }) {
+  const [reason, setReason] = useState("");
+  const paused = tenant.paused_since !== null;
+  return (
+    <Confirm
+      title={paused ? `Resume ${tenant.slug}?` : `Pause ${tenant.slug}?`}
+      action={paused ? "Resume" : "Pause"}
+      danger={!paused}
+      onClose={onClose}
+      onRun={async () => {
+        await send("POST", `tenants/${tenant.slug}/${paused ? "resume" : "pause"}`, paused ? undefined : { reason });
+        onDone(paused ? `${tenant.slug} may send again.` : `${tenant.slug} is paused.`);
+      }}
+    >
+      {paused ? (
+        <p>New requests of its keys are admitted again.</p>
+      ) : (
+        <>
+          <p>New requests of all its keys are refused until it is resumed. What was admitted goes on.</p>
+          <label className="block">
+            <span className="mb-1 block text-sm font-medium text-ink">Why, for the audit log</span>
+            <input className="field w-full" maxLength={200} value={reason} onChange={(event) => setReason(event.target.value)} />
+          </label>
+        </>
+      )}
+    </Confirm>
+  );
+}
+
 /** One tenant: what it may, who acts for it, what it uses. */
 export function TenantPage() {
   const { tenant: slug = "", tab = "entitlements" } = useParams();
@@ -60,6 +93,7 @@ export function TenantPage() {
   const refresh = useRefresh();
   const sheet = useSheet("this tenant");
   const [leaving, setLeaving] = useState(false);
+  const [pausing, setPausing] = useState(false);
   const tenant = data?.find((one) => one.slug === slug);
   const Panel = (tabs.find((one) => one.id === tab) ?? tabs[0]).panel;
   if (error) return <Failed error={error} retry={() => void refetch()} />;
@@ -84,13 +118,29 @@ export function TenantPage() {
               Tenants /
             </Link>{" "}
             {slug}
+            {tenant.paused_since && (
+              <span className="ml-2 align-middle">
+                <Badge tone="warn">paused</Badge>
+              </span>
+            )}
           </h1>
+          {tenant.paused_since && (
+            <p className="text-sm text-warn">
+              Paused <Ago at={tenant.paused_since} />
+              {tenant.paused_reason && `: ${tenant.paused_reason}`}
+            </p>
+          )}
           <p className="text-sm text-soft">{tenant.description || <span className="text-faint">no description</span>}</p>
         </div>
-        <div className="flex gap-2">
+        <div className="flex flex-wrap gap-2">
           <Link to={`/requests?tenant=${slug}`} className="button">
             Its requests
           </Link>
+          {user.role !== "member" && (
+            <button type="button" className="button" onClick={() => setPausing(true)}>
+              {tenant.paused_since ? "Resume" : "Pause"}
+            </button>
+          )}
           {mayWrite && (
             <>
               <button type="button" className="button" onClick={() => sheet.edit(slug)}>
@@ -133,6 +183,17 @@ export function TenantPage() {
             }}
           />
         </Sheet>
+      )}
+      {pausing && (
+        <Pause
+          tenant={tenant}
+          onClose={() => setPausing(false)}
+          onDone={(said) => {
+            notify(said);
+            setPausing(false);
+            void refresh();
+          }}
+        />
       )}
       {leaving && (
         <Delete
