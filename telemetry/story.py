@@ -62,11 +62,11 @@ def _compared(rule: str, f: Json, queued: bool) -> Json:
             return {"note": "no token budget"}
         level = f.get("level")
         before = None if level is None else level + (f["charge"] if f["answer"] != "refused" else 0)
-        return {"value": f["charge"], "limit": before, "depth": f["depth"], "unit": "tokens charged, of those there"}
+        return {"value": f["charge"], "limit": before, "depth": f["depth"], "unit": "tokens in its bucket"}
     if rule == "kv_budget":
         if "kv_share" not in f:
             return {"value": f["kv"], "unit": "tokens of KV cache", "note": "no share of its own"}
-        return {"value": f["kv"], "limit": f["kv_share"], "unit": "tokens of KV cache, of its share"}
+        return {"value": f["kv"], "limit": f["kv_share"], "unit": "tokens of its KV share"}
     if rule == "slot":
         if queued or f["answer"] == "queued":
             return {"value": f.get("position"), "unit": "place in the queue"} if "position" in f else {"note": "queued"}

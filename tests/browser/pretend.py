@@ -10,9 +10,17 @@ import random
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from telemetry import history
+
 Json = dict[str, Any]
 
 TENANTS = {"acme": "premium", "birch": "standard", "cobalt": "standard", "dune": "batch", "ember": "batch"}
+CLASSES = {"premium": "guaranteed", "standard": "elastic", "batch": "spot"}
+TARGETS: dict[str, Json] = {
+    "premium": {"ttft_s": 1.0, "tbt_s": 0.1},
+    "standard": {"ttft_s": 5.0, "tbt_s": 0.2},
+    "batch": {"ttlt_s": 600.0},
+}
 LIMITS = {"premium": 40, "standard": 48, "batch": 64}
 SLOTS, KV_TOKENS = 64, 130_000
 
@@ -35,33 +43,7 @@ class PretendPool:
 
     def point(self) -> Json:
         """The current second as a point of the history."""
-        s = self.snapshot
-        out: Json = {
-            "at": s["at"],
-            "depth": s["queue"]["depth"],
-            "running": s["running"],
-            "slots": s["slots"],
-            "kv": s["kv_used"] / s["kv_tokens"],
-            "in": s["tokens_per_s"]["input"],
-            "out": s["tokens_per_s"]["output"],
-            **s["rates"],
-            "violations": s["slo"]["violations"],
-            "refusals": s["refusals"],
-            "tenants": {
-                name: {"waiting": t["waiting"], "running": t["running"], "in": 0.0, "out": 0.0}
-                for name, t in s["tenants"].items()
-            },
-        }
-        for name in ("ttft", "ttlt"):
-            for p in ("p50", "p95", "p99"):
-                if f"{name}_ms" in s["latency"]:
-                    out[f"{name}_{p}"] = s["latency"][f"{name}_ms"][p]
-        if "attainment" in s["slo"]:
-            out["attainment"] = s["slo"]["attainment"]
-        gpus = [b["gpu_util"] for b in s["backends"].values() if "gpu_util" in b]
-        if gpus:
-            out["gpu"] = sum(gpus) / len(gpus)
-        return out
+        return history.point(self.snapshot)
 
     def _wave(self, period: float, phase: float = 0.0) -> float:
         return 0.5 + 0.5 * math.sin(self.at / period * 2 * math.pi + phase) + self.random.uniform(-0.06, 0.06)
@@ -102,6 +84,12 @@ class PretendPool:
             entitlements[f"{tenant}-{tier}"] = {
                 "tenant": tenant,
                 "tier": tier,
+                "class": CLASSES[tier],
+                "kv_used": running * 1700,
+                "served_per_s": round(sum(tokens.values()), 1),
+                "weight": (612.2, 41.0, 28.0, 0.3, 0.3)[i] * (1 + 0.4 * load * busy),
+                "debt": round((0.0, 0.42, -0.31, 0.0, 0.0)[i] * load * busy, 3),
+                "burst": round((0.0, 0.0, 0.6, 0.1, 0.0)[i] * load * busy, 3),
                 "state": "degraded" if tenant == "cobalt" else "bound",
                 "waiting": waiting,
                 "running": running,
@@ -167,6 +155,7 @@ class PretendPool:
             "slo": {
                 "violations": violations,
                 "total": total,
+                "by_tier": self._tiers(entitlements),
                 **({"attainment": 1 - violations / total} if total else {}),
             },
             "tenants": tenants,
@@ -190,6 +179,22 @@ class PretendPool:
                 },
             },
         }
+
+    def _tiers(self, entitlements: Json) -> Json:
+        rows: Json = {}
+        for tier, targets in TARGETS.items():
+            mine = [e for e in entitlements.values() if e["tier"] == tier]
+            missed, total = sum(e["violations"] for e in mine), sum(e["completed"] for e in mine)
+            rows[tier] = {**targets, "violations": missed, "total": total}
+            if total:
+                slow = max(e["ttft_ms"].get("p95", 0.0) for e in mine)
+                tbt = {"p50": 21.0, "p95": 34.0 + slow / 60, "p99": 48.0 + slow / 60}
+                latency = {
+                    "ttft_ms": {"p50": slow / 3, "p95": slow, "p99": slow * 1.6}, "tbt_ms": tbt,
+                    "ttlt_ms": {"p50": 2000.0, "p95": slow * 9, "p99": slow * 15},
+                }  # fmt: skip
+                rows[tier] |= {"attainment": 1 - missed / total, "latency": latency}
+        return rows
 
     def _backend(self, running: int, output: float) -> Json:
         return {
@@ -288,3 +293,72 @@ def ledger_rows(count: int, now: datetime | None = None, seed: int = 3) -> list[
             }
         )
     return rows
+
+
+def queue_of(pool: PretendPool, waiting: int = 24, running: int = 12) -> Json:
+    """What waits and runs, as ``/api/v1/pools/<pool>/queue`` gives it."""
+    rnd = random.Random(5)
+    entitlements = [f"{tenant}-{tier}" for tenant, tier in TENANTS.items()]
+
+    def row(i: int, name: str) -> Json:
+        entitlement = rnd.choice(entitlements)
+        tenant, tier = entitlement.split("-")
+        return {
+            "id": f"req_{0x19B0000000 + i:010x}{name}{rnd.getrandbits(48):012x}", "tenant": tenant,
+            "entitlement": entitlement, "tier": tier, "class": CLASSES[tier],
+            "arrival_s": pool.at - rnd.uniform(0.2, 9), "input_tokens": rnd.randint(20, 3000),
+            "output_tokens": float(rnd.randint(20, 500)), "attempt": 1,
+        }  # fmt: skip
+
+    waits = []
+    for i in range(waiting):
+        late = i % 9 == 8
+        why = "overdue by 9 s" if i == 1 else "elastic band, due 5.31 s after arrival: deadline 5.00 + work 0.31"
+        each = row(i, "a") | {"place": i + 1, "kv_tokens": 900, "why": f"relegated, {why}" if late else why}
+        each |= {"deadline_s": pool.at + 4, "expires_s": pool.at + 30}
+        waits.append(each if i == waiting - 1 else each | {"start_s": pool.at + i * 0.4, "backend": "llama-0"})
+    parts: list[Json] = [
+        {"name": "reserved band", "kind": "band", "waiting": 3},
+        {"name": "elastic band", "kind": "band", "waiting": waiting - 8},
+        {"name": "spot band", "kind": "band", "waiting": 3},
+        {"name": "relegated", "kind": "relegated", "waiting": 2},
+        {"name": "elastic, queue 1", "kind": "queue", "waiting": 9, "low": 20, "high": 255, "score": 0.0132},
+        {"name": "elastic, queue 2", "kind": "queue", "waiting": 6, "low": 256, "high": 1023, "score": 0.0071},
+        {"name": "elastic, bubble 3", "kind": "bubble", "waiting": 1, "low": 1024, "high": 1400, "score": 0.0009},
+    ]
+    runs = [
+        row(i, "b") | {"granted_s": pool.at - rnd.uniform(0.1, 6), "output_bound": 512, "served": 420,
+                       "backend": f"llama-{i % 2}", "gateway": "gw-0a1b2c3d"}
+        for i in range(running)
+    ]  # fmt: skip
+    preview = {
+        "at": pool.at, "policy": "unified@3", "waiting": waiting, "parked": 0, "occupation_s": 2.4, "took_ms": 8.0,
+        "exact": True, "parts": parts, "requests": waits,
+    }  # fmt: skip
+    return {"pool": pool.name, "at": pool.at, "preview": preview, "running": runs}
+
+
+def story_of(row: Json) -> Json:
+    """The story of a ledger row, as ``/api/v1/requests/<id>`` adds it."""
+    refused = row["outcome"] == "refused"
+    rules = ["right", "quota", "pool", "concurrency", "token_budget", "kv_budget", "weight", "slot"]
+    numbers: Json = {
+        "concurrency": {"value": 48 if refused else 31, "limit": 48, "unit": "in flight before it"},
+        "token_budget": {"value": 924, "limit": 90_000, "depth": 120_000, "unit": "tokens in its bucket"},
+        "kv_budget": {"value": 924, "unit": "tokens of KV cache", "note": "no share of its own"},
+        "slot": {"value": 7, "unit": "place in the queue"} if row["queued_at"] else {"note": "a slot was free"},
+    }
+    checks = []
+    for i, rule in enumerate(rules):
+        state = "passed" if not refused or i < 3 else "failed" if i == 3 else "not_reached"
+        checks.append({"rule": rule, "state": state} | numbers.get(rule, {}))
+    positions = [{"at": row["queued_at"], "place": 7}, {"at": row["granted_at"], "place": 0}]
+    factors = {"service_class": 100.0, "slo": 0.42, "burst": 0.91, "debt": 1.84}
+    return {
+        "checks": checks,
+        "weight": {"weight": 70.3, "debt": 0.21, "burst": 0.1, "at": 1_790_000_000.0, "class": "elastic",
+                   "factors": factors},
+        "positions": positions if row["queued_at"] and row["granted_at"] else [],
+        "cost": None if refused else {"amount": 0.00125, "currency": "EUR", "slot_s": 2.1,
+                                      "parts": {"input": 0.00025, "output": 0.001}},
+    }  # fmt: skip

@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from playwright.sync_api import Page, Route, WebSocketRoute
 
-from tests.browser.pretend import PretendPool, ledger_rows
+from tests.browser.pretend import PretendPool, ledger_rows, queue_of, story_of
 
 DIST = Path(__file__).resolve().parents[2] / "frontend" / "dist"
 ORIGIN = "http://console.test"
@@ -37,6 +37,8 @@ class Stage:
         self.rows = ledger_rows(120)
         self.theme = theme
         self.role = "admin"
+        self.done: list[str] = []  # what operators did
+        self.bodies: list[Any] = []
         self.history = 300
         self.refuse_sockets = False
         self.live_status = 200
@@ -103,7 +105,21 @@ class Stage:
             self._requests(route, parse_qs(url.query))
         elif url.path.startswith("/api/v1/requests/"):
             found = [r for r in self.rows if r["request_id"] == url.path.rpartition("/")[2]]
-            route.fulfill(json=found[0]) if found else route.fulfill(status=404, json={"detail": "No request matches."})
+            if route.request.method == "POST":
+                self.done.append(url.path.removeprefix("/api/v1/"))
+                route.fulfill(status=202, json={"was": "waiting"})
+            elif found:
+                route.fulfill(json=found[0] | {"story": story_of(found[0])})
+            else:
+                route.fulfill(status=404, json={"detail": "No request matches."})
+        elif url.path == "/api/v1/live/history":
+            self._past(route, parse_qs(url.query))
+        elif url.path.startswith("/api/v1/pools/") and url.path.endswith("/queue"):
+            route.fulfill(json=queue_of(self.pools[url.path.split("/")[4]]))
+        elif url.path.endswith(("/pause", "/resume", "/drain", "/undrain")) and route.request.method == "POST":
+            self.done.append(url.path.removeprefix("/api/v1/"))
+            self.bodies.append(route.request.post_data_json)
+            route.fulfill(json={})
         elif url.path.removeprefix("/api/v1/") in EMPTY_BOOKS:
             route.fulfill(json={"count": 0, "next": None, "previous": None, "results": []})
         elif url.path.startswith("/login"):
@@ -111,8 +127,9 @@ class Stage:
         else:
             script, styles = entry()
             links = "".join(f'<link rel="stylesheet" href="/{s}">' for s in styles)
+            staff = "false" if self.role == "member" else "true"
             theme = f' data-theme="{self.theme}"' if self.theme else ""
-            root = f'<div id="root" data-user="admin" data-staff="true" data-role="{self.role}"></div>'
+            root = f'<div id="root" data-user="admin" data-staff="{staff}" data-role="{self.role}"></div>'
             route.fulfill(
                 content_type="text/html",
                 headers={"Content-Security-Policy": POLICY},
@@ -121,6 +138,19 @@ class Stage:
                 f'<script type="module" src="/{script}"></script></head>'
                 f"<body>{root}</body></html>",
             )
+
+    def _past(self, route: Route, query: dict[str, list[str]]) -> None:
+        """Half the time asked for, in steps: the server was made then."""
+        pool = self.pools[query["pool"][0]]
+        minutes = int(query["minutes"][0])
+        step = next((s for s in (1, 10, 20, 60, 120, 300) if minutes * 60 / s <= 1000), 600)
+        until = float(query.get("until", [str(pool.at)])[0])
+        point = pool.point()
+        frames = [
+            point | {"at": until - age, "depth": (age // step) % 40}
+            for age in range(minutes * 30 // step * step, 0, -step)
+        ]
+        route.fulfill(json={"pool": pool.name, "step_s": step, "frames": frames})
 
     def _requests(self, route: Route, query: dict[str, list[str]]) -> None:
         rows = self.rows

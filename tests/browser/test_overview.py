@@ -46,7 +46,7 @@ def test_the_overview_shows_the_pools_figures_and_follows_them(page: Page, stage
         stage.second()
     shows(page, pool)
     expect(page.locator("[data-backend=llama-2]")).to_contain_text("no token for 15 s")
-    expect(page.locator(".uplot canvas")).to_have_count(6)
+    expect(page.locator(".uplot canvas")).to_have_count(16)
 
 
 def test_a_page_that_loses_a_third_of_the_changes_shows_the_servers_figures_with_the_next_that_arrives(
@@ -164,7 +164,8 @@ def test_the_table_sorts_and_groups_by_keyboard(page: Page, stage: Stage) -> Non
     expect(header).to_have_attribute("aria-sort", "descending")
     (pool,) = stage.pools.values()
     most = max(pool.snapshot["entitlements"].items(), key=lambda item: item[1]["waiting"])[0]
-    expect(page.get_by_role("rowheader").first).to_contain_text(most)
+    table = page.get_by_role("region", name="Table of entitlements")
+    expect(table.get_by_role("rowheader").first).to_contain_text(most)
     page.get_by_role("button", name="By tenant").press("Enter")
     expect(page.get_by_role("rowheader")).to_have_text(list_of_tenants(pool))
 
@@ -186,7 +187,7 @@ def test_no_page_is_wider_than_the_window(page: Page, stage: Stage, width: int, 
 def test_numbers_that_change_do_not_move_the_page(page: Page, stage: Stage) -> None:
     stage.open()
     connection(page, "live")
-    expect(page.locator(".uplot canvas")).to_have_count(6)
+    expect(page.locator(".uplot canvas")).to_have_count(16)
     page.wait_for_timeout(500)
     page.evaluate(
         """() => { window.moved = 0; new PerformanceObserver((list) => {

@@ -65,6 +65,8 @@ interface Context extends Books {
 const OTHERS = "others";
 const MOST = 7;
 const ms = (value: number): string => text(duration(value));
+/** Of an axis: whole minutes where there are minutes. */
+const msTick = (value: number): string => (value >= 60_000 ? `${Number((value / 60_000).toFixed(1))} min` : ms(value));
 const share = (value: number): string => text(percent(value));
 const figure = (value: number): string => (Math.abs(value) >= 100 ? compact(value) : Number(value.toPrecision(3)).toString());
 const signedRate = (value: number): string => (value > 0 ? "+" : "") + Number(value.toFixed(2)).toString();
@@ -180,13 +182,12 @@ function againstTarget(context: Context, measure: (t: TierPoint) => number | und
   for (const name of names) {
     const color = category(colors.get(name)!, context.dark);
     const promised = target(context.tiersNow?.[name] ?? {});
-    if (promised === undefined && !context.points.some((point) => point.at >= context.from && measure(point.tiers?.[name] ?? {}) !== undefined)) continue;
-    drawn.series.push({ label: name, color });
-    drawn.picks.push((point) => measure(point.tiers?.[name] ?? {}));
-    if (promised !== undefined) {
-      drawn.series.push({ label: `${name} target`, color, dashed: true });
-      drawn.picks.push(() => promised * 1000);
-    }
+    if (promised === undefined) continue;
+    drawn.series.push({ label: name, color }, { label: `${name} target`, color, dashed: true });
+    drawn.picks.push(
+      (point) => measure(point.tiers?.[name] ?? {}),
+      () => promised * 1000,
+    );
   }
   return drawn;
 }
@@ -255,11 +256,11 @@ export function panels(context: Context): Panel[] {
       byEntitlement(context, (e) => e.running, { label: "slots", pick: (p) => p.slots }),
     ),
     make({ id: "violations", group: "promises", title: "SLO violations by tier", unit: "requests/s", format: rate, quiet: true, empty: "No promise was broken in this time." }, violations(context)),
-    make({ id: "ttft", group: "promises", title: "Time to first token", unit: "over 60 s", format: ms, whole: true, empty: "No request reached its first token in this time." }, percentile("ttft")),
-    make({ id: "ttlt", group: "promises", title: "Time to last token", unit: "over 60 s", format: ms, whole: true, empty: "No request completed in this time." }, percentile("ttlt")),
-    make({ id: "ttft-tiers", group: "promises", title: "TTFT p95 against target", unit: "by tier", format: ms, whole: true, empty: "No tier of this pool promises a time to first token." }, againstTarget(context, (t) => t.ttft_p95, (t) => t.ttft_s)),
-    make({ id: "tbt-tiers", group: "promises", title: "TBT p95 against target", unit: "by tier", format: ms, whole: true, empty: "No tier of this pool promises a time between tokens." }, againstTarget(context, (t) => t.tbt_p95, (t) => t.tbt_s)),
-    make({ id: "ttlt-tiers", group: "promises", title: "TTLT p95 against target", unit: "by tier", format: ms, whole: true, empty: "No tier of this pool promises a time to last token." }, againstTarget(context, (t) => t.ttlt_p95, (t) => t.ttlt_s)),
+    make({ id: "ttft", group: "promises", title: "Time to first token", unit: "over 60 s", format: ms, tick: msTick, whole: true, empty: "No request reached its first token in this time." }, percentile("ttft")),
+    make({ id: "ttlt", group: "promises", title: "Time to last token", unit: "over 60 s", format: ms, tick: msTick, whole: true, empty: "No request completed in this time." }, percentile("ttlt")),
+    make({ id: "ttft-tiers", group: "promises", title: "TTFT p95 against target", unit: "by tier", format: ms, tick: msTick, whole: true, empty: "No tier of this pool promises a time to first token." }, againstTarget(context, (t) => t.ttft_p95, (t) => t.ttft_s)),
+    make({ id: "tbt-tiers", group: "promises", title: "TBT p95 against target", unit: "by tier", format: ms, tick: msTick, whole: true, empty: "No tier of this pool promises a time between tokens." }, againstTarget(context, (t) => t.tbt_p95, (t) => t.tbt_s)),
+    make({ id: "ttlt-tiers", group: "promises", title: "TTLT p95 against target", unit: "by tier", format: ms, tick: msTick, whole: true, empty: "No tier of this pool promises a time to last token." }, againstTarget(context, (t) => t.ttlt_p95, (t) => t.ttlt_s)),
     make({ id: "debt", group: "standing", title: "Debt", unit: "above 0: was given less than its baseline", format: signedRate, signed: true, quiet: true, empty: "Nobody is owed anything, and nobody had too much." }, standing(context, (e) => e.debt)),
     make({ id: "weight", group: "standing", title: "Weight", unit: "larger goes first", format: figure, empty: "No elastic entitlement had anything in flight." }, standing(context, (e) => e.weight)),
     make({ id: "gpu", group: "hardware", title: "GPU utilization", unit: "% per backend", ...ratio, empty: "No backend reported its GPU in this time." }, perBackend(context, (b) => b.gpu)),

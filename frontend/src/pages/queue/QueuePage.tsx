@@ -4,7 +4,7 @@ import { Link, useSearchParams } from "react-router";
 import { cancelRequest, queueOf, type Part, type Running, type Waiting } from "../../api/queue";
 import { Badge, type Tone } from "../../components/Badge";
 import { Meter } from "../../components/Meter";
-import { notify } from "../../components/Notices";
+import { Notices, notify } from "../../components/Notices";
 import { Table, type Column } from "../../components/Table";
 import { useFeed } from "../../feed/live";
 import { compact, count, NONE, rate, seconds, text } from "../../lib/format";
@@ -124,7 +124,7 @@ export function QueuePage() {
       className: "max-w-96 min-w-56",
       cell: (row) => (
         <span className="text-xs text-soft">
-          {isRelegated(row) && <Badge tone="warn">relegated</Badge>} {row.why}
+          {isRelegated(row) && <Badge tone="warn">relegated</Badge>} {row.why.replace(/\brelegated, /, "")}
         </span>
       ),
     },
@@ -209,6 +209,7 @@ export function QueuePage() {
           </section>
         </div>
       )}
+      <Notices />
       {leaving && (
         <Confirm
           title={`Cancel ${short(leaving.id)}?`}

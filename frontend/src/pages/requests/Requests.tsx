@@ -2,6 +2,7 @@ import { keepPreviousData, useInfiniteQuery } from "@tanstack/react-query";
 import { useEffect, useState } from "react";
 import { useSearchParams } from "react-router";
 import { REASONS, requestsPage, type Filters, type LedgerRow } from "../../api/requests";
+import { Notices } from "../../components/Notices";
 import { clock, compact, count, day, duration, NONE, text, words } from "../../lib/format";
 import { Drawer } from "./Drawer";
 import { Outcome, Slo } from "./Outcome";
@@ -192,6 +193,7 @@ export function Requests() {
           </div>
         </>
       )}
+      <Notices />
       {open && <Drawer key={open} id={open} known={rows.find((row) => row.request_id === open)} onClose={() => change({ request: "", id: "" })} />}
     </>
   );

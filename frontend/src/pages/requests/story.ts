@@ -20,8 +20,9 @@ export const nameOf = (check: Check): string => names[check.rule] ?? words(check
 export function numbersOf(check: Check): string {
   const { value, limit, unit, note } = check;
   const parts: string[] = [];
+  if (check.rule === "slot" && value !== undefined && value !== null) return `place ${compact(value)} in the queue`;
   if (value !== undefined && value !== null) parts.push(`${compact(value)}${limit === undefined || limit === null ? "" : ` of ${compact(limit)}`}${unit ? ` ${unit}` : ""}`);
-  if (check.depth !== undefined) parts.push(`bucket ${compact(check.depth)}`);
+  if (check.depth !== undefined) parts.push(`it holds ${compact(check.depth)}`);
   if (note) parts.push(note);
   return parts.join("; ");
 }

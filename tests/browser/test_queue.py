@@ -1,0 +1,127 @@
+"""The queue page and the past of the overview, played from memory: the order, what operators do, what members see."""
+
+from __future__ import annotations
+
+import re
+import time
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.browser.axe import serious
+from tests.browser.pretend import queue_of
+from tests.browser.stage import Stage
+
+pytestmark = pytest.mark.browser
+
+
+def test_what_waits_is_listed_in_order_with_its_expected_start_and_why(page: Page, stage: Stage) -> None:
+    stage.open("/queue")
+    waiting = page.get_by_role("region", name="Waiting requests")
+    (pool,) = stage.pools.values()
+    shown = queue_of(pool)["preview"]["requests"]
+    expect(waiting.get_by_role("rowheader")).to_have_count(len(shown))
+    ids = [text.split("…")[-1] for text in waiting.get_by_role("rowheader").all_inner_texts()]
+    assert ids == [row["id"][-8:] for row in shown]
+    expect(waiting.get_by_role("row").nth(1)).to_contain_text("now")
+    expect(waiting.get_by_role("row").last).to_contain_text("gives up first")
+    expect(waiting.get_by_role("row").last).to_contain_text("not in sight")
+    lengths = page.get_by_role("region", name="Queues of similar prompts")
+    expect(lengths).to_contain_text("256 to 1023 tokens")
+    expect(lengths).to_contain_text("bubble")
+
+
+def test_an_operator_cancels_a_request_only_after_confirming(page: Page, stage: Stage) -> None:
+    stage.role = "operator"
+    stage.open("/queue")
+    page.get_by_role("button", name="Cancel …").first.click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("Its client is told operator")
+    dialog.get_by_role("button", name="Leave it").click()
+    assert stage.done == []
+    page.get_by_role("button", name="Cancel …").first.click()
+    dialog.get_by_role("button", name="Cancel the request").click()
+    expect(page.get_by_role("status")).to_contain_text("The gateway was told")
+    assert len(stage.done) == 1
+    assert re.fullmatch(r"requests/req_\w+/cancel", stage.done[0])
+
+
+def test_an_operator_pauses_a_tenant_with_a_reason_and_drains_a_backend(page: Page, stage: Stage) -> None:
+    stage.role = "operator"
+    stage.open("/queue")
+    page.get_by_label("Tenant").select_option("dune")
+    page.get_by_role("button", name="Pause", exact=True).click()
+    page.get_by_role("dialog").get_by_label("Why").fill("a runaway job")
+    page.get_by_role("button", name="Pause the tenant").click()
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    page.get_by_label("Backend").select_option("llama-1")
+    page.get_by_role("button", name="Drain", exact=True).click()
+    page.get_by_role("button", name="Drain the backend").click()
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    assert stage.done == ["tenants/dune/pause", "backends/llama-1/drain"]
+    assert stage.bodies[0] == {"reason": "a runaway job"}
+
+
+def test_a_member_is_offered_no_actions(page: Page, stage: Stage) -> None:
+    stage.role = "member"
+    stage.open("/queue")
+    expect(page.get_by_role("region", name="Waiting requests")).to_be_visible()
+    expect(page.get_by_role("button", name="Cancel …")).to_have_count(0)
+    expect(page.get_by_role("button", name="Pause", exact=True)).to_have_count(0)
+
+
+def test_a_request_in_the_queue_leads_to_its_story_and_an_id_in_the_address_opens_it(page: Page, stage: Stage) -> None:
+    row = next(r for r in stage.rows if r["outcome"] == "refused")
+    stage.open(f"/requests?id={row['request_id']}")
+    drawer = page.get_by_role("dialog")
+    expect(drawer).to_contain_text("48 of 48 in flight before it")
+    expect(drawer).to_contain_text("not reached")
+    page.keyboard.press("Escape")
+    expect(page).not_to_have_url(re.compile("id="))
+    done = next(r for r in stage.rows if r["outcome"] == "completed" and r["queued_at"])
+    stage.open(f"/requests?id={done['request_id']}")
+    expect(drawer).to_contain_text("class elastic 100 × SLO 0.42 × burst 0.91 × debt 1.84")
+    expect(drawer).to_contain_text("place 7 in the queue")
+    expect(drawer).to_contain_text("0.00125 EUR")
+
+
+def test_the_past_is_asked_for_beyond_the_live_minutes_and_a_moment_has_an_address(page: Page, stage: Stage) -> None:
+    asked: list[str] = []
+    page.on("request", lambda r: asked.append(r.url) if "live/history" in r.url else None)
+    stage.open("/")
+    expect(page.get_by_test_id("connection")).to_have_attribute("data-state", "live")
+    assert asked == []
+    page.get_by_role("button", name="24 h").click()
+    expect(page).to_have_url(re.compile("window=1440"))
+    page.wait_for_timeout(300)
+    assert "minutes=1440" in asked[-1]
+    stage.open(f"/?at={int(time.time()) - 7200}&window=30")
+    expect(page.get_by_test_id("moment")).to_contain_text("The charts show the time until")
+    page.get_by_role("button", name="Back to now").click()
+    expect(page.get_by_test_id("moment")).to_have_count(0)
+
+
+def test_the_wall_shows_figures_and_charts_alone_and_escape_leaves_it(page: Page, stage: Stage) -> None:
+    stage.open("/?wall=1")
+    expect(page.get_by_role("button", name="Leave the wall")).to_be_visible()
+    expect(page.get_by_role("region", name="Table of entitlements")).to_have_count(0)
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("region", name="Table of entitlements")).to_be_visible()
+    expect(page).not_to_have_url(re.compile("wall"))
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("path", ["/", "/queue", "story"])
+@pytest.mark.parametrize("width", [1440, 390])
+def test_pages_keep_nobody_out_and_nothing_overflows(path: str, theme: str, width: int, page: Page) -> None:
+    stage = Stage(page, theme=theme)
+    page.set_viewport_size({"width": width, "height": 900})
+    done = next(r for r in stage.rows if r["outcome"] == "completed" and r["queued_at"])
+    stage.open(f"/requests?id={done['request_id']}" if path == "story" else path)
+    if path == "story":
+        expect(page.get_by_role("dialog")).to_contain_text("Cost")
+    else:
+        expect(page.get_by_role("main")).to_be_visible()
+    page.wait_for_timeout(500)
+    assert serious(page) == []
+    assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
