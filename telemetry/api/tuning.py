@@ -11,7 +11,7 @@ from django.db.models import QuerySet
 from django.http import Http404
 from django.utils import timezone
 from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import extend_schema
+from drf_spectacular.utils import extend_schema, extend_schema_field
 from rest_framework import generics, serializers, status
 from rest_framework.exceptions import ValidationError
 from rest_framework.pagination import LimitOffsetPagination
@@ -118,6 +118,7 @@ class TuningSerializer(serializers.ModelSerializer[Tuning]):
         model = Tuning
         fields = ["mode", "settings", "effective"]
 
+    @extend_schema_field(serializers.DictField(child=serializers.FloatField()))
     def get_effective(self, row: Tuning) -> Mapping[str, float]:
         loop = row.loop
         return {name: getattr(loop, name) for name in type(loop).__slots__}
