@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 PRESET = "qwen3-8b-gb10"
 SLOTS = 16
 SERVICE_S = 4.4  # 64 tokens in, 64 out, at 16 sequences: 64 steps of 66.7 ms and the prompt's share
+RANKS = {"dedicated": 0, "guaranteed": 0, "elastic": 1, "spot": 2, "preemptible": 3}
 OPEN_SLOTS = 10_000  # a replica's slots in the books where admission is off: its own queue takes everything
 
 
@@ -61,6 +62,7 @@ class Experiment:
     headroom_slots: int = 0
     outage: Outage | None = None
     slots: int = SLOTS  # of all replicas
+    policy: str = "unified"
     findings: Callable[[Experiment, Sequence[Sent], Sequence[Sample]], Mapping[str, Any]] | None = None
 
     @property
@@ -75,7 +77,7 @@ class Experiment:
 def books(experiment: Experiment, pool: str, *, admission: bool) -> list[dict[str, Any]]:
     """The manifest objects of an experiment. Without admission control everything is let through to the engines."""
     spec: dict[str, Any] = {
-        "policy": {"name": "priority", "params": {}},
+        "policy": {"name": experiment.policy, "params": {}},
         "limits": {"headroomSlots": experiment.headroom_slots if admission else 0},
     }
     if experiment.slo_mean_s:
@@ -85,7 +87,7 @@ def books(experiment: Experiment, pool: str, *, admission: bool) -> list[dict[st
     items: list[dict[str, Any]] = [_object("TokenPool", pool, spec)]
     for name in ("acme", "globex", "initech"):  # the demo's own tenants stand aside
         items.append(_object("TokenEntitlement", f"{name}-{pool}", {"validUntil": "2000-01-01T00:00:00Z"}))
-    for rank, member in enumerate(experiment.members):
+    for member in experiment.members:
         name = member.name
         slo, tier = f"{name}-slo", f"{name}-tier"
         promise = {"ttftSeconds": member.ttft_s, "tbtSeconds": 0.2}
@@ -93,8 +95,8 @@ def books(experiment: Experiment, pool: str, *, admission: bool) -> list[dict[st
             promise = {"ttltSeconds": member.ttlt_s}
         items.append(_object("Slo", slo, promise))
         items.append(_object("Tier", tier, {
-            "serviceClass": member.service_class if admission else "spot", "rank": rank, "weight": 1, "slo": slo,
-            "overLimit": member.over_limit, "queueLimit": 1000, "maxWaitSeconds": 60,
+            "serviceClass": member.service_class if admission else "spot", "rank": RANKS[member.service_class],
+            "weight": 1, "slo": slo, "overLimit": member.over_limit, "queueLimit": 1000, "maxWaitSeconds": 60,
         }))  # fmt: skip
         items.append(_object("Tenant", name, {"description": experiment.title}))
         items.append(_object("TokenEntitlement", name, {

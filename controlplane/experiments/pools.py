@@ -36,6 +36,7 @@ POOLS_1: Final = Experiment(
         _paced("spot-b", "spot", 10, 30.0, 0, 90),
     ),
     phases=(Phase("1", 0, 30), Phase("2 overload", 30, 60), Phase("3", 60, 90)),
+    policy="priority",
 )
 
 
@@ -72,6 +73,7 @@ def _pools_2() -> Experiment:
         slo_mean_s=work["slo_mean_s"],  # the paper's: fixed, not taken anew when a tenant joins
         coefficients=tuple(work["coefficients"].items()),  # the weights it prints contain no burst factor
         outage=Outage(("engine-1",), fails_s, returns_s),
+        policy="priority",
     )
 
 
