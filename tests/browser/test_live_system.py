@@ -79,6 +79,45 @@ def test_a_member_sees_only_its_own_tenant(page: Page, running: Running) -> None
     expect(page.get_by_role("link", name="Back office")).to_have_count(0)
 
 
+def test_the_queue_shows_what_runs_and_a_member_never_sees_others(page: Page, running: Running) -> None:
+    running.log_in(page)
+    page.goto(f"{running.url}/queue")
+    table = page.get_by_role("region", name="Running requests")
+    expect(table.get_by_role("rowheader").first).to_be_visible()
+    expect(page.get_by_text("The scheduler is asked for the order")).to_have_count(0)
+    tenants = {row["slug"] for row in page.request.get(f"{running.url}/api/v1/tenants").json()["results"]}
+    page.get_by_role("button", name="Log out").click()
+    running.log_in(page, "member")
+    own = {row["slug"] for row in page.request.get(f"{running.url}/api/v1/tenants").json()["results"]}
+    assert len(own) == 1 < len(tenants)
+    for _ in range(10):
+        seen = page.request.get(f"{running.url}/api/v1/pools/{running.demo['pool']}/queue").json()
+        rows = seen["running"] + (seen["preview"] or {"requests": []})["requests"]
+        assert {row["tenant"] for row in rows} <= own
+        past = page.request.get(f"{running.url}/api/v1/live/history?pool={running.demo['pool']}&minutes=60").json()
+        assert {e["tenant"] for frame in past["frames"] for e in frame["entitlements"].values()} <= own
+        page.wait_for_timeout(200)
+
+
+def test_a_request_that_an_operator_cancels_ends_so(page: Page, running: Running) -> None:
+    running.log_in(page)
+    page.goto(f"{running.url}/queue")
+    cancelled = page.get_by_role("region", name="Running requests").get_by_role("button", name="Cancel …").last
+    for _ in range(20):  # the demo's requests are short: one may end while it is asked about
+        cancelled.click()
+        page.get_by_role("button", name="Cancel the request").click()
+        page.wait_for_timeout(400)
+        if page.get_by_role("dialog").count():
+            page.get_by_role("button", name="Leave it").click()
+            continue
+        page.wait_for_timeout(2500)
+        found = page.request.get(f"{running.url}/api/v1/requests?reason=operator").json()["results"]
+        if found:
+            assert found[0]["outcome"] == "cancelled"
+            return
+    raise AssertionError("no request ended by an operator's word")
+
+
 def test_logging_out_ends_the_session(page: Page, running: Running) -> None:
     running.log_in(page)
     page.get_by_role("button", name="Log out").click()
