@@ -104,7 +104,7 @@ def start_canary(*, actor: Actor, trial: Trial, reason: str) -> Trial:
         ValidationError: it is not proposed (any more), another canary runs, or the policy has changed since.
     """
     with services.change(actor=actor):
-        trial = Trial.objects.select_for_update().select_related("base", "pool").get(pk=trial.pk)
+        trial = Trial.objects.select_for_update(of=("self",)).select_related("base", "pool").get(pk=trial.pk)
         pool = Pool.objects.select_for_update().get(pk=trial.pool_id)
         if trial.state != TrialState.PROPOSED:
             raise ValidationError(f"This trial is {trial.state}; only a proposed one can be started.")
@@ -132,7 +132,7 @@ def close(
     """Ends a trial. One that ends otherwise than promoted gives its place back to the version before it, if it still
     has it. False when it had ended already: closing twice changes nothing."""
     with services.change(actor=actor):
-        trial = Trial.objects.select_for_update().select_related("base", "version").get(pk=trial.pk)
+        trial = Trial.objects.select_for_update(of=("self",)).select_related("base", "version").get(pk=trial.pk)
         if trial.ended_at is not None:
             return False
         if guard is not None:

@@ -31,7 +31,8 @@ def main(arguments: list[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="qm-pg-") as folder, postgresql(Path(folder)) as url:
         os.environ["QUARTERMASTER_DATABASE_URL"] = url
         os.environ["QUARTERMASTER_SECRET_KEY"] = secrets.token_urlsafe(48)
-        return int(pytest.main(arguments, plugins=[OnlyDatabaseTests()]))
+        # The server goes away with the test database, so nobody waits for its last connection to drop the latter.
+        return int(pytest.main(["--reuse-db", *arguments], plugins=[OnlyDatabaseTests()]))
 
 
 if __name__ == "__main__":

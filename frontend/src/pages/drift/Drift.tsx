@@ -30,7 +30,7 @@ export function Tile({ label, children, note }: { label: string; children: React
     <div className="panel min-w-0 px-4 py-3">
       <dt className="label">{label}</dt>
       <dd className="text-lg leading-7 font-semibold tracking-tight">{children}</dd>
-      {note && <p className="text-2xs text-faint">{note}</p>}
+      {note && <dd className="text-2xs text-faint">{note}</dd>}
     </div>
   );
 }

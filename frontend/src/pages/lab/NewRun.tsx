@@ -41,6 +41,7 @@ function AddPolicy({ known, onAdd }: { known: readonly PolicyInfo[]; onAdd: (pol
         <label className="flex min-w-40 flex-1 flex-col gap-1 text-sm font-medium">
           Policy
           <select
+            aria-label="Policy"
             className="field"
             value={name}
             onChange={(event) => {

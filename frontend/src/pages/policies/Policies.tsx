@@ -169,7 +169,7 @@ function History({ versions, onBack }: { versions: readonly Version[]; onBack: (
       right: true,
       cell: (row) =>
         !row.serving && now && difference(now, row).length > 0 ? (
-          <button type="button" className="button" aria-label={`Bring version ${row.number} back`} onClick={() => onBack(row)}>
+          <button type="button" className="button" aria-label={`Bring back version ${row.number}`} onClick={() => onBack(row)}>
             Bring back
           </button>
         ) : null,

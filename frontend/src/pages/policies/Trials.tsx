@@ -207,7 +207,7 @@ export function Trials({ pool, tuning, onNew }: { pool: string; tuning: Tuning |
     {
       label: "Trial",
       cell: (row) => (
-        <button type="button" className="link" onClick={() => setTold(row.id)} aria-label={`Trial ${row.id}, open its story`}>
+        <button type="button" className="link" onClick={() => setTold(row.id)} aria-label={`${row.id}, open the story of this trial`}>
           {row.id}
         </button>
       ),
@@ -261,7 +261,7 @@ export function Trials({ pool, tuning, onNew }: { pool: string; tuning: Tuning |
           </button>
         </div>
       )}
-      {trials.error ? <Failed error={trials.error} retry={() => void trials.refetch()} /> : !trials.data ? <Waiting /> : <Table label="Trials" rows={rows} columns={columns} id={(row) => String(row.id)} empty="Nothing was tried in this pool yet." className="max-h-96" />}
+      {trials.error ? <Failed error={trials.error} retry={() => void trials.refetch()} /> : !trials.data ? <Waiting /> : <Table label="All trials" rows={rows} columns={columns} id={(row) => String(row.id)} empty="Nothing was tried in this pool yet." className="max-h-96" />}
       {story && <Story trial={story} onClose={() => setTold(null)} />}
       {asked && (
         <Confirm
