@@ -4,6 +4,8 @@ Only the standard library, and syntax that an older Python can read: the first t
 needs. A step is skipped when the contents it depends on are those of its last success.
 """
 
+import contextlib
+import fcntl
 import gzip
 import hashlib
 import json
@@ -29,14 +31,32 @@ NOT_SOURCES = ("node_modules", "dist", ".vite", "test-results")
 
 def main(wanted):
     check_python()
-    make_venv()
-    for group in wanted:
-        if group in LOCKS:
-            install(group)
-    if "console" in wanted or "frontend-tests" in wanted:
-        build_console()
+    with alone():
+        make_venv()
+        for group in wanted:
+            if group in LOCKS:
+                install(group)
+        if "console" in wanted or "frontend-tests" in wanted:
+            build_console()
     if "frontend-tests" in wanted:
         node("test", quiet=False)
+
+
+@contextlib.contextmanager
+def alone():
+    """One setup at a time in a clone: two instances may be started in it at once, and npm empties what it fills."""
+    folder = os.open(ROOT, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say("another setup works in this clone; waiting for it")
+            fcntl.flock(folder, fcntl.LOCK_EX)
+        except OSError:
+            pass  # a file system without locks
+        yield
+    finally:
+        os.close(folder)
 
 
 def check_python():
