@@ -156,6 +156,7 @@ class Lifecycle:
             call.admitted = True
         elif admission.status is AdmissionStatus.QUEUED:
             call.backend = ""
+            call.granted_s = None  # of a replica that failed it
             call.admitted = True
             call.queued_s = call.queued_s or time.time()
             await self._wait(call)

@@ -326,10 +326,13 @@ def main() -> None:
     args = parser.parse_args()
     about = machine()
     rows = run(args.seconds, args.repeats)
-    print(about)
-    print(table(rows))
     if args.json is not None:
         args.json.write_text(json.dumps({"machine": about, "rows": [asdict(row) for row in rows]}, indent=1))
+    silent = [f"{row.workload} ({row.target}): {row.errors}" for row in rows if not row.cpu_us]
+    if silent:
+        raise SystemExit("nothing was answered in " + "; ".join(silent))
+    print(about)
+    print(table(rows))
 
 
 if __name__ == "__main__":

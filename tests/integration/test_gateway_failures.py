@@ -14,7 +14,7 @@ import pytest
 
 from scheduling.gateway.config import GatewayConfig
 from scheduling.state.types import GrantItem
-from tests.gateway_world import World, gateway_world, until
+from tests.gateway_world import TIER, World, gateway_world, until
 from tests.redis_server import RedisServer
 
 HELLO: list[Any] = [{"role": "user", "content": "hello there"}]
@@ -335,6 +335,20 @@ async def test_an_ejection_whose_doorbell_was_lost_is_noticed_at_the_next_renewa
         async with asyncio.timeout(10):
             assert (await asked).status_code == 200
     assert [(r.backend, r.attempts) for r in await led.ledger_of(1)] == [(led.pool.backends[1].id, 2)]
+    await led.settled()
+
+
+async def test_who_was_moved_and_found_no_other_replica_is_told_how_long_it_waited(led: World) -> None:
+    async with led.http() as client:
+        await led.configure(tier=replace(TIER, max_wait_s=2.0))
+        asked = await hung(led, client)
+        for backend in led.pool.backends:
+            await led.store.set_ready(led.epoch, backend.id, None, ill=True)
+        answer = await asked
+    assert answer.headers["x-quartermaster-reason"] == "queue_timeout"
+    assert int(answer.headers["x-quartermaster-queue-ms"]) >= 0
+    (record,) = await led.ledger_of(1)
+    assert record.granted_s is None  # what the dead replica had granted came to nothing
     await led.settled()
 
 

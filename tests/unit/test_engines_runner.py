@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from scheduling.core.step_time import StepTime
-from scheduling.engines.simulated.engine import Engine, EngineLimits, Sequence
+from scheduling.engines.simulated.engine import Engine, EngineLimits, Sequence, State
 from scheduling.engines.simulated.runner import Runner
 
 MODEL = StepTime(t0=0.010, a=0.0, b=0.0001, c=0.0, e=0.0, knee=1e9, a2=0.0)
@@ -79,3 +79,14 @@ def test_what_is_kept_of_the_past_stays_small_when_nobody_asks() -> None:
     clock, runner = world(100, output=8_000)
     clock.run_until(100.0)
     assert len(runner._stretches) <= 1_001
+
+
+def test_steps_shorter_than_the_clock_can_tell_do_not_end_its_work() -> None:
+    clock, runner = world(1, output=3, speed=1e30)
+    clock.now = 1e6
+    clock.run_until(1e6 + 0.1)
+    assert runner.utilization() == (0.0, 0.0)
+    last = Sequence(prompt_tokens=4, output_tokens=2)
+    runner.submit(last)
+    clock.run_until(1e6 + 0.2)
+    assert last.state is State.FINISHED

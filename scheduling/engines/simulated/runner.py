@@ -121,7 +121,7 @@ class Runner:
         if last is not None and at_s - last[1] < 1e-6 and self._ends_s - last[0] < STRETCH_S:
             last[1] = self._ends_s
             last[2] += active
-        else:
+        elif self._ends_s > at_s:  # a step may be shorter than the clock can tell
             self._stretches.append([at_s, self._ends_s, active])
             if len(self._stretches) > 1000:  # nobody asked for the utilization in a long time
                 self.utilization()
