@@ -88,9 +88,6 @@ class Scope:
         """Make, rotate and revoke keys of this entitlement."""
         return self.may_write or entitlement.tenant_id in self.tenant_ids
 
-    def sees_tenant(self, tenant_id: int) -> bool:
-        return self.sees_all or tenant_id in self.tenant_ids
-
     def visible(self, model: type[M]) -> QuerySet[M]:
         """The rows of a model that are in sight.
 

@@ -122,7 +122,6 @@ class Counters:
     prefill_tokens: int = 0  # recomputed ones included
     output_tokens: int = 0
     preemptions: int = 0
-    interruptions: int = 0  # prefills that gave way between chunks
     relegations: int = 0
 
 

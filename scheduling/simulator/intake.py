@@ -73,8 +73,6 @@ class Intake(Engine):
         self.paused[current.queued.id] = current
         self._wait(current)
         self.current = self._select()
-        if self.current is not current:
-            self.counters.interruptions += 1
 
     def _wait(self, sequence: Sequence) -> None:
         """Back to where it was chosen from."""
