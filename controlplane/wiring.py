@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from django.conf import settings
 
@@ -60,6 +60,9 @@ class Eyes:
         self._recorder.sample(sample)
         answering = {b.id: b.state in ("ready", "draining") for b in sample.backends}
         self._liveness.see(sample.pool.id, answering, sample.at_s)
+
+    def pools(self, names: Collection[str]) -> None:
+        self._recorder.pools(names)
 
 
 def make_dispatch() -> DispatchSetup:

@@ -27,7 +27,7 @@ from telemetry.publisher import GROUP
 log = logging.getLogger(__name__)
 
 COMPARE_S = 1.0  # how often the stored numbers are looked at while no change comes in
-QUIET_S = 2.5  # ... that is, after this long without one
+QUIET_S = 2.5  # ... of a pool, that is, after this long without one
 HISTORY_BYTES = 512 * 1024  # of one encoded history: what a socket's buffer may hold is bounded
 HISTORY_TENANTS = 8  # rows per point for those who see all tenants
 
@@ -56,6 +56,7 @@ class _Pool:
     patch_from: int = 0
     scoped: dict[Sight, _Scoped] = field(default_factory=dict)
     points: deque[history.Point] | None = None  # loaded when a socket first asks
+    heard_s: float = 0.0  # when it took its last step, monotonic
 
 
 class Subscriber:
@@ -183,7 +184,7 @@ class LiveHub:
 
     def _step(self, name: str, pool: _Pool) -> None:
         self._revision += 1
-        pool.revision = self._revision
+        pool.revision, pool.heard_s = self._revision, time.monotonic()
         self._pools[name] = pool
         if pool.points is not None and not (pool.points and pool.points[-1]["at"] >= pool.snapshot["at"]):
             pool.points.append(history.point(pool.snapshot))
@@ -224,7 +225,9 @@ class LiveHub:
     async def _compare(self) -> None:
         while True:
             await asyncio.sleep(COMPARE_S)
-            if time.monotonic() - self._fresh_s >= QUIET_S:
+            # Of the pool that was silent longest: one that was deleted tells nothing while others go on.
+            heard_s = min((pool.heard_s for pool in self._pools.values()), default=self._fresh_s)
+            if time.monotonic() - min(heard_s, self._fresh_s) >= QUIET_S:
                 await self.reload()
 
     def _scoped(self, pool: _Pool, sight: Sight) -> _Scoped:

@@ -6,14 +6,14 @@
 | ``qm:live:{<pool>}:history`` | list | points (JSON), newest first, at most 900 |
 | ``qm:live:pools`` | sorted set | pool -> time of its last snapshot |
 
-Everything expires 15 minutes after its pool's leader fell silent. Blocking client with short limits and no retries:
-callers are threads of their own, never an event loop.
+Everything expires 15 minutes after its pool's leader fell silent; of a pool that was deleted it goes within seconds.
+Blocking client with short limits and no retries: callers are threads of their own, never an event loop.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,7 @@ from redis.retry import Retry
 from telemetry.history import POINTS, Point
 
 KEEP_S = 900
+SILENT_S = 3.0  # after so long without a snapshot nobody leads the pool
 
 # A leader that was paused may wake after another took over: its epoch is lower, and nothing of it is stored.
 _STORE = """
@@ -81,6 +82,19 @@ class LiveStore:
         except redis.RedisError as error:
             raise LiveUnavailable(type(error).__name__) from error
         return bool(kept)
+
+    def keep_only(self, pools: Collection[str]) -> list[str]:
+        """Forgets what is stored of other pools, by name. Only of those that nobody leads: a process that has not heard
+        of a new pool yet must not take it from the one that leads it."""
+        try:
+            silent = self._redis.zrangebyscore("qm:live:pools", "-inf", time.time() - SILENT_S)
+            gone = sorted(set(map(bytes.decode, silent)) - set(pools))
+            for name in gone:
+                self._redis.delete(_key(name), _history_key(name))
+                self._redis.zrem("qm:live:pools", name)
+        except redis.RedisError as error:
+            raise LiveUnavailable(type(error).__name__) from error
+        return gone
 
     def pools(self) -> list[str]:
         """Pools that had a leader within the last 15 minutes, by name."""

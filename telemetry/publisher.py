@@ -10,7 +10,7 @@ import asyncio
 import concurrent.futures
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Protocol
 
 import msgspec
@@ -125,6 +125,16 @@ class Publisher:
         except Exception:
             log.exception("the live feed of pool %s failed; dispatch goes on", pool)
         return None
+
+    def keep_only(self, pools: Collection[str]) -> None:
+        """Forgets deleted pools; ``pools`` are those there are. Never raises."""
+        for name in self._last.keys() - set(pools):
+            del self._last[name]
+        try:
+            for name in self._store.keep_only(pools):
+                log.info("live feed: pool %s is gone", name)
+        except LiveUnavailable:
+            self._note(False)
 
     def _predecessor(self, pool: str, epoch: int) -> feed.Snapshot | None:
         """The snapshot before this one: our own, or after a change of leader the stored one."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from django.conf import settings
 
@@ -149,6 +149,12 @@ class Recorder:
             self._past.add(snapshot)
         self._roll_up(self._clock())
         self._tend(sample)
+
+    def pools(self, names: Collection[str]) -> None:
+        """Forgets what was shown of pools that are no more. Never raises."""
+        for pool in self._windows.keys() - set(names):
+            del self._windows[pool]
+        self._publisher.keep_only(names)
 
     def _window(self, pool: str) -> Window:
         return self._windows.setdefault(pool, Window())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import selectors
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -101,6 +101,7 @@ class Telemetry:
     samples: list[Sample] = field(default_factory=list)
     failures: int = 0
     calls: int = 0
+    rolls: list[frozenset[str]] = field(default_factory=list)
 
     def write_ledger(self, pool: str, records: Sequence[LedgerRecord]) -> None:
         self.calls += 1
@@ -111,6 +112,9 @@ class Telemetry:
 
     def sample(self, sample: Sample) -> None:
         self.samples.append(sample)
+
+    def pools(self, names: Collection[str]) -> None:
+        self.rolls.append(frozenset(names))
 
 
 @dataclass

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import msgspec
@@ -118,6 +118,14 @@ class MemoryStore:
     def history(self, pool: str, points: int = 900) -> list[Point]:
         self._answer()
         return [msgspec.json.decode(p) for p in self.points.get(pool, [])[-points:]]
+
+    def keep_only(self, pools: Collection[str]) -> list[str]:
+        self._answer()
+        gone = sorted(self.stored.keys() - set(pools))
+        for pool in gone:
+            del self.stored[pool]
+            self.points.pop(pool, None)
+        return gone
 
     def _answer(self) -> None:
         if not self.available:

@@ -1,11 +1,11 @@
 """What the dispatch loop hands upward, without knowing who takes it.
 
-The shell plugs the telemetry floor in here. Both methods are called from one dedicated thread, never from the loop.
+The shell plugs the telemetry floor in here. Its methods are called from one dedicated thread, never from the loop.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -56,6 +56,9 @@ class TelemetryPort(Protocol):
 
     def sample(self, sample: Sample) -> None:
         """Takes a pool's state for the live feed and metrics. Must not raise for a dashboard's sake."""
+
+    def pools(self, names: Collection[str]) -> None:
+        """Every few seconds: the pools there are, led here or not. What was shown of others may be forgotten."""
 
 
 class EpochFloor(Protocol):

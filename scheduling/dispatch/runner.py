@@ -14,7 +14,7 @@ import secrets
 import socket
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 
 import httpx
@@ -32,6 +32,7 @@ log = logging.getLogger("quartermaster.dispatch")
 
 RESTART_S = 1.0
 STOP_S = 10.0
+ROLL_CALL_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +99,7 @@ class DispatchService:
             setup.redis_url, [CATALOG_CHANNEL], lambda _channel, _version: catalog.ring(), name="dispatch-bell",
             on_ready=catalog.ring,
         )  # fmt: skip
+        roll_call: asyncio.Task[None] | None = None
         try:
             await resp.start()
             self._crew = Crew(
@@ -107,8 +109,11 @@ class DispatchService:
             catalog.on_change(self._catalog_changed)
             await catalog.start()
             await bell.start()
+            roll_call = asyncio.create_task(self._call_roll(catalog, telemetry_thread), name="dispatch-roll-call")
             await self._stop.wait()
         finally:
+            if roll_call is not None:
+                roll_call.cancel()
             for task in self._tasks.values():
                 task.cancel()
             await asyncio.gather(*self._tasks.values(), return_exceptions=True)
@@ -135,6 +140,19 @@ class DispatchService:
                 continue
             dispatcher = self.dispatchers[name] = PoolDispatcher(self._crew, name, catalog)
             self._tasks[name] = asyncio.get_running_loop().create_task(dispatcher.run(), name=f"dispatch-{name}")
+
+    async def _call_roll(self, catalog: CatalogCache, telemetry_thread: Executor) -> None:
+        """Tells telemetry which pools there are, again and again: a leader may die with the pool it led."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(ROLL_CALL_S)
+            if not catalog.loaded:  # no pool is known is not the same as no pool
+                continue
+            try:
+                names = frozenset(catalog.current.pools)
+                await loop.run_in_executor(telemetry_thread, self._setup.telemetry.pools, names)
+            except Exception:
+                log.exception("telemetry did not take the list of pools")
 
     def _run(self) -> None:
         while not self._stopping.is_set():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 import urllib.request
 from base64 import b64encode
 from collections.abc import Iterator
@@ -12,11 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import redis
 from playwright.sync_api import Browser, Page, expect
 
 from tests.browser import axe
-from tests.browser.conftest import Running
+from tests.browser.conftest import Running, wait_for
 from tests.instance import Up
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
@@ -33,11 +31,8 @@ class Emptied:
         for kind in ("entitlements", "tenants", "backends", "pools"):
             for row in self.ask("GET", kind)["results"]:
                 self.ask("DELETE", f"{kind}/{row['slug']}")
-        # What a pool showed is kept for a quarter of an hour; an installation that never had one shows nothing.
-        shown = redis.Redis(unix_socket_path=str(up.home / "redis.sock"))
-        while shown.delete("qm:live:pools"):
-            time.sleep(2.5)  # its leader notices within two seconds that the pool is gone
-        shown.close()
+        # What a pool showed goes with it within seconds; an installation that never had one shows nothing.
+        wait_for(lambda: self.ask("GET", "live")["pools"] == {}, 60, lambda: "a deleted pool is still shown")
 
     def ask(self, method: str, path: str) -> Any:
         request = urllib.request.Request(f"{self.up.url}/api/v1/{path}", headers=self.headers, method=method)

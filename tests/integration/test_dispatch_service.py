@@ -13,6 +13,7 @@ from celery import Celery
 from celery.contrib.testing.worker import start_worker
 
 from scheduling.core.types import Catalog
+from scheduling.dispatch import runner
 from scheduling.dispatch.bootstep import host_dispatch
 from scheduling.dispatch.runner import DispatchService, DispatchSetup
 from scheduling.state.resp import RespConnection
@@ -76,6 +77,27 @@ async def test_pools_are_served_as_they_come_and_go(redis_url: str, pool_id: str
             return (await store.view()).leader == ""
 
         await until_await(given_back)
+
+
+async def test_telemetry_is_told_which_pools_there_are_but_nothing_while_the_books_are_unread(
+    redis_url: str, pool_id: str, resp: RespConnection, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(runner, "ROLL_CALL_S", 0.02)
+    books, telemetry = Books(f"{pool_id}-a", f"{pool_id}-b"), Telemetry()
+    books.down = True
+    async with serving(setup_of(redis_url, books, telemetry)) as service:
+        await asyncio.sleep(0.3)
+        assert telemetry.rolls == []
+        books.down = False
+        await until(lambda: len(service.leading()) == 2)
+        await until(lambda: telemetry.rolls[-1:] == [frozenset(books.pools)])
+        books.change(f"{pool_id}-b")
+        await resp.call("PUBLISH", "qm:catalog", "2")
+        await until(lambda: telemetry.rolls[-1] == {f"{pool_id}-b"})
+        books.down = True
+        told = len(telemetry.rolls)
+        await until(lambda: len(telemetry.rolls) > told + 3)
+        assert telemetry.rolls[-1] == {f"{pool_id}-b"}, "the last catalog stays in force"
 
 
 async def test_a_changed_pool_reaches_its_dispatcher(redis_url: str, pool_id: str):

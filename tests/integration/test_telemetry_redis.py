@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 from unittest import mock
 
@@ -14,13 +15,13 @@ import pytest
 from channels.layers import channel_layers, get_channel_layer
 from django.conf import settings
 
-from telemetry import feed, history
+from telemetry import feed, history, live_store
 from telemetry.hub import LiveHub
 from telemetry.live_store import LiveStore, LiveUnavailable
 from telemetry.publisher import GroupSender, Publisher
 from telemetry.window import Window
 from tests.redis_server import RedisServer
-from tests.telemetry_world import ENTITLEMENTS, record, sample
+from tests.telemetry_world import ENTITLEMENTS, POOL, record, sample
 
 
 class Leader:
@@ -188,4 +189,22 @@ async def test_the_history_keeps_a_quarter_of_an_hour(private_redis: RedisServer
     assert len(points) == history.POINTS
     assert (points[0]["at"], points[-1]["at"]) == (50, history.POINTS + 49)
     assert [p["at"] for p in store.history("llama", 2)] == [history.POINTS + 48, history.POINTS + 49]
+    store.close()
+
+
+async def test_only_pools_that_are_neither_configured_nor_led_are_forgotten(
+    leader: Leader, private_redis: RedisServer
+) -> None:
+    for name in ("llama", "deleted", "new"):
+        await leader.second(pool=replace(POOL, id=name))
+    store = LiveStore(private_redis.url)
+    assert store.keep_only({"llama"}) == [], "a pool that is led now may be newer than what we know"
+    with mock.patch.object(live_store.time, "time", return_value=time.time() + 2 * live_store.SILENT_S):
+        assert store.keep_only({"llama", "new"}) == ["deleted"]
+        assert store.pools() == ["llama", "new"]
+    assert store.load("deleted") is None
+    assert store.history("deleted") == []
+    assert len(store.history("llama")) == 1
+    await leader.second(pool=replace(POOL, id="deleted"))
+    assert len(store.history("deleted")) == 1, "one that is created again begins anew"
     store.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
 from typing import Any
 from unittest import mock
 
@@ -20,6 +21,7 @@ from django.conf import settings
 from django.db import OperationalError
 from django.test import Client
 
+from scheduling.core.types import PoolSpec
 from telemetry import consumers, feed, history, hub
 from telemetry.publisher import GROUP, Publisher
 from telemetry.routing import websocket_urlpatterns
@@ -27,7 +29,7 @@ from telemetry.window import Window
 from tenants import services
 from tenants.audit import SYSTEM
 from tests import worlds
-from tests.telemetry_world import ENTITLEMENTS, NOW, MemoryStore, record, refused, sample
+from tests.telemetry_world import ENTITLEMENTS, NOW, POOL, MemoryStore, record, refused, sample
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -47,12 +49,13 @@ class Feed:
     async def second(self, *, lost: bool = False, **changes: Any) -> feed.Snapshot:
         """One second later. ``lost``: the group never hears of it."""
         self.at_s += 1
-        self.publisher.publish(sample(self.at_s, **changes), self.window, ENTITLEMENTS)
+        moment = sample(self.at_s, **changes)
+        self.publisher.publish(moment, self.window, ENTITLEMENTS)
         messages, self.messages[:] = list(self.messages), []
         if not lost:
             for message in messages:
                 await get_channel_layer().group_send(GROUP, message)
-        stored = self.store.load("llama")
+        stored = self.store.load(moment.pool.id)
         assert stored is not None
         return stored.snapshot
 
@@ -318,6 +321,28 @@ async def test_a_pool_that_is_gone_is_taken_off_the_screen(connect: Any, leader:
         await screen.until(lambda: not screen.pools)
         await leader.second()
         await screen.until(lambda: "llama" in screen.pools)
+
+
+async def test_a_deleted_pool_leaves_the_screen_while_others_go_on(
+    connect: Any, leader: Feed, store: MemoryStore
+) -> None:
+    other = replace(POOL, id="qwen")
+    with mock.patch.object(hub, "QUIET_S", 0.05), mock.patch.object(hub, "COMPARE_S", 0.05):
+        await leader.second()
+        await leader.second(pool=other)
+        screen = await connect("olga")
+        await screen.until(lambda: {"llama", "qwen"} <= screen.history.keys())
+        leader.publisher.keep_only({"qwen"})
+        going_on = asyncio.create_task(seconds(leader, other))
+        await screen.until(lambda: set(screen.pools) == {"qwen"})
+        going_on.cancel()
+
+
+async def seconds(leader: Feed, pool: PoolSpec) -> None:
+    """A pool that never rests: its changes come faster than anything is quiet."""
+    while True:
+        await leader.second(pool=pool)
+        await asyncio.sleep(0.01)
 
 
 async def test_without_redis_screens_are_told_and_told_again_when_it_is_back(

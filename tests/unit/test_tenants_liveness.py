@@ -92,6 +92,7 @@ def test_what_a_pool_was_measured_to_process_bounds_what_may_be_promised(world: 
 
 def test_what_the_leader_samples_reaches_telemetry_and_the_books(world: worlds.World) -> None:
     taken: list[Sample] = []
+    rolls: list[object] = []
 
     class Recorder:
         def write_ledger(self, pool: str, records: object) -> None:
@@ -100,9 +101,14 @@ def test_what_the_leader_samples_reaches_telemetry_and_the_books(world: worlds.W
         def sample(self, sample: Sample) -> None:
             taken.append(sample)
 
+        def pools(self, names: object) -> None:
+            rolls.append(names)
+
     eyes, pool = Eyes(Recorder(), Liveness()), PoolSpec("llama", "m", "m", ())
     for at_s, state in ((0.0, "ejected"), (GRACE_S, "probing"), (GRACE_S + 1, "draining")):
         backends = [BackendStatus("gpu-1", state, "", 0.0)]
         eyes.sample(Sample(at_s, pool, "me", 1, "fifo@1", PoolView({}), {}, 0.0, {}, backends))
         assert (Backend.objects.get().silent_since is not None) == (at_s == GRACE_S)
     assert len(taken) == 3
+    eyes.pools({"llama"})
+    assert rolls == [{"llama"}]
