@@ -141,6 +141,8 @@ def interval(line: Line) -> str:
         return f"up to {figure(line.high or 0.0)}"
     if line.high is None:
         return f"from {figure(line.low)}"
+    if line.low == line.high:
+        return figure(line.low)
     return f"{figure(line.low)} to {figure(line.high)}"
 
 

@@ -13,7 +13,7 @@ import json
 import math
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -100,7 +100,18 @@ class Line:
     note: str = ""
 
     def as_json(self) -> dict[str, Any]:
-        return asdict(self)
+        """The paper's figure is a number where the paper prints one, null where it prints none, else its words."""
+        ours = self.ours if math.isfinite(self.ours) else None
+        return asdict(self) | {"paper": _printed(self.paper), "ours": ours}
+
+
+def _printed(paper: str) -> float | str | None:
+    if paper == "-":
+        return None
+    try:
+        return float(paper)
+    except ValueError:
+        return paper
 
 
 def scenario_names() -> list[str]:
@@ -238,11 +249,12 @@ def _comparison(scenario: Scenario, row: Row, found: Sequence[float]) -> Line:
         return _judged(scenario, row, best, row.low <= best <= row.high)
     pairs = list(pairwise(found))
     right = sum((a < b) if row.order == "rising" else (a > b) for a, b in pairs)
-    return _judged(scenario, row, float(right), right == len(pairs), f"{row.order} in {right} of {len(pairs)} steps")
+    whole = replace(row, low=len(pairs), high=len(pairs))
+    return _judged(scenario, whole, float(right), right == len(pairs), f"{row.order} in {right} of {len(pairs)} steps")
 
 
 def _judged(scenario: Scenario, row: Row, ours: float, holds: bool, found: str = "") -> Line:
-    bounded = bool(row.runs) or math.isfinite(row.low) or math.isfinite(row.high)
+    bounded = math.isfinite(row.low) or math.isfinite(row.high)
     return Line(
         scenario=scenario.id,
         row=row.name,

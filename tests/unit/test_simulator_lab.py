@@ -126,6 +126,22 @@ def test_an_order_holds_only_if_every_step_goes_its_way():
     assert judged(least, one=3.0, two=2.0).verdict == "differs"
 
 
+def test_an_order_as_json_can_be_judged_again_by_its_own_numbers():
+    rising = row(runs=["one", "two"], order="rising")
+    right, wrong = judged(rising, one=1.0, two=2.0).as_json(), judged(rising, one=2.0, two=1.0).as_json()
+    assert (right["low"], right["ours"], right["high"], right["verdict"]) == (1, 1, 1, "holds")
+    assert (wrong["low"], wrong["ours"], wrong["high"], wrong["verdict"]) == (1, 0, 1, "differs")
+
+
+@pytest.mark.parametrize(
+    ("printed", "paper"), [("60.4", 60.4), ("-28.7", -28.7), ("0", 0.0), ("-", None), ("~95", "~95"), ("2-3", "2-3")]
+)
+def test_a_number_of_a_paper_is_a_number_in_json(printed: str, paper: float | str | None):
+    told = judged(row(run="one", paper=printed), one=float("nan")).as_json()
+    assert told["paper"] == paper and type(told["paper"]) is type(paper)
+    assert told["ours"] is None  # NaN is no JSON
+
+
 def test_a_figure_that_no_run_has_is_named():
     with pytest.raises(ScenarioError, match="'y'"):
         judged(row(run="one", metric="y"), one=1.0)
