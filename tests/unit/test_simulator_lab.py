@@ -138,7 +138,8 @@ def test_an_order_as_json_can_be_judged_again_by_its_own_numbers():
 )
 def test_a_number_of_a_paper_is_a_number_in_json(printed: str, paper: float | str | None):
     told = judged(row(run="one", paper=printed), one=float("nan")).as_json()
-    assert told["paper"] == paper and type(told["paper"]) is type(paper)
+    assert told["paper"] == paper
+    assert type(told["paper"]) is type(paper)
     assert told["ours"] is None  # NaN is no JSON
 
 
