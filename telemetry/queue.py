@@ -62,15 +62,22 @@ class QueueStore:
 
     def running(self, pool: str) -> list[Found]:
         """What runs, oldest grant first; :data:`MOST_RUNNING` of it where there is more."""
+        return sorted(self._all(pool, "held"), key=lambda each: (each.entry.granted_ms, each.id))
+
+    def waiting(self, pool: str) -> list[Found]:
+        """What waits, in no order; :data:`MOST_RUNNING` of it where there is more."""
+        return self._all(pool, "queue")
+
+    def _all(self, pool: str, table: str) -> list[Found]:
         found: dict[str, Found] = {}
         try:
-            for name, data in self._redis.hscan_iter(f"qm:{{{pool}}}:held", count=MOST_RUNNING):
+            for name, data in self._redis.hscan_iter(f"qm:{{{pool}}}:{table}", count=MOST_RUNNING):
                 found[name.decode()] = Found(pool, name.decode(), decode_entry(data))
                 if len(found) >= MOST_RUNNING:
                     break
         except redis.RedisError as error:
             raise QueueUnavailable(type(error).__name__) from error
-        return sorted(found.values(), key=lambda each: (each.entry.granted_ms, each.id))
+        return list(found.values())
 
     def find(self, request_id: str, pools: Iterable[str]) -> Found | None:
         """A request that waits or runs in one of these pools."""

@@ -15,7 +15,7 @@ import msgspec
 from scheduling.core import entitlement as core
 from scheduling.core.outcomes import Reason
 from scheduling.core.types import EntitlementState, ServiceClass
-from telemetry import past, usage
+from telemetry import neighbours, past, usage
 from telemetry.history import Point
 from telemetry.models import LedgerEntry
 from tenants.models import Entitlement
@@ -113,11 +113,12 @@ def weight(row: LedgerEntry, recent: Iterable[Point], now_s: float) -> Json | No
     return found | {"factors": asdict(parts), "class": spec.tier.service_class, "slo_mean_s": mean}
 
 
-def story(row: LedgerEntry, recent: Iterable[Point], now_s: float) -> Json:
-    """Everything that is known beyond the row."""
+def story(row: LedgerEntry, recent: Iterable[Point], now_s: float, others: bool = True) -> Json:
+    """Everything that is known beyond the row. ``others``: with what went before it, of whomever."""
     return {
         "checks": checks(row),
         "weight": weight(row, recent, now_s),
         "positions": positions(row),
+        "ahead": neighbours.ahead_of(row) if others else None,
         "cost": usage.cost_of(row),
     }

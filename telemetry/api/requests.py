@@ -128,7 +128,8 @@ class RequestView(Telemetry, APIView):
     )
     def get(self, request: Request, request_id: str) -> Response:
         """An ended request with its story; one that waits or runs as ``{"request_id", "alive"}``."""
-        row = viewer_of(request).requests().filter(request_id=request_id).first()
+        viewer = viewer_of(request)
+        row = viewer.requests().filter(request_id=request_id).first()
         if row is None:
             return Response({"request_id": request_id, "alive": self._alive(request, request_id)})
         now_s = time.time()
@@ -139,7 +140,7 @@ class RequestView(Telemetry, APIView):
             except (LiveUnavailable, Unavailable):
                 recent = []
         shown = RequestSerializer(row, context={"request": request}).data
-        return Response(shown | {"story": story(row, recent, now_s)})
+        return Response(shown | {"story": story(row, recent, now_s, others=viewer.tenants is None)})
 
     def _alive(self, request: Request, request_id: str) -> dict[str, Any]:
         viewer = viewer_of(request)

@@ -10,6 +10,7 @@ from telemetry.api.keys import KeysLastUsedView
 from telemetry.api.lab import RecordingsView, RunAgainView, RunCancelView, RunsView, RunView
 from telemetry.api.lengths import LengthsView
 from telemetry.api.live import LiveHistoryView, LiveView
+from telemetry.api.neighbours import NeighboursView
 from telemetry.api.queue import CancelView, QueueView
 from telemetry.api.requests import RequestsView, RequestView
 from telemetry.api.scaling import ExternalMetricView, ScalingView
@@ -56,5 +57,6 @@ urlpatterns = [
     path("lab/runs/<int:run>", RunView.as_view(), name="lab-run"),
     path("lab/runs/<int:run>/cancel", RunCancelView.as_view(), name="lab-run-cancel"),
     path("lab/runs/<int:run>/again", RunAgainView.as_view(), name="lab-run-again"),
+    path("tenants/<slug:tenant>/neighbours", NeighboursView.as_view(), name="tenant-neighbours"),
     path("usage", UsageView.as_view(), name="usage"),
 ]

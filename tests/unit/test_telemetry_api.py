@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -43,6 +44,7 @@ MATRIX = {
     "alerts/open": EVERY_ROLE,
     "pools/llama/scaling": (401, 403, 404, 404, 404, 200, 200),
     "pools/llama/external-metric": (401, 403, 404, 404, 404, 200, 200),
+    "tenants/acme/neighbours": (401, 403, 404, 404, 404, 200, 200),
 }
 
 # test_tuning_api.py, test_queue_api.py
@@ -109,8 +111,9 @@ def routes(resolver: URLResolver, prefix: str = "") -> Iterator[tuple[str, Any]]
 
 
 def test_every_route_of_telemetry_is_in_the_matrix_and_only_reads() -> None:
+    example = {"<str:request_id>": ALICES, "<slug:pool>": "llama", "<slug:tenant>": "acme"}
     found = {
-        text.removeprefix("api/v1/").replace("<str:request_id>", ALICES).replace("<slug:pool>", "llama"): view
+        re.sub(r"<(str|slug):\w+>", lambda name: example[name.group()], text.removeprefix("api/v1/")): view
         for text, view in routes(get_resolver())
         if view is not None and view.__module__.startswith("telemetry.") and view.__module__ not in ELSEWHERE
     }

@@ -1,0 +1,63 @@
+"""``/api/v1/tenants/<tenant>/neighbours``: whom a tenant's requests waited for."""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+from typing import Any
+
+from django.http import Http404
+from django.utils import timezone
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import extend_schema
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from telemetry import neighbours
+from telemetry.api.common import Telemetry, Unavailable, viewer_of
+from telemetry.api.queue import queue_store
+from telemetry.queue import QueueUnavailable
+from tenants.models import Entitlement, Tenant
+
+
+class NeighboursQuery(serializers.Serializer[Any]):
+    minutes = serializers.FloatField(min_value=1, max_value=1440, default=15.0)
+
+
+class NeighboursView(Telemetry, APIView):
+    """Who had the slots while a tenant waited. Operators and admins: members never see who else is there."""
+
+    @extend_schema(
+        summary="Who had the slots while a tenant's requests waited", operation_id="tenants_neighbours",
+        parameters=[NeighboursQuery], responses={200: OpenApiTypes.OBJECT},
+    )  # fmt: skip
+    def get(self, request: Request, tenant: str) -> Response:
+        """By pool: how long its requests waited, and by tenant the slot-seconds held meanwhile, the requests that held
+        them, and how many of these came later and went first. ``refused``: its refusals by reason. What waits and
+        runs now is counted up to now; ``live`` says whether that could be read."""
+        query = NeighboursQuery(data=request.query_params)
+        query.is_valid(raise_exception=True)
+        if viewer_of(request).tenants is not None or not Tenant.objects.filter(slug=tenant).exists():
+            raise Http404
+        minutes = query.validated_data["minutes"]
+        until = timezone.now()
+        waiting: list[tuple[str, float]] = []
+        running: list[tuple[str, neighbours.Run]] = []
+        live, now_s = True, time.time()
+        pools = Entitlement.objects.filter(tenant__slug=tenant).values_list("pool__slug", flat=True).distinct()
+        try:
+            for pool in pools:
+                store = queue_store()
+                for found in store.waiting(pool):
+                    if found.tenant == tenant:
+                        waiting.append((pool, found.entry.queued_request().arrival_s))
+                for found in store.running(pool):
+                    r = found.entry.queued_request()
+                    run = neighbours.Run(r.tenant, r.arrival_s, found.entry.granted_ms / 1000, now_s)
+                    running.append((pool, run))
+        except (QueueUnavailable, Unavailable):
+            live = False
+        told = neighbours.neighbours(tenant, until - timedelta(minutes=minutes), until, waiting, running)
+        return Response(told | {"minutes": minutes, "live": live})
