@@ -98,6 +98,23 @@ class Env:
     idle_token_timeout_s: float = setting(20.0, "... and this long between tokens [s].", low=0.1)
     request_timeout_s: float = setting(600.0, "Longest life of a request, waiting included [s].", low=1)
     drain_s: float = setting(30.0, "At a stop, running requests may go on for this long [s].", low=0)
+    idempotency_keep_s: float = setting(
+        86_400.0, "A key sent as `Idempotency-Key` is remembered for so long after its request completed [s].", low=1
+    )
+    idempotency_keys: int = setting(10_000, "Of these keys, per tenant; the oldest are forgotten first.", low=1)
+    idempotency_answers: bool = setting(
+        False,
+        "Whether answers of requests with an `Idempotency-Key` are kept in Redis for that time, encrypted, and given "
+        "again (`docs/v1.md`). Off: the key only prevents a second execution, and no answer is kept anywhere.",
+    )
+    idempotency_bytes: int = setting(
+        16 * 1024 * 1024, "Kept answers of one tenant [bytes]; the oldest are forgotten first.", low=1024
+    )
+    traces: bool = setting(
+        False,
+        "Whether a trace of each request is sent by OTLP/HTTP (`docs/traces.md`), to where the usual "
+        "`OTEL_EXPORTER_OTLP_ENDPOINT` says.",
+    )
     retention_days: int = setting(30, "Ledger entries older than this are deleted [days].", low=1)
 
     alert_webhook: str = setting("", "`http(s)://` address that alerts are sent to. Empty: they are only shown.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 from collections.abc import Collection, Sequence
 
 from django.conf import settings
@@ -33,6 +34,11 @@ def gateway_config(env: Env) -> GatewayConfig:
         idle_token_timeout_s=env.idle_token_timeout_s,
         request_timeout_s=env.request_timeout_s,
         drain_s=env.drain_s,
+        idempotency_keep_s=env.idempotency_keep_s,
+        idempotency_keys=env.idempotency_keys,
+        idempotency_answers=env.idempotency_answers,
+        idempotency_bytes=env.idempotency_bytes,
+        idempotency_secret=hmac.digest(settings.SECRET_KEY.encode(), b"Idempotency-Key", "sha256"),
     )
 
 

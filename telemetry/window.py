@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from scheduling.core.ledger import LedgerRecord
-from scheduling.core.outcomes import Outcome
+from scheduling.core.outcomes import Outcome, Reason
 
 WINDOW_S = 60
 PERCENTILES = ((50, "p50"), (95, "p95"), (99, "p99"))
@@ -55,7 +55,7 @@ def durations_ms(record: LedgerRecord) -> dict[int, float]:
     found: dict[int, float] = {}
     if record.first_token_s is not None:
         found[TTFT] = (record.first_token_s - record.received_s) * 1000
-    if record.outcome == Outcome.COMPLETED:
+    if record.outcome == Outcome.COMPLETED and record.reason != Reason.REPLAYED:
         found[TTLT] = (record.done_s - record.received_s) * 1000
         if record.first_token_s is not None and record.output_tokens > 1:
             found[TBT] = (record.done_s - record.first_token_s) * 1000 / (record.output_tokens - 1)

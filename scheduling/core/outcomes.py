@@ -26,6 +26,7 @@ class Reason(StrEnum):
     # completed
     STOP = "stop"  # the model ended its answer, or a stop string did
     LENGTH = "length"  # the output bound was reached
+    REPLAYED = "replayed"  # the kept answer of an earlier request with this Idempotency-Key
     # refused: nothing was consumed
     NO_KEY = "no_key"  # missing, unknown, expired or revoked: always the same answer
     NOT_ENTITLED = "not_entitled"  # entitlement pending or expired
@@ -40,6 +41,9 @@ class Reason(StrEnum):
     KV_BUDGET = "kv_budget"  # the entitlement's KV share
     LOW_PRIORITY = "low_priority"  # the pool is contended and this weight is under its threshold
     QUOTA_EXCEEDED = "quota_exceeded"  # the tenant's tokens of the day or month are spent
+    DUPLICATE = "duplicate"  # an earlier request with this Idempotency-Key still runs
+    ALREADY_DONE = "already_done"  # one completed, and its answer is not kept
+    KEY_REUSED = "key_reused"  # one had another body
     QUEUE_FULL = "queue_full"  # the pool's queue, or the entitlement's place in it
     QUEUE_TIMEOUT = "queue_timeout"  # waited as long as its tier allows
     NO_BACKEND = "no_backend"  # no healthy replica
@@ -77,6 +81,7 @@ _R, _F = Outcome.REFUSED, Outcome.FAILED
 ENDINGS: dict[Reason, Ending] = {
     Reason.STOP: Ending(Outcome.COMPLETED, 200, "", False, ""),
     Reason.LENGTH: Ending(Outcome.COMPLETED, 200, "", False, ""),
+    Reason.REPLAYED: Ending(Outcome.COMPLETED, 200, "", False, ""),
     Reason.NO_KEY: Ending(
         _R,
         401,
@@ -150,6 +155,28 @@ ENDINGS: dict[Reason, Ending] = {
         "insufficient_quota",
         False,
         "The quota of {limit} tokens a {period} is spent ({used} were used). The next {period} begins in {left}.",
+    ),
+    Reason.DUPLICATE: Ending(
+        _R,
+        409,
+        "conflict_error",
+        True,
+        "The request {original} with this Idempotency-Key is still running.",
+    ),
+    Reason.ALREADY_DONE: Ending(
+        _R,
+        409,
+        "conflict_error",
+        False,
+        "The request {original} with this Idempotency-Key completed ({how}); its answer is not kept here. Send a new "
+        "key to run it again.",
+    ),
+    Reason.KEY_REUSED: Ending(
+        _R,
+        422,
+        "invalid_request_error",
+        False,
+        "This Idempotency-Key was used with another path or body by the request {original}.",
     ),
     Reason.QUEUE_FULL: Ending(_R, 429, "rate_limit_error", True, "The queue this request would wait in is full."),
     Reason.QUEUE_TIMEOUT: Ending(

@@ -38,8 +38,8 @@ def promise_kept(
     slo: Slo,
 ) -> bool | None:
     """:func:`slo_met` of a record that is still being written: its fields."""
-    if outcome == Outcome.REFUSED:
-        return None
+    if outcome == Outcome.REFUSED or (outcome == Outcome.COMPLETED and granted_s is None):
+        return None  # it never ran; completed so: an earlier answer was given again
     cancelled = outcome == Outcome.CANCELLED
     if cancelled and granted_s is None:
         return None

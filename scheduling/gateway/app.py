@@ -26,6 +26,7 @@ from scheduling.gateway.errors import Answer, Refusal, render
 from scheduling.gateway.forecasts import Forecasts
 from scheduling.gateway.guard import ClientGone, Head, Receive, Scope, Send, check_size, read_body
 from scheduling.gateway.headers import JSON
+from scheduling.gateway.idempotency import Idempotency
 from scheduling.gateway.input_tokens import InputCounter
 from scheduling.gateway.lifecycle import Lifecycle, answer_headers, send_answer
 from scheduling.gateway.openai_types import ModelCard, ModelList
@@ -79,6 +80,7 @@ class GatewayApp:
         self._watch = Watch(self._every_second)
         self._forecasts = Forecasts(lambda pool: HistoryStream(self._resp, pool))
         self._quotas = Quotas(self._resp)
+        self._idempotency = Idempotency(config, self._resp)
         self._lifecycle = Lifecycle(
             config,
             catalog,
@@ -92,6 +94,7 @@ class GatewayApp:
             metrics,
             lambda: self._resp.available,
             self._quotas,
+            self._idempotency,
         )
         self._open_of_key: dict[str, int] = {}
         self._draining = False
@@ -110,6 +113,7 @@ class GatewayApp:
         self._desk.start()
         self._quotas.start()
         self._books.start()
+        self._idempotency.start()
         self._forecasts.start()
 
     @property
@@ -134,6 +138,7 @@ class GatewayApp:
         self._draining = True
         await self._desk.stop()
         await self._quotas.stop()
+        await self._idempotency.stop()
         await self._books.stop()
         await self._forecasts.stop()
         await self._watch.stop()
@@ -172,6 +177,7 @@ class GatewayApp:
         if available:
             self._desk.renew_now()
             self._books.available()
+            self._idempotency.available()
 
     def _heard(self, channel: str, payload: bytes) -> None:
         if channel == CATALOG_CHANNEL:
@@ -294,6 +300,8 @@ class GatewayApp:
         call.body_read = True
         call.body_bytes = len(data)
         call.prepared = prepare(data, chat, call.access.pool)
+        if head.idempotency_key is not None:
+            call.idempotency = self._idempotency.pass_for(call, head.idempotency_key, data)
         del data  # it may be large, and the call may wait
         await self._lifecycle.run(call, head.hints)
 

@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from scheduling.core.estimate.chain import Outlook
 from scheduling.core.outcomes import Reason
@@ -22,6 +22,9 @@ from scheduling.gateway.guard import Receive, Scope, Send
 from scheduling.gateway.prepare import Prepared
 from scheduling.gateway.upstream import Connection
 from scheduling.state.types import Admission, GrantNotice, RequestFacts
+
+if TYPE_CHECKING:
+    from scheduling.gateway.idempotency import Pass
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +55,7 @@ class Call:
         "frames",
         "granted_s",
         "id",
+        "idempotency",
         "inflight",
         "input_tokens",
         "known",
@@ -105,6 +109,7 @@ class Call:
         self.access: Access | None = None
         self.prepared: Prepared | None = None
         self.body_bytes = 0
+        self.idempotency: Pass | None = None  # where the client sent a key
         self.estimate: Estimate | None = None
         self.outlook: Outlook | None = None  # where the pool predicts
         self.request: QueuedRequest | None = None

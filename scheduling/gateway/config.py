@@ -31,5 +31,11 @@ class GatewayConfig:
     renew_every_s: float = 3.0  # a third of the lease (docs/state.md)
     flush_every_s: float = 0.2  # ledger records of refusals
     backlog_limit: int = 20_000  # endings and refusals kept while Redis is away; the oldest refusals go first
+    idempotency_keep_s: float = 86_400.0  # an Idempotency-Key whose request completed is remembered for so long
+    idempotency_keys: int = 10_000  # of them, per tenant; the oldest go first
+    idempotency_answers: bool = False  # whether their answers are kept (encrypted) and given again
+    idempotency_bytes: int = 16 * 1024 * 1024  # of kept answers, per tenant; the oldest go first
+    idempotency_largest: int = 1024 * 1024  # a larger answer is not kept
+    idempotency_secret: bytes = b""  # the deployment's: keys and bodies are only known as digests under it
     retry_share: float = 0.2  # retries at another replica, as a share of requests
     retry_floor: int = 3  # always allowed, however few requests there are

@@ -84,7 +84,7 @@ def render(refusal: Refusal, extra: Sequence[Header] = ()) -> Answer:
         headers += after_period(refusal.retry_s)
     elif not ENDINGS[reason].retry or refusal.retry_s is None:
         headers.append(NO_RETRY)
-    elif refusal.status in (408, 429) or refusal.status >= 500:
+    elif refusal.status in (408, 409, 429) or refusal.status >= 500:
         headers += retry_after(refusal.retry_s or DEFAULT_RETRY_S)
     if refusal.close:
         headers.append(CLOSE)
@@ -134,7 +134,7 @@ def table() -> str:
         "  404, and a method that a path does not take is `invalid_request` with 405.",
         "- `quota_exceeded` carries the true time to the end of the day or month (UTC) in `retry-after`, and",
         "  `x-should-retry: false`, so that the SDK does not wait for it.",
-        "- `Idempotency-Key` is not read: a request that is sent twice runs twice.",
+        "- `replayed` is a completed request that did not run: the kept answer of an earlier one (docs/v1.md).",
         "",
     ]
     return "\n".join(lines)

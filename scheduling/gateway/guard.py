@@ -29,30 +29,41 @@ class ClientGone(Exception):
     """The client closed its connection."""
 
 
+_HINTS = (TTFT_HINT, TBT_HINT, TTLT_HINT)
+_LENGTHS = frozenset(map(len, (b"authorization", b"content-length", b"idempotency-key", b"traceparent", *_HINTS)))
+
+
 class Head:
     """The few request headers that matter here."""
 
-    __slots__ = ("authorization", "content_length", "hints")
+    __slots__ = ("authorization", "content_length", "hints", "idempotency_key", "traceparent")
 
     def __init__(self, headers: Iterable[tuple[bytes, bytes]], max_bytes: int) -> None:
         self.authorization: bytes | None = None
         self.content_length: int | None = None
         self.hints: dict[bytes, float] | None = None
+        self.idempotency_key: bytes | None = None
+        self.traceparent: bytes | None = None
         total = 0
         for name, value in headers:
-            total += len(name) + len(value) + 4
+            size = len(name)
+            total += size + len(value) + 4
+            if size not in _LENGTHS:  # most are not: cheaper than comparing names
+                continue
             if name == b"authorization":
                 self.authorization = value
             elif name == b"content-length":
                 self.content_length = _length(value)
-            elif name.startswith(b"x-quartermaster-slo-"):
+            elif name == b"idempotency-key":
+                self.idempotency_key = value if self.idempotency_key is None else b""  # two are none that can be used
+            elif name == b"traceparent":
+                self.traceparent = value
+            elif name in _HINTS:
                 self._hint(name, value)
         if total > max_bytes:
             raise Refusal(Reason.TOO_LARGE, status=431, close=True, what="request head", limit=max_bytes)
 
     def _hint(self, name: bytes, value: bytes) -> None:
-        if name not in (TTFT_HINT, TBT_HINT, TTLT_HINT):
-            return
         try:
             ms = float(value)
         except ValueError:

@@ -22,11 +22,12 @@ from scheduling.gateway.books import Books, Ending
 from scheduling.gateway.call import NEVER, Call
 from scheduling.gateway.config import GatewayConfig
 from scheduling.gateway.desk import Desk
-from scheduling.gateway.errors import Answer, Refusal, error_event, render
+from scheduling.gateway.errors import Answer, Refusal, error_event, reason_header, render
 from scheduling.gateway.estimates import engine_priority, make_estimate, make_queued
 from scheduling.gateway.forecasts import Forecasts
 from scheduling.gateway.guard import linger
-from scheduling.gateway.headers import Header
+from scheduling.gateway.headers import JSON, Header
+from scheduling.gateway.idempotency import REPLAYED, Idempotency
 from scheduling.gateway.input_tokens import InputCounter
 from scheduling.gateway.ports import GatewayMetrics
 from scheduling.gateway.quotas import Quotas
@@ -58,6 +59,7 @@ class Lifecycle:
         metrics: GatewayMetrics,
         state_available: Callable[[], bool],
         quotas: Quotas,
+        idempotency: Idempotency,
     ) -> None:
         self._config = config
         self._catalog = catalog
@@ -70,6 +72,7 @@ class Lifecycle:
         self._metrics = metrics
         self._state_available = state_available
         self._quotas = quotas
+        self._idempotency = idempotency
         self._relay = Relay(config, upstream, answer_headers)
         self._budget = RetryBudget(config.retry_share, config.retry_floor, time.monotonic())
         self._calibrations: dict[str, Calibration] = {}
@@ -81,6 +84,11 @@ class Lifecycle:
         assert access is not None
         assert prepared is not None
         _check_entitled(access.entitlement, call.received_s)
+        if call.idempotency is not None:
+            answer = await self._idempotency.begin(call.idempotency)
+            if answer is not None:
+                await self._replay(call, answer)
+                return
         pool = access.pool
         calibration = self._calibrations.get(pool.id)
         if calibration is None:
@@ -110,6 +118,22 @@ class Lifecycle:
             calibration.observe(prepared.raw_input, call.input_tokens)
         if forecasts is not None and call.outlook is not None:
             forecasts.ended(call.outlook, call.output_tokens)
+        if call.idempotency is not None:
+            await call.idempotency.end(reason)
+        await self._end(call, reason)
+
+    async def _replay(self, call: Call, answer: bytes) -> None:
+        """Gives a kept answer again: nothing runs, nothing is charged."""
+        reason = Reason.REPLAYED
+        headers = [
+            JSON, (b"content-length", b"%d" % len(answer)), reason_header(reason), REPLAYED, *answer_headers(call)
+        ]  # fmt: skip
+        call.responding = True
+        call.status = 200
+        call.limit(Reason.SLOW_READER, call.loop.time() + self._config.send_timeout_s)
+        await call.send({"type": "http.response.start", "status": 200, "headers": headers})
+        await call.send({"type": "http.response.body", "body": answer})
+        call.closed = True
         await self._end(call, reason)
 
     # --- admission
@@ -262,6 +286,8 @@ class Lifecycle:
             call.status = refusal.status
         try:
             async with asyncio.timeout(LAST_WORD_S):
+                if call.idempotency is not None:
+                    await call.idempotency.end(reason)  # first: the client may come back at once
                 await self._tell(call, reason, refusal)
         except (TimeoutError, OSError):
             call.abort_client()
@@ -334,6 +360,8 @@ class Lifecycle:
             call.connection = None
         if call.access is None:
             return
+        if call.idempotency is not None:
+            call.idempotency.later(reason)
         self._desk.calls.pop(call.id, None)
         ending = self._ending(call, reason)
         if isinstance(ending, Ending):
@@ -354,6 +382,8 @@ def answer_headers(call: Call) -> list[Header]:
         headers += access.limits.render(call.inflight, call.level_tokens)
     queued = 0 if call.queued_s is None else (call.granted_s or time.time()) - call.queued_s
     headers.append((b"x-quartermaster-queue-ms", b"%d" % (queued * 1000)))
+    if call.idempotency is not None and call.idempotency.original:
+        headers.append((b"x-quartermaster-original-request", call.idempotency.original.encode("ascii")))
     return headers
 
 

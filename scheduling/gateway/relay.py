@@ -100,6 +100,8 @@ class Relay:
         assert access is not None
         if access.rename is not None:
             answer = access.rename(answer)
+        if call.idempotency is not None:
+            await call.idempotency.settle(reason, answer)
         headers = [JSON, (b"content-length", b"%d" % len(answer)), reason_header(reason), *self._answer_headers(call)]
         call.responding = True
         call.status = 200

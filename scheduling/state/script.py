@@ -8,6 +8,7 @@ replaces the first of them to make time pass; nothing that can be configured doe
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -50,6 +51,12 @@ def make_script(name: str, text: str) -> Script:
 @cache
 def load_scripts() -> dict[str, Script]:
     """All scripts by name."""
-    constants = "".join(f"local {c} = {getattr(types, c)}\n" for c in _CONSTANTS)
-    shared = REDIS_CLOCK + constants + (_FOLDER / "prelude.lua").read_text()
-    return {name: make_script(name, shared + (_FOLDER / f"{name}.lua").read_text()) for name in NAMES}
+    return load_family("", NAMES, {c: getattr(types, c) for c in _CONSTANTS})
+
+
+def load_family(folder: str, names: Sequence[str], constants: Mapping[str, int]) -> dict[str, Script]:
+    """The scripts of one folder, which share its prelude, by name."""
+    at = _FOLDER / folder
+    told = "".join(f"local {name} = {value}\n" for name, value in constants.items())
+    shared = REDIS_CLOCK + told + (at / "prelude.lua").read_text()
+    return {name: make_script(name, shared + (at / f"{name}.lua").read_text()) for name in names}

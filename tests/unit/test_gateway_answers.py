@@ -16,7 +16,8 @@ from tests.gateway_world import TIER
 
 FIELDS: dict[str, Any] = {
     "state": "pending", "model": "m", "detail": "It is wrong.", "what": "body", "limit": 5, "input": 3, "output": 4,
-    "inflight": 2, "need": 9, "waited_s": 1.5, "period": "day", "used": 7, "left": "2h0m0s",
+    "inflight": 2, "need": 9, "waited_s": 1.5, "period": "day", "used": 7, "left": "2h0m0s", "original": "req_1",
+    "how": "stop",
 }  # fmt: skip
 ENDED = [r for r in Reason if ENDINGS[r].outcome is not Outcome.COMPLETED]
 
@@ -33,7 +34,7 @@ def test_every_reason_has_an_answer_in_the_shape_clients_know(reason: Reason) ->
     assert answer.status == ENDINGS[reason].status
     assert headers[b"x-quartermaster-reason"] == reason.value.encode()
     assert int(headers[b"content-length"]) == len(answer.body)
-    retryable = ENDINGS[reason].retry and (answer.status in (408, 429) or answer.status >= 500)
+    retryable = ENDINGS[reason].retry and (answer.status in (408, 409, 429) or answer.status >= 500)
     assert (b"retry-after-ms" in headers) == retryable
     assert (headers.get(b"x-should-retry") == b"false") == (not ENDINGS[reason].retry)
 

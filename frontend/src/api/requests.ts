@@ -1,6 +1,7 @@
 /** The ledger, as /api/v1/requests gives it. */
 
 import { get } from "./client";
+import type { Ahead } from "./neighbours";
 
 export interface LedgerRow {
   request_id: string;
@@ -57,6 +58,7 @@ export interface Story {
   checks: Check[];
   weight: { weight?: number; debt: number; burst?: number; at: number; class?: string; factors?: { service_class: number; slo: number; burst: number; debt: number } } | null;
   positions: { at: string; place: number }[];
+  ahead?: Ahead | null;
   cost: { amount: number; currency: string; slot_s: number; parts: Record<string, number> } | null;
 }
 
@@ -95,7 +97,7 @@ export interface Filters {
 
 /** The closed list (scheduling/core/outcomes.py): each reason belongs to one outcome. */
 export const REASONS: Record<string, readonly string[]> = {
-  completed: ["stop", "length"],
+  completed: ["stop", "length", "replayed"],
   refused: [
     "not_entitled",
     "tenant_paused",
@@ -109,6 +111,9 @@ export const REASONS: Record<string, readonly string[]> = {
     "kv_budget",
     "low_priority",
     "quota_exceeded",
+    "duplicate",
+    "already_done",
+    "key_reused",
     "queue_full",
     "queue_timeout",
     "no_backend",

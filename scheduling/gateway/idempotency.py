@@ -1,0 +1,253 @@
+"""``Idempotency-Key``: one client's retry is never a second execution (``docs/v1.md``).
+
+A request with the header takes its key in shared state before it is admitted, holds it while it waits and runs, and
+leaves it *done* when it completed, before its answer is sent; however else it ends, the key is free again. Answers are
+kept only where the deployment says so, and then encrypted with what only the one who sends the same request again has:
+neither the key nor the body is in Redis, only digests under the deployment's secret.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import logging
+import os
+from collections import deque
+
+from scheduling.core.outcomes import Outcome, Reason, outcome_of
+from scheduling.gateway.call import Call
+from scheduling.gateway.config import GatewayConfig
+from scheduling.gateway.errors import Refusal
+from scheduling.gateway.headers import Header
+from scheduling.state.idempotency import Claim, ClaimStatus, HoldStatus, IdempotencyStore, KeepLimits, Ticket
+from scheduling.state.resp import RespConnection
+from scheduling.state.types import BATCH, StateError, StateUnavailable
+
+log = logging.getLogger(__name__)
+
+HEADER = "Idempotency-Key"
+LONGEST_KEY = 255
+REPLAYED: Header = (b"idempotent-replayed", b"true")
+LEAST_WAIT_S, LONGEST_WAIT_S = 1.0, 30.0  # after which a client may ask again for a request that still runs
+JITTER = 0.75  # the least that Retry-After is shortened to
+_NONCE = 12
+
+
+class Pass:
+    """One call's key, from its head to its end."""
+
+    __slots__ = ("_desk", "held", "kept", "original", "secret", "settled", "ticket")
+
+    def __init__(self, desk: Idempotency, ticket: Ticket, secret: bytes) -> None:
+        self._desk = desk
+        self.ticket = ticket
+        self.secret = secret  # opens an answer kept for this key and body
+        self.held = False  # shared state may have the key for us
+        self.settled = False
+        self.kept = False  # ... with the answer
+        self.original = ""  # the request that has the key, where it is another
+
+    async def settle(self, reason: Reason, answer: bytes = b"") -> None:
+        """The answer is complete, and about to be sent (a stream's: sent)."""
+        await self._desk.settle(self, reason, answer)
+
+    async def end(self, reason: Reason) -> None:
+        """The call ends; does nothing after ``settle`` but for an answer that did not reach its client."""
+        if self.held:
+            await self._desk.end(self, reason)
+
+    def later(self, reason: Reason) -> None:
+        """The call ends, and may not wait."""
+        if self.held:
+            self._desk.later(self, reason)
+
+
+class Idempotency:
+    """The keys that this gateway holds. ``limits`` and ``secret`` are the deployment's."""
+
+    def __init__(self, config: GatewayConfig, resp: RespConnection) -> None:
+        limits = KeepLimits(
+            int(config.idempotency_keep_s * 1000), config.idempotency_keys,
+            config.idempotency_bytes if config.idempotency_answers else 0,
+        )  # fmt: skip
+        self._store = IdempotencyStore(resp, config.gateway_id, limits)
+        self._answers = config.idempotency_answers
+        self._largest = min(config.idempotency_largest, limits.bytes)
+        self._secret = config.idempotency_secret
+        self._renew_every_s = config.renew_every_s
+        self._backlog_limit = config.backlog_limit
+        self._held: dict[str, Pass] = {}  # by request
+        self._backlog: deque[tuple[Pass, Reason]] = deque()  # endings that Redis has not taken yet
+        self._bell = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._run(), name="gateway-idempotency")
+
+    async def stop(self) -> None:
+        """Tells what can be told now, then stops; what else is held runs out by itself."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+        try:
+            await self._tell()
+        except StateUnavailable:
+            log.warning("gateway stops with %d Idempotency-Keys that Redis was not told of", len(self._backlog))
+
+    def available(self) -> None:
+        """Redis is back: it may have lost what is held."""
+        self._bell.set()
+
+    def pass_for(self, call: Call, key: bytes, body: bytes) -> Pass:
+        """The pass of a call with a valid key.
+
+        Raises:
+            Refusal: the header is not 1 to 255 visible ASCII characters.
+        """
+        if not 1 <= len(key) <= LONGEST_KEY or not all(32 < c < 127 for c in key):
+            raise Refusal(
+                Reason.INVALID_REQUEST, param=HEADER,
+                detail=f"{HEADER} must be sent once, with 1 to {LONGEST_KEY} visible ASCII characters.",
+            )  # fmt: skip
+        assert call.access is not None
+        tenant = call.access.entitlement.tenant
+        path = call.scope["path"].encode()
+        name = b"%b\0%b" % (tenant.encode(), key)
+        digest = hmac.digest(self._secret, b"key\0" + name, "sha256").hex()[:32]
+        whole = hmac.digest(self._secret, b"\0".join((name, path, hashlib.sha256(body).digest())), "sha256")
+        fingerprint = hmac.digest(whole, b"fingerprint", "sha256").hex()[:32]
+        return Pass(self, Ticket(tenant, digest, fingerprint, call.id), hmac.digest(whole, b"answer", "sha256"))
+
+    async def begin(self, mine: Pass) -> bytes | None:
+        """Takes the key: None where the call may run, or the answer to give again.
+
+        Raises:
+            Refusal: the key is another request's.
+        """
+        mine.held = True  # also if the answer is lost
+        self._held[mine.ticket.request_id] = mine
+        try:
+            claim = await self._store.claim(mine.ticket)
+        except StateUnavailable:
+            raise Refusal(Reason.STATE_UNAVAILABLE) from None
+        if claim.status is ClaimStatus.MINE:
+            return None
+        mine.held = False
+        del self._held[mine.ticket.request_id]
+        mine.original = claim.request_id
+        return self._answer(mine, claim)
+
+    def _answer(self, mine: Pass, claim: Claim) -> bytes:
+        if claim.status is ClaimStatus.OTHER:
+            raise Refusal(Reason.KEY_REUSED, param=HEADER, original=claim.request_id)
+        if claim.status is ClaimStatus.RUNNING:
+            # nothing is known of it but for how long it has run; of a dead gateway's, when its hold runs out
+            wait_s = min(max(claim.age_s, LEAST_WAIT_S), LONGEST_WAIT_S) if claim.heard else claim.ends_s / JITTER
+            raise Refusal(Reason.DUPLICATE, param=HEADER, original=claim.request_id, retry_s=wait_s)
+        answer = _open(mine.secret, claim.answer) if claim.answer else None
+        if answer is None:
+            how = claim.reason.value if claim.reason is not None else ""
+            raise Refusal(Reason.ALREADY_DONE, param=HEADER, original=claim.request_id, how=how)
+        return answer
+
+    async def settle(self, mine: Pass, reason: Reason, answer: bytes) -> None:
+        """Before the client can see that it is complete. Where Redis does not answer, the answer is not kept."""
+        sealed = b""
+        if self._answers and answer and len(answer) + 2 * _NONCE + 4 <= self._largest:
+            sealed = _seal(mine.secret, answer)
+        try:
+            done = await self._store.settle(mine.ticket, reason, sealed)
+        except StateUnavailable:
+            return
+        mine.settled = done
+        mine.kept = done and bool(sealed)
+
+    async def end(self, mine: Pass, reason: Reason) -> None:
+        self._forget(mine)  # first: what is renewed from now on does not include it
+        try:
+            await self._say(mine, reason)
+        except StateUnavailable:
+            self.later(mine, reason)
+        except asyncio.CancelledError:
+            self.later(mine, reason)
+            raise
+
+    def later(self, mine: Pass, reason: Reason) -> None:
+        self._forget(mine)
+        if len(self._backlog) >= self._backlog_limit:
+            self._backlog.popleft()  # its hold runs out by itself
+        self._backlog.append((mine, reason))
+        self._bell.set()
+
+    async def _say(self, mine: Pass, reason: Reason) -> None:
+        if outcome_of(reason) is Outcome.COMPLETED:
+            if not mine.settled:
+                await self._store.settle(mine.ticket, reason)
+        elif not mine.kept:  # a kept answer waits for its client, who left
+            await self._store.release(mine.ticket)
+
+    def _forget(self, mine: Pass) -> None:
+        mine.held = False
+        self._held.pop(mine.ticket.request_id, None)
+
+    async def _tell(self) -> None:
+        while self._backlog:
+            mine, reason = self._backlog[0]
+            try:
+                await self._say(mine, reason)
+            except StateError:
+                log.exception("shared state rejected the end of an Idempotency-Key")
+            if self._backlog and self._backlog[0][0] is mine:
+                self._backlog.popleft()
+
+    async def _hold(self) -> None:
+        tenants: dict[str, list[Pass]] = {}
+        for mine in self._held.values():
+            if not mine.settled:
+                tenants.setdefault(mine.ticket.tenant, []).append(mine)
+        for tenant, passes in tenants.items():
+            for start in range(0, len(passes), BATCH):
+                asked = [p for p in passes[start : start + BATCH] if p.held and not p.settled]
+                found = await self._store.hold(tenant, [p.ticket for p in asked])
+                for mine, status in zip(asked, found, strict=True):
+                    if status is HoldStatus.LOST:
+                        # this process hung for longer than a hold: the slot is lost as well, and ends the call
+                        self._forget(mine)
+                    elif status is HoldStatus.HELD and not mine.held:
+                        self.later(mine, Reason.INTERNAL)  # it ended meanwhile, and this may have made it again
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(self._renew_every_s):
+                    await self._bell.wait()
+            except TimeoutError:
+                pass
+            self._bell.clear()
+            try:
+                await self._tell()
+                await self._hold()
+            except StateUnavailable:
+                continue
+            except Exception:
+                log.exception("Idempotency-Keys could not be renewed")  # and the next round must still be tried
+
+
+def _seal(secret: bytes, answer: bytes) -> bytes:
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # only where answers are kept
+
+    nonce = os.urandom(_NONCE)
+    return nonce + AESGCM(secret).encrypt(nonce, answer, None)
+
+
+def _open(secret: bytes, sealed: bytes) -> bytes | None:
+    """None for what was not sealed for this key, body and deployment."""
+    from cryptography.exceptions import InvalidTag
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+    try:
+        return AESGCM(secret).decrypt(sealed[:_NONCE], sealed[_NONCE:], None)
+    except InvalidTag:
+        return None
