@@ -144,6 +144,13 @@ export interface Tuning {
   effective: Record<string, number>;
 }
 
+/** What the planner of replicas wants (pools/{slug}/scaling). */
+export interface Scaling {
+  mode: "off" | "advise" | "automatic";
+  promised: { slots: number };
+  state: { current: number; wanted: number; reason: string } | null;
+}
+
 export interface Trust {
   pool: string;
   minutes: number;

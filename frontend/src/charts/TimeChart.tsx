@@ -1,12 +1,14 @@
 import { memo, useEffect, useRef } from "react";
 import uPlot from "uplot";
 import { clock, day, minute } from "../lib/format";
-import { ceiling, stack } from "./columns";
+import { ceiling, reach, stack } from "./columns";
 import type { Panel, Series } from "./panels";
 
 const HEIGHT = 172;
 const LEAST_WHOLE_TOP = 4;
 const STEPS = Array.from({ length: 13 }, (_, i) => i - 3).flatMap((power) => [1, 2, 5].map((step) => step * 10 ** power));
+/** Of durations in ms: what people count in. */
+const MS_STEPS = [...STEPS.filter((step) => step >= 1 && step < 10_000), 10_000, 15_000, 30_000, 60_000, 120_000, 300_000, 600_000, 1_200_000, 3_600_000, 7_200_000];
 const WHOLE_STEPS = STEPS.filter((step) => step >= 1);
 const sync = uPlot.sync("dashboard");
 
@@ -49,23 +51,25 @@ function options(panel: Panel, width: number, live: { current: Props }, paint: (
       y: {
         range: (_plot, min, max) => {
           const { top, whole, signed } = live.current.panel;
+          const reached = reach(max ?? 0, live.current.panel.values.filter((_, i) => live.current.panel.series[i]!.dashed));
           if (signed) {
             const reach = ceiling(Math.max(Math.abs(min ?? 0), Math.abs(max ?? 0)));
             return [-reach, reach];
           }
-          return [0, top ?? Math.max(whole ? LEAST_WHOLE_TOP : 0, ceiling(max ?? 0))];
+          return [0, top ?? Math.max(whole ? LEAST_WHOLE_TOP : 0, ceiling(reached))];
         },
       },
     },
     axes: [
       { ...axis, size: 24, gap: 4, space: 70, values: (_plot, ticks, _axis, _space, step) => ticks.map((t) => (step < 60 ? clock(t) : step < 86_400 ? minute(t) : day(t))) },
-      { ...axis, size: 56, gap: 6, space: 34, incrs: panel.whole ? WHOLE_STEPS : STEPS, values: (_plot, ticks) => ticks.map((t) => (live.current.panel.tick ?? live.current.panel.format)(t).replace(/\.0+(?=\D|$)/, "")) },
+      { ...axis, size: 56, gap: 6, space: 34, incrs: panel.time ? MS_STEPS : panel.whole ? WHOLE_STEPS : STEPS, values: (_plot, ticks) => ticks.map((t) => (live.current.panel.tick ?? live.current.panel.format)(t).replace(/\.0+(?=\D|$)/, "")) },
     ],
     series: [
       {},
       ...panel.series.map((s, i): uPlot.Series => ({
         label: s.label,
         stroke: s.color,
+        auto: !s.dashed, // see reach
         width: s.stacked ? 1 : 1.5,
         dash: s.dashed ? [5, 4] : undefined,
         fill: stacked[0] === i + 1 ? `${s.color}66` : undefined,
@@ -107,7 +111,8 @@ export const TimeChart = memo(function TimeChart(props: Props) {
     panel.series.forEach((_, i) => {
       const value = panel.values[i]?.[row];
       const cell = values.current[i];
-      if (cell) cell.textContent = value == null ? "–" : panel.format(value);
+      const above = panel.series[i]!.dashed && value != null && u && value > (u.scales.y!.max ?? Infinity);
+      if (cell) cell.textContent = value == null ? "–" : `${panel.format(value)}${above ? " ↑" : ""}`;
     });
     if (moment.current) moment.current.textContent = pointed === null ? panel.unit : clock(panel.times[row] ?? 0);
   };

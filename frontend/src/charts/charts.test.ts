@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { busiest, ceiling, columns, stack } from "./columns";
+import { busiest, ceiling, columns, reach, stack } from "./columns";
 import { ColorBook, CATEGORIES } from "./palette";
 import { panels } from "./panels";
 
@@ -96,4 +96,11 @@ describe("the panels", () => {
   it("draw something for a pool without tenants or points", () => {
     for (const panel of panels({ ...context, points: [] })) expect(panel.times).toEqual([]);
   });
+});
+
+it("an axis reaches up to a limit, unless the rest would lie flat", () => {
+  expect(reach(10, [[null, 48]])).toBe(48);
+  expect(reach(0.5, [[1, 1], [5, 5]])).toBe(1);
+  expect(reach(9, [])).toBe(9);
+  expect(reach(0, [[600]])).toBe(600);
 });

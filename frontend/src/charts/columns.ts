@@ -66,3 +66,15 @@ export function ceiling(max: number): number {
   for (const step of [1, 1.5, 2, 3, 4, 5, 6, 8, 10]) if (max <= step * power * 0.999) return step * power;
   return 10 * power;
 }
+
+const FLAT = 6;
+
+/**
+ * How far up an axis has to go: to the largest value, and to limits and targets unless all else would then lie flat on
+ * the ground; one further up is named in the legend, with an arrow.
+ */
+export function reach(max: number, limits: readonly Column[]): number {
+  const tops = limits.map((column) => column.reduce<number>((top, value) => Math.max(top, value ?? 0), 0));
+  if (max <= 0) return Math.max(0, ...tops);
+  return Math.max(max, ...tops.filter((top) => top <= FLAT * max));
+}

@@ -29,6 +29,8 @@ export interface Panel {
   tick?: (value: number) => string;
   /** Fixed top of the axis. */
   top?: number;
+  /** Durations in ms: the axis has the steps of a clock. */
+  time?: boolean;
   /** Counts: the axis has whole numbers only. */
   whole?: boolean;
   /** Values may be below zero: the axis goes as far down as up. */
@@ -256,11 +258,11 @@ export function panels(context: Context): Panel[] {
       byEntitlement(context, (e) => e.running, { label: "slots", pick: (p) => p.slots }),
     ),
     make({ id: "violations", group: "promises", title: "SLO violations by tier", unit: "requests/s", format: rate, quiet: true, empty: "No promise was broken in this time." }, violations(context)),
-    make({ id: "ttft", group: "promises", title: "Time to first token", unit: "over 60 s", format: ms, tick: msTick, whole: true, empty: "No request reached its first token in this time." }, percentile("ttft")),
-    make({ id: "ttlt", group: "promises", title: "Time to last token", unit: "over 60 s", format: ms, tick: msTick, whole: true, empty: "No request completed in this time." }, percentile("ttlt")),
-    make({ id: "ttft-tiers", group: "promises", title: "TTFT p95 against target", unit: "by tier", format: ms, tick: msTick, whole: true, empty: "No tier of this pool promises a time to first token." }, againstTarget(context, (t) => t.ttft_p95, (t) => t.ttft_s)),
-    make({ id: "tbt-tiers", group: "promises", title: "TBT p95 against target", unit: "by tier", format: ms, tick: msTick, whole: true, empty: "No tier of this pool promises a time between tokens." }, againstTarget(context, (t) => t.tbt_p95, (t) => t.tbt_s)),
-    make({ id: "ttlt-tiers", group: "promises", title: "TTLT p95 against target", unit: "by tier", format: ms, tick: msTick, whole: true, empty: "No tier of this pool promises a time to last token." }, againstTarget(context, (t) => t.ttlt_p95, (t) => t.ttlt_s)),
+    make({ id: "ttft", group: "promises", title: "Time to first token", unit: "over 60 s", format: ms, tick: msTick, time: true, whole: true, empty: "No request reached its first token in this time." }, percentile("ttft")),
+    make({ id: "ttlt", group: "promises", title: "Time to last token", unit: "over 60 s", format: ms, tick: msTick, time: true, whole: true, empty: "No request completed in this time." }, percentile("ttlt")),
+    make({ id: "ttft-tiers", group: "promises", title: "TTFT p95 against target", unit: "by tier", format: ms, tick: msTick, time: true, whole: true, empty: "No tier of this pool promises a time to first token." }, againstTarget(context, (t) => t.ttft_p95, (t) => t.ttft_s)),
+    make({ id: "tbt-tiers", group: "promises", title: "TBT p95 against target", unit: "by tier", format: ms, tick: msTick, time: true, whole: true, empty: "No tier of this pool promises a time between tokens." }, againstTarget(context, (t) => t.tbt_p95, (t) => t.tbt_s)),
+    make({ id: "ttlt-tiers", group: "promises", title: "TTLT p95 against target", unit: "by tier", format: ms, tick: msTick, time: true, whole: true, empty: "No tier of this pool promises a time to last token." }, againstTarget(context, (t) => t.ttlt_p95, (t) => t.ttlt_s)),
     make({ id: "debt", group: "standing", title: "Debt", unit: "above 0: was given less than its baseline", format: signedRate, signed: true, quiet: true, empty: "Nobody is owed anything, and nobody had too much." }, standing(context, (e) => e.debt)),
     make({ id: "weight", group: "standing", title: "Weight", unit: "larger goes first", format: figure, empty: "No elastic entitlement had anything in flight." }, standing(context, (e) => e.weight)),
     make({ id: "gpu", group: "hardware", title: "GPU utilization", unit: "% per backend", ...ratio, empty: "No backend reported its GPU in this time." }, perBackend(context, (b) => b.gpu)),

@@ -1,4 +1,5 @@
 import { memo, useState } from "react";
+import { Link } from "react-router";
 import { Badge, type Tone } from "../../components/Badge";
 import { Icon } from "../../components/icons";
 import { Meter } from "../../components/Meter";
@@ -26,10 +27,20 @@ const Line = memo(
     return (
       <tr className="border-t border-line hover:bg-raised/50">
         <th scope="row" className="sticky left-0 z-1 max-w-44 bg-panel py-1.5 pr-3 pl-3 text-left font-medium">
-          <span className="block truncate" title={row.name}>
-            {row.name}
-          </span>
-          {!byTenant && <span className="block truncate text-2xs font-normal text-faint">{row.tenant}</span>}
+          {byTenant ? (
+            <Link className="link block truncate" to={`/tenants/${row.name}`} title={row.name}>
+              {row.name}
+            </Link>
+          ) : (
+            <>
+              <span className="block truncate" title={row.name}>
+                {row.name}
+              </span>
+              <Link className="link block truncate text-2xs font-normal" to={`/tenants/${row.tenant}`}>
+                {row.tenant}
+              </Link>
+            </>
+          )}
         </th>
         {!byTenant && (
           <td className="px-3">

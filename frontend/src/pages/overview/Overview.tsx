@@ -11,6 +11,7 @@ import { Backends } from "./Backends";
 import { Charts } from "./Charts";
 import { Entitlements } from "./Entitlements";
 import { Headline } from "./Headline";
+import { Strategy } from "./Strategy";
 import { Tiers } from "./Tiers";
 
 const Welcome = lazy(() => import("../welcome/Welcome").then((page) => ({ default: page.Welcome })));
@@ -197,6 +198,7 @@ export function Overview() {
           <Headline snapshot={pool.snapshot} history={pool.history} />
           {untouched(pool) && <FirstRequest snapshot={pool.snapshot} />}
           {charted && <Charts key={charted.snapshot.pool} snapshot={charted.snapshot} history={charted.history} wall={wall} />}
+          {!wall && user.role !== "member" && <Strategy pool={pool.snapshot.pool} />}
           {!wall && <Tiers snapshot={pool.snapshot} />}
           {!wall && <Entitlements snapshot={pool.snapshot} />}
           <Backends snapshot={pool.snapshot} />

@@ -6,6 +6,7 @@ import { Icon } from "../../components/icons";
 import { clock, compact, day, duration, NONE, seconds, text } from "../../lib/format";
 import { useNow } from "../../feed/live";
 import { useDark } from "../../lib/theme";
+import { Ahead } from "./Ahead";
 import { Outcome, Slo } from "./Outcome";
 import { phases, type Phase } from "./phases";
 import { Checks, Cost, EstimateLine, Place, StillAlive, Weight } from "./StoryParts";
@@ -116,6 +117,7 @@ function Story({ row, story }: { row: LedgerRow; story: Told | undefined }) {
         </table>
         <EstimateLine row={row} />
       </section>
+      {story?.ahead && <Ahead ahead={story.ahead} row={row} />}
       {story && <Checks story={story} />}
       {story && <Weight story={story} />}
       <section>
@@ -215,7 +217,7 @@ export function Drawer({ id, known, onClose }: { id: string; known: LedgerRow | 
       onClick={(event) => {
         if (event.target === dialog.current) dialog.current.close();
       }}
-      className="m-0 ml-auto h-dvh max-h-none w-full max-w-[30rem] overflow-y-auto border-l border-line bg-panel text-ink backdrop:bg-black/40"
+      className="m-0 ml-auto h-dvh max-h-none w-full max-w-[36rem] overflow-y-auto border-l border-line bg-panel text-ink backdrop:bg-black/40"
     >
       <div className="p-5">
         <div className="mb-4 flex items-start justify-between gap-3">

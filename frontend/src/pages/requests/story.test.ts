@@ -1,5 +1,5 @@
 import { expect, it } from "vitest";
-import { factorsOf, money, numbersOf, product } from "./story";
+import { factorsOf, money, numbersOf, product, termsOf } from "./story";
 
 it("a check tells its numbers, or a note where there are none", () => {
   expect(numbersOf({ rule: "concurrency", state: "passed", value: 3, limit: 8, unit: "in flight before it" })).toBe("3 of 8 in flight before it");
@@ -17,4 +17,9 @@ it("the weight is the product of its factors", () => {
 
 it("money is as exact as it is small", () => {
   expect([money(0.00125, "EUR"), money(0, "USD"), money(1.5, "EUR")]).toEqual(["0.00125 EUR", "0 USD", "1.5 EUR"]);
+});
+
+it("a grant's reason falls into its terms", () => {
+  expect(termsOf("spot band, due 632.65 s after arrival: deadline 600.00 + work 32.65; waited 0.17 s")).toEqual(["spot band", "due 632.65 s after arrival", "deadline 600.00 + work 32.65", "waited 0.17 s"]);
+  expect(termsOf("")).toEqual([]);
 });

@@ -44,6 +44,9 @@ export const product = (factors: readonly [string, number][]): number => factors
 /** Money as small as it is: 0.00125 EUR. */
 export const money = (amount: number, currency: string): string => `${amount === 0 ? "0" : Number(amount.toPrecision(3)).toString()} ${currency}`;
 
+/** A grant's reason, one term a line: "due 1.70 s after arrival", "deadline 1.00 + work 0.70", "waited 2.3 s". */
+export const termsOf = (why: string): string[] => why.split(/[;,:] /).map((term) => term.trim()).filter(Boolean);
+
 const sources: Record<string, string> = {
   bound: "nothing is predicted: every answer is expected to reach its bound",
   similar: "answers to similar prompts",

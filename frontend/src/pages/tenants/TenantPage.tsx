@@ -16,6 +16,7 @@ import { attainment, useByTenant } from "./live";
 import { Members } from "./Members";
 import { Ago, Confirm, Delete, Failed, Waiting } from "./parts";
 import { Quotas } from "./Quotas";
+import { NeighboursPanel } from "./Neighbours";
 import { mayWrite, useSheet } from "./Resource";
 import { tenantSpecs } from "./specs";
 import { UsagePanel } from "./Usage";
@@ -25,9 +26,10 @@ const tabs = [
   { id: "keys", label: "Keys", panel: Keys },
   { id: "members", label: "Members", panel: Members },
   { id: "quotas", label: "Quotas", panel: Quotas },
+  ...(user.role === "member" ? [] : [{ id: "neighbours", label: "Neighbours", panel: NeighboursPanel }]),
   { id: "usage", label: "Usage", panel: ({ tenant }: { tenant: string }) => <UsagePanel tenant={tenant} /> },
   { id: "audit", label: "Audit", panel: ({ tenant }: { tenant: string }) => <AuditPanel query={{ tenant }} /> },
-] as const;
+];
 
 function Fact({ label, value, note }: { label: string; value: string; note?: string }) {
   return (
@@ -95,7 +97,7 @@ export function TenantPage() {
   const [leaving, setLeaving] = useState(false);
   const [pausing, setPausing] = useState(false);
   const tenant = data?.find((one) => one.slug === slug);
-  const Panel = (tabs.find((one) => one.id === tab) ?? tabs[0]).panel;
+  const Panel = (tabs.find((one) => one.id === tab) ?? tabs[0]!).panel;
   if (error) return <Failed error={error} retry={() => void refetch()} />;
   if (isPending) return <Waiting />;
   if (!tenant)
