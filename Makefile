@@ -5,7 +5,7 @@ SETUP := $(PYTHON) controlplane/embedded/bootstrap.py
 PYTEST := $(PY) -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test up test test-postgresql test-slow chaos mutants lab bench test-frontend test-browser test-vllm lint types lock clean
+.PHONY: help setup setup-test up test test-postgresql test-slow chaos mutants lab bench test-frontend test-browser test-vllm test-litellm lint types lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,6 +51,9 @@ test-browser: setup-test ## the console and the back office in Chromium
 test-vllm: setup-test ## against a real vLLM on the CPU
 	$(PYTEST) -m vllm --timeout 1800 $(ARGS)
 
+test-litellm: setup-test ## the bridge of deploy/litellm in a real LiteLLM proxy
+	$(PYTEST) -m litellm --timeout 900 $(ARGS)
+
 lint: setup-test ## ruff, import rules, locks without hosts
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
@@ -66,6 +69,7 @@ lock: setup-test ## write the locks anew from pyproject.toml (hashes, no hosts)
 	$(UV_LOCK) -c requirements.lock --group test --group lint --group frontend -o requirements-dev.lock
 	$(UV_LOCK:pyproject.toml=) --group pyproject.toml:frontend -o requirements-frontend.lock
 	$(UV_LOCK:pyproject.toml=) --group pyproject.toml:bootstrap -o requirements-bootstrap.lock
+	$(UV_LOCK:pyproject.toml=) --group pyproject.toml:litellm -o requirements-litellm.lock
 	@! grep -n '://' requirements*.lock frontend/package-lock.json || { echo "a lock names a host"; exit 1; }
 
 clean: ## remove .venv, build results and caches; never an instance's state
