@@ -25,6 +25,8 @@ _PERCENTILES = (
 _OF_TIERS = tuple(each for each in _PERCENTILES if each[2] == "p95")
 _WORST = frozenset(name for name, _, _ in _PERCENTILES)  # where points are merged the highest stands for them
 _KNOWN_OR_NOT = frozenset({"weight", "debt", "burst", "attainment", "gpu", "memory"})  # missing is not zero
+_NARROW = ("tenants", "entitlements")
+_SHARES = ("running", "waiting", "tokens", "kv")  # of an entitlement: what can be added up
 _TABLES = ("tenants", "entitlements", "tiers", "backends")
 
 
@@ -60,10 +62,59 @@ def point(snapshot: dict[str, Any]) -> Point:
 
 
 def busiest(full: Point, most: int) -> Point:
-    """The same point with the rows of its busiest tenants and entitlements only; what stands above the rows stays."""
+    """The same point with the rows of its busiest tenants and entitlements only; what stands above the rows stays, and
+    what the other entitlements had is in ``rest``."""
+    return narrowed([full], most)[0]
+
+
+def narrowed(points: Sequence[Point], most: int) -> list[Point]:
+    """Points with the rows of those tenants and entitlements only that were busiest over all of them: like
+    :func:`busiest`, but the same names in each."""
+    kept: dict[str, set[str]] = {}
+    for table in _NARROW:
+        load: dict[str, list[float]] = {}
+        for each in points:
+            for name, row in each.get(table, {}).items():
+                sums = load.setdefault(name, [0.0, 0.0])
+                sums[0] += row.get("running", 0) + row.get("waiting", 0)
+                sums[1] += row.get("completed", row.get("tokens", 0))
+        if len(load) > most:
+            kept[table] = set(sorted(load, key=load.__getitem__, reverse=True)[:most])
+    return [_only(each, kept) for each in points] if kept else list(points)
+
+
+def slim(full: Point) -> Point:
+    """The same point without those figures of its tenants that no chart draws."""
     return full | {
-        table: _busiest(full[table], most) for table in ("tenants", "entitlements") if len(full.get(table, {})) > most
+        "tenants": {
+            name: {"waiting": row["waiting"], "running": row["running"]} for name, row in full["tenants"].items()
+        }
     }
+
+
+def spaced(points: Sequence[Point], fine_s: float, apart_s: float) -> list[Point]:
+    """Every point of the last ``fine_s``, and older ones so far apart from each other."""
+    newest = points[-1]["at"] if points else 0.0
+    kept: list[Point] = []
+    for each in points:
+        if not kept or each["at"] > newest - fine_s or each["at"] - kept[-1]["at"] >= apart_s:
+            kept.append(each)
+    return kept
+
+
+def _only(full: Point, kept: dict[str, set[str]]) -> Point:
+    out = full | {
+        table: {n: row for n, row in full.get(table, {}).items() if n in names} for table, names in kept.items()
+    }
+    left = [row for n, row in full.get("entitlements", {}).items() if n not in kept.get("entitlements", {n})]
+    if left:
+        rest = dict(full.get("rest", {}))
+        for row in left:
+            for name in _SHARES:
+                if row.get(name):
+                    rest[name] = round(rest.get(name, 0) + row[name], 4)
+        out["rest"] = rest
+    return out
 
 
 def visible(full: Point, tenants: Collection[str] | None) -> Point:
@@ -100,6 +151,8 @@ def merged(points: Sequence[Point]) -> Point:
         if rows := {name: _mean_row([p.get(table, {}).get(name) for p in points]) for name in names}:
             out[table] = rows
     out.setdefault("tenants", {})
+    if any("rest" in each for each in points):
+        out["rest"] = _mean_row([each.get("rest") for each in points])
     return busiest(out, TENANTS)
 
 
@@ -150,14 +203,6 @@ def _counts(points: Sequence[Point]) -> dict[str, float]:
         for reason, count in each.get("refusals", {}).items():
             sums[reason] = sums.get(reason, 0) + count
     return {reason: round(total / len(points), 2) for reason, total in sums.items()}
-
-
-def _busiest(rows: dict[str, Any], most: int) -> dict[str, Any]:
-    def busy(name: str) -> tuple[float, float]:
-        row = rows[name]
-        return (row.get("running", 0) + row.get("waiting", 0), row.get("completed", row.get("tokens", 0)))
-
-    return {name: rows[name] for name in sorted(rows, key=busy, reverse=True)[:most]}
 
 
 def _figures(row: dict[str, Any]) -> Point:

@@ -28,8 +28,9 @@ log = logging.getLogger(__name__)
 
 COMPARE_S = 1.0  # how often the stored numbers are looked at while no change comes in
 QUIET_S = 2.5  # ... of a pool, that is, after this long without one
-HISTORY_BYTES = 512 * 1024  # of one encoded history: what a socket's buffer may hold is bounded
-HISTORY_TENANTS = 8  # rows per point for those who see all tenants
+HISTORY_BYTES = 1024 * 1024  # of one encoded history: what a socket's buffer may hold is bounded
+HISTORY_ROWS = (12, 8, 4)  # busiest tenants and entitlements in it: as many as fit
+FINE_S, APART_S = 300.0, 2.9  # each second of the charts' first window; before it, close enough to be drawn as one line
 
 Sight = frozenset[str] | None  # the tenants a socket may see; None: all
 
@@ -90,6 +91,7 @@ class LiveHub:
         self._subscribers: set[Subscriber] = set()
         self._tasks: list[asyncio.Task[None]] = []
         self._loading = asyncio.Lock()
+        self._encoding = asyncio.Lock()
         self._revision = 0
         self._fresh_s = float("-inf")  # when a change came in or the store was read
         self.available = True  # whether the store answered last time
@@ -255,10 +257,13 @@ class LiveHub:
             pool = self._pools.get(name, pool)  # it may have moved on meanwhile
             if pool.points is None:
                 pool.points = deque(points, maxlen=history.POINTS)
-        scoped = self._scoped(pool, sight)
-        if scoped.history is None:
-            scoped.history = encode_history(name, list(pool.points), sight)
-        return scoped.history
+        async with self._encoding:  # those who open the page together share one
+            pool = self._pools.get(name, pool)
+            scoped = self._scoped(pool, sight)
+            if scoped.history is None:
+                # Tens of milliseconds, which nobody's stream should wait for.
+                scoped.history = await asyncio.to_thread(encode_history, name, list(pool.points or ()), sight)
+            return scoped.history
 
     def _note(self, available: bool) -> None:
         if available != self.available:
@@ -271,13 +276,19 @@ class LiveHub:
 
 
 def encode_history(pool: str, points: list[history.Point], sight: Sight) -> str:
-    """The history message, thinned evenly until it fits :data:`HISTORY_BYTES`."""
-    seen = [history.visible(p, sight) if sight is not None else history.busiest(p, HISTORY_TENANTS) for p in points]
+    """The history message: each second of the last minutes, older ones further apart, within :data:`HISTORY_BYTES`."""
+    seen = [history.slim(history.visible(p, sight)) for p in history.spaced(points, FINE_S, APART_S)]
+    rows = iter(HISTORY_ROWS)
+    most = next(rows)
     while True:
-        text = _text({"type": "history", "pool": pool, "frames": seen})
+        text = _text({"type": "history", "pool": pool, "frames": history.narrowed(seen, most)})
         if len(text) <= HISTORY_BYTES or len(seen) < 2:
             return text
-        seen = seen[-1::-2][::-1]
+        fewer = next(rows, None)
+        if fewer is None:
+            seen = seen[-1::-2][::-1]
+        else:
+            most = fewer
 
 
 _hubs: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, LiveHub] = weakref.WeakKeyDictionary()

@@ -1,13 +1,16 @@
 """The dashboard's past beyond the 15 minutes of the live store: snapshots added up, in the database, of bounded size.
 
-| step | kept for | at most, per pool |
-|---|---|---|
-| 10 s | 24 h | 8,640 rows |
-| 60 s | 7 days | 10,080 rows |
+| step | kept for | at most, per pool | made of |
+|---|---|---|---|
+| 10 s | 24 h | 8,640 rows | snapshots |
+| 60 s | 7 days | 10,080 rows | snapshots |
+| 5 min | 7 days | 2,016 rows | rows of 60 s |
+| 30 min | 7 days | 336 rows | rows of 5 min |
 
-A pool's leader writes them from the thread that publishes its snapshots; what a leader had not written when it stopped
-is missing (at most a minute of the coarse steps, and the finer ones have it). A row holds one point of the history
-(``docs/feed.md``), which names at most 50 tenants and entitlements.
+So a window of any length is read as a few hundred rows, as they are. A pool's leader writes them from the thread that
+publishes its snapshots; what a leader had not written when it stopped is missing (at most a minute of the rows of 60 s,
+and the finer ones have it); the coarse rows are made of what is stored, by whoever leads then. A row holds one point of
+the history (``docs/feed.md``), which names at most 50 tenants and entitlements.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from typing import Any
 import msgspec
 from django.db import Error as DatabaseTrouble
 from django.db import close_old_connections, connection
+from django.db.models import QuerySet
 
 from telemetry import history
 from telemetry.history import Point
@@ -28,9 +32,13 @@ from telemetry.models import PastPoint
 
 log = logging.getLogger(__name__)
 
-KEPT_S = {10: 24 * 3600, 60: 7 * 24 * 3600}  # step -> how long
-MOST_POINTS = 1000  # of one answer
-STEPS = (1, 10, 20, 60, 120, 300, 600)  # of answers; 1: from the live store
+_WEEK_S = 7 * 24 * 3600
+KEPT_S = {10: 24 * 3600, 60: _WEEK_S, 300: _WEEK_S, 1800: _WEEK_S}  # step -> how long
+SEEN = (10, 60)  # steps made while they pass
+MADE_OF = {300: 60, 1800: 300}  # step -> of which steps it is made when it is over
+MOST_POINTS = 900  # of one answer
+STEPS = (1, *KEPT_S)  # of answers; 1: from the live store
+_AT_ONCE = 4  # coarse rows made in one go: a second has other things to do
 FORGET_EVERY_S = 600.0
 _UNWRITTEN = 400  # rows that wait for a database that is away: an hour of one pool
 
@@ -40,6 +48,7 @@ class _Pool:
     """What of one pool is not written yet."""
 
     open: dict[int, tuple[int, list[Point]]] = field(default_factory=dict)  # step -> (its beginning, points of it)
+    made: dict[int, int] = field(default_factory=dict)  # coarse step -> end of the last row of it
 
 
 class Past:
@@ -61,10 +70,10 @@ class Past:
     def _add(self, snapshot: dict[str, Any]) -> None:
         pool = self._pools.setdefault(snapshot["pool"], _Pool())
         points = [history.point(snapshot)]
-        for step in KEPT_S:  # a coarse step is made of finer ones
+        for step in SEEN:  # a minute is made of its steps of ten seconds
             points = list(self._step(snapshot["pool"], pool, step, points))
-        if self._unwritten:
-            self._write()
+        if self._unwritten and self._write():
+            self._condense(snapshot["pool"], pool, int(snapshot["at"]))
 
     def _step(self, name: str, pool: _Pool, step: int, points: list[Point]) -> Iterator[Point]:
         """The steps that end with these points."""
@@ -81,15 +90,13 @@ class Past:
             collected.append(point)
             pool.open[step] = (begin, collected)
 
-    def _write(self) -> None:
+    def _write(self) -> bool:
         rows = list(self._unwritten)
         own = not connection.in_atomic_block
         if own:
             close_old_connections()
         try:
-            PastPoint.objects.bulk_create(
-                rows, update_conflicts=True, unique_fields=["pool", "step_s", "at"], update_fields=["point"]
-            )
+            _store(rows)
             self._forget(rows[-1].at)
         except DatabaseTrouble as error:
             if own:
@@ -97,15 +104,50 @@ class Past:
             if self._available:
                 log.warning("the dashboard's past cannot be written (%s); it waits", type(error).__name__)
             self._available = False
-            return
+            return False
         self._unwritten.clear()
         self._available = True
+        return True
+
+    def _condense(self, name: str, pool: _Pool, now: int) -> None:
+        """Makes coarse rows of the stored fine ones, a few at a time, from where the last leader was with it."""
+        try:
+            for step, finer in MADE_OF.items():
+                begin = pool.made.get(step)
+                if begin is None:
+                    last = _rows(name, step).order_by("-at").values_list("at", flat=True).first()
+                    begin = 0 if last is None else last + step
+                for _ in range(_AT_ONCE):
+                    first = _rows(name, finer).filter(at__gte=begin).order_by("at").values_list("at", flat=True).first()
+                    # The last of the finer rows is written a little after it is over.
+                    if first is None or (begin := first // step * step) + step > now - finer:
+                        break
+                    found = _rows(name, finer).filter(at__gte=begin, at__lt=begin + step).order_by("at")
+                    done = history.merged([msgspec.json.decode(text) for text in found.values_list("point", flat=True)])
+                    _store([PastPoint(pool=name, step_s=step, at=begin, point=msgspec.json.encode(done).decode())])
+                    begin += step
+                else:
+                    pool.made[step] = begin
+                    return  # those that are made of these wait until none is missing
+                pool.made[step] = begin
+        except DatabaseTrouble as error:
+            log.debug("coarse steps of pool %s wait (%s)", name, type(error).__name__)
 
     def _forget(self, now_s: float) -> None:
         if now_s - self._forgot_s < FORGET_EVERY_S:
             return
         self._forgot_s = now_s
         forget(now_s)
+
+
+def _rows(pool: str, step_s: int) -> QuerySet[PastPoint]:
+    return PastPoint.objects.filter(pool=pool, step_s=step_s)
+
+
+def _store(rows: list[PastPoint]) -> None:
+    PastPoint.objects.bulk_create(
+        rows, update_conflicts=True, unique_fields=["pool", "step_s", "at"], update_fields=["point"]
+    )
 
 
 def forget(now_s: float) -> int:
@@ -123,11 +165,18 @@ def step_for(span_s: float) -> int:
 def points(pool: str, since_s: float, until_s: float, step_s: int, now_s: float) -> list[Point]:
     """Stored points of ``[since, until)``, oldest first, merged to ``step_s`` (10 s at the finest).
 
-    What is older than the fine rows are kept comes in steps of a minute.
+    What is older than fine rows are kept comes in steps of a minute; where coarse rows are not made yet, finer ones
+    stand for them.
     """
-    stored = max(step for step in KEPT_S if step <= max(step_s, 10))
-    if since_s < now_s - KEPT_S[stored]:
-        stored = max(KEPT_S)
-    rows = PastPoint.objects.filter(pool=pool, step_s=stored, at__gte=int(since_s), at__lt=int(until_s))
-    decoded = (msgspec.json.decode(text) for text in rows.order_by("at").values_list("point", flat=True).iterator())
-    return history.in_steps(decoded, step_s) if step_s > stored else list(decoded)
+    finest = 10 if since_s >= now_s - KEPT_S[10] else 60
+    step_s = max(step_s, finest)
+    found: list[Point] = []
+    begin = int(since_s)
+    for stored in sorted((s for s in KEPT_S if s <= step_s), reverse=True):
+        rows = _rows(pool, stored).filter(at__gte=begin, at__lt=int(until_s)).order_by("at")
+        read = list(rows.values_list("at", "point"))
+        decoded = [msgspec.json.decode(text) for _, text in read]
+        found += history.in_steps(decoded, step_s) if step_s > stored else decoded
+        if read:
+            begin = read[-1][0] + stored
+    return found

@@ -25,11 +25,20 @@ LIMITS = {"premium": 40, "standard": 48, "batch": 64}
 SLOTS, KV_TOKENS = 64, 130_000
 
 
+def crowd(count: int) -> dict[str, str]:
+    """So many tenants with their tiers: the five of above, then others like them."""
+    known = list(TENANTS.items())
+    return dict(known[:count]) | {f"{known[i % 5][0]}-{i}": known[i % 5][1] for i in range(5, count)}
+
+
 class PretendPool:
     """One pool whose load swings; ``step`` makes the next second."""
 
-    def __init__(self, name: str = "llama", at: float = 1_790_000_000.0, seed: int = 7, idle: bool = False) -> None:
+    def __init__(
+        self, name: str = "llama", at: float = 1_790_000_000.0, seed: int = 7, idle: bool = False, tenants: int = 5
+    ) -> None:
         self.name, self.at, self.seq, self.idle = name, at, 1000, idle
+        self.tenants = crowd(tenants)
         self.random = random.Random(seed)
         self.snapshot = self._make()
 
@@ -52,8 +61,9 @@ class PretendPool:
         tenants: Json = {}
         entitlements: Json = {}
         busy = 0.0 if self.idle else 1.0
-        for i, (tenant, tier) in enumerate(TENANTS.items()):
-            load = busy * max(0.05, self._wave(170 + 40 * i, i))
+        for n, (tenant, tier) in enumerate(self.tenants.items()):
+            i = n % len(TENANTS)
+            load = busy * max(0.05, self._wave(170 + 40 * i, n))
             waiting = int(load * (2, 6, 4, 38, 14)[i])
             running = min(LIMITS[tier], int(load * (18, 14, 9, 16, 8)[i]))
             slow = (1, 1.6, 1.7, 6, 5)[i] * (1 + load)

@@ -143,7 +143,7 @@ class Stage:
         """Half the time asked for, in steps: the server was made then."""
         pool = self.pools[query["pool"][0]]
         minutes = int(query["minutes"][0])
-        step = next((s for s in (1, 10, 20, 60, 120, 300) if minutes * 60 / s <= 1000), 600)
+        step = next(s for s in (1, 10, 60, 300, 1800) if minutes * 60 / s <= 900)
         until = float(query.get("until", [str(pool.at)])[0])
         point = pool.point()
         frames = [

@@ -57,6 +57,13 @@ describe("the panels", () => {
     expect(queue!.values.reduce((sum, column) => sum + column[0]!, 0)).toBe(depth);
   });
 
+  it("stack entitlements up to the total, also those whose rows the server left out", () => {
+    const entitlements = { a: { tenant: "t", running: 3 }, b: { tenant: "u", running: 2 } };
+    const running = panels({ ...context, points: [{ at: 1, running: 12, slots: 16, entitlements, rest: { tenant: "", running: 7 } }] }).find((panel) => panel.id === "running");
+    const stacked = running!.values.filter((_, i) => running!.series[i]!.stacked);
+    expect(stacked.map((column) => column[0])).toEqual([3, 2, 7]);
+  });
+
   it("show refusals whose reason the history does not know as such", () => {
     const refusals = panels({ ...context, points: [{ at: 1, refused: 2 }, { at: 2, refused: 2, refusals: { concurrency: 120 } }] }).find((p) => p.id === "refusals")!;
     expect(refusals.series.map((s) => s.label)).toEqual(["concurrency", "other or not recorded"]);

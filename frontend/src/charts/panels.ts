@@ -145,7 +145,7 @@ function byEntitlement({ points, from, dark, entitlements }: Context, measure: (
   const picks: Pick[] = names.map((name) => (point) => of(point, name));
   const rest: Pick = (point) => {
     if (!point.entitlements) return undefined;
-    const all = Object.values(point.entitlements).reduce((sum, e) => sum + (measure(e) ?? 0), 0);
+    const all = Object.values(point.entitlements).reduce((sum, e) => sum + (measure(e) ?? 0), measure(point.rest ?? {}) ?? 0);
     return Math.max(0, all - names.reduce((sum, name) => sum + (of(point, name) ?? 0), 0));
   };
   if (names.length === 0 || points.some((point) => point.at >= from && (rest(point) ?? 0) > 0)) {

@@ -175,6 +175,8 @@ export interface Point extends Omit<TenantPoint, "waiting"> {
   refusals?: Counts; // reason -> requests in the window
   tenants?: Record<string, TenantPoint>;
   entitlements?: Record<string, EntitlementPoint>;
+  /** What the entitlements had that have no row of their own here. */
+  rest?: EntitlementPoint;
   tiers?: Record<string, TierPoint>;
   backends?: Record<string, { gpu?: number; memory?: number }>;
 }
