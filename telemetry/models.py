@@ -70,6 +70,8 @@ class LedgerEntry(models.Model):
             models.Index(fields=["tenant", "received_at"], name="ledger_tenant_received"),
             models.Index(fields=["pool", "received_at"], name="ledger_pool_received"),
             models.Index(fields=["outcome", "reason", "received_at"], name="ledger_outcome_reason"),
+            models.Index(fields=["entitlement", "received_at"], name="ledger_entitlement_received"),
+            models.Index(fields=["key_id", "received_at"], name="ledger_key_received"),
         ]
 
     def __str__(self) -> str:

@@ -16,7 +16,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from scheduling.core.outcomes import Outcome, Reason
+from scheduling.core.outcomes import Outcome, Reason, outcome_of
 from telemetry.api import live
 from telemetry.api.common import Telemetry, Unavailable, viewer_of
 from telemetry.api.queue import pools_in_sight, queue_store, running_row
@@ -90,6 +90,8 @@ class RequestsQuery(serializers.Serializer[Any]):
         given = dict(self.validated_data)
         if "backend" in given and not operator:
             raise serializers.ValidationError({"backend": "Only operators and admins can filter by backend."})
+        if "reason" in given:  # a reason belongs to one outcome, and both together are an index
+            given.setdefault("outcome", outcome_of(Reason(given["reason"])).value)
         lookups = {"from": "received_at__gte", "to": "received_at__lt", "request_id": "request_id__startswith"}
         return rows.filter(**{lookups.get(name, name): value for name, value in given.items() if value is not None})
 

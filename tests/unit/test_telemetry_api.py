@@ -13,11 +13,13 @@ from unittest import mock
 
 import msgspec
 import pytest
+from django.db import connection
 from django.urls import URLPattern, URLResolver, get_resolver
 from django.utils import timezone
 from rest_framework.test import APIClient
 
 from telemetry import feed, history, ledger
+from telemetry.api.requests import RequestsQuery
 from telemetry.models import Alert, LedgerEntry, ScalingDecision, ScalingState
 from telemetry.window import Window
 from tenants.models import Pool
@@ -172,6 +174,26 @@ def test_requests_come_newest_first_and_can_be_paged_without_gaps(world: worlds.
 )  # fmt: skip
 def test_filters_narrow_the_list(query: str, count: int, world: worlds.World) -> None:
     assert len(get(world, "adam", f"requests?{query}")["results"]) == count
+
+
+@pytest.mark.parametrize(
+    ("query", "index"),
+    [
+        ({}, "ledger_received"),
+        ({"tenant": "acme"}, "ledger_tenant_received"),
+        ({"pool": "llama"}, "ledger_pool_received"),
+        ({"entitlement": "acme-llama"}, "ledger_entitlement_received"),
+        ({"key_id": "k1"}, "ledger_key_received"),
+        ({"outcome": "failed", "reason": "backend_lost"}, "ledger_outcome_reason"),
+        ({"reason": "backend_lost"}, "ledger_outcome_reason"),
+    ],
+)
+@pytest.mark.skipif(connection.vendor != "sqlite", reason="PostgreSQL plans by how many rows there are")
+def test_a_page_of_the_ledger_is_read_in_the_order_of_an_index(query: dict[str, str], index: str) -> None:
+    rows = RequestsQuery(data=query).rows(LedgerEntry.objects.all(), operator=True)
+    plan = rows.order_by("-received_at", "-id")[:50].explain()
+    assert index in plan
+    assert "SCAN" not in plan.replace(f"SCAN telemetry_ledgerentry USING INDEX {index}", "")
 
 
 @pytest.mark.parametrize("query", ["outcome=lost", "reason=x", "from=yesterday", "slo_met=perhaps"])
