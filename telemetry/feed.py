@@ -54,7 +54,8 @@ def snapshot(sample: Sample, window: Window, entitlements: Mapping[str, Entitlem
         "policy": sample.policy,
         "leader": sample.leader,
         "epoch": sample.epoch,
-        "queue": {"depth": depth, "oldest_s": round(sample.oldest_wait_s, 1), "limit": pool.queue_limit},
+        "queue": {"depth": depth, "oldest_s": round(sample.oldest_wait_s, 1), "limit": pool.queue_limit}
+        | ({"parts": dict(sample.parts)} if sample.parts else {}),
         "running": in_engines,
         "slots": sum(b.slots for b in view.backends.values() if b.ready),
         "kv_used": sum(b.kv_used for b in view.backends.values()),

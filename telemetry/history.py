@@ -27,7 +27,7 @@ _WORST = frozenset(name for name, _, _ in _PERCENTILES)  # where points are merg
 _KNOWN_OR_NOT = frozenset({"weight", "debt", "burst", "attainment", "gpu", "memory"})  # missing is not zero
 _NARROW = ("tenants", "entitlements")
 _SHARES = ("running", "waiting", "tokens", "kv")  # of an entitlement: what can be added up
-_TABLES = ("tenants", "entitlements", "tiers", "backends")
+_TABLES = ("tenants", "entitlements", "tiers", "backends", "parts")
 
 
 def point(snapshot: dict[str, Any]) -> Point:
@@ -48,6 +48,8 @@ def point(snapshot: dict[str, Any]) -> Point:
         "tenants": tenants,
         "entitlements": {n: row for n, e in snapshot["entitlements"].items() if len(row := _entitlement(e)) > 1},
     }
+    if parts := snapshot["queue"].get("parts"):
+        out["parts"] = {name: {"waiting": waiting} for name, waiting in parts.items()}
     if snapshot.get("kv_tokens"):
         out["kv"] = round(snapshot["kv_used"] / snapshot["kv_tokens"], 4)
         out["kv_tokens"] = snapshot["kv_tokens"]

@@ -48,6 +48,7 @@ class Sample:
     standings: dict[str, Standing] = field(default_factory=dict)  # entitlement -> weight, debt, burst
     kv_used: dict[str, int] = field(default_factory=dict)  # entitlement -> tokens reserved by what runs
     served_per_s: dict[str, float] = field(default_factory=dict)  # entitlement -> tokens/s by the meter
+    parts: dict[str, int] = field(default_factory=dict)  # queue, band or bubble of the policy -> requests waiting in it
 
 
 class TelemetryPort(Protocol):

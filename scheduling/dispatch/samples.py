@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 
+from scheduling.core.contracts import QueuePart
 from scheduling.core.types import PoolSpec, QueuedRequest
 from scheduling.dispatch.ports import BackendStatus, Sample
 from scheduling.state.types import PoolSnapshot
@@ -32,8 +33,9 @@ class Sampler:
         policy: str,
         waiting: Iterable[QueuedRequest],
         backends: Sequence[BackendStatus],
+        parts: Sequence[QueuePart] = (),
     ) -> Sample:
-        """``waiting`` is what waits now; O(of it)."""
+        """``waiting`` is what waits now; O(of it). ``parts``: what the policy's queue consists of."""
         now_s = snapshot.now_ms / 1000.0
         oldest_s = now_s
         queued_kv: dict[str, int] = {}
@@ -56,6 +58,7 @@ class Sampler:
             # what waits reserves KV as well, but has none yet
             kv_used={name: kv for name, e in entitlements.items() if (kv := e.kv_tokens - queued_kv.get(name, 0)) > 0},
             served_per_s=self._served(snapshot),
+            parts=_leaves(parts),
         )
 
     def _served(self, snapshot: PoolSnapshot) -> dict[str, float]:
@@ -69,3 +72,9 @@ class Sampler:
         # A counter that shrank began anew with a lost state.
         grown = {name: total - before.get(name, 0) for name, total in after.items() if total > before.get(name, 0)}
         return {name: tokens * 1000.0 / (now_ms - then_ms) for name, tokens in grown.items()}
+
+
+def _leaves(parts: Sequence[QueuePart]) -> dict[str, int]:
+    """Parts in which something waits; a band that is itself cut into queues stands for none of them."""
+    cut = {part.name.partition(", ")[0] for part in parts if ", " in part.name}
+    return {p.name: p.waiting for p in parts if p.waiting and p.name.removesuffix(" band") not in cut}

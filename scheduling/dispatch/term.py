@@ -18,6 +18,7 @@ from scheduling.core.entitlement import TICK_S as STANDING_S
 from scheduling.core.invariants import check_step, remember
 from scheduling.core.ledger import LedgerRecord
 from scheduling.core.outcomes import Reason
+from scheduling.core.preview import parts_of
 from scheduling.core.registry import PolicyError
 from scheduling.core.types import Catalog, Grant, PoolSpec, PoolView, QueuedRequest, Standing
 from scheduling.dispatch.away import Away
@@ -407,7 +408,7 @@ class Term:
             return  # the thread is busy: a dashboard may miss a second
         sample = self._sampler.sample(
             replace(snapshot, standings=self.standings), self._pool, self.policy, chain(self.scheduler, self._away),
-            self.monitor.statuses(),
+            self.monitor.statuses(), parts_of(self.scheduler, snapshot.now_ms / 1000.0),
         )  # fmt: skip
         self._sampling = asyncio.get_running_loop().run_in_executor(self._thread, self._telemetry.sample, sample)
         self._sampling.add_done_callback(self._sampled)

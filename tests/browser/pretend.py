@@ -31,6 +31,16 @@ def crowd(count: int) -> dict[str, str]:
     return dict(known[:count]) | {f"{known[i % 5][0]}-{i}": known[i % 5][1] for i in range(5, count)}
 
 
+def _parts(tenants: Json) -> Json:
+    """What waits by band, as the ``unified`` policy has them."""
+    found: Json = {}
+    for tenant, row in tenants.items():
+        band = {"guaranteed": "reserved band", "elastic": "elastic band"}.get(CLASSES[TENANTS[tenant]], "spot band")
+        if row["waiting"]:
+            found[band] = found.get(band, 0) + row["waiting"]
+    return found
+
+
 class PretendPool:
     """One pool whose load swings; ``step`` makes the next second."""
 
@@ -138,6 +148,7 @@ class PretendPool:
                 "depth": sum(t["waiting"] for t in tenants.values()),
                 "oldest_s": busy * 18 * self._wave(90),
                 "limit": 10_000,
+                "parts": _parts(tenants),
             },
             "running": running,
             "slots": SLOTS,

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from scheduling.core.contracts import QueuePart
 from scheduling.dispatch.samples import Sampler
 from scheduling.gateway.errors import Refusal
 from scheduling.gateway.lifecycle import _check_entitled
@@ -48,3 +49,16 @@ def test_a_paused_tenants_request_is_refused_with_that_reason() -> None:
     with pytest.raises(Refusal) as refused:
         _check_entitled(replace(spec, paused=True), NOW)
     assert (refused.value.reason.value, refused.value.status) == ("tenant_paused", 403)
+
+
+def test_parts_are_those_in_which_something_waits_and_a_band_that_is_cut_into_queues_is_not_counted_twice() -> None:
+    parts = [
+        QueuePart("reserved band", "band", 0),
+        QueuePart("elastic band", "band", 5),
+        QueuePart("elastic, queue 1", "queue", 3, 1, 256),
+        QueuePart("elastic, bubble 2", "bubble", 2, 900, 1000),
+        QueuePart("spot band", "band", 4),
+        QueuePart("relegated", "relegated", 1),
+    ]
+    sample = Sampler("w", 1).sample(looked(0, 0), POOL, "fifo@1", [], [], parts)
+    assert sample.parts == {"elastic, queue 1": 3, "elastic, bubble 2": 2, "spot band": 4, "relegated": 1}

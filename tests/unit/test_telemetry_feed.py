@@ -297,3 +297,16 @@ def test_a_point_of_the_history_names_only_the_busiest_tenants() -> None:
     assert len(point["tenants"]) == history.TENANTS
     assert min(row["waiting"] for row in point["tenants"].values()) == 30
     assert point["depth"] == sum(range(80))
+
+
+def test_the_policys_queues_are_shown_and_remembered_and_members_do_not_see_them() -> None:
+    full = feed.snapshot(sample(parts={"elastic band": 5}), Window(), ENTITLEMENTS, 1)
+    assert full["queue"]["parts"] == {"elastic band": 5}
+    remembered = history.point(full)
+    assert remembered["parts"] == {"elastic band": {"waiting": 5}}
+    later = history.point(feed.snapshot(sample(NOW + 1), Window(), ENTITLEMENTS, 2))
+    assert history.merged([remembered, later])["parts"] == {"elastic band": {"waiting": 2.5}}
+    mine = feed.visible(full, frozenset({"acme"}))
+    assert mine is not None
+    assert "parts" not in mine["queue"]
+    assert "parts" not in history.visible(remembered, frozenset({"acme"}))

@@ -1,4 +1,5 @@
 import { describe, expect, it } from "vitest";
+import type { Point } from "../feed/types";
 import { busiest, ceiling, columns, reach, stack } from "./columns";
 import { ColorBook, CATEGORIES } from "./palette";
 import { panels } from "./panels";
@@ -46,7 +47,7 @@ describe("colours", () => {
 });
 
 describe("the panels", () => {
-  const context = { from: 0, to: 100, dark: false, tenants: new ColorBook(), reasons: new ColorBook(), entitlements: new ColorBook(), tiers: new ColorBook(), backends: new ColorBook() };
+  const context = { from: 0, to: 100, dark: false, tenants: new ColorBook(), reasons: new ColorBook(), entitlements: new ColorBook(), tiers: new ColorBook(), backends: new ColorBook(), parts: new ColorBook() };
 
   it("stack tenants up to the total, with the rest as others", () => {
     const tenants = Object.fromEntries(Array.from({ length: 20 }, (_, i) => [`t${i}`, { waiting: i + 1, running: 0 }]));
@@ -87,6 +88,13 @@ describe("the panels", () => {
     expect(ttft.series.map((s) => s.label)).toEqual(["premium", "premium target"]);
     expect(ttft.values).toEqual([[640], [1000]]);
     expect(list.find((p) => p.id === "violations")!.values).toEqual([[0], [0.1]]);
+  });
+
+  it("split what waits by the policy's own queues; one that is empty now is zero, not unknown", () => {
+    const points: Point[] = [{ at: 1, depth: 12, parts: { "elastic band": { waiting: 9 }, "spot band": { waiting: 3 } } }, { at: 2, depth: 3, parts: { "spot band": { waiting: 3 } } }];
+    const parts = panels({ ...context, points }).find((p) => p.id === "parts")!;
+    expect(parts.series.map((one) => one.label)).toEqual(["elastic band", "spot band"]);
+    expect(parts.values).toEqual([[9, 0], [3, 3]]);
   });
 
   it("show debt of elastic entitlements only, below zero as well", () => {

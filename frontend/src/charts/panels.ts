@@ -49,6 +49,7 @@ export interface Books {
   entitlements: ColorBook;
   tiers: ColorBook;
   backends: ColorBook;
+  parts: ColorBook;
 }
 
 interface Context extends Books {
@@ -106,6 +107,16 @@ function byTenant(context: Context, names: string[], measure: (tenant: TenantPoi
     picks.push(rest);
   }
   return { series, picks };
+}
+
+/** What waits, by the queues, bands and bubbles of the policy. */
+function byPart({ points, from, dark, parts }: Context): Drawn {
+  const names = busiest(points, from, (point, add) => Object.entries(point.parts ?? {}).forEach(([name, part]) => add(name, part.waiting ?? 0)), MOST + 1);
+  const colors = parts.assign(names);
+  return {
+    series: names.length ? names.map((label) => ({ label, color: category(colors.get(label)!, dark), stacked: true })) : [{ label: "all", color: neutral(dark), stacked: true }],
+    picks: names.length ? names.map((name) => (point) => (point.depth === undefined ? undefined : (point.parts?.[name]?.waiting ?? 0))) : [(point) => point.depth],
+  };
 }
 
 function byReason(context: Context): { series: Series[]; picks: Pick[] } {
@@ -237,6 +248,7 @@ export function panels(context: Context): Panel[] {
   const ratio = { format: share, tick: (value: number) => `${Math.round(value * 100)} %`, top: 1 };
   return [
     make({ id: "queue", group: "load", title: "Queue depth by tenant", unit: "requests", format: compact, whole: true, quiet: true, empty: "Nobody waited in this time." }, byTenant(context, names, (t) => t.waiting, (p) => p.depth)),
+    make({ id: "parts", group: "load", title: "Queue depth by queue", unit: "requests", format: compact, whole: true, quiet: true, empty: "Nobody waited in this time." }, byPart(context)),
     make({ id: "refusals", group: "load", title: "Refusals by reason", unit: "requests/s", format: rate, quiet: true, empty: "Nothing was refused in this time." }, byReason(context)),
     make(
       { id: "tokens", group: "load", title: "Throughput", unit: "tokens/s", format: compact, whole: true, quiet: true, empty: "No tokens in this time." },

@@ -98,6 +98,7 @@ export function pointOf(snapshot: Snapshot): Point {
     entitlements: table(snapshot.entitlements, entitlementPoint, 2) ?? {},
     tiers: table(Object.fromEntries(Object.entries(snapshot.slo?.by_tier ?? {}).filter(([, t]) => t.total)), tierPoint),
     backends: table(snapshot.backends, backendPoint),
+    parts: table(snapshot.queue?.parts, (waiting) => ({ waiting })),
   });
 }
 

@@ -104,7 +104,7 @@ export interface Snapshot {
   policy?: string;
   leader?: string;
   epoch?: number;
-  queue?: { depth?: number; oldest_s?: number; limit?: number };
+  queue?: { depth?: number; oldest_s?: number; limit?: number; parts?: Counts };
   running?: number;
   slots?: number;
   kv_used?: number;
@@ -178,6 +178,7 @@ export interface Point extends Omit<TenantPoint, "waiting"> {
   /** What the entitlements had that have no row of their own here. */
   rest?: EntitlementPoint;
   tiers?: Record<string, TierPoint>;
+  parts?: Record<string, { waiting?: number }>; // the policy's own queues
   backends?: Record<string, { gpu?: number; memory?: number }>;
 }
 

@@ -16,11 +16,11 @@ import { joined, linkTo, question, rangeOf, WINDOWS, type Range } from "./range"
 const books = new Map<string, Books>();
 function booksOf(pool: string): Books {
   let found = books.get(pool);
-  if (!found) books.set(pool, (found = { tenants: new ColorBook(), reasons: new ColorBook(), entitlements: new ColorBook(), tiers: new ColorBook(), backends: new ColorBook() }));
+  if (!found) books.set(pool, (found = { tenants: new ColorBook(), reasons: new ColorBook(), entitlements: new ColorBook(), tiers: new ColorBook(), backends: new ColorBook(), parts: new ColorBook() }));
   return found;
 }
 
-const POOL_WIDE: readonly string[] = ["violations", "ttft-tiers", "tbt-tiers", "ttlt-tiers", "gpu", "memory"];
+const POOL_WIDE: readonly string[] = ["parts", "violations", "ttft-tiers", "tbt-tiers", "ttlt-tiers", "gpu", "memory"];
 const order = Object.keys(groups) as Group[];
 
 const moment = (at: number): string => (Date.now() / 1000 - at > 43_200 ? `${day(at)} ${clock(at)}` : clock(at));
@@ -108,7 +108,7 @@ export const Charts = memo(function Charts({ snapshot, history, wall }: { snapsh
           return (
             <div key={group}>
               <h3 className="label mb-1.5">{groups[group]}</h3>
-              <div className={`grid grid-cols-1 gap-2 md:grid-cols-2 ${part.length % 3 === 0 ? "xl:grid-cols-3" : ""}`}>
+              <div className={`grid grid-cols-1 gap-2 md:grid-cols-2 ${part.length % 3 === 0 ? "xl:grid-cols-3" : part.length === 4 ? "xl:grid-cols-4" : ""}`}>
                 {part.map((panel) => (
                   <TimeChart key={panel.id} panel={panel} from={from} to={to} dark={dark} onZoom={zoomed} onReset={reset} />
                 ))}

@@ -11,7 +11,7 @@ import { rows, sorted, type Grouping, type Row, type SortKey } from "../rows";
 const states: Record<string, Tone> = { bound: "good", degraded: "warn", pending: "warn", expired: "bad" };
 
 function Percentile({ value }: { value: Percentiles }) {
-  const cell = "inline-block w-16 text-right";
+  const cell = "inline-block w-15 text-right";
   return (
     <>
       <span className={`${cell} text-soft`}>{text(duration(value.p50))}</span>
@@ -69,19 +69,21 @@ const Line = memo(
         {!byTenant && <td className="px-3 text-right">{row.budget ? compact(row.budget) : <span className="text-faint">no limit</span>}</td>}
         {!byTenant && (
           <td className="px-3 text-right" title={row.burst ? `burst ${row.burst.toFixed(2)}` : undefined}>
-            {row.weight === undefined ? NONE : Number(row.weight.toPrecision(3))}
+            {row.weight === undefined ? NONE : row.weight >= 100 ? compact(row.weight) : Number(row.weight.toPrecision(3))}
           </td>
         )}
-        {!byTenant && <td className={`px-3 text-right ${(row.debt ?? 0) > 0.1 ? "font-medium text-warn" : ""}`}>{row.debt === undefined ? NONE : `${row.debt > 0 ? "+" : ""}${row.debt.toFixed(2)}`}</td>}
+        {!byTenant && <td className={`px-3 text-right ${(row.debt ?? 0) > 0.1 ? "font-medium text-warn" : ""}`}>{row.debt === undefined ? NONE : Math.abs(row.debt) < 0.005 ? "0" : `${row.debt > 0 ? "+" : ""}${row.debt.toFixed(2)}`}</td>}
         <td className="px-3 text-right whitespace-nowrap">
           <Percentile value={row.ttft} />
         </td>
         <td className="px-3 text-right whitespace-nowrap">
           <Percentile value={row.ttlt} />
         </td>
-        <td className={`px-3 text-right ${missed ? "font-medium text-bad" : ""}`}>{text(percent(row.attainment))}</td>
-        <td className="px-3 text-right">{count(row.violations)}</td>
-        <td className="max-w-60 min-w-44 px-3">
+        <td className={`px-3 text-right whitespace-nowrap ${missed ? "font-medium text-bad" : ""}`}>
+          {text(percent(row.attainment))}
+          <span className={`ml-1.5 inline-block min-w-6 ${row.violations ? "" : "text-faint"}`}>{count(row.violations)}</span>
+        </td>
+        <td className="max-w-60 min-w-36 px-3">
           {total(row.refused) === 0 ? (
             <span className="text-faint">none</span>
           ) : (
@@ -117,8 +119,7 @@ const heads: Head[] = [
   { key: "debt", label: "Debt", right: true },
   { key: "ttft", label: "TTFT", unit: "p50 · p95 · p99", right: true, tenantToo: true },
   { key: "ttlt", label: "TTLT", unit: "p50 · p95 · p99", right: true, tenantToo: true },
-  { key: "attainment", label: "SLO met", right: true, tenantToo: true },
-  { key: "violations", label: "Violations", unit: "1 min", right: true, tenantToo: true },
+  { key: "attainment", label: "SLO met", unit: "· missed", right: true, tenantToo: true },
   { key: "refused", label: "Refused", unit: "1 min", tenantToo: true },
 ];
 

@@ -121,7 +121,7 @@ export function QueuePage() {
     { label: "Tokens in · out", right: true, by: (row) => row.input_tokens, cell: (row) => `${compact(row.input_tokens)} · ${compact(row.output_tokens)}` },
     {
       label: "Why there",
-      className: "max-w-96 min-w-56",
+      className: "max-w-[34rem] min-w-56",
       cell: (row) => (
         <span className="text-xs text-soft">
           {isRelegated(row) && <Badge tone="warn">relegated</Badge>} {row.why.replace(/\brelegated, /, "")}

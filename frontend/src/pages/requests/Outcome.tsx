@@ -5,7 +5,7 @@ const tones: Record<string, Tone> = { completed: "good", refused: "warn", failed
 
 export function Outcome({ outcome, reason }: { outcome: string; reason: string }) {
   return (
-    <span className="inline-flex items-center gap-1.5 whitespace-nowrap">
+    <span className="inline-flex items-center gap-x-1.5 whitespace-nowrap max-sm:flex-wrap">
       <Badge tone={tones[outcome]}>{outcome}</Badge>
       <span className="text-soft">{words(reason)}</span>
     </span>

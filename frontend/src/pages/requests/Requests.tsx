@@ -16,11 +16,11 @@ function Line({ row, onOpen }: { row: LedgerRow; onOpen: () => void }) {
   const received = Date.parse(row.received_at) / 1000;
   return (
     <tr className="cursor-pointer border-t border-line hover:bg-raised/60" onClick={onOpen}>
-      <td className="px-3 py-1.5 whitespace-nowrap" title={row.received_at}>
+      <td className="px-3 py-1.5 whitespace-nowrap max-sm:px-2" title={row.received_at}>
         <span className="hidden text-faint sm:inline">{day(received)} </span>
         {clock(received)}
       </td>
-      <th scope="row" className="px-3 text-left font-normal">
+      <th scope="row" className="px-3 text-left font-normal max-sm:px-2">
         <button
           type="button"
           className="link font-mono text-xs whitespace-nowrap"
@@ -34,13 +34,16 @@ function Line({ row, onOpen }: { row: LedgerRow; onOpen: () => void }) {
           …{row.request_id.slice(-8)}
         </button>
       </th>
-      <td className="px-3">
+      <td className="px-3 max-sm:px-2 max-sm:py-1.5">
         <Outcome outcome={row.outcome} reason={row.reason} />
+        <span className="block max-w-40 truncate text-2xs text-faint sm:hidden">
+          {row.tenant}, {row.tier}
+        </span>
       </td>
-      <td className="max-w-44 truncate px-3" title={row.entitlement}>
+      <td className="max-w-44 truncate px-3 max-sm:hidden" title={row.entitlement}>
         {row.tenant}
       </td>
-      <td className="px-3 whitespace-nowrap">{row.tier}</td>
+      <td className="px-3 whitespace-nowrap max-sm:hidden">{row.tier}</td>
       <td className="px-3 text-right whitespace-nowrap">{took(row.queue_ms)}</td>
       <td className="px-3 text-right whitespace-nowrap">{took(row.ttft_ms)}</td>
       <td className="px-3 text-right whitespace-nowrap">{took(row.total_ms)}</td>
@@ -167,8 +170,8 @@ export function Requests() {
                   <th scope="col" className={`${head} text-left`}>Received</th>
                   <th scope="col" className={`${head} text-left`}>Request</th>
                   <th scope="col" className={`${head} text-left`}>Outcome</th>
-                  <th scope="col" className={`${head} text-left`}>Tenant</th>
-                  <th scope="col" className={`${head} text-left`}>Tier</th>
+                  <th scope="col" className={`${head} text-left max-sm:hidden`}>Tenant</th>
+                  <th scope="col" className={`${head} text-left max-sm:hidden`}>Tier</th>
                   <th scope="col" className={`${head} text-right`}>Waited</th>
                   <th scope="col" className={`${head} text-right`}>TTFT</th>
                   <th scope="col" className={`${head} text-right`}>Total</th>

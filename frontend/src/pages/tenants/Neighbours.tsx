@@ -6,7 +6,7 @@ import { Meter } from "../../components/Meter";
 import { Segmented } from "../../components/Segmented";
 import { Table, type Column } from "../../components/Table";
 import { compact, percent, ranked, seconds, text, words } from "../../lib/format";
-import { blame, OWN_LIMITS } from "./blame";
+import { blame, CAUSES } from "./blame";
 import { Failed, Waiting } from "./parts";
 
 const REFRESH_MS = 10_000;
@@ -114,7 +114,7 @@ export function NeighboursPanel({ tenant }: { tenant: string }) {
                     <Link className="link" to={`/requests?tenant=${tenant}&outcome=refused&reason=${reason}`}>
                       {compact(n)} {words(reason)}
                     </Link>
-                    <span className="text-soft">{OWN_LIMITS[reason] ?? "the pool's state, not its own limit"}</span>
+                    <span className="text-soft">{CAUSES[reason] ?? "the request itself"}</span>
                   </li>
                 ))}
               </ul>

@@ -3,8 +3,8 @@
 import type { PoolWaits } from "../../api/neighbours";
 import { percent, seconds, text } from "../../lib/format";
 
-/** Refusals that come from the tenant's own entitlement or quota. */
-export const OWN_LIMITS: Record<string, string> = {
+/** What each refusal comes from; any other lies in the request itself. */
+export const CAUSES: Record<string, string> = {
   concurrency: "its own limit of requests at once",
   token_budget: "its own token budget",
   kv_budget: "its own share of the KV cache",
@@ -12,6 +12,12 @@ export const OWN_LIMITS: Record<string, string> = {
   too_long: "longer than the model takes",
   tenant_paused: "it was paused",
   low_priority: "the pool was contended and others weighed more",
+  queue_full: "the pool's queue was full",
+  queue_timeout: "waited as long as its tier allows",
+  no_backend: "the pool had no backend that answered",
+  rebuilding: "the pool's state was being rebuilt",
+  state_unavailable: "Redis did not answer",
+  shutting_down: "its gateway was stopping",
 };
 
 export function blame(waits: PoolWaits, tenant: string): string {
