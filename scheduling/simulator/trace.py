@@ -19,6 +19,8 @@ import csv
 import gzip
 import io
 import json
+import math
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -49,6 +51,8 @@ class TraceError(ValueError):
 
 
 Row = tuple[float, int, int]
+MOST_TOKENS = 10_000_000  # more than any model takes
+_STAMP = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(\.\d+)?(Z|[+-]\d\d:?\d\d)?")
 
 
 def read_trace(path: Path | str, *, limit: int | None = None, until_s: float | None = None) -> list[TraceRequest]:
@@ -171,12 +175,19 @@ def _azure(path: Path, _first: str, stream: io.TextIOBase) -> Iterator[Row]:
         if len(cells) < 3:
             raise TraceError(path, number, f"expected three columns, found {len(cells)}")
         try:
-            stamp = cells[0].strip().replace(" ", "T")
-            whole, _, fraction = stamp.partition(".")
-            at = datetime.fromisoformat(whole).timestamp() + (float(f"0.{fraction.rstrip('Z')}") if fraction else 0.0)
+            at = _epoch_s(cells[0].strip())
         except ValueError as problem:
             raise TraceError(path, number, f"TIMESTAMP {cells[0]!r} is not a date and time") from problem
         yield at, _tokens(path, number, "ContextTokens", cells[1]), _tokens(path, number, "GeneratedTokens", cells[2])
+
+
+def _epoch_s(stamp: str) -> float:
+    """Azure's stamps: seven digits of a second in 2023, an offset from UTC (or none) in 2024; none means UTC."""
+    matched = _STAMP.fullmatch(stamp)
+    if matched is None:
+        raise ValueError(stamp)
+    whole, fraction, offset = matched.groups()
+    return datetime.fromisoformat(whole + (offset or "+00:00")).timestamp() + float(f"0{fraction or ''}")
 
 
 def _mooncake(path: Path, first: str, stream: io.TextIOBase) -> Iterator[Row]:
@@ -195,7 +206,7 @@ def _mooncake(path: Path, first: str, stream: io.TextIOBase) -> Iterator[Row]:
         if missing:
             raise TraceError(path, number, f"{', '.join(missing)} missing")
         stamp = entry["timestamp"]
-        if isinstance(stamp, bool) or not isinstance(stamp, int | float):
+        if isinstance(stamp, bool) or not isinstance(stamp, int | float) or not math.isfinite(stamp):
             raise TraceError(path, number, f"timestamp {stamp!r} is not a number of milliseconds")
         yield (
             stamp / 1000.0,
@@ -211,4 +222,6 @@ def _tokens(path: Path, number: int, column: str, value: object) -> int:
         raise TraceError(path, number, f"{column} {value!r} is not a whole number of tokens") from problem
     if tokens < 0:
         raise TraceError(path, number, f"{column} is negative ({tokens})")
+    if tokens > MOST_TOKENS:
+        raise TraceError(path, number, f"{column} is more than {MOST_TOKENS:,} ({tokens})")
     return tokens

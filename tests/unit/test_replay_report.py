@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
+from django.core.management import CommandError, call_command
 
 from scheduling.core.types import Slo
+from telemetry.management.commands import replay
 from telemetry.replay.client import Calibration
 from telemetry.replay.report import Sent, percentile, slo_met, summarise
 
@@ -66,3 +71,52 @@ def test_prompt_length_is_learned_from_the_answers_usage() -> None:
     for words in (10, 200, 50):
         calibration.learn(words, round(7 + 1.5 * words))
     assert calibration.words_for(307) == 200
+
+
+TRACE = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--speed", "nan"], "--speed must be a number above 0"),
+        (["--speed", "inf"], "--speed must be a number above 0"),
+        (["--speed", "0"], "--speed must be a number above 0"),
+        (["--limit", "0"], "--limit must be a number above 0"),
+        (["--report", "{folder}"], "is a folder"),
+        (["--report", "{folder}/nowhere/out.json"], "no folder"),
+        (["--tenants-from", "{folder}/trace.csv"], "expected an object"),
+    ],
+)
+def test_what_cannot_be_replayed_is_refused_before_anything_is_sent(
+    tmp_path: Path, options: list[str], told: str
+) -> None:
+    trace = tmp_path / "trace.csv"
+    trace.write_text(TRACE)
+    with pytest.raises(CommandError, match=told):
+        call_command("replay", str(trace), *[option.format(folder=tmp_path) for option in options])
+
+
+def test_a_report_is_kept_though_the_ledger_cannot_be_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "trace.csv").write_text(TRACE)
+    (tmp_path / "demo.json").write_text(
+        json.dumps({"base_url": "http://nowhere", "model": "m", "keys": {"k": "qm-a.b"}})
+    )
+
+    def interrupted(rows: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(replay.Command, "run_with_bar", lambda self, run, console: False)
+    monkeypatch.setattr(replay, "tier_slos", dict)
+    monkeypatch.setattr(replay, "compare", interrupted)
+    report = tmp_path / "out.json"
+    with pytest.raises(CommandError, match="ledger was not compared"):
+        call_command(
+            "replay",
+            str(tmp_path / "trace.csv"),
+            "--tenants-from",
+            str(tmp_path / "demo.json"),
+            "--report",
+            str(report),
+        )
+    assert json.loads(report.read_text())["unsent"] == 1

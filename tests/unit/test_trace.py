@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import time
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,24 @@ def test_azure_times_count_from_the_first_request_with_all_their_digits(tmp_path
     assert requests[0] == TraceRequest(0.0, 374, 44)
     assert requests[1].arrival_s == pytest.approx(4.314579, abs=1e-6)
     assert [r.output_tokens for r in requests] == [44, 109, 55]
+
+
+def test_azures_stamps_of_2024_have_an_offset_and_no_digits_on_a_whole_second(tmp_path: Path) -> None:
+    header, rows = AZURE.splitlines()[0], ["2024-05-10 00:00:00.500000+00:00,9,5", "2024-05-10 00:00:02+00:00,8,4"]
+    requests = read_trace(write(tmp_path, "\n".join([header, *rows]) + "\n"))
+    assert requests == [TraceRequest(0.0, 9, 5), TraceRequest(1.5, 8, 4)]
+
+
+def test_a_trace_is_as_long_where_the_clocks_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    header, rows = AZURE.splitlines()[0], ["2024-03-31 01:30:00.0,9,5", "2024-03-31 03:30:00.0,8,4"]
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    try:
+        requests = read_trace(write(tmp_path, "\n".join([header, *rows]) + "\n"))
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert requests[1].arrival_s == 7200.0
 
 
 def test_mooncake_arrivals_that_share_a_stamp_are_spread_over_its_three_seconds(tmp_path: Path) -> None:
@@ -66,6 +85,9 @@ def test_out_of_order_rows_are_put_in_order(tmp_path: Path) -> None:
         (MOONCAKE + "{broken\n", 4, "not a JSON object"),
         (MOONCAKE + '{"timestamp": 5, "input_length": 3}\n', 4, "output_length missing"),
         (MOONCAKE + '{"timestamp": "x", "input_length": 3, "output_length": 1}\n', 4, "timestamp"),
+        (MOONCAKE + '{"timestamp": NaN, "input_length": 3, "output_length": 1}\n', 4, "timestamp"),
+        (MOONCAKE + '{"timestamp": 5, "input_length": 1e3, "output_length": 1}\n', 4, "whole number"),
+        (MOONCAKE + '{"timestamp": 5, "input_length": 99999999999, "output_length": 1}\n', 4, "more than"),
         ("a,b,c\n1,2,3\n", 1, "Azure header"),
         ("TIMESTAMP,ContextTokens,GeneratedTokens\n", 1, "no request"),
     ],

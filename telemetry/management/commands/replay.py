@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import signal
 import sys
@@ -67,10 +68,10 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         for name in ("speed", "limit", "minutes"):
-            if options[name] is not None and options[name] <= 0:
-                raise CommandError(f"--{name} must be above 0")
-        if options["report"] and not options["report"].resolve().parent.is_dir():
-            raise CommandError(f"--report: there is no folder {options['report'].resolve().parent}")
+            if options[name] is not None and not 0 < options[name] < math.inf:
+                raise CommandError(f"--{name} must be a number above 0")
+        if options["report"]:
+            _require_writable(options["report"])
         try:
             trace = read_trace(
                 options["trace"],
@@ -103,14 +104,20 @@ class Command(BaseCommand):
         report["model"] = replay.model
         report["complete"] = not interrupted
         report["unsent"] = len(trace) - replay.progress.sent
-        if not options["no_ledger"]:
-            with console.status("comparing with the ledger"):
-                comparison = compare(replay.rows)
-            report["ledger"] = comparison.as_json()
         if options["rows"]:
             report["requests"] = rows_as_json(replay.rows)
-        if options["report"]:
-            options["report"].write_text(json.dumps(report, indent=1) + "\n")
+        if options["report"]:  # before the ledger is asked, which may take a while or be interrupted
+            _write(options["report"], report)
+        if not options["no_ledger"]:
+            try:
+                with console.status("comparing with the ledger"):
+                    comparison = compare(replay.rows)
+            except KeyboardInterrupt:
+                _print(report, Console(width=None if sys.stdout.isatty() else 150))
+                raise CommandError("interrupted: the ledger was not compared", returncode=130) from None
+            report["ledger"] = comparison.as_json()
+            if options["report"]:
+                _write(options["report"], report)
         _print(report, Console(width=None if sys.stdout.isatty() else 150))
         if interrupted:
             raise CommandError("interrupted: the report is partial", returncode=130)
@@ -144,6 +151,23 @@ class Command(BaseCommand):
 
         with bar:
             return asyncio.run(go())
+
+
+def _require_writable(path: Path) -> None:
+    """A replay may take an hour: that its report cannot be written is said before."""
+    if not path.resolve().parent.is_dir():
+        raise CommandError(f"--report: there is no folder {path.resolve().parent}")
+    if path.is_dir():
+        raise CommandError(f"--report: {path} is a folder")
+    if not os.access(path if path.exists() else path.resolve().parent, os.W_OK):
+        raise CommandError(f"--report: {path} cannot be written")
+
+
+def _write(path: Path, report: dict[str, Any]) -> None:
+    try:
+        path.write_text(json.dumps(report, indent=1) + "\n")
+    except OSError as problem:
+        raise CommandError(f"--report: {path}: {problem.strerror}") from problem
 
 
 def _read_book(path: Path) -> dict[str, Any]:
