@@ -17,6 +17,7 @@ import os
 import socket
 import sys
 import threading
+import time
 from types import FrameType
 
 import uvicorn
@@ -24,8 +25,11 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from controlplane import env as environment
 from controlplane.doors import ALWAYS_OPEN, RETRY_S, Doors, Place, affordable
+from scheduling.core.outcomes import ENDINGS, Reason
+from scheduling.gateway.app import new_request_id
 from scheduling.gateway.call import ABORT
-from scheduling.gateway.headers import retry_after
+from scheduling.gateway.errors import reason_header
+from scheduling.gateway.headers import NO_RETRY, retry_after
 
 log = logging.getLogger("controlplane.serve")
 GRACE_S = 4.8  # after the drain: last words of up to 3 s, sockets closed, records written
@@ -76,7 +80,7 @@ def protocol(head_bytes: int, head_timeout_s: float, doors: Doors) -> type[HttpT
             self._address = self.client[0] if self.client else ""
             self._place = doors.enter(self._address)
             if self._place is Place.NONE:
-                self._refuse(503, FULL, retry=True)
+                self._refuse(503, FULL)
             else:
                 self._head_timer = self.loop.call_later(head_timeout_s, self._head_late)
 
@@ -99,7 +103,7 @@ def protocol(head_bytes: int, head_timeout_s: float, doors: Doors) -> type[HttpT
                 self._head_size += len(data)
             super().data_received(data)
             if self._head_open and self._head_size > head_bytes and not self.transport.is_closing():
-                self._refuse(431, f"The request head is larger than {head_bytes} bytes.")
+                self._refuse(431, f"The request head is larger than {head_bytes} bytes.", Reason.TOO_LARGE)
 
         def on_message_begin(self) -> None:
             super().on_message_begin()
@@ -114,12 +118,12 @@ def protocol(head_bytes: int, head_timeout_s: float, doors: Doors) -> type[HttpT
             if self._head_size > head_bytes and (
                 len(self.url) + sum(len(n) + len(v) + 4 for n, v in self.headers) > head_bytes
             ):
-                self._refuse(431, f"The request head is larger than {head_bytes} bytes.")
+                self._refuse(431, f"The request head is larger than {head_bytes} bytes.", Reason.TOO_LARGE)
                 return
             self._head_size = 0
             if self._place is not Place.FREE and self.url.partition(b"?")[0] not in ALWAYS_OPEN:
                 mine = self._place is Place.ADDRESS
-                self._refuse(429 if mine else 503, TOO_MANY if mine else FULL, retry=True)
+                self._refuse(429 if mine else 503, TOO_MANY if mine else FULL)
                 return
             before = self.cycle
             super().on_headers_complete()
@@ -137,7 +141,7 @@ def protocol(head_bytes: int, head_timeout_s: float, doors: Doors) -> type[HttpT
                 super().on_message_complete()
 
         def send_400_response(self, msg: str) -> None:
-            self._refuse(400, "This is not a valid HTTP request.")
+            self._refuse(400, "This is not a valid HTTP request.", Reason.INVALID_REQUEST)
 
         def _stop_timer(self) -> None:
             if self._head_timer is not None:
@@ -147,21 +151,26 @@ def protocol(head_bytes: int, head_timeout_s: float, doors: Doors) -> type[HttpT
         def _head_late(self) -> None:
             self._head_timer = None
             if not self.transport.is_closing():
-                self._refuse(408, f"The request head did not arrive within {head_timeout_s:g} s.")
+                self._refuse(408, f"The request head did not arrive within {head_timeout_s:g} s.", Reason.SLOW_REQUEST)
 
-        def _refuse(self, status: int, message: str, *, retry: bool = False) -> None:
+        def _refuse(self, status: int, message: str, reason: Reason | None = None) -> None:
+            """``reason``: what it is called everywhere else; None where it is about connections, and will pass."""
             if self.transport.is_closing():
                 return
             if self.cycle is not None and self.cycle.response_started and not self.cycle.response_complete:
                 self.transport.abort()  # no second answer inside a first one
                 return
             kind = {429: "rate_limit_error", 503: "service_unavailable_error"}.get(status, "invalid_request_error")
-            body = json.dumps({"error": {"message": message, "type": kind, "param": None, "code": None}}).encode()
-            again = b"".join(b"%s: %s\r\n" % header for header in retry_after(RETRY_S)) if retry else b""
+            error = {"message": message, "type": kind, "param": None, "code": reason and reason.value}
+            body = json.dumps({"error": error}).encode()
+            headers = [(b"x-request-id", new_request_id(time.time()).encode())]
+            if reason is not None:
+                headers.append(reason_header(reason))
+            headers += retry_after(RETRY_S) if reason is None or ENDINGS[reason].retry else [NO_RETRY]
             self.transport.write(
                 STATUS_LINE[status]
                 + b"content-type: application/json\r\nconnection: close\r\n%scontent-length: %d\r\n\r\n"
-                % (again, len(body))
+                % (b"".join(b"%s: %s\r\n" % header for header in headers), len(body))
                 + body
             )
             self.transport.close()

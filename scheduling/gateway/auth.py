@@ -52,7 +52,7 @@ class Keyring:
                 continue
             shared = limits.get(entitlement.id)
             if shared is None:
-                shared = limits[entitlement.id] = Limits(entitlement)
+                shared = limits[entitlement.id] = Limits(entitlement, pool.max_model_len)
             self._by_id[key.id] = Access(key, entitlement, pool, shared, renames[pool.id])
 
     def find(self, key_id: str, secret: bytes, now_s: float) -> Access | None:

@@ -50,19 +50,26 @@ def after_period(seconds: float, spread: float | None = None) -> list[Header]:
 
 
 class Limits:
-    """``x-ratelimit-*`` of one entitlement: the fixed parts are made once per catalog."""
+    """``x-ratelimit-*`` of one entitlement: the fixed parts are made once per catalog.
 
-    __slots__ = ("_burst", "_limit_requests", "_limit_tokens", "_rate", "_requests")
+    ``longest``: tokens of the model's context. Without a token budget what bounds tokens is that every request in
+    flight may have so many; 0 says nothing of them then.
+    """
 
-    def __init__(self, entitlement: EntitlementSpec) -> None:
+    __slots__ = ("_burst", "_limit_inflight", "_limit_requests", "_limit_tokens", "_longest", "_rate", "_requests")
+
+    def __init__(self, entitlement: EntitlementSpec, longest: int = 0) -> None:
         self._requests = entitlement.concurrency
+        self._longest = longest
+        self._limit_inflight = (b"x-ratelimit-limit-tokens", b"%d" % (entitlement.concurrency * longest))
         self._limit_requests = (b"x-ratelimit-limit-requests", b"%d" % entitlement.concurrency)
         self._rate = entitlement.tokens_per_s
         self._burst = entitlement.burst_tokens
         self._limit_tokens = (b"x-ratelimit-limit-tokens", b"%d" % entitlement.burst_tokens)
 
     def render(self, inflight: int, level_tokens: float | None) -> list[Header]:
-        """Requests are counted in flight (an entitlement's limit is its concurrency); tokens are the bucket's level."""
+        """Requests are counted in flight (an entitlement's limit is its concurrency); tokens are the bucket's level,
+        or where there is no bucket what the requests that may still come could have."""
         left = self._requests - inflight
         out = [
             self._limit_requests,
@@ -74,4 +81,8 @@ class Limits:
             out.append((b"x-ratelimit-remaining-tokens", b"%d" % level_tokens if level_tokens > 0 else b"0"))
             missing = self._burst - level_tokens
             out.append((b"x-ratelimit-reset-tokens", duration(missing / self._rate)))
+        elif self._longest and self._rate <= 0:
+            out.append(self._limit_inflight)
+            out.append((b"x-ratelimit-remaining-tokens", b"%d" % (left * self._longest) if left > 0 else b"0"))
+            out.append((b"x-ratelimit-reset-tokens", _NOW if left > 0 else _SOON))
         return out

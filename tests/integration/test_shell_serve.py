@@ -119,6 +119,24 @@ async def test_a_head_that_does_not_end_in_time_is_refused(port, beginning):
     assert (status(answer), closed) == (408, True)
 
 
+@pytest.mark.parametrize(
+    ("sent", "reason", "again"),
+    [
+        (b"GET / HTTP/1.1\r\nhost: x\r\na: " + b"y" * HEAD_BYTES + b"\r\n\r\n", "too_large", False),
+        (b"what is this\r\n\r\n", "invalid_request", False),
+        (b"GET / HTT", "slow_request", True),
+    ],
+)
+async def test_what_the_server_itself_refuses_has_an_id_and_a_reason_like_every_answer(port, sent, reason, again):
+    answer, _ = await exchange(port, sent)
+    head = answer.partition(b"\r\n\r\n")[0].decode().lower().split("\r\n")
+    assert error(answer)["code"] == reason
+    assert f"x-quartermaster-reason: {reason}" in head
+    assert any(line.startswith("x-request-id: req_") for line in head)
+    assert any(line.startswith("retry-after-ms: ") for line in head) is again
+    assert ("x-should-retry: false" in head) is not again
+
+
 async def test_drips_do_not_buy_time(port):
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
 

@@ -87,6 +87,16 @@ def test_limits_are_those_of_the_entitlement() -> None:
     assert b"x-ratelimit-limit-tokens" not in over
 
 
+def test_without_a_token_budget_the_tokens_are_those_that_requests_in_flight_may_have() -> None:
+    spec = EntitlementSpec("e", "t", "p", TIER, EntitlementState.BOUND, 0.0, 0.0, 0, 4)
+    headers = dict(Limits(spec, 8192).render(3, None))
+    assert headers[b"x-ratelimit-limit-tokens"] == b"32768"
+    assert headers[b"x-ratelimit-remaining-tokens"] == b"8192"
+    assert headers[b"x-ratelimit-reset-tokens"] == b"0s"
+    full = dict(Limits(spec, 8192).render(5, None))
+    assert (full[b"x-ratelimit-remaining-tokens"], full[b"x-ratelimit-reset-tokens"]) == (b"0", b"1s")
+
+
 def test_the_table_of_endings_is_current() -> None:
     page = Path(__file__).parents[2] / "docs" / "errors.md"
     assert page.read_text() == table(), "run: python -m scheduling.gateway.errors > docs/errors.md"
