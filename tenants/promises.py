@@ -1,7 +1,8 @@
 """What a pool has promised, and what it may come to: the two sides that must not cross.
 
-Dedicated, guaranteed and elastic entitlements are promises. Where a planner may act, a pool may come to
-``max_replicas`` times one replica, and a write that would promise more is refused. Where scaling is off nothing is
+Dedicated, guaranteed and elastic entitlements are promises. Where a planner may act, a pool may come to the replicas
+that people made and its own up to ``max_replicas``; a write that would promise more is refused, and so is one that
+would take the room of what is promised: fewer replicas, or smaller ones. Where scaling is off nothing is
 provisioned: :mod:`tenants.binding` marks what does not fit, and says why.
 """
 
@@ -10,8 +11,8 @@ from __future__ import annotations
 from django.core.exceptions import ValidationError
 from django.utils import timezone
 
+from scheduling.core import planner
 from scheduling.core.capacity import Amounts
-from scheduling.core.planner import ENTITLED, one_replica, shortage
 from tenants.models import EntitlementState, Pool, ScalingMode
 
 
@@ -20,7 +21,7 @@ def promised(pool: Pool) -> Amounts:
     now = timezone.now()
     total = Amounts()
     for row in pool.entitlements.all():
-        if row.tier.service_class in ENTITLED and row.state_at(now) != EntitlementState.EXPIRED:
+        if row.tier.service_class in planner.ENTITLED and row.state_at(now) != EntitlementState.EXPIRED:
             total += Amounts(row.concurrency, row.kv_tokens, row.tokens_per_s)
     return total
 
@@ -32,7 +33,7 @@ def provisionable(pool: Pool) -> Amounts | None:
     from tenants.specs import pool_spec  # it imports the services, which import this
 
     spec = pool_spec(pool)
-    return one_replica(spec.scaling, spec.backends) * pool.max_replicas
+    return planner.provisionable(spec.scaling, spec.backends)
 
 
 def refuse_overpromise(pool: Pool) -> None:
@@ -42,9 +43,9 @@ def refuse_overpromise(pool: Pool) -> None:
         ValidationError: more is promised than ``max_replicas`` can hold.
     """
     most = provisionable(pool)
-    short = shortage(promised(pool), most) if most is not None else ""
+    short = planner.shortage(promised(pool), most) if most is not None else ""
     if short:
         raise ValidationError(
             f"Pool {pool.slug}: {short} with {pool.max_replicas} replicas at most. "
-            "Lower the share, raise max replicas, or choose a class without a baseline (spot, preemptible)."
+            "Lower the shares or give them a class without a baseline (spot, preemptible), or raise max replicas."
         )

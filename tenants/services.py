@@ -318,6 +318,8 @@ def _touch(current: _Change, instance: models.Model) -> None:
     match instance:
         case Backend():
             current.pools.add(instance.pool_id)
+            if not instance.managed:  # what a driver reports of its own is a fact, no wish
+                current.promises.add(instance.pool_id)
         case Entitlement():
             current.pools.add(instance.pool_id)
             current.promises.add(instance.pool_id)

@@ -80,6 +80,21 @@ def one_replica(spec: ScalingSpec, backends: Iterable[BackendSpec]) -> Amounts:
     return Amounts(**least | told)
 
 
+def provisionable(spec: ScalingSpec, backends: Iterable[BackendSpec]) -> Amounts:
+    """What a planner may bring a pool to: the replicas that people made, which it never removes, and its own up to
+    ``max_replicas``, none of them counted as more than a new one has. A dimension that is 0 is not known."""
+    there = [b for b in backends if b.leaving_since_s is None]
+    one = one_replica(spec, there)
+    total, left = Amounts(), spec.max_replicas
+    for backend in sorted(there, key=lambda b: b.managed):
+        own = of_backend(backend)
+        if backend.managed and left <= 0:
+            break
+        total += Amounts(**{n: min(getattr(own, n), getattr(one, n)) for n in DIMENSIONS}) if backend.managed else own
+        left -= 1
+    return total + one * left if left > 0 else total
+
+
 def replicas_for(amounts: Amounts, replica: Amounts) -> tuple[float, str]:
     """How many replicas (a fraction) hold these amounts, and the dimension that decides it; (0, "") if none does."""
     shares = [

@@ -83,8 +83,8 @@ class ExternalMetricView(_StaffOnly):
     )
     def get(self, request: Request, pool: str) -> Response:
         """503 while the planner is off or has been silent: an autoscaler then keeps what there is."""
-        self.pool(request, pool)
+        row = self.pool(request, pool)
         state = ScalingState.objects.filter(pool=pool, at__gt=timezone.now() - FRESH_FOR).first()
-        if state is None:
+        if state is None or row.scaling_mode == ScalingMode.OFF:
             raise Unavailable("The planner has said nothing of this pool in the last minutes. Is its scaling mode off?")
         return Response({"pool": pool, "replicas": state.wanted, "current": state.current, "at": state.at})

@@ -103,7 +103,7 @@ class PoolSerializer(BooksSerializer):
 
     promised = serializers.SerializerMethodField(help_text="Reserved and elastic shares together, by dimension.")
     provisionable = serializers.SerializerMethodField(
-        help_text="What the pool may come to: max_replicas x one replica, or what is there while scaling is off."
+        help_text="What the planner may bring the pool to with max_replicas; null while scaling is off."
     )
 
     class Meta:

@@ -9,7 +9,7 @@ import pytest
 from django.core.exceptions import ValidationError
 
 from scheduling.core.capacity import Amounts
-from scheduling.core.planner import Demand, Memory, changed, plan
+from scheduling.core.planner import Demand, Memory, changed, plan, provisionable
 from scheduling.core.types import (
     BackendSpec,
     BackendView,
@@ -30,7 +30,7 @@ from telemetry.scaling import Scaler, Turn
 from tenants import services
 from tenants.audit import SYSTEM
 from tenants.epochs import BookedEpochs
-from tenants.models import Entitlement, Pool
+from tenants.models import Backend, Entitlement, Pool
 from tests import worlds
 from tests.telemetry_world import record, refused
 
@@ -223,6 +223,64 @@ def test_more_than_can_be_provisioned_is_not_promised(pool: Pool) -> None:
     pool.max_replicas = 1
     with pytest.raises(ValidationError, match="raise max replicas"):
         services.save(actor=SYSTEM, instance=pool)
+
+
+@pytest.mark.django_db
+def test_the_room_of_what_is_promised_is_not_taken_away(pool: Pool) -> None:
+    """Two replicas at most, one of 32 slots there, 8 + 56 slots promised: the hardware of the books may not shrink."""
+    row = Entitlement.objects.get(slug="globex-llama")
+    row.concurrency = 56
+    services.save(actor=SYSTEM, instance=row)
+    engine = pool.backends.get()
+    engine.slots = 31
+    with pytest.raises(ValidationError, match="64 slots would be promised, 62 can be provisioned"):
+        services.save(actor=SYSTEM, instance=engine)
+    engine.refresh_from_db()
+    assert engine.slots == 32
+    engine.slots, pool.scaling_mode = 31, "off"
+    services.save(actor=SYSTEM, instance=pool)
+    services.save(actor=SYSTEM, instance=engine)  # nothing is provisioned: binding says what does not fit
+    pool.scaling_mode = "advise"
+    with pytest.raises(ValidationError, match="62 can be provisioned"):
+        services.save(actor=SYSTEM, instance=pool)
+
+
+@pytest.mark.django_db
+def test_a_small_replica_beside_large_ones_takes_nothing_from_them(pool: Pool) -> None:
+    """What people added stays: 32 + 32 + 1 slots, not three times the smallest."""
+    row = Entitlement.objects.get(slug="globex-llama")
+    row.concurrency = 56
+    services.save(actor=SYSTEM, instance=row)
+    for name, slots in (("second", 32), ("tiny", 1)):
+        services.save(
+            actor=SYSTEM, instance=Backend(slug=name, pool=pool, url=f"http://{name}:8000", slots=slots, kv_tokens=99)
+        )
+    second = Backend.objects.get(slug="second")
+    services.drain_backend(actor=SYSTEM, backend=second, draining=True)  # who repairs it must not be held up
+    with pytest.raises(ValidationError, match="33 can be provisioned"):
+        services.delete(actor=SYSTEM, instance=second)
+    assert Backend.objects.filter(slug="second").exists()
+
+
+@pytest.mark.parametrize(
+    ("managed", "expected"),
+    [
+        ((False, False), 16 + 4 + 4),  # people's replicas count as they are, the third as the smallest
+        ((True, False), 4 + 4 + 4),  # a driver's may go and come back as small as a new one
+        ((True, True), 4 + 4 + 4),
+    ],
+)
+def test_what_may_be_provisioned_never_counts_on_more_than_a_new_replica_has(
+    managed: tuple[bool, bool], expected: int
+) -> None:
+    backends = [
+        BackendSpec(f"b{i}", "p", "http://x", slots, 100, managed=m)
+        for i, (slots, m) in enumerate(zip((16, 4), managed, strict=True))
+    ]
+    assert provisionable(ScalingSpec(ScalingMode.ADVISE, 1, 3), backends).slots == expected
+    leaving = [*backends, BackendSpec("gone", "p", "http://y", 50, 100, managed=True, leaving_since_s=1.0)]
+    assert provisionable(ScalingSpec(ScalingMode.ADVISE, 1, 3), leaving).slots == expected
+    assert provisionable(ScalingSpec(ScalingMode.ADVISE, 1, 3), []).slots == 0, "nothing is known of a replica"
 
 
 @pytest.mark.django_db

@@ -45,7 +45,7 @@ MATRIX = {
     "alerts": EVERY_ROLE,
     "alerts/open": EVERY_ROLE,
     "pools/llama/scaling": (401, 403, 404, 404, 404, 200, 200),
-    "pools/llama/external-metric": (401, 403, 404, 404, 404, 200, 200),
+    "pools/llama/external-metric": (401, 403, 404, 404, 404, 503, 503),  # nobody plans
     "tenants/acme/neighbours": (401, 403, 404, 404, 404, 200, 200),
 }
 
@@ -295,9 +295,13 @@ def test_a_pools_scaling_shows_promise_limit_and_decisions(world: worlds.World) 
     assert [(d["from_replicas"], d["to_replicas"], d["outcome"]) for d in seen["decisions"]] == [(2, 3, "advised")]
 
 
-def test_keda_gets_the_wanted_replicas_with_an_access_token_and_503_when_they_are_old(world: worlds.World) -> None:
+def test_keda_gets_the_wanted_replicas_with_an_access_token_and_503_when_they_are_old_or_nobody_plans(
+    world: worlds.World,
+) -> None:
     api = APIClient(HTTP_AUTHORIZATION=f"Bearer {world.tokens['olga'].credential.text}")
     path = "/api/v1/pools/llama/external-metric"
+    assert api.get(path).status_code == 503, "scaling is off: what was said before does not hold"
+    Pool.objects.filter(slug="llama").update(scaling_mode="advise")
     assert api.get(path).json()["replicas"] == 3
     ScalingState.objects.update(at=timezone.now() - timedelta(minutes=4))
     assert api.get(path).status_code == 503

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from django.core.exceptions import ValidationError
 from django.core.management.base import BaseCommand, CommandError
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -130,7 +131,10 @@ class Command(BaseCommand):
             fresh = type(row).objects.get(pk=row.pk)
             for name, (_, then) in found.items():
                 setattr(fresh, name, then)
-            services.save(actor=Actor(getpass.getuser(), "cli"), instance=fresh, action="calibrate")
+            try:
+                services.save(actor=Actor(getpass.getuser(), "cli"), instance=fresh, action="calibrate")
+            except ValidationError as error:
+                raise CommandError(f"{row.slug} stays as it is. {' '.join(error.messages)}") from error
             self.stdout.write(self.style.SUCCESS(f"  applied to {row.slug}"))
         else:
             self.stdout.write("  nothing was changed; --apply writes this into the books")

@@ -6,20 +6,26 @@ import type { Column } from "../../components/Table";
 import { compact, count, NONE } from "../../lib/format";
 import { user } from "../../lib/page";
 import { useBooks, useSnapshots } from "./data";
+import { promise } from "./promise";
 import { Resource } from "./Resource";
 import { poolSpecs } from "./specs";
 
 const staff = user.role === "admin" || user.role === "operator";
 
-/** How much of a dimension is promised: a figure over what there is. */
+/** How much of a dimension is promised: a figure over what there is, and what the planner may bring it to. */
 function Promised({ pool, dimension, label }: { pool: Pool; dimension: keyof Amounts; label: string }) {
-  const given = pool.promised?.[dimension] ?? 0;
-  const whole = dimension === "slots" ? pool.slots : dimension === "kv_tokens" ? pool.kv_tokens : pool.provisionable?.tokens_per_s;
+  const { given, now, most } = promise(pool, dimension);
+  const whole = most ?? now;
   return (
     <span className="flex items-center justify-end gap-2">
       <Meter ratio={whole ? given / whole : undefined} label={`${label} promised of ${pool.slug}`} tone={whole && given > whole ? "warn" : "plain"} className="w-12" />
       <span className="min-w-16">
-        {compact(given)} <span className="text-faint">/ {whole === undefined ? NONE : compact(whole)}</span>
+        {compact(given)} <span className="text-faint">/ {now === undefined ? NONE : compact(now)}</span>
+        {most !== undefined && (
+          <span className="block text-2xs text-faint" title={`What the planner may provision with ${pool.max_replicas} replicas at most; no more may be promised.`}>
+            up to {compact(most)}
+          </span>
+        )}
       </span>
     </span>
   );
