@@ -35,7 +35,8 @@ def _parts(tenants: Json) -> Json:
     """What waits by band, as the ``unified`` policy has them."""
     found: Json = {}
     for tenant, row in tenants.items():
-        band = {"guaranteed": "reserved band", "elastic": "elastic band"}.get(CLASSES[TENANTS[tenant]], "spot band")
+        tier = TENANTS[tenant.partition("-")[0]]
+        band = {"guaranteed": "reserved band", "elastic": "elastic band"}.get(CLASSES[tier], "spot band")
         if row["waiting"]:
             found[band] = found.get(band, 0) + row["waiting"]
     return found

@@ -46,7 +46,7 @@ def test_the_overview_shows_the_pools_figures_and_follows_them(page: Page, stage
         stage.second()
     shows(page, pool)
     expect(page.locator("[data-backend=llama-2]")).to_contain_text("no token for 15 s")
-    expect(page.locator(".uplot canvas")).to_have_count(16)
+    expect(page.locator(".uplot canvas")).to_have_count(17)
 
 
 def test_a_page_that_loses_a_third_of_the_changes_shows_the_servers_figures_with_the_next_that_arrives(
@@ -189,7 +189,7 @@ def test_no_page_is_wider_than_the_window(page: Page, stage: Stage, width: int, 
 def test_numbers_that_change_do_not_move_the_page(page: Page, stage: Stage) -> None:
     stage.open()
     connection(page, "live")
-    expect(page.locator(".uplot canvas")).to_have_count(16)
+    expect(page.locator(".uplot canvas")).to_have_count(17)
     page.wait_for_timeout(500)
     page.evaluate(
         """() => { window.moved = 0; new PerformanceObserver((list) => {

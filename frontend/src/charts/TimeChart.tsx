@@ -1,8 +1,9 @@
-import { memo, useEffect, useRef } from "react";
+import { memo, useEffect, useRef, useState } from "react";
 import uPlot from "uplot";
 import { clock, day, minute } from "../lib/format";
 import { ceiling, reach, stack } from "./columns";
 import type { Panel, Series } from "./panels";
+import { Turns } from "./turns";
 
 const HEIGHT = 172;
 const LEAST_WHOLE_TOP = 4;
@@ -11,6 +12,8 @@ const STEPS = Array.from({ length: 13 }, (_, i) => i - 3).flatMap((power) => [1,
 const MS_STEPS = [...STEPS.filter((step) => step >= 1 && step < 10_000), 10_000, 15_000, 30_000, 60_000, 120_000, 300_000, 600_000, 1_200_000, 3_600_000, 7_200_000];
 const WHOLE_STEPS = STEPS.filter((step) => step >= 1);
 const sync = uPlot.sync("dashboard");
+const turns = new Turns();
+const NEAR = "200px"; // a chart that is about to be scrolled into view is drawn already
 
 interface Props {
   panel: Panel;
@@ -117,6 +120,16 @@ export const TimeChart = memo(function TimeChart(props: Props) {
     if (moment.current) moment.current.textContent = pointed === null ? panel.unit : clock(panel.times[row] ?? 0);
   };
 
+  // Charts out of sight are not drawn, the others a few per frame: sixteen at once would hold up a frame each second.
+  const near = useRef(false);
+  const late = useRef(false);
+  const [draw] = useState(() => () => {
+    late.current = false;
+    const u = plot.current;
+    u?.batch(() => u.setData(drawn(live.current.panel)));
+    paint(u);
+  });
+
   const look = identity(panel.series, dark);
   useEffect(() => {
     const element = box.current!;
@@ -127,9 +140,19 @@ export const TimeChart = memo(function TimeChart(props: Props) {
       if (element.clientWidth && element.clientWidth !== u.width) u.setSize({ width: element.clientWidth, height: HEIGHT });
     });
     seen.observe(element);
+    const sight = new IntersectionObserver(
+      (entries) => {
+        near.current = entries.at(-1)!.isIntersecting;
+        if (near.current && late.current) turns.ask(draw);
+      },
+      { rootMargin: NEAR },
+    );
+    sight.observe(element);
     u.over.ondblclick = () => live.current.onReset();
     return () => {
       seen.disconnect();
+      sight.disconnect();
+      turns.forget(draw);
       sync.unsub(u);
       u.destroy();
       plot.current = null;
@@ -137,8 +160,9 @@ export const TimeChart = memo(function TimeChart(props: Props) {
   }, [look]);
 
   useEffect(() => {
-    plot.current?.setData(drawn(panel));
-    paint(plot.current);
+    late.current = true;
+    if (near.current) turns.ask(draw);
+    else paint(plot.current);
   }, [panel, from, to]);
 
   const empty = panel.values.every((column, i) => panel.series[i]!.dashed || column.every((v) => v === null || (panel.quiet && v === 0)));
