@@ -107,6 +107,11 @@ def test_all_answers_to_one_prompt_are_on_one_side_of_the_split(tmp_path: Path) 
         ("x.jsonl", '{"a": 1}\n', "no row has a prompt"),
         ("x.jsonl", "{broken\n", "line 1: not JSON"),
         ("x.jsonl.gz", "no gzip", "cannot be read"),
+        ("x.jsonl", "[1, 2]\n", "line 1: expected an object"),
+        ("x.json", "5", "entry 1: expected an object"),
+        ("x.json", '["a", "b"]', "entry 1: expected an object"),
+        ("x.json", '{"data": {"a": 1}}', "no row has a prompt"),
+        ("x.jsonl", "[" * 100_000, "line 1: not JSON"),
         ("x.jsonl", '{"prompt": "hello", "response": "hi there"}\n', "too few"),
     ],
 )
@@ -117,6 +122,68 @@ def test_a_file_that_cannot_be_used_is_named_with_the_reason(
     path.write_text(content)
     with pytest.raises(CommandError, match=words):
         evaluate(path, folder=tmp_path)
+
+
+def test_a_damaged_gz_file_is_said(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "x.jsonl.gz", rows(200))
+    damaged = bytearray(path.read_bytes())
+    damaged[40] ^= 0xFF
+    damaged[60] ^= 0xFF
+    path.write_bytes(damaged)
+    with pytest.raises(CommandError, match=r"x\.jsonl\.gz cannot be read"):
+        evaluate(path, folder=tmp_path)
+
+
+def test_a_prompt_may_hold_any_of_unicodes_line_ends(tmp_path: Path) -> None:
+    from scheduling.estimation.evaluation import data
+
+    odd = "one \u2028 two \u2029 three \x85 four"
+    path = tmp_path / "x.jsonl"
+    path.write_text(json.dumps({"prompt": odd, "response": "yes"}, ensure_ascii=False) + "\r\n", encoding="utf-8")
+    assert [e.prompt for e in data.read(path)] == [odd]
+
+
+@pytest.mark.parametrize("length", ["NaN", "1e999", "1e30", '"many"'])
+def test_a_length_that_is_no_number_of_tokens_is_none(length: str, tmp_path: Path) -> None:
+    from scheduling.estimation.evaluation import data
+
+    path = tmp_path / "x.jsonl"
+    path.write_text(f'{{"prompt": "a", "output_tokens": {length}}}\n{{"prompt": "b", "output_tokens": 7}}\n')
+    assert [(e.prompt, e.output_tokens) for e in data.read(path)] == [("b", 7)]
+
+
+def test_a_clock_that_is_no_number_splits_nothing_by_time(tmp_path: Path) -> None:
+    from scheduling.estimation.evaluation import data
+
+    made = [{"prompt": f"p {i}", "response": "x", "timestamp": "nan" if i else 1} for i in range(50)]
+    _, _, how = data.split(data.read(write_lines(tmp_path / "x.jsonl", made)))
+    assert how == "hash of the prompt"
+
+
+def test_what_is_no_prompts_in_a_folder_is_left_out_but_not_where_it_was_named(tmp_path: Path) -> None:
+    from scheduling.estimation.evaluation import data
+
+    folder = tmp_path / "prompts"
+    folder.mkdir()
+    write_lines(folder / "a.jsonl", rows(20))
+    (folder / "meta.json").write_text('{"name": "prompts"}')
+    told: list[str] = []
+    assert len(data.read_all([str(folder)], skip=told.append)) == 20
+    assert len(told) == 1
+    assert "meta.json" in told[0]
+    with pytest.raises(data.NoExamples):
+        data.read_all([str(folder / "meta.json")])
+
+
+def test_a_few_prompts_are_measured_too(tmp_path: Path) -> None:
+    report = evaluate(write_lines(tmp_path / "x.jsonl", rows(20)), folder=tmp_path)
+    assert report["latency_ms"]["measured"] == 20
+
+
+def test_a_report_that_cannot_be_written_is_said_at_once(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "x.jsonl", rows(20))
+    with pytest.raises(CommandError, match="is a folder"):
+        call_command("estimates", "evaluate", "--data", str(path), "--json", str(tmp_path))
 
 
 def test_a_file_that_is_not_there_is_said(tmp_path: Path) -> None:

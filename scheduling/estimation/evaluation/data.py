@@ -12,9 +12,11 @@ import gzip
 import hashlib
 import io
 import json
+import math
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from scheduling.core.estimate.tokens import raw_tokens
 
 SUFFIXES = (".jsonl", ".json", ".csv", ".parquet", ".jsonl.gz", ".json.gz", ".csv.gz", ".ndjson", ".ndjson.gz")
 TRAIN_SHARE = 0.7
+MOST_TOKENS = 10_000_000  # what says more is no count of tokens
 
 _PROMPT = ("prompt", "question", "instruction", "query", "input", "text", "messages", "conversation", "conversations")
 _RESPONSE = ("response", "answer", "output", "completion", "generation", "reply")
@@ -39,6 +42,10 @@ _OUTPUT = (
 
 class DataError(Exception):
     """A file cannot be used; the text says which and why."""
+
+
+class NoExamples(DataError):
+    """A file that can be read holds no prompt with its answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +117,33 @@ def read(path: Path, count: Count | None = None) -> list[Example]:
             )
         )  # fmt: skip
     if not examples:
-        raise DataError(
+        raise NoExamples(
             f"{path}: no row has a prompt ({', '.join(_PROMPT)}) and an answer ({', '.join(_RESPONSE)}) or its length "
             f"({', '.join(_OUTPUT)}, any ending). Its columns are: {', '.join(sorted(seen)) or 'none'}"
         )
     return examples
+
+
+def read_all(
+    names: Iterable[str], count: Count | None = None, skip: Callable[[str], None] = lambda why: None
+) -> list[Example]:
+    """The examples of files, and of those in folders. In a folder a file without any prompts is none of ours: ``skip``
+    is told. Raises :class:`DataError`."""
+    found: list[Example] = []
+    left_out: list[NoExamples] = []
+    for name in names:
+        for path in files_of([name]):
+            try:
+                found += read(path, count)
+            except NoExamples as problem:
+                if not Path(name).is_dir():
+                    raise
+                left_out.append(problem)
+    if left_out and not found:
+        raise left_out[0]
+    for one in left_out:
+        skip(str(one))
+    return found
 
 
 def split(examples: list[Example]) -> tuple[list[Example], list[Example], str]:
@@ -147,7 +176,7 @@ def _rows(path: Path) -> Iterator[Mapping[str, Any]]:
             return
         raw = gzip.decompress(path.read_bytes()) if name.endswith(".gz") else path.read_bytes()
         text = raw.decode("utf-8-sig")
-    except (OSError, EOFError, UnicodeDecodeError) as error:
+    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
         raise DataError(f"{path} cannot be read: {error}") from error
     kind = name.removesuffix(".gz").rpartition(".")[2]
     try:
@@ -156,16 +185,27 @@ def _rows(path: Path) -> Iterator[Mapping[str, Any]]:
             yield from csv.DictReader(io.StringIO(text))
         elif kind == "json":
             held = json.loads(text)
-            yield from held if isinstance(held, list) else held.get("data", held.get("rows", [held]))
+            if isinstance(held, dict):
+                held = next((held[name] for name in ("data", "rows") if isinstance(held.get(name), list)), [held])
+            for number, row in enumerate(held if isinstance(held, list) else [held], 1):
+                yield _object(row, f"{path}, entry {number}")
         else:
-            for number, line in enumerate(text.splitlines(), 1):
+            # not splitlines: a prompt may hold U+2028 and others of Unicode's line ends as they are
+            for number, line in enumerate(text.split("\n"), 1):
                 if line.strip():
+                    where = f"{path}, line {number}"
                     try:
-                        yield json.loads(line)
-                    except json.JSONDecodeError as error:
-                        raise DataError(f"{path}, line {number}: not JSON ({error})") from error
-    except (csv.Error, json.JSONDecodeError) as error:
+                        yield _object(json.loads(line), where)
+                    except (json.JSONDecodeError, RecursionError) as error:
+                        raise DataError(f"{where}: not JSON ({error})") from error
+    except (csv.Error, json.JSONDecodeError, RecursionError) as error:
         raise DataError(f"{path} cannot be read: {error}") from error
+
+
+def _object(row: Any, where: str) -> Mapping[str, Any]:
+    if not isinstance(row, dict):
+        raise DataError(f"{where}: expected an object with a prompt and its answer, found {type(row).__name__}")
+    return row
 
 
 def _parquet(path: Path) -> Iterator[Mapping[str, Any]]:
@@ -214,22 +254,29 @@ def _tokens(row: Mapping[str, Any], names: Iterable[str]) -> float | None:
     for name in names:
         for column, value in row.items():
             if column == name or column.startswith(name + "_"):
-                try:
-                    return float(value)
-                except (TypeError, ValueError):
-                    continue
+                number = _finite(value)
+                if number is not None and number <= MOST_TOKENS:
+                    return number
     return None
+
+
+def _finite(value: Any) -> float | None:
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None
 
 
 def _moment(row: Mapping[str, Any]) -> float | None:
     value = _word(row, _TIME)
     if not value:
         return None
+    number = _finite(value)
+    if number is not None:
+        return number
     try:
-        return float(value)
-    except ValueError:
-        pass
-    try:
-        return datetime.fromisoformat(value).timestamp()
+        at = datetime.fromisoformat(value)
     except ValueError:
         return None
+    return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()

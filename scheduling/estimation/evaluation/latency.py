@@ -35,7 +35,7 @@ def measure(train: Sequence[Case], test: Sequence[Case], count: Callable[[str], 
     chain = Chain(window)
     rng = np.random.default_rng(1)
     usable = [case for case in train if case.facts.embedding is not None]
-    for i in range(WINDOW):
+    for i in range(WINDOW if usable else 0):
         case = usable[i % len(usable)]
         vector = case.facts.embedding + rng.normal(0.0, 0.02, DIMENSIONS).astype(np.float32)
         vector /= np.sqrt(vector @ vector)
@@ -50,7 +50,8 @@ def measure(train: Sequence[Case], test: Sequence[Case], count: Callable[[str], 
     now = time.thread_time
     wall: list[float] = []
     prompts = [case.example for case in (*test, *train)][:MOST_MEASURED]
-    for number, example in enumerate((*prompts[:WARM], *prompts)):
+    warm = prompts[:WARM]
+    for number, example in enumerate((*warm, *prompts)):
         began = time.perf_counter()
         start = now()
         tokens = tokenise(example.prompt)
@@ -70,7 +71,7 @@ def measure(train: Sequence[Case], test: Sequence[Case], count: Callable[[str], 
         if vector_or_none is not None:
             window.nearest(vector_or_none, NEIGHBOURS)
         searched = now()
-        if number < WARM:
+        if number < len(warm):
             continue
         search = searched - end
         wall.append(ended - began)

@@ -50,16 +50,20 @@ class Command(BaseCommand):
         out: Path | None = options["json"]
         if out is not None and not out.resolve().parent.is_dir():
             raise CommandError(f"--json: there is no folder {out.resolve().parent}")
+        if out is not None and out.is_dir():
+            raise CommandError(f"--json: {out} is a folder")
         began = time.monotonic()
         try:
             count = None if options["tokenizer"] is None else Tokenizer(options["tokenizer"]).count
-            examples = [e for path in data.files_of(options["data"]) for e in data.read(path, count)]
+            examples = data.read_all(options["data"], count, lambda why: self.stderr.write(f"left out: {why}"))
+            if options["action"] == "simulate":
+                self._simulate(examples, options["seed"], out)
+            else:
+                self._evaluate(examples, count, out, began)
         except (data.DataError, TokenizerError) as problem:
             raise CommandError(str(problem)) from problem
-        if options["action"] == "simulate":
-            self._simulate(examples, options["seed"], out)
-        else:
-            self._evaluate(examples, count, out, began)
+        except KeyboardInterrupt:
+            raise CommandError("interrupted: nothing is written", returncode=130) from None
 
     def _simulate(self, examples: list[data.Example], seed: int, out: Path | None) -> None:
         console = self._console()
@@ -91,7 +95,10 @@ class Command(BaseCommand):
     ) -> None:
         train_rows, test_rows, how = data.split(examples)
         if not train_rows or not test_rows:
-            raise CommandError(f"{len(examples)} examples are too few to be split into training and test")
+            prompts = len({e.prompt for e in examples})
+            raise CommandError(
+                f"{len(examples)} examples of {prompts} prompts are too few to be split into training and test"
+            )
         embedder = Embedder()
         train, test = run.cases_of(train_rows, embedder), run.cases_of(test_rows, embedder)
         console = self._console()
