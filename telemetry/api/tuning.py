@@ -218,9 +218,9 @@ class TrialStartView(TrialView):
     )
     def post(self, request: Request, pool: str, trial: int) -> Response:
         """It serves the pool for one interval, watched by the guard rails."""
-        row = tuning.start_canary(
-            actor=self.actor, trial=self.trial(), reason=f"{self.actor.name} started it"
-        )  # fmt: skip
+        proposed, started = self.trial(), f"{self.actor.name} started it"
+        reason = f"{proposed.reason[:240]}; {started}" if proposed.reason else started
+        row = tuning.start_canary(actor=self.actor, trial=proposed, reason=reason)
         return Response(TrialSerializer(row).data, status=status.HTTP_201_CREATED)
 
 

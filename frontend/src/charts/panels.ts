@@ -115,7 +115,7 @@ function byPart({ points, from, dark, parts }: Context): Drawn {
   const colors = parts.assign(names);
   return {
     series: names.length ? names.map((label) => ({ label, color: category(colors.get(label)!, dark), stacked: true })) : [{ label: "all", color: neutral(dark), stacked: true }],
-    picks: names.length ? names.map((name) => (point) => (point.depth === undefined ? undefined : (point.parts?.[name]?.waiting ?? 0))) : [(point) => point.depth],
+    picks: names.length ? names.map((name) => (point) => (point.depth === undefined || (point.depth > 0 && !point.parts) ? undefined : (point.parts?.[name]?.waiting ?? 0))) : [(point) => point.depth],
   };
 }
 

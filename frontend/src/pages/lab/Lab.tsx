@@ -13,7 +13,7 @@ import { Table, type Column } from "../../components/Table";
 import { user } from "../../lib/page";
 import { usePoolChoice } from "../policies/PoolChoice";
 import { Confirm, Failed, Waiting, When } from "../tenants/parts";
-import { ended, FIGURES, groupName, judged, LABELS, lines, progress, shownFigure, signedFigure, type Figure, type Line } from "./lab";
+import { ended, FIGURES, groupName, judged, LABELS, lines, progress, shownFigure, shownInterval, signedFigure, type Figure, type Line } from "./lab";
 import { NewRun } from "./NewRun";
 import { Whiskers } from "./Whiskers";
 
@@ -62,7 +62,7 @@ const resultColumns = (figure: Figure, policies: readonly string[]): Column<Line
     ),
   },
   { label: figure.label, right: true, by: (row) => row.own.mean, cell: (row) => shownFigure(row.own.mean, figure.unit) },
-  { label: "95 % interval", right: true, cell: (row) => <span className="text-soft">{`${shownFigure(row.own.low, figure.unit)} to ${shownFigure(row.own.high, figure.unit)}`}</span> },
+  { label: "95 % interval", right: true, cell: (row) => <span className="text-soft">{shownInterval(row.own, figure.unit)}</span> },
   {
     label: "Against A",
     right: true,

@@ -1,6 +1,6 @@
 import { category } from "../../charts/palette";
 import { useDark } from "../../lib/theme";
-import { axis, groupName, LABELS, shownFigure, type Figure, type Line } from "./lab";
+import { axis, groupName, LABELS, shownFigure, shownInterval, type Figure, type Line } from "./lab";
 
 const ROW = 18;
 const GAP = 12;
@@ -11,7 +11,7 @@ const NAME = 150;
 export function Whiskers({ groups, figure, policies }: { groups: Map<string, Line[]>; figure: Figure; policies: readonly string[] }) {
   const dark = useDark();
   const [from, to] = axis([...groups.values()].flat(), figure);
-  const x = (value: number) => NAME + ((value - from) / (to - from)) * (WIDTH - NAME - 14);
+  const x = (value: number) => NAME + ((value - from) / (to - from)) * (WIDTH - NAME - 26);
   const ticks = Array.from({ length: 5 }, (_, i) => from + ((to - from) * i) / 4);
   let y = 4;
   const placed = [...groups].map(([group, rows]) => {
@@ -42,7 +42,7 @@ export function Whiskers({ groups, figure, policies }: { groups: Map<string, Lin
               const color = category(policies.indexOf(row.policy), dark);
               return (
                 <g key={row.policy} stroke={color} fill={color}>
-                  <title>{`${groupName(group)}, ${row.policy}: ${shownFigure(row.own.mean, figure.unit)} (${shownFigure(row.own.low, figure.unit)} to ${shownFigure(row.own.high, figure.unit)})`}</title>
+                  <title>{`${groupName(group)}, ${row.policy}: ${shownFigure(row.own.mean, figure.unit)} (${shownInterval(row.own, figure.unit)})`}</title>
                   <line x1={x(Math.max(from, row.own.low))} x2={x(Math.min(to, row.own.high))} y1={center} y2={center} strokeWidth="2.5" opacity="0.55" />
                   <circle cx={x(row.own.mean)} cy={center} r="4.5" stroke="none" />
                 </g>

@@ -1,6 +1,6 @@
 import { expect, it } from "vitest";
 import type { ResultRow } from "../../api/operate";
-import { axis, ended, FIGURES, groupName, judged, lines, policyText, progress, shownFigure, signedFigure } from "./lab";
+import { axis, ended, FIGURES, groupName, judged, lines, policyText, progress, shownFigure, shownInterval, signedFigure } from "./lab";
 
 const row = (policy: string, group: string, mean: number, more: Partial<ResultRow> = {}): ResultRow => ({ policy, group, figure: "slo", variants: 3, mean, low: mean - 1, high: mean + 1, ...more });
 const slo = FIGURES[0]!;
@@ -35,4 +35,9 @@ it("tells how far a run is, and writes policies as the lab reads them", () => {
   expect(progress({ state: "queued", done: 0, total: 10 }).text).toBe("waiting for a worker");
   expect([ended({ state: "running" }), ended({ state: "failed" })]).toEqual([false, true]);
   expect([policyText("fifo", {}), policyText("ewsjf", { a: 1, b: 0.5 })]).toEqual(["fifo", "ewsjf:a=1,b=0.5"]);
+});
+
+it("an interval of a share ends where shares end", () => {
+  expect(shownInterval({ mean: 96, low: 92.5, high: 100.3 }, "%")).toBe("92.5 % to 100.0 %");
+  expect(shownInterval({ mean: 96, low: 92.5, high: 112.3 }, "s")).toBe("92.5 s to 112.3 s");
 });

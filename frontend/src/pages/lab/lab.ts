@@ -70,6 +70,12 @@ export const shownFigure = (value: number, unit: string): string => {
   return `${size >= 10_000 ? compact(value) : value.toFixed(digits)} ${unit}`;
 };
 
+/** An interval; of a share, what of it can be. */
+export function shownInterval({ low, high }: Spread, unit: string): string {
+  const [from, to] = unit === "%" ? [Math.max(0, low), Math.min(100, high)] : [low, high];
+  return `${shownFigure(from, unit)} to ${shownFigure(to, unit)}`;
+}
+
 export const signedFigure = (value: number, unit: string): string => `${value > 0 ? "+" : ""}${shownFigure(value, unit)}`;
 
 /** Whether a difference to the first policy is for the better, for the worse, or not sure. */

@@ -18,6 +18,7 @@ export function Partition({ pool }: { pool: string }) {
   if (error) return <Failed error={error} retry={() => void refetch()} />;
   if (!data) return <Waiting />;
   const { bars, queues, ticks, requests } = picture(data);
+  const between = 1 - queues.reduce((all, queue) => all + (queue.share ?? 0), 0);
   const sampled = data.sample.reduce((a, b) => a + b, 0);
   return (
     <section className="panel p-3" aria-labelledby="partition">
@@ -61,6 +62,7 @@ export function Partition({ pool }: { pool: string }) {
               {queue.low} to {queue.high} tokens, {text(percent(queue.share))}
             </li>
           ))}
+          {between >= 0.005 && <li>between and beyond them, {text(percent(between))}: what does not fit a queue opens a bubble of its own</li>}
         </ul>
       ) : (
         bars.length > 0 && <p className="mt-2 text-2xs text-soft">The serving policy does not cut queues by prompt length.</p>

@@ -67,7 +67,16 @@ function Serving({ version, question }: { version: Version; question: string | u
 function LabTrust({ pool }: { pool: string }) {
   const { data, error } = useQuery({ queryKey: ["tuning", "trust", pool], queryFn: ({ signal }) => get<Trust>(`pools/${pool}/trust`, { minutes: "10" }, signal), staleTime: 60_000 });
   if (error) return <Failed error={error} />;
-  if (!data) return <Waiting />;
+  if (!data)
+    return (
+      <section className="panel p-3" aria-busy="true">
+        <h2 className="text-sm font-medium">Simulated against live</h2>
+        <p className="text-2xs text-faint" role="status">
+          Serving the last minutes again…
+        </p>
+        <div className="skeleton mt-2 h-28" />
+      </section>
+    );
   const fit = data.calibrations[0];
   return (
     <section className="panel p-3" aria-labelledby="trust">

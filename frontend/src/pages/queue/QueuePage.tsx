@@ -57,7 +57,17 @@ function Parts({ parts }: { parts: readonly Part[] }) {
               { label: "Queue", cell: (part) => part.name },
               { label: "Prompts", cell: borders },
               { label: "Kind", cell: (part) => (part.kind === "bubble" ? <Badge tone="warn">bubble</Badge> : "queue") },
-              { label: "Waiting", right: true, by: (part) => part.waiting, cell: (part) => count(part.waiting) },
+              {
+                label: "Waiting",
+                right: true,
+                by: (part) => part.waiting,
+                cell: (part) => (
+                  <span className="flex items-center justify-end gap-3">
+                    <Meter ratio={part.waiting / most} label={`${part.name}, of the largest part`} className="w-40 max-sm:w-20" />
+                    <span className="min-w-10">{count(part.waiting)}</span>
+                  </span>
+                ),
+              },
               { label: "Score", right: true, by: (part) => part.score, cell: (part) => (part.score === undefined ? NONE : Number(part.score.toPrecision(3))) },
             ]}
           />
