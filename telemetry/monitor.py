@@ -87,10 +87,10 @@ def lengths(pool: str) -> list[int]:
     return list(Sampled.objects.filter(pool=pool).order_by("at").values_list("input_tokens", flat=True))
 
 
-def recent_lengths(pool: str, since: datetime) -> list[int]:
-    """Prompt lengths [tokens] of what an engine worked on lately."""
+def recent_lengths(pool: str, since: datetime, *, most: int = MOST) -> list[int]:
+    """Prompt lengths [tokens] of what an engine worked on lately, the latest ``most``."""
     rows = LedgerEntry.objects.filter(pool=pool, received_at__gte=since, granted_at__isnull=False)
-    return list(rows.order_by("-received_at").values_list("input_tokens", flat=True)[:MOST])
+    return list(rows.order_by("-received_at").values_list("input_tokens", flat=True)[:most])
 
 
 def _sample(pool: str) -> int:

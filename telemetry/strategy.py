@@ -21,15 +21,14 @@ from datetime import datetime, timedelta
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 
-from scheduling.core.partition import parse_partition
 from scheduling.core.registry import PolicyError
-from scheduling.tuning.drift import ks
-from scheduling.tuning.gate import judge
+from scheduling.tuning.gate import Gate
 from scheduling.tuning.guard import Tally, tally, watch
 from scheduling.tuning.optimizer import Optimizer
-from scheduling.tuning.reward import Parts, penalty, shape
+from scheduling.tuning.reward import Parts
 from scheduling.tuning.settings import LoopSettings
-from scheduling.tuning.space import MOST_QUEUES, SPACES, params_of, queues_of, values_of
+from scheduling.tuning.space import SPACES, params_of, queues_of, values_of
+from scheduling.tuning.study import GATED, REFERENCE, Tried, drifted, due, next_trial
 from scheduling.tuning.traffic import Serving, Traffic
 from telemetry import monitor, replicas
 from telemetry.models import LedgerEntry
@@ -45,11 +44,12 @@ BUDGET_S = 15.0  # of trials in one call: a Celery message is delivered again af
 RECALIBRATE = timedelta(minutes=15)
 CALIBRATION_WINDOW = timedelta(minutes=30)
 STALE = timedelta(hours=1)  # a study that is not done by then is about traffic of the past
-REFERENCE = 50  # lengths without which nothing is compared
+DRIFT = "repartition: prompts have changed"  # how the reason of a version begins that was made for it
 
 
-def tend(slug: str, *, oldest_wait_s: float = 0.0, now: datetime | None = None) -> str:
-    """Does what is due in one pool; says what that was. ``oldest_wait_s``: of what waits there now."""
+def tend(slug: str, *, oldest_wait_s: float = 0.0, leader: str = "", now: datetime | None = None) -> str:
+    """Does what is due in one pool; says what that was. ``oldest_wait_s``: of what waits there now. ``leader``: the
+    process that rings, if that is known."""
     now = now or timezone.now()
     pool = Pool.objects.filter(slug=slug).first()
     if pool is None:
@@ -58,7 +58,9 @@ def tend(slug: str, *, oldest_wait_s: float = 0.0, now: datetime | None = None) 
     _recalibrate(pool, now)
     canary = Trial.objects.filter(pool=pool, state=TrialState.CANARY).select_related("base", "version").first()
     if canary is not None:
-        return _watch(pool, canary, tuning.loop, oldest_wait_s, now)
+        return _watch(pool, canary, tuning.loop, oldest_wait_s, leader, now)
+    if judged := _judge_asked(pool, tuning.loop, now):
+        return judged
     if tuning.mode == TuningMode.OFF:
         return "off"
     if pool.policy not in SPACES:
@@ -78,14 +80,18 @@ def _recalibrate(pool: Pool, now: datetime) -> None:
 # --- the canary
 
 
-def _watch(pool: Pool, trial: Trial, settings: LoopSettings, oldest_wait_s: float, now: datetime) -> str:
+def _watch(pool: Pool, trial: Trial, settings: LoopSettings, oldest_wait_s: float, leader: str, now: datetime) -> str:
     assert trial.canary_at is not None
     assert trial.canary_until is not None
     if trial.version is not None and pool.policy_version != trial.version.number:
         return _close(trial, TrialState.ABORTED, "the policy was changed while it served")
     if trial.watched_at is None or now - trial.watched_at > BLIND:
         return _close(trial, TrialState.ABORTED, "nobody watched it: the worker or the leader was away")
+    watcher = trial.guard.get("leader") or leader
+    if leader and leader != watcher:
+        return _close(trial, TrialState.ABORTED, f"{watcher}, which watched it, is gone")
     since = trial.canary_at - timedelta(seconds=settings.window_s)
+    since = max(since, _changed(pool) or since)  # how well prompts were served that come no more says nothing
     before, lately = _tally(pool.slug, since, trial.canary_at), _tally(pool.slug, trial.canary_at, now)
     rails = watch(before, lately, oldest_wait_s, settings)
     if rails.stop:
@@ -94,7 +100,8 @@ def _watch(pool: Pool, trial: Trial, settings: LoopSettings, oldest_wait_s: floa
         if not rails.enough:
             return _close(trial, TrialState.ROLLED_BACK, "too few requests came to judge it by", rails.as_json())
         return _close(trial, TrialState.PROMOTED, "it served its interval without a complaint", rails.as_json())
-    Trial.objects.filter(pk=trial.pk, state=TrialState.CANARY).update(watched_at=now, guard=rails.as_json())
+    guard = {**rails.as_json(), "leader": watcher}
+    Trial.objects.filter(pk=trial.pk, state=TrialState.CANARY).update(watched_at=now, guard=guard)
     return "watched"
 
 
@@ -115,6 +122,33 @@ def _tally(pool: str, since: datetime, until: datetime) -> dict[str, Tally]:
     )
 
 
+# --- what a person asked for
+
+
+def _judge_asked(pool: Pool, settings: LoopSettings, now: datetime) -> str:
+    """Tries what a person proposed against what serves, as soon as there is traffic to try it on. Empty when there is
+    nothing to do."""
+    asked = Trial.objects.filter(pool=pool, state=TrialState.PROPOSED, reward=None, values={}, gate={})
+    trial = asked.select_related("base", "pool").order_by("at").first()
+    if trial is None:
+        return ""
+    if trial.base.number != pool.policy_version:
+        return _close(trial, TrialState.ABORTED, "the policy has changed since")
+    since = max(
+        now - timedelta(seconds=settings.window_s), _changed(pool) or now - timedelta(seconds=settings.window_s)
+    )
+    traffic = replicas.traffic_of(pool, since, now, most=settings.most_requests)
+    if traffic is None or len(traffic.rows) < settings.least_requests:
+        return ""
+    serving = replicas.serving_of(trial.base)
+    passed, said, told = gate(Gate(traffic, serving, settings), serving, trial.params)
+    Trial.objects.filter(pk=trial.pk, state=TrialState.PROPOSED).update(
+        gate=told, reason=said[:300], requests=len(traffic.rows), window_from=since, window_until=now
+    )
+    trial.refresh_from_db()
+    return "proposed" if passed else _close(trial, TrialState.REJECTED, said)
+
+
 # --- queues
 
 
@@ -122,18 +156,20 @@ def _repartition(pool: Pool, settings: LoopSettings, automatic: bool, now: datet
     """Cuts the queues anew where there are none yet, or where prompts have changed; empty when neither is so."""
     if "split_alpha" not in {knob.name for knob in SPACES[pool.policy]}:
         return ""
-    recent = monitor.recent_lengths(pool.slug, now - timedelta(seconds=settings.window_s))
+    since = now - timedelta(seconds=settings.window_s)
+    recent = monitor.recent_lengths(pool.slug, since, most=settings.most_requests)
     if len(recent) < settings.least_requests:
         return ""
     version = books.version_now(pool)
     if version.partition:
         seen = _cut_from(pool, version, settings)
-        if len(seen) < REFERENCE:
+        changed = drifted(seen, recent, settings)
+        if changed is not None:
+            why = f"{DRIFT} (Kolmogorov-Smirnov {changed[0]:.2f}, p {changed[1]:.1g})"
+        elif automatic and len(seen) >= REFERENCE and now - _cut(version).at >= timedelta(seconds=settings.recut_s):
+            why = f"repartition: the queues are older than {settings.recut_s:g} s"
+        else:
             return ""
-        gap, chance = ks(seen, recent)
-        if gap < settings.drift_gap or chance >= settings.drift_p:
-            return ""
-        why = f"repartition: prompts have changed (Kolmogorov-Smirnov {gap:.2f}, p {chance:.1g})"
     else:
         recent = monitor.lengths(pool.slug) or recent  # the first queues follow the long run
         why = f"repartition: the first queues, from {len(recent)} prompts"
@@ -151,17 +187,22 @@ def _repartition(pool: Pool, settings: LoopSettings, automatic: bool, now: datet
 
 def _cut_from(pool: Pool, version: PolicyVersion, settings: LoopSettings) -> list[int]:
     """The prompts that the serving queues were cut from, as far as the ledger still has them."""
-    cut = version
-    while cut.parent is not None and cut.parent.partition == version.partition:
-        cut = cut.parent
+    cut = _cut(version)
     rows = LedgerEntry.objects.filter(
         pool=pool.slug,
         received_at__gte=cut.at - timedelta(seconds=settings.window_s),
         received_at__lt=cut.at,
         granted_at__isnull=False,
     )
-    found = list(rows.values_list("input_tokens", flat=True)[: monitor.MOST])
+    found = list(rows.order_by("-received_at").values_list("input_tokens", flat=True)[: settings.most_requests])
     return found if len(found) >= REFERENCE else monitor.lengths(pool.slug)
+
+
+def _cut(version: PolicyVersion) -> PolicyVersion:
+    """The version that brought the serving queues."""
+    while version.parent is not None and version.parent.partition == version.partition:
+        version = version.parent
+    return version
 
 
 def _advise(
@@ -186,27 +227,41 @@ def _study(pool: Pool, settings: LoopSettings, automatic: bool, now: datetime) -
     base = books.version_now(pool)
     for trial in Trial.objects.filter(pool=pool, state=TrialState.PROPOSED).exclude(base=base):
         books.close(actor=books.OPTIMISER, trial=trial, state=TrialState.ABORTED, reason="the policy has changed since")
+    changed = _changed(pool)
     trials = _open(pool)
     if trials and now - trials[0].study > STALE:
         _abort_open(pool, "it took too long")
         trials = []
     if not trials:
         last = Trial.objects.filter(pool=pool).exclude(reward=None).order_by("-study").first()
-        if last is not None and now - last.study < timedelta(seconds=settings.every_s):
+        times = (None if at is None else at.timestamp() for at in (last.study if last else None, changed))
+        if not due(now.timestamp(), *times, settings.every_s):
             return "not due"
     study = trials[0].study if trials else now
     since = study - timedelta(seconds=settings.window_s)
+    since = since if changed is None else max(since, changed)  # what came before is not what comes now
     traffic = replicas.traffic_of(pool, since, study, most=settings.most_requests)
     if traffic is None or len(traffic.rows) < settings.least_requests:
         if trials:
             _abort_open(pool, "its traffic is no longer in the ledger")
         return "too little traffic"
     begun = time.monotonic()
+    optimizer = Optimizer(
+        SPACES[pool.policy], settings.seed + int(study.timestamp()) % 1_000_000, _values_now(pool, base)
+    )
+    optimizer.retell([(trial.values, trial.reward or 0.0) for trial in trials])
     while len(trials) <= settings.trials:
-        trials.append(_try(pool, base, study, trials, traffic, settings))
+        tried = next_trial(optimizer, replicas.serving_of(base), traffic, settings, first=not trials)
+        trials.append(_keep(pool, base, (since, study), len(trials), tried))
         if time.monotonic() - begun > BUDGET_S and len(trials) <= settings.trials:
             return f"tried {len(trials)} of {settings.trials + 1}"
     return _conclude(pool, base, trials, traffic, settings, automatic)
+
+
+def _changed(pool: Pool) -> datetime | None:
+    """When queues were last cut anew because prompts had changed."""
+    last = PolicyVersion.objects.filter(pool=pool, author_kind=Author.OPTIMISER, reason__startswith=DRIFT).first()
+    return None if last is None else last.at
 
 
 def _open(pool: Pool) -> list[Trial]:
@@ -221,65 +276,57 @@ def _abort_open(pool: Pool, why: str) -> None:
         books.close(actor=books.OPTIMISER, trial=trial, state=TrialState.ABORTED, reason=why)
 
 
-def _try(
-    pool: Pool, base: PolicyVersion, study: datetime, made: Sequence[Trial], traffic: Traffic, settings: LoopSettings
-) -> Trial:
-    """The next trial of a study: what the optimiser asks for after the ones that are made."""
-    space = SPACES[pool.policy]
-    start = _values_now(pool, base)
-    optimizer = Optimizer(space, settings.seed + int(study.timestamp()) % 1_000_000, start)
-    optimizer.retell([(trial.values, trial.reward or 0.0) for trial in made])
-    values = optimizer.ask()
-    lengths = [row.input_tokens for row in traffic.rows]
-    queues = queues_of(values, lengths)
-    if not made and queues and base.partition:
-        queues = parse_partition(base.partition)  # what serves is what it is
-    params = {**base.policy_params, **(params_of(values, queues) if made else {})}
-    requests = traffic.requests()
-    outcomes = traffic.run(replace(replicas.serving_of(base), params=params), requests)
-    parts = Parts(*shape(lengths, queues, MOST_QUEUES), penalty(traffic.felt(requests, outcomes)))
+def _keep(pool: Pool, base: PolicyVersion, window: tuple[datetime, datetime], number: int, tried: Tried) -> Trial:
+    """A trial's row. Where another worker was quicker, with the same proposal, it is that one's."""
+    since, study = window
     trial = Trial(
-        pool=pool, at=timezone.now(), study=study, number=len(made), base=base, values=values, params=params,
-        window_from=study - timedelta(seconds=settings.window_s), window_until=study, requests=len(requests),
-        reward=parts.reward(settings.weights), reason="tried on recent traffic",
-        parts={name: getattr(parts, name) for name in Parts.__slots__},
+        pool=pool, at=timezone.now(), study=study, number=number, base=base, values=tried.values, params=tried.params,
+        window_from=since, window_until=study, requests=tried.requests, reward=tried.reward,
+        reason="tried on recent traffic", parts={name: getattr(tried.parts, name) for name in Parts.__slots__},
     )  # fmt: skip
     try:
         with transaction.atomic():
             trial.save(force_insert=True)
-    except IntegrityError:  # another worker was quicker, with the same proposal
-        return Trial.objects.get(pool=pool, study=study, number=len(made))
+    except IntegrityError:
+        return Trial.objects.get(pool=pool, study=study, number=number)
     return trial
 
 
 def _conclude(
     pool: Pool, base: PolicyVersion, trials: Sequence[Trial], traffic: Traffic, settings: LoopSettings, automatic: bool
 ) -> str:
-    """The best trial meets what serves; the others are done."""
-    best = max(trials, key=lambda trial: trial.reward or 0.0)
-    if best.number == 0:
+    """The best trials meet what serves, one after the other, until one wins; the others are done."""
+    better = [trial for trial in trials[1:] if (trial.reward or 0.0) > (trials[0].reward or 0.0)]
+    if not better:
         _reject(trials, "what serves was better")
         return "nothing better was found"
-    serving = replicas.serving_of(base)
-    passed, reason, told = gate(traffic, serving, best.params, settings)
-    Trial.objects.filter(pk=best.pk, state=TrialState.PROPOSED).update(gate=told, reason=reason[:300])
-    _reject([trial for trial in trials if trial.pk != best.pk], "another of its study was better")
+    serving, said = replicas.serving_of(base), ""
+    held = Gate(traffic, serving, settings)
+    for best in sorted(better, key=lambda trial: -(trial.reward or 0.0))[:GATED]:
+        passed, said, told = gate(held, serving, best.params)
+        Trial.objects.filter(pk=best.pk, state=TrialState.PROPOSED).update(gate=told, reason=said[:300])
+        if passed:
+            break
+        _reject([best], said)
+    else:
+        _reject([trial for trial in trials if not _gated(trial)], "another of its study was better")
+        return f"rejected: {said}"
+    _reject([trial for trial in trials if trial.pk != best.pk and not _gated(trial)], "another of its study was better")
     best.refresh_from_db()
-    if not passed:
-        _reject([best], reason)
-        return f"rejected: {reason}"
     if automatic:
-        books.start_canary(actor=books.OPTIMISER, trial=best, reason=reason)
+        books.start_canary(actor=books.OPTIMISER, trial=best, reason=said)
         return "canary"
     return "proposed"
 
 
-def gate(
-    traffic: Traffic, serving: Serving, params: dict[str, float | int | str], settings: LoopSettings
-) -> tuple[bool, str, dict[str, object]]:
+def _gated(trial: Trial) -> bool:
+    return Trial.objects.filter(pk=trial.pk).exclude(gate={}).exists()
+
+
+def gate(held: Gate, serving: Serving, params: dict[str, float | int | str]) -> tuple[bool, str, dict[str, object]]:
     """Whether parameters win on recent traffic without starving anybody, why, and the figures."""
     try:
-        verdict = judge(traffic, serving, replace(serving, params=params), settings)
+        verdict = held.judge(replace(serving, params=params))
     except PolicyError as error:
         return False, f"it is no policy: {error}", {"passed": False}
     return verdict.passed, verdict.reason, verdict.as_json()

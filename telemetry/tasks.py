@@ -67,9 +67,9 @@ def purge_ledger() -> None:
 
 
 @shared_task(name="telemetry.tend_pool", ignore_result=True, expires=30)
-def tend_pool(pool: str, oldest_wait_s: float = 0.0) -> None:
+def tend_pool(pool: str, oldest_wait_s: float = 0.0, leader: str = "") -> None:
     """What is due in a pool's strategic loop. A doorbell: lost or doubled, it changes nothing."""
-    strategy.tend(pool, oldest_wait_s=oldest_wait_s)
+    strategy.tend(pool, oldest_wait_s=oldest_wait_s, leader=leader)
 
 
 @shared_task(name="telemetry.run_lab", ignore_result=True)

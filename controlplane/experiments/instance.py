@@ -90,12 +90,16 @@ class Instance:
         account = self.demo["admin"]
         return account["username"], account["password"]
 
-    def engine_pid(self, name: str) -> int:
-        """The process of a simulated engine; 0 while there is none."""
+    def pid(self, name: str) -> int:
+        """The process of this name (``worker``, ``engine-0``); 0 while there is none."""
         try:
             return int((self.home / "run" / f"{name}.pid").read_text(encoding="utf-8"))
         except (FileNotFoundError, ValueError):  # ended, or just being written
             return 0
+
+    def engine_url(self, name: str) -> str:
+        """Where a simulated engine answers."""
+        return f"http://127.0.0.1:{json.loads((self.home / 'ports.json').read_text(encoding='utf-8'))[name]}"
 
     def apply(self, *items: dict[str, Any]) -> None:
         """Makes the books say what these manifest objects say. Raises ExperimentError with the refusal's text."""

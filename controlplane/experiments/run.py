@@ -104,7 +104,7 @@ async def _break(instance: Instance, drive: Drive, outage: Outage | None) -> Non
     if outage is None:
         return
     await asyncio.sleep(outage.starts_s - drive.now_s())
-    dead = {name: instance.engine_pid(name) for name in outage.engines}
+    dead = {name: instance.pid(name) for name in outage.engines}
     for pid in dead.values():
         os.kill(pid, signal.SIGKILL)
     held: dict[str, int] = {}
@@ -112,7 +112,7 @@ async def _break(instance: Instance, drive: Drive, outage: Outage | None) -> Non
         while len(held) < len(dead):
             await asyncio.sleep(LOOK_S)
             for name in dead.keys() - held.keys():
-                pid = instance.engine_pid(name)
+                pid = instance.pid(name)
                 if pid not in (0, dead[name]):
                     os.kill(pid, signal.SIGSTOP)
                     held[name] = pid

@@ -7,7 +7,7 @@ granted in order of arrival; :class:`scheduling.core.scheduler.Scheduler` decide
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from scheduling.core.contracts import OrderingPolicy, RoutingPolicy
@@ -18,11 +18,13 @@ from scheduling.core.types import BackendView, Grant, PoolView
 from scheduling.simulator.continuous import ContinuousEngine
 from scheduling.simulator.engine import EngineConfig
 from scheduling.simulator.engine import Sequence as Life
-from scheduling.simulator.kernel import NEVER, Kernel, to_s
+from scheduling.simulator.kernel import NEVER, Kernel, to_fs, to_s
 from scheduling.simulator.result import Outcome, outcomes_of
 from scheduling.simulator.workload import SimRequest
 
-ENDED, ARRIVED, WAKE = range(3)  # ranks of events at one instant
+ENDED, ARRIVED, WAKE, LOOK = range(4)  # ranks of events at one instant
+
+Looker = Callable[[float, Sequence[Life], float], OrderingPolicy | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +61,18 @@ class Replay:
         self._requests: dict[str, SimRequest] = {}
         self._lives: list[Life] = []
 
-    def run(self, requests: Sequence[SimRequest]) -> list[Outcome]:
-        """Serves them all; outcomes in order of arrival, waits counted until the grant."""
+    def run(
+        self, requests: Sequence[SimRequest], look: Looker | None = None, *, every_s: float = 10.0
+    ) -> list[Outcome]:
+        """Serves them all; outcomes in order of arrival, waits counted until the grant.
+
+        ``look`` is called every so often while requests arrive, with the time [s], what has ended so far and how long
+        the oldest request waits [s]; the policy it returns, if any, serves from then on.
+        """
+        if look is not None and requests:
+            last_s = to_s(requests[-1].arrival_fs)
+            for number in range(1, int(last_s / every_s) + 1):
+                self._kernel.post(to_fs(number * every_s), LOOK, look)
         for request in requests:
             if request.queued.kv_tokens > max(backend.kv_tokens for backend in self._view.backends.values()):
                 raise ValueError(f"{request.queued.id} needs {request.queued.kv_tokens} KV tokens; no replica has them")
@@ -73,6 +85,8 @@ class Replay:
                 self._requests[what.queued.id] = what
                 self._scheduler.offer(what.queued, self._now_s)
                 self._grant()
+            elif rank == LOOK:
+                self._look(what)
             else:
                 self._ended(what)
                 self._grant()
@@ -81,6 +95,13 @@ class Replay:
     @property
     def _now_s(self) -> float:
         return to_s(self._kernel.now_fs)
+
+    def _look(self, look: Looker) -> None:
+        oldest_s = min((request.arrival_s for request in self._scheduler), default=self._now_s)
+        policy = look(self._now_s, self._lives, self._now_s - oldest_s)
+        if policy is not None:
+            self._scheduler.swap(policy, self._scheduler.routing, self._now_s)
+            self._grant()
 
     def _grant(self) -> None:
         if not any(backend.running < backend.slots for backend in self._view.backends.values()):

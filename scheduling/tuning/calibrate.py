@@ -20,6 +20,7 @@ from scheduling.core.step_time import StepTime
 LEAST = 50  # requests without which nothing is fitted
 MOST = 3000  # observations that are fitted, spread over all
 TOKENS = 8  # of output, below which a time per token is mostly chance
+AT_ONCE = 1 / 3  # of the median time per token, below which tokens were held up on their way and came in a heap
 
 BUDGETS = (256, 512, 1024, 2048, 4096, 8192)  # tokens of a step that engines are told
 
@@ -59,6 +60,8 @@ def calibrate(rows: Sequence[Timed]) -> Calibration | None:
             _observe(mine, bursts, waits)
     if len(bursts) < LEAST:
         return None
+    usual = float(np.median([burst.seconds / burst.steps for burst in bursts]))
+    bursts = [burst for burst in bursts if burst.seconds / burst.steps >= AT_ONCE * usual]
     step_time, error = fit(bursts[:: max(1, len(bursts) // MOST)])
     if step_time is None:
         return None

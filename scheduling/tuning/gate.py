@@ -39,20 +39,38 @@ class Verdict:
         return asdict(self)
 
 
+class Gate:
+    """What serves on the variants of a recording, for candidates to be held against."""
+
+    def __init__(self, traffic: Traffic, serving: Serving, settings: LoopSettings) -> None:
+        self._traffic, self._settings = traffic, settings
+        self._variants = [traffic.requests(number) for number in range(1, settings.pairs + 1)]
+        self._before = [traffic.run(serving, requests) for requests in self._variants]
+
+    def judge(self, candidate: Serving) -> Verdict:
+        """Raises PolicyError for a policy that cannot be made."""
+        after = [self._traffic.run(candidate, requests) for requests in self._variants]
+        pairs = list(zip(self._penalties(self._before), self._penalties(after), strict=True))
+        return _verdict(pairs, worst_waits(_flat(self._before), _flat(after)), self._settings)
+
+    def _penalties(self, served: Sequence[Sequence[Outcome]]) -> list[float]:
+        felt = self._traffic.felt
+        return [penalty(felt(asked, outcomes)) for asked, outcomes in zip(self._variants, served, strict=True)]
+
+
 def judge(traffic: Traffic, serving: Serving, candidate: Serving, settings: LoopSettings) -> Verdict:
-    """Serves the variants with both. Raises PolicyError for a policy that cannot be made."""
-    pairs: list[tuple[float, float]] = []
-    served: tuple[list[Outcome], list[Outcome]] = ([], [])
-    for number in range(1, settings.pairs + 1):
-        requests = traffic.requests(number)
-        found = []
-        for side, who in zip(served, (serving, candidate), strict=True):
-            outcomes = traffic.run(who, requests)
-            side.extend(outcomes)
-            found.append(penalty(traffic.felt(requests, outcomes)))
-        pairs.append((found[0], found[1]))
+    """One candidate. Raises PolicyError for a policy that cannot be made."""
+    return Gate(traffic, serving, settings).judge(candidate)
+
+
+def _flat(served: Sequence[Sequence[Outcome]]) -> list[Outcome]:
+    return [outcome for outcomes in served for outcome in outcomes]
+
+
+def _verdict(
+    pairs: Sequence[tuple[float, float]], waits: dict[str, tuple[float, float]], settings: LoopSettings
+) -> Verdict:
     gain, least = interval([before - after for before, after in pairs])
-    waits = worst_waits(*served)
     starving = {
         group: both
         for group, both in waits.items()

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
 from io import StringIO
+from itertools import pairwise
+from typing import Any
 
 import pytest
 from django.core.exceptions import ValidationError
@@ -24,7 +26,9 @@ from scheduling.core.types import BackendView, PoolView
 from scheduling.simulator.compare import SHIPPED
 from scheduling.simulator.replay import Replica
 from scheduling.simulator.workload import Belief, make_request
+from scheduling.tuning import study
 from scheduling.tuning.calibrate import Timed, calibrate
+from scheduling.tuning.gate import Gate
 from scheduling.tuning.settings import LoopSettings
 from scheduling.tuning.traffic import Serving
 from telemetry import ledger, replicas, strategy
@@ -32,6 +36,7 @@ from telemetry.models import Calibration, LedgerEntry
 from tenants import services, tuning
 from tenants.audit import Actor
 from tenants.models import AuditEntry, Author, Backend, PolicyVersion, Pool, Trial, TrialState
+from tenants.versions import Note, because
 from tests.telemetry_world import record
 
 pytestmark = pytest.mark.django_db
@@ -193,6 +198,16 @@ def test_a_canary_that_nobody_watched_is_aborted_and_what_was_before_serves(pool
     assert strategy.tend("llama") == "off", "and it stays ended"
 
 
+def test_a_canary_whose_watcher_was_killed_is_aborted_however_soon_another_one_looks(pool: Pool):
+    trial = canary(pool)
+    assert strategy.tend("llama", leader="worker-1") == "watched"
+    assert strategy.tend("llama", leader="worker-1") == "watched"
+    assert strategy.tend("llama", leader="worker-2") == "aborted"
+    pool.refresh_from_db()
+    assert pool.policy_params == {"partition": "1-9000"}
+    assert "worker-1" in Trial.objects.get(pk=trial.pk).reason
+
+
 def test_a_person_who_changes_the_policy_ends_the_canary_and_keeps_the_change(pool: Pool):
     trial = canary(pool)
     services.set_policy(actor=ANN, pool=pool, policy="fifo", params={})
@@ -229,6 +244,58 @@ def test_closing_a_trial_twice_changes_nothing(pool: Pool):
     assert not tuning.close(actor=ANN, trial=trial, state=TrialState.PROMOTED, reason="b")
     assert PolicyVersion.objects.count() == version
     assert Trial.objects.get(pk=trial.pk).state == TrialState.ABORTED
+
+
+def test_a_canary_after_prompts_changed_is_held_against_what_came_since(pool: Pool):
+    """Before the change nearly all was in time; since then every second request, and the canary is no worse."""
+    tuned(pool)
+    now = timezone.now()
+    with because(Note(f"{strategy.DRIFT} (Kolmogorov-Smirnov 0.40, p 1e-9)", Author.OPTIMISER)):
+        services.set_policy(actor=tuning.OPTIMISER, pool=pool, policy="ewsjf", params={"partition": "1-300,301-9000"})
+    cut = PolicyVersion.objects.filter(pool=pool).first()
+    traffic(400, now - timedelta(seconds=70), met=1.0)
+    PolicyVersion.objects.filter(pk=cut.pk).update(at=now - timedelta(seconds=60))
+    traffic(300, now - timedelta(seconds=1), met=0.5, first=1000)
+    pool.refresh_from_db()
+    trial = canary(pool)
+    later = trial.canary_at + timedelta(seconds=30)
+    traffic(200, later, met=0.5, first=2000)
+    assert strategy.tend("llama", now=later) == "watched"
+    PolicyVersion.objects.filter(pk=cut.pk).update(reason="somebody's own choice")
+    assert strategy.tend("llama", now=later) == "rolled_back", "the whole window says that it is worse"
+
+
+# --- what a person proposes
+
+
+def asked(pool: Pool, **params: float | str) -> Trial:
+    return tuning.propose(actor=ANN, pool=pool, params={**pool.policy_params, **params}, reason="what if")
+
+
+def test_what_a_person_proposes_is_tried_on_recent_traffic_in_any_mode(pool: Pool):
+    tuned(pool, "off")
+    trial = asked(pool, partition="1-300,1900-4100", urgency=0.01, urgency_slope=-10.0, base=100.0)
+    assert strategy.tend("llama") == "off", "there is nothing to try it on yet"
+    traffic(600, timezone.now(), rate=7.0)
+    assert strategy.tend("llama") == "rejected"
+    trial.refresh_from_db()
+    assert "starves premium, long" in trial.reason
+    assert trial.gate["waits"]
+    with pytest.raises(ValidationError, match="only a proposed one"):
+        tuning.start_canary(actor=ANN, trial=trial, reason="anyway")
+    assert strategy.tend("llama") == "off"
+
+
+def test_what_a_person_proposes_and_wins_waits_for_that_person(pool: Pool, monkeypatch: pytest.MonkeyPatch):
+    tuned(pool)
+    monkeypatch.setattr(strategy, "gate", lambda *_: (True, "it wins", {"passed": True}))
+    traffic(300, timezone.now())
+    trial = asked(pool, urgency=2.0)
+    assert strategy.tend("llama") == "proposed"
+    trial.refresh_from_db()
+    assert (trial.state, trial.reason) == (TrialState.PROPOSED, "it wins")
+    pool.refresh_from_db()
+    assert pool.policy_version == 1, "whoever proposed it starts it"
 
 
 # --- the loop
@@ -290,6 +357,48 @@ def test_a_winner_becomes_a_canary_by_itself_only_in_automatic_mode(pool: Pool, 
         assert tuning.version_now(pool).author_kind == Author.OPTIMISER
 
 
+def test_where_the_best_trial_starves_somebody_the_next_best_has_its_turn(pool: Pool, monkeypatch: pytest.MonkeyPatch):
+    tuned(pool, "advise")
+    traffic(500, timezone.now(), rate=9.0)
+    seen: list[dict[str, Any]] = []
+
+    def second(held: Gate, serving: Serving, params: dict[str, Any]) -> tuple[bool, str, dict[str, Any]]:
+        seen.append(params)
+        return len(seen) == 2, f"verdict {len(seen)}", {"passed": len(seen) == 2}
+
+    monkeypatch.setattr(strategy, "gate", second)
+    assert strategy.tend("llama") == "proposed"
+    rewards = [Trial.objects.get(params=params).reward for params in seen]
+    assert rewards == sorted(rewards, reverse=True)
+    kept = Trial.objects.get(state=TrialState.PROPOSED)
+    assert (kept.params, kept.reason) == (seen[1], "verdict 2")
+    assert Trial.objects.get(params=seen[0]).reason == "verdict 1"
+
+
+def test_studies_come_soon_after_prompts_changed_and_then_at_twice_the_distance():
+    times, last = [], 50.0
+    for now in range(100, 4000, 10):
+        if study.due(float(now), last, 100.0, 1800.0):
+            times.append(now)
+            last = float(now)
+    assert times[:6] == [100, 110, 120, 140, 180, 260]
+    assert max(b - a for a, b in pairwise(times)) <= 1800
+    assert not study.due(1000.0, 900.0, None, 1800.0)
+    assert study.due(3000.0, 900.0, None, 1800.0)
+
+
+def test_queues_that_are_old_are_cut_anew_though_nothing_changed(pool: Pool, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(strategy, "_study", lambda *_: "not due")
+    tuned(services.set_policy(actor=ANN, pool=pool, policy="ewsjf", params={}), recut_s=600.0)
+    now = timezone.now()
+    traffic(400, now)
+    assert "the first queues" in strategy.tend("llama", now=now)
+    later = now + timedelta(seconds=300)
+    traffic(400, later, first=1000)
+    assert strategy.tend("llama", now=later) == "not due"
+    assert "older than 600 s" in strategy.tend("llama", now=now + timedelta(seconds=700))
+
+
 def test_a_candidate_that_starves_long_prompts_is_rejected_by_the_replay(pool: Pool):
     """Poisoned: short prompts always go first, and long ones gain nothing by waiting."""
     now = timezone.now()
@@ -298,7 +407,7 @@ def test_a_candidate_that_starves_long_prompts_is_rejected_by_the_replay(pool: P
     settings = tuning.tuning_of(tuned(pool)).loop
     serving = replicas.serving_of(pool)
     poison = {"partition": "1-300,1900-4100", "urgency": 0.01, "urgency_slope": -10.0, "base": 100.0}
-    passed, reason, told = strategy.gate(found, serving, poison, settings)
+    passed, reason, told = strategy.gate(Gate(found, serving, settings), serving, poison)
     assert not passed
     assert "starves premium, long" in reason
     assert told["waits"]["premium, long"][1] > told["waits"]["premium, long"][0]
@@ -309,7 +418,8 @@ def test_a_candidate_that_is_no_policy_is_rejected(pool: Pool):
     now = timezone.now()
     traffic(100, now)
     found = replicas.traffic_of(pool, now - timedelta(hours=1), now)
-    passed, reason, _ = strategy.gate(found, replicas.serving_of(pool), {"urgency": -1.0}, LoopSettings())
+    serving = replicas.serving_of(pool)
+    passed, reason, _ = strategy.gate(Gate(found, serving, LoopSettings()), serving, {"urgency": -1.0})
     assert not passed
     assert "it is no policy" in reason
 
@@ -405,6 +515,22 @@ def test_calibration_finds_how_many_tokens_a_step_takes(pool: Pool):
     assert small.token_budget <= 512
     assert large.token_budget >= 4096
     assert calibrate(timed[0][:20]) is None, "too few to tell"
+
+
+def test_tokens_that_were_held_up_and_came_in_a_heap_do_not_spoil_a_calibration(pool: Pool):
+    now = timezone.now()
+    traffic(400, now, rate=2.0)
+    found = replicas.traffic_of(pool, now - timedelta(hours=1), now)
+    truth = load_preset("llama-3-8b-a100").step_time
+    ran = replace(found, replicas=(Replica(truth, 8, 200_000),)).serve(Serving("fifo"))
+    rows = [
+        Timed("a", o.arrival_s + o.wait_s, o.arrival_s + o.ttft_s, o.arrival_s + o.ttlt_s, o.input_tokens,
+              o.output_tokens)
+        for o in ran
+    ]  # fmt: skip
+    heaps = [replace(row, first_s=row.done_s - 1e-3) if n % 20 == 0 else row for n, row in enumerate(rows)]
+    clean, spoilt = calibrate(rows), calibrate(heaps)
+    assert spoilt.step_time.step(0, 8, 4000) == pytest.approx(clean.step_time.step(0, 8, 4000), rel=0.1)
 
 
 def test_the_command_tells_simulated_against_live_or_why_it_cannot(pool: Pool):

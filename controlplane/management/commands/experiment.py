@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from controlplane.experiments import canary
 from controlplane.experiments.clients import Drive
 from controlplane.experiments.drawings import drawings
 from controlplane.experiments.instance import ExperimentError
@@ -28,13 +29,16 @@ PLOT = "plot"
 class Command(BaseCommand):
     help = (
         "Starts an instance of its own with simulated engines, drives it over HTTP as the token-pools paper did, and "
-        "prints each phase's figures. pools-2 takes 6 minutes, the others 2 to 4. 'plot' draws what was kept before."
+        "prints each phase's figures. pools-2 and canary take 6 minutes, the others 2 to 4. 'plot' draws what was kept "
+        "before."
     )
     requires_system_checks: Sequence[str] = []
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument(
-            "name", choices=[*sorted(EXPERIMENTS), PLOT], help="; ".join(e.title for e in EXPERIMENTS.values())
+            "name",
+            choices=[*sorted((*EXPERIMENTS, canary.CANARY.name)), PLOT],
+            help="; ".join(e.title for e in (*EXPERIMENTS.values(), canary.CANARY)),
         )
         parser.add_argument("files", nargs="*", type=Path, help="with 'plot': what --json wrote")
         parser.add_argument("--json", type=Path, metavar="FILE", help="writes figures, samples and requests")
@@ -53,6 +57,9 @@ class Command(BaseCommand):
             raise CommandError("'plot' needs files that --json wrote, and no other name takes any")
         if options["name"] == PLOT:
             self._plot(options["plot"] or Path(), [json.loads(f.read_text("utf-8")) for f in options["files"]])
+            return
+        if options["name"] == canary.CANARY.name:
+            self._canary(options)
             return
         experiment = EXPERIMENTS[options["name"]]
         if options["headroom"] is not None:
@@ -84,6 +91,20 @@ class Command(BaseCommand):
             options["json"].write_text(json.dumps(found, indent=1), encoding="utf-8")
         if options["plot"]:
             self._plot(options["plot"], [found])
+
+    def _canary(self, options: dict[str, Any]) -> None:
+        console = Console(stderr=True)
+        try:
+            with tempfile.TemporaryDirectory(prefix="qm-experiment-") as home:
+                found = canary.run(Path(home) / "home", console.print, seed=options["seed"])
+        except ExperimentError as problem:
+            raise CommandError(str(problem)) from problem
+        except KeyboardInterrupt:
+            raise CommandError("interrupted; the instance was ended", returncode=130) from None
+        text = json.dumps(found, indent=1)
+        self.stdout.write(text)
+        if options["json"]:
+            options["json"].write_text(text, encoding="utf-8")
 
     def _plot(self, folder: Path, found: list[dict[str, Any]]) -> None:
         folder.mkdir(parents=True, exist_ok=True)

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table as Grid
 
-from controlplane import compare, tune, unified
+from controlplane import compare, shift, tune, unified
 from controlplane.lab import Lab, Table, figure, interval, report
 from scheduling.core.registry import PolicyError
 from scheduling.core.step_time import preset_names
@@ -61,6 +61,13 @@ class Command(BaseCommand):
         mix.add_argument("--requests", type=int, default=4000, help="how many (default 4000)")
         mix.add_argument("--rate", type=float, default=10.0, help="Poisson arrivals [requests/s] (default 10)")
         mix.add_argument("--seed", type=int, default=1)
+        change = actions.add_parser("shift", help="prompts change half-way: the strategic loop on, advising and off")
+        change.add_argument("--policy", default="ewsjf", help=f"one of {', '.join(SPACES)} (default ewsjf)")
+        change.add_argument("--seeds", type=int, default=5, help="runs with other traffic (default 5)")
+        follows = "minutes after which somebody starts what is proposed, in advise mode (default %(default)g)"
+        change.add_argument("--follows", type=float, default=15.0, help=follows)
+        change.add_argument("--plot", type=Path, metavar="FILE.svg", help="a drawing")
+        change.add_argument("--json", action="store_true", help="a list of rows as JSON on standard output")
         duel = actions.add_parser("unified", help="the default policy against the best of the papers' policies")
         duel.add_argument("--seeds", type=int, default=SEEDS, help=f"runs of each policy (default {SEEDS})")
         duel.add_argument("--json", action="store_true", help="a list of rows as JSON on standard output")
@@ -129,6 +136,8 @@ class Command(BaseCommand):
                 self._trust(options)
             elif options["action"] == "mix":
                 self._mix(options)
+            elif options["action"] == "shift":
+                self._shift(options)
             elif options["action"] == "unified":
                 self._unified(options)
             else:
@@ -219,6 +228,26 @@ class Command(BaseCommand):
                 Path(options["json"]).write_text(f"{text}\n", encoding="utf-8")
         if options["json"] != "-":
             self._console().print(tune.grid_of(policy, lines))
+
+    def _shift(self, options: dict[str, Any]) -> None:
+        if options["seeds"] < 1 or not options["follows"] >= 0:
+            raise CommandError("--seeds must be at least 1, --follows at least 0")
+        policy, plot = options["policy"], self._plot(options)
+        space_of(policy)
+        jobs = shift.jobs(policy, options["seeds"], 60.0 * options["follows"])
+        with self._progress(len(jobs)) as (bar, item):
+
+            def done(job: shift.Job) -> None:
+                bar.update(item, advance=1, description=f"{job.kind}, {job.mode}, seed {job.seed}")
+
+            found = Lab(self._folder(), options["processes"]).figures(jobs, shift.run_job, shift.kept_name, done)
+        table = shift.rows_of_table(found)
+        if plot is not None:
+            plot.write_text(shift.drawing(policy, found), encoding="utf-8")
+        if options["json"]:
+            self.stdout.write(json.dumps(table, indent=1))
+        else:
+            self._console().print(shift.grid_of(policy, table))
 
     def _mix(self, options: dict[str, Any]) -> None:
         if options["requests"] < 1 or not options["rate"] > 0:
