@@ -77,11 +77,11 @@ def start_purge() -> None:
     purge_ledger.apply_async(retry=False)
 
 
-def start_tending(pool: str, oldest_wait_s: float) -> None:
+def start_tending(pool: str, oldest_wait_s: float, leader: str) -> None:
     """Rings for :func:`telemetry.tasks.tend_pool`. A lost ring is made up for ten seconds later."""
     from telemetry.tasks import tend_pool
 
-    tend_pool.apply_async((pool, round(oldest_wait_s, 1)), retry=False)
+    tend_pool.apply_async((pool, round(oldest_wait_s, 1), leader), retry=False)
 
 
 class Recorder:
@@ -97,7 +97,7 @@ class Recorder:
         usage: UsageFeed | None = None,
         scaler: Scaler | None = None,
         start_roll_up: Callable[[], None] = start_roll_up,
-        start_tending: Callable[[str, float], None] | None = None,
+        start_tending: Callable[[str, float, str], None] | None = None,
         watch: Watch | None = None,
         past: Past | None = None,
     ) -> None:
@@ -175,7 +175,7 @@ class Recorder:
             return
         self._tended_s[sample.pool.id] = sample.at_s
         try:
-            self._start_tending(sample.pool.id, sample.oldest_wait_s)
+            self._start_tending(sample.pool.id, sample.oldest_wait_s, sample.leader)
         except Exception as error:
             log.warning("tuning of pool %s could not be started (%s)", sample.pool.id, type(error).__name__)
 
