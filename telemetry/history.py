@@ -86,11 +86,17 @@ def narrowed(points: Sequence[Point], most: int) -> list[Point]:
 
 
 def slim(full: Point) -> Point:
-    """The same point without those figures of its tenants that no chart draws."""
+    """The same point without those figures of its tenants and entitlements that no chart draws. Makes it blind to whose
+    an entitlement is: what a user may see is decided before."""
+    drawn = ("running", "waiting", "tokens", "kv", "weight", "debt")
     return full | {
         "tenants": {
             name: {"waiting": row["waiting"], "running": row["running"]} for name, row in full["tenants"].items()
-        }
+        },
+        "entitlements": {
+            name: {figure: row[figure] for figure in drawn if figure in row}
+            for name, row in full.get("entitlements", {}).items()
+        },
     }
 
 

@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 COMPARE_S = 1.0  # how often the stored numbers are looked at while no change comes in
 QUIET_S = 2.5  # ... of a pool, that is, after this long without one
 HISTORY_BYTES = 1024 * 1024  # of one encoded history: what a socket's buffer may hold is bounded
-HISTORY_ROWS = (12, 8, 4)  # busiest tenants and entitlements in it: as many as fit
+HISTORY_ROWS = (12, 10, 8, 6, 4)  # busiest tenants and entitlements in it: as many as fit
 FINE_S, APART_S = 300.0, 2.9  # each second of the charts' first window; before it, close enough to be drawn as one line
 
 Sight = frozenset[str] | None  # the tenants a socket may see; None: all

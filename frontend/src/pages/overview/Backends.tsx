@@ -80,7 +80,7 @@ export function Backends({ snapshot }: { snapshot: Snapshot }) {
       {list.length === 0 ? (
         <p className="panel p-6 text-center text-sm text-soft">This pool has no backend, so nothing can run. Add one vLLM server to it.</p>
       ) : (
-        <ul className="grid grid-cols-[repeat(auto-fill,minmax(min(100%,19rem),1fr))] gap-2">
+        <ul className="grid grid-cols-[repeat(auto-fill,minmax(min(100%,21rem),1fr))] gap-2">
           {list.map(([id, backend]) => (
             <Card key={id} id={id} backend={backend} at={snapshot.at} />
           ))}

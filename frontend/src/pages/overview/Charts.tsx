@@ -103,7 +103,7 @@ export const Charts = memo(function Charts({ snapshot, history, wall }: { snapsh
       {error && <p className="mb-2 text-sm text-bad">The past could not be read: {error.message}</p>}
       {wall && (
         // As many as fit beside each other: a wall is looked at, not scrolled.
-        <div className="grid grid-cols-[repeat(auto-fill,minmax(min(100%,18rem),1fr))] gap-2">
+        <div className="grid grid-cols-[repeat(auto-fill,minmax(min(100%,20rem),1fr))] gap-2">
           {shown.map((panel) => (
             <TimeChart key={panel.id} panel={panel} from={from} to={to} dark={dark} onZoom={zoomed} onReset={reset} />
           ))}
