@@ -34,6 +34,7 @@ def gateway_config(env: Env) -> GatewayConfig:
         idle_token_timeout_s=env.idle_token_timeout_s,
         request_timeout_s=env.request_timeout_s,
         drain_s=env.drain_s,
+        traces=env.traces,
         idempotency_keep_s=env.idempotency_keep_s,
         idempotency_keys=env.idempotency_keys,
         idempotency_answers=env.idempotency_answers,

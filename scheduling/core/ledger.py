@@ -47,4 +47,5 @@ class LedgerRecord:
     estimate_source: str = ""  # which predictor spoke; empty: none was asked
     output_tokens_p90: float = 0.0  # 90 of 100 such answers were expected not to be longer; 0: not predicted
     output_rank: float | None = None  # share of such answers expected to be shorter than this one was; None: no answer
+    trace: str = ""  # operation and the client's traceparent (core/tracing.py); empty: traces are off
     admission: str = ""  # JSON: the figures that it was admitted or refused by; empty: it did not come to that

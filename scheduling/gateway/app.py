@@ -16,6 +16,7 @@ import msgspec
 
 from scheduling.catalog import CatalogCache
 from scheduling.core.outcomes import Reason
+from scheduling.core.tracing import CHAT, COMPLETION, trace_line
 from scheduling.core.types import Catalog
 from scheduling.gateway.auth import Access, Keyring, split_key
 from scheduling.gateway.books import Books
@@ -274,6 +275,8 @@ class GatewayApp:
         head = Head(scope["headers"], config.max_header_bytes)
         check_size(head, config.max_body_bytes)
         call.access = await self._access(head.authorization, call.received_s)
+        if config.traces:
+            call.trace = trace_line(CHAT if chat else COMPLETION, head.traceparent)
         if self._draining:
             raise Refusal(Reason.SHUTTING_DOWN, close=True)
         key_id = call.access.key.id

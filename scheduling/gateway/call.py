@@ -82,6 +82,7 @@ class Call:
         "status",
         "streaming",
         "task",
+        "trace",
         "waiter",
         "why",
         "why_there",
@@ -109,6 +110,7 @@ class Call:
         self.access: Access | None = None
         self.prepared: Prepared | None = None
         self.body_bytes = 0
+        self.trace = ""  # where traces are on
         self.idempotency: Pass | None = None  # where the client sent a key
         self.estimate: Estimate | None = None
         self.outlook: Outlook | None = None  # where the pool predicts

@@ -105,7 +105,7 @@ class Lifecycle:
         call.request = make_queued(
             call.id, call.received_s, access, prepared, call.estimate, hints, self._config.gateway_id
         )
-        call.facts = RequestFacts(pool.model, access.key.id, prepared.stream, access.entitlement.tier.slo)
+        call.facts = RequestFacts(pool.model, access.key.id, prepared.stream, access.entitlement.tier.slo, call.trace)
         expected = call.estimate.cost_tokens  # the bound, not the prediction: a limit is not to be overshot
         self._quotas.begin(access.entitlement.tenant, call.id, expected, call.received_s)
         await self._admit(call)

@@ -62,6 +62,7 @@ def record_of(call: Call, reason: Reason, gateway_id: str) -> LedgerRecord:
         estimate_source=estimate.source if estimate is not None else "",
         output_tokens_p90=estimate.output_p90 if estimate is not None else 0.0,
         output_rank=outlook.forecast.prediction.rank(call.output_tokens) if answered else None,
+        trace=call.trace,
         admission=_admission(call, entitlement, estimate),
     )  # fmt: skip
 

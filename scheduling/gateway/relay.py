@@ -13,6 +13,7 @@ from collections.abc import Callable
 import msgspec
 
 from scheduling.core.outcomes import Reason
+from scheduling.core.tracing import engine_traceparent
 from scheduling.core.types import BackendSpec
 from scheduling.gateway.call import Call
 from scheduling.gateway.config import GatewayConfig
@@ -65,16 +66,17 @@ class Relay:
         except ValueError as exc:
             raise EngineTrouble(Reason.BACKEND_LOST, str(exc), suspect=False) from None
         call.ran = True
+        more = b"" if not call.trace else b"traceparent: %b\r\n" % engine_traceparent(call.id, call.trace).encode()
         try:
             if prepared.stream:
                 call.limit(Reason.BACKEND_STALLED, call.loop.time() + self._config.first_token_timeout_s)
-                connection = await backend.exchange(path, body, call.id, whole=False)
+                connection = await backend.exchange(path, body, call.id, more, whole=False)
                 call.connection = connection
                 if connection.status != 200:
                     raise _refused(call, connection, await _read_error(connection))
                 return await self._stream(call, connection)
             limit = self._config.max_answer_bytes
-            connection = await backend.exchange(path, body, call.id, whole=True, limit=limit)
+            connection = await backend.exchange(path, body, call.id, more, whole=True, limit=limit)
             call.connection = connection
             answer = connection.whole_body()
             if connection.status != 200:

@@ -304,14 +304,19 @@ class Backend:
     def connections(self) -> int:
         return len(self._open)
 
-    async def exchange(self, path: str, body: bytes, request_id: str, *, whole: bool, limit: int = 0) -> Connection:
-        """Sends one POST and waits for the head of its answer (``whole``: for all of it). The caller ends the exchange
+    async def exchange(
+        self, path: str, body: bytes, request_id: str, more: bytes = b"", *, whole: bool, limit: int = 0
+    ) -> Connection:
+        """Sends one POST and waits for the head of its answer (``whole``: for all of it). ``more``: further lines of
+        its head. The caller ends the exchange
         with ``release`` or ``abort``; on any exception, cancellation included, the socket is closed here. Raises
         :class:`UpstreamError`."""
         prefix = self._heads.get(path)
         if prefix is None:
             prefix = self._heads[path] = b"POST " + path.encode("ascii") + self._common
-        head = prefix + b"x-request-id: %b\r\ncontent-length: %d\r\n\r\n" % (request_id.encode("ascii"), len(body))
+        head = prefix + b"x-request-id: %b\r\n%bcontent-length: %d\r\n\r\n" % (
+            request_id.encode("ascii"), more, len(body),
+        )  # fmt: skip
         connection = self._take()
         if connection is not None:
             try:

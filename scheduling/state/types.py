@@ -82,6 +82,7 @@ class RequestFacts:
     key_id: str
     streamed: bool
     slo: Slo
+    trace: str = ""  # as in the ledger
 
 
 @dataclass(frozen=True, slots=True)
