@@ -89,7 +89,7 @@ def read_coefficients(values: object) -> Coefficients:
     classes = values.get("class_weights", {})
     if not isinstance(classes, Mapping):
         raise ValueError('class_weights are by class, such as {"elastic": 100}')
-    _known("coefficient", [name for name in values if name != "class_weights"], list(scalars))
+    _known("coefficient", values, [*scalars, "class_weights"])
     _known("service class", list(classes), [c.value for c in ServiceClass])
     for name in scalars:
         decays = name.startswith("gamma")

@@ -146,7 +146,7 @@ def test_coefficients_that_are_left_out_keep_the_papers_values() -> None:
     ("values", "complaint"),
     [
         ([1], "by name"),
-        ({"dept": 1}, "no coefficient 'dept'; there are: slo, burst, debt, gamma_debt, gamma_burst"),
+        ({"dept": 1}, "no coefficient 'dept'; there are: slo, burst, debt, gamma_debt, gamma_burst, class_weights"),
         ({"gamma_debt": 1.0}, "gamma_debt must be a number from 0 to 0.999, not 1.0"),
         ({"slo": True}, "slo must be a number"),
         ({"burst": float("nan")}, "burst must be a number"),
