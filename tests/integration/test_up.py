@@ -112,8 +112,20 @@ def test_a_killed_web_server_comes_back_and_the_terminal_says_so(up):
         )
 
 
-def test_ctrl_c_ends_everything_and_a_second_start_keeps_keys_and_ports(tmp_path):
+def past_of(up: Up, minutes: int) -> list[float]:
+    """The moments that the overview can show."""
+    demo = up.demo()
+    query = {"pool": demo["pool"], "minutes": minutes}
+    answer = httpx.get(
+        f"{up.url}/api/v1/live/history", params=query, auth=("admin", demo["passwords"]["admin"]), timeout=20
+    )
+    return [frame["at"] for frame in answer.json()["frames"]] if answer.status_code == 200 else []
+
+
+def test_ctrl_c_ends_everything_and_a_second_start_keeps_keys_ports_and_the_overviews_past(tmp_path):
     up = Up(tmp_path / "home").start().wait_ready()
+    up.wait(lambda: len(past_of(up, 15)) > 12)  # steps of ten seconds are in the database then
+    seen = past_of(up, 15)[0]
     demo, tree = up.demo(), up.tree()
     engines = json.loads((up.home / "ports.json").read_text())
     assert len(tree) >= 6
@@ -128,6 +140,9 @@ def test_ctrl_c_ends_everything_and_a_second_start_keeps_keys_and_ports(tmp_path
         assert json.loads((up.home / "ports.json").read_text()) == engines
         with up.client() as client:
             assert client.models.list().data
+        up.wait(lambda: past_of(up, 15)[-1:] > [seen + 15])  # it goes on
+        assert past_of(up, 15)[0] == seen
+        assert past_of(up, 60)[0] <= seen + 10
     finally:
         tree = up.tree()
         up.stop(signal.SIGTERM)
