@@ -28,6 +28,8 @@ def broker_url(redis_url: str) -> str:
     return f"redis+socket://{credentials}{parts.path}?virtual_host={parse_qs(parts.query).get('db', ['0'])[0]}"
 
 
+NICE = 10  # of tasks: where processors are short, leader, gateway and engines go first
+
 app = Celery("quartermaster")
 app.conf.update(
     broker_url=broker_url(settings.ENV.redis_url) if settings.ENV.redis_url else "memory://",
@@ -76,5 +78,6 @@ def _keep_django_logging(**_: Any) -> None:
 
 @worker_process_init.connect
 def _end_with_worker(**_: Any) -> None:
-    """A task's process does not outlive a killed worker."""
+    """A task's process does not outlive a killed worker, and steps aside for what decides and serves."""
     die_with_parent()
+    os.nice(NICE)

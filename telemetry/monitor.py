@@ -54,6 +54,22 @@ def export(pool: str, minutes: float, out: TextIO) -> int:
     return len(recording.rows)
 
 
+def export_sample(pool: str, out: TextIO) -> int:
+    """Writes the long-term sample as a recording; how many requests. One of many that came: its rate is not theirs."""
+    rows = list(Sampled.objects.filter(pool=pool).order_by("at"))
+    recorded = tuple(
+        Recorded(
+            _after(rows[0].at, row.at) or 0.0, row.input_tokens, row.output_tokens, row.tenant, row.tier,
+            category=row.category, output_bound=row.output_tokens, wait_s=row.wait_s, ttft_s=row.ttft_s,
+            ttlt_s=row.ttlt_s,
+        )
+        for row in rows
+    )  # fmt: skip
+    if recorded:
+        write_recording(Recording(pool, tiers_of({row.tier for row in recorded}), recorded), out)
+    return len(recorded)
+
+
 def tiers_of(names: set[str]) -> tuple[LabTier, ...]:
     """The contracts of these names as a lab knows them. One that was deleted has promised nothing."""
     known = {

@@ -29,21 +29,23 @@ from controlplane.experiments.plan import Experiment, Member, Phase, books
 INTERVAL_S = 60.0
 SLOW = 4.0  # times as long for every step
 LOOK_S = 0.25
+ATTEMPTS = 5  # to get the good candidate past the replay: it is better by little, and needs traffic that shows it
 LONG = 1500  # tokens of a long prompt; short ones have 64
 BASE: Final = {"partition": "1-9000"}  # one queue: in order of arrival
-GOOD: Final = {"partition": "1-300,301-9000"}
-POISON: Final = {**GOOD, "urgency": 0.01, "urgency_slope": -10.0, "base": 100.0}
+QUEUES: Final = {"partition": "1-300,301-9000"}
+GOOD: Final = {**QUEUES, "urgency": 0.01, "urgency_slope": 10.0}  # the longer, the more its wait counts
+POISON: Final = {**QUEUES, "urgency": 0.01, "urgency_slope": -10.0, "base": 100.0}
 SETTINGS: Final = {"interval_s": INTERVAL_S, "window_s": 600, "least_requests": 200, "most_requests": 600,
-                   "starvation_s": 3.0}  # fmt: skip
+                   "starvation_s": 2.0}  # fmt: skip
 
 CANARY: Final = Experiment(
     "canary",
     "A poisoned candidate, a canary on an engine that grows slow, and a worker killed in mid-trial",
     replicas=1,
     members=(
-        Member("chat", "spot", 200, Crowd("chat", 1, 1 / 4.0, 0, 1e9, 64, (16, 48), open_loop=True, even=False),
+        Member("chat", "spot", 200, Crowd("chat", 1, 1 / 3.9, 0, 1e9, 64, (16, 48), open_loop=True, even=False),
                ttft_s=1.0, over_limit="wait"),
-        Member("docs", "spot", 200, Crowd("docs", 1, 1 / 1.3, 0, 1e9, LONG, (32, 64), open_loop=True, even=False),
+        Member("docs", "spot", 200, Crowd("docs", 1, 1 / 1.2, 0, 1e9, LONG, (32, 64), open_loop=True, even=False),
                ttft_s=8.0, over_limit="wait"),
     ),
     phases=(Phase("all", 0, 600),),
@@ -135,13 +137,15 @@ class _Play:
     # --- how
 
     async def _pass(self, params: dict[str, Any], reason: str) -> int:
-        trial = await self._propose(params, reason)
-        row = await self._until(trial, lambda row: bool(row["gate"]) or row["state"] != "proposed", 400)
-        self._found["good candidate"] = {"state": row["state"], "reason": row["reason"]}
-        self._note(f"the replay of the good candidate: {row['state']}: {row['reason']}")
-        if row["state"] != "proposed":
-            raise ExperimentError(f"the replay rejected the good candidate: {row['reason']}")
-        return trial
+        for attempt in range(1, ATTEMPTS + 1):
+            trial = await self._propose(params, reason)
+            row = await self._until(trial, lambda row: bool(row["gate"]) or row["state"] != "proposed", 400)
+            self._note(f"the replay of the good candidate: {row['state']}: {row['reason']}")
+            if row["state"] == "proposed":
+                self._found["good candidate"] = {"state": row["state"], "reason": row["reason"], "attempt": attempt}
+                return trial
+            await asyncio.sleep(30)  # for other traffic
+        raise ExperimentError(f"the replay rejected the good candidate {ATTEMPTS} times: {row['reason']}")
 
     async def _propose(self, params: dict[str, Any], reason: str) -> int:
         return int((await self._ask("POST", "trials", {"params": params, "reason": reason}))["id"])

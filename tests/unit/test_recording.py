@@ -18,7 +18,7 @@ from scheduling.simulator.recording import Recorded, Recording, write_recording
 from scheduling.simulator.trace import TraceError, read_tiers, read_trace
 from scheduling.simulator.workload import Tier
 from telemetry import ledger, monitor
-from telemetry.models import Sampled, SampleMark
+from telemetry.models import LedgerEntry, Sampled, SampleMark
 from tenants.models import Pool
 from tests.telemetry_world import record
 
@@ -126,6 +126,19 @@ def test_a_pool_that_was_asked_for_nothing_leaves_no_file(pool: str, tmp_path: P
     with pytest.raises(CommandError, match="nothing is written"):
         call_command("lab", "record", "--pool", pool, "--out", str(tmp_path / "r.jsonl"))
     assert not (tmp_path / "r.jsonl").exists()
+
+
+def test_the_long_term_sample_is_a_recording_too_after_the_ledger_has_forgotten(pool: str, tmp_path: Path):
+    _entries(20)
+    monitor.sample()
+    LedgerEntry.objects.all().delete()
+    path = tmp_path / "s.jsonl"
+    call_command("lab", "record", "--pool", pool, "--sample", "--out", str(path), stdout=StringIO())
+    found = read_trace(path)
+    assert [row.input_tokens for row in found] == list(range(1, 21))
+    assert {row.tier for row in found} == {"premium"}
+    with pytest.raises(CommandError, match="nothing is written"):
+        call_command("lab", "record", "--pool", "another", "--sample", "--out", str(tmp_path / "t.jsonl"))
 
 
 def test_the_long_term_sample_keeps_its_size_and_looks_at_each_request_once(pool: str, monkeypatch: pytest.MonkeyPatch):

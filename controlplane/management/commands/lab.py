@@ -50,6 +50,7 @@ class Command(BaseCommand):
         tape = actions.add_parser("record", help="writes what a pool was asked for lately as a trace, without any text")
         tape.add_argument("--pool", required=True)
         tape.add_argument("--minutes", type=float, default=60.0, help="how far back (default %(default)g)")
+        tape.add_argument("--sample", action="store_true", help="the long-term sample instead; its rate means nothing")
         tape.add_argument("--out", type=Path, required=True, metavar="FILE.jsonl")
         sure = actions.add_parser("trust", help="simulated against live: how far a pool's lab can be trusted")
         sure.add_argument("--pool", required=True)
@@ -259,7 +260,10 @@ class Command(BaseCommand):
         if not options["minutes"] > 0:
             raise CommandError("--minutes must be above 0")
         with options["out"].open("w", encoding="utf-8") as out:
-            count = monitor.export(options["pool"], options["minutes"], out)
+            if options["sample"]:
+                count = monitor.export_sample(options["pool"], out)
+            else:
+                count = monitor.export(options["pool"], options["minutes"], out)
         if not count:
             options["out"].unlink()
             raise CommandError(f"pool {options['pool']!r} was asked for nothing in that time; nothing is written")

@@ -1,0 +1,116 @@
+"""The strategic loop on a simulated pool whose prompts change, and how it is told when it is as good again."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from controlplane import shift
+from scheduling.core.step_time import load_preset
+from scheduling.simulator.compare import SHIPPED
+from scheduling.simulator.replay import Replica
+from scheduling.tuning.rehearsal import Loop, attainment
+from scheduling.tuning.settings import LoopSettings
+from scheduling.tuning.space import SPACES, defaults, params_of, queues_of
+from scheduling.tuning.traffic import Serving, Traffic
+
+SHIFT_S, END_S = 120.0, 300.0
+QUICK = LoopSettings(
+    every_s=1e6, trials=2, pairs=3, least_requests=100, most_requests=300, window_s=600, interval_s=30
+)  # fmt: skip
+
+
+def loop(mode: str, shift_s: float = SHIFT_S) -> Loop:
+    preset = load_preset("llama-3-8b-a100")
+    replicas = (Replica(preset.step_time, 16, preset.kv_tokens, preset.token_budget),)
+    pool = Traffic(shift.rows_of("same", 1, END_S, shift_s), SHIPPED, replicas)
+    seen = [row.input_tokens for row in shift.rows_of("same", 2, SHIFT_S, math.inf)]
+    values = defaults(SPACES["ewsjf"])
+    serving = Serving("ewsjf", params_of(values, queues_of(values, seen)))
+    return Loop(pool, serving, values, seen, QUICK, mode)
+
+
+def test_a_loop_that_is_off_changes_nothing():
+    off = loop("off")
+    before = off.serving
+    outcomes = off.run()
+    assert off.done == []
+    assert outcomes == loop("off").run_told(END_S + 60, before)
+    assert len(outcomes) == len(off.pool.rows)
+
+
+def test_queues_are_cut_anew_soon_after_prompts_changed_and_not_before():
+    changed, same = loop("automatic"), loop("automatic", shift_s=math.inf)
+    for one in (changed, same):
+        assert len(one.run()) == len(one.pool.rows), "nobody was lost in a swap"
+    cuts = [step.at_s for step in changed.done if step.what == "repartition"]
+    assert cuts
+    assert SHIFT_S < cuts[0] < SHIFT_S + 60
+    assert not [step for step in same.done if step.what == "repartition"]
+
+
+def test_advice_serves_only_once_somebody_follows_it():
+    alone, followed = loop("advise"), replace(loop("advise"), follows_s=20.0)
+    before = alone.serving
+    alone.run()
+    followed.run()
+    assert alone.serving == before
+    assert "proposed" in [step.what for step in alone.done]
+    told = [step for step in followed.done if step.what in ("proposed", "canary")][:2]
+    assert [step.what for step in told] == ["proposed", "canary"]
+    assert told[1].at_s - told[0].at_s == pytest.approx(20.0)
+
+
+def test_attainment_is_of_those_that_arrived_in_a_stretch():
+    outcomes = loop("off").run()
+    half = [o for o in outcomes if 50 <= o.arrival_s < 150]
+    assert attainment(outcomes, 50, 150) == 100.0 * sum(not o.late for o in half) / len(half)
+    assert attainment(outcomes, 5000, 6000) == 100.0
+
+
+@pytest.mark.parametrize(
+    ("gaps", "back"),
+    [
+        ({}, 0.0),
+        ({0: 5.0, 30: 5.0}, 60.0),
+        ({0: 5.0, 300: 2.1}, 330.0),
+        ({0: 1.9, 300: 1.9}, 0.0),
+        ({"last": 3.0}, math.nan),
+        ({-60: 9.0}, 0.0),
+    ],
+)
+def test_a_pool_is_back_from_the_moment_on_that_no_window_is_more_than_two_points_below(
+    gaps: dict[float | str, float], back: float
+):
+    places = shift.places()
+    oracle = {f"slo.{n}": 80.0 for n in range(len(places))}
+    mine = {f"slo.{n}": 80.0 - gaps.get(at, 0.0) for n, at in enumerate(places)}
+    mine[f"slo.{len(places) - 1}"] -= gaps.get("last", 0.0)
+    assert shift.back_s(mine, oracle) == pytest.approx(back, nan_ok=True)
+
+
+def test_the_command_tells_every_mode_on_both_workloads_and_draws_them(
+    tmp_path: Path, settings: object, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(settings, "HOME", tmp_path)
+    for name, value in (("BEFORE_S", 60.0), ("AFTER_S", 120.0), ("WINDOW_S", 60.0), ("ORACLE", 2), ("SETTINGS", QUICK)):
+        monkeypatch.setattr(shift, name, value)
+    out = StringIO()
+    plot = tmp_path / "shift.svg"
+    call_command("lab", "--processes", "1", "shift", "--seeds", "1", "--json", "--plot", str(plot), stdout=out)
+    rows = json.loads(out.getvalue())
+    assert [(row["workload"], row["mode"]) for row in rows] == [
+        (kind, mode) for kind in shift.KINDS for mode in (*shift.MODES, "oracle")
+    ]
+    assert all(0 <= row["after"][0] <= 100 for row in rows)
+    assert "loop automatic" in plot.read_text(encoding="utf-8")
+    with pytest.raises(CommandError, match="--seeds"):
+        call_command("lab", "shift", "--seeds", "0")
+    with pytest.raises(CommandError, match="nothing to tune"):
+        call_command("lab", "shift", "--policy", "fifo")
