@@ -72,7 +72,10 @@ const ms = (value: number): string => text(duration(value));
 const msTick = (value: number): string => (value >= 60_000 ? `${Number((value / 60_000).toFixed(1))} min` : ms(value));
 const share = (value: number): string => text(percent(value));
 const figure = (value: number): string => (Math.abs(value) >= 100 ? compact(value) : Number(value.toPrecision(3)).toString());
-const signedRate = (value: number): string => (value > 0 ? "+" : "") + Number(value.toFixed(2)).toString();
+const signedRate = (value: number): string => {
+  const shown = Number(value.toFixed(2));
+  return shown > 0 ? `+${shown}` : shown === 0 ? "0" : String(shown);
+};
 
 function tenantsShown({ points, from }: Context): string[] {
   return busiest(

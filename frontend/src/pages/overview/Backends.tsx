@@ -11,7 +11,7 @@ function Use({ label, value, ratio, full }: { label: string; value: string; rati
   return (
     <div className="min-w-0">
       <div className="flex justify-between gap-2 text-2xs">
-        <span className="text-faint">{label}</span>
+        <span className="text-faint whitespace-nowrap">{label}</span>
         <span className="truncate text-ink">{value}</span>
       </div>
       <Meter ratio={ratio} label={label} tone={ratio !== undefined && full !== undefined && ratio > full ? "warn" : "plain"} className="mt-1" />
@@ -41,7 +41,7 @@ const Card = memo(function Card({ id, backend, at }: { id: string; backend: Back
             <Use label="Slots" value={`${count(running)} / ${count(slots)}`} ratio={slots ? (running ?? 0) / slots : undefined} />
             <Use label="KV cache" value={text(percent(kv_usage))} ratio={kv_usage} full={0.97} />
             <Use label="GPU" value={text(percent(gpu_util))} ratio={gpu_util} />
-            <Use label="GPU memory" value={used === undefined || all === undefined ? "–" : `${text(bytes(used))} / ${text(bytes(all))}`} ratio={used !== undefined && all ? used / all : undefined} />
+            <Use label="GPU memory" value={used === undefined || all === undefined ? "–" : `${bytes(used).unit === bytes(all).unit ? bytes(used).value : text(bytes(used))} / ${text(bytes(all))}`} ratio={used !== undefined && all ? used / all : undefined} />
           </div>
           {backend.engine_running !== undefined && <dl className="mt-2.5 flex flex-wrap gap-x-4 gap-y-0.5 text-2xs text-faint">
             <div className="flex gap-1">
