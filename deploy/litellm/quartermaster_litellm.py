@@ -194,6 +194,9 @@ class Bridge(CustomLogger):
         sent = {str(name).lower(): value for name, value in (request.get("headers") or {}).items()}
         passed = {name: sent[name] for name in _FROM_CLIENT if name in sent}
         changed = {**kwargs, "api_key": key, "client": None}
+        priority = (request.get("body") or {}).get("priority")
+        if priority is not None:
+            changed["priority"] = priority  # LiteLLM's own queue has taken it out
         if passed:
             changed["extra_headers"] = {**(kwargs.get("extra_headers") or {}), **passed}
         return changed
@@ -207,7 +210,7 @@ class Bridge(CustomLogger):
     ) -> HTTPException | None:
         """What Quartermaster refused, as it refused it; LiteLLM would rename the headers that clients act upon."""
         if isinstance(original_exception, HTTPException):
-            return None
+            return original_exception if hasattr(original_exception, "code") else None  # ours: from the hook before
         headers = _headers(original_exception)
         reason = headers.get("x-quartermaster-reason")
         if reason is not None:

@@ -152,6 +152,8 @@ def test_hints_and_mistakes_of_the_client_arrive(proxy: Proxy) -> None:
     with client(proxy, "sk-research") as api:
         good = {"x-quartermaster-slo-ttft-ms": "800"}
         assert api.chat.completions.create(model=MODEL, messages=HELLO, max_tokens=5, extra_headers=good).choices
+        with pytest.raises(openai.BadRequestError, match="<= 1000000"):
+            api.chat.completions.create(model=MODEL, messages=HELLO, max_tokens=5, extra_body={"priority": 2_000_000})
         bad = {"x-quartermaster-slo-ttft-ms": "soon"}
         with pytest.raises(openai.BadRequestError) as refused:
             api.chat.completions.create(model=MODEL, messages=HELLO, max_tokens=5, extra_headers=bad)
@@ -196,6 +198,38 @@ def test_a_refusal_arrives_with_its_retry_after_and_the_other_team_goes_on(
         held.close()
     records = books.new("globex", before, 5)
     assert sorted(r["reason"] for r in records) == ["client_left", *["concurrency"] * 4], "nothing is sent twice"
+
+
+DIALECTS: list[tuple[str, dict[str, Any]]] = [
+    ("/v1/responses", {"input": "Hello there", "max_output_tokens": 5}),
+    ("/v1/messages", {"messages": HELLO, "max_tokens": 5}),
+    ("/v1/completions", {"prompt": "Hello there", "max_tokens": 5}),
+]
+
+
+@pytest.mark.parametrize(("path", "body"), DIALECTS, ids=[path for path, _ in DIALECTS])
+def test_other_dialects_are_admitted_and_refused_alike(
+    proxy: Proxy, books: Books, path: str, body: dict[str, Any]
+) -> None:
+    def ask(team: str) -> httpx.Response:
+        headers = {"authorization": f"Bearer sk-{team}"}
+        return httpx.post(f"{proxy.url}{path}", json={"model": MODEL, **body}, headers=headers, timeout=60)
+
+    before = books.settled("acme")
+    assert ask("research").status_code == 200
+    [record] = books.new("acme", before)
+    assert record["output_tokens"] == 5
+    with client(proxy, "sk-support") as support, client(proxy, "sk-research") as research:
+        held = support.chat.completions.create(model=MODEL, messages=HELLO, stream=True, **LONG)
+        next(iter(held))
+        for _ in range(3):
+            refused = ask("support")
+            assert refused.status_code == 429
+            assert "in flight" in refused.json()["error"]["message"], "it was Quartermaster who refused"
+            if path == "/v1/responses":  # LiteLLM drops an error's headers on the other two
+                assert int(refused.headers["retry-after"]) >= 1
+        assert research.chat.completions.create(model=MODEL, messages=HELLO, max_tokens=5).choices
+        held.close()
 
 
 def test_the_sdk_waits_as_told_and_then_succeeds(proxy: Proxy, books: Books) -> None:
