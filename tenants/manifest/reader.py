@@ -62,9 +62,10 @@ def read(text: str, file: str = "<stdin>") -> list[Node]:
     Raises:
         ManifestError: when the text is not YAML or not made of objects.
     """
-    loader = _Loader(text)
+    loader: _Loader | None = None
     items: list[Node] = []
     try:
+        loader = _Loader(text)
         while loader.check_node():
             root = _convert(loader, loader.get_node(), file, "")
             if root.value is None:
@@ -76,8 +77,11 @@ def read(text: str, file: str = "<stdin>") -> list[Node]:
         raise ManifestError([f"{file}:{line}: {error.problem or error.context or 'this is not YAML'}"]) from error
     except yaml.YAMLError as error:
         raise ManifestError([f"{file}:1: this is not YAML: {error}"]) from error
+    except RecursionError as error:
+        raise ManifestError([f"{file}:1: this is nested too deeply"]) from error
     finally:
-        loader.dispose()
+        if loader is not None:
+            loader.dispose()
     if not items:
         raise ManifestError([f"{file}:1: there is no object in this file; `manage.py export` shows the form"])
     return items

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import UTC, datetime
 from io import StringIO
 from pathlib import Path
@@ -111,10 +112,42 @@ def test_all_of_a_file_is_one_version(world: worlds.World, tmp_path: Path) -> No
     assert CatalogVersion.objects.get().version == version + 1
 
 
-def test_without_yes_and_without_a_terminal_nothing_happens(world: worlds.World, tmp_path: Path) -> None:
-    with pytest.raises(CommandError, match="say --yes"):
+class Terminal(StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("answer", "slots"), [("y", 48), ("n", 32), ("", 32)])
+def test_a_person_at_a_terminal_is_asked(
+    world: worlds.World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str, slots: int
+) -> None:
+    monkeypatch.setattr("sys.stdin", Terminal(f"{answer}\n"))
+    with suppress(CommandError):
         _apply(tmp_path, manifest.export().replace("slots: 32", "slots: 48"))
-    assert Backend.objects.get().slots == 32
+    assert Backend.objects.get().slots == slots
+
+
+def test_a_pipeline_applies_without_being_asked_but_deletes_only_with_yes(
+    world: worlds.World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", StringIO())
+    exported = manifest.export()
+    assert "slots: 32 -> 48" in _apply(tmp_path, exported.replace("slots: 32", "slots: 48"))
+    assert Backend.objects.get().slots == 48
+    services.save(actor=SYSTEM, instance=Tenant(slug="old"))
+    with pytest.raises(CommandError, match="say --yes"):
+        _apply(tmp_path, exported, "--prune")
+    assert Tenant.objects.filter(slug="old").exists()
+
+
+@pytest.mark.parametrize("text", ["a: \x00b", "[" * 5000, "a: {" * 5000])
+def test_what_no_parser_reads_is_a_fault_and_not_a_crash(tmp_path: Path, text: str) -> None:
+    assert "books.yaml:1" in _refused(tmp_path, text)
+
+
+def test_an_export_that_cannot_be_written_says_so(tmp_path: Path) -> None:
+    with pytest.raises(CommandError, match="cannot be written"):
+        call_command("export", "-f", str(tmp_path))
 
 
 def test_what_a_file_does_not_mention_stays_as_it_is(world: worlds.World, tmp_path: Path) -> None:

@@ -18,14 +18,14 @@ _SIGNS = {"create": "+", "change": "~", "delete": "-"}
 
 
 class Command(BaseCommand):
-    help = "Shows what a YAML file would change in the books, asks, and does it, all or nothing."
+    help = "Shows what a YAML file would change in the books, asks at a terminal, and does it, all or nothing."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument(
             "-f", "--file", required=True, help="File written by `export` or by hand; - reads standard input."
         )
         parser.add_argument("--dry-run", action="store_true", help="Check and show, change nothing.")
-        parser.add_argument("--yes", action="store_true", help="Do not ask.")
+        parser.add_argument("--yes", action="store_true", help="Do not ask, not even before deleting.")
         parser.add_argument(
             "--prune", action="store_true", help="Delete what the file does not have, of the kinds it has. Never keys."
         )
@@ -38,7 +38,7 @@ class Command(BaseCommand):
             self._show(wanted)
             if not wanted.changes or options["dry_run"]:
                 return
-            if not options["yes"] and not self._agreed(options["file"]):
+            if not options["yes"] and not self._agreed(options["file"], wanted):
                 raise CommandError("Nothing was changed.")
             manifest.apply(wanted, actor=actor)
         except manifest.ManifestError as error:
@@ -53,9 +53,12 @@ class Command(BaseCommand):
         except (OSError, UnicodeDecodeError) as error:
             raise CommandError(f"{name} cannot be read: {error}") from error
 
-    def _agreed(self, file: str) -> bool:
+    def _agreed(self, file: str, wanted: manifest.Plan) -> bool:
+        """At a terminal a person is asked. A pipeline that applies what lies in git is not, but for what it deletes."""
         if file == "-" or not sys.stdin.isatty():
-            raise CommandError("There is nobody to ask: say --yes to apply, or --dry-run to look.")
+            if any(change.verb == "delete" for change in wanted.changes):
+                raise CommandError("There is nobody to ask whether to delete: say --yes, or --dry-run to look.")
+            return True
         return input("Apply? [y/N] ").strip().lower() in ("y", "yes")
 
     def _show(self, wanted: manifest.Plan) -> None:

@@ -7,7 +7,7 @@ from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any
 
-from django.core.management.base import BaseCommand
+from django.core.management.base import BaseCommand, CommandError
 
 from tenants import manifest
 
@@ -24,5 +24,8 @@ class Command(BaseCommand):
             self.stdout.write(text, ending="")
             return
         path = Path(options["file"])
-        path.write_text(text, encoding="utf-8")
+        try:
+            path.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise CommandError(f"{path} cannot be written: {error.strerror}") from error
         print(f"{path}: {text.count(chr(10))} lines", file=sys.stderr)
