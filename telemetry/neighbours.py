@@ -102,9 +102,10 @@ def neighbours(
         running: (pool, run) of what runs now, of anybody; ``done_s`` is now.
     """
     own = LedgerEntry.objects.filter(tenant=tenant, received_at__gte=since, received_at__lt=until)
-    ended = own.filter(queued_at__isnull=False).order_by("-received_at", "-id")[:MOST_WAITS]
+    ended = own.filter(queued_at__isnull=False).order_by("-received_at", "-id")
+    read = list(ended.values_list("pool", "queued_at", "granted_at", "done_at")[: MOST_WAITS + 1])
     waits: dict[str, list[Span]] = {}
-    for pool, queued, granted, done in ended.values_list("pool", "queued_at", "granted_at", "done_at"):
+    for pool, queued, granted, done in read[:MOST_WAITS]:
         waits.setdefault(pool, []).append((queued.timestamp(), (granted or done).timestamp()))
     now_s = until.timestamp()
     for pool, since_s in waiting:
@@ -130,7 +131,7 @@ def neighbours(
                 "wait_p95_s": round(lengths[min(len(lengths) - 1, int(len(lengths) * 0.95))], 3),
                 "longest_s": round(lengths[-1], 3),
                 "held": rows,
-                "whole": whole,
+                "whole": whole and len(read) <= MOST_WAITS,
             }
         )
     return {"tenant": tenant, "received": own.count(), "refused": refused, "pools": found}

@@ -107,6 +107,19 @@ def test_a_tenants_neighbours_are_those_who_ran_while_it_waited() -> None:
 
 
 @pytest.mark.django_db
+def test_what_is_too_much_to_read_is_said_to_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger.write([*story_rows(), record(7, **times(2, 2, 3, 4))])
+    for most, whole in ((2, True), (1, False)):
+        monkeypatch.setattr(neighbours, "MOST_WAITS", most)
+        (pool,) = neighbours.neighbours("acme", AT - timedelta(seconds=1), AT + timedelta(minutes=1))["pools"]
+        assert (pool["requests"], pool["whole"]) == (most, whole)
+    monkeypatch.setattr(neighbours, "MOST_WAITS", 2)
+    monkeypatch.setattr(neighbours, "MOST_RUNS", 1)
+    (pool,) = neighbours.neighbours("acme", AT - timedelta(seconds=1), AT + timedelta(minutes=1))["pools"]
+    assert not pool["whole"]
+
+
+@pytest.mark.django_db
 def test_what_waits_and_runs_now_counts_as_well() -> None:
     hog = Run("dune", S - 900, S - 900, S + 60)
     until = AT + timedelta(minutes=1)
