@@ -58,6 +58,7 @@ def tend(slug: str, *, oldest_wait_s: float = 0.0, leader: str = "", now: dateti
     _recalibrate(pool, now)
     canary = Trial.objects.filter(pool=pool, state=TrialState.CANARY).select_related("base", "version").first()
     if canary is not None:
+        pool.refresh_from_db()  # what came before took seconds: the canary may be younger than what was read
         return _watch(pool, canary, tuning.loop, oldest_wait_s, leader, now)
     if judged := _judge_asked(pool, tuning.loop, now):
         return judged

@@ -208,6 +208,11 @@ def test_a_canary_whose_watcher_was_killed_is_aborted_however_soon_another_one_l
     assert "worker-1" in Trial.objects.get(pk=trial.pk).reason
 
 
+def test_a_canary_that_begins_while_the_engines_are_calibrated_is_watched(pool: Pool, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(strategy, "_recalibrate", lambda *_: canary(pool))
+    assert strategy.tend("llama") == "watched"
+
+
 def test_a_person_who_changes_the_policy_ends_the_canary_and_keeps_the_change(pool: Pool):
     trial = canary(pool)
     services.set_policy(actor=ANN, pool=pool, policy="fifo", params={})
@@ -538,6 +543,8 @@ def test_the_command_tells_simulated_against_live_or_why_it_cannot(pool: Pool):
         call_command("lab", "trust", "--pool", "llama")
     with pytest.raises(CommandError, match="no pool"):
         call_command("lab", "trust", "--pool", "nothing")
+    with pytest.raises(CommandError, match="is no moment"):
+        call_command("lab", "trust", "--pool", "llama", "--until", "yesterday")
     traffic(300, timezone.now(), rate=1.0)
     step = {"t0": 0.015, "a": 8e-5, "b": 1e-4, "c": 1e-7, "e": 0.0, "knee": 0.0, "a2": 0.0}
     Calibration.objects.create(
@@ -551,6 +558,8 @@ def test_the_command_tells_simulated_against_live_or_why_it_cannot(pool: Pool):
     assert live == pytest.approx(0.6, abs=0.01)
     assert simulated > 0
     assert not told["trusted"], "these timings are no engine's"
+    with pytest.raises(CommandError, match="no requests in that time"):
+        call_command("lab", "trust", "--pool", "llama", "--until", "2020-01-01T12:00")
 
 
 # --- the hot swap
