@@ -236,7 +236,7 @@ def measure(rows: int, repeats: int, only: str) -> int:
     missed = 0
     print(f"{rows:,} requests; [ms] first / median / slowest")
     for name, who, path, parameters in questions(rows, datetime.now(UTC)):
-        if not name.startswith(only):
+        if not name.startswith(tuple(only.split(","))):
             continue
         if who not in clients:
             clients[who] = Client()
@@ -264,7 +264,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--only", default="", help="Lines that begin so.")
+    parser.add_argument("--only", default="", help="Lines that begin so; several by comma.")
     chosen = parser.parse_args()
     with books(chosen.rows):
         measure(chosen.rows, chosen.repeats, chosen.only)
