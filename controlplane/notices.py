@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import sys
 
-from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.http import HttpRequest, HttpResponse, HttpResponsePermanentRedirect, JsonResponse
 from django.template.loader import render_to_string
+from django.urls import is_valid_path
+from django.views.defaults import page_not_found
 
 from controlplane.quiet import DATABASE_AWAY
 
@@ -25,6 +27,17 @@ def notice(request: HttpRequest, status: int, title: str, text: str, *, retry_s:
     if retry_s:
         answer["Retry-After"] = str(retry_s)
     return answer
+
+
+def missing(request: HttpRequest, exception: Exception) -> HttpResponse:
+    """Django's handler of paths that do not exist. Under ``/api/`` a slash too many is forgiven."""
+    if not request.path.startswith("/api/"):
+        return page_not_found(request, exception)
+    bare = request.path.rstrip("/")
+    if bare != request.path and is_valid_path(bare):
+        query = request.META.get("QUERY_STRING", "")
+        return HttpResponsePermanentRedirect(f"{bare}?{query}" if query else bare, preserve_request=True)
+    return notice(request, 404, "There is no such page", "There is nothing at this path; /api/v1/schema lists what is.")
 
 
 def failed(request: HttpRequest) -> HttpResponse:

@@ -9,6 +9,7 @@ from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitVie
 
 from controlplane.console import console
 
+handler404 = "controlplane.notices.missing"
 handler500 = "controlplane.notices.failed"
 
 urlpatterns = [

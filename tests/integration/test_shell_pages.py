@@ -189,3 +189,17 @@ def test_migrations_are_complete(db):
     from django.core.management import call_command
 
     call_command("makemigrations", check=True, dry_run=True, verbosity=0)
+
+
+def test_what_does_not_exist_under_api_is_told_as_json(client, db):
+    answer = client.get("/api/v1/nothing")
+    assert answer.status_code == 404
+    assert "schema" in answer.json()["detail"]
+    assert client.get("/api/v1/nothing/").status_code == 404
+    assert client.get("/static/nothing").headers["content-type"].startswith("text/html")
+
+
+@pytest.mark.parametrize("path", ["/api/v1/schema", "/api/v1/live", "/api/v1/usage"])
+def test_a_slash_too_many_under_api_is_forgiven_and_keeps_method_and_query(client, db, path):
+    answer = client.post(f"{path}/?pool=a&pool=b")
+    assert (answer.status_code, answer["location"]) == (308, f"{path}?pool=a&pool=b")
