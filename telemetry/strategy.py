@@ -260,9 +260,10 @@ def _study(pool: Pool, settings: LoopSettings, automatic: bool, now: datetime) -
 
 
 def _changed(pool: Pool) -> datetime | None:
-    """When queues were last cut anew because prompts had changed."""
-    last = PolicyVersion.objects.filter(pool=pool, author_kind=Author.OPTIMISER, reason__startswith=DRIFT).first()
-    return None if last is None else last.at
+    """When queues were last cut anew because prompts had changed, or somebody was advised to."""
+    cut = PolicyVersion.objects.filter(pool=pool, author_kind=Author.OPTIMISER, reason__startswith=DRIFT).first()
+    said = Trial.objects.filter(pool=pool, reward=None).exclude(values={}).first()  # as ``_advise`` writes them
+    return max((row.at for row in (cut, said) if row is not None), default=None)
 
 
 def _open(pool: Pool) -> list[Trial]:

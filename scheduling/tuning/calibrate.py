@@ -99,7 +99,8 @@ def _first_tokens(step: StepTime, waits: Sequence[tuple[float, float, float, flo
     each request. It waits for half a step before its own."""
     took, prompts, sequences, contexts = (np.array(column) for column in zip(*waits, strict=True))
     plain = step.t0 + step.b * sequences + step.c * contexts
-    if step.a <= 0:  # no prompt was processed beside others: what first tokens say is all there is
+    most = float(np.median(took / np.maximum(1.0, prompts)))  # a prompt cannot take longer than its first token took
+    if not 0 < step.a <= most:  # no prompt was processed beside others, or by chance: first tokens say it then
         left = took - 1.5 * plain
         cost = max(0.0, float((left * prompts).sum() / (prompts * prompts).sum()))
         step = StepTime(step.t0, cost, step.b, step.c, 0.0, 0.0, 0.0)

@@ -119,6 +119,7 @@ class Loop:
         if changed is None and (self.mode != "automatic" or now_s - self._cut_s < self.settings.recut_s):
             return False
         why = "age" if changed is None else f"Kolmogorov-Smirnov {changed[0]:.2f}"
+        self._changed_s = self._changed_s if changed is None else now_s
         cut = params_of(self.values, queues_of(self.values, recent))["partition"]
         serving = self._with({**self.serving.params, "partition": cut})
         if self.mode == "advise":
@@ -126,7 +127,6 @@ class Loop:
             self._proposed = (now_s, self.values, serving, recent)
             return True
         self.serving, self.cut_from, self._cut_s = serving, recent, now_s
-        self._changed_s = self._changed_s if changed is None else now_s
         self._note(now_s, "repartition", why)
         return True
 

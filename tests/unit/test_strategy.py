@@ -460,6 +460,20 @@ def test_advice_to_cut_queues_anew_is_said_once_and_can_be_followed(pool: Pool):
     assert pool.policy_params["partition"]
 
 
+def test_advice_that_is_followed_is_held_against_what_came_since_it_was_given(pool: Pool):
+    pool = tuned(services.set_policy(actor=ANN, pool=pool, policy="ewsjf", params={}), "advise")
+    now = timezone.now()
+    traffic(400, now - timedelta(seconds=100), met=1.0)
+    assert "the first queues" in strategy.tend("llama", now=now - timedelta(seconds=60))
+    traffic(300, now - timedelta(seconds=1), met=0.5, first=1000)
+    trial = tuning.start_canary(actor=ANN, trial=Trial.objects.get(), reason="ann agrees")
+    later = trial.canary_at + timedelta(seconds=30)
+    traffic(200, later, met=0.5, first=2000)
+    assert strategy.tend("llama", now=later) == "watched"
+    Trial.objects.filter(pk=trial.pk).update(at=now - timedelta(seconds=1000))
+    assert strategy.tend("llama", now=later) == "rolled_back", "the whole window says that it is worse"
+
+
 @pytest.mark.parametrize("wrong", [{"nonsense": 1}, {"pairs": 2}, {"interval_s": 0}, {"drop": 0.9}, {"seed": 1.5}])
 def test_a_wrong_setting_is_refused(pool: Pool, wrong: dict[str, float]):
     with pytest.raises(ValidationError):

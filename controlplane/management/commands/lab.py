@@ -6,7 +6,7 @@ import json
 from argparse import ArgumentParser
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +55,7 @@ class Command(BaseCommand):
         sure = actions.add_parser("trust", help="simulated against live: how far a pool's lab can be trusted")
         sure.add_argument("--pool", required=True)
         sure.add_argument("--minutes", type=float, default=10.0, help="how far back (default %(default)g)")
+        sure.add_argument("--until", default="", metavar="TIME", help="where the window ends, ISO 8601 (default: now)")
         sure.add_argument("--calibrate", action="store_true", help="fit the engines anew first, on as long before that")
         sure.add_argument("--json", action="store_true", help="the figures as JSON on standard output")
         mix = actions.add_parser("mix", help="writes EWSJF's 80/20 mix of short and long prompts as a trace")
@@ -273,7 +274,7 @@ class Command(BaseCommand):
         pool = Pool.objects.filter(slug=options["pool"]).first()
         if pool is None or not options["minutes"] > 0:
             raise CommandError(f"there is no pool {options['pool']!r}" if pool is None else "--minutes must be above 0")
-        now, span = timezone.now(), timedelta(minutes=options["minutes"])
+        now, span = _moment(options["until"]), timedelta(minutes=options["minutes"])
         found = replicas.recalibrate(pool, now - 2 * span, now - span) if options["calibrate"] else None
         if options["calibrate"] and found is None:
             raise CommandError("the time before does not tell how fast the engines are: too few requests, or too alike")
@@ -376,3 +377,14 @@ class Command(BaseCommand):
 
     def _console(self) -> Console:
         return Console(file=self.stdout._out, width=None if self.stdout.isatty() else 170)
+
+
+def _moment(text: str) -> datetime:
+    """A moment in the server's time zone where none is named; now for no text."""
+    if not text:
+        return timezone.now()
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError as problem:
+        raise CommandError(f"--until: {text!r} is no moment such as 2026-11-21T09:30") from problem
+    return found if timezone.is_aware(found) else timezone.make_aware(found)
