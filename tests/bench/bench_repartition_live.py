@@ -134,9 +134,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--seconds", type=float, default=15.0)
-    parser.add_argument(
-        "--without", action="store_true", help="no repartitions: what the machine does by itself"
-    )
+    parser.add_argument("--without", action="store_true", help="no repartitions: what the machine does by itself")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="qm-bench-") as folder:
         up = Up(Path(folder) / "home", QUARTERMASTER_SIM_REPLICAS="1", QUARTERMASTER_SIM_SLOTS="1")
