@@ -81,7 +81,7 @@ def ensure_demo(
         The keys, in clear text.
     """
     engines = [DemoEngine(*backend) for backend in backends]
-    with services.change(actor=ACTOR):
+    with services.change(actor=ACTOR, reporting=True):  # it must start with whatever engines there are
         pool = _pool(pool_id, model, upstream_model or "", max_model_len)
         slots_before = _slots(pool)
         _engines(pool, engines)

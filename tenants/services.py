@@ -59,8 +59,11 @@ _running: ContextVar[_Change | None] = ContextVar("books_change", default=None)
 
 
 @contextmanager
-def change(*, actor: Actor) -> Iterator[_Change]:
-    """A transaction on the books. Nested ones join it: one version, one doorbell for the whole."""
+def change(*, actor: Actor, reporting: bool = False) -> Iterator[_Change]:
+    """A transaction on the books. Nested ones join it: one version, one doorbell for the whole.
+
+    ``reporting``: what is written is what there is, not what somebody wants. No promise holds it up.
+    """
     outer = _running.get()
     if outer is not None:
         with transaction.atomic():
@@ -73,10 +76,9 @@ def change(*, actor: Actor) -> Iterator[_Change]:
             CatalogVersion.objects.get_or_create(pk=1)
             row = CatalogVersion.objects.select_for_update().get(pk=1)
             yield current
-            for pool in Pool.objects.filter(pk__in=current.pools).order_by("pk"):
-                _settle(actor=actor, pool=pool)
-            for pool in Pool.objects.filter(pk__in=current.promises).order_by("pk"):
-                promises.refuse_overpromise(pool)
+            if reporting:
+                current.promises.clear()
+            judge(actor=actor, current=current)
             if current.catalog:
                 row.version += 1
                 row.next_change_at = _next_change(timezone.now())
@@ -84,6 +86,18 @@ def change(*, actor: Actor) -> Iterator[_Change]:
                 transaction.on_commit(partial(doorbell.ring, row.version))
     finally:
         _running.reset(token)
+
+
+def judge(*, actor: Actor, current: _Change) -> None:
+    """What follows from a change as a whole: who is bound now, and whether more is promised than can be provisioned.
+
+    Raises:
+        ValidationError: it is.
+    """
+    for pool in Pool.objects.filter(pk__in=current.pools).order_by("pk"):
+        _settle(actor=actor, pool=pool)
+    for pool in Pool.objects.filter(pk__in=current.promises).order_by("pk"):
+        promises.refuse_overpromise(pool)
 
 
 def save(*, actor: Actor, instance: M, action: str = "") -> M:

@@ -85,13 +85,17 @@ def apply(wanted: Plan, *, actor: Actor, keep: bool = True) -> None:
     """Does what a plan says, all of it or nothing. ``keep=False`` tries it and takes it back.
 
     Raises:
-        ManifestError: by line, when the books refuse a value.
+        ManifestError: by line, when the books refuse a value; without one, when they refuse the whole.
     """
-    with suppress(_TakenBack), services.change(actor=actor):
-        for change in wanted.changes:
-            _do(change, actor)
-        if not keep:
-            raise _TakenBack
+    try:
+        with suppress(_TakenBack), services.change(actor=actor) as current:
+            for change in wanted.changes:
+                _do(change, actor)
+            if not keep:
+                services.judge(actor=actor, current=current)
+                raise _TakenBack
+    except ValidationError as error:
+        raise ManifestError(error.messages) from error
 
 
 def _do(change: Change, actor: Actor) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from django.core.exceptions import ValidationError
+from django.core.management import CommandError, call_command
 
 from scheduling.core.capacity import Amounts
 from scheduling.core.planner import Demand, Memory, changed, plan, provisionable
@@ -27,7 +29,7 @@ from scheduling.core.types import (
 from scheduling.dispatch.ports import Sample
 from telemetry.models import ScalingDecision, ScalingState
 from telemetry.scaling import Scaler, Turn
-from tenants import services
+from tenants import demo, services
 from tenants.audit import SYSTEM
 from tenants.epochs import BookedEpochs
 from tenants.models import Backend, Entitlement, Pool
@@ -260,6 +262,38 @@ def test_a_small_replica_beside_large_ones_takes_nothing_from_them(pool: Pool) -
     with pytest.raises(ValidationError, match="33 can be provisioned"):
         services.delete(actor=SYSTEM, instance=second)
     assert Backend.objects.filter(slug="second").exists()
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("options", [["--dry-run"], ["--yes"]])
+def test_a_file_that_promises_too_much_is_refused_whole_and_before_anybody_is_asked(
+    pool: Pool, tmp_path: Path, options: list[str]
+) -> None:
+    paper = tmp_path / "books.yaml"
+    paper.write_text(
+        "apiVersion: quartermaster/v1\nkind: List\nitems:\n"
+        "- {kind: TokenEntitlement, metadata: {name: globex-llama}, spec: {tenantRef: {name: globex}, "
+        "poolRef: {name: llama}, qos: {tier: standard}, resources: {concurrency: 57}}}\n"
+    )
+    with pytest.raises(CommandError, match="65 slots would be promised, 64 can be provisioned"):
+        call_command("apply", "-f", str(paper), *options)
+    assert Entitlement.objects.get(slug="globex-llama").concurrency == 8
+
+
+@pytest.mark.django_db
+def test_the_demo_starts_with_fewer_engines_whatever_was_promised_on_more() -> None:
+    engines = [(f"sim-{i}", f"http://127.0.0.1:900{i}", 50, 100_000) for i in (1, 2)]
+    passwords = {"admin": "a", "operator": "o", "member": "m"}
+    demo.ensure_demo("demo", "llama", engines, passwords=passwords)
+    made = Pool.objects.get(slug="demo")
+    made.scaling_mode, made.max_replicas = "advise", 2
+    services.save(actor=SYSTEM, instance=made)
+    globex = Entitlement.objects.get(tenant__slug="globex")
+    globex.concurrency = 60
+    services.save(actor=SYSTEM, instance=globex)
+    demo.ensure_demo("demo", "llama", [(*engines[0][:2], 20, 100_000)], passwords=passwords)
+    assert [b.slots for b in made.backends.all()] == [20]
+    assert Entitlement.objects.get(tenant__slug="globex").concurrency == 60
 
 
 @pytest.mark.parametrize(
