@@ -42,6 +42,22 @@ def _parts(tenants: Json) -> Json:
     return found
 
 
+# What the strategic loop of a pool says, by the last word of its address.
+LOOP: dict[str, Json] = {
+    "versions": {"count": 1, "results": [
+        {"number": 3, "policy": "unified", "serving": True, "at": "2026-03-01T12:00:00Z", "author": "adam",
+         "reason": "after the outage", "changes": {}},
+    ]},
+    "tuning": {"mode": "advise", "settings": {}, "effective": {}},
+    "trials": {"count": 1, "results": [
+        {"id": 2, "at": "2026-03-01T12:00:00Z", "ended_at": "2026-03-01T12:05:00Z", "state": "rolled_back",
+         "version": 2, "requests": 900, "reason": "", "gate": {}, "guard": {"reason": "p95 wait of standard doubled"}},
+    ]},
+    "scaling": {"mode": "advise", "promised": {"slots": 48},
+                "state": {"current": 2, "wanted": 3, "reason": "demand of 70 slots"}},
+}  # fmt: skip
+
+
 class PretendPool:
     """One pool whose load swings; ``step`` makes the next second."""
 
@@ -375,12 +391,16 @@ def story_of(row: Json) -> Json:
         state = "passed" if not refused or i < 3 else "failed" if i == 3 else "not_reached"
         checks.append({"rule": rule, "state": state} | numbers.get(rule, {}))
     positions = [{"at": row["queued_at"], "place": 7}, {"at": row["granted_at"], "place": 0}]
+    last = row | {"request_id": "req_before", "tenant": "dune", "why": "rank 1, due 2.0 s after arrival; waited 0.4 s"}
+    ahead = {"count": 4, "overtook": 1, "tenants": {"dune": 3, "birch": 1}, "last": last,
+             "steps": [[0.0, 4], [80.0, 3], [150.0, 2], [310.0, 1], [420.0, 0]]}  # fmt: skip
     factors = {"service_class": 100.0, "slo": 0.42, "burst": 0.91, "debt": 1.84}
     return {
         "checks": checks,
         "weight": {"weight": 70.3, "debt": 0.21, "burst": 0.1, "at": 1_790_000_000.0, "class": "elastic",
                    "factors": factors},
         "positions": positions if row["queued_at"] and row["granted_at"] else [],
+        "ahead": ahead if row["queued_at"] and row["granted_at"] else None,
         "cost": None if refused else {"amount": 0.00125, "currency": "EUR", "slot_s": 2.1,
                                       "parts": {"input": 0.00025, "output": 0.001}},
     }  # fmt: skip

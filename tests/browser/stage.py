@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from playwright.sync_api import Page, Route, WebSocketRoute
 
-from tests.browser.pretend import PretendPool, ledger_rows, queue_of, story_of
+from tests.browser.pretend import LOOP, PretendPool, ledger_rows, queue_of, story_of
 
 DIST = Path(__file__).resolve().parents[2] / "frontend" / "dist"
 ORIGIN = "http://console.test"
@@ -42,6 +42,7 @@ class Stage:
         self.history = 300
         self.refuse_sockets = False
         self.live_status = 200
+        self.deaf = False  # questions are not answered
         page.route(f"{ORIGIN}/**", self._http)
         page.route_web_socket("**/ws/live", self._socket)
 
@@ -88,7 +89,7 @@ class Stage:
     def _heard(self, text: str | bytes) -> None:
         message = json.loads(text)
         self.received.append(message)
-        if message.get("type") == "resync":
+        if message.get("type") == "resync" and not self.deaf:
             for pool in self.pools.values():
                 if message.get("pool", pool.name) == pool.name:
                     self.send_snapshot(pool)
@@ -116,6 +117,8 @@ class Stage:
             self._past(route, parse_qs(url.query))
         elif url.path.startswith("/api/v1/pools/") and url.path.endswith("/queue"):
             route.fulfill(json=queue_of(self.pools[url.path.split("/")[4]]))
+        elif url.path.startswith("/api/v1/pools/") and url.path.rpartition("/")[2] in LOOP:
+            route.fulfill(json=LOOP[url.path.rpartition("/")[2]])
         elif url.path.endswith(("/pause", "/resume", "/drain", "/undrain")) and route.request.method == "POST":
             self.done.append(url.path.removeprefix("/api/v1/"))
             self.bodies.append(route.request.post_data_json)

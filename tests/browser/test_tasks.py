@@ -167,6 +167,7 @@ def test_a_tenant_with_a_key_sends_its_first_request(page: Page, running: Runnin
     task = Task(page, running)
     task.visit("Tenants")
     page.get_by_role("button", name="New tenant").click()
+    expect(page.get_by_role("dialog").get_by_label("Tenant").first).to_be_focused()
     page.keyboard.type(f"t-{uuid.uuid4().hex[:8]}")
     expect(page.get_by_test_id("effects")).to_contain_text("It works at once")
     page.get_by_role("button", name="Create tenant and key").click()
@@ -188,7 +189,7 @@ def test_why_a_request_waited_is_found_by_its_id(page: Page, running: Running, c
     story = page.get_by_role("dialog")
     expect(story).to_contain_text("waiting for a slot")
     expect(story.get_by_test_id("ahead")).to_be_visible()
-    expect(story).to_contain_text("What its entitlement weighed")
+    expect(story).to_contain_text("Admission, check by check")
     expect(story).to_contain_text(re.compile(r"place \d+ in the queue"))
     task.took("find why request X waited, its `x-request-id` in hand")
 
