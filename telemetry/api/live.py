@@ -101,7 +101,7 @@ class LiveHistoryView(Telemetry, APIView):
             since_s = points[-1]["at"] if points else since_s
             recent = history.in_steps((p for p in recent if p["at"] > since_s), step_s)
         points += [p for p in recent if since_s < p["at"] <= until_s]
-        frames = history.narrowed([history.visible(p, viewer.tenants) for p in points], MOST_ROWS)
+        frames = history.narrowed([history.slim(history.visible(p, viewer.tenants)) for p in points], MOST_ROWS)
         # Straight to JSON: a week of a hundred rows is megabytes.
         body = msgspec.json.encode({"pool": pool, "step_s": step_s, "frames": frames})
         return HttpResponse(body, content_type="application/json")
