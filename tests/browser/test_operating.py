@@ -62,6 +62,7 @@ def test_an_operator_sees_what_predictions_were_worth_and_resets_what_was_learne
     page.get_by_role("button", name="Reset…").click()
     dialog = page.get_by_role("dialog")
     expect(dialog).to_contain_text("audit log")
+    assert axe.serious(page) == []
     dialog.get_by_role("button", name="Forget it").click()
     expect(page.get_by_role("status").filter(has_text="learned anew")).to_be_visible()
     page.goto(running.url + "/audit")
@@ -128,6 +129,7 @@ def test_an_operator_changes_the_policy_and_rolls_back_in_three_clicks(page: Pag
     expect(form.get_by_role("button", name="Put it in force")).to_be_disabled()
     form.get_by_label("Order", exact=True).select_option("fifo")
     expect(form.get_by_test_id("diff")).to_contain_text("fifo")
+    assert axe.serious(page) == []
     form.get_by_role("button", name="Put it in force").click()
     expect(page.locator("#serving")).to_contain_text("fifo@")
     page.get_by_role("button", name=f"Roll back to {before}").click()
@@ -149,6 +151,7 @@ def test_other_parameters_are_put_on_trial_watched_and_taken_back(page: Page, ru
     expect(form).to_contain_text("Use a number.")
     form.locator("input[name=debt_s]").fill("7")
     form.get_by_label("Reason").fill("debt should count more")
+    assert axe.serious(page) == []
     form.get_by_role("button", name="Start the trial").click()
     canary = page.get_by_test_id("canary")
     expect(canary).to_contain_text("serves as version")
@@ -181,7 +184,7 @@ def test_a_what_if_run_is_asked_for_compared_shared_and_done_again(page: Page, r
     form = page.get_by_role("dialog")
     form.get_by_label("Policy", exact=True).select_option("fifo")
     form.get_by_role("button", name="Add it").click()
-    form.get_by_label("Variants").fill("3")
+    form.get_by_label("Variants").fill("2")
     form.get_by_role("button", name="Run it").click()
     heading = page.locator("#run")
     expect(heading).to_contain_text("done", timeout=120_000)
@@ -254,6 +257,6 @@ def test_no_page_or_form_keeps_people_out_or_scrolls_sideways_on_a_phone(
             page.goto(running.url + path)
             expect(page.get_by_role("heading", level=1)).to_be_visible()
             expect(page.get_by_role("status", name="Loading")).to_have_count(0)
-            assert axe.serious(page) == [], f"{path} at {width}"
+            assert axe.serious(page, () if theme == "light" else axe.COLOURS) == [], f"{path} at {width}"
             wider = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
             assert wider <= 0, f"{path} at {width} is {wider} px wider than the screen"

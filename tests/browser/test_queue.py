@@ -37,6 +37,7 @@ def test_an_operator_cancels_a_request_only_after_confirming(page: Page, stage: 
     page.get_by_role("button", name="Cancel …").first.click()
     dialog = page.get_by_role("dialog")
     expect(dialog).to_contain_text("Its client is told operator")
+    assert serious(page) == []
     dialog.get_by_role("button", name="Leave it").click()
     assert stage.done == []
     page.get_by_role("button", name="Cancel …").first.click()
