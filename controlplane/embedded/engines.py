@@ -46,7 +46,9 @@ def plan(env: Env, home: Home, say: Callable[[str], None]) -> Plan:
         return vllm_cpu.plan(env, home, say)
     if env.engines:
         say(f"using {len(env.engines)} engine(s) that already run")
-        there = [Engine(f"engine-{i}", url.rstrip("/"), env.engine_slots) for i, url in enumerate(env.engines)]
+        # people copy an address from where their clients have it
+        urls = [url.rstrip("/").removesuffix("/v1") for url in env.engines]
+        there = [Engine(f"engine-{i}", url, env.engine_slots) for i, url in enumerate(urls)]
         return Plan(there, patience_s=GIVEN_PATIENCE_S)
     return simulated(env, home)
 

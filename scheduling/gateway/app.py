@@ -270,7 +270,7 @@ class GatewayApp:
             return
         if method != "POST":
             call.body_read = method in ("GET", "HEAD")
-            raise Refusal(Reason.INVALID_REQUEST, status=405, detail=f"{path} takes POST.")
+            raise Refusal(Reason.INVALID_REQUEST, status=405, allow=b"POST", detail=f"{path} takes POST.")
         config = self.config
         head = Head(scope["headers"], config.max_header_bytes)
         check_size(head, config.max_body_bytes)
@@ -324,7 +324,7 @@ class GatewayApp:
         if path != _MODELS and not path.startswith(_MODELS + "/"):
             raise Refusal(Reason.INVALID_REQUEST, status=404, detail="This path does not exist under /v1.")
         if method not in ("GET", "HEAD"):
-            raise Refusal(Reason.INVALID_REQUEST, status=405, detail=f"{_MODELS} takes GET.")
+            raise Refusal(Reason.INVALID_REQUEST, status=405, allow=b"GET, HEAD", detail=f"{_MODELS} takes GET.")
         head = Head(call.scope["headers"], self.config.max_header_bytes)
         access = await self._access(head.authorization, call.received_s)
         pool = access.pool

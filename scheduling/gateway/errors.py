@@ -48,6 +48,7 @@ class Refusal(Exception):
         status: int = 0,
         retry_s: float | None = 0.0,
         close: bool = False,
+        allow: bytes = b"",
         **fields: Any,
     ) -> None:
         super().__init__(reason.value)
@@ -56,6 +57,7 @@ class Refusal(Exception):
         self.status = status or ENDINGS[reason].status
         self.retry_s = retry_s
         self.close = close
+        self.allow = allow  # with a 405: the methods that the path takes
         self.fields = fields
 
 
@@ -86,6 +88,8 @@ def render(refusal: Refusal, extra: Sequence[Header] = ()) -> Answer:
         headers.append(NO_RETRY)
     elif refusal.status in (408, 409, 429) or refusal.status >= 500:
         headers += retry_after(refusal.retry_s or DEFAULT_RETRY_S)
+    if refusal.allow:
+        headers.append((b"allow", refusal.allow))
     if refusal.close:
         headers.append(CLOSE)
     return Answer(refusal.status, headers, body)

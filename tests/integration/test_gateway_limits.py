@@ -208,6 +208,8 @@ async def test_no_other_path_reaches_an_engine(world: World, method: str, path: 
     assert answer.status == status
     assert answer.error["type"] == "invalid_request_error"
     assert "x-request-id" in answer.headers
+    takes = {"/v1/models": "GET, HEAD", "/v1/chat/completions": "POST"}
+    assert answer.headers.get("allow") == (takes[path] if status == 405 else None)
     assert world.engines[0].heads == []
 
 

@@ -7,13 +7,16 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 
+from controlplane.embedded import engines
 from controlplane.embedded.ask import KV_TOKENS_UNKNOWN, asked
 from controlplane.embedded.engines import Engine, Plan
-from controlplane.embedded.home import CannotStart
+from controlplane.embedded.home import CannotStart, Home
 from controlplane.embedded.prepare import slug
+from controlplane.env import load
 
 METRICS = 'vllm:cache_config_info{block_size="128",cache_dtype="auto",engine="0",num_gpu_blocks="1024"} 1.0\n'
 
@@ -89,3 +92,9 @@ def test_an_engine_that_wants_a_key_says_where_to_put_it():
 )
 def test_a_pool_is_named_after_its_model(model, name):
     assert slug(model) == name
+
+
+def test_an_engine_may_be_named_as_its_clients_name_it(tmp_path: Path) -> None:
+    env = load({"ENGINE": "http://a:8000 http://b:8000/ http://c:8000/v1,https://d/v1/"})
+    urls = [engine.url for engine in engines.plan(env, Home(tmp_path), lambda line: None).engines]
+    assert urls == ["http://a:8000", "http://b:8000", "http://c:8000", "https://d"]
