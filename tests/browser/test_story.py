@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from playwright.sync_api import Page, expect
 
@@ -52,3 +54,13 @@ def test_the_wall_shows_all_charts_of_the_overview(page: Page, stage: Stage) -> 
     expect(charts).to_have_count(count)
     lowest = max(box["y"] + box["height"] for chart in charts.all() if (box := chart.bounding_box()))
     assert lowest <= 1080
+
+
+def test_a_request_that_is_opened_while_its_id_is_still_being_looked_up_stays_open(page: Page, stage: Stage) -> None:
+    row = stage.rows[3]
+    stage.open("/requests")
+    page.get_by_label("Request id").fill(row["request_id"])
+    page.get_by_role("button", name=f"…{row['request_id'][-8:]}").click()  # before the filter is in the address
+    expect(page).to_have_url(re.compile(f"request_id={row['request_id']}"))
+    expect(page).to_have_url(re.compile(f"request={row['request_id']}"))
+    expect(page.get_by_role("dialog")).to_be_visible()

@@ -1,5 +1,5 @@
 import { keepPreviousData, useInfiniteQuery } from "@tanstack/react-query";
-import { useEffect, useState } from "react";
+import { useEffect, useRef, useState } from "react";
 import { useSearchParams } from "react-router";
 import { REASONS, requestsPage, type Filters, type LedgerRow } from "../../api/requests";
 import { Notices } from "../../components/Notices";
@@ -62,9 +62,12 @@ function Line({ row, onOpen }: { row: LedgerRow; onOpen: () => void }) {
 function TextFilter({ label, value, width, onChange }: { label: string; value: string; width: string; onChange: (value: string) => void }) {
   const [draft, setDraft] = useState(value);
   useEffect(() => setDraft(value), [value]);
+  // The address may have changed since it was typed (a row was opened): the latest one is added to.
+  const latest = useRef(onChange);
+  latest.current = onChange;
   useEffect(() => {
     if (draft === value) return;
-    const timer = setTimeout(() => onChange(draft.trim()), 350);
+    const timer = setTimeout(() => latest.current(draft.trim()), 350);
     return () => clearTimeout(timer);
   }, [draft]);
   return (
