@@ -85,20 +85,23 @@ class LiveHistoryView(Telemetry, APIView):
         pool, now_s = given["pool"], time.time()
         until_s = min(given.get("until", now_s), now_s)
         since_s = until_s - given["minutes"] * 60
-        try:
-            stored = live_store().load(pool)
-            if stored is None or feed.visible(stored.snapshot, viewer.tenants) is None:
-                raise Http404
-            recent = [] if until_s < now_s - KEEP_S else live_store().history(pool)
-        except LiveUnavailable:
-            raise Unavailable from None
         step_s = past.step_for(until_s - since_s)
         if step_s == 1 and since_s < now_s - KEEP_S:
             step_s = 10
         points: list[history.Point] = []
+        recent: list[history.Point] = []
+        try:
+            stored = live_store().load(pool)
+            if stored is None or feed.visible(stored.snapshot, viewer.tenants) is None:
+                raise Http404
+            if step_s > 1:
+                points = past.points(pool, since_s, until_s, step_s, now_s)
+                since_s = points[-1]["at"] if points else since_s
+            if until_s >= now_s - KEEP_S:  # what is not in the database yet
+                recent = live_store().history(pool, min(history.POINTS, int(now_s - since_s) + 5))
+        except LiveUnavailable:
+            raise Unavailable from None
         if step_s > 1:
-            points = past.points(pool, since_s, until_s, step_s, now_s)
-            since_s = points[-1]["at"] if points else since_s
             recent = history.in_steps((p for p in recent if p["at"] > since_s), step_s)
         points += [p for p in recent if since_s < p["at"] <= until_s]
         frames = history.narrowed([history.slim(history.visible(p, viewer.tenants)) for p in points], MOST_ROWS)
