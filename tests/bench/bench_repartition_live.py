@@ -1,6 +1,6 @@
 """The leader of a running instance while a worker cuts queues anew, again and again, from 50,000 recorded requests.
 
-    python -m tests.bench.bench_repartition_live [--rounds 4] [--seconds 15] [--without]
+    python -m tests.bench.bench_repartition_live [--rounds 4] [--seconds 15] [--every 1]
 
 One replica with one slot, eight clients that wait for it. Turnaround: from the end of a request to the grant of the
 next, both as the ledger has them: what the leader needs to hear of the free slot, to decide and to write. Stretches
@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from contextlib import closing
 from datetime import datetime
 from pathlib import Path
@@ -83,7 +84,9 @@ async def client(session: aiohttp.ClientSession, up: Up, end: float, ends: list[
             ends.append(answer.status)
 
 
-async def measure(up: Up, rounds: int, seconds: float, rings: bool) -> tuple[list[tuple[float, float]], list[int]]:
+async def measure(
+    up: Up, rounds: int, seconds: float, every_s: float, mode: Callable[[str], object]
+) -> tuple[list[tuple[float, float]], list[int]]:
     """The stretches with repartitions [epoch s], and how requests ended."""
     end, ends, busy = time.time() + rounds * (2 * seconds + 4), [], []
     app = Celery(broker=broker_url((up.home / "run" / "redis-url").read_text().strip()))
@@ -93,12 +96,15 @@ async def measure(up: Up, rounds: int, seconds: float, rings: bool) -> tuple[lis
             group.create_task(client(session, up, end, ends))
         for _ in range(rounds):
             await asyncio.sleep(seconds)
+            if every_s:
+                await asyncio.to_thread(mode, "automatic")
             begun = time.time()
-            for _ in range(round(seconds)):
-                if rings:
+            while time.time() < begun + seconds:
+                if every_s:
                     await asyncio.to_thread(ring, app, up.demo()["pool"])
-                await asyncio.sleep(1.0)
+                await asyncio.sleep(every_s or seconds)
             busy.append((begun, time.time()))
+            await asyncio.to_thread(mode, "off")
             await asyncio.sleep(2.0)  # the last one ends
     return busy, ends
 
@@ -134,7 +140,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--seconds", type=float, default=15.0)
-    parser.add_argument("--without", action="store_true", help="no repartitions: what the machine does by itself")
+    parser.add_argument("--every", type=float, default=1.0, help="seconds between repartitions; 0: none at all")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="qm-bench-") as folder:
         up = Up(Path(folder) / "home", QUARTERMASTER_SIM_REPLICAS="1", QUARTERMASTER_SIM_SLOTS="1")
@@ -148,9 +154,13 @@ def main() -> None:
             )  # fmt: skip
             api.post("policy", json={"policy": "ewsjf", "params": {"partition": "1-9000"}}).raise_for_status()
             settings = {"recut_s": 0.1, "most_requests": RECORDED, "every_s": 1e6, "drift_gap": 0.4}
-            api.put("tuning", json={"mode": "automatic", "settings": settings}).raise_for_status()
+            api.put("tuning", json={"mode": "off", "settings": settings}).raise_for_status()
+
+            def mode(name: str) -> object:
+                return api.put("tuning", json={"mode": name}).raise_for_status()
+
             began = time.time()
-            busy, ends = asyncio.run(measure(up, options.rounds, options.seconds, not options.without))
+            busy, ends = asyncio.run(measure(up, options.rounds, options.seconds, options.every, mode))
             api.put("tuning", json={"mode": "off"}).raise_for_status()
             time.sleep(3)
             versions = api.get("versions").json()["count"]
