@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Callable
 
+from django.core.exceptions import SuspiciousOperation
 from django.db.utils import InterfaceError, OperationalError
 
 QUIET_S = 60.0  # longer than Celery's longest pause between two tries (32 s)
@@ -35,7 +36,9 @@ class Repeats(logging.Filter):
         error = record.exc_info[1] if record.exc_info else None
         if self._database_only and not isinstance(error, DATABASE_AWAY):
             return True
-        kind = (str(record.msg), type(error).__name__)
+        # what a stranger sent is in the words of a suspicion: every one would be new
+        about = "" if isinstance(error, SuspiciousOperation) else str(record.msg)
+        kind = (about, type(error).__name__)
         now = self._clock()
         last = self._last.get(kind)
         if len(self._last) >= _MOST:

@@ -238,6 +238,7 @@ LOGGING = {
     "root": {"handlers": ["stderr"], "level": ENV.log_level},
     "loggers": {
         "django.request": {"level": "ERROR", "filters": ["database_repeats"]},  # a 404 is not news
+        "django.security.DisallowedHost": {"filters": ["repeats"]},  # strangers decide how often
         "channels_redis.pubsub": {"filters": ["repeats"]},
         "psycopg.pool": {"filters": ["repeats"]},
         "celery.worker.consumer.consumer": {"filters": ["repeats"]},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import subprocess
@@ -203,3 +204,18 @@ def test_what_does_not_exist_under_api_is_told_as_json(client, db):
 def test_a_slash_too_many_under_api_is_forgiven_and_keeps_method_and_query(client, db, path):
     answer = client.post(f"{path}/?pool=a&pool=b")
     assert (answer.status_code, answer["location"]) == (308, f"{path}?pool=a&pool=b")
+
+
+def test_strangers_with_other_hosts_do_not_fill_the_log(client, settings):
+    settings.ALLOWED_HOSTS = ["localhost"]
+    lines: list[logging.LogRecord] = []
+    handler = logging.Handler()
+    handler.emit = lines.append
+    logging.getLogger().addHandler(handler)
+    try:
+        assert {client.get("/login", headers={"host": f"evil-{n}"}).status_code for n in range(20)} == {400}
+    finally:
+        logging.getLogger().removeHandler(handler)
+    told = [line for line in lines if line.name == "django.security.DisallowedHost"]
+    assert len(told) <= 1
+    assert all(line.exc_info is None for line in told)
