@@ -11,7 +11,6 @@ from django.http import Http404
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import extend_schema
 from rest_framework import generics, serializers
-from rest_framework.pagination import CursorPagination
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
@@ -20,6 +19,7 @@ from scheduling.core.outcomes import Outcome, Reason, outcome_of
 from telemetry.api import live
 from telemetry.api.common import Telemetry, Unavailable, viewer_of
 from telemetry.api.queue import pools_in_sight, queue_store, running_row
+from telemetry.api.reach import NewestFirst, searched_to
 from telemetry.history import Point
 from telemetry.live_store import KEEP_S, LiveUnavailable
 from telemetry.models import LedgerEntry
@@ -84,29 +84,27 @@ class RequestsQuery(serializers.Serializer[Any]):
             "to": serializers.DateTimeField(required=False, help_text="Received before this moment."),
         }
 
-    def rows(self, rows: QuerySet[LedgerEntry], operator: bool) -> QuerySet[LedgerEntry]:
-        """Narrows the rows in sight. Raises ValidationError for a filter that makes no sense."""
+    def narrowed(self, operator: bool) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Lookups of the time and of the rest. Raises ValidationError for a filter that makes no sense."""
         self.is_valid(raise_exception=True)
-        given = dict(self.validated_data)
+        given = {name: value for name, value in self.validated_data.items() if value is not None}
         if "backend" in given and not operator:
             raise serializers.ValidationError({"backend": "Only operators and admins can filter by backend."})
         if "reason" in given:  # a reason belongs to one outcome, and both together are an index
             given.setdefault("outcome", outcome_of(Reason(given["reason"])).value)
-        lookups = {"from": "received_at__gte", "to": "received_at__lt", "request_id": "request_id__startswith"}
-        return rows.filter(**{lookups.get(name, name): value for name, value in given.items() if value is not None})
+        times = {"from": "received_at__gte", "to": "received_at__lt"}
+        return {times[name]: given.pop(name) for name in times if name in given}, given
 
-
-class NewestFirst(CursorPagination):
-    """Pages that stay right while new requests come in."""
-
-    page_size = 50
-    page_size_query_param = "limit"
-    max_page_size = 500
-    ordering = ("-received_at", "-id")
+    def rows(self, rows: QuerySet[LedgerEntry], operator: bool) -> QuerySet[LedgerEntry]:
+        """Narrows the rows in sight."""
+        times, rest = self.narrowed(operator)
+        if "request_id" in rest:
+            rest["request_id__startswith"] = rest.pop("request_id")
+        return rows.filter(**times, **rest)
 
 
 class RequestsView(Telemetry, generics.ListAPIView[LedgerEntry]):
-    """Ended requests, newest first."""
+    """Ended requests, newest first. A page that is not full tells how far back it was searched, if not to the end."""
 
     serializer_class = RequestSerializer
     pagination_class = NewestFirst
@@ -115,6 +113,14 @@ class RequestsView(Telemetry, generics.ListAPIView[LedgerEntry]):
     def get_queryset(self) -> QuerySet[LedgerEntry]:
         viewer = viewer_of(self.request)
         return RequestsQuery(data=self.request.query_params).rows(viewer.requests(), viewer.tenants is None)
+
+    def searched_to(self, before: str | None) -> datetime | None:
+        viewer = viewer_of(self.request)
+        times, rest = RequestsQuery(data=self.request.query_params).narrowed(viewer.tenants is None)
+        sight = viewer.requests().filter(**times)
+        if before is not None:
+            sight = sight.filter(received_at__lt=before)
+        return searched_to(sight, viewer.tenants, rest)
 
     @extend_schema(summary="Ended requests, newest first", parameters=[RequestsQuery])
     def get(self, request: Any, *args: Any, **kwargs: Any) -> Any:

@@ -4,7 +4,7 @@
 
 A PostgreSQL and a Redis are started for it, with default settings. Asked through the whole of Django (session, rights,
 serializer, JSON), in the process, without a network. A line says: the first answer, the median and the slowest of the
-others [ms], and the rows that came back.
+others [ms], the rows that came back, and how far back a page was searched that ended before the ledger did.
 """
 
 from __future__ import annotations
@@ -190,6 +190,11 @@ def questions(rows: int, now: datetime) -> Iterator[tuple[str, str, str, dict[st
         "requests: refused for concurrency, SLO missed (none)", "admin", requests,
         {"outcome": "refused", "reason": "concurrency", "slo_met": "false"},
     )  # fmt: skip
+    yield "requests: no such tier, the largest tenant", "admin", requests, {"tier": "none", "tenant": "tenant-00"}
+    yield "requests: no such tier, after half", "admin", requests, {
+        "tier": "none", "cursor": cursor(timedelta(days=DAYS / 2))
+    }  # fmt: skip
+    yield "requests: no such tier, a member's", "member-of-tenant-00", requests, {"tier": "none"}
     yield (
         "requests: missed, of a rare tenant, mistral", "admin", requests,
         {"slo_met": "false", "tenant": "rare", "pool": "mistral"},
@@ -250,10 +255,12 @@ def measure(rows: int, repeats: int, only: str) -> int:
                 raise SystemExit(f"{name}: {answer.status_code} {answer.content[:300]!r}")
         slow = statistics.median(times[1:]) > TARGET_MS
         missed += slow
-        found, size = returned(json.loads(answer.content)), len(answer.content) / 1024
+        body = json.loads(answer.content)
+        found, size = returned(body), len(answer.content) / 1024
+        ended = f"   back to {body['searched_to']}" if body.get("searched_to") else ""
         print(
             f"{'SLOW ' if slow else '     '}{name:<55}{times[0]:8.0f}{statistics.median(times[1:]):8.0f}"
-            f"{max(times[1:]):8.0f}   {found:6d} rows {size:7.0f} KiB",
+            f"{max(times[1:]):8.0f}   {found:6d} rows {size:7.0f} KiB{ended}",
             flush=True,
         )
     print(f"{missed} above {TARGET_MS:.0f} ms")

@@ -35,6 +35,7 @@ class Stage:
         self.sockets: list[WebSocketRoute] = []
         self.received: list[dict[str, Any]] = []
         self.rows = ledger_rows(120)
+        self.reach: int | None = None  # so many requests are searched for one page; all
         self.theme = theme
         self.role = "admin"
         self.done: list[str] = []  # what operators did
@@ -156,10 +157,18 @@ class Stage:
         route.fulfill(json={"pool": pool.name, "step_s": step, "frames": frames})
 
     def _requests(self, route: Route, query: dict[str, list[str]]) -> None:
-        rows = self.rows
+        start = int(query.get("cursor", ["0"])[0])
+        rows = self.rows if self.reach is None else self.rows[start : start + self.reach]
         for name in ("outcome", "reason", "tenant", "pool"):
             if name in query:
                 rows = [r for r in rows if r[name] == query[name][0]]
-        start = int(query.get("cursor", ["0"])[0])
-        following = f"{ORIGIN}/api/v1/requests?cursor={start + 50}" if len(rows) > start + 50 else None
-        route.fulfill(json={"next": following, "previous": None, "results": rows[start : start + 50]})
+        ended = None
+        if self.reach is None:
+            after, rows = start + 50, rows[start:]
+            more = len(rows) > 50
+        else:  # as the server does where it searches in parts
+            after = start + self.reach
+            more = after < len(self.rows)
+            ended = self.rows[after - 1]["received_at"] if more else None
+        following = f"{ORIGIN}/api/v1/requests?cursor={after}" if more else None
+        route.fulfill(json={"next": following, "previous": None, "searched_to": ended, "results": rows[:50]})

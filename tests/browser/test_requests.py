@@ -34,6 +34,22 @@ def test_older_requests_are_loaded_on_demand(page: Page, stage: Stage) -> None:
     expect(rows(page)).to_have_count(100)
 
 
+def test_a_search_that_has_not_reached_the_end_says_how_far_it_got_and_goes_on(page: Page, stage: Stage) -> None:
+    stage.reach = 40
+    stage.rows = [row | {"tenant": "acme"} for row in stage.rows]
+    stage.rows[70]["tenant"] = "rare"
+    stage.open("/requests?tenant=rare")
+    expect(page.get_by_role("status").filter(has_text="Older ones have not been searched yet.")).to_be_visible()
+    expect(page.get_by_text("No request fits these filters.")).to_have_count(0)
+    page.get_by_role("button", name="Search older requests").click()
+    expect(rows(page)).to_have_count(1)
+    expect(page.get_by_role("status").filter(has_text="Searched back to")).to_be_visible()
+    page.get_by_role("button", name="Search older requests").click()
+    expect(page.get_by_text("Searched back to")).to_have_count(0)
+    expect(page.get_by_role("button", name="Search older requests")).to_have_count(0)
+    expect(rows(page)).to_have_count(1)
+
+
 def test_a_request_tells_its_story_and_has_an_address(page: Page, stage: Stage) -> None:
     stage.open("/requests")
     waited = next(row for row in stage.rows if row["queued_at"])

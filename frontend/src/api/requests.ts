@@ -83,6 +83,7 @@ export type Told = (LedgerRow & { story?: Story; alive?: undefined }) | { reques
 
 export interface Page {
   next: string | null;
+  searched_to: string | null; // the page ends here although it is not full: next goes on
   results: LedgerRow[];
 }
 

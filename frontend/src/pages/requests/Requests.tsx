@@ -122,6 +122,20 @@ export function Requests() {
     refetchInterval: ({ state }) => ((state.data?.pages.length ?? 0) > 1 ? false : REFRESH_MS),
   });
   const rows = data?.pages.flatMap((page) => page.results) ?? [];
+  const searchedTo = data?.pages.at(-1)?.searched_to;
+  const reached = searchedTo ? Date.parse(searchedTo) / 1000 : undefined;
+  const older = hasNextPage && (
+    <div className="mt-3 flex flex-wrap items-center justify-center gap-3 text-sm text-soft">
+      {reached !== undefined && rows.length > 0 && (
+        <span role="status">
+          Searched back to {day(reached)} {clock(reached)}.
+        </span>
+      )}
+      <button type="button" className="button" disabled={isFetchingNextPage} onClick={() => void fetchNextPage()}>
+        {`${reached === undefined ? "Load" : "Search"}${isFetchingNextPage ? "ing" : ""} older requests`}
+      </button>
+    </div>
+  );
   const reasons = filters.outcome ? (REASONS[filters.outcome] ?? []) : Object.values(REASONS).flat();
   const withBackend = rows.some((row) => row.backend !== undefined);
   const head = "sticky top-0 z-1 bg-panel px-3 py-2 font-medium whitespace-nowrap";
@@ -161,7 +175,16 @@ export function Requests() {
       ) : rows.length === 0 ? (
         !error && (
           <div className="panel p-10 text-center text-sm text-soft">
-            {filtered ? "No request fits these filters." : "Nothing has been sent yet. The first request appears here a second after it ended."}
+            {reached !== undefined ? (
+              <p role="status">
+                No request since {day(reached)} {clock(reached)} fits these filters. Older ones have not been searched yet.
+              </p>
+            ) : filtered ? (
+              "No request fits these filters."
+            ) : (
+              "Nothing has been sent yet. The first request appears here a second after it ended."
+            )}
+            {older}
           </div>
         )
       ) : (
@@ -190,13 +213,7 @@ export function Requests() {
               </tbody>
             </table>
           </div>
-          <div className="mt-3 flex justify-center">
-            {hasNextPage && (
-              <button type="button" className="button" disabled={isFetchingNextPage} onClick={() => void fetchNextPage()}>
-                {isFetchingNextPage ? "Loading older requests" : "Load older requests"}
-              </button>
-            )}
-          </div>
+          {older}
         </>
       )}
       <Notices />
