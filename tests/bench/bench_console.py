@@ -15,9 +15,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Iterator
-from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import contextmanager
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +24,6 @@ import uvloop
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
 from tests.bench.bench_gateway import cpu_s, tree
-from tests.bench.load import Load, request
 from tests.browser.conftest import CHROMIUM, FLAGS
 from tests.browser.pretend import PretendPool
 from tests.browser.stage import DIST, Stage
@@ -35,7 +32,6 @@ from tests.instance import Up
 WIDE = {"width": 1440, "height": 900}
 PAINTS = 7
 TENANTS = 50
-PROBE_S = 10.0
 SETTLE_S = 10.0  # every dashboard has its history
 
 # Of each frame its time since the last one, of each task of more than 50 ms how long it was.
@@ -209,20 +205,19 @@ def _metrics(session: Any) -> dict[str, float]:
 
 
 def dashboards(seconds: int, opens: int) -> None:
-    """What the processes use while nobody and while many look on, and what a client of ``/v1`` notices of it."""
+    """What the processes use while nobody and while many look on. What clients of ``/v1`` notice: bench_dashboards."""
     with tempfile.TemporaryDirectory(prefix="qm-console-") as folder:
         up = Up(Path(folder) / "home", DEMO_LOAD="on").start()
         try:
             up.wait_ready()
             time.sleep(30)
-            with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as beside:
-                uvloop.run(_dashboards(up, seconds, opens, beside))
+            uvloop.run(_dashboards(up, seconds, opens))
         finally:
             up.stop()
 
 
-async def _dashboards(up: Up, seconds: int, opens: int, beside: Executor) -> None:
-    cookies = {who: await _session(up, who) for who in ("admin", "member")}
+async def _dashboards(up: Up, seconds: int, opens: int) -> None:
+    cookies = {who: await session_of(up, who) for who in ("admin", "member")}
     for name, crowd in (
         ("no dashboard", []),
         (f"{opens} of admins", ["admin"] * opens),
@@ -244,15 +239,11 @@ async def _dashboards(up: Up, seconds: int, opens: int, beside: Executor) -> Non
             await asyncio.sleep(seconds)
             over = time.monotonic() - began
             used = {part: (cpu_s(found) - before[part]) / over for part, found in pids.items()}
-            demo = up.demo()
-            seen = await asyncio.get_running_loop().run_in_executor(
-                beside, probe, up.port, demo["model"], demo["keys"]["standard"]
-            )
             alive = sum(not reader.done() for reader in readers)
             print(
                 f"{name} ({alive} open): web {used['web'] * 100:.1f} % of a core, worker {used['worker'] * 100:.1f} %, "
                 f"redis {used['redis'] * 100:.1f} %; {counts[0] / over:.0f} messages/s, {counts[1] / over / 1024:.0f} "
-                f"KiB/s; /v1, one client: p50 {_at(seen, 50) * 1000:.1f} p99 {_at(seen, 99) * 1000:.1f} ms",
+                "KiB/s",
                 flush=True,
             )
             for reader in readers:
@@ -260,7 +251,7 @@ async def _dashboards(up: Up, seconds: int, opens: int, beside: Executor) -> Non
             await asyncio.gather(*(socket.close() for socket in sockets))
 
 
-async def _session(up: Up, who: str) -> str:
+async def session_of(up: Up, who: str) -> str:
     """A cookie header of somebody who logged in."""
     async with aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as http:
         async with http.get(up.url + "/login") as page:
@@ -277,15 +268,6 @@ async def _read(socket: aiohttp.ClientWebSocketResponse, counts: list[int]) -> N
     async for message in socket:
         counts[0] += 1
         counts[1] += len(message.data)
-
-
-def probe(port: int, model: str, key: str) -> list[float]:
-    """How long requests for one token took [s], one after the other. In a process of its own: readers are busy."""
-    body = {"model": model, "max_tokens": 1, "messages": [{"role": "user", "content": "Hello there"}]}
-    load = Load(port, request(port, body, key), 1, 0)
-    seen = uvloop.run(load.run(0.5, PROBE_S, lambda: None))
-    assert not seen.errors, seen.errors
-    return seen.whole
 
 
 def main() -> None:

@@ -1,4 +1,5 @@
-"""A lean load generator: so many connections, each sends its next request when the last answer is complete.
+"""A lean load generator: so many connections, each sends its next request when the last answer is complete, or, once
+it is, at a steady pace.
 
 It runs in the loop of whoever measures, so that counters of other processes can be read at the very instants at which
 its window begins and ends. Loopback only; a request is the same bytes every time.
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -49,7 +51,7 @@ class Connection(asyncio.Protocol):
         self._load = load
         self._parser = httptools.HttpResponseParser(self)
         self._transport: asyncio.WriteTransport | None = None
-        self._sent_s = self._last_s = 0.0
+        self._sent_s = self._last_s = self._due_s = 0.0
         self._events = 0
         self._tail = b""
         self._complete = False
@@ -59,10 +61,23 @@ class Connection(asyncio.Protocol):
         self._send()
 
     def _send(self) -> None:
-        assert self._transport is not None
+        """Now, or when it is due. One that the answer before it has made late counts from when it was due."""
         self._events, self._last_s, self._tail, self._complete = 0, 0.0, b"", False
-        self._sent_s = time.perf_counter()
-        self._transport.write(self._load.wire)
+        now, interval_s = time.perf_counter(), self._load.interval_s
+        if not interval_s:
+            self._write(now)
+            return
+        self._due_s = self._due_s + interval_s if self._due_s else now + random.uniform(0, interval_s)
+        if self._due_s <= now:
+            self._write(self._due_s)
+        else:
+            asyncio.get_running_loop().call_later(self._due_s - now, lambda: self._write(time.perf_counter()))
+
+    def _write(self, since_s: float) -> None:
+        assert self._transport is not None
+        if not self._transport.is_closing():
+            self._sent_s = since_s
+            self._transport.write(self._load.wire)
 
     def data_received(self, data: bytes) -> None:
         load, now = self._load, time.perf_counter()
@@ -113,11 +128,17 @@ class Connection(asyncio.Protocol):
 
 
 class Load:
-    """A closed loop of ``connections``. ``events``: how many a whole stream has; 0: answers are not streamed."""
+    """A closed loop of ``connections``.
 
-    def __init__(self, port: int, wire: bytes, connections: int, events: int = 0) -> None:
+    Args:
+        events: how many a whole stream has; 0: answers are not streamed.
+        interval_s: between two requests of a connection; 0: the next follows the answer at once.
+    """
+
+    def __init__(self, port: int, wire: bytes, connections: int, events: int = 0, interval_s: float = 0.0) -> None:
         self.wire = wire
         self.events = events
+        self.interval_s = interval_s
         self.seen = Seen()
         self.open = False  # the window: only then is anything counted
         self.over = False
