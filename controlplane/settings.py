@@ -30,6 +30,7 @@ USE_TZ = True
 TIME_ZONE = "UTC"
 LANGUAGE_CODE = "en"
 USE_I18N = False
+FORMAT_MODULE_PATH = "controlplane.formats"
 
 INSTALLED_APPS = [
     *(["unfold", "unfold.contrib.filters"] if ENV.back_office else []),  # before the admin, whose templates it replaces

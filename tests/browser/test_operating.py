@@ -135,6 +135,7 @@ def test_an_operator_changes_the_policy_and_rolls_back_in_three_clicks(page: Pag
     page.get_by_role("button", name=f"Roll back to {before}").click()
     dialog = page.get_by_role("dialog")
     expect(dialog.get_by_test_id("diff")).to_contain_text(before.partition("@")[0])
+    assert axe.serious(page) == []
     dialog.get_by_role("button", name="Roll back to version").click()
     expect(page.locator("#serving")).to_contain_text(before.partition("@")[0] + "@")
     expect(page.get_by_role("region", name="Policy versions")).to_contain_text(
@@ -161,6 +162,8 @@ def test_other_parameters_are_put_on_trial_watched_and_taken_back(page: Page, ru
     assert axe.serious(page) == []
     page.get_by_role("dialog").get_by_role("button", name="Close").click()
     canary.get_by_role("button", name="Take it back").click()
+    expect(page.get_by_role("dialog")).to_be_visible()
+    assert axe.serious(page) == []
     page.get_by_role("dialog").get_by_role("button", name="Take it back").click()
     expect(canary).to_have_count(0)
     expect(page.get_by_role("region", name="All trials")).to_contain_text("rolled back")

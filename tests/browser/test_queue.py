@@ -53,10 +53,13 @@ def test_an_operator_pauses_a_tenant_with_a_reason_and_drains_a_backend(page: Pa
     page.get_by_label("Tenant").select_option("dune")
     page.get_by_role("button", name="Pause", exact=True).click()
     page.get_by_role("dialog").get_by_label("Why").fill("a runaway job")
+    assert serious(page) == []
     page.get_by_role("button", name="Pause the tenant").click()
     expect(page.get_by_role("dialog")).to_have_count(0)
     page.get_by_label("Backend").select_option("llama-1")
     page.get_by_role("button", name="Drain", exact=True).click()
+    expect(page.get_by_role("dialog")).to_be_visible()
+    assert serious(page) == []
     page.get_by_role("button", name="Drain the backend").click()
     expect(page.get_by_role("dialog")).to_have_count(0)
     assert stage.done == ["tenants/dune/pause", "backends/llama-1/drain"]
@@ -113,7 +116,7 @@ def test_the_wall_shows_figures_and_charts_alone_and_escape_leaves_it(page: Page
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("path", ["/", "/queue", "story"])
-@pytest.mark.parametrize("width", [1440, 390])
+@pytest.mark.parametrize("width", [2560, 1440, 390])
 def test_pages_keep_nobody_out_and_nothing_overflows(path: str, theme: str, width: int, page: Page) -> None:
     stage = Stage(page, theme=theme)
     page.set_viewport_size({"width": width, "height": 900})
@@ -126,3 +129,5 @@ def test_pages_keep_nobody_out_and_nothing_overflows(path: str, theme: str, widt
     page.wait_for_timeout(500)
     assert serious(page) == []
     assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+    figures = page.locator("[data-backend] .grid span")
+    assert figures.evaluate_all("all => all.filter(e => e.scrollWidth > e.clientWidth).map(e => e.innerText)") == []

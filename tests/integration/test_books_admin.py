@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from django.contrib import admin
 from django.test import Client
 from django.urls import reverse
+from django.utils.formats import localize
 
 from tenants import keys, services
 from tenants.audit import SYSTEM
@@ -291,3 +293,7 @@ def _management() -> dict[str, str]:
         "backends-MIN_NUM_FORMS": "0",
         "backends-MAX_NUM_FORMS": "0",
     }
+
+
+def test_times_are_written_as_in_the_console_with_their_seconds() -> None:
+    assert localize(datetime(2026, 11, 21, 9, 5, 7, tzinfo=UTC)) == "21 Nov 2026, 09:05:07"

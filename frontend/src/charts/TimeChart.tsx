@@ -5,7 +5,9 @@ import { ceiling, reach, stack } from "./columns";
 import type { Panel, Series } from "./panels";
 import { Turns } from "./turns";
 
-const HEIGHT = 172;
+/** Of the plot; on a high wall more. */
+const HEIGHT = "h-[172px]";
+const WALL_HEIGHT = "h-[172px] [@media(min-width:2200px)_and_(min-height:1300px)]:h-[252px]";
 const LEAST_WHOLE_TOP = 4;
 const STEPS = Array.from({ length: 13 }, (_, i) => i - 3).flatMap((power) => [1, 2, 5].map((step) => step * 10 ** power));
 /** Of durations in ms: what people count in. */
@@ -22,6 +24,7 @@ interface Props {
   dark: boolean;
   onZoom: (from: number, to: number) => void;
   onReset: () => void;
+  wall?: boolean;
 }
 
 /** Stacked series as running sums, the others as they are. */
@@ -31,7 +34,7 @@ function drawn(panel: Panel): uPlot.AlignedData {
   return [panel.times, ...panel.values.map((column, i) => (panel.series[i]!.stacked ? sums[next++]! : column))];
 }
 
-function options(panel: Panel, width: number, live: { current: Props }, paint: (plot: uPlot) => void): uPlot.Options {
+function options(panel: Panel, { clientWidth, clientHeight }: HTMLElement, live: { current: Props }, paint: (plot: uPlot) => void): uPlot.Options {
   const css = getComputedStyle(document.documentElement);
   const faint = css.getPropertyValue("--faint");
   const line = css.getPropertyValue("--line");
@@ -39,8 +42,8 @@ function options(panel: Panel, width: number, live: { current: Props }, paint: (
   const axis: uPlot.Axis = { stroke: faint, font, grid: { stroke: line, width: 1 }, ticks: { show: false } };
   const stacked = panel.series.flatMap((s, i) => (s.stacked ? [i + 1] : []));
   return {
-    width,
-    height: HEIGHT,
+    width: clientWidth || 300,
+    height: clientHeight,
     padding: [8, 18, 0, 0],
     legend: { show: false },
     cursor: {
@@ -133,11 +136,12 @@ export const TimeChart = memo(function TimeChart(props: Props) {
   const look = identity(panel.series, dark);
   useEffect(() => {
     const element = box.current!;
-    const u = new uPlot(options(live.current.panel, element.clientWidth || 300, live, paint), drawn(live.current.panel), element);
+    const u = new uPlot(options(live.current.panel, element, live, paint), drawn(live.current.panel), element);
     plot.current = u;
     sync.sub(u);
     const seen = new ResizeObserver(() => {
-      if (element.clientWidth && element.clientWidth !== u.width) u.setSize({ width: element.clientWidth, height: HEIGHT });
+      const { clientWidth: width, clientHeight: height } = element;
+      if (width && (width !== u.width || height !== u.height)) u.setSize({ width, height });
     });
     seen.observe(element);
     const sight = new IntersectionObserver(
@@ -170,13 +174,13 @@ export const TimeChart = memo(function TimeChart(props: Props) {
   return (
     <section className="panel min-w-0 p-3" aria-label={panel.title}>
       <div className="flex items-baseline justify-between gap-2">
-        <h3 className="truncate text-sm font-medium">{panel.title}</h3>
+        <h3 className="min-w-0 text-sm font-medium">{panel.title}</h3>
         <span ref={moment} className="shrink-0 text-2xs text-faint">
           {panel.unit}
         </span>
       </div>
       <div className="relative mt-1" role="img" aria-label={`${panel.title}, ${panel.unit}. Latest: ${latest.join(", ")}.`}>
-        <div ref={box} style={{ height: HEIGHT }} />
+        <div ref={box} className={props.wall ? WALL_HEIGHT : HEIGHT} />
         {empty && <p className="pointer-events-none absolute inset-0 grid place-items-center pb-6 pl-12 text-center text-sm text-faint">{panel.empty}</p>}
       </div>
       <ul className="mt-1.5 flex flex-wrap gap-x-3 gap-y-0.5 text-2xs text-soft" aria-hidden="true">

@@ -2,6 +2,7 @@ import { Suspense, useEffect, useRef, type ReactNode } from "react";
 import { Link, Outlet, useLocation } from "react-router";
 import { setTheme, useTheme, type Theme } from "../lib/theme";
 import { user } from "../lib/page";
+import { useCurrentInView } from "../lib/useCurrentInView";
 import { AlertBadge } from "./AlertBadge";
 import { Icon, Mark } from "./icons";
 import { isCurrent, offered } from "./navigation";
@@ -25,14 +26,7 @@ const tab = "inline-flex h-8 shrink-0 items-center gap-1 rounded-md px-2.5 text-
 
 /** The pages this role can use. Where they do not fit they scroll, and the current one is brought into view. */
 function Navigation({ pathname }: { pathname: string }) {
-  const list = useRef<HTMLElement>(null);
-  useEffect(() => {
-    const element = list.current;
-    const current = element?.querySelector<HTMLElement>("[aria-current=page]");
-    if (!element || !current) return;
-    // Not scrollIntoView: that would also move the page.
-    element.scrollLeft = current.offsetLeft - (element.clientWidth - current.offsetWidth) / 2;
-  }, [pathname]);
+  const list = useCurrentInView<HTMLElement>(pathname);
   return (
     <nav
       ref={list}

@@ -94,7 +94,9 @@ export function ResourceForm<T>({ specs, row, method, path, submit, follow, effe
 
   // Who opens a form in a dialog wants to type.
   useEffect(() => {
-    if (form.current?.closest("dialog")) form.current.querySelector<HTMLElement>("input:not([disabled]), select:not([disabled])")?.focus();
+    if (!form.current?.closest("dialog")) return;
+    const fields = form.current.querySelectorAll<HTMLElement>("input:not([disabled]), select:not([disabled])");
+    [...fields].find((field) => field.checkVisibility())?.focus(); // not one in a part that is folded
   }, []);
 
   const errorOf = (spec: FieldSpec): string | undefined => (touched.has(spec.name) ? (wrong[spec.name] ?? server.fields[spec.name] ?? tried?.fields[spec.name]) : undefined);

@@ -60,7 +60,7 @@ export const ruleSpecs = (pools: readonly string[], tenants: readonly string[]):
   { name: "severity", label: "Severity", kind: "choice", required: true, initial: "warning", options: [{ value: "warning", label: "warning" }, { value: "critical", label: "critical" }] },
   { name: "threshold", label: "Threshold", kind: "number", min: 0, help: "A share such as 0.9 for SLO and budget, seconds for the queue, debt as on the overview; empty for backends.", explain: inWords },
   { name: "clear_threshold", label: "Over at", kind: "number", min: 0, help: "Where it is right again; the threshold itself where empty. Between the two nothing changes, so that what flickers is told once." },
-  { name: "for_s", label: "For", unit: "s", kind: "integer", min: 0, max: 86_400, required: true, initial: "60", help: "So long it has to be wrong before it is told, and right before it is over." },
+  { name: "for_s", label: "For", unit: "seconds", kind: "integer", min: 0, max: 86_400, required: true, initial: "60", help: "So long it has to be wrong before it is told, and right before it is over." },
   { name: "enabled", label: "Enabled", kind: "flag", initial: "true" },
   { name: "pool", label: "Pool", kind: "choice", options: optional(pools, "every pool") },
   { name: "tenant", label: "Tenant", kind: "choice", options: optional(tenants, "the pool as a whole, or each tenant"), help: "For SLO, debt and budget." },

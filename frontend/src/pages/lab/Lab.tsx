@@ -19,7 +19,7 @@ import { Whiskers } from "./Whiskers";
 
 const REFRESH_MS = 2000;
 const tones: Record<LabRun["state"], Tone> = { queued: "plain", running: "warn", done: "good", failed: "bad", cancelled: "plain" };
-const verdicts = { better: "text-good", worse: "text-bad", unsure: "text-faint" } as const;
+const verdicts = { better: "text-good", worse: "text-bad", unsure: "text-faint", same: "text-faint" } as const;
 
 const policyName = (policy: string): string => (policy === "now" ? "what serves now" : policy);
 
@@ -37,7 +37,7 @@ function Results({ run }: { run: LabRun }) {
       <div className="max-w-full overflow-x-auto">
         <Segmented label="Figure" value={id} options={FIGURES.map(({ id: value, label }) => ({ value, label }))} onChange={setId} />
       </div>
-      <div className="grid items-start gap-4 xl:grid-cols-2">
+      <div className="grid items-start gap-4 xl:grid-cols-2 wide:grid-cols-[52rem_minmax(0,1fr)]">
         <section className="panel p-4" aria-label="Plot">
           <h3 className="mb-2 text-sm font-medium">
             {figure.label} <span className="text-2xs font-normal text-faint">mean of {variants} variant{variants === 1 ? "" : "s"} and 95 % interval; {figure.more ? "more" : "less"} is better</span>
@@ -72,7 +72,7 @@ const resultColumns = (figure: Figure, policies: readonly string[]): Column<Line
       if (!verdict || !row.difference) return <span className="text-faint">–</span>;
       return (
         <span className={verdicts[verdict]} title={`${signedFigure(row.difference.low, figure.unit)} to ${signedFigure(row.difference.high, figure.unit)}, paired by variant`}>
-          {signedFigure(row.difference.mean, figure.unit)} <span className="text-2xs">{verdict === "unsure" ? "not sure" : verdict}</span>
+          {signedFigure(row.difference.mean, figure.unit)} <span className="text-2xs">{verdict === "unsure" ? "not sure" : verdict === "same" ? "the same" : verdict}</span>
         </span>
       );
     },

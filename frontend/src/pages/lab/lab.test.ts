@@ -24,6 +24,7 @@ it("an axis shows small differences of shares, and begins at nothing for times",
 it("a difference is for the better only where it is sure, by what the figure wants", () => {
   const difference = { mean: 2, low: 1, high: 3, sure: true };
   expect([judged({ difference }, slo), judged({ difference }, ttft), judged({ difference: { ...difference, sure: false } }, slo), judged({}, slo)]).toEqual(["better", "worse", "unsure", null]);
+  expect(judged({ difference: { mean: 0, low: 0, high: 0, sure: false } }, slo)).toBe("same");
 });
 
 it("figures carry units and signs", () => {

@@ -78,11 +78,13 @@ export function shownInterval({ low, high }: Spread, unit: string): string {
 
 export const signedFigure = (value: number, unit: string): string => `${value > 0 ? "+" : ""}${shownFigure(value, unit)}`;
 
-/** Whether a difference to the first policy is for the better, for the worse, or not sure. */
-export function judged(line: Pick<Line, "difference">, figure: Figure): "better" | "worse" | "unsure" | null {
+/** Whether a difference to the first policy is for the better, for the worse, none at all, or not sure. */
+export function judged(line: Pick<Line, "difference">, figure: Figure): "better" | "worse" | "same" | "unsure" | null {
   if (!line.difference) return null;
-  if (!line.difference.sure) return "unsure";
-  return line.difference.mean > 0 === figure.more ? "better" : "worse";
+  const { mean, low, high, sure } = line.difference;
+  if (mean === 0 && low === 0 && high === 0) return "same";
+  if (!sure) return "unsure";
+  return mean > 0 === figure.more ? "better" : "worse";
 }
 
 /** What a run has come to, in words. */

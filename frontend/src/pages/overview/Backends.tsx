@@ -37,7 +37,7 @@ const Card = memo(function Card({ id, backend, at }: { id: string; backend: Back
       </p>
       {measured && (
         <>
-          <div className="mt-2 grid grid-cols-2 gap-x-4 gap-y-2">
+          <div className="mt-2 grid grid-cols-[1fr_minmax(50%,auto)] gap-x-4 gap-y-2">
             <Use label="Slots" value={`${count(running)} / ${count(slots)}`} ratio={slots ? (running ?? 0) / slots : undefined} />
             <Use label="KV cache" value={text(percent(kv_usage))} ratio={kv_usage} full={0.97} />
             <Use label="GPU" value={text(percent(gpu_util))} ratio={gpu_util} />

@@ -84,8 +84,10 @@ function Answer({ current, now }: { current: Run; now: number }) {
           </div>
         )}
         <div className="mt-2 max-h-[50dvh] overflow-y-auto text-sm leading-6 whitespace-pre-wrap" data-testid="answer" tabIndex={0} aria-label="Text of the answer">
-          {current.answer}
-          {current.state === "running" && <span className="ml-0.5 inline-block h-4 w-1.5 animate-pulse bg-accent align-middle" aria-hidden="true" />}
+          <div className="max-w-4xl">
+            {current.answer}
+            {current.state === "running" && <span className="ml-0.5 inline-block h-4 w-1.5 animate-pulse bg-accent align-middle" aria-hidden="true" />}
+          </div>
         </div>
         <p role="status" className="sr-only">
           {current.state === "running" ? "The answer is coming." : `The request is ${current.state}.`}

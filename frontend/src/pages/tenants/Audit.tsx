@@ -10,6 +10,9 @@ import { Failed, Waiting, When } from "./parts";
 const PAGE = 50;
 const tones: Record<string, Tone> = { create: "good", issue: "good", delete: "bad", revoke: "bad", state: "warn", health: "warn", drain: "warn", retire: "warn" };
 
+const kinds: Record<string, string> = { apikey: "API key", accesstoken: "access token", slo: "SLO" };
+const kindName = (kind: string): string => kinds[kind] ?? words(kind);
+
 const said = (value: unknown): string => (value === null || value === undefined || value === "" ? "nothing" : typeof value === "object" ? JSON.stringify(value) : String(value));
 
 /** Field by field, what it was and what it became. */
@@ -62,7 +65,7 @@ export function AuditPanel({ query = {} }: { query?: Record<string, string> }) {
           <option value="">every kind</option>
           {["tenant", "entitlement", "apikey", "pool", "backend", "tier", "slo", "quota", "price", "membership", "accesstoken", "user"].map((name) => (
             <option key={name} value={name}>
-              {name}
+              {kindName(name)}
             </option>
           ))}
         </select>
@@ -81,7 +84,7 @@ export function AuditPanel({ query = {} }: { query?: Record<string, string> }) {
                 <When at={entry.at} />
               </span>
               <span className="min-w-0">
-                <span className="font-medium">{entry.actor}</span> <Badge tone={entry.after?.state === "bound" ? "good" : tones[entry.action]}>{entry.action}</Badge> <span className="text-faint">{entry.kind}</span>{" "}
+                <span className="font-medium">{entry.actor}</span> <Badge tone={entry.after?.state === "bound" ? "good" : tones[entry.action]}>{entry.action}</Badge> <span className="text-faint">{kindName(entry.kind)}</span>{" "}
                 <span className="break-words">{entry.object}</span>
                 <span className="block text-2xs text-faint">
                   through {entry.via}

@@ -1,7 +1,7 @@
-import { useLayoutEffect, useRef } from "react";
 import { Link, Outlet, useLocation } from "react-router";
 import { Notices } from "../../components/Notices";
 import { user, type Role } from "../../lib/page";
+import { useCurrentInView } from "../../lib/useCurrentInView";
 
 const everyone: readonly Role[] = ["admin", "operator", "member"];
 const staff: readonly Role[] = ["admin", "operator"];
@@ -25,12 +25,7 @@ const current = (path: string, pathname: string): boolean =>
 /** The second row of navigation over the books, and what was just done. */
 export function Books() {
   const { pathname } = useLocation();
-  const list = useRef<HTMLElement>(null);
-  useLayoutEffect(() => {
-    const element = list.current;
-    const here = element?.querySelector<HTMLElement>("[aria-current=page]");
-    if (element && here) element.scrollLeft = here.offsetLeft - (element.clientWidth - here.offsetWidth) / 2;
-  }, [pathname]);
+  const list = useCurrentInView<HTMLElement>(pathname);
   return (
     <>
       <nav ref={list} aria-label="Books" className="relative -mx-4 -mt-1 mb-4 flex [scrollbar-width:none] gap-x-1 overflow-x-auto border-b border-line px-4 sm:-mx-6 sm:px-6">

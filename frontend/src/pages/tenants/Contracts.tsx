@@ -23,7 +23,7 @@ export function Tiers() {
   const entitlements = useBooks<Entitlement>("entitlements").data ?? [];
   const used = (slug: string): number => entitlements.filter((e) => e.tier === slug).length;
   const columns: Column<Tier>[] = [
-    { label: "Tier", by: (row) => row.slug, cell: (row) => <Name {...row} />, className: "max-w-56" },
+    { label: "Tier", by: (row) => row.slug, cell: (row) => <Name {...row} />, className: "max-w-72" },
     { label: "Service class", by: (row) => row.service_class, cell: (row) => row.service_class },
     { label: "SLO", by: (row) => row.slo, cell: (row) => row.slo },
     { label: "Rank", right: true, by: (row) => row.rank, cell: (row) => row.rank },

@@ -8,6 +8,7 @@ import { notify } from "../../components/Notices";
 import { Sheet } from "../../components/Sheet";
 import { compact, count, percent, text } from "../../lib/format";
 import { user } from "../../lib/page";
+import { useCurrentInView } from "../../lib/useCurrentInView";
 import { useBooks, useRefresh, useSnapshots } from "./data";
 import { AuditPanel } from "./Audit";
 import { Entitlements } from "./Entitlements";
@@ -87,6 +88,25 @@ function Pause({ tenant, onDone, onClose }: { tenant: Tenant; onDone: (text: str
   );
 }
 
+/** The row of a tenant's pages. */
+function Tabs({ slug, tab }: { slug: string; tab: string }) {
+  const list = useCurrentInView<HTMLElement>(tab);
+  return (
+    <nav ref={list} aria-label={`Pages of ${slug}`} className="relative -mx-4 mb-4 flex [scrollbar-width:none] gap-1 overflow-x-auto px-4 sm:mx-0 sm:px-0">
+      {tabs.map(({ id, label }) => (
+        <Link
+          key={id}
+          to={id === "entitlements" ? `/tenants/${slug}` : `/tenants/${slug}/${id}`}
+          aria-current={id === tab ? "page" : undefined}
+          className="inline-flex h-8 shrink-0 items-center rounded-md px-2.5 text-sm text-soft hover:text-ink aria-[current=page]:bg-raised aria-[current=page]:font-medium aria-[current=page]:text-ink"
+        >
+          {label}
+        </Link>
+      ))}
+    </nav>
+  );
+}
+
 /** One tenant: what it may, who acts for it, what it uses. */
 export function TenantPage() {
   const { tenant: slug = "", tab = "entitlements" } = useParams();
@@ -156,18 +176,7 @@ export function TenantPage() {
         </div>
       </div>
       <Now tenant={slug} />
-      <nav aria-label={`Pages of ${slug}`} className="-mx-4 mb-4 flex [scrollbar-width:none] gap-1 overflow-x-auto px-4 sm:mx-0 sm:px-0">
-        {tabs.map(({ id, label }) => (
-          <Link
-            key={id}
-            to={id === "entitlements" ? `/tenants/${slug}` : `/tenants/${slug}/${id}`}
-            aria-current={id === tab ? "page" : undefined}
-            className="inline-flex h-8 shrink-0 items-center rounded-md px-2.5 text-sm text-soft hover:text-ink aria-[current=page]:bg-raised aria-[current=page]:font-medium aria-[current=page]:text-ink"
-          >
-            {label}
-          </Link>
-        ))}
-      </nav>
+      <Tabs slug={slug} tab={tab} />
       <Panel key={slug} tenant={slug} />
       {mayWrite && sheet.edited === slug && (
         <Sheet title={`Change ${slug}`} onClose={sheet.close}>

@@ -38,7 +38,7 @@ export function UsagePanel({ tenant }: { tenant?: string }) {
     );
   const rows = data?.rows ?? [];
   const total = totalOf(rows);
-  const most = Math.max(1, ...rows.map(tokensOf));
+  const share = (row: UsageRow): number => (total.input + total.output > 0 ? tokensOf(row) / (total.input + total.output) : 0);
   const csv = `/api/v1/usage?${new URLSearchParams({ ...Object.fromEntries(Object.entries(asked).filter(([, value]) => value)), format: "csv" })}`;
   const cell = (group: Group, row: UsageRow) => {
     const value = shown(group, row[group]);
@@ -60,12 +60,16 @@ export function UsagePanel({ tenant }: { tenant?: string }) {
     { label: "Tokens out", right: true, by: (row) => row.output_tokens, cell: (row) => compact(row.output_tokens) },
     {
       label: "Share",
-      className: "w-32 min-w-24",
+      unit: "of tokens",
+      right: true,
       by: tokensOf,
       cell: (row) => (
-        <div className="h-2 rounded-full bg-raised max-sm:w-40" aria-hidden="true">
-          <div className="h-full rounded-full bg-accent" style={{ width: `${(tokensOf(row) / most) * 100}%` }} />
-        </div>
+        <span className="flex items-center justify-end gap-2">
+          <span className="h-1.5 w-20 overflow-hidden rounded-full bg-raised" aria-hidden="true">
+            <span className="block h-full rounded-full bg-accent" style={{ width: `${share(row) * 100}%` }} />
+          </span>
+          <span className="min-w-12">{text(percent(share(row)))}</span>
+        </span>
       ),
     },
     { label: "SLO met", right: true, by: (row) => (row.slo_total ? row.slo_met / row.slo_total : null), cell: (row) => text(percent(row.slo_total ? row.slo_met / row.slo_total : undefined)) },

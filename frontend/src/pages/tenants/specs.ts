@@ -219,7 +219,7 @@ export const backendSpecs = (pools: readonly Option[], initial: { pool?: string;
   slug("backend"),
   { name: "slots", label: "Slots", unit: "sequences", kind: "integer", min: 1, max: 100_000, required: true, initial: "32", help: "It may run at once (vLLM's --max-num-seqs)." },
   { name: "kv_tokens", label: "KV cache", unit: "tokens", kind: "integer", min: 1, required: true, initial: "200000", help: "vLLM logs it at start; looking at the engine fills it in." },
-  { name: "tokens_per_s", label: "Throughput", unit: "tokens/s", kind: "number", min: 0, initial: "0", help: "As `manage.py calibrate` measures it. 0: not measured, so no bound." },
+  { name: "tokens_per_s", label: "Throughput", unit: "tokens/s", kind: "number", min: 0, initial: "0", help: "As manage.py calibrate measures it. 0: not measured, so no bound." },
   { name: "api_key", label: "API key", kind: "secret", maxLength: 500, help: "vLLM's --api-key. Written once, never shown; empty leaves it as it is." },
   { name: "dcgm_url", label: "GPU exporter URL", kind: "text", maxLength: 200, group: "More", placeholder: "http://10.0.0.7:9400/metrics", help: "Empty: the engine's own /metrics is tried." },
   { name: "managed", label: "May be removed by the scaling driver", kind: "flag", group: "More" },

@@ -1,0 +1,1 @@
+"""How the back office writes dates: Django looks here for a module of the language."""
