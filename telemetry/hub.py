@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import logging
 import time
 import weakref
@@ -32,8 +31,6 @@ QUIET_S = 2.5  # ... of a pool, that is, after this long without one
 HISTORY_BYTES = 1024 * 1024  # of one encoded history: what a socket's buffer may hold is bounded
 HISTORY_ROWS = (12, 10, 8, 6, 4)  # busiest tenants and entitlements in it: as many as fit
 FINE_S, APART_S = 300.0, 2.9  # each second of the charts' first window; before it, close enough to be drawn as one line
-
-WAKE, WAKE_GAP_S = 8, 0.008  # sockets that are woken together, and the time until the next ones: 200 take 0.2 s
 
 Sight = frozenset[str] | None  # the tenants a socket may see; None: all
 
@@ -92,8 +89,6 @@ class LiveHub:
         self._store = store
         self._pools: dict[str, _Pool] = {}
         self._subscribers: set[Subscriber] = set()
-        self._unwoken: dict[Subscriber, None] = {}  # in the order in which they will be
-        self._waking: asyncio.TimerHandle | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._loading = asyncio.Lock()
         self._encoding = asyncio.Lock()
@@ -114,7 +109,6 @@ class LiveHub:
     async def unsubscribe(self, subscriber: Subscriber) -> None:
         """A socket is gone; with the last one the hub rests."""
         self._subscribers.discard(subscriber)
-        self._unwoken.pop(subscriber, None)
         sights = {s.sight for s in self._subscribers}
         for pool in self._pools.values():
             for sight in pool.scoped.keys() - sights:
@@ -277,16 +271,8 @@ class LiveHub:
             self._ring()
 
     def _ring(self) -> None:
-        """Wakes all, a few at a time: the streams of ``/v1`` in this loop do not wait until 200 sockets were served."""
-        self._unwoken.update(dict.fromkeys(self._subscribers))  # who waits already keeps its place
-        if self._waking is None:
-            self._wake()
-
-    def _wake(self) -> None:
-        for subscriber in list(itertools.islice(self._unwoken, WAKE)):
-            del self._unwoken[subscriber]
+        for subscriber in self._subscribers:
             subscriber.bell.set()
-        self._waking = asyncio.get_running_loop().call_later(WAKE_GAP_S, self._wake) if self._unwoken else None
 
 
 def encode_history(pool: str, points: list[history.Point], sight: Sight) -> str:

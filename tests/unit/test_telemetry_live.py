@@ -485,37 +485,6 @@ async def test_a_slow_socket_gets_one_snapshot_instead_of_a_backlog(the_hub: hub
         await the_hub.unsubscribe(subscriber)
 
 
-async def test_many_sockets_are_woken_a_few_at_a_time_and_each_of_them(
-    the_hub: hub.LiveHub, leader: Feed, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Else the streams of this process would wait each second until the last of 200 dashboards was served."""
-    await leader.second()
-    subscribers = [await the_hub.subscribe(None) for _ in range(5 * hub.WAKE)]
-    try:
-        the_hub._waking = asyncio.get_running_loop().call_later(3600, lambda: None)  # the test wakes by hand
-        for subscriber in subscribers:
-            subscriber.bell.clear()
-        monkeypatch.setattr(hub, "WAKE_GAP_S", 3600.0)
-        the_hub._ring()
-        served: list[hub.Subscriber] = []
-        for turn in range(1, 6):
-            the_hub._wake()
-            awake = [s for s in subscribers if s.bell.is_set()]
-            assert len(awake) == hub.WAKE
-            served += awake
-            for subscriber in awake:
-                subscriber.bell.clear()
-            if turn < 5:
-                the_hub._ring()  # the next second begins: those who wait come first all the same
-        assert len(set(served)) == len(subscribers)
-        gone = next(iter(the_hub._unwoken))
-        await the_hub.unsubscribe(gone)
-        assert gone not in the_hub._unwoken
-    finally:
-        for subscriber in subscribers:
-            await the_hub.unsubscribe(subscriber)
-
-
 async def test_a_frame_is_encoded_once_for_all_sockets_of_a_sight(the_hub: hub.LiveHub, leader: Feed) -> None:
     await leader.second()
     sights = [None, frozenset({"acme"}), frozenset({"globex"})]
