@@ -52,7 +52,7 @@ class Watched:
     def leases(self) -> dict[str, str]:
         """Request -> the gateway that holds it."""
         held = self.redis.hgetall(f"qm:{{{self.pool}}}:held")
-        return {request: entry.split(" ", 10)[9] for request, entry in held.items()}
+        return {request: next(p for p in entry.split(" ") if p.startswith("gw-")) for request, entry in held.items()}
 
     def in_flight(self) -> int:
         totals = self.totals()
