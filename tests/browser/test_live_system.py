@@ -90,13 +90,17 @@ def test_the_queue_shows_what_runs_and_a_member_never_sees_others(page: Page, ru
     running.log_in(page, "member")
     own = {row["slug"] for row in page.request.get(f"{running.url}/api/v1/tenants").json()["results"]}
     assert len(own) == 1 < len(tenants)
+    entitled = {row["slug"] for row in page.request.get(f"{running.url}/api/v1/entitlements").json()["results"]}
+    shown: set[str] = set()
     for _ in range(10):
         seen = page.request.get(f"{running.url}/api/v1/pools/{running.demo['pool']}/queue").json()
         rows = seen["running"] + (seen["preview"] or {"requests": []})["requests"]
         assert {row["tenant"] for row in rows} <= own
         past = page.request.get(f"{running.url}/api/v1/live/history?pool={running.demo['pool']}&minutes=60").json()
-        assert {e["tenant"] for frame in past["frames"] for e in frame["entitlements"].values()} <= own
+        assert {name for frame in past["frames"] for name in frame["tenants"]} <= own
+        shown |= {name for frame in past["frames"] for name in frame["entitlements"]}
         page.wait_for_timeout(200)
+    assert shown <= entitled
 
 
 def test_a_request_that_an_operator_cancels_ends_so(page: Page, running: Running) -> None:
