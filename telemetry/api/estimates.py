@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import cache
 from typing import Any
 
 from django.conf import settings
 from django.db import transaction
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 from django.utils import timezone
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
@@ -22,7 +22,7 @@ from scheduling.core.estimate.category import Category
 from telemetry import estimates, learned
 from telemetry.api.common import Telemetry, Unavailable, viewer_of
 from telemetry.estimates import DriftStore, DriftUnavailable
-from telemetry.models import LearnedFactor
+from telemetry.models import LearnedFactor, LedgerEntry
 from tenants import audit
 from tenants.access import scope_of
 from tenants.models import Pool
@@ -57,30 +57,36 @@ class EstimatesQuery(serializers.Serializer[Any]):
         return attrs
 
 
+ASKED = [
+    OpenApiParameter("pool", str, description="Name of the pool; all in sight where absent."),
+    OpenApiParameter("from", OpenApiTypes.DATETIME, description="Received at or after; default an hour before 'to'."),
+    OpenApiParameter("to", OpenApiTypes.DATETIME, description="Received before; default now."),
+]
+
+
+def _asked(request: Request) -> tuple[datetime, datetime, QuerySet[LedgerEntry], QuerySet[Pool]]:
+    """From when until when, which of the user's requests can be judged, and which pools are asked about."""
+    query = EstimatesQuery(data=request.query_params)
+    query.is_valid(raise_exception=True)
+    asked = query.validated_data
+    rows = viewer_of(request).requests().filter(received_at__gte=asked["from"], received_at__lt=asked["to"])
+    pools = scope_of(request).visible(Pool)
+    if "pool" in asked:
+        rows, pools = rows.filter(pool=asked["pool"]), pools.filter(slug=asked["pool"])
+    return asked["from"], asked["to"], estimates.judged(rows), pools
+
+
 class EstimatesView(Telemetry, APIView):
     """Errors by category, tenant, model and predictor; the calibration curve; what is corrected by how much now."""
 
     @extend_schema(
         summary="Predicted against actual output lengths (docs/estimates.md)",
-        parameters=[
-            OpenApiParameter("pool", str, description="Name of the pool; all in sight where absent."),
-            OpenApiParameter(
-                "from", OpenApiTypes.DATETIME, description="Received at or after; default an hour before 'to'."
-            ),
-            OpenApiParameter("to", OpenApiTypes.DATETIME, description="Received before; default now."),
-        ],
+        parameters=ASKED,
         responses={200: OpenApiTypes.OBJECT},
     )
     def get(self, request: Request) -> Response:
-        query = EstimatesQuery(data=request.query_params)
-        query.is_valid(raise_exception=True)
-        asked = query.validated_data
         viewer = viewer_of(request)
-        rows = viewer.requests().filter(received_at__gte=asked["from"], received_at__lt=asked["to"])
-        pools = scope_of(request).visible(Pool)
-        if "pool" in asked:
-            rows, pools = rows.filter(pool=asked["pool"]), pools.filter(slug=asked["pool"])
-        rows = estimates.judged(rows)
+        since, until, rows, pools = _asked(request)
         overall = estimates.errors(rows)
         try:
             drift: dict[str, Any] | None = {
@@ -91,8 +97,8 @@ class EstimatesView(Telemetry, APIView):
             drift = None  # the past is in the database all the same
         return Response(
             {
-                "from": asked["from"].isoformat(),
-                "to": asked["to"].isoformat(),
+                "from": since.isoformat(),
+                "to": until.isoformat(),
                 "overall": overall[0] if overall else None,
                 "by": {group: estimates.errors(rows, group) for group in estimates.GROUPS},
                 "calibration": estimates.calibration(rows),
@@ -107,29 +113,16 @@ class EstimatesHistoryView(Telemetry, APIView):
     @extend_schema(
         summary="Predicted against actual output lengths, over time (docs/estimates.md)",
         operation_id="estimates_history",
-        parameters=[
-            OpenApiParameter("pool", str, description="Name of the pool; all in sight where absent."),
-            OpenApiParameter(
-                "from", OpenApiTypes.DATETIME, description="Received at or after; default an hour before 'to'."
-            ),
-            OpenApiParameter("to", OpenApiTypes.DATETIME, description="Received before; default now."),
-        ],
+        parameters=ASKED,
         responses={200: OpenApiTypes.OBJECT},
     )
     def get(self, request: Request) -> Response:
-        query = EstimatesQuery(data=request.query_params)
-        query.is_valid(raise_exception=True)
-        asked = query.validated_data
-        since, until = asked["from"], asked["to"]
         viewer = viewer_of(request)
-        rows = viewer.requests().filter(received_at__gte=since, received_at__lt=until)
-        pools = scope_of(request).visible(Pool)
-        if "pool" in asked:
-            rows, pools = rows.filter(pool=asked["pool"]), pools.filter(slug=asked["pool"])
+        since, until, rows, pools = _asked(request)
         kept = LearnedFactor.objects.filter(pool__in=pools.values("slug"), at__gte=since, at__lt=until)
         if viewer.tenants is not None:
             kept = kept.filter(~Q(scope="tenant") | Q(name__in=viewer.tenants))
-        found = learned.errors(estimates.judged(rows), since, until)
+        found = learned.errors(rows, since, until)
         return Response({"from": since.isoformat(), "to": until.isoformat(), **found, "factors": learned.factors(kept)})
 
 
