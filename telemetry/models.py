@@ -7,6 +7,11 @@ from django.db import models
 from scheduling.core.outcomes import Outcome, Reason
 
 
+def reason_choices() -> list[tuple[str, str]]:
+    """(value, label) of each reason. A function, so that a new reason needs no migration."""
+    return [(reason.value, reason.value.replace("_", " ")) for reason in Reason]
+
+
 class LedgerEntry(models.Model):
     """What was believed of a request, what happened to it, and why (``scheduling/core/ledger.py``).
 
@@ -22,7 +27,7 @@ class LedgerEntry(models.Model):
     key_id = models.CharField("key", max_length=32, help_text="The key's public part.")
     gateway = models.CharField(max_length=64)
     outcome = models.CharField(max_length=16, choices=[(o.value, o.value) for o in Outcome])
-    reason = models.CharField(max_length=32, choices=[(r.value, r.value.replace("_", " ")) for r in Reason])
+    reason = models.CharField(max_length=32, choices=reason_choices)
     status = models.PositiveSmallIntegerField("HTTP status", help_text="What the client saw; 0 where there was none.")
     streamed = models.BooleanField()
     attempts = models.PositiveIntegerField()

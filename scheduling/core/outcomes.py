@@ -44,6 +44,7 @@ class Reason(StrEnum):
     DUPLICATE = "duplicate"  # an earlier request with this Idempotency-Key still runs
     ALREADY_DONE = "already_done"  # one completed, and its answer is not kept
     KEY_REUSED = "key_reused"  # one had another body
+    TENANT_CONNECTIONS = "tenant_connections"  # the tenant's share of a full gateway's open requests
     QUEUE_FULL = "queue_full"  # the pool's queue, or the entitlement's place in it
     QUEUE_TIMEOUT = "queue_timeout"  # waited as long as its tier allows
     NO_BACKEND = "no_backend"  # no healthy replica
@@ -63,6 +64,7 @@ class Reason(StrEnum):
     # cancelled
     CLIENT_LEFT = "client_left"
     OPERATOR = "operator"
+    KEY_REVOKED = "key_revoked"  # while it waited or ran
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +180,13 @@ ENDINGS: dict[Reason, Ending] = {
         False,
         "This Idempotency-Key was used with another path or body by the request {original}.",
     ),
+    Reason.TENANT_CONNECTIONS: Ending(
+        _R,
+        429,
+        "rate_limit_error",
+        True,
+        "This server is nearly full, and this tenant has its share of it: {inflight} of {limit} open requests.",
+    ),
     Reason.QUEUE_FULL: Ending(_R, 429, "rate_limit_error", True, "The queue this request would wait in is full."),
     Reason.QUEUE_TIMEOUT: Ending(
         _R,
@@ -219,6 +228,9 @@ ENDINGS: dict[Reason, Ending] = {
     Reason.INTERNAL: Ending(_F, 500, "api_error", True, "An internal error ended the request. It was recorded."),
     Reason.CLIENT_LEFT: Ending(Outcome.CANCELLED, 499, "api_error", False, "The client closed the connection."),
     Reason.OPERATOR: Ending(Outcome.CANCELLED, 503, "api_error", True, "An operator cancelled the request."),
+    Reason.KEY_REVOKED: Ending(
+        Outcome.CANCELLED, 401, "authentication_error", False, "The API key of this request was revoked or expired."
+    ),
 }
 
 

@@ -115,6 +115,7 @@ export const REASONS: Record<string, readonly string[]> = {
     "duplicate",
     "already_done",
     "key_reused",
+    "tenant_connections",
     "queue_full",
     "queue_timeout",
     "no_backend",
@@ -123,7 +124,7 @@ export const REASONS: Record<string, readonly string[]> = {
     "shutting_down",
   ],
   failed: ["backend_error", "backend_lost", "backend_stalled", "gateway_lost", "evicted", "lease_lost", "deadline", "slow_reader", "internal"],
-  cancelled: ["client_left", "operator"],
+  cancelled: ["client_left", "operator", "key_revoked"],
 };
 
 const cursorOf = (next: string): string => new URL(next, location.href).searchParams.get("cursor") ?? "";
