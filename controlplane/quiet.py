@@ -1,13 +1,16 @@
-"""One line in the log per outage, also from those who would write one per attempt.
+"""One line in the log per outage, also from those who would write one per attempt; and no flood, whoever causes it.
 
 Our own clients report a dependency's change of state. Others (Channels' receiver, Celery's consumer, Django for each
 request while the database is away) report every try, with a traceback. :class:`Repeats` lets the first one through, as
 one line, and leaves the others out until it has been quiet for a minute.
+What strangers, tenants and engines can cause to be written, as often as they like, passes :class:`Flood`, which every
+line does: so many of a kind and so many in all. :class:`Line` bounds its length.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable
 
@@ -17,6 +20,9 @@ from django.db.utils import InterfaceError, OperationalError
 QUIET_S = 60.0  # longer than Celery's longest pause between two tries (32 s)
 DATABASE_AWAY = (OperationalError, InterfaceError)
 _MOST = 1000  # kinds remembered
+KIND_BURST, KIND_PER_S = 30.0, 0.5  # lines of one kind: at once, and from then on
+ALL_BURST, ALL_PER_S = 500.0, 20.0  # lines of all kinds
+LONGEST_LINE = 16 * 1024  # characters; a traceback is shorter
 _JUDGED = "quartermaster_judged"  # logging.config adds filters without taking away those it added before
 
 
@@ -53,3 +59,63 @@ class Repeats(logging.Filter):
         record.exc_info = record.exc_text = None
         setattr(record, _JUDGED, True)
         return True
+
+
+class _Bucket:
+    """Tokens that come back with time."""
+
+    __slots__ = ("_burst", "_left", "_rate", "_since_s", "missed")
+
+    def __init__(self, burst: float, rate: float, now_s: float) -> None:
+        self._burst, self._rate, self._left, self._since_s = burst, rate, burst, now_s
+        self.missed = 0  # lines left out since the last that passed
+
+    def take(self, now_s: float) -> bool:
+        self._left = min(self._burst, self._left + (now_s - self._since_s) * self._rate)
+        self._since_s = now_s
+        if self._left < 1.0:
+            return False
+        self._left -= 1.0
+        return True
+
+
+class Flood(logging.Filter):
+    """For a handler: bounds how many lines of a kind, and how many in all, are written. A kind is where in the code a
+    line comes from, so that words of a stranger make no new one. The next line of a kind says how many were left out.
+    What is below INFO passes: somebody asked for it."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._kinds: dict[tuple[str, str, int], _Bucket] = {}
+        self._all = _Bucket(ALL_BURST, ALL_PER_S, clock())
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.levelno < logging.INFO:
+            return True
+        now_s = self._clock()
+        kind = (record.name, record.pathname, record.lineno)
+        with self._lock:
+            bucket = self._kinds.get(kind)
+            if bucket is None:
+                if len(self._kinds) >= _MOST:
+                    self._kinds.clear()
+                bucket = self._kinds[kind] = _Bucket(KIND_BURST, KIND_PER_S, now_s)
+            if not bucket.take(now_s) or not self._all.take(now_s):
+                bucket.missed += 1
+                return False
+            missed, bucket.missed = bucket.missed, 0
+        record.left_out = missed
+        return True
+
+
+class Line(logging.Formatter):
+    """One record as text, of bounded length, with the number of those like it that :class:`Flood` left out."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = super().format(record)
+        if len(text) > LONGEST_LINE:
+            text = f"{text[:LONGEST_LINE]}... ({len(text) - LONGEST_LINE} characters more)"
+        missed = getattr(record, "left_out", 0)
+        return f"{text} ({missed} lines like this one were left out)" if missed else text

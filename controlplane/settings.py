@@ -222,6 +222,7 @@ UNFOLD: dict[str, Any] = {
 UNFOLD |= BOOKS_UNFOLD  # the books know which pages belong together
 
 QUARTERMASTER_RETENTION_DAYS = ENV.retention_days
+QUARTERMASTER_WEBSOCKETS_PER_USER = ENV.max_websockets_per_user
 QUARTERMASTER_ALERT_WEBHOOK = ENV.alert_webhook
 QUARTERMASTER_WEBHOOK_HOSTS = ENV.webhook_hosts
 QUARTERMASTER_WEBHOOK_SECRET = ENV.webhook_secret
@@ -232,10 +233,20 @@ LOGGING = {
     "disable_existing_loggers": False,
     "filters": {
         "repeats": {"()": "controlplane.quiet.Repeats"},
+        "flood": {"()": "controlplane.quiet.Flood"},
         "database_repeats": {"()": "controlplane.quiet.Repeats", "database_only": True},
     },
-    "formatters": {"line": {"format": "%(asctime)s %(levelname)s %(name)s %(message)s"}},
-    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line", "stream": sys.stderr}},
+    "formatters": {
+        "line": {"()": "controlplane.quiet.Line", "format": "%(asctime)s %(levelname)s %(name)s %(message)s"}
+    },
+    "handlers": {
+        "stderr": {
+            "class": "logging.StreamHandler",
+            "formatter": "line",
+            "stream": sys.stderr,
+            "filters": ["flood"],  # here, and not at loggers: a logger's filter does not see its children's lines
+        }
+    },
     "root": {"handlers": ["stderr"], "level": ENV.log_level},
     "loggers": {
         "django.request": {"level": "ERROR", "filters": ["database_repeats"]},  # a 404 is not news

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from pathlib import Path
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.3, 10.0
 STEADY_S = 30.0  # up for so long, its earlier falls are forgotten
-LARGEST_LOG = 20 * 1024 * 1024
+LARGEST_LOG = 20 * 1024 * 1024  # bytes, and as many of the lines before: two files for each child
 PR_SET_PDEATHSIG = 1
 
 _libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
@@ -62,8 +63,7 @@ class Child:
         self.log_start = 0  # where this life's lines begin in the log
 
     def start(self) -> None:
-        if self.log.exists() and self.log.stat().st_size > LARGEST_LOG:
-            self.log.replace(self.log.with_suffix(".log.old"))
+        self.rotate()
         parent = os.getpid()
 
         def in_child() -> None:
@@ -105,6 +105,23 @@ class Child:
         self.retry_s = time.monotonic() + pause
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
         return f"{self.name} {how}; starting it again in {pause:.1f} s"
+
+    def rotate(self) -> None:
+        """Puts a full log aside while the child writes: it appends, so that its next line begins the emptied file.
+
+        Lines written between copy and truncation are lost. Children are of all kinds (Redis, engines), so none can be
+        asked to open its log anew, and a pipe to this process would end them with it.
+        """
+        try:
+            if self.log.stat().st_size <= LARGEST_LOG:
+                return
+            with self.log.open("rb") as full, self.log.with_suffix(".log.old").open("wb") as old:
+                full.seek(-LARGEST_LOG, os.SEEK_END)  # however much it wrote since the last look
+                shutil.copyfileobj(full, old)
+            os.truncate(self.log, 0)
+            self.log_start = 0
+        except OSError:  # e.g. a full disk: the children go on
+            return
 
     def tail(self, lines: int = 12) -> list[str]:
         """The last lines this life of it wrote."""

@@ -223,6 +223,7 @@ class Instance:
     def _look_after(self) -> None:
         """Says which child fell, and starts it again when its pause is over."""
         for child in self.children.values():
+            child.rotate()
             if child.process is None:
                 if time.monotonic() >= child.retry_s:
                     child.start()
