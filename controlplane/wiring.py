@@ -15,7 +15,7 @@ from scheduling.dispatch.ports import Sample, TelemetryPort
 from scheduling.dispatch.runner import DispatchSetup
 from scheduling.gateway.app import GatewayApp
 from scheduling.gateway.config import GatewayConfig
-from scheduling.gateway.ports import GatewayMetrics
+from scheduling.gateway.ports import GatewayMetrics, Places
 from telemetry.recorder import make_recorder
 from tenants import specs
 from tenants.epochs import BookedEpochs
@@ -48,9 +48,10 @@ def make_catalog() -> CatalogCache:
     return CatalogCache(specs.load_catalog, specs.catalog_version)
 
 
-def make_gateway(catalog: CatalogCache, metrics: GatewayMetrics) -> GatewayApp:
-    """The ``/v1`` application of this process. Its catalog is read by ``start``."""
-    return GatewayApp(gateway_config(settings.ENV), catalog, settings.ENV.redis_url, metrics)
+def make_gateway(catalog: CatalogCache, metrics: GatewayMetrics, places: Places | None = None) -> GatewayApp:
+    """The ``/v1`` application of this process. Its catalog is read by ``start``. ``places``: the server's connections,
+    of which tenants have shares."""
+    return GatewayApp(gateway_config(settings.ENV), catalog, settings.ENV.redis_url, metrics, places)
 
 
 class Eyes:

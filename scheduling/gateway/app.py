@@ -11,6 +11,7 @@ import asyncio
 import logging
 import random
 import time
+from typing import Any
 
 import msgspec
 
@@ -20,7 +21,7 @@ from scheduling.core.tracing import CHAT, COMPLETION, trace_line
 from scheduling.core.types import Catalog
 from scheduling.gateway.auth import Access, Keyring, split_key
 from scheduling.gateway.books import Books
-from scheduling.gateway.call import Call, Watch
+from scheduling.gateway.call import PEER, Call, Watch
 from scheduling.gateway.config import GatewayConfig
 from scheduling.gateway.desk import Desk
 from scheduling.gateway.errors import Answer, Refusal, render
@@ -31,7 +32,7 @@ from scheduling.gateway.idempotency import Idempotency
 from scheduling.gateway.input_tokens import InputCounter
 from scheduling.gateway.lifecycle import Lifecycle, answer_headers, send_answer
 from scheduling.gateway.openai_types import ModelCard, ModelList
-from scheduling.gateway.ports import GatewayMetrics
+from scheduling.gateway.ports import GatewayMetrics, Places
 from scheduling.gateway.prepare import prepare
 from scheduling.gateway.quotas import Quotas
 from scheduling.gateway.relay import EngineTrouble
@@ -45,10 +46,12 @@ from scheduling.state.types import CATALOG_CHANNEL, EJECTED_CHANNEL, gateway_cha
 log = logging.getLogger(__name__)
 
 NEW_KEY_WAIT_S = 0.5  # a key made a moment ago elsewhere: one look at the database before it is called unknown
+FEW = 16  # open requests that a tenant may have however full the process is
 DRAIN_STEP_S = 0.05
 AFTER_DRAIN_S = 3.0  # for the last words to those that were cut off
 _MODELS = "/v1/models"
 _GENERATE = {"/v1/chat/completions": True, "/v1/completions": False}
+_NO_EXTENSIONS: dict[str, Any] = {}
 _encode = msgspec.json.Encoder().encode
 
 
@@ -57,10 +60,24 @@ def new_request_id(now_s: float) -> str:
     return f"req_{int(now_s * 1000):012x}{random.getrandbits(48):012x}"
 
 
+def _less(counts: dict[str, int], name: str) -> None:
+    if left := counts[name] - 1:
+        counts[name] = left
+    else:
+        del counts[name]
+
+
 class GatewayApp:
     """The gateway of one process and one event loop."""
 
-    def __init__(self, config: GatewayConfig, catalog: CatalogCache, redis_url: str, metrics: GatewayMetrics) -> None:
+    def __init__(
+        self,
+        config: GatewayConfig,
+        catalog: CatalogCache,
+        redis_url: str,
+        metrics: GatewayMetrics,
+        places: Places | None = None,
+    ) -> None:
         self.config = config
         self._catalog = catalog
         self._metrics = metrics
@@ -98,6 +115,10 @@ class GatewayApp:
             self._idempotency,
         )
         self._open_of_key: dict[str, int] = {}
+        self._open_of_tenant: dict[str, int] = {}
+        self._open_of_peer: dict[str, int] = {}  # by the address that their connections come from
+        self._open = 0
+        self._places = places
         self._draining = False
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -283,14 +304,30 @@ class GatewayApp:
         count = self._open_of_key.get(key_id, 0)
         if count >= config.max_open_per_key:
             raise Refusal(Reason.CONCURRENCY, close=True, inflight=count, limit=config.max_open_per_key)
+        tenant = call.access.entitlement.tenant
+        held = self._open_of_tenant.get(tenant, 0)
+        peer = (scope.get("extensions") or _NO_EXTENSIONS).get(PEER, "")
+        if held >= FEW and self._places is not None:
+            # As many as are still free: a tenant alone gets half of all places, two a third each, and whoever comes
+            # next finds as many as each of them has (Choudhury and Hahne's dynamic thresholds). Nobody is refused
+            # while there is room, nobody takes it all. Counted in requests: connections that are about to be refused
+            # would take their places from everybody's share.
+            free = self._places.most - self._open
+            if self._places.per_address:
+                free = min(free, self._places.per_address - self._open_of_peer.get(peer, 0))
+            if held >= free:
+                raise Refusal(Reason.TENANT_CONNECTIONS, close=True, inflight=held, limit=max(FEW, free))
+        self._open += 1
         self._open_of_key[key_id] = count + 1
+        self._open_of_tenant[tenant] = held + 1
+        self._open_of_peer[peer] = self._open_of_peer.get(peer, 0) + 1
         try:
             await self._generate(call, head, chat)
         finally:
-            if count := self._open_of_key[key_id] - 1:
-                self._open_of_key[key_id] = count
-            else:
-                del self._open_of_key[key_id]
+            self._open -= 1
+            _less(self._open_of_key, key_id)
+            _less(self._open_of_tenant, tenant)
+            _less(self._open_of_peer, peer)
 
     async def _generate(self, call: Call, head: Head, chat: bool) -> None:
         """A request of a known key, from its body on."""

@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 TICK_S = 0.1
 LISTEN_AFTER_S = 0.2  # shorter calls are over before a disconnect could be acted upon
 NEVER = float("inf")
+PEER = "quartermaster.peer"  # ASGI extension of our server: where the connection comes from, be it a proxy
 ABORT = "quartermaster.abort"  # ASGI extension of our server: drops the connection without waiting for its reader
 
 

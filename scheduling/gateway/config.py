@@ -18,7 +18,7 @@ class GatewayConfig:
     gateway_id: str = field(default_factory=new_gateway_id)
     max_body_bytes: int = 4 * 1024 * 1024
     max_header_bytes: int = 32 * 1024
-    max_open_per_key: int = 5_000  # requests of one key in this process, from their head to their end
+    max_open_per_key: int = 2_000  # requests of one key in this process, from their head to their end
     max_answer_bytes: int = 64 * 1024 * 1024  # a longer non-streamed answer is an engine's fault, not kept in memory
     header_timeout_s: float = 10.0
     body_timeout_s: float = 30.0

@@ -10,6 +10,18 @@ from typing import Protocol
 from scheduling.core.ledger import LedgerRecord
 
 
+class Places(Protocol):
+    """The connections of the server in front of the gateway."""
+
+    @property
+    def most(self) -> int:
+        """In all."""
+
+    @property
+    def per_address(self) -> int:
+        """From one address; 0: no such limit."""
+
+
 class GatewayMetrics(Protocol):
     def ended(self, record: LedgerRecord) -> None:
         """A request with a valid key reached its terminal state."""
