@@ -21,11 +21,12 @@ django_application = get_asgi_application()  # loads the models the imports belo
 
 from channels.auth import AuthMiddlewareStack
 from channels.routing import URLRouter
-from channels.security.websocket import AllowedHostsOriginValidator
 from django.conf import settings
 
+from controlplane.doors import Doors
 from controlplane.health import Readiness
 from controlplane.pages import Pages
+from controlplane.sockets import Handshakes
 from controlplane.wiring import make_catalog, make_gateway
 from scheduling.gateway.app import GatewayApp
 from telemetry.metrics import CONTENT_TYPE, make_metrics
@@ -45,7 +46,11 @@ class Application:
     """Routes by path; starts and stops the gateway with the server's lifespan."""
 
     def __init__(self) -> None:
-        self._sockets = AllowedHostsOriginValidator(AuthMiddlewareStack(URLRouter(websocket_urlpatterns)))
+        self._sockets = Handshakes(
+            AuthMiddlewareStack(URLRouter(websocket_urlpatterns)),
+            [f"/{route.pattern}" for route in websocket_urlpatterns],
+        )
+        self.doors: Doors | None = None  # set by a server that counts connections, before the lifespan begins
         env = settings.ENV
         self._pages = Pages(
             django_application, settings.DATA_UPLOAD_MAX_MEMORY_SIZE, env.body_timeout_s, env.send_timeout_s
@@ -72,16 +77,17 @@ class Application:
                 if not self._may_scrape(scope):
                     await _answer(send, 401, b'{"detail": "This page needs its token: QUARTERMASTER_METRICS_TOKEN."}')
                     return
+                if self.doors is not None:
+                    doors = self.doors
+                    self._metrics.connections(
+                        doors.inside, doors.most, doors.sockets, doors.most_sockets, doors.refused
+                    )
                 page = await asyncio.to_thread(self._metrics.render)
                 await _answer(send, 200, page, CONTENT_TYPE)
             else:
                 await self._pages(scope, receive, send)
         elif kind == "websocket":
-            if scope["path"].startswith("/ws/"):
-                await self._sockets(scope, receive, send)
-            else:
-                await receive()
-                await send({"type": "websocket.close", "code": 4404})
+            await self._sockets(scope, receive, send)
         elif kind == "lifespan":
             await self._lifespan(receive, send)
 
@@ -109,7 +115,10 @@ class Application:
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         await receive()
         catalog = make_catalog()
-        gateway, readiness = make_gateway(catalog, self._metrics), Readiness(catalog, settings.ENV.redis_url)
+        gateway, readiness = (
+            make_gateway(catalog, self._metrics, self.doors),
+            Readiness(catalog, settings.ENV.redis_url),
+        )
         await gateway.start()
         await readiness.start()
         self._gateway, self._readiness = gateway, readiness

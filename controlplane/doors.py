@@ -9,10 +9,12 @@ from __future__ import annotations
 import enum
 import logging
 import resource
+from collections import Counter
 
 log = logging.getLogger("controlplane.serve")
 
 KEPT_FREE = 64  # connections over the limit that may only ask for these paths
+KEPT_FREE_PER_ADDRESS = 16
 ALWAYS_OPEN = (b"/healthz", b"/readyz", b"/metrics")
 OWN_FILES = 256  # database, Redis, logs, libraries
 RETRY_S = 2
@@ -24,35 +26,64 @@ class Place(enum.Enum):
     FREE = "free"
     FULL = "full"  # the process has as many as it may
     ADDRESS = "address"  # its address has
-    NONE = "none"  # not even those kept free
 
 
 class Doors:
-    """Counts connections. ``per_address`` 0: no such limit (all clients come through one proxy)."""
+    """Counts connections, WebSockets among them. ``per_address`` 0: no such limit (all clients come through one
+    proxy). A connection over a limit takes one of the places kept for health, or none: it never takes a place from
+    those within theirs."""
 
-    def __init__(self, most: int, per_address: int) -> None:
+    def __init__(self, most: int, per_address: int, most_sockets: int = 1000) -> None:
         self.most = most
-        self._per_address = per_address
-        self._inside = 0
+        self.most_sockets = most_sockets
+        self.inside = 0
+        self.sockets = 0  # of these
+        self.refused: Counter[str] = Counter()  # by reason, what was answered before any application ran
+        self.per_address = per_address
         self._of: dict[str, int] = {}
+        self._kept = 0
+        self._kept_of: dict[str, int] = {}
 
-    def enter(self, address: str) -> Place:
-        """Counts a connection in; :meth:`leave` must follow, whatever it got."""
-        self._inside += 1
-        count = self._of[address] = self._of.get(address, 0) + 1
-        if self._inside > self.most + KEPT_FREE:
-            return Place.NONE
-        if self._inside > self.most:
-            return Place.FULL
-        return Place.ADDRESS if 0 < self._per_address < count else Place.FREE
-
-    def leave(self, address: str) -> None:
-        self._inside -= 1
-        left = self._of[address] - 1
-        if left:
-            self._of[address] = left
+    def enter(self, address: str) -> tuple[Place, bool]:
+        """What a connection gets, and whether it was counted in; then :meth:`leave` must follow."""
+        count = self._of.get(address, 0)
+        if self.inside < self.most:
+            if not 0 < self.per_address <= count:
+                self.inside += 1
+                self._of[address] = count + 1
+                return Place.FREE, True
+            place = Place.ADDRESS
         else:
-            del self._of[address]
+            place = Place.FULL
+        kept = self._kept_of.get(address, 0)
+        if self._kept >= KEPT_FREE or kept >= KEPT_FREE_PER_ADDRESS:
+            return place, False
+        self._kept += 1
+        self._kept_of[address] = kept + 1
+        return place, True
+
+    def leave(self, address: str, place: Place) -> None:
+        if place is Place.FREE:
+            self.inside -= 1
+            counts = self._of
+        else:
+            self._kept -= 1
+            counts = self._kept_of
+        left = counts[address] - 1
+        if left:
+            counts[address] = left
+        else:
+            del counts[address]
+
+    def enter_socket(self) -> bool:
+        """Whether a connection may become a WebSocket; then :meth:`leave_socket` must follow."""
+        if self.sockets >= self.most_sockets:
+            return False
+        self.sockets += 1
+        return True
+
+    def leave_socket(self) -> None:
+        self.sockets -= 1
 
 
 def affordable(most: int) -> int:

@@ -81,14 +81,19 @@ class Env:
         low=1,
     )
     max_connections_per_address: int = setting(
-        5_000,
+        4_000,
         "Of these, by one address; further ones are answered 429. 0: no such limit, e.g. behind a proxy, from whose "
         "address all come.",
         low=0,
     )
+    max_websockets: int = setting(1_000, "Of these, open consoles (WebSockets); further ones are answered 503.", low=1)
+    max_websockets_per_user: int = setting(
+        40, "Of these, of one user; further ones are answered 429. Each tab of the console has one.", low=1
+    )
     max_open_requests_per_key: int = setting(
-        5_000,
-        "Requests on `/v1` one API key may have open in one web process: still arriving, waiting and running ones.",
+        2_000,
+        "Requests on `/v1` one API key may have open in one web process: still arriving, waiting and running ones. A "
+        "tenant may have as many as connections are still free (`docs/limits.md`).",
         low=1,
     )
     header_timeout_s: float = setting(10.0, "A client has this long to send its request head [s].", low=0.1)

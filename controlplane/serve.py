@@ -1,7 +1,8 @@
 """``python -m controlplane.serve``: the web process. uvicorn, with the limits and the orderly end it does not have.
 
-* connections have a limit, in all and per address (``controlplane/doors.py``);
-* a request head has a size and a time limit, refused before anything of ours runs (uvicorn has neither);
+* connections have a limit, in all and per address, WebSockets among them (``controlplane/doors.py``);
+* a request head has a size and a time limit, refused before anything of ours runs (uvicorn has neither), and so has
+  everything else that a connection can send or leave unread (``docs/limits.md``);
 * a head leaves together with the first bytes of its body, in one system call;
 * at SIGTERM: not ready, nothing new admitted, running streams drain, the rest gets an error event, then the process
   ends, at the latest five seconds after the drain even if a client never reads (uvicorn alone waits for ever).
@@ -18,23 +19,37 @@ import socket
 import sys
 import threading
 import time
+from collections import deque
 from types import FrameType
+from typing import Any
 
+import httptools
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn._types import ASGI3Application
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from controlplane import env as environment
 from controlplane.doors import ALWAYS_OPEN, RETRY_S, Doors, Place, affordable
+from controlplane.sockets import MESSAGE_BYTES, BoundedSocket
 from scheduling.core.outcomes import ENDINGS, Reason
 from scheduling.gateway.app import new_request_id
-from scheduling.gateway.call import ABORT
+from scheduling.gateway.call import ABORT, PEER
 from scheduling.gateway.errors import reason_header
 from scheduling.gateway.headers import NO_RETRY, retry_after
 
 log = logging.getLogger("controlplane.serve")
+KEPT_HEAD_S = 2.0  # one that may only ask for health has this long for its head
+FRAMING_BYTES = 32 * 1024  # chunk sizes, extensions and trailers of a body may be so large, and half of the body
+PIECES, PIECE_BYTES = 4096, 16  # so many pieces of a body of any size; further ones must have so many bytes on average
+UNWANTED_BYTES = 1024 * 1024  # of a body whose request was answered without it
+SENT_AHEAD = 16  # requests that wait on one connection for the answer to an earlier one
+LEAST_READ = 64 * 1024  # bytes that a reader must take within the time to send, once its answer is complete
 GRACE_S = 4.8  # after the drain: last words of up to 3 s, sockets closed, records written
 FULL = "This server has as many connections as it may. Try again in a moment."
 TOO_MANY = "Your address has as many connections here as it may. Close some, or try again in a moment."
+SOCKETS_FULL = "This server has as many WebSockets as it may. Try again in a moment."
+OVERHEAD = "The body has too many small chunks, or too large chunk extensions or trailers."
+_TRAILERS: Any = deque(maxlen=0)  # swallows what is appended
 YOUNG_OBJECTS = 20_000  # allocations between two looks for cycles; the default of 700 costs a tenth of each request
 
 
@@ -65,74 +80,158 @@ class HeadWithBody:
         self._transport.close()
 
 
-def protocol(head_bytes: int, head_timeout_s: float, doors: Doors) -> type[HttpToolsProtocol]:
-    """A connection that ``doors`` lets in, and whose request heads must come within a size and a time."""
+def protocol(
+    head_bytes: int, head_timeout_s: float, doors: Doors, send_timeout_s: float = 30.0
+) -> type[HttpToolsProtocol]:
+    """A connection that ``doors`` lets in, and of which everything is bounded (``docs/limits.md``): the request head in
+    size and time, what frames a body in size, requests sent ahead in number, and the time an answer waits unread."""
 
-    class BoundedHead(HttpToolsProtocol):
+    class BoundedConnection(HttpToolsProtocol):
         _head_timer: asyncio.TimerHandle | None = None
+        _write_timer: asyncio.TimerHandle | None = None
         _head_open = True  # between two requests, or inside a head
         _head_size = 0
+        _framing = 0  # bytes of the present body that are none of it: chunk sizes, extensions, trailers
+        _body = 0  # bytes of the present body
+        _pieces = 0  # ... in so many pieces
+        _unsent = 0  # bytes when the write timer was set
+        _running: RequestResponseCycle | None = None  # the request whose answer is due; uvicorn's cycle is the newest
         _place = Place.FREE
-        _address: str | None = None
+        _inside = False
+        _upgraded = False
+        _address = ""
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
             self._address = self.client[0] if self.client else ""
-            self._place = doors.enter(self._address)
-            if self._place is Place.NONE:
-                self._refuse(503, FULL)
+            self._place, self._inside = doors.enter(self._address)
+            if not self._inside:
+                self._refuse_place()
             else:
-                self._head_timer = self.loop.call_later(head_timeout_s, self._head_late)
+                limit_s = head_timeout_s if self._place is Place.FREE else min(head_timeout_s, KEPT_HEAD_S)
+                self._head_timer = self.loop.call_later(limit_s, self._head_late)
 
         def connection_lost(self, exc: Exception | None) -> None:
             self._stop_timer()
+            if self._write_timer is not None:
+                self._write_timer.cancel()
+                self._write_timer = None
             self._leave()
             super().connection_lost(exc)
+            # uvicorn tells only the newest request; the one that runs before it would go on for nobody.
+            running = self._running
+            if running is not None and running is not self.cycle and not running.response_complete:
+                running.disconnected = True
+                running.message_event.set()
+            self.pipeline.clear()
+            self._unset_keepalive_if_required()
 
         def handle_websocket_upgrade(self) -> None:
-            self._leave()  # another protocol takes the connection over; behind its login it is one of few
-            super().handle_websocket_upgrade()
+            self._stop_timer()
+            if self._answering():
+                self.transport.abort()  # its handshake would be written into the answer before it
+                return
+            if not doors.enter_socket():
+                self._refuse(503, SOCKETS_FULL, Reason.SERVER_FULL)
+                return
+            self._upgraded = True
+            self._unset_keepalive_if_required()
+            try:
+                super().handle_websocket_upgrade()
+            except Exception:  # not a request that its parser takes
+                doors.leave_socket()
+                self.transport.abort()
+                return
+            other = self.transport.get_protocol()
+            if isinstance(other, BoundedSocket):
+                other.leaves(self._leave_socket)
+            else:
+                self._leave_socket()
 
         def _leave(self) -> None:
-            if self._address is not None:
-                doors.leave(self._address)
-                self._address = None
+            if self._inside:
+                self._inside = False
+                doors.leave(self._address, self._place)
+
+        def _leave_socket(self) -> None:
+            doors.leave_socket()
+            self._leave()
 
         def data_received(self, data: bytes) -> None:
+            size = len(data)
+            cycle, scope, in_head = self.cycle, self.scope, self._head_open
+            if in_head:
+                self._head_size += size
+            body = self._body
+            try:
+                self.parser.feed_data(data)
+            except httptools.HttpParserUpgrade:
+                if self._should_upgrade():
+                    self.handle_websocket_upgrade()
+            except httptools.HttpParserError:
+                self._refuse(400, "This is not a valid HTTP request.", Reason.INVALID_REQUEST)
+            if self.timeout_keep_alive_task is not None and (
+                self.cycle is not cycle or self._head_timer is not None or self._upgraded
+            ):
+                self._unset_keepalive_if_required()  # only what begins a request ends the idle time: no blank line does
             if self._head_open:
-                self._head_size += len(data)
-            super().data_received(data)
-            if self._head_open and self._head_size > head_bytes and not self.transport.is_closing():
-                self._refuse(431, f"The request head is larger than {head_bytes} bytes.", Reason.TOO_LARGE)
+                if self._head_size > head_bytes and not self.transport.is_closing():
+                    self._refuse(431, f"The request head is larger than {head_bytes} bytes.", Reason.TOO_LARGE)
+            elif not in_head and self.scope is scope:
+                self._framing += size - (self._body - body)
+                if self._framing > FRAMING_BYTES + self._body // 2:
+                    self._refuse(431, OVERHEAD, Reason.TOO_LARGE)
+                elif cycle is not None and cycle.response_complete and self._body > UNWANTED_BYTES:
+                    self.transport.abort()  # answered already, and it goes on sending
 
         def on_message_begin(self) -> None:
             super().on_message_begin()
-            self.scope["extensions"] = {ABORT: self.transport.abort}  # type: ignore[typeddict-item]
-            if self._head_timer is None:  # a further request on a kept connection
+            self.scope["extensions"] = {ABORT: self.transport.abort, PEER: self._address}  # type: ignore[typeddict-item]
+            if self._head_timer is None and not self.transport.is_closing():  # a further request on a kept connection
                 self._head_timer = self.loop.call_later(head_timeout_s, self._head_late)
 
         def on_headers_complete(self) -> None:
             self._stop_timer()
             self._head_open = False
+            self._framing = self._body = self._pieces = 0
+            if self.transport.is_closing():
+                raise _Enough
             # The last read may hold a body as well: count what really was head.
             if self._head_size > head_bytes and (
                 len(self.url) + sum(len(n) + len(v) + 4 for n, v in self.headers) > head_bytes
             ):
                 self._refuse(431, f"The request head is larger than {head_bytes} bytes.", Reason.TOO_LARGE)
-                return
+                raise _Enough
             self._head_size = 0
             if self._place is not Place.FREE and self.url.partition(b"?")[0] not in ALWAYS_OPEN:
-                mine = self._place is Place.ADDRESS
-                self._refuse(429 if mine else 503, TOO_MANY if mine else FULL)
-                return
+                self._refuse_place()
+                raise _Enough
+            if len(self.pipeline) >= SENT_AHEAD:
+                self._refuse(429, f"More than {SENT_AHEAD} requests wait on this connection.", Reason.SERVER_FULL)
+                raise _Enough
+            if self.parser.should_upgrade() and not self._should_upgrade() and _has_body(self.headers):
+                # The parser leaves after the head: it would take the body for the next request.
+                self._refuse(400, "This server upgrades to no other protocol.", Reason.INVALID_REQUEST)
+                raise _Enough
             before = self.cycle
             super().on_headers_complete()
             if self.cycle is not before:
                 self.cycle.transport = HeadWithBody(self.transport, self.loop)  # type: ignore[assignment]
+                # The request has its headers. What comes after its body as "trailers" is nobody's.
+                self.headers = _TRAILERS
+
+        def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+            self._running = cycle
+            super()._start_asgi_task(cycle, app)
 
         def on_body(self, body: bytes) -> None:
-            if not self.transport.is_closing():
-                super().on_body(body)
+            self._body += len(body)
+            self._pieces += 1
+            if self._pieces > PIECES + self._body // PIECE_BYTES:
+                self._refuse(431, OVERHEAD, Reason.TOO_LARGE)
+            if self.transport.is_closing():
+                raise _Enough
+            super().on_body(body)
 
         def on_message_complete(self) -> None:
             # A head that begins in the read that ended this message counts from the next read on.
@@ -140,8 +239,40 @@ def protocol(head_bytes: int, head_timeout_s: float, doors: Doors) -> type[HttpT
             if not self.transport.is_closing():
                 super().on_message_complete()
 
-        def send_400_response(self, msg: str) -> None:
-            self._refuse(400, "This is not a valid HTTP request.", Reason.INVALID_REQUEST)
+        def on_response_complete(self) -> None:
+            super().on_response_complete()
+            if self._write_timer is None and self.transport.get_write_buffer_size():
+                self._watch_writes()
+
+        def timeout_keep_alive_handler(self) -> None:
+            if not self._answering():
+                super().timeout_keep_alive_handler()
+                self._watch_writes()
+
+        def _watch_writes(self) -> None:
+            """From the end of an answer on nobody else waits for its reader."""
+            if self._write_timer is None:
+                self._unsent = self.transport.get_write_buffer_size()
+                self._write_timer = self.loop.call_later(send_timeout_s, self._unread)
+
+        def _unread(self) -> None:
+            self._write_timer = None
+            left = self.transport.get_write_buffer_size()
+            if self.transport.is_closing():
+                if left == 0 or self._unsent - left < LEAST_READ:
+                    self.transport.abort()
+                    return
+            elif left == 0 or self._answering():
+                return  # the next answer's application waits for its reader itself
+            elif self._unsent - left < LEAST_READ:
+                self.transport.abort()
+                return
+            self._watch_writes()
+
+        def _answering(self) -> bool:
+            """Whether a request on this connection has no complete answer yet."""
+            running = self._running
+            return running is not None and not running.response_complete
 
         def _stop_timer(self) -> None:
             if self._head_timer is not None:
@@ -150,23 +281,35 @@ def protocol(head_bytes: int, head_timeout_s: float, doors: Doors) -> type[HttpT
 
         def _head_late(self) -> None:
             self._head_timer = None
-            if not self.transport.is_closing():
+            if self._place is not Place.FREE:
+                self._refuse_place()
+            else:
                 self._refuse(408, f"The request head did not arrive within {head_timeout_s:g} s.", Reason.SLOW_REQUEST)
 
-        def _refuse(self, status: int, message: str, reason: Reason | None = None) -> None:
-            """``reason``: what it is called everywhere else; None where it is about connections, and will pass."""
+        def _refuse_place(self) -> None:
+            if self._place is Place.ADDRESS:
+                self._refuse(429, TOO_MANY, Reason.ADDRESS_CONNECTIONS)
+            else:
+                self._refuse(503, FULL, Reason.SERVER_FULL)
+
+        def _refuse(self, status: int, message: str, reason: Reason) -> None:
+            """Answers in the application's place and closes. ``reason``: what it is called everywhere else."""
             if self.transport.is_closing():
                 return
-            if self.cycle is not None and self.cycle.response_started and not self.cycle.response_complete:
-                self.transport.abort()  # no second answer inside a first one
+            doors.refused[reason.value] += 1
+            running = self._running
+            if (
+                running is not None
+                and not running.response_complete
+                and (running.response_started or running is not self.cycle)
+            ):
+                self.transport.abort()  # no second answer inside or before a first one
                 return
             kind = {429: "rate_limit_error", 503: "service_unavailable_error"}.get(status, "invalid_request_error")
-            error = {"message": message, "type": kind, "param": None, "code": reason and reason.value}
+            error = {"message": message, "type": kind, "param": None, "code": reason.value}
             body = json.dumps({"error": error}).encode()
-            headers = [(b"x-request-id", new_request_id(time.time()).encode())]
-            if reason is not None:
-                headers.append(reason_header(reason))
-            headers += retry_after(RETRY_S) if reason is None or ENDINGS[reason].retry else [NO_RETRY]
+            headers = [(b"x-request-id", new_request_id(time.time()).encode()), reason_header(reason)]
+            headers += retry_after(RETRY_S) if ENDINGS[reason].retry else [NO_RETRY]
             self.transport.write(
                 STATUS_LINE[status]
                 + b"content-type: application/json\r\nconnection: close\r\n%scontent-length: %d\r\n\r\n"
@@ -174,16 +317,26 @@ def protocol(head_bytes: int, head_timeout_s: float, doors: Doors) -> type[HttpT
                 + body
             )
             self.transport.close()
+            self._watch_writes()
 
-    return BoundedHead
+    return BoundedConnection
+
+
+class _Enough(Exception):
+    """Ends the parsing of a read whose connection was refused."""
+
+
+def _has_body(headers: list[tuple[bytes, bytes]]) -> bool:
+    return any(n == b"transfer-encoding" or (n == b"content-length" and v.strip() != b"0") for n, v in headers)
 
 
 class Server(uvicorn.Server):
     """uvicorn's server, which tells the application when the end begins and does not wait for ever."""
 
-    def __init__(self, config: uvicorn.Config, drain_s: float) -> None:
+    def __init__(self, config: uvicorn.Config, drain_s: float, doors: Doors) -> None:
         super().__init__(config)
         self.drain_s = drain_s
+        self.doors = doors
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if not self.should_exit:
@@ -193,6 +346,9 @@ class Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        from controlplane.asgi import application
+
+        application.doors = self.doors  # before its lifespan begins
         await super().startup(sockets)
         # What was imported stays: the collector need not walk through it again and again.
         gc.collect()
@@ -226,19 +382,16 @@ def main() -> int:
     except environment.SettingsError as error:
         print(error, file=sys.stderr)
         return 2
+    doors = Doors(affordable(env.max_connections), env.max_connections_per_address, env.max_websockets)
     config = uvicorn.Config(
         "controlplane.asgi:application",
         host=env.host,
         port=env.port,
         loop="uvloop",
-        http=protocol(
-            env.max_header_bytes,
-            env.header_timeout_s,
-            Doors(affordable(env.max_connections), env.max_connections_per_address),
-        ),
-        ws="websockets-sansio",
+        http=protocol(env.max_header_bytes, env.header_timeout_s, doors, env.send_timeout_s),
+        ws=BoundedSocket,
         ws_per_message_deflate=False,  # three times the CPU for a dashboard's frames
-        ws_max_size=64 * 1024,  # a dashboard says little
+        ws_max_size=MESSAGE_BYTES,
         lifespan="on",
         access_log=False,
         log_config=None,  # Django's
@@ -249,7 +402,7 @@ def main() -> int:
         timeout_keep_alive=75,
         timeout_graceful_shutdown=1,  # after the drain only pages are left
     )
-    server = Server(config, env.drain_s)
+    server = Server(config, env.drain_s, doors)
     server.run(sockets=[shared_port(env.host, env.port)] if env.web_processes > 1 else None)
     return 0 if server.started else 3
 

@@ -7,14 +7,16 @@ import contextlib
 import logging
 import random
 import time
+from collections import Counter
 from importlib import import_module
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 from channels.auth import get_user
 from channels.db import database_sync_to_async
 from channels.generic.websocket import AsyncJsonWebsocketConsumer
 from django.conf import settings
+from django.contrib.auth import SESSION_KEY
 from django.db import Error as DatabaseTrouble
 
 from telemetry.access import Viewer, viewer_for
@@ -26,7 +28,7 @@ HEARTBEAT_S = 5.0
 RECHECK_S = 30.0  # login and tenant scope; a revoked socket is closed within twice that
 SEND_TIMEOUT_S = 10.0  # a client that takes nothing for so long is not looking
 RESYNC_S = 1.0  # a pool's snapshot is sent again at most once in this time
-NOT_LOGGED_IN, NOT_A_MEMBER, TOO_SLOW, FAULT, TRY_LATER = 4401, 4403, 4408, 1011, 1013
+NOT_LOGGED_IN, NOT_A_MEMBER, TOO_SLOW, TOO_MANY, FAULT, TRY_LATER = 4401, 4403, 4408, 4429, 1011, 1013
 
 
 class LiveConsumer(AsyncJsonWebsocketConsumer):
@@ -38,6 +40,8 @@ class LiveConsumer(AsyncJsonWebsocketConsumer):
     hub: LiveHub
     viewer: Viewer
     subscriber: Subscriber | None = None
+    open_of_user: ClassVar[Counter[Any]] = Counter()  # sockets of this process
+    user: Any = None  # its primary key, once this socket counts as one of them
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         self._over: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -56,6 +60,11 @@ class LiveConsumer(AsyncJsonWebsocketConsumer):
                 task.cancel()
             ended = await asyncio.gather(life, *self._tasks, return_exceptions=True)
             self._over.cancel()
+            if self.user is not None:
+                if self.open_of_user[self.user] > 1:
+                    self.open_of_user[self.user] -= 1
+                else:
+                    del self.open_of_user[self.user]
             if self.subscriber is not None:
                 await self.hub.unsubscribe(self.subscriber)
         if isinstance(ended[0], Exception):
@@ -71,6 +80,12 @@ class LiveConsumer(AsyncJsonWebsocketConsumer):
         if viewer is None or not viewer.sees_something:
             await self.close(code=NOT_LOGGED_IN if viewer is None else NOT_A_MEMBER)
             return
+        user = self.scope["session"].get(SESSION_KEY)
+        if self.open_of_user[user] >= settings.QUARTERMASTER_WEBSOCKETS_PER_USER:
+            await self.close(code=TOO_MANY)
+            return
+        self.user = user
+        self.open_of_user[user] += 1
         self.viewer = viewer
         self.hub = running_hub()
         await self.accept()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,6 +82,14 @@ TABLE: tuple[Metric, ...] = (
     ),
     Metric("open_requests", "gauge", "requests", (), "Requests this process has open."),
     Metric("waiting_requests", "gauge", "requests", (), "Of these, those that wait for a slot."),
+    Metric("connections", "gauge", "connections", (), "Connections of clients to this process, WebSockets among them."),
+    Metric("connections_limit", "gauge", "connections", (), "Of these, as many as it takes."),
+    Metric("websockets", "gauge", "connections", (), "Open WebSockets of this process: consoles."),
+    Metric("websockets_limit", "gauge", "connections", (), "Of these, as many as it takes."),
+    Metric(
+        "connections_refused_total", "counter", "connections", ("reason",),
+        "Connections that the server itself refused and closed, before any application: too many, too much, too slow.",
+    ),
     Metric("upstream_connections", "gauge", "connections", (), "Connections of this process to engines."),
     Metric("state_available", "gauge", "", (), "1 while this process reaches Redis, else 0."),
     Metric("snapshot_age_seconds", "gauge", "seconds", ("pool",), "Age of the figures below; grows without a leader."),
@@ -113,6 +121,7 @@ TABLE: tuple[Metric, ...] = (
     Metric("backend_gpu_memory_total_bytes", "gauge", "bytes", ("pool", "backend"), "GPU memory there is."),
 )  # fmt: skip
 
+_CONNECTIONS = ("connections", "connections_limit", "websockets", "websockets_limit")
 _PROCESS_GAUGES = frozenset({"open_requests", "waiting_requests", "upstream_connections"})
 _BACKEND_GAUGES = {
     "backend_running": "running",
@@ -160,6 +169,8 @@ class Metrics:
         self._token = _Histogram(_TOKEN)
         self._total = _Histogram(_TOTAL)
         self._gauges: dict[str, float] = dict.fromkeys(_PROCESS_GAUGES, 0.0)
+        self._connections: dict[str, float] = {}  # nothing where no server counts them
+        self._connections_refused: dict[Labels, int] = {}
         self._state_available = 0.0
         self._tenants: dict[str, str] = {}
         self._pools = _PoolGauges(store, clock) if store is not None else None
@@ -210,6 +221,11 @@ class Metrics:
             raise KeyError(f"{name!r} is not a gauge of a process: use {', '.join(sorted(_PROCESS_GAUGES))}")
         self._gauges[name] = value
 
+    def connections(self, inside: int, most: int, sockets: int, most_sockets: int, refused: Mapping[str, int]) -> None:
+        """What the server counts: connections, WebSockets, their limits, and those it refused, by reason."""
+        self._connections = dict(zip(_CONNECTIONS, (inside, most, sockets, most_sockets), strict=True))
+        self._connections_refused = {(reason,): count for reason, count in refused.items()}
+
     def render(self) -> bytes:
         """The page for Prometheus (:data:`CONTENT_TYPE`). Reads memory only, but takes milliseconds: use a thread."""
         if self._pools is not None:
@@ -231,6 +247,7 @@ class Metrics:
         counted = {
             "requests_total": self._requests,
             "rejected_total": self._rejected,
+            "connections_refused_total": self._connections_refused,
             "tokens_total": self._tokens,
             "slo_violations_total": self._violations,
         }
@@ -241,6 +258,7 @@ class Metrics:
             "time_to_last_token_seconds": self._total,
         }
         gauges: Samples = {name: [((), value)] for name, value in list(self._gauges.items())}
+        gauges |= {name: [((), value)] for name, value in self._connections.items()}
         gauges["state_available"] = [((), self._state_available)]
         if self._pools is not None:
             gauges |= self._pools.samples()

@@ -192,8 +192,15 @@ async def until(condition: Callable[[], bool], seconds: float = 20) -> None:
 
 @asynccontextmanager
 async def gateway_world(
-    redis_url: str, pool_id: str, *, engines: int = 1, lead: bool = True, config: GatewayConfig | None = None
+    redis_url: str,
+    pool_id: str,
+    *,
+    engines: int = 1,
+    lead: bool = True,
+    config: GatewayConfig | None = None,
+    doors: Doors | None = None,
 ) -> AsyncIterator[World]:
+    doors = doors or Doors(10_000, 0)
     fakes = [FakeEngine() for _ in range(engines)]
     for fake in fakes:
         await fake.start()
@@ -202,11 +209,11 @@ async def gateway_world(
     if lead:
         await world.lead()
     granting = asyncio.create_task(world._grant_loop())
-    world.app = GatewayApp(world.config, CatalogCache(world.load, world.version), redis_url, world.metrics)
+    world.app = GatewayApp(world.config, CatalogCache(world.load, world.version), redis_url, world.metrics, doors)
     server = uvicorn.Server(
         uvicorn.Config(
             world.app, port=0, http=protocol(
-                world.config.max_header_bytes, world.config.header_timeout_s, Doors(10_000, 0)
+                world.config.max_header_bytes, world.config.header_timeout_s, doors
             ),
             lifespan="off", log_config=None, access_log=False, timeout_graceful_shutdown=5,
         )

@@ -45,6 +45,9 @@ class Reason(StrEnum):
     ALREADY_DONE = "already_done"  # one completed, and its answer is not kept
     KEY_REUSED = "key_reused"  # one had another body
     TENANT_CONNECTIONS = "tenant_connections"  # the tenant's share of a full gateway's open requests
+    ADDRESS_CONNECTIONS = "address_connections"  # the connections of one address
+    USER_CONNECTIONS = "user_connections"  # the WebSockets of one user
+    SERVER_FULL = "server_full"  # the connections or WebSockets of one web process
     QUEUE_FULL = "queue_full"  # the pool's queue, or the entitlement's place in it
     QUEUE_TIMEOUT = "queue_timeout"  # waited as long as its tier allows
     NO_BACKEND = "no_backend"  # no healthy replica
@@ -186,6 +189,19 @@ ENDINGS: dict[Reason, Ending] = {
         "rate_limit_error",
         True,
         "This server is nearly full, and this tenant has its share of it: {inflight} of {limit} open requests.",
+    ),
+    Reason.ADDRESS_CONNECTIONS: Ending(
+        _R,
+        429,
+        "rate_limit_error",
+        True,
+        "Your address has as many connections here as it may. Close some, or try again in a moment.",
+    ),
+    Reason.USER_CONNECTIONS: Ending(
+        _R, 429, "rate_limit_error", True, "You have as many live views open here as one user may. Close some."
+    ),
+    Reason.SERVER_FULL: Ending(
+        _R, 503, "service_unavailable_error", True, "This server has as many connections as it may."
     ),
     Reason.QUEUE_FULL: Ending(_R, 429, "rate_limit_error", True, "The queue this request would wait in is full."),
     Reason.QUEUE_TIMEOUT: Ending(

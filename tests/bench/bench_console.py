@@ -207,7 +207,7 @@ def _metrics(session: Any) -> dict[str, float]:
 def dashboards(seconds: int, opens: int) -> None:
     """What the processes use while nobody and while many look on. What clients of ``/v1`` notice: bench_dashboards."""
     with tempfile.TemporaryDirectory(prefix="qm-console-") as folder:
-        up = Up(Path(folder) / "home", DEMO_LOAD="on").start()
+        up = Up(Path(folder) / "home", DEMO_LOAD="on", QUARTERMASTER_MAX_WEBSOCKETS_PER_USER="1000").start()
         try:
             up.wait_ready()
             time.sleep(30)

@@ -117,6 +117,7 @@ def instance(folder: Path, web: int) -> Iterator[Up]:
         ENGINE=f"http://127.0.0.1:{port}",
         QUARTERMASTER_ENGINE_SLOTS=str(SLOTS),
         QUARTERMASTER_WEB_PROCESSES=str(web),
+        QUARTERMASTER_MAX_WEBSOCKETS_PER_USER="1000",  # one user has them all here
     )
     try:
         up.start().wait_ready()

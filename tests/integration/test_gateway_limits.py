@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+from controlplane.doors import Doors
+from scheduling.core.types import Catalog
 from scheduling.gateway.config import GatewayConfig
-from tests.gateway_world import World, gateway_world, until
+from tests.gateway_world import World, gateway_world, make_key, until
 
 LIMIT = 100_000
 CONFIG = GatewayConfig(
@@ -116,6 +118,61 @@ async def test_one_key_cannot_hold_more_requests_open_than_it_may_however_slowly
             assert (await client.post("/v1/completions", json=body)).status_code == 200
         await world.settled()
         await until(lambda: not world.app._open_of_key)  # the answer is out before its books are closed
+
+
+def another_tenant(world: World, name: str) -> str:
+    """A tenant with an entitlement to the same pool; its key."""
+    key, spec = make_key(900_000 + len(world.catalog.keys), f"{world.pool.id}-{name}")
+    entitlement = replace(world.entitlement, id=spec.entitlement, tenant=name)
+    made = world._catalog
+
+    def catalog(version: int) -> Catalog:
+        before = made(version)
+        return replace(
+            before,
+            entitlements=dict(before.entitlements) | {entitlement.id: entitlement},
+            keys=dict(before.keys) | {spec.id: spec},
+        )
+
+    world._catalog = catalog  # type: ignore[method-assign]
+    return key
+
+
+@pytest.mark.parametrize("doors", [(120, 0), (10_000, 120)], ids=["of the process", "of their address"])
+async def test_a_tenant_whose_requests_wait_leaves_places_to_others(redis_url: str, pool_id: str, doors: Any) -> None:
+    """Its queue would hold all of them, and each waiting request holds a connection."""
+    config = replace(CONFIG, body_timeout_s=30.0, send_timeout_s=30.0)
+    counting = Doors(*doors)
+    async with gateway_world(redis_url, pool_id, config=config, doors=counting) as world:
+        world.granting = False
+        quiet = another_tenant(world, "quiet")
+        await world.configure(concurrency=1000, tier=replace(world.entitlement.tier, queue_limit=1000))
+        body = {"model": "demo", "prompt": "x", "max_tokens": 2}
+        async with world.http() as client:
+            asked = [asyncio.create_task(client.post("/v1/completions", json=body)) for _ in range(110)]
+            await until(lambda: world.app.open_requests + sum(t.done() for t in asked) == 110, 60)
+            await until(lambda: world.app.open_requests < 110, 60)
+            # Its requests hold half of the places: as many as are free besides.
+            await until(lambda: world.app.open_requests <= 61, 60)
+            assert world.app.open_requests >= 40
+            refused = [t.result() for t in asked if t.done()]
+            assert {r.status_code for r in refused} == {429}
+            first = refused[0]
+            assert first.headers["x-quartermaster-reason"] == first.json()["error"]["code"] == "tenant_connections"
+            assert "retry-after" in first.headers
+            headers = {"authorization": f"Bearer {quiet}"}
+            others = [
+                asyncio.create_task(client.post("/v1/completions", json=body, headers=headers)) for _ in range(20)
+            ]
+            before = world.app.open_requests
+            await until(lambda: world.app.open_requests == before + 20, 60)  # none of them was refused
+            world.granting = True
+            answers = await asyncio.gather(*others, *asked)
+        assert [r.status_code for r in answers[:20]] == [200] * 20
+        rows = [r for r in await world.ledger_of(130) if r.reason == "tenant_connections"]
+        assert len(rows) == len(refused)
+        assert {r.tenant for r in rows} == {"acme"}
+        await until(lambda: not world.app._open_of_tenant)
 
 
 async def test_a_client_that_leaves_while_sending_is_forgotten(world: World) -> None:

@@ -10,7 +10,7 @@ import resource
 import pytest
 import uvicorn
 
-from controlplane.doors import KEPT_FREE, Doors, affordable
+from controlplane.doors import KEPT_FREE, Doors, Place, affordable
 from controlplane.serve import protocol
 
 HEAD_BYTES, HEAD_S = 2048, 0.4
@@ -31,8 +31,9 @@ async def echo(scope, receive, send):
 
 
 @contextlib.asynccontextmanager
-async def served(doors, head_s=HEAD_S):
-    config = uvicorn.Config(echo, port=0, http=protocol(HEAD_BYTES, head_s, doors), lifespan="off", log_config=None)
+async def served(doors, head_s=HEAD_S, app=echo, send_s=30.0, **options):
+    http = protocol(HEAD_BYTES, head_s, doors, send_s)
+    config = uvicorn.Config(app, port=0, http=http, lifespan="off", log_config=None, **options)
     server = uvicorn.Server(config)
     server.install_signal_handlers = lambda: None
     task = asyncio.create_task(server._serve())
@@ -221,13 +222,125 @@ async def test_the_places_kept_for_health_have_an_end():
 
 
 def test_every_connection_is_counted_out_again():
-    doors = Doors(2, 1)
+    doors = Doors(3, 1)
     for _ in range(3):
-        for address in ("a", "a", "b"):
-            doors.enter(address)
-        for address in ("b", "a", "a"):
-            doors.leave(address)
-    assert (doors._inside, doors._of) == (0, {})
+        entered = [(address, *doors.enter(address)) for address in ("a", "a", "b", "c", "d", *["a"] * 20)]
+        assert [place for _, place, _ in entered[:5]] == [
+            Place.FREE, Place.ADDRESS, Place.FREE, Place.FREE, Place.FULL
+        ]  # fmt: skip
+        assert not entered[-1][2]
+        assert doors.inside == 3
+        for address, place, inside in reversed(entered):
+            if inside:
+                doors.leave(address, place)
+        assert (doors.inside, doors._kept, doors._of, doors._kept_of) == (0, 0, {}, {})
+
+
+def test_those_over_the_limit_of_their_address_take_no_places_from_others():
+    doors = Doors(100, 10)
+    for _ in range(500):
+        doors.enter("one address")
+    assert doors.enter("another") == (Place.FREE, True)
+
+
+@pytest.mark.parametrize(("doors", "reason"), [((1, 0), "server_full"), ((100, 1), "address_connections")])
+async def test_a_refused_connection_is_told_why_and_counted(doors, reason):
+    counting = Doors(*doors)
+    async with served(counting, head_s=60) as port, silent(port, 1):
+        answer, _ = await exchange(port, ASK % b"/v1/models")
+        assert error(answer)["code"] == reason
+        assert f"x-quartermaster-reason: {reason}".encode() in answer
+        assert counting.refused == {reason: 1}
+
+
+async def test_blank_lines_do_not_keep_a_connection():
+    async with served(Doors(100, 0), head_s=60, timeout_keep_alive=1) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+        async with asyncio.timeout(30):
+            with contextlib.suppress(ConnectionError):
+                while not reader.at_eof():
+                    writer.write(b"\r\n")
+                    await asyncio.sleep(0.1)
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(reader.read(65536), 0.05)
+        writer.close()
+
+
+async def test_a_request_that_was_sent_slowly_outlives_the_idle_time_of_the_one_before_it():
+    """Its head began while the first was answered, so the idle time that begins then is not its own."""
+
+    async def slow(scope, receive, send):
+        await asyncio.sleep(0.3 if scope["path"] == "/first" else 2.5)
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+        await send({"type": "http.response.body", "body": b"ok"})
+
+    async with served(Doors(100, 0), head_s=60, app=slow, timeout_keep_alive=1) as port:
+        parts = b"GET /first HTTP/1.1\r\nhost: x\r\n\r\nGET /sec", b"ond HTTP/1.1\r\nhost: x\r\n\r\n"
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        for part in parts:
+            writer.write(part)
+            await asyncio.sleep(0.6)
+        async with asyncio.timeout(30):
+            answer = await reader.read()
+        writer.close()
+        assert answer.count(b"HTTP/1.1 200") == 2
+
+
+async def test_whoever_sends_ahead_and_leaves_ends_all_its_requests():
+    """The server below us tells only the newest request that its client has gone."""
+    began, gone = [], []
+
+    async def waits(scope, receive, send):
+        await receive()
+        began.append(scope["path"])
+        message = await receive()
+        gone.append((scope["path"], message["type"]))
+
+    async with served(Doors(100, 0), app=waits) as port:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET /1 HTTP/1.1\r\nhost: x\r\n\r\nGET /2 HTTP/1.1\r\nhost: x\r\n\r\n")
+        async with asyncio.timeout(30):
+            while not began:
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.1)
+            writer.transport.abort()
+            while not gone:
+                await asyncio.sleep(0.01)
+    assert gone == [("/1", "http.disconnect")]
+
+
+async def test_an_answer_that_is_not_read_is_dropped():
+    size = 32 * 1024 * 1024
+
+    async def large(scope, receive, send):
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % size)]})
+        await send({"type": "http.response.body", "body": bytes(size)})
+
+    doors = Doors(100, 0)
+    async with served(doors, app=large, send_s=0.5) as port:
+        _, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
+        writer.write(b"GET /1 HTTP/1.1\r\nhost: x\r\n\r\n")
+        async with asyncio.timeout(30):
+            while not doors.inside:
+                await asyncio.sleep(0.01)
+            while doors.inside:
+                await asyncio.sleep(0.05)
+        writer.transport.abort()
+
+
+@pytest.mark.parametrize("upgrade", [b"h2c", b"websocket2"])
+async def test_a_body_behind_another_protocols_upgrade_is_no_request(port, upgrade):
+    inner = b"GET /smuggled HTTP/1.1\r\nhost: x\r\n\r\n"
+    answer, closed = await exchange(
+        port,
+        b"POST /a HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: %s\r\ncontent-length: %d\r\n\r\n"
+        % (upgrade, len(inner)),
+        inner,
+        pause_s=0.1,
+    )
+    assert (status(answer), closed) == (400, True)
+    assert b"smuggled" not in answer
 
 
 def test_no_more_connections_are_taken_than_there_are_files_for(monkeypatch, caplog):
