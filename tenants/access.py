@@ -1,6 +1,6 @@
 """The only door to tenant data: from a signed-in user to what it may see and do.
 
-admin     sees and writes everything
+admin     sees and writes everything; ends anybody's access tokens
 operator  sees everything; changes pools' policies, drains backends
 member    sees its own tenants and what they use; makes and ends keys of their entitlements
 nobody    sees nothing
@@ -94,8 +94,9 @@ class Scope:
         Raises:
             LookupError: for a model that nobody thought about; better than showing it.
         """
-        if model is AccessToken:  # one's own, whatever the role
-            return model._default_manager.filter(user_id=self.user_id)
+        if model is AccessToken:  # one's own; all for who has to be able to end them
+            rows = model._default_manager.all()
+            return rows if self.may_write else rows.filter(user_id=self.user_id)
         if model not in _VISIBLE_TO_MEMBERS:
             raise LookupError(f"tenants.access has no rule for {model.__name__}: add one")
         if self.sees_all:

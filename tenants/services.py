@@ -216,19 +216,52 @@ def rotate_key(*, actor: Actor, key: ApiKey, overlap_s: float = 0.0) -> Issued:
     return issued
 
 
-def issue_token(*, actor: Actor, user: AbstractBaseUser, name: str, expires_at: datetime | None = None) -> Issued:
-    """Makes a token to the management API that acts for ``user``."""
+def issue_token(
+    *,
+    actor: Actor,
+    user: AbstractBaseUser,
+    name: str,
+    expires_at: datetime | None = None,
+    made_with: AccessToken | None = None,
+) -> Issued:
+    """Makes a token to the management API that acts for ``user``.
+
+    Args:
+        made_with: the token that asks for it. The new one ends with it: at its time, or when it is revoked.
+
+    Raises:
+        ValidationError: it would expire later than ``made_with``, or that one has ended meanwhile.
+    """
     credential = keys.make(keys.TOKEN_PREFIX)
-    row = AccessToken(
-        public_id=credential.public_id, digest=credential.digest, name=name, user=user, expires_at=expires_at
-    )
     _refuse_past(expires_at)
-    return Issued(save(actor=actor, instance=row, action="issue"), credential)
+    with change(actor=actor):
+        if made_with is not None:
+            # Under the lock of the books: a revocation that comes now finds the new one, or is found here.
+            made_with = AccessToken.objects.get(pk=made_with.pk)
+            if made_with.status_at(timezone.now()) != "active":
+                raise ValidationError("The token that asks for this has ended.")
+            if made_with.expires_at is not None and (expires_at is None or expires_at > made_with.expires_at):
+                raise ValidationError(
+                    {"expires_at": f"A token made with another one ends with it, {made_with.expires_at.isoformat()}."}
+                )
+        row = AccessToken(
+            public_id=credential.public_id, digest=credential.digest, name=name, user=user, expires_at=expires_at,
+            made_with=made_with,
+        )  # fmt: skip
+        return Issued(save(actor=actor, instance=row, action="issue"), credential)
 
 
 def revoke_token(*, actor: Actor, token: AccessToken) -> AccessToken:
-    """Ends a token now. Doing it twice changes nothing."""
-    return _revoke(actor=actor, row=token)
+    """Ends a token and those made with it, now. Doing it twice changes nothing."""
+    with change(actor=actor):
+        ended = _revoke(actor=actor, row=token)
+        made = [ended.pk]
+        while made:  # those made with these, and so on
+            rows = list(AccessToken.objects.filter(made_with_id__in=made))
+            for row in rows:
+                _revoke(actor=actor, row=row)
+            made = [row.pk for row in rows]
+    return ended
 
 
 def drain_backend(*, actor: Actor, backend: Backend, draining: bool) -> Backend:

@@ -125,11 +125,13 @@ class ApiKeyAdmin(CredentialAdmin):
 
 @admin.register(AccessToken)
 class AccessTokenAdmin(CredentialAdmin):
-    """One's own tokens."""
+    """One's own tokens; for admins everybody's, to look and to revoke."""
 
     what = "token"
-    list_display = ("show_id", "name", "show_status", "created_at", "expires_at")
-    search_fields = ("public_id", "name")
+    list_display = ("show_id", "name", "user", "show_status", "created_at", "expires_at")
+    list_filter = ("user", ("revoked_at", admin.EmptyFieldListFilter))
+    list_select_related = ("user",)
+    search_fields = ("public_id", "name", "user__username")
 
     def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return self.has_view_permission(request)  # operators automate as well, with an operator's rights
@@ -137,7 +139,7 @@ class AccessTokenAdmin(CredentialAdmin):
     def get_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
         if obj is None:
             return ("name", "expires_at")
-        return ("show_id", "name", "show_status", "created_at", "expires_at", "revoked_at")
+        return ("show_id", "name", "user", "show_status", "created_at", "made_with", "expires_at", "revoked_at")
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
         return self.get_fields(request, obj) if obj is not None else ()

@@ -259,9 +259,15 @@ class RotateSerializer(Strict):
 
 
 class TokenSerializer(_CredentialSerializer):
+    user = serializers.CharField(source="user.username", read_only=True, help_text="In whose name it acts.")
+    made_with = serializers.CharField(
+        source="made_with.public_id", read_only=True, default=None,
+        help_text="Id of the token it was made with, and ends with. null: made by a session or a command.",
+    )  # fmt: skip
+
     class Meta:
         model = AccessToken
-        fields = ["id", "name", "status", "created_at", "expires_at", "revoked_at"]
+        fields = ["id", "name", "user", "made_with", "status", "created_at", "expires_at", "revoked_at"]
         read_only_fields = ["revoked_at"]
 
 

@@ -285,9 +285,15 @@ class KeyViewSet(BooksViewSet):
 
 @_described("token", "tokens")
 class TokenViewSet(BooksViewSet):
-    """One's own access tokens to this API. The secret is in the answer that makes one, and nowhere else."""
+    """One's own access tokens to this API; admins see and revoke everybody's. The secret is in the answer that makes
+    one, and nowhere else."""
 
     model = AccessToken
+    related = ("user", "made_with")
+    filters: ClassVar = {
+        "user": Filter("user__username", "Only this user's."),
+        "revoked": Filter("revoked_at__isnull", "Only revoked ones, or only others.", "boolean", negated=True),
+    }
     serializer_class = serializers.TokenSerializer
     lookup_field = "public_id"
     lookup_url_kwarg = "id"
@@ -301,10 +307,15 @@ class TokenViewSet(BooksViewSet):
         responses={201: serializers.IssuedTokenSerializer},
     )
     def create(self, request: Request) -> Response:
-        """It acts in your name, with your rights as they are at each call."""
+        """It acts in your name, with your rights as they are at each call. One made with a token ends with that token:
+        at the same time at the latest (the default), and when that one is revoked."""
         body = self.get_serializer(data=request.data)
         body.is_valid(raise_exception=True)
-        issued = services.issue_token(actor=self.actor, user=request.user, **body.validated_data)
+        asking = request.auth if isinstance(request.auth, AccessToken) else None
+        given = body.validated_data
+        if asking is not None and "expires_at" not in given:
+            given["expires_at"] = asking.expires_at
+        issued = services.issue_token(actor=self.actor, user=request.user, made_with=asking, **given)
         shown = self.get_serializer(issued.row).data | {"token": issued.credential.text}
         return Response(shown, status=status.HTTP_201_CREATED, headers={"Cache-Control": "no-store"})
 
@@ -316,7 +327,7 @@ class TokenViewSet(BooksViewSet):
     )
     @action(detail=True, methods=["post"])
     def revoke(self, request: Request, **kwargs: Any) -> Response:
-        """Ends it now. Revoking twice changes nothing."""
+        """Ends it and those made with it, now. Admins may end anybody's. Revoking twice changes nothing."""
         return self.answer(services.revoke_token(actor=self.actor, token=self.get_object()))
 
 

@@ -63,8 +63,12 @@ class AccessToken(Credential):
     """A token to the management API. It acts in its owner's name, with its owner's rights."""
 
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="access_tokens")
+    made_with = models.ForeignKey(
+        "self", null=True, blank=True, editable=False, on_delete=models.CASCADE, related_name="made",
+        help_text="The token it was made with, which it does not outlive. None: made by a session or a command.",
+    )  # fmt: skip
 
-    fixed: ClassVar[tuple[str, ...]] = ("public_id", "digest", "user", "revoked_at")
+    fixed: ClassVar[tuple[str, ...]] = ("public_id", "digest", "user", "made_with", "revoked_at")
 
     class Meta:
         ordering = ["user__username", "name", "public_id"]

@@ -7,12 +7,14 @@ acme's (or of nobody's, for what all share). 404 for Carol means that acme's thi
 from __future__ import annotations
 
 import re
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import Group
 from django.db import transaction
 from django.urls import URLPattern, URLResolver, get_resolver
+from django.utils import timezone
 from rest_framework.test import APIClient
 
 from tenants import services
@@ -33,7 +35,7 @@ SHARED = (401, 403, 200, 200, 200, 200, 200)  # both tenants use it
 STAFF_SEES = (401, 403, 404, 404, 404, 200, 200)
 STAFF_DOES = (401, 403, 404, 404, 404, 200, 200)
 ADMIN_MAKES = (401, 403, 403, 403, 403, 403, 201)
-OWN_OR_404 = (401, 403, 404, 404, 404, 404, 404)  # Alice's token is tried by id: only she has it
+OWN_OR_ADMIN = (401, 403, 404, 200, 404, 404, 200)  # Alice's token is tried by id: she has it, admins can end it
 
 
 def _admin_changes(sight: tuple[int, ...], done: int = 200) -> tuple[int, ...]:
@@ -108,8 +110,8 @@ MATRIX: dict[tuple[str, str], tuple[tuple[int, ...], Any]] = {
     ("keys/{key}/rotate", "post"): ((401, 403, 404, 201, 201, 403, 201), {"overlap_s": 60}),
     ("tokens", "get"): (EVERY_ROLE, None),
     ("tokens", "post"): ((401, 403, 201, 201, 201, 201, 201), {"name": "ci"}),
-    ("tokens/{token}", "get"): ((401, 403, 404, 200, 404, 404, 404), None),
-    ("tokens/{token}/revoke", "post"): ((401, 403, 404, 200, 404, 404, 404), None),
+    ("tokens/{token}", "get"): (OWN_OR_ADMIN, None),
+    ("tokens/{token}/revoke", "post"): (OWN_OR_ADMIN, None),
     ("memberships", "get"): (EVERY_ROLE, None),
     ("memberships", "post"): (ADMIN_MAKES, {"user": "nora", "tenant": "acme", "role": "member"}),
     ("memberships/{membership}", "get"): (ACMES, None),
@@ -245,6 +247,73 @@ def test_an_inactive_user_has_no_access_by_token_or_session(world: worlds.World)
     world.users["adam"].save()
     assert by_session.get("/api/v1/me").status_code == 401
     assert by_token.get("/api/v1/me").status_code == 401
+
+
+# --- access tokens: who sees and ends them, and what one may make
+
+
+def _by(token: str) -> APIClient:
+    return APIClient(HTTP_AUTHORIZATION=f"Bearer {token}")
+
+
+def _token(world: worlds.World, who: str, **given: Any) -> services.Issued:
+    return services.issue_token(actor=SYSTEM, user=world.users[who], name="ci", **given)
+
+
+@pytest.mark.parametrize("who", ["carol", "alice", "olga", "adam"])
+def test_admins_list_everybodys_tokens_and_others_their_own(who: str, world: worlds.World) -> None:
+    owners = set(world.tokens)
+    listed = _client(world, who).get("/api/v1/tokens").json()["results"]
+    assert {row["user"] for row in listed} == (owners if who == "adam" else {who})
+    found = _client(world, who).get("/api/v1/tokens?user=alice").json()["results"]
+    assert {row["user"] for row in found} == ({"alice"} if who in ("adam", "alice") else set())
+    assert not any("digest" in row or "token" in row for row in listed)
+
+
+def test_a_token_that_an_admin_revoked_opens_nothing(world: worlds.World) -> None:
+    issued = _token(world, "olga")
+    assert _by(issued.credential.text).get("/api/v1/me").status_code == 200
+    answer = _client(world, "adam").post(f"/api/v1/tokens/{issued.row.public_id}/revoke")
+    assert answer.json()["status"] == "revoked"
+    assert _by(issued.credential.text).get("/api/v1/me").status_code == 401
+    entry = AuditEntry.objects.filter(action="revoke", kind="accesstoken").latest("pk")
+    assert (entry.actor, entry.object_id) == ("adam", str(issued.row))
+
+
+def test_a_token_that_expires_makes_none_that_lives_longer(world: worlds.World) -> None:
+    end = timezone.now() + timedelta(days=1)
+    client = _by(_token(world, "alice", expires_at=end).credential.text)
+    for later in (None, end + timedelta(seconds=1)):
+        refused = client.post("/api/v1/tokens", {"name": "longer", "expires_at": later}, format="json")
+        assert refused.status_code == 400
+        assert "expires_at" in refused.json()
+    made = client.post("/api/v1/tokens", {"name": "as long"}, format="json")
+    assert made.status_code == 201
+    assert datetime.fromisoformat(made.json()["expires_at"]) == end
+    sooner = {"name": "shorter", "expires_at": end - timedelta(hours=1)}
+    assert client.post("/api/v1/tokens", sooner, format="json").status_code == 201
+    # one more step changes nothing
+    second = _by(made.json()["token"])
+    assert second.post("/api/v1/tokens", {"name": "x", "expires_at": None}, format="json").status_code == 400
+
+
+def test_revoking_a_token_ends_all_that_was_made_with_it(world: worlds.World) -> None:
+    first = _token(world, "alice")
+    texts, other = [first.credential.text], _token(world, "alice").credential.text
+    for _ in range(3):
+        made = _by(texts[-1]).post("/api/v1/tokens", {"name": "next"}, format="json")
+        assert made.status_code == 201
+        texts.append(made.json()["token"])
+    assert _by(texts[-1]).post(f"/api/v1/tokens/{first.row.public_id}/revoke").status_code == 200
+    assert [_by(text).get("/api/v1/me").status_code for text in [*texts, other]] == [401] * 4 + [200]
+
+
+def test_a_token_acts_with_the_rights_of_its_owner_and_makes_tokens_of_no_other(world: worlds.World) -> None:
+    for who in ("alice", "adam"):
+        client = _by(_token(world, who).credential.text)
+        client.post("/api/v1/tokens", {"name": "of another", "user": "olga"}, format="json")
+        assert client.post("/api/v1/tokens", {"name": "x"}, format="json").json()["user"] == who
+    assert not world.users["olga"].access_tokens.filter(name="of another").exists()
 
 
 def test_a_model_without_a_rule_is_closed() -> None:
