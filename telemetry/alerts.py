@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from datetime import timedelta
 from typing import Any
-from urllib.parse import urlsplit
 
 from django.conf import settings
 from django.core.exceptions import ValidationError
@@ -16,6 +15,7 @@ from django.utils import timezone
 from telemetry.models import Alert, AlertRule
 from telemetry.webhook import WebhookError, post
 from tenants.models import Pool
+from tenants.validators import check_webhook
 
 log = logging.getLogger(__name__)
 
@@ -59,25 +59,6 @@ def tidy() -> None:
     """Ends open alerts of pools that are gone: nobody leads and watches them any more."""
     stray = Alert.objects.filter(resolved_at=None, rule__isnull=False).exclude(pool="")
     resolve(stray.exclude(pool__in=Pool.objects.values("slug")), "The pool is gone.")
-
-
-def check_webhook(url: str) -> None:
-    """Whether rules may send there.
-
-    Raises:
-        ValidationError: it is no address, or its host is not on the list of those who run this installation.
-    """
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
-        raise ValidationError("Use http:// or https:// and a host, without a user name.")
-    allowed = {host.strip().lower() for host in settings.QUARTERMASTER_WEBHOOK_HOSTS.split(",") if host.strip()}
-    if settings.QUARTERMASTER_ALERT_WEBHOOK:
-        allowed.add(urlsplit(settings.QUARTERMASTER_ALERT_WEBHOOK).netloc.rpartition("@")[2].lower())
-    if parts.netloc.lower() not in allowed and parts.hostname not in allowed:
-        raise ValidationError(
-            f"{parts.netloc} is not among QUARTERMASTER_WEBHOOK_HOSTS, the hosts that may be sent to. "
-            "Whoever runs this installation can add it."
-        )
 
 
 def deliver() -> int:

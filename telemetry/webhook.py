@@ -14,6 +14,9 @@ from typing import Any
 
 import httpx
 import msgspec
+from django.core.exceptions import ValidationError
+
+from tenants.validators import check_webhook
 
 TIMEOUT_S = 5.0
 
@@ -38,11 +41,15 @@ def verify(secret: str, body: bytes, signature: str, now_s: float, tolerance_s: 
 def post(
     url: str, secret: str, message_id: str, content: dict[str, Any], *, client: httpx.Client | None = None
 ) -> None:
-    """One attempt.
+    """One attempt, to a host that may be sent to (``tenants.validators.check_webhook``). Redirects are not followed.
 
     Raises:
-        WebhookError: no 2xx came back.
+        WebhookError: the host may not be sent to, or no 2xx came back.
     """
+    try:
+        check_webhook(url)
+    except ValidationError as error:
+        raise WebhookError(" ".join(error.messages)) from error
     body = msgspec.json.encode(content)
     headers = {
         "content-type": "application/json",

@@ -36,6 +36,7 @@ from tenants.models import (
     Tenant,
     Tier,
 )
+from tenants.validators import check_webhook
 
 M = TypeVar("M", bound=models.Model)
 
@@ -113,6 +114,7 @@ def save(*, actor: Actor, instance: M, action: str = "") -> M:
             _refuse_fixed(stored, instance)
             _number_policy(stored, instance)
         instance.full_clean()
+        _check_scaling_webhook(stored, instance)
         after = snapshot(instance)
         if stored is not None:
             for name in secrets_of(instance):
@@ -442,6 +444,22 @@ def _number_policy(stored: models.Model, instance: models.Model) -> None:
     if isinstance(instance, Pool):
         same = all(getattr(stored, name) == getattr(instance, name) for name in DECIDES)
         instance.policy_version = stored.policy_version + (0 if same else 1)
+
+
+def _check_scaling_webhook(stored: models.Model | None, instance: models.Model) -> None:
+    """When it is written, so that a list that was shortened later does not stand in the way of other changes. What is
+    sent is checked again each time."""
+    if not isinstance(instance, Pool) or instance.scaling_driver != "webhook":
+        return
+    if isinstance(stored, Pool) and (stored.scaling_driver, stored.scaling_params) == (
+        instance.scaling_driver,
+        instance.scaling_params,
+    ):
+        return
+    try:
+        check_webhook(instance.scaling_params["url"])
+    except ValidationError as error:
+        raise ValidationError({"scaling_params": error.messages}) from error
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
+from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.core.validators import RegexValidator
 
@@ -36,6 +37,33 @@ def validate_base_url(value: str) -> None:
 def validate_http_url(value: str) -> None:
     """An address that may have a path, such as a GPU exporter's ``/metrics``."""
     _validate_http_url(value, allow_path=True)
+
+
+def check_webhook(url: str) -> None:
+    """Whether something may be sent there: the one rule for alerts and scaling orders, when an address is saved and
+    when it is sent to. An admin of the console cannot make the server call what whoever runs it did not list.
+
+    Raises:
+        ValidationError: it is no address, or its host is not on the list of those who run this installation.
+    """
+    own = settings.QUARTERMASTER_ALERT_WEBHOOK
+    if own and url == own:
+        return
+    try:
+        parts = urlsplit(url)
+        _ = parts.port  # reading it checks it
+    except ValueError as error:
+        raise ValidationError(f"This is not a URL: {error}.") from error
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None or "\\" in url:
+        raise ValidationError("Use http:// or https:// and a host, without a user name.")
+    allowed = {host.strip().lower() for host in settings.QUARTERMASTER_WEBHOOK_HOSTS.split(",") if host.strip()}
+    if own:
+        allowed.add(urlsplit(own).netloc.rpartition("@")[2].lower())
+    if parts.netloc.lower() not in allowed and parts.hostname not in allowed:
+        raise ValidationError(
+            f"{parts.netloc} is not among QUARTERMASTER_WEBHOOK_HOSTS, the hosts that may be sent to. "
+            "Whoever runs this installation can add it."
+        )
 
 
 def _validate_http_url(value: str, *, allow_path: bool) -> None:

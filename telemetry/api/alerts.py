@@ -23,6 +23,7 @@ from telemetry.models import Alert, AlertRule, RuleKind, Severity
 from tenants import audit
 from tenants.access import scope_of
 from tenants.models import Pool, Tenant
+from tenants.validators import check_webhook
 
 STATES = {
     "open": Q(rule__isnull=False, resolved_at=None),
@@ -127,7 +128,7 @@ class RuleSerializer(serializers.ModelSerializer[AlertRule]):
                 faults[name] = f"There is no {name} of this name."
         if attrs.get("webhook"):
             try:
-                alerts.check_webhook(attrs["webhook"])
+                check_webhook(attrs["webhook"])
             except ModelValidationError as error:
                 faults["webhook"] = " ".join(error.messages)
         if faults:

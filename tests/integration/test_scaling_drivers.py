@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from django.core.exceptions import ValidationError
 
 from controlplane.embedded import replicas
 from controlplane.embedded.engines import Engine, Plan
@@ -44,11 +45,13 @@ class Server:
                 headers = {k.lower(): v for k, v in self.headers.items()}
                 parts = urlsplit(self.path)
                 outer.seen.append((self.command, parts.path, headers, body))
-                status, content = outer.answer(self.command, parts.path, parse_qs(parts.query), headers, body)
+                status, content, *more = outer.answer(self.command, parts.path, parse_qs(parts.query), headers, body)
                 data = json.dumps(content).encode()
                 self.send_response(status)
                 self.send_header("content-type", "application/json")
                 self.send_header("content-length", str(len(data)))
+                for name, value in more:
+                    self.send_header(name, value)
                 self.end_headers()
                 self.wfile.write(data)
 
@@ -185,6 +188,7 @@ def test_the_webhook_is_signed_retried_and_keeps_its_id(serve: Any, settings: An
     settings.QUARTERMASTER_WEBHOOK_SECRET = SECRET
     answers = iter([503, 500, 204])
     server = serve(lambda *_: (next(answers), {}))
+    settings.QUARTERMASTER_WEBHOOK_HOSTS = "127.0.0.1"
     driver = WebhookDriver(pool("webhook", url=f"{server.url}/scale"), pauses_s=(0.0, 0.0, 0.0))
     driver.shrink(Order("end-r-1", 2, (Replica("r-1", "http://10.0.0.9:8000"),)))
     assert len(server.seen) == 3
@@ -200,10 +204,50 @@ def test_the_webhook_is_signed_retried_and_keeps_its_id(serve: Any, settings: An
 
 def test_a_webhook_that_refuses_three_times_fails(serve: Any, settings: Any) -> None:
     settings.QUARTERMASTER_WEBHOOK_SECRET = SECRET
+    settings.QUARTERMASTER_WEBHOOK_HOSTS = "127.0.0.1"
     server = serve(lambda *_: (500, {}))
     driver = WebhookDriver(pool("webhook", url=server.url), pauses_s=(0.0, 0.0, 0.0))
     with pytest.raises(DriverError, match="500, 3 times"):
         driver.grow(Order("scale-1", 2))
+
+
+@pytest.mark.parametrize("listed", ["", "scaler.test", "127.0.0.1:1"])
+def test_a_scaling_order_goes_to_no_host_that_is_not_listed(serve: Any, settings: Any, listed: str) -> None:
+    settings.QUARTERMASTER_WEBHOOK_SECRET, settings.QUARTERMASTER_WEBHOOK_HOSTS = SECRET, listed
+    server = serve(lambda *_: (200, {}))
+    driver = WebhookDriver(pool("webhook", url=f"{server.url}/latest/meta-data"), pauses_s=(0.0,))
+    with pytest.raises(DriverError, match="QUARTERMASTER_WEBHOOK_HOSTS"):
+        driver.grow(Order("scale-1", 2))
+    assert server.seen == []
+
+
+def test_a_listed_host_sends_a_scaling_order_nowhere_else(serve: Any, settings: Any) -> None:
+    settings.QUARTERMASTER_WEBHOOK_SECRET = SECRET
+    inside = serve(lambda *_: (200, {}))
+    receiver = serve(lambda *_: (307, {}, ("Location", f"{inside.url}/latest")))
+    settings.QUARTERMASTER_WEBHOOK_HOSTS = receiver.url.removeprefix("http://")
+    with pytest.raises(DriverError, match="307"):
+        WebhookDriver(pool("webhook", url=receiver.url), pauses_s=(0.0,)).grow(Order("scale-1", 2))
+    assert len(receiver.seen) == 1
+    assert inside.seen == []
+
+
+@pytest.mark.django_db
+def test_a_pool_is_not_saved_with_a_scaling_webhook_that_is_not_listed(settings: Any) -> None:
+    from tenants import services
+    from tenants.audit import SYSTEM
+    from tenants.models import Pool
+
+    settings.QUARTERMASTER_WEBHOOK_HOSTS = "scaler.test"
+    row = Pool(slug="p", model="m", scaling_driver="webhook", scaling_params={"url": "http://169.254.169.254/latest"})
+    with pytest.raises(ValidationError, match="QUARTERMASTER_WEBHOOK_HOSTS") as refused:
+        services.save(actor=SYSTEM, instance=row)
+    assert set(refused.value.message_dict) == {"scaling_params"}
+    row.scaling_params = {"url": "https://scaler.test/orders"}
+    row = services.save(actor=SYSTEM, instance=row)
+    settings.QUARTERMASTER_WEBHOOK_HOSTS = ""  # what was saved does not hold up another change
+    row.description = "changed"
+    assert services.save(actor=SYSTEM, instance=row).description == "changed"
 
 
 def test_without_a_secret_nothing_is_sent(settings: Any) -> None:
