@@ -128,7 +128,12 @@ if ENV.redis_url:
             "BACKEND": "django.core.cache.backends.redis.RedisCache",
             "LOCATION": ENV.redis_url,
             "KEY_PREFIX": "qm:cache",
-            "OPTIONS": {"socket_timeout": 1, "socket_connect_timeout": 0.5},
+            # Django's own would unpickle what is in Redis: who writes there could run code in the web process.
+            "OPTIONS": {
+                "serializer": "controlplane.cache.JsonSerializer",
+                "socket_timeout": 1,
+                "socket_connect_timeout": 0.5,
+            },
         }
     }
 else:
