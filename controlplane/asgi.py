@@ -23,6 +23,7 @@ from channels.auth import AuthMiddlewareStack
 from channels.routing import URLRouter
 from django.conf import settings
 
+from controlplane import hashing
 from controlplane.doors import Doors
 from controlplane.health import Readiness
 from controlplane.pages import Pages
@@ -114,6 +115,7 @@ class Application:
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         await receive()
+        hashing.give_way()
         catalog = make_catalog()
         gateway, readiness = (
             make_gateway(catalog, self._metrics, self.doors),
@@ -128,6 +130,7 @@ class Application:
         await readiness.stop()
         await gateway.stop()
         self._metrics.close()
+        hashing.stop()
         await send({"type": "lifespan.shutdown.complete"})
 
 

@@ -56,6 +56,9 @@ class Env:
         "", "Origins behind a proxy that may post forms, with commas, e.g. `https://llm.example.org`."
     )
     https: bool = setting(False, "Clients come by HTTPS through a proxy: secure cookies, HSTS, redirects.")
+    basic_auth: bool = setting(
+        False, "Whether `/api/v1` takes a name with its password (HTTP Basic), beside sessions and access tokens."
+    )
     log_level: str = setting("INFO", "DEBUG, INFO, WARNING or ERROR.")
 
     metrics_token: str = setting(

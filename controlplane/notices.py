@@ -14,11 +14,14 @@ from controlplane.quiet import DATABASE_AWAY
 DATABASE_RETRY_S = 10
 
 
-def notice(request: HttpRequest, status: int, title: str, text: str, *, retry_s: int = 0) -> HttpResponse:
-    """HTML for browsers; ``{"detail": text}`` under ``/api/`` and for whoever does not accept HTML."""
+def notice(
+    request: HttpRequest, status: int, title: str, text: str, *, retry_s: int = 0, code: str = ""
+) -> HttpResponse:
+    """HTML for browsers; ``{"detail": text}``, with ``code`` for programs, under ``/api/`` and for whoever does not
+    accept HTML."""
     answer: HttpResponse
     if request.path.startswith("/api/") or not request.accepts("text/html"):
-        answer = JsonResponse({"detail": text}, status=status)
+        answer = JsonResponse({"detail": text} | ({"code": code} if code else {}), status=status)
     else:
         # without context processors: neither session nor database may be needed to say this
         page = render_to_string("notice.html", {"request": request, "title": title, "text": text})

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import logging
-import time
 from base64 import b64decode
 from collections.abc import Callable
-from hashlib import sha256
 from typing import Any
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction, sync_to_async
+from django.conf import settings
 from django.contrib.auth.signals import user_logged_in, user_login_failed
-from django.core.cache import cache
 from django.dispatch import receiver
 from django.http import HttpRequest, HttpResponse
 from rest_framework.permissions import BasePermission
 
+from controlplane import attempts
+from controlplane.hashing import RETRY_S, HashingBusy
 from controlplane.notices import notice
-
-log = logging.getLogger(__name__)
 
 STRICT = (
     "default-src 'self'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; font-src 'self'; "
@@ -28,7 +25,6 @@ STRICT = (
 RELAXED = STRICT.replace("script-src 'self'", "script-src 'self' 'unsafe-inline' 'unsafe-eval'")
 RELAXED_PATHS = ("/admin/", "/api/v1/docs", "/api/v1/schema")
 
-FAILURES, WINDOW_S = 10, 300  # wrong passwords for one name from one address
 LOGIN_PATHS = ("/login", "/admin/login/")
 
 
@@ -67,7 +63,8 @@ class ContentSecurityPolicy:
 
 
 class LoginThrottle:
-    """Refuses further passwords for a name from an address after ten wrong ones in five minutes."""
+    """Stands before every password: what may be tried is counted before it is checked (``controlplane.attempts``), few
+    are checked at the same time, and a hash that could not be made in time is no fault of the page's."""
 
     sync_capable = True
     async_capable = True
@@ -78,27 +75,81 @@ class LoginThrottle:
             markcoroutinefunction(self)
 
     def __call__(self, request: HttpRequest) -> Any:
-        guarded = (request.method == "POST" and request.path in LOGIN_PATHS) or _basic_name(request) is not None
         if iscoroutinefunction(self):
-            return self._later(request, guarded)
-        return (self._refusal(request) if guarded else None) or self.get_response(request)
+            return self._later(request)
+        if not _has_password(request):
+            return self.get_response(request)
+        address = attempts.network_of(request.META.get("REMOTE_ADDR", ""))
+        if not places.enter(address):
+            return _busy(request)
+        try:
+            attempt = self._begin(request, address)
+            if isinstance(attempt, HttpResponse):
+                return attempt
+            return self._end(request, attempt, self.get_response(request))
+        finally:
+            places.leave(address)
 
-    async def _later(self, request: HttpRequest, guarded: bool) -> HttpResponse:
-        refusal = await sync_to_async(self._refusal)(request) if guarded else None
-        return refusal or await self.get_response(request)
+    async def _later(self, request: HttpRequest) -> HttpResponse:
+        if not _has_password(request):
+            return await self.get_response(request)
+        address = attempts.network_of(request.META.get("REMOTE_ADDR", ""))
+        if not places.enter(address):
+            return _busy(request)
+        try:
+            attempt = await sync_to_async(self._begin)(request, address)
+            if isinstance(attempt, HttpResponse):
+                return attempt
+            return await sync_to_async(self._end)(request, attempt, await self.get_response(request))
+        finally:
+            places.leave(address)
 
-    def _refusal(self, request: HttpRequest) -> HttpResponse | None:
+    def process_exception(self, request: HttpRequest, exception: Exception) -> HttpResponse | None:
+        """Of any page, also of one where a password is changed."""
+        return _busy(request) if isinstance(exception, HashingBusy) else None
+
+    def _begin(self, request: HttpRequest, address: str) -> attempts.Attempt | HttpResponse:
         name = _basic_name(request)
-        if _counted(_bucket(request, request.POST.get("username", "") if name is None else name)) < FAILURES:
-            return None
+        attempt, refusal = attempts.begin(request.POST.get("username", "") if name is None else name, address)
+        if attempt is not None:
+            return attempt
+        assert refusal is not None
         return notice(
-            request, 429, "Too many wrong passwords",
-            "Too many wrong passwords were tried for this name. Wait five minutes, then try again.", retry_s=WINDOW_S,
-        )  # fmt: skip
+            request, 429, "Too many wrong passwords", refusal.text, retry_s=refusal.retry_s, code="too_many_passwords"
+        )
+
+    def _end(self, request: HttpRequest, attempt: attempts.Attempt, response: HttpResponse) -> HttpResponse:
+        # Whoever hangs up before the answer never comes here: that password counts as a wrong one.
+        match getattr(request, _OUTCOME, None):
+            case "wrong":
+                pass
+            case "right":
+                attempt.right()
+            case _:
+                attempt.unchecked()
+        return response
+
+
+_OUTCOME = "_quartermaster_password"
+places = attempts.Places()
+
+
+def _busy(request: HttpRequest) -> HttpResponse:
+    return notice(
+        request, 429, "Too many passwords at once",
+        "Too many passwords are being checked at this moment, and this one was not. Try again in a few seconds.",
+        retry_s=RETRY_S, code="passwords_busy",
+    )  # fmt: skip
+
+
+def _has_password(request: HttpRequest) -> bool:
+    return (request.method == "POST" and request.path in LOGIN_PATHS) or _basic_name(request) is not None
 
 
 def _basic_name(request: HttpRequest) -> str | None:
     """The name that HTTP Basic claims; None for any other request, unreadable credentials included."""
+    if not settings.QUARTERMASTER_BASIC_AUTH:
+        return None
     scheme, _, text = request.META.get("HTTP_AUTHORIZATION", "").partition(" ")
     if scheme.lower() != "basic":
         return None
@@ -109,49 +160,11 @@ def _basic_name(request: HttpRequest) -> str | None:
 
 
 @receiver(user_login_failed)
-def _count(sender: Any, credentials: dict[str, Any], request: HttpRequest | None = None, **_: Any) -> None:
+def _wrong(sender: Any, credentials: dict[str, Any], request: Any = None, **_: Any) -> None:
     if request is not None:
-        key = _bucket(request, str(credentials.get("username", "")))
-        _with_cache(lambda: cache.set(key, _counted(key) + 1, WINDOW_S), key)
+        setattr(getattr(request, "_request", request), _OUTCOME, "wrong")  # DRF hands over its own request
 
 
 @receiver(user_logged_in)
-def _forget(sender: Any, request: HttpRequest, user: Any, **_: Any) -> None:
-    key = _bucket(request, user.get_username())
-    _with_cache(lambda: cache.delete(key), key)
-
-
-# While Redis is away, each process counts for itself: guessing must not become free because a cache died.
-_local: dict[str, tuple[int, float]] = {}
-_cache_away = False
-
-
-def _bucket(request: HttpRequest, username: str) -> str:
-    address = request.META.get("REMOTE_ADDR", "")
-    return "login:" + sha256(f"{address}\n{username.lower()}".encode()).hexdigest()[:32]
-
-
-def _counted(key: str) -> int:
-    local, since = _local.get(key, (0, 0.0))
-    if time.monotonic() - since > WINDOW_S:
-        local = 0
-    try:
-        return max(local, int(cache.get(key, 0)))
-    except Exception:
-        return local
-
-
-def _with_cache(operation: Callable[[], Any], key: str) -> None:
-    global _cache_away
-    try:
-        operation()
-        _local.pop(key, None)
-        _cache_away = False
-    except Exception:
-        if len(_local) > 10_000:
-            _local.clear()
-        count, _ = _local.get(key, (0, 0.0))
-        _local[key] = (count + 1, time.monotonic())
-        if not _cache_away:
-            log.warning("the cache is away; wrong passwords are counted in this process only")
-        _cache_away = True
+def _right(sender: Any, request: HttpRequest, user: Any, **_: Any) -> None:
+    setattr(request, _OUTCOME, "right")

@@ -160,6 +160,7 @@ def SERVESTATIC_ADD_HEADERS_FUNCTION(headers: Any, path: str, url: str) -> None:
 LOGIN_URL = "/login"
 LOGIN_REDIRECT_URL = "/"
 LOGOUT_REDIRECT_URL = "/login"
+PASSWORD_HASHERS = ["controlplane.hashing.PasswordHasher"]
 AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 12}},
     {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
@@ -232,6 +233,7 @@ QUARTERMASTER_ALERT_WEBHOOK = ENV.alert_webhook
 QUARTERMASTER_WEBHOOK_HOSTS = ENV.webhook_hosts
 QUARTERMASTER_WEBHOOK_SECRET = ENV.webhook_secret
 QUARTERMASTER_REDIS_URL = ENV.redis_url  # empty: nobody listens for the catalog's doorbell
+QUARTERMASTER_BASIC_AUTH = ENV.basic_auth
 
 LOGGING = {
     "version": 1,

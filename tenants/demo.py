@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from tenants import keys, services
 from tenants.audit import Actor
-from tenants.models import ApiKey, Backend, Entitlement, Membership, Pool, Role, Tenant, Tier
+from tenants.models import AccessToken, ApiKey, Backend, Entitlement, Membership, Pool, Role, Tenant, Tier
 
 ACTOR = Actor("demo", "system")
 STARTED_BY_US = "Started by `make up`."
@@ -92,6 +92,17 @@ def ensure_demo(
         for username, role, tenant in _PEOPLE:
             _person(username, role, tenant, passwords[username], reset=remembered is None)
     return DemoKeys(**texts)
+
+
+def ensure_token(username: str, remembered: str = "") -> str:
+    """An access token of this user, in clear text: the remembered one while it works, or else a new one."""
+    credential = keys.parse(remembered)
+    if credential is not None:
+        row = AccessToken.active_at(timezone.now()).filter(public_id=credential.public_id).first()
+        if row is not None and row.user.get_username() == username and keys.matches(credential, row.digest):
+            return remembered
+    user = get_user_model()._default_manager.get(username=username)
+    return services.issue_token(actor=ACTOR, user=user, name="demo").credential.text
 
 
 def _pool(slug: str, model: str, upstream_model: str, max_model_len: int) -> Pool:

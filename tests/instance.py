@@ -77,6 +77,10 @@ class Up:
     def demo(self):
         return json.loads((self.home / "demo.json").read_text())
 
+    def admin(self):
+        """The header that opens the management API to the demo's admin."""
+        return {"Authorization": f"Bearer {self.demo()['admin']['token']}"}
+
     def pid(self, name):
         return int((self.home / "run" / f"{name}.pid").read_text())
 

@@ -29,7 +29,7 @@ def main(base_url: str, plan: Plan) -> None:
     django.setup()
     from django.core.management import call_command
 
-    from tenants.demo import ensure_demo
+    from tenants.demo import ensure_demo, ensure_token
 
     if not migrated():
         call_command("migrate", interactive=False, verbosity=1)
@@ -51,7 +51,12 @@ def main(base_url: str, plan: Plan) -> None:
         file,
         {
             "base_url": base_url,
-            "admin": {"url": f"{base_url}/admin/", "username": "admin", "password": passwords["admin"]},
+            "admin": {
+                "url": f"{base_url}/admin/",
+                "username": "admin",
+                "password": passwords["admin"],
+                "token": ensure_token("admin", known.get("admin", {}).get("token", "")),
+            },
             "model": plan.model,
             "pool": pool,
             "keys": {tier: keys[tier] for tier in TIERS},

@@ -71,7 +71,7 @@ class _Play:
         self._instance, self._drive, self._note = instance, drive, note
         self._found: dict[str, Any] = {"experiment": CANARY.name, "interval_s": INTERVAL_S}
         url = f"{instance.url}/api/v1/pools/{instance.pool}/"
-        self._api = httpx.AsyncClient(base_url=url, auth=instance.admin, timeout=30, follow_redirects=True)
+        self._api = httpx.AsyncClient(base_url=url, headers=instance.admin, timeout=30, follow_redirects=True)
 
     async def run(self) -> dict[str, Any]:
         self._drive.begin()

@@ -85,10 +85,9 @@ class Instance:
         return str(self.demo["model"])
 
     @property
-    def admin(self) -> tuple[str, str]:
-        """User and password for the management API (HTTP Basic)."""
-        account = self.demo["admin"]
-        return account["username"], account["password"]
+    def admin(self) -> dict[str, str]:
+        """The header that opens the management API to its admin."""
+        return {"Authorization": f"Bearer {self.demo['admin']['token']}"}
 
     def pid(self, name: str) -> int:
         """The process of this name (``worker``, ``engine-0``); 0 while there is none."""
@@ -116,7 +115,7 @@ class Instance:
     @contextlib.contextmanager
     def api(self) -> Iterator[httpx.Client]:
         """The management API as its admin."""
-        with httpx.Client(base_url=f"{self.url}/api/v1", auth=self.admin, timeout=30) as client:
+        with httpx.Client(base_url=f"{self.url}/api/v1", headers=self.admin, timeout=30) as client:
             yield client
 
     def issue_key(self, entitlement: str) -> str:

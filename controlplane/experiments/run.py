@@ -83,8 +83,7 @@ async def _drive(
 
 async def _watch(instance: Instance, drive: Drive, samples: list[Sample], on_tick: Tick) -> None:
     seen = 0
-    auth = aiohttp.BasicAuth(*instance.admin)
-    async with aiohttp.ClientSession(auth=auth, timeout=aiohttp.ClientTimeout(total=5)) as session:
+    async with aiohttp.ClientSession(headers=instance.admin, timeout=aiohttp.ClientTimeout(total=5)) as session:
         while True:
             await asyncio.sleep(EVERY_S)
             on_tick(drive.now_s(), drive)

@@ -1,13 +1,15 @@
 """Who is asking the management API: a session (with CSRF), an access token, or a name with its password.
 
-``Authorization: Bearer qma-<id>.<secret>`` is for automation. HTTP Basic is for a first ``curl``: a password costs a
-slow hash on each call, and wrong ones are counted with those of the login page (``controlplane.security``).
+``Authorization: Bearer qma-<id>.<secret>`` is for automation. HTTP Basic is off unless ``QUARTERMASTER_BASIC_AUTH`` is
+on: a password costs a slow hash on each call, and wrong ones are counted with those of the login page
+(``controlplane.security``).
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from django.conf import settings
 from django.utils import timezone
 from drf_spectacular.extensions import OpenApiAuthenticationExtension
 from rest_framework.authentication import (
@@ -24,6 +26,10 @@ from tenants.models import AccessToken
 
 # The same words for an unknown, expired or revoked token, or one whose owner is gone.
 _REFUSED = "This access token is not valid. Make one with `manage.py token USER`, or at /api/v1/tokens when signed in."
+
+_NO_BASIC = (
+    "HTTP Basic is switched off here (QUARTERMASTER_BASIC_AUTH). Use an access token: `manage.py token USER` makes one."
+)
 
 
 class AccessTokenAuthentication(BaseAuthentication):
@@ -62,6 +68,13 @@ class PasswordAuthentication(BasicAuthentication):
 
     www_authenticate_realm = "quartermaster"
 
+    def authenticate(self, request: Request) -> tuple[Any, Any] | None:
+        if settings.QUARTERMASTER_BASIC_AUTH:
+            return super().authenticate(request)
+        if get_authorization_header(request).partition(b" ")[0].lower() == b"basic":
+            raise AuthenticationFailed(_NO_BASIC)  # nothing was hashed or looked up
+        return None
+
     def authenticate_header(self, request: Request) -> str:
         return 'Bearer realm="quartermaster"'
 
@@ -73,7 +86,7 @@ class PasswordScheme(OpenApiAuthenticationExtension):
     name = "password"
 
     def get_security_definition(self, auto_schema: Any) -> dict[str, str]:
-        return {"type": "http", "scheme": "basic"}
+        return {"type": "http", "scheme": "basic", "description": "Where QUARTERMASTER_BASIC_AUTH is on."}
 
 
 # The order decides what a 401 asks for.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import urllib.request
-from base64 import b64encode
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,8 +24,7 @@ class Emptied:
 
     def __init__(self, up: Up) -> None:
         self.up, self.demo = up, up.demo()
-        token = b64encode(f"admin:{self.demo['passwords']['admin']}".encode()).decode()
-        self.headers = {"Authorization": f"Basic {token}", "Content-Type": "application/json"}
+        self.headers = up.admin() | {"Content-Type": "application/json"}
         self.engines = [row["url"] for row in self.ask("GET", "backends")["results"]]
         for kind in ("entitlements", "tenants", "backends", "pools"):
             for row in self.ask("GET", kind)["results"]:

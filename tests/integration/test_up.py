@@ -116,9 +116,7 @@ def past_of(up: Up, minutes: int) -> list[float]:
     """The moments that the overview can show."""
     demo = up.demo()
     query = {"pool": demo["pool"], "minutes": minutes}
-    answer = httpx.get(
-        f"{up.url}/api/v1/live/history", params=query, auth=("admin", demo["passwords"]["admin"]), timeout=20
-    )
+    answer = httpx.get(f"{up.url}/api/v1/live/history", params=query, headers=up.admin(), timeout=20)
     return [frame["at"] for frame in answer.json()["frames"]] if answer.status_code == 200 else []
 
 
@@ -173,8 +171,7 @@ def test_engines_that_already_run_are_asked_what_they_serve(tmp_path):
             assert client.chat.completions.create(
                 model=demo["model"], messages=[{"role": "user", "content": "x"}], max_tokens=2
             ).usage
-        login = (demo["admin"]["username"], demo["admin"]["password"])
-        stored = httpx.get(f"{up.url}/api/v1/backends", auth=login).json()["results"]
+        stored = httpx.get(f"{up.url}/api/v1/backends", headers=up.admin()).json()["results"]
         assert [(b["url"], b["slots"], b["kv_tokens"] > 1000) for b in stored] == [(url, 17, True)]
     finally:
         up.stop()

@@ -1,0 +1,162 @@
+"""Where passwords are hashed: in a web process one at a time, by a helper that gives way to everything else.
+
+A password's hash is slow by intent, a third of a second of a processor or more. OpenSSL gives up the interpreter's lock
+meanwhile but not the core: 200 at once made a one-token request of ``/v1`` wait 0.8 s instead of 0.02 s. So whatever
+hashes in a web process (login page, back office, HTTP Basic, a changed password, the dummy hash for a name that nobody
+has) waits for its turn, in a short line and for a bounded time, and is told to come again where that was not enough.
+
+The helper is a process and not a thread: one with a lower priority that holds the interpreter's lock would keep the
+gateway waiting for as long as others keep it from the processor.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import os
+import select
+import subprocess
+import sys
+import threading
+import time
+from typing import IO
+
+from django.contrib.auth.hashers import PBKDF2PasswordHasher
+
+NICE = 10  # as the worker's tasks (controlplane.celery): the gateway goes first, and it still gets a tenth of a core
+LINE = 4  # who may wait behind the one that is hashed
+WAIT_S = 5.0  # for one's turn
+HASH_S = 20.0  # for one hash: many times what a busy machine needs at this priority
+RETRY_S = 5
+
+# It has only the standard library to load and ends with its parent, whose end of the pipe closes.
+_HELPER = """
+import hashlib, os, signal, sys
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+os.nice({nice})
+asked, answers = sys.stdin.buffer, sys.stdout.buffer
+while True:
+    head = asked.readline().split()
+    if len(head) != 4:
+        break
+    digest, iterations, password, salt = head[0].decode(), int(head[1]), int(head[2]), int(head[3])
+    password, salt = asked.read(password), asked.read(salt)
+    answers.write(hashlib.pbkdf2_hmac(digest, password, salt, iterations).hex().encode() + b"\\n")
+    answers.flush()
+"""
+
+
+class HashingBusy(Exception):
+    """No hash was made: others are before this one. Trying again later may help."""
+
+
+class Helper:
+    """The process that hashes, one at a time. Started when the first hash is asked for, and again after it died."""
+
+    def __init__(self, *, line: int = LINE, wait_s: float = WAIT_S, hash_s: float = HASH_S) -> None:
+        self._line, self._wait_s, self._hash_s = line, wait_s, hash_s
+        self._turn = threading.Lock()
+        self._count = threading.Lock()
+        self._inside = 0
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def pbkdf2(self, digest: str, password: bytes, salt: bytes, iterations: int) -> bytes:
+        """The same as ``hashlib.pbkdf2_hmac``. Blocks; may be called from any thread.
+
+        Raises:
+            HashingBusy: the line is full, one's turn did not come in time, or the helper did not answer in time.
+        """
+        with self._count:
+            if self._inside > self._line:
+                raise HashingBusy
+            self._inside += 1
+        try:
+            if not self._turn.acquire(timeout=self._wait_s):
+                raise HashingBusy
+            try:
+                return self._ask(b"%s %d %d %d\n" % (digest.encode(), iterations, len(password), len(salt))
+                                 + password + salt)  # fmt: skip
+            finally:
+                self._turn.release()
+        finally:
+            with self._count:
+                self._inside -= 1
+
+    def stop(self) -> None:
+        """Ends the process; the next hash starts another."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait()
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    with contextlib.suppress(OSError):  # what it did not read any more
+                        pipe.close()
+
+    def _ask(self, question: bytes) -> bytes:
+        for _ in range(2):  # the helper may have died since the last time
+            process = self._process
+            if process is None or process.poll() is not None:
+                self.stop()
+                process = self._process = self._started()
+            assert process.stdin is not None
+            assert process.stdout is not None
+            try:
+                process.stdin.write(question)
+                process.stdin.flush()
+                return bytes.fromhex(_line_within(process.stdout, self._hash_s).decode())
+            except TimeoutError:
+                self.stop()  # an answer that comes late must not be taken for another's
+                break
+            except (OSError, EOFError):
+                self.stop()
+        raise HashingBusy
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(  # noqa: S603 - our own text above
+            [sys.executable, "-I", "-S", "-c", _HELPER.format(nice=NICE)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ},  # no secrets of ours
+        )
+
+
+def _line_within(stream: IO[bytes], seconds: float) -> bytes:
+    """Raises TimeoutError, or EOFError where it was not all of a line."""
+    end, found = time.monotonic() + seconds, b""
+    while not found.endswith(b"\n"):
+        readable, _, _ = select.select([stream], [], [], max(0.0, end - time.monotonic()))
+        if not readable:
+            raise TimeoutError
+        data = os.read(stream.fileno(), 4096)
+        if not data:
+            raise EOFError
+        found += data
+    return found
+
+
+_helper: Helper | None = None
+
+
+def give_way() -> None:
+    """From now on this process hashes through a helper. Commands that hash once (``createsuperuser``) need none."""
+    global _helper
+    _helper = _helper or Helper()
+
+
+def stop() -> None:
+    """Ends what :func:`give_way` may have started."""
+    if _helper is not None:
+        _helper.stop()
+
+
+class PasswordHasher(PBKDF2PasswordHasher):
+    """Django's default hash, in the same format."""
+
+    def encode(self, password: str, salt: str, iterations: int | None = None) -> str:
+        if _helper is None:
+            return super().encode(password, salt, iterations)
+        self._check_encode_args(password, salt)
+        iterations = iterations or self.iterations
+        found = _helper.pbkdf2(self.digest().name, password.encode(), salt.encode(), iterations)
+        return f"{self.algorithm}${iterations}${salt}${base64.b64encode(found).decode('ascii').strip()}"

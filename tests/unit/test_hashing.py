@@ -1,0 +1,171 @@
+"""The line before the process that hashes passwords, and the counts of passwords that were tried."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import psutil
+import pytest
+import redis
+from django.contrib.auth.hashers import PBKDF2PasswordHasher
+
+from controlplane import hashing
+from controlplane.attempts import LocalStore, Places, RedisStore, Store, network_of
+from controlplane.cache import JsonSerializer
+from tests.redis_server import RedisServer
+
+
+@pytest.fixture
+def helper() -> Iterator[hashing.Helper]:
+    made = hashing.Helper()
+    yield made
+    made.stop()
+
+
+def test_the_helper_hashes_as_django_does(helper: hashing.Helper, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hashing, "_helper", helper)
+    for password, salt in (("correct horse", "salt"), ("p\u00e4ss\nw\u00f6rd ", "s a"), ("", "x")):
+        ours = hashing.PasswordHasher().encode(password, salt, 1000)
+        assert ours == PBKDF2PasswordHasher().encode(password, salt, 1000)
+        assert hashing.PasswordHasher().verify(password, ours)
+
+
+def test_the_line_is_short_and_who_finds_it_full_is_told_at_once(helper: hashing.Helper) -> None:
+    def one(number: int) -> bool:
+        try:
+            return len(helper.pbkdf2("sha256", b"%d" % number, b"salt", 300_000)) == 32
+        except hashing.HashingBusy:
+            return False
+
+    with ThreadPoolExecutor(40) as pool:
+        assert 1 <= sum(pool.map(one, range(40))) < 40
+    assert one(0), "it goes on"
+
+
+def test_nobody_waits_longer_than_he_may() -> None:
+    helper = hashing.Helper(wait_s=0.05)
+    try:
+        assert helper.pbkdf2("sha256", b"x", b"salt", 1)
+        busy = threading.Thread(target=helper.pbkdf2, args=("sha256", b"x", b"salt", 3_000_000))
+        busy.start()
+        time.sleep(0.1)
+        with pytest.raises(hashing.HashingBusy):
+            helper.pbkdf2("sha256", b"x", b"salt", 1)
+        busy.join()
+    finally:
+        helper.stop()
+
+
+def test_an_answer_that_comes_too_late_is_nobody_elses() -> None:
+    helper = hashing.Helper(hash_s=0.5)
+    try:
+        assert helper.pbkdf2("sha256", b"x", b"salt", 1)
+        with pytest.raises(hashing.HashingBusy):
+            helper.pbkdf2("sha256", b"late", b"salt", 50_000_000)
+        helper._hash_s = 20.0
+        assert helper.pbkdf2("sha256", b"x", b"salt", 7) == hashlib.pbkdf2_hmac("sha256", b"x", b"salt", 7)
+    finally:
+        helper.stop()
+
+
+def test_a_helper_that_died_is_replaced_and_a_stopped_one_is_gone(helper: hashing.Helper) -> None:
+    first = helper.pbkdf2("sha256", b"x", b"salt", 5)
+    assert helper._process is not None
+    psutil.Process(helper._process.pid).kill()
+    assert helper.pbkdf2("sha256", b"x", b"salt", 5) == first
+    pid = helper._process.pid
+    helper.stop()
+    assert not psutil.pid_exists(pid)
+
+
+# --- counts
+
+
+class ReadThenWrite(RedisStore):
+    """What there was before: reads, adds, writes."""
+
+    def take(self, key: str, limit: int, window_s: int) -> int:
+        count = int(self._redis.get(key) or 0)
+        if count >= limit:
+            return window_s
+        self._redis.set(key, count + 1, ex=window_s)
+        return 0
+
+
+def _admitted(store: Store, key: str) -> int:
+    start = threading.Barrier(40)
+
+    def one(_: int) -> bool:
+        start.wait()
+        return store.take(key, 10, 300) == 0
+
+    with ThreadPoolExecutor(40) as pool:
+        return sum(pool.map(one, range(40)))
+
+
+def test_ten_of_forty_at_the_same_moment_are_admitted(redis_url: str) -> None:
+    stores: dict[str, Callable[[], Store]] = {"redis": lambda: RedisStore(redis_url), "local": LocalStore}
+    for name, make in stores.items():
+        assert _admitted(make(), f"test:atomic:{name}") == 10
+    assert _admitted(ReadThenWrite(redis_url), "test:atomic:broken") > 10, "the test would not notice"
+
+
+def test_a_count_ends_by_itself_and_refusals_do_not_prolong_it(redis_url: str) -> None:
+    store, client = RedisStore(redis_url), redis.Redis.from_url(redis_url)
+    client.set("test:ends", 3)  # without an end, as a crash between two commands would leave it
+    assert store.take("test:ends", 10, 300) == 0
+    assert 0 < client.ttl("test:ends") <= 300
+    client.set("test:ends", 10, ex=40)
+    assert [store.take("test:ends", 10, 300) <= 40 for _ in range(3)] == [True] * 3
+    assert int(client.get("test:ends") or 0) == 10
+    store.give_back("test:never")
+    assert client.get("test:never") is None
+
+
+def test_a_process_remembers_a_bounded_number_of_names() -> None:
+    now = [0.0]
+    store = LocalStore(most=100, clock=lambda: now[0])
+    for number in range(1000):
+        assert store.take(f"name-{number}", 10, 300) == 0
+    assert len(store) == 100
+    for _ in range(9):
+        store.take("name-999", 10, 300)
+    assert store.take("name-999", 10, 300) == 300
+    now[0] = 301.0
+    assert store.take("name-999", 10, 300) == 0
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("10.0.0.1", "10.0.0.2", False),
+        ("2001:db8::1", "2001:db8::ffff:2", True),
+        ("2001:db8::1", "2001:db8:0:1::1", False),
+        ("::ffff:10.0.0.1", "10.0.0.1", True),
+        ("::ffff:10.0.0.1", "::ffff:10.0.0.2", False),
+        ("", "unix:", False),
+    ],
+)
+def test_an_ipv6_network_counts_as_one_address(one: str, other: str, same: bool) -> None:
+    assert (network_of(one) == network_of(other)) is same
+
+
+def test_one_address_does_not_take_all_places() -> None:
+    places = Places(most=4, per_address=2)
+    assert [places.enter("a") for _ in range(3)] == [True, True, False]
+    assert [places.enter(name) for name in ("b", "c", "d")] == [True, True, False]
+    places.leave("a")
+    assert places.enter("d")
+
+
+def test_the_cache_holds_data_and_whole_numbers_that_redis_can_count(redis_server: RedisServer) -> None:
+    serializer = JsonSerializer()
+    for value in (3, True, None, "x", {"a": [1, 2.5]}):
+        kept = serializer.dumps(value)
+        assert serializer.loads(kept if isinstance(kept, bytes) else b"%d" % kept) == value
+    for foreign in (b"\x80\x04N.", b"", b"[" * 100_000, b"cos\nsystem\n(S'true'\ntR."):
+        assert serializer.loads(foreign) is None
