@@ -22,6 +22,8 @@ BASE_DIR = Path(__file__).resolve().parent.parent
 HOME = ENV.home.absolute()
 
 DEBUG = ENV.debug
+DEFAULT_EXCEPTION_REPORTER = "controlplane.debug.Reporter"
+DEFAULT_EXCEPTION_REPORTER_FILTER = "controlplane.debug.NothingSecret"
 ALLOWED_HOSTS = ENV.hosts
 ROOT_URLCONF = "controlplane.urls"
 ASGI_APPLICATION = "controlplane.asgi.application"
