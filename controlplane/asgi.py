@@ -22,9 +22,11 @@ django_application = get_asgi_application()  # loads the models the imports belo
 from channels.auth import AuthMiddlewareStack
 from channels.routing import URLRouter
 from django.conf import settings
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from controlplane import hashing
 from controlplane.doors import Doors
+from controlplane.env import is_loopback
 from controlplane.health import Readiness
 from controlplane.pages import Pages
 from controlplane.sockets import Handshakes
@@ -37,6 +39,7 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
+FORWARDED = {b"forwarded", b"via", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto", b"x-real-ip"}
 NOT_STARTED = (
     503,
     {"error": {"message": "Starting.", "type": "service_unavailable_error", "param": None, "code": None}},
@@ -47,14 +50,18 @@ class Application:
     """Routes by path; starts and stops the gateway with the server's lifespan."""
 
     def __init__(self) -> None:
-        self._sockets = Handshakes(
-            AuthMiddlewareStack(URLRouter(websocket_urlpatterns)),
-            [f"/{route.pattern}" for route in websocket_urlpatterns],
-        )
-        self.doors: Doors | None = None  # set by a server that counts connections, before the lifespan begins
         env = settings.ENV
-        self._pages = Pages(
-            django_application, settings.DATA_UPLOAD_MAX_MEMORY_SIZE, env.body_timeout_s, env.send_timeout_s
+        self.doors: Doors | None = None  # set by a server that counts connections, before the lifespan begins
+        self._sockets = _behind_proxies(
+            Handshakes(
+                AuthMiddlewareStack(URLRouter(websocket_urlpatterns)),
+                [f"/{route.pattern}" for route in websocket_urlpatterns],
+            ),
+            env.proxies,
+        )
+        self._pages = _behind_proxies(
+            Pages(django_application, settings.DATA_UPLOAD_MAX_MEMORY_SIZE, env.body_timeout_s, env.send_timeout_s),
+            env.proxies,
         )
         self._metrics = make_metrics()
         self._gateway: GatewayApp | None = None
@@ -73,9 +80,9 @@ class Application:
             elif path == "/healthz":
                 await _answer(send, 200, b'{"alive": true}')
             elif path == "/readyz":
-                await self._readyz(send)
+                await self._readyz(scope, send)
             elif path == "/metrics":
-                if not self._may_scrape(scope):
+                if not _may_look_inside(scope):
                     await _answer(send, 401, b'{"detail": "This page needs its token: QUARTERMASTER_METRICS_TOKEN."}')
                     return
                 if self.doors is not None:
@@ -101,16 +108,13 @@ class Application:
                 self._drained = asyncio.create_task(self._gateway.drain(), name="drain")
             await self._drained
 
-    def _may_scrape(self, scope: Scope) -> bool:
-        wanted = settings.ENV.metrics_token
-        given = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
-        return not wanted or compare_digest(given, b"Bearer " + wanted.encode())
-
-    async def _readyz(self, send: Send) -> None:
+    async def _readyz(self, scope: Scope, send: Send) -> None:
         if self._readiness is None:
             ready, report = False, {"ready": False, "waiting_for": ["this process: it is starting"]}
         else:
             ready, report = await self._readiness.look()
+        if not _may_look_inside(scope):
+            report = {"ready": ready}
         await _answer(send, 200 if ready else 503, json.dumps(report).encode())
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
@@ -132,6 +136,22 @@ class Application:
         self._metrics.close()
         hashing.stop()
         await send({"type": "lifespan.shutdown.complete"})
+
+
+def _behind_proxies(app: Any, proxies: list[str]) -> Any:
+    """Takes the client's address and scheme from the headers of these proxies. ``/v1`` needs neither and is spared."""
+    return ProxyHeadersMiddleware(app, proxies) if proxies else app
+
+
+def _may_look_inside(scope: Scope) -> bool:
+    """Whether this request may see metrics and the names of pools: it has the token, or, where none is set, it comes
+    from this machine and not through a proxy."""
+    headers = dict(scope["headers"])
+    wanted = settings.ENV.metrics_token
+    if wanted:
+        return compare_digest(headers.get(b"authorization", b""), b"Bearer " + wanted.encode())
+    peer, own = ((scope.get(end) or ("",))[0] for end in ("client", "server"))
+    return (is_loopback(peer) or peer == own != "") and not headers.keys() & FORWARDED
 
 
 async def _answer(send: Send, status: int, body: bytes, content_type: str = "application/json") -> None:

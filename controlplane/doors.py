@@ -10,6 +10,8 @@ import enum
 import logging
 import resource
 from collections import Counter
+from collections.abc import Sequence
+from ipaddress import ip_address, ip_network
 
 log = logging.getLogger("controlplane.serve")
 
@@ -29,17 +31,18 @@ class Place(enum.Enum):
 
 
 class Doors:
-    """Counts connections, WebSockets among them. ``per_address`` 0: no such limit (all clients come through one
-    proxy). A connection over a limit takes one of the places kept for health, or none: it never takes a place from
-    those within theirs."""
+    """Counts connections, WebSockets among them. ``per_address`` 0: no such limit. ``proxies``: addresses and networks
+    without one, because many clients come through them. A connection over a limit takes one of the places kept for
+    health, or none: it never takes a place from those within theirs."""
 
-    def __init__(self, most: int, per_address: int, most_sockets: int = 1000) -> None:
+    def __init__(self, most: int, per_address: int, most_sockets: int = 1000, proxies: Sequence[str] = ()) -> None:
         self.most = most
         self.most_sockets = most_sockets
         self.inside = 0
         self.sockets = 0  # of these
         self.refused: Counter[str] = Counter()  # by reason, what was answered before any application ran
         self.per_address = per_address
+        self._proxies = [ip_network(proxy) for proxy in proxies]
         self._of: dict[str, int] = {}
         self._kept = 0
         self._kept_of: dict[str, int] = {}
@@ -48,7 +51,7 @@ class Doors:
         """What a connection gets, and whether it was counted in; then :meth:`leave` must follow."""
         count = self._of.get(address, 0)
         if self.inside < self.most:
-            if not 0 < self.per_address <= count:
+            if not 0 < self.per_address <= count or self._is_proxy(address):
                 self.inside += 1
                 self._of[address] = count + 1
                 return Place.FREE, True
@@ -74,6 +77,13 @@ class Doors:
             counts[address] = left
         else:
             del counts[address]
+
+    def _is_proxy(self, address: str) -> bool:
+        try:
+            parsed = ip_address(address)
+        except ValueError:
+            return False
+        return any(parsed in network for network in self._proxies)
 
     def enter_socket(self) -> bool:
         """Whether a connection may become a WebSocket; then :meth:`leave_socket` must follow."""

@@ -12,6 +12,7 @@ import os
 import secrets
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any, get_type_hints
 from urllib.parse import urlsplit
@@ -26,8 +27,9 @@ class SettingsError(Exception):
 
 
 def setting(default: Any, doc: str, *, low: float | None = None, secret: bool = False, name: str = "") -> Any:
-    """A field of :class:`Env`: ``low`` is the least value allowed, ``secret`` keeps the value out of messages."""
-    return field(default=default, metadata={"doc": doc, "low": low, "secret": secret, "name": name})
+    """A field of :class:`Env`: ``low`` is the least value allowed, ``secret`` keeps the value out of messages and of
+    ``repr``."""
+    return field(default=default, repr=not secret, metadata={"doc": doc, "low": low, "secret": secret, "name": name})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,12 +52,22 @@ class Env:
         "starts a server of its own.",
         secret=True,
     )
-    debug: bool = setting(False, "Django's debug pages. Never where others can reach it.")
+    debug: bool = setting(False, "Django's debug pages. Only while HOST is a loopback address.")
     allowed_hosts: str = setting("localhost,127.0.0.1,[::1]", "Host names the web server answers to, with commas.")
     trusted_origins: str = setting(
         "", "Origins behind a proxy that may post forms, with commas, e.g. `https://llm.example.org`."
     )
     https: bool = setting(False, "Clients come by HTTPS through a proxy: secure cookies, HSTS, redirects.")
+    trusted_proxies: str = setting(
+        "",
+        "Addresses or networks of proxies, with commas, e.g. `10.0.0.0/24`: their `X-Forwarded-For` and "
+        "`X-Forwarded-Proto` are believed, nobody else's, and they have no limit of connections. Empty: 127.0.0.1 and "
+        "::1 with HTTPS, otherwise none.",
+    )
+    hsts_subdomains: bool = setting(False, "With HTTPS: HSTS covers all subdomains of the name as well.")
+    hsts_preload: bool = setting(
+        False, "With HSTS_SUBDOMAINS: asks browsers' makers to list the name as HTTPS only, which is hard to undo."
+    )
     basic_auth: bool = setting(
         False, "Whether `/api/v1` takes a name with its password (HTTP Basic), beside sessions and access tokens."
     )
@@ -63,8 +75,8 @@ class Env:
 
     metrics_token: str = setting(
         "",
-        "`/metrics` is answered only to `Authorization: Bearer <this>`, at least 16 characters. Empty: to whoever "
-        "reaches the port; it names tenants and pools.",
+        "`/metrics`, which names tenants and pools, and the details of `/readyz` are for `Authorization: Bearer "
+        "<this>`, at least 16 characters. Empty: for this machine, and nobody who comes through a proxy.",
         secret=True,
     )
     back_office: bool = setting(
@@ -85,8 +97,7 @@ class Env:
     )
     max_connections_per_address: int = setting(
         4_000,
-        "Of these, by one address; further ones are answered 429. 0: no such limit, e.g. behind a proxy, from whose "
-        "address all come.",
+        "Of these, by one address that is not in TRUSTED_PROXIES; further ones are answered 429. 0: no such limit.",
         low=0,
     )
     max_websockets: int = setting(1_000, "Of these, open consoles (WebSockets); further ones are answered 503.", low=1)
@@ -127,7 +138,9 @@ class Env:
 
     alert_webhook: str = setting("", "`http(s)://` address that alerts are sent to. Empty: they are only shown.")
     webhook_hosts: str = setting(
-        "", "Hosts that alert rules may send to besides that of ALERT_WEBHOOK: `name` or `name:port`, with commas."
+        "",
+        "Hosts that alert rules and the scaling driver `webhook` may send to besides that of ALERT_WEBHOOK: `name` or "
+        "`name:port`, with commas.",
     )
     webhook_secret: str = setting(
         "", "Signs what is sent to webhooks (`docs/scaling.md`); at least 16 characters.", secret=True
@@ -166,6 +179,12 @@ class Env:
     @property
     def origins(self) -> list[str]:
         return [o.strip() for o in self.trusted_origins.split(",") if o.strip()]
+
+    @property
+    def proxies(self) -> list[str]:
+        """Whose word on where a request came from is taken."""
+        named = [p.strip() for p in self.trusted_proxies.split(",") if p.strip()]
+        return named or (["127.0.0.1", "::1"] if self.https else [])
 
     @property
     def engines(self) -> list[str]:
@@ -225,6 +244,14 @@ def table() -> list[tuple[str, str, str, str]]:
     return rows
 
 
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches what listens on ``host``, or whether a peer of that address is this machine."""
+    try:
+        return ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 def secret_key(env: Env) -> str:
     """The configured key, or the instance's own, made once and readable by its owner only.
 
@@ -281,6 +308,19 @@ def _check(env: Env, given: frozenset[str]) -> list[str]:
         length = len(getattr(env, name))
         if 0 < length < least:
             faults.append(f"{env_name(name)}=(hidden): needs at least {least} characters, has {length}")
+    for proxy in env.proxies:
+        try:
+            ip_network(proxy)
+        except ValueError:
+            faults.append(
+                f"{env_name('trusted_proxies')}={proxy!r}: use an IP address or a network such as 10.0.0.0/24"
+            )
+    if env.debug and not is_loopback(env.host):
+        faults.append(
+            f"{env_name('debug')}: only with {env_name('host')}=127.0.0.1, not {env.host}; others would see it"
+        )
+    if env.hsts_preload and not env.hsts_subdomains:
+        faults.append(f"{env_name('hsts_preload')}: needs {env_name('hsts_subdomains')}, or browsers ignore it")
     if env.database_url and urlsplit(env.database_url).scheme not in ("postgresql", "postgres"):
         faults.append(f"{env_name('database_url')}=(hidden): must begin with postgresql://; leave it empty for SQLite")
     if env.redis_url and urlsplit(env.redis_url).scheme not in ("redis", "rediss", "unix"):

@@ -382,7 +382,7 @@ def main() -> int:
     except environment.SettingsError as error:
         print(error, file=sys.stderr)
         return 2
-    doors = Doors(affordable(env.max_connections), env.max_connections_per_address, env.max_websockets)
+    doors = Doors(affordable(env.max_connections), env.max_connections_per_address, env.max_websockets, env.proxies)
     config = uvicorn.Config(
         "controlplane.asgi:application",
         host=env.host,
@@ -396,7 +396,7 @@ def main() -> int:
         access_log=False,
         log_config=None,  # Django's
         log_level=env.log_level.lower(),
-        proxy_headers=env.https,
+        proxy_headers=False,  # of pages and WebSockets only, and of trusted proxies only: controlplane/asgi.py
         server_header=False,
         backlog=2048,
         timeout_keep_alive=75,

@@ -352,3 +352,11 @@ def test_no_more_connections_are_taken_than_there_are_files_for(monkeypatch, cap
     assert affordable(10_000) == (4096 - 256) // 2 - KEPT_FREE
     assert asked == [(4096, 4096)]
     assert "open files" in caplog.text
+
+
+def test_a_proxy_has_no_limit_per_address():
+    doors = Doors(100, 2, ["10.1.0.0/16", "::1"])
+    for address in ("10.1.2.3", "::1"):
+        assert [doors.enter(address).value for _ in range(4)] == ["free"] * 4
+    assert [doors.enter(address).value for address in ("10.2.0.1",) * 3] == ["free", "free", "address"]
+    assert [doors.enter(address).value for address in ("unix",) * 3] == ["free", "free", "address"]

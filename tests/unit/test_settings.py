@@ -50,6 +50,9 @@ def test_values_are_read_in_their_types():
         ("QUARTERMASTER_REDIS_URL", "http://h", "redis://"),
         ("QUARTERMASTER_SECRET_KEY", "short", "32 characters"),
         ("ENGINE", "localhost:8000", "http://host:port"),
+        ("QUARTERMASTER_TRUSTED_PROXIES", "10.0.0.1, proxy.internal", "IP address or a network"),
+        ("QUARTERMASTER_TRUSTED_PROXIES", "*", "IP address or a network"),
+        ("QUARTERMASTER_HSTS_PRELOAD", "on", "QUARTERMASTER_HSTS_SUBDOMAINS"),
     ],
 )
 def test_a_fault_names_the_setting_and_what_it_should_be(name, value, said):
@@ -71,6 +74,28 @@ def test_secret_values_never_enter_a_message():
         with pytest.raises(environment.SettingsError) as caught:
             environment.load({name: "hunter2"})
         assert "hunter2" not in str(caught.value)
+
+
+def test_secret_values_are_not_in_what_is_printed_of_the_settings():
+    env = environment.load({"QUARTERMASTER_SECRET_KEY": "k" * 40, "QUARTERMASTER_REDIS_URL": "redis://:hunter2@h/0"})
+    assert "kkkk" not in repr(env)
+    assert "hunter2" not in repr(env)
+    assert "log_level='INFO'" in repr(env)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.5", "llm.example.org"])
+def test_debug_pages_are_for_this_machine_only(host):
+    with pytest.raises(environment.SettingsError, match="QUARTERMASTER_DEBUG"):
+        environment.load({"QUARTERMASTER_DEBUG": "on", "QUARTERMASTER_HOST": host})
+    for own in ("127.0.0.1", "::1", "localhost"):
+        assert environment.load({"QUARTERMASTER_DEBUG": "on", "QUARTERMASTER_HOST": own}).debug
+
+
+def test_proxies_are_trusted_where_they_are_named_and_on_this_machine_with_https():
+    assert environment.load({}).proxies == []
+    assert environment.load({"QUARTERMASTER_HTTPS": "on"}).proxies == ["127.0.0.1", "::1"]
+    named = {"QUARTERMASTER_HTTPS": "on", "QUARTERMASTER_TRUSTED_PROXIES": "10.0.0.0/24, fd00::7"}
+    assert environment.load(named).proxies == ["10.0.0.0/24", "fd00::7"]
 
 
 def test_a_variable_that_is_no_setting_is_found():
