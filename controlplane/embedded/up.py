@@ -254,7 +254,7 @@ class Instance:
 
         def ready() -> bool:
             nonlocal next_word
-            ok, answer = readiness(self.base_url)
+            ok, answer = readiness(self.base_url, self.env.metrics_token)
             report.update(answer)
             if not ok and time.monotonic() > next_word:
                 next_word += 10
@@ -290,9 +290,10 @@ class Instance:
         say("all ended")
 
 
-def readiness(base_url: str) -> tuple[bool, dict[str, Any]]:
+def readiness(base_url: str, metrics_token: str = "") -> tuple[bool, dict[str, Any]]:
     """``/readyz`` and what it says; nothing where it does not answer."""
-    request = urllib.request.Request(f"{base_url}/readyz")  # noqa: S310 - our own address
+    headers = {"Authorization": f"Bearer {metrics_token}"} if metrics_token else {}
+    request = urllib.request.Request(f"{base_url}/readyz", headers=headers)  # noqa: S310 - our own address
     try:
         with urllib.request.urlopen(request, timeout=2) as answer:  # noqa: S310
             return True, dict(json.load(answer))

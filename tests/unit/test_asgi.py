@@ -11,7 +11,10 @@ from controlplane.asgi import Application
 TOKEN = "a-token-of-enough-length"
 
 
-async def get(path: str, *headers: tuple[bytes, bytes]) -> tuple[int, bytes]:
+HERE = ("127.0.0.1", 40000)
+
+
+async def get(path: str, *headers: tuple[bytes, bytes], client: tuple[str, int] = HERE) -> tuple[int, bytes]:
     sent = []
 
     async def receive() -> dict:
@@ -22,7 +25,8 @@ async def get(path: str, *headers: tuple[bytes, bytes]) -> tuple[int, bytes]:
 
     application = Application()
     try:
-        await application({"type": "http", "method": "GET", "path": path, "headers": list(headers)}, receive, send)
+        scope = {"type": "http", "method": "GET", "path": path, "headers": list(headers), "client": client}
+        await application(scope | {"server": ("10.0.0.1", 8000)}, receive, send)
     finally:
         application._metrics.close()
     return sent[0]["status"], sent[1]["body"]
@@ -33,10 +37,26 @@ def guarded(settings):
     settings.ENV = replace(settings.ENV, metrics_token=TOKEN)
 
 
-async def test_without_a_token_of_its_own_the_page_is_open():
-    status, page = await get("/metrics")
-    assert status == 200
-    assert b"quartermaster_" in page
+async def test_without_a_token_of_its_own_the_page_is_open_to_this_machine():
+    for peer in ("127.0.0.1", "::1", "10.0.0.1"):
+        status, page = await get("/metrics", client=(peer, 40000))
+        assert status == 200
+        assert b"quartermaster_" in page
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/readyz"])
+async def test_without_a_token_nobody_else_and_nobody_behind_a_proxy_looks_inside(path):
+    forwarded = [(b"x-forwarded-for", b"127.0.0.1")], [(b"via", b"1.1 proxy")], [(b"x-real-ip", b"1.2.3.4")]
+    for headers, peer in ([], "10.0.0.2"), *((headers, "127.0.0.1") for headers in forwarded):
+        status, page = await get(path, *headers, client=(peer, 40000))
+        assert (status, page) == (503, b'{"ready": false}') if path == "/readyz" else status == 401
+        assert b"quartermaster_" not in page
+
+
+async def test_readiness_is_told_to_everybody_and_what_is_missing_to_whoever_has_the_token(guarded):
+    assert await get("/readyz") == (503, b'{"ready": false}')
+    _, page = await get("/readyz", (b"authorization", b"Bearer " + TOKEN.encode()))
+    assert b"waiting_for" in page
 
 
 @pytest.mark.parametrize("header", [b"", b"Bearer ", b"Bearer wrong", TOKEN.encode(), b"Bearer \xff"])
