@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +25,10 @@ class Script:
     close_idle: bool = False  # closes the connection after each answer without saying so
     refuse: bool = False  # closes each connection at once
     word: str = " word"
+    named: bool = True  # answers are named by their X-Request-Id, as vLLM does
+    usage: Any = None  # instead of the true one; "missing": none at all
+    raw: Callable[[str], bytes] | None = None  # everything that is sent, head included, by the request's name
+    then_close: bool = False  # after ``raw``
     counts: int | None = 12  # tokens that /tokenize finds in a prompt; None: it answers nonsense
 
 
@@ -89,9 +94,14 @@ class FakeEngine:
             _whole(writer, status, json.dumps(_error(script.error, status)).encode())
             await writer.drain()
             return True
+        name = headers.get("x-request-id", "")
+        if script.raw is not None:
+            writer.write(script.raw(name))
+            await writer.drain()
+            return not script.then_close
         self.open += 1
         leaving = asyncio.ensure_future(reader.read(1))  # a client that goes away in between
-        work = asyncio.ensure_future(self._answer(writer, script, body, "chat" in lines[0]))
+        work = asyncio.ensure_future(self._answer(writer, script, body, "chat" in lines[0], name))
         try:
             await asyncio.wait({leaving, work}, return_when=asyncio.FIRST_COMPLETED)
             if not work.done():
@@ -105,10 +115,15 @@ class FakeEngine:
             await asyncio.gather(work, leaving, return_exceptions=True)
         return keep and not script.close_idle
 
-    async def _answer(self, writer: asyncio.StreamWriter, script: Script, body: dict[str, Any], chat: bool) -> bool:
+    async def _answer(
+        self, writer: asyncio.StreamWriter, script: Script, body: dict[str, Any], chat: bool, name: str
+    ) -> bool:
         tokens = script.tokens if script.tokens is not None else int(body.get("max_tokens", 16))
         usage = {"prompt_tokens": 12, "total_tokens": 12 + tokens, "completion_tokens": tokens}
-        base = {"id": "cmpl-1", "created": 1, "model": self.model}
+        counted: dict[str, Any] = {"usage": usage if script.usage is None else script.usage}
+        if script.usage == "missing":
+            counted = {}
+        base = {"id": f"cmpl-{name}" if script.named and name else "cmpl-1", "created": 1, "model": self.model}
         await asyncio.sleep(script.first_pause_s)
         if not body.get("stream"):
             await asyncio.sleep(script.pause_s)
@@ -120,7 +135,7 @@ class FakeEngine:
             choice: dict[str, Any] = {"index": 0, "finish_reason": "length", "logprobs": None}
             choice |= {"message": {"role": "assistant", "content": text}} if chat else {"text": text}
             kind = "chat.completion" if chat else "text_completion"
-            _whole(writer, 200, json.dumps(base | {"object": kind, "choices": [choice], "usage": usage}).encode())
+            _whole(writer, 200, json.dumps(base | {"object": kind, "choices": [choice]} | counted).encode())
             await writer.drain()
             return True
         writer.write(
@@ -150,7 +165,7 @@ class FakeEngine:
             elif i % 64 == 63:
                 await writer.drain()
         if (body.get("stream_options") or {}).get("include_usage"):
-            _frame(writer, base | {"choices": [], "usage": usage})
+            _frame(writer, base | {"choices": []} | counted)
         _chunk(writer, b"data: [DONE]\n\n")
         writer.write(b"0\r\n\r\n")
         await writer.drain()

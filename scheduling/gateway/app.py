@@ -93,6 +93,8 @@ class GatewayApp:
         self._stores: dict[str, PoolStore] = {}
         self._keyring = Keyring(Catalog(0, {}, {}, {}))
         self._upstream = Upstream(config.connect_timeout_s)
+        # counts of tokens name no request: on connections of their own a late one can only be taken for another count
+        self._counting = Upstream(config.connect_timeout_s, named=False)
         self._desk = Desk(config.gateway_id, self._store, config.renew_every_s, self._in_service)
         self._books = Books(self._store, config.flush_every_s, config.backlog_limit)
         self._watch = Watch(self._every_second)
@@ -108,7 +110,7 @@ class GatewayApp:
             self._books,
             self._upstream,
             self._forecasts,
-            InputCounter(self._upstream),
+            InputCounter(self._counting),
             metrics,
             lambda: self._resp.available,
             self._quotas,
@@ -165,6 +167,7 @@ class GatewayApp:
         await self._forecasts.stop()
         await self._watch.stop()
         self._upstream.close()
+        self._counting.close()
         await self._subscriber.close()
         await self._resp.close()
         await self._catalog.close()
@@ -191,7 +194,8 @@ class GatewayApp:
     def _configured(self, catalog: Catalog) -> None:
         self._keyring = Keyring(catalog)
         self._quotas.configure(catalog)
-        self._upstream.keep_only(set(self._keyring.backends))
+        for upstream in (self._upstream, self._counting):
+            upstream.keep_only(set(self._keyring.backends))
         self._forecasts.configure(catalog)
 
     def _state_changed(self, available: bool) -> None:
@@ -216,8 +220,9 @@ class GatewayApp:
     def _every_second(self) -> None:
         self._metrics.gauge("open_requests", len(self._watch.calls))
         self._metrics.gauge("waiting_requests", self._desk.waiting)
-        self._metrics.gauge("upstream_connections", self._upstream.connections)
-        self._upstream.trim(asyncio.get_running_loop().time())
+        self._metrics.gauge("upstream_connections", self._upstream.connections + self._counting.connections)
+        for upstream in (self._upstream, self._counting):
+            upstream.trim(asyncio.get_running_loop().time())
 
     # --- requests
 

@@ -3,11 +3,19 @@
 Measured against the alternatives (``docs/benchmarks.md``): 11 us a request, where aiohttp takes 52 and httpx 1,000 at
 32 connections. It can do so little because an engine's answers are known: a head, then a body with a length or in
 chunks. A connection whose exchange did not end cleanly is never used again (promise 4).
+
+Nor is one whose engine may still say something on it: HTTP/1.1 has no mark by which a late or second answer could be
+told from the answer to the next request. vLLM names its answers by the ``X-Request-Id`` that it was sent. So a
+connection is used again only after an answer that named its request, and from then on every answer on it has to
+(:meth:`Connection.proves`); an engine that does not name answers gets a new connection for each request. What arrives
+unasked closes a connection, before it is used again as well.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
+import select
 import ssl
 from typing import Any
 from urllib.parse import urlsplit
@@ -22,6 +30,8 @@ MAX_HEAD_BYTES = 64 * 1024
 MAX_IDLE = 512  # kept-alive connections per replica
 MAX_IDLE_S = 4.0  # uvicorn, and so vLLM, closes after 5 s: leave before
 TAIL_S = 1.0  # how long the end of a complete stream may take to arrive
+FRAMING = 2  # times its body is what a whole answer may take on the wire, its framing included
+_OURS = re.compile("req_[0-9a-f]{24}")  # a request of a gateway (``app.new_request_id``)
 
 
 class UpstreamError(Exception):
@@ -41,6 +51,7 @@ class Connection(asyncio.Protocol):
     """One socket to one replica, and the exchange that has it."""
 
     __slots__ = (
+        "_asked",
         "_body",
         "_buffered",
         "_complete",
@@ -48,13 +59,17 @@ class Connection(asyncio.Protocol):
         "_head_bytes",
         "_headers_done",
         "_idle_since",
+        "_input",
         "_keep",
         "_limit",
         "_loop",
         "_owner",
         "_parser",
         "_paused",
+        "_proved",
+        "_received",
         "_started",
+        "_surplus",
         "_tail_timer",
         "_transport",
         "_used",
@@ -73,6 +88,7 @@ class Connection(asyncio.Protocol):
         self._paused = False
         self._tail_timer: asyncio.TimerHandle | None = None
         self._idle_since = 0.0
+        self._input: select.poll | None = None
         self._reset()
 
     def _reset(self) -> None:
@@ -87,12 +103,34 @@ class Connection(asyncio.Protocol):
         self._keep = False
         self._limit = 0
         self._error: str | None = None
+        self._asked = ""
+        self._proved = False
+        self._received = 0
+        self._surplus = False  # more than one answer has come
 
     # --- the exchange's side
 
-    def send(self, head: bytes, body: bytes, *, whole: bool, limit: int = 0) -> None:
+    @property
+    def reused(self) -> bool:
+        """Whether another exchange had it before."""
+        return self._used
+
+    def proves(self, answer_id: str) -> bool:
+        """Whether an answer with this id is the answer to what was sent, as far as can be known.
+
+        False means that it is another request's: it names another request of ours, or does not name this one on a
+        connection on which answers did. True without a name is possible on a new connection only, which then is not
+        used again.
+        """
+        if self._asked in answer_id:
+            self._proved = True
+            return True
+        return not self._used and _OURS.search(answer_id) is None
+
+    def send(self, name: str, head: bytes, body: bytes, *, whole: bool, limit: int = 0) -> None:
         """Starts an exchange. ``whole``: the reader wants the complete body at once, at most ``limit`` bytes."""
         self._reset()
+        self._asked = name
         self._whole = whole
         self._limit = limit
         self._parser = httptools.HttpResponseParser(self)
@@ -175,10 +213,15 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]
+        found = transport.get_extra_info("socket")
+        if found is not None:
+            self._input = select.poll()
+            self._input.register(found.fileno(), select.POLLIN)
         self._owner.opened(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        self._input = None  # its number may be another socket's now
         if self._tail_timer is not None:
             self._tail_timer.cancel()
             self._tail_timer = None
@@ -191,13 +234,23 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         parser = self._parser
         if parser is None or self._complete:
-            self._fail("unasked bytes")
+            self._unasked()
             return
-        self._started = True
+        if not self._started:
+            self._started = True
+            early = self._transport is not None and self._transport.get_write_buffer_size() > 0
+        else:
+            early = False
+        self._received += len(data)
         try:
             parser.feed_data(data)
-        except httptools.HttpParserError:
-            self._fail("the answer is not HTTP")
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+            if not self._complete:
+                self._fail("the answer is not HTTP")
+                return
+            self._surplus = True
+        if early and self.status == 200:  # an error may come before the whole request was read, an answer cannot
+            self._fail("it answered before it had the request")
             return
         if not self._headers_done:
             self._head_bytes += len(data)
@@ -205,14 +258,15 @@ class Connection(asyncio.Protocol):
                 self._fail("the answer's head is too large")
             return
         if self._whole:
-            if self._buffered > self._limit:
+            if self._buffered > self._limit or self._received > FRAMING * self._limit + MAX_HEAD_BYTES:
                 self._fail("the answer is too large")
             elif self._complete:
                 self._wake()
             return
         if self._tail_timer is not None:
-            self._body.clear()
-            if self._complete:
+            if self._body:
+                self.abort()  # more of a stream that was complete
+            elif self._complete:
                 self._tail_timer.cancel()
                 self._tail_timer = None
                 self._owner.put_back(self)
@@ -229,6 +283,13 @@ class Connection(asyncio.Protocol):
             self._error = "the answer was cut"
         return False
 
+    def _unasked(self) -> None:
+        """Something came while nothing was asked, or after the whole answer. An answer that is complete stays so; the
+        connection is closed."""
+        self._surplus = True
+        if self._transport is not None:
+            self._transport.abort()
+
     def _fail(self, why: str) -> None:
         if self._error is None:
             self._error = why
@@ -240,11 +301,16 @@ class Connection(asyncio.Protocol):
     # --- httptools' side
 
     def on_headers_complete(self) -> None:
+        if self._complete:
+            self._surplus = True
+            return
         self.status = self._parser.get_status_code()
         self._headers_done = self.status >= 200  # 100 Continue and its like are not the answer
         self._keep = self._parser.should_keep_alive()
 
     def on_body(self, body: bytes) -> None:
+        if self._complete:
+            return
         self._body.append(body)
         self._buffered += len(body)
 
@@ -260,6 +326,8 @@ class Connection(asyncio.Protocol):
         return (
             self._complete
             and self._keep
+            and (self._proved or not self._owner.named)
+            and not self._surplus
             and self._error is None
             and transport is not None
             and not transport.is_closing()
@@ -273,20 +341,32 @@ class Connection(asyncio.Protocol):
             self._paused = False
             self._transport.resume_reading()
 
+    @property
+    def quiet(self) -> bool:
+        """Whether a resting connection may be used: it is open and nothing has arrived, not even in the kernel."""
+        transport = self._transport
+        return (
+            not self._surplus
+            and transport is not None
+            and not transport.is_closing()
+            and (self._input is None or not self._input.poll(0))
+        )
+
     def rested(self, now: float) -> float:
         return now - self._idle_since
 
 
 class Backend:
-    """The connections to one replica."""
+    """The connections to one replica. ``named``: they are used again only where answers name their requests."""
 
-    def __init__(self, spec: BackendSpec, connect_timeout_s: float) -> None:
+    def __init__(self, spec: BackendSpec, connect_timeout_s: float, *, named: bool = True) -> None:
         url = urlsplit(spec.url)
         if url.scheme not in ("http", "https") or not url.hostname:
             raise ValueError(f"backend {spec.id}: its URL must be http://host:port or https://host:port")
         if not (spec.api_key.isascii() and spec.api_key.isprintable()):
             raise ValueError(f"backend {spec.id}: its API key cannot be sent in a header")
         self.spec = spec
+        self.named = named
         self._host = url.hostname
         self._tls = ssl.create_default_context() if url.scheme == "https" else None
         self._port = url.port or (443 if self._tls else 80)
@@ -305,30 +385,40 @@ class Backend:
         return len(self._open)
 
     async def exchange(
-        self, path: str, body: bytes, request_id: str, more: bytes = b"", *, whole: bool, limit: int = 0
+        self,
+        path: str,
+        body: bytes,
+        name: str,
+        more: bytes = b"",
+        *,
+        whole: bool,
+        limit: int = 0,
+        fresh: bool = False,
     ) -> Connection:
-        """Sends one POST and waits for the head of its answer (``whole``: for all of it). ``more``: further lines of
-        its head. The caller ends the exchange
-        with ``release`` or ``abort``; on any exception, cancellation included, the socket is closed here. Raises
-        :class:`UpstreamError`."""
+        """Sends one POST and waits for the head of its answer (``whole``: for all of it). ``name`` is its
+        ``X-Request-Id``; ``more``: further lines of its head; ``fresh``: on a new connection. The caller ends the
+        exchange with ``release`` or ``abort``; on any exception, cancellation included, the socket is closed here.
+        Raises :class:`UpstreamError`."""
         prefix = self._heads.get(path)
         if prefix is None:
             prefix = self._heads[path] = b"POST " + path.encode("ascii") + self._common
         head = prefix + b"x-request-id: %b\r\n%bcontent-length: %d\r\n\r\n" % (
-            request_id.encode("ascii"), more, len(body),
+            name.encode("ascii"), more, len(body),
         )  # fmt: skip
-        connection = self._take()
+        connection = None if fresh else self._take()
         if connection is not None:
             try:
-                return await self._run(connection, head, body, whole, limit)
+                return await self._run(connection, name, head, body, whole, limit)
             except _Stale:
                 pass  # it closed while resting: nothing of this request was seen
         connection = await self._connect()
-        return await self._run(connection, head, body, whole, limit)
+        return await self._run(connection, name, head, body, whole, limit)
 
-    async def _run(self, connection: Connection, head: bytes, body: bytes, whole: bool, limit: int) -> Connection:
+    async def _run(
+        self, connection: Connection, name: str, head: bytes, body: bytes, whole: bool, limit: int
+    ) -> Connection:
         try:
-            connection.send(head, body, whole=whole, limit=limit)
+            connection.send(name, head, body, whole=whole, limit=limit)
             await connection.ready()
         except BaseException:
             connection.abort()
@@ -337,16 +427,19 @@ class Backend:
 
     def _take(self) -> Connection | None:
         idle = self._idle
-        if not idle:
-            return None
-        connection = idle.pop()  # the most recently used: the others may rest and go
-        if connection.rested(asyncio.get_running_loop().time()) > MAX_IDLE_S:
+        now = asyncio.get_running_loop().time()
+        while idle:
+            connection = idle.pop()  # the most recently used: the others may rest and go
+            if connection.rested(now) > MAX_IDLE_S:
+                connection.abort()
+                for other in idle:  # all older
+                    other.abort()
+                idle.clear()
+                return None
+            if connection.quiet:
+                return connection
             connection.abort()
-            for other in idle:  # all older
-                other.abort()
-            idle.clear()
-            return None
-        return connection
+        return None
 
     async def _connect(self) -> Connection:
         loop = asyncio.get_running_loop()
@@ -395,10 +488,11 @@ class Backend:
 
 
 class Upstream:
-    """All replicas this process has talked to."""
+    """All replicas this process has talked to. ``named`` as for :class:`Backend`."""
 
-    def __init__(self, connect_timeout_s: float) -> None:
+    def __init__(self, connect_timeout_s: float, *, named: bool = True) -> None:
         self._connect_timeout_s = connect_timeout_s
+        self._named = named
         self._backends: dict[str, Backend] = {}
 
     def backend(self, spec: BackendSpec) -> Backend:
@@ -408,7 +502,7 @@ class Upstream:
             return backend
         if backend is not None:
             backend.close()
-        backend = self._backends[spec.id] = Backend(spec, self._connect_timeout_s)
+        backend = self._backends[spec.id] = Backend(spec, self._connect_timeout_s, named=self._named)
         return backend
 
     def keep_only(self, ids: set[str]) -> None:

@@ -101,7 +101,10 @@ class Choice:
 class Answer:
     """One request's generations. Stops them when the client leaves."""
 
-    def __init__(self, connection: Connection, *, model: str, chat: bool, body: GenerationBody, abort: Abort) -> None:
+    def __init__(
+        self, connection: Connection, *, model: str, chat: bool, body: GenerationBody, name: str, abort: Abort
+    ) -> None:
+        """``name``: what the client calls the request (``X-Request-Id``), by which vLLM names the answer."""
         self.connection = connection
         self.chat = chat
         self.stream = bool(body.stream)
@@ -114,12 +117,12 @@ class Answer:
         self.cut_after = 0  # tokens after which the connection is cut; 0: never
         self._abort = abort
         self._open = 0
-        self._id = ("chatcmpl-" if chat else "cmpl-") + os.urandom(8).hex()
+        self._id = ("chatcmpl-" if chat else "cmpl-") + (name or os.urandom(8).hex())
         self._created = int(time.time())
         self._model = model
         kind = "chat.completion.chunk" if chat else "text_completion"
-        self.stem = b'"id":"%b","object":"%b","created":%d,"model":%b' % (
-            self._id.encode(),
+        self.stem = b'"id":%b,"object":"%b","created":%d,"model":%b' % (
+            msgspec.json.encode(self._id),
             kind.encode(),
             self._created,
             msgspec.json.encode(model),

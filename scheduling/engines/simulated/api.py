@@ -102,12 +102,12 @@ class Api:
     def _chat(self, connection: Connection, request: Request) -> None:
         body = requests.decode(requests.CHAT, request.body)
         bound = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
-        self._generate(connection, body, [requests.chat_prompt(body.messages)], bound, chat=True)
+        self._generate(connection, body, [requests.chat_prompt(body.messages)], bound, request.name, chat=True)
 
     def _completion(self, connection: Connection, request: Request) -> None:
         body = requests.decode(requests.COMPLETION, request.body)
         bound = requests.COMPLETION_DEFAULT_TOKENS if body.max_tokens is None else body.max_tokens
-        self._generate(connection, body, requests.completion_prompts(body.prompt), bound, chat=False)
+        self._generate(connection, body, requests.completion_prompts(body.prompt), bound, request.name, chat=False)
 
     def _generate(
         self,
@@ -115,6 +115,7 @@ class Api:
         body: requests.GenerationBody,
         prompts: list[tuple[int, int]],
         bound: int | None,
+        name: str,
         *,
         chat: bool,
     ) -> None:
@@ -123,7 +124,7 @@ class Api:
         copies = 1 if body.n is None else body.n
         if copies * len(prompts) > requests.MAX_CHOICES:
             raise ApiError(400, f"n={copies} for {len(prompts)} prompts is more than {requests.MAX_CHOICES} answers")
-        answer = Answer(connection, model=self._model, chat=chat, body=body, abort=self._runner.abort)
+        answer = Answer(connection, model=self._model, chat=chat, body=body, name=name, abort=self._runner.abort)
         answer.prompt_tokens = sum(tokens for tokens, _ in prompts)
         for tokens, mark in prompts:
             most = requests.most_output(tokens, bound, self._max_model_len)

@@ -22,6 +22,7 @@ class Request:
     authorization: str
     body: bytes
     keep_alive: bool
+    name: str = ""  # its X-Request-Id
 
 
 class Exchange(Protocol):
@@ -125,6 +126,7 @@ class Connection(asyncio.Protocol):
             authorization=incoming.headers.get(b"authorization", b"").decode("latin-1"),
             body=b"".join(incoming.body),
             keep_alive=self._parser.should_keep_alive(),
+            name=incoming.headers.get(b"x-request-id", b"").decode("latin-1"),
         )
         if self._current is None:
             self._begin(request)
