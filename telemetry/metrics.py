@@ -66,6 +66,14 @@ TABLE: tuple[Metric, ...] = (
         "Requests that missed their promise about time.",
     ),
     Metric(
+        "engine_usage_rejected_total", "counter", "answers", ("pool", "backend"),
+        "Complete answers whose usage could not be true or was missing: charged by our own count.",
+    ),
+    Metric(
+        "engine_answers_rejected_total", "counter", "answers", ("pool", "backend", "cause"),
+        "Answers of engines that were not passed on; cause is broken (not of the API's shape) or foreign (another's).",
+    ),
+    Metric(
         "queue_wait_seconds", "histogram", "seconds", ("pool", "tier", "outcome"),
         "Wait for a slot, also of requests that gave up waiting.", _WAIT,
     ),
@@ -164,6 +172,8 @@ class Metrics:
         self._rejected: dict[Labels, int] = {}
         self._tokens: dict[Labels, int] = {}
         self._violations: dict[Labels, int] = {}
+        self._usage_rejected: dict[Labels, int] = {}
+        self._answers_rejected: dict[Labels, int] = {}
         self._wait = _Histogram(_WAIT)
         self._first = _Histogram(_FIRST)
         self._token = _Histogram(_TOKEN)
@@ -206,6 +216,14 @@ class Metrics:
     def rejected(self, reason: str, status: int) -> None:
         """A request without a valid key, or outside any route, was answered."""
         self._rejected[(reason,)] = self._rejected.get((reason,), 0) + 1
+
+    def usage_rejected(self, pool: str, backend: str) -> None:
+        """An engine's usage could not be true, or was missing."""
+        self._usage_rejected[pool, backend] = self._usage_rejected.get((pool, backend), 0) + 1
+
+    def answer_rejected(self, pool: str, backend: str, cause: str) -> None:
+        """An engine's answer was not passed on."""
+        self._answers_rejected[pool, backend, cause] = self._answers_rejected.get((pool, backend, cause), 0) + 1
 
     def state_available(self, available: bool) -> None:
         """Redis became reachable or unreachable."""
@@ -250,6 +268,8 @@ class Metrics:
             "connections_refused_total": self._connections_refused,
             "tokens_total": self._tokens,
             "slo_violations_total": self._violations,
+            "engine_usage_rejected_total": self._usage_rejected,
+            "engine_answers_rejected_total": self._answers_rejected,
         }
         histograms = {
             "queue_wait_seconds": self._wait,

@@ -51,6 +51,14 @@ class SeenMetrics:
         self.records: list[LedgerRecord] = []
         self.rejections: list[tuple[str, int]] = []
         self.gauges: dict[str, float] = {}
+        self.usage_rejections: list[str] = []  # replicas
+        self.answer_rejections: list[tuple[str, str]] = []  # replica, cause
+
+    def usage_rejected(self, pool: str, backend: str) -> None:
+        self.usage_rejections.append(backend)
+
+    def answer_rejected(self, pool: str, backend: str, cause: str) -> None:
+        self.answer_rejections.append((backend, cause))
 
     def ended(self, record: LedgerRecord) -> None:
         self.records.append(record)

@@ -14,6 +14,7 @@ import msgspec
 
 from scheduling.core.types import PoolSpec
 from scheduling.estimation import tokenizer
+from scheduling.gateway.answers import TEMPLATE_TOKENS
 from scheduling.gateway.openai_types import ChatRequest, Message
 from scheduling.gateway.prepare import MESSAGE_TOKENS, Prepared
 from scheduling.gateway.upstream import Upstream, UpstreamError
@@ -69,17 +70,21 @@ class InputCounter:
             question["messages"] = body.messages
         else:
             question["prompt"] = body.prompt
+        question_bytes = _encode(question)
         try:
             async with asyncio.timeout(ASK_S):
                 connection = await self._upstream.backend(spec).exchange(
-                    TOKENIZE_PATH, _encode(question), "tokenize", whole=True, limit=LARGEST_ANSWER
+                    TOKENIZE_PATH, question_bytes, "tokenize", whole=True, limit=LARGEST_ANSWER
                 )
             answer, status = connection.whole_body(), connection.status
             connection.release()
             if status != 200:
                 raise ValueError(f"it answered {status}")
-            return float(_decode(answer).count)
-        except (UpstreamError, TimeoutError, ValueError, msgspec.DecodeError) as error:
+            count = _decode(answer).count
+            if not 0 <= count <= len(question_bytes) + TEMPLATE_TOKENS:
+                raise ValueError(f"it counted {min(count, 10**12)} tokens in {len(question_bytes)} bytes")
+            return float(count)
+        except (UpstreamError, TimeoutError, ValueError, msgspec.DecodeError, RecursionError) as error:
             self._resting[pool.id] = time.monotonic() + REST_S
             log.warning(
                 "pool %s: replica %s did not count a prompt (%s); estimating for %d s", pool.id, spec.id,

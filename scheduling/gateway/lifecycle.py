@@ -73,7 +73,7 @@ class Lifecycle:
         self._state_available = state_available
         self._quotas = quotas
         self._idempotency = idempotency
-        self._relay = Relay(config, upstream, answer_headers)
+        self._relay = Relay(config, upstream, answer_headers, metrics)
         self._budget = RetryBudget(config.retry_share, config.retry_floor, time.monotonic())
         self._calibrations: dict[str, Calibration] = {}
         self._errands: set[asyncio.Task[None]] = set()
@@ -324,15 +324,16 @@ class Lifecycle:
         return Refusal(reason, **fields)
 
     def _account(self, call: Call) -> None:
-        """Tokens as used: the engine's own count where it came, else the frames that were seen."""
-        frames, prepared = call.frames, call.prepared
-        if not call.ran or prepared is None:
+        """Tokens as used: the engine's own count where it can be true, else ours (``relay.py``); of an answer that
+        broke off, the frames that were seen."""
+        frames = call.frames
+        if not call.ran:
             return
-        if frames is not None and frames.output_tokens is not None:
-            call.input_tokens, call.output_tokens = frames.input_tokens, frames.output_tokens
+        if frames is not None and frames.usage is not None:
+            call.input_tokens, call.output_tokens = frames.usage.prompt_tokens, frames.usage.completion_tokens
             return
         if frames is not None:
-            call.output_tokens = max(0, frames.count - (1 if prepared.chat else 0))
+            call.output_tokens = frames.tokens
         if not call.input_tokens and call.estimate is not None:
             call.input_tokens = call.estimate.input_tokens  # it broke off uncounted, but its prompt was read
 

@@ -164,30 +164,6 @@ class CompletionRequest(Sampling, omit_defaults=True, kw_only=True):
     suffix: str | None = None
 
 
-class Usage(Struct):
-    prompt_tokens: int = 0
-    completion_tokens: int | None = None
-
-
-class Choice(Struct):
-    finish_reason: str | None = None
-
-
-class AnswerTail(Struct):
-    """What accounting reads from an engine's answer or from a stream's usage frame."""
-
-    usage: Usage | None = None
-    choices: list[Choice] = []
-
-
-class EngineError(Struct):
-    message: str = ""
-
-
-class EngineErrorAnswer(Struct):
-    error: EngineError | None = None
-
-
 class ModelCard(Struct):
     id: str
     created: int

@@ -29,6 +29,12 @@ class GatewayMetrics(Protocol):
     def rejected(self, reason: str, status: int) -> None:
         """A request without a valid key, or outside any route, was answered."""
 
+    def usage_rejected(self, pool: str, backend: str) -> None:
+        """An engine's usage could not be true, or was missing: the request is charged by our own count."""
+
+    def answer_rejected(self, pool: str, backend: str, cause: str) -> None:
+        """An engine's answer was not passed on. ``cause``: broken (not of the API's shape) or foreign (another's)."""
+
     def state_available(self, available: bool) -> None:
         """Redis became reachable or unreachable."""
 

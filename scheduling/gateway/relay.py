@@ -1,33 +1,36 @@
 """One attempt at one engine: send the request, pass the answer on, note what accounting needs.
 
-Bytes pass through; nothing is parsed per chunk. Until the first byte is sent to the client any trouble can still be
+Whatever passes was read and found to be of the API's shape (``answers.py``, ``sse.py``), and to be the answer to what
+was asked on this connection (``upstream.py``). Until the first byte is sent to the client any trouble can still be
 cured elsewhere (:class:`EngineTrouble` with ``call.responding`` False); after that a stream can only be ended with an
 error frame.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
-
-import msgspec
 
 from scheduling.core.outcomes import Reason
 from scheduling.core.tracing import engine_traceparent
 from scheduling.core.types import BackendSpec
+from scheduling.gateway.answers import Asked, Broken, Usage, error_message, read_answer
 from scheduling.gateway.call import Call
 from scheduling.gateway.config import GatewayConfig
 from scheduling.gateway.errors import Refusal, reason_header
 from scheduling.gateway.headers import JSON, NO_BUFFERING, NO_CACHE, SSE, Header
-from scheduling.gateway.openai_types import AnswerTail, EngineErrorAnswer
-from scheduling.gateway.sse import Frames, FrameTooLong
+from scheduling.gateway.ports import GatewayMetrics
+from scheduling.gateway.sse import Frames
 from scheduling.gateway.upstream import Connection, Upstream, UpstreamError
 
+log = logging.getLogger(__name__)
+
 LONGEST_DETAIL = 500
+INPUT_REFUSED = (400, 413, 422)  # statuses by which an engine says that the request itself is wrong
+BROKEN, FOREIGN = "broken", "foreign"  # why an answer was not passed on
 CHAT_PATH = "/v1/chat/completions"
 COMPLETION_PATH = "/v1/completions"
-_decode_tail = msgspec.json.Decoder(AnswerTail).decode
-_decode_error = msgspec.json.Decoder(EngineErrorAnswer).decode
 
 
 class EngineTrouble(Exception):
@@ -49,11 +52,17 @@ class Relay:
     """Runs attempts. ``answer_headers`` makes the headers that every answer of a call carries."""
 
     def __init__(
-        self, config: GatewayConfig, upstream: Upstream, answer_headers: Callable[[Call], list[Header]]
+        self,
+        config: GatewayConfig,
+        upstream: Upstream,
+        answer_headers: Callable[[Call], list[Header]],
+        metrics: GatewayMetrics,
     ) -> None:
         self._config = config
         self._upstream = upstream
         self._answer_headers = answer_headers
+        self._metrics = metrics
+        self._disbelieved: set[str] = set()  # replicas whose last usage was not believed
 
     async def run(self, call: Call, spec: BackendSpec, body: bytes) -> Reason:
         """The whole attempt, to the client's last byte. Raises :class:`EngineTrouble`, or :class:`Refusal` where the
@@ -67,49 +76,97 @@ class Relay:
             raise EngineTrouble(Reason.BACKEND_LOST, str(exc), suspect=False) from None
         call.ran = True
         more = b"" if not call.trace else b"traceparent: %b\r\n" % engine_traceparent(call.id, call.trace).encode()
+        # an engine takes an id once only, and names its answer by it
+        name = call.id if call.attempt == 1 else f"{call.id}-{call.attempt}"
+        whole = not prepared.stream
+        limit = self._config.max_answer_bytes if whole else 0
         try:
-            if prepared.stream:
+            if not whole:
                 call.limit(Reason.BACKEND_STALLED, call.loop.time() + self._config.first_token_timeout_s)
-                connection = await backend.exchange(path, body, call.id, more, whole=False)
-                call.connection = connection
-                if connection.status != 200:
-                    raise _refused(call, connection, await _read_error(connection))
-                return await self._stream(call, connection)
-            limit = self._config.max_answer_bytes
-            connection = await backend.exchange(path, body, call.id, more, whole=True, limit=limit)
+            connection = await backend.exchange(path, body, name, more, whole=whole, limit=limit)
+            if connection.status in INPUT_REFUSED and connection.reused:
+                # it names no request, so it may be late and another's: on a new connection it cannot be
+                connection.abort()
+                connection = await backend.exchange(path, body, name, more, whole=whole, limit=limit, fresh=True)
             call.connection = connection
-            answer = connection.whole_body()
             if connection.status != 200:
+                answer = connection.whole_body() if whole else await _read_error(connection)
                 raise _refused(call, connection, answer)
-            connection.release()
-            call.connection = None
-            return await self._whole(call, answer)
+            if whole:
+                return await self._whole(call, connection)
+            return await self._stream(call, connection)
         except UpstreamError as exc:
             raise EngineTrouble(Reason.BACKEND_LOST, exc.why, suspect=True) from None
-        except FrameTooLong:
-            raise EngineTrouble(Reason.BACKEND_ERROR, "a frame without end", suspect=True) from None
 
-    async def _whole(self, call: Call, answer: bytes) -> Reason:
-        try:
-            tail = _decode_tail(answer)
-        except (msgspec.MsgspecError, ValueError):
-            raise EngineTrouble(Reason.BACKEND_ERROR, "the answer is not JSON", suspect=True) from None
-        if tail.usage is not None:
-            call.input_tokens = tail.usage.prompt_tokens
-            call.output_tokens = tail.usage.completion_tokens or 0
-        reason = ending_of((tail.choices[0].finish_reason if tail.choices else "") or "")
+    def _asked(self, call: Call) -> Asked:
+        prepared, access, estimate = call.prepared, call.access, call.estimate
+        assert prepared is not None
+        assert access is not None
+        assert estimate is not None
+        exact = int(prepared.raw_input) if prepared.exact_input else 0
+        return Asked.of(
+            prepared.chat, prepared.output_bound, estimate.input_tokens, exact, call.body_bytes,
+            access.pool.max_model_len,
+        )  # fmt: skip
+
+    def _broken(self, call: Call, why: str, *, suspect: bool = True) -> EngineTrouble:
+        assert call.access is not None
+        self._metrics.answer_rejected(call.access.pool.id, call.backend, BROKEN)
+        return EngineTrouble(Reason.BACKEND_ERROR, why, suspect=suspect)
+
+    def _check_own(self, call: Call, connection: Connection, answer_id: str) -> None:
+        """Whether this is the answer to what was asked; raises :class:`EngineTrouble` where it may be another's."""
+        if connection.proves(answer_id):
+            return
+        assert call.access is not None
+        self._metrics.answer_rejected(call.access.pool.id, call.backend, FOREIGN)
+        log.error(
+            "request %s: replica %s gave the answer to another request; it was not passed on",
+            call.id,
+            call.backend,
+        )
+        raise EngineTrouble(Reason.BACKEND_ERROR, "the answer to another request", suspect=True)
+
+    def _count(self, call: Call, usage: Usage, believed: bool) -> None:
+        """What the request is charged: the engine's figures where they can be true, else our own."""
+        call.input_tokens, call.output_tokens = usage.prompt_tokens, usage.completion_tokens
+        if believed:
+            if self._disbelieved and call.backend in self._disbelieved:
+                self._disbelieved.discard(call.backend)
+                log.warning("replica %s: its usage figures can be true again", call.backend)
+            return
+        assert call.access is not None
+        self._metrics.usage_rejected(call.access.pool.id, call.backend)
+        if call.backend not in self._disbelieved:
+            self._disbelieved.add(call.backend)
+            log.warning(
+                "replica %s: its usage cannot be true or is missing, first in request %s; our own count is charged",
+                call.backend,
+                call.id,
+            )
+
+    async def _whole(self, call: Call, connection: Connection) -> Reason:
         access = call.access
         assert access is not None
-        if access.rename is not None:
-            answer = access.rename(answer)
+        try:
+            answer = read_answer(
+                connection.whole_body(), self._asked(call), None if access.rename is None else access.pool.model
+            )
+        except Broken as exc:
+            raise self._broken(call, exc.why) from None
+        self._check_own(call, connection, answer.id)
+        connection.release()
+        call.connection = None
+        self._count(call, answer.usage, answer.believed)
+        reason, body = ending_of(answer.finish), answer.body
         if call.idempotency is not None:
-            await call.idempotency.settle(reason, answer)
-        headers = [JSON, (b"content-length", b"%d" % len(answer)), reason_header(reason), *self._answer_headers(call)]
+            await call.idempotency.settle(reason, body)
+        headers = [JSON, (b"content-length", b"%d" % len(body)), reason_header(reason), *self._answer_headers(call)]
         call.responding = True
         call.status = 200
         call.limit(Reason.SLOW_READER, call.loop.time() + self._config.send_timeout_s)
         await call.send({"type": "http.response.start", "status": 200, "headers": headers})
-        await call.send({"type": "http.response.body", "body": answer})
+        await call.send({"type": "http.response.body", "body": body})
         return reason
 
     async def _stream(self, call: Call, connection: Connection) -> Reason:
@@ -117,7 +174,7 @@ class Relay:
         assert prepared is not None
         assert access is not None
         rename = access.rename
-        frames = call.frames = Frames(strip_usage=not prepared.wants_usage)
+        frames = call.frames = Frames(not prepared.wants_usage, self._asked(call))
         out = b""
         while not out and not frames.done:
             data = await connection.read()
@@ -125,7 +182,8 @@ class Relay:
                 raise EngineTrouble(Reason.BACKEND_LOST, "the stream ended before it began", suspect=True)
             out = frames.feed(data)
             if frames.failed:
-                raise EngineTrouble(Reason.BACKEND_ERROR, "the stream began with an error", suspect=False)
+                raise self._broken(call, frames.failed, suspect=frames.suspect)
+        self._check_own(call, connection, frames.id)
         call.first_token_s = time.time()
         send, now = call.send, call.loop.time
         send_s, idle_s = self._config.send_timeout_s, self._config.idle_token_timeout_s
@@ -144,15 +202,20 @@ class Relay:
                 await send({"type": "http.response.body", "body": out, "more_body": True})
                 call.limit(Reason.BACKEND_STALLED, now() + idle_s)
             if frames.failed:
-                raise EngineTrouble(Reason.BACKEND_ERROR, "the engine ended the stream with an error", suspect=False)
+                raise self._broken(call, frames.failed, suspect=frames.suspect)
             data = await connection.read()
             if not data:
                 raise EngineTrouble(Reason.BACKEND_LOST, "the stream was cut", suspect=True)
             out = frames.feed(data)
+        assert frames.usage is not None
+        self._count(call, frames.usage, frames.believed)
+        if frames.surplus:
+            connection.abort()  # whatever it says next, nobody asked for it
+        else:
+            connection.release(tail=True)
+        call.connection = None
         call.limit(Reason.SLOW_READER, now() + send_s)
         await send({"type": "http.response.body", "body": out})
-        connection.release(tail=True)
-        call.connection = None
         return ending_of(frames.finish)
 
 
@@ -168,15 +231,12 @@ async def _read_error(connection: Connection) -> bytes:
 def _refused(call: Call, connection: Connection, answer: bytes) -> Exception:
     """What an engine's error status means. Its own words reach the client only where they are about the input."""
     status = connection.status
-    connection.release()
+    connection.abort()  # an error names no request: what follows it on this connection could not be told apart
     call.connection = None
     call.ran = False
-    if status in (400, 413, 422):
-        try:
-            error = _decode_error(answer).error
-        except (msgspec.MsgspecError, ValueError):
-            error = None
-        detail = error.message[:LONGEST_DETAIL] if error is not None and error.message else "The engine refused it."
-        return Refusal(Reason.INVALID_REQUEST, detail=detail)
+    if status in INPUT_REFUSED:
+        return Refusal(
+            Reason.INVALID_REQUEST, detail=error_message(answer)[:LONGEST_DETAIL] or "The engine refused it."
+        )
     # 429 and 503 say "not admitted": the replica is busy, not broken
     return EngineTrouble(Reason.BACKEND_ERROR, f"status {status}", suspect=status >= 500 and status != 503)

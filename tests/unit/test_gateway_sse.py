@@ -1,4 +1,5 @@
-"""Frames pass unchanged however they are cut, and accounting finds what it needs in them."""
+"""Whatever an engine sends, a client's events are completion chunks in our own framing; what is right passes unchanged
+however it is cut, and accounting finds what it needs in it."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduling.gateway import sse
-from scheduling.gateway.sse import Frames, FrameTooLong
+from scheduling.gateway.answers import Asked, Usage
+from scheduling.gateway.sse import Frames
 
 # what a model may say: everything, and above all what looks like our own marks
 SAID = st.one_of(
@@ -24,6 +26,8 @@ SAID = st.one_of(
     ),
 )  # fmt: skip
 USAGE = {"prompt_tokens": 15, "total_tokens": 19, "completion_tokens": 4}
+ASKED = Asked.of(chat=True, output_bound=100, estimate=10, exact=0, body_bytes=300, context=8192)
+DONE = b"data: [DONE]\n\n"
 
 
 def frame(value: Any, *, spaced: bool = False) -> bytes:
@@ -40,20 +44,29 @@ def cut(data: bytes, points: list[int]) -> list[bytes]:
     return [data[a:b] for a, b in itertools.pairwise(edges)]
 
 
-@given(st.lists(SAID, max_size=8), st.lists(st.integers(0, 10**6), max_size=30), st.booleans(), st.booleans())
+@given(
+    st.lists(SAID, min_size=1, max_size=8),
+    st.lists(st.integers(0, 10**6), max_size=30), st.booleans(), st.booleans(),
+)  # fmt: skip
 def test_frames_pass_unchanged_and_usage_is_found_wherever_reads_end(
     texts: list[str], points: list[int], strip: bool, spaced: bool
 ) -> None:
     content = [frame(piece(t, "stop" if i == len(texts) - 1 else None), spaced=spaced) for i, t in enumerate(texts)]
-    usage, done = frame({"id": "c", "choices": [], "usage": USAGE}, spaced=spaced), b"data: [DONE]\n\n"
-    frames = Frames(strip_usage=strip)
-    out = [frames.feed(part) for part in cut(b"".join([*content, usage, done]), points)]
-    assert b"".join(out) == b"".join([*content, *([] if strip else [usage]), done])
+    usage = frame({"id": "c", "choices": [], "usage": USAGE}, spaced=spaced)
+    frames = Frames(strip_usage=strip, asked=ASKED)
+    out = [frames.feed(part) for part in cut(b"".join([*content, usage, DONE]), points)]
+    whole = b"".join(out)
+    assert whole.startswith(b"".join(content))
+    rest = whole.removeprefix(b"".join(content)).split(b"\n\n")
+    assert rest[-2:] == [b"data: [DONE]", b""]
+    assert [json.loads(one[6:]) for one in rest[:-2]] == ([] if strip else [{"id": "c", "choices": [], "usage": USAGE}])
     assert frames.done
     assert not frames.failed
-    assert (frames.input_tokens, frames.output_tokens) == (15, 4)
+    assert not frames.surplus
+    assert frames.usage == Usage(15, 19, 4)
+    assert frames.believed
     assert frames.count == len(texts)
-    assert frames.finish == ("stop" if texts else "")
+    assert frames.finish == "stop"
     for part in out:
         assert part == b"" or part.endswith(b"\n\n"), "only whole frames leave"
 
@@ -61,42 +74,111 @@ def test_frames_pass_unchanged_and_usage_is_found_wherever_reads_end(
 @given(st.lists(SAID, min_size=1, max_size=5), st.lists(st.integers(0, 10**6), max_size=20))
 def test_an_error_frame_of_the_engine_is_held_back(texts: list[str], points: list[int]) -> None:
     content = b"".join(frame(piece(t)) for t in texts)
-    frames = Frames(strip_usage=True)
+    frames = Frames(strip_usage=True, asked=ASKED)
     out = b""
-    for part in cut(content + frame({"error": {"message": "node-7 died"}}) + b"data: [DONE]\n\n", points):
+    for part in cut(content + frame({"error": {"message": "node-7 died"}}) + DONE, points):
         out += frames.feed(part)
         if frames.failed:
             break
     assert frames.failed
+    assert not frames.suspect
     assert out == content
     assert frames.count == len(texts)
 
 
-@given(st.binary(max_size=400), st.lists(st.integers(0, 500), max_size=20))
-def test_any_bytes_at_all_pass_in_order_and_never_raise(data: bytes, points: list[int]) -> None:
-    frames = Frames(strip_usage=False)
-    out = b"".join(frames.feed(part) for part in cut(data, points))
-    assert data.startswith(out)
+JSON_VALUE = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=8,
+)
+NAMES = st.sampled_from(["id", "choices", "usage", "model", "object", "created", "error", "x"])
+FIELDS = st.sampled_from(["index", "delta", "text", "finish_reason", "logprobs", "x"])
+CHOICE = st.dictionaries(FIELDS, JSON_VALUE | st.just({"content": "a"}), max_size=5)
+NEARLY = st.dictionaries(NAMES, JSON_VALUE | st.lists(CHOICE | JSON_VALUE, max_size=2), max_size=7)
+PARTS = st.one_of(
+    st.binary(max_size=60),
+    NEARLY.map(lambda v: frame(v)),
+    st.builds(lambda v: frame(piece("a") | v), NEARLY),
+    st.tuples(NEARLY.map(lambda v: frame(v)), st.integers(0, 500), st.binary(min_size=1, max_size=3)).map(
+        lambda t: t[0][: t[1] % len(t[0])] + t[2] + t[0][t[1] % len(t[0]) :]
+    ),
+    st.sampled_from(
+        [
+            frame(piece("a")), frame(piece("b", "stop")), DONE, b"\n\n", b"\r\n\r\n", b": x\n\n", b"event: a\n",
+            frame({"id": "c", "choices": [], "usage": USAGE}), b"data:", b"data: ", b"\n", b"\r", b"\x00",
+        ]
+    ),
+)  # fmt: skip
+
+
+@given(st.lists(PARTS, max_size=10), st.lists(st.integers(0, 3000), max_size=20), st.booleans(), st.booleans())
+def test_whatever_bytes_come_every_event_is_a_chunk_of_the_api(
+    parts: list[bytes], points: list[int], strip: bool, chat: bool
+) -> None:
+    frames = Frames(strip_usage=strip, asked=Asked.of(chat, 100, 10, 0, 300, 8192))
+    out = b""
+    for part in cut(b"".join(parts), points):
+        out += frames.feed(part)
+        if frames.failed or frames.done:
+            break
+    assert not (frames.failed and frames.done)
+    if not out:
+        return
+    text = out.decode()
+    assert text.endswith("\n\n")
+    events = text.split("\n\n")[:-1]
+    ended = events[-1] == "data: [DONE]"
+    assert ended == frames.done
+    for event in events[:-1] if ended else events:
+        assert event.startswith("data: ")
+        assert not {"\n", "\r", "\x00"} & set(event)
+        chunk = json.loads(event.removeprefix("data: "))
+        assert isinstance(chunk["choices"], list)
+        assert not chunk.get("error")
+        for choice in chunk["choices"]:
+            assert choice.get("index", 0) == 0
+            assert isinstance(choice["delta"] if chat else choice["text"], dict if chat else str)
+            assert isinstance(choice.get("finish_reason"), str | None)
+        if usage := chunk.get("usage"):
+            assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
+            assert 0 <= usage["completion_tokens"] <= 100
 
 
 def test_other_line_ends_are_frame_ends_too() -> None:
-    frames = Frames(strip_usage=True)
-    usage = frame({"choices": [], "usage": USAGE}).replace(b"\n\n", b"\r\n\r\n")
-    content = frame(piece("a", "length")).replace(b"\n\n", b"\r\n\r\n")
-    assert frames.feed(content + usage + b"data: [DONE]\r\n\r\n") == content + b"data: [DONE]\r\n\r\n"
-    assert (frames.finish, frames.output_tokens, frames.done) == ("length", 4, True)
+    frames = Frames(strip_usage=True, asked=ASKED)
+    usage = frame({"id": "c", "choices": [], "usage": USAGE}).replace(b"\n\n", b"\r\n\r\n")
+    content = frame(piece("a", "length"))
+    assert frames.feed(content.replace(b"\n\n", b"\r\n\r\n") + usage + b"data: [DONE]\r\n\r\n") == content + DONE
+    assert (frames.finish, frames.usage, frames.done) == ("length", Usage(15, 19, 4), True)
 
 
-def test_usage_in_every_chunk_is_not_the_usage_frame() -> None:
-    frames = Frames(strip_usage=True)
-    data = frame(piece("a") | {"usage": USAGE})
-    assert frames.feed(data) == data
-    assert frames.output_tokens is None
+def test_usage_in_every_chunk_is_not_the_usage_frame_and_is_not_passed_on() -> None:
+    frames = Frames(strip_usage=True, asked=ASKED)
+    assert frames.feed(frame(piece("a") | {"usage": USAGE})) == frame(piece("a"))
+    assert frames.usage is None
+
+
+def test_a_client_that_asked_for_usage_gets_it_from_an_engine_that_sends_none() -> None:
+    frames = Frames(strip_usage=False, asked=ASKED)
+    out = frames.feed(frame(piece("")) + frame(piece("a")) + frame(piece("b", "stop")) + DONE).split(b"\n\n")
+    assert out[-2:] == [b"data: [DONE]", b""]
+    last = json.loads(out[-3].removeprefix(b"data: "))
+    assert (last["id"], last["choices"]) == ("c", [])
+    assert last["usage"] == {"prompt_tokens": 10, "total_tokens": 12, "completion_tokens": 2}
+    assert not frames.believed
+
+
+@pytest.mark.parametrize(
+    ("frames", "characters", "tokens"), [(5, 20, 5), (1, 400, 100), (0, 0, 0), (3, 48, 3), (90, 90, 60)]
+)
+def test_a_token_is_a_frame_unless_frames_hold_far_more_text(frames: int, characters: int, tokens: int) -> None:
+    assert sse.own_count(frames, characters, 60 if frames == 90 else 1000) == tokens
 
 
 def test_a_frame_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sse, "MAX_FRAME_BYTES", 1000)
-    frames = Frames(strip_usage=True)
-    frames.feed(b"data: " + b"x" * 900)
-    with pytest.raises(FrameTooLong):
-        frames.feed(b"x" * 200)
+    frames = Frames(strip_usage=True, asked=ASKED)
+    assert frames.feed(b"data: " + b"x" * 900) == b""
+    assert not frames.failed
+    assert frames.feed(b"x" * 200) == b""
+    assert frames.failed

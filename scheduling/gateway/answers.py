@@ -1,0 +1,326 @@
+"""What an engine may answer: typed, and its figures bounded by what was asked of it.
+
+An engine is trusted with the words of an answer, not with their form nor with its own bookkeeping. A chunk or an answer
+that is not of the API's shape is :class:`Broken`. A ``usage`` that cannot be true (more than was asked, less than was
+seen, no whole number, missing) is replaced by our own count and never makes a request fail.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Raw, Struct
+
+from scheduling.core.estimate.tokens import BYTES_PER_TOKEN
+
+ABSENT = Raw()  # compared by identity
+TEMPLATE_TOKENS = 4096  # what a chat template may add to a prompt
+FRAMES_SLACK = 64  # frames of a stream beyond two per token that was asked for: roles, ends, remarks
+LONGEST_TOKEN = 512  # characters: no vocabulary has a longer one
+MOST_CHARACTERS = 16  # of a token, as a mean: from there on a frame holds several tokens
+MOST_DIGITS = 4300  # of a number: Python's JSON reads no longer one
+FAILED = "the engine answered with an error"
+_DIGITS = re.compile(rb"[0-9]{%d}" % (MOST_DIGITS + 1))
+
+Short = Annotated[str, Meta(max_length=256)]
+Moment = Annotated[int, Meta(ge=0, le=2**53)]
+Only = Annotated[int, Meta(ge=0, le=0)]  # n is 1: there is one choice, the first
+Finish = Annotated[str, Meta(max_length=32)]
+
+
+class Broken(Exception):
+    """The engine's answer is not one that a client may be given. ``why`` is for operators; ``said``: the engine says
+    itself that it failed."""
+
+    def __init__(self, why: str, *, said: bool = False) -> None:
+        super().__init__(why)
+        self.why = why
+        self.said = said
+
+
+class Function(Struct):
+    name: str | None = None
+    arguments: str | None = None
+
+
+class ToolCall(Struct):
+    index: Annotated[int, Meta(ge=0, le=1023)] = 0
+    id: str | None = None
+    type: str | None = None
+    function: Function | None = None
+
+
+class Said(Struct):
+    """A message, or a piece of one. Fields that are not here pass as they are."""
+
+    role: Short | None = None
+    content: str | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+    refusal: str | None = None
+    tool_calls: list[ToolCall] | None = None
+
+    @property
+    def characters(self) -> int:
+        found = len(self.content or "") + len(self.reasoning or self.reasoning_content or "") + len(self.refusal or "")
+        for call in self.tool_calls or ():
+            if call.function is not None:
+                found += len(call.function.name or "") + len(call.function.arguments or "")
+        return found
+
+
+class ChatPiece(Struct):
+    delta: Said
+    index: Only = 0
+    finish_reason: Finish | None = None
+    logprobs: dict[str, Raw] | None = None
+
+    @property
+    def characters(self) -> int:
+        return self.delta.characters
+
+
+class TextPiece(Struct):
+    """Of a text completion, streamed or whole."""
+
+    text: str
+    index: Only = 0
+    finish_reason: Finish | None = None
+    logprobs: dict[str, Raw] | None = None
+
+    @property
+    def characters(self) -> int:
+        return len(self.text)
+
+
+class ChatChoice(Struct):
+    message: Said
+    index: Only = 0
+    finish_reason: Finish | None = None
+    logprobs: dict[str, Raw] | None = None
+
+    @property
+    def characters(self) -> int:
+        return self.message.characters
+
+
+class _Top(Struct, kw_only=True):
+    id: Short = ""
+    object: Short = ""
+    created: Moment = 0
+    model: Short = ""
+    usage: Raw = ABSENT
+    error: Raw = ABSENT
+
+
+class ChatChunk(_Top):
+    choices: Annotated[list[ChatPiece], Meta(max_length=1)]
+
+
+class TextChunk(_Top):
+    choices: Annotated[list[TextPiece], Meta(max_length=1)]
+
+
+class ChatAnswer(_Top):
+    choices: Annotated[list[ChatChoice], Meta(min_length=1, max_length=1)]
+
+
+class TextAnswer(_Top):
+    choices: Annotated[list[TextPiece], Meta(min_length=1, max_length=1)]
+
+
+class Usage(Struct, omit_defaults=True):
+    """What a client is shown and a tenant is charged."""
+
+    prompt_tokens: int
+    total_tokens: int
+    completion_tokens: int
+    prompt_tokens_details: dict[str, int] | None = None
+    completion_tokens_details: dict[str, int] | None = None
+
+
+class _Told(Struct):
+    """As an engine says it."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int | None = None
+    prompt_tokens_details: Raw = ABSENT
+    completion_tokens_details: Raw = ABSENT
+
+
+class _EngineError(Struct):
+    message: str = ""
+
+
+class _EngineErrorAnswer(Struct):
+    error: _EngineError | None = None
+
+
+_encode = msgspec.json.Encoder().encode
+_decode_told = msgspec.json.Decoder(_Told).decode
+_decode_details = msgspec.json.Decoder(dict[Short, Any]).decode
+_decode_error = msgspec.json.Decoder(_EngineErrorAnswer).decode
+_decode_top = msgspec.json.Decoder(dict[str, Raw]).decode
+_decode_chunk = {True: msgspec.json.Decoder(ChatChunk).decode, False: msgspec.json.Decoder(TextChunk).decode}
+_decode_answer = {True: msgspec.json.Decoder(ChatAnswer).decode, False: msgspec.json.Decoder(TextAnswer).decode}
+_WRONG = (msgspec.MsgspecError, ValueError, RecursionError)  # whatever decoding may raise
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What bounds the figures of an answer. Tokens."""
+
+    chat: bool
+    output_bound: int
+    input_tokens: int  # our estimate
+    least_input: int = 1
+    most_input: int = 2**31
+
+    @classmethod
+    def of(cls, chat: bool, output_bound: int, estimate: int, exact: int, body_bytes: int, context: int) -> Asked:
+        """``exact``: tokens of a prompt that was sent as token ids, else 0. ``context``: the model's length as it is
+        configured, which may be less than the engine's. A byte of a body is never more than one token."""
+        if exact:
+            return cls(chat, output_bound, exact, exact, exact + TEMPLATE_TOKENS)
+        return cls(chat, output_bound, estimate, 1, min(2 * context, body_bytes + TEMPLATE_TOKENS))
+
+
+def read_chunk(payload: bytes, chat: bool) -> ChatChunk | TextChunk:
+    """One frame of a stream. Raises :class:`Broken`. UTF-8 is the caller's to check."""
+    try:
+        chunk: ChatChunk | TextChunk = _decode_chunk[chat](payload)
+    except _WRONG:
+        raise _broken(payload, "a frame of the stream is not a completion chunk") from None
+    if chunk.error is not ABSENT and bytes(chunk.error) != b"null":
+        raise Broken(FAILED, said=True)
+    if len(payload) > MOST_DIGITS:
+        check_digits(payload)
+    return chunk
+
+
+def _broken(data: bytes, why: str) -> Broken:
+    try:
+        top = _decode_top(data)
+    except _WRONG:
+        return Broken(f"{why}: it is not a JSON object")
+    return Broken(FAILED, said=True) if "error" in top else Broken(why)
+
+
+def check_digits(data: bytes) -> None:
+    """Raises :class:`Broken` for a number that clients cannot read."""
+    if _DIGITS.search(data) is not None:
+        try:
+            msgspec.json.decode(data)
+        except _WRONG:
+            raise Broken("a number has thousands of digits") from None
+
+
+def without_usage(payload: bytes) -> bytes:
+    """A chunk that was read, without its ``usage``."""
+    top = _decode_top(payload)
+    top.pop("usage", None)
+    return _encode(top)
+
+
+def with_usage(payload: bytes, usage: Usage) -> bytes:
+    """A chunk that was read, with this usage instead of its own."""
+    top = _decode_top(payload)
+    top["usage"] = Raw(_encode(usage))
+    return _encode(top)
+
+
+def usage_chunk(like: ChatChunk | TextChunk, usage: Usage) -> bytes:
+    """The usage frame of a stream whose engine sent none."""
+    return _encode(
+        {
+            "id": like.id, "object": like.object, "created": like.created, "model": like.model, "choices": [],
+            "usage": usage,
+        }
+    )  # fmt: skip
+
+
+def own_count(frames: int, characters: int, bound: int) -> int:
+    """Output tokens by what was seen: a token is a frame, unless frames hold far more text than tokens do."""
+    count = frames if characters <= MOST_CHARACTERS * frames else max(frames, round(characters / BYTES_PER_TOKEN), 1)
+    return min(count, bound)
+
+
+def settle_usage(raw: Raw, asked: Asked, frames: int, characters: int) -> tuple[Usage, bool]:
+    """The usage to go by, and whether it is what the engine said. ``frames`` and ``characters`` are what was seen of
+    the answer (``frames`` 0 where it came whole)."""
+    least = max(1 if characters else 0, (frames - FRAMES_SLACK) // 2, characters // LONGEST_TOKEN)
+    try:
+        told = _decode_told(raw)
+    except _WRONG:
+        told = None
+    if (
+        told is None
+        or not asked.least_input <= told.prompt_tokens <= asked.most_input
+        or not min(least, asked.output_bound) <= told.completion_tokens <= asked.output_bound
+    ):
+        given, made = asked.input_tokens, own_count(frames, characters, asked.output_bound)
+        return Usage(given, given + made, made), False
+    given, made = told.prompt_tokens, told.completion_tokens
+    usage = Usage(
+        given, given + made, made, _details(told.prompt_tokens_details, given),
+        _details(told.completion_tokens_details, made),
+    )  # fmt: skip
+    return usage, told.total_tokens in (None, given + made)
+
+
+def _details(raw: Raw, most: int) -> dict[str, int] | None:
+    """The parts of a figure that can be parts of it."""
+    if raw is ABSENT:
+        return None
+    try:
+        found = _decode_details(raw)
+    except _WRONG:
+        return None
+    parts = {name: value for name, value in found.items() if type(value) is int and 0 <= value <= most}
+    return parts if 0 < len(parts) <= 16 else None
+
+
+@dataclass(slots=True)
+class WholeAnswer:
+    """A complete answer that a client may be given."""
+
+    id: str
+    finish: str
+    usage: Usage
+    believed: bool  # the usage is what the engine said
+    body: bytes
+
+
+def read_answer(data: bytes, asked: Asked, model: str | None) -> WholeAnswer:
+    """A whole answer, made anew from its parts. ``model``: the name that clients know it by, where the engine has
+    another. Raises :class:`Broken`."""
+    try:
+        if not data.isascii():
+            data.decode()
+        answer: ChatAnswer | TextAnswer = _decode_answer[asked.chat](data)
+        top = _decode_top(data)
+    except _WRONG:
+        raise _broken(data, "the answer is not a completion") from None
+    if answer.error is not ABSENT and bytes(answer.error) != b"null":
+        raise Broken(FAILED, said=True)
+    if len(data) > MOST_DIGITS:
+        check_digits(data)
+    choice = answer.choices[0]
+    usage, believed = settle_usage(answer.usage, asked, 0, choice.characters)
+    top["usage"] = Raw(_encode(usage))
+    if model is not None:
+        top["model"] = Raw(_encode(model))
+    return WholeAnswer(answer.id, choice.finish_reason or "", usage, believed, _encode(top))
+
+
+def error_message(data: bytes) -> str:
+    """What an engine says of an input that it refuses; empty where that cannot be read."""
+    try:
+        error = _decode_error(data).error
+    except _WRONG:
+        return ""
+    return error.message if error is not None else ""
