@@ -502,7 +502,8 @@ def step(world: World, rng: random.Random) -> None:
     if move == "admit":
         world.admit(n, again)
     elif move == "finish":
-        world.finish(target, off, rng.choice(REASONS), rng.randrange(250), rng.random() < 0.7, again)
+        used = rng.choice((rng.randrange(250), rng.randrange(250), rng.choice((-5, 10**9, 2**63, 10**23))))
+        world.finish(target, off, rng.choice(REASONS), used, rng.random() < 0.7, again)
     elif move == "grant":
         world.grant(holder, [(i, rng.choice(world.roomy() or BACKENDS), off) for i in some], again)
     elif move == "renew":

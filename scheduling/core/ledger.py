@@ -6,7 +6,9 @@ database in bulk. Lengths, times and names only: no prompt, no answer, no secret
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+MOST_TOKENS = 100_000_000  # of one request, in or out: ten times the longest context there is
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,3 +51,18 @@ class LedgerRecord:
     output_rank: float | None = None  # share of such answers expected to be shorter than this one was; None: no answer
     trace: str = ""  # operation and the client's traceparent (core/tracing.py); empty: traces are off
     admission: str = ""  # JSON: the figures that it was admitted or refused by; empty: it did not come to that
+
+
+def sane(record: LedgerRecord) -> LedgerRecord:
+    """The record, with figures that no request can have replaced by what was expected and asked of it.
+
+    Gateways bound what engines report; this is for what got in elsewhere, or before they did.
+    """
+    given, made = record.input_tokens, record.output_tokens
+    if 0 <= given <= MOST_TOKENS and 0 <= made <= MOST_TOKENS:
+        return record
+    return replace(
+        record,
+        input_tokens=given if 0 <= given <= MOST_TOKENS else min(max(record.input_tokens_est, 0), MOST_TOKENS),
+        output_tokens=made if 0 <= made <= MOST_TOKENS else min(max(record.output_bound, 0), MOST_TOKENS),
+    )

@@ -16,7 +16,7 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
-from scheduling.core.ledger import LedgerRecord
+from scheduling.core.ledger import LedgerRecord, sane
 from scheduling.core.outcomes import Reason, outcome_of
 from scheduling.core.slo import judged
 from scheduling.core.types import QueuedRequest
@@ -157,7 +157,7 @@ def decode_ledger_fields(pool: str, fields: list[Any]) -> LedgerRecord:
     """
     named = dict(zip(fields[::2], fields[1::2], strict=True))
     if b"r" in named:
-        return decode_ledger(named[b"r"])
+        return sane(decode_ledger(named[b"r"]))
     if {b"swept", b"at", b"as"} <= named.keys():
         reason = Reason(named[b"as"].decode())
         return swept_record(pool, decode_entry(named[b"swept"]), int(named[b"at"]), reason)

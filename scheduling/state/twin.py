@@ -28,6 +28,7 @@ from scheduling.state.codec import Entry
 from scheduling.state.leader_twin import LeaderTwin
 from scheduling.state.types import (
     LEASE_MS,
+    MOST_USED,
     NO_BACKEND_RETRY_MS,
     SERVICE_MS,
     Admission,
@@ -166,13 +167,17 @@ class PoolTwin(LeaderTwin):
         self, request_id: str, attempt: int, reason: Reason, actual_tokens: int, ran: bool, ledger: LedgerRecord
     ) -> FinishResult:
         now = self._now()
-        used = actual_tokens if ran else 0
+        told = 0 if not ran else actual_tokens if 0 <= actual_tokens <= MOST_USED else None
+
+        def used(e: Entry) -> int:
+            return e.charge if told is None else told
+
         if (e := self.held.get(request_id)) is not None:
             if e.attempt != attempt:
                 return FinishResult(FinishStatus.STALE)
             self._drop_lease(request_id)
-            self._settle(e, used, now)
-            self._served(e.entitlement, used - e.served)
+            self._settle(e, used(e), now)
+            self._served(e.entitlement, used(e) - e.served)
             if ran:
                 self._learn_service(e.entitlement, max(0, now - e.granted_ms))
             self._ring_free(e.backend)
@@ -180,15 +185,15 @@ class PoolTwin(LeaderTwin):
             if e.attempt != attempt:
                 return FinishResult(FinishStatus.STALE)
             self._drop_waiting(request_id)
-            self._settle(e, used, now)
+            self._settle(e, used(e), now)
             self._ring("x", request_id)
         elif (before := self.ended(request_id)) is Reason.EVICTED and request_id in self.evicted:
             e = self.evicted[request_id]
             if e.attempt != attempt:
                 return FinishResult(FinishStatus.STALE)
             del self.evicted[request_id], self.leaving[request_id]
-            self._settle(e, used, now)
-            self._served(e.entitlement, used - e.served)
+            self._settle(e, used(e), now)
+            self._served(e.entitlement, used(e) - e.served)
         elif before is not None:
             return FinishResult(FinishStatus.ENDED, before)
         self._mark_ended(request_id, reason)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from scheduling.core.ledger import LedgerRecord
+from scheduling.core.ledger import MOST_TOKENS, LedgerRecord
 from scheduling.core.outcomes import Reason
 from scheduling.core.types import BackendView, Estimate, PoolView, QueuedRequest, Slo, Standing
 
@@ -26,6 +26,7 @@ SERVICE_MS: Final = 2_000  # slot occupation assumed before one was seen, for re
 NO_BACKEND_RETRY_MS: Final = 5_000  # a replica is probed every second and needs a real generation to come back
 BATCH: Final = 100  # items one script call works on
 EVENTS_KEPT: Final = 20_000  # doorbells kept for a leader that is behind; it reloads the queue if it missed some
+MOST_USED: Final = 2 * MOST_TOKENS  # tokens of one request, in and out: a larger figure is taken for this one
 LEDGER_KEPT: Final = 1_000_000  # ended requests kept while the database is away, oldest dropped first
 
 PREVIEW_MS: Final = 15_000  # a preview that nobody renews is not shown for longer

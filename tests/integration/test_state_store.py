@@ -14,6 +14,7 @@ from scheduling.state.resp import RespConnection
 from scheduling.state.store import PoolStore
 from scheduling.state.subscriber import Subscriber
 from scheduling.state.types import (
+    MOST_USED,
     AdmissionStatus,
     AnnounceStatus,
     EventKind,
@@ -286,3 +287,30 @@ async def test_a_swept_ttlt_request_keeps_its_slo(resp: RespConnection, pool_sto
     (entry,) = await pool_store.ledger_read(10)
     assert entry.record is not None
     assert (entry.record.ttlt_slo_s, entry.record.streamed, entry.record.policy) == (600.0, False, "direct")
+
+
+@pytest.mark.parametrize("actual", [10**23, 2**63, -(2**63), 2**63 - 1, MOST_USED + 1])
+async def test_no_figure_of_tokens_leaves_a_request_half_ended(pool_store: PoolStore, actual: int):
+    """A script that fails after its first write would free the slot and lose the ledger entry."""
+    await led(pool_store)
+    for name in ("r1", "r2"):
+        assert (await admit(pool_store, name)).status is AdmissionStatus.GRANTED
+        await pool_store.renew("gw-1", [(name, 1, actual)])
+        ended = await pool_store.finish(name, 1, Reason.STOP, actual, True, ledger(name, Reason.STOP))
+        assert ended.status is FinishStatus.OK
+    view = await pool_store.view()
+    assert view.running == 0
+    assert [e.record.request_id for e in await pool_store.ledger_read(10) if e.record] == ["r1", "r2"]
+    acme = view.entitlements["acme"]
+    assert acme.level_tokens is not None
+    assert acme.level_tokens > 0, "it pays what it was charged"
+    assert 0 <= acme.served_tokens <= 4 * MOST_USED
+
+
+async def test_a_sum_that_can_take_no_more_begins_anew(pool_store: PoolStore, resp: RespConnection):
+    await led(pool_store)
+    await admit(pool_store, "r1")
+    await resp.call("HSET", pool_store._key("meter"), "acme:served", str(2**63 - 1))
+    ended = await pool_store.finish("r1", 1, Reason.STOP, 30, True, ledger("r1", Reason.STOP))
+    assert ended.status is FinishStatus.OK
+    assert (await pool_store.view()).entitlements["acme"].served_tokens == 30

@@ -12,7 +12,7 @@ local now = now_ms()
 local x = {
   attempt = tonumber(ARGV[2]), ent = ent, class = ARGV[4], backend = backend, kv = tonumber(ARGV[6]), charge = charge,
   work = tonumber(ARGV[8]), bytes = tonumber(ARGV[9]), queued = 0, granted = 0, gateway = ARGV[10],
-  seq = tonumber(ARGV[11]), served = tonumber(ARGV[17]), note = '-', record = ARGV[12],
+  seq = tonumber(ARGV[11]), served = tokens(ARGV[17]) or 0, note = '-', record = ARGV[12],
 }
 local e = 'e:' .. ent
 local v = call('HMGET', TOTALS, e .. ':run', e .. ':wait', e .. ':cap', e .. ':base')

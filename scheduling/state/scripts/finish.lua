@@ -1,13 +1,11 @@
 -- The first terminal state wins: frees what the request held, settles its bucket, writes its ledger entry.
 -- id attempt reason actual_tokens ran record -> {ok|ended|stale, reason}
 local id, attempt, reason = ARGV[1], tonumber(ARGV[2]), ARGV[3]
-local actual, ran = tonumber(ARGV[4]), ARGV[5] == '1'
-if not ran then actual = 0 end
+local told, ran = tokens(ARGV[4]), ARGV[5] == '1'
+if not ran then told = 0 end
 
--- Tokens served that no renewal has told of yet.
-local function meter(x)
-  if actual ~= x.served then call('HINCRBY', METER, x.ent .. ':served', actual - x.served) end
-end
+-- What it used; what it was charged where that cannot be known.
+local function used(x) return told or x.charge end
 
 local text = call('HGET', HELD, id)
 if text then
@@ -15,8 +13,8 @@ if text then
   if x.attempt ~= attempt then return {'stale', ''} end
   local now = now_ms()
   drop_lease(id, x)
-  settle(x.ent, x.charge, actual, now)
-  meter(x)
+  settle(x.ent, x.charge, used(x), now)
+  add_served(x.ent, used(x) - x.served)  -- what no renewal has told of yet
   if ran then learn_service(x.ent, math.max(0, now - x.granted)) end
   ring_free(x.backend)
 else
@@ -25,7 +23,7 @@ else
     local x = parse(text)
     if x.attempt ~= attempt then return {'stale', ''} end
     drop_waiting(id, x)
-    settle(x.ent, x.charge, actual, now_ms())
+    settle(x.ent, x.charge, used(x), now_ms())
     ring('x', id)
   else
     local before = ended(id)
@@ -35,8 +33,8 @@ else
       if x.attempt ~= attempt then return {'stale', ''} end
       call('HDEL', EVICTED, id)
       call('ZREM', LEAVING, id)
-      settle(x.ent, x.charge, actual, now_ms())
-      meter(x)
+      settle(x.ent, x.charge, used(x), now_ms())
+      add_served(x.ent, used(x) - x.served)
     elseif before then
       return {'ended', before}
     end

@@ -7,6 +7,13 @@ local STANDING, WEIGHTS, METER = P .. 'standing', P .. 'weights', P .. 'meter'
 local PREY, EVICTED, LEAVING = P .. 'prey', P .. 'evicted', P .. 'leaving'
 local call = redis.call
 
+-- Tokens as a gateway tells them, or false for what no request can have used. Asked for before anything is written: a
+-- script that fails half-way leaves a request without an end.
+local function tokens(word)
+  local n = tonumber(word)
+  return n and n >= 0 and n <= MOST_USED and n == math.floor(n) and n
+end
+
 -- An entry: fourteen words and the record (scheduling/state/codec.py).
 local WORDS = '^(%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (.*)$'
 
@@ -137,6 +144,13 @@ local function set_limits(ent, wait, run, old_cap, cap, old_base, base)
     keep_total('e:' .. ent .. ':base', base)
     shift('due', due_of(wait, run, base) - due_of(wait, run, old_base))
   end
+end
+
+-- Tokens served, in all. A sum that can take no more (only a wrong figure makes it so) begins anew.
+local function add_served(ent, more)
+  if more == 0 then return end
+  local sum = redis.pcall('HINCRBY', METER, ent .. ':served', more)
+  if type(sum) == 'table' then call('HSET', METER, ent .. ':served', math.max(0, more)) end
 end
 
 local function ring(kind, value)

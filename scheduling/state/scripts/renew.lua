@@ -4,7 +4,7 @@
 local gateway, expiry = ARGV[1], now_ms() + LEASE_MS
 local out = {}
 for i = 2, #ARGV, 3 do
-  local id, attempt, served = ARGV[i], tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2])
+  local id, attempt, served = ARGV[i], tonumber(ARGV[i + 1]), tokens(ARGV[i + 2]) or 0
   local text, place = call('HGET', HELD, id), LEASES
   if not text then text, place = call('HGET', QUEUE, id), WAITING end
   local said
@@ -15,7 +15,7 @@ for i = 2, #ARGV, 3 do
     else
       call('ZADD', place, expiry, id)
       if place == LEASES and served > x.served then
-        call('HINCRBY', METER, x.ent .. ':served', served - x.served)
+        add_served(x.ent, served - x.served)
         x.served = served
         call('HSET', HELD, id, compose(x))
       end
