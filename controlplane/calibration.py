@@ -60,7 +60,7 @@ async def measure(
         client = VllmClient(spec.url, http=http, model=model, api_key=spec.api_key)
         if not force and (why := await loading.busy(client)):
             raise Busy(f"{why}: drain it first, or say --force")
-        kv_tokens = await loading.kv_tokens(client, http)
+        kv_tokens = await loading.kv_tokens(client)
         todo = plan(spec.slots, usual)
         each, done = seconds / len(todo), 0.0
         bursts: list[Burst] = []

@@ -16,8 +16,10 @@ from dataclasses import dataclass
 import httpx
 
 from scheduling.core.calibration import Burst
-from scheduling.engines.vllm import EngineError, EngineMetrics, EngineProtocolError, VllmClient
+from scheduling.engines.vllm import EngineError, EngineMetrics, EngineProtocolError, VllmClient, fetch
 
+MOST_KV_TOKENS = 10**12  # no cache holds more
+MOST_ANSWER_BYTES = 64 * 1024 * 1024
 LOOK_EVERY_S = 0.1
 SETTLE = 0.3  # of a burst's time before counting begins: its requests begin together, and that shows
 FIRST_ID, LAST_ID = 100, 999  # token ids that every vocabulary has
@@ -44,19 +46,18 @@ def kv_tokens_of(page: str) -> int | None:
     for labels in _LABELS.findall(page):
         known = dict(_LABEL.findall(labels))
         try:
-            total += int(known["num_gpu_blocks"]) * int(known["block_size"])
+            blocks, size = int(known["num_gpu_blocks"][:20]), int(known["block_size"][:20])
         except (KeyError, ValueError):
             return None
-    return total or None
+        if not (0 < blocks <= MOST_KV_TOKENS and 0 < size <= MOST_KV_TOKENS):
+            return None
+        total += blocks * size
+    return total if 0 < total <= MOST_KV_TOKENS else None
 
 
-async def kv_tokens(client: VllmClient, http: httpx.AsyncClient) -> int | None:
-    """As :func:`kv_tokens_of`, from the replica itself."""
-    try:
-        answer = await http.get(client.url + "/metrics", timeout=5.0)
-    except httpx.HTTPError as error:
-        raise EngineError(f"GET /metrics failed: {error or type(error).__name__}") from error
-    return kv_tokens_of(answer.text)
+async def kv_tokens(client: VllmClient) -> int | None:
+    """As :func:`kv_tokens_of`, from the replica itself. Raises EngineError where it does not answer."""
+    return kv_tokens_of(await client.page(timeout_s=5.0))
 
 
 async def busy(client: VllmClient, seconds: float = 1.0) -> str:
@@ -97,12 +98,13 @@ async def burst(
             "ignore_eos": True,
             "temperature": 0,
         }
-        try:
-            answer = await http.post(client.url + "/v1/completions", json=body, headers=headers, timeout=120.0)
-        except httpx.HTTPError as error:
-            raise EngineError(f"POST /v1/completions failed: {error or type(error).__name__}") from error
-        if answer.status_code != 200:
-            raise EngineProtocolError(f"POST /v1/completions answered {answer.status_code}: {answer.text[:200]}")
+        call = "POST /v1/completions"
+        status, answer = await fetch(
+            http, "POST", client.url + "/v1/completions", call, json=body, headers=headers, timeout_s=120.0,
+            limit=MOST_ANSWER_BYTES,
+        )  # fmt: skip
+        if status != 200:
+            raise EngineProtocolError(f"{call} answered {status}: {answer[:200].decode(errors='replace')}")
 
     async def keep_asking() -> None:
         while True:

@@ -9,6 +9,7 @@ NVIDIA's DCGM exporter, from the replica's own page or from ``dcgm_url``.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from dataclasses import dataclass, replace
 
@@ -17,7 +18,12 @@ import msgspec
 
 from scheduling.engines import prometheus_text as prom
 
-MAX_BODY_BYTES = 8 * 1024 * 1024  # no control answer is larger; a server that sends more is broken
+MAX_BODY_BYTES = 2 * 1024 * 1024  # no control answer is larger (a page of metrics has 50 kB); one that is, is broken
+MOST_REQUESTS = 1_000_000  # sequences a server can say that it runs or queues
+MOST_COUNTED = 1e15  # of tokens or requests since its start: a million a second for 30 years
+MOST_GPU_BYTES = float(2**50)
+MOST_MODELS, LONGEST_NAME = 1000, 256
+MOST_CONTEXT = 1_000_000_000
 SCRAPE_TIMEOUT_S = 2.0
 PROBE_TIMEOUT_S = 30.0
 MIB = 1024 * 1024
@@ -90,20 +96,44 @@ def parse_metrics(page: str) -> EngineMetrics:
     running = prom.total(page, ("vllm:num_requests_running",))
     waiting = prom.total(page, ("vllm:num_requests_waiting",))
     if running is None or waiting is None:
-        raise EngineProtocolError("/metrics has no vllm:num_requests_running; is this a vLLM server?")
+        raise EngineProtocolError(
+            "/metrics has no numbers for vllm:num_requests_running and num_requests_waiting; is this a vLLM server?"
+        )
     util, used, total = parse_gpu(page)
     return EngineMetrics(
-        running=int(running),
-        waiting=int(waiting),
-        kv_usage=prom.mean(page, ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")),
-        generation_tokens=prom.total(page, ("vllm:generation_tokens_total",)) or 0.0,
-        prompt_tokens=prom.total(page, ("vllm:prompt_tokens_total",)) or 0.0,
-        successes=prom.total(page, ("vllm:request_success_total",)) or 0.0,
-        preemptions=prom.total(page, ("vllm:num_preemptions_total",)) or 0.0,
+        running=int(_told("vllm:num_requests_running", running, MOST_REQUESTS)),
+        waiting=int(_told("vllm:num_requests_waiting", waiting, MOST_REQUESTS)),
+        kv_usage=_share(prom.mean(page, ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"))),
+        generation_tokens=_counted(page, "vllm:generation_tokens_total"),
+        prompt_tokens=_counted(page, "vllm:prompt_tokens_total"),
+        successes=_counted(page, "vllm:request_success_total"),
+        preemptions=_counted(page, "vllm:num_preemptions_total"),
         gpu_util=util,
         gpu_mem_used_bytes=used,
         gpu_mem_total_bytes=total,
     )
+
+
+def _told(name: str, value: float, most: float) -> float:
+    """A figure that decisions rest on; raises :class:`EngineProtocolError` where it cannot be true."""
+    if not 0 <= value <= most:
+        raise EngineProtocolError(f"/metrics says that {name} is {value:g}, which cannot be")
+    return value
+
+
+def _counted(page: str, name: str) -> float:
+    return _told(name, prom.total(page, (name,)) or 0.0, MOST_COUNTED)
+
+
+def _share(value: float | None, whole: float = 1.0) -> float | None:
+    """0 to 1 of ``whole``, up to a rounding error; None, not known, for anything else."""
+    if value is None or not 0 <= value <= 1.01 * whole:
+        return None
+    return min(1.0, value / whole)
+
+
+def _bytes(mib: float | None) -> float | None:
+    return None if mib is None or not 0 <= mib * MIB <= MOST_GPU_BYTES else mib * MIB
 
 
 def parse_gpu(page: str) -> tuple[float | None, float | None, float | None]:
@@ -117,9 +147,9 @@ def parse_gpu(page: str) -> tuple[float | None, float | None, float | None]:
     used = prom.total(page, ("DCGM_FI_DEV_FB_USED",))
     free = prom.total(page, ("DCGM_FI_DEV_FB_FREE",))
     return (
-        active if busy is None else busy / 100.0,
-        None if used is None else used * MIB,
-        None if used is None or free is None else (used + free) * MIB,
+        _share(active) if busy is None else _share(busy, 100.0),
+        _bytes(used),
+        None if used is None or free is None else _bytes(used + free),
     )
 
 
@@ -168,8 +198,7 @@ class VllmClient:
 
     async def scrape(self, timeout_s: float = SCRAPE_TIMEOUT_S) -> EngineMetrics:
         """The metrics now. A GPU exporter that does not answer leaves its fields None and fails nothing."""
-        page = (await self._call("GET", "/metrics", timeout_s=timeout_s)).decode(errors="replace")
-        metrics = parse_metrics(page)
+        metrics = parse_metrics(await self.page(timeout_s))
         if not self._dcgm_url:
             return metrics
         try:
@@ -178,6 +207,10 @@ class VllmClient:
             return metrics
         util, used, total = parse_gpu(gpu.decode(errors="replace"))
         return replace(metrics, gpu_util=util, gpu_mem_used_bytes=used, gpu_mem_total_bytes=total)
+
+    async def page(self, timeout_s: float = SCRAPE_TIMEOUT_S) -> str:
+        """The text of ``/metrics``."""
+        return (await self._call("GET", "/metrics", timeout_s=timeout_s)).decode(errors="replace")
 
     async def health(self, timeout_s: float = SCRAPE_TIMEOUT_S) -> bool:
         """Whether ``/health`` is 200. Never raises. Says little: a dead engine behind a live front answers 200 too."""
@@ -192,9 +225,13 @@ class VllmClient:
         body = await self._call("GET", "/v1/models", timeout_s=timeout_s)
         try:
             cards = msgspec.json.decode(body, type=_ModelList).data
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             raise EngineProtocolError(f"/v1/models is not a model list: {error}") from error
-        return [EngineModel(card.id, card.max_model_len) for card in cards]
+        return [
+            EngineModel(card.id, card.max_model_len if 0 < (card.max_model_len or 0) <= MOST_CONTEXT else None)
+            for card in cards[:MOST_MODELS]
+            if 0 < len(card.id) <= LONGEST_NAME
+        ]
 
     async def probe(self, timeout_s: float = PROBE_TIMEOUT_S) -> Probe:
         """Asks for one real token, the only proof that an engine generates. Never raises."""
@@ -222,7 +259,7 @@ class VllmClient:
         )
         try:
             tokens = msgspec.json.decode(body, type=_Generated).usage.completion_tokens
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             raise EngineProtocolError(f"/v1/completions is not a completion: {error}") from error
         if tokens < 1:
             raise EngineProtocolError("/v1/completions answered without a token")
@@ -230,26 +267,51 @@ class VllmClient:
     async def _call(self, method: str, path: str, *, timeout_s: float, json: object = None) -> bytes:
         url = path if "://" in path else self.url + path
         call = f"{method} {'the GPU exporter' if '://' in path else path}"
-        deadline = time.monotonic() + timeout_s
+        headers = self._headers if url.startswith(self.url + "/") else {}
         try:
-            async with self._http.stream(
-                method,
-                url,
-                json=json,
-                headers=self._headers if url.startswith(self.url + "/") else {},
-                timeout=timeout_s,
-            ) as answer:
-                body = bytearray()
-                async for chunk in answer.aiter_bytes():
-                    body += chunk
-                    if len(body) > MAX_BODY_BYTES:
-                        raise EngineProtocolError(f"{call} answered more than {MAX_BODY_BYTES} bytes")
-                    if time.monotonic() > deadline:  # httpx bounds the gap between reads, not the whole
-                        raise EngineUnreachable(f"{call} took longer than {timeout_s:g} s")
-        except httpx.TimeoutException as error:
+            # httpx bounds the gap between two reads, not the whole
+            async with asyncio.timeout(timeout_s):
+                status, body = await fetch(
+                    self._http, method, url, call, json=json, headers=headers, timeout_s=timeout_s
+                )
+        except TimeoutError as error:
             raise EngineUnreachable(f"{call} did not answer within {timeout_s:g} s") from error
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise EngineUnreachable(f"{call} failed: {error or type(error).__name__}") from error
-        if answer.status_code != 200:
-            raise EngineRefused(call, answer.status_code, bytes(body[:300]).decode(errors="replace"))
-        return bytes(body)
+        if status != 200:
+            raise EngineRefused(call, status, body[:300].decode(errors="replace"))
+        return body
+
+
+async def fetch(
+    http: httpx.AsyncClient,
+    method: str,
+    url: str,
+    call: str,
+    *,
+    timeout_s: float,
+    json: object = None,
+    headers: dict[str, str] | None = None,
+    limit: int = MAX_BODY_BYTES,
+) -> tuple[int, bytes]:
+    """Status and body of an engine's answer, at most ``limit`` bytes. ``call`` names it in errors.
+
+    Nothing is unpacked: a few bytes may hold gigabytes.
+
+    Raises:
+        EngineUnreachable, EngineProtocolError: there is no such answer.
+    """
+    try:
+        async with http.stream(
+            method, url, json=json, headers={**(headers or {}), "accept-encoding": "identity"}, timeout=timeout_s
+        ) as answer:
+            if answer.headers.get("content-encoding", "identity").lower() != "identity":
+                raise EngineProtocolError(f"{call} answered in an encoding that was not asked for")
+            body = bytearray()
+            async for chunk in answer.aiter_bytes():
+                body += chunk
+                if len(body) > limit:
+                    raise EngineProtocolError(f"{call} answered more than {limit} bytes")
+            return answer.status_code, bytes(body)
+    except httpx.TimeoutException as error:
+        raise EngineUnreachable(f"{call} did not answer within {timeout_s:g} s") from error
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise EngineUnreachable(f"{call} failed: {error or type(error).__name__}") from error

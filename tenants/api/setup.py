@@ -80,7 +80,7 @@ async def look(url: str, api_key: str) -> dict[str, Any]:
         except EngineError as error:
             return {"reachable": False, "ready": False, "why": str(error), "models": [], "kv_tokens": None}
         try:
-            kv_tokens = await loading.kv_tokens(client, http)
+            kv_tokens = await loading.kv_tokens(client)
         except EngineError:
             kv_tokens = None
         probe = await client.probe(PROBE_S) if models else Probe(False, "It serves no model.", 0.0)

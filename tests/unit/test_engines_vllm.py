@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+import gzip
 import json
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 
 import httpx
 import pytest
 
 from scheduling.engines import prometheus_text as prom
+from scheduling.engines.loading import kv_tokens_of
 from scheduling.engines.vllm import (
+    MAX_BODY_BYTES,
     EngineModel,
     EngineProtocolError,
     EngineRefused,
     EngineUnreachable,
     VllmClient,
+    control_http,
     parse_metrics,
 )
 
@@ -160,3 +165,89 @@ async def test_failures_are_typed_and_say_what_failed() -> None:
 
     with pytest.raises(EngineUnreachable, match="did not answer within 2 s"):
         await client(silent).scrape()
+
+
+@pytest.mark.parametrize("figure", ["1e308", "-3", "1e15", "9" * 400, "1e999", "NaN"])
+@pytest.mark.parametrize("name", ["num_requests_running", "num_requests_waiting", "generation_tokens_total"])
+def test_a_figure_that_cannot_be_true_is_a_failed_look_and_nothing_worse(name: str, figure: str) -> None:
+    page = "".join(f"{line}\n" for line in PAGE.splitlines() if not line.startswith(f"vllm:{name}{{"))
+    page += f'vllm:{name}{{engine="0"}} {figure}\nvllm:{name}{{engine="1"}} {figure}\n'
+    if name == "generation_tokens_total" and figure in ("NaN", "1e999", "9" * 400):  # "nothing known yet"
+        assert parse_metrics(page).generation_tokens == 0.0
+        return
+    with pytest.raises(EngineProtocolError, match=name):
+        parse_metrics(page)
+
+
+@pytest.mark.parametrize("figure", ["1e308", "-0.5", "7", "-1e308"])
+def test_shares_and_bytes_that_cannot_be_true_are_not_known(figure: str) -> None:
+    page = PAGE.replace("0.25", figure).replace("0.75", figure)
+    gpu = f'DCGM_FI_DEV_GPU_UTIL{{gpu="0"}} {figure}000\nDCGM_FI_DEV_FB_USED{{gpu="0"}} {figure}e99\n'
+    told = parse_metrics(page + gpu + 'DCGM_FI_DEV_FB_FREE{gpu="0"} 1\n')
+    assert (told.kv_usage, told.gpu_util, told.gpu_mem_used_bytes, told.gpu_mem_total_bytes) == (None,) * 4
+
+
+def test_a_cache_that_cannot_be_is_not_known() -> None:
+    page = 'vllm:cache_config_info{{block_size="{}",num_gpu_blocks="{}"}} 1.0\n'
+    assert kv_tokens_of(page.format(16, 1000)) == 16_000
+    for size, blocks in ((16, "9" * 4000), (-16, 1000), (-16, -1000), (0, 5), ("x", 5), (10**9, 10**9)):
+        assert kv_tokens_of(page.format(size, blocks)) is None
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/v1/models", "/health"])
+async def test_an_answer_is_read_to_its_limit_and_never_unpacked(path: str) -> None:
+    packed = gzip.compress(b"0" * (64 * 1024 * 1024))
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        assert request.headers["accept-encoding"] == "identity"
+        return httpx.Response(200, stream=Pieces([packed]), headers={"content-encoding": "gzip"})
+
+    with pytest.raises(EngineProtocolError):
+        await client(answer)._call("GET", path, timeout_s=1)
+    pieces = Pieces([b"x" * 65_536] * 1600)
+    with pytest.raises(EngineProtocolError):
+        await client(lambda request: httpx.Response(200, stream=pieces))._call("GET", path, timeout_s=5)
+    assert pieces.given <= MAX_BODY_BYTES // 65_536 + 1
+
+
+async def test_a_call_ends_in_time_however_slowly_its_answer_drips() -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        try:
+            for byte in b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 100:
+                writer.write(bytes([byte]))
+                await writer.drain()
+                await asyncio.sleep(0.05)
+        except OSError:
+            pass
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with server, control_http() as http:
+        async with asyncio.timeout(10):
+            with pytest.raises(EngineUnreachable):
+                await VllmClient(f"http://127.0.0.1:{port}", http=http).scrape(timeout_s=0.5)
+
+
+async def test_only_models_that_can_be_are_listed() -> None:
+    cards = [{"id": "m" * 5000}, {"id": "a", "max_model_len": 10**23}, {"id": "b", "max_model_len": -1}, {"id": "c"}]
+    body = {"data": cards + [{"id": f"n{i}"} for i in range(5000)]}
+    models = await client(lambda request: httpx.Response(200, json=body)).models()
+    assert [m.id for m in models[:4]] == ["a", "b", "c", "n0"]
+    assert {m.max_model_len for m in models} == {None}
+    assert len(models) <= 1000
+
+
+class Pieces(httpx.AsyncByteStream):
+    """A body in pieces, which counts those that were taken."""
+
+    def __init__(self, pieces: list[bytes]) -> None:
+        self.pieces = pieces
+        self.given = 0
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for piece in self.pieces:
+            self.given += 1
+            yield piece
