@@ -67,12 +67,14 @@ def deliver() -> int:
     now, taken = timezone.now(), 0
     for alert in _due(now - GIVE_UP_AFTER).filter(Q(next_attempt_at=None) | Q(next_attempt_at__lte=now))[:BATCH]:
         ended = alert.delivered_at is not None
-        content = _content(alert, ended)
         alert.attempts += 1
         try:
+            content = _content(alert, ended)
             post(_address(alert), settings.QUARTERMASTER_WEBHOOK_SECRET, content["id"], content)
-        except (WebhookError, ValidationError) as error:
+        except Exception as error:  # whatever is wrong with one alert, the others are delivered
             told = "; ".join(error.messages) if isinstance(error, ValidationError) else error
+            if not isinstance(error, (WebhookError, ValidationError)):
+                log.exception("alert %s cannot be sent as it is", alert.name)
             pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** (alert.attempts - 1))
             alert.next_attempt_at = now + timedelta(seconds=pause_s)
             log.warning("alert %s was not delivered (%s); again in %.0f s", alert.name, told, pause_s)

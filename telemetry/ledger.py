@@ -13,7 +13,7 @@ from typing import Any
 
 from django.db import DatabaseError, InterfaceError, OperationalError, close_old_connections, connection, transaction
 
-from scheduling.core.ledger import LedgerRecord
+from scheduling.core.ledger import MOST_TOKENS, LedgerRecord, sane
 from telemetry.models import LedgerEntry
 
 log = logging.getLogger(__name__)
@@ -21,7 +21,6 @@ log = logging.getLogger(__name__)
 BATCH = 500  # rows per transaction: short enough that SQLite's other writers hardly wait
 Row = tuple[Any, ...]
 
-_LARGEST = 2**63 - 1
 _FIELDS = [f for f in LedgerEntry._meta.concrete_fields if not f.primary_key]
 _LIMITS = {f.name: f.max_length for f in _FIELDS if getattr(f, "max_length", None)}
 # Straight SQL: model instances and their preparation cost four times the insert itself, and the worker writes as many
@@ -55,10 +54,11 @@ def write(records: Sequence[LedgerRecord]) -> None:
 
 
 def row_of(record: LedgerRecord) -> Row:
-    """A record's values in the table's order.
+    """A record's values in the table's order, its figures within what a request can have (``sane``).
 
     Text is cut to its column and freed of NUL (PostgreSQL refuses it), numbers are held in range.
     """
+    record = sane(record)
     moment = connection.ops.adapt_datetimefield_value
     values = {
         "status": min(max(record.status, 0), 32767),
@@ -112,7 +112,7 @@ def _insert(rows: list[Row]) -> None:
 
 
 def _whole(value: float) -> int:
-    return min(max(int(value), 0), _LARGEST)
+    return min(max(int(value), 0), MOST_TOKENS)
 
 
 def _moment(epoch_s: float | None) -> datetime | None:

@@ -4,18 +4,37 @@ An hour is always added up **whole and anew** from the ledger and replaces what 
 it at once, changes nothing. Which hours have to be done again follows from the ledger's row numbers: those of rows
 newer than the last look, and of the last few thousand before it, for transactions do not become visible in the order
 of their numbers. The ledger forgets whole hours only, and never one that was not added up (``telemetry.tasks``).
+
+Sums are made of figures that can be true (:data:`INPUT`, :data:`OUTPUT`): a row with an absurd one, which older
+versions took over from engines, must not overflow the sum of everybody.
 """
 
 from __future__ import annotations
 
+import logging
 from datetime import datetime, timedelta
 
-from django.db import transaction
-from django.db.models import Count, DurationField, ExpressionWrapper, F, Max, Q, Sum
+from django.db import DatabaseError, transaction
+from django.db.models import (
+    BigIntegerField,
+    Case,
+    Count,
+    DurationField,
+    ExpressionWrapper,
+    F,
+    Max,
+    Q,
+    Sum,
+    Value,
+    When,
+)  # fmt: skip
 from django.db.models.functions import TruncHour
 from django.utils import timezone
 
+from scheduling.core.ledger import MOST_TOKENS
 from telemetry.models import LedgerEntry, RollupMark, UsageHour
+
+log = logging.getLogger(__name__)
 
 OVERLAP = 10_000  # ledger rows that are looked at again
 KEY = ("pool", "model", "tenant", "tier", "entitlement", "key_id")
@@ -25,20 +44,58 @@ FIGURES = (
 )  # fmt: skip
 _RAN = ~Q(outcome="refused")
 SLOT_TIME = ExpressionWrapper(F("done_at") - F("granted_at"), output_field=DurationField())
+MOST_OF_HOUR = 10**13  # of anything that an hour's row counts; a larger figure is no sum of requests
+
+
+def _within(name: str, most: int, instead: Case | Value) -> Case:
+    """A column, or something else in its stead where its figure cannot be true."""
+    true = {f"{name}__gte": 0, f"{name}__lte": most}
+    return Case(When(**true, then=F(name)), default=instead, output_field=BigIntegerField())
+
+
+_NOTHING = Value(0, output_field=BigIntegerField())
+# of a ledger row: what was expected of a prompt and asked of an answer stand in for what cannot be true
+INPUT = _within("input_tokens", MOST_TOKENS, _within("input_tokens_est", MOST_TOKENS, _NOTHING))
+OUTPUT = _within("output_tokens", MOST_TOKENS, _within("output_bound", MOST_TOKENS, _NOTHING))
+# of an hour's row: nothing is known that could stand in; ``roll_up`` adds such an hour up anew where it can
+OF_HOUR = {name: _within(name, MOST_OF_HOUR, _NOTHING) for name in FIGURES}
+_ABSURD = Q(*[Q(**{f"{name}__lt": 0}) | Q(**{f"{name}__gt": MOST_OF_HOUR}) for name in FIGURES[-5:]], _connector=Q.OR)
+_mended = False  # absurd hours have been looked for since this process began
 
 
 def roll_up() -> int:
-    """Brings the hours up to date; how many were looked at."""
+    """Brings the hours up to date; how many were looked at. An hour that cannot be added up does not keep the others
+    from it; it is tried again, and until it succeeds nothing is deleted.
+
+    Raises:
+        DatabaseError: of the first hour that failed, after all others were done.
+    """
+    global _mended
     RollupMark.objects.get_or_create(pk=1)
     started = timezone.now()
     newest = LedgerEntry.objects.aggregate(newest=Max("id"))["newest"] or 0
     looked = RollupMark.objects.get(pk=1).last_id
     rows = LedgerEntry.objects.filter(id__gt=looked - OVERLAP, id__lte=newest)
     hours = list(rows.order_by().annotate(hour=TruncHour("received_at")).values_list("hour", flat=True).distinct())
-    for hour in sorted(hours):
-        with transaction.atomic():
-            RollupMark.objects.select_for_update().get(pk=1)  # one at a time
-            _write(hour)
+    absurd = [] if _mended else list(UsageHour.objects.filter(_ABSURD).values_list("hour", flat=True).distinct())
+    failure: Exception | None = None
+    for hour in sorted({*hours, *absurd}):
+        try:
+            with transaction.atomic():
+                RollupMark.objects.select_for_update().get(pk=1)  # one at a time
+                _write(hour)
+        except (DatabaseError, OverflowError, ValueError) as error:
+            log.exception("the hour from %s cannot be added up; the others are", hour)
+            failure = failure or error
+    if failure is not None:
+        raise failure
+    if absurd:
+        left = UsageHour.objects.filter(_ABSURD).count()
+        log.warning(
+            "%d hours of usage had impossible figures and were added up again; %d rows that the ledger no longer knows "
+            "count as nothing", len(absurd), left,
+        )  # fmt: skip
+    _mended = True
     with transaction.atomic():
         mark = RollupMark.objects.select_for_update().get(pk=1)
         mark.last_id, mark.at = max(mark.last_id, newest), started
@@ -71,8 +128,8 @@ def _write(hour: datetime) -> None:
             refused=Count("id", filter=Q(outcome="refused")),
             failed=Count("id", filter=Q(outcome="failed")),
             cancelled=Count("id", filter=Q(outcome="cancelled")),
-            sum_input=Sum("input_tokens", filter=_RAN, default=0),
-            sum_output=Sum("output_tokens", filter=_RAN, default=0),
+            sum_input=Sum(INPUT, filter=_RAN, default=0),
+            sum_output=Sum(OUTPUT, filter=_RAN, default=0),
             slot_time=Sum(SLOT_TIME, filter=Q(granted_at__isnull=False)),
             met=Count("id", filter=Q(slo_met=True)),
             slo_total=Count("id", filter=Q(slo_met__isnull=False)),

@@ -9,6 +9,7 @@ from typing import Any
 from django.db.models import Count, F, Q, QuerySet, Sum
 from django.db.models.functions import TruncDay, TruncHour
 
+from telemetry import rollup
 from telemetry.models import LedgerEntry
 
 _GROUPS: dict[str, Any] = {
@@ -56,8 +57,8 @@ def usage(rows: QuerySet[LedgerEntry], group_by: Sequence[str]) -> QuerySet[Ledg
             refused=Count("id", filter=Q(outcome="refused")),
             failed=Count("id", filter=Q(outcome="failed")),
             cancelled=Count("id", filter=Q(outcome="cancelled")),
-            input_tokens_sum=Sum("input_tokens", filter=~Q(outcome="refused"), default=0),
-            output_tokens_sum=Sum("output_tokens", filter=~Q(outcome="refused"), default=0),
+            input_tokens_sum=Sum(rollup.INPUT, filter=~Q(outcome="refused"), default=0),
+            output_tokens_sum=Sum(rollup.OUTPUT, filter=~Q(outcome="refused"), default=0),
             slo_met_count=Count("id", filter=Q(slo_met=True)),
             slo_total=Count("id", filter=Q(slo_met__isnull=False)),
         )

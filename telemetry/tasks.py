@@ -41,13 +41,20 @@ def purge(days: int) -> int:
 def roll_up() -> None:
     """Adds the ledger up by the hour, takes the long-term samples, keeps what predictions were corrected by, and
     delivers what alerts are due."""
-    rollup.roll_up()
-    monitor.sample()
-    learned.keep()
+    failures: list[Exception] = []
+    for work in (rollup.roll_up, monitor.sample, learned.keep, _ring_lab, alerts.tidy, alerts.deliver):
+        try:
+            work()
+        except Exception as error:
+            log.exception("%s failed; what else is due goes on", work.__name__)
+            failures.append(error)
+    if failures:
+        raise failures[0]  # the task has failed, and says so
+
+
+def _ring_lab() -> None:
     for run in lab.still():
         run_lab.apply_async((run,), retry=False)
-    alerts.tidy()
-    alerts.deliver()
 
 
 @shared_task(name="telemetry.deliver_alerts", ignore_result=True, expires=50)

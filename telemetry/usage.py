@@ -161,8 +161,8 @@ def _of_ledger() -> dict[str, Any]:
     return {
         "n_requests": Count("id"),
         **{f"n_{name}": Count("id", filter=Q(outcome=name)) for name in COUNTS[1:5]},
-        "n_input_tokens": Sum("input_tokens", filter=ran, default=0),
-        "n_output_tokens": Sum("output_tokens", filter=ran, default=0),
+        "n_input_tokens": Sum(rollup.INPUT, filter=ran, default=0),
+        "n_output_tokens": Sum(rollup.OUTPUT, filter=ran, default=0),
         "met": Count("id", filter=Q(slo_met=True)),
         "judged": Count("id", filter=Q(slo_met__isnull=False)),
         "slot_time": Sum(rollup.SLOT_TIME, filter=Q(granted_at__isnull=False)),
@@ -171,10 +171,10 @@ def _of_ledger() -> dict[str, Any]:
 
 def _of_hours() -> dict[str, Any]:
     return {
-        **{f"n_{name}": Sum(name, default=0) for name in COUNTS},
-        "met": Sum("slo_met", default=0),
-        "judged": Sum("slo_total", default=0),
-        "slot_time": Sum("slot_ms", default=0),
+        **{f"n_{name}": Sum(rollup.OF_HOUR[name], default=0) for name in COUNTS},
+        "met": Sum(rollup.OF_HOUR["slo_met"], default=0),
+        "judged": Sum(rollup.OF_HOUR["slo_total"], default=0),
+        "slot_time": Sum(rollup.OF_HOUR["slot_ms"], default=0),
     }
 
 

@@ -13,11 +13,12 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 import redis
+from django.db import InterfaceError, OperationalError
 from django.db.models import Q, Sum
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from scheduling.core.ledger import LedgerRecord
+from scheduling.core.ledger import LedgerRecord, sane
 from scheduling.core.outcomes import Outcome
 from scheduling.core.types import QuotaSpec
 from scheduling.state.usage import (
@@ -94,6 +95,7 @@ class UsageFeed:
             return
         for record in records:
             known.as_of_s = max(known.as_of_s, record.done_s)
+            record = sane(record)
             if record.tenant not in known.tenants or record.outcome == Outcome.REFUSED:
                 continue
             cell = known.tokens.setdefault(record.tenant, [0, 0])
@@ -139,13 +141,23 @@ class UsageFeed:
     ) -> None:
         self.shares = {}
         for tenant, limits in quotas.items():
-            for quota in limits:
-                used = sum(usage.tokens(tenant, quota.period, now_s) for usage in everywhere.values())
-                if limit := quota.hard_tokens or quota.soft_tokens:
-                    self.shares[tenant, quota.period] = (used, limit)
-                for kind, limit in (("quota_soft", quota.soft_tokens), ("quota_hard", quota.hard_tokens)):
-                    if limit is not None and used >= limit:
-                        self._tell(kind, tenant, quota.period, used, limit, now_s)
+            try:
+                self._check_tenant(tenant, limits, everywhere, now_s)
+            except (OperationalError, InterfaceError):
+                raise  # the database is away, for all of them
+            except Exception:
+                log.exception("the quotas of tenant %s could not be checked", tenant)  # the others' can
+
+    def _check_tenant(
+        self, tenant: str, limits: Sequence[QuotaSpec], everywhere: Mapping[str, PoolUsage], now_s: float
+    ) -> None:
+        for quota in limits:
+            used = sum(usage.tokens(tenant, quota.period, now_s) for usage in everywhere.values())
+            if limit := quota.hard_tokens or quota.soft_tokens:
+                self.shares[tenant, quota.period] = (used, limit)
+            for kind, limit in (("quota_soft", quota.soft_tokens), ("quota_hard", quota.hard_tokens)):
+                if limit is not None and used >= limit:
+                    self._tell(kind, tenant, quota.period, used, limit, now_s)
 
     @own_connection
     def _tell(self, kind: str, tenant: str, period: str, used: int, limit: int, now_s: float) -> None:
@@ -168,11 +180,13 @@ def read_ledger(pool: str, tenants: frozenset[str], now_s: float) -> dict[str, l
     mine = {"pool": pool, "tenant__in": tenants}
     hours = UsageHour.objects.filter(hour__gte=month, hour__lt=seam, **mine)
     entries = LedgerEntry.objects.filter(~Q(outcome=Outcome.REFUSED.value), received_at__gte=seam, **mine)
-    for rows, moment in ((hours, "hour"), (entries, "received_at")):
+    of_hours = (rollup.OF_HOUR["input_tokens"], rollup.OF_HOUR["output_tokens"])
+    sources = ((hours, "hour", of_hours), (entries, "received_at", (rollup.INPUT, rollup.OUTPUT)))
+    for rows, moment, (given, made) in sources:
         today = Q(**{f"{moment}__gte": day})
         sums = rows.order_by().values("tenant").annotate(
-            in_day=Sum("input_tokens", filter=today, default=0), out_day=Sum("output_tokens", filter=today, default=0),
-            in_month=Sum("input_tokens", default=0), out_month=Sum("output_tokens", default=0),
+            in_day=Sum(given, filter=today, default=0), out_day=Sum(made, filter=today, default=0),
+            in_month=Sum(given, default=0), out_month=Sum(made, default=0),
         )  # fmt: skip
         for row in sums:
             cell = found.setdefault(row["tenant"], [0, 0])

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from django.db import DatabaseError
+from django.db import DatabaseError, InterfaceError, OperationalError
 from django.db.models import Q
 
 from telemetry import alerts
@@ -64,7 +64,12 @@ class Watch:
         news, looked = False, set()
         for key, rule, one in _subjects(rules, pool, snapshot, shares, found):
             looked.add(key)
-            news |= self._judge(key, rule, one, found.get(key), now_s)
+            try:
+                news |= self._judge(key, rule, one, found.get(key), now_s)
+            except (OperationalError, InterfaceError):
+                raise  # the database is away, for all of them
+            except Exception:
+                log.exception("alert rule %s could not be judged for %r; the others are", rule.name, key[2])
         for key in [k for k in self._timers if k[1] in (pool, "") and k not in looked]:
             del self._timers[key]  # its rule, its subject or its alert is gone
         return news
@@ -93,7 +98,11 @@ def _subjects(
     """Everything the rules see here, and what they saw when an alert began and do not see any more."""
     for rule in rules:
         place = "" if rule.kind == RuleKind.QUOTA else pool
-        now = seen(rule, snapshot, shares)
+        try:
+            now = seen(rule, snapshot, shares)
+        except Exception:
+            log.exception("alert rule %s cannot be looked at in pool %s; the others are", rule.name, pool)
+            continue
         gone = {subject for (of, where, subject) in found if of == rule.pk and where == place} - now.keys()
         for subject in sorted(now.keys() | gone):
             yield (rule.pk, place, subject), rule, now.get(subject)
