@@ -79,6 +79,22 @@ MUTATIONS = (
         "(left.density + right.density) * (abs(right.mean - left.mean) + EPSILON)",
         ("tests/property/test_partition.py",),
     ),
+    Mutation(
+        "foreign-answer",
+        "whatever an answer calls itself, it is taken for the answer to the request",
+        "scheduling/gateway/upstream.py",
+        "return not self._used and _OURS.search(answer_id) is None",
+        "return True",
+        ("tests/integration/test_broken_engines.py::test_an_engine_that_names_no_answers_gets_a_connection_for_each",),
+    ),
+    Mutation(
+        "usage-bound",
+        "an engine may report more output than was asked for",
+        "scheduling/gateway/answers.py",
+        "<= told.completion_tokens <= asked.output_bound",
+        "<= told.completion_tokens",
+        ("tests/integration/test_broken_engines.py::test_a_usage_that_cannot_be_true_is_replaced_by_our_own_count",),
+    ),
 )
 
 

@@ -254,9 +254,10 @@ BAD_TWINS = {
     "evictions that keep the slot": ("admit", "drop_lease(id, y)\n", ""),
     "evicted requests that pay nothing": (
         "finish",
-        "settle(x.ent, x.charge, actual, now_ms())\n      meter(x)",
-        "meter(x)",
+        "settle(x.ent, x.charge, used(x), now_ms())\n      add_served",
+        "add_served",
     ),
+    "an end that takes any figure for tokens": ("finish", "tokens(ARGV[4])", "tonumber(ARGV[4])"),
     "an eviction of which no books are kept": ("sweep", "bury(id, text, 'evicted')", ""),
     "evictions without a fence": ("evict", FENCE, ""),
     "standings without a fence": ("set_standing", FENCE, ""),

@@ -12,7 +12,7 @@ from django.apps import apps
 from django.db import DataError, OperationalError, models
 from django.utils import timezone
 
-from scheduling.core.ledger import LedgerRecord
+from scheduling.core.ledger import MOST_TOKENS, LedgerRecord
 from telemetry import ledger, selectors, tasks
 from telemetry.models import LedgerEntry
 from telemetry.recorder import ConfiguredEntitlements, Recorder
@@ -115,7 +115,7 @@ def test_text_and_numbers_that_do_not_fit_are_made_to_fit() -> None:
     row = LedgerEntry.objects.get()
     assert (len(row.model), len(row.why)) == (200, 300)
     assert "\x00" not in row.why
-    assert row.output_bound == 2**63 - 1
+    assert row.output_bound == MOST_TOKENS
     assert row.output_tokens_est == 0.0
 
 
