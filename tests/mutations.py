@@ -72,6 +72,22 @@ MUTATIONS = (
         ("tests/unit/test_simulator_parts.py", "tests/unit/test_slo.py"),
     ),
     Mutation(
+        "hinted-size",
+        "a request takes the turn of one that needs less KV (core/queues/turns.py)",
+        "scheduling/core/queues/turns.py",
+        "request.kv_tokens <= than.kv_tokens",
+        "request.kv_tokens >= than.kv_tokens",
+        ("tests/contract/test_hints.py",),
+    ),
+    Mutation(
+        "hinted-deadline",
+        "a client's tighter target stands in place of its contract's",
+        "scheduling/gateway/estimates.py",
+        "None if slo.ttft_s is None else first_token_deadline_s(arrival_s, slo),",
+        "None if slo.ttft_s is None else arrival_s + min(slo.ttft_s, (hints or {}).get(TTFT_HINT, slo.ttft_s)),",
+        ("tests/contract/test_hints.py",),
+    ),
+    Mutation(
         "merge-utility",
         "neighbours far apart are merged first (EWSJF, eq. 3)",
         "scheduling/core/partition.py",

@@ -5,6 +5,7 @@ Question: which waiting requests may run now, and where?
 The policy says who goes next, the routing says where; this module keeps what must hold whatever they say: nothing past
 its expiry is granted, no replica and no entitlement gets more than it has room for, an attempt does not return to the
 replica where it failed while another is ready, and a request too large for what is free is not passed over for ever.
+What clients wish for their requests changes turns within their entitlement only (``queues/turns.py``).
 With ``rights`` it keeps those of the service classes as well (token pools, Table 1): an owner of reserved capacity who
 runs less of it than it may goes before everyone, and what is idle after all within their limits goes to who may burst.
 The last ``headroom`` free slots are then only for who is within a baseline, and ``unreserved`` names entitlements whose
@@ -24,12 +25,12 @@ from scheduling.core.admission import RIGHTS
 from scheduling.core.contracts import (
     ANY_NUMBER,
     NOT_NOW,
-    CountsService,
     Fits,
     OrderingPolicy,
     RequestQueue,
     RoutingPolicy,
 )
+from scheduling.core.queues.turns import HintedTurns
 from scheduling.core.types import BackendView, Grant, PoolView, QueuedRequest, ServiceClass
 
 RESERVED = frozenset(c for c, r in RIGHTS.items() if r.reserved)
@@ -77,7 +78,7 @@ class Scheduler:
         self.unreserved: frozenset[str] = frozenset()
         self._of_class: dict[ServiceClass, int] = dict.fromkeys(ServiceClass, 0)  # how many of each wait
         self._class_of: dict[str, ServiceClass] = {}  # of the entitlements that have ever waited here
-        self._queue = policy.queue()
+        self._queue = HintedTurns(policy.queue())
         self._router = routing.router()
         self._waiting: dict[str, QueuedRequest] = {}
         self._expiries: list[tuple[float, str]] = []
@@ -158,8 +159,7 @@ class Scheduler:
 
     def settle(self, request_id: str, input_tokens: int, output_tokens: int) -> None:
         """What a granted request has really used, for queues that count it; 0 for a grant that came to nothing."""
-        if isinstance(self._queue, CountsService):
-            self._queue.settle(request_id, input_tokens, output_tokens)
+        self._queue.settle(request_id, input_tokens, output_tokens)
 
     def swap(self, policy: OrderingPolicy, routing: RoutingPolicy, now_s: float) -> None:
         """Changes the policy; everything that waits moves into the new order. Where prefixes ran is forgotten only if
@@ -167,10 +167,8 @@ class Scheduler:
         if routing != self.routing:
             self._router = routing.router()
         self.policy, self.routing = policy, routing
-        self._queue = policy.queue()
+        self._queue.refill(policy.queue(), now_s)
         self._hold = None
-        for request in self._waiting.values():
-            self._queue.push(request, now_s)
 
     def step(self, view: PoolView, now_s: float) -> list[Grant]:
         """Grants what may run now, best first, and books it in ``view``. Requests that have expired are dropped."""

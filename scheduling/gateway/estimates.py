@@ -18,8 +18,6 @@ from scheduling.gateway.prepare import Prepared
 
 Look = Callable[[int, int], Outlook]  # input tokens and output bound: what to expect
 
-RANK_STEP = 1000  # engine priorities of one tier's rank; a client's own priority moves within half of it
-
 
 def make_estimate(prepared: Prepared, pool: PoolSpec, calibration: Calibration, look: Look | None = None) -> Estimate:
     """Input from a tokenizer, or words and bytes (exact for token ids); output by ``look``, or by its bound where the
@@ -57,17 +55,11 @@ def make_queued(
     request_id: str, arrival_s: float, access: Access, prepared: Prepared, estimate: Estimate,
     hints: dict[bytes, float] | None, gateway_id: str,
 ) -> QueuedRequest:  # fmt: skip
-    """What ordering may know. Hints of the client tighten the tier's targets, never loosen them."""
+    """What ordering may know. Deadlines are the contract's; what the client wishes stands beside them."""
     entitlement = access.entitlement
     pool = access.pool
     tier = entitlement.tier
     slo = tier.slo
-    if hints is not None:
-        slo = Slo(
-            None if slo.ttft_s is None else min(slo.ttft_s, hints.get(TTFT_HINT, slo.ttft_s)),
-            slo.tbt_s,
-            None if slo.ttlt_s is None else min(slo.ttlt_s, hints.get(TTLT_HINT, slo.ttlt_s)),
-        )
     return QueuedRequest(
         request_id, 0, arrival_s, entitlement.id, entitlement.tenant, tier.name, tier.rank, tier.weight,
         tier.service_class, estimate.input_tokens, estimate.output_bound, estimate.output_tokens, estimate.kv_tokens,
@@ -77,10 +69,20 @@ def make_queued(
         arrival_s + tier.max_wait_s, "", gateway_id, entitlement.concurrency,
         output_lengths=estimate.output_lengths, output_probabilities=estimate.output_probabilities,
         prefix=prefix_of(prepared.body, entitlement.tenant, pool.model) if pool.routing in USES_PREFIX else 0,
+        hint_deadline_s=None if hints is None else _hinted_deadline_s(arrival_s, slo, hints),
     )  # fmt: skip
 
 
-def engine_priority(entitlement: EntitlementSpec, client_priority: int) -> int:
-    """vLLM's polarity, lower is sooner: tiers by rank, a client's wish only within its tier's band."""
-    half = RANK_STEP // 2 - 1
-    return entitlement.tier.rank * RANK_STEP + max(-half, min(half, client_priority))
+def _hinted_deadline_s(arrival_s: float, slo: Slo, hints: dict[bytes, float]) -> float | None:
+    """The deadline that the client asks for, where the tier has such a target and it is not as tight."""
+    name, target_s = (TTFT_HINT, slo.ttft_s) if slo.interactive else (TTLT_HINT, slo.ttlt_s)
+    wanted_s = hints.get(name)
+    if wanted_s is None or target_s is None or wanted_s >= target_s:
+        return None
+    return arrival_s + wanted_s
+
+
+def engine_priority(entitlement: EntitlementSpec) -> int:
+    """What the engine orders by where it heeds ``priority`` (lower is sooner): the tier's rank alone. The engine knows
+    no entitlements, so a client's wish would move its requests before those of other tenants there."""
+    return entitlement.tier.rank

@@ -110,7 +110,7 @@ class Lifecycle:
         self._quotas.begin(access.entitlement.tenant, call.id, expected, call.received_s)
         await self._admit(call)
         self._budget.earn()
-        body = prepared.upstream(pool.upstream_model, engine_priority(access.entitlement, prepared.client_priority))
+        body = prepared.upstream(pool.upstream_model, engine_priority(access.entitlement))
         reason = await self._run_somewhere(call, body)
         call.closed = True
         self._account(call)

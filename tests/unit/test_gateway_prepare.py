@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -263,24 +264,27 @@ def test_what_fits_nowhere_is_refused_and_doubt_is_left_to_the_engine() -> None:
     assert make_estimate(long_text, POOL, Calibration()).kv_tokens == 2000, "only our guess says it is too long"
 
 
-def test_hints_tighten_and_never_loosen() -> None:
+def test_a_hint_stands_beside_the_contracts_deadline_and_never_loosens_it() -> None:
     prepared = chat(max_tokens=5)
     estimate = make_estimate(prepared, POOL, Calibration())
     assert TIER.slo.ttft_s == 5.0
 
-    def deadline(ms: float) -> float | None:
+    def hinted(ms: float) -> float | None:
         hints = {TTFT_HINT: ms / 1000, TTLT_HINT: 0.1}
         queued = make_queued("r", 1000.0, ACCESS, prepared, estimate, hints, "gw")
         assert queued.ttlt_deadline_s is None, "an interactive tier stays interactive"
-        return queued.ttft_deadline_s
+        assert queued.ttft_deadline_s == 1005.0, "the contract's"
+        return queued.hint_deadline_s
 
-    assert deadline(1500) == 1001.5
-    assert deadline(60_000) == 1005.0
+    assert hinted(1500) == 1001.5
+    assert hinted(60_000) is None
 
 
-def test_a_client_moves_only_within_its_tier() -> None:
-    assert engine_priority(ENTITLEMENT, 3) == 3
-    assert -500 < engine_priority(ENTITLEMENT, -(10**6)) < engine_priority(ENTITLEMENT, 10**6) < 500
+def test_the_engine_hears_the_tiers_rank_and_nothing_of_what_the_client_wishes() -> None:
+    prepared = chat(max_tokens=5, priority=-1000)
+    tier = replace(TIER, rank=2)
+    priority = engine_priority(replace(ENTITLEMENT, tier=tier))
+    assert json.loads(prepared.upstream("m", priority))["priority"] == priority == 2
 
 
 @pytest.mark.parametrize(

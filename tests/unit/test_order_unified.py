@@ -10,8 +10,9 @@ import pytest
 from scheduling.core.contracts import RequestQueue
 from scheduling.core.order.unified import PREFILL_STEPS, Unified, cost_left
 from scheduling.core.queues.standing import MOST_SHIFT, StandingQueue, standing_factor
-from scheduling.core.registry import PolicyError, make_ordering
-from scheduling.core.types import PoolView, QueuedRequest, ServiceClass, Standing
+from scheduling.core.registry import PolicyError, make_ordering, make_routing
+from scheduling.core.scheduler import Scheduler
+from scheduling.core.types import BackendView, PoolView, QueuedRequest, ServiceClass, Standing
 
 BASE = QueuedRequest(
     id="r", seq=0, arrival_s=0.0, entitlement="e", tenant="t", tier="standard", rank=1, weight=30.0,
@@ -163,9 +164,17 @@ def test_the_order_is_not_touched_while_nobody_is_overdue() -> None:
 
 
 def test_a_clients_priority_orders_its_own_requests_only() -> None:
-    mine = [request("a", entitlement="me", output_tokens=10.0), request("b", entitlement="me", client_priority=-1)]
+    mine = [
+        request("a", entitlement="me", output_tokens=10.0),
+        request("b", entitlement="me", output_tokens=10.0, client_priority=-1),
+        request("large", entitlement="me", output_tokens=90.0, client_priority=-9),
+    ]
     other = request("c", output_tokens=30.0)
-    assert order(filled(*mine, other)) == ["b", "c", "a"]
+    scheduler = Scheduler(make_ordering("unified"), make_routing("least_work"))
+    for each in (*mine, other):
+        scheduler.offer(each, 0.0)
+    grants = scheduler.step(PoolView({"r": BackendView("r", 9, 10**6)}), 1.0)
+    assert [grant.request.id for grant in grants] == ["b", "a", "c", "large"]
 
 
 def test_explanations_give_the_terms() -> None:

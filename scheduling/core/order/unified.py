@@ -36,7 +36,6 @@ from scheduling.core.queues.keyed import LOOK_PAST
 from scheduling.core.queues.overdue import OverdueTurns
 from scheduling.core.queues.relegated import Relegate
 from scheduling.core.queues.standing import StandingQueue
-from scheduling.core.queues.turns import ClientTurns
 from scheduling.core.registry import ordering
 from scheduling.core.types import PoolView, QueuedRequest
 
@@ -151,10 +150,8 @@ class _Promises:
         self._look = look
         self._patience_s = policy.patience_s
         self._urgency = policy.urgency
-        timed = StandingQueue(policy.urgency, policy.describe_urgency, unit=policy.debt_s)
-        free = StandingQueue(policy.price, policy.describe_price, unit=1.0)
-        self._timed = ClientTurns(timed, policy.urgency)
-        self._free = ClientTurns(free, policy.price)
+        self._timed = StandingQueue(policy.urgency, policy.describe_urgency, unit=policy.debt_s)
+        self._free = StandingQueue(policy.price, policy.describe_price, unit=1.0)
 
     def __len__(self) -> int:
         return len(self._timed) + len(self._free)
@@ -184,7 +181,7 @@ class _Promises:
                 return request
         return None
 
-    def _next(self, view: PoolView, fits: Fits) -> ClientTurns | None:
+    def _next(self, view: PoolView, fits: Fits) -> StandingQueue | None:
         """The queue whose first request goes: the one that is due earlier."""
         timed = self._timed.peek(view, fits) if len(self._timed) else None
         free = self._free.peek(view, fits) if len(self._free) else None
@@ -192,6 +189,6 @@ class _Promises:
             return self._free if timed is None and free is not None else self._timed if timed is not None else None
         return self._timed if self._urgency(timed)[0] <= free.arrival_s + self._patience_s else self._free
 
-    def _place(self, request: QueuedRequest) -> ClientTurns:
+    def _place(self, request: QueuedRequest) -> StandingQueue:
         promised = request.ttft_deadline_s is not None or request.ttlt_deadline_s is not None
         return self._timed if promised else self._free

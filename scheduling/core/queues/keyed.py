@@ -86,18 +86,6 @@ class KeyedQueue:
             heapify(lane.heap)
         return True
 
-    def exchange(self, leaver_id: str, successor: QueuedRequest) -> None:
-        """Takes a waiting request out and puts ``successor`` at its place, from wherever it was."""
-        place = self._items[leaver_id][0]
-        self.discard(leaver_id)
-        self.discard(successor.id)
-        self._put((*place[:-1], successor.id), successor)
-
-    def waiting_of(self, entitlement: str) -> int:
-        """Requests of one entitlement that wait here."""
-        lane = self._lanes.get(entitlement)
-        return 0 if lane is None else lane.live
-
     def select(self, view: PoolView, now_s: float, fits: Fits) -> QueuedRequest | None:
         request = self.peek(view, fits)
         if request is not None:

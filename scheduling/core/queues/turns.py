@@ -1,91 +1,227 @@
 """Clients order their own requests, and nobody else's.
 
 Question: an entitlement's turn has come: which of its requests takes it?
+Formula: the policy, with everything around it, orders *places*: each waiting request brings one, with the figures of
+its contract and none of its client's hints. When a place's turn has come, the request that stands there goes, unless
+another one of the same entitlement is wanted sooner by its client (a lower ``client_priority``, or with the same one a
+hinted deadline before the other's) and needs no more (``needs_no_more``): then that one goes, and the two change
+places. Who gave a turn away takes the next one that it can of those with no hint, so that all move one turn back. The
+order of places, which is all that other entitlements ever meet, is the same with hints and without, and by no turn has
+an entitlement taken more than it would have taken without them.
+Inputs: ``client_priority``, ``hint_deadline_s``; KV, prompt and expected output.
+Cost: O(log n) per call, and at most ``LOOK_PAST`` requests looked at in a turn; where nobody hints it is the queue
+inside.
 
-The queue inside decides whose turn it is. The request of that entitlement with the smallest ``(client_priority, key)``
-takes the turn (the key is its arrival, unless another is given), and the one that owned it gets the place of the one
-that went: an exchange, so a client's priorities permute its own turns but never win it one more, nor push one of its
-requests before another tenant's.
-O(log n) per call; where no request has a priority it is the queue inside.
+It stands outermost, in :class:`scheduling.core.scheduler.Scheduler`, so that it holds for every policy and modifier.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from heapq import heapify, heappop, heappush
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import islice
+from math import inf
 
-from scheduling.core.contracts import Fits, Key
-from scheduling.core.queues.keyed import KeyedQueue
+from scheduling.core.contracts import CountsService, Fits, QueuePart, RequestQueue, parts_of
+from scheduling.core.deadline import ordering_deadline_s
+from scheduling.core.queues.keyed import LOOK_PAST
 from scheduling.core.types import PoolView, QueuedRequest
 
-_Wish = tuple[int, Key, int, str]
+RAN_KEPT = 32_768  # requests that left from another's place and may come back or be settled
+
+# client priority, hinted deadline, number of the turn that it gave away first, arrival, arrival number, id: who is
+# wanted sooner comes first
+_Wish = tuple[int, float, float, float, int, str]
 
 
-class ClientTurns:
-    """A :class:`scheduling.core.contracts.RequestQueue` around a :class:`KeyedQueue`."""
+def needs_no_more(request: QueuedRequest, than: QueuedRequest) -> bool:
+    """Whether ``request`` has room wherever ``than`` has, and is expected to use no more of anything."""
+    return (
+        request.kv_tokens <= than.kv_tokens
+        and request.input_tokens <= than.input_tokens
+        and request.output_tokens <= than.output_tokens
+        and not request.exclude_backend
+        and request.service_class is than.service_class
+        and request.concurrency == than.concurrency
+        and not (request.prefilled or request.generated or than.prefilled or than.generated)
+    )
 
-    def __init__(
-        self, turns: KeyedQueue, key: Callable[[QueuedRequest], Key] = lambda request: (request.arrival_s,)
-    ) -> None:
-        self._turns = turns
-        self._key = key
-        self._wishes: dict[str, list[_Wish]] = {}  # entitlement -> heap; an entry is alive while its request waits
-        self._waiting: dict[str, tuple[QueuedRequest, _Wish]] = {}
+
+class HintedTurns:
+    """A :class:`scheduling.core.contracts.RequestQueue` around another, in which places wait under ids of requests."""
+
+    def __init__(self, inside: RequestQueue) -> None:
+        self._inside = inside
+        self._waiting: dict[str, QueuedRequest] = {}
+        self._wish_of: dict[str, _Wish] = {}
+        self._wishes: dict[str, list[_Wish]] = {}  # by entitlement, sorted
+        self._given = 0  # turns given away
+        self._hinted = 0  # of those that wait
+        self._at: dict[str, tuple[QueuedRequest, QueuedRequest]] = {}  # id of a place that changed hands: it, who waits
+        self._place_of: dict[str, str] = {}  # request id -> id of the place, for those in ``_at``
+        self._left_from: dict[str, QueuedRequest] = {}  # granted request -> the place, where it was not its own
+        self._left_by: dict[str, str] = {}  # and the other way round
+        self._last: tuple[str, QueuedRequest, bool] | None = None  # selected last, its place, whether by a hint
+        self._step: Fits | None = None
+        self._asked: Fits = _never
 
     def __len__(self) -> int:
-        return len(self._turns)
+        return len(self._waiting)
 
     def __iter__(self) -> Iterator[QueuedRequest]:
-        return iter(self._turns)
+        return iter(self._waiting.values())
+
+    def parts(self, now_s: float) -> Iterator[QueuePart]:
+        return parts_of(self._inside, "", now_s)
 
     def explain(self, request: QueuedRequest) -> str:
-        return self._turns.explain(request)
+        told = f", client priority {request.client_priority}" if request.client_priority else ""
+        if self._last is not None and self._last[0] == request.id:
+            _, place, hinted = self._last
+            return self._inside.explain(place) + told + (", by its client's hint" if hinted else "")
+        name = self._place_of.get(request.id)
+        return self._inside.explain(request if name is None else self._at[name][0]) + told
 
     def push(self, request: QueuedRequest, now_s: float) -> None:
         self.discard(request.id)
-        wish = (request.client_priority, self._key(request), request.seq, request.id)
-        self._waiting[request.id] = (request, wish)
-        heappush(self._wishes.setdefault(request.entitlement, []), wish)
-        self._turns.push(request, now_s)
+        # One that comes back takes the place it left from: what was counted for it was counted there.
+        left = self._forget_run(request.id)
+        name = request.id if left is None else left.id
+        while name in self._at or (name in self._waiting and name not in self._place_of):
+            name += "~"  # another one stands at the place of that name
+        place = request
+        if name != request.id:
+            begun = request.prefilled or request.generated
+            place = replace(request if left is None or begun else left, id=name)
+            self._at[name] = (place, request)
+            self._place_of[request.id] = name
+        self._waiting[request.id] = request
+        self._hinted += _is_hinted(request)
+        self._want(request, inf)
+        self._inside.push(place, now_s)
 
     def discard(self, request_id: str) -> bool:
-        self._forget(request_id)
-        return self._turns.discard(request_id)
-
-    def peek(self, view: PoolView, fits: Fits) -> QueuedRequest | None:
-        """Whose turn it is, left in its place; ``select`` may give the turn to another of the entitlement."""
-        return self._turns.peek(view, fits)
+        request = self._waiting.get(request_id)
+        if request is None:
+            return False
+        name = self._place_of.pop(request_id, request_id)
+        self._at.pop(name, None)
+        self._drop(request)
+        return self._inside.discard(name)
 
     def select(self, view: PoolView, now_s: float, fits: Fits) -> QueuedRequest | None:
-        while True:
-            owner = self._turns.peek(view, fits)
-            if owner is None:
-                return None
-            first = self._waiting[self._wishes[owner.entitlement][0][-1]][0]
-            if first.id != owner.id and fits(first):
-                self._turns.exchange(first.id, owner)
-                self._forget(first.id)
-                return first
-            # Asking for ``first`` may have made the scheduler keep room for it, which ``owner`` must then not take.
-            if first.id == owner.id or fits(owner):
-                self.discard(owner.id)
-                return owner
+        if fits is not self._step:
+            self._step = fits
+            self._asked = self._about_who_stands_there(fits) if self._hinted or self._at else fits
+        place = self._inside.select(view, now_s, self._asked)
+        if place is None:
+            return None
+        reordered = self._asked is not fits and bool(self._hinted or self._at)
+        stands = self._at.pop(place.id, None)
+        owner = self._waiting[place.id] if stands is None else stands[1]
+        chosen = self._wanted(owner) if reordered else owner
+        self._place_of.pop(owner.id, None)
+        if chosen is not owner:
+            name = self._place_of.pop(chosen.id, chosen.id)
+            given = self._at.get(name)
+            self._at[name] = (chosen if given is None else given[0], owner)
+            self._place_of[owner.id] = name
+            self._given += 1
+            before = self._want_no_more(owner)
+            self._want(owner, min(before[2], self._given))
+        self._drop(chosen)
+        if chosen.id != place.id:
+            self._remember_run(chosen.id, place)
+        self._last = (chosen.id, place, chosen is not owner)
+        return chosen
 
-    def _alive(self, wish: _Wish) -> bool:
-        item = self._waiting.get(wish[-1])
-        return item is not None and item[1] is wish
+    def settle(self, request_id: str, input_tokens: int, output_tokens: int) -> None:
+        left = self._forget_run(request_id)
+        name = request_id if left is None else left.id
+        # Where another one left from the place of that name, what is counted there is not this one's.
+        if isinstance(self._inside, CountsService) and name not in self._left_by:
+            self._inside.settle(name, input_tokens, output_tokens)
 
-    def _forget(self, request_id: str) -> None:
-        """Takes a request out of the wishes; the first of a heap is always alive, an empty heap is not kept."""
-        item = self._waiting.pop(request_id, None)
-        if item is None:
-            return
-        entitlement = item[0].entitlement
-        heap = self._wishes[entitlement]
-        if len(heap) > 2 * self._turns.waiting_of(entitlement) + 16:
-            heap[:] = [wish for wish in heap if self._alive(wish)]
-            heapify(heap)
-        while heap and not self._alive(heap[0]):
-            heappop(heap)
-        if not heap:
-            del self._wishes[entitlement]
+    def refill(self, inside: RequestQueue, now_s: float) -> None:
+        """Moves everything that waits into an empty queue in another order; who has whose place stays."""
+        self._inside = inside
+        self._step = self._last = None
+        self._left_from.clear()
+        self._left_by.clear()
+        for request in self._waiting.values():
+            name = self._place_of.get(request.id)
+            inside.push(request if name is None else self._at[name][0], now_s)
+
+    def _about_who_stands_there(self, fits: Fits) -> Fits:
+        at = self._at
+
+        def asked(place: QueuedRequest) -> bool:
+            stands = at.get(place.id)
+            return fits(place if stands is None else stands[1])
+
+        return asked
+
+    def _wanted(self, owner: QueuedRequest) -> QueuedRequest:
+        """Who takes the turn of ``owner``. Whoever it is has room: ``owner`` has, and it needs no more."""
+        mine = self._wish_of[owner.id]
+        for wish in islice(self._wishes[owner.entitlement], LOOK_PAST):
+            other = self._waiting[wish[-1]]
+            if other is owner or wish[0] > mine[0] or (wish[0] == mine[0] and wish[1] == wish[2] == inf):
+                break
+            if _goes_before(wish, other, mine, owner) and needs_no_more(other, than=owner):
+                return other
+        return owner
+
+    def _want(self, request: QueuedRequest, given: float) -> None:
+        hint = inf if request.hint_deadline_s is None else request.hint_deadline_s
+        wish = (request.client_priority, hint, given, request.arrival_s, request.seq, request.id)
+        self._wish_of[request.id] = wish
+        insort(self._wishes.setdefault(request.entitlement, []), wish)
+
+    def _want_no_more(self, request: QueuedRequest) -> _Wish:
+        wish = self._wish_of.pop(request.id)
+        wishes = self._wishes[request.entitlement]
+        del wishes[bisect_left(wishes, wish)]
+        if not wishes:
+            del self._wishes[request.entitlement]
+        return wish
+
+    def _drop(self, request: QueuedRequest) -> None:
+        """It waits no longer."""
+        del self._waiting[request.id]
+        self._hinted -= _is_hinted(request)
+        self._want_no_more(request)
+
+    def _remember_run(self, request_id: str, place: QueuedRequest) -> None:
+        self._left_from[request_id] = place
+        self._left_by[place.id] = request_id
+        if len(self._left_from) > RAN_KEPT:
+            self._forget_run(next(iter(self._left_from)))
+
+    def _forget_run(self, request_id: str) -> QueuedRequest | None:
+        """The place that a granted request left from, where it was not its own."""
+        place = self._left_from.pop(request_id, None)
+        if place is not None:
+            self._left_by.pop(place.id, None)
+        return place
+
+
+def _is_hinted(request: QueuedRequest) -> bool:
+    return request.client_priority != 0 or request.hint_deadline_s is not None
+
+
+def _goes_before(wish: _Wish, request: QueuedRequest, mine: _Wish, owner: QueuedRequest) -> bool:
+    """Whether its client wants ``request`` before ``owner``, whose turn it is by the policy."""
+    if wish[0] != mine[0]:
+        return wish[0] < mine[0]
+    hinted_s, mine_s = wish[1], mine[1]
+    if hinted_s < inf:
+        return hinted_s < (mine_s if mine_s < inf else ordering_deadline_s(owner))
+    if mine_s < inf:
+        return wish[2] < inf and ordering_deadline_s(request) <= mine_s
+    return wish[2] < mine[2]  # it gave a turn away earlier
+
+
+def _never(request: QueuedRequest) -> bool:
+    return False
