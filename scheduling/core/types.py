@@ -251,7 +251,7 @@ class QueuedRequest:
     exclude_backend: str = ""  # where an earlier attempt failed
     gateway: str = ""
     concurrency: int = 0  # r_e: how many of this entitlement may run
-    prefilled: int = 0  # prompt tokens already processed, where a prefill was preempted (simulator, engine plugin)
+    prefilled: int = 0  # prompt tokens already processed, where a prefill was preempted (simulated engines)
     generated: int = 0  # output tokens already generated, likewise
     output_lengths: tuple[float, ...] = ()  # predicted output lengths [tokens], increasing; empty: only a mean is known
     output_probabilities: tuple[float, ...] = ()  # of those lengths

@@ -192,11 +192,20 @@ class GatewayApp:
         return spec is not None and not spec.draining
 
     def _configured(self, catalog: Catalog) -> None:
-        self._keyring = Keyring(catalog)
+        before, self._keyring = self._keyring, Keyring(catalog)
+        if self._keyring.without(before):
+            self._end_revoked(time.time())
         self._quotas.configure(catalog)
         for upstream in (self._upstream, self._counting):
             upstream.keep_only(set(self._keyring.backends))
         self._forecasts.configure(catalog)
+
+    def _end_revoked(self, now_s: float) -> None:
+        """Ends what waits and runs under keys that are not valid any more."""
+        holds = self._keyring.holds
+        for call in self._watch.calls:
+            if call.access is not None and not holds(call.access.key.id, now_s):
+                call.interrupt(Reason.KEY_REVOKED)
 
     def _state_changed(self, available: bool) -> None:
         self._metrics.state_available(available)
@@ -223,6 +232,10 @@ class GatewayApp:
         self._metrics.gauge("upstream_connections", self._upstream.connections + self._counting.connections)
         for upstream in (self._upstream, self._counting):
             upstream.trim(asyncio.get_running_loop().time())
+        now_s = time.time()
+        if now_s >= self._keyring.next_expiry_s:
+            self._keyring.next_expiry_s = self._keyring.expiry_after(now_s)
+            self._end_revoked(now_s)
 
     # --- requests
 

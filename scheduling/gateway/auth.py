@@ -37,7 +37,7 @@ class Access:
 class Keyring:
     """All keys and replicas of one catalog, ready for lookups."""
 
-    __slots__ = ("_by_id", "backends", "version")
+    __slots__ = ("_by_id", "backends", "next_expiry_s", "version")
 
     def __init__(self, catalog: Catalog) -> None:
         self.version = catalog.version
@@ -54,6 +54,21 @@ class Keyring:
             if shared is None:
                 shared = limits[entitlement.id] = Limits(entitlement, pool.max_model_len)
             self._by_id[key.id] = Access(key, entitlement, pool, shared, renames[pool.id])
+        self.next_expiry_s = self.expiry_after(float("-inf"))
+
+    def expiry_after(self, now_s: float) -> float:
+        """When the next of its keys expires, ``inf`` when none does. O(keys)."""
+        ends = (a.key.expires_s for a in self._by_id.values() if a.key.expires_s is not None)
+        return min((end_s for end_s in ends if end_s > now_s), default=float("inf"))
+
+    def without(self, other: Keyring) -> bool:
+        """Whether ``other`` has keys that are not here."""
+        return not other._by_id.keys() <= self._by_id.keys()
+
+    def holds(self, key_id: str, now_s: float) -> bool:
+        """Whether the key is valid, for who has shown its secret before."""
+        access = self._by_id.get(key_id)
+        return access is not None and (access.key.expires_s is None or access.key.expires_s > now_s)
 
     def find(self, key_id: str, secret: bytes, now_s: float) -> Access | None:
         """The access of a valid key, else None. Takes the same steps whether the id exists or not."""
