@@ -90,10 +90,10 @@ def tier_spec(tier: Tier) -> core.TierSpec:
         rank=tier.rank,
         weight=tier.weight,
         slo=slo_spec(tier.slo),
-        safety_factor=tier.safety_factor,
         over_limit=core.OverLimit(tier.over_limit),
         queue_limit=tier.queue_limit,
         max_wait_s=tier.max_wait_s,
+        max_grammar_bytes=tier.max_grammar_bytes,
     )
 
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+MAX_GRAMMAR_BYTES = 128 * 1024  # no tier may send a larger schema, regex or grammar
+
 
 class ServiceClass(StrEnum):
     """What an entitlement may count on (token pools, Table 1)."""
@@ -73,10 +75,10 @@ class TierSpec:
     rank: int  # strict order of tiers: 0 goes first
     weight: float  # share where shares are weighted
     slo: Slo
-    safety_factor: float = 1.0  # S of DriftSched: how generously output is budgeted
     over_limit: OverLimit = OverLimit.REFUSE
     queue_limit: int = 100  # requests of one entitlement that may wait; 0 refuses instead of queueing
     max_wait_s: float = 30.0
+    max_grammar_bytes: int = MAX_GRAMMAR_BYTES  # of what constrains one request's output; 0: no structured output
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from scheduling.gateway.config import GatewayConfig
 from scheduling.gateway.desk import Desk
 from scheduling.gateway.errors import Answer, Refusal, render
 from scheduling.gateway.forecasts import Forecasts
+from scheduling.gateway.grammar import check_grammar
 from scheduling.gateway.guard import ClientGone, Head, Receive, Scope, Send, check_size, read_body
 from scheduling.gateway.headers import JSON
 from scheduling.gateway.idempotency import Idempotency
@@ -358,6 +359,7 @@ class GatewayApp:
         call.body_read = True
         call.body_bytes = len(data)
         call.prepared = prepare(data, chat, call.access.pool)
+        check_grammar(call.prepared.body, call.access.entitlement.tier.max_grammar_bytes)
         if head.idempotency_key is not None:
             call.idempotency = self._idempotency.pass_for(call, head.idempotency_key, data)
         del data  # it may be large, and the call may wait

@@ -9,6 +9,8 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Raw, Struct
 
+from scheduling.core.types import MAX_GRAMMAR_BYTES
+
 Name = Annotated[str, Meta(min_length=1, max_length=256)]
 Count = Annotated[int, Meta(ge=1, le=1_000_000)]
 TokenId = Annotated[int, Meta(ge=0, le=4_294_967_295)]
@@ -18,7 +20,7 @@ TemplateValue = bool | int | float | Annotated[str, Meta(max_length=1024)] | Non
 ABSENT = Raw()  # omitted when encoded: defaults are compared by identity
 MAX_MESSAGES = 4096
 MAX_TOOLS = 128
-MAX_SCHEMA_BYTES = 128 * 1024
+MAX_SCHEMA_BYTES = MAX_GRAMMAR_BYTES
 MAX_TEMPLATE_KWARGS = 16
 
 

@@ -49,8 +49,9 @@ class TierAdmin(BooksAdmin):
     search_fields = ("slug", "description")
     fieldsets = (
         (None, {"fields": ("slug", "description", "service_class", "slo")}),
-        ("Order and share", {"fields": (("rank", "weight"), "safety_factor")}),
+        ("Order and share", {"fields": (("rank", "weight"),)}),
         ("Over the limit", {"fields": ("over_limit", ("queue_limit", "max_wait_s"))}),
+        ("One request", {"fields": ("max_grammar_bytes",)}),
     )
 
     @display(description="Service class", ordering="service_class", label=CLASS_COLOURS)

@@ -92,8 +92,8 @@ class TierSerializer(BooksSerializer):
     class Meta:
         model = Tier
         fields = [
-            "slug", "description", "service_class", "rank", "weight", "slo", "safety_factor", "over_limit",
-            "queue_limit", "max_wait_s",
+            "slug", "description", "service_class", "rank", "weight", "slo", "over_limit", "queue_limit",
+            "max_wait_s", "max_grammar_bytes",
         ]  # fmt: skip
 
 

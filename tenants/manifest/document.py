@@ -29,6 +29,7 @@ class Desired:
     node: Node
     state: dict[str, Any] = field(default_factory=dict)  # only what the file mentions
     nodes: dict[str, Node] = field(default_factory=dict)  # where each value stands
+    ignored: list[str] = field(default_factory=list)  # what stands in older files and means nothing any more
 
     def fault(self, message: str, attribute: str = "") -> str:
         """A complaint, at the line of the attribute's value if the file has one."""
@@ -148,6 +149,8 @@ def _read_fields(one: Desired, spec: Node, fields: tuple[Field, ...], nested: tu
                     walk(child, path)
             elif path in nested:
                 apart[path] = child
+            elif path in one.kind.gone:
+                one.ignored.append(child.fault(f"ignored: {one.kind.gone[path]}"))
             else:
                 known = [*by_path, *nested]
                 close = difflib.get_close_matches(path, known, n=1)

@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -79,6 +79,7 @@ class Kind:
     named_by: tuple[str, ...] = ()  # paths that ``metadata.name`` is made of, where ``key`` is "str"
     naming: Callable[[dict[str, Any]], str] | None = None  # from those values
     naming_hint: str = ""
+    gone: Mapping[str, str] = field(default_factory=dict)  # fields of older files by path, and what to say of them
 
     def name_of(self, instance: Model) -> str:
         return str(instance) if self.key == "str" else getattr(instance, self.key)
@@ -208,11 +209,12 @@ KINDS: tuple[Kind, ...] = (
             Field("rank", "rank", "whole"),
             Field("weight", "weight", "number"),
             Field("slo", "slo", "ref", Slo, required=True),
-            Field("safetyFactor", "safety_factor", "number"),
             Field("overLimit", "over_limit", "text"),
             Field("queueLimit", "queue_limit", "whole"),
             Field("maxWaitSeconds", "max_wait_s", "number"),
+            Field("maxGrammarBytes", "max_grammar_bytes", "whole"),
         ),
+        gone={"safetyFactor": "tiers have no safety factor any more (it changed nothing); take the line out"},
     ),
     POOL,
     BACKEND,

@@ -49,7 +49,7 @@ def plan(items: list[Node], *, prune: bool = False) -> Plan:
         ManifestError: with every fault of the file.
     """
     desired = parse(items)
-    result = Plan([], [])
+    result = Plan([], [note for one in desired for note in one.ignored])
     faults: list[str] = []
     doomed: list[Change] = []
     for kind in KINDS:

@@ -81,11 +81,6 @@ class Tier(Named):
     slo = models.ForeignKey(
         Slo, on_delete=models.PROTECT, related_name="tiers", verbose_name="SLO", help_text="The promise about time."
     )
-    safety_factor = models.FloatField(
-        default=1.0,
-        validators=[finite, MinValueValidator(0.1), MaxValueValidator(10.0)],
-        help_text="How generously output is budgeted: 1.2 budgets 20 % more tokens than expected.",
-    )
     over_limit = models.CharField(
         max_length=6,
         choices=OverLimit.choices,
@@ -101,13 +96,20 @@ class Tier(Named):
         validators=[finite, MinValueValidator(0.1), MaxValueValidator(86_400)],
         help_text="A request that waited this long [s] is refused.",
     )
+    max_grammar_bytes = models.PositiveIntegerField(
+        "largest grammar [bytes]",
+        default=core.MAX_GRAMMAR_BYTES,
+        validators=[MaxValueValidator(core.MAX_GRAMMAR_BYTES)],
+        help_text="Largest schema, regex, grammar or list of choices of one request [bytes]: the engine compiles it "
+        "before the first token. 0 allows no structured output.",
+    )
 
     class Meta:
         ordering = ["rank", "slug"]
         constraints = [
             models.CheckConstraint(
                 name="tier_figures_in_range",
-                condition=Q(weight__gt=0, safety_factor__gt=0, max_wait_s__gt=0),
-                violation_error_message="Weight, safety factor and longest wait must be greater than 0.",
+                condition=Q(weight__gt=0, max_wait_s__gt=0),
+                violation_error_message="Weight and longest wait must be greater than 0.",
             )
         ]

@@ -262,3 +262,22 @@ def test_a_token_from_the_command_line_opens_the_api(world: worlds.World) -> Non
     assert client.get("/api/v1/me").json()["role"] == "operator"
     with pytest.raises(CommandError, match="no user 'nobody'"):
         call_command("token", "nobody")
+
+
+def test_an_older_export_applies_and_what_means_nothing_any_more_is_named(tmp_path: Path):
+    before = manifest.export()
+    older = before.replace("    overLimit: refuse\n", "    safetyFactor: 1.2\n    overLimit: refuse\n")
+    line = 1 + older.splitlines().index("    safetyFactor: 1.2")
+    told = _apply(tmp_path, older, "--yes")
+    assert f"books.yaml:{line}" in told
+    assert "ignored: tiers have no safety factor any more (it changed nothing); take the line out" in told
+    assert "No change." in told
+    assert manifest.export() == before
+
+
+def test_a_tiers_largest_grammar_is_in_the_file(tmp_path: Path):
+    _apply(tmp_path, _list(GOLD + "    maxGrammarBytes: 4096\n"), "--yes")
+    assert Tier.objects.get(slug="gold").max_grammar_bytes == 4096
+    assert "maxGrammarBytes: 4096" in manifest.export()
+    told = _refused(tmp_path, _list(GOLD + "    maxGrammarBytes: 999999\n"))
+    assert "131072" in told

@@ -40,13 +40,13 @@ def _save(instance):  # type: ignore[no-untyped-def]
 def test_the_shipped_tiers_are_those_of_the_contract() -> None:
     shown = {tier.slug: specs.tier_spec(tier) for tier in Tier.objects.select_related("slo")}
     assert shown["premium"] == core.TierSpec(
-        "premium", core.ServiceClass.GUARANTEED, 0, 50, core.Slo(1.0, 0.1), 1.2, core.OverLimit.REFUSE, 100, 30
+        "premium", core.ServiceClass.GUARANTEED, 0, 50, core.Slo(1.0, 0.1), core.OverLimit.REFUSE, 100, 30
     )
     assert shown["standard"] == core.TierSpec(
-        "standard", core.ServiceClass.ELASTIC, 1, 30, core.Slo(5.0, 0.2), 1.0, core.OverLimit.REFUSE, 500, 60
+        "standard", core.ServiceClass.ELASTIC, 1, 30, core.Slo(5.0, 0.2), core.OverLimit.REFUSE, 500, 60
     )
     assert shown["batch"] == core.TierSpec(
-        "batch", core.ServiceClass.SPOT, 2, 20, core.Slo(ttlt_s=600), 0.8, core.OverLimit.WAIT, 5000, 600
+        "batch", core.ServiceClass.SPOT, 2, 20, core.Slo(ttlt_s=600), core.OverLimit.WAIT, 5000, 600
     )
 
 

@@ -25,10 +25,10 @@ export interface Tier {
   rank: number;
   weight: number;
   slo: string;
-  safety_factor: number;
   over_limit: string;
   queue_limit: number;
   max_wait_s: number;
+  max_grammar_bytes: number;
 }
 
 /** By dimension; one without a bound is missing. */

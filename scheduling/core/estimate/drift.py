@@ -5,7 +5,7 @@
 
 Not copied from the original: its ``max_tokens`` equals ``T_base``, so that ``B`` can never exceed 1; here a bound never
 is a base, and an answer that its bound cut short may raise ``B`` but not lower it. Its ``S`` makes shortest-first serve
-premium later; here ``S`` is 1 unless a caller asks for a budget.
+premium later; here ``S`` is 1 but where the paper's own system is simulated: tiers have none, since budgets are bounds.
 """
 
 from __future__ import annotations

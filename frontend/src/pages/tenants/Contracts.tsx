@@ -28,7 +28,6 @@ export function Tiers() {
     { label: "SLO", by: (row) => row.slo, cell: (row) => row.slo },
     { label: "Rank", right: true, by: (row) => row.rank, cell: (row) => row.rank },
     { label: "Weight", right: true, by: (row) => row.weight, cell: (row) => row.weight },
-    { label: "Safety", right: true, by: (row) => row.safety_factor, cell: (row) => `× ${row.safety_factor}` },
     { label: "Over its limit", by: (row) => row.over_limit, cell: (row) => (row.over_limit === "refuse" ? "refused" : "waits") },
     { label: "Queue limit", right: true, by: (row) => row.queue_limit, cell: (row) => count(row.queue_limit) },
     { label: "Longest wait", right: true, by: (row) => row.max_wait_s, cell: (row) => time(row.max_wait_s) },

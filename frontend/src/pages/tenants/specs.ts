@@ -148,20 +148,6 @@ export const tierSpecs = (slos: readonly Option[]): FieldSpec[] => [
   { name: "rank", label: "Rank", kind: "integer", min: 0, max: 1000, required: true, initial: "1", help: "Strict order of tiers where a policy uses it: 0 goes first." },
   { name: "weight", label: "Weight", kind: "number", min: 0.001, required: true, initial: "30", help: "Share where shares are weighted; only ratios matter." },
   {
-    name: "safety_factor",
-    label: "Safety factor",
-    kind: "number",
-    min: 0.1,
-    max: 10,
-    required: true,
-    initial: "1",
-    help: "How generously output is budgeted.",
-    explain: (value) => {
-      const n = figure(value);
-      return n === undefined || n === 1 ? "" : `budgets ${Math.abs(Math.round((n - 1) * 100))} % ${n > 1 ? "more" : "fewer"} tokens than expected`;
-    },
-  },
-  {
     name: "over_limit",
     label: "Over its limit",
     kind: "choice",
@@ -174,6 +160,7 @@ export const tierSpecs = (slos: readonly Option[]): FieldSpec[] => [
   },
   { name: "queue_limit", label: "Queue limit", unit: "requests", kind: "integer", min: 0, required: true, initial: "100", help: "Of one entitlement. 0 refuses instead of queueing." },
   { name: "max_wait_s", label: "Longest wait", unit: "seconds", kind: "number", min: 0.1, max: 86_400, required: true, initial: "30", help: "A request that waited this long is refused.", explain: seconds },
+  { name: "max_grammar_bytes", label: "Largest grammar", unit: "bytes", kind: "integer", min: 0, max: 131_072, required: true, initial: "131072", help: "Schema, regex or grammar of one request: the engine compiles it before the first token. 0 allows no structured output." },
   description,
 ];
 

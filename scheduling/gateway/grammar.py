@@ -1,0 +1,43 @@
+"""How large a constraint on the output a tier may send: the engine compiles it before the first token, and everything
+else that runs there waits for a part of that."""
+
+from __future__ import annotations
+
+import msgspec
+
+from scheduling.core.outcomes import Reason
+from scheduling.gateway.errors import Refusal
+from scheduling.gateway.openai_types import ChatRequest, CompletionRequest, StructuredOutputs
+
+
+def check_grammar(body: ChatRequest | CompletionRequest, limit: int) -> None:
+    """Refuses (400) what constrains the output by more than ``limit`` bytes: the schema of ``response_format``, what
+    ``structured_outputs`` says, and the parameters of tools of which one has to be called. 0 refuses all of them."""
+    outputs = body.structured_outputs
+    if outputs is not None:
+        _check(_size(outputs), limit, "structured_outputs")
+    form = body.response_format
+    if form is not None and form.type != "text":
+        _check(0 if form.json_schema is None else _bytes(form.json_schema.schema), limit, "response_format")
+    if isinstance(body, ChatRequest) and body.tools and body.tool_choice not in (None, "none", "auto"):
+        _check(sum(_bytes(tool.function.parameters) for tool in body.tools), limit, "tools")
+
+
+def _check(size: int, limit: int, param: str) -> None:
+    if limit == 0:
+        raise Refusal(Reason.INVALID_REQUEST, param=param, detail="This key's tier allows no structured output.")
+    if size > limit:
+        raise Refusal(
+            Reason.INVALID_REQUEST, param=param,
+            detail=f"{param} constrains the output by {size} bytes; this key's tier allows {limit}.",
+        )  # fmt: skip
+
+
+def _size(outputs: StructuredOutputs) -> int:
+    texts = [outputs.regex, outputs.grammar, outputs.structural_tag, outputs.whitespace_pattern]
+    texts += outputs.choice or ()
+    return _bytes(outputs.json) + sum(len(text.encode()) for text in texts if text)
+
+
+def _bytes(raw: msgspec.Raw) -> int:
+    return memoryview(raw).nbytes

@@ -1,0 +1,88 @@
+"""How large a schema, regex or grammar may be is the tier's: the engine compiles it while others run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from scheduling.core.types import MAX_GRAMMAR_BYTES
+from scheduling.gateway.errors import Refusal
+from scheduling.gateway.grammar import check_grammar
+from scheduling.gateway.prepare import prepare
+from tests.gateway_world import TIER, World, gateway_world
+from tests.unit.test_gateway_prepare import POOL, USER
+
+SCHEMA = {"type": "object", "properties": {"word": {"enum": ["x" * 900]}}}
+TOOL = {"type": "function", "function": {"name": "f", "parameters": SCHEMA}}
+LARGE: dict[str, dict[str, Any]] = {
+    "schema": {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA}}},
+    "json": {"structured_outputs": {"json": SCHEMA}},
+    "guided json": {"guided_json": SCHEMA},
+    "regex": {"structured_outputs": {"regex": "a" * 1000}},
+    "guided regex": {"guided_regex": "(a|b)" * 200},
+    "grammar": {"structured_outputs": {"grammar": 'root ::= "é"' * 80}},
+    "choices": {"structured_outputs": {"choice": ["yes" * 100] * 4}},
+    "tag": {"structured_outputs": {"structural_tag": "t" * 1000}},
+    "a tool that must be called": {"tools": [TOOL], "tool_choice": "required"},
+}
+SMALL: dict[str, dict[str, Any]] = {
+    "nothing": {},
+    "text": {"response_format": {"type": "text"}},
+    "tools that may be called": {"tools": [TOOL]},
+    "a short regex": {"guided_regex": "[a-z]+"},
+}
+
+
+def refusal_of(fields: dict[str, Any], limit: int) -> Refusal | None:
+    data = json.dumps({"model": "demo", "messages": [USER]} | fields).encode()
+    try:
+        check_grammar(prepare(data, True, POOL).body, limit)
+    except Refusal as refusal:
+        return refusal
+    return None
+
+
+@pytest.mark.parametrize("fields", LARGE.values(), ids=LARGE)
+def test_what_is_larger_than_the_tier_allows_is_refused_by_its_field_and_the_limit(fields: dict[str, Any]):
+    assert refusal_of(fields, MAX_GRAMMAR_BYTES) is None, "as large as every tier may send"
+    refusal = refusal_of(fields, 500)
+    assert refusal is not None
+    assert refusal.status == 400
+    assert refusal.param in ("response_format", "structured_outputs", "tools")
+    assert "this key's tier allows 500" in refusal.fields["detail"]
+
+
+@pytest.mark.parametrize("fields", SMALL.values(), ids=SMALL)
+def test_what_is_small_passes(fields: dict[str, Any]):
+    assert refusal_of(fields, 500) is None
+
+
+def test_a_tier_may_allow_none_at_all():
+    for fields in ({"guided_regex": "a"}, {"response_format": {"type": "json_object"}}):
+        refusal = refusal_of(fields, 0)
+        assert refusal is not None
+        assert "allows no structured output" in refusal.fields["detail"]
+    assert refusal_of({}, 0) is None
+
+
+@pytest.fixture
+async def world(redis_url: str, pool_id: str) -> AsyncIterator[World]:
+    async with gateway_world(redis_url, pool_id) as made:
+        yield made
+
+
+async def test_two_tiers_have_two_limits_and_a_refused_request_reaches_no_engine(world: World):
+    body = {"model": "demo", "messages": [USER], "max_tokens": 2, "guided_regex": "(a|b)" * 200}
+    async with world.http() as client:
+        assert (await client.post("/v1/chat/completions", json=body)).status_code == 200
+        await world.configure(tier=replace(TIER, name="batch", max_grammar_bytes=500))
+        answer = await client.post("/v1/chat/completions", json=body)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_request")
+    assert answer.json()["error"]["message"] == (
+        "structured_outputs constrains the output by 1000 bytes; this key's tier allows 500."
+    )
+    assert len(world.engines[0].bodies) == 1
