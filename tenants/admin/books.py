@@ -188,7 +188,7 @@ class BackendAdmin(BooksAdmin):
     actions = ("drain", "undrain")
     fieldsets = (
         (None, {"fields": ("slug", "description", "pool", "url", "draining")}),
-        ("Capacity", {"fields": (("slots", "kv_tokens", "tokens_per_s"),)}),
+        ("Capacity", {"fields": (("slots", "kv_tokens", "tokens_per_s"), "managed")}),
         ("Access", {"fields": ("api_key", "forget_api_key", "dcgm_url")}),
     )
 

@@ -192,6 +192,7 @@ export const poolSpecs: FieldSpec[] = [
   { name: "scale_up_cooldown_s", label: "Cooldown up", unit: "seconds", kind: "number", min: 1, max: 86_400, initial: "30", group: "Scaling", explain: seconds },
   { name: "scale_down_cooldown_s", label: "Cooldown down", unit: "seconds", kind: "number", min: 1, max: 86_400, initial: "300", group: "Scaling", explain: seconds },
   { name: "threshold", label: "Threshold", kind: "number", min: 0, initial: "0", group: "Under contention", help: "Weight under which a contended pool refuses. 0 refuses nobody." },
+  { name: "headroom_slots", label: "Headroom", unit: "slots", kind: "integer", min: 0, max: 100_000, initial: "0", group: "Under contention", help: "The last free slots, kept for requests within a dedicated, guaranteed or elastic baseline. 0: all that is idle is lent." },
   { name: "slo_mean_s", label: "Mean SLO", unit: "seconds", kind: "number", min: 0.001, group: "Under contention", help: "What a target is compared with in the weight. Empty: the mean over those bound." },
   { name: "kv_bytes_per_token", label: "KV bytes per token", unit: "bytes", kind: "integer", min: 1, initial: "131072", group: "Under contention", help: "2 × layers × KV heads × head size × bytes." },
   { name: "queue_bytes", label: "Queue size", unit: "bytes", kind: "integer", min: 1, initial: "268435456", group: "Under contention", help: "Bodies of waiting requests, over all gateways." },
