@@ -30,7 +30,7 @@ from controlplane.env import is_loopback
 from controlplane.health import Readiness
 from controlplane.pages import Pages
 from controlplane.sockets import Handshakes
-from controlplane.wiring import make_catalog, make_gateway
+from controlplane.wiring import make_catalog, make_gateway, make_source_watch
 from scheduling.gateway.app import GatewayApp
 from telemetry.metrics import CONTENT_TYPE, make_metrics
 from telemetry.routing import websocket_urlpatterns
@@ -128,9 +128,12 @@ class Application:
         await gateway.start()
         await readiness.start()
         self._gateway, self._readiness = gateway, readiness
+        watch = make_source_watch(catalog)
+        watch.start()
         await send({"type": "lifespan.startup.complete"})
         await receive()
         await self.drain()
+        await asyncio.to_thread(watch.stop)
         await readiness.stop()
         await gateway.stop()
         self._metrics.close()

@@ -10,21 +10,37 @@ from django.urls import is_valid_path
 from django.views.defaults import page_not_found
 
 from controlplane.quiet import DATABASE_AWAY
+from telemetry.sources import Away, sources
 
 DATABASE_RETRY_S = 10
+PAGE_RETRY_S = 5  # a page that could not be shown asks again by itself
 
 
 def notice(
-    request: HttpRequest, status: int, title: str, text: str, *, retry_s: int = 0, code: str = ""
+    request: HttpRequest,
+    status: int,
+    title: str,
+    text: str,
+    *,
+    retry_s: int = 0,
+    code: str = "",
+    away: Away | None = None,
 ) -> HttpResponse:
     """HTML for browsers; ``{"detail": text}``, with ``code`` for programs, under ``/api/`` and for whoever does not
-    accept HTML."""
+    accept HTML.
+
+    ``away``: the source whose absence this is; programs get its code and since when, browsers ask again by themselves.
+    """
     answer: HttpResponse
     if request.path.startswith("/api/") or not request.accepts("text/html"):
-        answer = JsonResponse({"detail": text} | ({"code": code} if code else {}), status=status)
+        more = {"code": code} if code else {}
+        if away is not None:
+            more = {"code": away.code, **away.as_json()}
+        answer = JsonResponse({"detail": text, **more}, status=status)
     else:
+        again_s = PAGE_RETRY_S if away is not None and request.method == "GET" else 0
         # without context processors: neither session nor database may be needed to say this
-        page = render_to_string("notice.html", {"request": request, "title": title, "text": text})
+        page = render_to_string("notice.html", {"request": request, "title": title, "text": text, "again_s": again_s})
         answer = HttpResponse(page, status=status)
     answer["Cache-Control"] = "no-store"
     if retry_s:
@@ -43,14 +59,22 @@ def missing(request: HttpRequest, exception: Exception) -> HttpResponse:
     return notice(request, 404, "There is no such page", "There is nothing at this path; /api/v1/schema lists what is.")
 
 
+def database_away(request: HttpRequest) -> HttpResponse:
+    """Whoever asks cannot be told from anybody else, and nothing can be read or changed: since when, and what works."""
+    away = sources.database_away()
+    return notice(
+        request, 503, "The database does not answer",
+        f"The database does not answer, {away.since_in_words()}. Settings, requests, usage and alerts cannot be read "
+        "or changed, nobody can log in, and alert rules are not looked at. Inference goes on meanwhile, with the "
+        "configuration that was read last. Try this again in a moment; an open page does so by itself.",
+        retry_s=DATABASE_RETRY_S, away=away,
+    )  # fmt: skip
+
+
 def failed(request: HttpRequest) -> HttpResponse:
     """Django's handler of exceptions nobody caught. A database that is away is not a fault of this page: 503."""
     if isinstance(sys.exc_info()[1], DATABASE_AWAY):
-        return notice(
-            request, 503, "The database does not answer",
-            "The database does not answer. Inference goes on meanwhile; try this again in a moment.",
-            retry_s=DATABASE_RETRY_S,
-        )  # fmt: skip
+        return database_away(request)
     return notice(
         request, 500, "Something went wrong here",
         "The fault is ours and was recorded. Try again; if it stays, tell whoever runs this installation when it "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+from collections import defaultdict
 from collections.abc import Collection, Sequence
 
 from django.conf import settings
@@ -16,7 +17,9 @@ from scheduling.dispatch.runner import DispatchSetup
 from scheduling.gateway.app import GatewayApp
 from scheduling.gateway.config import GatewayConfig
 from scheduling.gateway.ports import GatewayMetrics, Places
+from telemetry.live_store import LiveStore
 from telemetry.recorder import make_recorder
+from telemetry.sources import SourceWatch, sources
 from tenants import specs
 from tenants.epochs import BookedEpochs
 from tenants.liveness import Liveness
@@ -52,6 +55,20 @@ def make_gateway(catalog: CatalogCache, metrics: GatewayMetrics, places: Places 
     """The ``/v1`` application of this process. Its catalog is read by ``start``. ``places``: the server's connections,
     of which tenants have shares."""
     return GatewayApp(gateway_config(settings.ENV), catalog, settings.ENV.redis_url, metrics, places)
+
+
+def make_source_watch(catalog: CatalogCache) -> SourceWatch:
+    """What looks, once a second, whether this web process can see what it shows."""
+
+    def pools() -> dict[str, frozenset[str]] | None:
+        if not catalog.loaded:
+            return None
+        known, tenants = catalog.current, defaultdict[str, set[str]](set)
+        for entitlement in known.entitlements.values():
+            tenants[entitlement.pool].add(entitlement.tenant)
+        return {pool: frozenset(tenants[pool]) for pool in known.pools}
+
+    return SourceWatch(sources, LiveStore(settings.ENV.redis_url), catalog, pools)
 
 
 class Eyes:

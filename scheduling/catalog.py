@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 
@@ -47,6 +48,17 @@ class CatalogCache:
         self._turn = asyncio.Condition()
         self._task: asyncio.Task[None] | None = None
         self._failing = False
+        self._answered_s: float | None = None
+
+    @property
+    def answered_s(self) -> float | None:
+        """When the database last answered [epoch s]; None: never."""
+        return self._answered_s
+
+    @property
+    def failing(self) -> bool:
+        """Whether it did not answer when it was last asked."""
+        return self._failing
 
     @property
     def current(self) -> Catalog:
@@ -115,6 +127,7 @@ class CatalogCache:
                 self._current = catalog
                 for listener in self._listeners:
                     listener(catalog)
+            self._answered_s = time.time()
             if self._failing:
                 self._failing = False
                 log.warning("catalog: the database answers again")

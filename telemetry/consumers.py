@@ -131,8 +131,12 @@ class LiveConsumer(AsyncJsonWebsocketConsumer):
             }
         )
         beat_s = time.monotonic() + HEARTBEAT_S
+        told_sources: tuple[int, frozenset[str] | None] | None = None
         while True:
             subscriber.bell.clear()
+            if (told := (self.hub.sources_revision, subscriber.sight)) != told_sources:
+                told_sources = told
+                await self._push(self.hub.sources(subscriber.sight))
             while (text := await self.hub.next_message(subscriber)) is not None:
                 await self._push(text)
             if self.hub.available != told_available:

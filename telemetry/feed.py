@@ -16,6 +16,8 @@ from telemetry.window import MEASURES, WINDOW_S, Cell, Window
 Snapshot = dict[str, Any]
 Patch = dict[str, Any]
 
+UNSEEN_S = 5.0  # a replica is scraped each second; without an answer for so long its figures are not known
+
 _NOTHING = Cell()
 _NO_SLO = Slo()
 _NOT_FOR_MEMBERS = ("leader", "epoch", "kv_used", "kv_tokens")
@@ -60,7 +62,7 @@ def snapshot(sample: Sample, window: Window, entitlements: Mapping[str, Entitlem
         "slots": sum(b.slots for b in view.backends.values() if b.ready),
         "kv_used": sum(b.kv_used for b in view.backends.values()),
         "kv_tokens": sum(b.kv_tokens for b in view.backends.values() if b.ready),
-        "tokens_per_s": _engine_tokens(sample.backends) or _tokens(window.pool, span_s),
+        "tokens_per_s": _engine_tokens(sample) or _tokens(window.pool, span_s),
         "rates": rates,
         "refusals": dict(window.pool.refusals),
         "latency": window.pool.percentiles(),
@@ -71,6 +73,16 @@ def snapshot(sample: Sample, window: Window, entitlements: Mapping[str, Entitlem
         },
         "backends": {spec.id: _backend(spec.id, spec.slots, sample) for spec in pool.backends},
     }
+
+
+def carry_seen(previous: Mapping[str, Any], current: Snapshot) -> None:
+    """Since when replicas are unseen that the pool's new leader has not seen yet: the one before it had."""
+    for id_, row in current["backends"].items():
+        observed_s = previous.get("backends", {}).get(id_, {}).get("observed_s")
+        if "observed_s" not in row and observed_s is not None:
+            row["observed_s"] = observed_s
+            if row["state"] != "ready" or current["at"] - observed_s > UNSEEN_S:
+                row["unseen_since"] = observed_s
 
 
 def delta(previous: Mapping[str, Any], current: Mapping[str, Any]) -> Patch:
@@ -133,7 +145,10 @@ def visible(full: Snapshot, tenants: Collection[str] | None) -> Snapshot | None:
         ),
         "tenants": rows,
         "entitlements": own,
-        "backends": {id_: {"state": row["state"]} for id_, row in full["backends"].items()},
+        "backends": {
+            id_: {key: row[key] for key in ("state", "unseen_since") if key in row}
+            for id_, row in full["backends"].items()
+        },
     }
     return seen
 
@@ -208,6 +223,9 @@ def _backend(id_: str, slots: int, sample: Sample) -> dict[str, Any]:
     if status is None:
         return row | {"state": "probing", "why": "not looked at yet"}
     row |= {"state": status.state, "why": status.why}
+    if _unseen(status, sample.at_s):
+        seen_s = {"observed_s": round(status.observed_s, 1), "unseen_since": round(status.observed_s, 1)}
+        return row | (seen_s if status.observed_s else {})
     observed: dict[str, float | None] = {
         "engine_running": status.engine_running,
         "engine_waiting": status.engine_waiting,
@@ -222,8 +240,14 @@ def _backend(id_: str, slots: int, sample: Sample) -> dict[str, Any]:
     return row | {key: value for key, value in observed.items() if value is not None}
 
 
-def _engine_tokens(backends: Collection[BackendStatus]) -> dict[str, float]:
+def _unseen(status: BackendStatus, now_s: float) -> bool:
+    """Whether a replica's figures say nothing about now: it was not scraped lately, or never."""
+    return now_s - status.observed_s > UNSEEN_S
+
+
+def _engine_tokens(sample: Sample) -> dict[str, float]:
     """Tokens per second by the engines' own counters; empty where none reports them."""
+    backends = [b for b in sample.backends if not _unseen(b, sample.at_s)]
     outputs = [b.output_tokens_per_s for b in backends if b.output_tokens_per_s is not None]
     inputs = [b.input_tokens_per_s for b in backends if b.input_tokens_per_s is not None]
     if not outputs:

@@ -23,6 +23,7 @@ from django.conf import settings
 from telemetry import feed, history
 from telemetry.live_store import LiveStore, LiveUnavailable, Stored
 from telemetry.publisher import GROUP
+from telemetry.sources import Sources, sources
 
 log = logging.getLogger(__name__)
 
@@ -85,8 +86,11 @@ class Subscriber:
 class LiveHub:
     """The feed of one event loop. Works while it has subscribers."""
 
-    def __init__(self, store: LiveStore) -> None:
+    def __init__(self, store: LiveStore, seen: Sources = sources) -> None:
         self._store = store
+        self._seen = seen
+        self._seen_state = seen.state()
+        self.sources_revision = 1  # changes with what anybody can be told of sources
         self._pools: dict[str, _Pool] = {}
         self._subscribers: set[Subscriber] = set()
         self._tasks: list[asyncio.Task[None]] = []
@@ -104,6 +108,7 @@ class LiveHub:
         self._subscribers.add(subscriber)
         if time.monotonic() - self._fresh_s > QUIET_S:
             await self.reload()
+        self._look_at_sources()
         return subscriber
 
     async def unsubscribe(self, subscriber: Subscriber) -> None:
@@ -121,6 +126,12 @@ class LiveHub:
             if not self._subscribers:
                 self._pools.clear()
                 self._fresh_s = float("-inf")
+
+    def sources(self, sight: Sight) -> dict[str, Any]:
+        """What cannot be seen now of what ``sight`` may see, and which pools there are, as far as that is known."""
+        message: dict[str, Any] = {"type": "sources", "away": [away.as_json() for away in self._seen.away(sight)]}
+        pools = self._seen.pools(sight)
+        return message if pools is None else message | {"pools": pools}
 
     def pools(self, sight: Sight) -> list[str]:
         """Pools in sight, by name."""
@@ -227,6 +238,7 @@ class LiveHub:
     async def _compare(self) -> None:
         while True:
             await asyncio.sleep(COMPARE_S)
+            self._look_at_sources()
             # Of the pool that was silent longest: one that was deleted tells nothing while others go on.
             heard_s = min((pool.heard_s for pool in self._pools.values()), default=self._fresh_s)
             if time.monotonic() - min(heard_s, self._fresh_s) >= QUIET_S:
@@ -265,7 +277,16 @@ class LiveHub:
                 scoped.history = await asyncio.to_thread(encode_history, name, list(pool.points or ()), sight)
             return scoped.history
 
+    def _look_at_sources(self) -> None:
+        state = self._seen.state()
+        if state != self._seen_state:
+            self._seen_state = state
+            self.sources_revision += 1
+            self._ring()
+
     def _note(self, available: bool) -> None:
+        self._seen.tell_redis(available)
+        self._look_at_sources()
         if available != self.available:
             self.available = available
             self._ring()

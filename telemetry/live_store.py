@@ -5,6 +5,7 @@
 | ``qm:live:{<pool>}`` | hash | ``epoch``, ``seq``, ``snapshot`` (JSON, ``docs/feed.md``) |
 | ``qm:live:{<pool>}:history`` | list | points (JSON), newest first, at most 900 |
 | ``qm:live:pools`` | sorted set | pool -> time of its last snapshot |
+| ``qm:live:rules`` | sorted set | pool -> when its leader last looked at the alert rules |
 
 Everything expires 15 minutes after its pool's leader fell silent; of a pool that was deleted it goes within seconds.
 Blocking client with short limits and no retries: callers are threads of their own, never an event loop.
@@ -53,6 +54,14 @@ class Stored:
     snapshot: dict[str, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """Of each pool, when its leader last published and last looked at the alert rules [epoch s]."""
+
+    published: Mapping[str, float]
+    rules: Mapping[str, float]
+
+
 class LiveStore:
     """The stored snapshots of all pools.
 
@@ -92,9 +101,26 @@ class LiveStore:
             for name in gone:
                 self._redis.delete(_key(name), _history_key(name))
                 self._redis.zrem("qm:live:pools", name)
+                self._redis.zrem("qm:live:rules", name)
         except redis.RedisError as error:
             raise LiveUnavailable(type(error).__name__) from error
         return gone
+
+    def rules_looked_at(self, pool: str, at_s: float) -> None:
+        """The pool's leader has looked at the alert rules."""
+        try:
+            self._redis.zadd("qm:live:rules", {pool: at_s})
+        except redis.RedisError as error:
+            raise LiveUnavailable(type(error).__name__) from error
+
+    def heads(self) -> Heads:
+        """Of each pool, when its leader last published, and last looked at the alert rules."""
+        try:
+            published = self._redis.zrange("qm:live:pools", 0, -1, withscores=True)
+            rules = self._redis.zrange("qm:live:rules", 0, -1, withscores=True)
+        except redis.RedisError as error:
+            raise LiveUnavailable(type(error).__name__) from error
+        return Heads({name.decode(): at_s for name, at_s in published}, {name.decode(): at_s for name, at_s in rules})
 
     def pools(self) -> list[str]:
         """Pools that had a leader within the last 15 minutes, by name."""

@@ -102,6 +102,8 @@ class Publisher:
         try:
             last = self._predecessor(pool, sample.epoch)
             snapshot = feed.snapshot(sample, window, entitlements, last["seq"] + 1 if last else 1)
+            if last is not None:
+                feed.carry_seen(last, snapshot)
             self._last[pool] = snapshot
             encode = msgspec.json.encode
             if not self._store.store(
@@ -125,6 +127,13 @@ class Publisher:
         except Exception:
             log.exception("the live feed of pool %s failed; dispatch goes on", pool)
         return None
+
+    def rules_looked_at(self, pool: str, at_s: float) -> None:
+        """Tells that the pool's alert rules have been looked at. Never raises."""
+        try:
+            self._store.rules_looked_at(pool, at_s)
+        except LiveUnavailable:
+            self._note(False)
 
     def keep_only(self, pools: Collection[str]) -> None:
         """Forgets deleted pools; ``pools`` are those there are. Never raises."""

@@ -206,13 +206,14 @@ def make_recorder(redis_url: str | None = None, carry_out: CarryOut | None = Non
 
         traces = make_traces()
     configured = ConfiguredEntitlements()
+    publisher = Publisher(LiveStore(url), GroupSender())
     return Recorder(
-        Publisher(LiveStore(url), GroupSender()),
+        publisher,
         configured,
         usage=UsageFeed(RedisBoard(url), configured.quotas),
         scaler=Scaler(carry_out),
         start_tending=start_tending,
-        watch=Watch(),
+        watch=Watch(looked=publisher.rules_looked_at),
         past=Past(),
         traces=traces,
     )

@@ -36,8 +36,12 @@ def start_delivery() -> None:
 class Watch:
     """The rules' memory in one process."""
 
-    def __init__(self, start_delivery: Callable[[], None] = start_delivery) -> None:
+    def __init__(
+        self, start_delivery: Callable[[], None] = start_delivery, looked: Callable[[str, float], None] | None = None
+    ) -> None:
+        """``looked`` is told of each pool whose rules were looked at, and when: what is not looked at is not fine."""
         self._start_delivery = start_delivery
+        self._looked = looked
         self._looked_s: dict[str, float] = {}
         self._timers: dict[_Key, Timer] = {}
 
@@ -48,7 +52,10 @@ class Watch:
             return
         self._looked_s[pool] = now_s
         try:
-            if self._look(pool, snapshot, shares, now_s):
+            news = self._look(pool, snapshot, shares, now_s)
+            if self._looked is not None:
+                self._looked(pool, now_s)
+            if news:
                 self._start_delivery()
         except DatabaseError as error:
             log.warning("alert rules of pool %s: the database does not answer (%s)", pool, type(error).__name__)

@@ -20,6 +20,7 @@ from rest_framework.views import APIView
 from telemetry import alerts
 from telemetry.api.common import Telemetry, viewer_of
 from telemetry.models import Alert, AlertRule, RuleKind, Severity
+from telemetry.sources import sources
 from tenants import audit
 from tenants.access import scope_of
 from tenants.models import Pool, Tenant
@@ -80,14 +81,15 @@ class AlertsView(_InSight, generics.ListAPIView[Alert]):
 
 
 class AlertsOpenView(_InSight, APIView):
-    """How many alerts are open: what a badge shows."""
+    """How many alerts are open, and of which pools nobody looks at the rules: what a badge shows."""
 
     @extend_schema(summary="Count the open alerts", operation_id="alerts_open", responses={200: OpenApiTypes.OBJECT})
     def get(self, request: Request) -> Response:
         counts = self.rows(request).filter(STATES["open"]).aggregate(
             open=Count("id"), critical=Count("id", filter=Q(severity=Severity.CRITICAL))
         )  # fmt: skip
-        return Response(counts)
+        unwatched = [away.as_json() for away in sources.unwatched(viewer_of(request).tenants)]
+        return Response(counts | {"unwatched": unwatched})
 
 
 class RuleSerializer(serializers.ModelSerializer[AlertRule]):

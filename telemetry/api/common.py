@@ -9,6 +9,7 @@ from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
 
 from telemetry.access import Viewer, viewer_in
+from telemetry.sources import sources
 from tenants.access import scope_of
 from tenants.api.authentication import AUTHENTICATION
 
@@ -34,7 +35,22 @@ class Unavailable(APIException):
 
     status_code = 503
     default_code = "unavailable"
-    default_detail = "Redis does not answer, so what happens now is not known. Running requests are not affected."
+    default_detail = "What happens now is not known: no Redis is configured here."
+
+
+class RedisAway(Unavailable):
+    """503: Redis does not answer; with a code for programs and since when (``docs/api.md``)."""
+
+    default_code = "redis_away"
+
+    def __init__(self) -> None:
+        away = sources.redis_away()
+        text = (
+            f"Redis has not answered {away.since_in_words()}, so what happens now is not known. Running requests are "
+            "not affected; new ones are refused with 503."
+        )
+        super().__init__(text)
+        self.detail = {"detail": text, "code": away.code, **away.as_json()}  # type: ignore[assignment]
 
 
 def viewer_of(request: Request) -> Viewer:

@@ -20,7 +20,7 @@ from rest_framework.views import APIView
 
 from scheduling.core.estimate.category import Category
 from telemetry import estimates, learned
-from telemetry.api.common import Telemetry, Unavailable, viewer_of
+from telemetry.api.common import RedisAway, Telemetry, Unavailable, viewer_of
 from telemetry.estimates import DriftStore, DriftUnavailable
 from telemetry.models import LearnedFactor, LedgerEntry
 from tenants import audit
@@ -151,5 +151,5 @@ class EstimatesResetView(Telemetry, APIView):
             try:
                 drift_store().reset(pool.slug, category)
             except DriftUnavailable:
-                raise Unavailable from None
+                raise RedisAway from None
         return Response(status=status.HTTP_204_NO_CONTENT)

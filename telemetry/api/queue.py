@@ -18,7 +18,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from telemetry.access import Viewer
-from telemetry.api.common import Telemetry, Unavailable, viewer_of
+from telemetry.api.common import RedisAway, Telemetry, Unavailable, viewer_of
 from telemetry.queue import Found, QueueStore, QueueUnavailable
 from tenants import audit
 from tenants.access import scope_of
@@ -68,7 +68,7 @@ class QueueView(Telemetry, APIView):
             store = queue_store()
             preview, running = store.preview(pool), store.running(pool)
         except QueueUnavailable:
-            raise Unavailable from None
+            raise RedisAway from None
         return Response(
             {
                 "pool": pool,
@@ -112,7 +112,7 @@ class CancelView(Telemetry, APIView):
                 if not store.cancel(found):
                     raise NotReached
         except QueueUnavailable:
-            raise Unavailable from None
+            raise RedisAway from None
         return Response({"request_id": request_id, "was": state}, status=status.HTTP_202_ACCEPTED)
 
 

@@ -17,7 +17,7 @@ from rest_framework.views import APIView
 
 from scheduling.core.outcomes import Outcome, Reason, outcome_of
 from telemetry.api import live
-from telemetry.api.common import Telemetry, Unavailable, viewer_of
+from telemetry.api.common import RedisAway, Telemetry, Unavailable, viewer_of
 from telemetry.api.queue import pools_in_sight, queue_store, running_row
 from telemetry.api.reach import NewestFirst, searched_to
 from telemetry.history import Point
@@ -154,7 +154,9 @@ class RequestView(Telemetry, APIView):
         viewer = viewer_of(request)
         try:
             found = queue_store().find(request_id, pools_in_sight(request))
-        except (QueueUnavailable, Unavailable):
+        except QueueUnavailable:  # it may run all the same: "there is no such request" would be a guess
+            raise RedisAway from None
+        except Unavailable:
             raise Http404 from None
         if found is None or not (viewer.tenants is None or found.tenant in viewer.tenants):
             raise Http404

@@ -298,9 +298,9 @@ def test_open_alerts_are_counted_within_sight(world: worlds.World) -> None:
     alerts.resolve(Alert.objects.filter(tenant="globex"), "over")
     counts = {who: client(world, who).get("/api/v1/alerts/open").json() for who in ("alice", "carol", "olga")}
     assert counts == {
-        "alice": {"open": 1, "critical": 1},
-        "carol": {"open": 0, "critical": 0},
-        "olga": {"open": 2, "critical": 2},
+        "alice": {"open": 1, "critical": 1, "unwatched": []},
+        "carol": {"open": 0, "critical": 0, "unwatched": []},
+        "olga": {"open": 2, "critical": 2, "unwatched": []},
     }
     states = {
         s: len(client(world, "olga").get(f"/api/v1/alerts?state={s}").json()["results"]) for s in ("open", "resolved")

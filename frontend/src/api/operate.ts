@@ -1,5 +1,6 @@
 /** What operators watch and decide: estimates, alerts, policy versions and trials (telemetry/api/). */
 
+import type { Away } from "../feed/types";
 import { get } from "./client";
 
 export interface ErrorRow {
@@ -93,6 +94,8 @@ export interface AlertRule {
 export interface OpenAlerts {
   open: number;
   critical: number;
+  /** Pools whose rules nobody looks at, and since when. */
+  unwatched: Away[];
 }
 
 export type Params = Record<string, unknown>;

@@ -1,4 +1,4 @@
-import { useFeed, useNow, usePaused, useRetry } from "../feed/live";
+import { useFeed, useNow, usePaused } from "../feed/live";
 import { ageOf, freshness, type Freshness, type PoolState } from "../feed/reducer";
 import { age } from "../lib/format";
 import { toLogin } from "../lib/page";
@@ -22,7 +22,7 @@ function look(state: Freshness): Look {
         spoken: "The live feed was lost; reconnecting",
       };
     case "stale":
-      return { tone: "warn", text: `Stale since ${age(state.ageS)}`, spoken: "The figures are stale" };
+      return state.ageS === undefined ? { tone: "warn", text: "Unknown", spoken: "What happens now is unknown" } : { tone: "warn", text: `Stale since ${age(state.ageS)}`, spoken: "The figures are stale" };
     case "signed_out":
       return { tone: "bad", text: "Signed out", spoken: "You are signed out" };
     case "forbidden":
@@ -55,17 +55,11 @@ export function ConnectionPill({ pool }: { pool: PoolState | undefined }) {
   );
 }
 
-function explain(state: Freshness): { text: string; action?: "retry" | "login" } | null {
+function explain(state: Freshness): { text: string; action?: "login" } | null {
   switch (state.kind) {
-    case "reconnecting":
-      return {
-        text: `The connection to the server was lost. ${state.ageS === undefined ? "" : `The figures are ${age(state.ageS)} old. `}${state.retryInS > 0.5 ? `Next attempt in ${age(state.retryInS + 0.5)}.` : "Trying now."}`,
-        action: "retry",
-      };
     case "stale":
-      if (state.why === "state_unavailable") return { text: `Redis does not answer, so nothing new is known since ${age(state.ageS)}. The page continues by itself when it is back.` };
-      if (state.why === "gap") return { text: `Some changes were lost on the way. Asking for the current state; the figures are ${age(state.ageS)} old.` };
-      return { text: `No news of this pool since ${age(state.ageS)}: its scheduler may be down or changing hands. The page continues by itself.` };
+      // What is away is said above the page.
+      return state.why === "gap" ? { text: `Some changes were lost on the way. Asking for the current state; the figures are ${age(state.ageS ?? 0)} old.` } : null;
     case "signed_out":
       return { text: "Your session has ended. The figures no longer change.", action: "login" };
     case "forbidden":
@@ -79,19 +73,13 @@ function explain(state: Freshness): { text: string; action?: "retry" | "login" }
 export function ConnectionNotice({ pool }: { pool: PoolState | undefined }) {
   const feed = useFeed();
   const now = useNow();
-  const retry = useRetry();
   const [paused] = usePaused();
   const state = freshness(feed, pool, now);
   const message = explain(state);
-  if (!message || (paused && state.kind === "stale") || (state.kind === "reconnecting" && (state.ageS ?? 99) < 3)) return null;
+  if (!message || (paused && state.kind === "stale")) return null;
   return (
     <div data-testid="notice" className="fixed inset-x-3 bottom-3 z-30 mx-auto flex max-w-xl items-center gap-3 rounded-lg border border-edge bg-panel px-4 py-2.5 text-sm text-ink shadow-lg">
       <p className="flex-1">{message.text}</p>
-      {message.action === "retry" && (
-        <button type="button" className="button" onClick={retry}>
-          Retry now
-        </button>
-      )}
       {message.action === "login" && (
         <button type="button" className="button-primary" onClick={toLogin}>
           Log in

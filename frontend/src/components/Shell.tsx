@@ -1,10 +1,13 @@
+import { useQueryClient } from "@tanstack/react-query";
 import { Suspense, useEffect, useRef, type ReactNode } from "react";
 import { Link, Outlet, useLocation } from "react-router";
+import { useOutages } from "../feed/live";
 import { setTheme, useTheme, type Theme } from "../lib/theme";
 import { user } from "../lib/page";
 import { useCurrentInView } from "../lib/useCurrentInView";
 import { AlertBadge } from "./AlertBadge";
 import { Icon, Mark } from "./icons";
+import { Outages } from "./Outages";
 import { isCurrent, offered } from "./navigation";
 
 const themes: Record<Theme, { next: Theme; icon: "auto" | "sun" | "moon"; label: string }> = {
@@ -53,9 +56,22 @@ function Navigation({ pathname }: { pathname: string }) {
   );
 }
 
+/** What could not be read, or was read while something was away, is read again when it is back. */
+function useRecovery(): void {
+  const client = useQueryClient();
+  const outages = useOutages();
+  const away = outages.length > 0;
+  const before = useRef(away);
+  useEffect(() => {
+    if (before.current && !away) void client.invalidateQueries();
+    before.current = away;
+  }, [away, client]);
+}
+
 /** Header, navigation and the place for a page. */
 export function Shell() {
   const { pathname } = useLocation();
+  useRecovery();
   const main = useRef<HTMLElement>(null);
   const first = useRef(true);
   useEffect(() => {
@@ -87,6 +103,7 @@ export function Shell() {
         </div>
       </header>
       <main id="main" ref={main} tabIndex={-1} className="mx-auto max-w-[160rem] px-4 py-4 outline-none sm:px-6">
+        <Outages />
         <Suspense fallback={<div className="skeleton h-64" role="status" aria-label="Loading" />}>
           <Outlet />
         </Suspense>

@@ -2,6 +2,8 @@
 
 import { createContext, use, useEffect, useMemo, useState, useSyncExternalStore, type ReactNode } from "react";
 import type { FeedState } from "./reducer";
+import { outagesOf, type Outage } from "./outages";
+import type { Away } from "./types";
 import { FeedClient, type Ports, type Transport } from "./socket";
 
 const browser: Ports = {
@@ -12,8 +14,18 @@ const browser: Ports = {
     const timer = setTimeout(action, seconds * 1000);
     return () => clearTimeout(timer);
   },
-  probe: () => fetch("/api/v1/live", { headers: { accept: "application/json" } }).then((r) => r.status, () => 0),
+  probe: () =>
+    fetch("/api/v1/live", { headers: { accept: "application/json" } }).then(
+      async (response) => ({ status: response.status, away: response.status === 503 ? awayIn(await response.json().catch(() => null)) : undefined }),
+      () => ({ status: 0 }),
+    ),
 };
+
+/** What an answer of 503 says is away (docs/api.md). */
+function awayIn(body: unknown): Away | undefined {
+  if (body === null || typeof body !== "object" || !("source" in body) || !("since" in body)) return undefined;
+  return typeof body.source === "string" && typeof body.since === "number" ? (body as Away) : undefined;
+}
 
 /** What is shown: the feed itself, or the moment at which someone pressed pause. */
 class View {
@@ -105,4 +117,12 @@ export function useNow(): number {
     return () => clearInterval(timer);
   }, []);
   return now;
+}
+
+/** What cannot be seen now. The same list as long as it says the same. */
+export function useOutages(): readonly Outage[] {
+  const feed = useFeed();
+  const now = useNow();
+  const text = JSON.stringify(outagesOf(feed, now));
+  return useMemo(() => JSON.parse(text) as Outage[], [text]);
 }

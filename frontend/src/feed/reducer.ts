@@ -2,7 +2,7 @@
 
 import { append, merge, pointOf } from "./history";
 import { mergePatch } from "./patch";
-import type { Point, ServerMessage, Snapshot } from "./types";
+import type { Away, Point, ServerMessage, Snapshot } from "./types";
 
 export type Connection = "connecting" | "open" | "reconnecting" | "signed_out" | "forbidden";
 
@@ -27,6 +27,16 @@ export interface FeedState {
   retryAt: number;
   /** False while the server says that Redis does not answer. */
   stateAvailable: boolean;
+  /** This browser's clock when the server said so [s]. */
+  unavailableAt: number;
+  /** What the server cannot see, as it last said. */
+  away: readonly Away[];
+  /** The configured pools in sight; undefined while the server has not said. */
+  known?: readonly string[];
+  /** What is away, where the server refuses the socket for it. */
+  refusal?: Away;
+  /** This browser's clock when the page first tried [s]. */
+  openedAt: number;
   /** True once the server has said which pools there are. */
   welcomed: boolean;
   /** Pools the server named whose first snapshot is still to come. */
@@ -35,7 +45,8 @@ export interface FeedState {
 }
 
 export type FeedEvent =
-  | { type: "connecting" }
+  | { type: "connecting"; now: number }
+  | { type: "refused"; away: Away }
   | { type: "message"; message: ServerMessage; now: number }
   | { type: "closed"; code: number; retryAt: number };
 
@@ -59,6 +70,9 @@ export const initialFeed: FeedState = {
   heardAt: 0,
   retryAt: 0,
   stateAvailable: true,
+  unavailableAt: 0,
+  away: [],
+  openedAt: 0,
   welcomed: false,
   expected: 0,
   pools: {},
@@ -67,13 +81,15 @@ export const initialFeed: FeedState = {
 export function reduce(state: FeedState, event: FeedEvent): Step {
   switch (event.type) {
     case "connecting":
-      return { state: { ...state, connection: state.welcomed ? "reconnecting" : "connecting", retryAt: 0 } };
+      return { state: { ...state, connection: state.welcomed ? "reconnecting" : "connecting", retryAt: 0, openedAt: state.openedAt || event.now } };
+    case "refused":
+      return { state: { ...state, refusal: event.away } };
     case "closed":
       if (event.code === SIGNED_OUT) return { state: { ...state, connection: "signed_out", retryAt: 0 } };
       if (event.code === FORBIDDEN) return { state: { ...state, connection: "forbidden", retryAt: 0, pools: {} } };
       return { state: { ...state, connection: "reconnecting", retryAt: event.retryAt } };
     case "message":
-      return receive({ ...state, heardAt: event.now, connection: "open", retryAt: 0 }, event.message, event.now);
+      return receive({ ...state, heardAt: event.now, connection: "open", retryAt: 0, refusal: undefined }, event.message, event.now);
   }
 }
 
@@ -90,10 +106,13 @@ function receive(state: FeedState, message: ServerMessage, now: number): Step {
           heartbeatS: message.heartbeat_s,
           clockOffset: message.at - now,
           stateAvailable: true,
+          away: [],
           pools: Object.fromEntries(kept),
         },
       };
     }
+    case "sources":
+      return { state: { ...state, away: message.away, known: message.pools ?? state.known } };
     case "heartbeat": {
       const next = { ...state, clockOffset: message.at - now };
       // Changes may have been lost without a later one to show the gap: ask rather than wait.
@@ -128,7 +147,7 @@ function receive(state: FeedState, message: ServerMessage, now: number): Step {
       return { state: { ...state, pools } };
     }
     case "error":
-      if (message.code === "state_unavailable") return { state: { ...state, stateAvailable: false } };
+      if (message.code === "state_unavailable") return { state: { ...state, stateAvailable: false, unavailableAt: now } };
       if (message.code === "state_available") return { state: { ...state, stateAvailable: true } };
       return { state };
     default: // a newer server may say more than this page understands
@@ -145,7 +164,7 @@ export type Freshness =
   | { kind: "connecting" }
   | { kind: "live" }
   | { kind: "reconnecting"; ageS?: number; retryInS: number }
-  | { kind: "stale"; ageS: number; why: "no_updates" | "state_unavailable" | "gap" }
+  | { kind: "stale"; ageS?: number; why: "no_updates" | "state_unavailable" | "gap" }
   | { kind: "signed_out" }
   | { kind: "forbidden" };
 
@@ -165,7 +184,8 @@ export function freshness(state: FeedState, pool: PoolState | undefined, now: nu
     case "reconnecting":
       return { kind: "reconnecting", ageS, retryInS: Math.max(0, state.retryAt - now) };
     case "open":
-      if (!state.stateAvailable) return { kind: "stale", ageS: ageS ?? 0, why: "state_unavailable" };
+      if (!state.stateAvailable) return { kind: "stale", ageS, why: "state_unavailable" };
+      if (ageS === undefined && state.away.length > 0) return { kind: "stale", why: "no_updates" };
       if (ageS === undefined) return { kind: state.expected > 0 ? "connecting" : "live" };
       if (ageS <= STALE_AFTER_S) return { kind: "live" };
       return { kind: "stale", ageS, why: pool?.gap ? "gap" : "no_updates" };

@@ -36,7 +36,7 @@ const ports: Ports = {
     timers.push(timer);
     return () => (timers = timers.filter((t) => t !== timer));
   },
-  probe: () => Promise.resolve(status),
+  probe: () => Promise.resolve({ status }),
 };
 
 function pass(seconds: number) {

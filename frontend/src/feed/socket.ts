@@ -1,7 +1,7 @@
 /** Owns the WebSocket: connects, retries, notices silence, asks for what is missing. */
 
 import { ALL, FORBIDDEN, initialFeed, reduce, SIGNED_OUT, type FeedEvent, type FeedState } from "./reducer";
-import type { ServerMessage } from "./types";
+import type { Away, ServerMessage } from "./types";
 
 export interface Transport {
   onopen: (() => void) | null;
@@ -16,8 +16,9 @@ export interface Ports {
   now(): number; // seconds
   random(): number; // 0..1
   after(seconds: number, action: () => void): () => void; // returns what cancels it
-  /** HTTP status of a request that needs the same login: a refused handshake does not say why it was refused. */
-  probe(): Promise<number>;
+  /** HTTP status of a request that needs the same login: a refused handshake does not say why it was refused. With it
+   * what is away, where the answer says so. */
+  probe(): Promise<{ status: number; away?: Away | undefined }>;
 }
 
 const RESYNC_EVERY_S = 1;
@@ -66,7 +67,7 @@ export class FeedClient {
   }
 
   private connect(): void {
-    this.apply({ type: "connecting" });
+    this.apply({ type: "connecting", now: this.ports.now() });
     const socket = this.ports.open();
     this.socket = socket;
     let opened = false;
@@ -95,7 +96,8 @@ export class FeedClient {
     if (code === SIGNED_OUT || code === FORBIDDEN) return;
     this.cancelRetry = this.ports.after(wait, () => this.connect());
     if (!opened)
-      void this.ports.probe().then((status) => {
+      void this.ports.probe().then(({ status, away }) => {
+        if (away && this.state.connection !== "open") this.apply({ type: "refused", away });
         if (this.socket || (status !== 401 && status !== 403)) return;
         this.cancelRetry();
         this.apply({ type: "closed", code: SIGNED_OUT, retryAt: 0 });

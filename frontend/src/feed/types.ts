@@ -92,6 +92,16 @@ export interface BackendFigures {
   gpu_mem_used_bytes?: number;
   gpu_mem_total_bytes?: number;
   observed_s?: number;
+  /** When it was last seen, where it does not answer now. */
+  unseen_since?: number;
+}
+
+/** A source that the server cannot see. */
+export interface Away {
+  source: string; // redis | database | leader | rules
+  since: number; // epoch seconds
+  at_least?: boolean;
+  pool?: string;
 }
 
 export interface Snapshot {
@@ -188,5 +198,6 @@ export type ServerMessage =
   | { type: "history"; pool: string; frames: Point[] }
   | { type: "delta"; pool: string; seq: number; patch: Record<string, unknown> }
   | { type: "removed"; pool: string }
+  | { type: "sources"; away: Away[]; pools?: string[] }
   | { type: "heartbeat"; at: number }
   | { type: "error"; code: string; message: string };

@@ -9,17 +9,17 @@ export interface Row {
   tenant: string;
   tier?: string;
   state?: string;
-  waiting: number;
-  running: number;
+  waiting?: number;
+  running?: number;
   limit?: number;
-  input: number;
-  output: number;
+  input?: number;
+  output?: number;
   budget?: number;
   ttft: Percentiles;
   ttlt: Percentiles;
   attainment?: number;
-  violations: number;
-  refused: Counts;
+  violations?: number;
+  refused?: Counts;
   failed?: number;
   paused?: boolean;
   weight?: number;
@@ -35,17 +35,17 @@ const entitlementRow = ([key, e]: [string, EntitlementFigures]): Row => ({
   tenant: e.tenant ?? "",
   tier: e.tier,
   state: e.state,
-  waiting: e.waiting ?? 0,
-  running: e.running ?? 0,
+  waiting: e.waiting,
+  running: e.running,
   limit: e.concurrency,
-  input: e.tokens_per_s?.input ?? 0,
-  output: e.tokens_per_s?.output ?? 0,
+  input: e.tokens_per_s?.input,
+  output: e.tokens_per_s?.output,
   budget: e.budget_tokens_per_s,
   ttft: e.ttft_ms ?? {},
   ttlt: e.ttlt_ms ?? {},
   attainment: e.attainment,
-  violations: e.violations ?? 0,
-  refused: e.refused ?? {},
+  violations: e.violations,
+  refused: e.refused,
   failed: e.failed,
   paused: e.paused,
   weight: e.weight,
@@ -58,16 +58,16 @@ function tenantRow([key, t]: [string, TenantFigures], limits: Map<string, number
     key,
     name: key,
     tenant: key,
-    waiting: t.waiting ?? 0,
-    running: t.running ?? 0,
+    waiting: t.waiting,
+    running: t.running,
     limit: limits.get(key),
-    input: t.tokens_per_s?.input ?? 0,
-    output: t.tokens_per_s?.output ?? 0,
+    input: t.tokens_per_s?.input,
+    output: t.tokens_per_s?.output,
     ttft: t.latency?.ttft_ms ?? {},
     ttlt: t.latency?.ttlt_ms ?? {},
     attainment: t.slo?.attainment,
-    violations: t.slo?.violations ?? 0,
-    refused: t.refusals ?? {},
+    violations: t.slo?.violations,
+    refused: t.refusals,
   };
 }
 
@@ -86,7 +86,7 @@ const measures: Record<SortKey, (row: Row) => number | string | undefined> = {
   tier: (r) => r.tier,
   waiting: (r) => r.waiting,
   running: (r) => r.running,
-  tokens: (r) => r.input + r.output,
+  tokens: (r) => r.input === undefined || r.output === undefined ? undefined : r.input + r.output,
   ttft: (r) => r.ttft.p95,
   ttlt: (r) => r.ttlt.p95,
   attainment: (r) => r.attainment,

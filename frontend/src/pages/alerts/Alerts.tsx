@@ -3,14 +3,17 @@ import { useState } from "react";
 import { useSearchParams } from "react-router";
 import type { Pool, Tenant } from "../../api/books";
 import { get, send } from "../../api/client";
-import { following, type AlertPage, type AlertRow, type AlertRule } from "../../api/operate";
+import { following, type AlertPage, type AlertRow, type AlertRule, type OpenAlerts } from "../../api/operate";
 import { Badge, type Tone } from "../../components/Badge";
 import { ResourceForm } from "../../components/form/ResourceForm";
 import { Icon } from "../../components/icons";
 import { Notices, notify } from "../../components/Notices";
+import { since } from "../../components/Outages";
 import { Segmented } from "../../components/Segmented";
 import { Sheet } from "../../components/Sheet";
 import { Table, type Column } from "../../components/Table";
+import { useOutages } from "../../feed/live";
+import { asOutage, type Outage } from "../../feed/outages";
 import { age } from "../../lib/format";
 import { user } from "../../lib/page";
 import { useBooks } from "../tenants/data";
@@ -27,7 +30,24 @@ const STATES = [
   { value: "told", label: "Told once" },
 ] as const;
 
-function Open({ alerts }: { alerts: readonly AlertRow[] }) {
+/** Pools whose rules are not evaluated: nobody would be told. */
+function Unwatched({ away }: { away: readonly Outage[] }) {
+  return (
+    <ul className="unknown panel space-y-1 p-4 text-sm" aria-label="Rules that are not evaluated" data-unknown>
+      {away.map((one) => (
+        <li key={one.pool ?? ""}>
+          <span className="font-medium">
+            The rules of {one.pool ? `pool ${one.pool}` : "this installation"} cannot be evaluated {since(one)}.
+          </span>{" "}
+          <span className="text-soft">Whether something is wrong there is unknown; nobody is told meanwhile.</span>
+        </li>
+      ))}
+    </ul>
+  );
+}
+
+function Open({ alerts, blind }: { alerts: readonly AlertRow[]; blind: boolean }) {
+  if (alerts.length === 0 && blind) return <p className="panel p-4 text-sm text-soft">No alert was open when the rules were last evaluated. Whether one should be now is unknown.</p>;
   if (alerts.length === 0)
     return (
       <p className="panel flex items-center gap-2 p-4 text-sm text-soft">
@@ -105,6 +125,18 @@ function History() {
   );
 }
 
+/** Whether a rule is on, and since when it cannot be evaluated somewhere. */
+function RuleState({ rule, away }: { rule: AlertRule; away: readonly Outage[] }) {
+  const blind = away.filter(({ pool }) => rule.pool === "" || pool === undefined || pool === rule.pool);
+  if (!rule.enabled || blind.length === 0) return <Badge tone={rule.enabled ? "good" : "plain"}>{rule.enabled ? "on" : "off"}</Badge>;
+  return (
+    <>
+      <Badge tone="warn">on, not evaluated</Badge>
+      <span className="mt-0.5 block text-2xs text-warn">{blind.map((one) => `${one.pool ?? ""} ${since(one)}`.trim()).join(", ")}</span>
+    </>
+  );
+}
+
 function Switch({ rule }: { rule: AlertRule }) {
   const client = useQueryClient();
   const turn = useMutation({
@@ -122,7 +154,7 @@ function Switch({ rule }: { rule: AlertRule }) {
   );
 }
 
-function Rules() {
+function Rules({ away }: { away: readonly Outage[] }) {
   const [query, setQuery] = useSearchParams();
   const client = useQueryClient();
   const rules = useQuery({ queryKey: ["alerts", "rules"], queryFn: ({ signal }) => get<AlertRule[]>("alert-rules", {}, signal), refetchInterval: REFRESH_MS });
@@ -156,7 +188,7 @@ function Rules() {
     { label: "Tells when", className: "min-w-80 text-soft", cell: sentence },
     { label: "Severity", by: (rule) => rule.severity, cell: (rule) => <Badge tone={tones[rule.severity]}>{rule.severity}</Badge> },
     { label: "Open", right: true, by: (rule) => rule.open, cell: (rule) => (rule.open ? <Badge tone={tones[rule.severity]}>{rule.open}</Badge> : "0") },
-    { label: "State", by: (rule) => Number(rule.enabled), cell: (rule) => <Badge tone={rule.enabled ? "good" : "plain"}>{rule.enabled ? "on" : "off"}</Badge> },
+    { label: "State", by: (rule) => Number(rule.enabled), cell: (rule) => <RuleState rule={rule} away={away} /> },
     ...(mayWrite
       ? [
           {
@@ -231,8 +263,15 @@ function Rules() {
 /** What is wrong now, what was, and when to be told. */
 export function Alerts() {
   const open = useQuery({ queryKey: ["alerts", "now"], queryFn: ({ signal }) => get<AlertPage>("alerts", { state: "open", limit: "200" }, signal), refetchInterval: REFRESH_MS });
+  const counted = useQuery({ queryKey: ["alerts", "open"], queryFn: ({ signal }) => get<OpenAlerts>("alerts/open", {}, signal), refetchInterval: REFRESH_MS });
+  const outages = useOutages();
+  // As the server counts it; where it cannot be asked, what the feed says.
+  const told = outages.filter(({ source }) => source !== "engine");
+  const counts: readonly Outage[] = counted.data?.unwatched.map(asOutage) ?? [];
+  const away = counts.length > 0 ? counts : told.map(({ pool, since: at, atLeast }): Outage => ({ source: "rules", pool, since: at, atLeast }));
   return (
     <div className="space-y-6">
+      <title>Alerts · Quartermaster</title>
       <div>
         <h1 className="text-lg font-semibold tracking-tight">Alerts</h1>
         <p className="text-sm text-soft">What is wrong now by the rules, and what was.</p>
@@ -241,9 +280,10 @@ export function Alerts() {
         <h2 id="open" className="text-sm font-medium">
           Open now
         </h2>
-        {open.error ? <Failed error={open.error} retry={() => void open.refetch()} /> : !open.data ? <Waiting /> : <Open alerts={open.data.results} />}
+        {away.length > 0 && <Unwatched away={away} />}
+        {open.error ? <Failed error={open.error} retry={() => void open.refetch()} /> : !open.data || (away.length === 0 && counted.isPending) ? <Waiting /> : <Open alerts={open.data.results} blind={away.length > 0} />}
       </section>
-      {user.role !== "member" && <Rules />}
+      {user.role !== "member" && <Rules away={away} />}
       <History />
       <Notices />
     </div>

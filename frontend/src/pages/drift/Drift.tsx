@@ -6,6 +6,9 @@ import type { ErrorRow, Estimates, EstimatesHistory, Group } from "../../api/ope
 import { Curve } from "../../charts/Curve";
 import { TimeChart } from "../../charts/TimeChart";
 import { Badge } from "../../components/Badge";
+import { NowBadge } from "../../components/Outages";
+import { useOutages } from "../../feed/live";
+import { isBlind } from "../../feed/outages";
 import { Notices, notify } from "../../components/Notices";
 import { Segmented } from "../../components/Segmented";
 import { Table, type Column } from "../../components/Table";
@@ -126,6 +129,7 @@ export function Drift() {
   const [scope, setScope] = useState<Group>("category");
   const [resetting, setResetting] = useState(false);
   const dark = useDark();
+  const blind = isBlind(useOutages(), pool || undefined);
 
   const asked = () => {
     const to = Date.now();
@@ -154,7 +158,7 @@ export function Drift() {
       <div className="mb-4 flex flex-wrap items-end gap-x-4 gap-y-2">
         <div className="mr-auto">
           <h1 className="flex flex-wrap items-center gap-2 text-lg font-semibold tracking-tight">
-            Drift {said && <Badge tone={said.tone}>{said.text}</Badge>}
+            Drift {said && <NowBadge tone={said.tone}>{blind ? "Measured until the outage" : said.text}</NowBadge>}
           </h1>
           <p className="text-sm text-soft">How long answers were expected to be, and how long they were.</p>
         </div>

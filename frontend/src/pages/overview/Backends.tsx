@@ -1,6 +1,7 @@
 import { memo } from "react";
 import { Badge, type Tone } from "../../components/Badge";
 import { Meter } from "../../components/Meter";
+import { since } from "../../components/Outages";
 import type { BackendFigures, Snapshot } from "../../feed/types";
 import { age, bytes, count, percent, text } from "../../lib/format";
 
@@ -20,25 +21,25 @@ function Use({ label, value, ratio, full }: { label: string; value: string; rati
 }
 
 const Card = memo(function Card({ id, backend, at }: { id: string; backend: BackendFigures; at: number }) {
-  const { state = "unknown", slots, running, kv_usage, gpu_util, gpu_mem_used_bytes: used, gpu_mem_total_bytes: all } = backend;
+  const { state = "unknown", unseen_since: unseen, slots, running, kv_usage, gpu_util, gpu_mem_used_bytes: used, gpu_mem_total_bytes: all } = backend;
   const late = backend.observed_s === undefined ? undefined : at - backend.observed_s;
   const measured = slots !== undefined;
   return (
-    <li className="panel min-w-0 p-3" data-backend={id} data-state={state}>
+    <li className={`panel min-w-0 p-3 ${unseen !== undefined || state === "unknown" ? "unknown" : ""}`} data-backend={id} data-state={state}>
       <div className="flex items-center justify-between gap-2">
         <span className="truncate text-sm font-medium" title={id}>
           {id}
         </span>
-        <Badge tone={tones[state]}>{state}</Badge>
+        <Badge tone={unseen !== undefined && state === "ready" ? "warn" : tones[state]}>{state === "ready" && backend.unseen_since !== undefined ? "unseen" : state}</Badge>
       </div>
       <p className="mt-0.5 h-4 truncate text-2xs text-faint" title={backend.why}>
-        {late !== undefined && late > SCRAPE_LATE_S ? `last figures ${age(late)} ago; ` : ""}
+        {unseen !== undefined ? `unseen ${since({ since: unseen })}; ` : late !== undefined && late > SCRAPE_LATE_S ? `last figures ${age(late)} ago; ` : ""}
         {backend.why ?? ""}
       </p>
       {measured && (
         <>
           <div className="mt-2 grid grid-cols-[1fr_minmax(50%,auto)] gap-x-4 gap-y-2">
-            <Use label="Slots" value={`${count(running)} / ${count(slots)}`} ratio={slots ? (running ?? 0) / slots : undefined} />
+            <Use label="Slots" value={`${count(running)} / ${count(slots)}`} ratio={slots && running !== undefined ? running / slots : undefined} />
             <Use label="KV cache" value={text(percent(kv_usage))} ratio={kv_usage} full={0.97} />
             <Use label="GPU" value={text(percent(gpu_util))} ratio={gpu_util} />
             <Use label="GPU memory" value={used === undefined || all === undefined ? "–" : `${bytes(used).unit === bytes(all).unit ? bytes(used).value : text(bytes(used))} / ${text(bytes(all))}`} ratio={used !== undefined && all ? used / all : undefined} />
@@ -66,15 +67,15 @@ const Card = memo(function Card({ id, backend, at }: { id: string; backend: Back
 });
 
 /** The replicas, with why each is as it is. */
-export function Backends({ snapshot }: { snapshot: Snapshot }) {
+export function Backends({ snapshot, unknown }: { snapshot: Snapshot; unknown?: string | undefined }) {
   const list = Object.entries(snapshot.backends ?? {}).sort(([a], [b]) => a.localeCompare(b, "en", { numeric: true }));
-  const ready = list.filter(([, backend]) => backend.state === "ready").length;
+  const ready = list.filter(([, backend]) => backend.state === "ready" && backend.unseen_since === undefined).length;
   return (
     <section aria-labelledby="backends-title">
       <h2 id="backends-title" className="mb-2 text-sm font-semibold">
         Backends{" "}
         <span className="font-normal text-faint">
-          {ready} of {list.length} ready
+          {unknown ? `${list.length}, ${unknown}` : `${ready} of ${list.length} ready`}
         </span>
       </h2>
       {list.length === 0 ? (

@@ -54,7 +54,7 @@ const Line = memo(
         <td className="px-3 text-right">{count(row.waiting)}</td>
         <td className="w-36 px-3">
           <span className="flex items-center justify-end gap-2">
-            <Meter ratio={row.limit ? row.running / row.limit : undefined} label={`Running of ${row.name}'s limit`} className="w-14" />
+            <Meter ratio={row.limit && row.running !== undefined ? row.running / row.limit : undefined} label={`Running of ${row.name}'s limit`} className="w-14" />
             <span className="min-w-14 text-right">
               {count(row.running)}
               <span className="text-faint"> / {count(row.limit)}</span>
@@ -62,9 +62,9 @@ const Line = memo(
           </span>
         </td>
         <td className="px-3 text-right">
-          <span className="inline-block min-w-12">{compact(row.input)}</span>
+          <span className="inline-block min-w-12">{count(row.input)}</span>
           <span className="text-faint"> · </span>
-          <span className="inline-block min-w-12">{compact(row.output)}</span>
+          <span className="inline-block min-w-12">{count(row.output)}</span>
         </td>
         {!byTenant && <td className="px-3 text-right">{row.budget ? compact(row.budget) : <span className="text-faint">no limit</span>}</td>}
         {!byTenant && (
@@ -84,7 +84,9 @@ const Line = memo(
           <span className={`ml-1.5 inline-block min-w-6 ${row.violations ? "" : "text-faint"}`}>{count(row.violations)}</span>
         </td>
         <td className="max-w-60 min-w-36 px-3">
-          {total(row.refused) === 0 ? (
+          {row.refused === undefined ? (
+            NONE
+          ) : total(row.refused) === 0 ? (
             <span className="text-faint">none</span>
           ) : (
             <span className="block truncate" title={ranked(row.refused).map(([reason, n]) => `${n} ${words(reason)}`).join(", ")}>

@@ -33,7 +33,7 @@ interface TileProps {
 
 const Tile = memo(function Tile({ label, value, alert, spark, top, title, children }: TileProps) {
   return (
-    <div className="panel relative min-w-0 overflow-hidden px-3 py-2.5" title={title}>
+    <div className="tile panel relative min-w-0 overflow-hidden px-3 py-2.5" title={title}>
       <dt className="label truncate">{label}</dt>
       <dd className={`mt-0.5 text-[1.6rem] leading-8 font-semibold tracking-tight ${alert ? "text-bad" : "text-ink"}`}>
         <Figure {...value} />
@@ -44,8 +44,8 @@ const Tile = memo(function Tile({ label, value, alert, spark, top, title, childr
   );
 });
 
-/** The pool in eight figures. */
-export function Headline({ snapshot, history }: { snapshot: Snapshot; history: readonly Point[] }) {
+/** The pool in eight figures. `unknown`: what stands under each of them while nothing is known ("unknown since ..."). */
+export function Headline({ snapshot, history, unknown }: { snapshot: Snapshot; history: readonly Point[]; unknown?: string | undefined }) {
   const sparks = useMemo(() => {
     const names = Object.keys(picks) as Name[];
     const { values } = columns(history, snapshot.at - SPARK_S, snapshot.at, names.map((name) => picks[name]));
@@ -56,45 +56,49 @@ export function Headline({ snapshot, history }: { snapshot: Snapshot; history: r
   const ttft = latency.ttft_ms ?? {};
   const ttlt = latency.ttlt_ms ?? {};
   const [topReason] = ranked(snapshot.refusals);
-  const gpus = Object.values(snapshot.backends ?? {}).flatMap((b) => (b.gpu_util === undefined ? [] : [b.gpu_util]));
+  const backends = Object.values(snapshot.backends ?? {});
+  const unseen = backends.filter((b) => b.unseen_since !== undefined || b.state === "ejected" || b.state === "probing").length;
+  const allSlots = backends.reduce((sum, b) => sum + (b.slots ?? 0), 0);
+  const gpus = backends.flatMap((b) => (b.gpu_util === undefined ? [] : [b.gpu_util]));
   const gpu = gpus.length ? gpus.reduce((a, b) => a + b, 0) / gpus.length : undefined;
-  const kv = snapshot.kv_tokens ? (snapshot.kv_used ?? 0) / snapshot.kv_tokens : undefined;
+  const kv = snapshot.kv_tokens && snapshot.kv_used !== undefined ? snapshot.kv_used / snapshot.kv_tokens : undefined;
+  const partly = gpus.length < backends.length ? `mean of ${gpus.length} of ${backends.length} backends` : "mean of the backends";
   const unit = (n: number | undefined, name: string, format = count): Value => ({ value: format(n), unit: n === undefined ? "" : name });
 
   return (
-    <dl className="grid grid-cols-2 gap-2 md:grid-cols-4 wide:grid-cols-8">
+    <dl data-unknown={unknown ? true : undefined} className="grid-cols-2 gap-2 md:grid-cols-4 wide:grid-cols-8">
       <Tile label="Queue depth" value={unit(queue.depth, "waiting")} spark={sparks.depth}>
-        {queue.oldest_s === undefined ? "" : queue.depth ? `oldest waits ${text(seconds(queue.oldest_s))}` : "nobody waits"}
+        {unknown ?? (queue.oldest_s === undefined ? "" : queue.depth ? `oldest waits ${text(seconds(queue.oldest_s))}` : "nobody waits")}
       </Tile>
-      <Tile label="Running" value={unit(snapshot.running, `/ ${count(snapshot.slots)} slots`)} spark={sparks.running} top={snapshot.slots || undefined}>
-        {snapshot.slots ? `${text(percent((snapshot.running ?? 0) / snapshot.slots))} of the slots` : "no slots"}
+      <Tile label="Running" value={unit(snapshot.running, `/ ${count(snapshot.slots)} slots`)} title={unseen > 0 ? `${count(snapshot.slots)} of ${count(allSlots)} slots can be used: ${unseen} of ${backends.length} backends cannot be seen` : undefined} spark={sparks.running} top={snapshot.slots || undefined}>
+        {unknown ?? (unseen > 0 && allSlots > 0 ? `of ${count(allSlots)} slots; ${unseen} of ${backends.length} backends unseen` : snapshot.slots ? `${text(percent((snapshot.running ?? 0) / snapshot.slots))} of the slots` : "no slots")}
       </Tile>
       <Tile label="Tokens out" value={unit(tokens.output, "tok/s")} spark={sparks.out}>
-        {tokens.input === undefined ? "" : `in ${compact(tokens.input)} tok/s`}
+        {unknown ?? (tokens.input === undefined ? "" : `in ${compact(tokens.input)} tok/s`)}
       </Tile>
       <Tile label="TTFT p95" value={duration(ttft.p95)} spark={sparks.ttft} title="Time from the request to its first token, requests ended in the last minute">
-        p50 {text(duration(ttft.p50))} · p99 {text(duration(ttft.p99))}
+        {unknown ?? `p50 ${text(duration(ttft.p50))} · p99 ${text(duration(ttft.p99))}`}
       </Tile>
       <Tile label="TTLT p95" value={duration(ttlt.p95)} spark={sparks.ttlt} title="Time from the request to its last token, requests completed in the last minute">
-        p50 {text(duration(ttlt.p50))} · p99 {text(duration(ttlt.p99))}
+        {unknown ?? `p50 ${text(duration(ttlt.p50))} · p99 ${text(duration(ttlt.p99))}`}
       </Tile>
       <Tile label="SLO attainment" value={percent(slo.attainment)} spark={sparks.attainment} top={1} alert={slo.attainment !== undefined && slo.attainment < 0.9}>
-        {slo.total ? `${count(slo.violations ?? 0)} violations of ${count(slo.total)}, 1 min` : "no request with an SLO, 1 min"}
+        {unknown ?? (slo.total ? `${count(slo.violations ?? 0)} violations of ${count(slo.total)}, 1 min` : "no request with an SLO, 1 min")}
       </Tile>
       <Tile label="Refusals" value={unit(rates.refused, "/s", rate)} spark={sparks.refused}>
-        {topReason ? `most: ${words(topReason[0])}` : "none in the last minute"}
+        {unknown ?? (topReason ? `most: ${words(topReason[0])}` : "none in the last minute")}
       </Tile>
       {snapshot.scope === "own" ? (
         <Tile label="Completed" value={unit(rates.completed, "/s", rate)} spark={sparks.completed}>
-          in the last minute
+          {unknown ?? "in the last minute"}
         </Tile>
       ) : gpu === undefined ? (
         <Tile label="KV cache" value={percent(kv)} spark={sparks.gpu} top={1}>
-          no GPU figures
+          {unknown ?? "no GPU figures"}
         </Tile>
       ) : (
         <Tile label="GPU utilization" value={percent(gpu)} spark={sparks.gpu} top={1}>
-          {kv === undefined ? "mean of the backends" : `KV cache reserved ${text(percent(kv))}`}
+          {kv === undefined || gpus.length < backends.length ? partly : `KV cache reserved ${text(percent(kv))}`}
         </Tile>
       )}
     </dl>

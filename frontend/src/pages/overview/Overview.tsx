@@ -3,9 +3,13 @@ import { Link, useSearchParams } from "react-router";
 import { ConnectionNotice, ConnectionPill } from "../../components/ConnectionPill";
 import { Icon } from "../../components/icons";
 import { Empty } from "../../components/Shell";
-import { useFeed, useNow, usePaused } from "../../feed/live";
+import { Outages, Unknown, unknownSince } from "../../components/Outages";
+import { blank } from "../../feed/blank";
+import { useFeed, useNow, useOutages, usePaused } from "../../feed/live";
+import { hides } from "../../feed/outages";
 import { freshness, isStale, type PoolState } from "../../feed/reducer";
 import type { Snapshot } from "../../feed/types";
+import { moment } from "../../lib/format";
 import { user } from "../../lib/page";
 import { Backends } from "./Backends";
 import { Charts } from "./Charts";
@@ -55,8 +59,7 @@ function WallButton({ wall, onChange }: { wall: boolean; onChange: (wall: boolea
   );
 }
 
-function PoolSwitcher({ pools, selected, onSelect }: { pools: Record<string, PoolState>; selected: string; onSelect: (pool: string) => void }) {
-  const names = Object.keys(pools).sort();
+function PoolSwitcher({ names, selected, onSelect }: { names: readonly string[]; selected: string; onSelect: (pool: string) => void }) {
   return (
     <label className="flex items-center gap-2 text-sm">
       <span className="text-faint">Pool</span>
@@ -138,12 +141,17 @@ export function Overview() {
   const now = useNow();
   const [paused] = usePaused();
   const [query, setQuery] = useSearchParams();
-  const names = Object.keys(feed.pools).sort();
+  const names = [...new Set([...Object.keys(feed.pools), ...(feed.known ?? [])])].sort();
   const wanted = query.get("pool");
-  const selected = wanted !== null && feed.pools[wanted] ? wanted : names[0];
+  const selected = wanted !== null && names.includes(wanted) ? wanted : (names.find((name) => feed.pools[name]) ?? names[0]);
   const pool = selected === undefined ? undefined : feed.pools[selected];
   const charted = useDeferredValue(pool); // the figures first, then in a task of their own the charts
+  const outages = useOutages();
   const stale = !paused && isStale(freshness(feed, pool, now));
+  const hidden = hides(outages, selected);
+  // Nothing of a pool that cannot be seen is shown as if it were so now: its names stay, its figures go.
+  const unknown = stale && pool ? unknownSince(hidden ?? { source: "leader", since: pool.snapshot.at }) : undefined;
+  const shown = pool && (unknown ? blank(pool.snapshot) : pool.snapshot);
   const wall = query.get("wall") === "1";
   const setWall = useCallback(
     (on: boolean) =>
@@ -168,7 +176,7 @@ export function Overview() {
       <div className="mb-3 flex min-h-8 flex-wrap items-center gap-x-4 gap-y-2">
         <title>Overview · Quartermaster</title>
         <h1 className="sr-only">Overview</h1>
-        {selected !== undefined && <PoolSwitcher pools={feed.pools} selected={selected} onSelect={select} />}
+        {selected !== undefined && <PoolSwitcher names={names} selected={selected} onSelect={select} />}
         {pool && (
           <p className="flex min-w-0 gap-x-4 truncate text-xs text-faint">
             <span>
@@ -193,15 +201,26 @@ export function Overview() {
           <WallButton wall={wall} onChange={setWall} />
         </div>
       </div>
-      {pool && selected !== undefined ? (
-        <div data-testid="figures" data-stale={stale} className={`space-y-5 transition-[filter,opacity] ${stale ? "opacity-55 grayscale" : ""}`}>
-          <Headline snapshot={pool.snapshot} history={pool.history} />
-          {untouched(pool) && <FirstRequest snapshot={pool.snapshot} />}
+      {wall && <Outages />}
+      {pool && shown && selected !== undefined ? (
+        <div data-testid="figures" data-stale={stale} className={`space-y-5 transition-[filter,opacity] ${stale ? "grayscale" : ""}`}>
+          <Headline snapshot={shown} history={pool.history} unknown={unknown} />
+          {!unknown && untouched(pool) && <FirstRequest snapshot={pool.snapshot} />}
+          {unknown && <p className="text-sm text-soft">The charts end at {moment(pool.snapshot.at)}; what happened after it is unknown.</p>}
           {charted && <Charts key={charted.snapshot.pool} snapshot={charted.snapshot} history={charted.history} wall={wall} />}
           {!wall && user.role !== "member" && <Strategy pool={pool.snapshot.pool} />}
-          {!wall && <Tiers snapshot={pool.snapshot} />}
-          {!wall && <Entitlements snapshot={pool.snapshot} />}
-          <Backends snapshot={pool.snapshot} />
+          {!wall && <Tiers snapshot={shown} />}
+          {!wall && <Entitlements snapshot={shown} />}
+          <Backends snapshot={shown} unknown={unknown} />
+        </div>
+      ) : hidden || outages.some(({ source }) => source === "database") ? (
+        // Opened while nobody could say what happens here.
+        <div data-testid="figures" data-stale={true} className="space-y-5">
+          <Headline snapshot={{ pool: selected ?? "", seq: 0, at: 0 }} history={[]} unknown={unknownSince(hidden ?? outages[0])} />
+          <Unknown what={selected === undefined ? "Which pools there are" : `What happens in pool ${selected}`} outage={hidden ?? outages[0]}>
+            Charts, queue, slots, entitlements and replicas are shown by themselves as soon as they can be seen again.
+          </Unknown>
+          {!wall && user.role !== "member" && selected !== undefined && <Strategy pool={selected} />}
         </div>
       ) : feed.welcomed && feed.connection === "open" && names.length === 0 && !feed.expected ? (
         <NoPools />

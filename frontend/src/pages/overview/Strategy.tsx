@@ -4,6 +4,7 @@ import { Link } from "react-router";
 import { get } from "../../api/client";
 import type { Listed, Scaling, Trial, Tuning, Version } from "../../api/operate";
 import { Badge, type Tone } from "../../components/Badge";
+import { NowBadge } from "../../components/Outages";
 import { age, compact, words } from "../../lib/format";
 import { canaryLine, lastLine, TUNES } from "./strategy";
 
@@ -76,7 +77,7 @@ export function Strategy({ pool }: { pool: string }) {
               "…"
             )}
           </Cell>
-          <Cell label="Tuning" badge={mode && <Badge tone={mode === "automatic" ? "good" : "plain"}>{mode}</Badge>}>
+          <Cell label="Tuning" badge={mode && <NowBadge tone={mode === "automatic" ? "good" : "plain"}>{mode}</NowBadge>}>
             {mode ? TUNES[mode] : "…"}
             {last && (
               <>
@@ -85,7 +86,7 @@ export function Strategy({ pool }: { pool: string }) {
               </>
             )}
           </Cell>
-          <Cell label="Replicas" badge={plan && <Badge tone={plan.mode === "automatic" ? "good" : "plain"}>{plan.mode}</Badge>}>
+          <Cell label="Replicas" badge={plan && <NowBadge tone={plan.mode === "automatic" ? "good" : "plain"}>{plan.mode}</NowBadge>}>
             {!plan ? "…" : plan.mode === "off" ? `Nobody plans. ${compact(plan.promised.slots)} slots are promised.` : plan.state ? `${plan.state.current} there, ${plan.state.wanted} wanted: ${plan.state.reason}` : "The planner has not looked yet."}
           </Cell>
         </dl>

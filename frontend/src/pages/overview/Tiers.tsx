@@ -18,8 +18,8 @@ function Against({ value, target }: { value: number | undefined; target: number 
 const columns: Column<Row>[] = [
   { label: "Tier", by: (t) => t.name, cell: (t) => t.name },
   { label: "SLO met", right: true, by: (t) => t.attainment, cell: (t) => <span className={(t.attainment ?? 1) < 0.9 ? "font-medium text-bad" : ""}>{text(percent(t.attainment))}</span> },
-  { label: "Violations", unit: "1 min", right: true, by: (t) => t.violations, cell: (t) => `${count(t.violations ?? 0)} of ${count(t.total ?? 0)}` },
-  { label: "Rate", unit: "violations/s", right: true, by: (t) => t.violations, cell: (t) => rate((t.violations ?? 0) / 60) },
+  { label: "Violations", unit: "1 min", right: true, by: (t) => t.violations, cell: (t) => (t.total === undefined ? NONE : `${count(t.violations ?? 0)} of ${count(t.total)}`) },
+  { label: "Rate", unit: "violations/s", right: true, by: (t) => t.violations, cell: (t) => rate(t.violations === undefined ? undefined : t.violations / 60) },
   { label: "TTFT p95 / target", right: true, by: (t) => t.latency?.ttft_ms?.p95, cell: (t) => <Against value={t.latency?.ttft_ms?.p95} target={t.ttft_s} /> },
   { label: "TBT p95 / target", right: true, by: (t) => t.latency?.tbt_ms?.p95, cell: (t) => <Against value={t.latency?.tbt_ms?.p95} target={t.tbt_s} /> },
   { label: "TTLT p95 / target", right: true, by: (t) => t.latency?.ttlt_ms?.p95, cell: (t) => <Against value={t.latency?.ttlt_ms?.p95} target={t.ttlt_s} /> },

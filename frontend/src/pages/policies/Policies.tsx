@@ -4,6 +4,7 @@ import { get, send } from "../../api/client";
 import type { Listed, PolicyInfo, Trust, Tuning, Version } from "../../api/operate";
 import { Badge } from "../../components/Badge";
 import { Notices, notify } from "../../components/Notices";
+import { NowBadge } from "../../components/Outages";
 import { Empty } from "../../components/Shell";
 import { Table, type Column } from "../../components/Table";
 import { percent, seconds, text } from "../../lib/format";
@@ -44,7 +45,7 @@ function Serving({ version, question }: { version: Version; question: string | u
     <section className="panel space-y-4 p-4" aria-labelledby="serving">
       <div>
         <h2 id="serving" className="flex flex-wrap items-center gap-2 text-base font-semibold">
-          {version.policy}@{version.number} <Badge tone="good">in force</Badge>
+          {version.policy}@{version.number} <NowBadge tone="good">in force</NowBadge>
         </h2>
         {question && <p className="text-sm text-soft">{question}</p>}
         {version.at && (
@@ -81,7 +82,7 @@ function LabTrust({ pool }: { pool: string }) {
   return (
     <section className="panel p-3" aria-labelledby="trust">
       <h2 id="trust" className="flex flex-wrap items-center gap-2 text-sm font-medium">
-        Simulated against live {data.trust && <Badge tone={data.trust.trusted ? "good" : "warn"}>{data.trust.trusted ? "within 10 %" : `off by ${text(percent(data.trust.worst))}`}</Badge>}
+        Simulated against live {data.trust && <NowBadge tone={data.trust.trusted ? "good" : "warn"}>{data.trust.trusted ? "within 10 %" : `off by ${text(percent(data.trust.worst))}`}</NowBadge>}
       </h2>
       <p className="text-2xs text-faint">The last {data.minutes} minutes served again by the simulator: what a replay's word is worth.</p>
       {data.trust ? (
@@ -132,7 +133,7 @@ function History({ versions, onBack }: { versions: readonly Version[]; onBack: (
       label: "Version",
       cell: (row) => (
         <span className="whitespace-nowrap">
-          {row.policy}@{row.number} {row.serving && <Badge tone="good">in force</Badge>}
+          {row.policy}@{row.number} {row.serving && <NowBadge tone="good">in force</NowBadge>}
         </span>
       ),
     },

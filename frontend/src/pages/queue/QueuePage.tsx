@@ -6,7 +6,9 @@ import { Badge, type Tone } from "../../components/Badge";
 import { Meter } from "../../components/Meter";
 import { Notices, notify } from "../../components/Notices";
 import { Table, type Column } from "../../components/Table";
-import { useFeed } from "../../feed/live";
+import { Unknown } from "../../components/Outages";
+import { useFeed, useOutages } from "../../feed/live";
+import { hides } from "../../feed/outages";
 import { compact, count, NONE, rate, seconds, text } from "../../lib/format";
 import { user } from "../../lib/page";
 import { Actions } from "./Actions";
@@ -82,18 +84,23 @@ export function QueuePage() {
   const feed = useFeed();
   const [query, setQuery] = useSearchParams();
   const [leaving, setLeaving] = useState<{ id: string; running: boolean; tenant: string } | null>(null);
-  const names = Object.keys(feed.pools).sort();
+  const outages = useOutages();
+  const names = [...new Set([...Object.keys(feed.pools), ...(feed.known ?? [])])].sort();
   const wanted = query.get("pool");
-  const pool = wanted !== null && feed.pools[wanted] ? wanted : (names[0] ?? "");
-  const snapshot = feed.pools[pool]?.snapshot;
+  const pool = wanted !== null && names.includes(wanted) ? wanted : (names[0] ?? "");
+  const leaderless = outages.find(({ source, pool: of }) => source === "leader" && of === pool);
+  const hidden = hides(outages, pool);
+  const blind = hidden !== undefined && hidden !== leaderless;
+  const snapshot = hidden ? undefined : feed.pools[pool]?.snapshot;
   const { data, error, refetch } = useQuery({
     queryKey: ["queue", pool],
     queryFn: ({ signal }) => queueOf(pool, signal),
-    enabled: pool !== "",
+    enabled: pool !== "" && !blind,
     refetchInterval: EVERY_MS,
     placeholderData: keepPreviousData,
   });
-  const preview = data?.preview ?? null;
+  // The order is the scheduler's word; without one, what it said last is not the order any more.
+  const preview = leaderless ? null : (data?.preview ?? null);
   const at = preview?.at ?? data?.at ?? 0;
   const operator = user.role === "admin" || user.role === "operator";
   const waiting = preview?.requests ?? [];
@@ -187,12 +194,16 @@ export function QueuePage() {
         What waits, in the order in which it would run if nothing else came. Starts follow from how long a slot is occupied; the order is that of the scheduler itself
         {preview && !preview.exact && ", without the turns it has given so far (the queue is long)"}.
       </p>
-      {error && (
+      {error && !blind && (
         <p role="alert" className="mb-3 rounded-md bg-bad-bg px-3 py-2 text-sm text-bad">
           {error.message} {data && "What you see is from before."}
         </p>
       )}
-      {pool === "" ? (
+      {blind || (pool === "" && outages.length > 0) ? (
+        <Unknown what={pool === "" ? "Which pools there are" : `What waits and runs in pool ${pool}`} outage={hidden ?? outages[0]}>
+          It is shown by itself as soon as it can be seen again.
+        </Unknown>
+      ) : pool === "" ? (
         feed.welcomed && <p className="panel p-10 text-center text-sm text-soft">There is no pool in your sight.</p>
       ) : !data ? (
         !error && <div className="skeleton h-96" />
@@ -202,10 +213,14 @@ export function QueuePage() {
           {preview?.parts && <Parts parts={preview.parts} />}
           <section aria-labelledby="waiting-title">
             <h2 id="waiting-title" className="mb-2 text-sm font-semibold">
-              Waiting <span className="font-normal text-faint">{preview?.waiting !== undefined && preview.waiting > waiting.length ? `first ${waiting.length} of ${preview.waiting}` : waiting.length}</span>
+              Waiting <span className="font-normal text-faint">{preview === null ? NONE : preview.waiting !== undefined && preview.waiting > waiting.length ? `first ${waiting.length} of ${preview.waiting}` : waiting.length}</span>
               {!!preview?.parked && <span className="ml-2 font-normal text-warn">{preview.parked} wait for a gateway that does not listen</span>}
             </h2>
-            {preview === null ? (
+            {leaderless ? (
+              <Unknown what="What waits, and in which order" outage={leaderless}>
+                The order is the scheduler's word, and no scheduler leads this pool.
+              </Unknown>
+            ) : preview === null ? (
               <p className="panel p-6 text-center text-sm text-soft">The scheduler is asked for the order. It answers within a second or two, if there is one.</p>
             ) : (
               <Table label="Waiting requests" rows={waiting} columns={columns} id={(row) => row.id} empty="Nobody waits." />
@@ -215,7 +230,7 @@ export function QueuePage() {
             <h2 id="running-title" className="mb-2 text-sm font-semibold">
               Running <span className="font-normal text-faint">{data.running.length}</span>
             </h2>
-            <Table label="Running requests" rows={data.running} columns={running} id={(row) => row.id} empty="Nothing runs." />
+            <Table label="Running requests" rows={data.running} columns={running} id={(row) => row.id} empty={leaderless ? "No request holds a slot, as far as Redis knows; without a scheduler none is given." : "Nothing runs."} />
           </section>
         </div>
       )}

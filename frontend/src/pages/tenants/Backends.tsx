@@ -2,6 +2,7 @@ import { useMutation, useQuery } from "@tanstack/react-query";
 import { useState } from "react";
 import { attempt, type Backend, type EngineFound, type Pool } from "../../api/books";
 import { send } from "../../api/client";
+import { since } from "../../components/Outages";
 import { Badge, type Tone } from "../../components/Badge";
 import { Icon } from "../../components/icons";
 import { notify } from "../../components/Notices";
@@ -68,11 +69,13 @@ function Look() {
 /** The state that the pool's leader sees, else what the books say. */
 function BackendState({ row, live }: { row: Backend; live: BackendFigures | undefined }) {
   const state = row.draining ? "draining" : (live?.state ?? (row.silent_since ? "silent" : "unknown"));
+  const unseen = live?.unseen_since;
   const why = live?.why ?? (row.silent_since ? "it does not answer" : "");
   return (
     <>
-      <Badge tone={row.silent_since ? "bad" : tones[state]}>{state}</Badge>
+      <Badge tone={row.silent_since ? "bad" : unseen !== undefined && state === "ready" ? "warn" : tones[state]}>{state}</Badge>
       {why && state !== "ready" && <span className="mt-0.5 block text-2xs text-soft">{why}</span>}
+      {unseen !== undefined && !row.silent_since && <span className="block text-2xs text-warn">unseen {since({ since: unseen })}</span>}
       {row.silent_since && (
         <span className="block text-2xs text-bad">
           silent since <Ago at={row.silent_since} />
@@ -167,7 +170,7 @@ export function Backends() {
             <p>It gets work again once it has answered a one-token probe.</p>
           ) : (
             <p>
-              It gets no new work; what runs there finishes ({count(live.get(draining.slug)?.running ?? 0)} now). The pool has {draining.slots} slots less meanwhile.
+              It gets no new work; what runs there finishes ({live.get(draining.slug)?.running === undefined ? "how many is unknown" : `${count(live.get(draining.slug)?.running)} now`}). The pool has {draining.slots} slots less meanwhile.
             </p>
           )}
           {mayWrite && <DrainEffects row={draining} />}

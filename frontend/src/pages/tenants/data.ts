@@ -3,7 +3,8 @@
 import { useQuery, useQueryClient, type UseQueryResult } from "@tanstack/react-query";
 import { useMemo } from "react";
 import { list, type List } from "../../api/books";
-import { useFeed } from "../../feed/live";
+import { useFeed, useNow } from "../../feed/live";
+import { freshness, isStale } from "../../feed/reducer";
 import type { Snapshot } from "../../feed/types";
 
 export function useBooks<T>(path: string, query: Record<string, string> = {}, enabled = true): UseQueryResult<T[]> & { count: number } {
@@ -23,7 +24,10 @@ export function useRefresh(): () => Promise<void> {
   return () => client.invalidateQueries({ queryKey: ["books"] });
 }
 
+/** The pools as they are now. One that cannot be seen is not among them: what it was is not what it is. */
 export function useSnapshots(): readonly Snapshot[] {
-  const { pools } = useFeed();
-  return useMemo(() => Object.values(pools).map((pool) => pool.snapshot), [pools]);
+  const feed = useFeed();
+  const now = useNow();
+  const fresh = Object.entries(feed.pools).flatMap(([name, pool]) => (isStale(freshness(feed, pool, now)) ? [] : [name])).join(" ");
+  return useMemo(() => Object.entries(feed.pools).flatMap(([name, pool]) => (fresh.split(" ").includes(name) ? [pool.snapshot] : [])), [feed.pools, fresh]);
 }

@@ -3,8 +3,9 @@ import { useState, type ReactNode } from "react";
 import { Link } from "react-router";
 import { attempt, type IssuedKey } from "../../api/books";
 import { send } from "../../api/client";
-import { Badge, type Tone } from "../../components/Badge";
+import type { Tone } from "../../components/Badge";
 import { Code, CopyButton } from "../../components/Copy";
+import { NowBadge } from "../../components/Outages";
 import { Modal } from "../../components/Sheet";
 import { age, day, minute } from "../../lib/format";
 import { EffectsPanel } from "./EffectsPanel";
@@ -13,9 +14,9 @@ export const stateTones: Record<string, Tone> = { bound: "good", degraded: "warn
 
 export function State({ state, reason }: { state: string; reason?: string }) {
   return (
-    <Badge tone={stateTones[state]} title={reason}>
+    <NowBadge tone={stateTones[state]} title={reason}>
       {state}
-    </Badge>
+    </NowBadge>
   );
 }
 

@@ -7,12 +7,13 @@ import { Code, CopyButton } from "../../components/Copy";
 import type { FieldSpec } from "../../components/form/form";
 import { ResourceForm } from "../../components/form/ResourceForm";
 import { Icon } from "../../components/icons";
+import { useOutages } from "../../feed/live";
 import { hold } from "../../lib/keyring";
 import { Found, lookAt } from "../tenants/Backends";
-import { useBooks, useRefresh } from "../tenants/data";
+import { useBooks, useRefresh, useSnapshots } from "../tenants/data";
 import { curl, Failed, Waiting } from "../tenants/parts";
 import { NewTenant } from "../tenants/TenantList";
-import { nextStep, poolName, steps, type Inventory, type StepName } from "./steps";
+import { heading, nextStep, poolName, steps, type Inventory, type StepName } from "./steps";
 
 const REFRESH_MS = 3000;
 
@@ -146,12 +147,16 @@ export function Welcome() {
   const refresh = useRefresh();
   const navigate = useNavigate();
   const have = useQuery({ queryKey: ["books", "inventory"], queryFn: ({ signal }) => inventory(signal), refetchInterval: REFRESH_MS });
+  const outages = useOutages();
+  const serves = useSnapshots().some((snapshot) => Object.values(snapshot.backends ?? {}).some(({ state }) => state === "ready"));
   const model = useBooks<Pool>("pools").data?.[0]?.model ?? "MODEL";
   const [made, setMade] = useState<IssuedKey | null>(null);
   if (have.error) return <Failed error={have.error} retry={() => void have.refetch()} />;
   if (!have.data) return <Waiting />;
   const all = steps(have.data);
   const next = nextStep(all);
+  const unseen = outages.length > 0;
+  const { title, text } = heading(next !== undefined, unseen, serves);
   const bodies: Record<StepName, ReactNode> = {
     engine: (
       <FirstEngine
@@ -175,21 +180,21 @@ export function Welcome() {
   return (
     <div className="mx-auto max-w-3xl">
       <title>Welcome · Quartermaster</title>
-      <h1 className="text-lg font-semibold tracking-tight">{next ? "Welcome to Quartermaster" : "Everything is set up"}</h1>
-      <p className="mb-4 text-sm text-soft">{next ? "Three steps from an empty installation to the first answer. You can leave and come back; what is there is found." : "There is a pool that serves, a tenant that may use it, and requests are coming in."}</p>
+      <h1 className="text-lg font-semibold tracking-tight">{title}</h1>
+      <p className="mb-4 text-sm text-soft">{text}</p>
       <ol className="space-y-3">
         {all.map((step, i) => {
           const current = step === next;
           return (
             <li key={step.name} className="panel" data-step={step.name} data-done={step.done} aria-current={current ? "step" : undefined}>
               <div className="flex items-start gap-3 px-5 py-3.5">
-                <span className={`mt-px inline-flex size-6 shrink-0 items-center justify-center rounded-full text-xs font-semibold ${step.done ? "bg-good-bg text-good" : current ? "bg-accent text-on-accent" : "bg-raised text-faint"}`} aria-hidden="true">
-                  {step.done ? <Icon name="check" /> : i + 1}
+                <span className={`mt-px inline-flex size-6 shrink-0 items-center justify-center rounded-full text-xs font-semibold ${step.done && !unseen ? "bg-good-bg text-good" : current ? "bg-accent text-on-accent" : "bg-raised text-faint"}`} aria-hidden="true">
+                  {step.done && !unseen ? <Icon name="check" /> : i + 1}
                 </span>
                 <div className="min-w-0">
                   <h2 className={`text-sm font-semibold ${current || step.done ? "" : "text-soft"}`}>
                     {step.title}
-                    <span className="sr-only">{step.done ? ", done" : current ? ", next" : ", later"}</span>
+                    <span className="sr-only">{step.done ? (unseen ? ", configured" : ", done") : current ? ", next" : ", later"}</span>
                   </h2>
                   <p className="text-sm text-soft">{step.text}</p>
                 </div>

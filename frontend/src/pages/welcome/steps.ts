@@ -42,9 +42,17 @@ export function steps(have: Inventory): Step[] {
       name: "request",
       title: "First request",
       done: have.requests > 0,
-      text: have.requests ? "Requests are coming in." : "From the playground, or from any OpenAI client.",
+      text: have.requests ? "The first request has come in." : "From the playground, or from any OpenAI client.",
     },
   ];
+}
+
+/** What stands above the steps. What is configured is known from the books; that it serves is known only while it is seen. */
+export function heading(more: boolean, unseen: boolean, serves: boolean): { title: string; text: string } {
+  if (more) return { title: "Welcome to Quartermaster", text: "Three steps from an empty installation to the first answer. You can leave and come back; what is there is found." };
+  if (unseen) return { title: "Configured, but not all of it can be seen now", text: "A pool, a tenant and a key are configured. Whether they serve requests now is not fully known; what is missing is said above." };
+  if (!serves) return { title: "Configured, but no backend is ready", text: "A pool, a tenant and a key are configured. Requests are answered as soon as a backend of the pool is ready." };
+  return { title: "Everything is set up", text: "There is a pool that serves, a tenant that may use it, and the first request has come in." };
 }
 
 /** The first that is not done; undefined when all are. */

@@ -1,0 +1,87 @@
+import type { ReactNode } from "react";
+import { useOutages, useRetry } from "../feed/live";
+import { hides, isBlind, type Outage } from "../feed/outages";
+import { moment } from "../lib/format";
+import { Badge, type Tone } from "./Badge";
+import { Icon } from "./icons";
+
+/** "since 14:02:10 UTC", "since at least 14:02:10 UTC". */
+export const since = ({ since: at, atLeast }: Pick<Outage, "since" | "atLeast">): string => (at === undefined ? "" : `since ${atLeast ? "at least " : ""}${moment(at)}`);
+
+/** "unknown since ...", as it stands where a figure would. */
+export const unknownSince = (outage: Outage | undefined): string => (outage ? `unknown ${since(outage)}`.trim() : "unknown");
+
+/** What is away, and what that means: what cannot be seen, and what works all the same. */
+export function sentence(outage: Outage): { what: string; means: string } {
+  const when = since(outage);
+  switch (outage.source) {
+    case "server":
+      return { what: `The connection to the server was lost; nothing was heard of it ${when}.`, means: "What happens now is unknown; whatever else is on this page is from before. It continues by itself." };
+    case "redis":
+      return { what: `Redis has not answered ${when}.`, means: "Queue, slots and all live figures are unknown, and alert rules are not evaluated. Running streams go on; new requests are refused with 503. The ledger lacks what has ended since." };
+    case "database":
+      return { what: `The database has not answered ${when}.`, means: "Settings, requests, usage and alerts cannot be read or changed, and alert rules are not evaluated. Inference goes on with the configuration that was read last." };
+    case "leader":
+      return { what: `No scheduler has led pool ${outage.pool} ${when}.`, means: "Its queue, slots, weights, debts and the health of its replicas are unknown, its alert rules are not evaluated, and nothing that waits is started. The ledger lacks what has ended since." };
+    case "rules":
+      return { what: `The alert rules of pool ${outage.pool} have not been evaluated ${when}.`, means: "Nobody is told of what is wrong there; live figures go on." };
+    case "engine":
+      return outage.since === undefined
+        ? { what: `Replica ${outage.backend} of pool ${outage.pool} has not been seen yet.`, means: "Its figures are unknown, and it gets no work." }
+        : { what: `Replica ${outage.backend} of pool ${outage.pool} has not been seen ${when}.`, means: "Its figures are unknown; while it does not answer it gets no work, and the pool's totals are without it." };
+  }
+}
+
+/** Above every page: what cannot be seen, since when, and what still works. */
+export function Outages() {
+  const outages = useOutages();
+  const retry = useRetry();
+  if (outages.length === 0) return null;
+  return (
+    <ul role="alert" data-testid="outages" className="mb-4 space-y-1.5 rounded-lg border border-amber bg-warn-bg px-4 py-2.5 text-sm">
+      {outages.map((outage) => {
+        const { what, means } = sentence(outage);
+        return (
+          <li key={`${outage.source} ${outage.pool ?? ""} ${outage.backend ?? ""}`} data-outage={outage.source} className="flex flex-wrap items-start gap-x-2 gap-y-1">
+            <span className="mt-0.5 text-warn">
+              <Icon name="alert" />
+            </span>
+            <p className="min-w-0 flex-1 basis-64 text-ink">
+              <strong className="font-semibold">{what}</strong> {means}
+            </p>
+            {outage.source === "server" && (
+              <button type="button" className="button" onClick={retry}>
+                Retry now
+              </button>
+            )}
+          </li>
+        );
+      })}
+    </ul>
+  );
+}
+
+/** In place of figures that cannot be had: not a zero, not an empty list. */
+export function Unknown({ what, outage, children }: { what: string; outage: Outage | undefined; children?: ReactNode }) {
+  return (
+    <div className="unknown panel p-6 text-center text-sm text-soft" data-unknown>
+      <p>
+        <span className="font-medium text-ink">
+          {what}: {unknownSince(outage)}
+        </span>
+      </p>
+      {children && <p className="mt-1">{children}</p>}
+    </div>
+  );
+}
+
+/** A state that is told as good only while it can be seen. */
+export function NowBadge({ tone = "plain", pool, title, children }: { tone?: Tone; pool?: string; title?: string; children: ReactNode }) {
+  const outages = useOutages();
+  const blind = tone === "good" && isBlind(outages, pool);
+  return (
+    <Badge tone={blind ? "plain" : tone} title={blind ? `As it was last known; ${unknownSince(hides(outages, pool))}` : title}>
+      {children}
+    </Badge>
+  );
+}

@@ -1,0 +1,55 @@
+/** What cannot be seen now, and since when: as the server says, and what the page finds out itself. Pure. */
+
+import { ageOf, STALE_AFTER_S, type FeedState } from "./reducer";
+import type { Away } from "./types";
+
+export interface Outage {
+  source: "server" | "redis" | "database" | "leader" | "rules" | "engine";
+  /** Epoch seconds; missing where it has never been seen. */
+  since?: number;
+  /** It was away before anybody here could look. */
+  atLeast?: boolean;
+  pool?: string;
+  backend?: string;
+}
+
+/** A connection that is made again within this time is not worth a word. */
+const PATIENCE_S = 3;
+
+const SOURCES: readonly string[] = ["redis", "database", "leader", "rules"] satisfies Outage["source"][];
+
+export const asOutage = (away: Away): Outage => ({ source: away.source as Outage["source"], since: away.since, ...(away.at_least ? { atLeast: true } : {}), ...(away.pool ? { pool: away.pool } : {}) });
+
+/** Replicas that do not answer, by the pools' snapshots; of a pool whose snapshot is old nothing can be said. */
+function engines(state: FeedState, now: number): Outage[] {
+  return Object.entries(state.pools).flatMap(([pool, held]) => {
+    if (ageOf(state, held, now) > STALE_AFTER_S) return [];
+    return Object.entries(held.snapshot.backends ?? {}).flatMap(([backend, row]): Outage[] => {
+      const unseen = row.unseen_since !== undefined || row.state === "ejected" || row.state === "probing";
+      return unseen ? [{ source: "engine", pool, backend, ...(row.unseen_since === undefined ? {} : { since: row.unseen_since }) }] : [];
+    });
+  });
+}
+
+/** `now` is this browser's clock [s]. What depends on something that is away itself is not told beside it. */
+export function outagesOf(state: FeedState, now: number): Outage[] {
+  if (state.connection === "signed_out" || state.connection === "forbidden") return [];
+  const told = state.away.filter((away) => SOURCES.includes(away.source)).map(asOutage);
+  if (state.connection !== "open") {
+    const lostAt = state.heardAt || state.openedAt;
+    if (!lostAt || now - lostAt < PATIENCE_S) return told;
+    // A server that refuses the socket and says why is there; without a word from it nothing else is known either.
+    return state.refusal ? [asOutage(state.refusal)] : [{ source: "server", since: lostAt + state.clockOffset, ...(state.heardAt ? {} : { atLeast: true }) }];
+  }
+  if (!state.stateAvailable && !told.some((one) => one.source === "redis")) told.push({ source: "redis", since: state.unavailableAt + state.clockOffset });
+  if (told.some((one) => one.source === "redis")) return told.filter((one) => one.source !== "leader" && one.source !== "rules");
+  return [...told, ...engines(state, now)];
+}
+
+/** Whether what a pool does now can be said at all. */
+export const isBlind = (outages: readonly Outage[], pool?: string): boolean =>
+  outages.some(({ source, pool: of }) => source === "server" || source === "redis" || source === "database" || (source === "leader" && (pool === undefined || of === pool)));
+
+/** The outage that hides a pool's live figures, if there is one. */
+export const hides = (outages: readonly Outage[], pool?: string): Outage | undefined =>
+  outages.find(({ source, pool: of }) => source === "server" || source === "redis" || (source === "leader" && (pool === undefined || of === pool)));
