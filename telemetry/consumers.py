@@ -121,6 +121,7 @@ class LiveConsumer(AsyncJsonWebsocketConsumer):
     async def _pump(self, subscriber: Subscriber) -> None:
         """Sends until the client leaves or stops reading. One message is on its way at a time: that is the buffer."""
         told_available = True
+        told_sources = (self.hub.sources_revision, subscriber.sight)
         await self._push(
             {
                 "type": "hello",
@@ -128,15 +129,15 @@ class LiveConsumer(AsyncJsonWebsocketConsumer):
                 "heartbeat_s": HEARTBEAT_S,
                 "at": round(time.time(), 3),
                 "pools": self.hub.pools(subscriber.sight),
+                "sources": self.hub.sources(subscriber.sight),
             }
         )
         beat_s = time.monotonic() + HEARTBEAT_S
-        told_sources: tuple[int, frozenset[str] | None] | None = None
         while True:
             subscriber.bell.clear()
             if (told := (self.hub.sources_revision, subscriber.sight)) != told_sources:
                 told_sources = told
-                await self._push(self.hub.sources(subscriber.sight))
+                await self._push({"type": "sources"} | self.hub.sources(subscriber.sight))
             while (text := await self.hub.next_message(subscriber)) is not None:
                 await self._push(text)
             if self.hub.available != told_available:

@@ -26,6 +26,7 @@ from scheduling.core.types import PoolSpec
 from telemetry import consumers, feed, history, hub
 from telemetry.publisher import GROUP, Publisher
 from telemetry.routing import websocket_urlpatterns
+from telemetry.sources import Sources
 from telemetry.window import Window
 from tenants import services
 from tenants.audit import SYSTEM
@@ -119,7 +120,7 @@ def leader(store: MemoryStore) -> Feed:
 
 @pytest.fixture
 def the_hub(store: MemoryStore) -> Iterator[hub.LiveHub]:
-    one = hub.LiveHub(store)
+    one = hub.LiveHub(store, Sources())
     with mock.patch.object(consumers, "running_hub", return_value=one):
         yield one
 
@@ -354,9 +355,30 @@ async def test_without_redis_screens_are_told_and_told_again_when_it_is_back(
         screen = await connect("carol")
         await screen.until(lambda: "llama" in screen.history)
         store.available = False
-        assert (await screen.read())["code"] == "state_unavailable"
+        told = [await screen.read(), await screen.read()]
+        (away,) = next(message for message in told if message["type"] == "sources")["away"]
+        assert away["source"] == "redis"
+        assert "at_least" not in away, "it answered while this process was there"
+        assert [message["code"] for message in told if message["type"] == "error"] == ["state_unavailable"]
         store.available = True
-        assert (await screen.read())["code"] == "state_available"
+        told = [await screen.read(), await screen.read()]
+        assert [message["away"] for message in told if message["type"] == "sources"] == [[]]
+        assert [message["code"] for message in told if message["type"] == "error"] == ["state_available"]
+
+
+async def test_a_screen_that_is_opened_without_redis_is_told_at_once_since_when_and_which_pools_there_are(
+    connect: Any, store: MemoryStore, the_hub: hub.LiveHub
+) -> None:
+    seen = the_hub._seen
+    seen.tell_pools({"llama": frozenset({"acme", "globex"}), "qwen": frozenset({"acme"})})
+    seen.clock = lambda: NOW
+    seen.tell_redis(True)
+    seen.clock = lambda: NOW + 60
+    store.available = False
+    for who, pools in (("olga", ["llama", "qwen"]), ("carol", ["llama"])):
+        hello = await (await connect(who)).read()
+        assert hello["pools"] == []
+        assert hello["sources"] == {"away": [{"source": "redis", "since": NOW}], "pools": pools}
 
 
 async def test_a_socket_beats_while_nothing_happens(connect: Any, leader: Feed) -> None:

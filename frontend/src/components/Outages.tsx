@@ -22,7 +22,7 @@ export function sentence(outage: Outage): { what: string; means: string } {
     case "database":
       return { what: `The database has not answered ${when}.`, means: "Settings, requests, usage and alerts cannot be read or changed, and alert rules are not evaluated. Inference goes on with the configuration that was read last." };
     case "leader":
-      return { what: `No scheduler has led pool ${outage.pool} ${when}.`, means: "Its queue, slots, weights, debts and the health of its replicas are unknown, its alert rules are not evaluated, and nothing that waits is started. The ledger lacks what has ended since." };
+      return { what: `No scheduler has led pool ${outage.pool} ${when}.`, means: "Its queue, slots, weights, debts and the health of its replicas are unknown, and its alert rules are not evaluated. A new request starts only where a slot is free at once; nothing that waits is started. The ledger lacks what has ended since." };
     case "rules":
       return { what: `The alert rules of pool ${outage.pool} have not been evaluated ${when}.`, means: "Nobody is told of what is wrong there; live figures go on." };
     case "engine":

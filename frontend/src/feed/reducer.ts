@@ -106,7 +106,8 @@ function receive(state: FeedState, message: ServerMessage, now: number): Step {
           heartbeatS: message.heartbeat_s,
           clockOffset: message.at - now,
           stateAvailable: true,
-          away: [],
+          away: message.sources?.away ?? [],
+          known: message.sources?.pools ?? state.known,
           pools: Object.fromEntries(kept),
         },
       };
@@ -184,7 +185,8 @@ export function freshness(state: FeedState, pool: PoolState | undefined, now: nu
     case "reconnecting":
       return { kind: "reconnecting", ageS, retryInS: Math.max(0, state.retryAt - now) };
     case "open":
-      if (!state.stateAvailable) return { kind: "stale", ageS, why: "state_unavailable" };
+      // What the server itself has from before the outage may be a second old, and is not news.
+      if (!state.stateAvailable || state.away.some(({ source }) => source === "redis")) return { kind: "stale", ageS, why: "state_unavailable" };
       if (ageS === undefined && state.away.length > 0) return { kind: "stale", why: "no_updates" };
       if (ageS === undefined) return { kind: state.expected > 0 ? "connecting" : "live" };
       if (ageS <= STALE_AFTER_S) return { kind: "live" };

@@ -193,7 +193,7 @@ export interface Point extends Omit<TenantPoint, "waiting"> {
 }
 
 export type ServerMessage =
-  | { type: "hello"; role: string; heartbeat_s: number; at: number; pools: string[] }
+  | { type: "hello"; role: string; heartbeat_s: number; at: number; pools: string[]; sources?: { away: Away[]; pools?: string[] } }
   | { type: "snapshot"; pool: string; seq: number; data: Snapshot }
   | { type: "history"; pool: string; frames: Point[] }
   | { type: "delta"; pool: string; seq: number; patch: Record<string, unknown> }

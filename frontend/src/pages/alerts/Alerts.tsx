@@ -46,8 +46,9 @@ function Unwatched({ away }: { away: readonly Outage[] }) {
   );
 }
 
-function Open({ alerts, blind }: { alerts: readonly AlertRow[]; blind: boolean }) {
+function Open({ alerts, blind, partly }: { alerts: readonly AlertRow[]; blind: boolean; partly: boolean }) {
   if (alerts.length === 0 && blind) return <p className="panel p-4 text-sm text-soft">No alert was open when the rules were last evaluated. Whether one should be now is unknown.</p>;
+  if (alerts.length === 0 && partly) return <p className="panel p-4 text-sm text-soft">No alert is open by the rules; what cannot be seen is named above.</p>;
   if (alerts.length === 0)
     return (
       <p className="panel flex items-center gap-2 p-4 text-sm text-soft">
@@ -281,7 +282,7 @@ export function Alerts() {
           Open now
         </h2>
         {away.length > 0 && <Unwatched away={away} />}
-        {open.error ? <Failed error={open.error} retry={() => void open.refetch()} /> : !open.data || (away.length === 0 && counted.isPending) ? <Waiting /> : <Open alerts={open.data.results} blind={away.length > 0} />}
+        {open.error ? <Failed error={open.error} retry={() => void open.refetch()} /> : !open.data || (away.length === 0 && counted.isPending) ? <Waiting /> : <Open alerts={open.data.results} blind={away.length > 0} partly={outages.length > 0} />}
       </section>
       {user.role !== "member" && <Rules away={away} />}
       <History />

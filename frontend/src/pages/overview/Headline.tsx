@@ -66,7 +66,7 @@ export function Headline({ snapshot, history, unknown }: { snapshot: Snapshot; h
   const unit = (n: number | undefined, name: string, format = count): Value => ({ value: format(n), unit: n === undefined ? "" : name });
 
   return (
-    <dl data-unknown={unknown ? true : undefined} className="grid-cols-2 gap-2 md:grid-cols-4 wide:grid-cols-8">
+    <dl data-unknown={unknown ? true : undefined} className="grid grid-cols-2 gap-2 md:grid-cols-4 wide:grid-cols-8">
       <Tile label="Queue depth" value={unit(queue.depth, "waiting")} spark={sparks.depth}>
         {unknown ?? (queue.oldest_s === undefined ? "" : queue.depth ? `oldest waits ${text(seconds(queue.oldest_s))}` : "nobody waits")}
       </Tile>

@@ -182,14 +182,14 @@ export function Overview() {
             <span>
               model <span className="text-soft">{pool.snapshot.model}</span>
             </span>
-            {pool.snapshot.policy && (
+            {shown?.policy && (
               <span>
-                policy <span className="text-soft">{pool.snapshot.policy}</span>
+                policy <span className="text-soft">{shown.policy}</span>
               </span>
             )}
-            {pool.snapshot.leader && (
-              <span className="hidden sm:inline" title={`epoch ${pool.snapshot.epoch ?? "unknown"}`}>
-                scheduler <span className="text-soft">{pool.snapshot.leader}</span>
+            {shown?.leader && (
+              <span className="hidden sm:inline" title={`epoch ${shown.epoch ?? "unknown"}`}>
+                scheduler <span className="text-soft">{shown.leader}</span>
               </span>
             )}
             {pool.snapshot.scope === "own" && <span>only your tenants' part</span>}
