@@ -5,19 +5,14 @@ from __future__ import annotations
 import json
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from django.conf import settings
 from django.contrib.auth.decorators import login_required
-from django.contrib.auth.views import LoginView
 from django.http import HttpRequest, HttpResponse
-from django.http.response import HttpResponseBase
 from django.shortcuts import render
 from django.templatetags.static import static
 from django.views.decorators.csrf import ensure_csrf_cookie
 
-from controlplane.notices import database_away
-from telemetry.sources import DATABASE, sources
 from tenants.access import scope_for
 
 ENTRY = "index.html"
@@ -42,15 +37,6 @@ def assets() -> tuple[list[str], list[str]] | None:
     except FileNotFoundError:
         return None
     return [static(f"console/{s}") for s in scripts], [static(f"console/{s}") for s in styles]
-
-
-class Login(LoginView):
-    """The login, or that nobody can log in now and since when."""
-
-    def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
-        if any(away.source == DATABASE for away in sources.away()):
-            return database_away(request)
-        return super().dispatch(request, *args, **kwargs)
 
 
 @login_required

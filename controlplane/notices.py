@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from typing import Any
 
+from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from django.http import HttpRequest, HttpResponse, HttpResponsePermanentRedirect, JsonResponse
 from django.template.loader import render_to_string
 from django.urls import is_valid_path
@@ -69,6 +72,32 @@ def database_away(request: HttpRequest) -> HttpResponse:
         "configuration that was read last. Try this again in a moment; an open page does so by itself.",
         retry_s=DATABASE_RETRY_S, away=away,
     )  # fmt: skip
+
+
+class DatabaseAway:
+    """Answers at once while the database refuses: each page would wait ten seconds for a connection, and hold a thread.
+
+    By the look that this process takes every two seconds; one that is merely slow is waited for.
+    """
+
+    sync_capable = True
+    async_capable = True
+
+    def __init__(self, get_response: Callable[[HttpRequest], Any]) -> None:
+        self.get_response = get_response
+        if iscoroutinefunction(get_response):
+            markcoroutinefunction(self)
+
+    def __call__(self, request: HttpRequest) -> Any:
+        if iscoroutinefunction(self):
+            return self._later(request)
+        return database_away(request) if sources.database_refuses else self.get_response(request)
+
+    async def _later(self, request: HttpRequest) -> HttpResponse:
+        if sources.database_refuses:
+            return database_away(request)
+        answer: HttpResponse = await self.get_response(request)
+        return answer
 
 
 def failed(request: HttpRequest) -> HttpResponse:

@@ -7,14 +7,14 @@ from django.contrib.auth import views as auth
 from django.urls import include, path, re_path
 from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitView
 
-from controlplane.console import Login, console
+from controlplane.console import console
 
 handler404 = "controlplane.notices.missing"
 handler500 = "controlplane.notices.failed"
 
 urlpatterns = [
     path("admin/", admin.site.urls),
-    path("login", Login.as_view(redirect_authenticated_user=True), name="login"),
+    path("login", auth.LoginView.as_view(redirect_authenticated_user=True), name="login"),
     path("logout", auth.LogoutView.as_view(), name="logout"),
     path("api/v1/schema", SpectacularAPIView.as_view(), name="schema"),
     path("api/v1/docs", SpectacularSwaggerSplitView.as_view(url_name="schema"), name="docs"),

@@ -86,6 +86,7 @@ class Sources:
 
     clock: Callable[[], float] = time.time
     started_s: float = 0.0
+    database_refuses: bool = False  # as of the last look: it said no, rather than nothing
     _redis: _Seen = field(default_factory=_Seen)
     _database: _Seen = field(default_factory=_Seen)
     _pools: dict[str, _Pool] = field(default_factory=dict)
@@ -246,6 +247,7 @@ class SourceWatch:
         """One look at everything. Never raises."""
         try:
             answered_s = self._books.answered_s
+            self._sources.database_refuses = self._books.failing
             late = self._sources.clock() - (answered_s or self._sources.started_s) > DATABASE_S
             self._sources.tell_database(not (self._books.failing or late), answered_s)
             pools = self._pools()

@@ -6,10 +6,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
-from django.db import OperationalError
+from django.db import OperationalError, connection
 from django.test import Client
-from django.test.utils import override_settings
+from django.test.utils import CaptureQueriesContext, override_settings
 
+from controlplane import notices
 from scheduling.dispatch.ports import BackendStatus
 from telemetry import feed
 from telemetry.api import common
@@ -125,6 +126,22 @@ def test_a_database_whose_answer_does_not_come_is_away_although_nobody_refused(p
         place.published["llama"] = place.clock.s
         place.watch.look()
     assert place.sources.away() == [Away("database", NOW + 10)]
+
+
+@pytest.mark.django_db
+def test_pages_answer_at_once_while_the_database_refuses_and_wait_for_one_that_is_slow(
+    place: Place, monkeypatch: pytest.MonkeyPatch, client: Client
+) -> None:
+    place.pass_s(10)
+    monkeypatch.setattr(notices, "sources", place.sources)
+    for path in ("/", "/login", "/admin/", "/api/v1/me"):
+        place.pass_s(5, database=False)
+        with CaptureQueriesContext(connection) as asked:
+            answer = client.get(path, headers={"accept": "text/html"})
+        assert (answer.status_code, len(asked)) == (503, 0)
+        assert "since 2026-09-21 14:13:30 UTC" in answer.content.decode()
+    place.pass_s(1)
+    assert client.get("/login").status_code == 200
 
 
 def test_a_member_is_told_of_the_pools_of_its_tenants_only(place: Place) -> None:
