@@ -5,7 +5,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('tenants', '0010_tenant_pause'),
+        ('tenants', '0011_token_made_with'),
     ]
 
     operations = [
