@@ -1,20 +1,28 @@
-"""The worker process: hosts the dispatch loop and does the slow work. No request's fate hangs on a message of it."""
+"""Celery: every process of ours sends by this application; the worker hosts the dispatch loop and does the slow work.
+
+No request's fate hangs on a message. A message carries an id; lost or doubled, it changes nothing but a wait.
+:mod:`controlplane.apps` loads this wherever Django is set up: a process without it would send to an AMQP broker that
+is not there.
+"""
 
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
 
 from celery import Celery
-from celery.signals import setup_logging, worker_process_init
+from celery.signals import celeryd_init, setup_logging, worker_process_init
 from django.conf import settings
 
 from controlplane.embedded.child import die_with_parent
-from scheduling.dispatch.bootstep import host_dispatch
-from scheduling.dispatch.runner import DispatchSetup
+
+if TYPE_CHECKING:
+    from kombu import Connection
+
+    from scheduling.dispatch.runner import DispatchSetup
 
 
 def broker_url(redis_url: str) -> str:
@@ -28,13 +36,26 @@ def broker_url(redis_url: str) -> str:
     return f"redis+socket://{credentials}{parts.path}?virtual_host={parse_qs(parts.query).get('db', ['0'])[0]}"
 
 
+# Of who sends: a broker that is away costs a second at most, because what is due is found without the message as well.
+SENDING = {"socket_timeout": 0.5, "socket_connect_timeout": 0.5, "max_retries": 0}
+
+
+class Application(Celery):
+    """Reads with patience, sends with none."""
+
+    def connection_for_write(self, url: str | None = None, **options: Any) -> Connection:
+        options["transport_options"] = {**SENDING, **(options.get("transport_options") or {})}
+        return super().connection_for_write(url, **options)
+
+
 NICE = 10  # of tasks: where processors are short, leader, gateway and engines go first
 
-app = Celery("quartermaster")
+app = Application("quartermaster")
 app.conf.update(
     broker_url=broker_url(settings.ENV.redis_url) if settings.ENV.redis_url else "memory://",
     broker_connection_retry_on_startup=True,
     broker_connection_max_retries=None,
+    broker_pool_acquire_timeout=1.0,  # of who sends: where all connections wait for a broker, the next does not
     broker_transport_options={
         "global_keyprefix": "qm:celery:",
         # A worker that died gives its task to another after a minute. kombu looks for such tasks every tenth time it
@@ -68,7 +89,12 @@ def _dispatch() -> DispatchSetup:
     return make_dispatch()
 
 
-host_dispatch(app, _dispatch)
+@celeryd_init.connect
+def _host_dispatch(**_: Any) -> None:
+    """Before the worker looks for its steps. Who only sends need not import what dispatches."""
+    from scheduling.dispatch.bootstep import host_dispatch
+
+    host_dispatch(app, _dispatch)
 
 
 @setup_logging.connect

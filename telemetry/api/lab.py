@@ -22,6 +22,8 @@ from telemetry.api.tuning import Page, StaffOnly
 from telemetry.models import LabRecording, LabRun
 from tenants.models import Pool
 
+UNTOLD = "The workers could not be told: Redis does not answer. The run begins within two minutes of its return."
+
 
 class _Lab(StaffOnly):
     def get_exception_handler(self) -> Callable[[Exception, dict[str, Any]], Response | None]:
@@ -93,6 +95,21 @@ class RunSerializer(serializers.ModelSerializer[LabRun]):
         exclude = ["found", "moved_at"]
 
 
+class AcceptedSerializer(RunSerializer):
+    """A run that was just asked for."""
+
+    notice = serializers.SerializerMethodField(help_text="Empty, or why the run does not begin at once.")
+
+    def get_notice(self, run: LabRun) -> str:
+        return "" if self.context["rung"] else UNTOLD
+
+
+def accepted(run: LabRun) -> Response:
+    """Tells the workers and answers at once, whether they could be told or not."""
+    context = {"rung": lab.ring(run.pk)}
+    return Response(AcceptedSerializer(run, context=context).data, status=status.HTTP_202_ACCEPTED)
+
+
 class NewRun(serializers.Serializer[Any]):
     name = serializers.CharField(max_length=100)
     recording = serializers.CharField()
@@ -121,7 +138,7 @@ class RunsView(_Lab, generics.ListAPIView[LabRun]):
 
     @extend_schema(
         summary="Try policies on a recording", operation_id="lab_runs_create", request=NewRun,
-        responses={202: RunSerializer},
+        responses={202: AcceptedSerializer},
     )  # fmt: skip
     def post(self, request: Request) -> Response:
         """Workers get on with it; read the run to see how far it is."""
@@ -135,8 +152,7 @@ class RunsView(_Lab, generics.ListAPIView[LabRun]):
         run = lab.ask(
             recording=recording, pool=self.named(told["pool"]), asked=asked, name=told["name"], author=self.actor.name
         )
-        lab.ring(run.pk)
-        return Response(RunSerializer(run).data, status=status.HTTP_202_ACCEPTED)
+        return accepted(run)
 
 
 class RunView(_Lab, APIView):
@@ -169,10 +185,9 @@ class RunAgainView(RunView):
     http_method_names = ("post", "options")
 
     @extend_schema(
-        summary="Do a lab run again", operation_id="lab_run_again", request=None, responses={202: RunSerializer}
+        summary="Do a lab run again", operation_id="lab_run_again", request=None, responses={202: AcceptedSerializer}
     )
     def post(self, request: Request, run: int) -> Response:
         """The same question about the same recording, on the pool's engines as they are now."""
         row = lab.again(self.run(), self.actor.name)
-        lab.ring(row.pk)
-        return Response(RunSerializer(row).data, status=status.HTTP_202_ACCEPTED)
+        return accepted(row)

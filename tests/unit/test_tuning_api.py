@@ -13,6 +13,7 @@ from django.urls import get_resolver
 from django.utils import timezone
 from rest_framework.test import APIClient
 
+import controlplane.celery
 from scheduling.simulator.recording import write_recording
 from telemetry import lab, ledger, monitor
 from telemetry.models import LabRecording, LabRun
@@ -36,7 +37,7 @@ def world() -> worlds.World:
 
 @pytest.fixture(autouse=True)
 def bell() -> Any:
-    with mock.patch("telemetry.tasks.run_lab.apply_async") as ring:
+    with mock.patch.object(controlplane.celery.app, "send_task") as ring:
         yield ring
 
 
@@ -152,7 +153,7 @@ def test_a_run_is_done_in_pieces_and_tells_intervals_for_every_tier_and_tenant(
 ) -> None:
     olga = client(world, "olga")
     number = run(olga)["id"]
-    bell.assert_called_once_with((number,), retry=False)
+    bell.assert_called_once_with("telemetry.run_lab", (number,), retry=False)
     monkeypatch.setattr(lab, "BUDGET_S", 0.0)
     assert lab.work(number)
     told = call(olga, "get", f"lab/runs/{number}", 200)

@@ -214,6 +214,8 @@ export interface LabRun {
   total: number;
   done: number;
   finished_at: string | null;
+  /** Of one just asked for: empty, or why it does not begin at once. */
+  notice?: string;
   results?: ResultRow[];
 }
 

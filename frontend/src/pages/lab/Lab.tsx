@@ -91,7 +91,7 @@ function Run({ id, onOpen, onClose }: { id: string; onOpen: (run: LabRun) => voi
   const again = useMutation({
     mutationFn: () => send<LabRun>("POST", `lab/runs/${id}/again`),
     onSuccess: (made) => {
-      notify("The same question runs again, on the engines as they are now.");
+      notify(made.notice || "The same question runs again, on the engines as they are now.");
       onOpen(made);
     },
     onError: (problem) => notify(problem.message),
@@ -225,7 +225,7 @@ export function Lab() {
           pools={pools}
           onClose={() => set("new", null)}
           onMade={(run) => {
-            notify(`"${run.name}" is on its way.`);
+            notify(run.notice || `"${run.name}" is on its way.`);
             void client.invalidateQueries({ queryKey: ["lab"] });
             open(run);
           }}
