@@ -29,6 +29,7 @@ class Script:
     usage: Any = None  # instead of the true one; "missing": none at all
     raw: Callable[[str], bytes] | None = None  # everything that is sent, head included, by the request's name
     then_close: bool = False  # after ``raw``
+    message: dict[str, Any] | None = None  # of a chat, instead of words: reasoning, tool calls; streamed field by field
     counts: int | None = 12  # tokens that /tokenize finds in a prompt; None: it answers nonsense
 
 
@@ -134,6 +135,8 @@ class FakeEngine:
             text = script.word * tokens
             choice: dict[str, Any] = {"index": 0, "finish_reason": "length", "logprobs": None}
             choice |= {"message": {"role": "assistant", "content": text}} if chat else {"text": text}
+            if chat and script.message is not None:
+                choice |= {"message": {"role": "assistant", **script.message}, "finish_reason": "tool_calls"}
             kind = "chat.completion" if chat else "text_completion"
             _whole(writer, 200, json.dumps(base | {"object": kind, "choices": [choice]} | counted).encode())
             await writer.drain()
@@ -144,7 +147,12 @@ class FakeEngine:
         base["object"] = "chat.completion.chunk" if chat else "text_completion"
         if chat and tokens and script.stall_after != 0:
             _frame(writer, base | {"choices": [_delta(chat, "", None, role=True)]})
-        for i in range(tokens):
+        for i, (name, value) in enumerate((script.message or {}).items()):
+            last = "tool_calls" if i == len(script.message or {}) - 1 else None
+            pieces = [{**call, "index": n} for n, call in enumerate(value)] if name == "tool_calls" else value
+            delta = {"index": 0, "logprobs": None, "finish_reason": last, "delta": {name: pieces}}
+            _frame(writer, base | {"choices": [delta]})
+        for i in range(tokens if script.message is None else 0):
             if script.cut_after == i:
                 await writer.drain()
                 return False

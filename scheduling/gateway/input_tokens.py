@@ -103,6 +103,8 @@ def _texts(prepared: Prepared) -> tuple[str, int]:
         parts += _parts(message)
     for tool in body.tools or ():
         parts += (tool.function.name, tool.function.description or "", bytes(tool.function.parameters).decode())
+    for document in body.documents or ():
+        parts += document.values()
     return "\n".join(parts), len(body.messages)
 
 
@@ -111,7 +113,9 @@ def _parts(message: Message) -> list[str]:
     if isinstance(content, str):
         parts = [content]
     else:
-        parts = [part.text or part.refusal or "" for part in content or ()]
+        parts = [part.text or part.refusal or part.thinking or "" for part in content or ()]
+    if message.reasoning is not None:
+        parts.append(message.reasoning)
     for call in message.tool_calls or ():
         parts += (call.function.name, call.function.arguments)
     return parts

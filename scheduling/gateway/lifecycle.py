@@ -114,7 +114,7 @@ class Lifecycle:
         reason = await self._run_somewhere(call, body)
         call.closed = True
         self._account(call)
-        if call.input_tokens and not prepared.exact_input:
+        if call.input_tokens and prepared.teaches and not prepared.exact_input:
             calibration.observe(prepared.raw_input, call.input_tokens)
         if forecasts is not None and call.outlook is not None:
             forecasts.ended(call.outlook, call.output_tokens)

@@ -1,13 +1,15 @@
-"""What a client may say: typed and bounded. A field that is not listed here never reaches an engine.
+"""What a client may say: typed and bounded. Nothing vanishes: a field is passed, or consumed here, or refused by name.
 
-The upstream body is rebuilt from these structs (:mod:`scheduling.gateway.prepare`), never copied.
+The upstream body is rebuilt from these structs (:mod:`scheduling.gateway.prepare`), never copied. A plain field is
+passed to the engine. One of type :class:`Consumed` is taken and goes no further; one of type :class:`Refused` is taken
+as null only; any other name is refused, except where its value is null (``prepare``). ``docs/v1.md`` has these lists.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from msgspec import Meta, Raw, Struct
+from msgspec import Meta, Raw, Struct, field
 
 from scheduling.core.types import MAX_GRAMMAR_BYTES
 
@@ -15,81 +17,218 @@ Name = Annotated[str, Meta(min_length=1, max_length=256)]
 Count = Annotated[int, Meta(ge=1, le=1_000_000)]
 TokenId = Annotated[int, Meta(ge=0, le=4_294_967_295)]
 Stop = Annotated[str, Meta(max_length=1024)]
-TemplateName = Annotated[str, Meta(pattern="^[A-Za-z_][A-Za-z0-9_]{0,63}$")]
-TemplateValue = bool | int | float | Annotated[str, Meta(max_length=1024)] | None
+ArgumentName = Annotated[str, Meta(pattern="^[A-Za-z_][A-Za-z0-9_]{0,63}$")]
+ArgumentValue = bool | int | float | Annotated[str, Meta(max_length=1024)] | None
 ABSENT = Raw()  # omitted when encoded: defaults are compared by identity
 MAX_MESSAGES = 4096
 MAX_TOOLS = 128
 MAX_SCHEMA_BYTES = MAX_GRAMMAR_BYTES
 MAX_TEMPLATE_KWARGS = 16
+MAX_XARGS = 16
+MAX_DOCUMENTS = 64
 
 
-class Part(Struct, omit_defaults=True):
+class Consumed:
+    """A field that is read here and goes no further. Decoded, it is the one instance that is also its default, so that
+    an encoder omits it; a request without the field pays nothing."""
+
+    only: ClassVar[tuple[object, ...] | None] = None  # the values that may be consumed; None: all
+    why: ClassVar[str] = ""  # what is said of another value
+    absent: ClassVar[Consumed]
+
+    def __init_subclass__(cls) -> None:
+        cls.absent = cls()
+
+    @classmethod
+    def take(cls, value: object) -> Consumed:
+        if cls.only is None or value is None:
+            return cls.absent
+        if any(type(value) is type(taken) and value == taken for taken in cls.only):  # true is not 1
+            return cls.absent
+        raise ValueError(cls.why)
+
+
+class Ignored(Consumed):
+    """Means nothing to an engine: whoever sends it loses nothing."""
+
+
+class Refused(Consumed):
+    """Taken as null only, as clients send it that write out every field of their own types."""
+
+    only = ()
+    why = "This is not offered here"
+
+
+class NotText(Refused):
+    why = "Only text parts are taken; media is refused"
+
+
+class OldFunctions(Refused):
+    why = "Use tools, tool_calls and tool_choice instead of functions and function_call"
+
+
+class OneChoice(Consumed):
+    only = (1,)
+    why = "Must be 1: send several requests instead"
+
+
+class NotStored(Consumed):
+    only = (False,)
+    why = "Answers are not stored here: leave it out or say false"
+
+
+class TextOnly(Consumed):
+    only = (["text"],)
+    why = 'Answers are text: leave it out or say ["text"]'
+
+
+class TierOfKey(Consumed):
+    only = ("auto", "default", "standard_only")
+    why = "The service tier comes with the key: leave it out or say auto"
+
+
+class NoBeams(Consumed):
+    only = (False,)
+    why = "Beam search is not offered: it runs several sequences where one was admitted"
+
+
+class NoEcho(Consumed):
+    only = (False,)
+    why = "A chat is not echoed: leave it out or say false"
+
+
+class EngineArguments(Refused):
+    why = "Arguments of the engine itself are set by its operators, not by requests"
+
+
+class OwnTemplate(Refused):
+    why = "A chat uses the model's own template; chat_template_kwargs may set what it asks for"
+
+
+class OtherReasoning(Refused):
+    why = "Use reasoning_effort, thinking_token_budget or chat_template_kwargs, as the model's template has it"
+
+
+class NotCounted(Refused):
+    why = "It would change what is counted and accounted by chunk or prompt"
+
+
+class OwnId(Refused):
+    why = "The gateway names requests: x-request-id of the answer tells the name"
+
+
+class NoSearch(Refused):
+    why = "Nothing is searched here: offer a tool instead"
+
+
+IGNORED = Ignored.absent
+REFUSED = Refused.absent
+
+
+def consume(kind: type, value: Any) -> Any:
+    """A decoder's ``dec_hook``: called only where a field of these types is present."""
+    return kind.take(value)  # type: ignore[attr-defined]
+
+
+class Said(Struct, forbid_unknown_fields=True):
+    """Anything a client says."""
+
+
+class Part(Said, omit_defaults=True):
     """One part of a message's content. Only text: media parts are refused."""
 
-    type: Literal["text", "refusal"]
+    type: Literal["text", "refusal", "thinking"]
     text: str | None = None
     refusal: str | None = None
+    thinking: str | None = None
+    closed: bool | None = None  # of a thinking part: whether the thought is complete
+    cache_control: Ignored = IGNORED
+    prompt_cache_breakpoint: Ignored = IGNORED
+    annotations: Ignored = IGNORED
+    image_url: NotText = NotText.absent
+    input_audio: NotText = NotText.absent
+    audio_url: NotText = NotText.absent
+    video_url: NotText = NotText.absent
+    file: NotText = NotText.absent
 
 
-class FunctionCall(Struct):
+class FunctionCall(Said, omit_defaults=True):
     name: Name
     arguments: str
+    provider_specific_fields: Ignored = IGNORED
 
 
-class ToolCall(Struct):
+class ToolCall(Said, omit_defaults=True):
     id: Annotated[str, Meta(max_length=256)]
     function: FunctionCall
-    type: Literal["function"] = "function"
+    type: Literal["function"] = field(default_factory=lambda: "function")  # unlike a default, never omitted
+    index: Ignored = IGNORED  # of a stream's pieces, as clients that add them up keep it
+    provider_specific_fields: Ignored = IGNORED
+    extra_content: Ignored = IGNORED
+    custom: Refused = REFUSED
 
 
-class Message(Struct, omit_defaults=True):
+class Message(Said, omit_defaults=True):
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: str | list[Part] | None = None
     name: Annotated[str, Meta(max_length=256)] | None = None
     tool_calls: Annotated[list[ToolCall], Meta(max_length=MAX_TOOLS)] | None = None
     tool_call_id: Annotated[str, Meta(max_length=256)] | None = None
     refusal: str | None = None
+    reasoning: str | None = None  # an assistant's, which templates for interleaved thinking show to the model again
+    reasoning_content: str | None = None  # its name before vLLM 0.12; later ones read ``reasoning`` only
+    # of answers, which clients send back as they came
+    id: Ignored = IGNORED
+    annotations: Ignored = IGNORED
+    cache_control: Ignored = IGNORED
+    provider_specific_fields: Ignored = IGNORED
+    audio: NotText = NotText.absent
+    function_call: OldFunctions = OldFunctions.absent
 
 
-class Function(Struct, omit_defaults=True):
+class Function(Said, omit_defaults=True):
     name: Name
     description: str | None = None
     parameters: Raw = ABSENT  # a JSON schema: passed as it is, bounded in size
     strict: bool | None = None
+    cache_control: Ignored = IGNORED
 
 
-class Tool(Struct):
+class Tool(Said, omit_defaults=True):
     type: Literal["function"]
     function: Function
+    cache_control: Ignored = IGNORED
+    custom: Refused = REFUSED
 
 
-class NamedFunction(Struct):
+class NamedFunction(Said):
     name: Name
 
 
-class NamedTool(Struct):
+class NamedTool(Said):
     type: Literal["function"]
     function: NamedFunction
 
 
-class JsonSchema(Struct, omit_defaults=True):
+class JsonSchema(Said, omit_defaults=True):
     name: Name
     description: str | None = None
     schema: Raw = ABSENT
     strict: bool | None = None
 
 
-class ResponseFormat(Struct, omit_defaults=True):
+class ResponseFormat(Said, omit_defaults=True):
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchema | None = None
 
 
-class StreamOptions(Struct):
-    include_usage: bool = False
+class StreamOptions(Said, omit_defaults=True):
+    include_usage: bool | None = None
+    include_obfuscation: Ignored = IGNORED  # padding against those who see chunk sizes: none is added
+    continuous_usage_stats: Ignored = IGNORED  # usage comes once, at the end
 
 
-class StructuredOutputs(Struct, omit_defaults=True):
+class StructuredOutputs(Said, omit_defaults=True):
     """vLLM's constraint on the output's form: one of the first six. The engine checks their contents."""
 
     json: Raw = ABSENT  # a JSON schema, as an object or as its text; bounded in size
@@ -103,41 +242,66 @@ class StructuredOutputs(Struct, omit_defaults=True):
     whitespace_pattern: Annotated[str, Meta(max_length=256)] | None = None
 
 
-class Sampling(Struct, omit_defaults=True, kw_only=True):
+class Sampling(Said, omit_defaults=True, kw_only=True):
     """What both kinds of request share. A client's null counts as absent."""
 
     model: Name
     max_tokens: Count | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    n: int | None = None
     temperature: Annotated[float, Meta(ge=0, le=100)] | None = None
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
     presence_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
     seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
     stop: Stop | Annotated[list[Stop], Meta(max_length=16)] | None = None
-    user: Annotated[str, Meta(max_length=512)] | None = None
     logit_bias: Annotated[dict[str, Annotated[float, Meta(ge=-100, le=100)]], Meta(max_length=300)] | None = None
     response_format: ResponseFormat | None = None
     # vLLM's own
     priority: Annotated[int, Meta(ge=-1_000_000, le=1_000_000)] | None = None
+    cache_salt: Annotated[str, Meta(min_length=1, max_length=256)] | None = None  # never sent as it is
     ignore_eos: bool | None = None
     min_tokens: Annotated[int, Meta(ge=0, le=1_000_000)] | None = None
     top_k: Annotated[int, Meta(ge=-1, le=1_000_000)] | None = None
     min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     repetition_penalty: Annotated[float, Meta(gt=0, le=10)] | None = None
+    length_penalty: Annotated[float, Meta(ge=-10, le=10)] | None = None
     stop_token_ids: Annotated[list[TokenId], Meta(max_length=128)] | None = None
     include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None
+    spaces_between_special_tokens: bool | None = None
+    add_special_tokens: bool | None = None
     bad_words: Annotated[list[Stop], Meta(max_length=128)] | None = None
     allowed_token_ids: Annotated[list[TokenId], Meta(min_length=1, max_length=1024)] | None = None
+    logprob_token_ids: Annotated[list[TokenId], Meta(max_length=128)] | None = None
+    return_token_ids: bool | None = None
+    return_tokens_as_token_ids: bool | None = None
+    truncate_prompt_tokens: Annotated[int, Meta(ge=-1, le=1_000_000)] | None = None
+    truncation_side: Literal["left", "right"] | None = None
+    thinking_token_budget: Annotated[int, Meta(ge=-1, le=1_000_000)] | None = None
+    watermarking: bool | None = None
+    vllm_xargs: Annotated[dict[ArgumentName, ArgumentValue], Meta(max_length=MAX_XARGS)] | None = None
     structured_outputs: StructuredOutputs | None = None
     # its names before vLLM 0.12, which later ones ignore without a word: sent as ``structured_outputs``
     guided_json: Raw = ABSENT
     guided_regex: Annotated[str, Meta(max_length=8192)] | None = None
     guided_choice: Annotated[list[Stop], Meta(min_length=1, max_length=1024)] | None = None
     guided_grammar: Annotated[str, Meta(max_length=65_536)] | None = None
+    # consumed
+    n: OneChoice = OneChoice.absent
+    user: Ignored = IGNORED  # the tenant's identity comes from the key alone
+    session_id: Ignored = IGNORED  # routing goes by the prompt's beginning
+    use_beam_search: NoBeams = NoBeams.absent
+    # refused
+    prompt_logprobs: NotCounted = NotCounted.absent
+    stream_interval: NotCounted = NotCounted.absent
+    request_id: OwnId = OwnId.absent
+    logits_processors: EngineArguments = EngineArguments.absent
+    kv_transfer_params: EngineArguments = EngineArguments.absent
+    ec_transfer_params: EngineArguments = EngineArguments.absent
+    repetition_detection: Refused = REFUSED
+    return_token_offsets: Refused = REFUSED
+    routed_experts_prompt_start: Refused = REFUSED
 
 
 class ChatRequest(Sampling, omit_defaults=True, kw_only=True):
@@ -149,14 +313,45 @@ class ChatRequest(Sampling, omit_defaults=True, kw_only=True):
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
+    verbosity: Literal["low", "medium", "high"] | None = None
     # vLLM's own
-    thinking_token_budget: Annotated[int, Meta(ge=-1, le=1_000_000)] | None = None
     include_reasoning: bool | None = None
-    chat_template_kwargs: Annotated[dict[TemplateName, TemplateValue], Meta(max_length=MAX_TEMPLATE_KWARGS)] | None = (
+    documents: (
+        Annotated[
+            list[Annotated[dict[Annotated[str, Meta(max_length=64)], str], Meta(max_length=16)]],
+            Meta(max_length=MAX_DOCUMENTS),
+        ]
+        | None
+    ) = None
+    chat_template_kwargs: Annotated[dict[ArgumentName, ArgumentValue], Meta(max_length=MAX_TEMPLATE_KWARGS)] | None = (
         None
     )
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
+    # consumed
+    metadata: Ignored = IGNORED
+    safety_identifier: Ignored = IGNORED
+    prompt_cache_key: Ignored = IGNORED
+    prompt_cache_options: Ignored = IGNORED
+    prompt_cache_retention: Ignored = IGNORED
+    prediction: Ignored = IGNORED  # a hint that makes some services faster and changes no answer
+    store: NotStored = NotStored.absent
+    service_tier: TierOfKey = TierOfKey.absent
+    modalities: TextOnly = TextOnly.absent
+    echo: NoEcho = NoEcho.absent
+    # refused
+    audio: NotText = NotText.absent
+    media_io_kwargs: NotText = NotText.absent
+    mm_processor_kwargs: NotText = NotText.absent
+    functions: OldFunctions = OldFunctions.absent
+    function_call: OldFunctions = OldFunctions.absent
+    web_search_options: NoSearch = NoSearch.absent
+    moderation: Refused = REFUSED
+    chat_template: OwnTemplate = OwnTemplate.absent
+    reasoning: OtherReasoning = OtherReasoning.absent
+    thinking: OtherReasoning = OtherReasoning.absent
+    enable_thinking: OtherReasoning = OtherReasoning.absent
+    return_prompt_text: Refused = REFUSED
 
 
 class CompletionRequest(Sampling, omit_defaults=True, kw_only=True):
@@ -164,6 +359,8 @@ class CompletionRequest(Sampling, omit_defaults=True, kw_only=True):
     logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     echo: bool | None = None
     suffix: str | None = None
+    best_of: OneChoice = OneChoice.absent
+    prompt_embeds: NotText = NotText.absent
 
 
 class ModelCard(Struct):

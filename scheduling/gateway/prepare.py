@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, get_args, get_type_hints
 
 import msgspec
 
@@ -19,21 +20,28 @@ from scheduling.gateway.openai_types import (
     MAX_SCHEMA_BYTES,
     ChatRequest,
     CompletionRequest,
+    Message,
     StreamOptions,
     StructuredOutputs,
+    consume,
 )
 
 MESSAGE_TOKENS = 4  # a chat template's frame around one message
-LONGEST_MESSAGE = 400  # characters of a parser's message that a client sees
+LONGEST_MESSAGE, LONGEST_PATH = 300, 200  # characters of a parser's message that a client sees
 
-_decode_chat = msgspec.json.Decoder(ChatRequest).decode
-_decode_completion = msgspec.json.Decoder(CompletionRequest).decode
+UNKNOWN = "Object contains unknown field `"  # how the parser begins to say so
+
+_decode_chat = msgspec.json.Decoder(ChatRequest, dec_hook=consume).decode
+_decode_completion = msgspec.json.Decoder(CompletionRequest, dec_hook=consume).decode
+_decode_any = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
 # arguments of the tokenizer's own method, which some versions of vLLM pass on with the template's
 _NOT_FOR_CLIENTS = frozenset({
     "chat_template", "conversation", "messages", "tools", "documents", "tokenize", "tokenizer", "tokenizer_kwargs",
     "padding", "truncation", "max_length", "add_generation_prompt", "continue_final_message",
 })  # fmt: skip
+# vLLM hands these on with what its own parts exchange: a request could have another's cache read
+_NOT_FOR_EXTENSIONS = ("kv_", "ec_", "cache_salt")
 _USAGE = StreamOptions(include_usage=True)
 
 
@@ -50,6 +58,7 @@ class Prepared:
     exact_input: bool
     client_priority: int
     bound_given: bool  # by the client; else it is the pool's default, which may be lowered to fit
+    teaches: bool = True  # whether the engine's count says how good ``raw_input`` is: not where it may leave parts out
 
     def set_bound(self, bound: int) -> None:
         self.output_bound = self.body.max_tokens = bound
@@ -59,6 +68,9 @@ class Prepared:
         body = self.body
         body.model = model
         body.priority = priority
+        body.cache_salt = (
+            None  # a tenant's salt as it is would be a key to whoever guesses it: it has to be keyed first
+        )
         return _encode(body)
 
 
@@ -68,18 +80,72 @@ def _invalid(detail: str, param: str | None = None) -> Refusal:
 
 def parse(data: bytes, chat: bool) -> ChatRequest | CompletionRequest:
     """The typed request; raises :class:`Refusal` (400) for anything else, however it is malformed."""
+    decode = _decode_chat if chat else _decode_completion
     try:
-        return _decode_chat(data) if chat else _decode_completion(data)
+        try:
+            return decode(data)
+        except msgspec.ValidationError as exc:
+            if not str(exc).startswith(UNKNOWN):
+                raise
+            return decode(_without_unknown_nulls(data, chat))
     except msgspec.ValidationError as exc:
-        message, _, path = str(exc).partition(" - at `$")
-        param = path.rstrip("`").lstrip(".") or None
-        if param is not None and chat and "content[" in param:
-            message += ". Only text parts are taken; media is refused"
-        raise _invalid(f"{message[:LONGEST_MESSAGE]}.", param and param[:200]) from None
+        raise _invalid(*_explained(str(exc), chat)) from None
     except RecursionError:
         raise _invalid("The body is nested too deeply.") from None
     except (msgspec.DecodeError, ValueError) as exc:
         raise _invalid(f"The body is not valid JSON: {str(exc)[:LONGEST_MESSAGE]}.") from None
+
+
+def _explained(said: str, chat: bool) -> tuple[str, str | None]:
+    """What a parser said, as a sentence and the path of the field it is about."""
+    message, _, path = said.partition(" - at `$")
+    path = path.rstrip("`").lstrip(".")
+    if message.startswith(UNKNOWN):
+        name = message.removeprefix(UNKNOWN).rstrip("`")
+        path = f"{path}.{name}" if path else name
+        message = "This field is not known here and would not reach the model: leave it out (docs/v1.md lists them all)"
+    elif chat and "content[" in path and path.endswith(".type"):
+        message += ". Only text parts are taken; media is refused"
+    path = path[:LONGEST_PATH]
+    return (f"{path}: {message[:LONGEST_MESSAGE]}." if path else f"{message[:LONGEST_MESSAGE]}."), path or None
+
+
+_Names = dict[str, "_Names | None"]
+
+
+def _names(struct: type) -> _Names:
+    """The fields of a struct, and of the structs in them."""
+    found: _Names = {}
+    for name, hint in get_type_hints(struct).items():
+        inside = [kind for kind in _kinds(hint) if isinstance(kind, type) and issubclass(kind, msgspec.Struct)]
+        found[name] = _names(inside[0]) if inside else None
+    return found
+
+
+def _kinds(hint: Any) -> list[Any]:
+    return [hint] + [kind for inner in get_args(hint) for kind in _kinds(inner)]
+
+
+_CHAT_NAMES, _COMPLETION_NAMES = _names(ChatRequest), _names(CompletionRequest)
+
+
+def _without_unknown_nulls(data: bytes, chat: bool) -> bytes:
+    """The body without unknown fields whose value is null: clients write out what they do not use."""
+    body = _decode_any(data)
+    _drop_nulls(body, _CHAT_NAMES if chat else _COMPLETION_NAMES)
+    return _encode(body)
+
+
+def _drop_nulls(value: Any, names: _Names) -> None:
+    if isinstance(value, list):
+        for item in value:
+            _drop_nulls(item, names)
+    elif isinstance(value, dict):
+        for name in [name for name, held in value.items() if held is None and name not in names]:
+            del value[name]
+        for name, inside in names.items():
+            if inside is not None and name in value:
+                _drop_nulls(value[name], inside)
 
 
 def prepare(data: bytes, chat: bool, pool: PoolSpec) -> Prepared:
@@ -87,11 +153,8 @@ def prepare(data: bytes, chat: bool, pool: PoolSpec) -> Prepared:
     body = parse(data, chat)
     if body.model != pool.model and body.model not in pool.aliases:
         raise Refusal(Reason.UNKNOWN_MODEL, model=body.model, param="model")
-    if body.n is not None:
-        if body.n != 1:
-            raise _invalid("n must be 1: send several requests instead.", "n")
-        body.n = None
     bound = body.max_tokens
+    teaches = body.truncate_prompt_tokens is None
     if isinstance(body, ChatRequest):
         if body.max_completion_tokens is not None:
             bound = body.max_completion_tokens
@@ -103,6 +166,9 @@ def prepare(data: bytes, chat: bool, pool: PoolSpec) -> Prepared:
         if body.chat_template_kwargs is not None:
             _check_template(body.chat_template_kwargs)
         raw, exact = _chat_tokens(body), False
+        if body.documents is not None:
+            raw += sum(raw_tokens(text) for document in body.documents for text in document.values())
+            teaches = False  # a template may know nothing of documents
     else:
         if isinstance(body.prompt, str):
             raw, exact = raw_tokens(body.prompt), False
@@ -114,6 +180,8 @@ def prepare(data: bytes, chat: bool, pool: PoolSpec) -> Prepared:
         schema = body.response_format.json_schema
         if schema is not None and _size(schema.schema) > MAX_SCHEMA_BYTES:
             raise _invalid(f"The schema is larger than {MAX_SCHEMA_BYTES} bytes.", "response_format.json_schema.schema")
+    if body.vllm_xargs is not None:
+        _check_extensions(body.vllm_xargs)
     _constrain(body)
     given = bound is not None
     if bound is None:
@@ -124,13 +192,12 @@ def prepare(data: bytes, chat: bool, pool: PoolSpec) -> Prepared:
         raise _invalid("min_tokens is larger than the output bound.", "min_tokens")
     body.max_tokens = bound
     stream = bool(body.stream)
-    wants_usage = body.stream_options is not None and body.stream_options.include_usage
+    wants_usage = body.stream_options is not None and body.stream_options.include_usage is True
     if body.stream_options is not None and not stream:
         raise _invalid("stream_options is only allowed when stream is true.", "stream_options")
     body.stream = True if stream else None
     body.stream_options = _USAGE if stream else None  # every stream is accounted, asked for or not
-    body.user = None  # the tenant's identity comes from the key alone
-    return Prepared(body, chat, stream, wants_usage, bound, raw, exact, body.priority or 0, given)
+    return Prepared(body, chat, stream, wants_usage, bound, raw, exact, body.priority or 0, given, teaches)
 
 
 def _size(raw: msgspec.Raw) -> int:
@@ -142,6 +209,12 @@ def _check_template(kwargs: Mapping[str, object]) -> None:
     for name in kwargs:
         if name in _NOT_FOR_CLIENTS or name.startswith("return_"):
             raise _invalid(f"{name} cannot be set here.", "chat_template_kwargs")
+
+
+def _check_extensions(arguments: Mapping[str, object]) -> None:
+    for name in arguments:
+        if name.startswith(_NOT_FOR_EXTENSIONS):
+            raise _invalid(f"vllm_xargs: {name} cannot be set here.", f"vllm_xargs.{name}")
 
 
 def _constrain(body: ChatRequest | CompletionRequest) -> None:
@@ -186,7 +259,13 @@ def _chat_tokens(body: ChatRequest) -> float:
             total += MESSAGE_TOKENS
             for part in content or ():
                 assert not isinstance(part, str)
-                total += raw_tokens(part.text or "") + raw_tokens(part.refusal or "")
+                total += raw_tokens(part.text or "")
+                if part.refusal is not None or part.thinking is not None:
+                    total += raw_tokens(part.refusal or "") + raw_tokens(part.thinking or "")
+        if message.reasoning_content is not None:
+            _rename_reasoning(body, message)
+        if message.reasoning is not None:
+            total += raw_tokens(message.reasoning)
         for call in message.tool_calls or ():
             total += raw_tokens(call.function.name) + raw_tokens(call.function.arguments)
     for tool in body.tools or ():
@@ -194,3 +273,12 @@ def _chat_tokens(body: ChatRequest) -> float:
         total += raw_tokens(function.name) + raw_tokens(function.description or "")
         total += _size(function.parameters) / BYTES_PER_TOKEN
     return total
+
+
+def _rename_reasoning(body: ChatRequest, message: Message) -> None:
+    """An engine gets an assistant's reasoning under the one name that it reads."""
+    if message.reasoning is not None and message.reasoning != message.reasoning_content:
+        at = next(n for n, one in enumerate(body.messages) if one is message)
+        path = f"messages[{at}].reasoning_content"
+        raise _invalid(f"{path}: It differs from reasoning, which is its newer name: send one of them.", path)
+    message.reasoning, message.reasoning_content = message.reasoning_content, None

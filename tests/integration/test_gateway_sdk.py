@@ -68,8 +68,14 @@ async def test_only_what_is_known_and_bounded_reaches_the_engine(world: World) -
             temperature=0.0,
             stop=["x"],
             user="someone",
-            extra_body={"priority": 3, "mm_processor_kwargs": {"a": 1}, "prompt_logprobs": 5, "ignore_eos": True},
+            metadata={"run": "7"},
+            store=False,
+            extra_body={"priority": 3, "ignore_eos": True},
         )
+        for more in ({"mm_processor_kwargs": {"a": 1}}, {"prompt_logprobs": 5}, {"spelled_wrong": 1}):
+            with pytest.raises(openai.BadRequestError) as refused:
+                await client.chat.completions.create(model="default", messages=HELLO, extra_body=more)
+            assert refused.value.param == next(iter(more))
     [body] = world.engines[0].bodies
     assert body == {
         "model": "fake-upstream",
@@ -94,6 +100,45 @@ async def test_a_bound_is_always_sent(world: World) -> None:
     assert world.engines[0].bodies[1]["prompt"] == [1, 2, 3]
     records = await world.ledger_of(2)
     assert records[1].input_tokens_est == 3, "token ids are counted, not estimated"
+
+
+CALL = {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Oslo"}'}}
+WEATHER: list[Any] = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]
+
+
+@pytest.mark.parametrize("name", ["reasoning", "reasoning_content"])
+async def test_what_a_model_thought_before_a_tool_call_goes_back_to_it(world: World, name: str) -> None:
+    """Interleaved thinking: the assistant's message returns as the SDK writes it out, with every field it has."""
+    engine = world.engines[0]
+    engine.script.message = {name: "Oslo is in Norway.", "content": None, "tool_calls": [CALL]}
+    async with world.sdk() as client:
+        first = await client.chat.completions.create(model="demo", messages=HELLO, tools=WEATHER)
+        message = first.choices[0].message
+        assert getattr(message, name) == "Oslo is in Norway."
+        history: list[Any] = [
+            *HELLO,
+            message.model_dump(),
+            {"role": "tool", "tool_call_id": "call_1", "content": "5 C"},
+        ]
+        await client.chat.completions.create(model="demo", messages=history, tools=WEATHER)
+    sent = {"role": "assistant", "tool_calls": [CALL], "reasoning": "Oslo is in Norway."}
+    assert engine.bodies[1]["messages"] == [*HELLO, sent, history[2]]
+
+
+async def test_a_streamed_thought_reaches_the_client_and_goes_back(world: World) -> None:
+    engine = world.engines[0]
+    engine.script.message = {"reasoning": "Oslo is in Norway.", "tool_calls": [CALL]}
+    async with world.sdk() as client:
+        stream = await client.chat.completions.create(model="demo", messages=HELLO, tools=WEATHER, stream=True)
+        deltas = [chunk.choices[0].delta async for chunk in stream if chunk.choices]
+        thought = "".join(getattr(delta, "reasoning", None) or "" for delta in deltas)
+        calls = [call.model_dump() for delta in deltas for call in delta.tool_calls or ()]  # with their index
+        assert thought == "Oslo is in Norway."
+        history: list[Any] = [*HELLO, {"role": "assistant", "content": "", "reasoning": thought, "tool_calls": calls}]
+        await client.chat.completions.create(model="demo", messages=history, tools=WEATHER)
+    assert engine.bodies[1]["messages"][1] == {
+        "role": "assistant", "content": "", "reasoning": thought, "tool_calls": [CALL],
+    }  # fmt: skip
 
 
 async def test_a_stream_with_usage(world: World) -> None:

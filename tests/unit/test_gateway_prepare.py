@@ -6,7 +6,7 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 from hypothesis import given
@@ -19,7 +19,26 @@ from scheduling.gateway.errors import Refusal
 from scheduling.gateway.estimates import engine_priority, make_estimate, make_queued
 from scheduling.gateway.guard import TTFT_HINT, TTLT_HINT
 from scheduling.gateway.headers import Limits
-from scheduling.gateway.openai_types import ChatRequest, CompletionRequest
+from scheduling.gateway.openai_types import (
+    ChatRequest,
+    CompletionRequest,
+    Consumed,
+    Function,
+    FunctionCall,
+    JsonSchema,
+    Message,
+    NamedFunction,
+    NamedTool,
+    Part,
+    Refused,
+    ResponseFormat,
+    Said,
+    Sampling,
+    StreamOptions,
+    StructuredOutputs,
+    Tool,
+    ToolCall,
+)
 from scheduling.gateway.prepare import Prepared, parse, prepare
 from tests.gateway_world import TIER
 
@@ -27,6 +46,14 @@ POOL = PoolSpec("p", "demo", "up", (BackendSpec("b", "p", "http://127.0.0.1:1", 
 ENTITLEMENT = EntitlementSpec("e", "t", "p", TIER, EntitlementState.BOUND, 0.0, 0.0, 0, 4)
 ACCESS = Access(KeySpec("k" * 12, b"", "e"), ENTITLEMENT, POOL, Limits(ENTITLEMENT), None)
 USER = {"role": "user", "content": "hello there"}
+
+
+def kinds(struct: type) -> dict[str, str]:
+    """What becomes of each field: passed, consumed or refused."""
+    hints = get_type_hints(struct)
+    consumed = {name for name, hint in hints.items() if isinstance(hint, type) and issubclass(hint, Consumed)}
+    refused = {name for name in consumed if issubclass(hints[name], Refused)}
+    return {name: "refused" if name in refused else "consumed" if name in consumed else "passed" for name in hints}
 
 
 def chat(**fields: Any) -> Prepared:
@@ -38,17 +65,182 @@ def sent(prepared: Prepared) -> dict[str, Any]:
     return body
 
 
-def test_nothing_is_forwarded_by_default() -> None:
+def test_what_is_consumed_goes_no_further() -> None:
     fields = {
-        "prompt_logprobs": 5,
-        "best_of": 9,
-        "service_tier": "flex",
         "n": 1,
         "user": "u",
-        "extra": [1],
-        "echo": True,
+        "session_id": "s",
+        "use_beam_search": False,
+        "metadata": {"a": [1]},
+        "safety_identifier": "u",
+        "prompt_cache_key": "k",
+        "prompt_cache_options": {"mode": "explicit"},
+        "prompt_cache_retention": "24h",
+        "prediction": {"type": "content", "content": "x"},
+        "store": False,
+        "service_tier": "auto",
+        "modalities": ["text"],
+        "echo": False,
     }
+    assert {name for name, kind in kinds(ChatRequest).items() if kind == "consumed"} == fields.keys()
     assert sent(chat(**fields)) == {"model": "up", "messages": [USER], "max_tokens": 512, "priority": 7}
+
+
+def test_extras_that_clients_are_known_to_send_within_messages_go_no_further() -> None:
+    """The OpenAI SDK's own message written out, LiteLLM's and Anthropic's cache marks, indices of a stream's pieces."""
+    plain = {"role": "assistant", "content": [{"type": "text", "text": "hi"}], "tool_calls": [CALL]}
+    call = CALL | {"index": 0, "provider_specific_fields": {"a": 1}, "extra_content": {}, "custom": None}
+    part = {"type": "text", "text": "hi", "cache_control": {"type": "ephemeral"}, "prompt_cache_breakpoint": {}}
+    extras = {
+        "id": "msg_1", "annotations": [], "audio": None, "function_call": None, "refusal": None, "reasoning": None,
+        "provider_specific_fields": {"x": None}, "cache_control": {"type": "ephemeral"},
+    }  # fmt: skip
+    tool = {"type": "function", "function": {"name": "f"}}
+    marked = {"type": "function", "function": {"name": "f", "cache_control": {}}, "cache_control": {}}
+    messages = [USER, plain | extras | {"content": [part | {"annotations": []}], "tool_calls": [call]}]
+    options = {"include_usage": True, "include_obfuscation": False, "continuous_usage_stats": True}
+    body = sent(chat(messages=messages, tools=[marked], stream=True, stream_options=options))
+    assert body["messages"] == [USER, plain]
+    assert body["tools"] == [tool]
+    assert body["stream_options"] == {"include_usage": True}
+
+
+CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+SCHEMA = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"a": None}}}
+X = {"X": 0}  # stands for an unknown field
+TEXT = {"type": "text", "text": "a"}
+F = {"name": "f"}
+PLACES: list[tuple[str, dict[str, Any]]] = [
+    ("", X),
+    ("messages[0].", {"messages": [USER | X]}),
+    ("messages[0].content[1].", {"messages": [USER | {"content": [TEXT, TEXT | X]}]}),
+    ("messages[0].tool_calls[0].", {"messages": [{"role": "assistant", "tool_calls": [CALL | X]}]}),
+    (
+        "messages[0].tool_calls[0].function.",
+        {"messages": [{"role": "assistant", "tool_calls": [{"id": "1", "function": F | {"arguments": ""} | X}]}]},
+    ),
+    ("tools[0].", {"tools": [{"type": "function", "function": F} | X]}),
+    ("tools[0].function.", {"tools": [{"type": "function", "function": F | X}]}),
+    ("tool_choice.", {"tools": [], "tool_choice": {"type": "function", "function": F} | X}),
+    ("tool_choice.function.", {"tools": [], "tool_choice": {"type": "function", "function": F | X}}),
+    ("response_format.", {"response_format": SCHEMA | X}),
+    ("response_format.json_schema.", {"response_format": {"type": "json_schema", "json_schema": {"name": "n"} | X}}),
+    ("stream_options.", {"stream": True, "stream_options": X}),
+    ("structured_outputs.", {"structured_outputs": {"regex": "a"} | X}),
+]
+
+
+def with_x(fields: Any, value: Any) -> Any:
+    if isinstance(fields, dict):
+        return {
+            ("spelled_wrong" if k == "X" else k): value if k == "X" else with_x(v, value) for k, v in fields.items()
+        }
+    return [with_x(v, value) for v in fields] if isinstance(fields, list) else fields
+
+
+@pytest.mark.parametrize(("place", "fields"), PLACES, ids=[place or "body" for place, _ in PLACES])
+def test_an_unknown_field_is_refused_by_its_path_and_taken_as_null(place: str, fields: dict[str, Any]) -> None:
+    with pytest.raises(Refusal) as refused:
+        chat(**with_x(fields, 0))
+    assert (refused.value.status, refused.value.param) == (400, f"{place}spelled_wrong")
+    assert refused.value.fields["detail"].startswith(f"{place}spelled_wrong: ")
+    assert "spelled_wrong" not in json.dumps(sent(chat(**with_x(fields, None))))
+
+
+def test_nulls_within_a_schema_stay_though_unknown_ones_beside_it_go() -> None:
+    body = sent(chat(response_format=SCHEMA, spelled_wrong=None))
+    assert body["response_format"] == SCHEMA
+
+
+def test_pruning_nulls_ends_soon_whatever_comes() -> None:
+    nulls = {f"a{n}": None for n in range(20_000)}
+    assert "a1" not in sent(chat(**nulls))
+    with pytest.raises(Refusal) as refused:
+        chat(**nulls, last=1)
+    assert refused.value.param == "last"
+
+
+REFUSED_CASES = [
+    (struct, name)
+    for struct in (ChatRequest, CompletionRequest, Message, Part, ToolCall, Tool)
+    for name, kind in kinds(struct).items()
+    if kind == "refused"
+]
+
+
+@pytest.mark.parametrize(("struct", "name"), REFUSED_CASES)
+def test_what_is_refused_is_refused_by_name_and_taken_as_null(struct: type, name: str) -> None:
+    def body(value: Any) -> tuple[bytes, bool]:
+        inner: dict[Any, Any] = {
+            Message: {"messages": [USER | {name: value}]},
+            Part: {"messages": [{"role": "user", "content": [{"type": "text", "text": "a", name: value}]}]},
+            ToolCall: {"messages": [{"role": "assistant", "tool_calls": [CALL | {name: value}]}]},
+            Tool: {"tools": [{"type": "function", "function": {"name": "f"}, name: value}]},
+        }
+        more = inner.get(struct, {name: value})
+        base = (
+            {"model": "demo", "prompt": "x"} if struct is CompletionRequest else {"model": "demo", "messages": [USER]}
+        )
+        return json.dumps(base | more).encode(), struct is not CompletionRequest
+
+    with pytest.raises(Refusal) as refused:
+        prepare(*body({"a": 1}), POOL)
+    assert (refused.value.status, str(refused.value.param).rpartition(".")[2]) == (400, name)
+    assert name not in sent(prepare(*body(None), POOL))
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"n": 2}, "several requests"),
+        ({"n": True}, "several requests"),
+        ({"store": True}, "not stored"),
+        ({"service_tier": "priority"}, "comes with the key"),
+        ({"modalities": ["text", "audio"]}, "text"),
+        ({"use_beam_search": True}, "Beam search"),
+        ({"echo": True}, "not echoed"),
+        ({"vllm_xargs": {"kv_transfer_params": "x"}}, "cannot be set"),
+        ({"vllm_xargs": {"cache_salt": "x"}}, "cannot be set"),
+        ({"vllm_xargs": {"nested": {"a": 1}}}, "Expected"),
+        ({"vllm_xargs": {f"k{n}": n for n in range(17)}}, "length <= 16"),
+        ({"documents": [{"text": "x"}] * 65}, "length <= 64"),
+        ({"documents": [{"text": {"a": 1}}]}, "Expected"),
+        ({"truncate_prompt_tokens": -2}, ">= -1"),
+        ({"cache_salt": ""}, "length >= 1"),
+        ({"cache_salt": "x" * 257}, "length <= 256"),
+        ({"messages": [USER | {"reasoning": "a", "reasoning_content": "b"}]}, "differs"),
+    ],
+)
+def test_a_value_that_would_be_dropped_or_harm_is_refused_with_its_reason(fields: dict[str, Any], told: str) -> None:
+    with pytest.raises(Refusal) as refused:
+        chat(**fields)
+    assert refused.value.status == 400
+    assert told in refused.value.fields["detail"]
+    assert str(refused.value.param).startswith(next(iter(fields)))
+
+
+def test_a_tenants_own_salt_is_not_sent_as_it_is() -> None:
+    assert "cache_salt" not in sent(chat(cache_salt="mine"))
+
+
+def test_reasoning_goes_to_the_engine_under_its_present_name_and_counts_as_input() -> None:
+    said = {"role": "assistant", "content": "so"}
+    plain = chat(messages=[USER, said, USER])
+    for name in ("reasoning", "reasoning_content"):
+        prepared = chat(messages=[USER, said | {name: "one two three four"}, USER])
+        assert sent(prepared)["messages"][1] == said | {"reasoning": "one two three four"}
+        assert prepared.raw_input == plain.raw_input + 4.5  # a quarter of its bytes is more than its words
+    thinking = {"role": "assistant", "content": [{"type": "thinking", "thinking": "one two", "closed": True}]}
+    assert sent(chat(messages=[thinking, USER]))["messages"][0] == thinking
+    assert chat(messages=[thinking, USER]).raw_input > chat(messages=[said | {"content": ""}, USER]).raw_input
+
+
+def test_documents_count_as_input_and_teach_nothing() -> None:
+    prepared = chat(documents=[{"title": "a", "text": "word " * 100}])
+    assert prepared.raw_input > chat().raw_input + 100
+    assert not prepared.teaches, "a template may leave them out: the pool's estimates would follow"
+    assert not chat(truncate_prompt_tokens=1).teaches
+    assert chat().teaches
 
 
 def test_tools_and_formats_travel_as_they_are() -> None:
@@ -93,6 +285,18 @@ def test_what_vllm_takes_beyond_openai_travels_within_bounds() -> None:
         "allowed_token_ids": [1],
         "include_stop_str_in_output": True,
         "skip_special_tokens": False,
+        "spaces_between_special_tokens": False,
+        "add_special_tokens": True,
+        "length_penalty": 1.5,
+        "logprob_token_ids": [1, 2],
+        "return_token_ids": True,
+        "return_tokens_as_token_ids": True,
+        "truncate_prompt_tokens": 100,
+        "truncation_side": "left",
+        "watermarking": False,
+        "vllm_xargs": {"a": 1, "b": "x", "c": 0.5},
+        "verbosity": "low",
+        "documents": [{"title": "a", "text": "b"}],
     }
     body = sent(chat(**fields))
     for name, value in fields.items():
@@ -144,10 +348,25 @@ def test_what_an_engine_must_not_be_told_is_refused(fields: dict[str, Any]) -> N
     assert refused.value.status == 400
 
 
-def test_the_page_about_v1_names_every_field() -> None:
+ROWS: dict[str, type] = {
+    "both paths": Sampling, "chat": ChatRequest, "completions": CompletionRequest, "a message": Message,
+    "a part of it": Part, "a tool call": ToolCall, "function of a call": FunctionCall, "a tool": Tool,
+    "function of a tool": Function, "tool_choice": NamedTool, "function of a choice": NamedFunction,
+    "response_format": ResponseFormat, "json_schema": JsonSchema, "stream_options": StreamOptions,
+    "structured_outputs": StructuredOutputs,
+}  # fmt: skip
+
+
+def test_the_page_about_v1_says_of_every_field_what_becomes_of_it() -> None:
+    assert set(ROWS.values()) == {*Said.__subclasses__(), *Sampling.__subclasses__()}
     page = (Path(__file__).resolve().parents[2] / "docs" / "v1.md").read_text(encoding="utf-8")
-    named = set(re.findall(r"`(\w+)`", page))
-    assert set(ChatRequest.__struct_fields__) | set(CompletionRequest.__struct_fields__) <= named
+    rows = dict(re.findall(r"^\| ([a-z _]+) \| (.* \| .* \| .*) \|$", page, re.MULTILINE))
+    for where, struct in ROWS.items():
+        listed = [set(re.findall(r"`(\w+)`", cell)) for cell in rows[where].split(" | ")]
+        shared = kinds(Sampling) if struct in Sampling.__subclasses__() else {}
+        found = {name: kind for name, kind in kinds(struct).items() if name not in shared}
+        wanted = [{n for n, kind in found.items() if kind == column} for column in ("passed", "consumed", "refused")]
+        assert listed == wanted, where
 
 
 def test_a_stream_always_asks_for_usage() -> None:

@@ -35,6 +35,7 @@ class Part(msgspec.Struct):
 class Message(msgspec.Struct):
     role: str
     content: str | list[Part] | None = None
+    reasoning: str | None = None
 
 
 class GenerationBody(msgspec.Struct, kw_only=True):
@@ -95,6 +96,8 @@ def chat_prompt(messages: list[Message]) -> tuple[int, int]:
     for message in messages:
         tokens += text.CHAT_MESSAGE_TOKENS
         parts = [message.content or ""] if not isinstance(message.content, list) else [p.text for p in message.content]
+        if message.reasoning is not None:
+            parts.append(message.reasoning)
         for part in parts:
             tokens += text.count_tokens(part)
             mark = text.fingerprint(part, mark)
