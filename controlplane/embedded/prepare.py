@@ -61,6 +61,7 @@ def main(base_url: str, plan: Plan) -> None:
             "pool": pool,
             "keys": {tier: keys[tier] for tier in TIERS},
             "passwords": passwords,
+            "token": ensure_token("operator", known.get("token", "")),  # what `manage.py replay` reads the ledger with
         },
     )
 

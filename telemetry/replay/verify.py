@@ -1,20 +1,20 @@
 """Whether the ledger tells the same story as the clients: request by request, then in sums.
 
-Only for an instance whose database this command can read. A request without an id (its connection broke before an
-answer came) cannot be looked up and is counted apart.
+A request without an id (its connection broke before an answer came) cannot be looked up and is counted apart.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from telemetry.models import LedgerEntry
 from telemetry.replay.report import Sent
 
-CHUNK = 500
+LOOK_S = 1.0  # between two looks at the ledger, which is written in bulk
+
+Row = Mapping[str, Any]  # of the ledger, as the management API shows it
 
 
 @dataclass(slots=True)
@@ -40,8 +40,8 @@ FIGURES = ("completed", "refused", "failed", "cancelled", "input_tokens", "outpu
 MOST = 20
 
 
-def compare(rows: Iterable[Sent], patience_s: float = 15.0) -> Comparison:
-    """Waits until the ledger holds every request that got an id (it is written in bulk), then compares.
+def compare(rows: Iterable[Sent], read: Callable[[], Mapping[str, Row]], patience_s: float = 15.0) -> Comparison:
+    """Waits until the ledger holds every request that got an id, then compares. ``read`` gives its rows by request id.
 
     Tokens are compared for completed requests; for the others only how they ended.
     """
@@ -50,10 +50,10 @@ def compare(rows: Iterable[Sent], patience_s: float = 15.0) -> Comparison:
     result = Comparison(sent=len(known), without_id=len(rows) - len(known))
     deadline = time.monotonic() + patience_s
     while True:
-        entries = {entry.request_id: entry for entry in _entries(known)}
+        entries = {name: row for name, row in read().items() if name in known}
         if len(entries) == len(known) or time.monotonic() > deadline:
             break
-        time.sleep(0.5)
+        time.sleep(LOOK_S)
     result.found = len(entries)
     for request_id, row in known.items():
         _count(result.client, row.outcome, row.input_tokens, row.output_tokens)
@@ -61,23 +61,16 @@ def compare(rows: Iterable[Sent], patience_s: float = 15.0) -> Comparison:
         if entry is None:
             _note(result, f"{request_id}: not in the ledger, the client saw {row.outcome} ({row.reason})")
             continue
-        done = entry.outcome == "completed"
-        tokens = (entry.input_tokens, entry.output_tokens) if done else (0, 0)
-        _count(result.ledger, entry.outcome, *tokens)
-        if entry.outcome != row.outcome or tokens != (row.input_tokens, row.output_tokens):
+        outcome = entry["outcome"]
+        tokens = (entry["input_tokens"], entry["output_tokens"]) if outcome == "completed" else (0, 0)
+        _count(result.ledger, outcome, *tokens)
+        if outcome != row.outcome or tokens != (row.input_tokens, row.output_tokens):
             _note(
                 result,
                 f"{request_id}: the client saw {row.outcome} {row.input_tokens}+{row.output_tokens}, "
-                f"the ledger says {entry.outcome} ({entry.reason}) {tokens[0]}+{tokens[1]}",
+                f"the ledger says {outcome} ({entry['reason']}) {tokens[0]}+{tokens[1]}",
             )
     return result
-
-
-def _entries(known: dict[str, Sent]) -> Iterator[LedgerEntry]:
-    ids = list(known)
-    fields = ("request_id", "outcome", "reason", "input_tokens", "output_tokens")
-    for start in range(0, len(ids), CHUNK):
-        yield from LedgerEntry.objects.filter(request_id__in=ids[start : start + CHUNK]).only(*fields)
 
 
 def _count(figures: dict[str, int], outcome: str, input_tokens: int, output_tokens: int) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from pathlib import Path
 
 import pytest
 from aiohttp import web
+from django.core.management import CommandError, call_command
 
 from controlplane.experiments.clients import Crowd, Drive, Sent
 from controlplane.experiments.figures import Sample, percentile, summary
@@ -141,3 +143,11 @@ def test_a_client_of_a_closed_loop_never_has_two_requests_open():
 
     asyncio.run(served(slow, Crowd("e", 2, 0.001, 0.0, 0.15, 8, (4, 4))))
     assert most == 2
+
+
+@pytest.mark.parametrize("name", ["pools-2", "canary"])
+def test_an_experiment_whose_figures_cannot_be_kept_does_not_begin(name: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for options in (["--json", str(tmp_path / "none" / "out.json")], ["--plot", str(tmp_path / "file")]):
+        with pytest.raises(CommandError, match="--json|--plot"):
+            call_command("experiment", name, *options)

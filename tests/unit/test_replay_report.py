@@ -9,9 +9,10 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from scheduling.core.types import Slo
-from telemetry.management.commands import replay
 from telemetry.replay.client import Calibration
+from telemetry.replay.keep import ReportFile
 from telemetry.replay.report import Sent, percentile, slo_met, summarise
+from telemetry.replay.verify import compare
 
 
 def sent(**changes: object) -> Sent:
@@ -97,26 +98,24 @@ def test_what_cannot_be_replayed_is_refused_before_anything_is_sent(
         call_command("replay", str(trace), *[option.format(folder=tmp_path) for option in options])
 
 
-def test_a_report_is_kept_though_the_ledger_cannot_be_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "trace.csv").write_text(TRACE)
-    (tmp_path / "demo.json").write_text(
-        json.dumps({"base_url": "http://nowhere", "model": "m", "keys": {"k": "qm-a.b"}})
-    )
+def test_a_report_is_whole_whenever_it_is_read_and_a_pipe_gets_the_last_state_only(tmp_path: Path) -> None:
+    file = ReportFile(tmp_path / "out.json")
+    for number in (1, 2):
+        file.write({"n": number})
+        assert json.loads((tmp_path / "out.json").read_text()) == {"n": number}
+    assert [path.name for path in tmp_path.iterdir()] == ["out.json"]
+    pipe = ReportFile(Path("/dev/null"))
+    pipe.write({"n": 1})
+    pipe.write({"n": 1}, last=True)
 
-    def interrupted(rows: object) -> None:
-        raise KeyboardInterrupt
 
-    monkeypatch.setattr(replay.Command, "run_with_bar", lambda self, run, console: False)
-    monkeypatch.setattr(replay, "tier_slos", dict)
-    monkeypatch.setattr(replay, "compare", interrupted)
-    report = tmp_path / "out.json"
-    with pytest.raises(CommandError, match="ledger was not compared"):
-        call_command(
-            "replay",
-            str(tmp_path / "trace.csv"),
-            "--tenants-from",
-            str(tmp_path / "demo.json"),
-            "--report",
-            str(report),
-        )
-    assert json.loads(report.read_text())["unsent"] == 1
+def test_what_the_ledger_says_otherwise_is_a_difference() -> None:
+    rows = [sent(request_id="a"), sent(request_id="b"), sent(request_id="c"), sent(request_id="")]
+    ledger = {
+        "a": {"outcome": "completed", "reason": "stop", "input_tokens": 5, "output_tokens": 10},
+        "b": {"outcome": "failed", "reason": "backend_lost", "input_tokens": 5, "output_tokens": 3},
+        "z": {"outcome": "completed", "reason": "stop", "input_tokens": 1, "output_tokens": 1},
+    }
+    found = compare(rows, lambda: ledger, patience_s=0)
+    assert (found.sent, found.found, found.without_id, found.equal) == (3, 2, 1, False)
+    assert [line.split(":")[0] for line in found.differences] == ["b", "c"]

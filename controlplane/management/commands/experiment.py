@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 from argparse import ArgumentParser
 from collections.abc import Sequence
@@ -55,6 +56,7 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         if (options["name"] == PLOT) != bool(options["files"]):
             raise CommandError("'plot' needs files that --json wrote, and no other name takes any")
+        _require_writable(options["json"], options["plot"])
         if options["name"] == PLOT:
             self._plot(options["plot"] or Path(), [json.loads(f.read_text("utf-8")) for f in options["files"]])
             return
@@ -132,6 +134,17 @@ class Command(BaseCommand):
         console.print(f"longest queue {pool['queue_max']}, utilization {_text(pool['utilization'])}")
         for name, value in found.get("findings", {}).items():
             console.print(f"{name}: {json.dumps(value)}", markup=False)
+
+
+def _require_writable(file: Path | None, folder: Path | None) -> None:
+    """An experiment takes minutes: that its figures cannot be kept is said before."""
+    if file is not None and (file.is_dir() or not os.access(file if file.exists() else file.resolve().parent, os.W_OK)):
+        raise CommandError(f"--json: {file} cannot be written")
+    if folder is not None:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as problem:
+            raise CommandError(f"--plot: {folder}: {problem.strerror}") from None
 
 
 def _text(value: float | None) -> str:

@@ -1,14 +1,20 @@
-"""`manage.py replay TRACE`: a real trace's arrivals and lengths, through HTTP, with a table at the end."""
+"""`manage.py replay TRACE`: a real trace's arrivals and lengths, through HTTP, with a table at the end.
+
+A client and nothing else: it opens no database, asks the instance for everything, and asks before it sends. The report
+is on disk from the first moment on and says of each part that is missing why.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import json
+import contextlib
 import math
 import os
 import signal
 import sys
+import time
 from argparse import ArgumentParser
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,21 +24,27 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from scheduling.core.types import Slo
 from scheduling.simulator.trace import TraceError, read_trace
 from telemetry.replay.client import Progress as State
 from telemetry.replay.client import Replay, Sender
-from telemetry.replay.report import rows_as_json, summarise
+from telemetry.replay.instance import CannotAsk, Instance
+from telemetry.replay.keep import ReportFile
+from telemetry.replay.report import Sent, rows_as_json, summarise
 from telemetry.replay.verify import compare
-from tenants.selectors import tier_slos
 
+KEEP_S = 10.0  # between two states of the report on disk
+MOST_OF_TIME = 0.05  # that writing them may take
 SHARES = {"premium": 0.2, "standard": 0.5, "batch": 0.3}
 
 
 class Command(BaseCommand):
     help = (
         "Replays a recorded trace (Azure LLM inference CSV or Mooncake JSONL, gz included) against a running instance "
-        "and prints what its clients saw per tenant and tier. Ctrl-C ends it early and keeps the partial report."
+        "and prints what its clients saw per tenant and tier. Ctrl-C ends it early and keeps the partial report. What "
+        "it needs it asks of the instance, with the keys and the access token of --tenants-from."
     )
+    requires_system_checks: Sequence[str] = []
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("trace", type=Path, help="trace file")
@@ -43,7 +55,7 @@ class Command(BaseCommand):
             "--tenants-from",
             type=Path,
             metavar="FILE",
-            help="JSON or YAML with base_url, model and keys {name: key} or tenants [{name, tier, key, share}]; "
+            help="JSON or YAML with base_url, model, token and keys {name: key} or tenants [{name, tier, key, share}]; "
             "default: demo.json of QUARTERMASTER_HOME",
         )
         parser.add_argument(
@@ -58,20 +70,26 @@ class Command(BaseCommand):
             action="store_true",
             help="let the model end early; by default the recorded output length is enforced (ignore_eos)",
         )
+        parser.add_argument(
+            "--token-file",
+            type=Path,
+            metavar="FILE",
+            help="access token (qma-...) of one who sees these keys, as `manage.py token USER` makes it; default: the "
+            "token in --tenants-from",
+        )
         parser.add_argument("--report", type=Path, metavar="OUT.json", help="writes the figures as JSON")
         parser.add_argument("--rows", action="store_true", help="... with one entry per request")
         parser.add_argument(
             "--no-ledger",
             action="store_true",
-            help="do not compare with the ledger (for an instance whose database is elsewhere)",
+            help="do not compare with the ledger; without an access token SLOs are not judged either",
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
         for name in ("speed", "limit", "minutes"):
             if options[name] is not None and not 0 < options[name] < math.inf:
                 raise CommandError(f"--{name} must be a number above 0")
-        if options["report"]:
-            _require_writable(options["report"])
+        file = _report_file(options["report"])
         try:
             trace = read_trace(
                 options["trace"],
@@ -97,32 +115,66 @@ class Command(BaseCommand):
         if not replay.base_url or not replay.model:
             raise CommandError(f"{target_file} has no base_url and model; give --url and --model")
         console = Console(stderr=True)
-        interrupted = self.run_with_bar(replay, console)
-        report = summarise(replay.rows, tier_slos(), replay.duration_s)
-        report["trace"] = options["trace"].name
-        report["speed"] = replay.speed
-        report["model"] = replay.model
-        report["complete"] = not interrupted
-        report["unsent"] = len(trace) - replay.progress.sent
-        if options["rows"]:
-            report["requests"] = rows_as_json(replay.rows)
-        if options["report"]:  # before the ledger is asked, which may take a while or be interrupted
-            _write(options["report"], report)
-        if not options["no_ledger"]:
+        instance = Instance(replay.base_url, _token(options["token_file"], book))
+        with contextlib.closing(instance):
             try:
-                with console.status("comparing with the ledger"):
-                    comparison = compare(replay.rows)
+                with _asking(console, "asking the instance"):
+                    targets, missing = self.check(instance, replay, ledger=not options["no_ledger"])
             except KeyboardInterrupt:
-                _print(report, Console(width=None if sys.stdout.isatty() else 150))
-                raise CommandError("interrupted: the ledger was not compared", returncode=130) from None
-            report["ledger"] = comparison.as_json()
-            if options["report"]:
-                _write(options["report"], report)
-        _print(report, Console(width=None if sys.stdout.isatty() else 150))
-        if interrupted:
-            raise CommandError("interrupted: the report is partial", returncode=130)
+                raise CommandError("interrupted: nothing was sent", returncode=130) from None
+            draft = _Draft(replay, targets, missing, options["trace"].name, options["rows"], file)
+            interrupted = self.run_with_bar(replay, console, draft)
+            self.finish(instance, draft, console, interrupted=interrupted, ledger=not options["no_ledger"])
 
-    def run_with_bar(self, replay: Replay, console: Console) -> bool:
+    @staticmethod
+    def check(instance: Instance, replay: Replay, *, ledger: bool) -> tuple[dict[str, Slo], dict[str, str]]:
+        """Everything that the end will need, asked for before anything is sent: the tiers' promises, and what of the
+        report will be missing and why."""
+        try:
+            instance.check_keys(replay.senders, replay.model)
+        except CannotAsk as problem:
+            raise CommandError(f"{problem}. Nothing was sent.") from None
+        if not instance.token and not ledger:
+            return {}, {"slo": "no access token was given, so the tiers' promises are not known"}
+        advice = "Give an access token of an operator or admin (--token-file), or --no-ledger. Nothing was sent."
+        if not instance.token:
+            raise CommandError(f"The ledger cannot be read without an access token. {advice}")
+        try:
+            if ledger:
+                instance.check_ledger(replay.senders)
+            return instance.targets(), {}
+        except CannotAsk as problem:
+            raise CommandError(f"{problem}. {advice}") from None
+
+    @staticmethod
+    def finish(instance: Instance, draft: _Draft, console: Console, *, interrupted: bool, ledger: bool) -> None:
+        """Compares with the ledger, writes and prints; says at the very end what is missing."""
+        missing = draft.missing
+        missing.pop("requests", None)
+        if interrupted:
+            missing["requests"] = f"interrupted: {draft.unsent} of {len(draft.replay.trace)} were not sent"
+        if ledger:
+            missing["ledger"] = "the process ended before the ledger was compared"
+            draft.keep()  # before the ledger is asked, which may take a while or be interrupted
+            try:
+                with _asking(console, "comparing with the ledger"):
+                    read = lambda: instance.ledger(draft.replay.senders)  # noqa: E731
+                    draft.ledger = compare(draft.replay.rows, read).as_json()
+                del missing["ledger"]
+            except CannotAsk as problem:
+                missing["ledger"] = str(problem)
+            except KeyboardInterrupt:
+                interrupted, missing["ledger"] = True, "interrupted: the ledger was not compared"
+        report = draft.keep(last=True)
+        _print(report, Console(width=None if sys.stdout.isatty() else 150))
+        unasked = {part: why for part, why in missing.items() if part != "slo"}
+        if draft.problem:
+            raise CommandError(f"--report: {draft.problem}")
+        if unasked:
+            told = "; ".join(f"{part}: {why}" for part, why in unasked.items())
+            raise CommandError(f"the report is partial. {told}", returncode=130 if interrupted else 1)
+
+    def run_with_bar(self, replay: Replay, console: Console, draft: _Draft) -> bool:
         """Runs the replay under a progress bar; True when Ctrl-C ended it."""
         bar = Progress(
             TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed:.0f}/{task.total:.0f}"),
@@ -143,31 +195,96 @@ class Command(BaseCommand):
             loop = asyncio.get_running_loop()
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.add_signal_handler(number, run.cancel)
+            keeping = asyncio.create_task(draft.keep_going())
             try:
                 await run
             except asyncio.CancelledError:
                 return True
+            finally:
+                keeping.cancel()
+                await asyncio.gather(keeping, return_exceptions=True)
             return False
 
         with bar:
             return asyncio.run(go())
 
 
-def _require_writable(path: Path) -> None:
-    """A replay may take an hour: that its report cannot be written is said before."""
-    if not path.resolve().parent.is_dir():
-        raise CommandError(f"--report: there is no folder {path.resolve().parent}")
-    if path.is_dir():
-        raise CommandError(f"--report: {path} is a folder")
-    if not os.access(path if path.exists() else path.resolve().parent, os.W_OK):
-        raise CommandError(f"--report: {path} cannot be written")
+class _Draft:
+    """The report while it grows. ``missing``: part -> why it is not there."""
+
+    def __init__(
+        self, replay: Replay, targets: dict[str, Slo], missing: dict[str, str], trace: str, rows: bool,
+        file: ReportFile | None,
+    ) -> None:  # fmt: skip
+        self.replay = replay
+        self.missing = {**missing, "requests": "the process ended while requests were sent or answered"}
+        self.ledger: dict[str, Any] | None = None
+        self.problem = ""  # why the latest state is not on disk
+        self._targets = targets
+        self._trace = trace
+        self._rows = rows
+        self._file = file
+        self._began = time.monotonic()
+
+    @property
+    def unsent(self) -> int:
+        return len(self.replay.trace) - self.replay.progress.sent
+
+    def keep(self, *, last: bool = False) -> dict[str, Any]:
+        """The report as it is now, also on disk. What cannot be written is in ``problem``."""
+        rows: list[Sent] = list(self.replay.rows)
+        report = summarise(rows, self._targets, self.replay.duration_s or time.monotonic() - self._began)
+        report["trace"] = self._trace
+        report["speed"] = self.replay.speed
+        report["model"] = self.replay.model
+        report["complete"] = not self.missing.keys() - {"slo"}
+        report["missing"] = dict(self.missing)
+        report["unsent"] = self.unsent
+        if self._rows:
+            report["requests"] = rows_as_json(rows)
+        if self.ledger is not None:
+            report["ledger"] = self.ledger
+        if self._file is not None:
+            try:
+                self._file.write(report, last=last)
+                self.problem = ""
+            except OSError as problem:
+                self.problem = f"{self._file.path}: {problem.strerror or problem}"
+        return report
+
+    async def keep_going(self) -> None:
+        """Writes every now and then, in a thread of its own, so that a kill loses little."""
+        while self._file is not None:
+            began = time.monotonic()
+            await asyncio.to_thread(self.keep)
+            await asyncio.sleep(max(KEEP_S, (time.monotonic() - began) / MOST_OF_TIME))
 
 
-def _write(path: Path, report: dict[str, Any]) -> None:
+@contextlib.contextmanager
+def _asking(console: Console, what: str) -> Iterator[None]:
+    """Shows what is waited for; SIGTERM ends it as Ctrl-C does."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        path.write_text(json.dumps(report, indent=1) + "\n")
+        with console.status(what):
+            yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _report_file(path: Path | None) -> ReportFile | None:
+    try:
+        return None if path is None else ReportFile(path)
     except OSError as problem:
-        raise CommandError(f"--report: {path}: {problem.strerror}") from problem
+        raise CommandError(f"--report: {problem}") from None
+
+
+def _token(file: Path | None, book: dict[str, Any]) -> str:
+    if file is None:
+        return str(book.get("token") or "")
+    try:
+        return file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as problem:
+        raise CommandError(f"--token-file: {file}: {getattr(problem, 'strerror', None) or 'not a text'}") from None
 
 
 def _read_book(path: Path) -> dict[str, Any]:
@@ -257,6 +374,8 @@ def _print(report: dict[str, Any], console: Console) -> None:
         )
         for difference in ledger["differences"]:
             console.print(f"  {difference}", markup=False)
+    for part, why in report["missing"].items():
+        console.print(f"missing: {part}: {why}", markup=False)
 
 
 def _reasons(counts: dict[str, int]) -> str:

@@ -1,0 +1,123 @@
+"""What a replay asks of the instance it drives: by HTTP, as any other client. No database, no settings of its own.
+
+``/v1/models`` says whether the keys work; the management API, with an access token, says what tiers promise and what
+the ledger holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+import httpx
+
+from scheduling.core.types import Slo
+from telemetry.replay.client import Sender
+from tenants import keys
+
+PAGE = 500
+MARGIN = timedelta(seconds=5)  # between the clock of an answer and that of a ledger row
+TIMEOUT_S = 30.0
+
+
+class CannotAsk(RuntimeError):
+    """The instance does not say what is needed; the text says why, and what to do. Holds no secret."""
+
+
+class Instance:
+    """One instance as its clients see it. ``token``: for the management API; empty: it is not asked."""
+
+    def __init__(self, base_url: str, token: str = "") -> None:
+        self.base_url = base_url
+        self.token = token
+        self._http = httpx.Client(base_url=base_url, timeout=TIMEOUT_S, trust_env=False)
+        self._began: datetime | None = None  # by the instance's clock
+
+    def close(self) -> None:
+        self._http.close()
+
+    def check_keys(self, senders: Iterable[Sender], model: str) -> None:
+        """Whether every key may use the model. Raises :class:`CannotAsk`."""
+        for sender in senders:
+            answer = self._get("/v1/models", sender.key)
+            if answer.status_code == 401:
+                raise CannotAsk(f"the key of {sender.name} is not valid at {self.base_url}")
+            listed = {row["id"] for row in _json(answer, f"/v1/models with the key of {sender.name}")["data"]}
+            if model not in listed:
+                there = ", ".join(sorted(listed)) or "none"
+                raise CannotAsk(f"the key of {sender.name} may not use model {model!r}; its models: {there}")
+            self._began = self._began or _date(answer)
+
+    def check_ledger(self, senders: Iterable[Sender]) -> None:
+        """Whether the token opens the ledger's rows of every key. Raises :class:`CannotAsk`."""
+        self._api("requests", limit="1")
+        for sender in senders:
+            self._api(f"keys/{_public_id(sender)}/", missing=f"the token's owner does not see the key of {sender.name}")
+
+    def targets(self) -> dict[str, Slo]:
+        """What every tier promises. Raises :class:`CannotAsk`."""
+        slos = {row["slug"]: Slo(row["ttft_s"], row["tbt_s"], row["ttlt_s"]) for row in self._listed("slos/")}
+        return {row["slug"]: slos[row["slo"]] for row in self._listed("tiers/") if row["slo"] in slos}
+
+    def ledger(self, senders: Iterable[Sender]) -> dict[str, dict[str, Any]]:
+        """The ledger's rows of these keys since :meth:`check_keys`, by request id. Raises :class:`CannotAsk`."""
+        since = (self._began or datetime.now(UTC)) - MARGIN
+        found: dict[str, dict[str, Any]] = {}
+        for sender in senders:
+            asked = {"key_id": _public_id(sender), "from": since.isoformat(), "limit": str(PAGE)}
+            while asked:
+                page = self._api("requests", **asked)
+                found |= {row["request_id"]: row for row in page["results"]}
+                asked = dict(httpx.URL(page["next"]).params) if page["next"] else {}
+        return found
+
+    def _listed(self, path: str) -> Iterator[dict[str, Any]]:
+        offset = 0
+        while True:
+            page = self._api(path, limit="100", offset=str(offset))
+            yield from page["results"]
+            offset += len(page["results"])
+            if not page["next"] or not page["results"]:
+                return
+
+    def _api(self, path: str, *, missing: str = "", **query: str) -> dict[str, Any]:
+        answer = self._get(f"/api/v1/{path}", self.token, query)
+        if answer.status_code in (401, 403):
+            raise CannotAsk(f"the access token is not valid for {self.base_url}/api/v1/{path}")
+        if answer.status_code == 404 and missing:
+            raise CannotAsk(missing)
+        return _json(answer, f"/api/v1/{path}")
+
+    def _get(self, path: str, credential: str, query: dict[str, str] | None = None) -> httpx.Response:
+        try:
+            return self._http.get(path, params=query, headers={"authorization": f"Bearer {credential}"})
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError) as problem:  # ValueError: a key with line ends
+            raise CannotAsk(f"{self.base_url}{path} does not answer ({type(problem).__name__})") from None
+
+
+def _json(answer: httpx.Response, what: str) -> dict[str, Any]:
+    if answer.status_code != 200:
+        raise CannotAsk(f"{what} was answered {answer.status_code}")
+    try:
+        told = answer.json()
+    except ValueError:
+        told = None
+    if not isinstance(told, dict):
+        raise CannotAsk(f"{what}: the answer is not of this API; is the URL that of an instance?")
+    return told
+
+
+def _date(answer: httpx.Response) -> datetime:
+    try:
+        return parsedate_to_datetime(answer.headers["date"]).astimezone(UTC)
+    except (KeyError, ValueError):
+        return datetime.now(UTC)
+
+
+def _public_id(sender: Sender) -> str:
+    credential = keys.parse(sender.key)
+    if credential is None:
+        raise CannotAsk(f"the key of {sender.name} is not a key of an instance (qm-...)")
+    return credential.public_id
