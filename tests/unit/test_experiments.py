@@ -149,5 +149,5 @@ def test_a_client_of_a_closed_loop_never_has_two_requests_open():
 def test_an_experiment_whose_figures_cannot_be_kept_does_not_begin(name: str, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for options in (["--json", str(tmp_path / "none" / "out.json")], ["--plot", str(tmp_path / "file")]):
-        with pytest.raises(CommandError, match="--json|--plot"):
+        with pytest.raises(CommandError, match=r"--json|--plot"):
             call_command("experiment", name, *options)
