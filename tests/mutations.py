@@ -73,10 +73,10 @@ MUTATIONS = (
     ),
     Mutation(
         "hinted-size",
-        "a request takes the turn of one that needs less KV (core/queues/turns.py)",
+        "a request takes the turn of one whose prompt is shorter (core/queues/turns.py)",
         "scheduling/core/queues/turns.py",
-        "request.kv_tokens <= than.kv_tokens",
-        "request.kv_tokens >= than.kv_tokens",
+        "request.input_tokens <= than.input_tokens",
+        "request.input_tokens >= 0",
         ("tests/contract/test_hints.py",),
     ),
     Mutation(
