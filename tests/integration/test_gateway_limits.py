@@ -141,7 +141,7 @@ def another_tenant(world: World, name: str) -> str:
 @pytest.mark.parametrize("doors", [(120, 0), (10_000, 120)], ids=["of the process", "of their address"])
 async def test_a_tenant_whose_requests_wait_leaves_places_to_others(redis_url: str, pool_id: str, doors: Any) -> None:
     """Its queue would hold all of them, and each waiting request holds a connection."""
-    config = replace(CONFIG, body_timeout_s=30.0, send_timeout_s=30.0)
+    config = replace(CONFIG, header_timeout_s=30.0, body_timeout_s=30.0, send_timeout_s=30.0)
     counting = Doors(*doors)
     async with gateway_world(redis_url, pool_id, config=config, doors=counting) as world:
         world.granting = False
