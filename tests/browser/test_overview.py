@@ -101,7 +101,7 @@ def test_a_cut_socket_is_said_greyed_and_healed(page: Page, stage: Stage) -> Non
     stage.cut()
     connection(page, "reconnecting")
     expect(page.get_by_test_id("figures")).to_have_attribute("data-stale", "true")
-    expect(page.get_by_test_id("notice")).to_contain_text("connection to the server was lost")
+    expect(page.get_by_test_id("outages")).to_contain_text("connection to the server was lost")
     expect(page.get_by_test_id("connection")).to_contain_text("stale since")
     stage.refuse_sockets = False
     pool.at = time.time()
@@ -128,7 +128,7 @@ def test_an_outage_of_the_shared_state_is_named(page: Page, stage: Stage) -> Non
     connection(page, "live")
     stage.send({"type": "error", "code": "state_unavailable", "message": ""})
     connection(page, "stale")
-    expect(page.get_by_test_id("notice")).to_contain_text("Redis does not answer")
+    expect(page.get_by_test_id("outages")).to_contain_text("Redis has not answered since")
 
 
 def test_an_ended_session_leads_to_the_login(page: Page, stage: Stage) -> None:

@@ -1,0 +1,77 @@
+import { expect, it } from "vitest";
+import { heading } from "../pages/welcome/steps";
+import { blank } from "./blank";
+import { hides, isBlind, outagesOf } from "./outages";
+import { freshness, initialFeed, isStale, reduce, type FeedEvent, type FeedState } from "./reducer";
+import type { Away, ServerMessage, Snapshot } from "./types";
+
+const T = 1_790_000_000;
+const message = (message: ServerMessage, now = T): FeedEvent => ({ type: "message", message, now });
+const hello = (away: Away[] = []): FeedEvent => message({ type: "hello", role: "admin", heartbeat_s: 5, at: T, pools: ["llama"], sources: { away, pools: ["llama", "qwen"] } });
+const full: Snapshot = {
+  pool: "llama",
+  seq: 1,
+  at: T,
+  running: 3,
+  slots: 8,
+  queue: { depth: 0, oldest_s: 0 },
+  slo: { attainment: 1, violations: 0, total: 9, by_tier: { gold: { ttft_s: 1, attainment: 1, violations: 0, total: 9 } } },
+  tenants: { acme: { waiting: 0, running: 3, refusals: {} } },
+  entitlements: { "acme-gold": { tenant: "acme", tier: "gold", concurrency: 8, running: 3, waiting: 0, weight: 5, debt: 0, state: "bound" } },
+  backends: { "gpu-0": { state: "ready", slots: 8, running: 3, kv_usage: 0.2 }, "gpu-1": { state: "ejected", slots: 8, unseen_since: T - 60 } },
+};
+const first = message({ type: "snapshot", pool: "llama", seq: 1, data: full });
+const play = (...events: FeedEvent[]): FeedState => events.reduce((state, event) => reduce(state, event).state, initialFeed);
+
+it("tells what the server cannot see from the first word on, and which pools there are", () => {
+  const state = play(hello([{ source: "redis", since: T - 50 }]));
+  expect(outagesOf(state, T)).toEqual([{ source: "redis", since: T - 50 }]);
+  expect(state.known).toEqual(["llama", "qwen"]);
+  expect(outagesOf(play(hello(), first, message({ type: "sources", away: [] })), T).map((o) => o.source)).toEqual(["engine"]);
+});
+
+it("takes nothing that the server still had for news while Redis is away", () => {
+  const state = play(hello([{ source: "redis", since: T - 1 }]), first);
+  expect(isStale(freshness(state, state.pools["llama"], T))).toBe(true);
+  expect(isStale(freshness(play(hello(), first), play(hello(), first).pools["llama"], T))).toBe(false);
+  expect(freshness(play(hello([{ source: "leader", pool: "llama", since: T - 60 }])), undefined, T).kind).toBe("stale");
+});
+
+it("names a replica that does not answer, and says nothing of replicas whose pool nobody sees", () => {
+  const state = play(hello(), first);
+  expect(outagesOf(state, T)).toEqual([{ source: "engine", pool: "llama", backend: "gpu-1", since: T - 60 }]);
+  expect(outagesOf(state, T + 60)).toEqual([]);
+});
+
+it("knows itself since when it has lost the server, and believes a server that refuses and says why", () => {
+  const lost = reduce(play(hello(), first), { type: "closed", code: 1006, retryAt: T + 9 }).state;
+  expect(outagesOf(lost, T + 1)).toEqual([]);
+  expect(outagesOf(lost, T + 10)).toEqual([{ source: "server", since: T }]);
+  const refused = reduce(lost, { type: "refused", away: { source: "database", since: T - 5 } }).state;
+  expect(outagesOf(refused, T + 10)).toEqual([{ source: "database", since: T - 5 }]);
+  const never = reduce(reduce(initialFeed, { type: "connecting", now: T }).state, { type: "closed", code: 1006, retryAt: T + 9 }).state;
+  expect(outagesOf(never, T + 10)).toEqual([{ source: "server", since: T, atLeast: true }]);
+});
+
+it("knows of which pool nothing can be said", () => {
+  const leader = [{ source: "leader", pool: "llama", since: T }] as const;
+  expect([isBlind(leader, "llama"), isBlind(leader, "qwen"), hides(leader, "qwen")]).toEqual([true, false, undefined]);
+  expect(hides([{ source: "redis", since: T }], "qwen")?.source).toBe("redis");
+});
+
+it("leaves of a pool that cannot be seen its names and limits, and no figure", () => {
+  expect(blank(full)).toEqual({
+    pool: "llama",
+    seq: 1,
+    at: T,
+    slo: { by_tier: { gold: { ttft_s: 1 } } },
+    tenants: { acme: {} },
+    entitlements: { "acme-gold": { tenant: "acme", tier: "gold", concurrency: 8 } },
+    backends: { "gpu-0": { state: "unknown", slots: 8 }, "gpu-1": { state: "unknown", slots: 8 } },
+  });
+});
+
+it("says that everything is set up only where a backend is seen to be ready", () => {
+  expect(heading(false, false, true).title).toBe("Everything is set up");
+  expect([heading(false, true, true).title, heading(false, false, false).title].join()).not.toContain("Everything");
+});
