@@ -42,8 +42,14 @@ def gateway_config(env: Env) -> GatewayConfig:
         idempotency_keys=env.idempotency_keys,
         idempotency_answers=env.idempotency_answers,
         idempotency_bytes=env.idempotency_bytes,
-        idempotency_secret=hmac.digest(settings.SECRET_KEY.encode(), b"Idempotency-Key", "sha256"),
+        idempotency_secret=_secret(b"Idempotency-Key"),
+        history_secret=_secret(b"length history"),
     )
+
+
+def _secret(purpose: bytes) -> bytes:
+    """The deployment's secret for one purpose: the same in every process that shares ``SECRET_KEY``."""
+    return hmac.digest(settings.SECRET_KEY.encode(), purpose, "sha256")
 
 
 def make_catalog() -> CatalogCache:

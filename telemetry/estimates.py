@@ -10,12 +10,13 @@ import redis
 from django.db.models import Avg, Count, F, FloatField, Q, QuerySet
 from django.db.models.functions import Abs, Cast
 
-from scheduling.state.history import KEPT, drift_key, history_key
+from scheduling.state.history import ENTRIES_KEPT, drift_key, history_key
 from telemetry.models import LedgerEntry
 
 GROUPS = {"category": "category", "tenant": "tenant", "model": "model", "source": "estimate_source"}
 STEPS = 10  # of the calibration curve
 MOST_GROUPS = 200  # rows of one grouping, the busiest first
+MOST_FACTORS = 1_000  # of a pool, the most taught
 
 
 class DriftUnavailable(Exception):
@@ -93,14 +94,45 @@ class DriftStore:
         Raises :class:`DriftUnavailable`.
         """
         try:
-            self._redis.xadd(history_key(pool), {"r": category}, maxlen=KEPT, approximate=True)
+            self._redis.xadd(history_key(pool), {"r": category}, maxlen=ENTRIES_KEPT, approximate=True)
         except redis.RedisError as error:
             raise DriftUnavailable(type(error).__name__) from error
 
 
-def visible(drift: dict[str, Any], tenants: frozenset[str] | None) -> dict[str, Any]:
-    """What of a pool's drift a viewer may see: other tenants' factors are not among it."""
+def visible(drift: dict[str, Any], tenants: frozenset[str] | None) -> dict[str, Any] | None:
+    """What of a pool's drift a viewer may see: members their own tenants' counts, factors and calibration, and nothing
+    that others' requests change; operators (``tenants`` None) all of it, with what the pool tells of all tenants
+    together (scope ``category``, ``observed`` in tenants). None where there is nothing for the viewer."""
+    held: dict[str, Any] = drift.get("tenants", {})
+    if tenants is not None:
+        held = {name: found for name, found in held.items() if name in tenants}
+        if not held:
+            return None
+    factors = [
+        {"scope": "tenant", "name": name, **factor} for name, found in held.items() for factor in found["factors"]
+    ]
+    calibration = [{"tenant": name, **one} for name, found in held.items() for one in found["calibration"]]
     if tenants is None:
-        return drift
-    own = [f for f in drift.get("factors", ()) if f["scope"] != "tenant" or f["name"] in tenants]
-    return {**drift, "factors": own}
+        learned, prompts = drift.get("learned", 0), drift.get("prompts", 0)
+        told = [
+            {
+                "scope": "category",
+                "name": "",
+                "category": c["category"],
+                "factor": c["factor"],
+                "observed": c["tenants"],
+            }
+            for c in drift.get("prior", ())
+        ]
+    else:
+        learned, prompts = (sum(found[name] for found in held.values()) for name in ("learned", "prompts"))
+        told = []
+    factors.sort(key=lambda f: -f["observed"])
+    calibration.sort(key=lambda c: -c["observed"])
+    return {
+        "predictor": drift.get("predictor", ""),
+        "learned": learned,
+        "prompts": prompts,
+        "factors": (told + factors)[:MOST_FACTORS],
+        "calibration": calibration[:MOST_FACTORS],
+    }

@@ -23,9 +23,11 @@ from tenants.models import Pool
 log = logging.getLogger(__name__)
 
 EVERY = timedelta(minutes=5)
-MOST = 60  # factors of one pool at one moment, the most taught
+MOST_TENANTS = 100  # of one pool at one moment, by name: whose are kept is not a matter of who sends most
+MOST_OF_TENANT = 8  # factors and corrections of each, the most taught
 POINTS = 300  # of one factor in one answer
-SOURCE = "source"  # the scope of what corrects a predictor's 90 % limit
+SOURCE = "source"  # the scope of what corrects a predictor's 90 % limit: by tenant, the predictor as category
+OF_TENANTS = Q(scope="tenant") | (Q(scope=SOURCE) & ~Q(category=""))  # rows that are about the tenant they name
 
 
 def keep(store: DriftStore | None = None) -> int:
@@ -49,15 +51,24 @@ def keep(store: DriftStore | None = None) -> int:
 
 
 def _rows(pool: str, drift: dict[str, Any], at: datetime) -> list[LearnedFactor]:
-    factors = [*drift.get("factors", ()), *({"scope": SOURCE, "name": c["source"], **c} for c in drift["calibration"])]
-    factors.sort(key=lambda f: (f["scope"] not in ("category", SOURCE), -f["observed"]))
-    return [
+    rows = [
         LearnedFactor(
-            pool=pool, at=at, scope=f["scope"], name=f["name"][:200], category=f.get("category", ""),
-            factor=f["factor"], observed=f["observed"],
+            pool=pool, at=at, scope="category", category=c["category"], factor=c["factor"], observed=c["tenants"]
         )
-        for f in factors[:MOST]
+        for c in drift.get("prior", ())
     ]  # fmt: skip
+    for tenant, found in sorted(drift.get("tenants", {}).items())[:MOST_TENANTS]:
+        own = [("tenant", f["category"], f) for f in found["factors"]]
+        own += [(SOURCE, c["source"], c) for c in found["calibration"]]
+        own.sort(key=lambda one: -one[2]["observed"])
+        rows += [
+            LearnedFactor(
+                pool=pool, at=at, scope=scope, name=tenant[:200], category=category, factor=f["factor"],
+                observed=f["observed"],
+            )
+            for scope, category, f in own[:MOST_OF_TENANT]
+        ]  # fmt: skip
+    return rows
 
 
 def purge(days: int) -> int:

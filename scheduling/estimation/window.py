@@ -1,7 +1,8 @@
-"""The last prompts of a pool: embeddings and lengths in a ring, searched exactly.
+"""The last prompts of one tenant: embeddings and lengths in a ring, searched exactly.
 
 numpy's product, not FAISS: at 10,000 x 96 both need some 60 us (``docs/estimates.md``), and a ring is overwritten in
-place where an index would have to be rebuilt. 4 MB a pool.
+place where an index would have to be rebuilt. A ring is as large as what it holds: it doubles when it is full and
+halves when three quarters are empty, so that a pool's 10,000 prompts take 4 to 15 MB, however many tenants share them.
 
 A prompt that came before, word for word, is answered without a search: a service's fixed prompts are the most frequent
 and the best known.
@@ -12,12 +13,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from scheduling.core.estimate.semantic import WINDOW
 from scheduling.estimation.embedding import DIMENSIONS, Vector, pack
 
 REPEATS = 32  # answers kept of one prompt that repeats
 KNOWN_BY_HEART = 8  # answers to the very same prompt from which no others are asked
+LEAST_ROWS = 16  # of a ring
 
 
 class RingWindow:
@@ -25,26 +28,48 @@ class RingWindow:
 
     def __init__(self, size: int = WINDOW) -> None:
         self._size = size
-        self._vectors = np.zeros((size, DIMENSIONS), np.float32)
-        self._lengths = np.zeros(size, np.float32)
-        self._cut = np.zeros(size, np.bool_)
-        self._keys: list[bytes] = [b""] * size
+        self._first = 0  # row of the oldest entry
+        self._count = 0
         self._repeats: dict[bytes, list[tuple[float, bool]]] = {}  # the last answers per prompt, oldest first
         self._held: dict[bytes, int] = {}  # entries of the ring per prompt
-        self._next = 0
-        self._count = 0
-        self._products = np.empty(size, np.float32)
+        rows = min(size, LEAST_ROWS)
+        self._vectors: Vector = np.zeros((rows, DIMENSIONS), np.float32)
+        self._lengths: NDArray[np.float32] = np.zeros(rows, np.float32)
+        self._cut: NDArray[np.bool_] = np.zeros(rows, np.bool_)
+        self._keys = [b""] * rows
+        self._products: Vector = np.empty(rows, np.float32)
+
+    def _lay_out(self, rows: int) -> None:
+        """A ring of so many rows, with what the present one holds from the first on."""
+        count = self._count
+        old = (np.arange(count) + self._first) % len(self._keys)
+        vectors, lengths, cut = (
+            np.zeros((rows, DIMENSIONS), np.float32),
+            np.zeros(rows, np.float32),
+            np.zeros(rows, bool),
+        )
+        vectors[:count], lengths[:count], cut[:count] = self._vectors[old], self._lengths[old], self._cut[old]
+        self._keys = [self._keys[row] for row in old] + [b""] * (rows - count)
+        self._vectors, self._lengths, self._cut = vectors, lengths, cut
+        self._products = np.empty(rows, np.float32)
+        self._first = 0
 
     def __len__(self) -> int:
         return self._count
 
+    @property
+    def rows(self) -> int:
+        """Entries there is memory for."""
+        return len(self._keys)
+
     def add(self, embedding: Vector, actual: int, cut: bool) -> None:
-        """Overwrites the oldest entry when full. O(1)."""
-        at = self._next
+        """Overwrites the oldest entry when the window is full. Constant time, taken over many."""
         if self._count == self._size:
-            self._forget(self._keys[at])
-        else:
-            self._count += 1
+            self._drop_first()
+        elif self._count == len(self._keys):
+            self._lay_out(min(self._size, 2 * self._count))
+        at = (self._first + self._count) % len(self._keys)
+        self._count += 1
         key = pack(embedding)
         self._vectors[at] = embedding
         self._lengths[at] = actual
@@ -55,20 +80,40 @@ class RingWindow:
         repeats.append((float(actual), cut))
         if len(repeats) > REPEATS:
             del repeats[0]
-        self._next = (at + 1) % self._size
+
+    def forget_oldest(self) -> None:
+        """Gives the oldest entry's place back. Raises IndexError where there is none."""
+        if not self._count:
+            raise IndexError("the window is empty")
+        self._drop_first()
+        rows = len(self._keys)
+        if rows > LEAST_ROWS and self._count <= rows // 4:
+            self._lay_out(max(LEAST_ROWS, rows // 2))
 
     def nearest(self, embedding: Vector, count: int) -> tuple[Sequence[float], Sequence[float], Sequence[bool]]:
         """Cosines, lengths and whether each was cut, of the ``count`` most similar."""
         same = self._repeats.get(pack(embedding))
         if same is not None and len(same) >= KNOWN_BY_HEART:
             return [1.0] * len(same), [length for length, _ in same], [cut for _, cut in same]
-        n = self._count
-        products = self._products[:n]
-        np.dot(self._vectors[:n], embedding, out=products)
-        found = np.argpartition(products, n - count)[n - count :] if n > count else np.arange(n)
-        return products[found].tolist(), self._lengths[found].tolist(), self._cut[found].tolist()
+        n, rows = self._count, len(self._keys)
+        products = self._products
+        if n == rows:  # in whatever order: all are looked at
+            np.dot(self._vectors, embedding, out=products)
+            start = 0
+        else:
+            start = self._first
+            straight = min(n, rows - start)
+            np.dot(self._vectors[start : start + straight], embedding, out=products[:straight])
+            if straight < n:
+                np.dot(self._vectors[: n - straight], embedding, out=products[straight:n])
+        found = np.argpartition(products[:n], n - count)[n - count :] if n > count else np.arange(n)
+        at = (found + start) % rows if start else found
+        return products[found].tolist(), self._lengths[at].tolist(), self._cut[at].tolist()
 
-    def _forget(self, key: bytes) -> None:
+    def _drop_first(self) -> None:
+        key = self._keys[self._first]
+        self._first = (self._first + 1) % len(self._keys)
+        self._count -= 1
         left = self._held[key] - 1
         if left:
             self._held[key] = left

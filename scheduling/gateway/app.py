@@ -99,7 +99,7 @@ class GatewayApp:
         self._desk = Desk(config.gateway_id, self._store, config.renew_every_s, self._in_service)
         self._books = Books(self._store, config.flush_every_s, config.backlog_limit)
         self._watch = Watch(self._every_second)
-        self._forecasts = Forecasts(lambda pool: HistoryStream(self._resp, pool))
+        self._forecasts = Forecasts(lambda pool: HistoryStream(self._resp, pool, config.history_secret))
         self._quotas = Quotas(self._resp)
         self._idempotency = Idempotency(config, self._resp)
         self._lifecycle = Lifecycle(

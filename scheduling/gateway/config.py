@@ -37,6 +37,7 @@ class GatewayConfig:
     idempotency_bytes: int = 16 * 1024 * 1024  # of kept answers, per tenant; the oldest go first
     idempotency_largest: int = 1024 * 1024  # a larger answer is not kept
     idempotency_secret: bytes = b""  # the deployment's: keys and bodies are only known as digests under it
+    history_secret: bytes = b""  # the deployment's: what predictors learn from is sealed with it in shared state
     traces: bool = False  # whether records carry what a trace needs, and engines are told of it
     retry_share: float = 0.2  # retries at another replica, as a share of requests
     retry_floor: int = 3  # always allowed, however few requests there are

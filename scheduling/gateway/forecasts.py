@@ -1,9 +1,10 @@
 """Predictions of output length on the data plane: asked on every request, taught by what every gateway saw.
 
-Per pool and process one :class:`PoolForecasts`. A request costs its category, its embedding and a search among the last
-10,000 (together some 0.2 ms, ``docs/estimates.md``); a prompt seen before, word for word, far less. Learning goes the
-long way for all: an ended request is put on the pool's history stream, and everything on the stream, our own included,
-is learned from, so that gateways agree and a restarted one knows what it knew.
+Per pool and process one :class:`PoolForecasts`. A request costs its category, its embedding and a search among its
+tenant's past prompts, at most 10,000 (together some 0.2 ms, ``docs/estimates.md``); a prompt that its tenant sent
+before, word for word, far less. Learning goes the long way for all: an ended request is put on the pool's history
+stream, and everything on the stream, our own included, is learned from, so that gateways agree and a restarted one
+knows what it knew. What is learned of a tenant serves that tenant (``scheduling/core/estimate/chain.py``).
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from hashlib import blake2b
 import msgspec
 
 from scheduling.core.estimate.category import classify
-from scheduling.core.estimate.chain import Chain, Outlook
+from scheduling.core.estimate.chain import Chain, Outlook, TenantChain
 from scheduling.core.estimate.contracts import PromptFacts
+from scheduling.core.estimate.shares import Shares
 from scheduling.core.types import Catalog, PoolSpec, PredictorMode
 from scheduling.estimation.embedding import Embedder, Vector, pack, unpack
 from scheduling.estimation.window import RingWindow
@@ -32,9 +34,11 @@ log = logging.getLogger(__name__)
 
 ROUND_S = 0.4  # between two looks at the stream: what one gateway saw, the others know well within 2 s
 READ = 200  # observations learned at once; other requests get their turn in between
-TAUGHT_PER_ROUND = 50  # observations a gateway gives per round; of more, a fair sample: 10,000 are kept, not all
+TAUGHT_PER_ROUND = 50  # observations a gateway gives per round; of more, a sample that is fair to each tenant
 SHOWN_EVERY = 12  # rounds
-PROMPTS_KEPT = 2_048  # embeddings of prompts that may come again, by digest
+TENANTS_SHOWN = 500  # of a pool, by name
+FACTORS_SHOWN = 12  # of a tenant, the most taught
+PROMPTS_KEPT = 2_048  # embeddings of prompts that may come again, by tenant and digest
 SYSTEM_LOOKED_AT = 200  # characters of a system message: it tells whose prompt it is, and is the same in all of theirs
 TEXT_LOOKED_AT = 4_200
 
@@ -56,18 +60,48 @@ def prompt_text(prepared: Prepared) -> str:
     return f"{user[: TEXT_LOOKED_AT - SYSTEM_LOOKED_AT]}\n{system}" if system else user[:TEXT_LOOKED_AT]
 
 
+class _Telling:
+    """What is to be told in the next round: at most ``TAUGHT_PER_ROUND`` observations, of each tenant a fair sample of
+    its own, so that nobody's storm keeps another's answers from being learned."""
+
+    def __init__(self) -> None:
+        self.pending: dict[str, list[Observation]] = {}
+        self._offered: dict[str, int] = {}
+        self._shares = Shares()
+
+    def offer(self, seen: Observation) -> None:
+        name = seen.tenant
+        offered = self._offered[name] = self._offered.get(name, 0) + 1
+        if self._shares.total >= TAUGHT_PER_ROUND:
+            largest = self._shares.largest()
+            if self._shares.of(name) >= self._shares.of(largest):
+                own = self.pending[name]
+                place = random.randrange(offered)
+                if place < len(own):
+                    own[place] = seen
+                return
+            others = self.pending[largest]
+            others[random.randrange(len(others))] = others[-1]
+            others.pop()
+            self._shares.remove(largest)
+        self.pending.setdefault(name, []).append(seen)
+        self._shares.add(name)
+
+    def all(self) -> list[Observation]:
+        return [seen for tenant in self.pending.values() for seen in tenant]
+
+
 class PoolForecasts:
     """The predictors of one pool, and what of it is still to be told to the others."""
 
     def __init__(self, mode: PredictorMode, stream: HistoryStream, embedder: Embedder) -> None:
         self.mode = mode
         self.stream = stream
-        self.chain = Chain(RingWindow() if mode is PredictorMode.SIMILAR else None)
+        self.chain = Chain(RingWindow if mode is PredictorMode.SIMILAR else None)
         self.learned = 0  # observations since this process started
         self._embedder = embedder
-        self._known: dict[bytes, tuple[str, Vector | None]] = {}
-        self._pending: list[Observation] = []
-        self._offered = 0
+        self._known: dict[tuple[str, bytes], tuple[str, Vector | None]] = {}
+        self._telling = _Telling()
         self._last_id = "0"
 
     def look(self, call: Call, input_tokens: int, bound: int) -> Outlook:
@@ -75,23 +109,23 @@ class PoolForecasts:
         access, prepared = call.access, call.prepared
         assert access is not None
         assert prepared is not None
-        category, vector = self._read(prompt_text(prepared))
-        facts = PromptFacts(
-            access.key.id, access.entitlement.tenant, access.pool.model, category, input_tokens, bound, vector
-        )
+        tenant = access.entitlement.tenant
+        category, vector = self._read(tenant, prompt_text(prepared))
+        facts = PromptFacts(access.key.id, tenant, access.pool.model, category, input_tokens, bound, vector)
         call.outlook = Outlook(facts, self.chain.predict(facts))
         return call.outlook
 
-    def _read(self, text: str) -> tuple[str, Vector | None]:
+    def _read(self, tenant: str, text: str) -> tuple[str, Vector | None]:
         if not text:
             return "", None
-        digest = blake2b(text.encode(errors="surrogatepass"), digest_size=16).digest()
-        known = self._known.get(digest)
+        # by tenant: how long this takes tells nobody what others have asked
+        place = tenant, blake2b(text.encode(errors="surrogatepass"), digest_size=16).digest()
+        known = self._known.get(place)
         if known is None:
             if len(self._known) >= PROMPTS_KEPT:
                 del self._known[next(iter(self._known))]
             vector = self._embedder.embed(text) if self.mode is PredictorMode.SIMILAR else None
-            known = self._known[digest] = (classify(text).value, vector)
+            known = self._known[place] = (classify(text).value, vector)
         return known
 
     def ended(self, outlook: Outlook, actual: int) -> None:
@@ -101,26 +135,19 @@ class PoolForecasts:
         facts, forecast = outlook.facts, outlook.forecast
         # an engine that stops below our bound will do so again: only our own bound hides how long an answer is
         cut = facts.output_bound is not None and actual >= facts.output_bound
-        self._offered += 1
-        place = len(self._pending)
-        if place >= TAUGHT_PER_ROUND:
-            place = random.randrange(self._offered)
-            if place >= TAUGHT_PER_ROUND:
-                return
-        seen = Observation(
-            facts.application, facts.tenant, facts.model, facts.category, round(facts.input_tokens), actual, cut,
-            forecast.prediction.source, forecast.raw_p90, b"" if facts.embedding is None else pack(facts.embedding),
+        self._telling.offer(
+            Observation(
+                facts.application, facts.tenant, facts.model, facts.category, round(facts.input_tokens), actual, cut,
+                forecast.prediction.source, forecast.raw_p90,
+                b"" if facts.embedding is None else pack(facts.embedding),
+            )
         )  # fmt: skip
-        if place < len(self._pending):
-            self._pending[place] = seen
-        else:
-            self._pending.append(seen)
 
     async def round(self) -> None:
         """Tells what was seen here, learns what was seen anywhere. Raises ``StateUnavailable``."""
-        if self._pending:
-            telling, self._pending, self._offered = self._pending, [], 0
-            await self.stream.append(telling)
+        if self._telling.pending:
+            telling, self._telling = self._telling, _Telling()
+            await self.stream.append(telling.all())
         while entries := await self.stream.read(self._last_id, READ):
             for _, seen in entries:
                 self._learn(seen)
@@ -146,23 +173,39 @@ class PoolForecasts:
             self.learned += 1
 
     def drift(self) -> bytes:
-        """What was learned, as JSON: biases by scope, calibration by source, prompts held."""
+        """What was learned, as JSON: the pool's counts and what it tells of all tenants together (scope ``prior``), and
+        by tenant its biases, its calibration and its counts. Who may see which part is the reader's affair."""
         chain = self.chain
+        shown = sorted(chain.tenants(), key=lambda item: item[0])[:TENANTS_SHOWN]
         return msgspec.json.encode(
             {
                 "predictor": self.mode,
                 "learned": self.learned,
-                "prompts": 0 if chain.similar is None else len(chain.similar),
-                "factors": [
-                    {"scope": scope, "name": name, "category": category, "factor": b.value, "observed": b.observed}
-                    for scope, name, category, b in chain.baseline.drift.factors()
-                ][:1_000],
-                "calibration": [
-                    {"source": source, "factor": factor, "observed": observed}
-                    for source, (factor, observed) in chain.calibrator.factors().items()
+                "prompts": chain.prompts,
+                "prior": [
+                    {"category": category, "factor": factor, "tenants": tenants}
+                    for category, factor, tenants in chain.prior.told()
                 ],
+                "tenants": {name: _shown(tenant) for name, tenant in shown},
             }
         )
+
+
+def _shown(tenant: TenantChain) -> dict[str, object]:
+    factors = [f for f in tenant.baseline.drift.factors() if f[0] == "category"]
+    factors.sort(key=lambda f: -f[3].observed)
+    return {
+        "learned": tenant.learned,
+        "prompts": 0 if tenant.similar is None else len(tenant.similar),
+        "factors": [
+            {"category": category, "factor": b.value, "observed": b.observed}
+            for _, _, category, b in factors[:FACTORS_SHOWN]
+        ],
+        "calibration": [
+            {"source": source, "factor": factor, "observed": observed}
+            for source, (factor, observed) in tenant.calibrator.factors().items()
+        ],
+    }
 
 
 class Forecasts:

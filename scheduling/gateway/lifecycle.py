@@ -39,6 +39,7 @@ from scheduling.state.store import PoolStore
 from scheduling.state.types import Admission, AdmissionStatus, RequestFacts, StateError, StateUnavailable
 
 LAST_WORD_S = 2.0  # how long an error may take to be sent to a client that reads slowly
+CALIBRATIONS_KEPT = 10_000  # of a tenant in a pool each; the oldest go first
 CATALOG_WAIT_S = 1.0  # a grant may name a replica that was configured a moment ago
 
 
@@ -75,7 +76,7 @@ class Lifecycle:
         self._idempotency = idempotency
         self._relay = Relay(config, upstream, answer_headers, metrics)
         self._budget = RetryBudget(config.retry_share, config.retry_floor, time.monotonic())
-        self._calibrations: dict[str, Calibration] = {}
+        self._calibrations: dict[tuple[str, str], Calibration] = {}
         self._errands: set[asyncio.Task[None]] = set()
 
     async def run(self, call: Call, hints: dict[bytes, float] | None) -> None:
@@ -90,9 +91,7 @@ class Lifecycle:
                 await self._replay(call, answer)
                 return
         pool = access.pool
-        calibration = self._calibrations.get(pool.id)
-        if calibration is None:
-            calibration = self._calibrations[pool.id] = Calibration()
+        calibration = self._calibration(pool.id, access.entitlement.tenant)
         if pool.tokenizer and not prepared.exact_input:
             counted = await self._counter.count(pool, prepared)
             if counted is not None:
@@ -135,6 +134,15 @@ class Lifecycle:
         await call.send({"type": "http.response.body", "body": answer})
         call.closed = True
         await self._end(call, reason)
+
+    def _calibration(self, pool: str, tenant: str) -> Calibration:
+        """What the tenant's own prompts taught of this pool's tokens: others' prompts do not move its estimates."""
+        found = self._calibrations.get((pool, tenant))
+        if found is None:
+            while len(self._calibrations) >= CALIBRATIONS_KEPT:
+                del self._calibrations[next(iter(self._calibrations))]
+            found = self._calibrations[pool, tenant] = Calibration()
+        return found
 
     # --- admission
 

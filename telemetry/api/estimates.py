@@ -8,7 +8,7 @@ from typing import Any
 
 from django.conf import settings
 from django.db import transaction
-from django.db.models import Q, QuerySet
+from django.db.models import QuerySet
 from django.utils import timezone
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
@@ -90,8 +90,9 @@ class EstimatesView(Telemetry, APIView):
         overall = estimates.errors(rows)
         try:
             drift: dict[str, Any] | None = {
-                name: estimates.visible(found, viewer.tenants)
+                name: seen
                 for name, found in drift_store().load(pools.values_list("slug", flat=True)).items()
+                if (seen := estimates.visible(found, viewer.tenants)) is not None
             }
         except (DriftUnavailable, Unavailable):
             drift = None  # the past is in the database all the same
@@ -121,7 +122,7 @@ class EstimatesHistoryView(Telemetry, APIView):
         since, until, rows, pools = _asked(request)
         kept = LearnedFactor.objects.filter(pool__in=pools.values("slug"), at__gte=since, at__lt=until)
         if viewer.tenants is not None:
-            kept = kept.filter(~Q(scope="tenant") | Q(name__in=viewer.tenants))
+            kept = kept.filter(learned.OF_TENANTS, name__in=viewer.tenants)
         found = learned.errors(rows, since, until)
         return Response({"from": since.isoformat(), "to": until.isoformat(), **found, "factors": learned.factors(kept)})
 

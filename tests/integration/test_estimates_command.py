@@ -19,7 +19,8 @@ TASKS = {
 }  # fmt: skip
 METHODS = [
     "words", "tokens", "words + EMA", "tokens + EMA", "application history", "semantic history 1k",
-    "semantic history 10k", "semantic history 10k, cosine >= 0.8", "product (similar, application, category)",
+    "semantic history 10k", "semantic history 10k, cosine >= 0.8", "product, all tenants in one history",
+    "product (similar, application, category)",
 ]  # fmt: skip
 METRICS = {"mae", "rmse", "mdape", "pinball", "spearman", "coverage90"}
 LATENCIES = {"tokenise_p50", "embed_p50", "search_p50", "total_p50", "total_p99"}

@@ -154,9 +154,11 @@ async def test_a_reset_reaches_every_gateway(world: World) -> None:
     await until(lambda: learned(world) == 5)
     held = world.app._forecasts.of(world.pool)
     assert held is not None
-    assert held.chain.baseline.drift.factors()
+    known = held.chain.of(world.entitlement.tenant)
+    assert known is not None
+    assert known.baseline.drift.factors()
     await HistoryStream(world.resp, world.pool.id).reset()
-    await until(lambda: not held.chain.baseline.drift.factors())
+    await until(lambda: not known.baseline.drift.factors())
 
 
 async def test_input_tokens_are_counted_by_the_tokenizer_a_pool_names(world: World, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from scheduling.core.estimate.chain import Chain
 from scheduling.core.estimate.contracts import Prediction, PromptFacts
 from scheduling.core.estimate.cost import cost, decode_seconds, prefill_seconds
 from scheduling.core.estimate.distribution import distribution, log_normal
-from scheduling.core.estimate.drift import Drift
+from scheduling.core.estimate.drift import CategoryBaseline, Drift
 from scheduling.core.estimate.history import LEAST_OBSERVED, ApplicationHistory
 from scheduling.core.gittins import service_cost
 from scheduling.core.step_time import StepTime
@@ -108,21 +108,32 @@ class TestDrift:
         drift.learn(Category.SHORT_QA, 64_000)
         assert drift.bias(Category.SHORT_QA) == pytest.approx(0.9 + 0.1 * 3.0)
 
-    def test_a_tenant_that_differs_gets_its_own_bias_and_does_not_move_others_much(self) -> None:
+    def test_a_model_that_differs_gets_its_own_bias(self) -> None:
         drift = Drift()
         for _ in range(200):
-            drift.learn(Category.SUMMARY, 128, tenant="brief")
-            drift.learn(Category.SUMMARY, 512, tenant="wordy")
-        brief, wordy = (drift.expected(Category.SUMMARY, 0, tenant=name) for name in ("brief", "wordy"))
+            drift.learn(Category.SUMMARY, 128, model="brief")
+            drift.learn(Category.SUMMARY, 512, model="wordy")
+        brief, wordy = (drift.expected(Category.SUMMARY, 0, model=name) for name in ("brief", "wordy"))
         assert brief < 180
         assert wordy > 440
 
+    def test_a_prior_stands_in_and_fades_with_own_answers(self) -> None:
+        drift = CategoryBaseline().drift
+        assert drift.bias(Category.SUMMARY, prior=2.0) == 2.0
+        found = []
+        for _ in range(20):
+            drift.learn(Category.SUMMARY, 256, prior=2.0)
+            found.append(drift.bias(Category.SUMMARY, prior=2.0))
+        assert found == sorted(found, reverse=True)
+        assert found[0] == pytest.approx(2.0 ** (0.25 / 1.25))
+        assert found[-1] == pytest.approx(2.0 ** (0.25 / 20.25))
+
     def test_reset_forgets_one_category_or_all(self) -> None:
         drift = Drift()
-        drift.learn(Category.SUMMARY, 512, tenant="acme")
+        drift.learn(Category.SUMMARY, 512, model="llama")
         drift.learn(Category.REPORT, 100)
         drift.reset(Category.SUMMARY)
-        assert drift.bias(Category.SUMMARY, tenant="acme") == 1.0
+        assert drift.bias(Category.SUMMARY, model="llama") == 1.0
         assert drift.bias(Category.REPORT) < 1.0
         drift.reset()
         assert drift.factors() == []
@@ -249,7 +260,7 @@ class TestCalibration:
 class TestChain:
     def test_the_first_that_knows_speaks(self) -> None:
         embedder = Embedder()
-        chain = Chain(RingWindow())
+        chain = Chain(RingWindow)
         facts = replace(FACTS, embedding=embedder.embed("Summarise the minutes of Monday's meeting"))
         assert chain.predict(facts).prediction.source == "prior"
         chain.observe(replace(facts, application="else", embedding=None), 80)

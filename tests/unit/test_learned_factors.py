@@ -32,10 +32,20 @@ class Store:
         return {name: self.pools[name] for name in names if name in self.pools}
 
 
-def drift(*factors: tuple[str, str, str, float, int]) -> dict[str, Any]:
-    keys = ("scope", "name", "category", "factor", "observed")
-    found = [dict(zip(keys, one, strict=True)) for one in factors]
-    return {"factors": found, "calibration": [{"source": "similar", "factor": 1.2, "observed": 512}]}
+def drift(**tenants: list[tuple[str, float, int]]) -> dict[str, Any]:
+    """What a gateway shows: by tenant its factors, and one correction of its limit."""
+    keys = ("category", "factor", "observed")
+    return {
+        "prior": [{"category": "code", "factor": 0.8, "tenants": 6}],
+        "tenants": {
+            name: {
+                "learned": 9, "prompts": 5,
+                "factors": [dict(zip(keys, one, strict=True)) for one in factors],
+                "calibration": [{"source": "similar", "factor": 1.2, "observed": 512}],
+            }
+            for name, factors in tenants.items()
+        },
+    }  # fmt: skip
 
 
 @pytest.fixture
@@ -50,7 +60,7 @@ def client(world: worlds.World, who: str) -> APIClient:
 
 
 def test_what_was_learned_is_kept_every_five_minutes_and_forgotten_with_the_ledger(world: worlds.World) -> None:
-    store = Store(llama=drift(("category", "", "code", 0.8, 40), ("tenant", "acme", "code", 0.7, 12)))
+    store = Store(llama=drift(acme=[("code", 0.7, 12)]))
     assert learned.keep(store) == 3
     assert learned.keep(store) == 0, "it was kept a moment ago"
     LearnedFactor.objects.update(at=timezone.now() - timedelta(minutes=6))
@@ -61,13 +71,16 @@ def test_what_was_learned_is_kept_every_five_minutes_and_forgotten_with_the_ledg
     assert learned.purge(30) == 2
 
 
-def test_of_many_factors_categories_and_the_most_taught_are_kept(world: worlds.World) -> None:
-    many = [("tenant", f"t{n}", "code", 1.0, n) for n in range(100)]
-    learned.keep(Store(llama=drift(("category", "", "code", 0.8, 1), *many)))
-    kept = set(LearnedFactor.objects.values_list("scope", "name"))
-    assert len(kept) == learned.MOST
-    assert {("category", ""), ("source", "similar"), ("tenant", "t99")} < kept
-    assert ("tenant", "t1") not in kept
+def test_whose_factors_are_kept_is_not_a_matter_of_who_sends_most(world: worlds.World) -> None:
+    few = [("code", 1.0, 1)]
+    many = [(f"c{n:02d}", 1.0, 10_000 + n) for n in range(20)]
+    learned.keep(Store(llama=drift(globex=few, **{f"t{n:03d}": many for n in range(150)})))
+    kept = list(LearnedFactor.objects.values_list("scope", "name", "category"))
+    assert {("category", "", "code"), ("tenant", "globex", "code"), ("source", "globex", "similar")} < set(kept)
+    assert len({name for _, name, _ in kept} - {""}) == learned.MOST_TENANTS
+    assert len([1 for _, name, _ in kept if name == "t000"]) == learned.MOST_OF_TENANT
+    assert ("tenant", "t000", "c19") in kept
+    assert ("tenant", "t000", "c00") not in kept
 
 
 def test_without_redis_nothing_is_kept_and_nothing_fails(world: worlds.World) -> None:

@@ -20,7 +20,7 @@ from scheduling.gateway.forecasts import (
     prompt_text,
 )
 from scheduling.gateway.prepare import Prepared, prepare
-from scheduling.state.history import Observation, Reset, decode_fields
+from scheduling.state.history import Observation, Reset, Seal, decode_fields
 from tests.unit.test_gateway_prepare import POOL
 
 ENCODED = msgspec.msgpack.Encoder().encode
@@ -142,7 +142,9 @@ async def test_history_mode_keeps_no_embeddings_and_says_so() -> None:
     assert seen.embedding == b""
     shown = json.loads(pool.drift())
     assert (shown["predictor"], shown["learned"], shown["prompts"]) == ("history", 1, 0)
-    assert {f["scope"] for f in shown["factors"]} == {"category", "model", "tenant"}
+    [factor] = shown["tenants"]["acme"]["factors"]
+    assert (factor["category"], factor["observed"]) == (seen.category, 1)
+    assert shown["tenants"]["acme"]["learned"] == 1
 
 
 async def test_what_cannot_be_read_is_passed_over() -> None:
@@ -152,19 +154,33 @@ async def test_what_cannot_be_read_is_passed_over() -> None:
     pool = forecasts(stream=stream)
     await pool.round()
     assert pool.learned == 1
-    assert pool.chain.baseline.drift.factors() == []
+    known = pool.chain.of("t")
+    assert known is not None
+    assert known.baseline.drift.factors() == []
 
 
 def test_entries_of_the_stream_are_read_as_they_were_written() -> None:
     seen = Observation("k", "t", "m", "report", 5, 50, True, "prior", 400.0, b"abc")
-    assert decode_fields([b"o", ENCODED(seen)]) == seen
-    assert decode_fields([b"r", b"summary"]) == Reset("summary")
-    assert decode_fields([b"o", b"\xc1broken"]) is None
-    assert decode_fields([b"x", b"y"]) is None
+    seal, other = Seal(b"secret", "p"), Seal(b"another", "p")
+    assert decode_fields([b"2", seal.close(seen)], seal) == seen
+    assert decode_fields([b"r", b"summary"], seal) == Reset("summary")
+    assert decode_fields([b"o", ENCODED(seen)], seal) is None, "an earlier version's"
+    assert decode_fields([b"2", ENCODED(seen)], seal) is None
+    assert decode_fields([b"2", b""], seal) is None
+    assert decode_fields([b"2", other.close(seen)], seal) is None, "another secret's"
+    assert decode_fields([b"2", Seal(b"secret", "q").close(seen)], seal) is None, "another pool's"
+    assert decode_fields([b"x", b"y"], seal) is None
+
+
+def test_equal_observations_are_sealed_differently() -> None:
+    seen = Observation("k", "t", "m", "report", 5, 50, True, "prior", 400.0, b"abc")
+    seal = Seal(b"secret", "p")
+    assert seal.close(seen) != seal.close(seen)
+    assert seal.owner("t") != Seal(b"another", "p").owner("t")
 
 
 def test_embeddings_of_known_prompts_are_bounded() -> None:
     pool = forecasts(PredictorMode.HISTORY)
     for number in range(PROMPTS_KEPT + 10):
-        pool._read(f"prompt {number}")
+        pool._read("acme", f"prompt {number}")
     assert len(pool._known) == PROMPTS_KEPT

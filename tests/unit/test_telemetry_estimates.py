@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any
 from unittest import mock
@@ -11,13 +12,18 @@ import pytest
 import redis
 from rest_framework.test import APIClient
 
+from scheduling.core.types import PredictorMode
+from scheduling.estimation.embedding import Embedder
+from scheduling.gateway.forecasts import PoolForecasts
 from scheduling.state.history import drift_key, history_key
-from telemetry import ledger
+from telemetry import learned, ledger
 from telemetry.estimates import DriftStore
+from telemetry.models import LearnedFactor
 from tenants.models import AuditEntry
 from tests import worlds
 from tests.redis_server import RedisServer
 from tests.telemetry_world import record
+from tests.unit.test_pool_forecasts import Stream, call_of
 
 pytestmark = pytest.mark.django_db
 ALL_TIME = "estimates?from=2020-01-01T00:00:00Z"
@@ -73,18 +79,93 @@ def test_errors_coverage_and_calibration_come_from_judged_answers(world: worlds.
     assert seen["pools"] == {}
 
 
-def test_a_member_sees_its_own_errors_and_factors_only(world: worlds.World, server: redis.Redis) -> None:
+def shown(learned: int) -> dict[str, Any]:
+    return {
+        "learned": learned, "prompts": learned - 1,
+        "factors": [{"category": "summary", "factor": 0.8, "observed": learned}],
+        "calibration": [{"source": "similar", "factor": 1.1, "observed": learned}],
+    }  # fmt: skip
+
+
+def server_url(server: redis.Redis) -> str:
+    options = server.connection_pool.connection_kwargs
+    return f"unix://{options['path']}" if "path" in options else f"redis://{options['host']}:{options['port']}"
+
+
+def test_a_member_sees_its_own_errors_factors_and_counts_only(world: worlds.World, server: redis.Redis) -> None:
     entries()
-    factors = [
-        {"scope": scope, "name": name, "category": "summary", "factor": 0.8, "observed": 9}
-        for scope, name in (("category", ""), ("tenant", "acme"), ("tenant", "globex"))
-    ]
-    server.set(drift_key("llama"), msgspec.json.encode({"predictor": "similar", "factors": factors}))
+    drift = {
+        "predictor": "similar", "learned": 1_009, "prompts": 1_007,
+        "prior": [{"category": "summary", "factor": 0.9, "tenants": 7}],
+        "tenants": {"acme": shown(1_000), "globex": shown(9)},
+    }  # fmt: skip
+    server.set(drift_key("llama"), msgspec.json.encode(drift))
     seen = client(world, "carol").get(f"/api/v1/{ALL_TIME}").json()
     assert seen["overall"]["requests"] == 5
-    assert [f["name"] for f in seen["pools"]["llama"]["factors"]] == ["", "globex"]
+    pool = seen["pools"]["llama"]
+    assert (pool["learned"], pool["prompts"]) == (9, 8)
+    assert [(f["scope"], f["name"]) for f in pool["factors"]] == [("tenant", "globex")]
+    assert pool["calibration"] == [{"tenant": "globex", "source": "similar", "factor": 1.1, "observed": 9}]
     seen = client(world, "olga").get(f"/api/v1/{ALL_TIME}&pool=llama").json()
-    assert len(seen["pools"]["llama"]["factors"]) == 3
+    pool = seen["pools"]["llama"]
+    assert (pool["learned"], pool["prompts"]) == (1_009, 1_007)
+    assert [(f["scope"], f["name"]) for f in pool["factors"]] == [
+        ("category", ""), ("tenant", "acme"), ("tenant", "globex"),
+    ]  # fmt: skip
+
+
+async def gateway_with(storm: bool) -> bytes:
+    """What a gateway shows after globex's traffic, with or without a storm of acme's."""
+    stream = Stream()
+    pool = PoolForecasts(PredictorMode.SIMILAR, stream, Embedder())  # type: ignore[arg-type]
+    for number in range(30):
+        for tenant, actual in (("acme", 4_000),) * (20 if storm else 0) + (("globex", 100 + number),):
+            call = call_of(f"Describe ship {number} of the fleet")
+            call.access.entitlement.tenant, call.access.key.id = tenant, f"key of {tenant}"
+            pool.look(call, 50, 8_000)
+            pool.ended(call.outlook, actual)
+        await pool.round()
+    return pool.drift()
+
+
+def test_nothing_a_member_reads_of_estimates_depends_on_another_tenants_traffic(
+    world: worlds.World, server: redis.Redis
+) -> None:
+    def rows(tenant: str, numbers: range) -> list[Any]:
+        return [
+            record(
+                number, output_tokens=10 * (number % 10), output_tokens_est=50.0, output_tokens_p90=90.0,
+                output_rank=0.5, category="summary", estimate_source="similar", tenant=tenant,
+                entitlement=f"{tenant}-chat",
+            )
+            for number in numbers
+        ]  # fmt: skip
+
+    def reads() -> list[Any]:
+        api = client(world, "carol")
+        past = "from=2020-01-01T00:00:00Z&to=2090-01-01T00:00:00Z"
+        found = [
+            api.get(f"/api/v1/{path}").json()
+            for path in (
+                f"estimates?{past}", f"estimates?{past}&pool=llama", f"estimates/history?{past}", "requests?limit=50"
+            )
+        ]  # fmt: skip
+        for one in found[2]["factors"]:
+            one["points"] = [factor for _, factor in one["points"]]  # when it was kept is the clock's affair
+        return found
+
+    ledger.write(rows("globex", range(1, 9)))
+    quiet = asyncio.run(gateway_with(storm=False))
+    server.set(drift_key("llama"), quiet)
+    learned.keep(DriftStore(str(server_url(server))))
+    before = reads()
+    LearnedFactor.objects.all().delete()
+    ledger.write(rows("acme", range(100, 200)))
+    server.set(drift_key("llama"), asyncio.run(gateway_with(storm=True)))
+    learned.keep(DriftStore(str(server_url(server))))
+    assert reads() == before
+    assert before[0]["pools"]["llama"]["learned"] == 30
+    assert before[2]["factors"]
 
 
 def test_without_redis_the_past_is_told_all_the_same(world: worlds.World) -> None:

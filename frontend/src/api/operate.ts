@@ -21,7 +21,7 @@ export interface Learned {
   learned?: number;
   prompts?: number;
   factors?: { scope: string; name: string; category: string; factor: number; observed: number }[];
-  calibration?: { source: string; factor: number; observed: number }[];
+  calibration?: { tenant: string; source: string; factor: number; observed: number }[];
 }
 
 export interface Estimates {

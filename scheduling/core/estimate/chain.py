@@ -2,17 +2,27 @@
 
 Each says nothing where it knows too little, and the next one is asked. Whoever speaks is named in ``source``; its 90 %
 limit is calibrated by its own past errors. The last one always speaks.
+
+Every tenant has predictors of its own, taught by its own answers alone. Of the others it has one coarse factor per
+category (``prior.py``), which no single one of them can move by more than 15 %, and which fades with its own answers.
+Memory is the pool's: the places for past prompts and for applications are divided fairly, so that one tenant's storm
+takes nothing from a tenant that holds less than an equal share.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from scheduling.core.estimate.calibrate import Calibrator
 from scheduling.core.estimate.contracts import Prediction, Predictor, PromptFacts
 from scheduling.core.estimate.drift import CategoryBaseline, Drift
-from scheduling.core.estimate.history import ApplicationHistory
-from scheduling.core.estimate.semantic import PastPrompts, SimilarPrompts
+from scheduling.core.estimate.history import APPLICATIONS_KEPT, ApplicationHistory
+from scheduling.core.estimate.prior import PoolPrior
+from scheduling.core.estimate.semantic import WINDOW, PastPrompts, SimilarPrompts
+from scheduling.core.estimate.shares import Shares
+
+TENANTS_KEPT = 1_024  # of one pool; the one longest unheard of is forgotten
 
 
 class FirstThatKnows:
@@ -50,26 +60,57 @@ class Outlook:
     forecast: Forecast
 
 
-class Chain:
-    """All predictors of one pool. ``window`` None: similar prompts are not looked for. ``learning`` False: only the
-    table of categories is asked, as it came."""
+class TenantChain:
+    """All predictors of one tenant in one pool. ``window`` None: similar prompts are not looked for."""
 
-    def __init__(self, window: PastPrompts | None, *, learning: bool = True) -> None:
-        self.baseline = CategoryBaseline() if learning else CategoryBaseline(Drift(on=False))
+    def __init__(self, window: PastPrompts | None, baseline: CategoryBaseline) -> None:
+        self.baseline = baseline
         self.history = ApplicationHistory()
         self.calibrator = Calibrator()
-        wider = FirstThatKnows(self.history, self.baseline)
-        self.similar = None if window is None else SimilarPrompts(window, wider)
-        self._wider = wider
-        self._learning = learning
+        self.learned = 0  # answers
+        self.wider = FirstThatKnows(self.history, baseline)
+        self.similar = None if window is None else SimilarPrompts(window, self.wider)
 
     def predict(self, facts: PromptFacts) -> Forecast:
         found = None if self.similar is None else self.similar.predict(facts)
         if found is None:
-            found = self._wider.predict(facts)
+            found = self.wider.predict(facts)
             assert found is not None  # the baseline always speaks
         level = self.calibrator.level
         return Forecast(found, self.calibrator.upper(found, facts.output_bound), found.quantile(level))
+
+
+class Chain:
+    """The predictors of one pool, by tenant. ``make_window``: an empty window of past prompts; None: similar prompts
+    are not looked for. ``prompts``: how many of them all tenants together may hold. ``learning`` False: only the table
+    of categories is asked, as it came."""
+
+    def __init__(
+        self, make_window: Callable[[], PastPrompts] | None, *, learning: bool = True, prompts: int = WINDOW
+    ) -> None:
+        self.prior = PoolPrior()
+        self._make_window = make_window
+        self._learning = learning
+        self._prompts_kept = prompts
+        self._tenants: dict[str, TenantChain] = {}  # the last in order is the one heard of last
+        self._prompts = Shares()
+        self._applications = Shares()
+        self._stranger = self._new()  # of whom nothing is known
+
+    @property
+    def prompts(self) -> int:
+        """Past prompts held, of all tenants."""
+        return self._prompts.total
+
+    def tenants(self) -> Iterator[tuple[str, TenantChain]]:
+        """By name, those something was learned of."""
+        return iter(self._tenants.items())
+
+    def of(self, tenant: str) -> TenantChain | None:
+        return self._tenants.get(tenant)
+
+    def predict(self, facts: PromptFacts) -> Forecast:
+        return self._tenants.get(facts.tenant, self._stranger).predict(facts)
 
     def observe(
         self, facts: PromptFacts, actual: int, *, cut: bool = False, source: str = "", raw_p90: float = 0.0
@@ -77,14 +118,60 @@ class Chain:
         """An answer had ``actual`` tokens. ``source`` and ``raw_p90``: who had predicted it, and its 90 % length."""
         if not self._learning:
             return
+        name = facts.tenant
+        tenant = self._tenants.pop(name, None)
+        if tenant is None:
+            while len(self._tenants) >= TENANTS_KEPT:
+                self._forget(next(iter(self._tenants)))
+            tenant = self._new()
+        self._tenants[name] = tenant
+        tenant.learned += 1
         if source:
-            self.calibrator.observe(source, raw_p90, actual)
-        self._wider.observe(facts, actual, cut=cut)
-        if self.similar is not None:
-            self.similar.observe(facts, actual, cut=cut)
+            tenant.calibrator.observe(source, raw_p90, actual)
+        held = len(tenant.history)
+        tenant.wider.observe(facts, actual, cut=cut)
+        drift = tenant.baseline.drift
+        self.prior.vote(name, facts.category, drift.bias(facts.category, model=facts.model),
+                        drift.observed(facts.category))  # fmt: skip
+        if len(tenant.history) > held:
+            self._applications.add(name)
+            if self._applications.total > APPLICATIONS_KEPT:
+                largest = self._applications.largest()
+                self._tenants[largest].history.forget_oldest()
+                self._applications.remove(largest)
+        if tenant.similar is not None:
+            self._remember(name, tenant.similar, facts, actual, cut)
+
+    def _remember(self, name: str, similar: SimilarPrompts, facts: PromptFacts, actual: int, cut: bool) -> None:
+        if facts.embedding is None:
+            return
+        held = len(similar)
+        similar.observe(facts, actual, cut=cut)
+        if len(similar) == held:
+            return  # its window was full
+        self._prompts.add(name)
+        if self._prompts.total > self._prompts_kept:
+            largest = self._prompts.largest()
+            giving = self._tenants[largest].similar
+            assert giving is not None
+            giving.forget_oldest()
+            self._prompts.remove(largest)
 
     def reset(self, category: str | None = None) -> None:
         """Forgets the drift of one category, or of all with what the calibration knows."""
-        self.baseline.drift.reset(category)
-        if category is None:
-            self.calibrator = Calibrator()
+        self.prior.reset(category)
+        for tenant in self._tenants.values():
+            tenant.baseline.drift.reset(category)
+            if category is None:
+                tenant.calibrator = Calibrator()
+
+    def _new(self) -> TenantChain:
+        drift = None if self._learning else Drift(on=False)
+        window = None if self._make_window is None else self._make_window()
+        return TenantChain(window, CategoryBaseline(drift, self.prior.factor))
+
+    def _forget(self, name: str) -> None:
+        del self._tenants[name]
+        self.prior.withdraw(name)
+        self._prompts.drop(name)
+        self._applications.drop(name)

@@ -1,4 +1,4 @@
-"""Estimates that correct themselves by what happened: DriftSched's bias, per category, model and tenant.
+"""Estimates that correct themselves by what happened: DriftSched's bias, per category and model.
 
 ``T_out = T_base(category) * B(category) * S(tier) * F(prompt)``, ``F = min(1.5, 1 + n/1000)`` with the prompt's size
 ``n``, and after the answer ``B <- 0.9 B + 0.1 clip(actual / T_base, 0.25, 3)`` (DriftSched eq. 2 and section II-E).
@@ -6,10 +6,13 @@
 Not copied from the original: its ``max_tokens`` equals ``T_base``, so that ``B`` can never exceed 1; here a bound never
 is a base, and an answer that its bound cut short may raise ``B`` but not lower it. Its ``S`` makes shortest-first serve
 premium later; here ``S`` is 1 but where the paper's own system is simulated: tiers have none, since budgets are bounds.
+
+In a pool every tenant has a :class:`Drift` of its own: what one tenant's answers teach is never another's bias.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from scheduling.core.estimate.category import BASE_TOKENS, Category
@@ -23,8 +26,9 @@ WIDEST = 16.0  # clip of our own use: real answers differ from the table's bases
 PROMPT_SCALE = 1000.0  # n at which F would be 2
 PROMPT_MOST = 1.5
 SPREAD = 0.8  # standard deviation of the logarithm of a category's lengths, before any was seen
-SHRINK = 20.0  # observations at which a narrower scope counts as much as the wider one
-SCOPES_KEPT = 10_000  # tenants and models are names from outside: bounded, the oldest go first
+SHRINK = 20.0  # observations at which a model's own bias counts as much as the category's
+PRIOR_ANSWERS = 0.25  # of our own use: answers that what the pool tells counts for, beside a tenant's own
+SCOPES_KEPT = 256  # models are names from outside: bounded, the oldest go first
 
 
 def prompt_factor(size: float) -> float:
@@ -41,50 +45,57 @@ class Bias:
 
 
 class Drift:
-    """The biases of one pool. ``clip``: bounds of one observation's ratio to the base; ``on`` False learns nothing.
+    """The biases of one tenant. ``clip``: bounds of one observation's ratio to the base; ``on`` False learns nothing.
 
     ``averaging``: a scope's first observations are averaged alike, so that it does not begin as a slow walk from 1.
+    ``prior_answers``: how many observations a prior counts for; 0: it only stands in until there are any.
     """
 
     def __init__(
         self, *, on: bool = True, gamma: float = GAMMA, clip: tuple[float, float] = (LEAST, MOST),
-        averaging: bool = False,
+        averaging: bool = False, prior_answers: float = 0.0,
     ) -> None:  # fmt: skip
         self.on = on
+        self._prior_answers = prior_answers
         self._gamma = gamma
         self._averaging = averaging
         self._least, self._most = clip
         self._biases: dict[tuple[str, str, str], Bias] = {}
 
-    def bias(self, category: str, *, model: str = "", tenant: str = "") -> float:
-        """``B``: the category's, moved towards the model's and the tenant's own as those become known."""
+    def bias(self, category: str, *, model: str = "", prior: float = 1.0) -> float:
+        """``B``: the category's, moved towards the model's own as that becomes known. ``prior``: ``B`` before any
+        answer."""
         held = self._biases
         known = held.get(("category", "", category))
-        value = known.value if known is not None else 1.0
-        for scope, name in (("model", model), ("tenant", tenant)):
-            own = held.get((scope, name, category)) if name else None
-            if own is not None:
-                value += (own.value - value) * own.observed / (own.observed + SHRINK)
+        if known is None or not known.observed:
+            return prior
+        value = known.value
+        if self._prior_answers:  # factors are averaged as factors: by their logarithms
+            value *= (prior / value) ** (self._prior_answers / (known.observed + self._prior_answers))
+        own = held.get(("model", model, category)) if model else None
+        if own is not None:
+            value += (own.value - value) * own.observed / (own.observed + SHRINK)
         return value
 
     def expected(
         self, category: str, size: float, *, base: float | None = None, safety: float = 1.0, model: str = "",
-        tenant: str = "",
+        prior: float = 1.0,
     ) -> float:  # fmt: skip
         """``T_out`` for a prompt of ``size``. ``base``: another ``T_base`` than the table's; ``safety``: ``S``."""
         tokens = BASE_TOKENS.get(category, BASE_TOKENS[Category.SUMMARY]) if base is None else base
-        return tokens * self.bias(category, model=model, tenant=tenant) * safety * prompt_factor(size)
+        return tokens * self.bias(category, model=model, prior=prior) * safety * prompt_factor(size)
 
     def learn(
         self, category: str, actual: float, *, base: float | None = None, cut: bool = False, model: str = "",
-        tenant: str = "",
+        prior: float = 1.0,
     ) -> None:  # fmt: skip
-        """An answer of this category had ``actual`` (same unit as the base). ``cut``: it was at least that long."""
+        """An answer of this category had ``actual`` (same unit as the base). ``cut``: it was at least that long, and
+        says nothing where ``B`` (before any answer: ``prior``) is above it."""
         if not self.on:
             return
         tokens = BASE_TOKENS.get(category, BASE_TOKENS[Category.SUMMARY]) if base is None else base
         seen = min(self._most, max(self._least, actual / tokens))
-        for scope, name in (("category", ""), ("model", model), ("tenant", tenant)):
+        for scope, name in (("category", ""), ("model", model)):
             if not name and scope != "category":
                 continue
             key = (scope, name, category)
@@ -92,7 +103,7 @@ class Drift:
             if held is None:
                 while len(self._biases) >= SCOPES_KEPT:
                     del self._biases[next(iter(self._biases))]
-                held = Bias()
+                held = Bias(prior)
             if cut and seen < held.value:
                 continue
             keep = self._gamma if not self._averaging else min(self._gamma, held.observed / (held.observed + 1.0))
@@ -116,21 +127,31 @@ class Drift:
 
 
 class CategoryBaseline:
-    """A category's base with its drift, as a predictor: a log-normal around it. Before anything was seen: the prior."""
+    """A category's base with one tenant's drift, as a predictor: a log-normal around it. ``prior``: what the pool tells
+    of a category, where the tenant's own answers are few."""
 
-    def __init__(self, drift: Drift | None = None) -> None:
-        self.drift = drift or Drift(gamma=SLOW_GAMMA, clip=(1.0 / WIDEST, WIDEST), averaging=True)
-        self._shape = log_normal(1.0, SPREAD, "category")
-        self._norm = self._shape.mean
+    def __init__(self, drift: Drift | None = None, prior: Callable[[str], float] | None = None) -> None:
+        self.drift = drift or Drift(
+            gamma=SLOW_GAMMA, clip=(1.0 / WIDEST, WIDEST), averaging=True, prior_answers=PRIOR_ANSWERS
+        )
+        self._prior = prior or _nothing_told
 
     def predict(self, facts: PromptFacts) -> Prediction:
         drift = self.drift
-        mean = drift.expected(facts.category, facts.input_tokens, model=facts.model, tenant=facts.tenant)
-        scale = max(1.0, mean) / self._norm
+        prior = self._prior(facts.category)
+        mean = drift.expected(facts.category, facts.input_tokens, model=facts.model, prior=prior)
+        scale = max(1.0, mean) / _SHAPE.mean
         known = drift.observed(facts.category)
-        lengths = tuple([v * scale for v in self._shape.lengths])
-        made = replace(self._shape, lengths=lengths, mean=mean, source="category" if known else "prior", support=known)
+        lengths = tuple([v * scale for v in _SHAPE.lengths])
+        made = replace(_SHAPE, lengths=lengths, mean=mean, source="category" if known else "prior", support=known)
         return made.truncated(facts.output_bound)
 
     def observe(self, facts: PromptFacts, actual: int, *, cut: bool = False) -> None:
-        self.drift.learn(facts.category, actual, cut=cut, model=facts.model, tenant=facts.tenant)
+        self.drift.learn(facts.category, actual, cut=cut, model=facts.model, prior=self._prior(facts.category))
+
+
+def _nothing_told(category: str) -> float:
+    return 1.0
+
+
+_SHAPE = log_normal(1.0, SPREAD, "category")

@@ -13,7 +13,7 @@ from scheduling.core.estimate.contracts import Prediction, PromptFacts
 from scheduling.core.estimate.distribution import distribution
 
 WINDOW = 256  # answers of one application: old habits are forgotten
-APPLICATIONS_KEPT = 4_096
+APPLICATIONS_KEPT = 4_096  # of one tenant, and of a pool
 LEAST_OBSERVED = 8  # under this many a category says more
 REFRESH = 8  # answers after which a distribution is made anew
 
@@ -35,6 +35,13 @@ class ApplicationHistory:
     def __init__(self) -> None:
         self._held: dict[str, _Application] = {}
 
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def forget_oldest(self) -> None:
+        """Forgets the application longest unheard of. Raises StopIteration where there is none."""
+        del self._held[next(iter(self._held))]
+
     def predict(self, facts: PromptFacts) -> Prediction | None:
         held = self._held.get(facts.application)
         if held is None or len(held.answers) < LEAST_OBSERVED:
@@ -49,7 +56,7 @@ class ApplicationHistory:
         held = self._held.pop(facts.application, None)
         if held is None:
             while len(self._held) >= APPLICATIONS_KEPT:
-                del self._held[next(iter(self._held))]
+                self.forget_oldest()
             held = _Application()
         self._held[facts.application] = held  # the last in order is the one heard of last
         held.answers.append((float(actual), cut))

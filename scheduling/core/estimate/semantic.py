@@ -2,6 +2,7 @@
 
 The last 10,000 prompts are kept as embeddings with the lengths of their answers, first in, first out; no text. A new
 prompt is compared with all of them (exact inner products), and the answers to the similar ones are its distribution.
+In a pool every tenant has a window of its own, and the 10,000 are shared fairly (``chain.py``).
 
 Different from the paper, and measured (``docs/estimates.md``): a past prompt's weight grows with its similarity instead
 of jumping from 0 to 1 at 0.8, since our embedding, unlike the paper's, puts prompts of one task between 0.5 and 0.8.
@@ -33,6 +34,9 @@ class PastPrompts(Protocol):
     def add(self, embedding: Any, actual: int, cut: bool) -> None:
         """Takes one in; the oldest leaves when the window is full."""
 
+    def forget_oldest(self) -> None:
+        """Gives the oldest one's place back. Only where there is one."""
+
     def __len__(self) -> int: ...
 
 
@@ -62,6 +66,9 @@ class SimilarPrompts:
 
     def __len__(self) -> int:
         return len(self._window)
+
+    def forget_oldest(self) -> None:
+        self._window.forget_oldest()
 
     def predict(self, facts: PromptFacts) -> Prediction | None:
         if facts.embedding is None or not len(self._window):

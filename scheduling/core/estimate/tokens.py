@@ -1,7 +1,7 @@
 """How many input tokens does a text have? Counted from words and bytes, corrected by what engines reported.
 
 No tokenizer: a count costs microseconds at any length. English prose has about one token per word plus a third, source
-code and other scripts are bounded by bytes; which of the two a model's tokenizer follows is learned per pool by
+code and other scripts are bounded by bytes; which of the two a model's tokenizer follows is learned per tenant by
 :class:`Calibration` from the prompt tokens of ended requests, in the manner of DriftSched's bias (eq. for B): an
 exponential average of the clipped ratio actual / estimated.
 """
@@ -25,7 +25,7 @@ def raw_tokens(text: str) -> float:
 
 
 class Calibration:
-    """The ratio actual / raw of one pool, learned while running. Starts at 1."""
+    """The ratio actual / raw of one tenant in one pool, learned while running. Starts at 1."""
 
     __slots__ = ("factor", "observed")
 

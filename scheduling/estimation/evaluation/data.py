@@ -14,9 +14,11 @@ import io
 import json
 import math
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +67,21 @@ class Example:
 
 
 Count = Callable[[str], float]
+
+
+def deal(examples: Sequence[Example], tenants: int) -> list[Example]:
+    """Gives each example without a tenant one: its application's, where the file names any, else one of ``tenants`` by
+    a hash of the prompt, the ``k``-th with a share in proportion to ``1/k``. All answers to one prompt are one
+    tenant's."""
+    names = [f"tenant-{k:02d}" for k in range(1, tenants + 1)]
+    upto = list(accumulate(1.0 / k for k in range(1, tenants + 1)))
+    dealt = []
+    for example in examples:
+        name = example.tenant or ("" if example.application == example.file else example.application)
+        if not name:
+            name = names[min(tenants - 1, bisect_right(upto, _hash(example.prompt, b"tenant") * upto[-1]))]
+        dealt.append(replace(example, tenant=name))
+    return dealt
 
 
 def files_of(paths: Iterable[str]) -> list[Path]:

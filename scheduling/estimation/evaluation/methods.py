@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol
 
 from scheduling.core.estimate.calibrate import Calibrator
@@ -21,6 +22,9 @@ from scheduling.core.estimate.semantic import SimilarPrompts
 from scheduling.estimation.evaluation.data import Example
 from scheduling.estimation.evaluation.metrics import LEVELS
 from scheduling.estimation.window import RingWindow
+
+PRODUCT = "product (similar, application, category)"
+TOGETHER = "product, all tenants in one history"  # what the isolation of tenants costs
 
 Said = tuple[float, tuple[float, ...]]  # mean, and quantiles in the order of LEVELS
 
@@ -100,23 +104,28 @@ class Distributional:
 
 
 class Product:
-    """What a pool uses."""
+    """What a pool uses. ``together``: as if all tenants were one, so that each learns from all."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, together: bool = False) -> None:
         self.name = name
-        self.chain = Chain(RingWindow())
+        self.chain = Chain(RingWindow)
+        self._together = together
+
+    def _facts(self, case: Case) -> PromptFacts:
+        return replace(case.facts, tenant="") if self._together else case.facts
 
     def expect(self, case: Case) -> Prediction:
-        return self.chain.predict(case.facts).prediction
+        return self.chain.predict(self._facts(case)).prediction
 
     def say(self, case: Case) -> Said:
-        forecast = self.chain.predict(case.facts)
+        forecast = self.chain.predict(self._facts(case))
         return forecast.prediction.mean, (*(forecast.prediction.quantile(q) for q in LEVELS[:-1]), forecast.p90)
 
     def learn(self, case: Case) -> None:
-        forecast = self.chain.predict(case.facts)
+        facts = self._facts(case)
+        forecast = self.chain.predict(facts)
         self.chain.observe(
-            case.facts, case.example.output_tokens, source=forecast.prediction.source, raw_p90=forecast.raw_p90
+            facts, case.example.output_tokens, source=forecast.prediction.source, raw_p90=forecast.raw_p90
         )
 
 
@@ -200,7 +209,8 @@ def all_methods(examples: Sequence[Example]) -> list[Method]:
         PerModel("semantic history 1k", similar(1_000)),
         PerModel("semantic history 10k", similar(10_000)),
         PerModel("semantic history 10k, cosine >= 0.8", similar(10_000, hard=True)),
-        PerModel("product (similar, application, category)", Product),
+        PerModel(TOGETHER, partial(Product, together=True)),
+        PerModel(PRODUCT, Product),
     ]
     oracle = Oracle("oracle of repeated samples", examples)
     return [*methods, oracle] if oracle.any else methods

@@ -6,10 +6,12 @@ compare, and what an estimate costs at a full window.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from itertools import pairwise, product
 from typing import Any
 
 from scheduling.core.estimate.category import classify
@@ -18,9 +20,19 @@ from scheduling.core.estimate.drift import Drift
 from scheduling.estimation.classifier import LearnedClassifier, shipped
 from scheduling.estimation.embedding import Embedder
 from scheduling.estimation.evaluation.data import Example
-from scheduling.estimation.evaluation.methods import Case, Crude, Method, PerModel, all_methods
+from scheduling.estimation.evaluation.methods import (
+    PRODUCT,
+    TOGETHER,
+    Case,
+    Crude,
+    Method,
+    PerModel,
+    Product,
+    all_methods,
+)
 from scheduling.estimation.evaluation.metrics import Errors, errors
 
+NEWCOMER = (0, 8, 20, 50, 200)  # answers of a tenant that is new to a pool
 CONVERGENCE = (0, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)  # answers after which the error is shown
 STRETCH = 200  # answers over which an error is averaged there
 LONGER = 1.5  # how much longer the answers of the model get half-way of a shift
@@ -39,6 +51,7 @@ class Score:
     name: str
     overall: Errors
     by_file: dict[str, Errors]
+    by_tenant: dict[str, Errors]
     repeated: Errors | None  # on the prompts that occur more than once, where the oracle speaks
 
     def as_json(self) -> dict[str, Any]:
@@ -46,6 +59,7 @@ class Score:
             "name": self.name,
             **asdict(self.overall),
             "by_file": {file: asdict(found) for file, found in self.by_file.items()},
+            "by_tenant": {tenant: asdict(found) for tenant, found in self.by_tenant.items()},
             "repeated": None if self.repeated is None else asdict(self.repeated),
         }
 
@@ -86,6 +100,7 @@ def compare(train: Sequence[Case], test: Sequence[Case], progress: Progress) -> 
 
 def _score(method: Method, test: Sequence[Case]) -> Score | None:
     held: dict[str, list[Row]] = defaultdict(list)
+    of_tenant: dict[str, list[Row]] = defaultdict(list)
     repeated: list[Row] = []
     occurs = Counter(case.example.prompt for case in test)
     for case in test:
@@ -93,6 +108,7 @@ def _score(method: Method, test: Sequence[Case]) -> Score | None:
         if said is not None:
             row = (float(case.example.output_tokens), *said)
             held[case.example.file].append(row)
+            of_tenant[case.example.tenant].append(row)
             if occurs[case.example.prompt] > 1:
                 repeated.append(row)
     everything = [row for rows in held.values() for row in rows]
@@ -102,6 +118,7 @@ def _score(method: Method, test: Sequence[Case]) -> Score | None:
         method.name,
         _errors(everything),
         {file: _errors(rows) for file, rows in sorted(held.items())},
+        {tenant: _errors(rows) for tenant, rows in sorted(of_tenant.items())},
         _errors(repeated) if repeated else None,
     )
 
@@ -149,7 +166,7 @@ def drift_in_its_own_units(cases: Sequence[Case]) -> dict[str, Any]:
 
 def convergence(cases: Sequence[Case]) -> list[dict[str, float]]:
     """Mean absolute error [tokens] of ``tokens + EMA`` and of the product over the answers that follow each count."""
-    runs = {m.name: m for m in all_methods([]) if m.name == "tokens + EMA" or m.name.startswith("product")}
+    runs = {m.name: m for m in all_methods([]) if m.name in ("tokens + EMA", PRODUCT)}
     off: dict[str, list[float]] = {name: [] for name in runs}
     for case in cases[: CONVERGENCE[-1] + STRETCH]:
         for name, method in runs.items():
@@ -161,6 +178,31 @@ def convergence(cases: Sequence[Case]) -> list[dict[str, float]]:
         {"after": after, **{name: _mean(e[after : after + STRETCH]) for name, e in off.items()}}
         for after in CONVERGENCE
         if after < len(cases)
+    ]
+
+
+def newcomers(cases: Sequence[Case]) -> list[dict[str, Any]]:
+    """What a tenant's first answers are worth: each tenant in turn comes to a pool that all others have taught, and is
+    asked and taught in order. Mean absolute error [tokens] over all tenants, of the answers between two counts."""
+    found: dict[str, list[list[float]]] = {}
+    models = sorted({case.example.model for case in cases})
+    tenants = sorted({case.facts.tenant for case in cases})
+    for name in (TOGETHER, PRODUCT):
+        off: list[list[float]] = [[] for _ in NEWCOMER[1:]]
+        for model, tenant in product(models, tenants):
+            of_model = [case for case in cases if case.example.model == model]
+            method = Product(name, together=name == TOGETHER)
+            for case in of_model:
+                if case.facts.tenant != tenant:
+                    method.learn(case)
+            own = [case for case in of_model if case.facts.tenant == tenant]
+            for number, case in enumerate(own[: NEWCOMER[-1]]):
+                off[bisect_right(NEWCOMER, number) - 1].append(abs(method.say(case)[0] - case.example.output_tokens))
+                method.learn(case)
+        found[name] = off
+    return [
+        {"from": low, "to": high, **{name: _mean(off[i]) if off[i] else None for name, off in found.items()}}
+        for i, (low, high) in enumerate(pairwise(NEWCOMER))
     ]
 
 
@@ -183,7 +225,7 @@ def shift(cases: Sequence[Case]) -> dict[str, Any]:
     longer = [_of_one_pool(c, LONGER) for c in after[:MOST_OF_A_HALF]]
     report: dict[str, Any] = {"before": len(before), "after": len(longer), "stretch": SHORT_STRETCH, "methods": []}
     for method in all_methods([]):
-        if method.name not in SHIFTED and not method.name.startswith("product"):
+        if method.name not in SHIFTED and method.name != PRODUCT:
             continue
         off: list[float] = []
         for case in (*before, *longer):

@@ -18,8 +18,11 @@ from rich.table import Table
 from scheduling.estimation.embedding import Embedder
 from scheduling.estimation.evaluation import data, endtoend, run
 from scheduling.estimation.evaluation.latency import measure
+from scheduling.estimation.evaluation.methods import PRODUCT, TOGETHER
 from scheduling.estimation.tokenizer import Tokenizer, TokenizerError
 
+TENANTS = 8
+MOST_TENANTS = 30  # lines of a table
 STEPS = ("tokenise", "classify", "embed", "search", "predict", "cost", "gittins", "total", "wall")
 
 
@@ -44,6 +47,11 @@ class Command(BaseCommand):
                 "--tokenizer", type=Path, metavar="FILE",
                 help="a model's tokenizer.json: counts where the files do not, and is what is timed",
             )  # fmt: skip
+            action.add_argument(
+                "--tenants", type=int, default=TENANTS, metavar="N",
+                help="prompts of which the files name neither tenant nor application are dealt to so many tenants, of "
+                f"sizes 1, 1/2, ... 1/N (default {TENANTS}; 1: all are one tenant's)",
+            )  # fmt: skip
         simulate.add_argument("--seed", type=int, default=1, help="for the arrivals and the order of the prompts")
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -52,10 +60,13 @@ class Command(BaseCommand):
             raise CommandError(f"--json: there is no folder {out.resolve().parent}")
         if out is not None and out.is_dir():
             raise CommandError(f"--json: {out} is a folder")
+        if not 1 <= options["tenants"] <= 1_000:
+            raise CommandError("--tenants: a number from 1 to 1000")
         began = time.monotonic()
         try:
             count = None if options["tokenizer"] is None else Tokenizer(options["tokenizer"]).count
             examples = data.read_all(options["data"], count, lambda why: self.stderr.write(f"left out: {why}"))
+            examples = data.deal(examples, options["tenants"])
             if options["action"] == "simulate":
                 self._simulate(examples, options["seed"], out)
             else:
@@ -113,9 +124,11 @@ class Command(BaseCommand):
                     "files": sorted({e.file for e in examples}), "rows": len(examples), "train": len(train),
                     "test": len(test), "split": how, "models": sorted({e.model for e in examples}),
                     "applications": len({e.application for e in examples}),
+                    "tenants": len({e.tenant for e in examples}),
                 },
                 "methods": [score.as_json() for score in scores],
                 "drift": run.drift_in_its_own_units([*train, *test]),
+                "newcomers": run.newcomers(train),
                 "convergence": run.convergence(train),
                 "shift": run.shift([*train, *test]),
                 "classifiers": run.classifiers(train, test, embedder),
@@ -130,7 +143,8 @@ class Command(BaseCommand):
         about = report["data"]
         console.print(
             f"{about['rows']} prompts of {len(about['files'])} files: {about['train']} to learn from, "
-            f"{about['test']} to be scored on (split by {about['split']}); {report['seconds']} s"
+            f"{about['test']} to be scored on (split by {about['split']}), of {about['tenants']} tenants; "
+            f"{report['seconds']} s"
         )
         _table(
             console, "Error by method [tokens]",
@@ -153,6 +167,23 @@ class Command(BaseCommand):
                     for m in again for r in (m["repeated"],)
                 ],
             )  # fmt: skip
+        alone, together = (next(m for m in report["methods"] if m["name"] == name) for name in (PRODUCT, TOGETHER))
+        _table(
+            console, "By tenant: each with its own history (the product), and all in one history",
+            ("tenant", "scored", "MAE own", "MAE one", "Spearman own", "Spearman one", "90 % own", "90 % one"),
+            [
+                (tenant or "-", m["rows"], f"{m['mae']:.1f}", f"{o['mae']:.1f}", _figure(m["spearman"], 3),
+                 _figure(o["spearman"], 3), f"{m['coverage90']:.3f}", f"{o['coverage90']:.3f}")
+                for tenant, m in list(alone["by_tenant"].items())[:MOST_TENANTS]
+                for o in (together["by_tenant"][tenant],)
+            ],
+        )  # fmt: skip
+        _table(
+            console, "A tenant new to a pool that the others have taught: MAE [tokens] of its first answers",
+            ("answers", "own history", "one history"),
+            [(f"{n['from']} to {n['to']}", _figure(n[PRODUCT], 1), _figure(n[TOGETHER], 1))
+             for n in report["newcomers"]],
+        )  # fmt: skip
         drift = report["drift"]
         if drift["rows"]:
             _table(
@@ -197,6 +228,10 @@ class Command(BaseCommand):
             ("step", "p50", "p99"),
             [(step, f"{cost[f'{step}_p50']:.4f}", f"{cost[f'{step}_p99']:.4f}") for step in STEPS],
         )
+
+
+def _figure(value: float | None, digits: int) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
 
 
 def _bar(console: Console) -> Progress:

@@ -26,6 +26,9 @@ const GROUPS: readonly { value: Group; label: string }[] = [
   { value: "model", label: "Model" },
   { value: "source", label: "Predictor" },
 ];
+/** A model's own correction is part of its tenant's. */
+const SCOPES = GROUPS.filter(({ value }) => value !== "model");
+const MOST_CORRECTIONS = 8;
 const CATEGORIES_HELP = "All categories";
 
 export function Tile({ label, children, note }: { label: string; children: ReactNode; note?: ReactNode }) {
@@ -107,11 +110,12 @@ function LearnedNow({ pools }: { pools: Estimates["pools"] }) {
             {pool} <Badge>{predictor}</Badge>
           </p>
           <p className="text-soft">
-            {compact(learned ?? 0)} answers learned from, {compact(prompts ?? 0)} prompts held.
+            {compact(learned ?? 0)} answers learned from, {compact(prompts ?? 0)} prompts held{user.role === "member" ? ", of your tenants" : ""}.
           </p>
           {calibration.length > 0 && (
             <p className="text-soft">
-              Limits corrected: {calibration.map((one) => `${one.source} ${one.factor.toFixed(2)}x`).join(", ")}.
+              Limits corrected: {calibration.slice(0, MOST_CORRECTIONS).map((one) => `${one.tenant} ${one.source} ${one.factor.toFixed(2)}x`).join(", ")}
+              {calibration.length > MOST_CORRECTIONS && ` and ${calibration.length - MOST_CORRECTIONS} more`}.
             </p>
           )}
         </li>
@@ -197,7 +201,7 @@ export function Drift() {
           </div>
           <div className="grid gap-3 lg:grid-cols-3">
             <div className="min-w-0 space-y-2 lg:col-span-2">
-              <Segmented label="Corrections by" value={scope} options={GROUPS} onChange={setScope} />
+              <Segmented label="Corrections by" value={scope} options={SCOPES} onChange={setScope} />
               {charts[3] && <TimeChart panel={charts[3]} from={from} to={to} dark={dark} onZoom={() => undefined} onReset={() => undefined} />}
               <section className="panel p-3" aria-labelledby="learned">
                 <h2 id="learned" className="mb-2 text-sm font-medium">

@@ -78,7 +78,7 @@ export function errorPanels(history: EstimatesHistory, dark: boolean): Panel[] {
 }
 
 export const factorName = (line: Pick<FactorLine, "pool" | "scope" | "name" | "category">, manyPools: boolean): string =>
-  [manyPools ? line.pool : "", line.scope === "category" ? line.category : line.name, line.scope === "category" || line.scope === "source" ? "" : line.category].filter(Boolean).join(" · ");
+  [manyPools ? line.pool : "", line.name, line.category].filter(Boolean).join(" · ");
 
 /** The most taught lines of one scope on one axis of time. */
 export function factorPanel(lines: readonly FactorLine[], scope: string, dark: boolean): Panel {
@@ -91,7 +91,7 @@ export function factorPanel(lines: readonly FactorLine[], scope: string, dark: b
   });
   return {
     id: "factors",
-    title: scope === "source" ? "Correction of each predictor's 90 % limit" : `Correction of the expected length by ${scope}`,
+    title: scope === "source" ? "Correction of each predictor's 90 % limit" : scope === "category" ? "What all tenants together begin with" : `Correction of the expected length by ${scope}`,
     unit: "factor; 1.00x corrects nothing",
     series: shown.map((line, i) => ({ label: factorName(line, manyPools), color: category(i, dark) })),
     times: at,
