@@ -44,6 +44,7 @@ def gateway_config(env: Env) -> GatewayConfig:
         idempotency_bytes=env.idempotency_bytes,
         idempotency_secret=_secret(b"Idempotency-Key"),
         history_secret=_secret(b"length history"),
+        tenant_secret=_secret(b"tenant prefixes"),
     )
 
 

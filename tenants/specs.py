@@ -120,6 +120,7 @@ def pool_spec(pool: Pool) -> core.PoolSpec:
         kv_bytes_per_token=pool.kv_bytes_per_token,
         predictor=core.PredictorMode(pool.predictor),
         tokenizer=pool.tokenizer,
+        prefix_cache=core.PrefixCache(pool.prefix_cache),
         coefficients=entitlement.read_coefficients(pool.coefficients),
         slo_mean_s=pool.slo_mean_s,
         scaling=core.ScalingSpec(

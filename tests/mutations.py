@@ -40,6 +40,38 @@ class Mutation:
 
 MUTATIONS = (
     Mutation(
+        "shared-history",
+        "all tenants of a pool are predicted from one history",
+        "scheduling/core/estimate/chain.py",
+        "        return self._tenants.get(facts.tenant, self._stranger).predict(facts)",
+        "        return next(iter(self._tenants.values()), self._stranger).predict(facts)",
+        ("tests/unit/test_tenant_histories.py",),
+    ),
+    Mutation(
+        "unfair-window",
+        "whoever adds a prompt to a full window of a pool takes the place of the longest known tenant",
+        "scheduling/core/estimate/chain.py",
+        "            largest = self._prompts.largest()",
+        "            largest = next(n for n, t in self._tenants.items() if t.similar)",
+        ("tests/unit/test_tenant_histories.py",),
+    ),
+    Mutation(
+        "unbounded-prior",
+        "a tenant's vote on what the pool tells is not clipped",
+        "scheduling/core/estimate/prior.py",
+        "steps = max(-_LIMIT, min(_LIMIT, round(log(bias) / STEP)))",
+        "steps = round(log(bias) / STEP)",
+        ("tests/unit/test_tenant_histories.py",),
+    ),
+    Mutation(
+        "one-salt",
+        "all tenants of a pool have the same cache_salt",
+        "scheduling/gateway/cache_salt.py",
+        'b"cache salt\\0%b\\0%b" % (pool.encode(), tenant.encode())',
+        'b"cache salt\\0%b\\0" % pool.encode()',
+        ("tests/unit/test_cache_salt.py",),
+    ),
+    Mutation(
         "debt-sign",
         "a debt lowers the weight instead of raising it (token pools, eq. 1)",
         "scheduling/core/entitlement.py",

@@ -46,6 +46,14 @@ class PredictorMode(StrEnum):
     SIMILAR = "similar"  # by the answers to similar prompts, else as above
 
 
+class PrefixCache(StrEnum):
+    """Whose prompts the engines of a pool may find again in their prefix caches (vLLM's ``cache_salt``)."""
+
+    ISOLATED = "isolated"  # each tenant its own: requests carry a salt of their tenant
+    SHARED = "shared"  # all tenants': no salt, but for a client's own
+    UNSALTED = "unsalted"  # engines that refuse the field get none; a client's own is refused
+
+
 class OverLimit(StrEnum):
     """What a tier does with a request over its entitlement's concurrency."""
 
@@ -185,6 +193,7 @@ class PoolSpec:
     aliases: tuple[str, ...] = ()  # other names clients may ask for
     kv_bytes_per_token: int = 0  # 0: not known
     predictor: PredictorMode = PredictorMode.OFF
+    prefix_cache: PrefixCache = PrefixCache.ISOLATED
     tokenizer: str = ""  # counts input tokens: a tokenizer.json on the gateway's disk, or "backend"; empty: estimated
     scaling: ScalingSpec = field(default_factory=ScalingSpec)
     coefficients: Coefficients = field(default_factory=Coefficients)  # of weight, debt and burst

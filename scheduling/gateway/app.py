@@ -193,7 +193,7 @@ class GatewayApp:
         return spec is not None and not spec.draining
 
     def _configured(self, catalog: Catalog) -> None:
-        before, self._keyring = self._keyring, Keyring(catalog)
+        before, self._keyring = self._keyring, Keyring(catalog, self.config.tenant_secret)
         if self._keyring.without(before):
             self._end_revoked(time.time())
         self._quotas.configure(catalog)

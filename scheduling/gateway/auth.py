@@ -16,6 +16,7 @@ from functools import partial
 import msgspec
 
 from scheduling.core.types import BackendSpec, Catalog, EntitlementSpec, KeySpec, PoolSpec
+from scheduling.gateway.cache_salt import prefix_key, tenant_key, tenant_salt
 from scheduling.gateway.headers import Limits
 
 ID_LENGTH = 12
@@ -32,18 +33,22 @@ class Access:
     pool: PoolSpec
     limits: Limits
     rename: Callable[[bytes], bytes] | None  # replaces the engine's name of the model in its answers
+    salt_key: bytes = b""  # what the tenant's salts for engines' prefix caches are made with
+    salt: str = ""  # its own one
+    prefix_key: bytes = b""  # what its prompts' prefixes are hashed with, for routing
 
 
 class Keyring:
-    """All keys and replicas of one catalog, ready for lookups."""
+    """All keys and replicas of one catalog, ready for lookups. ``secret``: the deployment's, of tenants' prefixes."""
 
     __slots__ = ("_by_id", "backends", "next_expiry_s", "version")
 
-    def __init__(self, catalog: Catalog) -> None:
+    def __init__(self, catalog: Catalog, secret: bytes = b"") -> None:
         self.version = catalog.version
         self._by_id: dict[str, Access] = {}
         self.backends: dict[str, BackendSpec] = {b.id: b for p in catalog.pools.values() for b in p.backends}
         limits: dict[str, Limits] = {}
+        prefixes: dict[tuple[str, str], tuple[bytes, str, bytes]] = {}
         renames = {p.id: _rename(p) for p in catalog.pools.values()}
         for key in catalog.keys.values():
             entitlement = catalog.entitlements.get(key.entitlement)
@@ -53,7 +58,11 @@ class Keyring:
             shared = limits.get(entitlement.id)
             if shared is None:
                 shared = limits[entitlement.id] = Limits(entitlement, pool.max_model_len)
-            self._by_id[key.id] = Access(key, entitlement, pool, shared, renames[pool.id])
+            whose = pool.id, entitlement.tenant
+            if whose not in prefixes:
+                salt_key = tenant_key(secret, *whose)
+                prefixes[whose] = salt_key, tenant_salt(salt_key), prefix_key(secret, *whose, pool.prefix_cache)
+            self._by_id[key.id] = Access(key, entitlement, pool, shared, renames[pool.id], *prefixes[whose])
         self.next_expiry_s = self.expiry_after(float("-inf"))
 
     def expiry_after(self, now_s: float) -> float:

@@ -38,6 +38,7 @@ class GatewayConfig:
     idempotency_largest: int = 1024 * 1024  # a larger answer is not kept
     idempotency_secret: bytes = b""  # the deployment's: keys and bodies are only known as digests under it
     history_secret: bytes = b""  # the deployment's: what predictors learn from is sealed with it in shared state
+    tenant_secret: bytes = b""  # the deployment's: salts of engines' prefix caches and routing's prefixes come from it
     traces: bool = False  # whether records carry what a trace needs, and engines are told of it
     retry_share: float = 0.2  # retries at another replica, as a share of requests
     retry_floor: int = 3  # always allowed, however few requests there are

@@ -68,7 +68,7 @@ def make_queued(
         None if slo.ttlt_s is None else total_deadline_s(arrival_s, slo),
         arrival_s + tier.max_wait_s, "", gateway_id, entitlement.concurrency,
         output_lengths=estimate.output_lengths, output_probabilities=estimate.output_probabilities,
-        prefix=prefix_of(prepared.body, entitlement.tenant, pool.model) if pool.routing in USES_PREFIX else 0,
+        prefix=prefix_of(prepared.body, access.prefix_key, pool.model) if pool.routing in USES_PREFIX else 0,
         hint_deadline_s=None if hints is None else _hinted_deadline_s(arrival_s, slo, hints),
     )  # fmt: skip
 

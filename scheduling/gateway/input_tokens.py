@@ -68,8 +68,12 @@ class InputCounter:
         question: dict[str, object] = {"model": pool.upstream_model}
         if isinstance(body, ChatRequest):
             question["messages"] = body.messages
+            # as it will be rendered
+            for name in ("tools", "chat_template_kwargs", "add_generation_prompt", "continue_final_message"):
+                if (value := getattr(body, name)) is not None:
+                    question[name] = value
         else:
-            question["prompt"] = body.prompt
+            question["prompt"] = f"{body.prompt}{body.suffix or ''}"
         question_bytes = _encode(question)
         try:
             async with asyncio.timeout(ASK_S):
@@ -97,7 +101,7 @@ def _texts(prepared: Prepared) -> tuple[str, int]:
     """Everything that will be tokenized as one text, and how many messages frame it."""
     body = prepared.body
     if not isinstance(body, ChatRequest):
-        return (body.prompt if isinstance(body.prompt, str) else ""), 0
+        return (f"{body.prompt}{body.suffix or ''}" if isinstance(body.prompt, str) else ""), 0
     parts: list[str] = []
     for message in body.messages:
         parts += _parts(message)
@@ -105,6 +109,7 @@ def _texts(prepared: Prepared) -> tuple[str, int]:
         parts += (tool.function.name, tool.function.description or "", bytes(tool.function.parameters).decode())
     for document in body.documents or ():
         parts += document.values()
+    parts += [said for said in (body.chat_template_kwargs or {}).values() if isinstance(said, str)]
     return "\n".join(parts), len(body.messages)
 
 
@@ -116,6 +121,7 @@ def _parts(message: Message) -> list[str]:
         parts = [part.text or part.refusal or part.thinking or "" for part in content or ()]
     if message.reasoning is not None:
         parts.append(message.reasoning)
+    parts += [said for said in (message.refusal, message.name, message.tool_call_id) if said]
     for call in message.tool_calls or ():
-        parts += (call.function.name, call.function.arguments)
+        parts += (call.id, call.function.name, call.function.arguments)
     return parts

@@ -19,6 +19,7 @@ from scheduling.core.outcomes import ENDINGS, Reason
 from scheduling.core.types import BackendSpec, EntitlementSpec, EntitlementState
 from scheduling.gateway.auth import Keyring
 from scheduling.gateway.books import Books, Ending
+from scheduling.gateway.cache_salt import salt_for
 from scheduling.gateway.call import NEVER, Call
 from scheduling.gateway.config import GatewayConfig
 from scheduling.gateway.desk import Desk
@@ -109,7 +110,8 @@ class Lifecycle:
         self._quotas.begin(access.entitlement.tenant, call.id, expected, call.received_s)
         await self._admit(call)
         self._budget.earn()
-        body = prepared.upstream(pool.upstream_model, engine_priority(access.entitlement))
+        salt = salt_for(pool.prefix_cache, access.salt_key, access.salt, prepared.body.cache_salt)
+        body = prepared.upstream(pool.upstream_model, engine_priority(access.entitlement), salt)
         reason = await self._run_somewhere(call, body)
         call.closed = True
         self._account(call)

@@ -259,7 +259,7 @@ class Sampling(Said, omit_defaults=True, kw_only=True):
     response_format: ResponseFormat | None = None
     # vLLM's own
     priority: Annotated[int, Meta(ge=-1_000_000, le=1_000_000)] | None = None
-    cache_salt: Annotated[str, Meta(min_length=1, max_length=256)] | None = None  # never sent as it is
+    cache_salt: Annotated[str, Meta(min_length=1, max_length=256)] | None = None  # sent within the tenant's own
     ignore_eos: bool | None = None
     min_tokens: Annotated[int, Meta(ge=0, le=1_000_000)] | None = None
     top_k: Annotated[int, Meta(ge=-1, le=1_000_000)] | None = None

@@ -13,7 +13,7 @@ import msgspec
 
 from scheduling.core.estimate.tokens import BYTES_PER_TOKEN, raw_tokens
 from scheduling.core.outcomes import Reason
-from scheduling.core.types import PoolSpec
+from scheduling.core.types import PoolSpec, PrefixCache
 from scheduling.gateway.errors import Refusal
 from scheduling.gateway.openai_types import (
     ABSENT,
@@ -63,14 +63,13 @@ class Prepared:
     def set_bound(self, bound: int) -> None:
         self.output_bound = self.body.max_tokens = bound
 
-    def upstream(self, model: str, priority: int) -> bytes:
-        """The JSON for the engine, which serves the model as ``model``; ``priority``: lower is sooner."""
+    def upstream(self, model: str, priority: int, cache_salt: str | None = None) -> bytes:
+        """The JSON for the engine, which serves the model as ``model``; ``priority``: lower is sooner; ``cache_salt``
+        (``scheduling.gateway.cache_salt``) stands where the client's own was."""
         body = self.body
         body.model = model
         body.priority = priority
-        body.cache_salt = (
-            None  # a tenant's salt as it is would be a key to whoever guesses it: it has to be keyed first
-        )
+        body.cache_salt = cache_salt
         return _encode(body)
 
 
@@ -174,8 +173,12 @@ def prepare(data: bytes, chat: bool, pool: PoolSpec) -> Prepared:
             raw, exact = raw_tokens(body.prompt), False
         else:
             raw, exact = float(len(body.prompt)), True
+        if body.suffix:
+            raw += raw_tokens(body.suffix)
         if not body.prompt:
             raise _invalid("prompt is empty.", "prompt")
+    if body.cache_salt is not None and pool.prefix_cache is PrefixCache.UNSALTED:
+        raise _invalid("The engines behind this model take no cache_salt.", "cache_salt")
     if body.response_format is not None:
         schema = body.response_format.json_schema
         if schema is not None and _size(schema.schema) > MAX_SCHEMA_BYTES:
@@ -266,12 +269,18 @@ def _chat_tokens(body: ChatRequest) -> float:
             _rename_reasoning(body, message)
         if message.reasoning is not None:
             total += raw_tokens(message.reasoning)
+        if message.refusal or message.name or message.tool_call_id:  # templates may write each of them
+            total += raw_tokens(message.refusal or "") + raw_tokens(message.name or "")
+            total += raw_tokens(message.tool_call_id or "")
         for call in message.tool_calls or ():
-            total += raw_tokens(call.function.name) + raw_tokens(call.function.arguments)
+            total += raw_tokens(call.id) + raw_tokens(call.function.name) + raw_tokens(call.function.arguments)
     for tool in body.tools or ():
         function = tool.function
         total += raw_tokens(function.name) + raw_tokens(function.description or "")
         total += _size(function.parameters) / BYTES_PER_TOKEN
+    for said in (body.chat_template_kwargs or {}).values():
+        if isinstance(said, str):
+            total += raw_tokens(said)
     return total
 
 

@@ -93,6 +93,7 @@ class PoolAdmin(BooksAdmin):
                     ("threshold", "headroom_slots", "kv_bytes_per_token"),
                     ("coefficients", "slo_mean_s"),
                     ("predictor", "tokenizer"),
+                    "prefix_cache",
                 )
             },
         ),

@@ -136,6 +136,7 @@ POOL = Kind(
         Field("limits.threshold", "threshold", "number"),
         Field("limits.headroomSlots", "headroom_slots", "whole"),
         Field("kvBytesPerToken", "kv_bytes_per_token", "whole"),
+        Field("prefixCache", "prefix_cache", "text"),
         Field("estimates.predictor", "predictor", "text"),
         Field("estimates.tokenizer", "tokenizer", "text"),
         Field("coefficients", "coefficients", "params"),

@@ -48,6 +48,12 @@ class Predictor(models.TextChoices):
     SIMILAR = core.PredictorMode.SIMILAR.value, "similar: answers to similar prompts, else as history"
 
 
+class PrefixCache(models.TextChoices):
+    ISOLATED = core.PrefixCache.ISOLATED.value, "isolated: each tenant finds only its own prompts"
+    SHARED = core.PrefixCache.SHARED.value, "shared: tenants find each other's prompts, and can time them"
+    UNSALTED = core.PrefixCache.UNSALTED.value, "unsalted: for engines that refuse cache_salt; shared if they cache"
+
+
 class Pool(Named):
     """One model behind one capacity: that of its backends together."""
 
@@ -167,6 +173,13 @@ class Pool(Named):
         default="",
         help_text="Counts input tokens: the path of a tokenizer.json on the gateways, or 'backend' to ask an engine. "
         "Empty: estimated from words and bytes.",
+    )
+    prefix_cache = models.CharField(
+        max_length=16,
+        choices=PrefixCache.choices,
+        default=PrefixCache.ISOLATED,
+        help_text="Whose prompts an engine may reuse from its prefix cache: each tenant's requests carry a salt of "
+        "their own (vLLM's cache_salt), or all tenants share.",
     )
     scaling_mode = models.CharField(
         max_length=9, choices=ScalingMode.choices, default=ScalingMode.OFF, help_text="Who acts on the planner's word."

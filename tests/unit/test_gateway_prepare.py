@@ -19,6 +19,7 @@ from scheduling.gateway.errors import Refusal
 from scheduling.gateway.estimates import engine_priority, make_estimate, make_queued
 from scheduling.gateway.guard import TTFT_HINT, TTLT_HINT
 from scheduling.gateway.headers import Limits
+from scheduling.gateway.input_tokens import _texts
 from scheduling.gateway.openai_types import (
     ChatRequest,
     CompletionRequest,
@@ -517,3 +518,42 @@ def test_what_cannot_be_a_key_is_not_looked_up(header: bytes | None) -> None:
 
 def test_a_key_has_two_parts() -> None:
     assert split_key(b"bearer qm-abcdefghijkl.sec.ret") == ("abcdefghijkl", b"sec.ret")
+
+
+LONG_TEXT = "ten words of text that an engine will have read " * 20
+
+
+@pytest.mark.parametrize("prompt", ["def add(", [1, 2, 3]])
+def test_a_suffix_counts_as_input(prompt: Any) -> None:
+    plain, filled = (
+        prepare(json.dumps({"model": POOL.model, "prompt": prompt} | more).encode(), False, POOL)
+        for more in ({}, {"suffix": LONG_TEXT})
+    )
+    assert filled.raw_input - plain.raw_input == pytest.approx(raw_tokens(LONG_TEXT))
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"messages": [{"role": "assistant", "refusal": LONG_TEXT}]},
+        {"messages": [{"role": "user", "content": "hi", "name": "n" * 250}]},
+        {"messages": [{"role": "tool", "content": "hi", "tool_call_id": "i" * 250}]},
+        {"chat_template_kwargs": {"persona": LONG_TEXT}},
+        {"tools": [{"type": "function", "function": {"name": "f" * 200, "description": LONG_TEXT}}]},
+    ],
+)
+def test_whatever_a_template_may_write_into_the_prompt_counts_as_input(more: dict[str, Any]) -> None:
+    plain = {"model": POOL.model, "messages": [{"role": "user", "content": "hi"}]}
+    counted = [prepare(json.dumps(body).encode(), True, POOL).raw_input for body in (plain, plain | more)]
+    assert counted[1] > counted[0] + 40
+
+
+def test_a_tokenizer_is_given_what_the_estimate_counts() -> None:
+    body = {
+        "model": POOL.model, "chat_template_kwargs": {"persona": "pirate"},
+        "messages": [{"role": "assistant", "refusal": "never", "name": "anne"}],
+    }  # fmt: skip
+    text, messages = _texts(prepare(json.dumps(body).encode(), True, POOL))
+    assert (set(text.split()), messages) == ({"pirate", "never", "anne"}, 1)
+    text, _ = _texts(prepare(json.dumps({"model": POOL.model, "prompt": "a", "suffix": "b"}).encode(), False, POOL))
+    assert text == "ab"

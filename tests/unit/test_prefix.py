@@ -15,8 +15,9 @@ from scheduling.core.estimate.tokens import Calibration
 from scheduling.core.registry import PolicyError, make_routing
 from scheduling.core.scheduler import Scheduler
 from scheduling.core.step_time import StepTime
-from scheduling.core.types import BackendSpec, EntitlementSpec, EntitlementState, KeySpec, PoolSpec
+from scheduling.core.types import BackendSpec, EntitlementSpec, EntitlementState, KeySpec, PoolSpec, PrefixCache
 from scheduling.gateway.auth import Access
+from scheduling.gateway.cache_salt import prefix_key
 from scheduling.gateway.estimates import make_estimate, make_queued
 from scheduling.gateway.headers import Limits
 from scheduling.gateway.prefix import LEAST_BYTES, MOST_BYTES, prefix_of
@@ -36,13 +37,17 @@ SYSTEM = "You answer questions about the harbour of a small town. " * 8
 LONG = "Tell me what happened in the year of the great flood, from the beginning. " * 20
 
 
+def key_of(tenant: str, mode: PrefixCache = PrefixCache.ISOLATED, secret: bytes = b"secret") -> bytes:
+    return prefix_key(secret, "p", tenant, mode)
+
+
 def of_chat(*messages: tuple[str, str], tenant: str = "acme", model: str = "m") -> int:
     body = {"model": "m", "messages": [{"role": role, "content": text} for role, text in messages]}
-    return prefix_of(parse(json.dumps(body).encode(), True), tenant, model)
+    return prefix_of(parse(json.dumps(body).encode(), True), key_of(tenant), model)
 
 
 def of_prompt(prompt: str | list[int], tenant: str = "acme") -> int:
-    return prefix_of(parse(json.dumps({"model": "m", "prompt": prompt}).encode(), False), tenant, "m")
+    return prefix_of(parse(json.dumps({"model": "m", "prompt": prompt}).encode(), False), key_of(tenant), "m")
 
 
 def test_requests_with_the_same_system_message_share_a_prefix_whatever_they_ask() -> None:
@@ -58,6 +63,30 @@ def test_a_conversation_keeps_its_prefix_while_it_grows() -> None:
 def test_tenants_and_models_never_share_a_prefix() -> None:
     found = {of_chat(("user", LONG), tenant=t, model=m) for t in ("acme", "globex") for m in ("m", "other")}
     assert len(found) == 4
+
+
+def test_tenants_share_a_prefix_where_their_pool_shares_its_caches() -> None:
+    body = parse(json.dumps({"model": "m", "prompt": LONG}).encode(), False)
+    for mode, same in (
+        (PrefixCache.SHARED, True),
+        (PrefixCache.ISOLATED, False),
+        (PrefixCache.UNSALTED, False),
+    ):
+        acme, globex = (prefix_of(body, key_of(tenant, mode), "m") for tenant in ("acme", "globex"))
+        assert (acme == globex) is same
+
+
+def test_who_reads_redis_cannot_compute_a_prefix_without_the_secret() -> None:
+    body = parse(json.dumps({"model": "m", "prompt": LONG}).encode(), False)
+    assert prefix_of(body, key_of("acme"), "m") != prefix_of(body, key_of("acme", secret=b"guess"), "m")
+
+
+def test_a_clients_own_salt_divides_its_prefixes_as_the_engines_cache_does() -> None:
+    found = set()
+    for salt in (None, "one", "two"):
+        body = {"model": "m", "prompt": LONG} | ({} if salt is None else {"cache_salt": salt})
+        found.add(prefix_of(parse(json.dumps(body).encode(), False), key_of("acme"), "m"))
+    assert len(found) == 3
 
 
 def test_short_prompts_have_no_prefix() -> None:
@@ -80,7 +109,7 @@ def test_parts_and_empty_messages_are_read_too() -> None:
             {"role": "user", "content": [{"type": "text", "text": LONG}, {"type": "refusal", "refusal": "no"}]},
         ],
     }  # fmt: skip
-    assert prefix_of(parse(json.dumps(body).encode(), True), "acme", "m") != 0
+    assert prefix_of(parse(json.dumps(body).encode(), True), key_of("acme"), "m") != 0
 
 
 @given(text=st.text(max_size=3000), tenant=st.sampled_from(["a", "b"]))

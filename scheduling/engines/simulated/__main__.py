@@ -28,6 +28,9 @@ def parse_options(argv: Sequence[str] | None = None) -> EngineOptions:
     parser.add_argument("--seed", type=int, default=0, help="of output lengths and faults")
     parser.add_argument("--priority-scheduling", action="store_true", help="heed 'priority': lower is sooner")
     parser.add_argument("--max-num-queued-reqs", type=_positive, help="answer 503 when so many wait")
+    parser.add_argument(
+        "--enable-prefix-caching", action="store_true", help="prompts that begin alike (and have the same cache_salt)"
+    )
     args = parser.parse_args(argv)
     return EngineOptions(
         model=args.model,
@@ -42,6 +45,7 @@ def parse_options(argv: Sequence[str] | None = None) -> EngineOptions:
         seed=args.seed,
         priority_scheduling=args.priority_scheduling,
         max_queued=args.max_num_queued_reqs,
+        prefix_cache=args.enable_prefix_caching,
         api_key=os.environ.get("VLLM_API_KEY", ""),  # as vLLM reads it: a command line is visible to everyone
     )
 

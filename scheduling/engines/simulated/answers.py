@@ -114,6 +114,7 @@ class Answer:
         self.priority = body.priority or 0
         self.choices: list[Choice] = []
         self.prompt_tokens = 0  # each prompt once, however many answers it was asked for
+        self.cached_tokens: int | None = None  # of these, found in the prefix cache; None: there is none
         self.cut_after = 0  # tokens after which the connection is cut; 0: never
         self._abort = abort
         self._open = 0
@@ -203,7 +204,9 @@ class Answer:
                     "prompt_tokens": self.prompt_tokens,
                     "total_tokens": self.prompt_tokens + done,
                     "completion_tokens": done,
-                    "prompt_tokens_details": None,
+                    "prompt_tokens_details": (
+                        None if self.cached_tokens is None else {"cached_tokens": self.cached_tokens}
+                    ),
                     "completion_tokens_details": None,
                 },
                 **dict.fromkeys((*unused, "kv_transfer_params", "ec_transfer_params", "metrics")),

@@ -15,6 +15,7 @@ from scheduling.engines.simulated import metrics, requests, text
 from scheduling.engines.simulated.answers import Answer
 from scheduling.engines.simulated.engine import QueueFull
 from scheduling.engines.simulated.http import Connection, Request
+from scheduling.engines.simulated.prefix_cache import PrefixCache, ids_of
 from scheduling.engines.simulated.requests import ApiError
 from scheduling.engines.simulated.runner import Runner
 
@@ -47,13 +48,15 @@ class Api:
     """Answers requests for one replica."""
 
     def __init__(
-        self, runner: Runner, *, model: str, preset: EnginePreset, max_model_len: int, seed: int, api_key: str
-    ) -> None:
+        self, runner: Runner, *, model: str, preset: EnginePreset, max_model_len: int, seed: int, api_key: str,
+        cache: PrefixCache | None = None,
+    ) -> None:  # fmt: skip
         self.faults = Faults()
         self._runner = runner
         self._engine = runner.engine
         self._model = model
         self._preset = preset
+        self._cache = cache
         self._max_model_len = max_model_len
         self._seed = seed
         self._authorization = f"Bearer {api_key}" if api_key else ""
@@ -102,12 +105,16 @@ class Api:
     def _chat(self, connection: Connection, request: Request) -> None:
         body = requests.decode(requests.CHAT, request.body)
         bound = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
-        self._generate(connection, body, [requests.chat_prompt(body.messages)], bound, request.name, chat=True)
+        prompt = requests.chat_prompt(body.messages)
+        ids = [] if self._cache is None else [requests.cached_ids(body.messages)]
+        self._generate(connection, body, [prompt], bound, request.name, ids, chat=True)
 
     def _completion(self, connection: Connection, request: Request) -> None:
         body = requests.decode(requests.COMPLETION, request.body)
         bound = requests.COMPLETION_DEFAULT_TOKENS if body.max_tokens is None else body.max_tokens
-        self._generate(connection, body, requests.completion_prompts(body.prompt), bound, request.name, chat=False)
+        prompts = requests.completion_prompts(body.prompt)
+        ids = [] if self._cache is None else [ids_of([str(body.prompt)]) for _ in prompts[:1]]
+        self._generate(connection, body, prompts, bound, request.name, ids, chat=False)
 
     def _generate(
         self,
@@ -116,6 +123,7 @@ class Api:
         prompts: list[tuple[int, int]],
         bound: int | None,
         name: str,
+        ids: list[list[int]],
         *,
         chat: bool,
     ) -> None:
@@ -132,6 +140,12 @@ class Api:
                 natural = text.natural_output_tokens((mark + copy) & 0xFFFFFFFF, self._seed)
                 wanted = most if body.ignore_eos else max(natural, body.min_tokens or 0)
                 answer.add(tokens, mark + copy, min(wanted, most), stops=wanted <= most and not body.ignore_eos)
+        if self._cache is not None:
+            answer.cached_tokens = 0
+            for choice, prompt in zip(answer.choices, ids, strict=False):
+                found = self._cache.take(prompt, body.cache_salt or "")
+                choice.seq.cached = min(found, (choice.seq.prompt_tokens - 1) // BLOCK_TOKENS * BLOCK_TOKENS)
+                answer.cached_tokens += choice.seq.cached
         self._start(connection, answer)
 
     def _start(self, connection: Connection, answer: Answer) -> None:
@@ -215,6 +229,7 @@ class Api:
             kv_blocks=engine.total_blocks,
             model=self._model,
             gpus=gpus,
+            prefix=(0, 0) if self._cache is None else (self._cache.queried, self._cache.hit),
         )
         connection.respond(200, page.encode(), "text/plain; version=1.0.0; charset=utf-8")
 

@@ -63,6 +63,7 @@ class Sequence:
     output_tokens: int  # it ends after so many
     stops: bool = False  # whether it ends by itself (finish_reason "stop") or at its bound ("length")
     priority: int = 0  # lower is sooner
+    cached: int = 0  # of the prompt's tokens, found in a prefix cache: not computed at its first admission
     on_token: Callable[[Sequence], None] | None = None  # after each token but the last
     on_end: Callable[[Sequence], None] | None = None  # after the last token; not when aborted
 
@@ -132,6 +133,7 @@ class Engine:
         seq.state = State.WAITING
         seq.arrived_s = now_s
         seq.total = seq.prompt_tokens
+        seq.computed = seq.cached
         seq.order = (seq.priority if self.limits.priority_scheduling else 0, self._arrivals)
         self._arrivals += 1
         heapq.heappush(self._waiting, seq)
@@ -258,8 +260,8 @@ class Engine:
                 heapq.heappop(self._waiting)
                 self._aborted_waiting -= 1
                 continue
-            chunk = min(seq.total, budget)
-            need = blocks(chunk)
+            chunk = min(seq.total - seq.computed, budget)
+            need = blocks(seq.computed + chunk)
             if need > self.free_blocks:
                 return  # strictly in order: nobody overtakes the head
             heapq.heappop(self._waiting)

@@ -137,9 +137,10 @@ class Gpus:
 
 
 def render(
-    totals: EngineTotals, *, running: int, waiting: int, kv_usage: float, kv_blocks: int, model: str, gpus: Gpus
-) -> str:
-    """The text of ``/metrics``."""
+    totals: EngineTotals, *, running: int, waiting: int, kv_usage: float, kv_blocks: int, model: str, gpus: Gpus,
+    prefix: tuple[int, int] = (0, 0),
+) -> str:  # fmt: skip
+    """The text of ``/metrics``. ``prefix``: tokens looked up in the prefix cache, and found there."""
     escaped = model.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     labels = f'engine="0",model_name="{escaped}"'
     out: list[str] = []
@@ -151,9 +152,9 @@ def render(
     scalar("vllm:num_requests_running", "Number of requests in model execution batches.", running)
     scalar("vllm:num_requests_waiting", "Number of requests waiting to be processed.", waiting)
     scalar("vllm:kv_cache_usage_perc", "KV-cache usage. 1 means 100 percent usage.", kv_usage)
-    # no prefix cache is simulated: nothing is looked up, nothing is found
-    scalar("vllm:prefix_cache_queries_total", "Prefix cache queries, in terms of number of queried tokens.", 0)
-    scalar("vllm:prefix_cache_hits_total", "Prefix cache hits, in terms of number of cached tokens.", 0)
+    # without a simulated prefix cache nothing is looked up, nothing is found
+    scalar("vllm:prefix_cache_queries_total", "Prefix cache queries, in terms of number of queried tokens.", prefix[0])
+    scalar("vllm:prefix_cache_hits_total", "Prefix cache hits, in terms of number of cached tokens.", prefix[1])
     scalar("vllm:num_preemptions_total", "Cumulative number of preemption from the engine.", totals.preemptions)
     scalar("vllm:prompt_tokens_total", "Number of prefill tokens processed.", totals.prompt_tokens)
     scalar("vllm:generation_tokens_total", "Number of generation tokens processed.", totals.generation_tokens)

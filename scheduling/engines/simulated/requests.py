@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from scheduling.engines.simulated import text
+from scheduling.engines.simulated import prefix_cache, text
 
 COMPLETION_DEFAULT_TOKENS = 16  # vLLM's default for /v1/completions; a chat may fill the context
 MAX_CHOICES = 128
@@ -49,6 +49,7 @@ class GenerationBody(msgspec.Struct, kw_only=True):
     ignore_eos: bool | None = None
     n: int | None = None
     priority: int | None = None
+    cache_salt: str | None = None
 
 
 class ChatBody(GenerationBody, kw_only=True):
@@ -104,6 +105,15 @@ def chat_prompt(messages: list[Message]) -> tuple[int, int]:
     return tokens, mark
 
 
+def cached_ids(messages: list[Message]) -> list[int]:
+    """A conversation's tokens as the prefix cache knows them."""
+    texts: list[str] = []
+    for message in messages:
+        content = message.content
+        texts += [message.role, *([p.text for p in content] if isinstance(content, list) else [content or ""])]
+    return prefix_cache.ids_of(texts)
+
+
 def completion_prompts(prompt: str | list[Any]) -> list[tuple[int, int]]:
     """Tokens and fingerprint of each prompt: a text, token ids, or a list of either."""
     if isinstance(prompt, str):
@@ -142,6 +152,8 @@ def check(body: GenerationBody, bound: int | None, max_model_len: int) -> None:
             "tokens.",
             param="max_tokens",
         )
+    if body.cache_salt is not None and not body.cache_salt:
+        raise ApiError(400, "Parameter 'cache_salt' must be a non-empty string if provided.", param="cache_salt")
     least = body.min_tokens or 0
     if least < 0:
         raise ApiError(400, f"min_tokens must be greater than or equal to 0, got {least}.")

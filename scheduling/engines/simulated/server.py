@@ -11,6 +11,7 @@ from scheduling.core.step_time import load_preset
 from scheduling.engines.simulated.api import Api
 from scheduling.engines.simulated.engine import Engine, EngineLimits
 from scheduling.engines.simulated.http import Connection
+from scheduling.engines.simulated.prefix_cache import PrefixCache
 from scheduling.engines.simulated.runner import Runner
 
 
@@ -30,6 +31,7 @@ class EngineOptions:
     seed: int = 0
     priority_scheduling: bool = False
     max_queued: int | None = None
+    prefix_cache: bool = False
     api_key: str = ""
 
 
@@ -73,6 +75,7 @@ class SimulatedServer:
             max_model_len=self.limits.max_model_len,
             seed=self.options.seed,
             api_key=self.options.api_key,
+            cache=PrefixCache(self.engine.total_blocks) if self.options.prefix_cache else None,
         )
         self._server = await loop.create_server(
             lambda: Connection(api.handle, self._connections, loop),

@@ -198,6 +198,7 @@ export const poolSpecs: FieldSpec[] = [
   { name: "queue_bytes", label: "Queue size", unit: "bytes", kind: "integer", min: 1, initial: "268435456", group: "Under contention", help: "Bodies of waiting requests, over all gateways." },
   { name: "coefficients", label: "Coefficients", kind: "json", group: "Under contention", wide: true, placeholder: '{"debt": 4.0, "gamma_debt": 0.7}', help: "Of weight, debt and burst, where they differ from the defaults." },
   { name: "predictor", label: "Output lengths", kind: "choice", initial: "similar", group: "Estimates", options: [{ value: "off", label: "off: every answer reaches its bound" }, { value: "history", label: "history: the key's past answers" }, { value: "similar", label: "similar: answers to similar prompts" }] },
+  { name: "prefix_cache", label: "Prefix cache", kind: "choice", initial: "isolated", group: "Engines", options: [{ value: "isolated", label: "isolated: each tenant its own" }, { value: "shared", label: "shared: all tenants together" }, { value: "unsalted", label: "unsalted: engine takes no cache_salt" }], help: "Shared saves prefill where tenants send equal prompts, and lets each time what others have asked. Unsalted: only for engines that refuse the field." },
   { name: "tokenizer", label: "Tokenizer", kind: "text", maxLength: 300, group: "Estimates", help: "Path of a tokenizer.json on the gateways, or 'backend'. Empty: from words and bytes." },
 ];
 
