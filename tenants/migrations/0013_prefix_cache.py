@@ -6,7 +6,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('tenants', '0010_tenant_pause'),
+        ('tenants', '0012_tier_grammar_bytes'),
     ]
 
     operations = [
