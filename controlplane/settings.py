@@ -55,6 +55,7 @@ INSTALLED_APPS = [
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
     "controlplane.security.ContentSecurityPolicy",
+    "controlplane.plain_text.PlainText",
     "servestatic.middleware.ServeStaticMiddleware",
     "controlplane.notices.DatabaseAway",
     "django.contrib.sessions.middleware.SessionMiddleware",
@@ -200,9 +201,9 @@ REST_FRAMEWORK = {
     # Deny by default: a view that forgets to say who may use it serves nobody.
     "DEFAULT_PERMISSION_CLASSES": ["controlplane.security.Nobody"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
-    "DEFAULT_PARSER_CLASSES": ["rest_framework.parsers.JSONParser"],
+    "DEFAULT_PARSER_CLASSES": ["tenants.api.inputs.BoundedJSONParser"],
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
-    "DEFAULT_PAGINATION_CLASS": "rest_framework.pagination.LimitOffsetPagination",
+    "DEFAULT_PAGINATION_CLASS": "tenants.api.inputs.Page",
     "PAGE_SIZE": 100,
 }
 SPECTACULAR_SETTINGS = {

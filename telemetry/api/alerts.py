@@ -12,7 +12,6 @@ from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import generics, serializers
 from rest_framework.exceptions import PermissionDenied
-from rest_framework.pagination import CursorPagination
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
@@ -23,6 +22,7 @@ from telemetry.models import Alert, AlertRule, RuleKind, Severity
 from telemetry.sources import sources
 from tenants import audit
 from tenants.access import scope_of
+from tenants.api import inputs
 from tenants.models import Pool, Tenant
 from tenants.validators import check_webhook
 
@@ -45,10 +45,7 @@ class AlertSerializer(serializers.ModelSerializer[Alert]):
         ]  # fmt: skip
 
 
-class NewestFirst(CursorPagination):
-    page_size = 50
-    page_size_query_param = "limit"
-    max_page_size = 500
+class NewestFirst(inputs.NewestFirst):
     ordering = ("-at", "-id")
 
 

@@ -25,6 +25,7 @@ from telemetry.estimates import DriftStore, DriftUnavailable
 from telemetry.models import LearnedFactor, LedgerEntry
 from tenants import audit
 from tenants.access import scope_of
+from tenants.api.inputs import Moment
 from tenants.models import Pool
 
 
@@ -45,8 +46,8 @@ class EstimatesQuery(serializers.Serializer[Any]):
 
     def get_fields(self) -> dict[str, serializers.Field[Any, Any, Any, Any]]:
         return super().get_fields() | {
-            "from": serializers.DateTimeField(required=False),
-            "to": serializers.DateTimeField(required=False),
+            "from": Moment(required=False),
+            "to": Moment(required=False),
         }
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:

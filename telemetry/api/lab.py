@@ -11,7 +11,7 @@ from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import extend_schema
 from rest_framework import generics, serializers, status
 from rest_framework.exceptions import ValidationError
-from rest_framework.parsers import JSONParser, MultiPartParser
+from rest_framework.parsers import MultiPartParser
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
@@ -20,6 +20,7 @@ from scheduling.core.registry import PolicyError
 from telemetry import lab
 from telemetry.api.tuning import Page, StaffOnly
 from telemetry.models import LabRecording, LabRun
+from tenants.api.inputs import BoundedJSONParser
 from tenants.models import Pool
 
 UNTOLD = "The workers could not be told: Redis does not answer. The run begins within two minutes of its return."
@@ -63,7 +64,7 @@ class RecordingsView(_Lab, generics.ListAPIView[LabRecording]):
 
     serializer_class = RecordingSerializer
     pagination_class = Page
-    parser_classes = [JSONParser, MultiPartParser]
+    parser_classes = [BoundedJSONParser, MultiPartParser]
     queryset = LabRecording.objects.defer("packed")
 
     @extend_schema(summary="Recordings of the lab", operation_id="lab_recordings")

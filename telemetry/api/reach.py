@@ -11,11 +11,12 @@ from datetime import datetime
 from typing import Any
 
 from django.db.models import QuerySet
-from rest_framework.pagination import Cursor, CursorPagination
+from rest_framework.pagination import Cursor
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from telemetry.models import LedgerEntry
+from tenants.api import inputs
 
 CANDIDATES = 20_000  # rows that an index names: they lie scattered
 NEIGHBOURS = 200_000  # rows in the order in which they were written
@@ -60,12 +61,9 @@ def _mark(rows: QuerySet[LedgerEntry], count: int) -> datetime | None:
     return rows.order_by("-received_at").values_list("received_at", flat=True)[count : count + 1].first()
 
 
-class NewestFirst(CursorPagination):
+class NewestFirst(inputs.NewestFirst):
     """Pages that stay right while new requests come in, and that end where the search ended."""
 
-    page_size = 50
-    page_size_query_param = "limit"
-    max_page_size = 500
     ordering = ("-received_at", "-id")
 
     def __init__(self) -> None:

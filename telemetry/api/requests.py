@@ -25,6 +25,7 @@ from telemetry.live_store import KEEP_S, LiveUnavailable
 from telemetry.models import LedgerEntry
 from telemetry.queue import QueueUnavailable
 from telemetry.story import story
+from tenants.api.inputs import Moment
 
 _OPERATORS_ONLY = ("gateway", "backend")  # where things run is no business of tenants
 
@@ -80,8 +81,8 @@ class RequestsQuery(serializers.Serializer[Any]):
     def get_fields(self) -> dict[str, serializers.Field[Any, Any, Any, Any]]:
         # "from" is a word of the language and cannot be a class attribute
         return super().get_fields() | {
-            "from": serializers.DateTimeField(required=False, help_text="Received at or after this moment."),
-            "to": serializers.DateTimeField(required=False, help_text="Received before this moment."),
+            "from": Moment(required=False, help_text="Received at or after this moment."),
+            "to": Moment(required=False, help_text="Received before this moment."),
         }
 
     def narrowed(self, operator: bool) -> tuple[dict[str, Any], dict[str, Any]]:

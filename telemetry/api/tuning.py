@@ -14,7 +14,6 @@ from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import extend_schema, extend_schema_field
 from rest_framework import generics, serializers, status
 from rest_framework.exceptions import ValidationError
-from rest_framework.pagination import LimitOffsetPagination
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
@@ -23,6 +22,7 @@ from telemetry import replicas
 from telemetry.api.common import Telemetry, viewer_of
 from telemetry.models import Calibration
 from tenants import tuning
+from tenants.api import inputs
 from tenants.audit import Actor
 from tenants.models import PolicyVersion, Pool, Trial, TrialState, Tuning, TuningMode
 
@@ -56,7 +56,7 @@ def _answer(error: Exception) -> Exception:
     return error
 
 
-class Page(LimitOffsetPagination):
+class Page(inputs.Page):
     default_limit = 50
     max_limit = 500
 

@@ -20,6 +20,7 @@ from rest_framework.views import APIView
 
 from telemetry import usage
 from telemetry.api.common import Telemetry, viewer_of
+from tenants.api.inputs import Moment
 
 MOST_ROWS = 20_000
 FILTERS = ("tenant", "pool", "model", "entitlement", "key", "tier")
@@ -49,8 +50,8 @@ class UsageQuery(serializers.Serializer[Any]):
 
     def get_fields(self) -> dict[str, serializers.Field[Any, Any, Any, Any]]:
         return super().get_fields() | {
-            "from": serializers.DateTimeField(required=False),
-            "to": serializers.DateTimeField(required=False),
+            "from": Moment(required=False),
+            "to": Moment(required=False),
         }
 
     def validate_group_by(self, value: str) -> list[str]:

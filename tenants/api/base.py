@@ -13,7 +13,6 @@ from django.db.models import Model, ProtectedError, QuerySet
 from rest_framework import mixins, status, viewsets
 from rest_framework.exceptions import APIException, NotFound, ValidationError
 from rest_framework.filters import SearchFilter
-from rest_framework.pagination import LimitOffsetPagination
 from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -22,6 +21,7 @@ from tenants import preview, services
 from tenants.access import Scope, scope_of
 from tenants.api.authentication import AUTHENTICATION
 from tenants.api.filters import Filter, ListedFilters
+from tenants.api.inputs import Page
 from tenants.audit import Actor
 
 
@@ -50,11 +50,6 @@ class Allowed(BasePermission):
 
     def has_permission(self, request: Request, view: Any) -> bool:
         return view.right().given_to(scope_of(request))
-
-
-class Page(LimitOffsetPagination):
-    default_limit = 100
-    max_limit = 1000
 
 
 class Conflict(APIException):

@@ -13,6 +13,7 @@ from rest_framework import serializers
 
 from tenants import promises
 from tenants.access import scope_of
+from tenants.api.inputs import Timed
 from tenants.models import (
     AccessToken,
     ApiKey,
@@ -46,7 +47,7 @@ class Strict(serializers.Serializer):
         return f"There is no such field.{hint} Fields: {', '.join(writable) or 'none'}."
 
 
-class BooksSerializer(Strict, serializers.ModelSerializer):
+class BooksSerializer(Strict, Timed):
     """A row of the books."""
 
 

@@ -18,6 +18,7 @@ from scheduling.engines.vllm import EngineError, Probe, VllmClient, control_http
 from tenants import preview, services
 from tenants.api import serializers as books
 from tenants.api.base import Right, ScopedView, as_answer, is_trial
+from tenants.api.inputs import Moment
 from tenants.models import ApiKey, Backend, Entitlement, Pool, Tenant
 from tenants.validators import validate_base_url
 
@@ -92,7 +93,7 @@ class FirstKeySerializer(books.Strict):
     """A key for the entitlement that is made with it."""
 
     name = serializers.CharField(max_length=100)
-    expires_at = serializers.DateTimeField(required=False, allow_null=True, default=None)
+    expires_at = Moment(required=False, allow_null=True, default=None)
 
 
 class SetupView(ScopedView, APIView):

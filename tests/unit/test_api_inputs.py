@@ -1,0 +1,407 @@
+"""Nothing that anybody can send to the management API is answered with a 5xx.
+
+Routes, parameters and fields come from the OpenAPI schema, so a new one is tried without a line here; a new *body*
+needs a row in ``BODIES``, or the first test fails. Each request runs in a savepoint that is taken back.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import random
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeVar
+from unittest import mock
+from urllib.parse import quote
+
+import pytest
+from django.core.signals import got_request_exception
+from django.db import transaction
+from django.test import override_settings
+from django.utils import timezone
+from drf_spectacular.generators import SchemaGenerator
+from rest_framework.test import APIClient
+
+from telemetry import ledger
+from telemetry.models import Alert, AlertRule, LabRun, ScalingState
+from tenants import services, tuning
+from tenants.audit import SYSTEM
+from tenants.models import AuditEntry, Pool, Price, Quota, Trial
+from tests import worlds
+from tests.telemetry_world import record
+from tests.unit.test_tenants_access_matrix import BACKEND, ENTITLEMENT, POOL, SLO, TENANT, TIER
+
+pytestmark = [pytest.mark.django_db, pytest.mark.timeout(300)]
+
+SEED = 11
+T = TypeVar("T")
+VERBS = ("get", "post", "put", "patch", "delete")
+# A part of the values in each run, all of them in `make test-slow`.
+SHARE = pytest.mark.parametrize("share", [0.04, pytest.param(1.0, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])])
+DEEP = 5_000  # levels; Python's own parser gives up at a thousand
+DEEPER = 100_000
+
+TRACE = '{"arrival_s": 0.0, "input_tokens": 10, "output_tokens": 5}\n'
+# Bodies that are right, by operation; each field is then made wrong in turn.
+BODIES: dict[str, dict[str, Any]] = {
+    "alert_rules_create": {"name": "deep queue", "kind": "queue_age", "threshold": 5, "pool": "llama"},
+    "alert_rules_partial_update": {"name": "other"},
+    "backends_create": BACKEND,
+    "backends_partial_update": {"description": "changed"},
+    "engine_check": {"url": "http://127.0.0.1:1"},
+    "entitlements_create": ENTITLEMENT,
+    "entitlements_partial_update": {"description": "changed"},
+    "estimates_reset_create": {"pool": "llama"},
+    "keys_create": {"name": "ci", "entitlement": "acme-llama"},
+    "keys_rotate": {"overlap_s": 60},
+    "lab_recordings_create": {"name": "an hour", "pool": "llama", "minutes": 60},
+    "lab_runs_create": {"name": "what if", "recording": "kept", "pool": "llama", "policies": ["now", "fifo"]},
+    "memberships_create": {"user": "nora", "tenant": "acme", "role": "member"},
+    "memberships_partial_update": {"role": "member"},
+    "pools_create": POOL,
+    "pools_partial_update": {"description": "changed"},
+    "pools_policy": {"policy": "fifo"},
+    "pools_rollback": {"version": 1},
+    "pools_trials_create": {"params": {}},
+    "pools_tuning_set": {"mode": "advise"},
+    "prices_create": {"pool": "llama", "valid_from": "2026-01-01T00:00:00Z"},
+    "prices_partial_update": {"currency": "EUR"},
+    "quotas_create": {"tenant": "acme", "period": "day", "hard_tokens": 10},
+    "quotas_partial_update": {"hard_tokens": 99},
+    "setup": {"tenant": TENANT},
+    "slos_create": SLO,
+    "slos_partial_update": {"description": "changed"},
+    "tenants_create": TENANT,
+    "tenants_partial_update": {"description": "changed"},
+    "tenants_pause": {"reason": "a runaway job"},
+    "tiers_create": TIER,
+    "tiers_partial_update": {"description": "changed"},
+    "tokens_create": {"name": "ci"},
+}
+HIDDEN = ("limit", "offset", "cursor", "search", "state", "page", "format", "dry_run")  # some views read them unlisted
+
+
+def _cursor(text: str) -> str:
+    return quote(base64.b64encode(text.encode()).decode())
+
+
+# As they stand in a URL, percent signs and all.
+TEXTS = (
+    "", "%00", "a%00b", "%ED%A0%80", "%FF%FE", "%F4%8F%BF%BF", "%25", "%2525", "_%25", "'%22%5C;--", "%0d%0aX: y",
+    "%E2%80%AE", "null", "%5B%5D", "%7B%22a%22:1%7D", "x" * 5_000,
+)  # fmt: skip
+NUMBERS = (
+    "-1", "0", "1", "-0", "1.5", "1e400", "-1e400", "NaN", "inf", "-Infinity", "1e308", "1e-400", "0x10",
+    "1_000", "%D9%A3",
+    "9223372036854775807", "9223372036854775808", "-9223372036854775809", "1" + "0" * 30, "9" * 5_000, "2147483648",
+)  # fmt: skip
+MOMENTS = (
+    "0001-01-01T00:00:00Z", "0001-01-01T00:00:00%2B14:00", "9999-12-31T23:59:59Z", "9999-12-31T23:59:59-14:00",
+    "1969-12-31T23:59:59Z", "0000-00-00T00:00:00Z", "2026-02-30T00:00:00Z", "2026-11-21", "2026-11-21T08:00:00",
+    "2026-11-21T08:00:00%2B99:99", "2026-11-21T24:00:00Z", "10000-01-01T00:00:00Z", "-2026-01-01T00:00:00Z",
+    "2026-11-21T08:00:00.123456789Z", "2026-11-21T08:00:00%2B23:59", "2026-11-21T08:00:00-23:59", "1790000000", "now",
+)  # fmt: skip
+CURSORS = (
+    "cD0x", "bz0x", "cj0x", _cursor("p=%00"), _cursor("p=\x00"), _cursor("p=0001-01-01 00:00:00+00:00"),
+    _cursor("p=9999-12-31 23:59:59-14:00"), _cursor("o=99999999999999999999&p=2026-11-21"), _cursor("o=-1"),
+    _cursor("p=2026-11-21 00:00:00%2B23:59"),
+    _cursor("o=x"), _cursor("r=1&p=None"), _cursor("p=2026-11-21 00:00:00&o=1000000"), "%FF", "====", "a", "%00",
+    _cursor("p=\ud7ff&r=2"), _cursor("p=NaN"), _cursor("p=2026-13-45 00:00:00+00:00"), _cursor("r=1&o=5"),
+)  # fmt: skip
+ASKED = (*TEXTS, *NUMBERS, *MOMENTS, *CURSORS)
+PLACES = ("%00", "a%00b", "%ED%A0%80", "0", "-1", "9223372036854775808", "9" * 400, "x" * 400, "%2e%2e", "nope")
+
+# Pieces of JSON, as text: some cannot be made by a serializer.
+PIECES = (
+    "null", "true", "0", "-1", "1.5", "1e400", "-1e400", "NaN", "Infinity", "9223372036854775808",
+    "-9223372036854775809", "1" + "0" * 30, "9" * 400, "9" * 5_000, "1e308", "5e-324", '""', '" "', '"\\u0000"',
+    '"a\\u0000b"', '"\\ud800"',
+    '"\\udfff\\ud800"', '"0001-01-01T00:00:00Z"', '"9999-12-31T23:59:59-14:00"', '"0001-01-01T00:00:00+14:00"',
+    '"2026-11-21T08:00:00"', '"NaN"', '"1e400"', '"' + "x" * 5_000 + '"', "[]", "[null]", '["\\u0000"]', "[[[]]]", "{}",
+    '{"": null}', '{"\\u0000": 1}', '{"a\\ud800": 1}', '{"a": {"b": [1]}}', '{"a": 1e400}', '{"a": NaN}', '["a", "a"]',
+    '{"a": "\\ud800"}', '{"a": ["\\u0000"]}', '[{"a": 1}, 2]', "[" * 30 + "]" * 30, '{"debt": "x"}', '{"debt": 1e308}',
+)  # fmt: skip
+WHOLE: tuple[bytes, ...] = (
+    b"", b" ", b"null", b"true", b"1", b'"x"', b"[]", b"[1]", b"[[]]", b"{", b"}", b'{"a"', b"\xff\xfe",
+    b"\xef\xbb\xbf{}",
+    b'{"slug": "\xed\xa0\x80"}', b"\x00", b'{"slug": "a", "slug": {"b": 1}}', b"9" * 5_000, b"NaN", b"1e400",
+    b"[" * DEEP, b"[" * DEEP + b"]" * DEEP, b'{"a":' * DEEP + b"1" + b"}" * DEEP, b"[" * DEEPER + b"]" * DEEPER,
+    b'{"a":' * DEEPER, b'{"description": ' + b"[" * DEEP + b"]" * DEEP + b"}", b'{"a": "' + b"[" * DEEP + b'"}',
+    b"{" + b",".join(b'"f%d": 1' % n for n in range(20_000)) + b"}", b"[" + b"1," * 200_000 + b"1]",
+)  # fmt: skip
+TYPES = (
+    "text/plain", "application/xml", "multipart/form-data", "multipart/form-data; boundary=",
+    "application/json; charset=x",
+    "application/json; charset=utf-16", "application/json;;;", "x", "application/x-www-form-urlencoded", "\x01/\x02",
+    "multipart/form-data; boundary=" + "b" * 300, "application/json; " + "a=b; " * 500,
+)  # fmt: skip
+ACCEPTS = (
+    "",
+    "x",
+    "*/*; q=2",
+    "text/csv",
+    "application/json; indent=99999",
+    "application/json; indent=x",
+    "a/b," * 500,
+)
+
+
+LOGINS = (
+    "Basic", "Basic %%%", "Basic " + base64.b64encode(b"a\x00:b").decode(), "Bearer", "Bearer \xff", "x" * 900,
+    "Basic " + base64.b64encode(b"\xff:\xff").decode(), "Bearer qma-aaaaaaaaaaaa." + "s" * 500,
+)  # fmt: skip
+
+
+def _some(values: Sequence[T], share: float, draw: random.Random) -> list[T]:
+    return list(values) if share >= 1 else draw.sample(values, max(2, round(len(values) * share)))
+
+
+@pytest.fixture
+def world() -> worlds.World:
+    return worlds.build()
+
+
+@pytest.fixture
+def places(world: worlds.World) -> dict[str, str]:
+    """A row for every kind of id that a route may have."""
+    pool, now = Pool.objects.get(slug="llama"), timezone.now()
+    start = now.timestamp() - 60
+    ledger.write(
+        [
+            record(
+                n, received_s=start + n, queued_s=start + n, granted_s=start + n + 0.1, first_token_s=start + n + 0.3,
+                done_s=start + n + 1,
+            )
+            for n in range(1, 31)
+        ]
+    )  # fmt: skip
+    trial = Trial.objects.create(
+        pool=pool, at=now, study=now, number=1, base=tuning.version_now(pool), values={}, reward=0.9,
+        params=pool.policy_params, window_from=now, window_until=now,
+    )  # fmt: skip
+    Pool.objects.filter(pk=pool.pk).update(scaling_mode="advise")
+    ScalingState.objects.create(pool="llama", at=now, epoch=1, mode="advise", current=2, wanted=3, reason="up")
+    rule = AlertRule.objects.create(name="a rule", kind="queue", threshold=5)
+    Alert.objects.create(
+        at=now, kind="queue", name="queue", severity="warning", rule=rule, subject="llama", line="deep"
+    )
+    api = APIClient()
+    api.force_login(world.users["adam"])
+    kept = api.post("/api/v1/lab/recordings", {"name": "kept", "pool": "llama", "minutes": 60}, format="json")
+    assert kept.status_code == 201, kept.content
+    run = LabRun.objects.create(
+        name="r", recording_id=kept.json()["id"], pool="llama", author="adam", total=1,
+        asked={"policies": ["now"], "variants": 1, "replicas": 0, "slos": None},
+    )  # fmt: skip
+    return {
+        "alert-rules": str(rule.pk), "audit": str(AuditEntry.objects.latest("pk").pk), "backends": "gpu-1",
+        "entitlements": "acme-llama", "keys": world.keys["acme"].row.public_id, "runs": str(run.pk),
+        "memberships": str(world.users["alice"].memberships.get().pk), "pools": "llama", "slos": "interactive",
+        "prices": str(services.save(actor=SYSTEM, instance=Price(pool=pool)).pk), "requests": record(1).request_id,
+        "quotas": str(services.save(actor=SYSTEM, instance=Quota(tenant=world.tenants["acme"], hard_tokens=5)).pk),
+        "tenants": "acme", "tiers": "premium", "tokens": world.tokens["adam"].row.public_id, "trials": str(trial.pk),
+    }  # fmt: skip
+
+
+class Tried:
+    """Sends requests as an admin and keeps what was answered with a 5xx, or refused without a word."""
+
+    def __init__(self, api: APIClient) -> None:
+        self._api = api
+        self.answers: Counter[int] = Counter()
+        self.faults: dict[str, str] = {}  # what went wrong where -> the first request that did it
+
+    def __call__(self, verb: str, path: str, body: bytes | None = None, **more: Any) -> int:
+        raised: list[str] = []
+
+        def note(sender: Any, request: Any = None, **_: Any) -> None:
+            kind, error, trace = sys.exc_info()
+            while trace is not None and trace.tb_next is not None:
+                trace = trace.tb_next
+            at = (
+                f"{trace.tb_frame.f_code.co_filename.rpartition('site-packages/')[2]}:{trace.tb_lineno}"
+                if trace
+                else ""
+            )
+            raised.append(f"{kind.__name__ if kind else ''} at {at}: {str(error)[:120]}")
+
+        got_request_exception.connect(note)
+        try:
+            point = transaction.savepoint()
+            extra = {"content_type": "application/json"} | more if body is not None else more
+            answer = self._api.generic(verb.upper(), path, body or b"", **extra)
+            text = b"".join(answer.streaming_content) if answer.streaming else answer.content
+            transaction.savepoint_rollback(point)
+        finally:
+            got_request_exception.disconnect(note)
+        status = answer.status_code
+        self.answers[status] += 1
+        said = f"{verb} {path[:200]} {(body or b'')[:120]!r} {more or ''} -> {status}"
+        if status >= 500:
+            self.faults.setdefault(raised[0] if raised else f"{status} {text[:100]!r}", said)
+        elif status >= 400 and path.startswith("/api/"):
+            problem = _wordless(answer.headers.get("Content-Type", ""), text)
+            if problem:
+                self.faults.setdefault(f"{problem} {re.sub('[0-9]+', 'N', path[:40])}", said)
+        return status
+
+    def told(self) -> str:
+        lines = [f"  {fault}\n      {first}" for fault, first in self.faults.items()]
+        return f"{len(lines)} kinds of fault in {sum(self.answers.values())} requests:\n" + "\n".join(lines)
+
+
+def _wordless(kind: str, text: bytes) -> str:
+    """Why an error is no help: an API answers with JSON that has at least one sentence in it."""
+    if "csv" in kind or "openapi" in kind:
+        return "" if text.strip() else "empty"
+    try:
+        told = json.loads(text)
+    except ValueError:
+        return f"not JSON ({kind})"
+    found = json.dumps(told)
+    return "" if re.search(r"[A-Za-z]{3,}\W.*[a-z]{2}", found) else f"no sentence: {found[:100]}"
+
+
+@pytest.fixture
+def tried(world: worlds.World, places: dict[str, str], redis_url: str) -> Iterator[Tried]:
+    api = APIClient(raise_request_exception=False)
+    api.force_login(world.users["adam"])
+    with (
+        override_settings(QUARTERMASTER_REDIS_URL=redis_url),
+        mock.patch("telemetry.tasks.run_lab.apply_async"),
+    ):
+        logging.disable(logging.CRITICAL)  # a traceback for each fault would be megabytes
+        try:
+            yield Tried(api)
+        finally:
+            logging.disable(logging.NOTSET)
+
+
+def _operations() -> list[tuple[str, str, dict[str, Any], dict[str, Any]]]:
+    """(verb, path, operation, schema of the JSON body's fields), in a fixed order."""
+    schema = SchemaGenerator().get_schema(public=True)
+    parts = schema["components"]["schemas"]
+
+    def fields(node: dict[str, Any]) -> dict[str, Any]:
+        if "$ref" in node:
+            node = parts[node["$ref"].rpartition("/")[2]]
+        found = dict(node.get("properties", {}))
+        for each in node.get("allOf", ()):
+            found |= fields(each)
+        return found
+
+    out = []
+    for path, verbs in sorted(schema["paths"].items()):
+        for verb, operation in sorted(verbs.items()):
+            body = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
+            out.append((verb, path, operation, fields(body)))
+    return out
+
+
+OPERATIONS = _operations()
+
+
+def _filled(path: str, places: dict[str, str], instead: str = "") -> Iterator[str]:
+    """The path with rows that exist; with ``instead``, each of its parameters in turn is that."""
+    names = re.findall(r"([a-z-]+)/\{\w+\}", path)
+    parts = re.split(r"\{\w+\}", path)
+    for spoiled in range(len(names)) if instead else (-1,):
+        out = parts[0]
+        for n, (name, rest) in enumerate(zip(names, parts[1:], strict=True)):
+            out += (instead if n == spoiled else places[name]) + rest
+        yield out
+
+
+def test_every_body_of_the_schema_has_one_that_is_right(tried: Tried, places: dict[str, str]) -> None:
+    wanted = {op["operationId"]: (verb, path) for verb, path, op, _ in OPERATIONS if "requestBody" in op}
+    assert len(OPERATIONS) > 90, "the schema shows too little"
+    assert set(wanted) == set(BODIES)
+    for name, (verb, path) in wanted.items():
+        status = tried(verb, next(_filled(path, places)), json.dumps(BODIES[name]).encode())
+        assert status < 300, (name, status)
+
+
+@SHARE
+def test_no_value_of_a_query_parameter_is_answered_with_a_5xx(
+    tried: Tried, places: dict[str, str], share: float
+) -> None:
+    draw = random.Random(SEED)
+    for verb, path, operation, _ in OPERATIONS:
+        if verb != "get":
+            continue
+        url = next(_filled(path, places))
+        listed = {p["name"]: p["schema"] for p in operation.get("parameters", ()) if p["in"] == "query"}
+        for name in (*listed, *(n for n in HIDDEN if n not in listed)):
+            schema = listed.get(name, {})
+            if name == "cursor":
+                fitting: tuple[str, ...] = CURSORS
+            elif schema.get("format") == "date-time":
+                fitting = MOMENTS
+            elif schema.get("type") in ("integer", "number") or name in ("limit", "offset"):
+                fitting = NUMBERS
+            else:
+                fitting = TEXTS
+            needed = "pool=llama&" if "live/history" in path and name != "pool" else ""
+            whole = name in listed and fitting in (MOMENTS, CURSORS)
+            values = fitting if whole else _some(fitting, share if name in listed else share / 2, draw)
+            for value in dict.fromkeys((*values, "%00", *_some(ASKED, share / 20, draw))):
+                tried("get", f"{url}?{needed}{name}={value}")
+        if share == 1:
+            tried("get", f"{url}?" + "&".join(f"a{n}=1" for n in range(2_000)))
+            tried("get", f"{url}?limit=1&limit=x&offset=&offset=2")
+    assert not tried.faults, tried.told()
+
+
+def test_no_id_in_a_path_is_answered_with_a_5xx(tried: Tried, places: dict[str, str]) -> None:
+    for verb, path, operation, _ in OPERATIONS:
+        body = json.dumps(BODIES.get(operation["operationId"], {})).encode() if verb != "get" else None
+        for value in PLACES:
+            for url in _filled(path, places, value):
+                tried(verb, url, body)
+    assert not tried.faults, tried.told()
+
+
+@SHARE
+def test_no_value_of_a_field_is_answered_with_a_5xx(tried: Tried, places: dict[str, str], share: float) -> None:
+    draw = random.Random(SEED)
+    for verb, path, operation, fields in OPERATIONS:
+        if "requestBody" not in operation:
+            continue
+        url, right = next(_filled(path, places)), BODIES[operation["operationId"]]
+        names = fields if operation["operationId"] != "setup" else ("pool", "backend", "tenant", "entitlement", "key")
+        assert names, operation["operationId"]
+        for name in dict.fromkeys((*names, *right)):
+            rest = json.dumps({k: v for k, v in right.items() if k != name})[1:-1]
+            for piece in _some(PIECES, share, draw):
+                text = f'{{{rest}{", " if rest else ""}"{name}": {piece}}}'
+                tried(verb, url, text.encode())
+    assert not tried.faults, tried.told()
+
+
+@SHARE
+def test_no_body_as_a_whole_is_answered_with_a_5xx(tried: Tried, places: dict[str, str], share: float) -> None:
+    draw = random.Random(SEED)
+    for verb, path, operation, _ in OPERATIONS:
+        if verb in ("get", "delete"):
+            continue
+        url = next(_filled(path, places))
+        wrong = _some(WHOLE, max(0.1, 2 * share), draw)
+        for body in wrong if "requestBody" in operation else wrong[:2]:
+            tried(verb, url, body)
+        right = json.dumps(BODIES.get(operation["operationId"], {})).encode()
+        for kind in _some(TYPES, share, draw):
+            tried(verb, url, right, content_type=kind)
+        for kind in _some(ACCEPTS, share / 2, draw):
+            tried(verb, url, right, HTTP_ACCEPT=kind)
+    for body in WHOLE:
+        tried("post", "/api/v1/slos", body)
+    for kind in ACCEPTS:
+        tried("get", "/api/v1/usage", HTTP_ACCEPT=kind)
+        tried("get", "/api/v1/schema", HTTP_ACCEPT=kind)
+    for value in LOGINS:
+        tried("get", "/api/v1/me", HTTP_AUTHORIZATION=value)
+    assert not tried.faults, tried.told()
