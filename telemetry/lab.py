@@ -8,14 +8,16 @@ piece that is there is not done again.
 from __future__ import annotations
 
 import gzip
-import io
+import json
 import logging
+import subprocess
+import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import Any
 
 from celery import current_app
@@ -25,11 +27,10 @@ from django.utils import timezone
 from scheduling.core.compose import make_policy
 from scheduling.core.registry import PolicyError, make_routing
 from scheduling.core.types import Slo
-from scheduling.simulator.compare import SHIPPED, CompareError, parse_policy
-from scheduling.simulator.kernel import rng
-from scheduling.simulator.recording import Recorded, Recording, read_recording, write_recording
-from scheduling.simulator.trace import TraceError, read_tiers, read_trace
-from scheduling.simulator.workload import Tier, pick_tier
+from scheduling.simulator import import_trace
+from scheduling.simulator.compare import CompareError, parse_policy
+from scheduling.simulator.recording import Recording, read_recording
+from scheduling.simulator.workload import Tier
 from scheduling.tuning.traffic import Serving, Traffic
 from scheduling.tuning.whatif import Figures, compare, figures_of
 from telemetry import monitor, replicas
@@ -40,7 +41,10 @@ log = logging.getLogger(__name__)
 
 BUDGET_S = 15.0  # of one message: it is delivered again after a minute
 STILL = timedelta(seconds=60)  # a run on which nobody worked for so long is rung for again
-LARGEST = 32 * 1024 * 1024  # bytes of a trace that somebody brings
+LARGEST = 32 * 1024 * 1024  # bytes of a trace that somebody brings, as it comes and unpacked
+READ_S = 60.0  # for reading one
+ROOT = Path(__file__).resolve().parent.parent  # where the packages lie
+_reading = threading.BoundedSemaphore(1)  # one trace is read at a time in each web process
 MOST_POLICIES, MOST_VARIANTS, MOST_REPLICAS = 8, 30, 64
 PRESENT = "now"  # what the pool serves with now
 
@@ -86,35 +90,40 @@ def keep_trace(*, data: bytes, name: str, author: str) -> LabRecording:
     tiers draw one of the shipped ones. Raises LabError."""
     if len(data) > LARGEST:
         raise LabError(f"the trace is larger than {LARGEST // 1024 // 1024} MiB")
-    with NamedTemporaryFile(suffix=".trace") as file:
-        file.write(data)
-        file.flush()
-        path = Path(file.name)
-        try:
-            tiers, rows = read_tiers(path), read_trace(path)
-        except (TraceError, OSError) as problem:
-            raise LabError(str(problem).replace(file.name, "the trace")) from problem
-    draw = rng(1, "tiers")
-    recorded = []
-    for row in rows[: monitor.MOST]:
-        tier = row.tier or pick_tier(draw, SHIPPED).name
-        recorded.append(
-            Recorded(row.arrival_s, row.input_tokens, row.output_tokens, row.tenant or tier, tier, wait_s=0.0)
-        )
-    return _keep(Recording("", tiers or SHIPPED, tuple(recorded)), name, author)
+    if not _reading.acquire(timeout=READ_S):
+        raise LabError("other traces are being read; try again in a moment")
+    try:
+        # In a process of its own with little memory: what a file unpacks to is not known before, and this one serves.
+        done = subprocess.run(  # noqa: S603
+            [sys.executable, "-m", "scheduling.simulator.import_trace", str(LARGEST), str(monitor.MOST)],
+            input=data, capture_output=True, timeout=READ_S, check=False, cwd=ROOT,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise LabError(f"the trace was not read within {READ_S:g} s; bring a shorter one") from None
+    finally:
+        _reading.release()
+    if done.returncode == import_trace.REFUSED:
+        raise LabError(done.stderr.decode(errors="replace").strip())
+    if done.returncode:
+        log.warning("reading a trace ended with %d: %s", done.returncode, done.stderr[-500:].decode(errors="replace"))
+        raise LabError("the trace needs more memory or time to read than it is given; bring a shorter one")
+    head, _, packed = done.stdout.partition(b"\n")
+    requests, span_s = json.loads(head)
+    return _kept(name, "", author, requests, span_s, packed)
 
 
 def _keep(recording: Recording, name: str, author: str) -> LabRecording:
-    rows = [row for row in recording.rows if row.ran]
-    if not rows:
+    packed, requests = import_trace.packed(recording)
+    return _kept(name, recording.pool, author, requests, recording.span_s, packed)
+
+
+def _kept(name: str, pool: str, author: str, requests: int, span_s: float, packed: bytes) -> LabRecording:
+    if not requests:
         raise LabError("no request of that time ran on an engine")
     if LabRecording.objects.filter(name=name).exists():
         raise LabError(f"there is a recording {name!r} already")
-    text = io.StringIO()
-    write_recording(recording, text)
     return LabRecording.objects.create(
-        name=name, pool=recording.pool, author=author, requests=len(rows), span_s=recording.span_s,
-        packed=gzip.compress(text.getvalue().encode(), mtime=0),
+        name=name, pool=pool, author=author, requests=requests, span_s=span_s, packed=packed
     )  # fmt: skip
 
 

@@ -130,7 +130,7 @@ def _value(number: int, name: str, value: object) -> Any:
 def _object(number: int, line: str) -> dict[str, Any]:
     try:
         found = json.loads(line)
-    except ValueError as problem:
+    except (ValueError, RecursionError) as problem:
         raise RecordingError(number, f"not a JSON object ({problem})") from problem
     if not isinstance(found, dict):
         raise RecordingError(number, "not a JSON object")

@@ -26,6 +26,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import chain
 from pathlib import Path
+from typing import IO, Any, BinaryIO, cast
 
 from scheduling.simulator.recording import Recording, RecordingError, is_recording, read_recording
 from scheduling.simulator.workload import Tier
@@ -51,20 +52,24 @@ class TraceError(ValueError):
 
 
 Row = tuple[float, int, int]
+MOST_LINE = 1024 * 1024  # characters
 MOST_TOKENS = 10_000_000  # more than any model takes
 _STAMP = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(\.\d+)?(Z|[+-]\d\d:?\d\d)?")
 
 
-def read_trace(path: Path | str, *, limit: int | None = None, until_s: float | None = None) -> list[TraceRequest]:
+def read_trace(
+    path: Path | str, *, limit: int | None = None, until_s: float | None = None, most_bytes: int | None = None
+) -> list[TraceRequest]:
     """Reads a trace file.
 
     :param limit: at most this many requests; ``until_s``: only those that arrived earlier than this after the first.
+    :param most_bytes: of the file as text, unpacked: a file that holds more is an error.
     :raises TraceError: unreadable line, unknown format, empty file.
     :raises OSError: no such file.
     """
     path = Path(path)
     rows: list[Row] = []
-    with open_text(path) as stream:
+    with open_text(path, most_bytes) as stream:
         first = _first_line(path, stream)
         if is_recording(first):
             return _recorded(path, first, stream, limit, until_s)
@@ -86,10 +91,10 @@ def read_trace(path: Path | str, *, limit: int | None = None, until_s: float | N
     return requests[:limit]
 
 
-def read_tiers(path: Path | str) -> tuple[Tier, ...]:
+def read_tiers(path: Path | str, *, most_bytes: int | None = None) -> tuple[Tier, ...]:
     """The contracts a recording was made under; none for other formats. Raises TraceError and OSError."""
     path = Path(path)
-    with open_text(path) as stream:
+    with open_text(path, most_bytes) as stream:
         first = _first_line(path, stream)
         return _recording(path, first, stream).tiers if is_recording(first) else ()
 
@@ -131,20 +136,49 @@ def spread(requests: list[TraceRequest], step_s: float) -> list[TraceRequest]:
     return result
 
 
-def open_text(path: Path) -> io.TextIOBase:
-    """A file to read as text, unpacked where it is gz. Raises OSError when there is none."""
+class _Capped(io.RawIOBase):
+    """Reads another stream, and raises TraceError after so many bytes: a gz of 400 KB may hold 400 MB."""
+
+    def __init__(self, path: Path, inner: IO[bytes], most_bytes: int) -> None:
+        self._path, self._inner, self._left, self._most = path, inner, most_bytes, most_bytes
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, into: Any) -> int:
+        data = self._inner.read(min(len(into), self._left + 1))
+        self._left -= len(data)
+        if self._left < 0:
+            raise TraceError(self._path, 1, f"it holds more than {self._most // 1024 // 1024} MiB, unpacked")
+        into[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        self._inner.close()
+        super().close()
+
+
+def open_text(path: Path, most_bytes: int | None = None) -> io.TextIOBase:
+    """A file to read as text, unpacked where it is gz. Raises OSError when there is none; reading raises TraceError
+    after ``most_bytes`` of what it holds."""
     with path.open("rb") as probe:
         zipped = probe.read(2) == b"\x1f\x8b"
-    if zipped:
-        return gzip.open(path, "rt", encoding="utf-8", newline="")
-    return path.open(encoding="utf-8", newline="")
+    inner = cast("IO[bytes]", (gzip.open if zipped else open)(path, "rb"))
+    capped = inner if most_bytes is None else io.BufferedReader(_Capped(path, inner, most_bytes))
+    return io.TextIOWrapper(cast("BinaryIO", capped), encoding="utf-8", newline="")
 
 
 def _first_line(path: Path, stream: io.TextIOBase) -> str:
     try:
-        return stream.readline()
+        return _bounded(path, 1, stream.readline(MOST_LINE + 1))
     except (OSError, EOFError, UnicodeDecodeError) as problem:
         raise TraceError(path, 1, f"not a text or gz file ({problem})") from problem
+
+
+def _bounded(path: Path, number: int, line: str) -> str:
+    if len(line) > MOST_LINE:
+        raise TraceError(path, number, f"the line is longer than {MOST_LINE:,} characters")
+    return line
 
 
 def _format_of(path: Path, first: str) -> tuple[Callable[[Path, str, io.TextIOBase], Iterator[Row]], float]:
@@ -161,9 +195,9 @@ def _format_of(path: Path, first: str) -> tuple[Callable[[Path, str, io.TextIOBa
 def _lines(path: Path, stream: io.TextIOBase, start: int) -> Iterator[tuple[int, str]]:
     number = start
     try:
-        for line in stream:
+        while line := stream.readline(MOST_LINE + 1):
             number += 1
-            if line.strip():
+            if _bounded(path, number, line).strip():
                 yield number, line
     except (OSError, EOFError, UnicodeDecodeError) as problem:
         raise TraceError(path, number + 1, f"the file ends in the middle or is damaged ({problem})") from problem
@@ -198,7 +232,7 @@ def _mooncake(path: Path, first: str, stream: io.TextIOBase) -> Iterator[Row]:
     for number, line in rows():
         try:
             entry = json.loads(line)
-        except ValueError as problem:
+        except (ValueError, RecursionError) as problem:
             raise TraceError(path, number, f"not a JSON object ({problem})") from problem
         if not isinstance(entry, dict):
             raise TraceError(path, number, "not a JSON object")

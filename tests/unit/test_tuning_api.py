@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import io
+import resource
+import tracemalloc
 from datetime import timedelta
 from typing import Any
 from unittest import mock
@@ -247,3 +250,45 @@ def test_a_trace_that_somebody_brings_is_kept_as_a_recording(world: worlds.World
     assert "line 1" in str(call(olga, "post", "lab/recordings", 400, {"name": "bad", "file": bad}, format="multipart"))
     assert "already" in str(call(olga, "post", "lab/recordings", 400, {"name": "azure", "pool": pool.slug}))
     assert "Name a pool" in str(call(olga, "post", "lab/recordings", 400, {"name": "neither"}))
+
+
+AZURE_LINE = b"2023-11-16 18:17:03.9799600,10,5\n"
+
+
+@pytest.mark.parametrize(
+    ("unpacked", "said"),
+    [
+        (b"{" + b"0" * 100_000_000, "longer than"),  # one line
+        (b"TIMESTAMP,ContextTokens,GeneratedTokens\n" + AZURE_LINE * 1000 + b"\n" * 40_000_000, "MiB, unpacked"),
+        (b'{"timestamp": ' + b"[" * 500_000, "not a JSON object"),
+    ],
+    ids=["one line", "many lines", "deep"],
+)
+def test_what_a_small_gz_unpacks_to_takes_no_memory_of_the_web_process(
+    world: worlds.World, unpacked: bytes, said: str
+) -> None:
+    packed = gzip.compress(unpacked, 9)
+    assert len(packed) < 400 * 1024
+    del unpacked
+    olga = client(world, "olga")
+    tracemalloc.start()
+    try:
+        file = SimpleUploadedFile("trace.gz", packed)
+        told = call(olga, "post", "lab/recordings", 400, {"name": "a bomb", "file": file}, format="multipart")
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert said in told["detail"]
+    assert "/tmp" not in told["detail"]
+    assert peak < 16 * 1024 * 1024, f"{peak / 2**20:.0f} MiB"
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss < 700 * 1024  # KiB: the reader's own
+    assert not LabRecording.objects.exists()
+
+
+def test_one_trace_is_read_at_a_time(world: worlds.World) -> None:
+    file = SimpleUploadedFile("trace.csv", b"TIMESTAMP,ContextTokens,GeneratedTokens\n" + AZURE_LINE)
+    with mock.patch("telemetry.lab.READ_S", 0.05), lab._reading:
+        told = call(
+            client(world, "olga"), "post", "lab/recordings", 400, {"name": "x", "file": file}, format="multipart"
+        )
+    assert "in a moment" in told["detail"]
