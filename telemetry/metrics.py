@@ -31,6 +31,7 @@ PREFIX = "quartermaster_"
 MOST_TENANTS = 1000  # label values; every further tenant counts as "other"
 OTHER = "other"
 REFRESH_S = 1.0
+FIRST_S = 2.0  # a scrape waits so long for the first figures after a start or a rest; Redis has half a second
 RESTS_AFTER_S = 120.0  # nobody scraped for so long: stop reading snapshots
 
 
@@ -100,6 +101,10 @@ TABLE: tuple[Metric, ...] = (
     ),
     Metric("upstream_connections", "gauge", "connections", (), "Connections of this process to engines."),
     Metric("state_available", "gauge", "", (), "1 while this process reaches Redis, else 0."),
+    Metric(
+        "snapshots_available", "gauge", "", (),
+        "1 when the figures of pools below were read from Redis at the last attempt, else 0.",
+    ),
     Metric("snapshot_age_seconds", "gauge", "seconds", ("pool",), "Age of the figures below; grows without a leader."),
     Metric("leader_epoch", "gauge", "", ("pool",), "Fencing epoch of the pool's leader: rises with each takeover."),
     Metric("queue_depth", "gauge", "requests", ("pool",), "Requests waiting in the pool."),
@@ -245,7 +250,8 @@ class Metrics:
         self._connections_refused = {(reason,): count for reason, count in refused.items()}
 
     def render(self) -> bytes:
-        """The page for Prometheus (:data:`CONTENT_TYPE`). Reads memory only, but takes milliseconds: use a thread."""
+        """The page for Prometheus (:data:`CONTENT_TYPE`). Takes milliseconds, and up to :data:`FIRST_S`
+        after a start: use a thread."""
         if self._pools is not None:
             self._pools.wanted()
         return generate_latest(self._registry)
@@ -334,14 +340,19 @@ class _PoolGauges:
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
+        self._tried = threading.Event()  # since the thread began, the snapshots were read, or could not be
+        self._available = False
 
     def wanted(self) -> None:
-        """Somebody scrapes: keep reading for a while. Returns at once."""
+        """Somebody scrapes: keep reading for a while. Waits for the first figures, :data:`FIRST_S` at most: a page
+        without them would say that there is no pool."""
         self._wanted_s = time.monotonic()
         with self._starting:
             if self._thread is None and not self._stop.is_set():
+                self._tried.clear()
                 self._thread = threading.Thread(target=self._run, name="metrics-pools", daemon=True)
                 self._thread.start()
+        self._tried.wait(FIRST_S)
 
     def refresh(self) -> None:
         """Reads the snapshots once. What cannot be read keeps its old figures, and its age tells."""
@@ -349,7 +360,9 @@ class _PoolGauges:
             known = {name: (int(s["epoch"]), int(s["seq"])) for name, s in self._snapshots.items()}
             found = self._store.load_all(known)
         except LiveUnavailable:
+            self._available = False
             return
+        self._available = True
         self._snapshots = {
             name: stored.snapshot if stored is not None else self._snapshots[name] for name, stored in found.items()
         }
@@ -357,6 +370,7 @@ class _PoolGauges:
     def samples(self) -> Samples:
         """Label values and figure by metric."""
         out: Samples = {metric.name: [] for metric in TABLE if metric.labels and metric.kind == "gauge"}
+        out["snapshots_available"] = [((), float(self._available))]
         now_s = self._clock()
         for pool, snapshot in self._snapshots.items():
             for name, value in (
@@ -388,7 +402,10 @@ class _PoolGauges:
 
     def _run(self) -> None:
         while True:
-            self.refresh()
+            try:
+                self.refresh()
+            finally:
+                self._tried.set()
             if self._stop.wait(REFRESH_S):
                 return
             with self._starting:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from scheduling.gateway.ports import GatewayMetrics
 from telemetry import feed
-from telemetry.live_store import Stored
+from telemetry.live_store import LiveStore, Stored
 from telemetry.metrics import MOST_TENANTS, PREFIX, TABLE, Metrics, _PoolGauges
 from telemetry.window import Window
+from tests.redis_server import RedisServer
 from tests.telemetry_world import ENTITLEMENTS, NOW, MemoryStore, record, refused, sample
 
 DOCS = Path(__file__).parents[2] / "docs" / "metrics.md"
@@ -134,3 +136,27 @@ def test_pool_gauges_come_from_the_stored_snapshots_and_age_without_redis() -> N
     gauges._store = lost
     gauges.refresh()
     assert gauges.samples()["queue_depth"] == [(("llama",), 7)]
+
+
+def test_the_first_scrape_after_a_start_has_the_pools(redis_server: RedisServer, pool_id: str) -> None:
+    store = LiveStore(redis_server.url)
+    shot = feed.snapshot(sample(), Window(), ENTITLEMENTS, 1) | {"pool": pool_id}
+    store.store(pool_id, 1, 1, msgspec.json.encode(shot), b"{}")
+    metrics = Metrics(LiveStore(redis_server.url))
+    try:
+        found = samples(metrics)
+        assert found[key("queue_depth", pool=pool_id)] == 7
+        assert found[key("snapshots_available")] == 1
+    finally:
+        metrics.close()
+
+
+def test_the_first_scrape_without_redis_says_so_and_shows_no_pool_as_empty(private_redis: RedisServer) -> None:
+    private_redis.kill()
+    metrics = Metrics(LiveStore(private_redis.url))
+    try:
+        found = samples(metrics)
+        assert found[key("snapshots_available")] == 0
+        assert not [name for name, labels in found if dict(labels).get("pool")]
+    finally:
+        metrics.close()
