@@ -37,9 +37,18 @@ RULES: tuple[tuple[str, tuple[Reason, ...]], ...] = (
 _NEAR_S = 90.0  # a standing further away than this says nothing of a request
 
 
-def checks(row: LedgerEntry) -> list[Json]:
+def without_place(admission: str) -> str:
+    """The recorded figures as members see them: without the place in the queue, which counts everybody's requests."""
+    figures: Json = msgspec.json.decode(admission) if admission else {}
+    if figures.pop("position", None) is None:
+        return admission
+    return msgspec.json.encode(figures).decode()
+
+
+def checks(row: LedgerEntry, others: bool = True) -> list[Json]:
     """Each rule: passed, failed or not reached, with what it compared. Empty where the request never came to them."""
-    figures: Json = msgspec.json.decode(row.admission) if row.admission else {}
+    admission = row.admission if others else without_place(row.admission)
+    figures: Json = msgspec.json.decode(admission) if admission else {}
     failed = next((i for i, (_, reasons) in enumerate(RULES) if row.reason in reasons), None)
     if not figures and failed is None:
         return []
@@ -114,11 +123,12 @@ def weight(row: LedgerEntry, recent: Iterable[Point], now_s: float) -> Json | No
 
 
 def story(row: LedgerEntry, recent: Iterable[Point], now_s: float, others: bool = True) -> Json:
-    """Everything that is known beyond the row. ``others``: with what went before it, of whomever."""
+    """Everything that is known beyond the row. ``others``: with what went before it, of whomever, and its place
+    among them."""
     return {
-        "checks": checks(row),
+        "checks": checks(row, others),
         "weight": weight(row, recent, now_s),
-        "positions": positions(row),
+        "positions": positions(row) if others else [],
         "ahead": neighbours.ahead_of(row) if others else None,
         "cost": usage.cost_of(row),
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from functools import cache
 from typing import Any
 
@@ -24,7 +25,13 @@ from tenants import audit
 from tenants.access import scope_of
 from tenants.models import Pool, Tenant
 
-_OF_ALL = ("waiting", "parked", "took_ms", "parts")  # of a preview: nothing for members
+# Of a preview, what members see: nothing that others' requests would change. Neither a place among all, nor when it
+# would start, nor the policy's words for why there ("before 3 waiting").
+_HEAD_FOR_MEMBERS = ("at", "policy", "exact")
+_ROW_FOR_MEMBERS = (
+    "id", "tenant", "entitlement", "tier", "class", "arrival_s", "expires_s", "deadline_s", "input_tokens",
+    "output_tokens", "kv_tokens", "priority", "attempt",
+)  # fmt: skip
 
 
 @cache
@@ -55,7 +62,7 @@ class NotReached(APIException):
 
 
 class QueueView(Telemetry, APIView):
-    """The queue of a pool. Members see their tenants' requests, without the place of others between them."""
+    """The queue of a pool. Members see their tenants' requests, and each one's place in its entitlement."""
 
     @extend_schema(
         summary="What waits, in order, and what runs", operation_id="pools_queue", responses=OpenApiTypes.OBJECT
@@ -117,15 +124,19 @@ class CancelView(Telemetry, APIView):
 
 
 def seen(preview: dict[str, Any], viewer: Viewer) -> dict[str, Any]:
-    """A preview as someone may see it: places count everybody's requests, so members are not told theirs."""
-    rows = [{"place": place, **row} for place, row in enumerate(preview["requests"], 1)]
+    """A preview as someone may see it. ``place`` counts everybody's requests for those who see all, and for members
+    those of the same entitlement."""
+    rows = preview["requests"]
     if viewer.tenants is None:
-        return preview | {"requests": rows}
-    own = [row for row in rows if row["tenant"] in viewer.tenants]
-    hidden = ("place", "backend")
-    return {name: value for name, value in preview.items() if name not in _OF_ALL} | {
-        "requests": [{name: value for name, value in row.items() if name not in hidden} for row in own]
-    }
+        return preview | {"requests": [{"place": place, **row} for place, row in enumerate(rows, 1)]}
+    own: list[dict[str, Any]] = []
+    places: Counter[str] = Counter()
+    for row in rows:
+        if row["tenant"] in viewer.tenants:
+            places[row["entitlement"]] += 1
+            shown = {name: row[name] for name in _ROW_FOR_MEMBERS if name in row}
+            own.append({"place": places[row["entitlement"]], **shown})
+    return {name: preview[name] for name in _HEAD_FOR_MEMBERS if name in preview} | {"requests": own}
 
 
 def running_row(found: Found, viewer: Viewer) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from telemetry.history import Point
 from telemetry.live_store import KEEP_S, LiveUnavailable
 from telemetry.models import LedgerEntry
 from telemetry.queue import QueueUnavailable
-from telemetry.story import story
+from telemetry.story import story, without_place
 from tenants.api.inputs import Moment
 
 _OPERATORS_ONLY = ("gateway", "backend")  # where things run is no business of tenants
@@ -46,6 +46,8 @@ class RequestSerializer(serializers.ModelSerializer[LedgerEntry]):
         if viewer_of(self.context["request"]).tenants is not None:
             for name in _OPERATORS_ONLY:
                 del row[name]
+            row["why"] = ""  # the policy's words, such as "rank 0 before 3 waiting", count the others' requests
+            row["admission"] = without_place(row["admission"])
         return row
 
     def get_queue_ms(self, entry: LedgerEntry) -> float | None:

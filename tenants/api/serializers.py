@@ -98,6 +98,16 @@ class TierSerializer(BooksSerializer):
         ]  # fmt: skip
 
 
+# Where a pool's engines come from and how it is run is the operators' business: addresses and paths of the
+# installation, and settings that are learned from everybody's traffic.
+_NOT_FOR_MEMBERS = (
+    "upstream_model", "policy_params", "modifiers", "routing", "routing_params", "coefficients", "tokenizer",
+    "queue_bytes", "kv_bytes_per_token", "slo_mean_s", "threshold", "headroom_slots", "scaling_mode", "min_replicas",
+    "max_replicas", "scaling_driver", "scaling_params", "scaling_headroom", "scale_up_cooldown_s",
+    "scale_down_cooldown_s", "drain_limit_s",
+)  # fmt: skip
+
+
 class PoolSerializer(BooksSerializer):
     slots = serializers.SerializerMethodField(help_text="Sequences that may run at once, draining backends left out.")
     kv_tokens = serializers.SerializerMethodField(help_text="KV cache [tokens], draining backends left out.")
@@ -120,6 +130,13 @@ class PoolSerializer(BooksSerializer):
             "promised", "provisionable",
         ]  # fmt: skip
         read_only_fields = ["policy_version"]
+
+    def to_representation(self, instance: Pool) -> dict[str, Any]:
+        row: dict[str, Any] = super().to_representation(instance)
+        if not self._for_staff():
+            for name in _NOT_FOR_MEMBERS:
+                del row[name]
+        return row
 
     def get_slots(self, pool: Pool) -> int:
         return sum(backend.slots for backend in pool.backends.all() if not backend.draining)

@@ -94,12 +94,14 @@ def test_operators_see_the_order_and_what_runs_and_asking_leaves_the_mark(
     assert 0 < server.pttl(f"{preview_key('llama')}:asked") <= 10_000
 
 
-def test_a_member_sees_its_own_requests_without_places_parts_or_hosts(world: worlds.World, server: redis.Redis) -> None:
+def test_a_member_sees_its_own_requests_without_times_parts_or_hosts(world: worlds.World, server: redis.Redis) -> None:
     seen = ask(world, "alice", "pools/llama/queue")
     assert [row["id"] for row in seen["preview"]["requests"]] == ["req_a"]
     assert [row["id"] for row in seen["running"]] == ["req_s"]
+    carols = ask(world, "carol", "pools/llama/queue")["preview"]["requests"]
+    assert [(row["id"], row["place"]) for row in carols] == [("req_g", 1)]  # the second of all
     text = str(seen)
-    assert not any(word in text for word in ("globex", "gpu-1", "gw-1", "place", "parts", "req_g", "req_r"))
+    assert not any(word in text for word in ("globex", "gpu-1", "gw-1", "start_s", "why", "parts", "req_g", "req_r"))
 
 
 @pytest.mark.parametrize(("who", "status"), [("anonymous", 401), ("nora", 403), ("alice", 403), ("carol", 403)])
@@ -151,13 +153,17 @@ def test_a_story_names_each_check_with_its_numbers(world: worlds.World, server: 
             record(3),
         ]
     )
-    story = ask(world, "alice", f"requests/{record(1).request_id}")["story"]
+    story = ask(world, "olga", f"requests/{record(1).request_id}")["story"]
     by_rule = {check["rule"]: check for check in story["checks"]}
     assert {check["state"] for check in story["checks"]} == {"passed"}
     assert (by_rule["concurrency"]["value"], by_rule["concurrency"]["limit"]) == (3, 8)
     assert (by_rule["token_budget"]["value"], by_rule["token_budget"]["limit"]) == (376, 976)
     assert by_rule["slot"]["value"] == 7
     assert [step["place"] for step in story["positions"]] == [7, 0]
+    own = ask(world, "alice", f"requests/{record(1).request_id}")
+    assert (own["story"]["positions"], own["why"]) == ([], "")
+    assert "position" not in own["admission"]
+    assert next(check for check in own["story"]["checks"] if check["rule"] == "slot")["note"] == "queued"
     checks = ask(world, "alice", f"requests/{record(2).request_id}")["story"]["checks"]
     assert [c["state"] for c in checks] == ["passed"] * 3 + ["failed"] + ["not_reached"] * 4
     assert (checks[3]["value"], checks[3]["limit"]) == (8, 8)

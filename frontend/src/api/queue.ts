@@ -13,7 +13,7 @@ export interface Part {
 
 export interface Waiting {
   id: string;
-  place?: number; // operators and admins only
+  place?: number; // among all that wait; for members among those of its entitlement
   tenant: string;
   entitlement: string;
   tier: string;
@@ -28,7 +28,7 @@ export interface Waiting {
   attempt: number;
   start_s?: number;
   backend?: string;
-  why: string;
+  why?: string; // operators and admins only, like start_s
 }
 
 export interface Running {
@@ -53,7 +53,7 @@ export interface Preview {
   policy: string;
   waiting?: number;
   parked?: number;
-  occupation_s: number;
+  occupation_s?: number;
   took_ms?: number;
   exact: boolean;
   parts?: Part[];

@@ -133,19 +133,28 @@ export function QueuePage() {
     who(),
     { label: "Tier", by: (row) => row.tier, cell: (row) => row.tier },
     { label: "Waited", right: true, by: (row) => -row.arrival_s, cell: (row) => text(seconds(Math.max(0, at - row.arrival_s))) },
-    { label: "Starts", right: true, by: (row) => row.start_s, cell: (row) => startIn(row, at) },
-    { label: "Outlook", cell: (row) => <Badge tone={tones[outlook(row)]}>{said[outlook(row)]}</Badge> },
+    // When and why depend on everybody's requests: members are told neither.
+    ...(operator
+      ? ([
+          { label: "Starts", right: true, by: (row) => row.start_s, cell: (row) => startIn(row, at) },
+          { label: "Outlook", cell: (row) => <Badge tone={tones[outlook(row)]}>{said[outlook(row)]}</Badge> },
+        ] satisfies Column<Waiting>[])
+      : []),
     { label: "Tokens in · out", right: true, by: (row) => row.input_tokens, cell: (row) => `${compact(row.input_tokens)} · ${compact(row.output_tokens)}` },
-    {
-      label: "Why there",
-      className: "max-w-[34rem] min-w-56",
-      cell: (row) => (
-        <span className="text-xs text-soft">
-          {isRelegated(row) && <Badge tone="warn">relegated</Badge>} {row.why.replace(/\brelegated, /, "")}
-        </span>
-      ),
-    },
-    ...(operator ? [{ label: "", right: true, cell: (row: Waiting) => cancel(row.id, row.tenant, false) }] : []),
+    ...(operator
+      ? ([
+          {
+            label: "Why there",
+            className: "max-w-[34rem] min-w-56",
+            cell: (row) => (
+              <span className="text-xs text-soft">
+                {isRelegated(row) && <Badge tone="warn">relegated</Badge>} {(row.why ?? "").replace(/\brelegated, /, "")}
+              </span>
+            ),
+          },
+          { label: "", right: true, cell: (row) => cancel(row.id, row.tenant, false) },
+        ] satisfies Column<Waiting>[])
+      : []),
   ];
   const running: Column<Running>[] = [
     { label: "Request", cell: (row) => <Name id={row.id} /> },

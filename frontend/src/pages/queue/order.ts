@@ -17,7 +17,7 @@ export function outlook(row: Waiting): "late" | "expires" | "in time" | "unknown
   return row.deadline_s !== undefined && row.start_s > row.deadline_s ? "late" : "in time";
 }
 
-export const isRelegated = (row: Waiting): boolean => row.why.includes("relegated");
+export const isRelegated = (row: Waiting): boolean => (row.why ?? "").includes("relegated");
 
 /** "1 to 100 tokens" of a queue of similar prompts. */
 export const borders = (part: Part): string => (part.low === undefined || part.high === undefined ? NONE : `${part.low} to ${part.high} tokens`);
