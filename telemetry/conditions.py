@@ -70,7 +70,7 @@ def _debt(rule: AlertRule, pool: str, snapshot: Mapping[str, Any]) -> dict[str, 
 def _backend(rule: AlertRule, pool: str, snapshot: Mapping[str, Any]) -> dict[str, Seen]:
     return {
         name: Seen(
-            float(found["state"] not in ("ready", "draining")),
+            float(found["state"] not in ("ready", "draining", "drained")),
             f"Backend {name} of pool {pool} is {found['state']}: {found['why']}",
         )
         for name, found in snapshot.get("backends", {}).items()

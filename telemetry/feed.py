@@ -146,11 +146,17 @@ def visible(full: Snapshot, tenants: Collection[str] | None) -> Snapshot | None:
         "tenants": rows,
         "entitlements": own,
         "backends": {
-            id_: {key: row[key] for key in ("state", "unseen_since") if key in row}
+            id_: {"state": _state_for_members(row["state"])}
+            | {key: row[key] for key in ("unseen_since",) if key in row}
             for id_, row in full["backends"].items()
         },
     }
     return seen
+
+
+def _state_for_members(state: str) -> str:
+    """A replica that has become idle would tell when the neighbours' last request ended."""
+    return "draining" if state == "drained" else state
 
 
 def _by_tier(own: Iterable[EntitlementSpec], window: Window) -> dict[str, Any]:
@@ -222,7 +228,8 @@ def _backend(id_: str, slots: int, sample: Sample) -> dict[str, Any]:
     status = next((s for s in sample.backends if s.id == id_), None)
     if status is None:
         return row | {"state": "probing", "why": "not looked at yet"}
-    row |= {"state": status.state, "why": status.why}
+    drained = status.state == "draining" and row["running"] == 0 and not status.engine_running
+    row |= {"state": "drained" if drained else status.state, "why": status.why}
     if _unseen(status, sample.at_s):
         seen_s = {"observed_s": round(status.observed_s, 1), "unseen_since": round(status.observed_s, 1)}
         return row | (seen_s if status.observed_s else {})

@@ -13,7 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduling.core.ledger import LedgerRecord
-from telemetry import feed, history
+from scheduling.core.types import BackendView, PoolView
+from scheduling.dispatch.ports import BackendStatus
+from telemetry import conditions, feed, history
+from telemetry.models import AlertRule, RuleKind
 from telemetry.window import MEASURES, WINDOW_S, Window, durations_ms
 from tests.telemetry_world import ENTITLEMENTS, NOW, record, refused, sample
 
@@ -310,3 +313,24 @@ def test_the_policys_queues_are_shown_and_remembered_and_members_do_not_see_them
     assert mine is not None
     assert "parts" not in mine["queue"]
     assert "parts" not in history.visible(remembered, frozenset({"acme"}))
+
+
+def test_a_replica_out_of_service_has_drained_when_nothing_runs_on_it() -> None:
+    def state(running: int, engine_running: int | None, tenants: set[str] | None = None) -> str:
+        view = PoolView({"gpu-1": BackendView("gpu-1", 32, 100_000, running=running)}, {})
+        status = BackendStatus("gpu-1", "draining", "taken out of service", NOW, engine_running=engine_running)
+        shot = feed.snapshot(sample(view=view, backends=[status]), Window(), ENTITLEMENTS, 1)
+        return feed.visible(shot, tenants)["backends"]["gpu-1"]["state"]
+
+    assert state(8, 8) == "draining"
+    assert state(0, 1) == "draining"  # its engine has not finished
+    assert state(0, 0) == state(0, None) == "drained"
+    assert state(0, 0, {"acme"}) == "draining"  # when the others' last request ended is not told
+
+
+def test_nobody_is_alarmed_about_a_replica_that_has_drained() -> None:
+    view = PoolView({"gpu-1": BackendView("gpu-1", 32, 100_000)}, {})
+    status = BackendStatus("gpu-1", "draining", "taken out of service", NOW)
+    shot = feed.snapshot(sample(view=view, backends=[status]), Window(), ENTITLEMENTS, 1)
+    rule = AlertRule(name="r", kind=RuleKind.BACKEND)
+    assert [seen.value for seen in conditions._OF_POOL[RuleKind.BACKEND](rule, "llama", shot).values()] == [0.0]

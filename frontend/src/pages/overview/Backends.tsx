@@ -1,11 +1,11 @@
 import { memo } from "react";
-import { Badge, type Tone } from "../../components/Badge";
+import { Badge } from "../../components/Badge";
 import { Meter } from "../../components/Meter";
 import { since } from "../../components/Outages";
 import type { BackendFigures, Snapshot } from "../../feed/types";
+import { backendTones } from "../../lib/backend";
 import { age, bytes, count, percent, text } from "../../lib/format";
 
-const tones: Record<string, Tone> = { ready: "good", probing: "warn", draining: "warn", ejected: "bad" };
 const SCRAPE_LATE_S = 5;
 
 function Use({ label, value, ratio, full }: { label: string; value: string; ratio: number | undefined; full?: number }) {
@@ -30,7 +30,7 @@ const Card = memo(function Card({ id, backend, at }: { id: string; backend: Back
         <span className="truncate text-sm font-medium" title={id}>
           {id}
         </span>
-        <Badge tone={unseen !== undefined && state === "ready" ? "warn" : tones[state]}>{state === "ready" && backend.unseen_since !== undefined ? "unseen" : state}</Badge>
+        <Badge tone={unseen !== undefined && state === "ready" ? "warn" : backendTones[state]}>{state === "ready" && backend.unseen_since !== undefined ? "unseen" : state}</Badge>
       </div>
       <p className="mt-0.5 h-4 truncate text-2xs text-faint" title={backend.why}>
         {unseen !== undefined ? `unseen ${since({ since: unseen })}; ` : late !== undefined && late > SCRAPE_LATE_S ? `last figures ${age(late)} ago; ` : ""}

@@ -4,6 +4,7 @@ import { drainBackend, pauseTenant, resumeTenant } from "../../api/queue";
 import { Badge } from "../../components/Badge";
 import { notify } from "../../components/Notices";
 import type { Snapshot } from "../../feed/types";
+import { outOfService } from "../../lib/backend";
 import { Confirm } from "./Confirm";
 
 type Asked = { kind: "pause" | "resume" | "drain" | "undrain"; name: string };
@@ -32,7 +33,7 @@ export function Actions({ snapshot }: { snapshot: Snapshot }) {
   const backends = Object.entries(snapshot.backends ?? {}).sort(([a], [b]) => a.localeCompare(b, "en", { numeric: true }));
   const chosen = tenants.includes(tenant) ? tenant : (tenants[0] ?? "");
   const machine = backends.find(([name]) => name === backend) ?? backends[0];
-  const drains = machine?.[1].state === "draining";
+  const drains = outOfService(machine?.[1].state);
   const question = asked && questions[asked.kind];
   return (
     <section aria-labelledby="actions-title" className="panel flex flex-wrap items-end gap-x-6 gap-y-3 p-3">

@@ -2,12 +2,13 @@ import { useMutation, useQuery } from "@tanstack/react-query";
 import { useState } from "react";
 import { attempt, type Backend, type EngineFound, type Pool } from "../../api/books";
 import { send } from "../../api/client";
+import { Badge } from "../../components/Badge";
 import { since } from "../../components/Outages";
-import { Badge, type Tone } from "../../components/Badge";
 import { Icon } from "../../components/icons";
 import { notify } from "../../components/Notices";
 import type { Column } from "../../components/Table";
 import type { BackendFigures } from "../../feed/types";
+import { backendState, backendTones } from "../../lib/backend";
 import { compact, count, percent, text } from "../../lib/format";
 import { user } from "../../lib/page";
 import { useBooks, useRefresh, useSnapshots } from "./data";
@@ -15,8 +16,6 @@ import { EffectsPanel } from "./EffectsPanel";
 import { Ago, Confirm } from "./parts";
 import { mayWrite, Resource } from "./Resource";
 import { backendSpecs, options } from "./specs";
-
-const tones: Record<string, Tone> = { ready: "good", probing: "warn", draining: "warn", ejected: "bad" };
 
 /** What was found at an engine's address, in a sentence. */
 export function Found({ found }: { found: EngineFound }) {
@@ -68,12 +67,12 @@ function Look() {
 
 /** The state that the pool's leader sees, else what the books say. */
 function BackendState({ row, live }: { row: Backend; live: BackendFigures | undefined }) {
-  const state = row.draining ? "draining" : (live?.state ?? (row.silent_since ? "silent" : "unknown"));
+  const state = backendState(row, live?.state);
   const unseen = live?.unseen_since;
   const why = live?.why ?? (row.silent_since ? "it does not answer" : "");
   return (
     <>
-      <Badge tone={row.silent_since ? "bad" : unseen !== undefined && state === "ready" ? "warn" : tones[state]}>{state}</Badge>
+      <Badge tone={row.silent_since ? "bad" : unseen !== undefined && state === "ready" ? "warn" : backendTones[state]}>{state}</Badge>
       {why && state !== "ready" && <span className="mt-0.5 block text-2xs text-soft">{why}</span>}
       {unseen !== undefined && !row.silent_since && <span className="block text-2xs text-warn">unseen {since({ since: unseen })}</span>}
       {row.silent_since && (

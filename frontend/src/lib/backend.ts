@@ -1,0 +1,14 @@
+/** A replica's state as the feed says it (docs/feed.md), for every page that shows one. */
+
+import type { Tone } from "../components/Badge";
+
+export const backendTones: Record<string, Tone> = { ready: "good", probing: "warn", draining: "warn", ejected: "bad" };
+
+/** Whether an operator took it out of service, be it still busy or not. */
+export const outOfService = (state: string | undefined): boolean => state === "draining" || state === "drained";
+
+/** The state to show of a backend in the books: what the pool's leader sees, unless the books know better since. */
+export function backendState(row: { draining: boolean; silent_since: string | null }, live: string | undefined): string {
+  if (row.draining) return live === "drained" ? "drained" : "draining";
+  return live ?? (row.silent_since ? "silent" : "unknown");
+}
