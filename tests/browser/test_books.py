@@ -151,6 +151,11 @@ def test_the_servers_objection_stands_at_its_field_and_what_was_typed_stays(page
     expect(page.locator("[data-error='tenant.slug']")).to_contain_text("already exists")
     expect(field(page, "Tenant")).to_be_focused()
     expect(field(page, "Description")).to_have_value("A second one by mistake")
+    # What the refusal marked was not written by hand: the entitlement is called after the tenant's next name.
+    name = fresh()
+    field(page, "Tenant").fill(name)
+    page.get_by_text("Budget, KV cache and names").click()
+    expect(field(page, "Entitlement's name")).to_have_value(f"{name}-llama")
 
 
 def test_a_key_is_made_rotated_and_revoked_and_its_secret_is_seen_once(page: Page, running: Running) -> None:

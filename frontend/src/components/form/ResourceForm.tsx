@@ -7,7 +7,7 @@ import { useDebounced } from "../../lib/useDebounced";
 import { Icon } from "../icons";
 import { Modal } from "../Sheet";
 import { Field } from "./Field";
-import { body, check, isDirty, place, start, type Errors, type FieldSpec, type Values } from "./form";
+import { body, check, isDirty, noted, place, start, type Errors, type FieldSpec, type Values } from "./form";
 
 const SETTLED_MS = 350;
 
@@ -19,7 +19,7 @@ interface Props<T> {
   path: string;
   submit: string;
   /** What follows from a value that was typed, such as a name that is proposed until someone writes another. */
-  follow?: (values: Values, changed: string, touched: ReadonlySet<string>) => Values;
+  follow?: (values: Values, changed: string, written: ReadonlySet<string>) => Values;
   /** What the change would do, while it is typed. Left out: the server is not asked before saving. */
   effects?: (found: Effects | undefined, pending: boolean) => ReactNode;
   onSaved: (saved: T) => void;
@@ -34,7 +34,8 @@ interface Props<T> {
 export function ResourceForm<T>({ specs, row, method, path, submit, follow, effects, onSaved, onCancel, extra, children, footer }: Props<T>) {
   const before = useMemo(() => start(specs, row), []); // what was there when the form was opened
   const [values, setValues] = useState<Values>(before);
-  const [touched, setTouched] = useState<ReadonlySet<string>>(new Set());
+  const [touched, setTouched] = useState<ReadonlySet<string>>(new Set()); // whose faults are shown; a refused form's all
+  const [written, setWritten] = useState<ReadonlySet<string>>(new Set()); // by hand: what `follow` leaves alone
   const [server, setServer] = useState<{ fields: Errors; general: string }>({ fields: {}, general: "" });
   const form = useRef<HTMLFormElement>(null);
   const isNew = row === undefined;
@@ -101,11 +102,12 @@ export function ResourceForm<T>({ specs, row, method, path, submit, follow, effe
 
   const errorOf = (spec: FieldSpec): string | undefined => (touched.has(spec.name) ? (wrong[spec.name] ?? server.fields[spec.name] ?? tried?.fields[spec.name]) : undefined);
   const change = (spec: FieldSpec, value: string) => {
-    const now = new Set(touched).add(spec.name);
-    setTouched(now);
+    setTouched((old) => new Set(old).add(spec.name));
+    const byHand = noted(written, spec.name, value);
+    setWritten(byHand);
     setValues((old) => {
       const next = { ...old, [spec.name]: value };
-      return follow ? follow(next, spec.name, now) : next;
+      return follow ? follow(next, spec.name, byHand) : next;
     });
     setServer((old) => ({ general: "", fields: Object.fromEntries(Object.entries(old.fields).filter(([name]) => name !== spec.name)) }));
   };

@@ -1,6 +1,7 @@
 import { expect, it } from "vitest";
 import { fieldErrors } from "../../api/client";
-import { body, check, isDirty, parse, place, show, slugOf, start, type FieldSpec } from "./form";
+import { firstFollow } from "../../pages/tenants/specs";
+import { body, check, isDirty, noted, parse, place, show, slugOf, start, type FieldSpec, type Values } from "./form";
 
 const slug: FieldSpec = { name: "slug", label: "Name", kind: "slug", required: true, fixed: true };
 const concurrency: FieldSpec = { name: "concurrency", label: "Concurrency", kind: "integer", min: 1, required: true, initial: "8" };
@@ -53,4 +54,24 @@ it("knows what is wrong, and whether something was typed", () => {
 
 it("makes names out of sentences", () => {
   expect(["Acme Corp.", "  Straße 7 ", "meta-llama/Llama-3.1-8B", "??"].map(slugOf)).toEqual(["acme-corp", "stra-e-7", "meta-llama-llama-3-1-8b", ""]);
+});
+
+it("a name that was proposed goes on following after the form was refused, and one written by hand does not", () => {
+  let values: Values = { "tenant.slug": "Acme", "entitlement.pool": "llama", "entitlement.slug": "" };
+  let written: ReadonlySet<string> = new Set();
+  const type = (name: string, value: string) => {
+    written = noted(written, name, value);
+    values = firstFollow({ ...values, [name]: value }, name, written);
+  };
+  type("tenant.slug", "globex");
+  expect(values["entitlement.slug"]).toBe("globex-llama");
+  // Refused: nothing of it counts as written. The next name takes the entitlement with it.
+  type("tenant.slug", "umbrella");
+  expect(values["entitlement.slug"]).toBe("umbrella-llama");
+  type("entitlement.slug", "mine");
+  type("tenant.slug", "initech");
+  expect(values["entitlement.slug"]).toBe("mine");
+  type("entitlement.slug", "");
+  type("tenant.slug", "hooli");
+  expect(values["entitlement.slug"]).toBe("hooli-llama");
 });

@@ -163,3 +163,11 @@ export const slugOf = (text: string): string =>
     .replace(/^-+|-+$/g, "")
     .slice(0, 63)
     .replace(/-+$/, "");
+
+/** The fields that somebody wrote by hand, after one more change. One that was emptied again waits for a proposal. */
+export function noted(written: ReadonlySet<string>, name: string, value: string): ReadonlySet<string> {
+  const next = new Set(written);
+  if (value === "") next.delete(name);
+  else next.add(name);
+  return next;
+}

@@ -80,9 +80,9 @@ export function Entitlements({ tenant }: { tenant: string }) {
     { label: "SLO met", right: true, by: (row) => live.get(row.slug)?.attainment, cell: (row) => text(percent(live.get(row.slug)?.attainment)) },
     { label: "Ends", by: (row) => row.valid_until, cell: (row) => <When at={row.valid_until} /> },
   ];
-  const follow = (values: Values, changed: string, touched: ReadonlySet<string>): Values => {
-    const named = changed === "pool" && !touched.has("slug") ? { ...values, slug: slugOf(`${tenant}-${values.pool ?? ""}`) } : values;
-    return withBurst()(named, changed, touched);
+  const follow = (values: Values, changed: string, written: ReadonlySet<string>): Values => {
+    const named = changed === "pool" && !written.has("slug") ? { ...values, slug: slugOf(`${tenant}-${values.pool ?? ""}`) } : values;
+    return withBurst()(named, changed, written);
   };
   return (
     <Resource<Entitlement>

@@ -32,8 +32,8 @@ function Promised({ pool, dimension, label }: { pool: Pool; dimension: keyof Amo
 }
 
 /** A pool is called after its model until someone writes another name. */
-const follow = (values: Values, changed: string, touched: ReadonlySet<string>): Values =>
-  changed === "model" && !touched.has("slug") ? { ...values, slug: slugOf((values.model ?? "").split("/").at(-1) ?? "") } : values;
+const follow = (values: Values, changed: string, written: ReadonlySet<string>): Values =>
+  changed === "model" && !written.has("slug") ? { ...values, slug: slugOf((values.model ?? "").split("/").at(-1) ?? "") } : values;
 
 /** Models and the capacity behind them. */
 export function Pools() {
@@ -105,7 +105,7 @@ export function Pools() {
       : []),
     { label: "Context", unit: "tokens", right: true, by: (row) => row.max_model_len, cell: (row) => compact(row.max_model_len) },
     { label: "Policy", by: (row) => row.policy, cell: (row) => `${row.policy}@${row.policy_version}` },
-    { label: "Scaling", by: (row) => row.scaling_mode, cell: (row) => (row.scaling_mode === "off" ? <span className="text-faint">off</span> : `${row.scaling_mode}, ${row.min_replicas} to ${row.max_replicas}`) },
+    ...(staff ? ([{ label: "Scaling", by: (row) => row.scaling_mode, cell: (row) => (row.scaling_mode === "off" ? <span className="text-faint">off</span> : `${row.scaling_mode}, ${row.min_replicas} to ${row.max_replicas}`) }] satisfies Column<Pool>[]) : []),
   ];
   return <Resource<Pool> what="pool" title="Pools" intro="One model behind one capacity: that of its backends together." path="pools" columns={columns} specs={() => poolSpecs} id={(row) => row.slug} empty="No pool yet." follow={follow} effects />;
 }

@@ -48,7 +48,7 @@ interface Props<T> {
   keep?: (row: T) => boolean;
   empty: ReactNode;
   extra?: (typed: Record<string, unknown>) => Record<string, unknown>;
-  follow?: (values: Values, changed: string, touched: ReadonlySet<string>) => Values;
+  follow?: (values: Values, changed: string, written: ReadonlySet<string>) => Values;
   /** Whether a change can touch pools: then what it would do is shown before it is saved. */
   effects?: boolean;
   /** The entitlement that a write is about, for what the effects say. */

@@ -2,7 +2,6 @@ import { useState } from "react";
 import { Link, useNavigate } from "react-router";
 import type { Entitlement, IssuedKey, Made, Pool, Tenant, Tier } from "../../api/books";
 import { Badge } from "../../components/Badge";
-import { slugOf, type Values } from "../../components/form/form";
 import { ResourceForm } from "../../components/form/ResourceForm";
 import { Icon } from "../../components/icons";
 import { Meter } from "../../components/Meter";
@@ -17,7 +16,7 @@ import { EffectsPanel } from "./EffectsPanel";
 import { attainment, useByTenant, type LiveUse } from "./live";
 import { Failed, Secret, State, Waiting } from "./parts";
 import { mayWrite, useSheet } from "./Resource";
-import { firstSpecs, options, withBurst } from "./specs";
+import { firstFollow, firstSpecs, options } from "./specs";
 
 interface Row {
   tenant: Tenant;
@@ -88,14 +87,6 @@ const columns: Column<Row>[] = [
   },
 ];
 
-/** The entitlement is called after tenant and pool until someone writes another name. */
-const follow = (values: Values, changed: string, touched: ReadonlySet<string>): Values => {
-  const named = { ...values };
-  if ((changed === "tenant.slug" || changed === "entitlement.pool") && !touched.has("entitlement.slug"))
-    named["entitlement.slug"] = slugOf(`${values["tenant.slug"] ?? ""}-${values["entitlement.pool"] ?? ""}`);
-  return withBurst("entitlement.")(named, changed, touched);
-};
-
 /** A tenant with its first share and key: one form, one transaction. */
 export function NewTenant({ onMade, onClose }: { onMade: (made: Made) => void; onClose?: () => void }) {
   const pools = useBooks<Pool>("pools").data;
@@ -114,7 +105,7 @@ export function NewTenant({ onMade, onClose }: { onMade: (made: Made) => void; o
       method="POST"
       path="setup"
       submit="Create tenant and key"
-      follow={follow}
+      follow={firstFollow}
       effects={(found, pending) => <EffectsPanel effects={found} pending={pending} own={found?.changes.find((c) => c.kind === "entitlement")?.object} />}
       onSaved={onMade}
       onCancel={onClose}

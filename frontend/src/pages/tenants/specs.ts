@@ -1,6 +1,6 @@
 /** The fields of the books' forms: names as the API has them, units and meanings as people need them. */
 
-import type { FieldSpec, Option, Values } from "../../components/form/form";
+import { slugOf, type FieldSpec, type Option, type Values } from "../../components/form/form";
 import { compact, duration, text } from "../../lib/format";
 
 const figure = (value: string): number | undefined => {
@@ -73,8 +73,8 @@ const kv: FieldSpec = { name: "kv_tokens", label: "KV cache", unit: "tokens", ki
 
 /** A budget without depth would refuse everything: propose ten seconds' worth until someone says otherwise. */
 export function withBurst(prefix = "") {
-  return (values: Values, changed: string, touched: ReadonlySet<string>): Values => {
-    if (changed !== `${prefix}tokens_per_s` || touched.has(`${prefix}burst_tokens`)) return values;
+  return (values: Values, changed: string, written: ReadonlySet<string>): Values => {
+    if (changed !== `${prefix}tokens_per_s` || written.has(`${prefix}burst_tokens`)) return values;
     const n = figure(values[`${prefix}tokens_per_s`] ?? "");
     return { ...values, [`${prefix}burst_tokens`]: n === undefined ? "" : String(n * 10) };
   };
@@ -92,6 +92,14 @@ export const entitlementSpecs = (pools: readonly Option[], tiers: readonly Optio
   { name: "valid_from", label: "Begins", kind: "moment", group: "Dates", help: "Empty: at once." },
   { name: "valid_until", label: "Ends", kind: "moment", group: "Dates", help: "Empty: never." },
 ];
+
+/** The entitlement is called after tenant and pool until someone writes another name. */
+export const firstFollow = (values: Values, changed: string, written: ReadonlySet<string>): Values => {
+  const named = { ...values };
+  if ((changed === "tenant.slug" || changed === "entitlement.pool") && !written.has("entitlement.slug"))
+    named["entitlement.slug"] = slugOf(`${values["tenant.slug"] ?? ""}-${values["entitlement.pool"] ?? ""}`);
+  return withBurst("entitlement.")(named, changed, written);
+};
 
 /** A tenant with its first share and key, made together. */
 export const firstSpecs = (pools: readonly Option[], tiers: readonly Option[], initial: { pool?: string; tier?: string }): FieldSpec[] => {
