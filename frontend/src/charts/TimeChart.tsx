@@ -1,6 +1,6 @@
 import { memo, useEffect, useRef, useState } from "react";
 import uPlot from "uplot";
-import { clock, day, minute } from "../lib/format";
+import { clock, day, minute, zone } from "../lib/format";
 import { ceiling, reach, stack } from "./columns";
 import type { Panel, Series } from "./panels";
 import { Turns } from "./turns";
@@ -67,7 +67,7 @@ function options(panel: Panel, { clientWidth, clientHeight }: HTMLElement, live:
       },
     },
     axes: [
-      { ...axis, size: 24, gap: 4, space: 70, values: (_plot, ticks, _axis, _space, step) => ticks.map((t) => (step < 60 ? clock(t) : step < 86_400 ? minute(t) : day(t))) },
+      { ...axis, size: 24, gap: 4, space: 70, values: (_plot, ticks, _axis, _space, step) => ticks.map((t, i) => `${step < 60 ? clock(t) : step < 86_400 ? minute(t) : day(t)}${i === 0 ? ` ${zone(t)}` : ""}`) },
       { ...axis, size: 56, gap: 6, space: 34, incrs: panel.time ? MS_STEPS : panel.whole ? WHOLE_STEPS : STEPS, values: (_plot, ticks) => ticks.map((t) => (live.current.panel.tick ?? live.current.panel.format)(t).replace(/\.0+(?=\D|$)/, "")) },
     ],
     series: [
@@ -120,7 +120,7 @@ export const TimeChart = memo(function TimeChart(props: Props) {
       const above = panel.series[i]!.dashed && value != null && u && value > (u.scales.y!.max ?? Infinity);
       if (cell) cell.textContent = value == null ? "–" : `${panel.format(value)}${above ? " ↑" : ""}`;
     });
-    if (moment.current) moment.current.textContent = pointed === null ? panel.unit : clock(panel.times[row] ?? 0);
+    if (moment.current) moment.current.textContent = pointed === null ? panel.unit : `${clock(panel.times[row] ?? 0)} ${zone(panel.times[row])}`;
   };
 
   // Charts out of sight are not drawn, the others a few per frame: sixteen at once would hold up a frame each second.

@@ -1,5 +1,5 @@
 import { expect, it } from "vitest";
-import { age, bytes, compact, duration, percent, rate, ranked, text } from "./format";
+import { age, bytes, compact, duration, moment, percent, rate, ranked, text, utc, zone } from "./format";
 
 it("counts stay short", () => {
   expect([0, 999, 9994, 12_345, 123_456, 4_200_000].map(compact)).toEqual(["0", "999", "9,994", "12.3k", "123k", "4.2M"]);
@@ -36,4 +36,12 @@ it("ages are whole", () => {
 
 it("reasons are listed by how often", () => {
   expect(ranked({ a: 1, b: 5, c: 0 })).toEqual([["b", 5], ["a", 1]]);
+});
+
+it("a moment names the zone it is shown in, and has its instant in UTC beside it", () => {
+  const at = Date.UTC(2026, 10, 21, 8, 0, 12) / 1000;
+  expect(zone(at)).toMatch(/^(UTC|GMT|[A-Z]{2,5}|GMT[+-]\d+(:\d+)?)$/);
+  expect(moment(at).endsWith(` ${zone(at)}`)).toBe(true);
+  expect(moment(at)).toMatch(/^\d\d [A-Z][a-z]{2}, \d\d:\d\d:12 /);
+  expect(utc(at)).toBe("2026-11-21T08:00:12Z");
 });

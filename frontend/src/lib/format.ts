@@ -80,6 +80,16 @@ export const minute = (epochS: number): string => minuteFormat.format(epochS * 1
 export const clock = (epochS: number): string => clockFormat.format(epochS * 1000);
 export const day = (epochS: number): string => dayFormat.format(epochS * 1000);
 
+const zoneFormat = new Intl.DateTimeFormat("en-GB", { timeZoneName: "short" });
+/** The zone in which every time of the console is shown, the browser's, as it is called at that moment: "CET", "GMT+5:30". */
+export const zone = (epochS: number = Date.now() / 1000): string => zoneFormat.formatToParts(epochS * 1000).find((part) => part.type === "timeZoneName")?.value ?? "local time";
+
+/** A moment in full, its zone named: "21 Nov, 09:00:12 CET". */
+export const moment = (epochS: number): string => `${day(epochS)}, ${clock(epochS)} ${zone(epochS)}`;
+
+/** The same for a title: as logs and the API write it, "2026-11-21T08:00:12Z". */
+export const utc = (epochS: number): string => `${new Date(epochS * 1000).toISOString().slice(0, 19)}Z`;
+
 /** "queue_timeout" -> "queue timeout": the closed lists' words, readable. */
 export const words = (name: string): string => name.replaceAll("_", " ");
 

@@ -1,4 +1,5 @@
 import { useId } from "react";
+import { zone } from "../../lib/format";
 import type { FieldSpec, Values } from "./form";
 
 interface Props {
@@ -14,6 +15,7 @@ interface Props {
 /** One field with its unit, what it means, what it comes to, and what is wrong with it. */
 export function Field({ spec, value, values, error, disabled, onChange, onBlur }: Props) {
   const id = useId();
+  const unit = spec.kind === "moment" ? zone() : spec.unit;
   const explained = error ? "" : (spec.explain?.(value, values) ?? "");
   const shared = {
     id,
@@ -52,7 +54,7 @@ export function Field({ spec, value, values, error, disabled, onChange, onBlur }
     <div className={`min-w-0 ${spec.wide ? "sm:col-span-2" : ""}`}>
       <label htmlFor={id} className="mb-1 flex items-baseline gap-1.5 text-sm font-medium">
         {spec.label}
-        {spec.unit && <span className="text-2xs font-normal text-faint">{spec.unit}</span>}
+        {unit && <span className="text-2xs font-normal text-faint">{unit}</span>}
         {!spec.required && spec.kind !== "choice" && <span className="ml-auto text-2xs font-normal text-faint">optional</span>}
       </label>
       {spec.kind === "choice" ? (

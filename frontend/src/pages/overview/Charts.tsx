@@ -8,7 +8,7 @@ import { TimeChart } from "../../charts/TimeChart";
 import { CopyButton } from "../../components/Copy";
 import { Segmented } from "../../components/Segmented";
 import type { Point, Snapshot } from "../../feed/types";
-import { clock, day } from "../../lib/format";
+import { clock, moment, zone } from "../../lib/format";
 import { useDark } from "../../lib/theme";
 import { joined, linkTo, question, rangeOf, WINDOWS, type Range } from "./range";
 
@@ -23,7 +23,7 @@ function booksOf(pool: string): Books {
 const POOL_WIDE: readonly string[] = ["parts", "violations", "ttft-tiers", "tbt-tiers", "ttlt-tiers", "gpu", "memory"];
 const order = Object.keys(groups) as Group[];
 
-const moment = (at: number): string => (Date.now() / 1000 - at > 43_200 ? `${day(at)} ${clock(at)}` : clock(at));
+const when = (at: number): string => (Date.now() / 1000 - at > 43_200 ? moment(at) : `${clock(at)} ${zone(at)}`);
 
 /** The pool over time, all charts on one axis. Drag across one to look closer in all. */
 export const Charts = memo(function Charts({ snapshot, history, wall }: { snapshot: Snapshot; history: readonly Point[]; wall: boolean }) {
@@ -77,7 +77,7 @@ export const Charts = memo(function Charts({ snapshot, history, wall }: { snapsh
         <div className="ml-auto flex flex-wrap items-center justify-end gap-2">
           {zoom && (
             <button type="button" className="button" onClick={reset}>
-              {moment(zoom.from)} to {moment(zoom.to)}: reset
+              {when(zoom.from)} to {when(zoom.to)}: reset
             </button>
           )}
           {!wall && <CopyButton text={linkTo(location.href, range)} label="Link to this moment" />}
@@ -94,7 +94,7 @@ export const Charts = memo(function Charts({ snapshot, history, wall }: { snapsh
       </div>
       {still !== null && (
         <p className="mb-2 flex flex-wrap items-center gap-x-3 gap-y-1 rounded-md bg-warn-bg px-3 py-1.5 text-sm text-warn" data-testid="moment">
-          The charts show the time until {moment(still)}. The figures and tables are live.
+          The charts show the time until {when(still)}. The figures and tables are live.
           <button type="button" className="button" onClick={() => set({ at: "" })}>
             Back to now
           </button>

@@ -8,7 +8,7 @@ import { notify } from "../../components/Notices";
 import { Segmented } from "../../components/Segmented";
 import { Sheet } from "../../components/Sheet";
 import { Table, type Column } from "../../components/Table";
-import { age, clock, compact, NONE, percent, text, words } from "../../lib/format";
+import { age, compact, moment, NONE, percent, text, words } from "../../lib/format";
 import { useDark } from "../../lib/theme";
 import { Confirm, Failed, Waiting, When } from "../tenants/parts";
 import { shown } from "./params";
@@ -251,7 +251,7 @@ export function Trials({ pool, tuning, onNew }: { pool: string; tuning: Tuning |
         <div className="panel flex flex-wrap items-center gap-x-4 gap-y-2 p-4" data-testid="canary">
           <Badge tone="warn">on trial</Badge>
           <p className="min-w-0 flex-1 basis-64 text-sm">
-            Trial {canary.id} serves as version {canary.version} until {clock(Date.parse(canary.canary_until) / 1000)} ({age(Math.max(0, (Date.parse(canary.canary_until) - Date.now()) / 1000))} left), then it is kept or taken back.
+            Trial {canary.id} serves as version {canary.version} until {moment(Date.parse(canary.canary_until) / 1000)} ({age(Math.max(0, (Date.parse(canary.canary_until) - Date.now()) / 1000))} left), then it is kept or taken back.
           </p>
           <button type="button" className="button" onClick={() => setTold(canary.id)}>
             Guard rails

@@ -3,7 +3,7 @@ import { useEffect, useRef, type ReactNode } from "react";
 import { request, type LedgerRow, type Story as Told } from "../../api/requests";
 import { category } from "../../charts/palette";
 import { Icon } from "../../components/icons";
-import { clock, compact, day, duration, NONE, seconds, text } from "../../lib/format";
+import { compact, duration, moment, NONE, seconds, text, utc } from "../../lib/format";
 import { useNow } from "../../feed/live";
 import { useDark } from "../../lib/theme";
 import { Ahead } from "./Ahead";
@@ -75,7 +75,7 @@ function Story({ row, story }: { row: LedgerRow; story: Told | undefined }) {
         <Outcome outcome={row.outcome} reason={row.reason} />
         <span className="text-faint">{row.status ? `HTTP ${row.status}` : "no HTTP status"}</span>
         <span className="text-faint">
-          {day(received)}, {clock(received)}
+          <time title={utc(received)}>{moment(received)}</time>
         </span>
       </div>
       <TimeLine row={row} />

@@ -3,7 +3,7 @@ import { useEffect, useRef, useState } from "react";
 import { useSearchParams } from "react-router";
 import { REASONS, requestsPage, type Filters, type LedgerRow } from "../../api/requests";
 import { Notices } from "../../components/Notices";
-import { clock, compact, count, day, duration, NONE, text, words } from "../../lib/format";
+import { clock, compact, count, day, duration, moment, NONE, text, words, zone } from "../../lib/format";
 import { Drawer } from "./Drawer";
 import { Outcome, Slo } from "./Outcome";
 
@@ -18,7 +18,7 @@ function Line({ row, onOpen }: { row: LedgerRow; onOpen: () => void }) {
     <tr className="cursor-pointer border-t border-line hover:bg-raised/60" onClick={onOpen}>
       <td className="px-3 py-1.5 whitespace-nowrap max-sm:px-2" title={row.received_at}>
         <span className="hidden text-faint sm:inline">{day(received)} </span>
-        {clock(received)}
+        {clock(received)} <span className="hidden text-faint sm:inline">{zone(received)}</span>
       </td>
       <th scope="row" className="px-3 text-left font-normal max-sm:px-2">
         <button
@@ -128,7 +128,7 @@ export function Requests() {
     <div className="mt-3 flex flex-wrap items-center justify-center gap-3 text-sm text-soft">
       {reached !== undefined && rows.length > 0 && (
         <span role="status">
-          Searched back to {day(reached)} {clock(reached)}.
+          Searched back to {moment(reached)}.
         </span>
       )}
       <button type="button" className="button" disabled={isFetchingNextPage} onClick={() => void fetchNextPage()}>
@@ -177,7 +177,7 @@ export function Requests() {
           <div className="panel p-10 text-center text-sm text-soft">
             {reached !== undefined ? (
               <p role="status">
-                No request since {day(reached)} {clock(reached)} fits these filters. Older ones have not been searched yet.
+                No request since {moment(reached)} fits these filters. Older ones have not been searched yet.
               </p>
             ) : filtered ? (
               "No request fits these filters."

@@ -3,7 +3,7 @@ import { cancelRequest } from "../../api/queue";
 import type { Alive, LedgerRow, Story } from "../../api/requests";
 import { Badge, type Tone } from "../../components/Badge";
 import { notify } from "../../components/Notices";
-import { clock, compact, duration, NONE, seconds, text } from "../../lib/format";
+import { compact, duration, moment, NONE, seconds, text } from "../../lib/format";
 import { user } from "../../lib/page";
 import { Confirm } from "../queue/Confirm";
 import { factorsOf, money, nameOf, numbersOf, product, sourceOf } from "./story";
@@ -66,7 +66,7 @@ export function Weight({ story }: { story: Story }) {
         )}
       </p>
       <p className="mt-1 text-xs text-faint">
-        Debt {weight.debt.toFixed(2)}, burst {(weight.burst ?? 0).toFixed(2)}, as the scheduler said at {clock(weight.at)}; class and SLO as they are configured now.
+        Debt {weight.debt.toFixed(2)}, burst {(weight.burst ?? 0).toFixed(2)}, as the scheduler said at {moment(weight.at)}; class and SLO as they are configured now.
       </p>
     </section>
   );

@@ -8,6 +8,7 @@ import { notify } from "../../components/Notices";
 import { Sheet } from "../../components/Sheet";
 import { Table, type Column } from "../../components/Table";
 import { hold } from "../../lib/keyring";
+import { moment } from "../../lib/format";
 import { user } from "../../lib/page";
 import { useBooks, useRefresh } from "./data";
 import { Ago, Confirm, Failed, Secret, State, Waiting, When } from "./parts";
@@ -37,7 +38,7 @@ function Rotate({ secret, onDone, onClose }: { secret: Key; onDone: (issued: Iss
           ))}
         </select>
       </label>
-      {overlap > 0 && <p>The old key ends {new Date(Date.now() + overlap * 1000).toLocaleString("en-GB", { dateStyle: "medium", timeStyle: "short" })}.</p>}
+      {overlap > 0 && <p>The old key ends {moment(Date.now() / 1000 + overlap)}.</p>}
     </Confirm>
   );
 }

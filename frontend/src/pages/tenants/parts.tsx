@@ -7,7 +7,7 @@ import type { Tone } from "../../components/Badge";
 import { Code, CopyButton } from "../../components/Copy";
 import { NowBadge } from "../../components/Outages";
 import { Modal } from "../../components/Sheet";
-import { age, day, minute } from "../../lib/format";
+import { age, day, minute, utc, zone } from "../../lib/format";
 import { EffectsPanel } from "./EffectsPanel";
 
 export const stateTones: Record<string, Tone> = { bound: "good", degraded: "warn", pending: "warn", expired: "bad", active: "good", revoked: "bad" };
@@ -25,8 +25,8 @@ export function When({ at, none = "never" }: { at: string | null | undefined; no
   if (!at) return <span className="text-faint">{none}</span>;
   const s = Date.parse(at) / 1000;
   return (
-    <time dateTime={at} title={new Date(at).toLocaleString("en-GB")} className="whitespace-nowrap">
-      {day(s)}, {minute(s)}
+    <time dateTime={at} title={utc(Date.parse(at) / 1000)} className="whitespace-nowrap">
+      {day(s)}, {minute(s)} <span className="text-faint">{zone(s)}</span>
     </time>
   );
 }
@@ -35,7 +35,7 @@ export function Ago({ at, none = "never" }: { at: string | null | undefined; non
   if (!at) return <span className="text-faint">{none}</span>;
   const s = (Date.now() - Date.parse(at)) / 1000;
   return (
-    <time dateTime={at} title={new Date(at).toLocaleString("en-GB")} className="whitespace-nowrap">
+    <time dateTime={at} title={utc(Date.parse(at) / 1000)} className="whitespace-nowrap">
       {s < 5 ? "just now" : `${age(s)} ago`}
     </time>
   );
