@@ -101,10 +101,3 @@ export const ranked = (counts: Record<string, number> | undefined): [string, num
 
 export const total = (counts: Record<string, number> | undefined): number =>
   Object.values(counts ?? {}).reduce((a, b) => a + b, 0);
-
-const momentFormat = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit", timeZoneName: "short" });
-/** "14:02:10 UTC", with the day where it is not today. */
-export function moment(epochS: number): string {
-  const at = new Date(epochS * 1000);
-  return `${at.toDateString() === new Date().toDateString() ? "" : `${day(epochS)}, `}${momentFormat.format(at)}`;
-}
