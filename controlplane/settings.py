@@ -110,7 +110,10 @@ def _database() -> dict[str, Any]:
         "HOST": socket_dir or unquote(url.hostname or ""),
         "PORT": str(url.port or ""),
         "CONN_MAX_AGE": 0,
-        "OPTIONS": options | {"pool": {"min_size": 1, "max_size": ENV.database_pool, "timeout": 10}},
+        # Attempts to connect again come ever more slowly until they are given up; then the next question begins anew.
+        # Given up after five minutes, as by default, an outage of one minute lasted nearly two.
+        "OPTIONS": options
+        | {"pool": {"min_size": 1, "max_size": ENV.database_pool, "timeout": 10, "reconnect_timeout": 4}},
     }
 
 

@@ -59,7 +59,7 @@ PAST = ("/requests", "/audit", "/lab")  # what they show as good is over
 
 ALL_IS_WELL = (
     "Everything is set up", "requests are coming in", "There is a pool that serves", "Nothing is wrong",
-    "no pool in your sight", "No pools yet", "No pool yet", "Nobody waits", "nobody waits", "Nothing runs",
+    "no pool in your sight", "No pools yet", "No pool yet", "Nobody waits.", "nobody waits", "Nothing runs",
     "none in the last minute", "Nothing has been sent to this pool", "The live feed is up to date", "Predictions hold",
     "The scheduler is asked for the order", "2 of 2 ready", "no slots",
 )  # fmt: skip
