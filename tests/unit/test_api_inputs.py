@@ -45,7 +45,6 @@ SHARE = pytest.mark.parametrize("share", [0.04, pytest.param(1.0, marks=[pytest.
 DEEP = 5_000  # levels; Python's own parser gives up at a thousand
 DEEPER = 100_000
 
-TRACE = '{"arrival_s": 0.0, "input_tokens": 10, "output_tokens": 5}\n'
 # Bodies that are right, by operation; each field is then made wrong in turn.
 BODIES: dict[str, dict[str, Any]] = {
     "alert_rules_create": {"name": "deep queue", "kind": "queue_age", "threshold": 5, "pool": "llama"},
@@ -66,7 +65,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "pools_partial_update": {"description": "changed"},
     "pools_policy": {"policy": "fifo"},
     "pools_rollback": {"version": 1},
-    "pools_trials_create": {"params": {}},
+    "pools_trials_create": {"params": {"alpha_ms": 4.0}},
     "pools_tuning_set": {"mode": "advise"},
     "prices_create": {"pool": "llama", "valid_from": "2026-01-01T00:00:00Z"},
     "prices_partial_update": {"currency": "EUR"},
@@ -183,7 +182,7 @@ def places(world: worlds.World) -> dict[str, str]:
         pool=pool, at=now, study=now, number=1, base=tuning.version_now(pool), values={}, reward=0.9,
         params=pool.policy_params, window_from=now, window_until=now,
     )  # fmt: skip
-    Pool.objects.filter(pk=pool.pk).update(scaling_mode="advise")
+    Pool.objects.filter(pk=pool.pk).update(scaling_mode="advise", policy="hybrid", policy_params={})
     ScalingState.objects.create(pool="llama", at=now, epoch=1, mode="advise", current=2, wanted=3, reason="up")
     rule = AlertRule.objects.create(name="a rule", kind="queue", threshold=5)
     Alert.objects.create(
