@@ -147,14 +147,16 @@ async def test_a_tenant_whose_requests_wait_leaves_places_to_others(redis_url: s
         world.granting = False
         quiet = another_tenant(world, "quiet")
         await world.configure(concurrency=1000, tier=replace(world.entitlement.tier, queue_limit=1000))
+        backend = world.pool.backends[0]
+        await world.store.set_ready(world.epoch, backend.id, replace(backend, slots=1))
+        world.engines[0].script.first_pause_s = 100.0
         body = {"model": "demo", "prompt": "x", "max_tokens": 2}
         async with world.http() as client:
+            holder = asyncio.create_task(client.post("/v1/completions", json=body))
+            await until(lambda: world.engines[0].open == 1, 60)  # all others wait
             asked = [asyncio.create_task(client.post("/v1/completions", json=body)) for _ in range(110)]
-            await until(lambda: world.app.open_requests + sum(t.done() for t in asked) == 110, 60)
-            await until(lambda: world.app.open_requests < 110, 60)
             # Its requests hold half of the places: as many as are free besides.
-            await until(lambda: world.app.open_requests <= 61, 60)
-            assert world.app.open_requests >= 40
+            await until(lambda: world.app.open_requests == 60 and sum(t.done() for t in asked) == 51, 60)
             refused = [t.result() for t in asked if t.done()]
             assert {r.status_code for r in refused} == {429}
             first = refused[0]
@@ -164,12 +166,14 @@ async def test_a_tenant_whose_requests_wait_leaves_places_to_others(redis_url: s
             others = [
                 asyncio.create_task(client.post("/v1/completions", json=body, headers=headers)) for _ in range(20)
             ]
-            before = world.app.open_requests
-            await until(lambda: world.app.open_requests == before + 20, 60)  # none of them was refused
+            await until(lambda: world.app.open_requests == 80, 60)  # none of them was refused
+            holder.cancel()
+            world.engines[0].script.first_pause_s = 0.0
+            await world.store.set_ready(world.epoch, backend.id, backend)
             world.granting = True
             answers = await asyncio.gather(*others, *asked)
         assert [r.status_code for r in answers[:20]] == [200] * 20
-        rows = [r for r in await world.ledger_of(130) if r.reason == "tenant_connections"]
+        rows = [r for r in await world.ledger_of(131) if r.reason == "tenant_connections"]
         assert len(rows) == len(refused)
         assert {r.tenant for r in rows} == {"acme"}
         await until(lambda: not world.app._open_of_tenant)
