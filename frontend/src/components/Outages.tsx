@@ -38,7 +38,8 @@ export function Outages() {
   const retry = useRetry();
   if (outages.length === 0) return null;
   return (
-    <ul role="alert" data-testid="outages" className="mb-4 space-y-1.5 rounded-lg border border-amber bg-warn-bg px-4 py-2.5 text-sm">
+    <div role="alert" data-testid="outages" className="mb-4 rounded-lg border border-amber bg-warn-bg px-4 py-2.5 text-sm">
+      <ul className="space-y-1.5">
       {outages.map((outage) => {
         const { what, means } = sentence(outage);
         return (
@@ -57,7 +58,8 @@ export function Outages() {
           </li>
         );
       })}
-    </ul>
+      </ul>
+    </div>
   );
 }
 
