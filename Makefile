@@ -5,7 +5,7 @@ SETUP := $(PYTHON) controlplane/embedded/bootstrap.py
 PYTEST := $(PY) -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test up test test-postgresql test-slow chaos mutants lab bench test-frontend test-browser test-vllm test-litellm lint types lock clean
+.PHONY: help setup setup-test up test test-postgresql test-slow chaos fuzz mutants lab bench test-frontend test-browser test-vllm test-litellm lint types lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,6 +32,9 @@ test-slow: setup-test ## tests that take minutes
 
 chaos: setup-test ## kill processes under load and count what was lost
 	$(PYTEST) -m chaos --timeout 1800 $(ARGS)
+
+fuzz: setup-test ## requests that nobody would write: make fuzz REQUESTS=20000 SEED=7
+	FUZZ_REQUESTS=$(or $(REQUESTS),20000) FUZZ_SEED=$(or $(SEED),1) $(PYTEST) -s tests/integration/test_gateway_fuzz.py $(ARGS)
 
 mutants: setup-test ## break five formulas on purpose and see which test notices
 	$(PY) -m tests.mutations $(ARGS)
