@@ -6,7 +6,9 @@ from collections.abc import Iterable
 from typing import Any, ClassVar
 
 from django.contrib import messages
+from django.contrib.admin.options import IncorrectLookupParameters
 from django.core.exceptions import ValidationError
+from django.db import DataError
 from django.db.models import JSONField, Model, ProtectedError, QuerySet
 from django.forms import ModelForm
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
@@ -26,6 +28,14 @@ class RoleRights:
     """Rights by role instead of by Django's per-model permissions. Telemetry's read-only pages can use it as well."""
 
     operators_may_change: ClassVar[tuple[str, ...]] = ()  # fields
+
+    def get_changelist_instance(self, request: HttpRequest) -> Any:
+        """A list whose filter no database can compute, such as the year 1790000000, is one with a wrong parameter:
+        Django shows it without filters. Raises IncorrectLookupParameters."""
+        try:
+            return super().get_changelist_instance(request)  # type: ignore[misc]
+        except (ValueError, OverflowError, DataError) as error:
+            raise IncorrectLookupParameters(str(error)) from error
 
     def has_module_permission(self, request: HttpRequest) -> bool:
         return scope_of(request).sees_all

@@ -295,5 +295,5 @@ def _management() -> dict[str, str]:
     }
 
 
-def test_times_are_written_as_in_the_console_with_their_seconds() -> None:
-    assert localize(datetime(2026, 11, 21, 9, 5, 7, tzinfo=UTC)) == "21 Nov 2026, 09:05:07"
+def test_times_are_written_with_their_seconds_and_their_zone() -> None:
+    assert localize(datetime(2026, 11, 21, 9, 5, 7, tzinfo=UTC)) == "21 Nov 2026, 09:05:07 UTC"
