@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from datetime import UTC, datetime
 from typing import Any
 
 from scheduling.catalog import CatalogCache
@@ -16,7 +17,8 @@ LOOK_AGAIN_S = 0.3  # answers within this time are one look at Redis
 class Readiness:
     """Whether a request would be served now, and if not, what is missing.
 
-    Ready means: the catalog is loaded, Redis answers, and some pool has a leader and a replica that may get work.
+    Ready means: the catalog is loaded, Redis answers, and some pool has a leader and a replica that may get work,
+    and totals that agree with its leases (its leader writes them anew within a second or two).
     """
 
     def __init__(self, catalog: CatalogCache, redis_url: str) -> None:
@@ -55,11 +57,14 @@ class Readiness:
             except (StateUnavailable, StateError):
                 missing.append("Redis: it does not answer")
             else:
-                if not any(p["leader"] and p["ready_backends"] for p in pools.values()):
+                serving = {name: p for name, p in pools.items() if p["leader"] and p["ready_backends"]}
+                if not serving:
                     if not any(p["leader"] for p in pools.values()):
                         missing.append("a worker: no pool has a leader")
                     else:
                         missing.append("an engine: no replica has generated a token yet")
+                elif all(p["totals_differ"] for p in serving.values()):
+                    missing += [f"the state of pool {n}: {d}" for n, p in serving.items() for d in p["totals_differ"]]
         return not missing, {"ready": not missing, "waiting_for": missing, "pools": pools}
 
     async def _pool(self, pool: str) -> dict[str, Any]:
@@ -68,4 +73,10 @@ class Readiness:
             store = self._stores[pool] = PoolStore(self._resp, pool)
         view = await store.view()
         ready = sum(backend.ready for backend in view.backends.values())
-        return {"leader": bool(view.leader), "ready_backends": ready, "rebuilding": view.rebuilding_ms > 0}
+        report = {"leader": bool(view.leader), "ready_backends": ready, "rebuilding": view.rebuilding_ms > 0}
+        rebuilt = datetime.fromtimestamp(view.rebuilt_ms / 1000, UTC).isoformat(timespec="seconds")
+        return report | {
+            "totals_differ": view.differences(),
+            "totals_rebuilt": {"count": view.rebuilt, "last": rebuilt if view.rebuilt else None},
+            "ledger_unread": view.counts.unread,
+        }

@@ -107,6 +107,14 @@ TABLE: tuple[Metric, ...] = (
     ),
     Metric("snapshot_age_seconds", "gauge", "seconds", ("pool",), "Age of the figures below; grows without a leader."),
     Metric("leader_epoch", "gauge", "", ("pool",), "Fencing epoch of the pool's leader: rises with each takeover."),
+    Metric(
+        "state_rebuilt_total", "counter", "", ("pool",),
+        "Times that totals in Redis differed from the leases and the leader wrote them anew.",
+    ),
+    Metric(
+        "ledger_unread", "gauge", "entries", ("pool",),
+        "Entries of the ledger stream that could not be read, set aside in Redis.",
+    ),
     Metric("queue_depth", "gauge", "requests", ("pool",), "Requests waiting in the pool."),
     Metric("queue_oldest_seconds", "gauge", "seconds", ("pool",), "How long the oldest of them has waited."),
     Metric("running", "gauge", "requests", ("pool",), "Leases held: requests running on engines."),
@@ -268,7 +276,8 @@ class Metrics:
         return tenant
 
     def _collect(self) -> Iterator[Any]:
-        counted = {
+        counted: dict[str, dict[Labels, int]] = {
+            "state_rebuilt_total": {},
             "requests_total": self._requests,
             "rejected_total": self._rejected,
             "connections_refused_total": self._connections_refused,
@@ -288,6 +297,7 @@ class Metrics:
         gauges["state_available"] = [((), self._state_available)]
         if self._pools is not None:
             gauges |= self._pools.samples()
+            counted |= self._pools.counted()
         for metric in TABLE:
             name = PREFIX + metric.name
             if metric.kind == "counter":
@@ -384,6 +394,8 @@ class _PoolGauges:
                 ("kv_capacity_tokens", snapshot["kv_tokens"]),
             ):
                 out[name].append(((pool,), value))
+            if "unread" in (state := snapshot.get("state", {})):
+                out["ledger_unread"].append(((pool,), state["unread"]))
             for entitlement, row in snapshot["entitlements"].items():
                 for key in ("weight", "debt", "burst"):
                     if key in row:
@@ -394,6 +406,11 @@ class _PoolGauges:
                     if key in row:
                         out[name].append(((pool, backend), row[key]))
         return out
+
+    def counted(self) -> dict[str, dict[Labels, int]]:
+        """Counters that pools keep in Redis."""
+        state = {pool: snapshot.get("state", {}) for pool, snapshot in self._snapshots.items()}
+        return {"state_rebuilt_total": {(pool,): int(s["rebuilt"]) for pool, s in state.items() if "rebuilt" in s}}
 
     def close(self) -> None:
         self._stop.set()

@@ -283,6 +283,36 @@ class World:
             self._run(self._resp.call("DEL", *(f"{self._prefix}ended:{i}" for i in gone)))
         self._compare("pass_time")
 
+    def corrupt(self, holder: str, rng: random.Random) -> None:
+        """Totals and pairs go wrong, as by a script that failed half-way; the leader's next look heals them."""
+        if self.epochs[holder] != self.twin.meta.get("epoch"):
+            self._both("rebuild", False, self.epochs[holder])
+            return
+        names = [n for n in self.twin.totals if not n.endswith((":cap", ":base"))]
+        for name in {"run", "e:acme:run", "b:b9:work", *rng.sample(names, min(3, len(names)))}:
+            wrong = rng.choice((-3, 1, 99, 10**12))
+            self.twin.totals[name] = wrong
+            self._run(self._resp.call("HSET", self._prefix + "totals", name, wrong))
+        for entries, expiries, what in (
+            (self.twin.held, self.twin.leases, "leases"), (self.twin.queue, self.twin.waiting, "waiting"),
+        ):  # fmt: skip
+            if entries and rng.random() < 0.3:
+                lost = rng.choice(sorted(entries))
+                del expiries[lost]
+                self._run(self._resp.call("ZREM", self._prefix + what, lost))
+            expiries["nobody"] = self.now
+            self._run(self._resp.call("ZADD", self._prefix + what, self.now, "nobody"))
+        if self.twin.prey and rng.random() < 0.3:
+            lost = rng.choice(sorted(self.twin.prey))
+            del self.twin.prey[lost]
+            self._run(self._resp.call("ZREM", self._prefix + "prey", lost))
+        self.twin.weights["nobody"] = 3.0
+        self._run(self._resp.call("ZADD", self._prefix + "weights", 3, "nobody"))
+        assert self._run(self.server.view()).differences() == self.twin.view().differences() != []
+        assert "run" in self._both("rebuild", False, self.epochs[holder])
+        assert self._run(self.server.view()).differences() == []
+        assert self._both("rebuild", True, self.epochs[holder]) == [], "a sound state was written anew"
+
     def flush(self) -> None:
         """The whole state is lost, as by FLUSHALL, of this pool."""
         keys = self._run(self._resp.call("KEYS", self._pattern("*")))
@@ -496,8 +526,8 @@ def step(world: World, rng: random.Random) -> None:
     target = int(rng.choice(live)[1:]) if live and rng.random() < 0.8 else n
     move = rng.choices(
         ("admit", "finish", "grant", "renew", "requeue", "sweep", "time", "elect", "ready", "announce", "record",
-         "suspect", "resign", "listen", "look", "evict", "standing", "stuck", "flush"),
-        (40, 24, 16, 8, 6, 5, 10, 5, 5, 4, 2, 1, 1, 3, 3, 8, 4, 2, 0.4),
+         "suspect", "resign", "listen", "look", "evict", "standing", "stuck", "corrupt", "flush"),
+        (40, 24, 16, 8, 6, 5, 10, 5, 5, 4, 2, 1, 1, 3, 3, 8, 4, 2, 2, 0.4),
     )[0]  # fmt: skip
     if move == "admit":
         world.admit(n, again)
@@ -536,6 +566,8 @@ def step(world: World, rng: random.Random) -> None:
         world.set_standing(holder, found, rng.sample(names, rng.choice((0, 0, 1))), again)
     elif move == "stuck":
         world.set_stuck(holder, rng.choice((0, 0, 0, 1, 3)), again)
+    elif move == "corrupt":
+        world.corrupt(holder, rng)
     elif move == "look":
         world.look(rng.sample([spec.id for spec in ENTITLEMENTS], rng.randint(0, len(ENTITLEMENTS))))
     elif move == "listen":

@@ -48,6 +48,8 @@ class Sample:
     standings: dict[str, Standing] = field(default_factory=dict)  # entitlement -> weight, debt, burst
     kv_used: dict[str, int] = field(default_factory=dict)  # entitlement -> tokens reserved by what runs
     served_per_s: dict[str, float] = field(default_factory=dict)  # entitlement -> tokens/s by the meter
+    totals_rebuilt: int = 0  # how often totals in Redis differed from the leases and were written anew
+    ledger_unread: int = 0  # entries of the ledger stream that could not be read, set aside in Redis
     parts: dict[str, int] = field(default_factory=dict)  # queue, band or bubble of the policy -> requests waiting in it
 
 

@@ -58,6 +58,8 @@ class Sampler:
             # what waits reserves KV as well, but has none yet
             kv_used={name: kv for name, e in entitlements.items() if (kv := e.kv_tokens - queued_kv.get(name, 0)) > 0},
             served_per_s=self._served(snapshot),
+            totals_rebuilt=snapshot.rebuilt,
+            ledger_unread=snapshot.counts.unread,
             parts=_leaves(parts),
         )
 

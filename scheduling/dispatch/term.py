@@ -53,6 +53,8 @@ CHECK_UP_TO = 500
 DRIFT_TICKS = 10  # so many looks in a row that find more waiting in Redis than here: read the queue again
 DRIFT_GAP_S = 30.0
 SWEEPS = 50  # batches of abandoned requests ended in one round of the house
+COMPARE_S = 30.0  # between two comparisons of every total with the entries
+COMPARE_UP_TO = 10_000  # entries: Redis does nothing else meanwhile (4 ms for 1,000)
 EVICT_AGAIN_S = 0.25  # after preemptible requests could make no room
 
 
@@ -100,6 +102,7 @@ class Term:
         self._standings_due = True  # at once: weights are needed before the first five seconds are over
         self._evict_from = 0.0
         self._left: PoolView | None = None  # the pool as the last decision left it
+        self._compare_at = 0.0  # at once: what is there may be of another version
         self._stuck = -1  # as it was told; what the former leader told is not known
 
     async def open(self) -> None:
@@ -193,7 +196,7 @@ class Term:
         while True:
             due = loop.time() + HOUSE_S
             try:
-                snapshot = await self._store.view()
+                snapshot = await self._compare_totals(await self._store.view())
                 await self.monitor.reconcile(snapshot)
                 await self._sweep()
                 await self._call_back()
@@ -340,6 +343,26 @@ class Term:
         return grants
 
     # --- keeping house
+
+    async def _compare_totals(self, snapshot: PoolSnapshot) -> PoolSnapshot:
+        """Totals are counters: what once went wrong with one would stay wrong. The sums that can be compared in O(1)
+        are compared each second, all of them every :data:`COMPARE_S`; what differs is written anew from the entries.
+        """
+        now_s = asyncio.get_running_loop().time()
+        seen = snapshot.differences()
+        entries = snapshot.counts.held + snapshot.counts.queue
+        if not seen and (now_s < self._compare_at or entries > COMPARE_UP_TO):
+            return snapshot
+        differed = await self._store.rebuild(self._epoch)
+        self._compare_at = now_s + COMPARE_S
+        if not differed:
+            return snapshot
+        log.error(
+            "pool %s: totals differed from leases and queue and were written anew: %s%s",
+            self._pool.id, ", ".join(differed[:8]), f"; {'; '.join(seen)}" if seen else "",
+        )  # fmt: skip
+        self._ring()
+        return await self._store.view()
 
     async def _sweep(self) -> None:
         for _ in range(SWEEPS):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from scheduling.core.admission import choose_backend, choose_prey
 from scheduling.core.outcomes import Reason
-from scheduling.core.types import BackendSpec, Standing
+from scheduling.core.types import BackendSpec, ServiceClass, Standing
 from scheduling.state import codec
 from scheduling.state.memory import PoolMemory, read_standing, standing_words
 from scheduling.state.snapshot import make_snapshot
@@ -18,6 +18,7 @@ from scheduling.state.types import (
     REBUILD_MS,
     SWEEP_GAP_MS,
     BackendTotals,
+    Counts,
     Election,
     EvictItem,
     GrantItem,
@@ -173,6 +174,50 @@ class LeaderTwin(PoolMemory):
             swept.append(self._bury(request_id, self.evicted.pop(request_id), now, Reason.EVICTED))
         return swept
 
+    def rebuild(self, epoch: int) -> list[str]:
+        self._fence(epoch)
+        now, differs = self._now(), set[str]()
+        for name, entries, expiries in (
+            ("leases", self.held, self.leases),
+            ("waiting", self.queue, self.waiting),
+            ("leaving", self.evicted, self.leaving),
+        ):
+            if set(entries) != set(expiries):
+                differs.add(name)
+                for request_id in set(expiries) - set(entries):
+                    del expiries[request_id]
+                expiries |= dict.fromkeys(set(entries) - set(expiries), now + LEASE_MS)
+        for request_id in set(self.held) & set(self.queue):
+            del self.queue[request_id], self.waiting[request_id]
+            differs.add("waiting")
+        return self._compare_sums(now, differs)
+
+    def _compare_sums(self, now: int, differs: set[str]) -> list[str]:
+        old, weights, inflight = (
+            self.totals,
+            self.weights,
+            {e.entitlement for e in (*self.held.values(), *self.queue.values())},
+        )
+        self.totals = {
+            f"e:{name}:{limit}": old[f"e:{name}:{limit}"]
+            for name in inflight for limit in ("cap", "base") if f"e:{name}:{limit}" in old
+        }  # fmt: skip
+        self.weights = {n: weights.get(n, self._weight(n, 1.0)) for n in inflight}
+        for e in self.held.values():
+            self._count(e, 1, 0)
+        for e in self.queue.values():
+            self._count(e, 0, 1)
+        differs |= {name for name in {*old, *self.totals} if old.get(name) != self.totals.get(name)}
+        prey = {n: e.granted_ms for n, e in self.held.items() if e.service_class == ServiceClass.PREEMPTIBLE}
+        if set(prey) != set(self.prey):
+            differs.add("prey")
+            self.prey = {n: self.prey.get(n, at) for n, at in prey.items()}
+        if set(weights) != inflight:
+            differs.add("weights")
+        if differs:
+            self.meta |= {"rebuilt": int(self.meta.get("rebuilt", 0)) + 1, "rebuilt_at": now}
+        return sorted(differs)
+
     def look(self, entitlements: Sequence[str]) -> Look:
         now = self._now()
         backends = {
@@ -187,4 +232,7 @@ class LeaderTwin(PoolMemory):
         totals = {name: str(value) for name, value in d.totals.items()}
         buckets = {name: repr(value) for name, value in d.buckets.items()}
         meter = {name: str(value) for name, value in d.meter.items()}
-        return make_snapshot(self._now(), d.meta, d.ready, totals, buckets, len(self.ledger), d.standing, meter)
+        counts = Counts(
+            len(self.leases), len(self.held), len(self.waiting), len(self.queue), len(self.leaving), len(self.evicted)
+        )
+        return make_snapshot(self._now(), d.meta, d.ready, totals, buckets, len(self.ledger), d.standing, meter, counts)

@@ -11,6 +11,7 @@ from scheduling.state.snapshot import make_snapshot
 from scheduling.state.types import (
     Admission,
     AdmissionStatus,
+    Counts,
     Event,
     EventKind,
     PoolSnapshot,
@@ -78,8 +79,8 @@ def _words(flat: list[bytes]) -> dict[str, str]:
 
 
 def snapshot(reply: list[Any]) -> PoolSnapshot:
-    """``{now_ms, meta, ready, totals, buckets, ledger length, standing, meter}``, hashes as flat lists."""
+    """``{now_ms, meta, ready, totals, buckets, ledger length, standing, meter, counts}``, hashes as flat lists."""
     now_ms = int(reply[0])
     meta, ready, totals, buckets = (_words(flat) for flat in reply[1:5])
     standing, meter = (_words(flat) for flat in reply[6:8])
-    return make_snapshot(now_ms, meta, ready, totals, buckets, reply[5], standing, meter)
+    return make_snapshot(now_ms, meta, ready, totals, buckets, reply[5], standing, meter, Counts(*reply[8]))

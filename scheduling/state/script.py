@@ -17,7 +17,7 @@ from typing import Final
 from scheduling.state import types
 
 NAMES: Final = (
-    "admit", "announce", "elect", "evict", "finish", "grant", "look", "record", "renew", "requeue", "resign",
+    "admit", "announce", "elect", "evict", "finish", "grant", "look", "rebuild", "record", "renew", "requeue", "resign",
     "set_ready", "set_standing", "set_stuck", "suspect", "sweep", "view",
 )  # fmt: skip
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from scheduling.core.admission import refill
 from scheduling.state.memory import read_standing
-from scheduling.state.types import BackendTotals, EntitlementTotals, PoolSnapshot
+from scheduling.state.types import BackendTotals, Counts, EntitlementTotals, PoolSnapshot
 
 
 def make_snapshot(
@@ -18,6 +18,7 @@ def make_snapshot(
     ledger_waiting: int,
     standing: Mapping[str, str],
     meter: Mapping[str, str],
+    counts: Counts,
 ) -> PoolSnapshot:
     """The hashes of ``docs/state.md`` as typed totals; levels are those of ``now_ms``, refills included."""
     backends: dict[str, BackendTotals] = {}
@@ -29,10 +30,10 @@ def make_snapshot(
             names[kind].add(rest.rpartition(":")[0])
     for name in sorted(names["b"]):
         slots, kv = (int(w) for w in ready.get(name, "0 0").split(" "))
-        run, used, work = (int(totals.get(f"b:{name}:{f}", 0)) for f in ("run", "kv", "work"))
+        run, used, work = (_sum(totals, f"b:{name}:{f}") for f in ("run", "kv", "work"))
         backends[name] = BackendTotals(name in ready, slots, kv, run, used, work)
     for name in sorted(names["e"]):
-        run, wait, kv = (int(totals.get(f"e:{name}:{f}", 0)) for f in ("run", "wait", "kv"))
+        run, wait, kv = (_sum(totals, f"e:{name}:{f}") for f in ("run", "wait", "kv"))
         level: float | None = None
         if f"{name}:level" in buckets:
             bucket = {f: float(buckets[f"{name}:{f}"]) for f in ("level", "at", "rate", "depth")}
@@ -48,11 +49,22 @@ def make_snapshot(
         leader=meta.get("leader", "") if int(meta.get("leader_until", 0)) > now_ms else "",
         rebuilding_ms=max(0, int(meta.get("rebuild_until", 0)) - now_ms),
         service_ms=float(meta["service_ms"]) if "service_ms" in meta else None,
-        running=int(totals.get("run", 0)),
-        waiting=int(totals.get("wait", 0)),
-        waiting_bytes=int(totals.get("bytes", 0)),
+        running=_sum(totals, "run"),
+        waiting=_sum(totals, "wait"),
+        waiting_bytes=_sum(totals, "bytes"),
         ledger_waiting=ledger_waiting,
         backends=backends,
         entitlements=entitlements,
         standings={name: read_standing(words) for name, words in standing.items()},
+        counts=counts,
+        rebuilt=int(meta.get("rebuilt", 0)),
+        rebuilt_ms=int(meta.get("rebuilt_at", 0)),
     )
+
+
+def _sum(totals: Mapping[str, str], name: str) -> int:
+    """A total; -1, which no sum can be, for what is not a number: the leader writes it anew."""
+    try:
+        return int(totals.get(name, "0"))
+    except ValueError:
+        return -1

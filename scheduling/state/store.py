@@ -270,6 +270,14 @@ class PoolStore:
             swept.append(SweptRequest(request_id.decode(), e.attempt, e.entitlement, e.backend, e.gateway))
         return swept
 
+    async def rebuild(self, epoch: int) -> list[str]:
+        """Compares all totals with the entries and writes anew what differs; the names of that.
+
+        O(leases + queue) inside Redis: for a leader, on a difference and now and then.
+        """
+        reply = _unfenced(await self._eval("rebuild", epoch))
+        return [name.decode() for name in reply]
+
     async def view(self) -> PoolSnapshot:
         """All totals at one instant. Anyone may look."""
         return replies.snapshot(await self._eval("view"))

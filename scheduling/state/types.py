@@ -330,6 +330,19 @@ class EntitlementTotals:
 
 
 @dataclass(frozen=True, slots=True)
+class Counts:
+    """How many entries there are: what the totals are sums over. Counted by Redis itself, in O(1)."""
+
+    leases: int = 0  # expiries of what runs
+    held: int = 0  # entries of what runs
+    waiting: int = 0
+    queue: int = 0
+    leaving: int = 0
+    evicted: int = 0
+    unread: int = 0  # entries of the ledger stream that could not be read, set aside
+
+
+@dataclass(frozen=True, slots=True)
 class PoolSnapshot:
     """A pool's totals at one instant of Redis time."""
 
@@ -345,6 +358,27 @@ class PoolSnapshot:
     backends: dict[str, BackendTotals] = field(default_factory=dict)
     entitlements: dict[str, EntitlementTotals] = field(default_factory=dict)
     standings: dict[str, Standing] = field(default_factory=dict)
+    counts: Counts = Counts()
+    rebuilt: int = 0  # how often totals differed from the entries and were written anew
+    rebuilt_ms: int = 0  # when last; 0: never
+
+    def differences(self) -> list[str]:
+        """What cannot be true at one instant: "run is 99, leases are 0". Empty in a sound state."""
+        n, found = self.counts, []
+        ents, backends = self.entitlements.values(), self.backends.values()
+        for name, total, what, count in (
+            ("run", self.running, "leases", n.leases),
+            ("run", self.running, "their entries", n.held),
+            ("run", self.running, "the sum over entitlements", sum(e.running for e in ents)),
+            ("run", self.running, "the sum over replicas", sum(b.running for b in backends)),
+            ("wait", self.waiting, "waiting requests", n.waiting),
+            ("wait", self.waiting, "their entries", n.queue),
+            ("wait", self.waiting, "the sum over entitlements", sum(e.waiting for e in ents)),
+            ("leaving", n.leaving, "evicted requests", n.evicted),
+        ):
+            if total != count:
+                found.append(f"{name} is {total}, {what} {count}")
+        return found
 
     def pool_view(self, observed_s: float) -> PoolView:
         """The same facts as one scheduling decision sees them; a fresh view each time, for ``step`` writes into it."""

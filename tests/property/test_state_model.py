@@ -269,6 +269,10 @@ BAD_TWINS = {
     "a requeue that keeps its old slot": ("requeue", "drop_lease(id, held, true)\n", ""),
     "an announcement over an ended request": ("announce", "if reason then return {'ended', reason} end", ""),
     "a renewal of any attempt": ("renew", "x.attempt ~= attempt or x.gateway ~= gateway", "false"),
+    "totals that stay as they are": ("rebuild", "elseif tonumber(old[name]) ~= value then", "elseif false then"),
+    "totals of nothing that stay": ("rebuild", "if not sums[name] then", "if false then"),
+    "a lease that never ends": ("rebuild", "call('ZADD', expiries, now + LEASE_MS, id)", ""),
+    "totals written without a fence": ("rebuild", FENCE, ""),
     "an epoch that goes back with the state": ("elect", "epoch = math.max(epoch, floor) + 1", "epoch = epoch + 1"),
     "no pause after a lost state": ("elect", "if ARGV[3] == '0' then", "if false then"),
 }

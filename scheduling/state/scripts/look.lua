@@ -13,7 +13,7 @@ for name in string.gmatch(ARGV[1], '%S+') do fields[#fields + 1] = 'e:' .. name 
 local sums = {}
 for i = 1, #fields, 1000 do  -- Lua's stack bounds how many words one call may have
   for _, v in ipairs(call('HMGET', TOTALS, unpack(fields, i, math.min(i + 999, #fields)))) do
-    sums[#sums + 1] = v or '0'
+    sums[#sums + 1] = tonumber(v) and v or '0'
   end
 end
 return {now, math.max(0, pause), ready, table.concat(sums, ' '), call('ZCARD', PREY)}

@@ -2,7 +2,7 @@
 local P = KEYS[1]
 local META, READY, TOTALS, BUCKETS = P .. 'meta', P .. 'ready', P .. 'totals', P .. 'buckets'
 local LEASES, HELD, WAITING, QUEUE = P .. 'leases', P .. 'held', P .. 'waiting', P .. 'queue'
-local EVENTS, LEDGER = P .. 'events', P .. 'ledger'
+local EVENTS, LEDGER, UNREAD = P .. 'events', P .. 'ledger', P .. 'ledger:unread'
 local STANDING, WEIGHTS, METER = P .. 'standing', P .. 'weights', P .. 'meter'
 local PREY, EVICTED, LEAVING = P .. 'prey', P .. 'evicted', P .. 'leaving'
 local call = redis.call
