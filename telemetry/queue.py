@@ -7,6 +7,7 @@ Blocking client with short limits and no retries, for threads of web processes. 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,7 +73,10 @@ class QueueStore:
         found: dict[str, Found] = {}
         try:
             for name, data in self._redis.hscan_iter(f"qm:{{{pool}}}:{table}", count=MOST_RUNNING):
-                found[name.decode()] = Found(pool, name.decode(), decode_entry(data))
+                try:
+                    found[name.decode()] = Found(pool, name.decode(), decode_entry(data))
+                except ValueError:
+                    continue  # of another version: its pool's leader ends it
                 if len(found) >= MOST_RUNNING:
                     break
         except redis.RedisError as error:
@@ -86,7 +90,8 @@ class QueueStore:
                 for table in ("queue", "held"):
                     data = self._redis.hget(f"qm:{{{pool}}}:{table}", request_id)
                     if data is not None:
-                        return Found(pool, request_id, decode_entry(data))
+                        with suppress(ValueError):
+                            return Found(pool, request_id, decode_entry(data))
         except redis.RedisError as error:
             raise QueueUnavailable(type(error).__name__) from error
         return None

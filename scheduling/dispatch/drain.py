@@ -68,5 +68,11 @@ class LedgerDrain:
         if self._failures:
             log.info("pool %s: the ledger is written again", self._store.pool_id)
             self._failures = 0
+        if unread := [entry for entry in entries if entry.record is None]:
+            log.error(
+                "pool %s: %d ledger entries cannot be read and are set aside in ledger:unread; the first (%s): %s",
+                self._store.pool_id, len(unread), unread[0].id, unread[0].why,
+            )  # fmt: skip
+            await self._store.ledger_set_aside(unread)
         await self._store.ledger_delete([entry.id for entry in entries])
         return len(entries)

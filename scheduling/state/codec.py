@@ -3,35 +3,49 @@
 Hot path: one msgspec call per record. An *entry* is what ``held`` and ``queue`` keep for a request: fourteen words that
 scripts may read, a space, and the record (JSON of a :class:`StoredRequest`), which is opaque to them::
 
-    attempt entitlement class backend kv charge work bytes queued_ms granted_ms gateway seq served note record
+    attempt entitlement class backend kv charge work bytes queued_ms granted_ms gateway seq served note {"v":2,...}
+
+The record begins with the entry's format. Older ones are read: 1 had neither class nor served, and its records (and
+the first of 2) no format. What is newer is not: it is ended when its lease does, with what its record tells. The
+format stands there because trees that know of no formats take it for a further field of the record: they can follow.
 
 Names (entitlement, backend, gateway) are slugs without spaces; "-" stands for an empty word.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import re
+from dataclasses import MISSING, dataclass, fields, replace
 from typing import Any
 from urllib.parse import quote, unquote
 
 import msgspec
 
 from scheduling.core.ledger import LedgerRecord, sane
-from scheduling.core.outcomes import Reason, outcome_of
+from scheduling.core.outcomes import Outcome, Reason, outcome_of
 from scheduling.core.slo import judged
 from scheduling.core.types import QueuedRequest
-from scheduling.state.types import CancelNotice, EvictionNotice, GrantNotice, StoredRequest
+from scheduling.state.types import ENTRY_FORMAT, CancelNotice, EvictionNotice, GrantNotice, StoredRequest
 
 _encoder = msgspec.json.Encoder()
 _request_decoder = msgspec.json.Decoder(StoredRequest)
 _ledger_decoder = msgspec.json.Decoder(LedgerRecord)
+
+_HEAD = b'{"v":%d,' % ENTRY_FORMAT
+_FORMAT = re.compile(rb'\{"v":(\d+)')
+_FORMAT_1 = re.compile(rb"(\d+ \S+) (\S+(?: \d+){6} \S+ \d+) (\S+ \{.*)", re.DOTALL)
+
+_REASONS = frozenset(Reason)
+_EMPTY: dict[str, Any] = {"str": "", "int": 0, "float": 0.0, "bool": False}
+# what a ledger record of another version may lack
+_NOTHING = {f.name: _EMPTY.get(str(f.type)) for f in fields(LedgerRecord) if f.default is MISSING}
 
 _OPERATOR = "operator"
 DIRECT = "direct"  # policy of a request that found a free slot
 
 
 def encode_request(stored: StoredRequest) -> bytes:
-    return _encoder.encode(stored)
+    return _HEAD + _encoder.encode(stored)[1:]
 
 
 def decode_request(data: bytes) -> StoredRequest:
@@ -44,8 +58,15 @@ def encode_ledger(record: LedgerRecord) -> bytes:
 
 
 def decode_ledger(data: bytes) -> LedgerRecord:
-    """Raises ``msgspec.ValidationError`` for anything else than what ``encode_ledger`` wrote."""
-    return _ledger_decoder.decode(data)
+    """Also of another version: what it does not know is left out, what it lacks is empty; a request and its end it must
+    have. Raises ValueError (``msgspec.ValidationError`` is one) for anything else."""
+    try:
+        return _ledger_decoder.decode(data)
+    except msgspec.ValidationError:
+        found = msgspec.json.decode(data, type=dict[str, Any])
+        if not found.get("request_id") or not found.get("done_s"):
+            raise
+        return msgspec.convert(_NOTHING | {"received_s": found["done_s"]} | found, LedgerRecord)
 
 
 def encode_note(policy: str, why: str) -> str:
@@ -107,15 +128,30 @@ class Entry:
 
 def decode_entry(data: bytes) -> Entry:
     """Raises ValueError for anything that no script wrote."""
+    if (old := _FORMAT_1.fullmatch(data)) is not None:
+        data = b"%b - %b 0 %b" % old.groups()
     words = data.split(b" ", 14)
     if len(words) != 15:
         raise ValueError(f"an entry has 14 words and a record, this has {len(words)} parts")
+    if (found := _FORMAT.match(words[14])) is not None and int(found[1]) > ENTRY_FORMAT:
+        raise ValueError(f"an entry of format {found[1].decode()}, and this version reads up to {ENTRY_FORMAT}")
     text = [w.decode() for w in words[:14]]
     return Entry(
         attempt=int(text[0]), entitlement=text[1], service_class=text[2], backend="" if text[3] == "-" else text[3],
         kv=int(text[4]), charge=int(text[5]), work=int(text[6]), body_bytes=int(text[7]), queued_ms=int(text[8]),
         granted_ms=int(text[9]), gateway="" if text[10] == "-" else text[10], seq=int(text[11]), served=int(text[12]),
         note=text[13], record=words[14],
+    )  # fmt: skip
+
+
+def _told_by_record(data: bytes) -> Entry:
+    """An entry whose words cannot be read. Raises ValueError where its record cannot either."""
+    record = data[data.find(b"{") :]
+    request = decode_request(record).request
+    return Entry(
+        attempt=request.attempt, entitlement=request.entitlement, service_class=request.service_class, backend="",
+        kv=request.kv_tokens, charge=0, work=0, body_bytes=0, queued_ms=0, granted_ms=0, gateway=request.gateway,
+        seq=request.seq, served=0, note="-", record=record,
     )  # fmt: skip
 
 
@@ -128,16 +164,17 @@ def encode_entry(e: Entry) -> bytes:
     return head.encode() + e.record
 
 
-def swept_record(pool: str, entry: Entry, done_ms: int, reason: Reason = Reason.GATEWAY_LOST) -> LedgerRecord:
+def swept_record(pool: str, entry: Entry, done_ms: int, reason: str = Reason.GATEWAY_LOST) -> LedgerRecord:
     """The ledger record of a request that its gateway abandoned: everything but what it had produced is known."""
     stored = decode_request(entry.record)
     request, facts = stored.request, stored.facts
     policy, why = decode_note(entry.note)
+    outcome = outcome_of(Reason(reason)) if reason in _REASONS else Outcome.FAILED  # another version's reason is kept
     return judged(
         LedgerRecord(
             request_id=request.id, pool=pool, model=facts.model, tenant=request.tenant, tier=request.tier,
             entitlement=request.entitlement, key_id=facts.key_id, gateway=request.gateway,
-            outcome=outcome_of(reason), reason=reason, status=0, streamed=facts.streamed,
+            outcome=outcome, reason=reason, status=0, streamed=facts.streamed,
             attempts=entry.attempt, backend=entry.backend, policy=policy, why=why,
             input_tokens_est=request.input_tokens, output_tokens_est=request.output_tokens,
             output_bound=request.output_bound, input_tokens=0, output_tokens=0, received_s=request.arrival_s,
@@ -150,15 +187,17 @@ def swept_record(pool: str, entry: Entry, done_ms: int, reason: Reason = Reason.
 
 
 def decode_ledger_fields(pool: str, fields: list[Any]) -> LedgerRecord:
-    """One entry of the ledger stream: ``r <record>`` as a gateway wrote it, or ``swept <entry> at <ms> as
-    <reason>``.
+    """One entry of the ledger stream: ``r <record>`` as a gateway wrote it, ``swept <entry> at <ms> as <reason>``, or
+    ``unread <entry> of <request> at <ms>``, of which the record tells what there is to tell.
 
     Raises ValueError (``msgspec.ValidationError`` is one) for anything else.
     """
     named = dict(zip(fields[::2], fields[1::2], strict=True))
     if b"r" in named:
         return sane(decode_ledger(named[b"r"]))
-    if {b"swept", b"at", b"as"} <= named.keys():
-        reason = Reason(named[b"as"].decode())
+    if {b"swept", b"at"} <= named.keys():
+        reason = named.get(b"as", b"gateway_lost").decode()
         return swept_record(pool, decode_entry(named[b"swept"]), int(named[b"at"]), reason)
+    if {b"unread", b"at"} <= named.keys():
+        return swept_record(pool, _told_by_record(named[b"unread"]), int(named[b"at"]))
     raise ValueError(f"a ledger entry has the fields r, or swept, at and as; this has {sorted(named)}")

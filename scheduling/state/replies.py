@@ -24,6 +24,14 @@ log = logging.getLogger("quartermaster.state")
 _STATUS = {s.value.encode(): s for s in AdmissionStatus}
 
 
+def read_reason(text: str) -> Reason:
+    """How somebody ended a request; a reason of another version takes the lease away, like any that is not ours."""
+    try:
+        return Reason(text)
+    except ValueError:
+        return Reason.LEASE_LOST
+
+
 def admission(reply: list[Any]) -> Admission:
     """``{status, backend or reason, position or retry_ms, inflight, level or '', seq, attempt}``."""
     status = _STATUS[reply[0]]
@@ -37,7 +45,7 @@ def admission(reply: list[Any]) -> Admission:
             status, position=reply[2], inflight=reply[3], level_tokens=level, seq=reply[5], attempt=reply[6]
         )
     retry_s = reply[2] / 1000 if status is AdmissionStatus.REFUSED and reply[2] >= 0 else None
-    reason = Reason(reply[1].decode()) if reply[1] else None
+    reason = read_reason(reply[1].decode()) if reply[1] else None
     return Admission(
         status, reason=reason, retry_s=retry_s, inflight=reply[3], level_tokens=level, seq=reply[5], attempt=reply[6]
     )
@@ -51,7 +59,7 @@ def renewal(item: tuple[str, int, int], words: bytes) -> Renewal:
         policy, why = codec.decode_note(note)
         return Renewal(request_id, attempt, RenewStatus.HOLDS, backend=backend, policy=policy, why=why)
     if status == RenewStatus.ENDED:
-        return Renewal(request_id, attempt, RenewStatus.ENDED, reason=Reason(rest))
+        return Renewal(request_id, attempt, RenewStatus.ENDED, reason=read_reason(rest))
     return Renewal(request_id, attempt, RenewStatus(status))
 
 

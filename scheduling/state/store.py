@@ -32,6 +32,7 @@ from scheduling.state.script import Script, load_scripts
 from scheduling.state.types import (
     BATCH,
     PREVIEW_MS,
+    UNREAD_KEPT,
     Admission,
     AnnounceResult,
     AnnounceStatus,
@@ -145,7 +146,7 @@ class PoolStore:
             (request_id, attempt, reason.value, actual_tokens, 1 if ran else 0, codec.encode_ledger(ledger)),
         )
         status = FinishStatus(reply[0].decode())
-        return FinishResult(status, Reason(reply[1].decode()) if status is FinishStatus.ENDED else None)
+        return FinishResult(status, replies.read_reason(reply[1].decode()) if status is FinishStatus.ENDED else None)
 
     async def renew(self, gateway: str, items: Sequence[tuple[str, int, int]]) -> list[Renewal]:
         """Pushes the expiry of what a gateway holds; answers in the order of ``items``.
@@ -184,7 +185,9 @@ class PoolStore:
             first_weight(spec, pool), served, baseline_slots(service_class, spec.concurrency) or "-",
         )  # fmt: skip
         status = AnnounceStatus(reply[0].decode())
-        return AnnounceResult(status, Reason(reply[1].decode()) if status is AnnounceStatus.ENDED else None)
+        return AnnounceResult(
+            status, replies.read_reason(reply[1].decode()) if status is AnnounceStatus.ENDED else None
+        )
 
     async def record(self, records: Sequence[LedgerRecord]) -> None:
         """Writes the ledger entries of requests that never had state (refusals), each id once.
@@ -266,6 +269,9 @@ class PoolStore:
         reply = _unfenced(await self._eval("sweep", epoch))
         swept = []
         for request_id, data in zip(reply[::2], reply[1::2], strict=True):
+            if not data:  # it could not be read
+                swept.append(SweptRequest(request_id.decode(), 0, "", "", ""))
+                continue
             e = codec.decode_entry(data)
             swept.append(SweptRequest(request_id.decode(), e.attempt, e.entitlement, e.backend, e.gateway))
         return swept
@@ -306,7 +312,10 @@ class PoolStore:
         while True:
             cursor, flat = await self._resp.call(b"HSCAN", self._key("queue"), cursor, b"COUNT", b"500")
             for request_id, data in zip(flat[::2], flat[1::2], strict=True):
-                found[request_id.decode()] = codec.decode_entry(data).queued_request()
+                try:
+                    found[request_id.decode()] = codec.decode_entry(data).queued_request()
+                except ValueError as e:
+                    log.error("pool %s: %s waits and cannot be read: %s", self.pool_id, request_id.decode(), e)
             if cursor == b"0":
                 return (last[0][0].decode() if last else "0-0"), sorted(found.values(), key=lambda r: r.seq)
 
@@ -339,9 +348,16 @@ class PoolStore:
             try:
                 entries.append(LedgerEntry(entry_id, codec.decode_ledger_fields(self.pool_id, fields)))
             except ValueError as e:
-                log.error("pool %s: ledger entry %s cannot be read and will be dropped: %s", self.pool_id, entry_id, e)
-                entries.append(LedgerEntry(entry_id, None))
+                entries.append(LedgerEntry(entry_id, None, tuple(fields), str(e)))
         return entries
+
+    async def ledger_set_aside(self, entries: Sequence[LedgerEntry]) -> None:
+        """Keeps what could not be read on ``ledger:unread``, as it was and with the reason, for whoever can."""
+        for entry in entries:
+            await self._resp.call(
+                b"XADD", self._key("ledger:unread"), b"MAXLEN", b"~", str(UNREAD_KEPT).encode(), b"*",
+                *entry.fields, b"ledger_id", entry.id, b"why", entry.why,
+            )  # fmt: skip
 
     async def ledger_delete(self, ids: Sequence[str]) -> None:
         """Removes entries that are safely in the database."""

@@ -27,7 +27,10 @@ NO_BACKEND_RETRY_MS: Final = 5_000  # a replica is probed every second and needs
 BATCH: Final = 100  # items one script call works on
 EVENTS_KEPT: Final = 20_000  # doorbells kept for a leader that is behind; it reloads the queue if it missed some
 MOST_USED: Final = 2 * MOST_TOKENS  # tokens of one request, in and out: a larger figure is taken for this one
+ENTRY_FORMAT: Final = 2  # of what ``held`` and ``queue`` keep; older ones are read, newer ones are not
 LEDGER_KEPT: Final = 1_000_000  # ended requests kept while the database is away, oldest dropped first
+
+UNREAD_KEPT: Final = 10_000  # ledger entries set aside because they could not be read, oldest dropped first
 
 PREVIEW_MS: Final = 15_000  # a preview that nobody renews is not shown for longer
 ASKED_MS: Final = 10_000  # who looks at the queue asks again within this
@@ -266,10 +269,12 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class LedgerEntry:
-    """One entry of the ledger stream. ``record`` is None when it could not be read: delete it."""
+    """One entry of the ledger stream. ``record`` is None when it could not be read: set it aside, then delete it."""
 
     id: str
     record: LedgerRecord | None
+    fields: tuple[bytes, ...] = ()  # what could not be read
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -264,7 +264,7 @@ BAD_TWINS = {
     "standings that count for newcomers only": ("set_standing", "call('ZADD', WEIGHTS, 'XX', weight, ent)", ""),
     "tokens metered twice": ("renew", "x.served = served\n", ""),
     "refusals that charge": ("admit", REFUSE, REFUSE + "  set_level(ent, level - 1, now, ARGV[13], ARGV[14])\n"),
-    "no refund for what never ran": ("finish", "if not ran then actual = 0 end", ""),
+    "no refund for what never ran": ("finish", "if not ran then told = 0 end", ""),
     "no refund for what waited in vain": ("sweep", "settle(x.ent, x.charge, 0, now)", ""),
     "a requeue that keeps its old slot": ("requeue", "drop_lease(id, held, true)\n", ""),
     "an announcement over an ended request": ("announce", "if reason then return {'ended', reason} end", ""),

@@ -15,7 +15,7 @@ local inflight = ent_run + ent_wait
 
 local b = call('HMGET', BUCKETS, ent .. ':level', ent .. ':at', ent .. ':service_ms')
 local level = depth
-if b[1] then level = refill(tonumber(b[1]), tonumber(b[2]), rate, depth, now) end
+if b[1] then level = level_now(b[1], b[2], rate, depth, now) or depth end
 
 local function answer(status, what, figure, seq, attempt)
   return {status, what, figure, inflight, rate > 0 and string.format('%.6f', level) or '', seq, attempt}
@@ -24,11 +24,13 @@ end
 local known = call('HGET', HELD, id)
 if known then
   local x = parse(known)
+  if not x then return answer('ended', 'internal', -1, 0, tonumber(ARGV[2])) end
   return answer('granted', x.backend, 0, x.seq, x.attempt)
 end
 known = call('HGET', QUEUE, id)
 if known then
   local x = parse(known)
+  if not x then return answer('ended', 'internal', -1, 0, tonumber(ARGV[2])) end
   return answer('queued', '', waiting, x.seq, x.attempt)
 end
 known = ended(id)

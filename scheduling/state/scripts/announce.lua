@@ -23,7 +23,7 @@ if run + wait == 0 then call('ZADD', WEIGHTS, weight_of(ent, ARGV[16]), ent) end
 if x.seq > tonumber(call('HGET', META, 'seq') or 0) then call('HSET', META, 'seq', x.seq) end
 if rate > 0 then
   local b = call('HMGET', BUCKETS, ent .. ':level', ent .. ':at')
-  local level = b[1] and refill(tonumber(b[1]), tonumber(b[2]), rate, depth, now) or depth
+  local level = b[1] and level_now(b[1], b[2], rate, depth, now) or depth
   set_level(ent, level - charge, now, ARGV[13], ARGV[14])
 end
 if backend == '-' then

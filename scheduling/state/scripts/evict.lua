@@ -11,7 +11,8 @@ for i = 2, #ARGV, 5 do
   local x = text and parse(text)
   if not x then
     local held = call('HGET', HELD, id)
-    if held and parse(held).attempt == attempt then said = 'ok' end
+    local y = held and parse(held)
+    if y and y.attempt == attempt then said = 'ok' end
   elseif x.attempt == attempt then
     local ready, v = survey(x.ent)
     local backend = choose(ready, v, x.kv, exclude)

@@ -1,4 +1,5 @@
 -- The first terminal state wins: frees what the request held, settles its bucket, writes its ledger entry.
+-- What cannot be read ends as well.
 -- id attempt reason actual_tokens ran record -> {ok|ended|stale, reason}
 local id, attempt, reason = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local told, ran = tokens(ARGV[4]), ARGV[5] == '1'
@@ -8,8 +9,10 @@ if not ran then told = 0 end
 local function used(x) return told or x.charge end
 
 local text = call('HGET', HELD, id)
-if text then
-  local x = parse(text)
+local x = text and parse(text)
+if text and not x then
+  drop_unread(id)
+elseif text then
   if x.attempt ~= attempt then return {'stale', ''} end
   local now = now_ms()
   drop_lease(id, x)
@@ -19,8 +22,10 @@ if text then
   ring_free(x.backend)
 else
   text = call('HGET', QUEUE, id)
-  if text then
-    local x = parse(text)
+  x = text and parse(text)
+  if text and not x then
+    drop_unread(id)
+  elseif text then
     if x.attempt ~= attempt then return {'stale', ''} end
     drop_waiting(id, x)
     settle(x.ent, x.charge, used(x), now_ms())
@@ -28,8 +33,10 @@ else
   else
     local before = ended(id)
     text = before == 'evicted' and call('HGET', EVICTED, id)
-    if text then  -- its slot is long free; what is told now closes its books
-      local x = parse(text)
+    x = text and parse(text)
+    if text and not x then
+      drop_unread(id)
+    elseif text then  -- its slot is long free; what is told now closes its books
       if x.attempt ~= attempt then return {'stale', ''} end
       call('HDEL', EVICTED, id)
       call('ZREM', LEAVING, id)

@@ -14,7 +14,7 @@ for i = 2, #ARGV, 5 do
     local x = held and parse(held)
     said = x and x.attempt == attempt and x.backend == backend and 'ok' or 'gone'
   else
-    local x = parse(text)
+    local x = parse(text) or {attempt = -1, kv = 0, ent = '', gateway = ''}  -- cannot be read: `sweep` ends it
     local offer = call('HGET', READY, backend)
     local b = 'b:' .. backend
     local v = call('HMGET', TOTALS, b .. ':run', b .. ':kv', 'e:' .. x.ent .. ':run')

@@ -14,11 +14,20 @@ local function tokens(word)
   return n and n >= 0 and n <= MOST_USED and n == math.floor(n) and n
 end
 
--- An entry: fourteen words and the record (scheduling/state/codec.py).
-local WORDS = '^(%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (.*)$'
+-- An entry: fourteen words and the record, which begins with the format (scheduling/state/codec.py). Of format 1 it has
+-- neither class nor served.
+local WORDS =
+  '^(%d+) (%S+) (%S+) (%S+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%S+) (%d+) (%d+) (%S+) ({.*)$'
+local WORDS_1 = '^(%d+) (%S+) (%S+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%S+) (%d+) (%S+) ({.*)$'
 
+-- Nothing for what is of a newer format, or no entry: ask before anything is written.
 local function parse(text)
   local a, e, cl, b, kv, c, w, by, q, g, gw, s, u, n, r = string.match(text, WORDS)
+  if not a then
+    a, e, b, kv, c, w, by, q, g, gw, s, n, r = string.match(text, WORDS_1)
+    cl, u = '-', 0
+  end
+  if not a or tonumber(string.match(r, '^{"v":(%d+)') or 1) > ENTRY_FORMAT then return nil end
   return {
     attempt = tonumber(a), ent = e, class = cl, backend = b, kv = tonumber(kv), charge = tonumber(c), work = tonumber(w),
     bytes = tonumber(by), queued = q, granted = tonumber(g), gateway = gw, seq = tonumber(s), served = tonumber(u),
@@ -110,9 +119,15 @@ local function drop_waiting(id, x)
   count(x, 0, -1)
 end
 
+-- An entry that cannot be read leaves no trace; its totals cannot be told, the leader writes them anew.
+local function drop_unread(id)
+  for _, key in ipairs({LEASES, WAITING, PREY, LEAVING}) do call('ZREM', key, id) end
+  for _, key in ipairs({HELD, QUEUE, EVICTED}) do call('HDEL', key, id) end
+end
+
 -- Waiting -> lease. It ends when the waiting entry would have ended.
 local function promote(id, x, backend, now, note)
-  local expiry = call('ZSCORE', WAITING, id)
+  local expiry = call('ZSCORE', WAITING, id) or now + LEASE_MS
   call('ZREM', WAITING, id)
   call('HDEL', QUEUE, id)
   x.backend, x.granted, x.note = backend, now, note
@@ -127,7 +142,9 @@ local function weight_of(ent, first)
 end
 
 local function shift(name, delta)
-  if delta ~= 0 and call('HINCRBY', TOTALS, name, delta) == 0 then call('HDEL', TOTALS, name) end
+  if delta == 0 then return end
+  local sum = redis.pcall('HINCRBY', TOTALS, name, delta)
+  if sum == 0 or type(sum) == 'table' then call('HDEL', TOTALS, name) end  -- no number: the leader writes it anew
 end
 
 local function keep_total(name, value)
@@ -175,6 +192,12 @@ local function refill(level, at, rate, depth, now)
   return math.min(depth, level + rate * math.max(0, now - at) / 1000)
 end
 
+-- A bucket as it is kept, now; false where it is not known whole.
+local function level_now(level, at, rate, depth, now)
+  level, at, rate, depth = tonumber(level), tonumber(at), tonumber(rate), tonumber(depth)
+  return level and at and rate and depth and refill(level, at, rate, depth, now)
+end
+
 local function set_level(ent, level, now, rate, depth)
   call('HSET', BUCKETS, ent .. ':level', string.format('%.6f', level), ent .. ':at', now, ent .. ':rate', rate,
     ent .. ':depth', depth)
@@ -184,15 +207,15 @@ end
 local function settle(ent, charge, actual, now)
   if charge == 0 then return end
   local b = call('HMGET', BUCKETS, ent .. ':level', ent .. ':at', ent .. ':rate', ent .. ':depth')
-  if not b[1] then return end
-  local depth = tonumber(b[4])
-  local level = refill(tonumber(b[1]), tonumber(b[2]), tonumber(b[3]), depth, now)
+  local level, depth = level_now(b[1], b[2], b[3], b[4], now), tonumber(b[4])
+  if not level then return end
   call('HSET', BUCKETS, ent .. ':level', string.format('%.6f', math.min(depth, level + charge - actual)),
     ent .. ':at', now)
 end
 
 local function average(old, new)
-  if old then new = 0.9 * tonumber(old) + 0.1 * new end
+  old = old and tonumber(old)
+  if old then new = 0.9 * old + 0.1 * new end
   return string.format('%.3f', new)
 end
 
@@ -261,8 +284,8 @@ local function make_room(ready, v, kv, exclude, now)
     end
   end
   for i = 1, #ids do
-    local x = parse(texts[i])
-    local b = place[x.backend]
+    local x = texts[i] and parse(texts[i])
+    local b = x and place[x.backend]
     if b then
       b.out[#b.out + 1] = {ids[i], x}
       b.run, b.used = b.run - 1, b.used - x.kv

@@ -37,7 +37,7 @@ end
 -- The words of an entry that sums are made of; the record, most of its text, is left alone.
 local function figures(text)
   local ent, class, backend, kv, work, bytes, granted =
-    string.match(text, '^%d+ (%S+) (%S+) (%S+) (%d+) %d+ (%d+) (%d+) %d+ (%d+) %S+ %d+ %d+ ')
+    string.match(text, '^%d+ (%S+) (%S+) (%S+) (%d+) %d+ (%d+) (%d+) %d+ (%d+) %S+ %d+ %d+ %S+ {"v":' .. ENTRY_FORMAT)
   if ent then return ent, class, backend, kv, work, bytes, granted end
   local x = parse(text)
   if x then return x.ent, x.class, x.backend, x.kv, x.work, x.bytes, x.granted end

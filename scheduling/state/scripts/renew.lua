@@ -10,7 +10,7 @@ for i = 2, #ARGV, 3 do
   local said
   if text then
     local x = parse(text)
-    if x.attempt ~= attempt or x.gateway ~= gateway then
+    if not x or x.attempt ~= attempt or x.gateway ~= gateway then
       said = 's'
     else
       call('ZADD', place, expiry, id)

@@ -23,25 +23,45 @@ local function bury(id, text, reason)
   out[#out + 1] = text
 end
 
+-- What cannot be read ends with what can be told of it; an expiry without entry is removed.
+local function entry(entries, expiries, id)
+  local text = call('HGET', entries, id)
+  local x = text and parse(text)
+  if not text then
+    call('ZREM', expiries, id)
+  elseif not x then
+    drop_unread(id)
+    mark_ended(id, 'gateway_lost')
+    call('XADD', LEDGER, 'MAXLEN', '~', LEDGER_KEPT, '*', 'unread', text, 'of', id, 'at', now)
+    out[#out + 1] = id
+    out[#out + 1] = ''
+  end
+  return x, text
+end
+
 for _, id in ipairs(call('ZRANGEBYSCORE', WAITING, '-inf', now, 'LIMIT', 0, 100)) do
-  local text = call('HGET', QUEUE, id)
-  local x = parse(text)
-  drop_waiting(id, x)
-  settle(x.ent, x.charge, 0, now)
+  local x, text = entry(QUEUE, WAITING, id)
+  if x then
+    drop_waiting(id, x)
+    settle(x.ent, x.charge, 0, now)
+    bury(id, text, 'gateway_lost')
+  end
   ring('x', id)
-  bury(id, text, 'gateway_lost')
 end
 for _, id in ipairs(call('ZRANGEBYSCORE', LEASES, '-inf', now, 'LIMIT', 0, 100)) do
-  local text = call('HGET', HELD, id)
-  local x = parse(text)
-  drop_lease(id, x)
-  ring_free(x.backend)
-  bury(id, text, 'gateway_lost')
+  local x, text = entry(HELD, LEASES, id)
+  if x then
+    drop_lease(id, x)
+    ring_free(x.backend)
+    bury(id, text, 'gateway_lost')
+  end
 end
 for _, id in ipairs(call('ZRANGEBYSCORE', LEAVING, '-inf', now, 'LIMIT', 0, 100)) do
-  local text = call('HGET', EVICTED, id)
-  call('HDEL', EVICTED, id)
-  call('ZREM', LEAVING, id)
-  bury(id, text, 'evicted')
+  local x, text = entry(EVICTED, LEAVING, id)
+  if x then
+    call('HDEL', EVICTED, id)
+    call('ZREM', LEAVING, id)
+    bury(id, text, 'evicted')
+  end
 end
 return out
