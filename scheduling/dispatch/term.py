@@ -358,7 +358,7 @@ class Term:
         if not differed:
             return snapshot
         log.error(
-            "pool %s: totals differed from leases and queue and were written anew: %s%s",
+            "pool %s: shared state did not agree with its leases and queue and was put right: %s%s",
             self._pool.id, ", ".join(differed[:8]), f"; {'; '.join(seen)}" if seen else "",
         )  # fmt: skip
         self._ring()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 
 from scheduling.core.admission import refill
 from scheduling.state.memory import read_standing
@@ -36,8 +37,9 @@ def make_snapshot(
         run, wait, kv = (_sum(totals, f"e:{name}:{f}") for f in ("run", "wait", "kv"))
         level: float | None = None
         if f"{name}:level" in buckets:
-            bucket = {f: float(buckets[f"{name}:{f}"]) for f in ("level", "at", "rate", "depth")}
-            level = refill(bucket["level"], bucket["at"], bucket["rate"], bucket["depth"], now_ms)
+            with suppress(KeyError, ValueError):  # a bucket that is not whole: its level is not known
+                bucket = {f: float(buckets[f"{name}:{f}"]) for f in ("level", "at", "rate", "depth")}
+                level = refill(bucket["level"], bucket["at"], bucket["rate"], bucket["depth"], now_ms)
         service = buckets.get(f"{name}:service_ms")
         served, refused, refusals = (int(meter.get(f"{name}:{f}", 0)) for f in ("served", "refused", "refusals"))
         entitlements[name] = EntitlementTotals(

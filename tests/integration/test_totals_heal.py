@@ -144,3 +144,31 @@ async def test_readyz_names_totals_that_differ(redis_url: str, resp: RespConnect
 async def totals(resp: RespConnection, key: str) -> dict[bytes, bytes]:
     flat = await resp.call("HGETALL", key)
     return dict(zip(flat[::2], flat[1::2], strict=True))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "left"),
+    [
+        ({"level": "1e12"}, 1000.0),
+        ({"at": "99999999999999"}, 850.0),
+        ({"level": "nothing"}, None),
+        ({"depth": ""}, None),
+        ({"level": "nan"}, None),
+    ],
+    ids=str,
+)
+async def test_a_bucket_that_cannot_be_true_is_put_right(
+    resp: RespConnection, redis_url: str, pool_id: str, wrong: dict[str, str], left: float | None
+):
+    spec = entitlement("acme", pool_id, tokens_per_s=0.001, burst_tokens=1000.0)
+    async with make_gateway(redis_url, resp, pool_id) as gateway:
+        epoch = (await gateway.store.elect("leader", 0, first_start=True)).epoch
+        await gateway.store.set_ready(epoch, "b1", gateway.pool.backends[0])
+        assert (await gateway.admit("r1", spec)).level_tokens == pytest.approx(850, abs=1)
+        assert await gateway.store.rebuild(epoch) == []
+        for name, value in wrong.items():
+            await resp.call("HSET", f"qm:{{{pool_id}}}:buckets", f"acme:{name}", value)
+        assert await gateway.store.rebuild(epoch) == ["bucket:acme"]
+        assert await gateway.store.rebuild(epoch) == []
+        level = (await gateway.store.view()).entitlements["acme"].level_tokens
+        assert level == (left if left is None else pytest.approx(left, abs=1))

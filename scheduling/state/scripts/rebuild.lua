@@ -1,6 +1,7 @@
 -- Compares the sums with the entries that they are sums over, and writes anew what differs: sums change only together
 -- with entries, so at one instant any difference is a fault. An entry without an expiry gets one, so that it ends unless
--- somebody renews it; an expiry without an entry is removed. Caps and baselines of those in flight stay: every admission
+-- somebody renews it; an expiry without an entry is removed. A bucket that cannot be true begins anew, or is cut to
+-- its depth. Caps and baselines of those in flight stay: every admission
 -- sets them. O(leases + queue): some 4 ms for 1,000.
 -- epoch -> fenced, or the names of what differed, sorted
 if fenced(ARGV[1]) then return 'fenced' end
@@ -140,6 +141,26 @@ for ent in pairs(known) do
   if not ents[ent] then
     call('ZREM', WEIGHTS, ent)
     differs.weights = true
+  end
+end
+
+-- A bucket is whole, not fuller than it is deep, and not of tomorrow (it would not refill until then).
+local kept, buckets = {}, {}
+flat = call('HGETALL', BUCKETS)
+for i = 1, #flat, 2 do
+  kept[flat[i]] = flat[i + 1]
+  local ent = string.match(flat[i], '^(.*):level$') or string.match(flat[i], '^(.*):at$')
+  if ent then buckets[ent] = true end
+end
+for ent in pairs(buckets) do
+  local level, at = tonumber(kept[ent .. ':level']), tonumber(kept[ent .. ':at'])
+  local depth = tonumber(kept[ent .. ':depth'])
+  if not level or level ~= level or not at or not depth or not tonumber(kept[ent .. ':rate']) then
+    call('HDEL', BUCKETS, ent .. ':level', ent .. ':at', ent .. ':rate', ent .. ':depth')
+    differs['bucket:' .. ent] = true
+  elseif level > depth or at > now + LEASE_MS then
+    call('HSET', BUCKETS, ent .. ':level', string.format('%.6f', math.min(level, depth)), ent .. ':at', now)
+    differs['bucket:' .. ent] = true
   end
 end
 
