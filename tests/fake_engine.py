@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,6 +46,8 @@ class FakeEngine:
         self.connections = 0  # ever made
         self.connected = 0  # now
         self.url = ""
+        self.generated = 0
+        self.metrics: Callable[[], Awaitable[bytes]] | None = None  # None: as vLLM's; else the whole answer to a GET
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -60,6 +62,12 @@ class FakeEngine:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _metrics(self) -> bytes:
+        return (
+            f"vllm:num_requests_running {self.open}\nvllm:num_requests_waiting 0\n"
+            f"vllm:generation_tokens_total {self.generated}\n"
+        ).encode()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -81,7 +89,14 @@ class FakeEngine:
     async def _one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         head = (await reader.readuntil(b"\r\n\r\n")).decode()
         lines = head.split("\r\n")
-        headers = dict(line.split(": ", 1) for line in lines[1:] if line)
+        headers = {k.lower(): v for k, v in (line.split(": ", 1) for line in lines[1:] if line)}
+        if lines[0].startswith("GET"):
+            if self.metrics is None:
+                _whole(writer, 200, self._metrics())
+            else:
+                writer.write(await self.metrics())
+            await writer.drain()
+            return True
         body = json.loads(await reader.readexactly(int(headers["content-length"])))
         self.heads.append({"": lines[0], **headers})
         self.bodies.append(body)
@@ -92,6 +107,7 @@ class FakeEngine:
             return True
         status = script.statuses.pop(0) if script.statuses else script.status
         if status != 200:
+            await asyncio.sleep(script.first_pause_s)
             _whole(writer, status, json.dumps(_error(script.error, status)).encode())
             await writer.drain()
             return True
@@ -120,6 +136,7 @@ class FakeEngine:
         self, writer: asyncio.StreamWriter, script: Script, body: dict[str, Any], chat: bool, name: str
     ) -> bool:
         tokens = script.tokens if script.tokens is not None else int(body.get("max_tokens", 16))
+        self.generated += tokens
         usage = {"prompt_tokens": 12, "total_tokens": 12 + tokens, "completion_tokens": tokens}
         counted: dict[str, Any] = {"usage": usage if script.usage is None else script.usage}
         if script.usage == "missing":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import itertools
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -152,12 +153,16 @@ class World:
             await self.store.set_ready(self.epoch, backend.id, backend)
 
     async def _grant_loop(self) -> None:
+        resumed_s = 0.0
         while True:
             await asyncio.sleep(0.02)
             if not self.granting or not self.epoch:
                 continue
             try:
                 _, queue = await self.store.load_queue()
+                if queue and time.monotonic() - resumed_s >= 1.0:
+                    resumed_s = time.monotonic()
+                    await self._resume()
                 for request in queue[:100]:
                     for backend in self.pool.backends:
                         if backend.id == request.exclude_backend:
@@ -167,6 +172,13 @@ class World:
                             break
             except (StateUnavailable, Fenced):
                 continue
+
+    async def _resume(self) -> None:
+        """A second is long enough for what a gateway paused."""
+        seen = (await self.store.view()).backends
+        for backend in self.pool.backends:
+            if backend.id in seen and seen[backend.id].ready and not seen[backend.id].slots:
+                await self.store.set_ready(self.epoch, backend.id, backend)
 
     # --- what it looks like afterwards
 

@@ -34,7 +34,7 @@ from scheduling.state.resp import RespConnection
 from scheduling.state.script import REDIS_CLOCK, Script, load_scripts, make_script
 from scheduling.state.store import NO_CAP, PoolStore
 from scheduling.state.twin import PoolTwin
-from scheduling.state.types import EJECTED_CHANNEL, ENDED_MS, EvictItem, Fenced, GrantItem, gateway_channel
+from scheduling.state.types import EJECTED_CHANNEL, ENDED_MS, Attempts, EvictItem, Fenced, GrantItem, gateway_channel
 from tests.state_world import FACTS, backend, entitlement, estimate, ledger, pool_spec, request, tier
 
 TEST_CLOCK = "local function now_ms() return tonumber(redis.call('GET', KEYS[1] .. 'test_now')) end\n"
@@ -216,6 +216,12 @@ class World:
 
     def suspect(self, at: str) -> None:
         self._both("suspect", False, at, "connection refused")  # a doorbell: twice rings twice
+
+    def pause(self, at: str, refused: bool) -> None:
+        self._both("pause", False, at, 1.5, "status 429", refused=refused)
+
+    def report(self, at: str) -> None:
+        self._both("report", False, {at: Attempts(3, 1, 0, 40, "status 500")})
 
     def elect(self, holder: str, first: bool, again: bool) -> None:
         election = self._both("elect", again, holder, max(self.floor, self.epochs[holder]), first)
@@ -526,8 +532,9 @@ def step(world: World, rng: random.Random) -> None:
     target = int(rng.choice(live)[1:]) if live and rng.random() < 0.8 else n
     move = rng.choices(
         ("admit", "finish", "grant", "renew", "requeue", "sweep", "time", "elect", "ready", "announce", "record",
-         "suspect", "resign", "listen", "look", "evict", "standing", "stuck", "corrupt", "flush"),
-        (40, 24, 16, 8, 6, 5, 10, 5, 5, 4, 2, 1, 1, 3, 3, 8, 4, 2, 2, 0.4),
+         "suspect", "resign", "listen", "look", "evict", "standing", "stuck", "corrupt", "flush",
+         "pause", "report"),
+        (40, 24, 16, 8, 6, 5, 10, 5, 5, 4, 2, 1, 1, 3, 3, 8, 4, 2, 2, 0.4, 1, 0.5),
     )[0]  # fmt: skip
     if move == "admit":
         world.admit(n, again)
@@ -556,6 +563,10 @@ def step(world: World, rng: random.Random) -> None:
         world.record(some, again)
     elif move == "suspect":
         world.suspect(rng.choice(BACKENDS))
+    elif move == "pause":
+        world.pause(rng.choice(BACKENDS), rng.random() < 0.5)
+    elif move == "report":
+        world.report(rng.choice(BACKENDS))
     elif move == "resign":
         world.resign(holder, again)
     elif move == "evict":

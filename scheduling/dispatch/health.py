@@ -11,22 +11,25 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from scheduling.core.types import BackendSpec, PoolSpec, PoolView
+from scheduling.dispatch.outliers import Outlier
 from scheduling.dispatch.ports import BackendStatus
 from scheduling.dispatch.watch import Verdict, Watch
 from scheduling.engines.vllm import EngineError, EngineMetrics, Probe
 from scheduling.state.store import PoolStore
-from scheduling.state.types import PoolSnapshot, StateUnavailable
+from scheduling.state.types import Attempts, PoolSnapshot, StateUnavailable
 
 log = logging.getLogger("quartermaster.dispatch")
 
 SCRAPE_S = 1.0
 PROBE_TIMEOUT_S = 10.0
 FIRST_PROBE_TIMEOUT_S = 30.0  # an engine that has just started compiles on its first request
+ASK_EVERY_S = 3.0  # so often at most a generation is asked because gateways say that requests fail
+LONGEST_PAUSE_S = 30.0
 LEASES_FRESH_S = 3.0  # older lease counts say nothing; the engine's own are used
 
 
@@ -51,6 +54,10 @@ class _Backend:
     observed_s: float = 0.0
     doubted: bool = False  # a gateway suspects it and no scrape has come back since
     watch: Watch = field(default_factory=Watch)
+    outlier: Outlier = field(default_factory=Outlier)
+    ask: bool = False  # gateways say that requests fail there: a real generation is to tell
+    asked_s: float = float("-inf")
+    model: str = ""  # that it is asked for
     nudge: asyncio.Event = field(default_factory=asyncio.Event)
     task: asyncio.Task[None] | None = None
 
@@ -93,24 +100,26 @@ class BackendMonitor:
                 self._drop(name)
                 known = None
             if known is None:
-                backend = self._backends[name] = _Backend(spec, self._engine(spec, pool))
+                backend = self._backends[name] = _Backend(spec, self._engine(spec, pool), model=pool.upstream_model)
                 if inherited is not None and name in inherited:
                     backend.state, backend.why = "ready", "found ready by the leader before"
                 backend.task = self._group.create_task(self._follow(backend), name=f"health-{pool.id}-{name}")
-            elif known.spec != spec:
-                known.spec, known.control = spec, self._engine(spec, pool)
+            elif known.spec != spec or known.model != pool.upstream_model:
+                known.spec, known.control, known.model = spec, self._engine(spec, pool), pool.upstream_model
+                known.outlier.back_from_s = 0.0  # it may be well now
                 known.nudge.set()
 
     def statuses(self) -> list[BackendStatus]:
         """All replicas as they are seen now, by name."""
         found = []
+        now_s = asyncio.get_running_loop().time()
         for name, b in sorted(self._backends.items()):
             m, rates = b.metrics, b.watch.rates
             found.append(
                 BackendStatus(
                     id=name,
                     state="draining" if b.spec.draining else b.state,
-                    why="taken out of service by an administrator" if b.spec.draining else b.why,
+                    why="taken out of service by an administrator" if b.spec.draining else _why(b, now_s),
                     observed_s=b.observed_s,
                     engine_running=m.running if m else None,
                     engine_waiting=m.waiting if m else None,
@@ -134,6 +143,38 @@ class BackendMonitor:
         backend.doubted = True
         backend.nudge.set()
 
+    def pause(self, name: str, pause_s: float, why: str, *, refused: bool) -> None:
+        """A gateway took its slots away for a moment. Where it failed requests, a generation is asked of it; one that
+        admits nothing (``refused``) would refuse that as well, and may only be busy."""
+        backend = self._backends.get(name)
+        if backend is None or backend.state != "ready":
+            return
+        if pause_s > 0:
+            log.info("backend %s: paused for %.1f s by a gateway, it %s", name, pause_s, why)
+            now_s = asyncio.get_running_loop().time()
+            backend.outlier.pause(min(pause_s, LONGEST_PAUSE_S), self._leases.get(name, 0), why, now_s)
+        if not refused:
+            backend.ask = True
+            backend.nudge.set()
+
+    def report(self, attempts: Mapping[str, Attempts]) -> None:
+        """What one gateway's attempts came to: who fails what others do is ejected, but for the last that serves."""
+        now_s = asyncio.get_running_loop().time()
+        for name, told in attempts.items():
+            backend = self._backends.get(name)
+            if backend is None:
+                continue
+            why = backend.outlier.report(told, now_s)
+            if why and _serves(backend) and any(b is not backend and _serves(b) for b in self._backends.values()):
+                self._group.create_task(self._eject_outlier(backend, why), name=f"eject-{name}")
+
+    async def _eject_outlier(self, backend: _Backend, why: str) -> None:
+        if backend.state != "ready":
+            return
+        backend.outlier.ejected(asyncio.get_running_loop().time())
+        backend.watch.why = why
+        await self._change(backend, "ejected", why)
+
     def mask(self, view: PoolView) -> None:
         """Takes replicas out of a decision's view that this monitor would not use."""
         for name, seen in view.backends.items():
@@ -153,9 +194,9 @@ class BackendMonitor:
         for name, backend in list(self._backends.items()):
             known = snapshot.backends.get(name)
             offered = (known.slots, known.kv_tokens) if known is not None and known.ready else None
-            right = offered == (backend.spec.slots, backend.spec.kv_tokens)
-            if _serves(backend) and not right:
-                await self._store.set_ready(self._epoch, name, backend.spec)
+            offer = _offer(backend)
+            if _serves(backend) and offered != (offer.slots, offer.kv_tokens):
+                await self._store.set_ready(self._epoch, name, offer)
                 self._on_ready()
 
     def _drop(self, name: str) -> None:
@@ -182,7 +223,7 @@ class BackendMonitor:
         return metrics
 
     async def _check(self, backend: _Backend) -> None:
-        now_s = asyncio.get_running_loop().time()
+        now_s, asked = asyncio.get_running_loop().time(), False
         try:
             metrics = await self._scrape(backend)
         except EngineError as error:
@@ -192,19 +233,28 @@ class BackendMonitor:
             leases = self._leases.get(backend.spec.id, 0) if fresh else metrics.running
             verdict = backend.watch.seen(metrics, leases, asyncio.get_running_loop().time())
             backend.doubted = False
+        if verdict is Verdict.KEEP and backend.ask and now_s - backend.asked_s >= ASK_EVERY_S:
+            backend.watch.why = f"requests failed there: it {backend.outlier.why}"
+            verdict, asked = Verdict.PROBE, True
         if verdict is Verdict.PROBE:
+            backend.ask, backend.asked_s = False, now_s
             probe = await backend.control.probe(PROBE_TIMEOUT_S)
             if not probe:
+                if asked:
+                    backend.outlier.ejected(now_s)
                 backend.watch.why += f"; a probe failed: {probe.why}"
                 verdict = Verdict.EJECT
-        if verdict is Verdict.EJECT:
+        if verdict is Verdict.EJECT and backend.state == "ready":
             await self._change(backend, "ejected", backend.watch.why)
 
     async def _try_back(self, backend: _Backend) -> None:
+        if asyncio.get_running_loop().time() < backend.outlier.back_from_s:
+            return
         first = backend.state == "probing"
         probe = await backend.control.probe(FIRST_PROBE_TIMEOUT_S if first else PROBE_TIMEOUT_S)
         if probe:
             backend.watch = Watch()
+            backend.outlier.returned(asyncio.get_running_loop().time())
             await self._change(backend, "ready", probe.why)
             await self._check(backend)
             return
@@ -214,14 +264,25 @@ class BackendMonitor:
     async def _change(self, backend: _Backend, state: str, why: str) -> None:
         name = backend.spec.id
         log.log(logging.WARNING if state == "ejected" else logging.INFO, "backend %s: %s, %s", name, state, why)
-        backend.state, backend.why, backend.doubted = state, why, False
+        backend.state, backend.why, backend.doubted, backend.ask = state, why, False, False
         try:
-            spec = backend.spec if _serves(backend) else None
+            spec = _offer(backend) if _serves(backend) else None
             await self._store.set_ready(self._epoch, name, spec, ill=state == "ejected")
         except StateUnavailable:
             return  # reconcile writes it when Redis is back
         if _serves(backend):
             self._on_ready()
+
+
+def _offer(backend: _Backend) -> BackendSpec:
+    """The replica with as many slots as may be used now."""
+    slots = backend.outlier.offered(backend.spec.slots, asyncio.get_running_loop().time())
+    return backend.spec if slots == backend.spec.slots else replace(backend.spec, slots=slots)
+
+
+def _why(backend: _Backend, now_s: float) -> str:
+    less = backend.outlier.says(now_s) if backend.state == "ready" else ""
+    return f"{backend.why}; {less}" if less else backend.why
 
 
 def _serves(backend: _Backend) -> bool:

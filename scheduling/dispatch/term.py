@@ -238,6 +238,10 @@ class Term:
             self._withdraw(event.request_id)
         elif event.kind is EventKind.SUSPECT:
             self.monitor.suspect(event.backend, event.why)
+        elif event.kind is EventKind.PAUSED:
+            self.monitor.pause(event.backend, event.pause_ms / 1000, event.why, refused=event.refused)
+        elif event.kind is EventKind.REPORT:
+            self.monitor.report(event.attempts)
 
     def _withdraw(self, request_id: str) -> None:
         self.scheduler.withdraw(request_id)

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 import httpx
 import msgspec
 
+from scheduling.core.engine_status import what_it_means
 from scheduling.engines import prometheus_text as prom
 
 MAX_BODY_BYTES = 2 * 1024 * 1024  # no control answer is larger (a page of metrics has 50 kB); one that is, is broken
@@ -238,6 +239,9 @@ class VllmClient:
         started = time.monotonic()
         try:
             await self._one_token(timeout_s)
+        except EngineRefused as error:
+            why = f"it {what_it_means(error.status, self.model)} ({error})"
+            return Probe(False, why, time.monotonic() - started)
         except EngineError as error:
             return Probe(False, str(error), time.monotonic() - started)
         seconds = time.monotonic() - started

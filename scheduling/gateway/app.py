@@ -199,6 +199,7 @@ class GatewayApp:
         self._quotas.configure(catalog)
         for upstream in (self._upstream, self._counting):
             upstream.keep_only(set(self._keyring.backends))
+        self._lifecycle.attempts.keep_only(self._keyring.backends)
         self._forecasts.configure(catalog)
 
     def _end_revoked(self, now_s: float) -> None:
@@ -233,6 +234,11 @@ class GatewayApp:
         self._metrics.gauge("upstream_connections", self._upstream.connections + self._counting.connections)
         for upstream in (self._upstream, self._counting):
             upstream.trim(asyncio.get_running_loop().time())
+        for call in self._watch.calls:
+            pieces = call.pieces()
+            if pieces and call.access is not None:
+                self._lifecycle.attempts.moved(call.access.pool.id, call.backend, pieces)
+        self._lifecycle.report()
         now_s = time.time()
         if now_s >= self._keyring.next_expiry_s:
             self._keyring.next_expiry_s = self._keyring.expiry_after(now_s)

@@ -68,6 +68,7 @@ class Call:
         "notice",
         "outlook",
         "output_tokens",
+        "passed",
         "policy",
         "prepared",
         "queued_s",
@@ -138,6 +139,7 @@ class Call:
         self.first_token_s: float | None = None
         self.ran = False  # the engine took it
         self.frames: Any = None
+        self.passed: tuple[Any, int] = (None, 0)  # the frames of an attempt, and how many of them were reported
         self.input_tokens = 0
         self.output_tokens = 0
         self.responding = False  # the response has begun
@@ -166,6 +168,15 @@ class Call:
         if frames is None or not frames.count or self.estimate is None:
             return 0
         return self.estimate.input_tokens + int(frames.count)
+
+    def pieces(self) -> int:
+        """How many pieces of its stream have arrived since this was last asked."""
+        frames = self.frames
+        if frames is None or self.closed:
+            return 0
+        known = self.passed[1] if self.passed[0] is frames else 0
+        self.passed = (frames, frames.count)
+        return int(frames.count) - known
 
     def wake(self) -> None:
         waiter = self.waiter

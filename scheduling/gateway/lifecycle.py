@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
@@ -17,6 +17,7 @@ from scheduling.core.estimate.tokens import Calibration
 from scheduling.core.ledger import LedgerRecord
 from scheduling.core.outcomes import ENDINGS, Reason
 from scheduling.core.types import BackendSpec, EntitlementSpec, EntitlementState
+from scheduling.gateway.attempts import AttemptCounts
 from scheduling.gateway.auth import Keyring
 from scheduling.gateway.books import Books, Ending
 from scheduling.gateway.cache_salt import salt_for
@@ -41,6 +42,8 @@ from scheduling.state.types import Admission, AdmissionStatus, RequestFacts, Sta
 
 LAST_WORD_S = 2.0  # how long an error may take to be sent to a client that reads slowly
 CALIBRATIONS_KEPT = 10_000  # of a tenant in a pool each; the oldest go first
+MOST_ATTEMPTS = 4  # of a request that its replicas fail
+MOST_REFUSED = 10  # of one that its replicas do not admit
 CATALOG_WAIT_S = 1.0  # a grant may name a replica that was configured a moment ago
 
 
@@ -75,7 +78,8 @@ class Lifecycle:
         self._state_available = state_available
         self._quotas = quotas
         self._idempotency = idempotency
-        self._relay = Relay(config, upstream, answer_headers, metrics)
+        self.attempts = AttemptCounts()
+        self._relay = Relay(config, upstream, answer_headers, metrics, self.attempts)
         self._budget = RetryBudget(config.retry_share, config.retry_floor, time.monotonic())
         self._calibrations: dict[tuple[str, str], Calibration] = {}
         self._errands: set[asyncio.Task[None]] = set()
@@ -216,7 +220,7 @@ class Lifecycle:
     # --- engines
 
     async def _run_somewhere(self, call: Call, body: bytes) -> Reason:
-        """One attempt, and one more elsewhere if the first sent no byte."""
+        """One attempt, and others while none has sent a byte (:meth:`_may_move`)."""
         while True:
             try:
                 return await self._relay.run(call, await self._spec(call), body)
@@ -231,12 +235,11 @@ class Lifecycle:
             if call.connection is not None:
                 call.connection.abort()
                 call.connection = None
-            if trouble.suspect:
-                self._suspect(call, trouble)
+            self._learn(call, trouble)
             if call.responding:
                 raise trouble
             call.ran = False
-            if call.attempt > 1 or not self._budget.spend(time.monotonic()):
+            if not self._may_move(call, trouble):
                 raise trouble
             await self._move(call, trouble)
 
@@ -266,17 +269,45 @@ class Lifecycle:
             call.moving = False
         await self._placed(call, admission)
 
-    def _suspect(self, call: Call, trouble: EngineTrouble) -> None:
+    def _may_move(self, call: Call, trouble: EngineTrouble) -> bool:
+        """Whether there is another attempt. Where the replica is at fault (it admitted nothing, or others do what it
+        does not) it costs no budget: one sick replica must not fail requests that others would serve."""
         assert call.access is not None
-        task = asyncio.create_task(self._report(call.access.pool.id, call.backend, trouble.why))
+        if trouble.refused:
+            return call.attempt < MOST_REFUSED
+        if call.attempt < MOST_ATTEMPTS and self.attempts.contradicted(call.access.pool.id, call.backend):
+            return True
+        return call.attempt == 1 and self._budget.spend(time.monotonic())
+
+    def _learn(self, call: Call, trouble: EngineTrouble) -> None:
+        """What an attempt that failed says about its replica: counted, and told at once where that helps."""
+        assert call.access is not None
+        pool, backend, why = call.access.pool.id, call.backend, trouble.why
+        if trouble.refused:
+            pause_s = self.attempts.refused(pool, backend, why, trouble.retry_after_s)
+            if pause_s:
+                self._errand(self._stores(pool).pause(backend, pause_s, why, refused=True))
+        elif trouble.suspect:
+            pause_s = self.attempts.failed(pool, backend, why, misconfigured=trouble.misconfigured)
+            if pause_s and not call.responding:
+                self._errand(self._stores(pool).pause(backend, pause_s, why, refused=False))
+            self._errand(self._stores(pool).suspect(backend, why))
+
+    def report(self) -> None:
+        """Once a second: what attempts came to since the last time goes to the leaders."""
+        for pool, attempts in self.attempts.take().items():
+            self._errand(self._stores(pool).report(attempts))
+
+    def _errand(self, telling: Coroutine[Any, Any, None]) -> None:
+        async def run() -> None:
+            try:
+                await telling
+            except (StateUnavailable, StateError):
+                return  # the leader's own look at the replica finds it a second later
+
+        task = asyncio.create_task(run())
         self._errands.add(task)
         task.add_done_callback(self._errands.discard)
-
-    async def _report(self, pool: str, backend: str, why: str) -> None:
-        try:
-            await self._stores(pool).suspect(backend, why)
-        except (StateUnavailable, StateError):
-            return  # the leader's own look at the replica finds it a second later
 
     # --- the end
 

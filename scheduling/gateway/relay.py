@@ -12,10 +12,12 @@ import logging
 import time
 from collections.abc import Callable
 
+from scheduling.core.engine_status import NOT_ADMITTED, misconfigured, what_it_means
 from scheduling.core.outcomes import Reason
 from scheduling.core.tracing import engine_traceparent
 from scheduling.core.types import BackendSpec
 from scheduling.gateway.answers import Asked, Broken, Usage, error_message, read_answer
+from scheduling.gateway.attempts import AttemptCounts
 from scheduling.gateway.call import Call
 from scheduling.gateway.config import GatewayConfig
 from scheduling.gateway.errors import Refusal, reason_header
@@ -34,13 +36,26 @@ COMPLETION_PATH = "/v1/completions"
 
 
 class EngineTrouble(Exception):
-    """The engine did not do its part. ``suspect``: its replica should be looked at."""
+    """The engine did not do its part. ``suspect``: its replica should be looked at; ``misconfigured``: no request can
+    be the cause; ``refused``: it admitted nothing, and wants to be asked again after ``retry_after_s``."""
 
-    def __init__(self, reason: Reason, why: str, *, suspect: bool) -> None:
+    def __init__(
+        self,
+        reason: Reason,
+        why: str,
+        *,
+        suspect: bool,
+        misconfigured: bool = False,
+        refused: bool = False,
+        retry_after_s: float | None = None,
+    ) -> None:
         super().__init__(why)
         self.reason = reason
         self.why = why
         self.suspect = suspect
+        self.misconfigured = misconfigured
+        self.refused = refused
+        self.retry_after_s = retry_after_s
 
 
 def ending_of(finish_reason: str) -> Reason:
@@ -57,11 +72,13 @@ class Relay:
         upstream: Upstream,
         answer_headers: Callable[[Call], list[Header]],
         metrics: GatewayMetrics,
+        attempts: AttemptCounts,
     ) -> None:
         self._config = config
         self._upstream = upstream
         self._answer_headers = answer_headers
         self._metrics = metrics
+        self._attempts = attempts
         self._disbelieved: set[str] = set()  # replicas whose last usage was not believed
 
     async def run(self, call: Call, spec: BackendSpec, body: bytes) -> Reason:
@@ -155,6 +172,7 @@ class Relay:
         except Broken as exc:
             raise self._broken(call, exc.why) from None
         self._check_own(call, connection, answer.id)
+        self._attempts.succeeded(access.pool.id, call.backend)
         connection.release()
         call.connection = None
         self._count(call, answer.usage, answer.believed)
@@ -184,6 +202,7 @@ class Relay:
             if frames.failed:
                 raise self._broken(call, frames.failed, suspect=frames.suspect)
         self._check_own(call, connection, frames.id)
+        self._attempts.succeeded(access.pool.id, call.backend)
         call.first_token_s = time.time()
         send, now = call.send, call.loop.time
         send_s, idle_s = self._config.send_timeout_s, self._config.idle_token_timeout_s
@@ -238,5 +257,10 @@ def _refused(call: Call, connection: Connection, answer: bytes) -> Exception:
         return Refusal(
             Reason.INVALID_REQUEST, detail=error_message(answer)[:LONGEST_DETAIL] or "The engine refused it."
         )
-    # 429 and 503 say "not admitted": the replica is busy, not broken
-    return EngineTrouble(Reason.BACKEND_ERROR, f"status {status}", suspect=status >= 500 and status != 503)
+    assert call.access is not None
+    why = what_it_means(status, call.access.pool.upstream_model)
+    if status in NOT_ADMITTED:
+        return EngineTrouble(
+            Reason.NO_BACKEND, why, suspect=False, refused=True, retry_after_s=connection.retry_after_s
+        )
+    return EngineTrouble(Reason.BACKEND_ERROR, why, suspect=True, misconfigured=misconfigured(status))

@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 
 import httptools
 
+from scheduling.core.engine_status import NOT_ADMITTED
 from scheduling.core.types import BackendSpec
 
 HIGH_WATER = 64 * 1024  # of a stream nobody reads yet: reading from the engine pauses
@@ -31,6 +32,7 @@ MAX_IDLE = 512  # kept-alive connections per replica
 MAX_IDLE_S = 4.0  # uvicorn, and so vLLM, closes after 5 s: leave before
 TAIL_S = 1.0  # how long the end of a complete stream may take to arrive
 FRAMING = 2  # times its body is what a whole answer may take on the wire, its framing included
+_RETRY_AFTER = re.compile(rb"\r\nretry-after: *(\d{1,6}) *\r\n", re.IGNORECASE)
 _OURS = re.compile("req_[0-9a-f]{24}")  # a request of a gateway (``app.new_request_id``)
 
 
@@ -56,6 +58,7 @@ class Connection(asyncio.Protocol):
         "_buffered",
         "_complete",
         "_error",
+        "_head",
         "_head_bytes",
         "_headers_done",
         "_idle_since",
@@ -95,6 +98,7 @@ class Connection(asyncio.Protocol):
         self.status = 0
         self._body: list[bytes] = []
         self._buffered = 0
+        self._head = b""  # of an answer that says when to come back
         self._head_bytes = 0
         self._complete = False
         self._started = False
@@ -148,6 +152,12 @@ class Connection(asyncio.Protocol):
             if self._used and not self._started:
                 raise _Stale
             raise UpstreamError(self._error)
+
+    @property
+    def retry_after_s(self) -> float | None:
+        """After how many seconds an engine that admits nothing wants to be asked again, where it says so."""
+        found = _RETRY_AFTER.search(self._head.partition(b"\r\n\r\n")[0] + b"\r\n")
+        return None if found is None else float(found[1])
 
     def whole_body(self) -> bytes:
         return self._body[0] if len(self._body) == 1 else b"".join(self._body)
@@ -249,6 +259,8 @@ class Connection(asyncio.Protocol):
                 self._fail("the answer is not HTTP")
                 return
             self._surplus = True
+        if self.status in NOT_ADMITTED and not self._head:
+            self._head = data[:MAX_HEAD_BYTES]
         if early and self.status == 200:  # an error may come before the whole request was read, an answer cannot
             self._fail("it answered before it had the request")
             return

@@ -15,6 +15,7 @@ Names (entitlement, backend, gateway) are slugs without spaces; "-" stands for a
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields, replace
 from typing import Any
 from urllib.parse import quote, unquote
@@ -25,11 +26,12 @@ from scheduling.core.ledger import LedgerRecord, sane
 from scheduling.core.outcomes import Outcome, Reason, outcome_of
 from scheduling.core.slo import judged
 from scheduling.core.types import QueuedRequest
-from scheduling.state.types import ENTRY_FORMAT, CancelNotice, EvictionNotice, GrantNotice, StoredRequest
+from scheduling.state.types import ENTRY_FORMAT, Attempts, CancelNotice, EvictionNotice, GrantNotice, StoredRequest
 
 _encoder = msgspec.json.Encoder()
 _request_decoder = msgspec.json.Decoder(StoredRequest)
 _ledger_decoder = msgspec.json.Decoder(LedgerRecord)
+_attempts_decoder = msgspec.json.Decoder(dict[str, Attempts])
 
 _HEAD = b'{"v":%d,' % ENTRY_FORMAT
 _FORMAT = re.compile(rb'\{"v":(\d+)')
@@ -67,6 +69,15 @@ def decode_ledger(data: bytes) -> LedgerRecord:
         if not found.get("request_id") or not found.get("done_s"):
             raise
         return msgspec.convert(_NOTHING | {"received_s": found["done_s"]} | found, LedgerRecord)
+
+
+def encode_attempts(attempts: Mapping[str, Attempts]) -> bytes:
+    return _encoder.encode(dict(attempts))
+
+
+def decode_attempts(data: bytes) -> dict[str, Attempts]:
+    """Raises ``msgspec.ValidationError`` for anything else than what ``encode_attempts`` wrote."""
+    return _attempts_decoder.decode(data)
 
 
 def encode_note(policy: str, why: str) -> str:

@@ -74,7 +74,12 @@ def event(raw: list[Any]) -> Event:
             return Event(event_id, kind, request=request, request_id=request_id.decode())
         if kind is EventKind.LEFT:
             return Event(event_id, kind, request_id=value.decode())
+        if kind is EventKind.REPORT:
+            return Event(event_id, kind, attempts=codec.decode_attempts(value))
         backend, _, why = value.decode().partition(" ")
+        if kind is EventKind.PAUSED:
+            ms, refused, why = why.split(" ", 2)
+            return Event(event_id, kind, backend=backend, why=why, pause_ms=int(ms), refused=refused == "1")
         return Event(event_id, kind, backend=backend, why=why)
     except ValueError as e:
         log.error("event %s cannot be read: %s", event_id, e)

@@ -17,8 +17,8 @@ from typing import Final
 from scheduling.state import types
 
 NAMES: Final = (
-    "admit", "announce", "elect", "evict", "finish", "grant", "look", "rebuild", "record", "renew", "requeue", "resign",
-    "set_ready", "set_standing", "set_stuck", "suspect", "sweep", "view",
+    "admit", "announce", "elect", "evict", "finish", "grant", "look", "pause", "rebuild", "record", "renew", "report",
+    "requeue", "resign", "set_ready", "set_standing", "set_stuck", "suspect", "sweep", "view",
 )  # fmt: skip
 
 _FOLDER = Path(__file__).parent / "scripts"

@@ -8,6 +8,7 @@ until then is unknown, and repeating it with the same (request, attempt) is harm
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -36,6 +37,7 @@ from scheduling.state.types import (
     Admission,
     AnnounceResult,
     AnnounceStatus,
+    Attempts,
     BackendTotals,
     Election,
     Event,
@@ -203,6 +205,15 @@ class PoolStore:
     async def suspect(self, backend: str, why: str) -> None:
         """Tells the leader that a replica failed, so that it looks at once."""
         await self._eval("suspect", backend, why)
+
+    async def pause(self, backend: str, pause_s: float, why: str, *, refused: bool) -> None:
+        """A replica failed a request at once, or admitted nothing (``refused``): nothing is granted there for
+        ``pause_s``, unless it failed and is the last that offers slots. The leader is told either way."""
+        await self._eval("pause", backend, math.ceil(pause_s * 1000), 1 if refused else 0, why)
+
+    async def report(self, attempts: Mapping[str, Attempts]) -> None:
+        """Tells the leader what this gateway's attempts since the last report came to, by replica."""
+        await self._eval("report", codec.encode_attempts(attempts))
 
     # --- leader
 

@@ -7,7 +7,8 @@ here waits. ``dump()`` shows the state the way Redis would.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from scheduling.core.admission import (
@@ -35,6 +36,7 @@ from scheduling.state.types import (
     AdmissionStatus,
     AnnounceResult,
     AnnounceStatus,
+    Attempts,
     FinishResult,
     FinishStatus,
     Renewal,
@@ -272,3 +274,14 @@ class PoolTwin(LeaderTwin):
 
     def suspect(self, backend: str, why: str) -> None:
         self._ring("s", f"{backend} {why}")
+
+    def pause(self, backend: str, pause_s: float, why: str, *, refused: bool) -> None:
+        offers = {b.id: b for b in self._backends()}
+        mine = offers.pop(backend, None)
+        paused = mine is not None and (refused or any(b.slots > 0 for b in offers.values()))
+        if mine is not None and paused:
+            self.ready[backend] = (0, mine.kv_tokens)
+        self._ring("p", f"{backend} {math.ceil(pause_s * 1000) if paused else 0} {int(refused)} {why}")
+
+    def report(self, attempts: Mapping[str, Attempts]) -> None:
+        self._ring("a", codec.encode_attempts(attempts).decode())

@@ -248,11 +248,24 @@ class SweptRequest:
     gateway: str
 
 
+@dataclass(frozen=True, slots=True)
+class Attempts:
+    """What one gateway's attempts at one replica came to within about a second."""
+
+    succeeded: int = 0  # streams that began, whole answers
+    failed: int = 0  # whatever the status
+    refused: int = 0  # answered "not admitted": 429, 503
+    moved: int = 0  # pieces of answers that arrived
+    why: str = ""  # of the last failure or refusal
+
+
 class EventKind(StrEnum):
     QUEUED = "q"
     LEFT = "x"
     FREED = "f"
     SUSPECT = "s"
+    PAUSED = "p"
+    REPORT = "a"
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,8 +276,11 @@ class Event:
     kind: EventKind
     request: QueuedRequest | None = None  # QUEUED
     request_id: str = ""  # QUEUED, LEFT
-    backend: str = ""  # FREED, SUSPECT
-    why: str = ""  # SUSPECT
+    backend: str = ""  # FREED, SUSPECT, PAUSED
+    why: str = ""  # SUSPECT, PAUSED
+    pause_ms: int = 0  # PAUSED; 0: it was the last that offered slots, and goes on
+    refused: bool = False  # PAUSED: it admitted nothing, and failed nothing
+    attempts: Mapping[str, Attempts] = field(default_factory=dict)  # REPORT: by replica
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,7 +314,7 @@ def _views(backends: Mapping[str, BackendTotals], observed_s: float) -> dict[str
             running=b.running,
             kv_used=b.kv_used,
             work_tokens=float(b.work_tokens),
-            ready=b.ready,
+            ready=b.ready and b.slots > 0,  # one that is paused gets nothing, and holds up nobody
             observed_s=observed_s,
         )
         for name, b in backends.items()

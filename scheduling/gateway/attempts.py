@@ -1,0 +1,117 @@
+"""What attempts at replicas came to: counted here, told to the leader once a second, acted upon at once.
+
+A replica that fails fast has the least outstanding work and so draws every request (a magnet). Whoever sees that pauses
+it for all gateways (``PoolStore.pause``) before the leader has decided anything; the leader probes it, and ejects it by
+the share of its attempts that fail (:mod:`scheduling.dispatch.outliers`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from scheduling.state.types import Attempts
+
+CONTRADICTED_S = 30.0  # so long a success at one replica says that the failures of another are its own
+FAILURES_IN_A_ROW = 2  # then it is paused: one may be the request's fault
+FAILURE_PAUSE_S = 1.0  # the leader, which probes it, needs less
+REFUSAL_PAUSE_S = 1.0  # and twice as long each time, while it admits nothing
+LONGEST_PAUSE_S = 30.0  # whatever Retry-After says
+PAUSE_AGAIN_S = 0.5  # those that were on their way when it was paused fail as well: they pause nothing again
+LONGEST_WHY = 200
+
+
+@dataclass(slots=True)
+class _Replica:
+    succeeded: int = 0  # since the last report, as the three after it
+    failed: int = 0
+    refused: int = 0
+    moved: int = 0
+    why: str = ""
+    row: int = 0  # failures and refusals since the last success
+    succeeded_s: float = float("-inf")
+    paused_s: float = float("-inf")
+
+
+class AttemptCounts:
+    """The attempts of one gateway. Times are its monotonic clock."""
+
+    def __init__(self) -> None:
+        self._pools: dict[str, dict[str, _Replica]] = {}
+
+    def _at(self, pool: str, backend: str) -> _Replica:
+        replicas = self._pools.setdefault(pool, {})
+        found = replicas.get(backend)
+        if found is None:
+            found = replicas[backend] = _Replica()
+        return found
+
+    def succeeded(self, pool: str, backend: str) -> None:
+        """A stream began, or a whole answer came."""
+        at = self._at(pool, backend)
+        at.succeeded += 1
+        at.moved += 1
+        at.row = 0
+        at.succeeded_s = time.monotonic()
+
+    def moved(self, pool: str, backend: str, pieces: int) -> None:
+        """Pieces of a stream arrived."""
+        self._at(pool, backend).moved += pieces
+
+    def failed(self, pool: str, backend: str, why: str, *, misconfigured: bool) -> float:
+        """For how long to pause it [s]; 0: not. ``misconfigured``: no request can be the cause."""
+        at = self._at(pool, backend)
+        at.failed += 1
+        at.row += 1
+        at.why = why[:LONGEST_WHY]
+        return self._pause(at, FAILURE_PAUSE_S) if misconfigured or at.row >= FAILURES_IN_A_ROW else 0.0
+
+    def refused(self, pool: str, backend: str, why: str, retry_after_s: float | None) -> float:
+        """Likewise, of a replica that admitted nothing and may have said for how long."""
+        at = self._at(pool, backend)
+        at.refused += 1
+        at.why = why[:LONGEST_WHY]
+        wanted = REFUSAL_PAUSE_S * 2.0 ** min(at.row, 10) if retry_after_s is None else retry_after_s
+        pause_s = self._pause(at, min(LONGEST_PAUSE_S, max(REFUSAL_PAUSE_S, wanted)))
+        if pause_s:
+            at.row += 1
+        return pause_s
+
+    def _pause(self, at: _Replica, pause_s: float) -> float:
+        now_s = time.monotonic()
+        if now_s - at.paused_s < PAUSE_AGAIN_S:
+            return 0.0
+        at.paused_s = now_s
+        return pause_s
+
+    def contradicted(self, pool: str, backend: str) -> bool:
+        """Whether another replica of the pool has lately done what this one does not."""
+        since_s = time.monotonic() - CONTRADICTED_S
+        replicas = self._pools.get(pool, {})
+        return any(name != backend and at.succeeded_s >= since_s for name, at in replicas.items())
+
+    def take(self) -> dict[str, dict[str, Attempts]]:
+        """What is new since the last call, by pool and replica."""
+        told: dict[str, dict[str, Attempts]] = {}
+        for pool, replicas in self._pools.items():
+            new = {
+                name: Attempts(at.succeeded, at.failed, at.refused, at.moved, at.why)
+                for name, at in replicas.items()
+                if at.succeeded or at.failed or at.refused or at.moved
+            }
+            for name in new:
+                at = replicas[name]
+                at.succeeded = at.failed = at.refused = at.moved = 0
+                at.why = ""
+            if new:
+                told[pool] = new
+        return told
+
+    def keep_only(self, backends: Iterable[str]) -> None:
+        """Forgets replicas that are no longer configured."""
+        known = set(backends)
+        for pool in list(self._pools):
+            self._pools[pool] = {name: at for name, at in self._pools[pool].items() if name in known}
+            if not self._pools[pool]:
+                del self._pools[pool]

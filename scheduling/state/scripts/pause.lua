@@ -1,0 +1,17 @@
+-- A gateway saw a replica refuse or fail a request at once: it offers no slots until the leader says otherwise, and
+-- stays ready. One that failed (`refused` is 0) does so only where another one offers some. The leader is told.
+-- backend ms refused why -> paused | kept | gone
+local backend, refused = ARGV[1], ARGV[3]
+local ready = call('HGETALL', READY)
+local mine, others = false, false
+for i = 1, #ready, 2 do
+  local slots, kv = string.match(ready[i + 1], '^(%d+) (%d+)$')
+  if ready[i] == backend then mine = kv elseif tonumber(slots) > 0 then others = true end
+end
+local said = 'gone'
+if mine then
+  said = (refused == '1' or others) and 'paused' or 'kept'
+  if said == 'paused' then call('HSET', READY, backend, '0 ' .. mine) end
+end
+ring('p', backend .. ' ' .. (said == 'paused' and ARGV[2] or 0) .. ' ' .. refused .. ' ' .. ARGV[4])
+return said

@@ -1,0 +1,112 @@
+"""One replica, or all but one, fails every request at once: a real gateway and a real leader serve around it.
+
+A replica that fails fast has the least outstanding work, so whoever grants by that sends everything there. 300 requests
+each time at a sixth of what three replicas could do; 2 in 100 may fail while one replica is healthy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from scheduling.core.types import BackendSpec
+from scheduling.dispatch.loop import PoolDispatcher
+from scheduling.gateway.config import GatewayConfig
+from tests.dispatch_world import catalog_of, dispatching, until
+from tests.fake_engine import FakeEngine, Script
+from tests.gateway_world import World, gateway_world
+
+REQUESTS, WORKERS, SLOTS = 300, 8, 16
+MOST_FAILED = REQUESTS * 2 // 100
+HTML = b"<html><body>It works!</body></html>"
+
+
+def page(_name: str) -> bytes:
+    return b"HTTP/1.1 200 OK\r\ncontent-type: text/html\r\ncontent-length: %d\r\n\r\n%b" % (len(HTML), HTML)
+
+
+def redirect(_name: str) -> bytes:
+    return b"HTTP/1.1 302 Found\r\nlocation: http://127.0.0.1:9/login\r\ncontent-length: 0\r\n\r\n"
+
+
+SICK: dict[str, Script] = {
+    "401": Script(status=401),
+    "404": Script(status=404),
+    "429": Script(status=429),
+    "503": Script(status=503),
+    "302": Script(raw=redirect),
+    "html": Script(raw=page),
+    "reset": Script(refuse=True),
+    "slow 500": Script(status=500, first_pause_s=0.5),
+}
+
+
+@asynccontextmanager
+async def three(redis_url: str, pool_id: str, well: Script) -> AsyncIterator[tuple[World, PoolDispatcher]]:
+    """Three ready replicas behind one gateway and one leader."""
+    async with gateway_world(redis_url, pool_id, engines=3, lead=False, config=GatewayConfig()) as world:
+        for engine in world.engines:
+            engine.script = replace(well)
+        backends = tuple(
+            BackendSpec(f"{pool_id}-b{i}", pool_id, e.url, SLOTS, 1_000_000) for i, e in enumerate(world.engines)
+        )
+        await world.configure(pool={"backends": backends})
+        async with dispatching(redis_url, catalog_of(world.pool, world.entitlement), over_http=True) as dispatcher:
+            await until(lambda: states(dispatcher) == ["ready"] * 3)
+            yield world, dispatcher
+
+
+def states(dispatcher: PoolDispatcher) -> list[str]:
+    return [s.state for s in dispatcher.term.monitor.statuses()] if dispatcher.term is not None else []
+
+
+def why(dispatcher: PoolDispatcher, number: int) -> str:
+    assert dispatcher.term is not None
+    return dispatcher.term.monitor.statuses()[number].why
+
+
+async def answers(world: World, count: int = REQUESTS, *, tokens: int = 4) -> list[str]:
+    """How so many requests ended, streams and whole answers alternating: "200", or status and reason."""
+    left, ended = list(range(count)), []
+    async with world.http() as client:
+
+        async def work() -> None:
+            while left:
+                number = left.pop()
+                body: dict[str, Any] = {"model": "demo", "prompt": "x", "max_tokens": tokens, "stream": number % 2 == 0}
+                answer = await client.post("/v1/completions", json=body)
+                good = answer.status_code == 200 and (not body["stream"] or "[DONE]" in answer.text)
+                told = answer.headers.get("x-quartermaster-reason", "stream")
+                ended.append("200" if good else f"{answer.status_code} {told}")
+
+        await asyncio.gather(*(work() for _ in range(WORKERS)))
+    return ended
+
+
+def failed(ended: list[str]) -> dict[str, int]:
+    return {kind: ended.count(kind) for kind in sorted(set(ended)) if kind != "200"}
+
+
+async def infect(engine: FakeEngine, script: Script) -> None:
+    engine.script = replace(script, statuses=[])
+
+
+@pytest.mark.parametrize("kind", SICK)
+@pytest.mark.parametrize("sick", [1, 2])
+async def test_what_one_replica_fails_the_others_serve(redis_url: str, pool_id: str, kind: str, sick: int) -> None:
+    async with three(redis_url, pool_id, Script(pause_s=0.02)) as (world, dispatcher):
+        await answers(world, 20)
+        for engine in world.engines[:sick]:
+            await infect(engine, SICK[kind])
+        ended = failed(await answers(world))
+        print(f"FAILED {kind} x{sick}: {sum(ended.values())} of {REQUESTS} {ended}")
+        assert sum(ended.values()) <= MOST_FAILED, ended
+        assert states(dispatcher)[2] == "ready"
+        if kind not in ("429", "503"):
+            assert set(states(dispatcher)[:sick]) == {"ejected"}, [why(dispatcher, n) for n in range(sick)]
+            assert kind not in ("401", "404", "302") or f"answers {kind}" in why(dispatcher, 0)

@@ -1,0 +1,55 @@
+"""Ejection by the share of attempts that fail, and the way back."""
+
+from __future__ import annotations
+
+from scheduling.dispatch.outliers import BACK_FIRST_S, FEWEST, GROW_S, REFUSALS_S, WINDOW_S, Outlier
+from scheduling.state.types import Attempts
+
+
+def test_a_replica_is_ejected_when_half_of_its_attempts_fail_whatever_the_status() -> None:
+    outlier = Outlier()
+    assert not outlier.report(Attempts(FEWEST - 1, FEWEST - 1, why="answers 404"), 0.0)
+    assert "5 of 9 attempts failed in 10 s; it answers 404" in outlier.report(Attempts(0, 1, why="answers 404"), 1.0)
+
+
+def test_few_failures_among_many_answers_and_old_ones_eject_nobody() -> None:
+    outlier = Outlier()
+    assert not outlier.report(Attempts(100, 60), 0.0)
+    outlier = Outlier()
+    assert not outlier.report(Attempts(0, FEWEST - 1), 0.0)
+    assert not outlier.report(Attempts(0, FEWEST - 1), WINDOW_S)
+
+
+def test_a_busy_replica_that_refuses_some_stays_and_one_that_admits_nothing_goes() -> None:
+    busy, closed = Outlier(), Outlier()
+    for second in range(FEWEST - 1):
+        assert not busy.report(Attempts(1, 0, 5, why="answers 429"), float(second))
+        assert not closed.report(Attempts(0, 0, 1, why="answers 429"), float(second))
+    assert not busy.report(Attempts(0, 0, 5), 10.0)
+    assert "none admitted; it answers 429" in closed.report(Attempts(0, 0, 1), REFUSALS_S - 1)
+
+
+def test_it_comes_back_to_one_slot_and_gets_more_as_it_answers() -> None:
+    outlier = Outlier()
+    outlier.ejected(100.0)
+    assert outlier.back_from_s == 100.0 + BACK_FIRST_S
+    outlier.returned(106.0)
+    assert outlier.offered(16, 106.0) == 1
+    outlier.report(Attempts(1), 107.0)
+    assert outlier.offered(16, 107.0) == 2
+    outlier.report(Attempts(1, 1), 108.0)
+    assert outlier.offered(16, 108.0) == 2
+    assert outlier.offered(16, 108.0 + GROW_S) == 4
+    for second in range(2):
+        outlier.report(Attempts(3), 114.0 + second)
+    assert outlier.offered(16, 116.0) == 16
+    outlier.ejected(120.0)
+    assert outlier.back_from_s == 120.0 + 2 * BACK_FIRST_S
+
+
+def test_after_a_pause_it_gets_one_more_than_it_runs() -> None:
+    outlier = Outlier()
+    outlier.pause(4.0, 10, "answers 429: it admits nothing now", 0.0)
+    assert outlier.offered(16, 3.9) == 0
+    assert "paused for 4 s: it answers 429" in outlier.says(0.0)
+    assert outlier.offered(16, 4.1) == 11
