@@ -14,7 +14,7 @@ from scheduling.core.ledger import LedgerRecord
 from scheduling.core.types import BackendSpec, Catalog, EntitlementSpec, PoolSpec
 from scheduling.dispatch.loop import Crew, PoolDispatcher
 from scheduling.dispatch.ports import Sample
-from scheduling.engines.vllm import EngineMetrics, EngineUnreachable, Probe
+from scheduling.engines.vllm import EngineMetrics, EngineProtocolError, EngineUnreachable, Probe
 from scheduling.state.resp import RespConnection
 from scheduling.state.types import GrantNotice
 
@@ -123,6 +123,8 @@ class Engine:
 
     reachable: bool = True
     generates: bool = True
+    scrapable: bool = True
+    counts: bool = True
     running: int = 0
     tokens_per_scrape: float = 0.0
     tokens: float = 0.0
@@ -133,6 +135,8 @@ class Engine:
         self.scrapes += 1
         if not self.reachable:
             raise EngineUnreachable("GET /metrics failed: connection refused")
+        if not self.scrapable:
+            raise EngineProtocolError("/metrics has no numbers")
         if self.generates:
             self.tokens += self.tokens_per_scrape
         return EngineMetrics(self.running, 0, 0.5, self.tokens, 0.0, 0.0, 0.0, gpu_util=0.25)
@@ -144,7 +148,7 @@ class Engine:
         if not self.generates:
             await asyncio.sleep(timeout_s)
             return Probe(False, f"no answer within {timeout_s:g} s", timeout_s)
-        self.tokens += 1
+        self.tokens += self.counts
         return Probe(True, "one token in 1 ms", 0.001)
 
 

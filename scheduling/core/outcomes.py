@@ -228,7 +228,7 @@ ENDINGS: dict[Reason, Ending] = {
     ),
     Reason.SHUTTING_DOWN: Ending(_R, 503, "service_unavailable_error", True, "This gateway is shutting down."),
     Reason.BACKEND_ERROR: Ending(_F, 502, "api_error", True, "The engine could not process the request{detail}."),
-    Reason.BACKEND_LOST: Ending(_F, 502, "api_error", True, "The engine's connection was lost."),
+    Reason.BACKEND_LOST: Ending(_F, 502, "api_error", True, "The engine or the connection to it was lost."),
     Reason.BACKEND_STALLED: Ending(_F, 504, "api_error", True, "The engine produced no token for too long."),
     Reason.GATEWAY_LOST: Ending(_F, 502, "api_error", True, "The gateway that held this request was lost."),
     Reason.EVICTED: Ending(

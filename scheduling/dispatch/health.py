@@ -30,6 +30,8 @@ PROBE_TIMEOUT_S = 10.0
 FIRST_PROBE_TIMEOUT_S = 30.0  # an engine that has just started compiles on its first request
 ASK_EVERY_S = 3.0  # so often at most a generation is asked because gateways say that requests fail
 LONGEST_PAUSE_S = 30.0
+STALLED_PROBE_S = 4.0  # of one that runs requests and did not move for 15 s: 20 s in all
+MOVED_S = 3.0  # tokens that gateways saw so long ago are progress
 LEASES_FRESH_S = 3.0  # older lease counts say nothing; the engine's own are used
 
 
@@ -228,6 +230,8 @@ class BackendMonitor:
             metrics = await self._scrape(backend)
         except EngineError as error:
             verdict = backend.watch.failed(str(error))
+            if verdict is Verdict.PROBE:
+                backend.metrics = None  # not known, rather than old
         else:
             fresh = now_s - self._leases_at <= LEASES_FRESH_S
             leases = self._leases.get(backend.spec.id, 0) if fresh else metrics.running
@@ -236,10 +240,18 @@ class BackendMonitor:
         if verdict is Verdict.KEEP and backend.ask and now_s - backend.asked_s >= ASK_EVERY_S:
             backend.watch.why = f"requests failed there: it {backend.outlier.why}"
             verdict, asked = Verdict.PROBE, True
+        if verdict is Verdict.PROBE and not asked and backend.outlier.moved(now_s, MOVED_S):
+            backend.watch.alive()
+            backend.doubted = False
+            verdict = Verdict.KEEP
         if verdict is Verdict.PROBE:
             backend.ask, backend.asked_s = False, now_s
-            probe = await backend.control.probe(PROBE_TIMEOUT_S)
-            if not probe:
+            stalled = backend.metrics is not None and backend.metrics.running > 0
+            probe = await backend.control.probe(min(STALLED_PROBE_S, PROBE_TIMEOUT_S) if stalled else PROBE_TIMEOUT_S)
+            if probe:
+                backend.watch.alive()
+                backend.doubted = False
+            else:
                 if asked:
                     backend.outlier.ejected(now_s)
                 backend.watch.why += f"; a probe failed: {probe.why}"

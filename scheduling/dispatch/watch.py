@@ -64,18 +64,24 @@ class Watch:
             return self._say(Verdict.EJECT, f"{self._suspicions} requests failed there and no token moved")
         quiet_s = 0.0 if self._quiet_since is None else now_s - self._quiet_since
         if metrics.running > 0 and quiet_s >= STALLED_S:
-            return self._say(Verdict.EJECT, f"{metrics.running} running and no token moved for {quiet_s:.0f} s")
+            return self._say(Verdict.PROBE, f"{metrics.running} running and no token moved for {quiet_s:.0f} s")
         if metrics.running == 0 and quiet_s >= DOUBTFUL_S:
             return self._say(Verdict.PROBE, f"{leases} leases, none running, no token moved for {quiet_s:.0f} s")
         return Verdict.KEEP
 
     def failed(self, why: str) -> Verdict:
-        """A scrape failed. A gateway's suspicion is a second witness: one failure is then enough."""
+        """A scrape failed. A gateway's suspicion is a second witness: one failure is then enough to ask for a token."""
         self._failures += 1
         self.rates = Rates()
         if self._suspected or self._failures >= FAILED_SCRAPES:
-            return self._say(Verdict.EJECT, why)
+            return self._say(Verdict.PROBE, why)
         return Verdict.KEEP
+
+    def alive(self) -> None:
+        """It generates, whatever its metrics say: a probe went well, or gateways see tokens of it."""
+        self._quiet_since = None
+        self._failures = self._suspicions = 0
+        self._suspected = False
 
     def suspected(self) -> None:
         """A gateway reports that a request failed there."""

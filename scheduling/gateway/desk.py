@@ -96,7 +96,7 @@ class Desk:
         for call in self.calls.values():
             concerned = call.backend == backend and (only is None or (call.id, backend) in only)
             if concerned and not call.responding and not call.moving:
-                call.interrupt(Reason.BACKEND_STALLED)
+                call.interrupt(Reason.BACKEND_LOST)
 
     def turn_s(self, pool: str) -> float:
         """After how long a slot is expected for one who comes to wait now, by the last look at the pool; 0: unknown."""

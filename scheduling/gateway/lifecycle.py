@@ -227,10 +227,14 @@ class Lifecycle:
             except EngineTrouble as exc:
                 trouble = exc
             except asyncio.CancelledError:
-                if call.why is not Reason.BACKEND_STALLED or call.responding:
+                why = call.why
+                if why not in (Reason.BACKEND_STALLED, Reason.BACKEND_LOST) or call.responding:
                     raise
                 call.forgive()
-                trouble = EngineTrouble(Reason.BACKEND_STALLED, "no first token in time", suspect=True)
+                if why is Reason.BACKEND_STALLED:
+                    trouble = EngineTrouble(why, "no first token in time", suspect=True)
+                else:
+                    trouble = EngineTrouble(why, "the replica was taken out of service", suspect=False)
             call.limit(Reason.DEADLINE, NEVER)
             if call.connection is not None:
                 call.connection.abort()

@@ -110,3 +110,49 @@ async def test_what_one_replica_fails_the_others_serve(redis_url: str, pool_id: 
         if kind not in ("429", "503"):
             assert set(states(dispatcher)[:sick]) == {"ejected"}, [why(dispatcher, n) for n in range(sick)]
             assert kind not in ("401", "404", "302") or f"answers {kind}" in why(dispatcher, 0)
+
+
+def head(status: bytes, body: bytes) -> bytes:
+    return b"HTTP/1.1 %b\r\ncontent-length: %d\r\n\r\n%b" % (status, len(body), body)
+
+
+async def without_lines() -> bytes:
+    return head(b"200 OK", b"python_gc_objects_collected_total 1\n")
+
+
+async def empty() -> bytes:
+    return head(b"200 OK", b"")
+
+
+async def missing() -> bytes:
+    return head(b"404 Not Found", b"")
+
+
+async def garbage() -> bytes:
+    return head(b"200 OK", bytes(range(256)) * 8)
+
+
+async def hanging() -> bytes:
+    await asyncio.sleep(3600)
+    return b""
+
+
+async def slow() -> bytes:
+    await asyncio.sleep(3.0)
+    return await empty()
+
+
+@pytest.mark.parametrize("metrics", [without_lines, empty, missing, garbage, hanging, slow], ids=lambda m: m.__name__)
+async def test_a_broken_metrics_page_stops_nothing(redis_url: str, pool_id: str, metrics: Any) -> None:
+    """Streams and whole answers of 2 s each for 12 s: none fails, and no replica is taken out."""
+    async with three(redis_url, pool_id, Script(pause_s=0.1)) as (world, dispatcher):
+        for engine in world.engines:
+            engine.metrics = metrics
+        seen: set[str] = set()
+        work = asyncio.create_task(answers(world, WORKERS * 10, tokens=20))
+        while not work.done():
+            seen |= set(states(dispatcher))
+            await asyncio.sleep(0.1)
+        ended = failed(await work)
+        print(f"METRICS {metrics.__name__}: {ended} {seen}")
+        assert (ended, seen) == ({}, {"ready"})

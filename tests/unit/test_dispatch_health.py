@@ -8,7 +8,7 @@ from typing import Any
 
 from scheduling.core.types import BackendSpec, PoolView
 from scheduling.dispatch.health import BackendMonitor
-from scheduling.state.types import BackendTotals, PoolSnapshot, StateUnavailable
+from scheduling.state.types import Attempts, BackendTotals, PoolSnapshot, StateUnavailable
 from tests.dispatch_world import Engines, on_virtual_time
 from tests.state_world import backend, pool_spec
 
@@ -205,6 +205,42 @@ async def test_three_failed_scrapes_eject(w: Ward):
     await w.live(2)
     assert w.state("b1") == "ejected"
     assert "connection refused" in w.why("b1")
+
+
+@ward
+async def test_an_engine_whose_metrics_cannot_be_read_stays_while_it_generates(w: Ward):
+    engine = w.engines["b1"]
+    engine.scrapable = False
+    w.leases["b1"] = 4
+    await w.live(120)
+    assert set(w.store.ready) == {"b1", "b2"}
+    assert w.store.told_ill == set()
+    assert w.monitor.statuses()[0].engine_running is None
+    engine.generates = False
+    await w.live(20)
+    assert set(w.store.ready) == {"b2"}
+    assert "a probe failed" in w.why("b1")
+
+
+@ward
+async def test_tokens_that_gateways_see_are_progress(w: Ward):
+    engine = w.engines["b1"]
+    engine.scrapable = False
+    w.leases["b1"] = 4
+    for _ in range(60):
+        w.monitor.report({"b1": Attempts(moved=20)})
+        await w.live(1)
+    assert set(w.store.ready) == {"b1", "b2"}
+    assert engine.probes == 1
+
+
+@ward
+async def test_one_whose_counters_stand_still_stays_while_a_probe_goes_well(w: Ward):
+    """Whole answers, or a page that is not counted on: no token is seen until the end."""
+    w.engines["b1"].running = w.leases["b1"] = 5
+    w.engines["b1"].counts = False
+    await w.live(120)
+    assert set(w.store.ready) == {"b1", "b2"}
 
 
 @ward
