@@ -36,7 +36,7 @@ chaos: setup-test ## kill processes under load and count what was lost
 fuzz: setup-test ## requests that nobody would write: make fuzz REQUESTS=20000 SEED=7
 	FUZZ_REQUESTS=$(or $(REQUESTS),20000) FUZZ_SEED=$(or $(SEED),1) $(PYTEST) -s tests/integration/test_gateway_fuzz.py $(ARGS)
 
-mutants: setup-test ## break five formulas on purpose and see which test notices
+mutants: setup-test ## break formulas on purpose and see which test notices
 	$(PY) -m tests.mutations $(ARGS)
 
 lab: setup ## the papers' tables and drawings beside ours, into docs/papers.md (docs/lab.md says what else there is)
