@@ -213,6 +213,7 @@ SPECTACULAR_SETTINGS = {
     "TITLE": "Quartermaster management API",
     "DESCRIPTION": "Tenants, tiers, pools, backends, entitlements, keys, usage and audit.",
     "VERSION": "1",
+    "ENUM_NAME_OVERRIDES": {"LabRunState": "telemetry.models.LabRun.STATES"},  # of more than one answer
     "SERVE_INCLUDE_SCHEMA": False,
     "SERVE_PERMISSIONS": ["rest_framework.permissions.IsAuthenticated"],
     "SWAGGER_UI_DIST": "SIDECAR",

@@ -355,8 +355,8 @@ def test_no_more_connections_are_taken_than_there_are_files_for(monkeypatch, cap
 
 
 def test_a_proxy_has_no_limit_per_address():
-    doors = Doors(100, 2, ["10.1.0.0/16", "::1"])
+    doors = Doors(100, 2, proxies=["10.1.0.0/16", "::1"])
     for address in ("10.1.2.3", "::1"):
-        assert [doors.enter(address).value for _ in range(4)] == ["free"] * 4
-    assert [doors.enter(address).value for address in ("10.2.0.1",) * 3] == ["free", "free", "address"]
-    assert [doors.enter(address).value for address in ("unix",) * 3] == ["free", "free", "address"]
+        assert [doors.enter(address)[0].value for _ in range(4)] == ["free"] * 4
+    assert [doors.enter(address)[0].value for address in ("10.2.0.1",) * 3] == ["free", "free", "address"]
+    assert [doors.enter(address)[0].value for address in ("unix",) * 3] == ["free", "free", "address"]

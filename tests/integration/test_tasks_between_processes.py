@@ -37,7 +37,7 @@ SENT = {
     ("telemetry/recorder.py", "start_purge"): ("telemetry.purge_ledger", "worker"),
     ("telemetry/recorder.py", "start_tending"): ("telemetry.tend_pool", "worker"),
     ("telemetry/watch.py", "start_delivery"): ("telemetry.deliver_alerts", "worker"),
-    ("telemetry/tasks.py", "roll_up"): ("telemetry.run_lab", "worker"),
+    ("telemetry/tasks.py", "_ring_lab"): ("telemetry.run_lab", "worker"),
     ("telemetry/tasks.py", "run_lab"): ("telemetry.run_lab", "worker"),
 }
 # what a person does, and what the web process sends for it
