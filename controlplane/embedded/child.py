@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -117,7 +116,7 @@ class Child:
                 return
             with self.log.open("rb") as full, self.log.with_suffix(".log.old").open("wb") as old:
                 full.seek(-LARGEST_LOG, os.SEEK_END)  # however much it wrote since the last look
-                shutil.copyfileobj(full, old)
+                old.write(full.read(LARGEST_LOG))  # not to its end, which moves
             os.truncate(self.log, 0)
             self.log_start = 0
         except OSError:  # e.g. a full disk: the children go on
