@@ -96,8 +96,17 @@ async def infect(engine: FakeEngine, script: Script) -> None:
     engine.script = replace(script, statuses=[])
 
 
-@pytest.mark.parametrize("kind", SICK)
-@pytest.mark.parametrize("sick", [1, 2])
+USUAL = {(1, "404"), (1, "429"), (1, "html"), (2, "503")}  # in every run; the others take minutes
+
+
+@pytest.mark.parametrize(
+    ("sick", "kind"),
+    [
+        pytest.param(sick, kind, marks=() if (sick, kind) in USUAL else pytest.mark.slow)
+        for sick in (1, 2)
+        for kind in SICK
+    ],
+)
 async def test_what_one_replica_fails_the_others_serve(redis_url: str, pool_id: str, kind: str, sick: int) -> None:
     async with three(redis_url, pool_id, Script(pause_s=0.02)) as (world, dispatcher):
         await answers(world, 20)
@@ -142,7 +151,15 @@ async def slow() -> bytes:
     return await empty()
 
 
-@pytest.mark.parametrize("metrics", [without_lines, empty, missing, garbage, hanging, slow], ids=lambda m: m.__name__)
+@pytest.mark.parametrize(
+    "metrics",
+    [
+        without_lines,
+        hanging,
+        *(pytest.param(page, marks=pytest.mark.slow) for page in (empty, missing, garbage, slow)),
+    ],
+    ids=lambda m: m.__name__,
+)
 async def test_a_broken_metrics_page_stops_nothing(redis_url: str, pool_id: str, metrics: Any) -> None:
     """Streams and whole answers of 2 s each for 12 s: none fails, and no replica is taken out."""
     async with three(redis_url, pool_id, Script(pause_s=0.1)) as (world, dispatcher):
