@@ -34,7 +34,8 @@ def up(home):
 def test_the_demo_file_holds_what_a_newcomer_needs_and_only_he_may_read_it(up):
     demo = up.demo()
     assert demo["base_url"] == up.url
-    assert demo["admin"] == {"url": f"{up.url}/admin/", "username": "admin", "password": demo["admin"]["password"]}
+    admin = {"url": f"{up.url}/admin/", "username": "admin", "password": demo["admin"]["password"]}
+    assert demo["admin"] == admin | {"token": demo["admin"]["token"]}
     assert (demo["model"], demo["pool"]) == ("llama-3-8b", "llama-3-8b")
     assert set(demo["keys"]) == {"premium", "standard", "batch"}
     assert (up.home / "demo.json").stat().st_mode & 0o077 == 0
