@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from typing import Any
 
-from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from django.http import HttpRequest, HttpResponse, HttpResponsePermanentRedirect, JsonResponse
 from django.template.loader import render_to_string
 from django.urls import is_valid_path
 from django.views.defaults import page_not_found
 
+from controlplane.middleware import Refusing
 from controlplane.quiet import DATABASE_AWAY
 from telemetry.sources import Away, sources
 
@@ -74,30 +72,14 @@ def database_away(request: HttpRequest) -> HttpResponse:
     )  # fmt: skip
 
 
-class DatabaseAway:
+class DatabaseAway(Refusing):
     """Answers at once while the database refuses: each page would wait ten seconds for a connection, and hold a thread.
 
     By the look that this process takes every two seconds; one that is merely slow is waited for.
     """
 
-    sync_capable = True
-    async_capable = True
-
-    def __init__(self, get_response: Callable[[HttpRequest], Any]) -> None:
-        self.get_response = get_response
-        if iscoroutinefunction(get_response):
-            markcoroutinefunction(self)
-
-    def __call__(self, request: HttpRequest) -> Any:
-        if iscoroutinefunction(self):
-            return self._later(request)
-        return database_away(request) if sources.database_refuses else self.get_response(request)
-
-    async def _later(self, request: HttpRequest) -> HttpResponse:
-        if sources.database_refuses:
-            return database_away(request)
-        answer: HttpResponse = await self.get_response(request)
-        return answer
+    def refusal(self, request: HttpRequest) -> HttpResponse | None:
+        return database_away(request) if sources.database_refuses else None
 
 
 def failed(request: HttpRequest) -> HttpResponse:

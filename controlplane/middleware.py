@@ -1,0 +1,34 @@
+"""What middleware of ours has in common: it stands in synchronous and asynchronous chains alike, without a thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from asgiref.sync import iscoroutinefunction, markcoroutinefunction
+from django.http import HttpRequest, HttpResponse
+
+
+class Refusing:
+    """Middleware that answers some requests itself and lets the others pass: :meth:`refusal` says which."""
+
+    sync_capable = True
+    async_capable = True
+
+    def __init__(self, get_response: Callable[[HttpRequest], Any]) -> None:
+        self.get_response = get_response
+        if iscoroutinefunction(get_response):
+            markcoroutinefunction(self)
+
+    def __call__(self, request: HttpRequest) -> Any:
+        if iscoroutinefunction(self):
+            return self._later(request)
+        return self.refusal(request) or self.get_response(request)
+
+    async def _later(self, request: HttpRequest) -> HttpResponse:
+        answer: HttpResponse = self.refusal(request) or await self.get_response(request)
+        return answer
+
+    def refusal(self, request: HttpRequest) -> HttpResponse | None:
+        """The answer to a request that may not pass. Must not block: it runs in the event loop."""
+        raise NotImplementedError
