@@ -27,6 +27,9 @@ from telemetry.history import POINTS, Point
 
 KEEP_S = 900
 SILENT_S = 3.0  # after so long without a snapshot nobody leads the pool
+# What every release writes.
+_OF_SNAPSHOT = ("pool", "at", "seq", "queue", "slo", "tenants", "entitlements", "backends")
+_OF_POINT = ("at", "tenants")
 
 # A leader that was paused may wake after another took over: its epoch is lower, and nothing of it is stored.
 _STORE = """
@@ -131,14 +134,16 @@ class LiveStore:
         return sorted(name.decode() for name in names)
 
     def load(self, pool: str) -> Stored | None:
-        """The latest snapshot, or None."""
+        """The latest snapshot; None where there is none, or none that this release reads."""
         try:
             fields = self._redis.hmget(_key(pool), "epoch", "seq", "snapshot")
         except redis.RedisError as error:
             raise LiveUnavailable(type(error).__name__) from error
         if fields[2] is None:
             return None
-        return Stored(int(fields[0]), int(fields[1]), msgspec.json.decode(fields[2]))
+        # Another release may have written it: a page without this pool is better than none of its pools.
+        snapshot = _read(fields[2], _OF_SNAPSHOT)
+        return None if snapshot is None else Stored(int(fields[0]), int(fields[1]), snapshot)
 
     def load_all(self, known: Mapping[str, tuple[int, int]] | None = None) -> dict[str, Stored | None]:
         """The latest snapshot of every pool; None for one whose ``(epoch, seq)`` is the one in ``known``."""
@@ -158,15 +163,24 @@ class LiveStore:
         return found
 
     def history(self, pool: str, points: int = POINTS) -> list[Point]:
-        """At most ``points`` latest points, oldest first."""
+        """At most ``points`` latest points, oldest first, without those that this release cannot read."""
         try:
             rows = self._redis.lrange(_history_key(pool), 0, points - 1)
         except redis.RedisError as error:
             raise LiveUnavailable(type(error).__name__) from error
-        return [msgspec.json.decode(row) for row in reversed(rows)]
+        return [point for row in reversed(rows) if (point := _read(row, _OF_POINT)) is not None]
 
     def close(self) -> None:
         self._redis.close()
+
+
+def _read(row: bytes, keys: Collection[str]) -> dict[str, Any] | None:
+    """What was stored, or None where it lacks one of ``keys``: one row of another release must not end every socket."""
+    try:
+        value = msgspec.json.decode(row)
+    except msgspec.DecodeError:
+        return None
+    return value if isinstance(value, dict) and all(key in value for key in keys) else None
 
 
 def _key(pool: str) -> str:

@@ -184,11 +184,33 @@ async def test_the_history_keeps_a_quarter_of_an_hour(private_redis: RedisServer
     store = LiveStore(private_redis.url)
     shot = feed.snapshot(sample(), Window(), ENTITLEMENTS, 1)
     for n in range(history.POINTS + 50):
-        store.store("llama", 1, n, msgspec.json.encode(shot), msgspec.json.encode({"at": n}))
+        store.store("llama", 1, n, msgspec.json.encode(shot), msgspec.json.encode({"at": n, "tenants": {}}))
     points = store.history("llama")
     assert len(points) == history.POINTS
     assert (points[0]["at"], points[-1]["at"]) == (50, history.POINTS + 49)
     assert [p["at"] for p in store.history("llama", 2)] == [history.POINTS + 48, history.POINTS + 49]
+    store.close()
+
+
+@pytest.mark.parametrize(("snapshot", "point"), [(b"{}", b"{}"), (b"[1]", b"7"), (b"\xff", b""), (None, b"{}")])
+async def test_what_another_release_stored_ends_no_socket(
+    private_redis: RedisServer, snapshot: bytes | None, point: bytes
+) -> None:
+    store = LiveStore(private_redis.url)
+    shot = msgspec.json.encode(feed.snapshot(sample(), Window(), ENTITLEMENTS, 1))
+    store.store("llama", 1, 1, shot, msgspec.json.encode({"at": 1, "tenants": {}}))
+    store.store("other", 1, 1, shot if snapshot is None else snapshot, point)
+    hub = LiveHub(store)
+    for sight in (None, frozenset({"acme"})):
+        subscriber = await hub.subscribe(sight)
+        messages = []
+        while (text := await hub.next_message(subscriber)) is not None:
+            messages.append(msgspec.json.decode(text))
+        kinds = {(message["type"], message["pool"]) for message in messages}
+        wanted = {("snapshot", "llama"), ("history", "llama")}
+        assert kinds == (wanted if snapshot is not None else wanted | {("snapshot", "other"), ("history", "other")})
+        assert all("at" in frame for message in messages if message["type"] == "history" for frame in message["frames"])
+        await hub.unsubscribe(subscriber)
     store.close()
 
 
