@@ -27,7 +27,7 @@ from scheduling.gateway.desk import Desk
 from scheduling.gateway.errors import Answer, Refusal, error_event, reason_header, render
 from scheduling.gateway.estimates import engine_priority, make_estimate, make_queued
 from scheduling.gateway.forecasts import Forecasts
-from scheduling.gateway.guard import linger
+from scheduling.gateway.guard import LINGER_S, linger
 from scheduling.gateway.headers import JSON, Header
 from scheduling.gateway.idempotency import REPLAYED, Idempotency
 from scheduling.gateway.input_tokens import InputCounter
@@ -330,7 +330,7 @@ class Lifecycle:
             refusal.close = refusal.close or not call.body_read
             call.status = refusal.status
         try:
-            async with asyncio.timeout(LAST_WORD_S):
+            async with asyncio.timeout(LAST_WORD_S if call.body_read else LAST_WORD_S + LINGER_S):
                 if call.idempotency is not None:
                     await call.idempotency.end(reason)  # first: the client may come back at once
                 await self._tell(call, reason, refusal)
@@ -434,9 +434,10 @@ def answer_headers(call: Call) -> list[Header]:
 
 
 async def send_answer(call: Call, answer: Answer) -> None:
-    """A complete answer. A client that is still sending its body is heard out first, within bounds."""
+    """A complete answer. A client that is still sending its body is heard out first, within bounds; one that has
+    stopped sending it (408) is not waited for again."""
     await call.send({"type": "http.response.start", "status": answer.status, "headers": answer.headers})
-    if call.body_read:
+    if call.body_read or answer.status == 408:
         await call.send({"type": "http.response.body", "body": answer.body})
         return
     await call.send({"type": "http.response.body", "body": answer.body, "more_body": True})

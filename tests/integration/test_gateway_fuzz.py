@@ -215,7 +215,7 @@ def fault_of(answer: bytes) -> str:
 
 @pytest.mark.timeout(max(300, REQUESTS))
 async def test_whatever_is_sent_is_answered_in_the_apis_words_and_leaves_nothing_behind(
-    redis_url: str, pool_id: str
+    redis_url: str, pool_id: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     faults: list[str] = []
     seen: Counter[str] = Counter()
@@ -241,5 +241,6 @@ async def test_whatever_is_sent_is_answered_in_the_apis_words_and_leaves_nothing
     print(dict(seen))
     assert not faults, "\n".join(faults[:20])
     assert internal == []
+    assert [line.getMessage() for line in caplog.records if line.levelname == "ERROR"] == [], "an answer broke off"
     assert seen["200"] > REQUESTS / 50, "hardly anything got through: this fuzzes the parser's first line only"
     assert ran
