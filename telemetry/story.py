@@ -94,8 +94,9 @@ def positions(row: LedgerEntry) -> list[Json]:
     return found
 
 
-def weight(row: LedgerEntry, recent: Iterable[Point], now_s: float) -> Json | None:
-    """The four factors of its entitlement's weight when it arrived (token pools, eq. 1); None where nobody knows."""
+def weight(row: LedgerEntry, recent: Iterable[Point], now_s: float, others: bool = True) -> Json | None:
+    """The four factors of its entitlement's weight when it arrived (token pools, eq. 1); None where nobody knows.
+    ``others``: with the mean target of all entitlements of the pool, which is made of the neighbours' too."""
     received_s = row.received_at.timestamp()
     points = [p for p in recent if abs(p["at"] - received_s) <= _NEAR_S]
     if not points:
@@ -110,16 +111,17 @@ def weight(row: LedgerEntry, recent: Iterable[Point], now_s: float) -> Json | No
     found["at"] = nearest["at"]
     if spec is None:
         return found
-    others = Entitlement.objects.select_related("tier__slo").filter(
+    bound = Entitlement.objects.select_related("tier__slo").filter(
         pool=spec.pool, state__in=(EntitlementState.BOUND.value, EntitlementState.DEGRADED.value)
     )
-    mean = core.slo_mean((core.slo_target(slo_spec(e.tier.slo)) for e in others), spec.pool.slo_mean_s)
+    mean = core.slo_mean((core.slo_target(slo_spec(e.tier.slo)) for e in bound), spec.pool.slo_mean_s)
     ratio = core.slo_ratio(core.slo_target(slo_spec(spec.tier.slo)), mean)
     coefficients = core.read_coefficients(spec.pool.coefficients)
     parts = core.factors(
         ServiceClass(spec.tier.service_class), ratio, standing["debt"], standing.get("burst", 0.0), coefficients
     )
-    return found | {"factors": asdict(parts), "class": spec.tier.service_class, "slo_mean_s": mean}
+    found |= {"factors": asdict(parts), "class": spec.tier.service_class}
+    return found | {"slo_mean_s": mean} if others else found
 
 
 def story(row: LedgerEntry, recent: Iterable[Point], now_s: float, others: bool = True) -> Json:
@@ -127,7 +129,7 @@ def story(row: LedgerEntry, recent: Iterable[Point], now_s: float, others: bool 
     among them."""
     return {
         "checks": checks(row, others),
-        "weight": weight(row, recent, now_s),
+        "weight": weight(row, recent, now_s, others),
         "positions": positions(row) if others else [],
         "ahead": neighbours.ahead_of(row) if others else None,
         "cost": usage.cost_of(row),

@@ -37,6 +37,9 @@ class Verdict:
     reason: str  # one line for people; empty when bound
 
 
+_LEFT = "left to reserve"
+
+
 def judge(configured: Amounts, live: Amounts, claims: Iterable[Claim], now: datetime) -> Iterator[Verdict]:
     """One verdict per claim, in the order given: earlier claims are served first.
 
@@ -65,6 +68,11 @@ def judge(configured: Amounts, live: Amounts, claims: Iterable[Claim], now: date
         yield Verdict(claim.id, EntitlementState.BOUND, "")
 
 
+def for_members(reason: str) -> str:
+    """A reason without what is left of the pool: that would tell a tenant what its neighbours reserve."""
+    return "the pool has too little room for it" if _LEFT in reason else reason
+
+
 def _shortage(claim: Claim, dimension: str, left: Amounts) -> str:
     wanted, room = getattr(claim.share, dimension), max(0.0, getattr(left, dimension))
-    return f"needs {wanted:.10g} {DIMENSIONS[dimension]}, the pool has {room:.10g} left to reserve"
+    return f"needs {wanted:.10g} {DIMENSIONS[dimension]}, the pool has {room:.10g} {_LEFT}"

@@ -11,7 +11,7 @@ from django.utils import timezone
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from tenants import promises
+from tenants import binding, promises
 from tenants.access import scope_of
 from tenants.api.inputs import Timed
 from tenants.models import (
@@ -212,6 +212,13 @@ class EntitlementSerializer(BooksSerializer):
             "valid_from", "valid_until", "state", "state_reason",
         ]  # fmt: skip
         read_only_fields = ["state_reason"]
+
+    def to_representation(self, instance: Entitlement) -> dict[str, Any]:
+        row: dict[str, Any] = super().to_representation(instance)
+        request = self.context.get("request")
+        if request is None or not scope_of(request).sees_all:
+            row["state_reason"] = binding.for_members(row["state_reason"])
+        return row
 
     @extend_schema_field(serializers.ChoiceField(choices=["pending", "bound", "degraded", "expired"]))
     def get_state(self, entitlement: Entitlement) -> str:

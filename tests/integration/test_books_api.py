@@ -116,10 +116,12 @@ def test_what_is_needed_answers_409_and_says_by_whom(adam: APIClient) -> None:
     assert Pool.objects.exists()
 
 
-def test_a_change_answers_with_what_followed_from_it(adam: APIClient) -> None:
+def test_a_change_answers_with_what_followed_from_it(adam: APIClient, alice: APIClient) -> None:
     answer = adam.patch(API + "entitlements/acme-llama", {"concurrency": 33}, format="json").json()
     assert answer["state"] == "degraded"
     assert "needs 33 slots" in answer["state_reason"]
+    told = alice.get(API + "entitlements/acme-llama").json()
+    assert (told["state"], told["state_reason"]) == ("degraded", "the pool has too little room for it")
     adam.patch(API + "backends/gpu-1", {"slots": 64}, format="json")
     assert adam.get(API + "entitlements/acme-llama").json()["state"] == "bound"
 
