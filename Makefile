@@ -5,7 +5,7 @@ SETUP := $(PYTHON) controlplane/embedded/bootstrap.py
 PYTEST := $(PY) -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test up test test-postgresql test-slow chaos fuzz mutants lab bench test-frontend test-browser test-vllm test-litellm lint types lock clean
+.PHONY: help setup setup-test up check test test-postgresql test-slow chaos fuzz mutants lab bench test-frontend test-browser test-vllm test-litellm lint types lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -19,6 +19,9 @@ setup-test: ## the same with what tests and linters need
 up: ## run everything in the foreground: web, worker, Redis, engines, demo (Ctrl-C ends it)
 	@$(SETUP) run console
 	@exec $(PY) -m controlplane.embedded --with-parent
+
+check: lint types ## lint, types, unit and contract tests: before each commit
+	$(PYTEST) -q tests/unit tests/contract $(ARGS)
 
 test: setup-test ## unit, property, contract and integration tests on SQLite, then those of the database on PostgreSQL
 	$(PYTEST) $(ARGS)
