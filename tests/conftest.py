@@ -11,12 +11,21 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 import pytest_asyncio
+from django.conf import settings
 
 from scheduling.state.resp import RespConnection
 from scheduling.state.store import PoolStore
 from tests.redis_server import RedisServer
 
 _pools = itertools.count(1)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_static_files(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """A test's client makes the middleware anew, which would look up every static file: a third of such a test's time.
+    Processes that tests start serve them as ever."""
+    settings.STATIC_ROOT = tmp_path_factory.mktemp("static")
+    settings.SERVESTATIC_USE_FINDERS = False
 
 
 @pytest.fixture(scope="session")
