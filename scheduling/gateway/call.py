@@ -188,12 +188,14 @@ class Call:
         self.why = None
         self.task.uncancel()
 
-    def abort_client(self) -> None:
-        """Drops the client's connection without waiting for it to read (where the server allows it)."""
+    async def abort_client(self) -> None:
+        """Drops the client's connection without waiting for it to read (where the server allows it). Returns when the
+        server knows: to it, an answer that ends early is a fault."""
         extensions = self.scope.get("extensions")
         abort = extensions.get(ABORT) if extensions else None
         if abort is not None:
             abort()
+            await asyncio.sleep(0)
 
     def listen(self) -> None:
         """Starts to wait for the client's disconnect. Only once the body has been read."""

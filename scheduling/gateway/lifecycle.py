@@ -335,7 +335,7 @@ class Lifecycle:
                     await call.idempotency.end(reason)  # first: the client may come back at once
                 await self._tell(call, reason, refusal)
         except (TimeoutError, OSError):
-            call.abort_client()
+            await call.abort_client()
         except asyncio.CancelledError:
             self.abandon(call, reason)
             raise
@@ -345,13 +345,13 @@ class Lifecycle:
         if reason is Reason.CLIENT_LEFT:
             return
         if reason is Reason.SLOW_READER:
-            call.abort_client()
+            await call.abort_client()
             return
         if call.responding:
             if call.streaming:
                 await call.send({"type": "http.response.body", "body": error_event(reason)})
             else:
-                call.abort_client()  # a length was promised that cannot be kept
+                await call.abort_client()  # a length was promised that cannot be kept
             return
         assert refusal is not None
         call.responding = True
