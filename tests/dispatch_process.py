@@ -31,7 +31,7 @@ def without_fence() -> dict[str, Any]:
 async def never_ends(self: Leadership) -> None:
     """In place of ``keep``: extends the leadership and takes no answer for an end."""
     while True:
-        await asyncio.sleep(1.0)
+        await asyncio.sleep(0.5)
         await self._store.elect(self._holder, self.epoch, first_start=False)
 
 

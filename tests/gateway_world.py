@@ -37,6 +37,7 @@ from scheduling.state.resp import RespConnection
 from scheduling.state.store import PoolStore
 from scheduling.state.types import Fenced, GrantItem, StateUnavailable
 from tests.fake_engine import FakeEngine
+from tests.state_world import leads_on
 
 TIER = TierSpec(
     "premium", ServiceClass.GUARANTEED, 0, 50.0, Slo(ttft_s=5.0, tbt_s=1.0), over_limit=OverLimit.REFUSE,
@@ -148,6 +149,7 @@ class World:
         """Becomes leader, makes all replicas ready, and from then on grants whatever waits."""
         election = await self.store.elect("test-leader", 0, True)
         assert election.leader
+        await leads_on(self.store)
         self.epoch = election.epoch
         for backend in self.pool.backends:
             await self.store.set_ready(self.epoch, backend.id, backend)

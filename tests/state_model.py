@@ -10,7 +10,8 @@ import asyncio
 import dataclasses
 import itertools
 import random
-from collections.abc import Awaitable, Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from typing import Any
 
 import redis
@@ -29,12 +30,23 @@ from scheduling.core.types import (
     Standing,
 )
 from scheduling.state import codec
+from scheduling.state.codec import Entry
 from scheduling.state.memory import Dump, read_standing
 from scheduling.state.resp import RespConnection
 from scheduling.state.script import REDIS_CLOCK, Script, load_scripts, make_script
 from scheduling.state.store import NO_CAP, PoolStore
 from scheduling.state.twin import PoolTwin
-from scheduling.state.types import EJECTED_CHANNEL, ENDED_MS, Attempts, EvictItem, Fenced, GrantItem, gateway_channel
+from scheduling.state.types import (
+    EJECTED_CHANNEL,
+    ENDED_MS,
+    TRIED_OF_EACH,
+    Attempts,
+    EvictItem,
+    Fenced,
+    GrantItem,
+    gateway_channel,
+    leader_channel,
+)
 from tests.state_world import FACTS, backend, entitlement, estimate, ledger, pool_spec, request, tier
 
 TEST_CLOCK = "local function now_ms() return tonumber(redis.call('GET', KEYS[1] .. 'test_now')) end\n"
@@ -98,25 +110,25 @@ REASONS = (Reason.STOP, Reason.CLIENT_LEFT, Reason.QUEUE_TIMEOUT, Reason.BACKEND
 
 
 class Ears:
-    """The gateways that listen on the real Redis, and what they heard."""
+    """Who listens on the real Redis, and what was heard."""
 
     def __init__(self, url: str) -> None:
         self._client = redis.Redis.from_url(url)
         self._pubsub = self._client.pubsub()
         self._pubsub.subscribe(EJECTED_CHANNEL)
         self._next()
-        self.listening: set[str] = set()
+        self.listening: set[str] = set()  # channels
 
-    def listen(self, gateways: set[str]) -> None:
-        """From now on exactly these listen."""
+    def listen(self, channels: set[str]) -> None:
+        """From now on exactly these are listened on."""
         for names, change, said in (
-            (gateways - self.listening, self._pubsub.subscribe, "subscribe"),
-            (self.listening - gateways, self._pubsub.unsubscribe, "unsubscribe"),
+            (channels - self.listening, self._pubsub.subscribe, "subscribe"),
+            (self.listening - channels, self._pubsub.unsubscribe, "unsubscribe"),
         ):
             if names:
-                change(*map(gateway_channel, names))
+                change(*names)
                 assert [self._next()["type"] for _ in names] == [said] * len(names)
-        self.listening = set(gateways)
+        self.listening = set(channels)
 
     def heard(self, count: int) -> list[tuple[str, bytes]]:
         """The next ``count`` doorbells that were published (channel, payload), in order."""
@@ -165,6 +177,10 @@ class World:
     def cap_of(self, n: int) -> int:
         return CAPS[self.spec_of(n).id] or NO_CAP
 
+    @property
+    def led(self) -> bool:
+        return self.twin._led(self.now)
+
     def roomy(self) -> list[str]:
         """Replicas with a free slot."""
         return [b for b, (slots, _) in self.twin.ready.items() if self.twin.totals.get(f"b:{b}:run", 0) < slots]
@@ -198,14 +214,17 @@ class World:
         held = self.twin.held.get(r.id)
         self._both("requeue", again, r, 100 + 37 * (n % 24), FACTS, held.backend if held else "b1",
                    SPARING.headroom_slots * (n % 2))  # fmt: skip
+        self._compare_told()
 
     def finish(self, n: int, off: int, reason: Reason, used: int, ran: bool, again: bool) -> None:
         r = self.request_of(n)
         self._both("finish", again, r.id, max(1, r.attempt + off), reason, used, ran, ledger(r.id, reason))
+        self._compare_told()
 
     def renew(self, gateway: str, numbers: list[int], off: int, again: bool) -> None:
         items = [(r.id, max(1, r.attempt + off), (self.now // 1000 + n) % 90) for n, r in map(self._numbered, numbers)]
-        self._both("renew", again, gateway, items)
+        self._both("renew", again, gateway, items, repeats=self.led)  # what it hands out it does not hand out twice
+        self._compare_told()
 
     def announce(self, n: int, at: str, again: bool) -> None:
         args = (self.spec_of(n), POOL, self.request_of(n), self.estimate_of(n), 100 + 37 * (n % 24), FACTS, at, n % 3)
@@ -238,9 +257,9 @@ class World:
         self._both("set_ready", again, self.epochs[holder], at, spec, ill=ill)
         self._compare_told()
 
-    def listen(self, gateways: set[str]) -> None:
-        """From now on these gateways, and no others, hear of their grants."""
-        self._ears.listen(gateways)
+    def listen(self, gateways: set[str], holders: Collection[str] = ()) -> None:
+        """From now on these gateways, and no others, hear of their grants; ``holders`` are seen to live."""
+        self._ears.listen({*map(gateway_channel, gateways), *map(leader_channel, holders)})
 
     def grant(self, holder: str, picks: list[tuple[int, str, int]], again: bool) -> None:
         items = [
@@ -333,10 +352,10 @@ class World:
         return n, self.request_of(n)
 
     def _listens(self, channel: str) -> bool:
-        return channel in map(gateway_channel, self._ears.listening)
+        return channel in self._ears.listening
 
     def _published(self, channel: str, payload: bytes) -> bool:
-        heard = channel in (EJECTED_CHANNEL, *map(gateway_channel, self._ears.listening))
+        heard = channel in (EJECTED_CHANNEL, *self._ears.listening)
         if heard:
             self._told.append((channel, payload))
         return heard
@@ -398,6 +417,8 @@ class World:
         assert set(held) == set(after.leases), "a lease without expiry, or an expiry without lease"
         assert set(queue) == set(after.waiting)
         assert not set(held) & set(queue), "a request waits and runs"
+        places = {codec.place_of(i, e) for i, e in queue.items()}
+        assert set(after.order) <= places, "the order of what waits names what does not"
         assert not (set(held) | set(queue)) & set(after.ended), "a request lives after its end"
         evicted = set(after.evicted)
         assert evicted == set(after.leaving) == {i for i in after.evicted if after.ended.get(i) == "evicted"}
@@ -433,7 +454,8 @@ class World:
             assert known is None or weight == read_standing(known).weight, f"{name} is compared by an old weight"
         if move in ("admit", "evict") and (out := evicted - set(before.evicted)):
             for name in out:
-                assert before.held[name].split(b" ")[2] == b"preemptible", "who is not preemptible lost its slot"
+                known = before.held.get(name) or before.queue[name]  # it may have waited: handed out, and taken back
+                assert known.split(b" ")[2] == b"preemptible", "who is not preemptible lost its slot"
             winners = set(held) - set(before.held)
             assert winners, "a slot was taken back for nobody"
             self.seen.add((move, f"{'granted' if move == 'admit' else 'ok'}, others evicted"))
@@ -462,11 +484,66 @@ class World:
                     assert level >= owed, "admission took a bucket below zero"
         if move == "sweep" and set(before.evicted) - evicted:
             self.seen.add(("sweep", "evicted"))
+        if handed := set(held) & set(before.queue) if move in ("admit", "finish", "renew", "requeue") else set():
+            assert not self.led, "scripts handed out slots though somebody leads"
+            assert int(after.meta.get("rebuild_until", 0)) <= self.now, "slots were handed out before leases came back"
+            self.seen.add((move, "handed out"))
+            self._check_handed(handed, before, after)
+        if move == "finish" and set(before.held) - set(held) and queue and not self.led:
+            self._check_none_idle(before, after)
         for fields in after.ledger:
             name = self._ledger_id(fields)
             known = self._ended_at.get(name)
             assert known is None or known + ENDED_MS <= self.now, f"{name} ended twice"
             self._ended_at[name] = self.now
+
+    def _check_handed(self, handed: set[str], before: Dump, after: Dump) -> None:
+        """Of each entitlement who came first went first, unless it did not fit or nobody listens for it."""
+        held = {k: codec.decode_entry(after.held[k]) for k in handed}
+        for e in held.values():
+            assert codec.decode_note(e.note) == codec.LEADERLESS
+            assert gateway_channel(e.gateway) in self._ears.listening
+            exclude = codec.decode_request(e.record).request.exclude_backend
+            assert e.backend != exclude or len(after.ready) == 1, "back to the replica where it failed"
+        for name, data in after.queue.items():
+            e = codec.decode_entry(data)
+            later = [h for h in held.values() if h.entitlement == e.entitlement and h.seq > e.seq and h.kv >= e.kv]
+            passed = name in before.queue and codec.place_of(name, e) in after.order and later
+            assert not passed or codec.decode_request(e.record).request.exclude_backend, f"{name} was passed over"
+        owners = {e.entitlement for e in held.values() if RIGHTS[ServiceClass(e.service_class)].reserved}
+        if {e.entitlement for e in held.values()} - owners:
+            for name, e in self._could_run(before, after):
+                due = name in before.queue and after.totals.get(f"e:{e.entitlement}:run", 0) < BASES[e.entitlement]
+                assert not (due and RIGHTS[ServiceClass(e.service_class)].reserved), (
+                    f"{name} of an owner was passed over"
+                )
+
+    def _check_none_idle(self, before: Dump, after: Dump) -> None:
+        """Nobody leads, and a slot became free: whoever waits and could use one has it."""
+        if int(after.meta.get("rebuild_until", 0)) <= self.now:
+            able = [name for name, _ in self._could_run(before, after)]
+            assert not able, f"{able} wait beside free slots that they could use"
+
+    def _could_run(self, before: Dump, after: Dump) -> Iterator[tuple[str, Entry]]:
+        free = {
+            b: (int(slots) - after.totals.get(f"b:{b}:run", 0), int(kv) - after.totals.get(f"b:{b}:kv", 0))
+            for b, (slots, _, kv) in ((b, words.partition(" ")) for b, words in after.ready.items())
+        }
+        spared = sum(max(0, slots) for slots, _ in free.values()) <= int(after.meta.get("headroom", 0))
+        first = Counter(place.partition(" ")[0] for place in before.order)
+        for name, data in after.queue.items():
+            e = codec.decode_entry(data)
+            run = after.totals.get(f"e:{e.entitlement}:run", 0)
+            cap = CAPS[e.entitlement]
+            exclude = codec.decode_request(e.record).request.exclude_backend if len(after.ready) > 1 else ""
+            if (
+                codec.place_of(name, e) in after.order and first[e.entitlement] <= TRIED_OF_EACH
+                and after.waiting[name] > self.now and (cap is None or run < cap)
+                and not (spared and run >= BASES[e.entitlement])
+                and any(s > 0 and kv >= e.kv and b != exclude for b, (s, kv) in free.items())
+                and gateway_channel(e.gateway) in self._ears.listening
+            ):  # fmt: skip
+                yield name, e
 
     def _ledger_id(self, fields: tuple[bytes, ...]) -> str:
         return codec.decode_ledger_fields(self.pool_id, list(fields)).request_id
@@ -477,6 +554,7 @@ class World:
         replies = await asyncio.gather(
             *(call("HGETALL", p + n) for n in names),
             *(call("ZRANGE", p + n, 0, -1, "WITHSCORES") for n in ("leases", "waiting", "weights", "prey", "leaving")),
+            call("ZRANGE", p + "order", 0, -1),
             *(call("XRANGE", p + n, self._read[n], "+") for n in ("events", "ledger")),
             call("KEYS", self._pattern("ended:*")),
         )
@@ -484,10 +562,10 @@ class World:
         named = [{k.decode(): v for k, v in d.items()} for d in flat]
         meta, ready, held, queue, totals, buckets, standing, meter, evicted = named[:9]
         leases, waiting, weights, prey, leaving = named[9:]
-        for n, r in zip(("events", "ledger"), replies[14:16], strict=True):
+        for n, r in zip(("events", "ledger"), replies[15:17], strict=True):
             if r:
                 self._read[n] = "(" + r[-1][0].decode()
-        keys = replies[16]
+        keys = replies[17]
         reasons = await call("MGET", *keys) if keys else []
         return Dump(
             meta={k: v.decode() for k, v in meta.items()},
@@ -496,6 +574,7 @@ class World:
             held=held,
             waiting={k: int(v) for k, v in waiting.items()},
             queue=queue,
+            order=[m.decode() for m in replies[14]],
             totals={k: int(v) for k, v in totals.items()},
             standing={k: v.decode() for k, v in standing.items()},
             weights={k: float(v) for k, v in weights.items()},
@@ -504,8 +583,8 @@ class World:
             evicted=evicted,
             leaving={k: int(v) for k, v in leaving.items()},
             buckets={k: float(v) for k, v in buckets.items()},
-            events=[(f[0].decode(), f[1]) for _, f in replies[14]],
-            ledger=[tuple(f) for _, f in replies[15]],
+            events=[(f[0].decode(), f[1]) for _, f in replies[15]],
+            ledger=[tuple(f) for _, f in replies[16]],
             ended={k.decode().rpartition(":")[2]: v.decode() for k, v in zip(keys, reasons, strict=True)},
         )
 
@@ -582,7 +661,9 @@ def step(world: World, rng: random.Random) -> None:
     elif move == "look":
         world.look(rng.sample([spec.id for spec in ENTITLEMENTS], rng.randint(0, len(ENTITLEMENTS))))
     elif move == "listen":
-        world.listen(set(rng.choice((*[GATEWAYS] * 6, GATEWAYS[:1], ()))))
+        world.listen(
+            set(rng.choice((*[GATEWAYS] * 6, GATEWAYS[:1], ()))), set(rng.choice((HOLDERS, HOLDERS, HOLDERS[:1], ())))
+        )
     else:
         world.flush()
 

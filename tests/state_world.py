@@ -18,6 +18,7 @@ from scheduling.core.types import (
     Slo,
     TierSpec,
 )
+from scheduling.state.store import PoolStore
 from scheduling.state.types import RequestFacts
 
 FACTS = RequestFacts(model="llama", key_id="abcdefghijkl", streamed=True, slo=Slo(ttft_s=1.0, tbt_s=0.1))
@@ -79,3 +80,8 @@ def ledger(request_id: str, reason: Reason = Reason.STOP, **changes: Any) -> Led
         "ttlt_slo_s": None, "slo_met": True,
     }  # fmt: skip
     return LedgerRecord(**(given | changes))
+
+
+async def leads_on(store: PoolStore) -> None:
+    """Whoever leads does so for as long as the test runs: scripts decide nothing by themselves."""
+    await store._resp.call(b"HSET", store._key("meta"), b"leader_until", str(10**14).encode())

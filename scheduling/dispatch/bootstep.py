@@ -15,7 +15,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from celery import Celery, bootsteps
+from celery import Celery, bootsteps, signals
 
 from scheduling.dispatch.runner import DispatchService, DispatchSetup
 
@@ -42,6 +42,12 @@ class DispatchStep(bootsteps.StartStopStep):
     def start(self, parent: Any) -> None:
         self._service = DispatchService(getattr(parent.app, _ATTRIBUTE)())
         self._service.start()
+        # At SIGTERM a worker first waits for its tasks, for up to half a minute: another must lead meanwhile.
+        signals.worker_shutting_down.connect(self._leave, weak=False)
+
+    def _leave(self, **_: Any) -> None:
+        if self._service is not None:
+            self._service.begin_stop()
 
     def stop(self, parent: Any) -> None:
         service, self._service = self._service, None

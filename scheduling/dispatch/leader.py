@@ -2,10 +2,12 @@
 
 Question: do I lead this pool right now, and under which epoch?
 
-Redis lends the leadership for 6 s (``LEADER_MS``). It is extended from 2 s after the last success on, tried again each
-second; 2 s before the lease would end the leader stops itself on its own monotonic clock, whatever it believes of
-Redis (client-go's lease, renew deadline and retry period: 6, 4, 1). What a paused leader still sends is refused by its
-epoch.
+Redis lends the leadership for 2 s (``LEADER_MS``). It is extended from 0.5 s after the last success on, tried again
+each 0.25 s; 0.5 s before the lease would end the leader stops itself on its own monotonic clock, whatever it believes
+of Redis (client-go's lease, renew deadline and retry period: 2, 1.5, 0.25). What a paused leader still sends is refused
+by its epoch. Meanwhile nobody's slots stay empty: scripts hand them out themselves (``docs/state.md``).
+A process that stalled past its lease asks once before it stops: where nobody has led since, it goes on under its epoch,
+with the term it has. A busy machine then costs no more than the stall.
 The epoch's floor is kept in the database, so that a Redis that lost its state cannot give out an old epoch again.
 """
 
@@ -23,9 +25,10 @@ from scheduling.state.types import Election, StateUnavailable
 
 log = logging.getLogger("quartermaster.dispatch")
 
-RENEW_AFTER_S = 2.0  # first attempt after a success
-RETRY_S = 1.0  # between attempts, and between candidacies
-MARGIN_S = 2.0  # a leader stops this long before its lease would end
+RENEW_AFTER_S = 0.5  # first attempt after a success
+RETRY_S = 0.25  # between attempts, and between candidacies
+MARGIN_S = 0.5  # a leader stops this long before its lease would end
+SOONEST_S = 0.02  # between candidacies where the lease of another is about to end
 FLOOR_TIMEOUT_S = 2.0  # the database may be away: lead without it
 
 T = TypeVar("T")
@@ -45,6 +48,8 @@ class Leadership:
         self._booked = 0  # the highest epoch that is surely in the database
         self._never_led: bool | None = None  # None: the database has not said yet
         self._until = 0.0
+        self._left_s = 0.0  # of another's lease, as it was answered last
+        self._free = asyncio.Event()
         self.epoch = 0
 
     @property
@@ -60,6 +65,8 @@ class Leadership:
             self._never_led = floor == 0
             self._known_floor = max(self._known_floor, floor or 0)
         while True:
+            self._free.clear()
+            self._left_s = RETRY_S
             try:
                 epoch = await self._stand()
             except StateUnavailable:
@@ -67,21 +74,36 @@ class Leadership:
             if epoch:
                 self.epoch = epoch
                 return epoch
-            await asyncio.sleep(RETRY_S)
+            try:
+                async with asyncio.timeout(min(RETRY_S, self._left_s + SOONEST_S)):
+                    await self._free.wait()
+            except TimeoutError:
+                pass
+
+    def given_back(self) -> None:
+        """Somebody has resigned: a candidate stands at once."""
+        self._free.set()
 
     async def keep(self) -> None:
         """Extends the leadership; returns when it has ended."""
         loop = asyncio.get_running_loop()
         await asyncio.sleep(RENEW_AFTER_S)
-        while loop.time() < self._until:
+        while self._until:
             pause = RETRY_S
+            late_s = loop.time() - self._until
             try:
                 election = await self._elect()
                 if not election.leader or election.epoch != self.epoch:
                     break
                 pause = RENEW_AFTER_S
+                if late_s > 0:
+                    log.warning(
+                        "pool %s: this process stalled %.1f s past its time as a leader; nobody has led since, so it "
+                        "goes on (epoch %d)", self._store.pool_id, late_s, self.epoch,
+                    )  # fmt: skip
             except StateUnavailable:
-                pass
+                if loop.time() >= self._until:
+                    break
             if self._booked < self.epoch:
                 await self._raise_floor(self.epoch)
             await asyncio.sleep(max(0.0, min(pause, self._until - loop.time())))
@@ -106,6 +128,7 @@ class Leadership:
         election = await self._store.elect(
             self._holder, max(self._known_floor, self.epoch), first_start=bool(self._never_led)
         )
+        self._left_s = election.ttl_s
         if election.leader:
             self._until = asked + election.ttl_s - MARGIN_S
         self._never_led = False  # from now on an empty Redis is a lost one

@@ -1,8 +1,8 @@
 """One pool's dispatcher in one process: stands for election, and while it leads runs a :class:`Term`.
 
-A follower asks Redis once a second who leads, and nothing else. A term ends when the leadership cannot be extended,
-when a write was fenced, or when anything in it fails unexpectedly; then this process stands for election again, with
-nothing kept from the term before: the view is rebuilt from Redis.
+A follower asks Redis four times a second who leads, and nothing else. A term ends when the leadership cannot be
+extended, when a write was fenced, or when anything in it fails unexpectedly; then this process stands for election
+again, with nothing kept from the term before: the view is rebuilt from Redis.
 """
 
 from __future__ import annotations
@@ -79,6 +79,14 @@ class PoolDispatcher:
         self._catalog = catalog
         if self._term is not None:
             self._term.update(catalog.pools[self.pool_id], catalog)
+
+    async def resign(self) -> None:
+        """Gives the leadership back now, if it is held here; the term ends when this dispatcher is cancelled."""
+        await self._leadership.resign()
+
+    def given_back(self) -> None:
+        """Somebody resigned: stand at once."""
+        self._leadership.given_back()
 
     async def run(self) -> None:
         """Leads whenever it can. Gives the leadership back when cancelled."""

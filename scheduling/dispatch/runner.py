@@ -26,7 +26,7 @@ from scheduling.dispatch.loop import Crew, PoolDispatcher
 from scheduling.dispatch.ports import EpochFloor, TelemetryPort
 from scheduling.state.resp import RespConnection
 from scheduling.state.subscriber import Subscriber
-from scheduling.state.types import CATALOG_CHANNEL
+from scheduling.state.types import CATALOG_CHANNEL, RESIGNED_CHANNEL, leader_channel
 
 log = logging.getLogger("quartermaster.dispatch")
 
@@ -69,13 +69,17 @@ class DispatchService:
         self._thread = threading.Thread(target=self._run, name="dispatch", daemon=True)
         self._thread.start()
 
-    def stop(self, timeout_s: float = STOP_S) -> bool:
-        """Gives all leaderships back and ends the thread; False when it did not end in time. May be called twice."""
+    def begin_stop(self) -> None:
+        """Gives all leaderships back and begins to end; returns at once. Also from a signal handler."""
         self._stopping.set()
         loop, stop = self._loop, self._stop
         if loop is not None and stop is not None:
             with contextlib.suppress(RuntimeError):  # the loop has just been closed
                 loop.call_soon_threadsafe(stop.set)
+
+    def stop(self, timeout_s: float = STOP_S) -> bool:
+        """As :meth:`begin_stop`, and waits; False when it did not end in time. May be called twice."""
+        self.begin_stop()
         if self._thread is not None:
             self._thread.join(timeout_s)
             return not self._thread.is_alive()
@@ -96,7 +100,8 @@ class DispatchService:
         resp = RespConnection(setup.redis_url, name="dispatch")
         catalog = CatalogCache(setup.load_catalog, setup.catalog_version)
         bell = Subscriber(
-            setup.redis_url, [CATALOG_CHANNEL], lambda _channel, _version: catalog.ring(), name="dispatch-bell",
+            setup.redis_url, [CATALOG_CHANNEL, RESIGNED_CHANNEL, leader_channel(self.holder)], self._heard(catalog),
+            name="dispatch-bell",
             on_ready=catalog.ring,
         )  # fmt: skip
         roll_call: asyncio.Task[None] | None = None
@@ -114,6 +119,8 @@ class DispatchService:
         finally:
             if roll_call is not None:
                 roll_call.cancel()
+            # First of all: who follows need not wait until the rest has ended.
+            await asyncio.gather(*(d.resign() for d in self.dispatchers.values()), return_exceptions=True)
             for task in self._tasks.values():
                 task.cancel()
             await asyncio.gather(*self._tasks.values(), return_exceptions=True)
@@ -124,6 +131,18 @@ class DispatchService:
             await resp.close()
             telemetry_thread.shutdown(wait=False, cancel_futures=True)
             books.shutdown(wait=False, cancel_futures=True)
+
+    def _heard(self, catalog: CatalogCache) -> Callable[[str, bytes], None]:
+        def heard(channel: str, payload: bytes) -> None:
+            if channel == CATALOG_CHANNEL:
+                catalog.ring()
+            elif (
+                channel == RESIGNED_CHANNEL
+                and (found := self.dispatchers.get(payload.decode(errors="replace"))) is not None
+            ):
+                found.given_back()
+
+        return heard
 
     def _catalog_changed(self, catalog: Catalog) -> None:
         assert self._crew is not None

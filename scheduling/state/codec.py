@@ -44,6 +44,10 @@ _NOTHING = {f.name: _EMPTY.get(str(f.type)) for f in fields(LedgerRecord) if f.d
 
 _OPERATOR = "operator"
 DIRECT = "direct"  # policy of a request that found a free slot
+LEADERLESS = (
+    "leaderless",
+    "nobody leads the pool: by class, then arrival",
+)  # of one that scripts granted by themselves
 
 
 def encode_request(stored: StoredRequest) -> bytes:
@@ -173,6 +177,11 @@ def encode_entry(e: Entry) -> bytes:
         f"{e.queued_ms} {e.granted_ms} {e.gateway or '-'} {e.seq} {e.served} {e.note} "
     )
     return head.encode() + e.record
+
+
+def place_of(request_id: str, e: Entry) -> str:
+    """Where a waiting request is in the order that scripts keep: sorted by text, by arrival within an entitlement."""
+    return f"{e.entitlement} {e.seq:015} {request_id}"
 
 
 def swept_record(pool: str, entry: Entry, done_ms: int, reason: str = Reason.GATEWAY_LOST) -> LedgerRecord:

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import math
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 
-from scheduling.core.admission import choose_backend, choose_prey
+from scheduling.core.admission import RIGHTS, choose_backend, choose_prey
 from scheduling.core.outcomes import Reason
-from scheduling.core.types import BackendSpec, ServiceClass, Standing
+from scheduling.core.types import BackendSpec, BackendView, ServiceClass, Standing
 from scheduling.state import codec
+from scheduling.state.codec import Entry
 from scheduling.state.memory import PoolMemory, read_standing, standing_words
 from scheduling.state.snapshot import make_snapshot
 from scheduling.state.types import (
     EJECTED_CHANNEL,
+    ENTITLEMENTS_AT_ONCE,
+    GRANTS_AT_ONCE,
     LEADER_MS,
     LEASE_MS,
     REBUILD_MS,
     SWEEP_GAP_MS,
+    TRIED_OF_EACH,
     BackendTotals,
     Counts,
     Election,
@@ -27,6 +32,7 @@ from scheduling.state.types import (
     PoolSnapshot,
     SweptRequest,
     gateway_channel,
+    leader_channel,
 )
 
 
@@ -46,13 +52,13 @@ class LeaderTwin(PoolMemory):
 
     def elect(self, holder: str, floor: int, first_start: bool) -> Election:
         now, leader = self._now(), self.meta.get("leader")
-        left = int(self.meta.get("leader_until", 0)) - now
-        if leader is not None and leader != holder and left > 0:
-            return Election(False, 0, str(leader), left / 1000)
+        if leader != holder and self._led(now):
+            return Election(False, 0, str(leader), (int(self.meta["leader_until"]) - now) / 1000)
         epoch = int(self.meta.get("epoch", 0))
         if leader != holder or epoch < floor:
             epoch = max(epoch, floor) + 1
         self.meta.update(epoch=epoch, leader=holder, leader_until=now + LEADER_MS)
+        self._keep_meta("leader_listens", int(self._listens(leader_channel(holder))))
         if "born" not in self.meta:
             self.meta["born"] = now
             if not first_start:
@@ -62,6 +68,7 @@ class LeaderTwin(PoolMemory):
     def resign(self, holder: str) -> None:
         if self.meta.get("leader") == holder:
             del self.meta["leader"], self.meta["leader_until"]
+            self.meta.pop("leader_listens", None)
 
     def grant(self, epoch: int, items: Sequence[GrantItem]) -> list[GrantStatus]:
         self._fence(epoch)
@@ -76,16 +83,99 @@ class LeaderTwin(PoolMemory):
             return GrantStatus.OK if again else GrantStatus.GONE
         if e.attempt != g.attempt:
             return GrantStatus.GONE
-        offer = next((b for b in self._backends() if b.id == g.backend), None)
+        return self._grant_waiting(g.request_id, e, g.backend, g.concurrency, codec.encode_note(g.policy, g.why), now)
+
+    def _grant_waiting(
+        self, request_id: str, e: Entry, backend: str, cap: int | None, note: str, now: int
+    ) -> GrantStatus:
+        offer = next((b for b in self._backends() if b.id == backend), None)
         if offer is None or not offer.room_for(e.kv):
             return GrantStatus.FULL
-        if self._total(f"e:{e.entitlement}:run") >= g.concurrency:
+        if cap is not None and self._total(f"e:{e.entitlement}:run") >= cap:
             return GrantStatus.ENT
-        note = codec.encode_note(g.policy, g.why)
-        if not self._publish(gateway_channel(e.gateway), f"{g.request_id} {g.attempt} {g.backend} {note}".encode()):
+        if not self._publish(gateway_channel(e.gateway), f"{request_id} {e.attempt} {backend} {note}".encode()):
             return GrantStatus.AWAY
-        self._promote(g.request_id, g.backend, now, note)
+        self._promote(request_id, backend, now, note)
         return GrantStatus.OK
+
+    def _led(self, now: int) -> bool:
+        if "leader" not in self.meta or int(self.meta["leader_until"]) <= now:
+            return False
+        return "leader_listens" not in self.meta or self._listens(leader_channel(str(self.meta["leader"])))
+
+    def _hand_out(self, now: int) -> bool:
+        """Free slots go to who waits while nobody leads; whether nobody does."""
+        if self._led(now):
+            return False
+        if int(self.meta.get("rebuild_until", 0)) > now:
+            return True
+        first = int(self.meta.get("order_from", 0))
+        first = 0 if first >= len(self.weights) else first
+        heaviest = sorted(((w, name) for name, w in self.weights.items()), reverse=True)
+        lines = [
+            deque(sorted((self.queue[i].seq, i) for i in self.order if self.queue[i].entitlement == name))
+            for _, name in heaviest[first : first + ENTITLEMENTS_AT_ONCE]
+            if self._able(name) > 0
+        ]
+        granted, idle, failed = 0, False, Counter[str]()
+        while granted < GRANTS_AT_ONCE:
+            backends = self._backends()
+            free = sum(max(0, b.slots - b.running) for b in backends)
+            spared = free <= int(self.meta.get("headroom", 0))
+            turns = [(band, line[0], line) for line in lines if line and (band := self._band(line[0][1], spared)) >= 0]
+            if free <= 0 or not turns:
+                idle = free > 0
+                break
+            _, (_, request_id), line = min(turns, key=lambda turn: turn[:2])
+            line.popleft()
+            entitlement = self.queue[request_id].entitlement
+            said = self._hand_to(request_id, backends, now)
+            if said is GrantStatus.OK:
+                self._ring("x", request_id)
+                granted += 1
+                continue
+            failed[entitlement] += 1
+            if failed[entitlement] == TRIED_OF_EACH:
+                line.clear()
+            if said is GrantStatus.AWAY:
+                self.order.discard(request_id)
+        self._keep_meta("stuck", self._total("able") if idle else 0)
+        further = idle and not granted and len(self.weights) > ENTITLEMENTS_AT_ONCE
+        self._keep_meta("order_from", first + ENTITLEMENTS_AT_ONCE if further else 0)
+        return True
+
+    def _hand_to(self, request_id: str, backends: Sequence[BackendView], now: int) -> GrantStatus:
+        e = self.queue[request_id]
+        if self.waiting[request_id] <= now:
+            return GrantStatus.AWAY
+        exclude = codec.decode_request(e.record).request.exclude_backend if len(backends) > 1 else ""
+        backend = choose_backend(backends, e.kv, exclude)
+        if backend is None:
+            return GrantStatus.FULL
+        note = codec.encode_note(*codec.LEADERLESS)
+        return self._grant_waiting(request_id, e, backend, self._cap(e.entitlement), note, now)
+
+    def _band(self, request_id: str, spared: bool) -> int:
+        """Who goes first where nobody leads; -1: not now. ``spared``: what is free is for those within baselines."""
+        e = self.queue[request_id]
+        run = self._total(f"e:{e.entitlement}:run")
+        if run < self.totals.get(f"e:{e.entitlement}:base", 0):
+            return 0 if RIGHTS[ServiceClass(e.service_class)].reserved else 1
+        cap = self._cap(e.entitlement)
+        if spared or (cap is not None and run >= cap):
+            return -1
+        return 3 if cap is None else 2
+
+    def _keep_meta(self, name: str, value: int) -> None:
+        if value:
+            self.meta[name] = value
+        else:
+            self.meta.pop(name, None)
+
+    def _offer_free(self, backend: str, now: int) -> None:
+        if self._total("wait"):
+            self._ring("f", backend)
+            self._hand_out(now)
 
     def evict(self, epoch: int, items: Sequence[EvictItem]) -> list[GrantStatus]:
         self._fence(epoch)
@@ -136,10 +226,7 @@ class LeaderTwin(PoolMemory):
 
     def set_stuck(self, epoch: int, count: int) -> None:
         self._fence(epoch)
-        if count:
-            self.meta["stuck"] = count
-        else:
-            self.meta.pop("stuck", None)
+        self._keep_meta("stuck", count)
 
     def set_ready(self, epoch: int, backend_id: str, spec: BackendSpec | None, *, ill: bool = False) -> None:
         self._fence(epoch)
@@ -190,6 +277,7 @@ class LeaderTwin(PoolMemory):
         for request_id in set(self.held) & set(self.queue):
             del self.queue[request_id], self.waiting[request_id]
             differs.add("waiting")
+        self.order = set(self.queue)
         return self._compare_sums(now, differs)
 
     def _compare_sums(self, now: int, differs: set[str]) -> list[str]:

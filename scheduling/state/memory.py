@@ -34,6 +34,7 @@ class Dump:
     held: Mapping[str, bytes]
     waiting: Mapping[str, int]
     queue: Mapping[str, bytes]
+    order: Sequence[str]
     totals: Mapping[str, int]
     standing: Mapping[str, str]
     weights: Mapping[str, float]
@@ -63,6 +64,7 @@ class PoolMemory:
         self.held: dict[str, Entry] = {}
         self.waiting: dict[str, int] = {}
         self.queue: dict[str, Entry] = {}
+        self.order: set[str] = set()  # requests that wait, in the order of arrival within each entitlement
         self.totals: dict[str, int] = {}
         self.standings: dict[str, Standing] = {}
         self.weights: dict[str, float] = {}  # of the entitlements in flight
@@ -99,6 +101,7 @@ class PoolMemory:
             held={k: codec.encode_entry(e) for k, e in self.held.items()},
             waiting=dict(self.waiting),
             queue={k: codec.encode_entry(e) for k, e in self.queue.items()},
+            order=sorted(codec.place_of(k, self.queue[k]) for k in self.order),
             totals=dict(self.totals),
             standing={k: standing_words(s) for k, s in self.standings.items()},
             weights=dict(self.weights),
@@ -201,11 +204,13 @@ class PoolMemory:
 
     def _put_waiting(self, request_id: str, e: Entry, now: int) -> None:
         self.waiting[request_id], self.queue[request_id] = now + LEASE_MS, e
+        self.order.add(request_id)
         self._count(e, 0, 1)
         self.events.append(("q", request_id.encode() + b" " + codec.encode_entry(e)))
 
     def _drop_waiting(self, request_id: str) -> Entry:
         e = self.queue.pop(request_id)
+        self.order.discard(request_id)
         del self.waiting[request_id]
         self._count(e, 0, -1)
         return e
@@ -213,6 +218,7 @@ class PoolMemory:
     def _promote(self, request_id: str, backend: str, now: int, note: str) -> None:
         """Waiting -> lease. It ends when the waiting entry would have ended."""
         e = replace(self.queue.pop(request_id), backend=backend, granted_ms=now, note=note)
+        self.order.discard(request_id)
         self._keep_lease(request_id, e, self.waiting.pop(request_id))
         self._count(e, 1, -1)
 

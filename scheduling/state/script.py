@@ -24,7 +24,8 @@ NAMES: Final = (
 _FOLDER = Path(__file__).parent / "scripts"
 _CONSTANTS = (
     "LEASE_MS", "LEADER_MS", "REBUILD_MS", "SWEEP_GAP_MS", "ENDED_MS", "SERVICE_MS", "NO_BACKEND_RETRY_MS",
-    "EVENTS_KEPT", "LEDGER_KEPT", "MOST_USED", "ENTRY_FORMAT",
+    "EVENTS_KEPT", "LEDGER_KEPT", "MOST_USED", "ENTRY_FORMAT", "GRANTS_AT_ONCE",
+    "ENTITLEMENTS_AT_ONCE", "TRIED_OF_EACH",
 )  # fmt: skip
 
 REDIS_CLOCK: Final = """local function now_ms()

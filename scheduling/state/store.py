@@ -225,7 +225,7 @@ class PoolStore:
 
     async def resign(self, holder: str) -> None:
         """Gives the leadership back at once; nothing happens to another holder's."""
-        await self._eval("resign", holder)
+        await self._eval("resign", holder, self.pool_id)
 
     async def grant(self, epoch: int, items: Sequence[GrantItem]) -> list[GrantStatus]:
         """Turns waiting entries into leases and tells their gateways; answers in the order of ``items``."""

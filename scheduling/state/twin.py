@@ -77,6 +77,8 @@ class PoolTwin(LeaderTwin):
             return answer(AdmissionStatus.QUEUED, e.seq, e.attempt, position=self._total("wait"))
         if (reason := self.ended(request.id)) is not None:
             return answer(AdmissionStatus.ENDED, 0, request.attempt, reason=reason)
+        if self._total("wait"):
+            self._hand_out(now)  # who waits goes first
 
         view = AdmissionView(
             rebuilding_ms=max(0, int(self.meta.get("rebuild_until", 0)) - now),
@@ -122,6 +124,7 @@ class PoolTwin(LeaderTwin):
             self._put_lease(request.id, entry, now + LEASE_MS)
             return answer(AdmissionStatus.GRANTED, seq, request.attempt, backend=decision.backend)
         self._put_waiting(request.id, replace(entry, queued_ms=now), now)
+        self.meta["headroom"] = pool.headroom_slots
         return answer(AdmissionStatus.QUEUED, seq, request.attempt, position=self._total("wait"))
 
     def requeue(
@@ -162,8 +165,9 @@ class PoolTwin(LeaderTwin):
             return answer(AdmissionStatus.GRANTED, entry, backend=backend)
         entry = replace(entry, backend="", queued_ms=now, granted_ms=0)
         self._put_waiting(request_id, entry, now)
-        self._ring("f", held.backend)
-        return answer(AdmissionStatus.QUEUED, entry, position=self._total("wait"))
+        queued_now = answer(AdmissionStatus.QUEUED, entry, position=self._total("wait"))
+        self._offer_free(held.backend, now)
+        return queued_now
 
     def finish(
         self, request_id: str, attempt: int, reason: Reason, actual_tokens: int, ran: bool, ledger: LedgerRecord
@@ -174,6 +178,7 @@ class PoolTwin(LeaderTwin):
         def used(e: Entry) -> int:
             return e.charge if told is None else told
 
+        freed = ""
         if (e := self.held.get(request_id)) is not None:
             if e.attempt != attempt:
                 return FinishResult(FinishStatus.STALE)
@@ -182,7 +187,7 @@ class PoolTwin(LeaderTwin):
             self._served(e.entitlement, used(e) - e.served)
             if ran:
                 self._learn_service(e.entitlement, max(0, now - e.granted_ms))
-            self._ring_free(e.backend)
+            freed = e.backend
         elif (e := self.queue.get(request_id)) is not None:
             if e.attempt != attempt:
                 return FinishResult(FinishStatus.STALE)
@@ -200,11 +205,15 @@ class PoolTwin(LeaderTwin):
             return FinishResult(FinishStatus.ENDED, before)
         self._mark_ended(request_id, reason)
         self.ledger.append((b"r", codec.encode_ledger(ledger)))
+        if freed:
+            self._offer_free(freed, now)
         return FinishResult(FinishStatus.OK)
 
     def renew(self, gateway: str, items: Sequence[tuple[str, int, int]]) -> list[Renewal]:
-        expiry = self._now() + LEASE_MS
+        now = self._now()
+        expiry = now + LEASE_MS
         renewals = []
+        waits = set()
         for request_id, attempt, served in items:
             held = self.held.get(request_id)
             e = held or self.queue.get(request_id)
@@ -225,7 +234,11 @@ class PoolTwin(LeaderTwin):
                 )
             else:
                 self.waiting[request_id] = expiry
+                waits.add(request_id)
                 renewals.append(Renewal(request_id, attempt, RenewStatus.WAITS))
+        if waits and not self._led(now):
+            self.order |= waits
+            self._hand_out(now)
         return renewals
 
     def announce(

@@ -18,13 +18,16 @@ from scheduling.core.types import BackendView, Estimate, PoolView, QueuedRequest
 
 LEASE_MS: Final = 10_000  # what a dead gateway held is free after this plus one sweep
 RENEW_S: Final = 3.0  # how often a gateway renews what it holds
-LEADER_MS: Final = 6_000  # a leadership not extended for so long is free
+LEADER_MS: Final = 2_000  # a leadership not extended for so long is free, and scripts hand out slots themselves
 REBUILD_MS: Final = 5_000  # after a lost state nothing new is admitted for so long; longer than one renewal
 SWEEP_GAP_MS: Final = 5_000  # sweeps further apart than this: Redis or the leaders were away, renewals may be late
 ENDED_MS: Final = 120_000  # how long the first terminal state is remembered
 SERVICE_MS: Final = 2_000  # slot occupation assumed before one was seen, for retry times only
 NO_BACKEND_RETRY_MS: Final = 5_000  # a replica is probed every second and needs a real generation to come back
 BATCH: Final = 100  # items one script call works on
+GRANTS_AT_ONCE: Final = 10  # by one script call while nobody leads
+ENTITLEMENTS_AT_ONCE: Final = 50  # that it looks at
+TRIED_OF_EACH: Final = 4  # requests of each that cannot be granted, at most
 EVENTS_KEPT: Final = 20_000  # doorbells kept for a leader that is behind; it reloads the queue if it missed some
 MOST_USED: Final = 2 * MOST_TOKENS  # tokens of one request, in and out: a larger figure is taken for this one
 ENTRY_FORMAT: Final = 2  # of what ``held`` and ``queue`` keep; older ones are read, newer ones are not
@@ -36,12 +39,18 @@ PREVIEW_MS: Final = 15_000  # a preview that nobody renews is not shown for long
 ASKED_MS: Final = 10_000  # who looks at the queue asks again within this
 
 CATALOG_CHANNEL: Final = "qm:catalog"  # doorbell: the catalog has a new version
+RESIGNED_CHANNEL: Final = "qm:resigned"  # doorbell: the leadership of a pool (its id) was given back
 EJECTED_CHANNEL: Final = "qm:ejected"  # doorbell: a replica (its id) was found ill
 
 
 def gateway_channel(gateway: str) -> str:
     """The pub/sub channel on which a gateway hears of its grants."""
     return f"qm:gw:{gateway}"
+
+
+def leader_channel(holder: str) -> str:
+    """On which a process that leads listens, for nobody's words: that it does says that it lives."""
+    return f"qm:leader:{holder}"
 
 
 def preview_key(pool: str) -> str:

@@ -23,7 +23,7 @@ from scheduling.state.resp import RespConnection
 from scheduling.state.script import make_script
 from scheduling.state.store import PoolStore
 from tests.redis_server import RedisServer
-from tests.state_world import FACTS, backend, entitlement, estimate, ledger, pool_spec, request
+from tests.state_world import FACTS, backend, entitlement, estimate, leads_on, ledger, pool_spec, request
 
 ECHO = make_script("echo", "return ARGV[1]")
 
@@ -52,6 +52,7 @@ async def main(pairs: int, server: RedisServer) -> None:
     assert await resp.start()
     store = PoolStore(resp, "bench")
     epoch = (await store.elect("bench", 0, first_start=True)).epoch
+    await leads_on(store)
     for i in range(4):
         await store.set_ready(epoch, f"b{i}", backend(f"b{i}", slots=64, kv_tokens=10**7))
     spec = entitlement("acme", concurrency=500, tokens_per_s=1e9, burst_tokens=1e9)

@@ -151,7 +151,7 @@ async def test_nothing_that_a_stopped_leader_writes_is_accepted(
         first.send_signal(signal.SIGCONT)
         await asyncio.sleep(1.0)
         second.send_signal(signal.SIGSTOP)  # now nobody else takes what the first would like to grant
-        await asyncio.sleep(3.0)  # less than is left of the second's lease
+        await asyncio.sleep(1.0)  # less than is left of the second's lease
         stale, accepted = writes[asked:].count(epoch), gateway.granted_by(1) - by_first
         print(f"\n{flags}: followed after {followed_s:.1f} s, {stale} stale writes, {accepted} stale grants accepted")
         serving.cancel()

@@ -21,7 +21,7 @@ from scheduling.state.types import (
 from tests.dispatch_world import Engines, Floors, Telemetry, catalog_of, dispatching, until, until_await
 from tests.pool_gateway import Gateway, listening, make_gateway, ready
 from tests.redis_server import RedisServer
-from tests.state_world import FACTS, backend, entitlement, estimate, ledger, request, tier
+from tests.state_world import FACTS, backend, entitlement, estimate, leads_on, ledger, request, tier
 
 
 def tiered(name: str, pool_id: str, rank: int, **changes: object) -> EntitlementSpec:
@@ -155,6 +155,7 @@ async def test_a_leader_that_was_overtaken_is_fenced_and_its_grants_count_for_no
         await resp.call("HSET", f"qm:{{{gateway.pool.id}}}:meta", "leader_until", "1")
         usurper = await gateway.store.elect("leader-b", old_epoch, first_start=False)
         assert usurper.epoch == old_epoch + 1
+        await leads_on(gateway.store)
         with pytest.raises(Fenced):
             await gateway.store.grant(old_epoch, [GrantItem("r1", 1, "b1", 8)])
         await gateway.finish("r0")

@@ -9,11 +9,12 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
-from celery import Celery
+import redis
+from celery import Celery, signals
 from celery.contrib.testing.worker import start_worker
 
 from scheduling.core.types import Catalog
-from scheduling.dispatch import runner
+from scheduling.dispatch import leader, runner
 from scheduling.dispatch.bootstep import host_dispatch
 from scheduling.dispatch.runner import DispatchService, DispatchSetup
 from scheduling.state.resp import RespConnection
@@ -119,6 +120,44 @@ async def test_redis_and_database_away_at_start_only_delay_it(private_redis: Red
         books.down = False
         private_redis.start()
         await until(lambda: service.leading() == {"p": 1})
+
+
+async def test_a_follower_leads_at_once_when_the_leader_stops(
+    redis_url: str, pool_id: str, monkeypatch: pytest.MonkeyPatch
+):
+    """It is told: the looks are a minute apart here."""
+    books = Books(pool_id)
+    async with serving(setup_of(redis_url, books)) as first:
+        await until(lambda: first.leading())
+        monkeypatch.setattr(leader, "RETRY_S", 60.0)
+        monkeypatch.setattr(leader, "SOONEST_S", 60.0)
+        async with serving(setup_of(redis_url, books)) as second:
+            await until(lambda: second.dispatchers.get(pool_id))
+            await asyncio.sleep(0.5)  # it has asked once
+            assert not second.leading()
+            first.begin_stop()
+            await until(lambda: second.leading(), timeout_s=20.0)
+
+
+def test_a_worker_that_is_told_to_end_gives_its_leadership_back_before_its_tasks_have_ended(
+    redis_server: RedisServer, pool_id: str
+):
+    """Celery says so when the signal arrives; the step is stopped last, after up to half a minute of tasks."""
+    telemetry = Telemetry()
+    app = Celery("test", broker="memory://", backend="cache+memory://", set_as_current=False)
+    host_dispatch(app, lambda: setup_of(redis_server.url, Books(pool_id), telemetry))
+    with start_worker(app, pool="solo", perform_ping_check=False, shutdown_timeout=30):
+        for _ in range(3000):
+            if telemetry.samples:
+                break
+            threading.Event().wait(0.01)
+        signals.worker_shutting_down.send(sender=None, sig="SIGTERM", how="Warm", exitcode=0)
+        for _ in range(3000):
+            if not [t for t in threading.enumerate() if t.name == "dispatch"]:
+                break
+            threading.Event().wait(0.01)
+        with redis.Redis.from_url(redis_server.url) as client:
+            assert client.hget(f"qm:{{{pool_id}}}:meta", "leader") is None
 
 
 def test_the_service_runs_in_a_thread_and_stops(redis_server: RedisServer, pool_id: str):

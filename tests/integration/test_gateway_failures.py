@@ -16,6 +16,7 @@ from scheduling.gateway.config import GatewayConfig
 from scheduling.state.types import GrantItem
 from tests.gateway_world import TIER, World, gateway_world, until
 from tests.redis_server import RedisServer
+from tests.state_world import leads_on
 
 HELLO: list[Any] = [{"role": "user", "content": "hello there"}]
 IMPATIENT = GatewayConfig(
@@ -320,6 +321,7 @@ async def led(two: World) -> AsyncIterator[World]:
     async def lead_on() -> None:
         while True:
             await two.store.elect("test-leader", 0, False)
+            await leads_on(two.store)
             await asyncio.sleep(1.0)
 
     leading = asyncio.create_task(lead_on())

@@ -22,7 +22,7 @@ from scheduling.state.types import (
     StateUnavailable,
 )
 from tests.redis_server import RedisServer
-from tests.state_world import FACTS, backend, entitlement, estimate, ledger, pool_spec, request
+from tests.state_world import FACTS, backend, entitlement, estimate, leads_on, ledger, pool_spec, request
 
 SPEC = entitlement("acme", tokens_per_s=0.001, burst_tokens=1000.0)
 POOL = pool_spec()
@@ -48,6 +48,7 @@ async def connected(url: str, **options: object) -> AsyncIterator[RespConnection
 async def ready_pool(resp: RespConnection) -> PoolStore:
     store = PoolStore(resp, "p")
     election = await store.elect("leader", 0, first_start=True)
+    await leads_on(store)
     await store.set_ready(election.epoch, "b1", backend())
     return store
 

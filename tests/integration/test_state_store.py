@@ -25,7 +25,7 @@ from scheduling.state.types import (
     RenewStatus,
     gateway_channel,
 )
-from tests.state_world import FACTS, backend, entitlement, estimate, ledger, pool_spec, request, tier
+from tests.state_world import FACTS, backend, entitlement, estimate, leads_on, ledger, pool_spec, request, tier
 
 POOL = pool_spec()
 ACME = entitlement("acme", tokens_per_s=100.0, burst_tokens=1000.0)
@@ -34,6 +34,7 @@ ACME = entitlement("acme", tokens_per_s=100.0, burst_tokens=1000.0)
 async def led(store: PoolStore, slots: int = 1) -> int:
     """A pool with a leader and one ready replica; the leader's epoch."""
     election = await store.elect("leader-1", 0, first_start=True)
+    await leads_on(store)
     await store.set_ready(election.epoch, "b1", backend(slots=slots))
     return election.epoch
 

@@ -81,6 +81,7 @@ def test_the_walks_come_across_every_answer(make_world: Make):
     assert {("renew", s) for s in ("h", "w", "s", "u", "e evicted")} <= seen
     assert ("admit", "granted, others evicted") in seen
     assert ("sweep", "evicted") in seen
+    assert {(move, "handed out") for move in ("admit", "finish", "renew", "requeue")} <= seen
     assert {("announce", s) for s in ("ok", "known")} <= seen
     for move in ("admit", "requeue", "finish", "renew", "announce"):
         assert any(m == move and a.startswith(("ended ", "e ")) for m, a in seen), move
@@ -174,9 +175,9 @@ class StateMachine(RuleBasedStateMachine):
     def sweep(self, **given: Any) -> None:
         self.world.sweep(**given)
 
-    @rule(gateways=st.sets(st.sampled_from(GATEWAYS)))
-    def listen(self, gateways: set[str]) -> None:
-        self.world.listen(gateways)
+    @rule(gateways=st.sets(st.sampled_from(GATEWAYS)), holders=st.sets(HOLDER))
+    def listen(self, gateways: set[str], holders: set[str]) -> None:
+        self.world.listen(gateways, holders)
 
     @rule(ms=st.sampled_from((1, 250, 3_000, 6_500, 10_001, 121_000)))
     def pass_time(self, ms: int) -> None:
@@ -220,7 +221,11 @@ BAD_TWINS = {
     "grants that do not look at slots": ("grant", "(tonumber(v[1]) or 0) >= tonumber(slots)", "not offer"),
     "grants that do not look at KV": ("grant", "(tonumber(v[2]) or 0) + x.kv > tonumber(kv)", "false"),
     "grants that do not look at r_e": ("grant", "(tonumber(v[3]) or 0) >= cap", "false"),
-    "grants for gateways that do not listen": ("grant", " .. note) == 0 then", " .. note) < 0 then"),
+    "grants for gateways that do not listen": (
+        "grant",
+        "told) == 0 then return 'away'",
+        "told) < 0 then return 'away'",
+    ),
     "grants that give a dead gateway another lease": ("grant", "call('ZSCORE', WAITING, id)", "now_ms() + LEASE_MS"),
     "an ill replica that nobody is told of": ("set_ready", "if ARGV[6] == '1'", "if false"),
     "grants that tell nobody": ("grant", "call('PUBLISH', 'qm:gw:'", "call('PUBLISH', 'qm:g:'"),
@@ -273,6 +278,25 @@ BAD_TWINS = {
     "totals of nothing that stay": ("rebuild", "if not sums[name] then", "if false then"),
     "a lease that never ends": ("rebuild", "call('ZADD', expiries, now + LEASE_MS, id)", ""),
     "totals written without a fence": ("rebuild", FENCE, ""),
+    "slots that stay free while nobody leads": ("finish", "if freed then offer_free(freed, now_ms()) end", ""),
+    "slots handed out while somebody leads": ("finish", "if led(now) then return false end", ""),
+    "a dead leader that leads on until its time is over": ("finish", "return not m[3] or", "return true or"),
+    "a dead leader that nobody follows before": ("elect", "return not m[3] or", "return true or"),
+    "slots handed out to the last comer first": ("finish", "line.seq < best.seq", "line.seq > best.seq"),
+    "slots handed out to those without baseline first": ("finish", "band < best_band", "band > best_band"),
+    "headroom handed out": ("finish", "next_line(free <= headroom)", "next_line(false)"),
+    "slots handed out where it failed": ("finish", "string.match(x.record, '\"exclude", "string.match('', '\"exclude"),
+    "slots handed out to who is not renewed": (
+        "finish",
+        "(tonumber(call('ZSCORE', WAITING, line.id)) or 0) <= now",
+        "false",
+    ),
+    "who was not listened for waiting for ever": (
+        "renew",
+        "for _, member in ipairs(waits) do call('ZADD', ORDER, 0, member) end",
+        "",
+    ),
+    "those who cannot run holding up arrivals": ("finish", "local stuck = idle and", "local stuck = false and"),
     "an epoch that goes back with the state": ("elect", "epoch = math.max(epoch, floor) + 1", "epoch = epoch + 1"),
     "no pause after a lost state": ("elect", "if ARGV[3] == '0' then", "if false then"),
 }

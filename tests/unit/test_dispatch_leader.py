@@ -56,7 +56,7 @@ def virtual(test: Any) -> Any:
 
 
 @virtual
-async def test_another_takes_over_within_10_s_when_the_leader_dies():
+async def test_another_takes_over_within_2_s_when_the_leader_dies():
     store, floors = Store(), Floors()
     first, second = stand(store, "a", floors), stand(store, "b", floors)
     assert await first.win() == 1
@@ -68,21 +68,70 @@ async def test_another_takes_over_within_10_s_when_the_leader_dies():
     keeping.cancel()  # killed: nothing is renewed or given back
     died_s = now()
     assert await standing == 2
-    assert now() - died_s <= 10.0
+    assert now() - died_s <= 2.05  # a lease, and the next look
 
 
 @virtual
-async def test_a_leader_that_resigns_is_followed_within_a_second():
+async def test_a_leader_that_resigns_is_followed_at_the_next_look():
     store, floors = Store(), Floors()
     first, second = stand(store, "a", floors), stand(store, "b", floors)
     await first.win()
     standing = asyncio.create_task(second.win())
-    await asyncio.sleep(1.5)
+    await asyncio.sleep(1.4)
     resigned_s = now()
     await first.resign()
     await standing
-    assert now() - resigned_s <= 1.0
+    assert now() - resigned_s <= 0.25
     assert not first.leads
+
+
+@virtual
+async def test_a_candidate_that_is_told_of_a_resignation_stands_at_once():
+    store, floors = Store(), Floors()
+    first, second = stand(store, "a", floors), stand(store, "b", floors)
+    await first.win()
+    standing = asyncio.create_task(second.win())
+    await asyncio.sleep(1.4)
+    resigned_s = now()
+    await first.resign()
+    second.given_back()
+    assert await standing == 2
+    assert now() - resigned_s <= 0.01
+
+
+@virtual
+async def test_a_leader_that_stalled_goes_on_where_nobody_has_led_since():
+    store, floors = Store(), Floors()
+    leader = stand(store, "a", floors)
+    assert await leader.win() == 1
+    keeping = asyncio.create_task(leader.keep())
+    await asyncio.sleep(1.4)
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualLoop)
+    loop.now += 30.0
+    assert not leader.leads
+    await asyncio.sleep(0.6)
+    assert leader.leads
+    assert leader.epoch == 1
+    assert not keeping.done(), "the term would end, and what it has learned"
+    keeping.cancel()
+
+
+@virtual
+async def test_a_leader_that_stalled_ends_its_term_where_another_has_led():
+    store, floors = Store(), Floors()
+    leader = stand(store, "a", floors)
+    await leader.win()
+    keeping = asyncio.create_task(leader.keep())
+    await asyncio.sleep(1.4)
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualLoop)
+    loop.now += 30.0
+    usurper = store.twin.elect("b", 0, False)
+    store.twin.resign("b")
+    assert usurper.epoch == 2
+    await asyncio.wait_for(keeping, 1.0)
+    assert not leader.leads
 
 
 @virtual
@@ -134,7 +183,7 @@ async def test_a_lease_counts_from_before_the_question_however_late_the_answer_c
     store.elect = slow  # type: ignore[method-assign]
     asked_s = now()
     await leader.win()
-    assert leader._until <= asked_s + 4.0
+    assert leader._until <= asked_s + 1.5
 
 
 @virtual
@@ -143,9 +192,9 @@ async def test_a_short_outage_of_redis_does_not_cost_the_leadership():
     leader = stand(store, "a", floors)
     await leader.win()
     keeping = asyncio.create_task(leader.keep())
-    await asyncio.sleep(2.5)
+    await asyncio.sleep(2.4)
     store.down = True
-    await asyncio.sleep(2.0)
+    await asyncio.sleep(0.9)
     store.down = False
     await asyncio.sleep(30.0)
     assert leader.leads
@@ -231,7 +280,7 @@ def test_an_outage_of_the_database_is_one_line_and_its_end_another(caplog):
 
 
 @virtual
-async def test_followers_ask_once_a_second():
+async def test_followers_ask_four_times_a_second():
     store, floors = Store(), Floors()
     first, second = stand(store, "a", floors), stand(store, "b", floors)
     await first.win()
@@ -246,7 +295,7 @@ async def test_followers_ask_once_a_second():
     store.elect = counted  # type: ignore[method-assign]
     standing = asyncio.create_task(second.win())
     await asyncio.sleep(60.0)
-    assert asked.count("b") == pytest.approx(60, abs=2)
-    assert asked.count("a") == pytest.approx(30, abs=2)
+    assert asked.count("b") == pytest.approx(240, abs=4)
+    assert asked.count("a") == pytest.approx(120, abs=4)
     keeping.cancel()
     standing.cancel()

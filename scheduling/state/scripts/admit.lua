@@ -36,6 +36,11 @@ end
 known = ended(id)
 if known then return answer('ended', known, -1, 0, tonumber(ARGV[2])) end
 
+if waiting > 0 and hand_out(now) then  -- nobody leads: who waits goes first
+  ready, v = survey(ent)
+  waiting, able, ent_run, ent_wait = v[2], v[4], v[5], v[6]
+  inflight = ent_run + ent_wait
+end
 local m = call('HMGET', META, 'rebuild_until', 'service_ms', 'stuck')
 local service = tonumber(m[2]) or SERVICE_MS
 local ent_service = tonumber(b[3]) or SERVICE_MS
@@ -131,4 +136,5 @@ if direct then
 end
 x.queued = now
 put_waiting(id, x, now)
+call('HSET', META, 'headroom', headroom)  -- for who hands out slots while nobody leads
 return answer('queued', '', waiting + 1, seq, x.attempt)

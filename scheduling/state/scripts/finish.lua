@@ -8,6 +8,7 @@ if not ran then told = 0 end
 -- What it used; what it was charged where that cannot be known.
 local function used(x) return told or x.charge end
 
+local freed = false
 local text = call('HGET', HELD, id)
 local x = text and parse(text)
 if text and not x then
@@ -19,7 +20,7 @@ elseif text then
   settle(x.ent, x.charge, used(x), now)
   add_served(x.ent, used(x) - x.served)  -- what no renewal has told of yet
   if ran then learn_service(x.ent, math.max(0, now - x.granted)) end
-  ring_free(x.backend)
+  freed = x.backend
 else
   text = call('HGET', QUEUE, id)
   x = text and parse(text)
@@ -49,4 +50,5 @@ else
 end
 mark_ended(id, reason)
 call('XADD', LEDGER, 'MAXLEN', '~', LEDGER_KEPT, '*', 'r', ARGV[6])
+if freed then offer_free(freed, now_ms()) end  -- when all that must not be lost is written
 return {'ok', ''}

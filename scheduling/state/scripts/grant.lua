@@ -15,22 +15,7 @@ for i = 2, #ARGV, 5 do
     said = x and x.attempt == attempt and x.backend == backend and 'ok' or 'gone'
   else
     local x = parse(text) or {attempt = -1, kv = 0, ent = '', gateway = ''}  -- cannot be read: `sweep` ends it
-    local offer = call('HGET', READY, backend)
-    local b = 'b:' .. backend
-    local v = call('HMGET', TOTALS, b .. ':run', b .. ':kv', 'e:' .. x.ent .. ':run')
-    local slots, kv = string.match(offer or '0 0', '^(%d+) (%d+)$')
-    if x.attempt ~= attempt then
-      said = 'gone'
-    elseif (tonumber(v[1]) or 0) >= tonumber(slots) or (tonumber(v[2]) or 0) + x.kv > tonumber(kv) then
-      said = 'full'
-    elseif (tonumber(v[3]) or 0) >= cap then
-      said = 'ent'
-    elseif call('PUBLISH', 'qm:gw:' .. x.gateway, id .. ' ' .. attempt .. ' ' .. backend .. ' ' .. note) == 0 then
-      said = 'away'
-    else
-      promote(id, x, backend, now, note)
-      said = 'ok'
-    end
+    said = x.attempt ~= attempt and 'gone' or grant_waiting(id, x, backend, cap, note, now)
   end
   out[#out + 1] = said
 end

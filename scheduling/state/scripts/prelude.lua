@@ -5,6 +5,7 @@ local LEASES, HELD, WAITING, QUEUE = P .. 'leases', P .. 'held', P .. 'waiting',
 local EVENTS, LEDGER, UNREAD = P .. 'events', P .. 'ledger', P .. 'ledger:unread'
 local STANDING, WEIGHTS, METER = P .. 'standing', P .. 'weights', P .. 'meter'
 local PREY, EVICTED, LEAVING = P .. 'prey', P .. 'evicted', P .. 'leaving'
+local ORDER = P .. 'order'
 local call = redis.call
 
 -- Tokens as a gateway tells them, or false for what no request can have used. Asked for before anything is written: a
@@ -105,10 +106,16 @@ local function drop_lease(id, x, staying)
   count(x, -1, 0, staying)
 end
 
+-- Its place in `order`, which is sorted by text: within an entitlement by arrival.
+local function place_of(id, x)
+  return string.format('%s %015.0f %s', x.ent, x.seq, id)
+end
+
 local function put_waiting(id, x, now)
   local entry = compose(x)
   call('ZADD', WAITING, now + LEASE_MS, id)
   call('HSET', QUEUE, id, entry)
+  call('ZADD', ORDER, 0, place_of(id, x))
   count(x, 0, 1)
   call('XADD', EVENTS, 'MAXLEN', '~', EVENTS_KEPT, '*', 'q', id .. ' ' .. entry)
 end
@@ -116,6 +123,7 @@ end
 local function drop_waiting(id, x)
   call('ZREM', WAITING, id)
   call('HDEL', QUEUE, id)
+  call('ZREM', ORDER, place_of(id, x))
   count(x, 0, -1)
 end
 
@@ -130,9 +138,25 @@ local function promote(id, x, backend, now, note)
   local expiry = call('ZSCORE', WAITING, id) or now + LEASE_MS
   call('ZREM', WAITING, id)
   call('HDEL', QUEUE, id)
+  call('ZREM', ORDER, place_of(id, x))
   x.backend, x.granted, x.note = backend, now, note
   keep_lease(id, x, expiry)
   count(x, 1, -1)
+end
+
+-- A decision made good: waiting -> lease, if replica and entitlement have room, and its gateway, which is told, listens
+-- (PUBLISH counts who does). -> ok | full | ent | away
+local function grant_waiting(id, x, backend, cap, note, now)
+  local offer = call('HGET', READY, backend)
+  local b = 'b:' .. backend
+  local v = call('HMGET', TOTALS, b .. ':run', b .. ':kv', 'e:' .. x.ent .. ':run')
+  local slots, kv = string.match(offer or '0 0', '^(%d+) (%d+)$')
+  if (tonumber(v[1]) or 0) >= tonumber(slots) or (tonumber(v[2]) or 0) + x.kv > tonumber(kv) then return 'full' end
+  if (tonumber(v[3]) or 0) >= cap then return 'ent' end
+  local told = id .. ' ' .. x.attempt .. ' ' .. backend .. ' ' .. note
+  if call('PUBLISH', 'qm:gw:' .. x.gateway, told) == 0 then return 'away' end
+  promote(id, x, backend, now, note)
+  return 'ok'
 end
 
 -- What an entitlement weighs, as the leader's last tick said; before the first of them, what the caller says.
@@ -303,6 +327,130 @@ local function make_room(ready, v, kv, exclude, now)
     end
   end
   return false
+end
+
+-- Whether somebody leads: its time is not over, and where its process was heard to listen it still does. What was killed
+-- is seen at once by that, what hangs by its time.
+local function led(now)
+  local m = call('HMGET', META, 'leader', 'leader_until', 'leader_listens')
+  if not m[1] or (tonumber(m[2]) or 0) <= now then return false end
+  return not m[3] or call('PUBSUB', 'NUMSUB', 'qm:leader:' .. m[1])[2] > 0
+end
+
+-- While nobody leads, free slots go to who waits all the same: owners of reserved capacity within it first, then who is
+-- within a baseline, then who is within its r_e, then who may burst; within each of these in order of arrival. Scripts
+-- that free a slot or hear of who waits do it (`finish`, `admit`, `renew`, `requeue`). -> whether nobody leads
+-- The work of a call is bounded: so many grants, to so many of the entitlements in flight, the heaviest first, and so
+-- many of each that cannot be granted. Those stop nobody else: an entitlement at its cap is passed over whole, a request
+-- that nobody listens for leaves the order until it is renewed, and where all of these get nothing the next entitlements
+-- are looked at. Nothing happens where leases may have to be announced again.
+local BY_NOBODY = 'leaderless|nobody%20leads%20the%20pool:%20by%20class,%20then%20arrival'
+
+local function hand_out(now)
+  if led(now) then return false end
+  local m = call('HMGET', META, 'rebuild_until', 'headroom', 'order_from')
+  if (tonumber(m[1]) or 0) > now then return true end
+  local headroom, from, known = tonumber(m[2]) or 0, tonumber(m[3]) or 0, call('ZCARD', WEIGHTS)
+  if from >= known then from = 0 end
+
+  -- The entitlements that may get a slot, each with the first that wait of it.
+  local lines, fields = {}, {}
+  local names = call('ZREVRANGE', WEIGHTS, from, from + ENTITLEMENTS_AT_ONCE - 1)
+  for i, ent in ipairs(names) do
+    local e, n = 'e:' .. ent, 4 * i
+    fields[n - 3], fields[n - 2], fields[n - 1], fields[n] = e .. ':wait', e .. ':run', e .. ':cap', e .. ':base'
+  end
+  local t = #names > 0 and call('HMGET', TOTALS, unpack(fields)) or {}
+  for i, ent in ipairs(names) do
+    local n = 4 * i
+    local run, cap = tonumber(t[n - 2]) or 0, tonumber(t[n - 1])
+    if able_of(tonumber(t[n - 3]) or 0, run, cap) > 0 then
+      local first = call('ZRANGEBYLEX', ORDER, '[' .. ent .. ' ', '(' .. ent .. '!', 'LIMIT', 0,
+        GRANTS_AT_ONCE + TRIED_OF_EACH)
+      lines[#lines + 1] = {run = run, cap = cap, base = tonumber(t[n]), first = first, at = 1, failed = 0}
+    end
+  end
+
+  -- Its next request; what does not wait or cannot be read leaves the order (`sweep` ends it).
+  local function look(line)
+    while not line.x and line.at <= #line.first and line.failed < TRIED_OF_EACH do
+      local member = line.first[line.at]
+      local seq, id = string.match(member, '^%S+ (%d+) (.*)$')
+      local text = id and call('HGET', QUEUE, id)
+      line.x, line.id, line.seq, line.member = text and parse(text), id, tonumber(seq), member
+      if not line.x then
+        call('ZREM', ORDER, member)
+        line.at, line.failed = line.at + 1, line.failed + 1
+      end
+    end
+    return line.x
+  end
+
+  -- `spared`: what is free is kept for who is within a baseline.
+  local function band_of(line, spared)
+    if line.base and line.run < line.base then
+      return (line.x.class == 'guaranteed' or line.x.class == 'dedicated') and 0 or 1
+    end
+    if spared then return nil end
+    if not line.cap then return 3 end
+    return line.run < line.cap and 2 or nil
+  end
+
+  local function next_line(spared)
+    local best, best_band
+    for _, line in ipairs(lines) do
+      local band = look(line) and band_of(line, spared)
+      if band and (not best or band < best_band or (band == best_band and line.seq < best.seq)) then
+        best, best_band = line, band
+      end
+    end
+    return best
+  end
+
+  local granted, idle = 0, false
+  local ready, v = survey('-')
+  while granted < GRANTS_AT_ONCE do
+    local _, _, _, free = choose(ready, v, 0, '')
+    local line = free > 0 and next_line(free <= headroom)
+    if not line then
+      idle = free > 0
+      break
+    end
+    local x, said = line.x, 'full'
+    local backend = choose(ready, v, x.kv, #ready > 2 and string.match(x.record, '"exclude_backend":"([^"]+)"') or '')
+    if (tonumber(call('ZSCORE', WAITING, line.id)) or 0) <= now then
+      said = 'away'  -- it is not renewed
+    elseif backend then
+      said = grant_waiting(line.id, x, backend, line.cap or math.huge, BY_NOBODY, now)
+    end
+    if said == 'ok' then
+      ring('x', line.id)  -- a leader that comes back has nothing to decide about it
+      line.run, granted = line.run + 1, granted + 1
+      ready, v = survey('-')
+    else
+      line.failed = line.failed + 1
+      if said == 'away' then call('ZREM', ORDER, line.member) end
+    end
+    line.at, line.x = line.at + 1, nil
+  end
+
+  -- Who waits beside free slots that it cannot use holds up no arrival.
+  local stuck = idle and tonumber(call('HGET', TOTALS, 'able')) or 0
+  if stuck == 0 then call('HDEL', META, 'stuck') else call('HSET', META, 'stuck', stuck) end
+  if idle and granted == 0 and known > ENTITLEMENTS_AT_ONCE then
+    call('HSET', META, 'order_from', from + ENTITLEMENTS_AT_ONCE)
+  elseif m[3] then
+    call('HDEL', META, 'order_from')
+  end
+  return true
+end
+
+-- A slot became free: of interest only while somebody waits.
+local function offer_free(backend, now)
+  if call('HGET', TOTALS, 'wait') then
+    ring('f', backend)
+    hand_out(now)
+  end
 end
 
 -- Leaders write under the pool's epoch. Any other is refused: a lower one was superseded, a higher one means that the

@@ -117,6 +117,18 @@ for name in pairs(old) do
   end
 end
 
+-- The order is made of the queue. Versions before it kept none, and who was not listened for has left it: no fault.
+local places = {}
+for id, text in pairs(queue) do
+  local x = parse(text)
+  if x then places[place_of(id, x)] = true end
+end
+for member in pairs(members(ORDER)) do
+  if not places[member] then call('ZREM', ORDER, member) end
+  places[member] = nil
+end
+for member in pairs(places) do call('ZADD', ORDER, 0, member) end
+
 local known = members(PREY)
 for id, granted in pairs(prey) do
   if not known[id] then

@@ -1,7 +1,8 @@
--- Pushes the expiry of what a gateway holds.
+-- Pushes the expiry of what a gateway holds. While nobody leads, who waits of it is in the order again.
 -- `served`: tokens of it so far, input included; what is new of them is metered.
 -- gateway, then <= 100 x (id attempt served) -> per item: h <backend> <note> | w | e <reason> | s | u
-local gateway, expiry = ARGV[1], now_ms() + LEASE_MS
+local gateway, now = ARGV[1], now_ms()
+local expiry, waits = now + LEASE_MS, {}
 local out = {}
 for i = 2, #ARGV, 3 do
   local id, attempt, served = ARGV[i], tonumber(ARGV[i + 1]), tokens(ARGV[i + 2]) or 0
@@ -19,6 +20,7 @@ for i = 2, #ARGV, 3 do
         x.served = served
         call('HSET', HELD, id, compose(x))
       end
+      if place == WAITING then waits[#waits + 1] = place_of(id, x) end
       said = place == LEASES and 'h ' .. x.backend .. ' ' .. x.note or 'w'
     end
   else
@@ -26,5 +28,9 @@ for i = 2, #ARGV, 3 do
     said = reason and 'e ' .. reason or 'u'
   end
   out[#out + 1] = said
+end
+if #waits > 0 and not led(now) then
+  for _, member in ipairs(waits) do call('ZADD', ORDER, 0, member) end
+  hand_out(now)
 end
 return out

@@ -38,5 +38,5 @@ if backend and free - kept > v[4] and v[5] < cap then
 end
 held.backend, held.queued, held.granted = '-', now, 0
 put_waiting(id, held, now)
-ring('f', failed_at)
+offer_free(failed_at, now)
 return answer('queued', '', v[2] + 1, held)
