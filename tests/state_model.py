@@ -179,7 +179,7 @@ class World:
 
     @property
     def led(self) -> bool:
-        return self.twin._led(self.now)
+        return self.twin._decided(self.now)
 
     def roomy(self) -> list[str]:
         """Replicas with a free slot."""
@@ -634,6 +634,8 @@ def step(world: World, rng: random.Random) -> None:
         world.pass_time(rng.choice((1, 7, 250, 250, 3_000, 3_000, 6_500, 10_001, 121_000)))
     elif move == "elect":
         world.elect(holder, rng.random() < 0.5, again)
+        if rng.random() < 0.7:
+            world.set_stuck(holder, 0, again)  # it has decided
     elif move == "ready":
         world.set_ready(holder, rng.choice(BACKENDS), rng.choice((None, 1, 2, 2, 3)), again, rng.random() < 0.5)
     elif move == "announce":
@@ -672,6 +674,7 @@ def walk(world: World, seed: int, steps: int) -> None:
     """A pool with a leader and two replicas, then ``steps`` random moves."""
     rng = random.Random(seed)
     world.elect(HOLDERS[0], True, True)
+    world.set_stuck(HOLDERS[0], 0, True)
     for at in BACKENDS[:2]:
         world.set_ready(HOLDERS[0], at, 2, True)
     for i in range(steps):

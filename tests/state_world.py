@@ -84,4 +84,6 @@ def ledger(request_id: str, reason: Reason = Reason.STOP, **changes: Any) -> Led
 
 async def leads_on(store: PoolStore) -> None:
     """Whoever leads does so for as long as the test runs: scripts decide nothing by themselves."""
-    await store._resp.call(b"HSET", store._key("meta"), b"leader_until", str(10**14).encode())
+    meta = store._key("meta")
+    epoch = await store._resp.call(b"HGET", meta, b"epoch")
+    await store._resp.call(b"HSET", meta, b"leader_until", str(10**14).encode(), b"decides", epoch)

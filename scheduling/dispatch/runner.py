@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import httpx
 
 from scheduling.catalog import CatalogCache
+from scheduling.core.registry import modifiers, orderings, routings
 from scheduling.core.types import Catalog
 from scheduling.dispatch.health import EngineFactory
 from scheduling.dispatch.loop import Crew, PoolDispatcher
@@ -107,6 +108,8 @@ class DispatchService:
         roll_call: asyncio.Task[None] | None = None
         try:
             await resp.start()
+            for known in (orderings, routings, modifiers):
+                known()  # imports them: the first term of a process that has followed begins at once
             self._crew = Crew(
                 setup.redis_url, resp, self.holder, setup.telemetry, telemetry_thread, setup.epochs, books,
                 setup.engine,

@@ -103,9 +103,13 @@ class LeaderTwin(PoolMemory):
             return False
         return "leader_listens" not in self.meta or self._listens(leader_channel(str(self.meta["leader"])))
 
+    def _decided(self, now: int) -> bool:
+        """Whether who leads has begun to decide."""
+        return self._led(now) and self.meta.get("decides") == self.meta["epoch"]
+
     def _hand_out(self, now: int) -> bool:
-        """Free slots go to who waits while nobody leads; whether nobody does."""
-        if self._led(now):
+        """Free slots go to who waits while nobody leads and decides; whether nobody does."""
+        if self._decided(now):
             return False
         if int(self.meta.get("rebuild_until", 0)) > now:
             return True
@@ -226,6 +230,7 @@ class LeaderTwin(PoolMemory):
 
     def set_stuck(self, epoch: int, count: int) -> None:
         self._fence(epoch)
+        self.meta["decides"] = epoch
         self._keep_meta("stuck", count)
 
     def set_ready(self, epoch: int, backend_id: str, spec: BackendSpec | None, *, ill: bool = False) -> None:

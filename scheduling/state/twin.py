@@ -236,7 +236,7 @@ class PoolTwin(LeaderTwin):
                 self.waiting[request_id] = expiry
                 waits.add(request_id)
                 renewals.append(Renewal(request_id, attempt, RenewStatus.WAITS))
-        if waits and not self._led(now):
+        if waits and not self._decided(now):
             self.order |= waits
             self._hand_out(now)
         return renewals

@@ -134,6 +134,21 @@ async def test_a_leader_that_was_killed_is_missed_at_once_and_another_elected(po
     assert (await pool.store.elect("leader-b", 0, first_start=False)).epoch == 2
 
 
+async def test_slots_are_handed_out_until_a_new_leader_has_decided_for_the_first_time(pool: Pool):
+    """It reads the queue first, and asks the database, which may take its time."""
+    await pool.led()
+    for n in range(3):
+        await pool.admit(f"r{n}", SPOT)
+    await pool.left()
+    epoch = (await pool.store.elect("leader-b", 0, first_start=False)).epoch
+    await pool.finish("r0")
+    assert await pool.running() == ["r1"]
+    await leads_on(pool.store)
+    await pool.store.set_stuck(epoch, 0)
+    await pool.finish("r1")
+    assert await pool.running() == []
+
+
 async def test_a_thousand_waiting_at_their_cap_hold_up_nobody_and_cost_a_call_nothing(pool: Pool):
     await pool.led(slots=2)
     await pool.admit("elastic-0", SPOT)

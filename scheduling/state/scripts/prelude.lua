@@ -330,16 +330,18 @@ local function make_room(ready, v, kv, exclude, now)
 end
 
 -- Whether somebody leads: its time is not over, and where its process was heard to listen it still does. What was killed
--- is seen at once by that, what hangs by its time.
+-- is seen at once by that, what hangs by its time. -> whether somebody leads, and has begun to decide
 local function led(now)
-  local m = call('HMGET', META, 'leader', 'leader_until', 'leader_listens')
-  if not m[1] or (tonumber(m[2]) or 0) <= now then return false end
-  return not m[3] or call('PUBSUB', 'NUMSUB', 'qm:leader:' .. m[1])[2] > 0
+  local m = call('HMGET', META, 'leader', 'leader_until', 'leader_listens', 'epoch', 'decides')
+  if not m[1] or (tonumber(m[2]) or 0) <= now then return false, false end
+  local lives = not m[3] or call('PUBSUB', 'NUMSUB', 'qm:leader:' .. m[1])[2] > 0
+  return lives, lives and m[4] == m[5]
 end
 
--- While nobody leads, free slots go to who waits all the same: owners of reserved capacity within it first, then who is
--- within a baseline, then who is within its r_e, then who may burst; within each of these in order of arrival. Scripts
--- that free a slot or hear of who waits do it (`finish`, `admit`, `renew`, `requeue`). -> whether nobody leads
+-- While nobody leads and decides, free slots go to who waits all the same: owners of reserved capacity within it first,
+-- then who is within a baseline, then who is within its r_e, then who may burst; within each of these in order of
+-- arrival. Scripts that free a slot or hear of who waits do it (`finish`, `admit`, `renew`, `requeue`). -> whether nobody
+-- does
 -- The work of a call is bounded: so many grants, to so many of the entitlements in flight, the heaviest first, and so
 -- many of each that cannot be granted. Those stop nobody else: an entitlement at its cap is passed over whole, a request
 -- that nobody listens for leaves the order until it is renewed, and where all of these get nothing the next entitlements
@@ -347,7 +349,8 @@ end
 local BY_NOBODY = 'leaderless|nobody%20leads%20the%20pool:%20by%20class,%20then%20arrival'
 
 local function hand_out(now)
-  if led(now) then return false end
+  local _, decides = led(now)
+  if decides then return false end
   local m = call('HMGET', META, 'rebuild_until', 'headroom', 'order_from')
   if (tonumber(m[1]) or 0) > now then return true end
   local headroom, from, known = tonumber(m[2]) or 0, tonumber(m[3]) or 0, call('ZCARD', WEIGHTS)

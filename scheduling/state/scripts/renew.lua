@@ -29,7 +29,7 @@ for i = 2, #ARGV, 3 do
   end
   out[#out + 1] = said
 end
-if #waits > 0 and not led(now) then
+if #waits > 0 and not select(2, led(now)) then
   for _, member in ipairs(waits) do call('ZADD', ORDER, 0, member) end
   hand_out(now)
 end
