@@ -12,13 +12,15 @@ from scheduling.state.store import PoolStore
 from scheduling.state.types import StateError, StateUnavailable
 
 LOOK_AGAIN_S = 0.3  # answers within this time are one look at Redis
+LEADER_GONE_S = 5.0  # a pool changes hands within this time, and serves meanwhile
 
 
 class Readiness:
     """Whether a request would be served now, and if not, what is missing.
 
-    Ready means: the catalog is loaded, Redis answers, and some pool has a leader and a replica that may get work,
-    and totals that agree with its leases (its leader writes them anew within a second or two).
+    Ready means: the catalog is loaded, Redis answers, and some pool has a leader or had one a few seconds ago, a
+    replica that may get work, and totals that agree with its leases (its leader writes them anew within a second or
+    two).
     """
 
     def __init__(self, catalog: CatalogCache, redis_url: str) -> None:
@@ -26,6 +28,7 @@ class Readiness:
         self._catalog = catalog
         self._resp = RespConnection(redis_url, name="readyz")
         self._stores: dict[str, PoolStore] = {}
+        self._led_s: dict[str, float] = {}  # when a leader of the pool was last seen
         self._last: tuple[float, bool, dict[str, Any]] | None = None
 
     async def start(self) -> None:
@@ -57,9 +60,11 @@ class Readiness:
             except (StateUnavailable, StateError):
                 missing.append("Redis: it does not answer")
             else:
-                serving = {name: p for name, p in pools.items() if p["leader"] and p["ready_backends"]}
+                since_s = time.monotonic() - LEADER_GONE_S
+                led = {name for name in pools if self._led_s.get(name, float("-inf")) >= since_s}
+                serving = {name: p for name, p in pools.items() if name in led and p["ready_backends"]}
                 if not serving:
-                    if not any(p["leader"] for p in pools.values()):
+                    if not led:
                         missing.append("a worker: no pool has a leader")
                     else:
                         missing.append("an engine: no replica has generated a token yet")
@@ -72,6 +77,8 @@ class Readiness:
         if store is None:
             store = self._stores[pool] = PoolStore(self._resp, pool)
         view = await store.view()
+        if view.leader:
+            self._led_s[pool] = time.monotonic()
         ready = sum(backend.ready for backend in view.backends.values())
         report = {"leader": bool(view.leader), "ready_backends": ready, "rebuilding": view.rebuilding_ms > 0}
         rebuilt = datetime.fromtimestamp(view.rebuilt_ms / 1000, UTC).isoformat(timespec="seconds")

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import openai
 import psutil
+import redis
 
 ROOT = Path(__file__).resolve().parents[1]
 LIMIT_S = 100  # generous: other tests may share the machine
@@ -83,6 +84,14 @@ class Up:
 
     def pid(self, name):
         return int((self.home / "run" / f"{name}.pid").read_text())
+
+    def leader(self):
+        """Which process leads the demo's pool: "worker" or "standby"; "" while none does."""
+        url = (self.home / "run" / "redis-url").read_text().strip()
+        with redis.Redis.from_url(url, decode_responses=True) as client:
+            holder = client.hget(f"qm:{{{self.demo()['pool']}}}:meta", "leader") or ""
+        names = [n for n in ("worker", "standby") if (self.home / "run" / f"{n}.pid").exists()]
+        return next((n for n in names if f"-{self.pid(n)}-" in holder), "")
 
     def client(self, tier="standard", **options):
         return openai.OpenAI(base_url=f"{self.url}/v1", api_key=self.demo()["keys"][tier], **options)

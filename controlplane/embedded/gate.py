@@ -1,6 +1,7 @@
 """``... gate FILE IMPORTS MODULE ARGUMENT...``: imports first, waits for a file, then runs a module.
 
-Importing takes most of a start. Web and worker do it while the database is being prepared, and go on when it is.
+Importing takes most of a start. Web, worker and standby do it while the database is being prepared, and go on when it
+is.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import time
 from pathlib import Path
 
 WEB = "controlplane.asgi"
+STANDBY = "controlplane.wiring"
 WORKER = (
     "controlplane.celery,controlplane.wiring,telemetry.tasks,celery.bin.celery,"
     "celery.apps.worker,celery.worker.components,celery.worker.consumer,celery.concurrency.prefork,kombu.transport.redis"

@@ -1,8 +1,8 @@
 """Everything on one machine under one supervisor in the foreground: ``make up``.
 
-Starts Redis, engines, the database's tables and demo objects, the web server, the worker and the demo load; starts
-again what dies; ends all of it, in order, at Ctrl-C or SIGTERM. Should the supervisor itself be killed, the kernel
-takes its children along (Linux).
+Starts Redis, engines, the database's tables and demo objects, the web server, the worker, its standby and the demo
+load; starts again what dies; ends all of it, in order, at Ctrl-C or SIGTERM. Should the supervisor itself be killed,
+the kernel takes its children along (Linux).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from controlplane import env as environment
 from controlplane.embedded import engines, replicas, valkey
 from controlplane.embedded.child import Child, die_with_parent
 from controlplane.embedded.engines import Plan
-from controlplane.embedded.gate import WEB, WORKER
+from controlplane.embedded.gate import STANDBY, WEB, WORKER
 from controlplane.embedded.home import CannotStart, Home, require_free, write_private
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -191,6 +191,7 @@ class Instance:
             stop_s=35,
             environ=LEAN,
         )
+        self._add("standby", [*gate, STANDBY, "controlplane.standby"], stop_s=15, environ=LEAN)
 
     def _announce(self, demo: dict[str, Any], took_s: float) -> None:
         admin, key = demo["admin"], demo["keys"]["standard"]
@@ -273,8 +274,9 @@ class Instance:
         say("ending" + (" (again Ctrl-C ends it at once)" if "web" in self.children else ""))
         asked = self.asked_to_stop
         webs = [n for n in self.children if n.startswith("web")]
-        engines_ = [n for n in self.children if n not in ("load", *webs, "worker", "redis")]
-        order = [["load"], webs, ["worker"], engines_, ["redis"]]
+        deciders = ["worker", "standby"]
+        engines_ = [n for n in self.children if n not in ("load", *webs, *deciders, "redis")]
+        order = [["load"], webs, deciders, engines_, ["redis"]]
         for child in self._leaving:
             child.wait_stopped(child.stop_by_s)
         for names in order:

@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any
 
 import httpx
+import redis
 import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -95,6 +96,13 @@ class Instance:
             return int((self.home / "run" / f"{name}.pid").read_text(encoding="utf-8"))
         except (FileNotFoundError, ValueError):  # ended, or just being written
             return 0
+
+    def leader_pid(self) -> int:
+        """The process that leads the pool: the worker or its standby; 0 while nobody does."""
+        url = (self.home / "run" / "redis-url").read_text(encoding="utf-8")
+        with redis.Redis.from_url(url) as client:
+            holder = client.hget(f"qm:{{{self.pool}}}:meta", "leader")
+        return int(holder.decode().split("-")[-2]) if holder else 0
 
     def engine_url(self, name: str) -> str:
         """Where a simulated engine answers."""

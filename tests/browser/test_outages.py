@@ -174,9 +174,9 @@ def test_a_page_opened_in_an_outage_says_what_cannot_be_seen_and_recovers_by_its
         before.goto(instance.up.url + "/queue")
         settled(before)
         expect(before.get_by_test_id("outages")).to_have_count(0)
-        name = {"redis": "redis", "leader": "worker", "engine": "engine-0"}[outage]
+        names = {"redis": ["redis"], "leader": ["worker", "standby"], "engine": ["engine-0"]}[outage]
         began_s = time.time()
-        resume = instance.stopped([instance.up.pid(name)])
+        resume = instance.stopped([instance.up.pid(name) for name in names])
         ends.callback(resume)
         notice = before.locator(f"[data-outage={outage}]")
         expect(notice).to_be_visible()

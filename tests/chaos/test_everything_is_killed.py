@@ -122,7 +122,7 @@ async def test_every_request_ends_once_and_slots_return_whatever_is_killed(insta
     assert instance.in_flight() > REQUESTS / 2
 
     epoch = instance.epoch()
-    instance.kill("worker")
+    instance.kill(instance.up.leader())
     await instance.until("another leader decides", lambda: instance.epoch() > epoch, 30)
 
     await instance.until("both gateways hold leases", lambda: len(set(instance.leases().values())) == 2, 30)

@@ -83,7 +83,7 @@ def test_health_readiness_and_metrics_answer(up):
 
 
 def test_every_part_has_its_pid_and_its_log(up):
-    for name in ("redis", "web", "worker", "engine-0", "engine-1"):
+    for name in ("redis", "web", "worker", "standby", "engine-0", "engine-1"):
         assert psutil.pid_exists(up.pid(name))
         assert (up.home / "logs" / f"{name}.log").exists()
 
@@ -111,6 +111,23 @@ def test_a_killed_web_server_comes_back_and_the_terminal_says_so(up):
         client.chat.completions.create(
             model=up.demo()["model"], messages=[{"role": "user", "content": "x"}], max_tokens=2
         )
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_when_the_process_that_leads_ends_another_leads_and_what_ended_stands_by(up, number):
+    up.wait(lambda: up.leader() and (up.home / "run" / "standby.pid").exists())
+    ended = up.leader()
+    other = {"worker": "standby", "standby": "worker"}[ended]
+    before = up.pid(ended)
+    os.kill(before, number)
+    up.wait(lambda: up.leader() == other)
+    with up.client() as client:
+        client.chat.completions.create(
+            model=up.demo()["model"], messages=[{"role": "user", "content": "x"}], max_tokens=2
+        )
+    up.wait(lambda: (up.home / "run" / f"{ended}.pid").exists() and up.pid(ended) != before)
+    assert up.get("/readyz")[0] == 200
+    assert up.leader() == other
 
 
 def past_of(up: Up, minutes: int) -> list[float]:

@@ -31,12 +31,12 @@ def test_an_engine_reaches_neither_database_nor_redis() -> None:
         assert not _networks("vllm") & _networks(store)
         assert all(COMPOSE["networks"][name].get("internal") for name in _networks(store))
         assert "ports" not in COMPOSE["services"][store]
-    for client in ("web", "worker", "migrate"):
+    for client in ("web", "worker", "standby", "migrate"):
         assert _networks(client) & _networks("postgres") & _networks("redis")
 
 
 def test_web_and_worker_reach_engines_and_what_is_outside() -> None:
-    for service in ("web", "worker"):
+    for service in ("web", "worker", "standby"):
         assert _networks(service) & _networks("vllm")
         assert any(not (COMPOSE["networks"][name] or {}).get("internal") for name in _networks(service))
 
@@ -51,5 +51,5 @@ def test_nothing_starts_without_its_secrets() -> None:
     command = services["redis"]["command"]
     assert command[command.index("--requirepass") + 1] == needed % "REDIS_PASSWORD"
     assert common["QUARTERMASTER_REDIS_URL"].startswith(f"redis://:{needed % 'REDIS_PASSWORD'}@redis:")
-    for service in ("web", "worker", "migrate"):
+    for service in ("web", "worker", "standby", "migrate"):
         assert services[service]["environment"] == common
