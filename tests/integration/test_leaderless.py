@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from controlplane import health
 from scheduling.core.outcomes import Reason
 from scheduling.core.types import EntitlementSpec, OverLimit, ServiceClass
 from scheduling.state import codec
@@ -264,6 +267,25 @@ async def test_nothing_is_handed_out_before_leases_of_a_lost_state_were_announce
     await pool.resp.call(b"HDEL", meta, b"rebuild_until")
     await pool.store.renew(f"gw-1-{pool.store.pool_id}", [("r1", 1, 0)])
     assert await pool.running() == ["r1"]
+
+
+async def test_a_process_stays_ready_while_its_pool_changes_hands_and_not_for_longer(
+    pool: Pool, redis_url: str, monkeypatch: pytest.MonkeyPatch
+):
+    catalog = SimpleNamespace(loaded=True, current=SimpleNamespace(pools={pool.store.pool_id: None}))
+    readiness = health.Readiness(cast(Any, catalog), redis_url)
+    await readiness.start()
+    monkeypatch.setattr(health, "LOOK_AGAIN_S", -1.0)
+    monkeypatch.setattr(health, "LEADER_GONE_S", 3600.0)
+    await pool.led()
+    assert (await readiness.look())[0]
+    await pool.left()
+    ready, report = await readiness.look()
+    assert (ready, report["pools"][pool.store.pool_id]["leader"]) == (True, False)
+    monkeypatch.setattr(health, "LEADER_GONE_S", -1.0)
+    ready, report = await readiness.look()
+    assert (ready, report["waiting_for"]) == (False, ["a worker: no pool has a leader"])
+    await readiness.stop()
 
 
 async def test_what_an_older_version_left_waiting_gets_its_place_when_a_leader_compares(pool: Pool):
