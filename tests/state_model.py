@@ -16,7 +16,7 @@ from typing import Any
 
 import redis
 
-from scheduling.core.admission import RIGHTS, able_to_run, baseline_slots, cap_of, rights_of
+from scheduling.core.admission import LONGEST_TOLD_MS, RIGHTS, able_to_run, baseline_slots, cap_of, rights_of
 from scheduling.core.outcomes import Reason
 from scheduling.core.types import (
     BackendSpec,
@@ -40,6 +40,8 @@ from scheduling.state.types import (
     EJECTED_CHANNEL,
     ENDED_MS,
     TRIED_OF_EACH,
+    Admission,
+    AdmissionStatus,
     Attempts,
     EvictItem,
     Fenced,
@@ -395,8 +397,20 @@ class World:
             mine, theirs = self._call(name, *args, **named)
             assert theirs == mine, f"{name}{args} again: the server answers {theirs}, the twin {mine}"
             self._compare(name)
-            assert self._last == after, f"{name}{args} called again changed something"
+            assert _but_told(self._last) == _but_told(after), f"{name}{args} called again changed something"
+            assert self._last == after or _refused(mine), f"{name}{args} called again told somebody to come back"
+        if _refused(mine):
+            self._check_refusal(before, args[0].id)
         return mine
+
+    def _check_refusal(self, before: Dump, ent: str) -> None:
+        """A refusal changes nothing but what the next refused client of the entitlement is told."""
+        assert _but_told(self._last) == _but_told(before), "a refusal changed something"
+        old, new = before.buckets, self._last.buckets
+        changed = {name for name in new if name.endswith(":told") and new[name] != old.get(name)}
+        assert changed <= {f"{ent}:told"}, "a refusal told clients of others to come back"
+        for name in changed:
+            assert old.get(name, 0) < new[name] <= self.now + LONGEST_TOLD_MS, "clients were told to come back together"
 
     def _compare(self, move: str) -> None:
         twin = self.twin.dump()
@@ -587,6 +601,16 @@ class World:
             ledger=[tuple(f) for _, f in replies[16]],
             ended={k.decode().rpartition(":")[2]: v.decode() for k, v in zip(keys, reasons, strict=True)},
         )
+
+
+def _refused(answer: Any) -> bool:
+    return isinstance(answer, Admission) and answer.status is AdmissionStatus.REFUSED
+
+
+def _but_told(dump: Dump) -> Dump:
+    """A dump without when refused clients were told to come back."""
+    kept = {name: value for name, value in dump.buckets.items() if not name.endswith(":told")}
+    return dataclasses.replace(dump, buckets=kept, events=(), ledger=())
 
 
 def _kinds(answer: Any) -> set[str]:

@@ -28,6 +28,10 @@ from scheduling.core import entitlement as standing
 from scheduling.core.outcomes import Reason
 from scheduling.core.types import BackendView, EntitlementSpec, EntitlementState, OverLimit, PoolSpec, ServiceClass
 
+LEAST_RETRY_MS: Final = 1_000  # a client that comes back sooner finds what it found before
+LONGEST_TOLD_MS: Final = 120_000  # the OpenAI SDK does not come back at all when told to wait for longer
+SERVED_PER_RETURN: Final = 3  # as many of an entitlement's requests are served while one refused client comes back
+
 
 class Verdict(StrEnum):
     GRANT = "grant"
@@ -96,6 +100,7 @@ class AdmissionDecision:
     charge: int = 0
     reason: Reason | None = None
     retry_ms: int | None = None
+    told_ms: int | None = None  # with a refusal that others must know of: :func:`come_back`
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +133,7 @@ class AdmissionView:
     lightest: float | None = None  # weight of the lightest entitlement in flight; None: nobody is
     heaviest: float | None = None
     prey: Sequence[Prey] = ()  # preemptible requests that run, newest first
+    told_ms: int = 0  # from now on, for how long clients of this entitlement were told to come back already
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +149,28 @@ class Ask:
 def refill(level: float, at_ms: float, rate: float, depth: float, now_ms: int) -> float:
     """A bucket's level now [tokens]; a clock that went back adds nothing."""
     return min(depth, level + rate * max(0, now_ms - at_ms) / 1000)
+
+
+def served_every_ms(running: int, service_ms: float) -> float:
+    """Mean time between two ends of an entitlement's requests: Little's law, from what it runs and how long one takes.
+    With nothing running, as if one did."""
+    return service_ms / max(1, running)
+
+
+def come_back(first_ms: float, served_ms: float, told_ms: int) -> tuple[int, int]:
+    """When a refused client should come back, and until when those of its entitlement are told then [ms from now].
+
+    ``first_ms``: until there is room for the next one, were there nobody else. ``served_ms``: one of the entitlement's
+    requests ends each so often. ``told_ms``: the return of those refused before it.
+
+    Each refused client is told a time of its own, one after the other, ``SERVED_PER_RETURN`` services apart. So however
+    many are refused, they return at a third of the rate at which the entitlement is served, and room is left for those
+    who come for the first time. While all are served in the end, a request is sent 1 + 1/3 times on average: returns
+    are as many as refusals, and a third of what is served. Where refusals are rarer than returns, nobody is told more
+    than ``first_ms``; where they are more frequent, the time grows with each of them, up to ``LONGEST_TOLD_MS``.
+    """
+    retry_ms = max(LEAST_RETRY_MS, math.ceil(first_ms + told_ms))
+    return retry_ms, min(LONGEST_TOLD_MS, told_ms + math.ceil(served_ms * SERVED_PER_RETURN))
 
 
 def choose_backend(backends: Iterable[BackendView], kv: int, exclude: str) -> str | None:
@@ -176,17 +204,23 @@ def decide_admission(
 ) -> AdmissionDecision:
     """Pure: the same facts give the same decision. Source: token pools 4.3 and Table 1, order as in ``design.md``."""
 
-    def refuse(reason: Reason, retry_ms: float | None) -> AdmissionDecision:
-        return AdmissionDecision(
-            Verdict.REFUSE, reason=reason, retry_ms=None if retry_ms is None else max(1, math.ceil(retry_ms))
-        )
+    def wait(reason: Reason, ms: int) -> AdmissionDecision:
+        return AdmissionDecision(Verdict.REFUSE, reason=reason, retry_ms=max(LEAST_RETRY_MS, ms))
+
+    served_ms = served_every_ms(view.ent_running, view.ent_service_ms)
+
+    def refuse(reason: Reason, first_ms: float | None, every_ms: float = served_ms) -> AdmissionDecision:
+        if first_ms is None:
+            return AdmissionDecision(Verdict.REFUSE, reason=reason)
+        retry_ms, told_ms = come_back(first_ms, every_ms, view.told_ms)
+        return AdmissionDecision(Verdict.REFUSE, reason=reason, retry_ms=retry_ms, told_ms=told_ms)
 
     tier = spec.tier
     rights = rights_of(spec)
     if view.rebuilding_ms > 0:
-        return refuse(Reason.REBUILDING, view.rebuilding_ms)
+        return wait(Reason.REBUILDING, view.rebuilding_ms)
     if not view.backends:
-        return refuse(Reason.NO_BACKEND, no_backend_retry_ms)
+        return wait(Reason.NO_BACKEND, no_backend_retry_ms)
 
     slots = sum(b.slots for b in view.backends)
     free = sum(max(0, b.slots - b.running) for b in view.backends)
@@ -207,12 +241,14 @@ def decide_admission(
         if not (rights.over_budget and not contended):
             # A charge deeper than the bucket will never be covered.
             in_reach = charge <= spec.burst_tokens
-            wait_ms = (charge - view.level) / spec.tokens_per_s * 1000 if in_reach else None
-            return refuse(Reason.TOKEN_BUDGET, wait_ms)
+            missing_ms = (charge - view.level) / spec.tokens_per_s * 1000 if in_reach else None
+            # What runs uses less than its charge, and says more; nothing: one charge after the other.
+            every_ms = served_ms if view.ent_running > 0 else charge / spec.tokens_per_s * 1000
+            return refuse(Reason.TOKEN_BUDGET, missing_ms, every_ms)
         charge = 0
     if spec.kv_tokens > 0 and view.ent_kv + ask.kv > spec.kv_tokens and not may_burst:
         in_reach = ask.kv <= spec.kv_tokens
-        return refuse(Reason.KV_BUDGET, view.ent_service_ms / max(1, view.ent_running) if in_reach else None)
+        return refuse(Reason.KV_BUDGET, served_ms if in_reach else None)
 
     if contended and not protected and not may_wait_over and _outranked(pool, view):
         return refuse(Reason.LOW_PRIORITY, view.service_ms / max(1, slots))

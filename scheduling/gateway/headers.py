@@ -34,11 +34,13 @@ def duration(seconds: float) -> bytes:
 
 def retry_after(seconds: float, spread: float | None = None) -> list[Header]:
     """``retry-after-ms`` and ``retry-after`` for a wait of ``seconds``, jittered by +-25 % so that refused clients do
-    not come back together. ``spread`` on [0, 1) is drawn unless given."""
+    not come back together. ``spread`` on [0, 1) is drawn unless given. For a longer wait than ``LONGEST_RETRY_S`` a
+    client that sends again by itself is told not to: it would be refused again."""
     if spread is None:
         spread = random.random()
     wait = min(max(seconds, 0.05) * (0.75 + 0.5 * spread), LONGEST_RETRY_S)
-    return [(b"retry-after-ms", b"%d" % max(1, int(wait * 1000))), (b"retry-after", b"%d" % max(1, int(wait + 0.999)))]
+    told = [(b"retry-after-ms", b"%d" % max(1, int(wait * 1000))), (b"retry-after", b"%d" % max(1, int(wait + 0.999)))]
+    return told if seconds < LONGEST_RETRY_S else [*told, NO_RETRY]
 
 
 def after_period(seconds: float, spread: float | None = None) -> list[Header]:

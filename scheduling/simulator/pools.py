@@ -110,6 +110,7 @@ class _Share:
     waiting: int = 0
     kv: int = 0
     service_s: float = 0.0
+    told_s: float = 0.0  # until when refused clients were told to come back
     # since the last tick, in slot seconds
     ran: float = 0.0
     waited: float = 0.0
@@ -234,6 +235,8 @@ class PoolModel:
         decision = self._decide(spec, request) if self._admission else AdmissionDecision(Verdict.QUEUE)
         if decision.verdict is Verdict.REFUSE:
             assert decision.reason is not None
+            if decision.told_ms is not None:
+                self._shares[spec.id].told_s = self.now_s + decision.told_ms / 1000
             self._refuse(attempt, decision.reason, decision.retry_ms)
             return
         for evicted in decision.evict:
@@ -299,6 +302,7 @@ class PoolModel:
             lightest=min(flying, default=None),
             heaviest=max(flying, default=None),
             prey=[Prey(lease.request.id, lease.backend, lease.request.kv_tokens) for lease in prey],
+            told_ms=max(0, round(1000 * (share.told_s - self.now_s))),
         )
         return decide_admission(spec, self.pool, Ask(request.kv_tokens, 0, 0), view, NO_BACKEND_RETRY_MS)
 

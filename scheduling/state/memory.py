@@ -74,6 +74,7 @@ class PoolMemory:
         self.leaving: dict[str, int] = {}
         self.buckets: dict[str, Bucket] = {}
         self.service: dict[str, float] = {}
+        self.told: dict[str, int] = {}  # until when refused clients were told to come back
         self.events: list[tuple[str, bytes]] = []
         self.ledger: list[tuple[bytes, ...]] = []
         self._ended: dict[str, tuple[Reason, float]] = {}  # and until when that is remembered
@@ -94,6 +95,7 @@ class PoolMemory:
         for ent, b in self.buckets.items():
             buckets |= {f"{ent}:level": b.level, f"{ent}:at": b.at, f"{ent}:rate": b.rate, f"{ent}:depth": b.depth}
         buckets |= {f"{ent}:service_ms": ms for ent, ms in self.service.items()}
+        buckets |= {f"{ent}:told": ms for ent, ms in self.told.items()}
         return Dump(
             meta={k: f"{v:.3f}" if k == "service_ms" else str(v) for k, v in self.meta.items()},
             ready={name: f"{slots} {kv}" for name, (slots, kv) in self.ready.items()},

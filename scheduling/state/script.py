@@ -1,8 +1,8 @@
 """The Lua scripts, put together: clock, constants, prelude, body.
 
 Every script is one string for Redis, made of four texts: how it reads the time, the constants of
-:mod:`scheduling.state.types` (one truth for Python and Lua), ``prelude.lua`` and its own file. The model-based test
-replaces the first of them to make time pass; nothing that can be configured does.
+:mod:`scheduling.state.types` and :mod:`scheduling.core.admission` (one truth for Python and Lua), ``prelude.lua`` and
+its own file. The model-based test replaces the first of them to make time pass; nothing that can be configured does.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
+from scheduling.core import admission
 from scheduling.state import types
 
 NAMES: Final = (
@@ -27,6 +28,7 @@ _CONSTANTS = (
     "EVENTS_KEPT", "LEDGER_KEPT", "MOST_USED", "ENTRY_FORMAT", "GRANTS_AT_ONCE",
     "ENTITLEMENTS_AT_ONCE", "TRIED_OF_EACH",
 )  # fmt: skip
+_ADMISSION = ("LEAST_RETRY_MS", "LONGEST_TOLD_MS", "SERVED_PER_RETURN")
 
 REDIS_CLOCK: Final = """local function now_ms()
   local t = redis.call('TIME')
@@ -52,7 +54,9 @@ def make_script(name: str, text: str) -> Script:
 @cache
 def load_scripts() -> dict[str, Script]:
     """All scripts by name."""
-    return load_family("", NAMES, {c: getattr(types, c) for c in _CONSTANTS})
+    return load_family(
+        "", NAMES, {c: getattr(types, c) for c in _CONSTANTS} | {c: getattr(admission, c) for c in _ADMISSION}
+    )
 
 
 def load_family(folder: str, names: Sequence[str], constants: Mapping[str, int]) -> dict[str, Script]:

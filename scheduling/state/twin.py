@@ -98,10 +98,13 @@ class PoolTwin(LeaderTwin):
             lightest=min(self.weights.values(), default=None),
             heaviest=max(self.weights.values(), default=None),
             prey=self._prey(),
+            told_ms=max(0, self.told.get(spec.id, 0) - now),
         )
         ask = Ask(estimate.kv_tokens, charge, body_bytes, request.exclude_backend)
         decision = decide_admission(spec, pool, ask, view, NO_BACKEND_RETRY_MS)
         if decision.verdict is Verdict.REFUSE:
+            if decision.told_ms is not None:
+                self.told[spec.id] = now + decision.told_ms
             retry_s = None if decision.retry_ms is None else decision.retry_ms / 1000
             return answer(AdmissionStatus.REFUSED, 0, request.attempt, reason=decision.reason, retry_s=retry_s)
 

@@ -200,7 +200,7 @@ EPOCH_CHECK = "return tonumber(call('HGET', META, 'epoch') or -1) ~= tonumber(ep
 DROP = (
     "call('HDEL', HELD, id)\n  if x.class == 'preemptible' then call('ZREM', PREY, id) end\n  count(x, -1, 0, staying)"
 )
-REFUSE = "local function refuse(reason, retry_ms)\n"
+REFUSE = "local function refuse(reason, first_ms, every_ms)\n"
 
 # what the script does wrong: its name, the text taken out, the text put in
 BAD_TWINS = {
@@ -269,6 +269,9 @@ BAD_TWINS = {
     "standings that count for newcomers only": ("set_standing", "call('ZADD', WEIGHTS, 'XX', weight, ent)", ""),
     "tokens metered twice": ("renew", "x.served = served\n", ""),
     "refusals that charge": ("admit", REFUSE, REFUSE + "  set_level(ent, level - 1, now, ARGV[13], ARGV[14])\n"),
+    "refused clients who return together": ("admit", "math.ceil(first_ms + told)", "math.ceil(first_ms)"),
+    "returns as fast as refusals": ("admit", "* SERVED_PER_RETURN", "* 0"),
+    "returns without end": ("admit", "math.min(LONGEST_TOLD_MS, told", "(told"),
     "no refund for what never ran": ("finish", "if not ran then told = 0 end", ""),
     "no refund for what waited in vain": ("sweep", "settle(x.ent, x.charge, 0, now)", ""),
     "a requeue that keeps its old slot": ("requeue", "drop_lease(id, held, true)\n", ""),

@@ -80,12 +80,13 @@ def test_a_free_slot_and_nobody_waiting_is_granted_on_that_replica():
         ({"rebuilding_ms": 3100}, Reason.REBUILDING, 3100),
         ({"backends": ()}, Reason.NO_BACKEND, 5000),
         ({"ent_running": 2, "ent_waiting": 1}, Reason.CONCURRENCY, 2000),  # one of three slots each third of 6 s
-        ({"level": 149.0}, Reason.TOKEN_BUDGET, 20),  # 1 token at 50 tokens/s
+        ({"level": 149.0}, Reason.TOKEN_BUDGET, 1000),  # 1 token at 50 tokens/s: but nobody is told less than a second
         ({"level": -850.0}, Reason.TOKEN_BUDGET, 20_000),
         ({"ent_kv": 301, "ent_running": 2}, Reason.KV_BUDGET, 3000),
         ({"ent_waiting": 2, "waiting": 5}, Reason.QUEUE_FULL, 4000),  # two before it through three lanes of 6 s
         ({"waiting": 10}, Reason.QUEUE_FULL, 10_000),  # ten before it through four slots of 4 s
         ({"waiting": 1, "able": 4, "waiting_bytes": 9801}, Reason.QUEUE_FULL, 1000),
+        ({"waiting": 10, "told_ms": 7000}, Reason.QUEUE_FULL, 17_000),  # after those who were told before it
     ],
 )
 def test_each_rule_refuses_with_its_reason_and_a_computed_time(trouble: dict[str, Any], reason: Reason, retry_ms: int):

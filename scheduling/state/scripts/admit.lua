@@ -1,4 +1,5 @@
--- Admit, queue or refuse: scheduling/core/admission.py says the same in Python. A refusal changes nothing.
+-- Admit, queue or refuse: scheduling/core/admission.py says the same in Python. A refusal changes nothing
+-- but the time that the next one is told.
 -- id attempt ent class kv charge work bytes gateway record r_e waits_over queue_limit rate depth kv_share first_weight
 -- threshold pool_queue_limit pool_queue_bytes exclude reserved bursts over_budget evicts baseline headroom
 -- -> {granted|queued|refused|ended, backend or reason, position or retry_ms, inflight, level, seq, attempt}
@@ -13,7 +14,7 @@ local ready, v = survey(ent)
 local waiting, able, ent_run, ent_wait = v[2], v[4], v[5], v[6]
 local inflight = ent_run + ent_wait
 
-local b = call('HMGET', BUCKETS, ent .. ':level', ent .. ':at', ent .. ':service_ms')
+local b = call('HMGET', BUCKETS, ent .. ':level', ent .. ':at', ent .. ':service_ms', ent .. ':told')
 local level = depth
 if b[1] then level = level_now(b[1], b[2], rate, depth, now) or depth end
 
@@ -45,9 +46,18 @@ local m = call('HMGET', META, 'rebuild_until', 'service_ms', 'stuck')
 local service = tonumber(m[2]) or SERVICE_MS
 local ent_service = tonumber(b[3]) or SERVICE_MS
 
-local function refuse(reason, retry_ms)
-  if retry_ms then retry_ms = math.max(1, math.ceil(retry_ms)) else retry_ms = -1 end
-  return answer('refused', reason, retry_ms, 0, tonumber(ARGV[2]))
+local function wait(reason, ms)
+  return answer('refused', reason, math.max(LEAST_RETRY_MS, ms), 0, tonumber(ARGV[2]))
+end
+
+-- Refused clients are told to come back one after the other, each at a time of its own: `come_back` in Python.
+local served_ms = ent_service / math.max(1, ent_run)
+local function refuse(reason, first_ms, every_ms)
+  if not first_ms then return answer('refused', reason, -1, 0, tonumber(ARGV[2])) end
+  local told = math.max(0, (tonumber(b[4]) or 0) - now)
+  local next_told = math.min(LONGEST_TOLD_MS, told + math.ceil((every_ms or served_ms) * SERVED_PER_RETURN))
+  call('HSET', BUCKETS, ent .. ':told', now + next_told)
+  return wait(reason, math.ceil(first_ms + told))
 end
 
 -- Others go first: the weight is under the pool's own threshold, or it is the lightest of several in flight.
@@ -60,8 +70,8 @@ local function outranked()
 end
 
 local rebuilding = m[1] and tonumber(m[1]) - now or 0
-if rebuilding > 0 then return refuse('rebuilding', rebuilding) end
-if #ready == 0 then return refuse('no_backend', NO_BACKEND_RETRY_MS) end
+if rebuilding > 0 then return wait('rebuilding', rebuilding) end
+if #ready == 0 then return wait('no_backend', NO_BACKEND_RETRY_MS) end
 
 local backend, at, slots, free = choose(ready, v, kv, exclude)
 local within = inflight < r_e
@@ -75,13 +85,14 @@ if not within and not may_burst and not waits_over then
 end
 if rate > 0 and charge > level then
   if contended or ARGV[24] == '0' then
-    return refuse('token_budget', charge <= depth and (charge - level) / rate * 1000)
+    local every_ms = ent_run > 0 and served_ms or charge / rate * 1000
+    return refuse('token_budget', charge <= depth and (charge - level) / rate * 1000, every_ms)
   end
   charge = 0
 end
 local share = tonumber(ARGV[16])
 if share > 0 and v[7] + kv > share and not may_burst then
-  return refuse('kv_budget', kv <= share and ent_service / math.max(1, ent_run))
+  return refuse('kv_budget', kv <= share and served_ms)
 end
 if contended and not protected and not waits_over and outranked() then
   return refuse('low_priority', service / math.max(1, slots))

@@ -1,0 +1,108 @@
+"""Retry-After knows about overload: who is refused comes back when it can be served, not with everybody else."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scheduling.core import admission
+from scheduling.core.admission import LEAST_RETRY_MS, LONGEST_TOLD_MS, SERVED_PER_RETURN, come_back
+from scheduling.core.types import OverLimit
+from scheduling.gateway.errors import Refusal, render
+from scheduling.gateway.headers import LONGEST_RETRY_S
+from tests.overload_world import Overload, team
+from tests.state_world import tier
+
+SECONDS = 20.0
+
+
+def open_loop(load: float, **changes: object) -> Overload:
+    """``load`` x what the pool can serve, by clients that send again twice, as the OpenAI SDK does; then nothing new,
+    until the last of them has come back."""
+    world = Overload()
+    world.arrivals(team(**changes), load * world.capacity, 0, SECONDS)
+    world.run(1000)
+    return world
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"concurrency": 100, "tier": tier(queue_limit=20)},
+     {"tier": tier(over_limit=OverLimit.WAIT, queue_limit=20)}],
+    ids=["refused at its concurrency", "refused at its queue", "refused where it may wait"],
+)  # fmt: skip
+def test_at_ten_times_the_load_clients_are_told_to_wait_five_times_as_long_at_least(changes: dict[str, object]):
+    once, tenfold = open_loop(1, **changes), open_loop(10, **changes)
+    assert tenfold.told_p50() >= 5 * once.told_p50()
+    assert tenfold.goodput(4, SECONDS) >= 0.95 * once.goodput(4, SECONDS)
+
+
+@pytest.mark.parametrize("load", [1, 5, 10])
+def test_a_request_is_sent_one_and_a_half_times_at_most_by_clients_that_wait_as_told(load: float):
+    world = open_loop(load)
+    assert world.attempts_each() <= 1.5
+
+
+@pytest.mark.parametrize("times", [1, 2, 10])
+def test_clients_that_send_until_they_are_served_are_all_served_at_one_and_a_half_attempts(times: int):
+    """A crowd of so many times the clients that the pool holds, each with one request at a time."""
+    world = Overload()
+    world.crowd(team(), times * 26, 30)
+    world.run(1000)
+    assert all(job.served_s is not None for job in world.jobs)
+    assert world.attempts_each() <= 1.5
+    assert world.goodput(4, 30) >= 0.95 * world.capacity
+
+
+def test_returns_as_fast_as_refusals_would_be_noticed(monkeypatch: pytest.MonkeyPatch):
+    """The broken variant: each refused client is told when there is room for one, as if it were alone."""
+    monkeypatch.setattr(admission, "SERVED_PER_RETURN", 0)
+    world = Overload()
+    world.crowd(team(), 52, 10)
+    world.run(1000)
+    assert world.attempts_each() > 2
+    assert world.told_p50() < 1.5
+
+
+def test_when_an_overload_ends_its_clients_are_served_without_another_storm():
+    world = Overload()
+    world.crowd(team(), 60, 30)
+    world.run(1000)
+    last_s = max(at for at, _ in world.served)
+    assert last_s < 60
+    late = [wait for at, wait in world.told_s if at > 30]
+    assert len(late) <= 60
+
+
+def test_refused_clients_of_one_team_do_not_make_another_wait():
+    world = Overload(slots=32)
+    loud, calm = team("loud"), team("calm")
+    world.arrivals(loud, 160, 0, 30)
+    world.arrivals(calm, 8, 0, 30)
+    world.run(1000)
+    mine = [job for job in world.jobs if job.spec is calm]
+    assert sum(job.attempts for job in mine) / len(mine) <= 1.1
+
+
+@given(
+    first=st.floats(0, 1e6), served=st.floats(0.1, 1e6), told=st.integers(0, LONGEST_TOLD_MS), more=st.integers(1, 50)
+)
+def test_each_is_told_a_later_time_than_the_one_before_it_and_never_less_than_a_second(
+    first: float, served: float, told: int, more: int
+):
+    last = 0
+    for _ in range(more):
+        retry_ms, following = come_back(first, served, told)
+        assert retry_ms >= max(LEAST_RETRY_MS, first, last)
+        assert min(LONGEST_TOLD_MS, told + SERVED_PER_RETURN * served) <= following <= LONGEST_TOLD_MS
+        last, told = retry_ms, following
+
+
+def test_a_wait_that_is_longer_than_the_sdk_honours_says_not_to_send_again():
+    def headers(seconds: float) -> dict[bytes, bytes]:
+        return dict(render(Refusal(admission.Reason.CONCURRENCY, retry_s=seconds, inflight=1, limit=1)).headers)
+
+    assert b"x-should-retry" not in headers(LONGEST_RETRY_S - 1)
+    assert headers(LONGEST_RETRY_S)[b"x-should-retry"] == b"false"
+    assert int(headers(LONGEST_RETRY_S)[b"retry-after"]) >= 90
