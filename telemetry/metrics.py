@@ -67,6 +67,10 @@ TABLE: tuple[Metric, ...] = (
         "Requests that missed their promise about time.",
     ),
     Metric(
+        "storm_refusals_total", "counter", "requests", ("pool", "tenant", "reason"),
+        "Requests of keys that storm, refused without asking: they have no ledger row and are not in requests_total.",
+    ),
+    Metric(
         "engine_usage_rejected_total", "counter", "answers", ("pool", "backend"),
         "Complete answers whose usage could not be true or was missing: charged by our own count.",
     ),
@@ -187,6 +191,7 @@ class Metrics:
         self._violations: dict[Labels, int] = {}
         self._usage_rejected: dict[Labels, int] = {}
         self._answers_rejected: dict[Labels, int] = {}
+        self._storm_refusals: dict[Labels, int] = {}
         self._wait = _Histogram(_WAIT)
         self._first = _Histogram(_FIRST)
         self._token = _Histogram(_TOKEN)
@@ -238,6 +243,11 @@ class Metrics:
         """An engine's answer was not passed on."""
         self._answers_rejected[pool, backend, cause] = self._answers_rejected.get((pool, backend, cause), 0) + 1
 
+    def storm_refused(self, pool: str, tenant: str, reason: str) -> None:
+        """A request of a key that storms was refused without asking."""
+        labels = (pool, self._tenants.get(tenant) or self._label(tenant), reason)
+        self._storm_refusals[labels] = self._storm_refusals.get(labels, 0) + 1
+
     def state_available(self, available: bool) -> None:
         """Redis became reachable or unreachable."""
         self._state_available = float(available)
@@ -285,6 +295,7 @@ class Metrics:
             "slo_violations_total": self._violations,
             "engine_usage_rejected_total": self._usage_rejected,
             "engine_answers_rejected_total": self._answers_rejected,
+            "storm_refusals_total": self._storm_refusals,
         }
         histograms = {
             "queue_wait_seconds": self._wait,

@@ -54,6 +54,7 @@ class SeenMetrics:
         self.rejections: list[tuple[str, int]] = []
         self.gauges: dict[str, float] = {}
         self.usage_rejections: list[str] = []  # replicas
+        self.storm_refusals: list[str] = []  # reasons
         self.answer_rejections: list[tuple[str, str]] = []  # replica, cause
 
     def usage_rejected(self, pool: str, backend: str) -> None:
@@ -67,6 +68,9 @@ class SeenMetrics:
 
     def rejected(self, reason: str, status: int) -> None:
         self.rejections.append((reason, status))
+
+    def storm_refused(self, pool: str, tenant: str, reason: str) -> None:
+        self.storm_refusals.append(reason)
 
     def state_available(self, available: bool) -> None:
         self.gauges["state_available"] = float(available)

@@ -27,7 +27,7 @@ from scheduling.gateway.desk import Desk
 from scheduling.gateway.errors import Answer, Refusal, render
 from scheduling.gateway.forecasts import Forecasts
 from scheduling.gateway.grammar import check_grammar
-from scheduling.gateway.guard import ClientGone, Head, Receive, Scope, Send, check_size, read_body
+from scheduling.gateway.guard import ClientGone, Head, Receive, Scope, Send, check_size, drain, read_body
 from scheduling.gateway.headers import JSON
 from scheduling.gateway.idempotency import Idempotency
 from scheduling.gateway.input_tokens import InputCounter
@@ -37,6 +37,7 @@ from scheduling.gateway.ports import GatewayMetrics, Places
 from scheduling.gateway.prepare import prepare
 from scheduling.gateway.quotas import Quotas
 from scheduling.gateway.relay import EngineTrouble
+from scheduling.gateway.storms import HOLD_S, MOST_DRAINED, MOST_HELD, Storms
 from scheduling.gateway.upstream import Upstream
 from scheduling.state.history import HistoryStream
 from scheduling.state.resp import RespConnection
@@ -102,6 +103,7 @@ class GatewayApp:
         self._forecasts = Forecasts(lambda pool: HistoryStream(self._resp, pool, config.history_secret))
         self._quotas = Quotas(self._resp)
         self._idempotency = Idempotency(config, self._resp)
+        self._storms = Storms()
         self._lifecycle = Lifecycle(
             config,
             catalog,
@@ -116,6 +118,7 @@ class GatewayApp:
             lambda: self._resp.available,
             self._quotas,
             self._idempotency,
+            self._storms,
         )
         self._open_of_key: dict[str, int] = {}
         self._open_of_tenant: dict[str, int] = {}
@@ -239,6 +242,7 @@ class GatewayApp:
             if pieces and call.access is not None:
                 self._lifecycle.attempts.moved(call.access.pool.id, call.backend, pieces)
         self._lifecycle.report()
+        self._storms.forget(asyncio.get_running_loop().time())
         now_s = time.time()
         if now_s >= self._keyring.next_expiry_s:
             self._keyring.next_expiry_s = self._keyring.expiry_after(now_s)
@@ -347,12 +351,37 @@ class GatewayApp:
         self._open_of_tenant[tenant] = held + 1
         self._open_of_peer[peer] = self._open_of_peer.get(peer, 0) + 1
         try:
+            refusal = self._storms.answer(key_id, call.started_loop) if self._storms else None
+            if refusal is not None:
+                await self._turn_away(call, head, refusal)
+                return
             await self._generate(call, head, chat)
+        except Refusal as refusal:
+            self._storms.refused(call.access, refusal, call.loop.time())
+            raise
         finally:
             self._open -= 1
             _less(self._open_of_key, key_id)
             _less(self._open_of_tenant, tenant)
             _less(self._open_of_peer, peer)
+
+    async def _turn_away(self, call: Call, head: Head, refusal: Refusal) -> None:
+        """Refuses a request of a key that storms: no parsing, no question to shared state, no ledger row."""
+        access = call.access
+        assert access is not None
+        call.limit(Reason.SLOW_REQUEST, call.started_loop + self.config.body_timeout_s)
+        if (head.content_length or 0) <= MOST_DRAINED:  # read: a new connection would cost us more
+            call.body_read = await drain(call.receive, MOST_DRAINED)
+        call.closed = True
+        if self._storms.held < MOST_HELD:
+            self._storms.held += 1
+            try:
+                await asyncio.sleep(HOLD_S)
+            finally:
+                self._storms.held -= 1
+        self._metrics.storm_refused(access.pool.id, access.entitlement.tenant, refusal.reason.value)
+        refusal.close = not call.body_read
+        await send_answer(call, render(refusal, answer_headers(call)))
 
     async def _generate(self, call: Call, head: Head, chat: bool) -> None:
         """A request of a known key, from its body on."""

@@ -116,6 +116,19 @@ async def read_body(receive: Receive, limit: int) -> bytes:
             return b"".join(parts)
 
 
+async def drain(receive: Receive, limit: int) -> bool:
+    """Reads and drops a body; whether that was all of it. The deadline is the caller's."""
+    size = 0
+    while size <= limit:
+        message = await receive()
+        if message["type"] != "http.request":
+            raise ClientGone
+        if not message.get("more_body", False):
+            return True
+        size += len(message.get("body", b""))
+    return False
+
+
 async def linger(receive: Receive) -> None:
     """Reads and drops what a refused client is still sending, within bounds: closing at once would reset the connection
     and take the answer away before the client has read it."""

@@ -36,6 +36,7 @@ from scheduling.gateway.quotas import Quotas
 from scheduling.gateway.records import record_of
 from scheduling.gateway.relay import EngineTrouble, Relay
 from scheduling.gateway.retries import RetryBudget
+from scheduling.gateway.storms import Storms
 from scheduling.gateway.upstream import Upstream
 from scheduling.state.store import PoolStore
 from scheduling.state.types import Admission, AdmissionStatus, RequestFacts, StateError, StateUnavailable
@@ -65,6 +66,7 @@ class Lifecycle:
         state_available: Callable[[], bool],
         quotas: Quotas,
         idempotency: Idempotency,
+        storms: Storms,
     ) -> None:
         self._config = config
         self._catalog = catalog
@@ -78,6 +80,7 @@ class Lifecycle:
         self._state_available = state_available
         self._quotas = quotas
         self._idempotency = idempotency
+        self._storms = storms
         self.attempts = AttemptCounts()
         self._relay = Relay(config, upstream, answer_headers, metrics, self.attempts)
         self._budget = RetryBudget(config.retry_share, config.retry_floor, time.monotonic())
@@ -182,6 +185,8 @@ class Lifecycle:
                 limit=access.entitlement.concurrency,
                 need=call.estimate.cost_tokens,
             )
+        if self._storms:
+            self._storms.admitted(access.key.id)
         await self._placed(call, admission)
 
     async def _placed(self, call: Call, admission: Admission) -> None:

@@ -35,6 +35,9 @@ class GatewayMetrics(Protocol):
     def answer_rejected(self, pool: str, backend: str, cause: str) -> None:
         """An engine's answer was not passed on. ``cause``: broken (not of the API's shape) or foreign (another's)."""
 
+    def storm_refused(self, pool: str, tenant: str, reason: str) -> None:
+        """A request of a key that storms was refused without asking; it has no record."""
+
     def state_available(self, available: bool) -> None:
         """Redis became reachable or unreachable."""
 

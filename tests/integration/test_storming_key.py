@@ -1,0 +1,212 @@
+"""A key whose clients come back at once, whatever Retry-After says, has a door of its own that costs others less."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import httpx
+import pytest
+
+from scheduling.core.outcomes import Reason
+from scheduling.core.types import KeySpec
+from scheduling.gateway import storms
+from scheduling.gateway.auth import Access
+from scheduling.gateway.errors import Refusal
+from scheduling.gateway.storms import MEMO_S, MOST_DRAINED, STORM_AFTER, STORM_MOST, STORM_PER_S, Storms
+from scheduling.state.store import PoolStore
+from scheduling.state.types import AdmissionStatus
+from tests.fake_engine import Script
+from tests.gateway_world import World, gateway_world, make_key, until
+from tests.overload_world import Overload, team
+
+BODY: dict[str, Any] = {"model": "demo", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 8}
+PATH = "/v1/chat/completions"
+
+
+@pytest.fixture
+async def world(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
+    """``acme`` may have one request at a time; ``calm`` as many as it likes. A storm begins after a few refusals,
+    and one of them speaks for a time that a slow machine keeps to."""
+    monkeypatch.setattr(storms, "STORM_AFTER", 10)
+    monkeypatch.setattr(storms, "STORM_PER_S", 0.1)
+    monkeypatch.setattr(storms, "MEMO_S", 2.0)
+    monkeypatch.setattr("scheduling.gateway.app.HOLD_S", 0.01)
+    async with gateway_world(redis_url, "storm") as world:
+        calm = replace(world.entitlement, id="calm-ent", tenant="calm")
+        world.calm_key, spec = make_key(777, calm.id)  # type: ignore[attr-defined]
+        plain = world._catalog
+
+        def both(version: int) -> Any:
+            c = plain(version)
+            return replace(c, entitlements={**c.entitlements, calm.id: calm}, keys={**c.keys, spec.id: spec})
+
+        monkeypatch.setattr(world, "_catalog", both)
+        await world.configure(concurrency=1)
+        yield world
+
+
+class Asked:
+    """How often shared state was asked, and for whom."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.of: Counter[str] = Counter()
+        admit = PoolStore.admit
+
+        async def counted(store: PoolStore, spec: Any, *rest: Any) -> Any:
+            self.of[spec.tenant] += 1
+            return await admit(store, spec, *rest)
+
+        monkeypatch.setattr(PoolStore, "admit", counted)
+
+
+@asynccontextmanager
+async def full(world: World, http: httpx.AsyncClient) -> AsyncIterator[None]:
+    """``acme`` runs the one request it may have, until this is left."""
+    engine = world.engines[0]
+    engine.script = Script(first_pause_s=3600)
+    running = asyncio.create_task(http.post(PATH, json=BODY))
+    await until(lambda: engine.open == 1)
+    engine.script = Script()
+    try:
+        yield
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await world.settled()
+
+
+async def storm(http: httpx.AsyncClient, count: int, at_once: int = 20) -> list[httpx.Response]:
+    """``count`` requests, each sent as soon as one before it was answered."""
+    left = iter(range(count))
+    answers: list[httpx.Response] = []
+
+    async def client() -> None:
+        for _ in left:
+            answers.append(await http.post(PATH, json=BODY))
+
+    await asyncio.gather(*(client() for _ in range(at_once)))
+    return answers
+
+
+async def test_a_key_that_storms_is_refused_without_parsing_asking_and_a_row_for_each(
+    world: World, monkeypatch: pytest.MonkeyPatch
+):
+    asked = Asked(monkeypatch)
+    async with world.http() as http, full(world, http):
+        answers = await storm(http, 300)
+        assert {a.status_code for a in answers} == {429}
+        assert {a.headers["x-quartermaster-reason"] for a in answers} == {"concurrency"}
+        assert all(int(a.headers["retry-after-ms"]) >= 750 for a in answers)
+        assert len({a.headers["x-request-id"] for a in answers}) == 300
+        cheap = len(world.metrics.storm_refusals)
+        assert set(world.metrics.storm_refusals) == {"concurrency"}
+        assert cheap >= 200
+        assert asked.of["acme"] == 1 + 300 - cheap
+        assert len([r for r in world.metrics.records if r.tenant == "acme"]) == 300 - cheap
+        headers = {"authorization": f"Bearer {world.calm_key}"}  # type: ignore[attr-defined]
+        assert (await http.post(PATH, json=BODY, headers=headers)).status_code == 200, "another key is served as ever"
+        assert len(world.metrics.storm_refusals) == cheap
+
+
+async def test_the_door_opens_as_soon_as_the_key_has_room(world: World):
+    async with world.http() as http:
+        async with full(world, http):
+            await storm(http, 60)
+            assert world.metrics.storm_refusals
+        await asyncio.sleep(2.0)
+        assert (await http.post(PATH, json=BODY)).status_code == 200, "the first one after the memo asks"
+        assert (await http.post(PATH, json=BODY)).status_code == 200, "and one that is admitted opens the door"
+
+
+async def test_a_body_that_is_long_costs_the_key_its_connection_and_us_no_memory(world: World):
+    long = {**BODY, "messages": [{"role": "user", "content": "x" * (2 * MOST_DRAINED)}]}
+    async with world.http() as http, full(world, http):
+        await storm(http, 60)
+        world.metrics.storm_refusals.clear()
+        answers = [await http.post(PATH, json=long) for _ in range(10)]
+        assert {a.status_code for a in answers} == {429}
+        closed = [a for a in answers if a.headers.get("connection") == "close"]
+        assert len(closed) == len(world.metrics.storm_refusals) >= 1
+
+
+async def test_the_body_of_a_key_that_storms_is_not_parsed(world: World):
+    async with world.http() as http, full(world, http):
+        await storm(http, 60)
+        answers = await asyncio.gather(*(http.post(PATH, content=b"{") for _ in range(20)))
+        assert 429 in {a.status_code for a in answers}
+
+
+# --- which keys storm, on a clock of ours
+
+
+class Clock:
+    """A gateway's storms on the simulated pool: it hears of every admission and refusal."""
+
+    def __init__(self, world: Overload) -> None:
+        self.world, self.storms, self.cheap = world, Storms(), 0
+        self.stormed = False
+        key = KeySpec("k" * 12, b"", "acme")
+        self.access = Access(key, team(), world.pool, None, None)  # type: ignore[arg-type]
+        ask = world.twin.admit
+
+        def admit(*args: Any) -> Any:
+            answer = ask(*args)
+            if answer.status is AdmissionStatus.REFUSED:
+                refusal = Refusal(answer.reason, retry_s=answer.retry_s)
+                self.storms.refused(self.access, refusal, world.now_s)
+            else:
+                self.storms.admitted(key.id)
+            self.stormed |= self.storms.answer(key.id, world.now_s) is not None
+            return answer
+
+        world.twin.admit = admit  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("clients", [20, 100, 190])
+def test_a_key_whose_clients_wait_as_told_does_not_storm_however_many_they_are(clients: int):
+    world = Overload()
+    clock = Clock(world)
+    world.crowd(team(), clients, 60)
+    world.run(1000)
+    assert len(world.told_s) > 50 or clients == 20
+    assert not clock.stormed
+
+
+def test_a_key_whose_clients_come_back_at_once_storms_within_a_second_and_is_calm_again_two_seconds_after():
+    world = Overload()
+    clock = Clock(world)
+    world.arrivals(team(), 10 * world.capacity, 0, 5, retries=0)
+    world.run(2)
+    assert clock.stormed
+    world.run(5)
+    clock.storms.forget(world.now_s + (STORM_MOST - STORM_AFTER) / STORM_PER_S + 0.1)
+    assert clock.storms.answer("k" * 12, world.now_s + 3) is None
+    clock.storms.forget(world.now_s + STORM_MOST / STORM_PER_S + 1)
+    assert not clock.storms, "what was refused long ago is forgotten"
+
+
+def test_a_request_too_large_for_its_bucket_speaks_for_no_other():
+    access = Clock(Overload()).access
+    storms_ = Storms()
+    for _ in range(1000):
+        storms_.refused(access, Refusal(Reason.TOKEN_BUDGET, retry_s=None, need=1), 0.0)
+        storms_.refused(access, Refusal(Reason.INVALID_REQUEST, detail="no"), 0.0)
+    assert not storms_
+
+
+def test_one_refusal_speaks_for_a_tenth_of_a_second_and_is_followed_by_one_question():
+    access = Clock(Overload()).access
+    storms_ = Storms()
+    for _ in range(STORM_AFTER + 1):
+        storms_.refused(access, Refusal(Reason.QUEUE_FULL, retry_s=30.0), 100.0)
+    key_id = access.key.id
+    assert storms_.answer(key_id, 100.0 + MEMO_S - 0.001).retry_s >= 29  # type: ignore[union-attr, operator]
+    assert storms_.answer(key_id, 100.0 + MEMO_S) is None
+    assert storms_.answer(key_id, 100.0 + MEMO_S + 0.001) is not None, "one question at a time"
+    storms_.admitted(key_id)
+    assert storms_.answer(key_id, 100.0 + MEMO_S + 0.002) is None
