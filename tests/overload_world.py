@@ -29,6 +29,7 @@ class Job:
     first_s: float
     retries: int  # how often the client sends it again at most
     then: Callable[[], None] | None = None  # a client in a closed loop goes on
+    obeys: bool = True  # waits as it is told; else it comes back at once
     attempts: int = 0
     served_s: float | None = None
     given_up: bool = False
@@ -72,11 +73,13 @@ class Overload:
 
     # --- clients
 
-    def arrivals(self, spec: EntitlementSpec, per_s: float, begin_s: float, end_s: float, retries: int = 2) -> None:
+    def arrivals(
+        self, spec: EntitlementSpec, per_s: float, begin_s: float, end_s: float, retries: int = 2, *, obeys: bool = True
+    ) -> None:
         """Open loop: new requests at random, whatever became of those before."""
 
         def arrive() -> None:
-            self.send(Job(spec, self.now_s, retries))
+            self.send(Job(spec, self.now_s, retries, obeys=obeys))
             later = self.now_s + self.random.expovariate(per_s)
             if later < end_s:
                 self.at(later, arrive)
@@ -88,7 +91,7 @@ class Overload:
 
         def begin() -> None:
             if self.now_s < end_s:
-                self.send(Job(spec, self.now_s, retries, begin))
+                self.send(Job(spec, self.now_s, retries, then=begin))
 
         for _ in range(clients):
             self.at(self.random.random(), begin)
@@ -115,6 +118,9 @@ class Overload:
         wait_ms = headers.get(b"retry-after-ms")
         if wait_ms is not None:
             self.told_s.append((self.now_s, int(wait_ms) / 1000))
+        if not job.obeys and job.attempts <= job.retries:
+            self.at(self.now_s + 0.05, lambda: self.send(job))
+            return
         never = wait_ms is None or headers.get(b"x-should-retry") == b"false"
         if never or job.attempts > job.retries or int(wait_ms) / 1000 > LONGEST_HONOURED_S:
             job.given_up = True

@@ -30,8 +30,8 @@ log = logging.getLogger(__name__)
 STORM_PER_S = 20.0  # refusals of one key that cost what they cost
 STORM_AFTER = 200  # as many beyond that, and beyond its admissions, and the key storms
 STORM_MOST = 240  # so that it is over two seconds after the refusals are
-MEMO_S = 0.1
-HOLD_S = 0.5
+MEMO_S = 0.05
+HOLD_S = 0.2
 MOST_HELD = 2_000  # answers held back in this process; what comes then is answered at once
 MOST_DRAINED = 256 * 1024  # bytes of a body that are read for the connection's sake; with a longer one it is closed
 

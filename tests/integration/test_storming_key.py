@@ -199,7 +199,7 @@ def test_a_request_too_large_for_its_bucket_speaks_for_no_other():
     assert not storms_
 
 
-def test_one_refusal_speaks_for_a_tenth_of_a_second_and_is_followed_by_one_question():
+def test_one_refusal_speaks_for_a_moment_and_is_followed_by_one_question():
     access = Clock(Overload()).access
     storms_ = Storms()
     for _ in range(STORM_AFTER + 1):

@@ -55,6 +55,17 @@ def test_clients_that_send_until_they_are_served_are_all_served_at_one_and_a_hal
     assert world.goodput(4, 30) >= 0.95 * world.capacity
 
 
+@pytest.mark.parametrize("obeys", [True, False])
+def test_what_is_served_holds_whatever_the_load_and_whether_or_not_clients_wait_as_told(obeys: bool):
+    served = []
+    for load in (1, 2, 5, 10):
+        world = Overload()
+        world.arrivals(team(), load * world.capacity, 0, SECONDS, obeys=obeys)
+        world.run(SECONDS)
+        served.append(world.goodput(4, SECONDS))
+    assert min(served) >= 0.95 * served[0]
+
+
 def test_returns_as_fast_as_refusals_would_be_noticed(monkeypatch: pytest.MonkeyPatch):
     """The broken variant: each refused client is told when there is room for one, as if it were alone."""
     monkeypatch.setattr(admission, "SERVED_PER_RETURN", 0)

@@ -1,0 +1,128 @@
+"""A whole instance at ten times its load, by clients that come back at once: what it serves, and the exempt lane.
+
+Figures are printed; what is asserted are counts, with room for a machine that is busy with other tests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from tests.instance import Up
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+
+WINDOW_S = 8.0
+AT_1X = 40  # clients in a closed loop that fill the one replica of the instance
+
+
+@pytest.fixture(scope="module")
+def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+    settings = {"QUARTERMASTER_SIM_REPLICAS": "1", "QUARTERMASTER_SIM_SLOTS": "16"}
+    instance = Up(tmp_path_factory.mktemp("overload") / "home", **settings).start()
+    try:
+        yield instance.wait_ready()
+    finally:
+        instance.stop()
+
+
+class Load(threading.Thread):
+    """``clients`` of one key, each sending its next request as soon as it has an answer, whatever it says."""
+
+    def __init__(self, up: Up, tier: str, clients: int, seconds: float = WINDOW_S) -> None:
+        super().__init__(daemon=True)
+        self._port, self._clients, self._seconds = up.port, clients, seconds
+        data = json.dumps({
+            "model": up.demo()["model"], "messages": [{"role": "user", "content": "word " * 50}], "max_tokens": 32,
+        }).encode()  # fmt: skip
+        self._request = (
+            b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer "
+            + up.demo()["keys"][tier].encode()
+            + b"\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(data)
+            + data
+        )
+        self.statuses: Counter[int] = Counter()
+
+    def run(self) -> None:
+        asyncio.run(self._run())
+
+    async def _run(self) -> None:
+        end = time.monotonic() + self._seconds
+        await asyncio.gather(*(self._client(end) for _ in range(self._clients)))
+
+    async def _client(self, end: float) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
+        try:
+            while time.monotonic() < end:
+                writer.write(self._request)
+                head = (await reader.readuntil(b"\r\n\r\n")).lower()
+                length = re.search(rb"content-length: (\d+)", head)
+                assert length is not None, head
+                await reader.readexactly(int(length[1]))
+                if time.monotonic() < end:
+                    self.statuses[int(head[9:12])] += 1
+        finally:
+            writer.close()
+
+
+def under(up: Up, *loads: Load) -> Counter[int]:
+    """What these loads came to, all at once."""
+    for load in loads:
+        load.start()
+    for load in loads:
+        load.join(WINDOW_S + 60)
+        assert not load.is_alive(), "a request was not answered"
+    return sum((load.statuses for load in loads), Counter())
+
+
+def epoch(up: Up) -> str:
+    found = re.search(r"quartermaster_leader_epoch\{[^}]*\} (\S+)", up.get("/metrics")[1].decode())
+    assert found is not None
+    return found[1]
+
+
+def test_goodput_holds_at_ten_times_the_load(up: Up):
+    under(up, Load(up, "standard", AT_1X, 3.0))  # everything is warm
+    served = {}
+    for times in (1, 2, 5, 10):
+        statuses = under(up, Load(up, "standard", times * AT_1X))
+        served[times] = statuses[200]
+        print(f"{times:2d}x: {statuses[200] / WINDOW_S:.1f}/s served, {statuses[429] / WINDOW_S:.0f}/s refused")
+        assert set(statuses) <= {200, 429}
+    assert min(served.values()) >= 0.8 * served[1]
+
+
+def test_health_login_and_the_leader_go_on_beside_a_key_that_storms(up: Up):
+    before, took, statuses = epoch(up), [], Counter()
+    storm = Load(up, "standard", 10 * AT_1X)
+    storm.start()
+    while storm.is_alive():
+        for path in ("/healthz", "/readyz", "/login"):
+            begun = time.monotonic()
+            statuses[path, up.get(path)[0]] += 1
+            if path == "/healthz":
+                took.append(time.monotonic() - begun)
+        time.sleep(0.02)
+    took.sort()
+    print(f"/healthz: p50 {took[len(took) // 2] * 1000:.0f} ms, p99 {took[int(len(took) * 0.99)] * 1000:.0f} ms, "
+          f"{len(took)} asked; {dict(storm.statuses)}")  # fmt: skip
+    assert storm.statuses[429] > storm.statuses[200], "it was no storm"
+    assert {status for _, status in statuses} == {200}, statuses
+    assert epoch(up) == before, "the leader did not come to renew"
+    counted = re.findall(r"quartermaster_storm_refusals_total\{[^}]*\} (\S+)", up.get("/metrics")[1].decode())
+    assert sum(map(float, counted)) > 0
+
+
+def test_a_calm_tenant_is_served_beside_a_key_that_storms(up: Up):
+    alone = under(up, calm := Load(up, "premium", 4))
+    storm, calm = Load(up, "standard", 10 * AT_1X), Load(up, "premium", 4)
+    under(up, storm, calm)
+    print(f"premium: {alone[200] / WINDOW_S:.1f}/s alone, {calm.statuses[200] / WINDOW_S:.1f}/s beside the storm")
+    assert set(calm.statuses) == {200}, "nothing of it is refused"
