@@ -5,7 +5,7 @@ SETUP := $(PYTHON) controlplane/embedded/bootstrap.py
 PYTEST := $(PY) -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test up check test test-postgresql test-slow chaos fuzz mutants lab bench test-frontend test-browser test-vllm test-litellm lint types lock clean
+.PHONY: help setup setup-test up check test test-postgresql test-slow chaos soak fuzz mutants lab bench test-frontend test-browser test-vllm test-litellm lint types lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,8 +33,11 @@ test-postgresql: setup-test ## tests that use the database, on a PostgreSQL star
 test-slow: setup-test ## tests that take minutes
 	$(PYTEST) -m slow --timeout 1200 $(ARGS)
 
-chaos: setup-test ## kill processes under load and count what was lost
-	$(PYTEST) -m chaos --timeout 1800 $(ARGS)
+chaos: setup-test ## kill processes under load; with faults in random order: make chaos SEED=7 MINUTES=5
+	$(if $(SEED)$(MINUTES),$(PY) -m tests.chaos.run --seed $(or $(SEED),1) --minutes $(or $(MINUTES),5) $(ARGS),$(PYTEST) -m chaos --timeout 1800 $(ARGS))
+
+soak: setup-test ## steady load for long, and what grows: make soak MINUTES=120
+	$(PY) -m tests.soak --minutes $(or $(MINUTES),120) $(ARGS)
 
 fuzz: setup-test ## requests that nobody would write: make fuzz REQUESTS=20000 SEED=7
 	FUZZ_REQUESTS=$(or $(REQUESTS),20000) FUZZ_SEED=$(or $(SEED),1) $(PYTEST) -s tests/integration/test_gateway_fuzz.py $(ARGS)

@@ -85,6 +85,7 @@ class Application:
                 if not _may_look_inside(scope):
                     await _answer(send, 401, b'{"detail": "This page needs its token: QUARTERMASTER_METRICS_TOKEN."}')
                     return
+                self._metrics.gauge("tasks", len(asyncio.all_tasks()))
                 if self.doors is not None:
                     doors = self.doors
                     self._metrics.connections(

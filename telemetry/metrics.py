@@ -104,6 +104,7 @@ TABLE: tuple[Metric, ...] = (
         "Connections that the server itself refused and closed, before any application: too many, too much, too slow.",
     ),
     Metric("upstream_connections", "gauge", "connections", (), "Connections of this process to engines."),
+    Metric("tasks", "gauge", "tasks", (), "asyncio tasks of this process: its own, and about two per open request."),
     Metric("state_available", "gauge", "", (), "1 while this process reaches Redis, else 0."),
     Metric(
         "snapshots_available", "gauge", "", (),
@@ -147,7 +148,7 @@ TABLE: tuple[Metric, ...] = (
 )  # fmt: skip
 
 _CONNECTIONS = ("connections", "connections_limit", "websockets", "websockets_limit")
-_PROCESS_GAUGES = frozenset({"open_requests", "waiting_requests", "upstream_connections"})
+_PROCESS_GAUGES = frozenset({"open_requests", "waiting_requests", "upstream_connections", "tasks"})
 _BACKEND_GAUGES = {
     "backend_running": "running",
     "backend_kv_usage_ratio": "kv_usage",
