@@ -94,6 +94,10 @@ def _host_dispatch(**_: Any) -> None:
     """Before the worker looks for its steps. Who only sends need not import what dispatches."""
     from scheduling.dispatch.bootstep import host_dispatch
 
+    if not settings.ENV.embedded:
+        from controlplane import database
+
+        database.waits(database.WORKER_S)  # its task processes are forks and wait as long
     host_dispatch(app, _dispatch)
 
 

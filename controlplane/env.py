@@ -46,6 +46,12 @@ class Env:
     )
     database_url: str = setting("", "`postgresql://user:password@host:port/name`. Empty: SQLite in HOME.", secret=True)
     database_pool: int = setting(10, "PostgreSQL connections one process may hold.", low=1)
+    database_timeout_s: float = setting(
+        4.0,
+        "A web process waits so long for one answer of PostgreSQL [s]; then the page is answered 503 and the statement "
+        "cancelled. Workers wait 60 s, `manage.py` without end.",
+        low=0.1,
+    )
     redis_url: str = setting(
         "",
         "`redis://[:password@]host:port/0`, `rediss://...` (TLS) or `unix:///path?db=0`. Empty: `make up` "

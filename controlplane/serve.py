@@ -382,6 +382,10 @@ def main() -> int:
     except environment.SettingsError as error:
         print(error, file=sys.stderr)
         return 2
+    if not env.embedded:
+        from controlplane import database  # and psycopg
+
+        database.waits(env.database_timeout_s)
     doors = Doors(affordable(env.max_connections), env.max_connections_per_address, env.max_websockets, env.proxies)
     config = uvicorn.Config(
         "controlplane.asgi:application",

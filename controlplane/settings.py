@@ -99,9 +99,20 @@ def _database() -> dict[str, Any]:
                 "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;",
             },
         }
+    from controlplane.database import CONNECT_S, BoundedConnection  # not every installation has its driver
+
     url = urlsplit(ENV.database_url)
-    options: dict[str, Any] = {k: v[-1] for k, v in parse_qs(url.query).items()}
+    options: dict[str, Any] = {"connect_timeout": CONNECT_S} | {k: v[-1] for k, v in parse_qs(url.query).items()}
     socket_dir = options.pop("host", "")
+    pool = {
+        "connection_class": BoundedConnection,
+        "min_size": 1,
+        "max_size": ENV.database_pool,
+        "timeout": ENV.database_timeout_s,  # while all of them are busy
+        # Attempts to connect again come ever more slowly until they are given up; then the next question begins anew.
+        # Given up after five minutes, as by default, an outage of one minute lasted nearly two.
+        "reconnect_timeout": 4,
+    }
     return {
         "ENGINE": "django.db.backends.postgresql",
         "NAME": unquote(url.path.lstrip("/")),
@@ -110,10 +121,7 @@ def _database() -> dict[str, Any]:
         "HOST": socket_dir or unquote(url.hostname or ""),
         "PORT": str(url.port or ""),
         "CONN_MAX_AGE": 0,
-        # Attempts to connect again come ever more slowly until they are given up; then the next question begins anew.
-        # Given up after five minutes, as by default, an outage of one minute lasted nearly two.
-        "OPTIONS": options
-        | {"pool": {"min_size": 1, "max_size": ENV.database_pool, "timeout": 10, "reconnect_timeout": 4}},
+        "OPTIONS": options | {"pool": pool},
     }
 
 
