@@ -44,6 +44,8 @@ PIECES, PIECE_BYTES = 4096, 16  # so many pieces of a body of any size; further 
 UNWANTED_BYTES = 1024 * 1024  # of a body whose request was answered without it
 SENT_AHEAD = 16  # requests that wait on one connection for the answer to an earlier one
 LEAST_READ = 64 * 1024  # bytes that a reader must take within the time to send, once its answer is complete
+UNREAD_BYTES = 16 * 1024  # of an answer, in this process; from then on its application waits for its reader
+UNSENT_BYTES = 64 * 1024  # ... in the kernel, which holds megabytes for a reader that stopped
 GRACE_S = 4.8  # after the drain: last words of up to 3 s, sockets closed, records written
 FULL = "This server has as many connections as it may. Try again in a moment."
 TOO_MANY = "Your address has as many connections here as it may. Close some, or try again in a moment."
@@ -103,6 +105,10 @@ def protocol(
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
+            transport.set_write_buffer_limits(high=UNREAD_BYTES)
+            found = transport.get_extra_info("socket")
+            if found is not None and hasattr(socket, "TCP_NOTSENT_LOWAT"):
+                found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
             self._address = self.client[0] if self.client else ""
             self._place, self._inside = doors.enter(self._address)
             if not self._inside:

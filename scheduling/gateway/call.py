@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 TICK_S = 0.1
+SLEPT_S = 0.5  # a look that comes so much too late: the process did not run (stopped, swapped out, a laptop's lid)
+TOLD_S = 2.0  # of such a time somebody should know
+SILENCE = (Reason.BACKEND_STALLED, Reason.SLOW_READER)  # limits that blame somebody for saying nothing
 LISTEN_AFTER_S = 0.2  # shorter calls are over before a disconnect could be acted upon
 NEVER = float("inf")
 PEER = "quartermaster.peer"  # ASGI extension of our server: where the connection comes from, be it a proxy
@@ -226,13 +229,26 @@ class Watch:
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
-        next_second = loop.time()
+        next_second = before = loop.time()
         while True:
             await asyncio.sleep(TICK_S)
+            now = loop.time()
             try:
-                next_second = self._tick(loop.time(), next_second)
+                if now - before > TICK_S + SLEPT_S:
+                    self._slept(now - before - TICK_S)
+                before = now
+                next_second = self._tick(now, next_second)
             except Exception:
                 log.exception("a look at the open requests failed")  # time limits must not end with it
+
+    def _slept(self, slept_s: float) -> None:
+        """While this process did not run it could hear nobody: whose silence it would take for a fault gets that time
+        back. What came meanwhile is read after this look."""
+        for call in self.calls:
+            if call.deadline_reason in SILENCE:
+                call.deadline += slept_s
+        if slept_s > TOLD_S:
+            log.warning("this process did not run for %.1f s", slept_s)
 
     def _tick(self, now: float, next_second: float) -> float:
         for call in self.calls:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import re
 import select
+import socket
 import ssl
 from typing import Any
 from urllib.parse import urlsplit
@@ -25,7 +26,8 @@ import httptools
 from scheduling.core.engine_status import NOT_ADMITTED
 from scheduling.core.types import BackendSpec
 
-HIGH_WATER = 64 * 1024  # of a stream nobody reads yet: reading from the engine pauses
+HIGH_WATER = 32 * 1024  # of a stream nobody reads yet: reading from the engine pauses
+RECEIVED = 16 * 1024  # asked of the kernel, which takes twice as much: one read from an engine is no larger than that
 LOW_WATER = 16 * 1024
 MAX_HEAD_BYTES = 64 * 1024
 MAX_IDLE = 512  # kept-alive connections per replica
@@ -225,6 +227,7 @@ class Connection(asyncio.Protocol):
         self._transport = transport  # type: ignore[assignment]
         found = transport.get_extra_info("socket")
         if found is not None:
+            found.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVED)
             self._input = select.poll()
             self._input.register(found.fileno(), select.POLLIN)
         self._owner.opened(self)
