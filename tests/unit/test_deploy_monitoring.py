@@ -12,6 +12,7 @@ import yaml
 
 from scheduling.core.outcomes import Outcome, Reason
 from telemetry.metrics import PREFIX, TABLE
+from telemetry.models import RuleKind
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 RULES = DEPLOY / "prometheus" / "alerts.yaml"
@@ -81,3 +82,18 @@ def test_panels_have_places_of_their_own() -> None:
                 assert (x, y) not in taken, f"{panel['title']} lies on {taken[x, y]}"
                 taken[x, y] = panel["title"]
     assert len({panel["id"] for panel in panels}) == len(panels)
+
+
+GUIDE = (DEPLOY.parent / "docs" / "guide" / "operations.md").read_text()
+
+
+@pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule["alert"])
+def test_the_guide_says_of_every_alert_what_to_do(rule: dict) -> None:
+    _, found, section = GUIDE.partition(f"### {rule['alert']}\n")
+    assert found, f"docs/guide/operations.md has no section {rule['alert']}"
+    assert len(section.partition("\n#")[0].split()) > 15
+
+
+def test_the_guide_has_every_kind_of_rule_of_the_console() -> None:
+    for kind in RuleKind.values:
+        assert f"| `{kind}` |" in GUIDE
