@@ -100,13 +100,17 @@ class Application:
         elif kind == "lifespan":
             await self._lifespan(receive, send)
 
-    async def drain(self) -> None:
-        """Not ready any more; open requests on ``/v1`` end within the drain time, the rest with an explicit error."""
+    def leave(self) -> None:
+        """Not ready any more. Requests are still served."""
         if self._readiness is not None:
             self._readiness.draining = True
+
+    async def drain(self, limit_s: float | None = None) -> None:
+        """Nothing new on ``/v1``; open requests end within ``limit_s`` (the drain time), the rest with an error."""
+        self.leave()
         if self._gateway is not None:
             if self._drained is None:
-                self._drained = asyncio.create_task(self._gateway.drain(), name="drain")
+                self._drained = asyncio.create_task(self._gateway.drain(limit_s), name="drain")
             await self._drained
 
     async def _readyz(self, scope: Scope, send: Send) -> None:

@@ -42,6 +42,7 @@ class Doors:
         self.sockets = 0  # of these
         self.refused: Counter[str] = Counter()  # by reason, what was answered before any application ran
         self.per_address = per_address
+        self.leaving = False  # the process is about to end: connections take no further request
         self._proxies = [ip_network(proxy) for proxy in proxies]
         self._of: dict[str, int] = {}
         self._kept = 0

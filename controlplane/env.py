@@ -90,7 +90,7 @@ class Env:
     )
 
     web_processes: int = setting(
-        1, "Web processes that `make up` starts; they share the port (Linux), each with a gateway of its own.", low=1
+        1, "Web processes that `make up` starts; they share the port, each with a gateway of its own.", low=1
     )
 
     max_body_bytes: int = setting(4 * 1024 * 1024, "Largest request body on `/v1` [bytes].", low=1024)
@@ -123,6 +123,12 @@ class Env:
     idle_token_timeout_s: float = setting(20.0, "... and this long between tokens [s].", low=0.1)
     request_timeout_s: float = setting(600.0, "Longest life of a request, waiting included [s].", low=1)
     drain_s: float = setting(30.0, "At a stop, running requests may go on for this long [s].", low=0)
+    leave_s: float = setting(
+        5.0,
+        "Of these, how long new requests are still taken while `/readyz` says 503 already [s]: as long as a load "
+        "balancer needs to notice (`docs/limits.md`).",
+        low=0,
+    )
     idempotency_keep_s: float = setting(
         86_400.0, "A key sent as `Idempotency-Key` is remembered for so long after its request completed [s].", low=1
     )

@@ -1,11 +1,15 @@
-"""``python -m controlplane.serve``: the web process. uvicorn, with the limits and the orderly end it does not have.
+"""``python -m controlplane.serve [FD]``: the web process, on a listening socket that it inherits or on its own.
+
+uvicorn, with the limits and the orderly end it does not have.
 
 * connections have a limit, in all and per address, WebSockets among them (``controlplane/doors.py``);
 * a request head has a size and a time limit, refused before anything of ours runs (uvicorn has neither), and so has
   everything else that a connection can send or leave unread (``docs/limits.md``);
 * a head leaves together with the first bytes of its body, in one system call;
-* at SIGTERM: not ready, nothing new admitted, running streams drain, the rest gets an error event, then the process
-  ends, at the latest five seconds after the drain even if a client never reads (uvicorn alone waits for ever).
+* at SIGTERM: not ready at once; for a while requests are answered as ever, each with ``connection: close``, so that
+  clients and load balancers go elsewhere and no request fails; then nothing new is admitted, running streams drain, the
+  rest gets an error event, and the process ends, at the latest five seconds after the drain even if a client never
+  reads (uvicorn alone waits for ever). SIGINT leaves out the first part.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ import gc
 import json
 import logging
 import os
+import signal
 import socket
 import sys
 import threading
@@ -46,6 +51,7 @@ SENT_AHEAD = 16  # requests that wait on one connection for the answer to an ear
 LEAST_READ = 64 * 1024  # bytes that a reader must take within the time to send, once its answer is complete
 UNREAD_BYTES = 16 * 1024  # of an answer, in this process; from then on its application waits for its reader
 UNSENT_BYTES = 64 * 1024  # ... in the kernel, which holds megabytes for a reader that stopped
+LEAVING_STEP_S = 0.05
 GRACE_S = 4.8  # after the drain: last words of up to 3 s, sockets closed, records written
 FULL = "This server has as many connections as it may. Try again in a moment."
 TOO_MANY = "Your address has as many connections here as it may. Close some, or try again in a moment."
@@ -222,6 +228,8 @@ def protocol(
             before = self.cycle
             super().on_headers_complete()
             if self.cycle is not before:
+                if doors.leaving:
+                    self.cycle.keep_alive = False
                 self.cycle.transport = HeadWithBody(self.transport, self.loop)  # type: ignore[assignment]
                 # The request has its headers. What comes after its body as "trailers" is nobody's.
                 self.headers = _TRAILERS
@@ -279,6 +287,15 @@ def protocol(
             """Whether a request on this connection has no complete answer yet."""
             running = self._running
             return running is not None and not running.response_complete
+
+        def last_answer(self) -> None:
+            """The process leaves: an answer that has not begun says that it is the last one here."""
+            if self.cycle is not None and not self.cycle.response_started:
+                self.cycle.keep_alive = False
+
+        def close_idle(self) -> None:
+            if self._head_open and not self._head_size and (self.cycle is None or self.cycle.response_complete):
+                self.transport.close()
 
         def _stop_timer(self) -> None:
             if self._head_timer is not None:
@@ -339,16 +356,21 @@ def _has_body(headers: list[tuple[bytes, bytes]]) -> bool:
 class Server(uvicorn.Server):
     """uvicorn's server, which tells the application when the end begins and does not wait for ever."""
 
-    def __init__(self, config: uvicorn.Config, drain_s: float, doors: Doors) -> None:
+    def __init__(self, config: uvicorn.Config, drain_s: float, leave_s: float, doors: Doors) -> None:
         super().__init__(config)
         self.drain_s = drain_s
+        self.leave_s = min(leave_s, drain_s)
         self.doors = doors
+        self._hurried = False
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if not self.should_exit:
             end = threading.Timer(self.drain_s + GRACE_S, os._exit, (0,))
             end.daemon = True
             end.start()
+        if sig == signal.SIGINT and not self._hurried:  # for uvicorn the second signal ends everything at once
+            self._hurried = self.should_exit = True
+            return
         super().handle_exit(sig, frame)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -364,22 +386,39 @@ class Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         from controlplane.asgi import application
 
-        # Still listening: whoever asks is told "not ready" and "try again elsewhere" instead of finding a closed port.
-        # Unless other processes listen on the same port, who can do better.
-        for server in self.servers if sockets else ():
-            server.close()
-        await application.drain()
+        began = time.monotonic()
+        application.leave()
+        await self._leave(self.servers if sockets else [])
+        # Still listening where nobody else does: whoever asks is told "not ready" and "try again elsewhere" instead of
+        # finding a closed port.
+        await application.drain(max(0.0, self.drain_s - (time.monotonic() - began)))
         await super().shutdown(sockets)
 
+    async def _leave(self, shared: list[asyncio.base_events.Server]) -> None:
+        """Requests are still taken and answered, each with ``connection: close``, until ``leave_s`` are over, or until
+        nobody can come any more. ``shared``: others listen on the same sockets, and take the connections from now on.
+        """
+        self.doors.leaving = True
+        for server in shared:
+            server.close()
+        self._tell("last_answer")
+        end = time.monotonic() + self.leave_s
+        while time.monotonic() < end and not self._hurried:  # a signal ends it
+            await asyncio.sleep(LEAVING_STEP_S)
+            if shared and not self.server_state.connections:
+                break
+        self._tell("close_idle")
 
-def shared_port(host: str, port: int) -> socket.socket:
-    """A listening address that other web processes listen on as well: the kernel deals out the connections."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    listener.bind((host, port))
-    return listener
+    def _tell(self, what: str) -> None:
+        for connection in list(self.server_state.connections):
+            if isinstance(connection, HttpToolsProtocol):  # no WebSocket
+                getattr(connection, what)()
+
+
+def inherited(fd: int) -> socket.socket:
+    """The listening socket that other web processes listen on as well. What waits in it for one that ends, or hangs, is
+    taken by another; with one socket for each (``SO_REUSEPORT``) the kernel would reset it."""
+    return socket.socket(fileno=fd)
 
 
 def main() -> int:
@@ -412,8 +451,8 @@ def main() -> int:
         timeout_keep_alive=75,
         timeout_graceful_shutdown=1,  # after the drain only pages are left
     )
-    server = Server(config, env.drain_s, doors)
-    server.run(sockets=[shared_port(env.host, env.port)] if env.web_processes > 1 else None)
+    server = Server(config, env.drain_s, env.leave_s, doors)
+    server.run(sockets=[inherited(int(given[0]))] if (given := sys.argv[1:]) else None)
     return 0 if server.started else 3
 
 

@@ -45,6 +45,8 @@ class Child:
         cwd: Path,
         stop_s: float,
         ready: Callable[[], bool] | None = None,
+        stop_signal: signal.Signals = signal.SIGTERM,
+        inherits: Sequence[int] = (),
     ) -> None:
         self.name = name
         self.command = list(command)
@@ -54,6 +56,8 @@ class Child:
         self.cwd = cwd
         self.stop_s = stop_s
         self.ready = ready
+        self.stop_signal = stop_signal
+        self.inherits = inherits  # file descriptors
         self.process: subprocess.Popen[bytes] | None = None
         self.falls = 0
         self.started_s = 0.0
@@ -79,6 +83,7 @@ class Child:
                 stderr=log,
                 env=self.environ,
                 cwd=self.cwd,
+                pass_fds=self.inherits,
                 start_new_session=True,  # a Ctrl-C in the terminal reaches the supervisor alone
                 preexec_fn=in_child,
             )
@@ -135,7 +140,7 @@ class Child:
         if self.running:
             assert self.process is not None
             with contextlib.suppress(ProcessLookupError):
-                self.process.terminate()
+                self.process.send_signal(self.stop_signal)
 
     def wait_stopped(self, deadline_s: float) -> bool:
         """Waits until it has ended, kills it at the deadline (monotonic). True when it ended by itself."""

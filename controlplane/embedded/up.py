@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -32,6 +33,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 TICK_S = 0.1
 REDIS_START_S, PREPARE_S, READY_S = 30.0, 120.0, 60.0
 FALLS_BEFORE_READY = 4
+BACKLOG = 2048
 LEAN = {"QUARTERMASTER_BACK_OFFICE": "off"}  # half the start and 35 MB less
 
 
@@ -49,6 +51,7 @@ class Instance:
         self.asked_to_stop = 0
         self.base_url = f"http://{'127.0.0.1' if env.host in ('0.0.0.0', '::') else env.host}:{env.port}"  # noqa: S104
         self._prepared = home.run / "prepared"
+        self._listener: socket.socket | None = None  # where there are several web processes
         self._replica_command: list[str] | None = None
         self._replica_environ: dict[str, str] = {}
         self._replicas: set[str] = set()  # of the children, those the scaling driver asked for
@@ -173,9 +176,16 @@ class Instance:
     def _start_service(self) -> None:
         self._prepared.unlink(missing_ok=True)
         gate = [sys.executable, "-m", "controlplane.embedded.gate", str(self._prepared)]
+        shared = [str(self._listen())] if self.env.web_processes > 1 else []
         for number in range(self.env.web_processes):
             name = f"web-{number}" if number else "web"
-            self._add(name, [*gate, WEB, "controlplane.serve"], stop_s=self.env.drain_s + 6)
+            self._add(
+                name,
+                [*gate, WEB, "controlplane.serve", *shared],
+                stop_s=self.env.drain_s + 6,
+                stop_signal=signal.SIGINT,  # all of it ends: no time for clients to go elsewhere
+                inherits=[int(fd) for fd in shared],
+            )
         pool = "prefork"
         if sys.platform == "linux" and not os.access("/dev/shm", os.W_OK):  # noqa: S108 - where semaphores live
             say("no shared memory can be made here, so the worker uses threads")
@@ -206,9 +216,24 @@ class Instance:
         show(f"    -H 'Content-Type: application/json' -d '{body}'\n")
         show("  Ctrl-C ends all of it." + (" DEMO_LOAD=off starts it without demo load." * self.env.demo_load) + "\n")
 
+    def _listen(self) -> int:
+        """One listening socket for all web processes: what waits in it is lost with none of them."""
+        family = socket.AF_INET6 if ":" in self.env.host else socket.AF_INET
+        self._listener = socket.create_server((self.env.host, self.env.port), family=family, backlog=BACKLOG)
+        return self._listener.fileno()
+
     # --- supervision
 
-    def _add(self, name: str, command: list[str], *, stop_s: float, environ: dict[str, str] | None = None) -> None:
+    def _add(
+        self,
+        name: str,
+        command: list[str],
+        *,
+        stop_s: float,
+        environ: dict[str, str] | None = None,
+        stop_signal: signal.Signals = signal.SIGTERM,
+        inherits: Sequence[int] = (),
+    ) -> None:
         child = Child(
             name,
             command,
@@ -217,6 +242,8 @@ class Instance:
             environ=self.environ | (environ or {}),
             cwd=ROOT,
             stop_s=stop_s,
+            stop_signal=stop_signal,
+            inherits=inherits,
         )
         self.children[name] = child
         child.start()
@@ -272,6 +299,8 @@ class Instance:
         if not self.children:
             return
         say("ending" + (" (again Ctrl-C ends it at once)" if "web" in self.children else ""))
+        if self._listener is not None:
+            self._listener.close()
         asked = self.asked_to_stop
         webs = [n for n in self.children if n.startswith("web")]
         deciders = ["worker", "standby"]

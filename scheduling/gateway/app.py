@@ -153,10 +153,11 @@ class GatewayApp:
     def open_requests(self) -> int:
         return len(self._watch.calls)
 
-    async def drain(self) -> None:
-        """Refuses new requests, lets the open ones end for ``drain_s``, then ends the rest with an explicit error."""
+    async def drain(self, limit_s: float | None = None) -> None:
+        """Refuses new requests, lets the open ones end for ``limit_s`` (``drain_s``), then ends the rest with an
+        explicit error."""
         self._draining = True
-        await self._empty(self.config.drain_s)
+        await self._empty(self.config.drain_s if limit_s is None else limit_s)
         for call in list(self._watch.calls):
             call.interrupt(Reason.SHUTTING_DOWN)
         await self._empty(AFTER_DRAIN_S)
