@@ -149,6 +149,10 @@ class Call:
         self.streaming = False
         self.status = 0
 
+    def now_s(self) -> float:
+        """The time as this request's times are told [epoch s]: when it came, and since then by a clock nobody sets."""
+        return self.received_s + (self.loop.time() - self.started_loop)
+
     def limit(self, reason: Reason, at_loop: float) -> None:
         """From now on the call ends with ``reason`` unless it gets further by ``at_loop``."""
         self.deadline_reason = reason

@@ -186,7 +186,7 @@ class Desk:
         assert call.facts is not None
         result = await store.announce(
             call.access.entitlement, call.access.pool, call.queued_request(), call.estimate, call.body_bytes,
-            call.facts, call.backend, call.served(),
+            call.facts, call.backend, call.served(), sent_s=call.now_s(),
         )  # fmt: skip
         if result.status is AnnounceStatus.ENDED:
             call.interrupt(Reason.EVICTED if result.reason is Reason.EVICTED else Reason.LEASE_LOST)

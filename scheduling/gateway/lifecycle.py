@@ -167,7 +167,13 @@ class Lifecycle:
         call.known = True
         try:
             admission = await self._stores(access.pool.id).admit(
-                access.entitlement, access.pool, call.request, call.estimate, call.body_bytes, call.facts
+                access.entitlement,
+                access.pool,
+                call.request,
+                call.estimate,
+                call.body_bytes,
+                call.facts,
+                sent_s=call.now_s(),
             )
         except StateUnavailable:
             raise Refusal(Reason.STATE_UNAVAILABLE) from None
@@ -195,13 +201,13 @@ class Lifecycle:
         call.seq = admission.seq
         if admission.status is AdmissionStatus.GRANTED:
             call.backend = admission.backend
-            call.granted_s = time.time()
+            call.granted_s = call.now_s()
             call.admitted = True
         elif admission.status is AdmissionStatus.QUEUED:
             call.backend = ""
             call.granted_s = None  # of a replica that failed it
             call.admitted = True
-            call.queued_s = call.queued_s or time.time()
+            call.queued_s = call.queued_s or call.now_s()
             await self._wait(call)
         else:
             reason = Reason.EVICTED if admission.reason is Reason.EVICTED else Reason.LEASE_LOST
@@ -220,7 +226,7 @@ class Lifecycle:
                 call.waiter = None
         call.limit(Reason.DEADLINE, NEVER)
         call.backend, call.policy, call.why_there = notice.backend, notice.policy, notice.why
-        call.granted_s = time.time()
+        call.granted_s = call.now_s()
 
     # --- engines
 
@@ -270,7 +276,12 @@ class Lifecycle:
         call.moving = True
         try:
             admission = await self._stores(access.pool.id).requeue(
-                call.queued_request(), call.body_bytes, facts, exclude, access.pool.headroom_slots
+                call.queued_request(),
+                call.body_bytes,
+                facts,
+                exclude,
+                access.pool.headroom_slots,
+                sent_s=call.now_s(),
             )
         except StateUnavailable:
             raise trouble from None
@@ -366,7 +377,7 @@ class Lifecycle:
         fields: dict[str, Any] = {}
         if reason is Reason.QUEUE_TIMEOUT:
             # nothing is known of the queue but that it is at least this long
-            fields["waited_s"] = fields["retry_s"] = time.time() - call.received_s
+            fields["waited_s"] = fields["retry_s"] = call.loop.time() - call.started_loop
         elif reason is Reason.EVICTED and call.access is not None:
             fields["retry_s"] = self._desk.turn_s(call.access.pool.id)
         elif reason is Reason.BACKEND_ERROR:
@@ -431,7 +442,7 @@ def answer_headers(call: Call) -> list[Header]:
         headers.append((b"x-quartermaster-estimate-tokens", b"%d" % estimate.cost_tokens))
     if call.inflight or call.level_tokens is not None:
         headers += access.limits.render(call.inflight, call.level_tokens)
-    queued = 0 if call.queued_s is None else (call.granted_s or time.time()) - call.queued_s
+    queued = 0 if call.queued_s is None else (call.granted_s or call.now_s()) - call.queued_s
     headers.append((b"x-quartermaster-queue-ms", b"%d" % (queued * 1000)))
     if call.idempotency is not None and call.idempotency.original:
         headers.append((b"x-quartermaster-original-request", call.idempotency.original.encode("ascii")))

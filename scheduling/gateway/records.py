@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import msgspec
 
 from scheduling.core.ledger import LedgerRecord
@@ -22,7 +20,7 @@ def record_of(call: Call, reason: Reason, gateway_id: str) -> LedgerRecord:
     slo = entitlement.tier.slo
     streamed = prepared is not None and prepared.stream
     outcome = outcome_of(reason).value
-    done_s = time.time()
+    done_s = call.now_s()
     outlook = call.outlook
     answered = outlook is not None and outcome == Outcome.COMPLETED and call.output_tokens > 0
     return LedgerRecord(

@@ -9,7 +9,6 @@ error frame.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 
 from scheduling.core.engine_status import NOT_ADMITTED, misconfigured, what_it_means
@@ -203,7 +202,7 @@ class Relay:
                 raise self._broken(call, frames.failed, suspect=frames.suspect)
         self._check_own(call, connection, frames.id)
         self._attempts.succeeded(access.pool.id, call.backend)
-        call.first_token_s = time.time()
+        call.first_token_s = call.now_s()
         send, now = call.send, call.loop.time
         send_s, idle_s = self._config.send_timeout_s, self._config.idle_token_timeout_s
         call.responding = call.streaming = True

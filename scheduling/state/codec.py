@@ -26,7 +26,15 @@ from scheduling.core.ledger import LedgerRecord, sane
 from scheduling.core.outcomes import Outcome, Reason, outcome_of
 from scheduling.core.slo import judged
 from scheduling.core.types import QueuedRequest
-from scheduling.state.types import ENTRY_FORMAT, Attempts, CancelNotice, EvictionNotice, GrantNotice, StoredRequest
+from scheduling.state.types import (
+    ENTRY_FORMAT,
+    Attempts,
+    CancelNotice,
+    EvictionNotice,
+    GrantNotice,
+    RequestFacts,
+    StoredRequest,
+)
 
 _encoder = msgspec.json.Encoder()
 _request_decoder = msgspec.json.Decoder(StoredRequest)
@@ -137,8 +145,32 @@ class Entry:
     record: bytes
 
     def queued_request(self) -> QueuedRequest:
-        """The request as ordering may know it, under the attempt and arrival number that scripts gave it."""
-        return replace(decode_request(self.record).request, attempt=self.attempt, seq=self.seq)
+        """The request as ordering may know it, under the attempt and arrival number that scripts gave it, and with its
+        times in state time: as long before or after a script took the record as its gateway said when it sent it."""
+        return self.read()[0]
+
+    def read(self) -> tuple[QueuedRequest, RequestFacts]:
+        """``queued_request``, and what the ledger needs beside it."""
+        stored = decode_request(self.record)
+        r, sent_s = stored.request, stored.sent_s
+        if not sent_s:
+            return replace(r, attempt=self.attempt, seq=self.seq), stored.facts
+        taken_ms = self.granted_ms if self.note == DIRECT or not self.queued_ms else self.queued_ms
+        by_s = taken_ms / 1000 - sent_s
+        return replace(
+            r,
+            attempt=self.attempt,
+            seq=self.seq,
+            arrival_s=r.arrival_s + by_s,
+            ttft_deadline_s=_later(r.ttft_deadline_s, by_s),
+            ttlt_deadline_s=_later(r.ttlt_deadline_s, by_s),
+            expires_s=_later(r.expires_s, by_s),
+            hint_deadline_s=_later(r.hint_deadline_s, by_s),
+        ), stored.facts
+
+
+def _later(at_s: float | None, by_s: float) -> float | None:
+    return None if at_s is None else at_s + by_s
 
 
 def decode_entry(data: bytes) -> Entry:
@@ -186,8 +218,7 @@ def place_of(request_id: str, e: Entry) -> str:
 
 def swept_record(pool: str, entry: Entry, done_ms: int, reason: str = Reason.GATEWAY_LOST) -> LedgerRecord:
     """The ledger record of a request that its gateway abandoned: everything but what it had produced is known."""
-    stored = decode_request(entry.record)
-    request, facts = stored.request, stored.facts
+    request, facts = entry.read()
     policy, why = decode_note(entry.note)
     outcome = outcome_of(Reason(reason)) if reason in _REASONS else Outcome.FAILED  # another version's reason is kept
     return judged(

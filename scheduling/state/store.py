@@ -102,8 +102,13 @@ class PoolStore:
         estimate: Estimate,
         body_bytes: int,
         facts: RequestFacts,
+        *,
+        sent_s: float = 0.0,
     ) -> Admission:
-        """Grants a free slot or that of a preemptible request, queues, or refuses; a refusal changes nothing."""
+        """Grants a free slot or that of a preemptible request, queues, or refuses; a refusal changes nothing.
+
+        ``sent_s``, here and below: now, by the clock of the request's times.
+        """
         tier, rights = spec.tier, rights_of(spec)
         reply = await self._resp.eval(
             self._admit,
@@ -111,7 +116,7 @@ class PoolStore:
             (
                 request.id, request.attempt, spec.id, tier.service_class.value, estimate.kv_tokens,
                 estimate.cost_tokens if spec.tokens_per_s > 0 else 0, work_of(estimate), body_bytes,
-                request.gateway or "-", codec.encode_request(StoredRequest(request, facts)), spec.concurrency,
+                request.gateway or "-", codec.encode_request(StoredRequest(request, facts, sent_s)), spec.concurrency,
                 1 if tier.over_limit is OverLimit.WAIT else 0, tier.queue_limit, spec.tokens_per_s, spec.burst_tokens,
                 spec.kv_tokens, first_weight(spec, pool), pool.threshold, pool.queue_limit, pool.queue_bytes,
                 request.exclude_backend, int(rights.reserved), int(rights.bursts), int(rights.over_budget),
@@ -121,7 +126,14 @@ class PoolStore:
         return replies.admission(reply)
 
     async def requeue(
-        self, request: QueuedRequest, body_bytes: int, facts: RequestFacts, exclude_backend: str, headroom: int = 0
+        self,
+        request: QueuedRequest,
+        body_bytes: int,
+        facts: RequestFacts,
+        exclude_backend: str,
+        headroom: int = 0,
+        *,
+        sent_s: float = 0.0,
     ) -> Admission:
         """Moves attempt ``request.attempt``, which sent no byte, off its replica. ``headroom``: the pool's.
 
@@ -130,7 +142,7 @@ class PoolStore:
         again = replace(request, attempt=request.attempt + 1, exclude_backend=exclude_backend)
         reply = await self._eval(
             "requeue", request.id, request.attempt, _cap(request.service_class, request.concurrency), exclude_backend,
-            body_bytes, codec.encode_request(StoredRequest(again, facts)),
+            body_bytes, codec.encode_request(StoredRequest(again, facts, sent_s)),
             baseline_slots(request.service_class, request.concurrency), headroom,
         )  # fmt: skip
         return replies.admission(reply)
@@ -174,6 +186,8 @@ class PoolStore:
         facts: RequestFacts,
         backend: str,
         served: int = 0,
+        *,
+        sent_s: float = 0.0,
     ) -> AnnounceResult:
         """Re-creates a lease on ``backend``, or with ``backend=""`` a waiting entry, that ``renew`` did not know."""
         service_class = spec.tier.service_class
@@ -182,7 +196,7 @@ class PoolStore:
             "announce", request.id, request.attempt, spec.id, service_class.value, backend or "-",
             estimate.kv_tokens,
             estimate.cost_tokens if spec.tokens_per_s > 0 else 0, work_of(estimate), body_bytes,
-            request.gateway or "-", request.seq, codec.encode_request(StoredRequest(request, facts)),
+            request.gateway or "-", request.seq, codec.encode_request(StoredRequest(request, facts, sent_s)),
             spec.tokens_per_s, spec.burst_tokens, "-" if cap is None else cap,
             first_weight(spec, pool), served, baseline_slots(service_class, spec.concurrency) or "-",
         )  # fmt: skip

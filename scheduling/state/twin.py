@@ -60,6 +60,8 @@ class PoolTwin(LeaderTwin):
         estimate: Estimate,
         body_bytes: int,
         facts: RequestFacts,
+        *,
+        sent_s: float = 0.0,
     ) -> Admission:
         now = self._now()
         rate, depth = spec.tokens_per_s, spec.burst_tokens
@@ -120,7 +122,7 @@ class PoolTwin(LeaderTwin):
             attempt=request.attempt, entitlement=spec.id, service_class=spec.tier.service_class, backend="",
             kv=estimate.kv_tokens, charge=decision.charge, work=work_of(estimate), body_bytes=body_bytes, queued_ms=0,
             granted_ms=0, gateway=request.gateway, seq=seq, served=0, note="-",
-            record=codec.encode_request(StoredRequest(request, facts)),
+            record=codec.encode_request(StoredRequest(request, facts, sent_s)),
         )  # fmt: skip
         if decision.verdict is Verdict.GRANT:
             entry = replace(entry, backend=decision.backend, granted_ms=now, note=codec.DIRECT)
@@ -131,7 +133,14 @@ class PoolTwin(LeaderTwin):
         return answer(AdmissionStatus.QUEUED, seq, request.attempt, position=self._total("wait"))
 
     def requeue(
-        self, request: QueuedRequest, body_bytes: int, facts: RequestFacts, exclude_backend: str, headroom: int = 0
+        self,
+        request: QueuedRequest,
+        body_bytes: int,
+        facts: RequestFacts,
+        exclude_backend: str,
+        headroom: int = 0,
+        *,
+        sent_s: float = 0.0,
     ) -> Admission:
         now, request_id, attempt = self._now(), request.id, request.attempt
 
@@ -153,7 +162,7 @@ class PoolTwin(LeaderTwin):
 
         self._drop_lease(request_id, staying=True)
         again = replace(request, attempt=attempt + 1, exclude_backend=exclude_backend)
-        record = codec.encode_request(StoredRequest(again, facts))
+        record = codec.encode_request(StoredRequest(again, facts, sent_s))
         entry = replace(held, attempt=attempt + 1, body_bytes=body_bytes, record=record, note="-")
         backends = self._backends()
         backend = choose_backend(backends, held.kv, exclude_backend)
@@ -254,6 +263,8 @@ class PoolTwin(LeaderTwin):
         facts: RequestFacts,
         backend: str,
         served: int = 0,
+        *,
+        sent_s: float = 0.0,
     ) -> AnnounceResult:
         if request.id in self.held or request.id in self.queue:
             return AnnounceResult(AnnounceStatus.KNOWN)
@@ -270,7 +281,7 @@ class PoolTwin(LeaderTwin):
             attempt=request.attempt, entitlement=spec.id, service_class=spec.tier.service_class, backend=backend,
             kv=estimate.kv_tokens, charge=charge, work=work_of(estimate), body_bytes=body_bytes, queued_ms=0,
             granted_ms=0, gateway=request.gateway, seq=request.seq, served=served, note="-",
-            record=codec.encode_request(StoredRequest(request, facts)),
+            record=codec.encode_request(StoredRequest(request, facts, sent_s)),
         )  # fmt: skip
         if backend:
             self._put_lease(request.id, replace(entry, granted_ms=now), now + LEASE_MS)

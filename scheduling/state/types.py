@@ -100,10 +100,16 @@ class RequestFacts:
 
 @dataclass(frozen=True, slots=True)
 class StoredRequest:
-    """The record kept for a lease or a waiting entry. Lengths, times and names only, no prompt."""
+    """The record kept for a lease or a waiting entry. Lengths, times and names only, no prompt.
+
+    ``request``'s times are those of its gateway's clock, which read ``sent_s`` when it sent the record (0: not known,
+    as of older versions). Scripts note when they took it, so nobody has to know how far that clock is off
+    (:meth:`scheduling.state.codec.Entry.queued_request`).
+    """
 
     request: QueuedRequest
     facts: RequestFacts
+    sent_s: float = 0.0
 
 
 class AdmissionStatus(StrEnum):
