@@ -51,7 +51,11 @@ from scheduling.state.types import (
 )
 from tests.state_world import FACTS, backend, entitlement, estimate, ledger, pool_spec, request, tier
 
-TEST_CLOCK = "local function now_ms() return tonumber(redis.call('GET', KEYS[1] .. 'test_now')) end\n"
+TEST_CLOCK = (
+    "local CLOCK = KEYS[1] .. 'clock'\n"
+    "local function now_ms() return tonumber(redis.call('GET', KEYS[1] .. 'test_now')) end\n"
+    "local function believe() end\n"
+)
 _worlds = itertools.count(1)
 
 

@@ -102,6 +102,7 @@ class Term:
         self._standings_due = True  # at once: weights are needed before the first five seconds are over
         self._evict_from = 0.0
         self._left: PoolView | None = None  # the pool as the last decision left it
+        self._swept_s: float | None = None
         self._compare_at = 0.0  # at once: what is there may be of another version
         self._stuck = -1  # as it was told; what the former leader told is not known
 
@@ -369,8 +370,11 @@ class Term:
         return await self._store.view()
 
     async def _sweep(self) -> None:
+        loop = asyncio.get_running_loop()
         for _ in range(SWEEPS):
-            swept = await self._store.sweep(self._epoch)
+            at_s, before_s = loop.time(), self._swept_s
+            swept = await self._store.sweep(self._epoch, None if before_s is None else at_s - before_s)
+            self._swept_s = at_s
             for request in swept:
                 self._withdraw(request.request_id)
             if len(swept) < BATCH:

@@ -242,7 +242,7 @@ class LeaderTwin(PoolMemory):
         else:
             self.ready[backend_id] = (spec.slots, spec.kv_tokens)
 
-    def sweep(self, epoch: int) -> list[SweptRequest]:
+    def sweep(self, epoch: int, passed_s: float | None = None) -> list[SweptRequest]:
         self._fence(epoch)
         now = self._now()
         swept: list[SweptRequest] = []

@@ -30,11 +30,40 @@ _CONSTANTS = (
 )  # fmt: skip
 _ADMISSION = ("LEAST_RETRY_MS", "LONGEST_TOLD_MS", "SERVED_PER_RETURN")
 
-REDIS_CLOCK: Final = """local function now_ms()
+# State time [ms]: Redis TIME, going on evenly where that is set (docs/state.md, "Time"). `believe` says what has really
+# passed since state time `since`, by a clock that nobody sets (-1: nobody knows): of steps forward, which may have been
+# pauses, that much is given back.
+REDIS_CLOCK: Final = """local CLOCK = KEYS[1] .. 'clock'
+local state_now
+local function now_ms()
+  if state_now then return state_now end
   local t = redis.call('TIME')
-  return t[1] * 1000 + math.floor(t[2] / 1000)
+  local c = redis.call('HMGET', CLOCK, 'seen', 'offset', 'doubt')
+  local seen, offset = tonumber(c[1]), tonumber(c[2]) or 0
+  local now = t[1] * 1000 + math.floor(t[2] / 1000) + offset
+  local step = seen and now - seen or CLOCK_TICK_MS
+  state_now = now
+  if step < -CLOCK_TICK_MS or step > CLOCK_GAP_MS then
+    local doubt = math.max(0, (tonumber(c[3]) or 0) + step)
+    if type(redis.pcall('HSET', CLOCK, 'offset', offset - step, 'doubt', doubt)) ~= 'table' then state_now = seen end
+  elseif step >= CLOCK_TICK_MS then
+    redis.pcall('HSET', CLOCK, 'seen', now)  -- refused where Redis takes no writes: who only looks is answered still
+  elseif step < 0 then
+    state_now = seen
+  end
+  return state_now
+end
+local function believe(passed, since)
+  local now, doubt = now_ms(), tonumber(redis.call('HGET', CLOCK, 'doubt')) or 0
+  if doubt == 0 then return end
+  if since and passed >= 0 then doubt = math.max(0, math.min(doubt, passed - (now - since))) end
+  state_now = now + doubt
+  redis.call('HINCRBY', CLOCK, 'offset', doubt)
+  redis.call('HSET', CLOCK, 'seen', state_now, 'doubt', 0)
 end
 """
+CLOCK_TICK_MS: Final = 100  # finer steps back are held out, not counted
+NO_GAP_MS: Final = 2**53  # a step forward is time that has passed
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +83,17 @@ def make_script(name: str, text: str) -> Script:
 @cache
 def load_scripts() -> dict[str, Script]:
     """All scripts by name."""
-    return load_family(
-        "", NAMES, {c: getattr(types, c) for c in _CONSTANTS} | {c: getattr(admission, c) for c in _ADMISSION}
-    )
+    constants = {c: getattr(types, c) for c in _CONSTANTS} | {c: getattr(admission, c) for c in _ADMISSION}
+    return load_family("", NAMES, constants, types.CLOCK_GAP_MS)
 
 
-def load_family(folder: str, names: Sequence[str], constants: Mapping[str, int]) -> dict[str, Script]:
-    """The scripts of one folder, which share its prelude, by name."""
+def load_family(
+    folder: str, names: Sequence[str], constants: Mapping[str, int], gap_ms: int = NO_GAP_MS
+) -> dict[str, Script]:
+    """The scripts of one folder, which share its prelude, by name. ``gap_ms``: a longer time between two calls is taken
+    for a step of the clock until somebody says that it has passed (``believe``)."""
     at = _FOLDER / folder
     told = "".join(f"local {name} = {value}\n" for name, value in constants.items())
-    shared = REDIS_CLOCK + told + (at / "prelude.lua").read_text()
+    clock = f"local CLOCK_TICK_MS, CLOCK_GAP_MS = {CLOCK_TICK_MS}, {gap_ms}\n" + REDIS_CLOCK
+    shared = clock + told + (at / "prelude.lua").read_text()
     return {name: make_script(name, shared + (at / f"{name}.lua").read_text()) for name in names}

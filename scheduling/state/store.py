@@ -286,12 +286,13 @@ class PoolStore:
         ready = 0 if spec is None else 1
         _unfenced(await self._eval("set_ready", epoch, backend_id, ready, slots, kv, 1 if ill else 0))
 
-    async def sweep(self, epoch: int) -> list[SweptRequest]:
-        """Ends up to 100 leases and 100 waiting entries whose gateway stopped renewing them.
+    async def sweep(self, epoch: int, passed_s: float | None = None) -> list[SweptRequest]:
+        """Ends up to 100 leases and 100 waiting entries whose gateway stopped renewing them. ``passed_s``: since this
+        leader's sweep before, by a monotonic clock.
 
         Call it about once a second: after a gap of more than 5 s it ends nothing for 5 s, so that gateways renew first.
         """
-        reply = _unfenced(await self._eval("sweep", epoch))
+        reply = _unfenced(await self._eval("sweep", epoch, -1 if passed_s is None else round(passed_s * 1000)))
         swept = []
         for request_id, data in zip(reply[::2], reply[1::2], strict=True):
             if not data:  # it could not be read

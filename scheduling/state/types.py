@@ -21,6 +21,7 @@ RENEW_S: Final = 3.0  # how often a gateway renews what it holds
 LEADER_MS: Final = 2_000  # a leadership not extended for so long is free, and scripts hand out slots themselves
 REBUILD_MS: Final = 5_000  # after a lost state nothing new is admitted for so long; longer than one renewal
 SWEEP_GAP_MS: Final = 5_000  # sweeps further apart than this: Redis or the leaders were away, renewals may be late
+CLOCK_GAP_MS: Final = 5_000  # so long between two calls (a leader makes several a second): Redis' clock was set
 ENDED_MS: Final = 120_000  # how long the first terminal state is remembered
 SERVICE_MS: Final = 2_000  # slot occupation assumed before one was seen, for retry times only
 NO_BACKEND_RETRY_MS: Final = 5_000  # a replica is probed every second and needs a real generation to come back

@@ -11,13 +11,17 @@ import pytest
 
 from scheduling.core.outcomes import Reason
 from scheduling.core.types import BackendSpec, OverLimit, Slo
+from scheduling.gateway.config import GatewayConfig
 from scheduling.state.resp import RespConnection
+from scheduling.state.script import Script, load_scripts
 from scheduling.state.store import PoolStore
 from tests.dispatch_world import catalog_of, dispatching, until_await
 from tests.gateway_world import TIER, gateway_world, until
+from tests.state_model import variant
 from tests.state_world import FACTS, backend, entitlement, estimate, ledger, pool_spec, request, tier
 
 PATIENT = replace(TIER, slo=Slo(ttft_s=20.0, tbt_s=1.0), over_limit=OverLimit.WAIT, max_wait_s=30.0)
+slow = pytest.mark.slow
 OFF_S = 40.0  # longer than a lease, the longest wait and every target
 
 
@@ -35,8 +39,7 @@ def wall(monkeypatch: pytest.MonkeyPatch) -> Wall:
     return Wall(monkeypatch)
 
 
-@pytest.mark.parametrize("policy", ["edf", "fifo"])
-@pytest.mark.parametrize("off_s", [-OFF_S, OFF_S])
+@pytest.mark.parametrize(("policy", "off_s"), [("edf", -OFF_S), ("fifo", OFF_S)])
 async def test_who_waits_is_served_however_far_clocks_are_off(redis_url: str, wall: Wall, policy: str, off_s: float):
     wall.off_s = off_s
     pool_id = f"clocks-{policy}-{'behind' if off_s < 0 else 'ahead'}"
@@ -107,3 +110,55 @@ async def test_two_gateways_with_different_clocks_are_served_in_the_order_of_arr
         assert [None if d is None else round(d - found.arrival_s, 3) for d in deadlines] == [5, 30, 1]
     assert [r.id for r in sorted(waiting, key=lambda r: r.arrival_s)] == ["r2", "r1", "r3"]
     await resp.close()
+
+
+TIME = "redis.call('TIME')"
+STEPPED = """(function()
+  local t = redis.call('TIME')
+  return {t[1] + (tonumber(redis.call('GET', KEYS[1] .. 'test_step')) or 0), t[2]}
+end)()"""
+
+
+def stepped_scripts() -> dict[str, Script]:
+    """The scripts of production with a lease of two seconds, on a TIME that is set by the key ``test_step`` [s]."""
+    shorter = {n: variant(s, "LEASE_MS = 10000", "LEASE_MS = 2000") for n, s in load_scripts().items()}
+    return {name: variant(script, TIME, STEPPED) for name, script in shorter.items()}
+
+
+@pytest.mark.parametrize("step_s", [-600, pytest.param(40, marks=slow), pytest.param(3600, marks=slow)])
+async def test_when_redis_clock_is_set_nobody_is_ended_and_the_dead_still_are(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch, step_s: int
+):
+    scripts = stepped_scripts()
+    monkeypatch.setattr("scheduling.state.store.load_scripts", lambda: scripts)
+    pool_id = f"clocks-set-{'back' if step_s < 0 else step_s}"
+    async with gateway_world(redis_url, pool_id, lead=False, config=GatewayConfig(renew_every_s=0.3)) as world:
+        two = BackendSpec(f"{pool_id}-b0", pool_id, world.engines[0].url, 2, 1_000_000)
+        await world.configure(pool={"backends": (two,)}, tier=PATIENT)
+        async with (
+            dispatching(redis_url, catalog_of(world.pool, world.entitlement)) as dispatcher,
+            world.http() as client,
+        ):
+            await until_await(lambda: ready(world.store))
+            epoch = dispatcher.epoch
+            dead = request("of-a-dead-gateway", world.entitlement, gateway="gone")
+            await world.store.admit(world.entitlement, world.pool, dead, estimate(), 100, FACTS)
+            world.engines[0].script.first_pause_s = 3.0
+            body = {"model": "demo", "prompt": "Hello", "max_tokens": 2}
+            asked = [asyncio.ensure_future(client.post("/v1/completions", json=body)) for _ in range(3)]
+            await until_await(lambda: counts(world.store, (2, 2)))
+            await world.resp.call("SET", f"qm:{{{pool_id}}}:test_step", step_s)
+            await until_await(lambda: ended(world.resp, pool_id, dead.id), 20)
+            answers = await asyncio.gather(*asked)
+            assert [a.status_code for a in answers] == [200] * 3, [a.text for a in answers]
+            assert dispatcher.epoch == epoch
+        assert [record.reason for record in world.metrics.records] == ["length"] * 3
+
+
+async def counts(store: PoolStore, expected: tuple[int, int]) -> bool:
+    view = await store.view()
+    return (view.running, view.waiting) == expected
+
+
+async def ended(resp: RespConnection, pool_id: str, request_id: str) -> bool:
+    return await resp.call("GET", f"qm:{{{pool_id}}}:ended:{request_id}") == b"gateway_lost"

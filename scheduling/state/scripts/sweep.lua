@@ -2,12 +2,14 @@
 -- closes the books of <= 100 evicted requests of which their gateway said no last word.
 -- What waited is refunded whole; of what ran nobody can say how much it used, so its charge stands.
 -- After an outage of Redis every lease looks expired though its gateway lives: then renewals come first.
--- epoch -> fenced, or {id, entry, id, entry, ...}
+-- `passed`: since the leader's sweep before, by its monotonic clock; -1: it made none.
+-- epoch passed_ms -> fenced, or {id, entry, id, entry, ...}
 if fenced(ARGV[1]) then return 'fenced' end
+local m = call('HMGET', META, 'swept_at', 'sweep_from')
+believe(tonumber(ARGV[2]), tonumber(m[1]))
 local now = now_ms()
 local out = {}
 
-local m = call('HMGET', META, 'swept_at', 'sweep_from')
 local from = tonumber(m[2]) or 0
 call('HSET', META, 'swept_at', now)
 if m[1] and now - tonumber(m[1]) > SWEEP_GAP_MS then

@@ -32,7 +32,7 @@ local function tidy(now, kept_ms)
   for _, set in ipairs({RUNNING, DONE}) do
     for _, key in ipairs(call('ZRANGEBYSCORE', set, '-inf', now, 'LIMIT', 0, PURGED)) do drop(key) end
   end
-  for _, name in ipairs({ENTRIES, RUNNING, DONE, KEPT, ANSWERS, BYTES}) do
+  for _, name in ipairs({ENTRIES, RUNNING, DONE, KEPT, ANSWERS, BYTES, CLOCK}) do
     call('PEXPIRE', name, kept_ms + CLAIM_MS)
   end
 end
