@@ -8,6 +8,7 @@ from typing import Any
 
 from scheduling.catalog import CatalogCache
 from scheduling.state.resp import RespConnection
+from scheduling.state.skew import ClockSkew
 from scheduling.state.store import PoolStore
 from scheduling.state.types import StateError, StateUnavailable
 
@@ -27,6 +28,7 @@ class Readiness:
         self.draining = False
         self._catalog = catalog
         self._resp = RespConnection(redis_url, name="readyz")
+        self._skew = ClockSkew(self._resp.time_s)
         self._stores: dict[str, PoolStore] = {}
         self._led_s: dict[str, float] = {}  # when a leader of the pool was last seen
         self._last: tuple[float, bool, dict[str, Any]] | None = None
@@ -70,7 +72,10 @@ class Readiness:
                         missing.append("an engine: no replica has generated a token yet")
                 elif all(p["totals_differ"] for p in serving.values()):
                     missing += [f"the state of pool {n}: {d}" for n, p in serving.items() for d in p["totals_differ"]]
-        return not missing, {"ready": not missing, "waiting_for": missing, "pools": pools}
+        await self._skew.measure()
+        skew_s = self._skew.seconds
+        report = {"ready": not missing, "waiting_for": missing, "pools": pools}
+        return not missing, report | {"clock_skew_s": None if skew_s is None else round(skew_s, 3)}
 
     async def _pool(self, pool: str) -> dict[str, Any]:
         store = self._stores.get(pool)

@@ -104,6 +104,10 @@ TABLE: tuple[Metric, ...] = (
         "Connections that the server itself refused and closed, before any application: too many, too much, too slow.",
     ),
     Metric("upstream_connections", "gauge", "connections", (), "Connections of this process to engines."),
+    Metric(
+        "clock_skew_seconds", "gauge", "seconds", ("process", "pool"),
+        "How far a clock is ahead of Redis': of this web process, and of each pool's leader.",
+    ),
     Metric("tasks", "gauge", "tasks", (), "asyncio tasks of this process: its own, and about two per open request."),
     Metric("state_available", "gauge", "", (), "1 while this process reaches Redis, else 0."),
     Metric(
@@ -149,6 +153,7 @@ TABLE: tuple[Metric, ...] = (
 
 _CONNECTIONS = ("connections", "connections_limit", "websockets", "websockets_limit")
 _PROCESS_GAUGES = frozenset({"open_requests", "waiting_requests", "upstream_connections", "tasks"})
+_SKEW = "clock_skew_seconds"
 _BACKEND_GAUGES = {
     "backend_running": "running",
     "backend_kv_usage_ratio": "kv_usage",
@@ -198,6 +203,7 @@ class Metrics:
         self._token = _Histogram(_TOKEN)
         self._total = _Histogram(_TOTAL)
         self._gauges: dict[str, float] = dict.fromkeys(_PROCESS_GAUGES, 0.0)
+        self._skew_s: float | None = None
         self._connections: dict[str, float] = {}  # nothing where no server counts them
         self._connections_refused: dict[Labels, int] = {}
         self._state_available = 0.0
@@ -253,13 +259,16 @@ class Metrics:
         """Redis became reachable or unreachable."""
         self._state_available = float(available)
 
-    def gauge(self, name: str, value: float) -> None:
-        """Sets a gauge of this process.
+    def gauge(self, name: str, value: float | None) -> None:
+        """Sets a gauge of this process. Only the skew of its clock may be None: not known.
 
         Raises:
             KeyError: the name is not one of them.
         """
-        if name not in self._gauges:
+        if name == _SKEW:
+            self._skew_s = value
+            return
+        if name not in self._gauges or value is None:
             raise KeyError(f"{name!r} is not a gauge of a process: use {', '.join(sorted(_PROCESS_GAUGES))}")
         self._gauges[name] = value
 
@@ -310,6 +319,8 @@ class Metrics:
         if self._pools is not None:
             gauges |= self._pools.samples()
             counted |= self._pools.counted()
+        if self._skew_s is not None:
+            gauges.setdefault(_SKEW, []).append((("web", ""), self._skew_s))
         for metric in TABLE:
             name = PREFIX + metric.name
             if metric.kind == "counter":
@@ -408,6 +419,8 @@ class _PoolGauges:
                 out[name].append(((pool,), value))
             if "unread" in (state := snapshot.get("state", {})):
                 out["ledger_unread"].append(((pool,), state["unread"]))
+            if "skew_s" in state:
+                out[_SKEW].append((("leader", pool), state["skew_s"]))
             for entitlement, row in snapshot["entitlements"].items():
                 for key in ("weight", "debt", "burst"):
                     if key in row:

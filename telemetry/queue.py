@@ -61,6 +61,15 @@ class QueueStore:
             raise QueueUnavailable(type(error).__name__) from error
         return None if held is None else msgspec.json.decode(held)
 
+    def now_s(self, pool: str) -> float:
+        """State time (``docs/state.md``) [s]: what the times of waiting and running requests are told in."""
+        try:
+            seconds, micros = self._redis.time()
+            offset_ms = self._redis.hget(f"qm:{{{pool}}}:clock", "offset")
+        except redis.RedisError as error:
+            raise QueueUnavailable(type(error).__name__) from error
+        return seconds + micros / 1e6 + int(offset_ms or 0) / 1000
+
     def running(self, pool: str) -> list[Found]:
         """What runs, oldest grant first; :data:`MOST_RUNNING` of it where there is more."""
         return sorted(self._all(pool, "held"), key=lambda each: (each.entry.granted_ms, each.id))

@@ -52,7 +52,7 @@ class SeenMetrics:
     def __init__(self) -> None:
         self.records: list[LedgerRecord] = []
         self.rejections: list[tuple[str, int]] = []
-        self.gauges: dict[str, float] = {}
+        self.gauges: dict[str, float | None] = {}
         self.usage_rejections: list[str] = []  # replicas
         self.storm_refusals: list[str] = []  # reasons
         self.answer_rejections: list[tuple[str, str]] = []  # replica, cause
@@ -75,7 +75,7 @@ class SeenMetrics:
     def state_available(self, available: bool) -> None:
         self.gauges["state_available"] = float(available)
 
-    def gauge(self, name: str, value: float) -> None:
+    def gauge(self, name: str, value: float | None) -> None:
         self.gauges[name] = value
 
 

@@ -50,6 +50,7 @@ class Sample:
     served_per_s: dict[str, float] = field(default_factory=dict)  # entitlement -> tokens/s by the meter
     totals_rebuilt: int = 0  # how often totals in Redis differed from the leases and were written anew
     ledger_unread: int = 0  # entries of the ledger stream that could not be read, set aside in Redis
+    clock_skew_s: float | None = None  # of the leader's clock, ahead of Redis'; None: not known
     parts: dict[str, int] = field(default_factory=dict)  # queue, band or bubble of the policy -> requests waiting in it
 
 

@@ -6,6 +6,7 @@ requests have produced, so a rate over less than that would jump between nothing
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Iterable, Sequence
 
@@ -34,8 +35,10 @@ class Sampler:
         waiting: Iterable[QueuedRequest],
         backends: Sequence[BackendStatus],
         parts: Sequence[QueuePart] = (),
+        skew_s: float | None = None,
     ) -> Sample:
-        """``waiting`` is what waits now; O(of it). ``parts``: what the policy's queue consists of."""
+        """``waiting`` is what waits now; O(of it). ``parts``: what the policy's queue consists of. ``skew_s``: of this
+        process' clock, by which the sample is dated as replicas' figures are: people compare it with theirs."""
         now_s = snapshot.now_ms / 1000.0
         oldest_s = now_s
         queued_kv: dict[str, int] = {}
@@ -44,7 +47,7 @@ class Sampler:
             queued_kv[request.entitlement] = queued_kv.get(request.entitlement, 0) + request.kv_tokens
         entitlements = snapshot.entitlements
         return Sample(
-            at_s=now_s,
+            at_s=time.time(),
             pool=pool,
             leader=self._leader,
             epoch=self._epoch,
@@ -60,6 +63,7 @@ class Sampler:
             served_per_s=self._served(snapshot),
             totals_rebuilt=snapshot.rebuilt,
             ledger_unread=snapshot.counts.unread,
+            clock_skew_s=skew_s,
             parts=_leaves(parts),
         )
 

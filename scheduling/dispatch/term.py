@@ -30,6 +30,7 @@ from scheduling.dispatch.samples import Sampler
 from scheduling.dispatch.shown import Shown
 from scheduling.dispatch.standing import Standings
 from scheduling.dispatch.stuck import stuck
+from scheduling.state.skew import ClockSkew
 from scheduling.state.store import PoolStore
 from scheduling.state.types import (
     BATCH,
@@ -77,6 +78,7 @@ class Term:
         self._store = store
         self._pool = pool
         self._sampler = Sampler(holder, epoch)
+        self._skew = ClockSkew(store.time_s)
         self._shown = Shown(store, epoch)
         self._epoch = epoch
         self._catalog = catalog
@@ -204,6 +206,7 @@ class Term:
                 self._compare(snapshot)
                 self._entitlements = {request.entitlement: None for request in self.scheduler}
                 await self._weigh(snapshot)
+                await self._skew.measure()
                 self._sample(snapshot)
                 await self._show(snapshot)
             except StateUnavailable:
@@ -439,7 +442,7 @@ class Term:
             return  # the thread is busy: a dashboard may miss a second
         sample = self._sampler.sample(
             replace(snapshot, standings=self.standings), self._pool, self.policy, chain(self.scheduler, self._away),
-            self.monitor.statuses(), parts_of(self.scheduler, snapshot.now_ms / 1000.0),
+            self.monitor.statuses(), parts_of(self.scheduler, snapshot.now_ms / 1000.0), self._skew.seconds,
         )  # fmt: skip
         self._sampling = asyncio.get_running_loop().run_in_executor(self._thread, self._telemetry.sample, sample)
         self._sampling.add_done_callback(self._sampled)

@@ -41,6 +41,7 @@ from scheduling.gateway.storms import HOLD_S, MOST_DRAINED, MOST_HELD, Storms
 from scheduling.gateway.upstream import Upstream
 from scheduling.state.history import HistoryStream
 from scheduling.state.resp import RespConnection
+from scheduling.state.skew import ClockSkew
 from scheduling.state.store import PoolStore
 from scheduling.state.subscriber import Subscriber
 from scheduling.state.types import CATALOG_CHANNEL, EJECTED_CHANNEL, gateway_channel
@@ -97,7 +98,8 @@ class GatewayApp:
         self._upstream = Upstream(config.connect_timeout_s)
         # counts of tokens name no request: on connections of their own a late one can only be taken for another count
         self._counting = Upstream(config.connect_timeout_s, named=False)
-        self._desk = Desk(config.gateway_id, self._store, config.renew_every_s, self._in_service)
+        self.skew = ClockSkew(self._resp.time_s)
+        self._desk = Desk(config.gateway_id, self._store, config.renew_every_s, self._in_service, self.skew.measure)
         self._books = Books(self._store, config.flush_every_s, config.backlog_limit)
         self._watch = Watch(self._every_second)
         self._forecasts = Forecasts(lambda pool: HistoryStream(self._resp, pool, config.history_secret))
@@ -236,6 +238,7 @@ class GatewayApp:
         self._metrics.gauge("open_requests", len(self._watch.calls))
         self._metrics.gauge("waiting_requests", self._desk.waiting)
         self._metrics.gauge("upstream_connections", self._upstream.connections + self._counting.connections)
+        self._metrics.gauge("clock_skew_seconds", self.skew.seconds)
         for upstream in (self._upstream, self._counting):
             upstream.trim(asyncio.get_running_loop().time())
         for call in self._watch.calls:

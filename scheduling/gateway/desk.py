@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from scheduling.core.outcomes import Reason
 from scheduling.gateway.call import Call
@@ -41,8 +41,11 @@ class Desk:
         stores: Callable[[str], PoolStore],
         renew_every_s: float,
         in_service: Callable[[str], bool],
+        measure: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """``in_service``: whether a replica is configured and not draining, so that not being ready means it is ill."""
+        """``in_service``: whether a replica is configured and not draining, so that not being ready means it is ill.
+        ``measure`` is called after each round."""
+        self._measure = measure
         self.calls: dict[str, Call] = {}
         self._in_service = in_service
         self._seen_ready: dict[str, set[str]] = {}  # pool -> replicas, since its state was last lost
@@ -116,6 +119,8 @@ class Desk:
             self._bell.clear()
             try:
                 await self.round()
+                if self._measure is not None:
+                    await self._measure()
             except StateUnavailable:
                 continue
             except Exception:

@@ -41,5 +41,6 @@ class GatewayMetrics(Protocol):
     def state_available(self, available: bool) -> None:
         """Redis became reachable or unreachable."""
 
-    def gauge(self, name: str, value: float) -> None:
-        """Sets one of: ``open_requests``, ``waiting_requests``, ``upstream_connections``."""
+    def gauge(self, name: str, value: float | None) -> None:
+        """Sets one of: ``open_requests``, ``waiting_requests``, ``upstream_connections``, ``clock_skew_seconds``, which
+        may be None: not known."""

@@ -409,6 +409,11 @@ class RespConnection(Keeper):
                 raise _error(reply, script.name)
         return reply
 
+    async def time_s(self) -> float:
+        """Redis' TIME [epoch s]. Raises as ``call``."""
+        seconds, micros = await self.call(b"TIME")
+        return int(seconds) + int(micros) / 1e6
+
 
 def _error(reply: hiredis.ReplyError, script: str = "") -> Exception:
     text = str(reply)

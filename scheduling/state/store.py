@@ -345,6 +345,10 @@ class PoolStore:
             if cursor == b"0":
                 return (last[0][0].decode() if last else "0-0"), sorted(found.values(), key=lambda r: r.seq)
 
+    async def time_s(self) -> float:
+        """Redis' TIME [epoch s], which is not state time."""
+        return await self._resp.time_s()
+
     async def events(self, last_id: str, block_ms: int) -> list[Event]:
         """The next doorbells after ``last_id``, at most 500; waits up to ``block_ms`` for the first.
 

@@ -50,12 +50,14 @@ class NeighboursView(Telemetry, APIView):
         try:
             for pool in pools:
                 store = queue_store()
+                late_s = now_s - store.now_s(pool)  # rows of the ledger are told in the time of day
                 for found in store.waiting(pool):
                     if found.tenant == tenant:
-                        waiting.append((pool, found.entry.queued_request().arrival_s))
+                        waiting.append((pool, found.entry.queued_request().arrival_s + late_s))
                 for found in store.running(pool):
                     r = found.entry.queued_request()
-                    run = neighbours.Run(r.tenant, r.arrival_s, found.entry.granted_ms / 1000, now_s)
+                    granted_s = found.entry.granted_ms / 1000 + late_s
+                    run = neighbours.Run(r.tenant, r.arrival_s + late_s, granted_s, now_s)
                     running.append((pool, run))
         except (QueueUnavailable, Unavailable):
             live = False

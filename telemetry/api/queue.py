@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from functools import cache
 from typing import Any
@@ -73,13 +72,13 @@ class QueueView(Telemetry, APIView):
         viewer = viewer_of(request)
         try:
             store = queue_store()
-            preview, running = store.preview(pool), store.running(pool)
+            preview, running, now_s = store.preview(pool), store.running(pool), store.now_s(pool)
         except QueueUnavailable:
             raise RedisAway from None
         return Response(
             {
                 "pool": pool,
-                "at": round(time.time(), 3),
+                "at": round(now_s, 3),
                 "preview": preview and seen(preview, viewer),
                 "running": [
                     running_row(found, viewer)

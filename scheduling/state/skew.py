@@ -1,0 +1,37 @@
+"""How far this process' wall clock is from Redis'. Shown and alarmed; nothing is decided by it (``docs/state.md``)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+
+from scheduling.state.types import StateError, StateUnavailable
+
+KNOWN_S = 30.0  # older than this it is not known
+LONGEST_WAY_S = 0.5  # there and back: a slower answer says too little
+
+
+class ClockSkew:
+    """``read`` asks Redis for its TIME [epoch s]."""
+
+    def __init__(self, read: Callable[[], Awaitable[float]]) -> None:
+        self._read = read
+        self._found: tuple[float, float] | None = None  # when (monotonic), and how far ahead [s]
+
+    async def measure(self) -> None:
+        """Asks once; half of the way there and back is taken off. Raises nothing: what is old is forgotten."""
+        wall_s, began_s = time.time(), time.monotonic()
+        try:
+            redis_s = await self._read()
+        except (StateUnavailable, StateError):
+            return
+        ended_s = time.monotonic()
+        if ended_s - began_s <= LONGEST_WAY_S:
+            self._found = ended_s, wall_s + (ended_s - began_s) / 2 - redis_s
+
+    @property
+    def seconds(self) -> float | None:
+        """By how much this process' clock is ahead of Redis' [s]; None: not measured lately."""
+        if self._found is None or time.monotonic() - self._found[0] > KNOWN_S:
+            return None
+        return self._found[1]
