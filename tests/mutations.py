@@ -143,6 +143,24 @@ MUTATIONS = (
         "<= told.completion_tokens",
         ("tests/integration/test_broken_engines.py::test_a_usage_that_cannot_be_true_is_replaced_by_our_own_count",),
     ),
+    Mutation(
+        "clocks-that-decide",
+        "deadlines of waiting requests are those of their gateway's clock",
+        "scheduling/state/codec.py",
+        "        by_s = taken_ms / 1000 - sent_s",
+        "        by_s = 0.0",
+        (
+            "tests/integration/test_clocks.py::test_two_gateways_with_different_clocks_are_served_in_the_order_of_arrival",
+        ),
+    ),
+    Mutation(
+        "wall-clock-latency",
+        "a request's times jump with the wall clock of its gateway",
+        "scheduling/gateway/call.py",
+        "        return self.received_s + (self.loop.time() - self.started_loop)",
+        "        return time.time()",
+        ("tests/integration/test_clocks.py::test_a_step_of_the_wall_clock_leaves_the_times_of_a_request_as_they_are",),
+    ),
 )
 
 
