@@ -38,13 +38,13 @@ local state_now
 local function now_ms()
   if state_now then return state_now end
   local t = redis.call('TIME')
-  local c = redis.call('HMGET', CLOCK, 'seen', 'offset', 'doubt')
+  local c = redis.call('HMGET', CLOCK, 'seen', 'offset')
   local seen, offset = tonumber(c[1]), tonumber(c[2]) or 0
   local now = t[1] * 1000 + math.floor(t[2] / 1000) + offset
   local step = seen and now - seen or CLOCK_TICK_MS
   state_now = now
   if step < -CLOCK_TICK_MS or step > CLOCK_GAP_MS then
-    local doubt = math.max(0, (tonumber(c[3]) or 0) + step)
+    local doubt = math.max(0, (tonumber(redis.call('HGET', CLOCK, 'doubt')) or 0) + step)
     if type(redis.pcall('HSET', CLOCK, 'offset', offset - step, 'doubt', doubt)) ~= 'table' then state_now = seen end
   elseif step >= CLOCK_TICK_MS then
     redis.pcall('HSET', CLOCK, 'seen', now)  -- refused where Redis takes no writes: who only looks is answered still
