@@ -86,9 +86,14 @@ class Readiness:
             self._led_s[pool] = time.monotonic()
         ready = sum(backend.ready for backend in view.backends.values())
         report = {"leader": bool(view.leader), "ready_backends": ready, "rebuilding": view.rebuilding_ms > 0}
-        rebuilt = datetime.fromtimestamp(view.rebuilt_ms / 1000, UTC).isoformat(timespec="seconds")
         return report | {
             "totals_differ": view.differences(),
-            "totals_rebuilt": {"count": view.rebuilt, "last": rebuilt if view.rebuilt else None},
+            "totals_rebuilt": {"count": view.rebuilt, "last": _moment(view.rebuilt_ms)},
             "ledger_unread": view.counts.unread,
+            "state_lost": _moment(view.lost_ms),
         }
+
+
+def _moment(ms: int) -> str | None:
+    """A moment of Redis [ms]; None for 0."""
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds") if ms else None

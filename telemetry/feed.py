@@ -59,7 +59,8 @@ def snapshot(sample: Sample, window: Window, entitlements: Mapping[str, Entitlem
         "queue": {"depth": depth, "oldest_s": round(sample.oldest_wait_s, 1), "limit": pool.queue_limit}
         | ({"parts": dict(sample.parts)} if sample.parts else {}),
         "state": {"rebuilt": sample.totals_rebuilt, "unread": sample.ledger_unread}
-        | ({} if sample.clock_skew_s is None else {"skew_s": round(sample.clock_skew_s, 3)}),
+        | ({} if sample.clock_skew_s is None else {"skew_s": round(sample.clock_skew_s, 3)})
+        | ({"lost": round(sample.state_lost_s, 3)} if sample.state_lost_s else {}),
         "running": in_engines,
         "slots": sum(b.slots for b in view.backends.values() if b.ready),
         "kv_used": sum(b.kv_used for b in view.backends.values()),

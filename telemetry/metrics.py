@@ -105,6 +105,10 @@ TABLE: tuple[Metric, ...] = (
     ),
     Metric("upstream_connections", "gauge", "connections", (), "Connections of this process to engines."),
     Metric(
+        "unstored_records", "gauge", "records", (),
+        "Ledger records that this process keeps until they are in the database.",
+    ),
+    Metric(
         "clock_skew_seconds", "gauge", "seconds", ("process", "pool"),
         "How far a clock is ahead of Redis': of this web process, and of each pool's leader.",
     ),
@@ -119,6 +123,10 @@ TABLE: tuple[Metric, ...] = (
     Metric(
         "state_rebuilt_total", "counter", "", ("pool",),
         "Times that totals in Redis differed from the leases and the leader wrote them anew.",
+    ),
+    Metric(
+        "state_lost_timestamp_seconds", "gauge", "seconds", ("pool",),
+        "When the pool's data in Redis was found lost, Unix time; missing: never.",
     ),
     Metric(
         "ledger_unread", "gauge", "entries", ("pool",),
@@ -152,7 +160,7 @@ TABLE: tuple[Metric, ...] = (
 )  # fmt: skip
 
 _CONNECTIONS = ("connections", "connections_limit", "websockets", "websockets_limit")
-_PROCESS_GAUGES = frozenset({"open_requests", "waiting_requests", "upstream_connections", "tasks"})
+_PROCESS_GAUGES = frozenset({"open_requests", "waiting_requests", "upstream_connections", "tasks", "unstored_records"})
 _SKEW = "clock_skew_seconds"
 _BACKEND_GAUGES = {
     "backend_running": "running",
@@ -421,6 +429,8 @@ class _PoolGauges:
                 out["ledger_unread"].append(((pool,), state["unread"]))
             if "skew_s" in state:
                 out[_SKEW].append((("leader", pool), state["skew_s"]))
+            if "lost" in state:
+                out["state_lost_timestamp_seconds"].append(((pool,), state["lost"]))
             for entitlement, row in snapshot["entitlements"].items():
                 for key in ("weight", "debt", "burst"):
                     if key in row:

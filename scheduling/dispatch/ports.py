@@ -51,6 +51,7 @@ class Sample:
     totals_rebuilt: int = 0  # how often totals in Redis differed from the leases and were written anew
     ledger_unread: int = 0  # entries of the ledger stream that could not be read, set aside in Redis
     clock_skew_s: float | None = None  # of the leader's clock, ahead of Redis'; None: not known
+    state_lost_s: float = 0.0  # when the pool's data in Redis was found lost [epoch s of Redis]; 0: never
     parts: dict[str, int] = field(default_factory=dict)  # queue, band or bubble of the policy -> requests waiting in it
 
 

@@ -64,6 +64,7 @@ class Sampler:
             totals_rebuilt=snapshot.rebuilt,
             ledger_unread=snapshot.counts.unread,
             clock_skew_s=skew_s,
+            state_lost_s=snapshot.lost_ms / 1000,
             parts=_leaves(parts),
         )
 

@@ -112,6 +112,11 @@ class Term:
         """Takes over: replicas that the former leader found ready stay so."""
         snapshot = await self._store.view()
         self._set_clock(snapshot.now_ms)
+        if snapshot.lost_ms and snapshot.rebuilding_ms:
+            log.warning(
+                "pool %s: Redis lost its data (it was flushed, or started without it); nothing is admitted for %.1f s, "
+                "until gateways have said what runs and waits", self._pool.id, snapshot.rebuilding_ms / 1000,
+            )  # fmt: skip
         self.monitor.update(self._pool, {name for name, b in snapshot.backends.items() if b.ready})
         self._standings = Standings(self._pool, self._catalog, snapshot)
 

@@ -237,6 +237,7 @@ class GatewayApp:
     def _every_second(self) -> None:
         self._metrics.gauge("open_requests", len(self._watch.calls))
         self._metrics.gauge("waiting_requests", self._desk.waiting)
+        self._metrics.gauge("unstored_records", len(self._books.unstored))
         self._metrics.gauge("upstream_connections", self._upstream.connections + self._counting.connections)
         self._metrics.gauge("clock_skew_seconds", self.skew.seconds)
         for upstream in (self._upstream, self._counting):

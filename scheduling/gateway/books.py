@@ -1,4 +1,5 @@
-"""Nothing that ended is forgotten: refusals go to the ledger in batches, endings are repeated until Redis took them.
+"""Nothing that ended is forgotten: refusals go to the ledger in batches, endings are repeated until Redis took them,
+and what Redis took is kept until it is stored (:mod:`scheduling.gateway.unstored`).
 
 Everything here is bounded. When Redis stays away for so long that the limit is reached, the oldest refusals are dropped
 first (they held nothing), then the oldest endings (their leases expire by themselves), and the log says how many.
@@ -9,11 +10,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from scheduling.core.ledger import LedgerRecord
 from scheduling.core.outcomes import Reason
+from scheduling.gateway.unstored import Unstored
 from scheduling.state.store import PoolStore
 from scheduling.state.types import BATCH, FinishStatus, StateError, StateUnavailable
 
@@ -47,12 +49,15 @@ class Books:
         self._bell = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self.dropped = 0
+        self.unstored = Unstored(stores, self._again, limit)
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._run(), name="gateway-books")
+        self.unstored.start()
 
     async def stop(self) -> None:
         """Writes what can be written now, then stops."""
+        await self.unstored.stop()
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -69,6 +74,11 @@ class Books:
     def refused(self, record: LedgerRecord) -> None:
         """A request that never had shared state has ended."""
         self._refusals.append(record)
+        self._ring()
+
+    def _again(self, records: Sequence[LedgerRecord]) -> None:
+        """Records that Redis took and may have lost: each request is written once, whoever sends it."""
+        self._refusals.extend(records)
         self._ring()
 
     def keep(self, ending: Ending) -> None:
@@ -88,6 +98,7 @@ class Books:
 
     def available(self) -> None:
         """Redis is back: no need to wait for the next round."""
+        self.unstored.available()
         self._bell.set()
 
     def _ring(self) -> None:
@@ -105,6 +116,7 @@ class Books:
                 ending.request_id, attempt, ending.reason, ending.actual_tokens, ending.ran, ending.record
             )
             if result.status is not FinishStatus.STALE:
+                self.unstored.took(ending.record)
                 return
 
     async def _run(self) -> None:
@@ -139,6 +151,8 @@ class Books:
                 except BaseException:
                     self._refusals.extendleft(reversed(batch))
                     raise
+                for record in batch:
+                    self.unstored.took(record)
         except StateUnavailable:
             return False
         if self.dropped:

@@ -63,6 +63,7 @@ class LeaderTwin(PoolMemory):
             self.meta["born"] = now
             if not first_start:
                 self.meta["rebuild_until"] = now + REBUILD_MS
+                self.meta["lost"] = now
         return Election(True, epoch, holder, LEADER_MS / 1000)
 
     def resign(self, holder: str) -> None:

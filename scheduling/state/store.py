@@ -7,6 +7,7 @@ until then is unknown, and repeating it with the same (request, attempt) is harm
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -48,6 +49,7 @@ from scheduling.state.types import (
     GrantItem,
     GrantStatus,
     LedgerEntry,
+    LedgerProgress,
     Look,
     PoolSnapshot,
     Renewal,
@@ -369,6 +371,17 @@ class PoolStore:
         """Shows the order of what waits (JSON) for a while."""
         await self._resp.call(b"SET", self._key("preview"), data, b"PX", str(PREVIEW_MS).encode())
 
+    async def ledger_progress(self) -> LedgerProgress:
+        """How far the ledger was written. What was taken before this was asked is not newer than ``newest``, and stored
+        as soon as ``oldest`` of a later look is newer than that, of the same data set (which is read last)."""
+        key = self._key("ledger")
+        newest, oldest, born = await asyncio.gather(
+            self._resp.call(b"XREVRANGE", key, b"+", b"-", b"COUNT", b"1"),
+            self._resp.call(b"XRANGE", key, b"-", b"+", b"COUNT", b"1"),
+            self._resp.call(b"HGET", self._key("meta"), b"born"),
+        )
+        return LedgerProgress(_entry_id(newest), _entry_id(oldest), born or b"")
+
     async def ledger_read(self, count: int) -> list[LedgerEntry]:
         """The oldest ``count`` entries of the ledger stream; they stay until ``ledger_delete``."""
         reply = await self._resp.call(b"XRANGE", self._key("ledger"), b"-", b"+", b"COUNT", str(count).encode())
@@ -398,6 +411,13 @@ class PoolStore:
 def _cap(service_class: ServiceClass, concurrency: int) -> int:
     cap = cap_of(service_class, concurrency)
     return NO_CAP if cap is None else cap
+
+
+def _entry_id(found: list[Any]) -> tuple[int, int] | None:
+    if not found:
+        return None
+    ms, _, number = found[0][0].partition(b"-")
+    return int(ms), int(number)
 
 
 def _batches(items: Sequence[_T]) -> Iterable[Sequence[_T]]:

@@ -310,6 +310,15 @@ class LedgerEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class LedgerProgress:
+    """How far the ledger stream was moved to the database. Ids are (ms, number); None: the stream is empty."""
+
+    newest: tuple[int, int] | None
+    oldest: tuple[int, int] | None
+    born: bytes  # names the data set: another one after Redis lost its data; empty until a leader was elected
+
+
+@dataclass(frozen=True, slots=True)
 class BackendTotals:
     """A replica in shared state: what it offers (0 when not ready) and the sums over its leases."""
 
@@ -398,6 +407,8 @@ class PoolSnapshot:
     counts: Counts = Counts()
     rebuilt: int = 0  # how often totals differed from the entries and were written anew
     rebuilt_ms: int = 0  # when last; 0: never
+    born_ms: int = 0  # since when there is this data set; 0: no leader yet
+    lost_ms: int = 0  # when the first leader found the data of before lost; 0: there was none before
 
     def differences(self) -> list[str]:
         """What cannot be true at one instant: "run is 99, leases are 0". Empty in a sound state."""

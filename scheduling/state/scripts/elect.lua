@@ -15,6 +15,6 @@ else
 end
 if not m[4] then
   call('HSET', META, 'born', now)
-  if ARGV[3] == '0' then call('HSET', META, 'rebuild_until', now + REBUILD_MS) end
+  if ARGV[3] == '0' then call('HSET', META, 'rebuild_until', now + REBUILD_MS, 'lost', now) end
 end
 return {'leader', epoch, holder, LEADER_MS}

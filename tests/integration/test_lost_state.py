@@ -1,0 +1,188 @@
+"""Redis loses its data, by FLUSHALL or a start without persistence: what gateways and the ledger know is not lost.
+
+The ledger's records come back from the gateways, running requests go on, buckets begin with what the ledger says was
+used; everybody is told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any, cast
+
+import httpx
+import pytest
+
+from controlplane.health import LOOK_AGAIN_S, Readiness
+from scheduling.gateway import unstored
+from scheduling.gateway.config import GatewayConfig
+from tests.dispatch_world import Telemetry, catalog_of, dispatching, until_await
+from tests.gateway_world import World, gateway_world, until
+from tests.pool_gateway import make_gateway, ready
+from tests.redis_server import RedisServer
+from tests.state_world import entitlement
+
+CONFIG = GatewayConfig(renew_every_s=0.2)
+LOSSES = ("FLUSHALL", "SIGKILL")
+
+
+@pytest.fixture
+async def alone(private_redis: RedisServer, pool_id: str) -> AsyncIterator[World]:
+    async with gateway_world(private_redis.url, pool_id, config=CONFIG) as made:
+        yield made
+
+
+async def ask(client: httpx.AsyncClient, **changes: Any) -> httpx.Response:
+    body = {"model": "demo", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 5} | changes
+    return await client.post("/v1/chat/completions", json=body)
+
+
+async def lose(server: RedisServer, how: str) -> None:
+    if how == "FLUSHALL":
+        server.flush()
+        return
+    server.kill()
+    await asyncio.to_thread(server.start)
+
+
+async def lead_again(world: World) -> None:
+    await until(lambda: world.resp.available and world.app._resp.available)
+    await world.lead()
+
+
+async def drain(world: World, count: int) -> set[str]:
+    """The leader stores the oldest entries: they leave the stream."""
+    entries = await world.store.ledger_read(count)
+    await world.store.ledger_delete([e.id for e in entries])
+    return {e.record.request_id for e in entries if e.record is not None}
+
+
+@pytest.mark.parametrize("how", LOSSES)
+async def test_records_that_were_not_stored_yet_survive_the_loss_of_redis(
+    alone: World, private_redis: RedisServer, how: str
+):
+    engine = alone.engines[0]
+    async with alone.http() as client:
+        for _ in range(8):
+            assert (await ask(client)).status_code == 200
+        assert (await ask(client, model="unknown")).status_code == 404
+        await alone.ledger_of(9)
+        await until(lambda: alone.metrics.gauges.get("unstored_records") == 9)
+        stored = await drain(alone, 5)
+        await until(
+            lambda: alone.metrics.gauges.get("unstored_records") == 9
+        )  # it cannot tell records of one look apart
+        engine.script.pause_s = 0.1
+        running = [asyncio.create_task(ask(client, stream=True, max_tokens=40)) for _ in range(3)]
+        await until(lambda: engine.open == 3)
+        await lose(private_redis, how)
+        await lead_again(alone)
+        for answer in await asyncio.gather(*running):
+            assert answer.text.endswith("data: [DONE]\n\n")
+    await alone.settled()
+
+    async def back() -> bool:
+        return len(stored | {r.request_id for r in await alone.ledger()}) == 12
+
+    await until_await(back)
+    counted = Counter(r.request_id for r in await alone.ledger())
+    assert set(counted.values()) == {1}, "a record is on the stream twice"
+
+
+async def test_without_the_records_that_gateways_keep_they_would_be_lost(
+    alone: World, private_redis: RedisServer, monkeypatch: pytest.MonkeyPatch
+):
+    """The broken variant: what the test above would see."""
+    monkeypatch.setattr(unstored.Unstored, "took", lambda self, record: None)
+    async with alone.http() as client:
+        for _ in range(3):
+            assert (await ask(client)).status_code == 200
+        await alone.ledger_of(3)
+        private_redis.flush()
+        await alone.lead()
+        assert (await ask(client)).status_code == 200
+        await asyncio.sleep(2 * unstored.EVERY_S)
+    assert len(await alone.ledger()) == 1
+
+
+async def test_what_is_stored_is_let_go_and_not_sent_again(alone: World, private_redis: RedisServer):
+    gauges = alone.metrics.gauges
+    async with alone.http() as client:
+        for _ in range(4):
+            assert (await ask(client)).status_code == 200
+        await alone.ledger_of(4)
+        await until(lambda: gauges.get("unstored_records") == 4)
+        await asyncio.sleep(2 * unstored.EVERY_S)
+        assert gauges["unstored_records"] == 4
+        await drain(alone, 4)
+        await until(lambda: gauges["unstored_records"] == 0)
+        private_redis.flush()
+        await alone.lead()
+        assert (await ask(client)).status_code == 200
+        await alone.ledger_of(1)
+        await asyncio.sleep(2 * unstored.EVERY_S)
+        await alone.ledger_of(1)
+
+
+async def test_what_is_kept_is_bounded(private_redis: RedisServer, pool_id: str):
+    config = GatewayConfig(renew_every_s=0.2, backlog_limit=5)
+    async with gateway_world(private_redis.url, pool_id, config=config) as world, world.http() as client:
+        for _ in range(12):
+            assert (await ask(client)).status_code == 200
+        await until(lambda: world.metrics.gauges.get("unstored_records") == 5)
+
+
+async def test_a_replica_that_took_over_without_the_last_records_gets_them_again(alone: World):
+    """The same data set, a second older: replication is asynchronous."""
+    async with alone.http() as client:
+        assert (await ask(client)).status_code == 200
+        [first] = await alone.ledger_of(1)
+        assert (await ask(client)).status_code == 200
+        (entry,) = (await alone.store.ledger_read(9))[1:]
+        assert entry.record is not None
+        prefix = f"qm:{{{alone.pool.id}}}:"
+        await alone.resp.call("XDEL", prefix + "ledger", entry.id)
+        await alone.resp.call("DEL", f"{prefix}ended:{entry.record.request_id}")
+        assert [r.request_id for r in await alone.ledger()] == [first.request_id]
+        wire = alone.app._resp._wire
+        assert wire is not None
+        wire.close("another node took over")
+        assert {r.request_id for r in await alone.ledger_of(2)} == {first.request_id, entry.record.request_id}
+
+
+async def test_a_loss_is_logged_and_told_to_readyz_and_dashboards(
+    private_redis: RedisServer, pool_id: str, caplog: pytest.LogCaptureFixture
+):
+    from scheduling.state.resp import RespConnection
+
+    caplog.set_level(logging.WARNING)
+    telemetry = Telemetry()
+    resp = RespConnection(private_redis.url)
+    await resp.start()
+    spec = entitlement("acme", pool_id)
+    catalog = SimpleNamespace(loaded=True, current=SimpleNamespace(pools={pool_id: None}))
+    readiness = Readiness(cast(Any, catalog), private_redis.url)
+    await readiness.start()
+    async with (
+        make_gateway(private_redis.url, resp, pool_id) as gateway,
+        dispatching(private_redis.url, catalog_of(gateway.pool, spec), telemetry=telemetry) as dispatcher,
+    ):
+        await ready(dispatcher, gateway.store)
+        assert (await gateway.store.view()).lost_ms == 0
+        assert (await readiness.look())[1]["pools"][pool_id]["state_lost"] is None
+        private_redis.flush()
+
+        async def told() -> bool:
+            return (await gateway.store.view()).lost_ms > 0
+
+        await until_await(told)
+        await ready(dispatcher, gateway.store)
+        await until(lambda: telemetry.samples[-1].state_lost_s > 0)
+        await asyncio.sleep(LOOK_AGAIN_S * 1.1)
+        assert (await readiness.look())[1]["pools"][pool_id]["state_lost"]
+        assert len([r for r in caplog.records if "Redis lost its data" in r.getMessage()]) == 1
+    await readiness.stop()
+    await resp.close()
