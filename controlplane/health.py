@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from scheduling.catalog import CatalogCache
-from scheduling.state.resp import RespConnection
+from scheduling.state.resp import WRITES_KEY, RespConnection
 from scheduling.state.skew import ClockSkew
 from scheduling.state.store import PoolStore
 from scheduling.state.types import StateError, StateUnavailable
@@ -59,8 +59,10 @@ class Readiness:
             try:
                 for pool in self._catalog.current.pools:
                     pools[pool] = await self._pool(pool)
+                await self._resp.call("SET", WRITES_KEY, 1, "PX", 1000)
             except (StateUnavailable, StateError):
-                missing.append("Redis: it does not answer")
+                refuses = self._resp.refusing
+                missing.append(f"Redis: it takes no writes: {refuses}" if refuses else "Redis: it does not answer")
             else:
                 since_s = time.monotonic() - LEADER_GONE_S
                 led = {name for name in pools if self._led_s.get(name, float("-inf")) >= since_s}

@@ -116,6 +116,18 @@ class LiveStore:
         except redis.RedisError as error:
             raise LiveUnavailable(type(error).__name__) from error
 
+    def memory(self) -> tuple[int, int] | None:
+        """Bytes that Redis uses, and how many it may (0: no limit); None where it does not tell."""
+        try:
+            found = self._redis.info("memory")
+            return int(found["used_memory"]), int(found.get("maxmemory", 0))
+        except redis.ResponseError:
+            return None
+        except (KeyError, ValueError):
+            return None
+        except redis.RedisError as error:
+            raise LiveUnavailable(type(error).__name__) from error
+
     def heads(self) -> Heads:
         """Of each pool, when its leader last published, and last looked at the alert rules."""
         try:

@@ -115,6 +115,15 @@ TABLE: tuple[Metric, ...] = (
     Metric("tasks", "gauge", "tasks", (), "asyncio tasks of this process: its own, and about two per open request."),
     Metric("state_available", "gauge", "", (), "1 while this process reaches Redis, else 0."),
     Metric(
+        "state_refuses_writes", "gauge", "", (),
+        "1 while Redis answers this process and takes no writes (out of memory, a save that failed), else 0.",
+    ),
+    Metric("redis_used_memory_bytes", "gauge", "bytes", (), "Memory that Redis uses, by its own count."),
+    Metric(
+        "redis_max_memory_bytes", "gauge", "bytes", (),
+        "Of that, as much as it may (maxmemory); missing: no limit is set.",
+    ),
+    Metric(
         "snapshots_available", "gauge", "", (),
         "1 when the figures of pools below were read from Redis at the last attempt, else 0.",
     ),
@@ -160,7 +169,9 @@ TABLE: tuple[Metric, ...] = (
 )  # fmt: skip
 
 _CONNECTIONS = ("connections", "connections_limit", "websockets", "websockets_limit")
-_PROCESS_GAUGES = frozenset({"open_requests", "waiting_requests", "upstream_connections", "tasks", "unstored_records"})
+_PROCESS_GAUGES = frozenset(
+    {"open_requests", "waiting_requests", "upstream_connections", "tasks", "unstored_records", "state_refuses_writes"}
+)
 _SKEW = "clock_skew_seconds"
 _BACKEND_GAUGES = {
     "backend_running": "running",
@@ -383,6 +394,7 @@ class _PoolGauges:
         self._stop = threading.Event()
         self._tried = threading.Event()  # since the thread began, the snapshots were read, or could not be
         self._available = False
+        self._memory: tuple[int, int] | None = None  # bytes used, and the limit
 
     def wanted(self) -> None:
         """Somebody scrapes: keep reading for a while. Waits for the first figures, :data:`FIRST_S` at most: a page
@@ -400,6 +412,7 @@ class _PoolGauges:
         try:
             known = {name: (int(s["epoch"]), int(s["seq"])) for name, s in self._snapshots.items()}
             found = self._store.load_all(known)
+            self._memory = self._store.memory()
         except LiveUnavailable:
             self._available = False
             return
@@ -412,6 +425,10 @@ class _PoolGauges:
         """Label values and figure by metric."""
         out: Samples = {metric.name: [] for metric in TABLE if metric.labels and metric.kind == "gauge"}
         out["snapshots_available"] = [((), float(self._available))]
+        if self._memory is not None and self._available:
+            used, most = self._memory
+            out["redis_used_memory_bytes"] = [((), used)]
+            out["redis_max_memory_bytes"] = [((), most)] if most else []
         now_s = self._clock()
         for pool, snapshot in self._snapshots.items():
             for name, value in (

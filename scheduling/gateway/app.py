@@ -237,6 +237,7 @@ class GatewayApp:
     def _every_second(self) -> None:
         self._metrics.gauge("open_requests", len(self._watch.calls))
         self._metrics.gauge("waiting_requests", self._desk.waiting)
+        self._metrics.gauge("state_refuses_writes", float(bool(self._resp.refusing)))
         self._metrics.gauge("unstored_records", len(self._books.unstored))
         self._metrics.gauge("upstream_connections", self._upstream.connections + self._counting.connections)
         self._metrics.gauge("clock_skew_seconds", self.skew.seconds)

@@ -8,7 +8,10 @@ and the failure rules below are then explicit instead of settings:
 * nothing is ever retried: whether a write took effect is the caller's question (scripts are idempotent);
 * while Redis is known to be down a call fails at once; one background task reconnects with backoff, and only a
   connection that answered a PING counts as up;
-* one log line when it goes down, one when it comes back.
+* one log line when it goes down, one when it comes back, and the same where it begins to refuse writes and takes them
+  again (out of memory, a save that failed): it stays connected, for it is read, and what frees memory goes on;
+* a node that has become a replica is left: all connections to that address are closed, and made again (the name is
+  resolved anew) until they reach a node that is none.
 """
 
 from __future__ import annotations
@@ -16,11 +19,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import re
 import ssl
+import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import hiredis
@@ -42,6 +47,10 @@ _UNAVAILABLE = frozenset(
     {"LOADING", "READONLY", "MISCONF", "OOM", "BUSY", "CLUSTERDOWN", "MASTERDOWN", "NOREPLICAS", "TRYAGAIN",
      "NOAUTH", "WRONGPASS", "NOPERM", "UNKILLABLE"}
 )  # fmt: skip
+_REFUSING = frozenset({"OOM", "MISCONF", "READONLY", "NOREPLICAS"})  # of these: it is read, but not written
+_OF_SCRIPT = re.compile(r"-(OOM|MISCONF|READONLY|NOREPLICAS) ")  # before version 7 a script's error begins otherwise
+WRITES_KEY = b"qm:writes"  # written while writes are refused, to see when they are taken again
+WRITES_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,10 +269,13 @@ async def _open(
                 hello.append(("AUTH", *entry))
             if address.db:
                 hello.append(("SELECT", address.db))
-            hello += [("CLIENT", "SETNAME", name), ("PING",)]
-            for reply in await asyncio.gather(*(wire.send(pack(words)) for words in hello)):
+            hello += [("CLIENT", "SETNAME", name), ("PING",), ("ROLE",)]
+            *replies, role = await asyncio.gather(*(wire.send(pack(words)) for words in hello))
+            for reply in replies:
                 if isinstance(reply, hiredis.ReplyError):
                     raise StateUnavailable(f"Redis: {reply}")
+            if isinstance(role, list) and role[0] == b"slave":  # an error: some services do not tell
+                raise StateUnavailable("Redis: this node is a replica and takes no writes")
         wire._on_push = on_push
         return wire
     except (OSError, TimeoutError) as e:
@@ -280,6 +292,8 @@ async def _open(
 class Keeper:
     """Keeps one wire up: connects, reconnects with backoff, tells of changes once."""
 
+    _all: ClassVar[weakref.WeakSet[Keeper]] = weakref.WeakSet()  # those that were started, of whatever loop
+
     def __init__(self, url: str, name: str, timeout: float) -> None:
         self._address = parse_url(url)
         self._name = name
@@ -288,6 +302,7 @@ class Keeper:
         self._task: asyncio.Task[None] | None = None
         self._lost = asyncio.Event()
         self._told: bool | None = None
+        self._home: asyncio.AbstractEventLoop | None = None
 
     @property
     def available(self) -> bool:
@@ -337,6 +352,8 @@ class Keeper:
     async def start(self) -> bool:
         """Tries once to connect, then keeps at it in the background. True when it is up. Never raises for Redis."""
         assert self._task is None, "started twice"
+        self._home = asyncio.get_running_loop()
+        self._all.add(self)
         up = await self._try()
         self._task = asyncio.create_task(self._keep(up), name=f"redis-{self._name}")
         return up
@@ -351,8 +368,20 @@ class Keeper:
                 await asyncio.sleep(BACKOFF_S[min(failures, len(BACKOFF_S)) - 1])
             failures = 0 if await self._try() else failures + 1
 
+    def _leave(self) -> None:
+        """The node has become a replica: every connection of this process to that address begins anew."""
+        for keeper in list(self._all):
+            if keeper._address == self._address and keeper._home is not None:
+                with contextlib.suppress(RuntimeError):  # its loop is closed
+                    keeper._home.call_soon_threadsafe(keeper._drop, "this node has become a replica")
+
+    def _drop(self, why: str) -> None:
+        if self._wire is not None:
+            self._wire.close(why)
+
     async def close(self) -> None:
         """Ends the connection; open calls fail. Says nothing in the log."""
+        self._all.discard(self)
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -379,6 +408,8 @@ class RespConnection(Keeper):
     ) -> None:
         super().__init__(url, name, call_timeout)
         self._on_change = on_change
+        self.refusing = ""  # why it takes no writes, in Redis' words; empty: it does, as far as is known
+        self._trying: asyncio.Task[None] | None = None
 
     def _changed(self, available: bool) -> None:
         if self._on_change is not None:
@@ -394,7 +425,7 @@ class RespConnection(Keeper):
         """One command. Raises StateUnavailable, or StateError for an error that waiting will not heal."""
         reply = await self._send(words)
         if isinstance(reply, hiredis.ReplyError):
-            raise _error(reply)
+            raise self._error(reply)
         return reply
 
     async def eval(self, script: Script, prefix: bytes, args: Sequence[Word]) -> Any:
@@ -402,11 +433,11 @@ class RespConnection(Keeper):
         reply = await self._send((b"EVALSHA", script.sha, b"1", prefix, *args))
         if isinstance(reply, hiredis.ReplyError):
             if not str(reply).startswith("NOSCRIPT"):
-                raise _error(reply, script.name)
+                raise self._error(reply, script.name)
             # It has not run, so sending it again is not a retry.
             reply = await self._send((b"EVAL", script.source, b"1", prefix, *args))
             if isinstance(reply, hiredis.ReplyError):
-                raise _error(reply, script.name)
+                raise self._error(reply, script.name)
         return reply
 
     async def time_s(self) -> float:
@@ -414,8 +445,38 @@ class RespConnection(Keeper):
         seconds, micros = await self.call(b"TIME")
         return int(seconds) + int(micros) / 1e6
 
+    def _error(self, reply: hiredis.ReplyError, script: str = "") -> Exception:
+        text = str(reply)
+        found = _OF_SCRIPT.search(text)
+        code = found[1] if found else text.partition(" ")[0]
+        if code in _REFUSING:
+            self._refused(code, text)
+        kind = StateUnavailable if code in _UNAVAILABLE else StateError
+        return kind(f"Redis{f' ({script}.lua)' if script else ''}: {text}")
 
-def _error(reply: hiredis.ReplyError, script: str = "") -> Exception:
-    text = str(reply)
-    kind = StateUnavailable if text.partition(" ")[0] in _UNAVAILABLE else StateError
-    return kind(f"Redis{f' ({script}.lua)' if script else ''}: {text}")
+    def _refused(self, code: str, text: str) -> None:
+        if code == "READONLY":
+            self._leave()
+        elif not self.refusing:
+            self.refusing = text
+            log.error("redis %s (%s): refuses writes: %s", self._address, self._name, text)
+            self._trying = asyncio.create_task(self._until_taken(), name=f"redis-writes-{self._name}")
+
+    async def _until_taken(self) -> None:
+        """Writes now and then until that works."""
+        while True:
+            await asyncio.sleep(WRITES_S)
+            try:
+                reply = await self._send((b"SET", WRITES_KEY, b"1", b"PX", b"1000"))
+            except StateUnavailable:
+                continue
+            if not isinstance(reply, hiredis.ReplyError):
+                self.refusing = ""
+                log.info("redis %s (%s): takes writes again", self._address, self._name)
+                return
+
+    async def close(self) -> None:
+        if self._trying is not None:
+            self._trying.cancel()
+            await asyncio.gather(self._trying, return_exceptions=True)
+        await super().close()

@@ -19,6 +19,7 @@ import pytest
 from controlplane.health import LOOK_AGAIN_S, Readiness
 from scheduling.gateway import unstored
 from scheduling.gateway.config import GatewayConfig
+from scheduling.state.resp import RespConnection
 from tests.dispatch_world import Telemetry, catalog_of, dispatching, until_await
 from tests.gateway_world import World, gateway_world, until
 from tests.pool_gateway import make_gateway, ready
@@ -156,8 +157,6 @@ async def test_a_replica_that_took_over_without_the_last_records_gets_them_again
 async def test_a_loss_is_logged_and_told_to_readyz_and_dashboards(
     private_redis: RedisServer, pool_id: str, caplog: pytest.LogCaptureFixture
 ):
-    from scheduling.state.resp import RespConnection
-
     caplog.set_level(logging.WARNING)
     telemetry = Telemetry()
     resp = RespConnection(private_redis.url)

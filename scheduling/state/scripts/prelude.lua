@@ -8,6 +8,10 @@ local PREY, EVICTED, LEAVING = P .. 'prey', P .. 'evicted', P .. 'leaving'
 local ORDER = P .. 'order'
 local call = redis.call
 
+-- A Redis that is out of memory refuses a script whose first write could need more of it. What has to go on then begins
+-- with a write that does not: leaders, who move the ledger out; renewals, or all that runs would end; the sweep.
+local function even_when_full() call('HDEL', META, '') end
+
 -- Tokens as a gateway tells them, or false for what no request can have used. Asked for before anything is written: a
 -- script that fails half-way leaves a request without an end.
 local function tokens(word)

@@ -4,6 +4,7 @@
 local gateway, now = ARGV[1], now_ms()
 local expiry, waits = now + LEASE_MS, {}
 local out = {}
+even_when_full()
 for i = 2, #ARGV, 3 do
   local id, attempt, served = ARGV[i], tonumber(ARGV[i + 1]), tokens(ARGV[i + 2]) or 0
   local text, place = call('HGET', HELD, id), LEASES

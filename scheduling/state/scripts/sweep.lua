@@ -5,6 +5,7 @@
 -- `passed`: since the leader's sweep before, by its monotonic clock; -1: it made none.
 -- epoch passed_ms -> fenced, or {id, entry, id, entry, ...}
 if fenced(ARGV[1]) then return 'fenced' end
+even_when_full()
 local m = call('HMGET', META, 'swept_at', 'sweep_from')
 believe(tonumber(ARGV[2]), tonumber(m[1]))
 local now = now_ms()

@@ -1,0 +1,240 @@
+"""Redis that answers and takes no writes, and Redis that moves to another node behind the same name.
+
+Full: told once, refused explicitly, and what frees memory goes on. Moved: requests go on within seconds, although the
+old node lives on as a replica and nobody closes the connections to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
+
+import httpx
+import pytest
+
+from controlplane.health import LOOK_AGAIN_S, Readiness
+from scheduling.gateway.config import GatewayConfig
+from scheduling.state import resp as resp_module
+from scheduling.state.resp import RespConnection
+from tests.dispatch_world import Telemetry, catalog_of, dispatching, until_await
+from tests.gateway_world import gateway_world, until
+from tests.pool_gateway import make_gateway, ready
+from tests.redis_server import RedisServer
+from tests.state_world import entitlement
+
+CONFIG = GatewayConfig(renew_every_s=0.2)
+
+
+def limit(server: RedisServer, bytes_: int) -> None:
+    assert server.command("CONFIG", "SET", "maxmemory", str(bytes_)).startswith(b"+OK")
+
+
+async def ask(client: httpx.AsyncClient, **changes: Any) -> httpx.Response:
+    body = {"model": "demo", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 5} | changes
+    return await client.post("/v1/chat/completions", json=body)
+
+
+async def test_a_full_redis_refuses_explicitly_is_logged_once_and_serves_again_by_itself(
+    private_redis: RedisServer, pool_id: str, caplog: pytest.LogCaptureFixture
+):
+    caplog.set_level(logging.INFO)
+
+    def lines(text: str) -> int:
+        return len([r for r in caplog.records if text in r.getMessage() and f"({gateway})" in r.getMessage()])
+
+    async with gateway_world(private_redis.url, pool_id, config=CONFIG) as world, world.http() as client:
+        gateway, gauges = world.config.gateway_id, world.metrics.gauges
+        catalog = SimpleNamespace(loaded=True, current=SimpleNamespace(pools={pool_id: None}))
+        readiness = Readiness(cast(Any, catalog), private_redis.url)
+        await readiness.start()
+        assert (await ask(client)).status_code == 200
+        assert (await readiness.look())[0]
+        world.engines[0].script.pause_s = 0.05
+        running = asyncio.create_task(ask(client, stream=True, max_tokens=60))
+        await until(lambda: world.engines[0].open == 1)
+        limit(private_redis, 1)
+        for _ in range(5):
+            answer = await ask(client)
+            assert (answer.status_code, answer.json()["error"]["code"]) == (503, "state_unavailable")
+            assert float(answer.headers["retry-after"]) > 0
+        await until(lambda: gauges.get("state_refuses_writes") == 1.0)
+        await asyncio.sleep(LOOK_AGAIN_S * 1.1)
+        serves, report = await readiness.look()
+        assert not serves
+        assert any(m.startswith("Redis: it takes no writes: OOM") for m in report["waiting_for"])
+        assert (await running).text.endswith("data: [DONE]\n\n")  # what runs is renewed, and ends
+        assert await world.running() == (0, 0)
+        limit(private_redis, 0)
+        await until(lambda: gauges.get("state_refuses_writes") == 0.0)
+        assert (await ask(client)).status_code == 200
+        await world.settled()
+        assert lines("refuses writes: OOM") == lines("takes writes again") == 1
+        assert len({r.request_id for r in await world.ledger_of(8)}) == 8
+        await readiness.stop()
+
+
+@pytest.mark.slow
+async def test_the_leader_goes_on_in_a_full_redis_and_moves_the_ledger_out(private_redis: RedisServer, pool_id: str):
+    """Redis may be full of ledger entries: where nobody led, nobody would ever take them out."""
+    telemetry, spec = Telemetry(), entitlement("acme", pool_id)
+    resp = RespConnection(private_redis.url)
+    await resp.start()
+    async with (
+        make_gateway(private_redis.url, resp, pool_id) as gateway,
+        dispatching(private_redis.url, catalog_of(gateway.pool, spec), telemetry=telemetry) as dispatcher,
+    ):
+        await ready(dispatcher, gateway.store)
+        telemetry.failures = 10**6  # the database is away
+        await gateway.admit("r1", spec)
+        await gateway.finish("r1")
+        limit(private_redis, 1)
+        view = await gateway.store.view()
+        ends_ms, epoch = view.now_ms + 8_000, view.epoch  # longer than a leadership
+
+        async def longer() -> bool:
+            return (await gateway.store.view()).now_ms > ends_ms
+
+        await until_await(longer)
+        telemetry.failures = 0
+        await until(lambda: len(telemetry.records) == 1)
+        view = await gateway.store.view()
+        assert (view.epoch, bool(view.leader)) == (epoch, True)
+    await resp.close()
+
+
+class Proxy:
+    """One address before whatever node is the master. Connections that are there stay where they are."""
+
+    def __init__(self) -> None:
+        self.to = 0
+        self.url = ""
+        self._server: asyncio.Server | None = None
+        self._writers: set[asyncio.StreamWriter] = set()
+
+    async def start(self) -> None:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.url = f"redis://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/0"
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            from_node, to_node = await asyncio.open_connection("127.0.0.1", self.to)
+        except OSError:
+            writer.close()
+            return
+        self._writers |= {writer, to_node}
+        await asyncio.gather(self._copy(reader, to_node), self._copy(from_node, writer))
+
+    async def _copy(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        try:
+            while data := await source.read(65536):
+                sink.write(data)
+                await sink.drain()
+        except OSError:
+            pass
+        finally:
+            sink.close()
+
+    async def close(self) -> None:
+        assert self._server is not None
+        self._server.close()
+        for writer in self._writers:
+            writer.close()
+        await asyncio.sleep(0.05)
+
+
+@asynccontextmanager
+async def two_nodes() -> AsyncIterator[tuple[RedisServer, RedisServer, Proxy]]:
+    first, second, proxy = RedisServer(), RedisServer(), Proxy()
+    first.start()
+    second.start()
+    first.command("CONFIG", "SET", "repl-diskless-sync-delay", "0")
+    second.command("REPLICAOF", "127.0.0.1", str(first.port))
+
+    async def in_step() -> bool:
+        return b"master_link_status:up" in second.command("INFO", "replication")
+
+    await until_await(in_step, 60)
+    proxy.to = first.port
+    await proxy.start()
+    try:
+        yield first, second, proxy
+    finally:
+        await proxy.close()
+        first.stop()
+        second.stop()
+
+
+def demote(first: RedisServer, second: RedisServer) -> None:
+    second.command("REPLICAOF", "NO", "ONE")
+    first.command("REPLICAOF", "127.0.0.1", str(second.port))
+
+
+def kill(first: RedisServer, second: RedisServer) -> None:
+    first.kill()
+    second.command("REPLICAOF", "NO", "ONE")
+
+
+def freeze(first: RedisServer, second: RedisServer) -> None:
+    """The machine is gone: nothing closes its connections."""
+    first.freeze()
+    second.command("REPLICAOF", "NO", "ONE")
+
+
+async def fail_over(pool_id: str, how: Callable[[RedisServer, RedisServer], None]) -> float:
+    """Seconds from a fail-over to the first request that was granted from the queue of the new master."""
+    loop = asyncio.get_running_loop()
+    async with two_nodes() as (first, second, proxy):
+        config = GatewayConfig(renew_every_s=0.2)
+        async with gateway_world(proxy.url, pool_id, config=config) as world, world.http() as client:
+            assert (await ask(client)).status_code == 200
+            world.engines[0].script.pause_s = 0.02
+            running = asyncio.create_task(ask(client, stream=True, max_tokens=100))
+            await until(lambda: world.engines[0].open == 1)
+            how(first, second)
+            proxy.to = second.port
+            began = loop.time()
+
+            async def served() -> bool:
+                return (await ask(client)).status_code == 200
+
+            await until_await(served, 60)
+            took = loop.time() - began
+            assert (await running).text.endswith("data: [DONE]\n\n")
+            # doorbells come from the new node: who waits is granted
+            backend = world.pool.backends[0]
+            await world.store.set_ready(world.epoch, backend.id, None)
+            world.engines[0].script.pause_s = 0.0
+            world.engines[0].script.first_pause_s = 0.3
+            await world.store.set_ready(world.epoch, backend.id, replace(backend, slots=1))
+            answers = await asyncio.gather(ask(client), ask(client))
+            assert [a.status_code for a in answers] == [200, 200]
+            assert await world.store.listening([config.gateway_id]) == {config.gateway_id}
+            await world.settled()
+            return took
+
+
+@pytest.mark.parametrize("how", [demote, kill, freeze], ids=lambda how: how.__name__)
+async def test_requests_go_on_when_redis_moves_to_another_node_behind_its_name(
+    pool_id: str, how: Callable[[RedisServer, RedisServer], None]
+):
+    print(f"\n{how.__name__}: served again after {await fail_over(pool_id, how):.1f} s")
+
+
+async def test_without_leaving_a_node_that_became_a_replica_nothing_would_be_served(
+    pool_id: str, monkeypatch: pytest.MonkeyPatch
+):
+    """The broken variant: what the test above would see."""
+    monkeypatch.setattr(resp_module.Keeper, "_leave", lambda self: None)
+    async with two_nodes() as (first, second, proxy):
+        async with gateway_world(proxy.url, pool_id, config=CONFIG) as world, world.http() as client:
+            assert (await ask(client)).status_code == 200
+            demote(first, second)
+            proxy.to = second.port
+            for _ in range(10):
+                await asyncio.sleep(0.2)
+                assert (await ask(client)).status_code == 503
