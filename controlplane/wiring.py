@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hmac
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from django.conf import settings
 
@@ -87,6 +87,11 @@ class Eyes:
 
     def write_ledger(self, pool: str, records: Sequence[LedgerRecord]) -> None:
         self._recorder.write_ledger(pool, records)
+
+    def bucket_debts(
+        self, pool: str, budgets: Mapping[str, tuple[float, float]], before_s: float, now_s: float
+    ) -> dict[str, float]:
+        return self._recorder.bucket_debts(pool, budgets, before_s, now_s)
 
     def sample(self, sample: Sample) -> None:
         self._recorder.sample(sample)

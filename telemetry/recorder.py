@@ -140,6 +140,14 @@ class Recorder:
             self._traces.take(records)
         self._purge_hourly(now_s)
 
+    def bucket_debts(
+        self, pool: str, budgets: Mapping[str, tuple[float, float]], before_s: float, now_s: float
+    ) -> dict[str, float]:
+        """What buckets lack by the ledger (:mod:`telemetry.debts`). Raises what the database does."""
+        from telemetry.debts import bucket_debts  # models load only after Django is set up
+
+        return bucket_debts(pool, budgets, before_s, now_s)
+
     def sample(self, sample: Sample) -> None:
         """Publishes the pool's next snapshot. Never raises."""
         snapshot = None

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import selectors
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from scheduling.core.budget import debts
 from scheduling.core.ledger import LedgerRecord
 from scheduling.core.types import BackendSpec, Catalog, EntitlementSpec, PoolSpec
 from scheduling.dispatch.loop import Crew, PoolDispatcher
@@ -109,6 +110,18 @@ class Telemetry:
             self.failures -= 1
             raise ConnectionError("database away")
         self.records.extend(records)
+
+    def bucket_debts(
+        self, pool: str, budgets: Mapping[str, tuple[float, float]], before_s: float, now_s: float
+    ) -> dict[str, float]:
+        if self.failures:
+            raise ConnectionError("database away")
+        taken = [
+            (r.entitlement, now_s - r.received_s, r.input_tokens + r.output_tokens)
+            for r in sorted(self.records, key=lambda r: -r.received_s)
+            if r.done_s < before_s
+        ]
+        return debts(taken, budgets)
 
     def sample(self, sample: Sample) -> None:
         self.samples.append(sample)

@@ -5,7 +5,7 @@ The shell plugs the telemetry floor in here. Its methods are called from one ded
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -58,6 +58,12 @@ class Sample:
 class TelemetryPort(Protocol):
     def write_ledger(self, pool: str, records: Sequence[LedgerRecord]) -> None:
         """Stores records; idempotent by request id. Raises when the database is away: they are kept and tried again."""
+
+    def bucket_debts(
+        self, pool: str, budgets: Mapping[str, tuple[float, float]], before_s: float, now_s: float
+    ) -> dict[str, float]:
+        """Tokens that each bucket lacks now by what ended before ``before_s``. ``budgets``: entitlement ->
+        (tokens/s, depth). Raises when the database is away."""
 
     def sample(self, sample: Sample) -> None:
         """Takes a pool's state for the live feed and metrics. Must not raise for a dashboard's sake."""

@@ -26,6 +26,7 @@ from scheduling.dispatch.configured import decided_by, give_rights, limits_of, p
 from scheduling.dispatch.evictions import evictions, most_running
 from scheduling.dispatch.health import BackendMonitor, EngineFactory
 from scheduling.dispatch.ports import TelemetryPort
+from scheduling.dispatch.restore import Buckets
 from scheduling.dispatch.samples import Sampler
 from scheduling.dispatch.shown import Shown
 from scheduling.dispatch.standing import Standings
@@ -80,6 +81,7 @@ class Term:
         self._sampler = Sampler(holder, epoch)
         self._skew = ClockSkew(store.time_s)
         self._shown = Shown(store, epoch)
+        self._buckets = Buckets(store, epoch, telemetry, telemetry_thread)
         self._epoch = epoch
         self._catalog = catalog
         self._telemetry = telemetry
@@ -207,6 +209,7 @@ class Term:
                 snapshot = await self._compare_totals(await self._store.view())
                 await self.monitor.reconcile(snapshot)
                 await self._sweep()
+                await self._buckets.look(snapshot, self._catalog)
                 await self._call_back()
                 self._compare(snapshot)
                 self._entitlements = {request.entitlement: None for request in self.scheduler}

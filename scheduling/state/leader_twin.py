@@ -23,6 +23,7 @@ from scheduling.state.types import (
     SWEEP_GAP_MS,
     TRIED_OF_EACH,
     BackendTotals,
+    BucketDebit,
     Counts,
     Election,
     EvictItem,
@@ -65,6 +66,17 @@ class LeaderTwin(PoolMemory):
                 self.meta["rebuild_until"] = now + REBUILD_MS
                 self.meta["lost"] = now
         return Election(True, epoch, holder, LEADER_MS / 1000)
+
+    def debit(self, epoch: int, start: int, debits: Sequence[BucketDebit]) -> int:
+        self._fence(epoch)
+        done, now = int(self.meta.get("debited", 0)), self._now()
+        if done != start:
+            return done
+        for d in debits:
+            level = self._level(d.entitlement, d.rate, d.depth, now)
+            self._set_level(d.entitlement, level - d.tokens, now, d.rate, d.depth)
+        self.meta["debited"] = done + len(debits)
+        return done + len(debits)
 
     def resign(self, holder: str) -> None:
         if self.meta.get("leader") == holder:

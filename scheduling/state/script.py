@@ -18,7 +18,7 @@ from scheduling.core import admission
 from scheduling.state import types
 
 NAMES: Final = (
-    "admit", "announce", "elect", "evict", "finish", "grant", "look", "pause", "rebuild", "record", "renew", "report",
+    "admit", "announce", "debit", "elect", "evict", "finish", "grant", "look", "pause", "rebuild", "record", "renew", "report",
     "requeue", "resign", "set_ready", "set_standing", "set_stuck", "suspect", "sweep", "view",
 )  # fmt: skip
 

@@ -40,6 +40,7 @@ from scheduling.state.types import (
     AnnounceStatus,
     Attempts,
     BackendTotals,
+    BucketDebit,
     Election,
     Event,
     EvictItem,
@@ -311,6 +312,12 @@ class PoolStore:
         """
         reply = _unfenced(await self._eval("rebuild", epoch))
         return [name.decode() for name in reply]
+
+    async def debit(self, epoch: int, start: int, debits: Sequence[BucketDebit]) -> int:
+        """Takes from up to 100 buckets what was used before the data was lost, once for each data set: ``start`` says
+        how many were debited before. How many were in all; no more than ``start``: nothing was changed."""
+        flat = [word for d in debits for word in (d.entitlement, f"{d.tokens:.6f}", d.rate, d.depth)]
+        return int(_unfenced(await self._eval("debit", epoch, start, *flat)))
 
     async def view(self) -> PoolSnapshot:
         """All totals at one instant. Anyone may look."""

@@ -136,6 +136,16 @@ class Admission:
     seq: int = 0  # arrival number in the pool; a request is announced and requeued under it
 
 
+@dataclass(frozen=True, slots=True)
+class BucketDebit:
+    """What is taken from a bucket whose past was lost."""
+
+    entitlement: str
+    tokens: float
+    rate: float  # tokens/s
+    depth: float  # tokens
+
+
 class FinishStatus(StrEnum):
     OK = "ok"
     ENDED = "ended"  # someone else ended it first, with ``reason``: nothing changed

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
@@ -15,16 +16,23 @@ from typing import Any, cast
 
 import httpx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from controlplane.health import LOOK_AGAIN_S, Readiness
+from scheduling.core.budget import debts
+from scheduling.core.outcomes import Reason
 from scheduling.gateway import unstored
 from scheduling.gateway.config import GatewayConfig
 from scheduling.state.resp import RespConnection
+from scheduling.state.store import PoolStore
+from scheduling.state.twin import PoolTwin
+from scheduling.state.types import BucketDebit, Fenced
 from tests.dispatch_world import Telemetry, catalog_of, dispatching, until_await
 from tests.gateway_world import World, gateway_world, until
 from tests.pool_gateway import make_gateway, ready
 from tests.redis_server import RedisServer
-from tests.state_world import entitlement
+from tests.state_world import entitlement, ledger
 
 CONFIG = GatewayConfig(renew_every_s=0.2)
 LOSSES = ("FLUSHALL", "SIGKILL")
@@ -185,3 +193,85 @@ async def test_a_loss_is_logged_and_told_to_readyz_and_dashboards(
         assert len([r for r in caplog.records if "Redis lost its data" in r.getMessage()]) == 1
     await readiness.stop()
     await resp.close()
+
+
+# --- buckets
+
+
+@pytest.mark.parametrize("restored", [True, False], ids=["", "broken variant: nothing is debited"])
+async def test_buckets_begin_with_what_the_ledger_says_was_used(
+    private_redis: RedisServer, pool_id: str, restored: bool, monkeypatch: pytest.MonkeyPatch
+):
+    if not restored:
+        monkeypatch.setattr(Telemetry, "bucket_debts", lambda *_: {})
+    telemetry = Telemetry()
+    resp = RespConnection(private_redis.url)
+    await resp.start()
+    spec = entitlement("acme", pool_id, tokens_per_s=0.5, burst_tokens=1000.0)
+    idle = entitlement("idle", pool_id, tokens_per_s=0.5, burst_tokens=1000.0)
+    async with (
+        make_gateway(private_redis.url, resp, pool_id) as gateway,
+        dispatching(private_redis.url, catalog_of(gateway.pool, spec, idle), telemetry=telemetry) as dispatcher,
+    ):
+        await ready(dispatcher, gateway.store)
+        for n in range(4):
+            await gateway.admit(f"r{n}", spec)
+            record = ledger(f"r{n}", pool=pool_id, entitlement="acme", received_s=time.time(), done_s=time.time())
+            await gateway.store.finish(f"r{n}", 1, Reason.STOP, 140, True, record)
+        await until(lambda: len(telemetry.records) == 4)
+        used = sum(r.input_tokens + r.output_tokens for r in telemetry.records)
+        before = (await gateway.store.view()).entitlements["acme"].level_tokens
+        assert before is not None
+        assert 1000 - before == pytest.approx(4 * 140, abs=10)
+        private_redis.flush()
+        await ready(dispatcher, gateway.store)
+
+        async def admits() -> bool:
+            view = await gateway.store.view()
+            return view.lost_ms > 0 and not view.rebuilding_ms
+
+        await until_await(admits)
+        level = (await gateway.admit("next", spec)).level_tokens
+        assert level is not None
+        if restored:
+            assert level == pytest.approx(1000 - used - 150, abs=15)
+            assert (await gateway.admit("other", idle)).level_tokens == pytest.approx(850, abs=5)
+        else:
+            assert level == pytest.approx(850, abs=5), "a second burst"
+    await resp.close()
+
+
+async def test_a_bucket_is_debited_once_whoever_leads(pool_store: PoolStore, pool_id: str):
+    twin = PoolTwin(pool_id, lambda: 1_700_000_000_000)
+    for pool in (pool_store, twin):
+
+        async def call(name: str, *args: Any, pool: Any = pool) -> Any:
+            found = getattr(pool, name)(*args)
+            return await found if asyncio.iscoroutine(found) else found
+
+        epoch = (await call("elect", "leader", 0, False)).epoch
+        debits = [BucketDebit(f"e{n}", 100.0 + n, 0.001, 1000.0) for n in range(3)]
+        with pytest.raises(Fenced):
+            await call("debit", epoch + 1, 0, debits)
+        assert await call("debit", epoch, 0, debits[:2]) == 2
+        assert await call("debit", epoch, 0, debits[:2]) == 2
+        assert await call("debit", epoch, 2, debits[2:]) == 3
+        levels = {n: e.level_tokens for n, e in (await call("view")).entitlements.items()}
+        assert levels == {f"e{n}": pytest.approx(900.0 - n, abs=0.1) for n in range(3)}
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 5), st.integers(0, 400)), max_size=30),
+    st.floats(0.1, 200),
+    st.floats(10, 2000),
+)
+def test_what_a_bucket_lacks_is_what_a_bucket_would_have_lacked(
+    taken: list[tuple[float, int]], rate: float, depth: float
+):
+    level, now_s, times = depth, 0.0, []
+    for gap_s, tokens in taken:
+        now_s += gap_s
+        level = min(depth, level + rate * gap_s) - tokens
+        times.append((now_s, tokens))
+    found = debts([("e", now_s - at_s, tokens) for at_s, tokens in reversed(times)], {"e": (rate, depth)})
+    assert found.get("e", 0.0) == pytest.approx(min(depth, depth - level), abs=1e-6)

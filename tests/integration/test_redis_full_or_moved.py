@@ -230,11 +230,14 @@ async def test_without_leaving_a_node_that_became_a_replica_nothing_would_be_ser
 ):
     """The broken variant: what the test above would see."""
     monkeypatch.setattr(resp_module.Keeper, "_leave", lambda self: None)
-    async with two_nodes() as (first, second, proxy):
-        async with gateway_world(proxy.url, pool_id, config=CONFIG) as world, world.http() as client:
-            assert (await ask(client)).status_code == 200
-            demote(first, second)
-            proxy.to = second.port
-            for _ in range(10):
-                await asyncio.sleep(0.2)
-                assert (await ask(client)).status_code == 503
+    async with (
+        two_nodes() as (first, second, proxy),
+        gateway_world(proxy.url, pool_id, config=CONFIG) as world,
+        world.http() as client,
+    ):
+        assert (await ask(client)).status_code == 200
+        demote(first, second)
+        proxy.to = second.port
+        for _ in range(10):
+            await asyncio.sleep(0.2)
+            assert (await ask(client)).status_code == 503

@@ -1,8 +1,8 @@
 -- Takes or extends the leadership. It is free when its time is over, and when its process was heard to listen on its
 -- channel and does not any more: it died. holder floor first_start -> {leader, epoch, holder, ttl_ms} | {follower, 0, holder, ttl_ms}
 local holder, floor = ARGV[1], tonumber(ARGV[2])
-local now = now_ms()
 even_when_full()
+local now = now_ms()
 local m = call('HMGET', META, 'epoch', 'leader', 'leader_until', 'born')
 local epoch, leader, left = tonumber(m[1]) or 0, m[2], (tonumber(m[3]) or 0) - now
 if leader ~= holder and led(now) then return {'follower', 0, leader, left} end

@@ -1,10 +1,10 @@
 -- Pushes the expiry of what a gateway holds. While nobody leads, who waits of it is in the order again.
 -- `served`: tokens of it so far, input included; what is new of them is metered.
 -- gateway, then <= 100 x (id attempt served) -> per item: h <backend> <note> | w | e <reason> | s | u
+even_when_full()
 local gateway, now = ARGV[1], now_ms()
 local expiry, waits = now + LEASE_MS, {}
 local out = {}
-even_when_full()
 for i = 2, #ARGV, 3 do
   local id, attempt, served = ARGV[i], tonumber(ARGV[i + 1]), tokens(ARGV[i + 2]) or 0
   local text, place = call('HGET', HELD, id), LEASES
