@@ -213,6 +213,9 @@ def _entitlement(spec: EntitlementSpec, cell: Cell, sample: Sample, span_s: floa
     level = sample.bucket_levels.get(spec.id)
     if level is not None:
         row["bucket_level"] = round(level)
+    gap = sample.bucket_gaps.get(spec.id)
+    if gap is not None:
+        row["bucket_gap"] = round(gap)
     standing = sample.standings.get(spec.id)
     if standing is not None:
         row |= {

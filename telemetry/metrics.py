@@ -156,6 +156,10 @@ TABLE: tuple[Metric, ...] = (
         "Service debt: above 0 it got less than its baseline, below 0 more.",
     ),
     Metric("entitlement_burst", "gauge", "", ("pool", "entitlement"), "How far above its baseline it has been lately."),
+    Metric(
+        "bucket_gap_tokens", "gauge", "tokens", ("pool", "entitlement"),
+        "By how much the token bucket was beyond what ledger and leases allow, in the last minute that was compared.",
+    ),
     Metric("backend_up", "gauge", "", ("pool", "backend"), "1 while the backend gets work, else 0."),
     Metric("backend_running", "gauge", "requests", ("pool", "backend"), "Leases on the backend."),
     Metric("backend_kv_usage_ratio", "gauge", "ratio", ("pool", "backend"), "KV cache in use, by the engine, 0 to 1."),
@@ -449,6 +453,8 @@ class _PoolGauges:
             if "lost" in state:
                 out["state_lost_timestamp_seconds"].append(((pool,), state["lost"]))
             for entitlement, row in snapshot["entitlements"].items():
+                if "bucket_gap" in row:
+                    out["bucket_gap_tokens"].append(((pool, entitlement), row["bucket_gap"]))
                 for key in ("weight", "debt", "burst"):
                     if key in row:
                         out[f"entitlement_{key}"].append(((pool, entitlement), row[key]))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 
 from scheduling.core.ledger import LedgerRecord
 from scheduling.dispatch.ports import TelemetryPort
 from scheduling.state.store import PoolStore
-from scheduling.state.types import StateUnavailable
+from scheduling.state.types import LedgerEntry, StateUnavailable
 
 log = logging.getLogger("quartermaster.dispatch")
 
@@ -22,13 +22,19 @@ BACKOFF_S = (0.5, 1.0, 2.0, 5.0)
 class LedgerDrain:
     """Moves ended requests of one pool. Entries are deleted only after the write, which is idempotent by request.
 
-    ``ended`` is told of all that is read; of some twice, where the write fails.
+    ``ended`` and ``read`` are told of all that is read; of some twice, where the write fails.
     """
 
     def __init__(
-        self, store: PoolStore, telemetry: TelemetryPort, thread: Executor, ended: Callable[[list[LedgerRecord]], None]
+        self,
+        store: PoolStore,
+        telemetry: TelemetryPort,
+        thread: Executor,
+        ended: Callable[[list[LedgerRecord]], None],
+        read: Callable[[Sequence[LedgerEntry]], None],
     ) -> None:
         self._ended = ended
+        self._read = read
         self._store = store
         self._telemetry = telemetry
         self._thread = thread
@@ -49,6 +55,7 @@ class LedgerDrain:
     async def drain_once(self) -> int:
         """Moves at most ``BATCH`` entries; how many are gone from the stream now."""
         entries = await self._store.ledger_read(BATCH)
+        self._read(entries)
         if not entries:
             return 0
         records = [entry.record for entry in entries if entry.record is not None]

@@ -126,7 +126,9 @@ class PoolDispatcher:
                 group.create_task(self._until_lost(), name=f"leader-{self.pool_id}")
                 await term.open()
                 self._term = term
-                drain = LedgerDrain(self._store, self._crew.telemetry, self._crew.telemetry_thread, term.ended)
+                drain = LedgerDrain(
+                    self._store, self._crew.telemetry, self._crew.telemetry_thread, term.ended, term.laws.settled
+                )
                 for name, work in (
                     ("hear", term.hear()),
                     ("decide", term.decide()),

@@ -52,6 +52,9 @@ class Sample:
     ledger_unread: int = 0  # entries of the ledger stream that could not be read, set aside in Redis
     clock_skew_s: float | None = None  # of the leader's clock, ahead of Redis'; None: not known
     state_lost_s: float = 0.0  # when the pool's data in Redis was found lost [epoch s of Redis]; 0: never
+    bucket_gaps: dict[str, float] = field(
+        default_factory=dict
+    )  # entitlement -> tokens beyond what laws allow (laws.py)
     parts: dict[str, int] = field(default_factory=dict)  # queue, band or bubble of the policy -> requests waiting in it
 
 

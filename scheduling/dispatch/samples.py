@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from scheduling.core.contracts import QueuePart
 from scheduling.core.types import PoolSpec, QueuedRequest
@@ -36,6 +36,7 @@ class Sampler:
         backends: Sequence[BackendStatus],
         parts: Sequence[QueuePart] = (),
         skew_s: float | None = None,
+        bucket_gaps: Mapping[str, float] | None = None,
     ) -> Sample:
         """``waiting`` is what waits now; O(of it). ``parts``: what the policy's queue consists of. ``skew_s``: of this
         process' clock, by which the sample is dated as replicas' figures are: people compare it with theirs."""
@@ -65,6 +66,7 @@ class Sampler:
             ledger_unread=snapshot.counts.unread,
             clock_skew_s=skew_s,
             state_lost_s=snapshot.lost_ms / 1000,
+            bucket_gaps=dict(bucket_gaps or {}),
             parts=_leaves(parts),
         )
 

@@ -25,6 +25,7 @@ from scheduling.dispatch.away import Away
 from scheduling.dispatch.configured import decided_by, give_rights, limits_of, policies_of, scheduler_of
 from scheduling.dispatch.evictions import evictions, most_running
 from scheduling.dispatch.health import BackendMonitor, EngineFactory
+from scheduling.dispatch.laws import Laws
 from scheduling.dispatch.ports import TelemetryPort
 from scheduling.dispatch.restore import Buckets
 from scheduling.dispatch.samples import Sampler
@@ -81,6 +82,7 @@ class Term:
         self._sampler = Sampler(holder, epoch)
         self._skew = ClockSkew(store.time_s)
         self._shown = Shown(store, epoch)
+        self.laws = Laws(store)
         self._buckets = Buckets(store, epoch, telemetry, telemetry_thread)
         self._epoch = epoch
         self._catalog = catalog
@@ -210,6 +212,7 @@ class Term:
                 await self.monitor.reconcile(snapshot)
                 await self._sweep()
                 await self._buckets.look(snapshot, self._catalog)
+                await self.laws.look(snapshot, self._catalog)
                 await self._call_back()
                 self._compare(snapshot)
                 self._entitlements = {request.entitlement: None for request in self.scheduler}
@@ -451,6 +454,7 @@ class Term:
         sample = self._sampler.sample(
             replace(snapshot, standings=self.standings), self._pool, self.policy, chain(self.scheduler, self._away),
             self.monitor.statuses(), parts_of(self.scheduler, snapshot.now_ms / 1000.0), self._skew.seconds,
+            self.laws.gaps,
         )  # fmt: skip
         self._sampling = asyncio.get_running_loop().run_in_executor(self._thread, self._telemetry.sample, sample)
         self._sampling.add_done_callback(self._sampled)

@@ -252,3 +252,13 @@ def decode_ledger_fields(pool: str, fields: list[Any]) -> LedgerRecord:
     if {b"unread", b"at"} <= named.keys():
         return swept_record(pool, _told_by_record(named[b"unread"]), int(named[b"at"]))
     raise ValueError(f"a ledger entry has the fields r, or swept, at and as; this has {sorted(named)}")
+
+
+def taken(fields: list[Any], record: LedgerRecord) -> int:
+    """Tokens that an entry of the ledger stream says its request took from its bucket: what it used, or its charge
+    where a dead gateway could not say, nothing if it waited then."""
+    named = dict(zip(fields[::2], fields[1::2], strict=True))
+    if b"swept" in named:
+        entry = decode_entry(named[b"swept"])
+        return entry.charge if entry.backend else 0
+    return record.input_tokens + record.output_tokens

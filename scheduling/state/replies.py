@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from typing import Any
 
+from scheduling.core.admission import refill
 from scheduling.core.outcomes import Reason
 from scheduling.state import codec
 from scheduling.state.snapshot import make_snapshot
 from scheduling.state.types import (
     Admission,
     AdmissionStatus,
+    BucketLevel,
     Counts,
     Event,
     EventKind,
+    PoolAudit,
     PoolSnapshot,
     Renewal,
     RenewStatus,
@@ -97,3 +101,24 @@ def snapshot(reply: list[Any]) -> PoolSnapshot:
     meta, ready, totals, buckets = (_words(flat) for flat in reply[1:5])
     standing, meter = (_words(flat) for flat in reply[6:8])
     return make_snapshot(now_ms, meta, ready, totals, buckets, reply[5], standing, meter, Counts(*reply[8]))
+
+
+def entry_id(word: bytes) -> tuple[int, int]:
+    """The id of a stream's entry: ms, number."""
+    ms, _, number = word.partition(b"-")
+    return int(ms), int(number)
+
+
+def audit(reply: list[Any]) -> PoolAudit | None:
+    """``{now, born, last id of the ledger, {ent, charge, ...}, buckets}``, or ``{now}``: too much to look through.
+    Buckets that are not whole are left out."""
+    if len(reply) == 1:
+        return None
+    now_ms, flat, words = int(reply[0]), reply[3], _words(reply[4])
+    reserved = {name.decode(): int(charge) for name, charge in zip(flat[::2], flat[1::2], strict=True)}
+    buckets = {}
+    for name in {word.rpartition(":")[0] for word in words}:
+        with suppress(KeyError, ValueError):
+            level, at, rate, depth = (float(words[f"{name}:{f}"]) for f in ("level", "at", "rate", "depth"))
+            buckets[name] = BucketLevel(refill(level, at, rate, depth, now_ms), rate, depth)
+    return PoolAudit(now_ms, reply[1].decode(), entry_id(reply[2]), reserved, buckets)

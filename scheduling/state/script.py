@@ -18,8 +18,8 @@ from scheduling.core import admission
 from scheduling.state import types
 
 NAMES: Final = (
-    "admit", "announce", "debit", "elect", "evict", "finish", "grant", "look", "pause", "rebuild", "record", "renew", "report",
-    "requeue", "resign", "set_ready", "set_standing", "set_stuck", "suspect", "sweep", "view",
+    "admit", "announce", "audit", "debit", "elect", "evict", "finish", "grant", "look", "pause", "rebuild", "record",
+    "renew", "report", "requeue", "resign", "set_ready", "set_standing", "set_stuck", "suspect", "sweep", "view",
 )  # fmt: skip
 
 _FOLDER = Path(__file__).parent / "scripts"

@@ -52,6 +52,7 @@ from scheduling.state.types import (
     LedgerEntry,
     LedgerProgress,
     Look,
+    PoolAudit,
     PoolSnapshot,
     Renewal,
     RequestFacts,
@@ -319,6 +320,11 @@ class PoolStore:
         flat = [word for d in debits for word in (d.entitlement, f"{d.tokens:.6f}", d.rate, d.depth)]
         return int(_unfenced(await self._eval("debit", epoch, start, *flat)))
 
+    async def audit(self, most: int) -> PoolAudit | None:
+        """Buckets, charges in flight and the end of the ledger stream at one instant; None where more than ``most``
+        requests are in flight. O(of them)."""
+        return replies.audit(await self._eval("audit", most))
+
     async def view(self) -> PoolSnapshot:
         """All totals at one instant. Anyone may look."""
         return replies.snapshot(await self._eval("view"))
@@ -396,9 +402,10 @@ class PoolStore:
         for raw_id, fields in reply:
             entry_id = raw_id.decode()
             try:
-                entries.append(LedgerEntry(entry_id, codec.decode_ledger_fields(self.pool_id, fields)))
+                record = codec.decode_ledger_fields(self.pool_id, fields)
+                entries.append(LedgerEntry(entry_id, record, codec.taken(fields, record)))
             except ValueError as e:
-                entries.append(LedgerEntry(entry_id, None, tuple(fields), str(e)))
+                entries.append(LedgerEntry(entry_id, None, 0, tuple(fields), str(e)))
         return entries
 
     async def ledger_set_aside(self, entries: Sequence[LedgerEntry]) -> None:
@@ -421,10 +428,7 @@ def _cap(service_class: ServiceClass, concurrency: int) -> int:
 
 
 def _entry_id(found: list[Any]) -> tuple[int, int] | None:
-    if not found:
-        return None
-    ms, _, number = found[0][0].partition(b"-")
-    return int(ms), int(number)
+    return replies.entry_id(found[0][0]) if found else None
 
 
 def _batches(items: Sequence[_T]) -> Iterable[Sequence[_T]]:

@@ -315,8 +315,29 @@ class LedgerEntry:
 
     id: str
     record: LedgerRecord | None
+    took: int = 0  # tokens that its request took from its bucket, if it was charged at all
     fields: tuple[bytes, ...] = ()  # what could not be read
     why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BucketLevel:
+    """A bucket that is whole: tokens it holds, tokens/s and tokens of its last charge."""
+
+    level: float
+    rate: float
+    depth: float
+
+
+@dataclass(frozen=True, slots=True)
+class PoolAudit:
+    """Buckets, leases and ledger at one instant."""
+
+    now_ms: int
+    born: str  # names the data set
+    ledger_id: tuple[int, int]  # of the last entry that the ledger stream ever had
+    reserved: dict[str, int]  # entitlement -> tokens that what is in flight was charged
+    buckets: dict[str, BucketLevel]
 
 
 @dataclass(frozen=True, slots=True)

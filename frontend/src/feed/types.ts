@@ -57,6 +57,7 @@ export interface EntitlementFigures extends LatencyFigures {
   served_per_s?: number;
   budget_tokens_per_s?: number;
   bucket_level?: number;
+  bucket_gap?: number;
   class?: string;
   weight?: number;
   debt?: number;
