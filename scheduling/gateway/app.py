@@ -105,6 +105,7 @@ class GatewayApp:
         self._forecasts = Forecasts(lambda pool: HistoryStream(self._resp, pool, config.history_secret))
         self._quotas = Quotas(self._resp)
         self._idempotency = Idempotency(config, self._resp)
+        self._books.unstored.on_lost = self._idempotency.lost
         self._storms = Storms()
         self._lifecycle = Lifecycle(
             config,

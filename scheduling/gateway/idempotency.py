@@ -13,6 +13,7 @@ import hashlib
 import hmac
 import logging
 import os
+import time
 from collections import deque
 
 from scheduling.core.outcomes import Outcome, Reason, outcome_of
@@ -32,6 +33,7 @@ REPLAYED: Header = (b"idempotent-replayed", b"true")
 LEAST_WAIT_S, LONGEST_WAIT_S = 1.0, 30.0  # after which a client may ask again for a request that still runs
 JITTER = 0.75  # the least that Retry-After is shortened to
 _NONCE = 12
+REMEMBERED = 10_000  # keys that were done here, told again should shared state lose its data
 
 
 class Pass:
@@ -79,6 +81,9 @@ class Idempotency:
         self._backlog_limit = config.backlog_limit
         self._held: dict[str, Pass] = {}  # by request
         self._backlog: deque[tuple[Pass, Reason]] = deque()  # endings that Redis has not taken yet
+        self._keep_s = config.idempotency_keep_s
+        self._done: deque[tuple[Ticket, Reason, float]] = deque(maxlen=REMEMBERED)  # and when [monotonic s]
+        self._lost: deque[tuple[Ticket, Reason]] = deque()  # of these: to be told again
         self._bell = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -98,6 +103,12 @@ class Idempotency:
 
     def available(self) -> None:
         """Redis is back: it may have lost what is held."""
+        self._bell.set()
+
+    def lost(self) -> None:
+        """Redis lost its data: what was done here stays done (its answers are gone)."""
+        since_s = time.monotonic() - self._keep_s
+        self._lost = deque((ticket, reason) for ticket, reason, done_s in self._done if done_s >= since_s)
         self._bell.set()
 
     def pass_for(self, call: Call, key: bytes, body: bytes) -> Pass:
@@ -161,6 +172,8 @@ class Idempotency:
             done = await self._store.settle(mine.ticket, reason, sealed)
         except StateUnavailable:
             return
+        if done:
+            self._done.append((mine.ticket, reason, time.monotonic()))
         mine.settled = done
         mine.kept = done and bool(sealed)
 
@@ -183,8 +196,8 @@ class Idempotency:
 
     async def _say(self, mine: Pass, reason: Reason) -> None:
         if outcome_of(reason) is Outcome.COMPLETED:
-            if not mine.settled:
-                await self._store.settle(mine.ticket, reason)
+            if not mine.settled and await self._store.settle(mine.ticket, reason):
+                self._done.append((mine.ticket, reason, time.monotonic()))
         elif not mine.kept:  # a kept answer waits for its client, who left
             await self._store.release(mine.ticket)
 
@@ -201,6 +214,11 @@ class Idempotency:
                 log.exception("shared state rejected the end of an Idempotency-Key")
             if self._backlog and self._backlog[0][0] is mine:
                 self._backlog.popleft()
+
+    async def _tell_again(self) -> None:
+        while self._lost:
+            await self._store.settle(*self._lost[0])  # nothing happens to a key that another request has now
+            self._lost.popleft()
 
     async def _hold(self) -> None:
         tenants: dict[str, list[Pass]] = {}
@@ -228,6 +246,7 @@ class Idempotency:
             self._bell.clear()
             try:
                 await self._tell()
+                await self._tell_again()
                 await self._hold()
             except StateUnavailable:
                 continue

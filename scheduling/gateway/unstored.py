@@ -53,6 +53,7 @@ class Unstored:
         self._stores = stores
         self._again = again
         self._limit = limit
+        self.on_lost: Callable[[], None] = lambda: None  # Redis lost the data of a pool
         self._pools: dict[str, _Pool] = {}
         self._task: asyncio.Task[None] | None = None
 
@@ -91,10 +92,9 @@ class Unstored:
                 log.exception("how far the ledger was written could not be read")
 
     async def round(self) -> None:
-        """Looks once at the pools of which something is kept. Raises :class:`StateUnavailable`."""
+        """Looks once at the pools in which something ended. Raises :class:`StateUnavailable`."""
         for name, pool in self._pools.items():
-            if pool.fresh or pool.marked:
-                await self._look(name, pool)
+            await self._look(name, pool)
         while (over := len(self) - self._limit) > 0:
             fullest = max(self._pools.values(), key=len)
             oldest = fullest.marked[0][2] if fullest.marked else fullest.fresh
@@ -122,6 +122,7 @@ class Unstored:
             pool.marked.clear()
             if lost:
                 log.warning("pool %s: Redis lost its data; %d ledger records are sent again", name, len(kept))
+                self.on_lost()
             if kept:
                 self._again(kept)
             return

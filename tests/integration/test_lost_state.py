@@ -275,3 +275,23 @@ def test_what_a_bucket_lacks_is_what_a_bucket_would_have_lacked(
         times.append((now_s, tokens))
     found = debts([("e", now_s - at_s, tokens) for at_s, tokens in reversed(times)], {"e": (rate, depth)})
     assert found.get("e", 0.0) == pytest.approx(min(depth, depth - level), abs=1e-6)
+
+
+@pytest.mark.parametrize("how", LOSSES)
+async def test_a_repeated_request_is_not_run_again_after_a_loss(alone: World, private_redis: RedisServer, how: str):
+    headers = {"Idempotency-Key": "order-7"}
+    body = {"model": "demo", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 5}
+    async with alone.http() as client:
+        assert (await client.post("/v1/chat/completions", json=body, headers=headers)).status_code == 200
+        pools = alone.app._books.unstored._pools
+        await until(lambda: alone.pool.id in pools and bool(pools[alone.pool.id].born))
+        await lose(private_redis, how)
+        await lead_again(alone)
+
+        async def told() -> bool:
+            return bool(await alone.resp.call("KEYS", "qm:idem:*:done"))
+
+        await until_await(told)
+        again = await client.post("/v1/chat/completions", json=body, headers=headers)
+    assert (again.status_code, again.json()["error"]["code"]) == (409, "already_done")
+    assert len(alone.engines[0].bodies) == 1
