@@ -30,6 +30,8 @@ def free_port():
 class Up:
     """An instance with its own HOME and port."""
 
+    root = ROOT  # whose code it runs
+
     def __init__(self, home: Path, **settings: str) -> None:
         self.home = home
         self.port = free_port()
@@ -47,7 +49,7 @@ class Up:
         with self.output.open("ab") as output:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "controlplane.embedded"],
-                cwd=ROOT,
+                cwd=self.root,
                 env=self.environ,
                 stdout=output,
                 stderr=output,

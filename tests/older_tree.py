@@ -1,0 +1,44 @@
+"""The tree that was released last, to be upgraded from and rolled back to."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.instance import ROOT, Up
+
+# Where no tag is in the clone: the last commit whose entries in shared state say no format.
+COMMIT = "312898d9e05eea2dda0f34e6c47bafe8707398ee"
+
+
+def older_tree(to: Path) -> Path:
+    """Writes the tree of the last tag, else of :data:`COMMIT`, to a folder. Skips the test where the clone has
+    neither."""
+    tag = _git("describe", "--tags", "--abbrev=0", "HEAD^")
+    revision = tag if tag and _git("merge-base", "--is-ancestor", COMMIT, tag) is not None else COMMIT
+    if _git("cat-file", "-e", f"{revision}^{{commit}}") is None:
+        pytest.skip(f"{revision} is not in this clone")
+    to.mkdir()
+    archive = subprocess.run(["git", "archive", revision], cwd=ROOT, capture_output=True, check=True)
+    subprocess.run(["tar", "-x", "-C", str(to)], input=archive.stdout, check=True)
+    if (ROOT / "frontend" / "dist").is_dir():
+        (to / "frontend" / "dist").symlink_to(ROOT / "frontend" / "dist")
+    return to
+
+
+def _git(*words: str) -> str | None:
+    try:
+        done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True)
+    except OSError:
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+class UpOf(Up):
+    """An instance of a tree, with the present environment, on a HOME that others may have used."""
+
+    def __init__(self, tree: Path, home: Path, **settings: str) -> None:
+        super().__init__(home, **settings)
+        self.root = tree
