@@ -11,13 +11,15 @@ from tests.instance import ROOT, Up
 
 # Where no tag is in the clone: the last commit whose entries in shared state say no format.
 COMMIT = "312898d9e05eea2dda0f34e6c47bafe8707398ee"
+TWELVE_WORDS = "25a2bbb722323b7d8c850f5af6fc7637ce4ac39d"  # the last commit with entries of format 1
 
 
-def older_tree(to: Path) -> Path:
-    """Writes the tree of the last tag, else of :data:`COMMIT`, to a folder. Skips the test where the clone has
-    neither."""
+def older_tree(to: Path, revision: str = "") -> Path:
+    """Writes the tree of a revision to a folder: empty: the last tag, else :data:`COMMIT`. Skips the test where the
+    clone does not have it."""
     tag = _git("describe", "--tags", "--abbrev=0", "HEAD^")
-    revision = tag if tag and _git("merge-base", "--is-ancestor", COMMIT, tag) is not None else COMMIT
+    if not revision:
+        revision = tag if tag and _git("merge-base", "--is-ancestor", COMMIT, tag) is not None else COMMIT
     if _git("cat-file", "-e", f"{revision}^{{commit}}") is None:
         pytest.skip(f"{revision} is not in this clone")
     to.mkdir()

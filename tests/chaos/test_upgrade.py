@@ -17,7 +17,7 @@ import pytest
 import redis
 
 from tests.instance import ROOT, Up
-from tests.older_tree import UpOf, older_tree
+from tests.older_tree import TWELVE_WORDS, UpOf, older_tree
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -118,5 +118,14 @@ def test_an_upgrade_and_a_rollback_with_requests_in_flight_lose_and_leak_nothing
         up = take_over(up, ROOT)
         assert up.get("/readyz")[0] == 200
         up = take_over(up, older)
+    finally:
+        up.stop()
+
+
+def test_an_upgrade_from_entries_of_twelve_words_loses_and_leaks_nothing(tmp_path: Path) -> None:
+    up: Up = UpOf(older_tree(tmp_path / "older", TWELVE_WORDS), tmp_path / "home", **SETTINGS)
+    up.start().wait_ready()
+    try:
+        up = take_over(up, ROOT)
     finally:
         up.stop()

@@ -93,8 +93,8 @@ async def test_sound_books_stay_quiet_while_requests_come_and_end(
     ("fault", "sign"),
     [
         (lambda level: str(level + 700), 1),
-        (lambda level: "-90000", -1),
-        (None, 1),
+        pytest.param(lambda level: "-90000", -1, marks=pytest.mark.slow),
+        pytest.param(None, 1, marks=pytest.mark.slow),
     ],
     ids=["too full", "too empty", "gone"],
 )

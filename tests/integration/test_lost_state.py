@@ -101,6 +101,7 @@ async def test_records_that_were_not_stored_yet_survive_the_loss_of_redis(
     assert set(counted.values()) == {1}, "a record is on the stream twice"
 
 
+@pytest.mark.slow
 async def test_without_the_records_that_gateways_keep_they_would_be_lost(
     alone: World, private_redis: RedisServer, monkeypatch: pytest.MonkeyPatch
 ):
@@ -277,7 +278,7 @@ def test_what_a_bucket_lacks_is_what_a_bucket_would_have_lacked(
     assert found.get("e", 0.0) == pytest.approx(min(depth, depth - level), abs=1e-6)
 
 
-@pytest.mark.parametrize("how", LOSSES)
+@pytest.mark.parametrize("how", ["FLUSHALL", pytest.param("SIGKILL", marks=pytest.mark.slow)])
 async def test_a_repeated_request_is_not_run_again_after_a_loss(alone: World, private_redis: RedisServer, how: str):
     headers = {"Idempotency-Key": "order-7"}
     body = {"model": "demo", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 5}

@@ -218,13 +218,16 @@ async def fail_over(pool_id: str, how: Callable[[RedisServer, RedisServer], None
             return took
 
 
-@pytest.mark.parametrize("how", [demote, kill, freeze], ids=lambda how: how.__name__)
+@pytest.mark.parametrize(
+    "how", [demote, pytest.param(kill, marks=pytest.mark.slow), freeze], ids=lambda how: how.__name__
+)
 async def test_requests_go_on_when_redis_moves_to_another_node_behind_its_name(
     pool_id: str, how: Callable[[RedisServer, RedisServer], None]
 ):
     print(f"\n{how.__name__}: served again after {await fail_over(pool_id, how):.1f} s")
 
 
+@pytest.mark.slow
 async def test_without_leaving_a_node_that_became_a_replica_nothing_would_be_served(
     pool_id: str, monkeypatch: pytest.MonkeyPatch
 ):
