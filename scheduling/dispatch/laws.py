@@ -54,7 +54,7 @@ class Laws:
         self._due_s = 0.0
 
     def settled(self, entries: Sequence[LedgerEntry]) -> None:
-        """Entries of the ledger stream were read, in order; some may come again. None: the stream is empty."""
+        """Entries of the ledger stream were read, in order; some may come again. No entries: it is empty."""
         if not entries:
             self._empty += 1
         for entry in entries:

@@ -55,6 +55,7 @@ class Unstored:
         self._limit = limit
         self.on_lost: Callable[[], None] = lambda: None  # Redis lost the data of a pool
         self._pools: dict[str, _Pool] = {}
+        self._well = True
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -86,10 +87,13 @@ class Unstored:
             await asyncio.sleep(EVERY_S)
             try:
                 await self.round()
+                self._well = True
             except StateUnavailable:
                 continue
             except Exception:
-                log.exception("how far the ledger was written could not be read")
+                if self._well:  # one line per change
+                    log.exception("how far the ledger was written cannot be read; records are kept")
+                self._well = False
 
     async def round(self) -> None:
         """Looks once at the pools in which something ended. Raises :class:`StateUnavailable`."""
