@@ -29,7 +29,7 @@ class LedgerRecord:
     streamed: bool
     attempts: int
     backend: str
-    policy: str  # "priority@1", or "direct" where nobody waited
+    policy: str  # "priority@1", "direct" where nobody waited, or "leaderless"
     why: str  # one line: why now and why there
     input_tokens_est: int
     output_tokens_est: float
