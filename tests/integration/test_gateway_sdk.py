@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -264,6 +266,25 @@ async def test_over_its_concurrency_a_client_is_told_when_and_the_sdk_comes_back
     records = await world.ledger_of(len(world.metrics.records))
     assert sorted({r.reason for r in records}) == ["concurrency", "length"]
     assert sum(r.reason == "length" for r in records) == 2
+
+
+async def test_sdk_clients_beyond_what_they_may_have_send_a_request_one_and_a_half_times_at_most(world: World) -> None:
+    """Six clients, one request at a time each, where two may run: the SDK waits as it is told, by itself."""
+    await world.configure(concurrency=2)
+    world.engines[0].script.first_pause_s = 0.3
+    async with world.sdk(max_retries=2) as client:
+
+        async def one_after_the_other() -> None:
+            for _ in range(4):
+                with suppress(openai.RateLimitError):  # after three attempts
+                    await client.chat.completions.create(model="demo", messages=HELLO)
+
+        await client.chat.completions.create(model="demo", messages=HELLO)  # how long one takes is known
+        await asyncio.gather(*(one_after_the_other() for _ in range(6)))
+    reasons = Counter(r.reason for r in world.metrics.records)
+    print(dict(reasons))
+    assert reasons["concurrency"] > 0, "the SDK never had to wait"
+    assert reasons.total() <= 1.5 * 25
 
 
 async def test_a_token_budget_says_when_and_not_to_retry_what_never_fits(world: World) -> None:

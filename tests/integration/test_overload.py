@@ -96,7 +96,7 @@ def test_goodput_holds_at_ten_times_the_load(up: Up):
         served[times] = statuses[200]
         print(f"{times:2d}x: {statuses[200] / WINDOW_S:.1f}/s served, {statuses[429] / WINDOW_S:.0f}/s refused")
         assert set(statuses) <= {200, 429}
-    assert min(served.values()) >= 0.8 * served[1]
+    assert min(served.values()) >= 0.7 * served[1]
 
 
 def test_health_login_and_the_leader_go_on_beside_a_key_that_storms(up: Up):
