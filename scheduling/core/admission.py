@@ -169,6 +169,7 @@ def come_back(first_ms: float, served_ms: float, told_ms: int) -> tuple[int, int
     are as many as refusals, and a third of what is served. Where refusals are rarer than returns, nobody is told more
     than ``first_ms``; where they are more frequent, the time grows with each of them, up to ``LONGEST_TOLD_MS``.
     """
+    told_ms = min(LONGEST_TOLD_MS, told_ms)  # more only where a clock went back
     retry_ms = max(LEAST_RETRY_MS, math.ceil(first_ms + told_ms))
     return retry_ms, min(LONGEST_TOLD_MS, told_ms + math.ceil(served_ms * SERVED_PER_RETURN))
 

@@ -110,6 +110,10 @@ def test_each_is_told_a_later_time_than_the_one_before_it_and_never_less_than_a_
         last, told = retry_ms, following
 
 
+def test_a_clock_that_went_back_makes_nobody_wait_for_it():
+    assert come_back(100.0, 50.0, 3_600_000) == (LONGEST_TOLD_MS + 100, LONGEST_TOLD_MS)
+
+
 def test_a_wait_that_is_longer_than_the_sdk_honours_says_not_to_send_again():
     def headers(seconds: float) -> dict[bytes, bytes]:
         return dict(render(Refusal(admission.Reason.CONCURRENCY, retry_s=seconds, inflight=1, limit=1)).headers)

@@ -54,7 +54,7 @@ end
 local served_ms = ent_service / math.max(1, ent_run)
 local function refuse(reason, first_ms, every_ms)
   if not first_ms then return answer('refused', reason, -1, 0, tonumber(ARGV[2])) end
-  local told = math.max(0, (tonumber(b[4]) or 0) - now)
+  local told = math.min(LONGEST_TOLD_MS, math.max(0, (tonumber(b[4]) or 0) - now))
   local next_told = math.min(LONGEST_TOLD_MS, told + math.ceil((every_ms or served_ms) * SERVED_PER_RETURN))
   call('HSET', BUCKETS, ent .. ':told', now + next_told)
   return wait(reason, math.ceil(first_ms + told))
