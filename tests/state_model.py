@@ -55,6 +55,7 @@ TEST_CLOCK = (
     "local CLOCK = KEYS[1] .. 'clock'\n"
     "local function now_ms() return tonumber(redis.call('GET', KEYS[1] .. 'test_now')) end\n"
     "local function believe() end\n"
+    "local function doubted() return 0 end\n"
 )
 _worlds = itertools.count(1)
 

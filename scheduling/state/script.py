@@ -35,6 +35,7 @@ _ADMISSION = ("LEAST_RETRY_MS", "LONGEST_TOLD_MS", "SERVED_PER_RETURN")
 # pauses, that much is given back.
 REDIS_CLOCK: Final = """local CLOCK = KEYS[1] .. 'clock'
 local state_now
+local function doubted() return tonumber(redis.call('HGET', CLOCK, 'doubt')) or 0 end
 local function now_ms()
   if state_now then return state_now end
   local t = redis.call('TIME')
@@ -44,7 +45,7 @@ local function now_ms()
   local step = seen and now - seen or CLOCK_TICK_MS
   state_now = now
   if step < -CLOCK_TICK_MS or step > CLOCK_GAP_MS then
-    local doubt = math.max(0, (tonumber(redis.call('HGET', CLOCK, 'doubt')) or 0) + step)
+    local doubt = math.max(0, doubted() + step)
     if type(redis.pcall('HSET', CLOCK, 'offset', offset - step, 'doubt', doubt)) ~= 'table' then state_now = seen end
   elseif step >= CLOCK_TICK_MS then
     redis.pcall('HSET', CLOCK, 'seen', now)  -- refused where Redis takes no writes: who only looks is answered still
@@ -54,7 +55,7 @@ local function now_ms()
   return state_now
 end
 local function believe(passed, since)
-  local now, doubt = now_ms(), tonumber(redis.call('HGET', CLOCK, 'doubt')) or 0
+  local now, doubt = now_ms(), doubted()
   if doubt == 0 then return end
   if since and passed >= 0 then doubt = math.max(0, math.min(doubt, passed - (now - since))) end
   state_now = now + doubt

@@ -145,6 +145,13 @@ def test_without_a_leader_before_the_clock_is_believed_and_a_new_one_gives_back_
     assert abs(world.error_ms()) < 300
 
 
+def test_a_leader_that_died_before_everybody_was_away_is_followed_at_once(make: Any):
+    world = make(set_scripts())
+    assert not world.run(world.store.elect("other", 0, False)).leader
+    world.wait(60_000)
+    assert world.run(world.store.elect("other", 0, False)).leader
+
+
 def test_a_bucket_refills_by_time_that_passed(make: Any):
     """Not by a step forward, and on as before after a step back."""
     from tests.state_world import FACTS, backend, entitlement, estimate, pool_spec, request

@@ -5,7 +5,8 @@ even_when_full()
 local now = now_ms()
 local m = call('HMGET', META, 'epoch', 'leader', 'leader_until', 'born')
 local epoch, leader, left = tonumber(m[1]) or 0, m[2], (tonumber(m[3]) or 0) - now
-if leader ~= holder and led(now) then return {'follower', 0, leader, left} end
+left = left - doubted()  -- who takes over too soon does no harm: leaders are fenced
+if leader ~= holder and led(now + doubted()) then return {'follower', 0, leader, left} end
 -- An epoch under the floor is one that a lost Redis forgot: going on under it would let an older leader write.
 if leader ~= holder or epoch < floor then epoch = math.max(epoch, floor) + 1 end
 call('HSET', META, 'epoch', epoch, 'leader', holder, 'leader_until', now + LEADER_MS)
