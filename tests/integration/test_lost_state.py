@@ -35,7 +35,6 @@ from tests.redis_server import RedisServer
 from tests.state_world import entitlement, ledger
 
 CONFIG = GatewayConfig(renew_every_s=0.2)
-LOSSES = ("FLUSHALL", "SIGKILL")
 
 
 @pytest.fixture
@@ -69,7 +68,7 @@ async def drain(world: World, count: int) -> set[str]:
     return {e.record.request_id for e in entries if e.record is not None}
 
 
-@pytest.mark.parametrize("how", LOSSES)
+@pytest.mark.parametrize("how", [pytest.param("FLUSHALL", marks=pytest.mark.slow), "SIGKILL"])
 async def test_records_that_were_not_stored_yet_survive_the_loss_of_redis(
     alone: World, private_redis: RedisServer, how: str
 ):
@@ -199,7 +198,11 @@ async def test_a_loss_is_logged_and_told_to_readyz_and_dashboards(
 # --- buckets
 
 
-@pytest.mark.parametrize("restored", [True, False], ids=["", "broken variant: nothing is debited"])
+@pytest.mark.parametrize(
+    "restored",
+    [True, pytest.param(False, marks=pytest.mark.slow)],
+    ids=["", "broken variant: nothing is debited"],
+)
 async def test_buckets_begin_with_what_the_ledger_says_was_used(
     private_redis: RedisServer, pool_id: str, restored: bool, monkeypatch: pytest.MonkeyPatch
 ):
