@@ -20,7 +20,7 @@ def _leak() -> None:
     from scheduling.gateway.lifecycle import Lifecycle
 
     what = os.environ["QM_LEAK"].split(",")
-    end = Lifecycle._end
+    end, admit = Lifecycle._end, Lifecycle._admit
     store = redis.Redis.from_url(os.environ["QUARTERMASTER_REDIS_URL"])
 
     async def keeping(self, call, reason):  # type: ignore[no-untyped-def]
@@ -38,6 +38,12 @@ def _leak() -> None:
             store.set(f"qm:kept:{call.id}", "x" * 1000)
         await end(self, call, reason)
 
+    async def with_a_thread(self, call):  # type: ignore[no-untyped-def]
+        if "stream-threads" in what:
+            threading.Thread(target=threading.Event().wait, daemon=True).start()
+        return await admit(self, call)
+
+    Lifecycle._admit = with_a_thread  # type: ignore[method-assign]
     Lifecycle._end = keeping  # type: ignore[method-assign]
 
 
