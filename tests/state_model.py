@@ -475,7 +475,8 @@ class World:
             for name in out:
                 known = before.held.get(name) or before.queue[name]  # it may have waited: handed out, and taken back
                 assert known.split(b" ")[2] == b"preemptible", "who is not preemptible lost its slot"
-            winners = set(held) - set(before.held)
+            handed_out = {name for name, e in held.items() if e.note == codec.encode_note(*codec.LEADERLESS)}
+            winners = set(held) - set(before.held) - handed_out
             assert winners, "a slot was taken back for nobody"
             self.seen.add((move, f"{'granted' if move == 'admit' else 'ok'}, others evicted"))
             assert all(RIGHTS[ServiceClass(held[name].service_class)].evicts for name in winners)
