@@ -32,8 +32,8 @@ from controlplane.pages import Pages
 from controlplane.sockets import Handshakes
 from controlplane.wiring import make_catalog, make_gateway, make_source_watch
 from scheduling.gateway.app import GatewayApp
+from telemetry.feed.routing import websocket_urlpatterns
 from telemetry.metrics import CONTENT_TYPE, make_metrics
-from telemetry.routing import websocket_urlpatterns
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]

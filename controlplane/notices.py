@@ -11,7 +11,7 @@ from django.views.defaults import page_not_found
 
 from controlplane.middleware import Refusing
 from controlplane.quiet import DATABASE_AWAY
-from telemetry.sources import Away, sources
+from telemetry.feed.sources import Away, sources
 
 DATABASE_RETRY_S = 10
 PAGE_RETRY_S = 5  # a page that could not be shown asks again by itself

@@ -17,9 +17,9 @@ from scheduling.dispatch.runner import DispatchSetup
 from scheduling.gateway.app import GatewayApp
 from scheduling.gateway.config import GatewayConfig
 from scheduling.gateway.ports import GatewayMetrics, Places
-from telemetry.live_store import LiveStore
+from telemetry.feed.sources import SourceWatch, sources
+from telemetry.feed.store import LiveStore
 from telemetry.recorder import make_recorder
-from telemetry.sources import SourceWatch, sources
 from tenants import specs
 from tenants.epochs import BookedEpochs
 from tenants.liveness import Liveness

@@ -22,8 +22,8 @@ from prometheus_client.registry import Collector
 
 from scheduling.core.ledger import LedgerRecord
 from scheduling.core.outcomes import Outcome
-from telemetry.live_store import LiveStore, LiveUnavailable
-from telemetry.window import QUEUE, TBT, TTFT, TTLT, durations_ms
+from telemetry.feed.store import LiveStore, LiveUnavailable
+from telemetry.feed.window import QUEUE, TBT, TTFT, TTLT, durations_ms
 
 __all__ = ["CONTENT_TYPE", "TABLE", "Metric", "Metrics", "make_metrics"]
 

@@ -84,7 +84,7 @@ class LedgerEntry(models.Model):
 
 
 class PastPoint(models.Model):
-    """A pool's dashboard over one step of time: what is left of the feed after 15 minutes (``telemetry/past.py``)."""
+    """A pool's dashboard over one step of time: what is left of the feed after 15 minutes (``telemetry/feed/past.py``)."""
 
     pool = models.CharField(max_length=63)
     step_s = models.PositiveSmallIntegerField("step [s]")

@@ -16,13 +16,13 @@ from scheduling.core.ledger import LedgerRecord
 from scheduling.core.types import Catalog, EntitlementSpec, QuotaSpec
 from scheduling.dispatch.ports import Sample
 from telemetry import ledger
-from telemetry.live_store import LiveStore
-from telemetry.past import Past
-from telemetry.publisher import GroupSender, Publisher
+from telemetry.feed.past import Past
+from telemetry.feed.publisher import GroupSender, Publisher
+from telemetry.feed.store import LiveStore
+from telemetry.feed.window import Window
 from telemetry.scaling import CarryOut, Scaler
 from telemetry.usage_feed import RedisBoard, UsageFeed
 from telemetry.watch import Watch
-from telemetry.window import Window
 
 if TYPE_CHECKING:
     from telemetry.traces import Traces

@@ -21,8 +21,8 @@ from scheduling.core.types import (
     TierSpec,
 )
 from scheduling.dispatch.ports import BackendStatus, Sample
-from telemetry.history import Point
-from telemetry.live_store import LiveUnavailable, Stored
+from telemetry.feed.history import Point
+from telemetry.feed.store import LiveUnavailable, Stored
 
 NOW = 1_790_000_000.0
 

@@ -18,8 +18,8 @@ from rest_framework.views import APIView
 
 from telemetry import alerts
 from telemetry.api.common import Telemetry, viewer_of
+from telemetry.feed.sources import sources
 from telemetry.models import Alert, AlertRule, RuleKind, Severity
-from telemetry.sources import sources
 from tenants import audit
 from tenants.access import scope_of
 from tenants.api import inputs

@@ -9,7 +9,7 @@ from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
 
 from telemetry.access import Viewer, viewer_in
-from telemetry.sources import sources
+from telemetry.feed.sources import sources
 from tenants.access import scope_of
 from tenants.api.authentication import AUTHENTICATION
 

@@ -16,9 +16,9 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from telemetry import feed, history, past
 from telemetry.api.common import RedisAway, Telemetry, Unavailable, viewer_of
-from telemetry.live_store import KEEP_S, LiveStore, LiveUnavailable
+from telemetry.feed import history, past, snapshots
+from telemetry.feed.store import KEEP_S, LiveStore, LiveUnavailable
 
 
 @cache
@@ -50,7 +50,7 @@ class LiveView(Telemetry, APIView):
             raise RedisAway from None
         pools: dict[str, Any] = {}
         for name, found in stored.items():
-            seen = feed.visible(found.snapshot, viewer.tenants) if found is not None else None
+            seen = snapshots.visible(found.snapshot, viewer.tenants) if found is not None else None
             if seen is not None:
                 pools[name] = seen
         return Response({"at": round(time.time(), 3), "pools": pools})
@@ -92,7 +92,7 @@ class LiveHistoryView(Telemetry, APIView):
         recent: list[history.Point] = []
         try:
             stored = live_store().load(pool)
-            if stored is None or feed.visible(stored.snapshot, viewer.tenants) is None:
+            if stored is None or snapshots.visible(stored.snapshot, viewer.tenants) is None:
                 raise Http404
             if step_s > 1:
                 points = past.points(pool, since_s, until_s, step_s, now_s)

@@ -20,8 +20,8 @@ from telemetry.api import live
 from telemetry.api.common import RedisAway, Telemetry, Unavailable, viewer_of
 from telemetry.api.queue import pools_in_sight, queue_store, running_row
 from telemetry.api.reach import NewestFirst, searched_to
-from telemetry.history import Point
-from telemetry.live_store import KEEP_S, LiveUnavailable
+from telemetry.feed.history import Point
+from telemetry.feed.store import KEEP_S, LiveUnavailable
 from telemetry.models import LedgerEntry
 from telemetry.queue import QueueUnavailable
 from telemetry.story import story, without_place

@@ -132,9 +132,9 @@ def past(now_s: float) -> None:
     """Every step that is kept of one pool whose points name as many tenants and entitlements as points may."""
     import msgspec
 
-    from telemetry.live_store import LiveStore
+    from telemetry.feed.past import KEPT_S
+    from telemetry.feed.store import LiveStore
     from telemetry.models import PastPoint
-    from telemetry.past import KEPT_S
     from tests.browser.pretend import PretendPool
 
     pool = PretendPool("llama", now_s, tenants=PASTS)

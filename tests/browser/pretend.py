@@ -10,7 +10,7 @@ import random
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from telemetry import history
+from telemetry.feed import history
 
 Json = dict[str, Any]
 

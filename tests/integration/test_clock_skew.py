@@ -14,9 +14,9 @@ from scheduling.catalog import CatalogCache
 from scheduling.core.types import Catalog
 from scheduling.state.skew import ClockSkew
 from scheduling.state.types import StateUnavailable
-from telemetry import feed
+from telemetry.feed import snapshots
+from telemetry.feed.window import Window
 from telemetry.metrics import Metrics, _PoolGauges
-from telemetry.window import Window
 from tests.dispatch_world import Telemetry, catalog_of, dispatching, until
 from tests.gateway_world import gateway_world
 from tests.redis_server import RedisServer
@@ -99,7 +99,7 @@ def test_metrics_show_the_skew_of_each_process_only_where_it_is_known():
     assert page(metrics) == ""
     gauges = _PoolGauges(None, time.time)  # type: ignore[arg-type]
     for skew_s, expected in ((2.25, [(("leader", "llama"), 2.25)]), (None, [])):
-        shot = feed.snapshot(sample(clock_skew_s=skew_s), Window(), ENTITLEMENTS, 1)
+        shot = snapshots.snapshot(sample(clock_skew_s=skew_s), Window(), ENTITLEMENTS, 1)
         gauges._snapshots = {"llama": shot | {"epoch": 1, "seq": 1}}
         assert gauges.samples()["clock_skew_seconds"] == expected
 

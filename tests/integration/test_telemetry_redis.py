@@ -15,11 +15,12 @@ import pytest
 from channels.layers import channel_layers, get_channel_layer
 from django.conf import settings
 
-from telemetry import feed, history, live_store
-from telemetry.hub import LiveHub
-from telemetry.live_store import LiveStore, LiveUnavailable
-from telemetry.publisher import GroupSender, Publisher
-from telemetry.window import Window
+from telemetry.feed import history, snapshots
+from telemetry.feed import store as live_store
+from telemetry.feed.hub import LiveHub
+from telemetry.feed.publisher import GroupSender, Publisher
+from telemetry.feed.store import LiveStore, LiveUnavailable
+from telemetry.feed.window import Window
 from tests.redis_server import RedisServer
 from tests.telemetry_world import ENTITLEMENTS, POOL, record, sample
 
@@ -69,7 +70,7 @@ async def screen_of(hub: LiveHub, subscriber: Any, screen: dict[str, Any]) -> di
             screen = message["data"]
         elif message["type"] == "delta":
             assert message["seq"] == screen["seq"] + 1
-            screen = feed.apply(screen, message["patch"])
+            screen = snapshots.apply(screen, message["patch"])
     return screen
 
 
@@ -118,8 +119,10 @@ async def test_changes_arrive_as_changes_over_the_channel_layer(leader: Leader, 
             while (text := await hub.next_message(subscriber)) is None:
                 await asyncio.sleep(0.01)
             kinds.append(json.loads(text)["type"])
-            screen = feed.apply(screen, json.loads(text)["patch"]) if kinds[-1] == "delta" else json.loads(text)["data"]
-            assert screen == feed.visible(stored(private_redis.url), frozenset({"acme"}))
+            screen = (
+                snapshots.apply(screen, json.loads(text)["patch"]) if kinds[-1] == "delta" else json.loads(text)["data"]
+            )
+            assert screen == snapshots.visible(stored(private_redis.url), frozenset({"acme"}))
     assert kinds.count("delta") >= 4, "the hub only polled"
     await hub.unsubscribe(subscriber)
     await get_channel_layer().flush()
@@ -182,7 +185,7 @@ async def test_a_frozen_redis_holds_the_telemetry_thread_for_a_second_at_most(
 
 async def test_the_history_keeps_a_quarter_of_an_hour(private_redis: RedisServer) -> None:
     store = LiveStore(private_redis.url)
-    shot = feed.snapshot(sample(), Window(), ENTITLEMENTS, 1)
+    shot = snapshots.snapshot(sample(), Window(), ENTITLEMENTS, 1)
     for n in range(history.POINTS + 50):
         store.store("llama", 1, n, msgspec.json.encode(shot), msgspec.json.encode({"at": n, "tenants": {}}))
     points = store.history("llama")
@@ -197,7 +200,7 @@ async def test_what_another_release_stored_ends_no_socket(
     private_redis: RedisServer, snapshot: bytes | None, point: bytes
 ) -> None:
     store = LiveStore(private_redis.url)
-    shot = msgspec.json.encode(feed.snapshot(sample(), Window(), ENTITLEMENTS, 1))
+    shot = msgspec.json.encode(snapshots.snapshot(sample(), Window(), ENTITLEMENTS, 1))
     store.store("llama", 1, 1, shot, msgspec.json.encode({"at": 1, "tenants": {}}))
     store.store("other", 1, 1, shot if snapshot is None else snapshot, point)
     hub = LiveHub(store)

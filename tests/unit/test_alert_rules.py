@@ -11,12 +11,13 @@ from django.core.exceptions import ValidationError
 from django.utils import timezone
 from rest_framework.test import APIClient
 
-from telemetry import alerts, feed
+from telemetry import alerts
 from telemetry.conditions import Timer, right, seen, wrong
+from telemetry.feed import snapshots
+from telemetry.feed.window import Window
 from telemetry.models import Alert, AlertRule
 from telemetry.watch import Watch
 from telemetry.webhook import WebhookError
-from telemetry.window import Window
 from tenants.models import AuditEntry
 from tests import worlds
 from tests.telemetry_world import ENTITLEMENTS, NOW, record, sample
@@ -45,7 +46,7 @@ def shot(at_s: float = NOW, **changes: Any) -> dict[str, Any]:
     for n in range(12):
         window.add(record(n, done_s=at_s, received_s=at_s - 3, slo_met=n >= 3), at_s)
         window.add(record(100 + n, done_s=at_s, received_s=at_s - 3, tenant="globex", entitlement="globex-llama"), at_s)
-    return feed.snapshot(sample(at_s, **changes), window, ENTITLEMENTS, 1)
+    return snapshots.snapshot(sample(at_s, **changes), window, ENTITLEMENTS, 1)
 
 
 class Bell:
@@ -72,7 +73,7 @@ def test_attainment_is_seen_of_a_pool_or_a_tenant_and_not_of_a_handful_of_reques
     found = seen(acmes, shot(), {})["acme"]
     assert (found.value, found.tenant) == (0.75, "acme")
     assert wrong(acmes, found.value)
-    few = feed.snapshot(sample(), Window(), ENTITLEMENTS, 1)
+    few = snapshots.snapshot(sample(), Window(), ENTITLEMENTS, 1)
     assert seen(whole, few, {}) == {}
 
 

@@ -24,11 +24,12 @@ from rest_framework.test import APIClient
 
 from scheduling.core.types import BackendView, PoolView
 from scheduling.state.types import preview_key
-from telemetry import feed, history, ledger
-from telemetry.hub import LiveHub
+from telemetry import ledger
+from telemetry.feed import history, snapshots
+from telemetry.feed.hub import LiveHub
+from telemetry.feed.window import Window
 from telemetry.models import LedgerEntry
 from telemetry.queue import QueueStore
-from telemetry.window import Window
 from tenants.models import Pool
 from tests import worlds
 from tests.redis_server import RedisServer
@@ -57,7 +58,7 @@ def _preview(acme: bool) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _snapshot(acme: bool) -> feed.Snapshot:
+def _snapshot(acme: bool) -> snapshots.Snapshot:
     window = Window()
     window.add(globex_record(2, done_s=NOW_S, received_s=NOW_S - 3), NOW_S)
     for n in range(10, 40 if acme else 10):
@@ -71,7 +72,7 @@ def _snapshot(acme: bool) -> feed.Snapshot:
         NOW_S, view=view, waiting=({"acme-llama": 3} if acme else {}) | {"globex-llama": 1},
         oldest_wait_s=90.0 if acme else 5.0,
     )  # fmt: skip
-    return feed.snapshot(shot, window, ENTITLEMENTS, 5)
+    return snapshots.snapshot(shot, window, ENTITLEMENTS, 5)
 
 
 @contextmanager

@@ -12,14 +12,14 @@ from django.test.utils import CaptureQueriesContext, override_settings
 
 from controlplane import notices
 from scheduling.dispatch.ports import BackendStatus
-from telemetry import feed
 from telemetry.api import common
 from telemetry.api import live as live_api
-from telemetry.live_store import Heads, LiveStore, LiveUnavailable
-from telemetry.publisher import Publisher
-from telemetry.sources import Away, Sources, SourceWatch
+from telemetry.feed import snapshots
+from telemetry.feed.publisher import Publisher
+from telemetry.feed.sources import Away, Sources, SourceWatch
+from telemetry.feed.store import Heads, LiveStore, LiveUnavailable
+from telemetry.feed.window import Window
 from telemetry.watch import Watch
-from telemetry.window import Window
 from tests import worlds
 from tests.redis_server import free_port
 from tests.telemetry_world import ENTITLEMENTS, NOW, MemoryStore, sample
@@ -170,7 +170,7 @@ def test_a_deleted_pool_is_not_missed(place: Place) -> None:
 def test_a_watch_that_fails_leaves_the_rules_unlooked_at(db: None, monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[tuple[str, float]] = []
     watch = Watch(lambda: None, lambda pool, at_s: looked.append((pool, at_s)))
-    snapshot = feed.snapshot(sample(), Window(), ENTITLEMENTS, 1)
+    snapshot = snapshots.snapshot(sample(), Window(), ENTITLEMENTS, 1)
     watch.look(snapshot, {})
     assert looked == [("llama", NOW)]
 
@@ -189,15 +189,15 @@ def backend(**changes: Any) -> BackendStatus:
 
 def test_a_replica_that_was_not_seen_lately_keeps_its_row_and_loses_its_figures() -> None:
     old = backend(observed_s=NOW - 30)
-    snapshot = feed.snapshot(sample(backends=[old]), Window(), ENTITLEMENTS, 1)
+    snapshot = snapshots.snapshot(sample(backends=[old]), Window(), ENTITLEMENTS, 1)
     row = snapshot["backends"]["gpu-1"]
     assert row == {"running": 10, "slots": 32, "state": "ready", "why": "answered", "observed_s": NOW - 30,
                    "unseen_since": NOW - 30}  # fmt: skip
     assert snapshot["tokens_per_s"]["output"] == 0.0, "what it did when it was seen is not what it does"
-    member = feed.visible(snapshot, frozenset({"acme"}))
+    member = snapshots.visible(snapshot, frozenset({"acme"}))
     assert member is not None
     assert member["backends"]["gpu-1"] == {"state": "ready", "unseen_since": NOW - 30}
-    fresh = feed.snapshot(sample(backends=[backend()]), Window(), ENTITLEMENTS, 1)["backends"]["gpu-1"]
+    fresh = snapshots.snapshot(sample(backends=[backend()]), Window(), ENTITLEMENTS, 1)["backends"]["gpu-1"]
     assert (fresh["engine_running"], "unseen_since" in fresh) == (10, False)
 
 

@@ -18,10 +18,11 @@ from django.urls import URLPattern, URLResolver, get_resolver
 from django.utils import timezone
 from rest_framework.test import APIClient
 
-from telemetry import feed, history, ledger
+from telemetry import ledger
 from telemetry.api.requests import RequestsQuery
+from telemetry.feed import history, snapshots
+from telemetry.feed.window import Window
 from telemetry.models import Alert, LedgerEntry, ScalingDecision, ScalingState
-from telemetry.window import Window
 from tenants.models import Pool
 from tests import worlds
 from tests.telemetry_world import ENTITLEMENTS, NOW, MemoryStore, record, refused, sample
@@ -64,7 +65,7 @@ def store() -> Iterator[MemoryStore]:
     window = Window()
     window.add(record(1), NOW)
     window.add(record(2, tenant="globex", tier="standard", entitlement="globex-llama"), NOW)
-    shot = feed.snapshot(sample(), window, ENTITLEMENTS, 5)
+    shot = snapshots.snapshot(sample(), window, ENTITLEMENTS, 5)
     only_acme = {k: v for k, v in shot["entitlements"].items() if v["tenant"] == "acme"}
     for pool, snapshot in (("llama", shot), ("acmes-own", shot | {"pool": "acmes-own", "entitlements": only_acme})):
         memory.store(pool, 1, 5, msgspec.json.encode(snapshot), msgspec.json.encode(history.point(snapshot)))

@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from scheduling.core.ledger import LedgerRecord
 from scheduling.core.types import BackendView, PoolView
 from scheduling.dispatch.ports import BackendStatus
-from telemetry import conditions, feed, history
+from telemetry import conditions
+from telemetry.feed import history, snapshots
+from telemetry.feed.window import MEASURES, WINDOW_S, Window, durations_ms
 from telemetry.models import AlertRule, RuleKind
-from telemetry.window import MEASURES, WINDOW_S, Window, durations_ms
 from tests.telemetry_world import ENTITLEMENTS, NOW, record, refused, sample
 
 
@@ -34,8 +35,8 @@ def globex(number: int, **changes: Any) -> LedgerRecord:
     return record(number, tenant="globex", tier="standard", entitlement="globex-llama", **changes)
 
 
-def snapshot(window: Window | None = None, seq: int = 1, **changes: Any) -> feed.Snapshot:
-    return feed.snapshot(sample(**changes), window or Window(), ENTITLEMENTS, seq)
+def snapshot(window: Window | None = None, seq: int = 1, **changes: Any) -> snapshots.Snapshot:
+    return snapshots.snapshot(sample(**changes), window or Window(), ENTITLEMENTS, seq)
 
 
 # --- the window
@@ -159,7 +160,7 @@ def test_arrivals_are_what_ended_plus_what_is_still_there() -> None:
     snapshot(window)  # 17 in flight
     window.add(record(2), NOW + 10)
     window.add(refused(3), NOW + 10)
-    later = feed.snapshot(sample(NOW + 10, waiting={"acme-llama": 10}), window, ENTITLEMENTS, 2)  # 20 in flight
+    later = snapshots.snapshot(sample(NOW + 10, waiting={"acme-llama": 10}), window, ENTITLEMENTS, 2)  # 20 in flight
     assert later["rates"]["arrived"] == pytest.approx((2 + 3) / 10)
 
 
@@ -168,9 +169,9 @@ def test_rates_of_a_new_leader_are_over_the_time_it_has_watched() -> None:
     snapshot(window)
     for n in range(20):
         window.add(record(n, done_s=NOW + 5), NOW + 5)
-    early = feed.snapshot(sample(NOW + 10), window, ENTITLEMENTS, 2)
+    early = snapshots.snapshot(sample(NOW + 10), window, ENTITLEMENTS, 2)
     assert early["rates"]["completed"] == pytest.approx(2.0)
-    late = feed.snapshot(sample(NOW + 60), window, ENTITLEMENTS, 3)
+    late = snapshots.snapshot(sample(NOW + 60), window, ENTITLEMENTS, 3)
     assert late["rates"]["completed"] == pytest.approx(20 / 60, abs=0.001)
 
 
@@ -193,12 +194,12 @@ objects = st.dictionaries(st.text(max_size=2), values, max_size=5)
 
 
 @given(objects, objects)
-def test_applying_a_change_gives_the_next_snapshot(before: feed.Snapshot, after: feed.Snapshot) -> None:
+def test_applying_a_change_gives_the_next_snapshot(before: snapshots.Snapshot, after: snapshots.Snapshot) -> None:
     kept = json.dumps(before)
-    patch = json.loads(json.dumps(feed.delta(before, after)))
-    assert json.dumps(feed.apply(before, patch), sort_keys=True) == json.dumps(after, sort_keys=True)
+    patch = json.loads(json.dumps(snapshots.delta(before, after)))
+    assert json.dumps(snapshots.apply(before, patch), sort_keys=True) == json.dumps(after, sort_keys=True)
     assert json.dumps(before) == kept, "the snapshot that others still hold was changed"
-    assert feed.delta(after, after) == {}
+    assert snapshots.delta(after, after) == {}
 
 
 events = st.lists(
@@ -216,20 +217,20 @@ events = st.lists(
 def test_feed_deltas_equal_fresh_snapshot(happened: list[tuple[Any, ...]], sight: frozenset[str] | None) -> None:
     """A dashboard that only ever applied changes shows what one that just connected shows."""
     window = Window()
-    screen: feed.Snapshot | None = None
-    before: feed.Snapshot | None = None
+    screen: snapshots.Snapshot | None = None
+    before: snapshots.Snapshot | None = None
     for second in range(0, 91, 9):
         now_s = NOW + second
         for n, (tenant, outcome, after_s, met) in enumerate(happened):
             if second - 9 < after_s <= second:
                 make = record if tenant == "acme" else globex
                 window.add(make(n, outcome=outcome, done_s=NOW + after_s, slo_met=met, reason="stop"), now_s)
-        fresh = feed.visible(feed.snapshot(sample(now_s), window, ENTITLEMENTS, second + 1), sight)
+        fresh = snapshots.visible(snapshots.snapshot(sample(now_s), window, ENTITLEMENTS, second + 1), sight)
         assert fresh is not None
         if before is None:
             screen = fresh
         else:
-            screen = feed.apply(screen or {}, json.loads(json.dumps(feed.delta(before, fresh))))
+            screen = snapshots.apply(screen or {}, json.loads(json.dumps(snapshots.delta(before, fresh))))
         before = fresh
         assert screen == fresh
 
@@ -239,7 +240,7 @@ def test_feed_deltas_equal_fresh_snapshot(happened: list[tuple[Any, ...]], sight
 
 def test_carol_sees_no_trace_of_alices_tenant() -> None:
     window = filled(record(1), refused(2, reason="token_budget"), globex(3))
-    seen = feed.visible(snapshot(window), frozenset({"globex"}))
+    seen = snapshots.visible(snapshot(window), frozenset({"globex"}))
     assert seen is not None
     text = json.dumps(seen)
     for foreign in ("acme", "token_budget", "premium", "answered a probe", "worker-1"):
@@ -253,8 +254,8 @@ def test_carol_sees_no_trace_of_alices_tenant() -> None:
 def test_a_members_figures_do_not_move_with_a_neighbours_load() -> None:
     """Whatever a neighbour does, nothing on the member's screen tells."""
     sight = frozenset({"globex"})
-    quiet = feed.visible(snapshot(filled(globex(1))), sight)
-    busy = feed.visible(
+    quiet = snapshots.visible(snapshot(filled(globex(1))), sight)
+    busy = snapshots.visible(
         snapshot(
             filled(globex(1), *(record(10 + n) for n in range(200)), *(refused(500 + n) for n in range(100))),
             waiting={"acme-llama": 500, "globex-llama": 5},
@@ -270,12 +271,12 @@ def test_a_members_figures_do_not_move_with_a_neighbours_load() -> None:
 
 
 def test_a_pool_without_ones_own_entitlement_does_not_exist() -> None:
-    assert feed.visible(snapshot(), frozenset({"initech"})) is None
-    assert feed.visible(snapshot(), frozenset()) is None
+    assert snapshots.visible(snapshot(), frozenset({"initech"})) is None
+    assert snapshots.visible(snapshot(), frozenset()) is None
 
 
 def test_a_member_of_two_tenants_sees_their_sum_and_no_percentile_of_it() -> None:
-    seen = feed.visible(snapshot(filled(record(1), globex(2))), frozenset({"acme", "globex"}))
+    seen = snapshots.visible(snapshot(filled(record(1), globex(2))), frozenset({"acme", "globex"}))
     assert seen is not None
     assert seen["queue"]["depth"] == 7
     assert seen["slo"]["total"] == 2
@@ -295,7 +296,7 @@ def test_a_point_of_the_history_names_only_the_busiest_tenants() -> None:
     many = {f"e{n}": ENTITLEMENTS["acme-llama"].__class__(
         f"e{n}", f"t{n}", "llama", ENTITLEMENTS["acme-llama"].tier, ENTITLEMENTS["acme-llama"].state, 0, 0, 0, 4
     ) for n in range(80)}  # fmt: skip
-    shot = feed.snapshot(sample(waiting={f"e{n}": n for n in range(80)}), Window(), many, 1)
+    shot = snapshots.snapshot(sample(waiting={f"e{n}": n for n in range(80)}), Window(), many, 1)
     point = history.point(shot)
     assert len(point["tenants"]) == history.TENANTS
     assert min(row["waiting"] for row in point["tenants"].values()) == 30
@@ -303,13 +304,13 @@ def test_a_point_of_the_history_names_only_the_busiest_tenants() -> None:
 
 
 def test_the_policys_queues_are_shown_and_remembered_and_members_do_not_see_them() -> None:
-    full = feed.snapshot(sample(parts={"elastic band": 5}), Window(), ENTITLEMENTS, 1)
+    full = snapshots.snapshot(sample(parts={"elastic band": 5}), Window(), ENTITLEMENTS, 1)
     assert full["queue"]["parts"] == {"elastic band": 5}
     remembered = history.point(full)
     assert remembered["parts"] == {"elastic band": {"waiting": 5}}
-    later = history.point(feed.snapshot(sample(NOW + 1), Window(), ENTITLEMENTS, 2))
+    later = history.point(snapshots.snapshot(sample(NOW + 1), Window(), ENTITLEMENTS, 2))
     assert history.merged([remembered, later])["parts"] == {"elastic band": {"waiting": 2.5}}
-    mine = feed.visible(full, frozenset({"acme"}))
+    mine = snapshots.visible(full, frozenset({"acme"}))
     assert mine is not None
     assert "parts" not in mine["queue"]
     assert "parts" not in history.visible(remembered, frozenset({"acme"}))
@@ -319,8 +320,8 @@ def test_a_replica_out_of_service_has_drained_when_nothing_runs_on_it() -> None:
     def state(running: int, engine_running: int | None, tenants: set[str] | None = None) -> str:
         view = PoolView({"gpu-1": BackendView("gpu-1", 32, 100_000, running=running)}, {})
         status = BackendStatus("gpu-1", "draining", "taken out of service", NOW, engine_running=engine_running)
-        shot = feed.snapshot(sample(view=view, backends=[status]), Window(), ENTITLEMENTS, 1)
-        return feed.visible(shot, tenants)["backends"]["gpu-1"]["state"]
+        shot = snapshots.snapshot(sample(view=view, backends=[status]), Window(), ENTITLEMENTS, 1)
+        return snapshots.visible(shot, tenants)["backends"]["gpu-1"]["state"]
 
     assert state(8, 8) == "draining"
     assert state(0, 1) == "draining"  # its engine has not finished
@@ -331,6 +332,6 @@ def test_a_replica_out_of_service_has_drained_when_nothing_runs_on_it() -> None:
 def test_nobody_is_alarmed_about_a_replica_that_has_drained() -> None:
     view = PoolView({"gpu-1": BackendView("gpu-1", 32, 100_000)}, {})
     status = BackendStatus("gpu-1", "draining", "taken out of service", NOW)
-    shot = feed.snapshot(sample(view=view, backends=[status]), Window(), ENTITLEMENTS, 1)
+    shot = snapshots.snapshot(sample(view=view, backends=[status]), Window(), ENTITLEMENTS, 1)
     rule = AlertRule(name="r", kind=RuleKind.BACKEND)
     assert [seen.value for seen in conditions._OF_POOL[RuleKind.BACKEND](rule, "llama", shot).values()] == [0.0]

@@ -23,11 +23,11 @@ from django.db import OperationalError
 from django.test import Client
 
 from scheduling.core.types import PoolSpec
-from telemetry import consumers, feed, history, hub
-from telemetry.publisher import GROUP, Publisher
-from telemetry.routing import websocket_urlpatterns
-from telemetry.sources import Sources
-from telemetry.window import Window
+from telemetry.feed import consumers, history, hub, snapshots
+from telemetry.feed.publisher import GROUP, Publisher
+from telemetry.feed.routing import websocket_urlpatterns
+from telemetry.feed.sources import Sources
+from telemetry.feed.window import Window
 from tenants import services
 from tenants.audit import SYSTEM
 from tests import worlds
@@ -48,7 +48,7 @@ class Feed:
         self.window = Window()
         self.at_s = NOW
 
-    async def second(self, *, lost: bool = False, **changes: Any) -> feed.Snapshot:
+    async def second(self, *, lost: bool = False, **changes: Any) -> snapshots.Snapshot:
         """One second later. ``lost``: the group never hears of it."""
         self.at_s += 1
         moment = sample(self.at_s, **changes)
@@ -67,7 +67,7 @@ class Screen:
 
     def __init__(self, socket: WebsocketCommunicator) -> None:
         self.socket = socket
-        self.pools: dict[str, feed.Snapshot] = {}
+        self.pools: dict[str, snapshots.Snapshot] = {}
         self.history: dict[str, list[dict[str, Any]]] = {}
         self.seen: list[str] = []
         self.gaps = 0
@@ -82,7 +82,7 @@ class Screen:
             case "snapshot":
                 self.pools[message["pool"]] = message["data"]
             case "delta" if message["seq"] == self.pools[message["pool"]]["seq"] + 1:
-                self.pools[message["pool"]] = feed.apply(self.pools[message["pool"]], message["patch"])
+                self.pools[message["pool"]] = snapshots.apply(self.pools[message["pool"]], message["patch"])
             case "delta":
                 self.gaps += 1
                 await self.socket.send_to(text_data=json.dumps({"type": "resync", "pool": message["pool"]}))
@@ -222,7 +222,7 @@ async def test_a_member_sees_only_its_own_tenant(connect: Any, leader: Feed) -> 
         leader.window.add(refused(10 + n, reason="kv_budget"), leader.at_s)
         latest = await leader.second(waiting={"acme-llama": 100 + n, "globex-llama": n})
         await screen.until(lambda seq=latest["seq"]: screen.pools["llama"]["seq"] == seq)
-        assert screen.pools["llama"] == feed.visible(latest, frozenset({"globex"}))
+        assert screen.pools["llama"] == snapshots.visible(latest, frozenset({"globex"}))
     assert screen.seen[3:] == ["delta"] * 3
     for foreign in ("acme", "premium", "token_budget", "kv_budget", "worker-1"):
         assert foreign not in screen.raw
@@ -257,7 +257,7 @@ async def test_a_client_that_lost_count_gets_the_snapshot_when_it_asks(connect: 
     latest = await leader.second()
     await screen.until(lambda: screen.gaps == 1)
     await screen.until(lambda: screen.pools["llama"]["seq"] == latest["seq"])
-    assert screen.pools["llama"] == feed.visible(latest, frozenset({"acme"}))
+    assert screen.pools["llama"] == snapshots.visible(latest, frozenset({"acme"}))
     assert screen.seen[-1] == "snapshot"
 
 
@@ -529,7 +529,7 @@ async def test_a_frame_is_encoded_once_for_all_sockets_of_a_sight(the_hub: hub.L
 
 
 def wide_points(tenants: int, seconds: int = 900) -> list[dict[str, Any]]:
-    point = history.point(feed.snapshot(sample(), Window(), ENTITLEMENTS, 1))
+    point = history.point(snapshots.snapshot(sample(), Window(), ENTITLEMENTS, 1))
     tenant, share = next(iter(point["tenants"].values())), next(iter(point["entitlements"].values()))
     return [
         point

@@ -10,10 +10,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from scheduling.gateway.ports import GatewayMetrics
-from telemetry import feed
-from telemetry.live_store import LiveStore, Stored
+from telemetry.feed import snapshots
+from telemetry.feed.store import LiveStore, Stored
+from telemetry.feed.window import Window
 from telemetry.metrics import MOST_TENANTS, PREFIX, TABLE, Metrics, _PoolGauges
-from telemetry.window import Window
 from tests.redis_server import RedisServer
 from tests.telemetry_world import ENTITLEMENTS, NOW, MemoryStore, record, refused, sample
 
@@ -117,7 +117,7 @@ def test_label_values_are_escaped() -> None:
 
 def test_pool_gauges_come_from_the_stored_snapshots_and_age_without_redis() -> None:
     store = MemoryStore()
-    shot = feed.snapshot(sample(), Window(), ENTITLEMENTS, 1)
+    shot = snapshots.snapshot(sample(), Window(), ENTITLEMENTS, 1)
     store.load_all = lambda known=None: {"llama": Stored(1, 1, shot)}  # type: ignore[method-assign]
     gauges = _PoolGauges(store, clock=lambda: NOW + 4)
     gauges.refresh()
@@ -140,7 +140,7 @@ def test_pool_gauges_come_from_the_stored_snapshots_and_age_without_redis() -> N
 
 def test_the_first_scrape_after_a_start_has_the_pools(redis_server: RedisServer, pool_id: str) -> None:
     store = LiveStore(redis_server.url)
-    shot = feed.snapshot(sample(), Window(), ENTITLEMENTS, 1) | {"pool": pool_id}
+    shot = snapshots.snapshot(sample(), Window(), ENTITLEMENTS, 1) | {"pool": pool_id}
     store.store(pool_id, 1, 1, msgspec.json.encode(shot), b"{}")
     metrics = Metrics(LiveStore(redis_server.url))
     try:

@@ -13,16 +13,16 @@ from django.db import OperationalError
 from django.test import Client
 
 from scheduling.core.types import Standing
-from telemetry import feed, history, past
+from telemetry.feed import history, past, snapshots
+from telemetry.feed.window import Window
 from telemetry.models import PastPoint
-from telemetry.window import Window
 from tests import worlds
 from tests.telemetry_world import ENTITLEMENTS, NOW, MemoryStore, globex_record, record, sample
 
 pytestmark = pytest.mark.django_db
 
 
-def shot(at_s: float, **changes: Any) -> feed.Snapshot:
+def shot(at_s: float, **changes: Any) -> snapshots.Snapshot:
     window = Window()
     window.add(record(1, done_s=at_s, received_s=at_s - 3), at_s)
     window.add(globex_record(2, done_s=at_s, received_s=at_s - 3), at_s)
@@ -30,7 +30,7 @@ def shot(at_s: float, **changes: Any) -> feed.Snapshot:
     values: dict[str, Any] = {
         "kv_used": {"acme-llama": 2000}, "served_per_s": {"acme-llama": 120.0}, "standings": standings,
     }  # fmt: skip
-    return feed.snapshot(sample(at_s, **(values | changes)), window, ENTITLEMENTS, 1)
+    return snapshots.snapshot(sample(at_s, **(values | changes)), window, ENTITLEMENTS, 1)
 
 
 def test_a_point_splits_the_pool_by_entitlement_tier_and_backend() -> None:

@@ -20,10 +20,10 @@ import msgspec
 from channels.layers import get_channel_layer
 from django.conf import settings
 
-from telemetry import feed, history
-from telemetry.live_store import LiveStore, LiveUnavailable, Stored
-from telemetry.publisher import GROUP
-from telemetry.sources import Sources, sources
+from telemetry.feed import history, snapshots
+from telemetry.feed.publisher import GROUP
+from telemetry.feed.sources import Sources, sources
+from telemetry.feed.store import LiveStore, LiveUnavailable, Stored
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ class _Scoped:
     """A pool as one sight sees it, at one revision. Texts are encoded once for all its sockets."""
 
     revision: int
-    snapshot: feed.Snapshot | None
+    snapshot: snapshots.Snapshot | None
     delta: str | None = None  # from the revision before
     full: str | None = None
     history: str | None = None
@@ -52,7 +52,7 @@ class _Pool:
     """The latest of one pool. Revisions count this hub's own steps, for the feed's numbers may start again."""
 
     epoch: int
-    snapshot: feed.Snapshot
+    snapshot: snapshots.Snapshot
     revision: int
     patch: bytes = b""  # from ``patch_from``, where the last step was a change by one
     patch_from: int = 0
@@ -212,7 +212,7 @@ class LiveHub:
             if epoch < pool.epoch or (epoch == pool.epoch and seq <= ours):
                 return  # of a leader that was replaced, or known already
             if epoch == pool.epoch and seq == ours + 1:
-                snapshot = feed.apply(pool.snapshot, msgspec.json.decode(message["patch"]))
+                snapshot = snapshots.apply(pool.snapshot, msgspec.json.decode(message["patch"]))
                 after = _Pool(epoch, snapshot, 0, message["patch"], pool.revision, pool.scoped, pool.points)
                 self._step(message["pool"], after)
                 return
@@ -248,13 +248,13 @@ class LiveHub:
         before = pool.scoped.get(sight)
         if before is not None and before.revision == pool.revision:
             return before
-        scoped = _Scoped(pool.revision, feed.visible(pool.snapshot, sight))
+        scoped = _Scoped(pool.revision, snapshots.visible(pool.snapshot, sight))
         if scoped.snapshot is not None and pool.patch:
             name, seq = pool.snapshot["pool"], scoped.snapshot["seq"]
             if sight is None:
                 scoped.delta = _text({"type": "delta", "pool": name, "seq": seq, "patch": msgspec.Raw(pool.patch)})
             elif before is not None and before.revision == pool.patch_from and before.snapshot is not None:
-                patch = feed.delta(before.snapshot, scoped.snapshot)
+                patch = snapshots.delta(before.snapshot, scoped.snapshot)
                 scoped.delta = _text({"type": "delta", "pool": name, "seq": seq, "patch": patch})
         pool.scoped[sight] = scoped
         return scoped

@@ -20,7 +20,7 @@ from django.contrib.auth import SESSION_KEY
 from django.db import Error as DatabaseTrouble
 
 from telemetry.access import Viewer, viewer_for
-from telemetry.hub import LiveHub, Subscriber, running_hub
+from telemetry.feed.hub import LiveHub, Subscriber, running_hub
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
-from telemetry.live_store import Heads, LiveUnavailable
+from telemetry.feed.store import Heads, LiveUnavailable
 
 log = logging.getLogger(__name__)
 

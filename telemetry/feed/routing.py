@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from django.urls import path
 
-from telemetry.consumers import LiveConsumer
+from telemetry.feed.consumers import LiveConsumer
 
 websocket_urlpatterns = [path("ws/live", LiveConsumer.as_asgi())]

@@ -11,7 +11,7 @@ from typing import Any
 
 from scheduling.core.types import EntitlementSpec, Slo
 from scheduling.dispatch.ports import BackendStatus, Sample
-from telemetry.window import MEASURES, WINDOW_S, Cell, Window
+from telemetry.feed.window import MEASURES, WINDOW_S, Cell, Window
 
 Snapshot = dict[str, Any]
 Patch = dict[str, Any]

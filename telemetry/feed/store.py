@@ -23,7 +23,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from telemetry.history import POINTS, Point
+from telemetry.feed.history import POINTS, Point
 
 KEEP_S = 900
 SILENT_S = 3.0  # after so long without a snapshot nobody leads the pool

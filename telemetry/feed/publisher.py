@@ -17,9 +17,9 @@ import msgspec
 
 from scheduling.core.types import EntitlementSpec
 from scheduling.dispatch.ports import Sample
-from telemetry import feed, history
-from telemetry.live_store import LiveStore, LiveUnavailable
-from telemetry.window import Window
+from telemetry.feed import history, snapshots
+from telemetry.feed.store import LiveStore, LiveUnavailable
+from telemetry.feed.window import Window
 
 log = logging.getLogger(__name__)
 
@@ -91,19 +91,19 @@ class Publisher:
     def __init__(self, store: LiveStore, send: Send) -> None:
         self._store = store
         self._send = send
-        self._last: dict[str, feed.Snapshot] = {}
+        self._last: dict[str, snapshots.Snapshot] = {}
         self._available = True
 
     def publish(
         self, sample: Sample, window: Window, entitlements: Mapping[str, EntitlementSpec]
-    ) -> feed.Snapshot | None:
+    ) -> snapshots.Snapshot | None:
         """Makes and publishes the next snapshot of a pool; None where another leads, or it failed. Never raises."""
         pool = sample.pool.id
         try:
             last = self._predecessor(pool, sample.epoch)
-            snapshot = feed.snapshot(sample, window, entitlements, last["seq"] + 1 if last else 1)
+            snapshot = snapshots.snapshot(sample, window, entitlements, last["seq"] + 1 if last else 1)
             if last is not None:
-                feed.carry_seen(last, snapshot)
+                snapshots.carry_seen(last, snapshot)
             self._last[pool] = snapshot
             encode = msgspec.json.encode
             if not self._store.store(
@@ -117,7 +117,7 @@ class Publisher:
                     "pool": pool,
                     "epoch": sample.epoch,
                     "seq": snapshot["seq"],
-                    "patch": encode(feed.delta(last or {}, snapshot)),
+                    "patch": encode(snapshots.delta(last or {}, snapshot)),
                 }
             )
             self._note(True)
@@ -145,7 +145,7 @@ class Publisher:
         except LiveUnavailable:
             self._note(False)
 
-    def _predecessor(self, pool: str, epoch: int) -> feed.Snapshot | None:
+    def _predecessor(self, pool: str, epoch: int) -> snapshots.Snapshot | None:
         """The snapshot before this one: our own, or after a change of leader the stored one."""
         last = self._last.get(pool)
         if last is not None and last["epoch"] == epoch:

@@ -26,8 +26,8 @@ from django.db import Error as DatabaseTrouble
 from django.db import close_old_connections, connection
 from django.db.models import QuerySet
 
-from telemetry import history
-from telemetry.history import Point
+from telemetry.feed import history
+from telemetry.feed.history import Point
 from telemetry.models import PastPoint
 
 log = logging.getLogger(__name__)
