@@ -100,7 +100,7 @@ class PastPoint(models.Model):
 
 
 class UsageHour(models.Model):
-    """The ledger of one hour added up: what is left of it after the ledger's retention (``telemetry/rollup.py``)."""
+    """The ledger of one hour added up: what is left of it after the ledger's retention (``telemetry/ledger/rollup.py``)."""
 
     hour = models.DateTimeField(help_text="Its beginning, UTC; by the moment a request was received.")
     pool = models.CharField(max_length=63)

@@ -15,13 +15,13 @@ from django.conf import settings
 from scheduling.core.ledger import LedgerRecord
 from scheduling.core.types import Catalog, EntitlementSpec, QuotaSpec
 from scheduling.dispatch.ports import Sample
-from telemetry import ledger
 from telemetry.feed.past import Past
 from telemetry.feed.publisher import GroupSender, Publisher
 from telemetry.feed.store import LiveStore
 from telemetry.feed.window import Window
+from telemetry.ledger import writer
+from telemetry.ledger.quotas import RedisBoard, UsageFeed
 from telemetry.scaling import CarryOut, Scaler
-from telemetry.usage_feed import RedisBoard, UsageFeed
 from telemetry.watch import Watch
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ class Recorder:
         window, now_s = self._window(pool), self._clock()
         for record in records:
             window.add(record, now_s)
-        ledger.write(records)
+        writer.write(records)
         if self._usage is not None:
             self._usage.count(pool, records)
         if self._scaler is not None:

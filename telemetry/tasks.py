@@ -9,7 +9,8 @@ from celery import shared_task
 from django.conf import settings
 from django.utils import timezone
 
-from telemetry import alerts, lab, learned, monitor, rollup, strategy
+from telemetry import alerts, lab, learned, monitor, strategy
+from telemetry.ledger import rollup
 from telemetry.models import LedgerEntry
 
 log = logging.getLogger(__name__)

@@ -16,9 +16,9 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from telemetry import rollup
 from telemetry.access import Viewer
 from telemetry.api.common import Telemetry, viewer_of
+from telemetry.ledger import rollup
 from telemetry.models import LedgerEntry, UsageHour
 
 FIRST_LOOK = timedelta(days=1)  # of the ledger, while nothing was added up yet

@@ -15,10 +15,10 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from telemetry import neighbours
 from telemetry.api.common import Telemetry, Unavailable, viewer_of
 from telemetry.api.queue import queue_store
-from telemetry.queue import QueueUnavailable
+from telemetry.ledger import neighbours
+from telemetry.ledger.queue import QueueUnavailable
 from tenants.models import Entitlement, Tenant
 
 

@@ -19,7 +19,7 @@ from rest_framework.views import APIView
 
 from telemetry.access import Viewer
 from telemetry.api.common import RedisAway, Telemetry, Unavailable, viewer_of
-from telemetry.queue import Found, QueueStore, QueueUnavailable
+from telemetry.ledger.queue import Found, QueueStore, QueueUnavailable
 from tenants import audit
 from tenants.access import scope_of
 from tenants.models import Pool, Tenant

@@ -22,9 +22,9 @@ from telemetry.api.queue import pools_in_sight, queue_store, running_row
 from telemetry.api.reach import NewestFirst, searched_to
 from telemetry.feed.history import Point
 from telemetry.feed.store import KEEP_S, LiveUnavailable
+from telemetry.ledger.queue import QueueUnavailable
+from telemetry.ledger.story import story, without_place
 from telemetry.models import LedgerEntry
-from telemetry.queue import QueueUnavailable
-from telemetry.story import story, without_place
 from tenants.api.inputs import Moment
 
 _OPERATORS_ONLY = ("gateway", "backend")  # where things run is no business of tenants

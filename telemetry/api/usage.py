@@ -18,8 +18,8 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from telemetry import usage
 from telemetry.api.common import Telemetry, viewer_of
+from telemetry.ledger import usage
 from tenants.api.inputs import Moment
 
 MOST_ROWS = 20_000

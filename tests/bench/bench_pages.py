@@ -99,7 +99,7 @@ def books(rows: int) -> Iterator[None]:
                 cursor.execute(FILL, values)
             people()
             past(now_s)
-            from telemetry.rollup import roll_up
+            from telemetry.ledger.rollup import roll_up
 
             roll_up()
             with connection.cursor() as cursor:

@@ -35,7 +35,7 @@ RECORDED, CLIENTS = 50_000, 8
 FILL = f"""
 import random, time
 from tests.telemetry_world import record
-from telemetry import ledger
+from telemetry.ledger import writer
 draw, now = random.Random(1), time.time()
 for start in range(0, {RECORDED}, 2000):
     ledger.write([

@@ -16,8 +16,9 @@ import pytest
 
 from scheduling.core.ledger import LedgerRecord
 from scheduling.gateway.config import GatewayConfig
-from telemetry import ledger, rollup, usage
-from telemetry.usage_feed import read_ledger
+from telemetry.ledger import rollup, usage
+from telemetry.ledger import writer as ledger
+from telemetry.ledger.quotas import read_ledger
 from tests.fake_engine import Script
 from tests.gateway_world import World, gateway_world
 

@@ -16,9 +16,10 @@ from scheduling.core.ledger import MOST_TOKENS, sane
 from scheduling.core.types import QuotaSpec
 from scheduling.state import codec
 from scheduling.state.usage import PoolUsage
-from telemetry import alerts, ledger, rollup, tasks, usage
+from telemetry import alerts, tasks
+from telemetry.ledger import rollup, usage, writer
+from telemetry.ledger.quotas import UsageFeed, read_ledger
 from telemetry.models import Alert, LedgerEntry, UsageHour
-from telemetry.usage_feed import UsageFeed, read_ledger
 from tests import worlds
 from tests.telemetry_world import record
 
@@ -39,7 +40,7 @@ def _poison(start_s: float, **figures: int) -> None:
         )
         for n in range(4)
     ]  # fmt: skip
-    ledger.write(rows)
+    writer.write(rows)
     LedgerEntry.objects.filter(tenant="acme", request_id__in=[r.request_id for r in rows]).update(**figures)
 
 
@@ -174,7 +175,7 @@ def test_records_of_older_gateways_are_read_as_what_can_be_true() -> None:
     assert (read.input_tokens, read.output_tokens) == (12, 34)
     sound = record(2)
     assert sane(sound) is sound
-    ledger.write([poisoned])
+    writer.write([poisoned])
     row = LedgerEntry.objects.get(request_id=poisoned.request_id)
     assert (row.input_tokens, row.output_tokens) == (12, 34)
 

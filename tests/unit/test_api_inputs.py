@@ -27,7 +27,7 @@ from django.utils import timezone
 from drf_spectacular.generators import SchemaGenerator
 from rest_framework.test import APIClient
 
-from telemetry import ledger
+from telemetry.ledger import writer
 from telemetry.models import Alert, AlertRule, LabRun, ScalingState
 from tenants import services, tuning
 from tenants.audit import SYSTEM
@@ -170,7 +170,7 @@ def places(world: worlds.World) -> dict[str, str]:
     """A row for every kind of id that a route may have."""
     pool, now = Pool.objects.get(slug="llama"), timezone.now()
     start = now.timestamp() - 60
-    ledger.write(
+    writer.write(
         [
             record(
                 n, received_s=start + n, queued_s=start + n, granted_s=start + n + 0.1, first_token_s=start + n + 0.3,

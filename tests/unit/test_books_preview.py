@@ -12,8 +12,8 @@ import pytest
 from django.utils import timezone
 from rest_framework.test import APIClient
 
-from telemetry import rollup
-from telemetry.ledger import write
+from telemetry.ledger import rollup
+from telemetry.ledger.writer import write
 from telemetry.models import LedgerEntry, UsageHour
 from tenants import services
 from tenants.audit import SYSTEM

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from telemetry import ledger
 from telemetry.debts import bucket_debts
+from telemetry.ledger import writer
 from tests.state_world import ledger as record
 
 
@@ -22,7 +22,7 @@ def test_only_what_ran_in_the_pool_and_ended_before_the_loss_counts():
         }  # fmt: skip
         return record(name, **(fields | changes))
 
-    ledger.write(
+    writer.write(
         [
             row("one", 10),
             row("two", 20),

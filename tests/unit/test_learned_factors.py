@@ -10,8 +10,9 @@ import pytest
 from django.utils import timezone
 from rest_framework.test import APIClient
 
-from telemetry import learned, ledger
+from telemetry import learned
 from telemetry.estimates import DriftUnavailable
+from telemetry.ledger import writer
 from telemetry.models import LearnedFactor
 from tests import worlds
 from tests.telemetry_world import record
@@ -91,7 +92,7 @@ def test_without_redis_nothing_is_kept_and_nothing_fails(world: worlds.World) ->
 
 def test_errors_are_drawn_over_time_and_factors_as_lines_within_sight(world: worlds.World) -> None:
     base = datetime(2026, 3, 1, 12, tzinfo=UTC)
-    ledger.write(
+    writer.write(
         [
             record(
                 n, received_s=base.timestamp() + 60 * (n // 2), tenant="globex" if n % 2 else "acme",

@@ -12,9 +12,10 @@ from django.utils import timezone
 
 from scheduling.core.types import QuotaSpec
 from scheduling.state.usage import PoolUsage
-from telemetry import ledger, rollup, tasks, usage
+from telemetry import tasks
+from telemetry.ledger import rollup, usage, writer
+from telemetry.ledger.quotas import UsageFeed, read_ledger
 from telemetry.models import Alert, LedgerEntry, UsageHour
-from telemetry.usage_feed import UsageFeed, read_ledger
 from tenants import services
 from tenants.audit import SYSTEM
 from tenants.models import Price
@@ -41,7 +42,7 @@ def _fill(count: int, start_s: float, spacing_s: float, **changes: Any) -> None:
                 received_s=at, granted_s=at + 1, first_token_s=at + 1.5, done_s=at + 3,
             )
         )  # fmt: skip
-    ledger.write(rows)
+    writer.write(rows)
 
 
 def _sums(rows: Any) -> Counter[str]:
@@ -57,7 +58,7 @@ def test_the_hours_equal_the_ledger_after_any_number_of_runs_and_late_rows() -> 
     rollup.roll_up()
     for _ in range(3):
         rollup.roll_up()
-    ledger.write([refused(1, received_s=start + 10), record(2, received_s=start + 20)])  # late, into an old hour
+    writer.write([refused(1, received_s=start + 10), record(2, received_s=start + 20)])  # late, into an old hour
     _fill(30, start + 4 * HOUR_S, 60)
     assert rollup.roll_up() > 0
     rollup.roll_up()
@@ -86,7 +87,7 @@ def test_what_the_ledger_forgot_stays_in_the_hours_and_a_straggler_does_not_spoi
     before = list(UsageHour.objects.order_by("id").values())
     assert tasks.purge(days=1) == 40
     assert not LedgerEntry.objects.exists()
-    ledger.write([record(7, received_s=start + 5)])
+    writer.write([record(7, received_s=start + 5)])
     rollup.roll_up()
     assert list(UsageHour.objects.order_by("id").values()) == before
     since = datetime.fromtimestamp(start, tz=UTC)
@@ -168,11 +169,11 @@ def test_the_leaders_figure_is_the_ledgers_sum_and_moves_with_each_batch() -> No
     board = Board()
     feed = UsageFeed(board, lambda: {"acme": (QuotaSpec("day", 100, 1000),)})
     first = replace(record(1, received_s=now - 60), tenant="acme", input_tokens=30, output_tokens=20, done_s=now - 50)
-    ledger.write([first, replace(record(2, received_s=now - 86_400 * 40), tenant="acme", input_tokens=999)])
+    writer.write([first, replace(record(2, received_s=now - 86_400 * 40), tenant="acme", input_tokens=999)])
     feed.publish("llama", 1, now)
     assert board.pools["llama"].tenants["acme"] == (50, 50)
     second = replace(record(3, received_s=now), tenant="acme", input_tokens=5, output_tokens=5, done_s=now + 2)
-    ledger.write([second])
+    writer.write([second])
     feed.count("llama", [second, replace(refused(4), tenant="acme")])
     feed.publish("llama", 1, now + 1)
     assert board.pools["llama"].tenants["acme"][0] == 60
@@ -186,7 +187,7 @@ def test_the_months_figure_outlives_the_ledger() -> None:
     now = _today_s()
     if timezone.now().day < 5:
         pytest.skip("the month is too young")
-    ledger.write([replace(record(1, received_s=now - 3 * 86_400), tenant="acme", input_tokens=70, output_tokens=0)])
+    writer.write([replace(record(1, received_s=now - 3 * 86_400), tenant="acme", input_tokens=70, output_tokens=0)])
     rollup.roll_up()
     tasks.purge(days=1)
     assert read_ledger("llama", frozenset({"acme"}), now)["acme"] == [0, 70]
@@ -198,7 +199,7 @@ def test_passing_a_limit_is_told_once_per_period_over_all_pools() -> None:
     feed = UsageFeed(board, lambda: {"acme": (QuotaSpec("day", 100, 1000),)})
     day = f"{datetime.fromtimestamp(now, tz=UTC):%Y-%m-%d}"
     board.pools["other"] = PoolUsage(now, day, day[:7], {"acme": (90, 90)})
-    ledger.write([replace(record(1, received_s=now), tenant="acme", input_tokens=10, output_tokens=0)])
+    writer.write([replace(record(1, received_s=now), tenant="acme", input_tokens=10, output_tokens=0)])
     for _ in range(3):
         feed.publish("llama", 1, now)
     (alert,) = Alert.objects.all()

@@ -11,10 +11,10 @@ import pytest
 from rest_framework.test import APIClient
 
 from scheduling.core.ledger import LedgerRecord
-from telemetry import ledger, neighbours
+from telemetry.ledger import neighbours, writer
+from telemetry.ledger.neighbours import Run, Waited, held
+from telemetry.ledger.queue import QueueUnavailable
 from telemetry.models import LedgerEntry
-from telemetry.neighbours import Run, Waited, held
-from telemetry.queue import QueueUnavailable
 from tests import worlds
 from tests.telemetry_world import MemoryStore, globex_record, record, refused
 
@@ -69,7 +69,7 @@ def story_rows() -> list[LedgerRecord]:
 
 @pytest.mark.django_db
 def test_a_waits_steps_count_down_to_its_grant_and_name_who_went_just_before() -> None:
-    ledger.write(story_rows())
+    writer.write(story_rows())
     found = neighbours.ahead_of(LedgerEntry.objects.get(request_id=record(1).request_id))
     assert found is not None
     assert found["steps"] == [[0.0, 2], [4000.0, 1], [8000.0, 0]]
@@ -81,7 +81,7 @@ def test_a_waits_steps_count_down_to_its_grant_and_name_who_went_just_before() -
 
 @pytest.mark.django_db
 def test_long_waits_keep_their_first_and_last_step() -> None:
-    ledger.write(
+    writer.write(
         [
             record(1, **times(0, 0, 100, 101)),
             *(globex_record(2 + i, **times(-1, -1, 0.1 * i + 0.05, 200)) for i in range(500)),
@@ -96,7 +96,7 @@ def test_long_waits_keep_their_first_and_last_step() -> None:
 
 @pytest.mark.django_db
 def test_a_tenants_neighbours_are_those_who_ran_while_it_waited() -> None:
-    ledger.write([*story_rows(), refused(6, received_s=S + 1, done_s=S + 1)])
+    writer.write([*story_rows(), refused(6, received_s=S + 1, done_s=S + 1)])
     found = neighbours.neighbours("acme", AT - timedelta(seconds=1), AT + timedelta(minutes=1))
     (pool,) = found["pools"]
     assert (found["received"], found["refused"], pool["requests"]) == (3, {"concurrency": 1}, 1)
@@ -108,7 +108,7 @@ def test_a_tenants_neighbours_are_those_who_ran_while_it_waited() -> None:
 
 @pytest.mark.django_db
 def test_what_is_too_much_to_read_is_said_to_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    ledger.write([*story_rows(), record(7, **times(2, 2, 3, 4))])
+    writer.write([*story_rows(), record(7, **times(2, 2, 3, 4))])
     for most, whole in ((2, True), (1, False)):
         monkeypatch.setattr(neighbours, "MOST_WAITS", most)
         (pool,) = neighbours.neighbours("acme", AT - timedelta(seconds=1), AT + timedelta(minutes=1))["pools"]
@@ -132,7 +132,7 @@ def test_what_waits_and_runs_now_counts_as_well() -> None:
 @pytest.mark.parametrize(("who", "status"), [("alice", 404), ("carol", 404), ("olga", 200), ("adam", 200)])
 def test_members_are_not_told_who_else_is_there(who: str, status: int) -> None:
     world = worlds.build()
-    ledger.write(story_rows())
+    writer.write(story_rows())
     api = APIClient()
     api.force_login(world.users[who])
     away = mock.patch("telemetry.api.neighbours.queue_store", side_effect=QueueUnavailable)

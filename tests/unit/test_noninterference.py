@@ -24,12 +24,12 @@ from rest_framework.test import APIClient
 
 from scheduling.core.types import BackendView, PoolView
 from scheduling.state.types import preview_key
-from telemetry import ledger
 from telemetry.feed import history, snapshots
 from telemetry.feed.hub import LiveHub
 from telemetry.feed.window import Window
+from telemetry.ledger import writer
+from telemetry.ledger.queue import QueueStore
 from telemetry.models import LedgerEntry
-from telemetry.queue import QueueStore
 from tenants.models import Pool
 from tests import worlds
 from tests.redis_server import RedisServer
@@ -84,10 +84,10 @@ def _pool(server: RedisServer, acme: bool) -> Iterator[MemoryStore]:
         2, received_s=NOW_S - 3, queued_s=NOW_S - 3, granted_s=NOW_S - 2.9, first_token_s=NOW_S - 2.5, done_s=NOW_S,
         why=f"rank 1 before {7 * acme} waiting", admission=msgspec.json.encode(admission).decode(),
     )  # fmt: skip
-    ledger.write([hers])
+    writer.write([hers])
     waiting, held = {"req_g": "globex"}, {"req_h": "globex"}
     if acme:
-        ledger.write([record(n, received_s=NOW_S - 9, done_s=NOW_S) for n in range(10, 40)])
+        writer.write([record(n, received_s=NOW_S - 9, done_s=NOW_S) for n in range(10, 40)])
         waiting |= {f"req_a{n}": "acme" for n in range(3)}
         held |= {f"req_b{n}": "acme" for n in range(20)}
     granted_ms = int(NOW_S * 1000)

@@ -15,8 +15,8 @@ from rest_framework.test import APIClient
 from scheduling.core.types import QueuedRequest, ServiceClass, Slo
 from scheduling.state.codec import Entry, decode_notice, encode_entry, encode_request
 from scheduling.state.types import CancelNotice, RequestFacts, StoredRequest, preview_key
-from telemetry import ledger
-from telemetry.queue import QueueStore
+from telemetry.ledger import writer
+from telemetry.ledger.queue import QueueStore
 from tenants.models import AuditEntry, Price
 from tests import worlds
 from tests.redis_server import RedisServer
@@ -146,7 +146,7 @@ def test_a_story_names_each_check_with_its_numbers(world: worlds.World, server: 
     admitted = {"answer": "queued", "inflight": 4, "concurrency": 8, "kv": 300, "charge": 376, "depth": 10_000.0,
                 "level": 600, "position": 7}  # fmt: skip
     refusal = {"answer": "refused", "inflight": 8, "concurrency": 8, "kv": 300}
-    ledger.write(
+    writer.write(
         [
             record(1, admission=msgspec.json.encode(admitted).decode()),
             refused(2, admission=msgspec.json.encode(refusal).decode()),
@@ -174,7 +174,7 @@ def test_a_story_says_what_it_cost(world: worlds.World, server: redis.Redis) -> 
     Price.objects.create(
         pool=world.pool, valid_from="2020-01-01T00:00:00Z", currency="EUR", per_million_input=2, per_million_output=10
     )
-    ledger.write([record(1), refused(2)])
+    writer.write([record(1), refused(2)])
     cost = ask(world, "alice", f"requests/{record(1).request_id}")["story"]["cost"]
     assert cost["currency"] == "EUR"
     assert cost["amount"] == pytest.approx((120 * 2 + 101 * 10) / 1e6)
@@ -188,7 +188,7 @@ def test_a_story_tells_the_factors_of_the_weight_at_admission(world: worlds.Worl
     for age_s, debt in ((40, 0.9), (11, 0.25)):
         point = {"at": now_s - age_s, "tenants": {}, "entitlements": {"acme-llama": standing | {"debt": debt}}}
         memory.points.setdefault("llama", []).append(msgspec.json.encode(point))
-    ledger.write([record(1, received_s=now_s - 10, done_s=now_s)])
+    writer.write([record(1, received_s=now_s - 10, done_s=now_s)])
     with mock.patch("telemetry.api.live.live_store", return_value=memory):
         weight = ask(world, "alice", f"requests/{record(1).request_id}")["story"]["weight"]
     assert (weight["debt"], weight["burst"]) == (0.25, 0.5)

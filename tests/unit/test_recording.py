@@ -17,7 +17,8 @@ from scheduling.simulator.compare import Case, prepare
 from scheduling.simulator.recording import Recorded, Recording, write_recording
 from scheduling.simulator.trace import TraceError, read_tiers, read_trace
 from scheduling.simulator.workload import Tier
-from telemetry import ledger, monitor
+from telemetry import monitor
+from telemetry.ledger import writer
 from telemetry.models import LedgerEntry, Sampled, SampleMark
 from tenants.models import Pool
 from tests.telemetry_world import record
@@ -88,7 +89,7 @@ def pool(db: None) -> str:
 
 def _entries(count: int, start: int = 0, **changes: object) -> None:
     now = timezone.now().timestamp() - 60
-    ledger.write(
+    writer.write(
         [
             record(
                 n, pool="llama", tier="premium", tenant="acme", input_tokens=n + 1, output_tokens=7,

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from rest_framework.test import APIClient
 
-from telemetry import ledger
 from telemetry.api import reach
+from telemetry.ledger import writer
 from tests import worlds
 from tests.telemetry_world import NOW, record
 
@@ -30,7 +30,7 @@ def entries(monkeypatch: pytest.MonkeyPatch) -> None:
     special: dict[int, dict[str, Any]] = {
         n: {"tier": "batch", "tenant": "globex", "entitlement": "globex-llama"} for n in (0, 9, 10, 11, 31, 40, 41)
     }
-    ledger.write([record(n, received_s=NOW - 100 + n // 3, **special.get(n, {})) for n in range(ROWS)])
+    writer.write([record(n, received_s=NOW - 100 + n // 3, **special.get(n, {})) for n in range(ROWS)])
 
 
 def page(world: worlds.World, who: str, query: str) -> dict[str, Any]:

@@ -31,7 +31,8 @@ from scheduling.tuning.calibrate import Timed, calibrate
 from scheduling.tuning.gate import Gate
 from scheduling.tuning.settings import LoopSettings
 from scheduling.tuning.traffic import Serving
-from telemetry import ledger, replicas, strategy
+from telemetry import replicas, strategy
+from telemetry.ledger import writer
 from telemetry.models import Calibration, LedgerEntry
 from tenants import services, tuning
 from tenants.audit import Actor
@@ -73,7 +74,7 @@ def traffic(
                 first_token_s=at + waited + 0.1, done_s=at + waited + 1.0, slo_met=draw.random() < met,
             )
         )  # fmt: skip
-    ledger.write(rows)
+    writer.write(rows)
 
 
 def tuned(pool: Pool, mode: str = "automatic", **settings: float) -> Pool:
@@ -492,7 +493,7 @@ def test_engines_are_calibrated_from_the_ledger_and_a_lab_then_says_what_happene
     ran = replace(found, replicas=(Replica(truth, 4, 100_000),)).serve(Serving("ewsjf", pool.policy_params))
     start = now.timestamp() - 3000
     LedgerEntry.objects.all().delete()
-    ledger.write(
+    writer.write(
         [
             record(
                 5000 + o.index, pool="llama", tier="premium", entitlement="", input_tokens=o.input_tokens,

@@ -18,10 +18,10 @@ from django.urls import URLPattern, URLResolver, get_resolver
 from django.utils import timezone
 from rest_framework.test import APIClient
 
-from telemetry import ledger
 from telemetry.api.requests import RequestsQuery
 from telemetry.feed import history, snapshots
 from telemetry.feed.window import Window
+from telemetry.ledger import writer
 from telemetry.models import Alert, LedgerEntry, ScalingDecision, ScalingState
 from tenants.models import Pool
 from tests import worlds
@@ -82,7 +82,7 @@ def planned() -> None:
 
 @pytest.fixture(autouse=True)
 def entries() -> None:
-    ledger.write(
+    writer.write(
         [
             record(1),
             refused(2, reason="kv_budget"),
@@ -154,7 +154,7 @@ def test_an_access_token_signs_in_as_its_owner(world: worlds.World) -> None:
 
 
 def test_requests_come_newest_first_and_can_be_paged_without_gaps(world: worlds.World) -> None:
-    ledger.write([record(100 + n, received_s=NOW - 50 + (n // 3)) for n in range(30)])
+    writer.write([record(100 + n, received_s=NOW - 50 + (n // 3)) for n in range(30)])
     seen: list[str] = []
     page = get(world, "adam", "requests?limit=7")
     while True:

@@ -16,8 +16,9 @@ from scheduling.core.types import PredictorMode
 from scheduling.estimation.embedding import Embedder
 from scheduling.gateway.forecasts import PoolForecasts
 from scheduling.state.history import drift_key, history_key
-from telemetry import learned, ledger
+from telemetry import learned
 from telemetry.estimates import DriftStore
+from telemetry.ledger import writer
 from telemetry.models import LearnedFactor
 from tenants.models import AuditEntry
 from tests import worlds
@@ -51,7 +52,7 @@ def client(world: worlds.World, who: str) -> APIClient:
 
 def entries() -> None:
     """Ten answers of 10, 20, ... 100 tokens, all expected at 50 with a limit of 90; every second one globex's."""
-    ledger.write(
+    writer.write(
         [
             record(
                 number, output_tokens=10 * number, output_tokens_est=50.0, output_tokens_p90=90.0,
@@ -154,13 +155,13 @@ def test_nothing_a_member_reads_of_estimates_depends_on_another_tenants_traffic(
             one["points"] = [factor for _, factor in one["points"]]  # when it was kept is the clock's affair
         return found
 
-    ledger.write(rows("globex", range(1, 9)))
+    writer.write(rows("globex", range(1, 9)))
     quiet = asyncio.run(gateway_with(storm=False))
     server.set(drift_key("llama"), quiet)
     learned.keep(DriftStore(str(server_url(server))))
     before = reads()
     LearnedFactor.objects.all().delete()
-    ledger.write(rows("acme", range(100, 200)))
+    writer.write(rows("acme", range(100, 200)))
     server.set(drift_key("llama"), asyncio.run(gateway_with(storm=True)))
     learned.keep(DriftStore(str(server_url(server))))
     assert reads() == before

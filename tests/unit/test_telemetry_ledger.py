@@ -13,7 +13,8 @@ from django.db import DataError, OperationalError, models
 from django.utils import timezone
 
 from scheduling.core.ledger import MOST_TOKENS, LedgerRecord
-from telemetry import ledger, selectors, tasks
+from telemetry import tasks
+from telemetry.ledger import selectors, writer
 from telemetry.models import LedgerEntry
 from telemetry.recorder import ConfiguredEntitlements, Recorder
 from tests.telemetry_world import NOW, record, refused, sample
@@ -39,7 +40,7 @@ def recorder(**changes: Any) -> Recorder:
 
 
 def test_a_record_is_stored_with_every_field() -> None:
-    ledger.write([record(1)])
+    writer.write([record(1)])
     row = LedgerEntry.objects.get()
     for f in dataclasses.fields(LedgerRecord):
         if f.name == "trace":
@@ -70,48 +71,48 @@ def test_traces_are_made_of_what_is_stored_once_it_is_stored() -> None:
             taken.append(LedgerEntry.objects.filter(request_id__in=[r.request_id for r in records]).count())
 
     r = recorder(traces=Traces())
-    with mock.patch.object(ledger, "write", side_effect=OperationalError), pytest.raises(OperationalError):
+    with mock.patch.object(writer, "write", side_effect=OperationalError), pytest.raises(OperationalError):
         r.write_ledger("llama", [record(1), record(2)])
     r.write_ledger("llama", [record(1), record(2)])
     assert taken == [2]
 
 
 def test_after_a_database_error_in_the_middle_the_retry_stores_each_once() -> None:
-    batch = [record(n) for n in range(3 * ledger.BATCH)]
-    real, calls = ledger._write_batch, []
+    batch = [record(n) for n in range(3 * writer.BATCH)]
+    real, calls = writer._write_batch, []
 
-    def cut(rows: list[ledger.Row]) -> None:
+    def cut(rows: list[writer.Row]) -> None:
         calls.append(len(rows))
         if len(calls) == 2:
             raise OperationalError("server closed the connection unexpectedly")
         real(rows)
 
     r = recorder()
-    with mock.patch.object(ledger, "_write_batch", cut), pytest.raises(OperationalError):
+    with mock.patch.object(writer, "_write_batch", cut), pytest.raises(OperationalError):
         r.write_ledger("llama", batch)
-    assert LedgerEntry.objects.count() == ledger.BATCH
+    assert LedgerEntry.objects.count() == writer.BATCH
     r.write_ledger("llama", batch)
     assert LedgerEntry.objects.count() == len(batch)
     assert r._window("llama").pool.completed == len(batch), "the dashboard counted a retry"
 
 
 def test_one_record_the_database_refuses_does_not_hold_up_the_others(caplog: pytest.LogCaptureFixture) -> None:
-    real = ledger._insert
+    real = writer._insert
 
-    def picky(rows: list[ledger.Row]) -> None:
+    def picky(rows: list[writer.Row]) -> None:
         if any(record(2).request_id in row for row in rows):
             raise DataError("value out of range")
         real(rows)
 
-    with mock.patch.object(ledger, "_insert", picky):
-        ledger.write([record(n) for n in range(5)])
+    with mock.patch.object(writer, "_insert", picky):
+        writer.write([record(n) for n in range(5)])
     assert LedgerEntry.objects.count() == 4
     assert "cannot be stored" in caplog.text
 
 
 def test_text_and_numbers_that_do_not_fit_are_made_to_fit() -> None:
     odd = record(1, model="m" * 5000 + "\x00", why="a\x00b" * 500, output_bound=10**30, output_tokens_est=float("inf"))
-    ledger.write([odd])
+    writer.write([odd])
     row = LedgerEntry.objects.get()
     assert (len(row.model), len(row.why)) == (200, 300)
     assert "\x00" not in row.why
@@ -120,7 +121,7 @@ def test_text_and_numbers_that_do_not_fit_are_made_to_fit() -> None:
 
 
 def test_sums_are_exact_per_tenant_tier_outcome_and_reason() -> None:
-    ledger.write([record(1), record(2, slo_met=False), refused(3), record(4, tenant="globex", tier="standard")])
+    writer.write([record(1), record(2, slo_met=False), refused(3), record(4, tenant="globex", tier="standard")])
     assert selectors.sums() == [
         {
             "tenant": "acme", "tier": "premium", "outcome": "completed", "reason": "stop", "requests": 2,
@@ -142,13 +143,13 @@ def test_sums_are_exact_per_tenant_tier_outcome_and_reason() -> None:
 
 def test_sums_of_named_requests_leave_out_others_traffic() -> None:
     batch = [record(n) for n in range(1200)]
-    ledger.write(batch)
+    writer.write(batch)
     (row,) = selectors.sums(request_ids=[r.request_id for r in batch[:1100]])
     assert (row["requests"], row["output_tokens"]) == (1100, 1100 * 101)
 
 
 def test_sums_are_of_the_time_range_that_was_asked() -> None:
-    ledger.write([record(1, received_s=NOW - 100), record(2, received_s=NOW)])
+    writer.write([record(1, received_s=NOW - 100), record(2, received_s=NOW)])
     since = datetime.fromtimestamp(NOW, tz=UTC)
     assert [row["requests"] for row in selectors.sums(since=since)] == [1]
     assert [row["requests"] for row in selectors.sums(until=since)] == [1]
@@ -158,7 +159,7 @@ def test_retention_deletes_what_is_older_and_nothing_else() -> None:
     now_s = timezone.now().timestamp()
     day = 86_400
     with mock.patch.object(tasks, "CHUNK", 3):
-        ledger.write([record(n, received_s=now_s - n * day) for n in range(1, 11)])
+        writer.write([record(n, received_s=now_s - n * day) for n in range(1, 11)])
         assert tasks.purge(days=4) in (6, 7)  # the one of four days ago goes with its hour
     left = LedgerEntry.objects.values_list("received_at", flat=True)
     assert min(left) >= (timezone.now() - timedelta(days=4)).replace(minute=0, second=0, microsecond=0)

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from telemetry import ledger
 from telemetry.api.lengths import EDGES, counted
+from telemetry.ledger import writer
 from tenants.models import AuditEntry, Pool, Trial
 from tests import worlds
 from tests.telemetry_world import record
@@ -65,7 +65,7 @@ def test_members_know_nothing_of_trials_and_lengths(world: worlds.World) -> None
 
 def test_lengths_are_counted_three_to_an_octave_without_empty_ends(world: worlds.World) -> None:
     start = record(1).received_s
-    ledger.write([record(n, input_tokens=length) for n, length in enumerate((64, 70, 70, 300, 999_999))])
+    writer.write([record(n, input_tokens=length) for n, length in enumerate((64, 70, 70, 300, 999_999))])
     counts = counted([64, 70, 70, 300, 999_999, 0])
     assert sum(counts) == 6
     assert counts[EDGES.index(64)] == 3
@@ -79,7 +79,7 @@ def test_the_picture_of_the_last_minutes_begins_and_ends_where_there_is_somethin
     from django.utils import timezone
 
     now = timezone.now().timestamp()
-    ledger.write(
+    writer.write(
         [
             record(n, input_tokens=length, received_s=now - 5, granted_s=now - 4)
             for n, length in enumerate((64, 70, 300))

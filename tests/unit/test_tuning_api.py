@@ -18,7 +18,8 @@ from rest_framework.test import APIClient
 
 import controlplane.celery
 from scheduling.simulator.recording import write_recording
-from telemetry import lab, ledger, monitor
+from telemetry import lab, monitor
+from telemetry.ledger import writer
 from telemetry.models import LabRecording, LabRun
 from tenants import tuning
 from tenants.models import Pool, Trial
@@ -47,7 +48,7 @@ def bell() -> Any:
 @pytest.fixture(autouse=True)
 def entries(world: worlds.World) -> None:
     start = timezone.now().timestamp() - 200
-    ledger.write(
+    writer.write(
         [
             record(
                 n, tenant="acme" if n % 2 else "globex", tier="premium" if n % 2 else "standard",

@@ -1,4 +1,4 @@
-/** Whom a request, or a tenant, waited for (telemetry/neighbours.py). Operators and admins. */
+/** Whom a request, or a tenant, waited for (telemetry/ledger/neighbours.py). Operators and admins. */
 
 import { get } from "./client";
 

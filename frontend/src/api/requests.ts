@@ -53,7 +53,7 @@ export interface Check {
   note?: string;
 }
 
-/** What is told of one request beside its row (telemetry/story.py). */
+/** What is told of one request beside its row (telemetry/ledger/story.py). */
 export interface Story {
   checks: Check[];
   weight: { weight?: number; debt: number; burst?: number; at: number; class?: string; factors?: { service_class: number; slo: number; burst: number; debt: number } } | null;

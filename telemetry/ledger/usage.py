@@ -1,6 +1,6 @@
 """Usage of any time range, by whatever it is asked by, with what it cost.
 
-Complete hours come from the roll-up (``telemetry/rollup.py``), the edges of the range and the last two hours from the
+Complete hours come from the roll-up (``telemetry/ledger/rollup.py``), the edges of the range and the last two hours from the
 ledger itself: figures are exact to the request, are there at once, and outlive the ledger's retention. Groups that the
 roll-up does not know (outcome, reason) come from the ledger alone.
 
@@ -18,7 +18,7 @@ from typing import Any
 from django.db.models import Case, Count, F, IntegerField, Q, QuerySet, Sum, Value, When
 from django.db.models.functions import TruncDay, TruncHour, TruncMonth
 
-from telemetry import rollup
+from telemetry.ledger import rollup
 from telemetry.models import LedgerEntry, UsageHour
 from tenants.models import Price
 

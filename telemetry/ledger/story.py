@@ -15,9 +15,9 @@ import msgspec
 from scheduling.core import entitlement as core
 from scheduling.core.outcomes import Reason
 from scheduling.core.types import EntitlementState, ServiceClass
-from telemetry import neighbours, usage
 from telemetry.feed import past
 from telemetry.feed.history import Point
+from telemetry.ledger import neighbours, usage
 from telemetry.models import LedgerEntry
 from tenants.models import Entitlement
 from tenants.specs import slo_spec

@@ -9,7 +9,7 @@ from typing import Any
 from django.db.models import Count, F, Q, QuerySet, Sum
 from django.db.models.functions import TruncDay, TruncHour
 
-from telemetry import rollup
+from telemetry.ledger import rollup
 from telemetry.models import LedgerEntry
 
 _GROUPS: dict[str, Any] = {

@@ -30,8 +30,8 @@ from scheduling.state.usage import (
     period_bounds_s,
     period_names,
 )
-from telemetry import rollup
 from telemetry.alerts import raise_alert
+from telemetry.ledger import rollup
 from telemetry.models import LedgerEntry, UsageHour
 from tenants.connections import own_connection
 
