@@ -150,7 +150,7 @@ class RollupMark(models.Model):
 
 
 class RuleKind(models.TextChoices):
-    """What an alert rule looks at (``telemetry/conditions.py``)."""
+    """What an alert rule looks at (``telemetry/alerts/conditions.py``)."""
 
     SLO = "slo_attainment", "SLO attainment over the last minute [0..1], below"
     QUEUE = "queue_age", "wait of the oldest request in the queue [s], above"
@@ -165,7 +165,7 @@ class Severity(models.TextChoices):
 
 
 class AlertRule(models.Model):
-    """When operators want to be told. Looked at by the leader of each pool (``telemetry/watch.py``)."""
+    """When operators want to be told. Looked at by the leader of each pool (``telemetry/alerts/watch.py``)."""
 
     name = models.CharField(max_length=63, unique=True)
     kind = models.CharField(max_length=16, choices=RuleKind.choices)

@@ -15,6 +15,7 @@ from django.conf import settings
 from scheduling.core.ledger import LedgerRecord
 from scheduling.core.types import Catalog, EntitlementSpec, QuotaSpec
 from scheduling.dispatch.ports import Sample
+from telemetry.alerts.watch import Watch
 from telemetry.feed.past import Past
 from telemetry.feed.publisher import GroupSender, Publisher
 from telemetry.feed.store import LiveStore
@@ -22,7 +23,6 @@ from telemetry.feed.window import Window
 from telemetry.ledger import writer
 from telemetry.ledger.quotas import RedisBoard, UsageFeed
 from telemetry.scaling import CarryOut, Scaler
-from telemetry.watch import Watch
 
 if TYPE_CHECKING:
     from telemetry.traces import Traces

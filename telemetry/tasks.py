@@ -9,7 +9,8 @@ from celery import shared_task
 from django.conf import settings
 from django.utils import timezone
 
-from telemetry import alerts, lab, learned, monitor, strategy
+from telemetry import lab, learned, monitor, strategy
+from telemetry.alerts import lifecycle
 from telemetry.ledger import rollup
 from telemetry.models import LedgerEntry
 
@@ -43,7 +44,7 @@ def roll_up() -> None:
     """Adds the ledger up by the hour, takes the long-term samples, keeps what predictions were corrected by, and
     delivers what alerts are due."""
     failures: list[Exception] = []
-    for work in (rollup.roll_up, monitor.sample, learned.keep, _ring_lab, alerts.tidy, alerts.deliver):
+    for work in (rollup.roll_up, monitor.sample, learned.keep, _ring_lab, lifecycle.tidy, lifecycle.deliver):
         try:
             work()
         except Exception as error:
@@ -61,7 +62,7 @@ def _ring_lab() -> None:
 @shared_task(name="telemetry.deliver_alerts", ignore_result=True, expires=50)
 def deliver_alerts() -> None:
     """Delivers what alerts are due, when one began or ended."""
-    alerts.deliver()
+    lifecycle.deliver()
 
 
 @shared_task(name="telemetry.purge_ledger", ignore_result=True, expires=3000)

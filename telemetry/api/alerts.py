@@ -16,7 +16,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from telemetry import alerts
+from telemetry.alerts import lifecycle
 from telemetry.api.common import Telemetry, viewer_of
 from telemetry.feed.sources import sources
 from telemetry.models import Alert, AlertRule, RuleKind, Severity
@@ -158,7 +158,7 @@ class _Rules(Telemetry):
             actor = audit.Actor.of(self.request, "api")  # type: ignore[attr-defined]
             audit.record(actor=actor, action=action, instance=rule, before=shown[0], after=shown[1])
             if not rule.enabled:
-                alerts.resolve(Alert.objects.filter(rule=rule), "The rule was switched off.")
+                lifecycle.resolve(Alert.objects.filter(rule=rule), "The rule was switched off.")
 
 
 class RulesView(_Rules, generics.ListCreateAPIView[AlertRule]):
@@ -182,7 +182,7 @@ class RuleView(_Rules, generics.RetrieveUpdateDestroyAPIView[AlertRule]):
 
     def perform_destroy(self, instance: AlertRule) -> None:
         with transaction.atomic():
-            alerts.resolve(Alert.objects.filter(rule=instance), "The rule was deleted.")
+            lifecycle.resolve(Alert.objects.filter(rule=instance), "The rule was deleted.")
             actor = audit.Actor.of(self.request, "api")
             audit.record(actor=actor, action="delete", instance=instance, before=audit.snapshot(instance))
             instance.delete()

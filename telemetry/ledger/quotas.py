@@ -30,7 +30,7 @@ from scheduling.state.usage import (
     period_bounds_s,
     period_names,
 )
-from telemetry.alerts import raise_alert
+from telemetry.alerts.lifecycle import raise_alert
 from telemetry.ledger import rollup
 from telemetry.models import LedgerEntry, UsageHour
 from tenants.connections import own_connection

@@ -22,8 +22,8 @@ from controlplane.scaling.drivers.kubernetes import COST, Cluster, KubernetesDri
 from controlplane.scaling.drivers.local import LocalDriver
 from controlplane.scaling.drivers.webhook import WebhookDriver
 from scheduling.core.types import PoolSpec, ScalingMode, ScalingSpec
+from telemetry.alerts.webhook import verify
 from telemetry.models import Alert
-from telemetry.webhook import verify
 
 SECRET = "a secret of sixteen"
 
@@ -258,7 +258,7 @@ def test_without_a_secret_nothing_is_sent(settings: Any) -> None:
 
 @pytest.mark.django_db
 def test_alerts_are_delivered_once_and_again_after_a_failure(serve: Any, settings: Any) -> None:
-    from telemetry.alerts import deliver, raise_alert
+    from telemetry.alerts.lifecycle import deliver, raise_alert
 
     settings.QUARTERMASTER_WEBHOOK_SECRET = SECRET
     answers = iter([500, 200])

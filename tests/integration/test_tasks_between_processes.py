@@ -36,7 +36,7 @@ SENT = {
     ("telemetry/recorder.py", "start_roll_up"): ("telemetry.roll_up", "worker"),
     ("telemetry/recorder.py", "start_purge"): ("telemetry.purge_ledger", "worker"),
     ("telemetry/recorder.py", "start_tending"): ("telemetry.tend_pool", "worker"),
-    ("telemetry/watch.py", "start_delivery"): ("telemetry.deliver_alerts", "worker"),
+    ("telemetry/alerts/watch.py", "start_delivery"): ("telemetry.deliver_alerts", "worker"),
     ("telemetry/tasks.py", "_ring_lab"): ("telemetry.run_lab", "worker"),
     ("telemetry/tasks.py", "run_lab"): ("telemetry.run_lab", "worker"),
 }

@@ -16,7 +16,8 @@ from scheduling.core.ledger import MOST_TOKENS, sane
 from scheduling.core.types import QuotaSpec
 from scheduling.state import codec
 from scheduling.state.usage import PoolUsage
-from telemetry import alerts, tasks
+from telemetry import tasks
+from telemetry.alerts import lifecycle
 from telemetry.ledger import rollup, usage, writer
 from telemetry.ledger.quotas import UsageFeed, read_ledger
 from telemetry.models import Alert, LedgerEntry, UsageHour
@@ -121,7 +122,7 @@ def test_an_hour_that_cannot_be_added_up_does_not_keep_the_others_from_it(monkey
 def test_alerts_are_delivered_although_adding_up_fails(monkeypatch: pytest.MonkeyPatch, settings: Any) -> None:
     settings.QUARTERMASTER_ALERT_WEBHOOK = "http://127.0.0.1:9/"
     told: list[str] = []
-    monkeypatch.setattr(alerts, "post", lambda address, secret, name, content: told.append(content["name"]))
+    monkeypatch.setattr(lifecycle, "post", lambda address, secret, name, content: told.append(content["name"]))
 
     def fails() -> int:
         raise DatabaseError("integer overflow")
@@ -142,10 +143,10 @@ def test_an_alert_that_cannot_be_sent_does_not_hold_up_the_next(monkeypatch: pyt
             raise OverflowError("no such number")
         told.append(content["name"])
 
-    monkeypatch.setattr(alerts, "post", post)
+    monkeypatch.setattr(lifecycle, "post", post)
     for name in ("bad", "good"):
         Alert.objects.create(kind="quota_hard", name=name, line=name)
-    assert alerts.deliver() == 1
+    assert lifecycle.deliver() == 1
     assert told == ["good"]
 
 

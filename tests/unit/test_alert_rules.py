@@ -11,13 +11,13 @@ from django.core.exceptions import ValidationError
 from django.utils import timezone
 from rest_framework.test import APIClient
 
-from telemetry import alerts
-from telemetry.conditions import Timer, right, seen, wrong
+from telemetry.alerts import lifecycle
+from telemetry.alerts.conditions import Timer, right, seen, wrong
+from telemetry.alerts.watch import Watch
+from telemetry.alerts.webhook import WebhookError
 from telemetry.feed import snapshots
 from telemetry.feed.window import Window
 from telemetry.models import Alert, AlertRule
-from telemetry.watch import Watch
-from telemetry.webhook import WebhookError
 from tenants.models import AuditEntry
 from tests import worlds
 from tests.telemetry_world import ENTITLEMENTS, NOW, record, sample
@@ -176,8 +176,8 @@ def test_rules_that_are_off_and_looks_too_soon_tell_nothing() -> None:
 def test_alerts_of_a_pool_that_is_gone_end(world: worlds.World) -> None:
     own = rule(for_s=0)
     for pool in ("llama", "gone"):
-        alerts.fire(own, pool=pool, subject="", tenant="", line="x", value=1.0, at_s=NOW)
-    alerts.tidy()
+        lifecycle.fire(own, pool=pool, subject="", tenant="", line="x", value=1.0, at_s=NOW)
+    lifecycle.tidy()
     assert dict(Alert.objects.values_list("pool", "resolution")) == {"llama": "", "gone": "The pool is gone."}
 
 
@@ -187,12 +187,14 @@ def test_alerts_of_a_pool_that_is_gone_end(world: worlds.World) -> None:
 def test_beginning_and_end_are_delivered_each_with_an_id_of_its_own(settings: Any) -> None:
     settings.QUARTERMASTER_ALERT_WEBHOOK = "http://hooks.test/a"
     own = rule(for_s=0)
-    alerts.fire(own, pool="llama", subject="", tenant="", line="It waits.", value=12.0, at_s=NOW)
+    lifecycle.fire(own, pool="llama", subject="", tenant="", line="It waits.", value=12.0, at_s=NOW)
     sent: list[tuple[str, dict[str, Any]]] = []
-    with mock.patch("telemetry.alerts.post", side_effect=lambda url, secret, id_, content: sent.append((url, content))):
-        assert [alerts.deliver(), alerts.deliver()] == [1, 0]
-        assert alerts.resolve(Alert.objects.all(), "It waits no more")
-        assert [alerts.deliver(), alerts.deliver()] == [1, 0]
+    with mock.patch(
+        "telemetry.alerts.lifecycle.post", side_effect=lambda url, secret, id_, content: sent.append((url, content))
+    ):
+        assert [lifecycle.deliver(), lifecycle.deliver()] == [1, 0]
+        assert lifecycle.resolve(Alert.objects.all(), "It waits no more")
+        assert [lifecycle.deliver(), lifecycle.deliver()] == [1, 0]
     number = Alert.objects.get().pk
     assert [(url, c["id"], c["status"], c["text"]) for url, c in sent] == [
         ("http://hooks.test/a", f"alert-{number}", "firing", "It waits."),
@@ -203,13 +205,13 @@ def test_beginning_and_end_are_delivered_each_with_an_id_of_its_own(settings: An
 def test_a_rules_own_webhook_is_used_only_while_its_host_is_allowed(settings: Any) -> None:
     settings.QUARTERMASTER_WEBHOOK_HOSTS = "hooks.test:8080, chat.test"
     own = rule(for_s=0, webhook="http://hooks.test:8080/x")
-    alerts.fire(own, pool="llama", subject="", tenant="", line="x", value=1.0, at_s=NOW)
-    with mock.patch("telemetry.alerts.post", side_effect=WebhookError("no")) as post:
-        assert alerts.deliver() == 0
+    lifecycle.fire(own, pool="llama", subject="", tenant="", line="x", value=1.0, at_s=NOW)
+    with mock.patch("telemetry.alerts.lifecycle.post", side_effect=WebhookError("no")) as post:
+        assert lifecycle.deliver() == 0
         assert post.call_args.args[0] == "http://hooks.test:8080/x"
         Alert.objects.update(next_attempt_at=timezone.now() - timedelta(seconds=1))
         settings.QUARTERMASTER_WEBHOOK_HOSTS = "chat.test"
-        assert alerts.deliver() == 0
+        assert lifecycle.deliver() == 0
         assert post.call_count == 1, "what is not allowed any more is not sent to"
 
 
@@ -220,9 +222,9 @@ def test_a_rules_own_webhook_is_used_only_while_its_host_is_allowed(settings: An
 )  # fmt: skip
 def test_only_listed_hosts_may_be_sent_to(url: str, settings: Any) -> None:
     settings.QUARTERMASTER_WEBHOOK_HOSTS = "chat.test"
-    alerts.check_webhook("https://chat.test/hook")
+    lifecycle.check_webhook("https://chat.test/hook")
     with pytest.raises(ValidationError):
-        alerts.check_webhook(url)
+        lifecycle.check_webhook(url)
 
 
 # --- who may
@@ -260,7 +262,7 @@ def test_operators_see_rules_admins_write_them_and_members_have_none(world: worl
 def test_switching_off_or_deleting_a_rule_ends_its_alerts(world: worlds.World) -> None:
     one, other = rule(for_s=0), rule(name="other", for_s=0)
     for own in (one, other):
-        alerts.fire(own, pool="llama", subject="", tenant="", line="x", value=1.0, at_s=NOW)
+        lifecycle.fire(own, pool="llama", subject="", tenant="", line="x", value=1.0, at_s=NOW)
     adam = client(world, "adam")
     adam.patch(f"/api/v1/alert-rules/{one.pk}", {"enabled": False}, format="json")
     adam.delete(f"/api/v1/alert-rules/{other.pk}")
@@ -295,8 +297,8 @@ def test_open_alerts_are_counted_within_sight(world: worlds.World) -> None:
     AlertRule.objects.filter(pk=own.pk).update(severity="critical")
     own.refresh_from_db()
     for tenant in ("", "acme", "globex"):
-        alerts.fire(own, pool="llama", subject=tenant, tenant=tenant, line="x", value=1.0, at_s=NOW)
-    alerts.resolve(Alert.objects.filter(tenant="globex"), "over")
+        lifecycle.fire(own, pool="llama", subject=tenant, tenant=tenant, line="x", value=1.0, at_s=NOW)
+    lifecycle.resolve(Alert.objects.filter(tenant="globex"), "over")
     counts = {who: client(world, who).get("/api/v1/alerts/open").json() for who in ("alice", "carol", "olga")}
     assert counts == {
         "alice": {"open": 1, "critical": 1, "unwatched": []},

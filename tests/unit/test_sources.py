@@ -12,6 +12,7 @@ from django.test.utils import CaptureQueriesContext, override_settings
 
 from controlplane import notices
 from scheduling.dispatch.ports import BackendStatus
+from telemetry.alerts.watch import Watch
 from telemetry.api import common
 from telemetry.api import live as live_api
 from telemetry.feed import snapshots
@@ -19,7 +20,6 @@ from telemetry.feed.publisher import Publisher
 from telemetry.feed.sources import Away, Sources, SourceWatch
 from telemetry.feed.store import Heads, LiveStore, LiveUnavailable
 from telemetry.feed.window import Window
-from telemetry.watch import Watch
 from tests import worlds
 from tests.redis_server import free_port
 from tests.telemetry_world import ENTITLEMENTS, NOW, MemoryStore, sample

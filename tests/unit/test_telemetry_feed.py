@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from scheduling.core.ledger import LedgerRecord
 from scheduling.core.types import BackendView, PoolView
 from scheduling.dispatch.ports import BackendStatus
-from telemetry import conditions
+from telemetry.alerts import conditions
 from telemetry.feed import history, snapshots
 from telemetry.feed.window import MEASURES, WINDOW_S, Window, durations_ms
 from telemetry.models import AlertRule, RuleKind

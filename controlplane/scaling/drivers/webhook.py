@@ -1,7 +1,7 @@
 """A program of the operator's that can get and end engines: a cloud's API, a batch system, a person's pager.
 
 It is told how many replicas there should be, with the id of the decision, and for a removal which ones have drained
-(``telemetry/webhook.py`` for signature and id). Its host has to be on ``QUARTERMASTER_WEBHOOK_HOSTS``. It registers
+(``telemetry/alerts/webhook.py`` for signature and id). Its host has to be on ``QUARTERMASTER_WEBHOOK_HOSTS``. It registers
 engines with ``POST /api/v1/backends`` and ``"managed": true``; those that were removed are taken out of the books by
 us.
 """
@@ -14,7 +14,7 @@ from django.conf import settings
 
 from controlplane.scaling.drivers import DriverError, Order, Replica, driver
 from scheduling.core.types import PoolSpec
-from telemetry.webhook import WebhookError, post
+from telemetry.alerts.webhook import WebhookError, post
 
 PAUSES_S = (0.5, 2.0, 0.0)  # after each attempt
 

@@ -14,8 +14,8 @@ from typing import Any
 from django.db import DatabaseError, InterfaceError, OperationalError
 from django.db.models import Q
 
-from telemetry import alerts
-from telemetry.conditions import Seen, Shares, Timer, limit_in_words, right, seen, wrong
+from telemetry.alerts import lifecycle
+from telemetry.alerts.conditions import Seen, Shares, Timer, limit_in_words, right, seen, wrong
 from telemetry.models import Alert, AlertRule, RuleKind
 from tenants.connections import own_connection
 
@@ -88,13 +88,13 @@ class Watch:
                 return False
             del self._timers[key]
             line = one.line + limit_in_words(rule) + "."
-            return alerts.fire(
+            return lifecycle.fire(
                 rule, pool=key[1], subject=key[2], tenant=one.tenant, line=line, value=one.value, at_s=now_s
             )
         if not timer.lasts(one is None or right(rule, one.value), now_s, rule.for_s):
             return False
         del self._timers[key]
-        return alerts.resolve(
+        return lifecycle.resolve(
             Alert.objects.filter(pk=alert.pk), one.line if one else "There is nothing to see any more"
         )
 

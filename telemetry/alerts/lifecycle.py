@@ -12,8 +12,8 @@ from django.db import IntegrityError, transaction
 from django.db.models import Q, QuerySet
 from django.utils import timezone
 
+from telemetry.alerts.webhook import WebhookError, post
 from telemetry.models import Alert, AlertRule
-from telemetry.webhook import WebhookError, post
 from tenants.models import Pool
 from tenants.validators import check_webhook
 
