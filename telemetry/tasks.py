@@ -9,8 +9,9 @@ from celery import shared_task
 from django.conf import settings
 from django.utils import timezone
 
-from telemetry import lab, learned, monitor, strategy
+from telemetry import lab, monitor, strategy
 from telemetry.alerts import lifecycle
+from telemetry.estimates import learned
 from telemetry.ledger import rollup
 from telemetry.models import LedgerEntry
 

@@ -19,9 +19,10 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from scheduling.core.estimate.category import Category
-from telemetry import estimates, learned
 from telemetry.api.common import RedisAway, Telemetry, Unavailable, viewer_of
-from telemetry.estimates import DriftStore, DriftUnavailable
+from telemetry.estimates import drift as estimates
+from telemetry.estimates import learned
+from telemetry.estimates.drift import DriftStore, DriftUnavailable
 from telemetry.models import LearnedFactor, LedgerEntry
 from tenants import audit
 from tenants.access import scope_of

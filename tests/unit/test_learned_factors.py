@@ -10,8 +10,8 @@ import pytest
 from django.utils import timezone
 from rest_framework.test import APIClient
 
-from telemetry import learned
-from telemetry.estimates import DriftUnavailable
+from telemetry.estimates import learned
+from telemetry.estimates.drift import DriftUnavailable
 from telemetry.ledger import writer
 from telemetry.models import LearnedFactor
 from tests import worlds

@@ -16,8 +16,8 @@ from scheduling.core.types import PredictorMode
 from scheduling.estimation.embedding import Embedder
 from scheduling.gateway.forecasts import PoolForecasts
 from scheduling.state.history import drift_key, history_key
-from telemetry import learned
-from telemetry.estimates import DriftStore
+from telemetry.estimates import learned
+from telemetry.estimates.drift import DriftStore
 from telemetry.ledger import writer
 from telemetry.models import LearnedFactor
 from tenants.models import AuditEntry

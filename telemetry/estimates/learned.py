@@ -16,7 +16,7 @@ from django.db.models import Avg, Count, F, FloatField, Max, Q, QuerySet
 from django.db.models.functions import Abs, Cast, TruncDay, TruncHour, TruncMinute
 from django.utils import timezone
 
-from telemetry.estimates import DriftStore, DriftUnavailable
+from telemetry.estimates.drift import DriftStore, DriftUnavailable
 from telemetry.models import LearnedFactor, LedgerEntry
 from tenants.models import Pool
 
@@ -107,7 +107,7 @@ def steps(since: datetime, until: datetime) -> tuple[str, type[TruncMinute] | ty
 
 
 def errors(rows: QuerySet[LedgerEntry], since: datetime, until: datetime) -> dict[str, Any]:
-    """Judged rows (``telemetry.estimates.judged``) by step of time. ``ratio``: actual to expected tokens, 1 where
+    """Judged rows (``telemetry.estimates.drift.judged``) by step of time. ``ratio``: actual to expected tokens, 1 where
     predictions are right on the whole; ``coverage90``: share within the limit of 90 %; ``mae`` [tokens]."""
     name, trunc = steps(since, until)
     off = Cast(F("output_tokens"), FloatField()) - F("output_tokens_est")
