@@ -24,12 +24,12 @@ from channels.routing import URLRouter
 from django.conf import settings
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
-from controlplane import hashing
-from controlplane.doors import Doors
 from controlplane.env import is_loopback
-from controlplane.health import Readiness
-from controlplane.pages import Pages
-from controlplane.sockets import Handshakes
+from controlplane.web import hashing
+from controlplane.web.body_limits import Pages
+from controlplane.web.connections import Doors
+from controlplane.web.health import Readiness
+from controlplane.web.websockets import Handshakes
 from controlplane.wiring import make_catalog, make_gateway, make_source_watch
 from scheduling.gateway.app import GatewayApp
 from telemetry.feed.routing import websocket_urlpatterns

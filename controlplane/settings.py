@@ -22,8 +22,8 @@ BASE_DIR = Path(__file__).resolve().parent.parent
 HOME = ENV.home.absolute()
 
 DEBUG = ENV.debug
-DEFAULT_EXCEPTION_REPORTER = "controlplane.debug.Reporter"
-DEFAULT_EXCEPTION_REPORTER_FILTER = "controlplane.debug.NothingSecret"
+DEFAULT_EXCEPTION_REPORTER = "controlplane.web.debug.Reporter"
+DEFAULT_EXCEPTION_REPORTER_FILTER = "controlplane.web.debug.NothingSecret"
 ALLOWED_HOSTS = ENV.hosts
 ROOT_URLCONF = "controlplane.urls"
 ASGI_APPLICATION = "controlplane.asgi.application"
@@ -54,14 +54,14 @@ INSTALLED_APPS = [
 
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
-    "controlplane.security.ContentSecurityPolicy",
-    "controlplane.plain_text.PlainText",
+    "controlplane.web.security.ContentSecurityPolicy",
+    "controlplane.web.plain_text.PlainText",
     "servestatic.middleware.ServeStaticMiddleware",
-    "controlplane.notices.DatabaseAway",
+    "controlplane.web.error_pages.DatabaseAway",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
-    "controlplane.security.LoginThrottle",
+    "controlplane.web.security.LoginThrottle",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
@@ -145,7 +145,7 @@ if ENV.redis_url:
             "KEY_PREFIX": "qm:cache",
             # Django's own would unpickle what is in Redis: who writes there could run code in the web process.
             "OPTIONS": {
-                "serializer": "controlplane.cache.JsonSerializer",
+                "serializer": "controlplane.web.cache.JsonSerializer",
                 "socket_timeout": 1,
                 "socket_connect_timeout": 0.5,
             },
@@ -175,7 +175,7 @@ def SERVESTATIC_ADD_HEADERS_FUNCTION(headers: Any, path: str, url: str) -> None:
 LOGIN_URL = "/login"
 LOGIN_REDIRECT_URL = "/"
 LOGOUT_REDIRECT_URL = "/login"
-PASSWORD_HASHERS = ["controlplane.hashing.PasswordHasher"]
+PASSWORD_HASHERS = ["controlplane.web.hashing.PasswordHasher"]
 AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 12}},
     {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
@@ -200,7 +200,9 @@ SILENCED_SYSTEM_CHECKS = ["security.W005", "security.W021"]
 SECURE_CONTENT_TYPE_NOSNIFF = True
 SECURE_REFERRER_POLICY = "same-origin"
 X_FRAME_OPTIONS = "DENY"
-DATA_UPLOAD_MAX_MEMORY_SIZE = 2 * 1024 * 1024  # of any request: controlplane/pages.py; less than Django spools to disk
+DATA_UPLOAD_MAX_MEMORY_SIZE = (
+    2 * 1024 * 1024
+)  # of any request: controlplane/web/body_limits.py; less than Django spools to disk
 DATA_UPLOAD_MAX_NUMBER_FIELDS = 5000
 
 REST_FRAMEWORK = {
@@ -210,7 +212,7 @@ REST_FRAMEWORK = {
         "tenants.api.authentication.PasswordAuthentication",
     ],
     # Deny by default: a view that forgets to say who may use it serves nobody.
-    "DEFAULT_PERMISSION_CLASSES": ["controlplane.security.Nobody"],
+    "DEFAULT_PERMISSION_CLASSES": ["controlplane.web.security.Nobody"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
     "DEFAULT_PARSER_CLASSES": ["tenants.api.inputs.BoundedJSONParser"],
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
@@ -257,12 +259,12 @@ LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
     "filters": {
-        "repeats": {"()": "controlplane.quiet.Repeats"},
-        "flood": {"()": "controlplane.quiet.Flood"},
-        "database_repeats": {"()": "controlplane.quiet.Repeats", "database_only": True},
+        "repeats": {"()": "controlplane.log_dedup.Repeats"},
+        "flood": {"()": "controlplane.log_dedup.Flood"},
+        "database_repeats": {"()": "controlplane.log_dedup.Repeats", "database_only": True},
     },
     "formatters": {
-        "line": {"()": "controlplane.quiet.Line", "format": "%(asctime)s %(levelname)s %(name)s %(message)s"}
+        "line": {"()": "controlplane.log_dedup.Line", "format": "%(asctime)s %(levelname)s %(name)s %(message)s"}
     },
     "handlers": {
         "stderr": {

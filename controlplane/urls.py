@@ -7,10 +7,10 @@ from django.contrib.auth import views as auth
 from django.urls import include, path, re_path
 from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitView
 
-from controlplane.console import console
+from controlplane.web.console import console
 
-handler404 = "controlplane.notices.missing"
-handler500 = "controlplane.notices.failed"
+handler404 = "controlplane.web.error_pages.missing"
+handler500 = "controlplane.web.error_pages.failed"
 
 urlpatterns = [
     path("admin/", admin.site.urls),

@@ -8,7 +8,7 @@ const backend = process.env.QUARTERMASTER_URL ?? "http://127.0.0.1:8000";
 const passed = ["/api", "/admin", "/login", "/logout", "/static", "/ws"];
 
 export default defineConfig({
-  // Relative: Django decides where static files live (controlplane/console.py reads the manifest).
+  // Relative: Django decides where static files live (controlplane/web/console.py reads the manifest).
   base: "./",
   plugins: [react(), tailwindcss()],
   build: {

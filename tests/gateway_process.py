@@ -11,8 +11,8 @@ import sys
 
 import uvicorn
 
-from controlplane.doors import Doors
-from controlplane.serve import protocol
+from controlplane.web.connections import Doors
+from controlplane.web.serve import protocol
 from scheduling.catalog import CatalogCache
 from scheduling.gateway.app import GatewayApp
 from tests.gateway_world import SeenMetrics

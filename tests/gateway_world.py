@@ -15,8 +15,8 @@ import httpx
 import openai
 import uvicorn
 
-from controlplane.doors import Doors
-from controlplane.serve import protocol
+from controlplane.web.connections import Doors
+from controlplane.web.serve import protocol
 from scheduling.catalog import CatalogCache
 from scheduling.core.ledger import LedgerRecord
 from scheduling.core.types import (

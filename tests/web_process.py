@@ -1,4 +1,4 @@
-"""A web process of its own (``python -m controlplane.serve``), with a database that is migrated: to be attacked."""
+"""A web process of its own (``python -m controlplane.web.serve``), with a database that is migrated: to be attacked."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class WebProcess:
         self.home.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "controlplane.serve"], cwd=ROOT, env=self.environ, stdout=log, stderr=log
+                [sys.executable, "-m", "controlplane.web.serve"], cwd=ROOT, env=self.environ, stdout=log, stderr=log
             )
         end = time.monotonic() + LIMIT_S
         while self.get("/healthz")[0] != 200:

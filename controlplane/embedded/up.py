@@ -181,7 +181,7 @@ class Instance:
             name = f"web-{number}" if number else "web"
             self._add(
                 name,
-                [*gate, WEB, "controlplane.serve", *shared],
+                [*gate, WEB, "controlplane.web.serve", *shared],
                 stop_s=self.env.drain_s + 6,
                 stop_signal=signal.SIGINT,  # all of it ends: no time for clients to go elsewhere
                 inherits=[int(fd) for fd in shared],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django import template
 
-from controlplane.console import assets
+from controlplane.web.console import assets
 
 register = template.Library()
 

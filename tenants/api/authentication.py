@@ -2,7 +2,7 @@
 
 ``Authorization: Bearer qma-<id>.<secret>`` is for automation. HTTP Basic is off unless ``QUARTERMASTER_BASIC_AUTH`` is
 on: a password costs a slow hash on each call, and wrong ones are counted with those of the login page
-(``controlplane.security``).
+(``controlplane.web.security``).
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ _TIME = f"Use a time from {EARLIEST:%Y} up to {LATEST:%Y}."
 
 class BoundedJSONParser(JSONParser):
     """JSON of at most :data:`MOST_LEVELS` levels, with 64-bit whole numbers, finite fractions, and text that every
-    database stores. (Its size is bounded before Django: ``controlplane.pages``.)"""
+    database stores. (Its size is bounded before Django: ``controlplane.web.body_limits``.)"""
 
     def parse(self, stream: Any, media_type: str | None = None, parser_context: Mapping[str, Any] | None = None) -> Any:
         try:

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from controlplane.serve import YOUNG_OBJECTS
+from controlplane.web.serve import YOUNG_OBJECTS
 from scheduling.core.types import PredictorMode
 from scheduling.estimation.embedding import Embedder, pack
 from scheduling.gateway.forecasts import PoolForecasts

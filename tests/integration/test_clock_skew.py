@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from controlplane.health import Readiness
+from controlplane.web.health import Readiness
 from scheduling.catalog import CatalogCache
 from scheduling.core.types import Catalog
 from scheduling.state.skew import ClockSkew

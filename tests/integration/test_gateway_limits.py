@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from controlplane.doors import Doors
+from controlplane.web.connections import Doors
 from scheduling.core.types import Catalog
 from scheduling.gateway.config import GatewayConfig
 from tests.gateway_world import World, gateway_world, make_key, until

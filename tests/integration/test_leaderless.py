@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from controlplane import health
+from controlplane.web import health
 from scheduling.core.outcomes import Reason
 from scheduling.core.types import EntitlementSpec, OverLimit, ServiceClass
 from scheduling.state import codec

@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.health import LOOK_AGAIN_S, Readiness
+from controlplane.web.health import LOOK_AGAIN_S, Readiness
 from scheduling.core.budget import debts
 from scheduling.core.outcomes import Reason
 from scheduling.gateway import unstored

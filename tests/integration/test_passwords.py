@@ -19,7 +19,7 @@ import httpx
 import psutil
 import pytest
 
-from controlplane.attempts import FAILURES, PER_ADDRESS
+from controlplane.web.login_attempts import FAILURES, PER_ADDRESS
 from tests.redis_server import RedisServer, free_port
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -52,7 +52,7 @@ class Web:
     def start(self) -> Web:
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "controlplane.serve"], cwd=ROOT, env=self.environ, stdout=log, stderr=log
+                [sys.executable, "-m", "controlplane.web.serve"], cwd=ROOT, env=self.environ, stdout=log, stderr=log
             )
         end = time.monotonic() + 60
         while time.monotonic() < end:

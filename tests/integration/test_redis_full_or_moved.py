@@ -17,7 +17,7 @@ from typing import Any, cast
 import httpx
 import pytest
 
-from controlplane.health import LOOK_AGAIN_S, Readiness
+from controlplane.web.health import LOOK_AGAIN_S, Readiness
 from scheduling.gateway.config import GatewayConfig
 from scheduling.state import resp as resp_module
 from scheduling.state.resp import RespConnection

@@ -10,9 +10,9 @@ import pytest
 import uvicorn
 from django.conf import settings
 
-from controlplane.doors import Doors
-from controlplane.pages import Pages
-from controlplane.serve import protocol
+from controlplane.web.body_limits import Pages
+from controlplane.web.connections import Doors
+from controlplane.web.serve import protocol
 
 LIMIT = 100_000
 

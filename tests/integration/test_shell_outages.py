@@ -13,7 +13,7 @@ from django.db import DatabaseError, OperationalError
 from django.test import Client
 from psycopg_pool import ConnectionPool, PoolTimeout
 
-from controlplane.quiet import QUIET_S, Repeats
+from controlplane.log_dedup import QUIET_S, Repeats
 from tests.redis_server import free_port
 
 

@@ -14,7 +14,7 @@ import pytest
 from django.contrib.auth import get_user_model
 from django.urls import get_resolver
 
-from controlplane import attempts
+from controlplane.web import login_attempts
 
 ROOT = Path(__file__).resolve().parents[2]
 PASSWORD = "correct horse battery"
@@ -27,7 +27,7 @@ def user(db):
 
 @pytest.fixture(autouse=True)
 def _forget_wrong_passwords():
-    attempts._local = attempts.LocalStore()
+    login_attempts._local = login_attempts.LocalStore()
 
 
 def test_the_console_asks_who_it_is(client, db):
@@ -85,7 +85,7 @@ def test_the_back_office_has_the_consoles_accent_on_light_and_on_dark_ground(cli
 
 
 def test_ten_wrong_passwords_close_the_door_for_that_name_only(client, user):
-    for _ in range(attempts.FAILURES):
+    for _ in range(login_attempts.FAILURES):
         assert client.post("/login", {"username": "ada", "password": "wrong"}).status_code == 200
     refused = client.post("/login", {"username": "ada", "password": PASSWORD})
     assert refused.status_code == 429
@@ -104,7 +104,7 @@ def test_passwords_tried_over_basic_count_with_those_of_the_login_page(client, u
         return {"HTTP_AUTHORIZATION": "Basic " + b64encode(f"ada:{password}".encode()).decode()}
 
     assert client.get("/api/v1/me", **basic(PASSWORD)).status_code == 200
-    for _ in range(attempts.FAILURES):
+    for _ in range(login_attempts.FAILURES):
         assert client.get("/api/v1/me", **basic("wrong")).status_code == 401
     refused = client.get("/api/v1/me", **basic(PASSWORD))
     assert refused.status_code == 429
@@ -114,7 +114,7 @@ def test_passwords_tried_over_basic_count_with_those_of_the_login_page(client, u
 
 
 def test_a_right_password_forgets_wrong_ones(client, user):
-    for _ in range(attempts.FAILURES - 1):
+    for _ in range(login_attempts.FAILURES - 1):
         client.post("/login", {"username": "ada", "password": "wrong"})
     assert client.post("/login", {"username": "ada", "password": PASSWORD}).status_code == 302
     client.logout()

@@ -10,8 +10,8 @@ import resource
 import pytest
 import uvicorn
 
-from controlplane.doors import KEPT_FREE, Doors, Place, affordable
-from controlplane.serve import protocol
+from controlplane.web.connections import KEPT_FREE, Doors, Place, affordable
+from controlplane.web.serve import protocol
 
 HEAD_BYTES, HEAD_S = 2048, 0.4
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from controlplane.health import LOOK_AGAIN_S, Readiness
+from controlplane.web.health import LOOK_AGAIN_S, Readiness
 from scheduling.dispatch import term
 from scheduling.state.resp import RespConnection
 from scheduling.state.store import PoolStore

@@ -47,5 +47,5 @@ def _leak() -> None:
     Lifecycle._end = keeping  # type: ignore[method-assign]
 
 
-if "QM_LEAK" in os.environ and "controlplane.serve" in " ".join([*sys.orig_argv, *sys.argv]):
+if "QM_LEAK" in os.environ and "controlplane.web.serve" in " ".join([*sys.orig_argv, *sys.argv]):
     threading.Thread(target=_leak, daemon=True).start()

@@ -13,9 +13,9 @@ import pytest
 import redis
 from django.contrib.auth.hashers import PBKDF2PasswordHasher
 
-from controlplane import hashing
-from controlplane.attempts import LocalStore, Places, RedisStore, Store, network_of
-from controlplane.cache import JsonSerializer
+from controlplane.web import hashing
+from controlplane.web.cache import JsonSerializer
+from controlplane.web.login_attempts import LocalStore, Places, RedisStore, Store, network_of
 from tests.redis_server import RedisServer
 
 

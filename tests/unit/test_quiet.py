@@ -11,7 +11,7 @@ import pytest
 
 from controlplane.embedded import child as children
 from controlplane.embedded.child import Child
-from controlplane.quiet import ALL_BURST, ALL_PER_S, KIND_BURST, KIND_PER_S, LONGEST_LINE, Flood, Line
+from controlplane.log_dedup import ALL_BURST, ALL_PER_S, KIND_BURST, KIND_PER_S, LONGEST_LINE, Flood, Line
 
 
 def record(message: str, *args: object, line: int = 1, level: int = logging.WARNING) -> logging.LogRecord:

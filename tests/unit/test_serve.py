@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from controlplane.serve import HeadWithBody
+from controlplane.web.serve import HeadWithBody
 
 
 class Wire:

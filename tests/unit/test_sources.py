@@ -10,7 +10,7 @@ from django.db import OperationalError, connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext, override_settings
 
-from controlplane import notices
+from controlplane.web import error_pages
 from scheduling.dispatch.ports import BackendStatus
 from telemetry.alerts.watch import Watch
 from telemetry.api import common
@@ -133,7 +133,7 @@ def test_pages_answer_at_once_while_the_database_refuses_and_wait_for_one_that_i
     place: Place, monkeypatch: pytest.MonkeyPatch, client: Client
 ) -> None:
     place.pass_s(10)
-    monkeypatch.setattr(notices, "sources", place.sources)
+    monkeypatch.setattr(error_pages, "sources", place.sources)
     for path in ("/", "/login", "/admin/", "/api/v1/me"):
         place.pass_s(5, database=False)
         with CaptureQueriesContext(connection) as asked:

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from django.http import HttpRequest, HttpResponse
 
-from controlplane.middleware import Refusing
-from controlplane.notices import notice
+from controlplane.web.error_pages import notice
+from controlplane.web.middleware import Refusing
 
 TEXT = "The address holds a NUL character (%00). Leave it out."
 

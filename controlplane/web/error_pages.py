@@ -9,8 +9,8 @@ from django.template.loader import render_to_string
 from django.urls import is_valid_path
 from django.views.defaults import page_not_found
 
-from controlplane.middleware import Refusing
-from controlplane.quiet import DATABASE_AWAY
+from controlplane.log_dedup import DATABASE_AWAY
+from controlplane.web.middleware import Refusing
 from telemetry.feed.sources import Away, sources
 
 DATABASE_RETRY_S = 10

@@ -1,8 +1,8 @@
-"""``python -m controlplane.serve [FD]``: the web process, on a listening socket that it inherits or on its own.
+"""``python -m controlplane.web.serve [FD]``: the web process, on a listening socket that it inherits or on its own.
 
 uvicorn, with the limits and the orderly end it does not have.
 
-* connections have a limit, in all and per address, WebSockets among them (``controlplane/doors.py``);
+* connections have a limit, in all and per address, WebSockets among them (``controlplane/web/connections.py``);
 * a request head has a size and a time limit, refused before anything of ours runs (uvicorn has neither), and so has
   everything else that a connection can send or leave unread (``docs/limits.md``);
 * a head leaves together with the first bytes of its body, in one system call;
@@ -34,15 +34,15 @@ from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from controlplane import env as environment
-from controlplane.doors import ALWAYS_OPEN, RETRY_S, Doors, Place, affordable
-from controlplane.sockets import MESSAGE_BYTES, BoundedSocket
+from controlplane.web.connections import ALWAYS_OPEN, RETRY_S, Doors, Place, affordable
+from controlplane.web.websockets import MESSAGE_BYTES, BoundedSocket
 from scheduling.core.outcomes import ENDINGS, Reason
 from scheduling.gateway.app import new_request_id
 from scheduling.gateway.call import ABORT, PEER
 from scheduling.gateway.errors import reason_header
 from scheduling.gateway.headers import NO_RETRY, retry_after
 
-log = logging.getLogger("controlplane.serve")
+log = logging.getLogger("controlplane.web.serve")
 KEPT_HEAD_S = 2.0  # one that may only ask for health has this long for its head
 FRAMING_BYTES = 32 * 1024  # chunk sizes, extensions and trailers of a body may be so large, and half of the body
 PIECES, PIECE_BYTES = 4096, 16  # so many pieces of a body of any size; further ones must have so many bytes on average

@@ -13,9 +13,9 @@ from django.dispatch import receiver
 from django.http import HttpRequest, HttpResponse
 from rest_framework.permissions import BasePermission
 
-from controlplane import attempts
-from controlplane.hashing import RETRY_S, HashingBusy
-from controlplane.notices import notice
+from controlplane.web import login_attempts
+from controlplane.web.error_pages import notice
+from controlplane.web.hashing import RETRY_S, HashingBusy
 
 STRICT = (
     "default-src 'self'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; font-src 'self'; "
@@ -63,7 +63,7 @@ class ContentSecurityPolicy:
 
 
 class LoginThrottle:
-    """Stands before every password: what may be tried is counted before it is checked (``controlplane.attempts``), few
+    """Stands before every password: what may be tried is counted before it is checked (``controlplane.web.login_attempts``), few
     are checked at the same time, and a hash that could not be made in time is no fault of the page's."""
 
     sync_capable = True
@@ -79,7 +79,7 @@ class LoginThrottle:
             return self._later(request)
         if not _has_password(request):
             return self.get_response(request)
-        address = attempts.network_of(request.META.get("REMOTE_ADDR", ""))
+        address = login_attempts.network_of(request.META.get("REMOTE_ADDR", ""))
         if not places.enter(address):
             return _busy(request)
         try:
@@ -93,7 +93,7 @@ class LoginThrottle:
     async def _later(self, request: HttpRequest) -> HttpResponse:
         if not _has_password(request):
             return await self.get_response(request)
-        address = attempts.network_of(request.META.get("REMOTE_ADDR", ""))
+        address = login_attempts.network_of(request.META.get("REMOTE_ADDR", ""))
         if not places.enter(address):
             return _busy(request)
         try:
@@ -108,9 +108,9 @@ class LoginThrottle:
         """Of any page, also of one where a password is changed."""
         return _busy(request) if isinstance(exception, HashingBusy) else None
 
-    def _begin(self, request: HttpRequest, address: str) -> attempts.Attempt | HttpResponse:
+    def _begin(self, request: HttpRequest, address: str) -> login_attempts.Attempt | HttpResponse:
         name = _basic_name(request)
-        attempt, refusal = attempts.begin(request.POST.get("username", "") if name is None else name, address)
+        attempt, refusal = login_attempts.begin(request.POST.get("username", "") if name is None else name, address)
         if attempt is not None:
             return attempt
         assert refusal is not None
@@ -118,7 +118,7 @@ class LoginThrottle:
             request, 429, "Too many wrong passwords", refusal.text, retry_s=refusal.retry_s, code="too_many_passwords"
         )
 
-    def _end(self, request: HttpRequest, attempt: attempts.Attempt, response: HttpResponse) -> HttpResponse:
+    def _end(self, request: HttpRequest, attempt: login_attempts.Attempt, response: HttpResponse) -> HttpResponse:
         # Whoever hangs up before the answer never comes here: that password counts as a wrong one.
         match getattr(request, _OUTCOME, None):
             case "wrong":
@@ -131,7 +131,7 @@ class LoginThrottle:
 
 
 _OUTCOME = "_quartermaster_password"
-places = attempts.Places()
+places = login_attempts.Places()
 
 
 def _busy(request: HttpRequest) -> HttpResponse:

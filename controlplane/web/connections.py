@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from ipaddress import ip_address, ip_network
 
-log = logging.getLogger("controlplane.serve")
+log = logging.getLogger("controlplane.web.serve")
 
 KEPT_FREE = 64  # connections over the limit that may only ask for these paths
 KEPT_FREE_PER_ADDRESS = 16
