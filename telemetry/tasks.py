@@ -9,7 +9,8 @@ from celery import shared_task
 from django.conf import settings
 from django.utils import timezone
 
-from telemetry import lab, monitor, strategy
+from controlplane.lab import runs
+from telemetry import monitor, strategy
 from telemetry.alerts import lifecycle
 from telemetry.estimates import learned
 from telemetry.ledger import rollup
@@ -56,7 +57,7 @@ def roll_up() -> None:
 
 
 def _ring_lab() -> None:
-    for run in lab.still():
+    for run in runs.still():
         run_lab.apply_async((run,), retry=False)
 
 
@@ -85,5 +86,5 @@ def tend_pool(pool: str, oldest_wait_s: float = 0.0, leader: str = "") -> None:
 @shared_task(name="telemetry.run_lab", ignore_result=True)
 def run_lab(run: int) -> None:
     """Some pieces of a lab run, and a ring for the next. A lost ring is made up for by the minute's roll-up."""
-    if lab.work(run):
+    if runs.work(run):
         run_lab.apply_async((run,), retry=False)

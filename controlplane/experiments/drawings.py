@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from controlplane.experiments.figures import percentile
-from controlplane.plot import Panel, Series, draw
+from controlplane.lab.plot import Panel, Series, draw
 
 Found = Mapping[str, Any]
 BIN_S: Final = 5.0

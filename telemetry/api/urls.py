@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from django.urls import path
 
+from controlplane.lab.api import RecordingsView, RunAgainView, RunCancelView, RunsView, RunView
 from telemetry.api.alerts import AlertsOpenView, AlertsView, RulesView, RuleView
 from telemetry.api.estimates import EstimatesHistoryView, EstimatesResetView, EstimatesView
 from telemetry.api.keys import KeysLastUsedView
-from telemetry.api.lab import RecordingsView, RunAgainView, RunCancelView, RunsView, RunView
 from telemetry.api.lengths import LengthsView
 from telemetry.api.live import LiveHistoryView, LiveView
 from telemetry.api.neighbours import NeighboursView

@@ -24,7 +24,7 @@ from kombu.exceptions import OperationalError
 
 import telemetry.tasks  # noqa: F401  # registers them
 from controlplane.celery import Application, app
-from telemetry.lab import STILL
+from controlplane.lab.runs import STILL
 from tests.instance import ROOT, Up, free_port
 
 SENDING = {"apply_async", "apply", "delay", "send_task", "signature", "si", "s"}
@@ -32,7 +32,7 @@ AT_ONCE_S = 5.0  # what a person calls at once on a busy machine; without a boun
 
 # where a task is sent: (file, function) -> (task, the process that sends it)
 SENT = {
-    ("telemetry/lab.py", "ring"): ("telemetry.run_lab", "web"),
+    ("controlplane/lab/runs.py", "ring"): ("telemetry.run_lab", "web"),
     ("telemetry/recorder.py", "start_roll_up"): ("telemetry.roll_up", "worker"),
     ("telemetry/recorder.py", "start_purge"): ("telemetry.purge_ledger", "worker"),
     ("telemetry/recorder.py", "start_tending"): ("telemetry.tend_pool", "worker"),
@@ -113,7 +113,7 @@ def test_sending_to_a_broker_that_is_away_is_over_soon_and_is_told(broker: Calla
 
 def test_who_sends_does_not_import_what_the_task_needs() -> None:
     """scikit-optimize and SciPy: 4 to 6 s in the web process, while every stream waited for the interpreter."""
-    code = "import sys, controlplane.asgi, telemetry.lab; telemetry.lab.ring(1); print('scipy' in sys.modules)"
+    code = "import sys, controlplane.asgi, controlplane.lab.runs; controlplane.lab.runs.ring(1); print('scipy' in sys.modules)"
     environ = os.environ | {"QUARTERMASTER_REDIS_URL": f"redis://127.0.0.1:{free_port()}/0"}
     told = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environ, capture_output=True, text=True)
     assert told.stdout.strip() == "False", told.stderr

@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 import pytest
 from django.core.management import CommandError, call_command
 
-from controlplane.plot import Panel, Series, draw
+from controlplane.lab.plot import Panel, Series, draw
 from scheduling.core.registry import PolicyError
 from scheduling.simulator.compare import Beliefs, Case, CompareError, parse_policy, parse_shares, prepare, run_case
 from scheduling.simulator.fairness import Service, jain, jain_of_backlogged

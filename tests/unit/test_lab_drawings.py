@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from controlplane import lab as shell
+from controlplane.lab import tables as shell
 from scheduling.simulator import lab
 from scheduling.simulator.drawings import Curve, parse_drawing
 from scheduling.simulator.lab import ScenarioError, load_scenario, parse_scenario, scenario_names

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from django.core.management import CommandError, call_command
 
-from controlplane import unified as pages
+from controlplane.lab import unified as pages
 from scheduling.core.registry import make_ordering, orderings
 from scheduling.core.step_time import StepTime, load_preset
 from scheduling.core.types import Slo

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from django.core.management import CommandError, call_command
 
-from controlplane import lab as shell
+from controlplane.lab import tables as shell
 from scheduling.simulator import lab
 from scheduling.simulator.lab import ScenarioError, Task, lines_of, load_scenario, parse_scenario, scenario_names
 from scheduling.simulator.setups import SetupError, engine_config, requests_of

@@ -170,7 +170,7 @@ def test_the_command_writes_rewards_and_a_drawing_and_keeps_what_it_ran(
         assert all(0.0 <= value <= 1.0 for value in (*row["rewards"], row["default_reward"], row["random_best"]))
         assert set(row["best_parameters"]) == {knob.name for knob in space_of("ewsjf")}
     ElementTree.parse(plot)
-    monkeypatch.setattr("controlplane.tune.run_search", lambda search: pytest.fail("it was kept"))
+    monkeypatch.setattr("controlplane.lab.tune.run_search", lambda search: pytest.fail("it was kept"))
     again = StringIO()
     call_command(*ask, "--json", stdout=again)
     assert json.loads(again.getvalue()) == told

@@ -17,8 +17,9 @@ from django.utils import timezone
 from rest_framework.test import APIClient
 
 import controlplane.celery
+from controlplane.lab import runs
 from scheduling.simulator.recording import write_recording
-from telemetry import lab, monitor
+from telemetry import monitor
 from telemetry.ledger import writer
 from telemetry.models import LabRecording, LabRun
 from tenants import tuning
@@ -92,7 +93,7 @@ def test_every_route_is_for_operators_and_admins_and_for_members_it_does_not_exi
     found = {
         text.removeprefix("api/v1/").replace("<slug:pool>", "llama").replace("<int:", "{").replace(">", "}")
         for text, view in routes(get_resolver())
-        if view is not None and view.__module__ in ("telemetry.api.tuning", "telemetry.api.lab")
+        if view is not None and view.__module__ in ("telemetry.api.tuning", "controlplane.lab.api")
     }
     assert found == {*READS, *WRITES}
     for path in READS:
@@ -158,11 +159,11 @@ def test_a_run_is_done_in_pieces_and_tells_intervals_for_every_tier_and_tenant(
     olga = client(world, "olga")
     number = run(olga)["id"]
     bell.assert_called_once_with("telemetry.run_lab", (number,), retry=False)
-    monkeypatch.setattr(lab, "BUDGET_S", 0.0)
-    assert lab.work(number)
+    monkeypatch.setattr(runs, "BUDGET_S", 0.0)
+    assert runs.work(number)
     told = call(olga, "get", f"lab/runs/{number}", 200)
     assert (told["state"], told["done"], told["total"], told["results"]) == ("running", 1, 6, [])
-    while lab.work(number):
+    while runs.work(number):
         pass
     told = call(olga, "get", f"lab/runs/{number}", 200)
     assert (told["state"], told["done"]) == ("done", 6)
@@ -172,34 +173,34 @@ def test_a_run_is_done_in_pieces_and_tells_intervals_for_every_tier_and_tenant(
         assert row["low"] <= row["mean"] <= row["high"]
         assert row["difference"]["low"] <= row["difference"]["mean"] <= row["difference"]["high"]
         assert "difference" not in rows["now", group, "ttft_p95"]
-    assert not lab.work(number), "it is done"
+    assert not runs.work(number), "it is done"
     assert call(olga, "post", f"lab/runs/{number}/again", 202)["id"] != number
 
 
 def test_doing_a_piece_twice_changes_nothing(world: worlds.World) -> None:
     number = run(client(world, "olga"))["id"]
-    lab.work(number)
+    runs.work(number)
     found = LabRun.objects.get(pk=number).found
     LabRun.objects.filter(pk=number).update(state="running", found={k: found[k] for k in list(found)[:2]})
-    lab.work(number)
+    runs.work(number)
     assert LabRun.objects.get(pk=number).found == found
 
 
 def test_a_run_can_be_cancelled_and_keeps_what_was_done(world: worlds.World, monkeypatch: pytest.MonkeyPatch) -> None:
     olga = client(world, "olga")
     number = run(olga)["id"]
-    monkeypatch.setattr(lab, "BUDGET_S", 0.0)
-    lab.work(number)
+    monkeypatch.setattr(runs, "BUDGET_S", 0.0)
+    runs.work(number)
     assert call(olga, "post", f"lab/runs/{number}/cancel", 200)["state"] == "cancelled"
-    assert not lab.work(number)
+    assert not runs.work(number)
     assert LabRun.objects.get(pk=number).done == 1
 
 
 def test_a_run_that_nobody_works_on_is_rung_for_again(world: worlds.World) -> None:
     number = run(client(world, "olga"))["id"]
-    assert lab.still() == []
-    LabRun.objects.update(at=timezone.now() - 2 * lab.STILL)
-    assert lab.still() == [number]
+    assert runs.still() == []
+    LabRun.objects.update(at=timezone.now() - 2 * runs.STILL)
+    assert runs.still() == [number]
 
 
 @pytest.mark.parametrize(
@@ -228,8 +229,8 @@ def test_what_cannot_be_run_is_told(world: worlds.World, changes: dict[str, Any]
 def test_other_promises_and_replicas_change_what_a_run_says(world: worlds.World) -> None:
     olga = client(world, "olga")
     strict = run(olga, policies=["fifo"], slos={"premium": {"ttft_s": 0.001, "tbt_s": 0.001}}, replicas=1)["id"]
-    lab.work(strict)
-    rows = {(row["group"], row["figure"]): row["mean"] for row in lab.table(LabRun.objects.get(pk=strict))}
+    runs.work(strict)
+    rows = {(row["group"], row["figure"]): row["mean"] for row in runs.table(LabRun.objects.get(pk=strict))}
     assert rows["tier:premium", "slo"] == 0.0
     assert rows["tier:standard", "slo"] > 50.0
 
@@ -245,7 +246,7 @@ def test_a_trace_that_somebody_brings_is_kept_as_a_recording(world: worlds.World
         file = SimpleUploadedFile("x", data.encode())
         told = call(olga, "post", "lab/recordings", 201, {"name": name, "file": file}, format="multipart")
         assert told["requests"] == (150 if name == "a tape" else 60)
-    tiers = {row.tier for row in lab.unpacked(LabRecording.objects.get(name="azure")).rows}
+    tiers = {row.tier for row in runs.unpacked(LabRecording.objects.get(name="azure")).rows}
     assert tiers == {"premium", "standard", "batch"}
     bad = SimpleUploadedFile("x", b"what is this")
     assert "line 1" in str(call(olga, "post", "lab/recordings", 400, {"name": "bad", "file": bad}, format="multipart"))
@@ -288,7 +289,7 @@ def test_what_a_small_gz_unpacks_to_takes_no_memory_of_the_web_process(
 
 def test_one_trace_is_read_at_a_time(world: worlds.World) -> None:
     file = SimpleUploadedFile("trace.csv", b"TIMESTAMP,ContextTokens,GeneratedTokens\n" + AZURE_LINE)
-    with mock.patch("telemetry.lab.READ_S", 0.05), lab._reading:
+    with mock.patch("controlplane.lab.runs.READ_S", 0.05), runs._reading:
         told = call(
             client(world, "olga"), "post", "lab/recordings", 400, {"name": "x", "file": file}, format="multipart"
         )

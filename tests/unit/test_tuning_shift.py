@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from django.core.management import CommandError, call_command
 
-from controlplane import shift
+from controlplane.lab import shift
 from scheduling.core.step_time import load_preset
 from scheduling.simulator.compare import SHIPPED
 from scheduling.simulator.replay import Replica

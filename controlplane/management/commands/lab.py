@@ -17,8 +17,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table as Grid
 
-from controlplane import compare, shift, tune, unified
-from controlplane.lab import Lab, Table, figure, interval, report
+from controlplane.lab import compare, shift, tune, unified
+from controlplane.lab.tables import Lab, Table, figure, interval, report
 from scheduling.core.registry import PolicyError
 from scheduling.core.step_time import preset_names
 from scheduling.simulator.compare import Case, CompareError, parse_policy, parse_shares, run_case

@@ -13,8 +13,8 @@ from typing import Any
 from rich.table import Table as Grid
 
 import scheduling.tuning
-from controlplane.lab import Figures, figure
-from controlplane.plot import Panel, Series, draw
+from controlplane.lab.plot import Panel, Series, draw
+from controlplane.lab.tables import Figures, figure
 from scheduling.simulator.compare import Case, fingerprint
 from scheduling.simulator.lab import code_digest
 from scheduling.tuning.offline import Trial, random_search, tune

@@ -16,8 +16,8 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from controlplane.lab import runs
 from scheduling.core.registry import PolicyError
-from telemetry import lab
 from telemetry.api.tuning import Page, StaffOnly
 from telemetry.models import LabRecording, LabRun
 from tenants.api.inputs import BoundedJSONParser
@@ -30,7 +30,8 @@ class _Lab(StaffOnly):
     def get_exception_handler(self) -> Callable[[Exception, dict[str, Any]], Response | None]:
         handler = super().get_exception_handler()
         return lambda error, context: handler(
-            ValidationError({"detail": str(error)}) if isinstance(error, lab.LabError | PolicyError) else error, context
+            ValidationError({"detail": str(error)}) if isinstance(error, runs.LabError | PolicyError) else error,
+            context,
         )
 
     @staticmethod
@@ -81,10 +82,10 @@ class RecordingsView(_Lab, generics.ListAPIView[LabRecording]):
         body.is_valid(raise_exception=True)
         told, author = body.validated_data, self.actor.name
         if "file" in told:
-            row = lab.keep_trace(data=told["file"].read(lab.LARGEST + 1), name=told["name"], author=author)
+            row = runs.keep_trace(data=told["file"].read(runs.LARGEST + 1), name=told["name"], author=author)
         else:
             pool = self.named(told["pool"])
-            row = lab.keep_window(pool=pool, minutes=told["minutes"], name=told["name"], author=author)
+            row = runs.keep_window(pool=pool, minutes=told["minutes"], name=told["name"], author=author)
         return Response(RecordingSerializer(row).data, status=status.HTTP_201_CREATED)
 
 
@@ -107,7 +108,7 @@ class AcceptedSerializer(RunSerializer):
 
 def accepted(run: LabRun) -> Response:
     """Tells the workers and answers at once, whether they could be told or not."""
-    context = {"rung": lab.ring(run.pk)}
+    context = {"rung": runs.ring(run.pk)}
     return Response(AcceptedSerializer(run, context=context).data, status=status.HTTP_202_ACCEPTED)
 
 
@@ -149,8 +150,8 @@ class RunsView(_Lab, generics.ListAPIView[LabRun]):
         recording = LabRecording.objects.filter(name=told["recording"]).first()
         if recording is None:
             raise ValidationError({"recording": f"There is no recording {told['recording']!r}."})
-        asked = lab.Asked(tuple(told["policies"]), told["variants"], told["replicas"], told["slos"] or None)
-        run = lab.ask(
+        asked = runs.Asked(tuple(told["policies"]), told["variants"], told["replicas"], told["slos"] or None)
+        run = runs.ask(
             recording=recording, pool=self.named(told["pool"]), asked=asked, name=told["name"], author=self.actor.name
         )
         return accepted(run)
@@ -170,7 +171,7 @@ class RunView(_Lab, APIView):
         """With what has been found so far: each figure's mean, its 95 % interval, and the paired difference to the
         first policy."""
         row = self.run()
-        return Response({**RunSerializer(row).data, "results": lab.table(row)})
+        return Response({**RunSerializer(row).data, "results": runs.table(row)})
 
 
 class RunCancelView(RunView):
@@ -179,7 +180,7 @@ class RunCancelView(RunView):
     @extend_schema(summary="Cancel a lab run", operation_id="lab_run_cancel", request=None, responses=RunSerializer)
     def post(self, request: Request, run: int) -> Response:
         """What was done stays to be read."""
-        return Response(RunSerializer(lab.cancel(self.run())).data)
+        return Response(RunSerializer(runs.cancel(self.run())).data)
 
 
 class RunAgainView(RunView):
@@ -190,5 +191,5 @@ class RunAgainView(RunView):
     )
     def post(self, request: Request, run: int) -> Response:
         """The same question about the same recording, on the pool's engines as they are now."""
-        row = lab.again(self.run(), self.actor.name)
+        row = runs.again(self.run(), self.actor.name)
         return accepted(row)

@@ -20,8 +20,8 @@ from pathlib import Path
 from rich.table import Table as Grid
 
 import scheduling.tuning
-from controlplane.lab import Figures, figure
-from controlplane.plot import Panel, Series, draw
+from controlplane.lab.plot import Panel, Series, draw
+from controlplane.lab.tables import Figures, figure
 from scheduling.core.step_time import load_preset
 from scheduling.simulator.compare import SHIPPED
 from scheduling.simulator.kernel import rng

@@ -15,7 +15,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import TypeVar
 
-from controlplane.plot import Panel, Series, draw
+from controlplane.lab.plot import Panel, Series, draw
 from scheduling.simulator.drawings import Axes, Look
 from scheduling.simulator.lab import Line, Scenario, Task, fingerprint, lines_of, look_of, perform, tasks_of
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rich.table import Table as Grid
 
-from controlplane.lab import figure
+from controlplane.lab.tables import figure
 from scheduling.simulator.duel import Match, Verdict
 
 Rows = list[tuple[Match, list[Verdict]]]
