@@ -320,7 +320,7 @@ class ScalingDecision(_Seen):
 
 
 class Sampled(models.Model):
-    """One request of a pool's long-term sample: what the ledger forgets after its retention (``telemetry/monitor.py``).
+    """One request of a pool's long-term sample: what the ledger forgets after its retention (``controlplane/tuning/recent.py``).
 
     Sizes, times and names; nothing of what was said.
     """

@@ -10,7 +10,7 @@ from django.conf import settings
 from django.utils import timezone
 
 from controlplane.lab import runs
-from telemetry import monitor, strategy
+from controlplane.tuning import loop, recent
 from telemetry.alerts import lifecycle
 from telemetry.estimates import learned
 from telemetry.ledger import rollup
@@ -46,7 +46,7 @@ def roll_up() -> None:
     """Adds the ledger up by the hour, takes the long-term samples, keeps what predictions were corrected by, and
     delivers what alerts are due."""
     failures: list[Exception] = []
-    for work in (rollup.roll_up, monitor.sample, learned.keep, _ring_lab, lifecycle.tidy, lifecycle.deliver):
+    for work in (rollup.roll_up, recent.sample, learned.keep, _ring_lab, lifecycle.tidy, lifecycle.deliver):
         try:
             work()
         except Exception as error:
@@ -80,7 +80,7 @@ def purge_ledger() -> None:
 @shared_task(name="telemetry.tend_pool", ignore_result=True, expires=30)
 def tend_pool(pool: str, oldest_wait_s: float = 0.0, leader: str = "") -> None:
     """What is due in a pool's strategic loop. A doorbell: lost or doubled, it changes nothing."""
-    strategy.tend(pool, oldest_wait_s=oldest_wait_s, leader=leader)
+    loop.tend(pool, oldest_wait_s=oldest_wait_s, leader=leader)
 
 
 @shared_task(name="telemetry.run_lab", ignore_result=True)

@@ -17,8 +17,8 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from controlplane.lab import runs
+from controlplane.tuning.api import Page, StaffOnly
 from scheduling.core.registry import PolicyError
-from telemetry.api.tuning import Page, StaffOnly
 from telemetry.models import LabRecording, LabRun
 from tenants.api.inputs import BoundedJSONParser
 from tenants.models import Pool

@@ -24,6 +24,7 @@ from celery import current_app
 from django.db import transaction
 from django.utils import timezone
 
+from controlplane.tuning import recent, replicas
 from scheduling.core.compose import make_policy
 from scheduling.core.registry import PolicyError, make_routing
 from scheduling.core.types import Slo
@@ -33,7 +34,6 @@ from scheduling.simulator.recording import Recording, read_recording
 from scheduling.simulator.workload import Tier
 from scheduling.tuning.traffic import Serving, Traffic
 from scheduling.tuning.whatif import Figures, compare, figures_of
-from telemetry import monitor, replicas
 from telemetry.models import LabRecording, LabRun
 from tenants.models import Pool
 
@@ -81,7 +81,7 @@ class Asked:
 
 def keep_window(*, pool: Pool, minutes: float, name: str, author: str) -> LabRecording:
     """A pool's last minutes. Raises LabError when there was nothing to run."""
-    recording = monitor.record(pool.slug, timezone.now() - timedelta(minutes=minutes))
+    recording = recent.record(pool.slug, timezone.now() - timedelta(minutes=minutes))
     return _keep(recording, name, author)
 
 
@@ -95,7 +95,7 @@ def keep_trace(*, data: bytes, name: str, author: str) -> LabRecording:
     try:
         # In a process of its own with little memory: what a file unpacks to is not known before, and this one serves.
         done = subprocess.run(  # noqa: S603
-            [sys.executable, "-m", "scheduling.simulator.import_trace", str(LARGEST), str(monitor.MOST)],
+            [sys.executable, "-m", "scheduling.simulator.import_trace", str(LARGEST), str(recent.MOST)],
             input=data, capture_output=True, timeout=READ_S, check=False, cwd=ROOT,
         )  # fmt: skip
     except subprocess.TimeoutExpired:

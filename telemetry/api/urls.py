@@ -5,16 +5,7 @@ from __future__ import annotations
 from django.urls import path
 
 from controlplane.lab.api import RecordingsView, RunAgainView, RunCancelView, RunsView, RunView
-from telemetry.api.alerts import AlertsOpenView, AlertsView, RulesView, RuleView
-from telemetry.api.estimates import EstimatesHistoryView, EstimatesResetView, EstimatesView
-from telemetry.api.keys import KeysLastUsedView
-from telemetry.api.lengths import LengthsView
-from telemetry.api.live import LiveHistoryView, LiveView
-from telemetry.api.neighbours import NeighboursView
-from telemetry.api.queue import CancelView, QueueView
-from telemetry.api.requests import RequestsView, RequestView
-from telemetry.api.scaling import ExternalMetricView, ScalingView
-from telemetry.api.tuning import (
+from controlplane.tuning.api import (
     RollbackView,
     TrialStartView,
     TrialStopView,
@@ -24,6 +15,15 @@ from telemetry.api.tuning import (
     TuningView,
     VersionsView,
 )
+from controlplane.tuning.lengths import LengthsView
+from telemetry.api.alerts import AlertsOpenView, AlertsView, RulesView, RuleView
+from telemetry.api.estimates import EstimatesHistoryView, EstimatesResetView, EstimatesView
+from telemetry.api.keys import KeysLastUsedView
+from telemetry.api.live import LiveHistoryView, LiveView
+from telemetry.api.neighbours import NeighboursView
+from telemetry.api.queue import CancelView, QueueView
+from telemetry.api.requests import RequestsView, RequestView
+from telemetry.api.scaling import ExternalMetricView, ScalingView
 from telemetry.api.usage import UsageView
 
 urlpatterns = [

@@ -12,12 +12,12 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.utils import timezone
 
+from controlplane.tuning import recent
 from scheduling.core.types import ServiceClass, Slo
 from scheduling.simulator.compare import Case, prepare
 from scheduling.simulator.recording import Recorded, Recording, write_recording
 from scheduling.simulator.trace import TraceError, read_tiers, read_trace
 from scheduling.simulator.workload import Tier
-from telemetry import monitor
 from telemetry.ledger import writer
 from telemetry.models import LedgerEntry, Sampled, SampleMark
 from tenants.models import Pool
@@ -118,9 +118,9 @@ def test_the_ledger_is_a_recording_without_keys_texts_or_request_ids(pool: str, 
 def test_only_what_was_received_in_the_window_is_recorded(pool: str):
     _entries(5)
     now = timezone.now()
-    assert len(monitor.record(pool, now - timedelta(minutes=5)).rows) == 5
-    assert not monitor.record(pool, now - timedelta(minutes=5), now - timedelta(minutes=4)).rows
-    assert not monitor.record("another", now - timedelta(minutes=5)).rows
+    assert len(recent.record(pool, now - timedelta(minutes=5)).rows) == 5
+    assert not recent.record(pool, now - timedelta(minutes=5), now - timedelta(minutes=4)).rows
+    assert not recent.record("another", now - timedelta(minutes=5)).rows
 
 
 def test_a_pool_that_was_asked_for_nothing_leaves_no_file(pool: str, tmp_path: Path):
@@ -131,7 +131,7 @@ def test_a_pool_that_was_asked_for_nothing_leaves_no_file(pool: str, tmp_path: P
 
 def test_the_long_term_sample_is_a_recording_too_after_the_ledger_has_forgotten(pool: str, tmp_path: Path):
     _entries(20)
-    monitor.sample()
+    recent.sample()
     LedgerEntry.objects.all().delete()
     path = tmp_path / "s.jsonl"
     call_command("lab", "record", "--pool", pool, "--sample", "--out", str(path), stdout=StringIO())
@@ -143,15 +143,15 @@ def test_the_long_term_sample_is_a_recording_too_after_the_ledger_has_forgotten(
 
 
 def test_the_long_term_sample_keeps_its_size_and_looks_at_each_request_once(pool: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(monitor, "SIZE", 40)
+    monkeypatch.setattr(recent, "SIZE", 40)
     _entries(100)
-    assert monitor.sample() == 100
+    assert recent.sample() == 100
     assert Sampled.objects.count() == 40
     first = sorted(Sampled.objects.values_list("place", "input_tokens"))
-    assert monitor.sample() == 0
+    assert recent.sample() == 0
     assert sorted(Sampled.objects.values_list("place", "input_tokens")) == first
     _entries(300, start=100)
-    monitor.sample()
+    recent.sample()
     mark = SampleMark.objects.get(pool=pool)
     assert (mark.seen, Sampled.objects.count()) == (400, 40)
-    assert sum(length > 100 for length in monitor.lengths(pool)) == pytest.approx(30, abs=10), "old and new alike"
+    assert sum(length > 100 for length in recent.lengths(pool)) == pytest.approx(30, abs=10), "old and new alike"

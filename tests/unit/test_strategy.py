@@ -18,6 +18,7 @@ from django.utils import timezone
 from hypothesis import given
 from hypothesis import strategies as st
 
+from controlplane.tuning import loop, replicas
 from scheduling.core.partition import parse_partition, place
 from scheduling.core.registry import make_ordering, make_routing
 from scheduling.core.scheduler import Scheduler
@@ -31,7 +32,6 @@ from scheduling.tuning.calibrate import Timed, calibrate
 from scheduling.tuning.gate import Gate
 from scheduling.tuning.settings import LoopSettings
 from scheduling.tuning.traffic import Serving
-from telemetry import replicas, strategy
 from telemetry.ledger import writer
 from telemetry.models import Calibration, LedgerEntry
 from tenants import services, tuning
@@ -144,7 +144,7 @@ def test_a_canary_serves_and_is_watched(pool: Pool):
     pool.refresh_from_db()
     assert pool.policy_params["urgency"] == 7.0
     assert trial.version == tuning.version_now(pool)
-    assert strategy.tend("llama") == "watched"
+    assert loop.tend("llama") == "watched"
     assert AuditEntry.objects.filter(action="canary").count() == 1
 
 
@@ -154,8 +154,8 @@ def test_a_canary_without_complaint_is_kept_at_the_end_of_its_interval(pool: Poo
     trial = canary(pool)
     now = trial.canary_at + timedelta(seconds=59)
     traffic(200, now, first=1000)
-    assert strategy.tend("llama", now=now) == "watched"
-    assert strategy.tend("llama", now=trial.canary_until) == "promoted"
+    assert loop.tend("llama", now=now) == "watched"
+    assert loop.tend("llama", now=trial.canary_until) == "promoted"
     pool.refresh_from_db()
     assert pool.policy_params["urgency"] == 7.0
 
@@ -170,7 +170,7 @@ def test_a_canary_that_is_bad_live_is_taken_back_within_its_interval(pool: Pool,
     trial = canary(pool)
     now = trial.canary_at + timedelta(seconds=40)
     traffic(200, now, first=1000, **bad)
-    assert strategy.tend("llama", now=now) == "rolled_back"
+    assert loop.tend("llama", now=now) == "rolled_back"
     trial.refresh_from_db()
     pool.refresh_from_db()
     assert trial.ended_at < trial.canary_until
@@ -182,42 +182,42 @@ def test_a_canary_that_is_bad_live_is_taken_back_within_its_interval(pool: Pool,
 def test_a_canary_under_which_somebody_waits_for_ages_is_taken_back(pool: Pool):
     traffic(400, timezone.now())
     canary(pool)
-    assert strategy.tend("llama", oldest_wait_s=500.0) == "rolled_back"
+    assert loop.tend("llama", oldest_wait_s=500.0) == "rolled_back"
 
 
 def test_a_canary_that_too_few_met_is_not_kept(pool: Pool):
     trial = canary(pool)
     Trial.objects.filter(pk=trial.pk).update(watched_at=trial.canary_until)
-    assert strategy.tend("llama", now=trial.canary_until) == "rolled_back"
+    assert loop.tend("llama", now=trial.canary_until) == "rolled_back"
 
 
 def test_a_canary_that_nobody_watched_is_aborted_and_what_was_before_serves(pool: Pool):
     trial = canary(pool)
-    assert strategy.tend("llama", now=trial.canary_at + timedelta(seconds=61)) == "aborted"
+    assert loop.tend("llama", now=trial.canary_at + timedelta(seconds=61)) == "aborted"
     pool.refresh_from_db()
     assert "urgency" not in pool.policy_params
-    assert strategy.tend("llama") == "off", "and it stays ended"
+    assert loop.tend("llama") == "off", "and it stays ended"
 
 
 def test_a_canary_whose_watcher_was_killed_is_aborted_however_soon_another_one_looks(pool: Pool):
     trial = canary(pool)
-    assert strategy.tend("llama", leader="worker-1") == "watched"
-    assert strategy.tend("llama", leader="worker-1") == "watched"
-    assert strategy.tend("llama", leader="worker-2") == "aborted"
+    assert loop.tend("llama", leader="worker-1") == "watched"
+    assert loop.tend("llama", leader="worker-1") == "watched"
+    assert loop.tend("llama", leader="worker-2") == "aborted"
     pool.refresh_from_db()
     assert pool.policy_params == {"partition": "1-9000"}
     assert "worker-1" in Trial.objects.get(pk=trial.pk).reason
 
 
 def test_a_canary_that_begins_while_the_engines_are_calibrated_is_watched(pool: Pool, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(strategy, "_recalibrate", lambda *_: canary(pool))
-    assert strategy.tend("llama") == "watched"
+    monkeypatch.setattr(loop, "_recalibrate", lambda *_: canary(pool))
+    assert loop.tend("llama") == "watched"
 
 
 def test_a_person_who_changes_the_policy_ends_the_canary_and_keeps_the_change(pool: Pool):
     trial = canary(pool)
     services.set_policy(actor=ANN, pool=pool, policy="fifo", params={})
-    assert strategy.tend("llama") == "aborted"
+    assert loop.tend("llama") == "aborted"
     pool.refresh_from_db()
     trial.refresh_from_db()
     assert pool.policy == "fifo"
@@ -238,7 +238,7 @@ def test_only_a_proposed_trial_of_the_serving_version_can_be_started_and_one_at_
     canary(pool)
     with pytest.raises(ValidationError, match="Another canary"):
         tuning.start_canary(actor=ANN, trial=late, reason="")
-    strategy.tend("llama", now=timezone.now() + timedelta(minutes=5))
+    loop.tend("llama", now=timezone.now() + timedelta(minutes=5))
     with pytest.raises(ValidationError, match="has changed since"):
         tuning.start_canary(actor=ANN, trial=other, reason="")
 
@@ -266,9 +266,9 @@ def test_a_canary_after_prompts_changed_is_held_against_what_came_since(pool: Po
     trial = canary(pool)
     later = trial.canary_at + timedelta(seconds=30)
     traffic(200, later, met=0.5, first=2000)
-    assert strategy.tend("llama", now=later) == "watched"
+    assert loop.tend("llama", now=later) == "watched"
     PolicyVersion.objects.filter(pk=cut.pk).update(reason="somebody's own choice")
-    assert strategy.tend("llama", now=later) == "rolled_back", "the whole window says that it is worse"
+    assert loop.tend("llama", now=later) == "rolled_back", "the whole window says that it is worse"
 
 
 # --- what a person proposes
@@ -281,23 +281,23 @@ def asked(pool: Pool, **params: float | str) -> Trial:
 def test_what_a_person_proposes_is_tried_on_recent_traffic_in_any_mode(pool: Pool):
     tuned(pool, "off")
     trial = asked(pool, partition="1-300,1900-4100", urgency=0.01, urgency_slope=-10.0, base=100.0)
-    assert strategy.tend("llama") == "off", "there is nothing to try it on yet"
+    assert loop.tend("llama") == "off", "there is nothing to try it on yet"
     traffic(600, timezone.now(), rate=7.0)
-    assert strategy.tend("llama") == "rejected"
+    assert loop.tend("llama") == "rejected"
     trial.refresh_from_db()
     assert "starves premium, long" in trial.reason
     assert trial.gate["waits"]
     with pytest.raises(ValidationError, match="only a proposed one"):
         tuning.start_canary(actor=ANN, trial=trial, reason="anyway")
-    assert strategy.tend("llama") == "off"
+    assert loop.tend("llama") == "off"
 
 
 def test_what_a_person_proposes_and_wins_waits_for_that_person(pool: Pool, monkeypatch: pytest.MonkeyPatch):
     tuned(pool)
-    monkeypatch.setattr(strategy, "gate", lambda *_: (True, "it wins", {"passed": True}))
+    monkeypatch.setattr(loop, "gate", lambda *_: (True, "it wins", {"passed": True}))
     traffic(300, timezone.now())
     trial = asked(pool, urgency=2.0)
-    assert strategy.tend("llama") == "proposed"
+    assert loop.tend("llama") == "proposed"
     trial.refresh_from_db()
     assert (trial.state, trial.reason) == (TrialState.PROPOSED, "it wins")
     pool.refresh_from_db()
@@ -309,23 +309,23 @@ def test_what_a_person_proposes_and_wins_waits_for_that_person(pool: Pool, monke
 
 def test_nothing_is_tuned_unless_somebody_wants_it(pool: Pool):
     traffic(300, timezone.now())
-    assert strategy.tend("llama") == "off"
-    assert strategy.tend("nothing") == "no such pool"
+    assert loop.tend("llama") == "off"
+    assert loop.tend("nothing") == "no such pool"
     tuned(services.set_policy(actor=ANN, pool=pool, policy="fifo", params={}))
-    assert "nothing to tune" in strategy.tend("llama")
+    assert "nothing to tune" in loop.tend("llama")
     assert not Trial.objects.exists()
 
 
 def test_with_too_little_traffic_nothing_is_tried(pool: Pool):
     tuned(pool)
     traffic(50, timezone.now())
-    assert strategy.tend("llama") == "too little traffic"
+    assert loop.tend("llama") == "too little traffic"
 
 
 def test_a_study_tries_what_serves_first_and_ends_with_a_verdict(pool: Pool):
     tuned(pool, "advise")
     traffic(500, timezone.now())
-    said = strategy.tend("llama")
+    said = loop.tend("llama")
     trials = list(Trial.objects.filter(pool=pool).order_by("number"))
     assert [trial.number for trial in trials] == [0, 1, 2, 3]
     assert trials[0].params == pool.policy_params
@@ -334,19 +334,19 @@ def test_a_study_tries_what_serves_first_and_ends_with_a_verdict(pool: Pool):
     assert sum(trial.state == TrialState.PROPOSED for trial in trials) == (said == "proposed")
     pool.refresh_from_db()
     assert pool.policy_version == 1, "advice changes nothing"
-    assert strategy.tend("llama") == "not due"
+    assert loop.tend("llama") == "not due"
 
 
 def test_a_study_that_was_interrupted_goes_on_as_if_it_had_not_been(pool: Pool, monkeypatch: pytest.MonkeyPatch):
     now = timezone.now()
     tuned(pool, "advise")
     traffic(500, now)
-    strategy.tend("llama", now=now)
+    loop.tend("llama", now=now)
     whole = list(Trial.objects.order_by("number").values_list("values", "reward"))
     Trial.objects.all().delete()
-    monkeypatch.setattr(strategy, "BUDGET_S", 0.0)
-    assert strategy.tend("llama", now=now) == "tried 1 of 4"
-    while strategy.tend("llama", now=now + timedelta(seconds=5)).startswith("tried"):
+    monkeypatch.setattr(loop, "BUDGET_S", 0.0)
+    assert loop.tend("llama", now=now) == "tried 1 of 4"
+    while loop.tend("llama", now=now + timedelta(seconds=5)).startswith("tried"):
         pass
     assert list(Trial.objects.order_by("number").values_list("values", "reward")) == whole
 
@@ -354,8 +354,8 @@ def test_a_study_that_was_interrupted_goes_on_as_if_it_had_not_been(pool: Pool, 
 def test_a_winner_becomes_a_canary_by_itself_only_in_automatic_mode(pool: Pool, monkeypatch: pytest.MonkeyPatch):
     traffic(500, timezone.now())
     tuned(pool)
-    monkeypatch.setattr(strategy, "gate", lambda *_: (True, "it wins", {"passed": True}))
-    assert strategy.tend("llama") in ("canary", "nothing better was found")
+    monkeypatch.setattr(loop, "gate", lambda *_: (True, "it wins", {"passed": True}))
+    assert loop.tend("llama") in ("canary", "nothing better was found")
     trial = Trial.objects.filter(state=TrialState.CANARY).first()
     pool.refresh_from_db()
     assert (trial is not None) == (pool.policy_version == 2)
@@ -372,8 +372,8 @@ def test_where_the_best_trial_starves_somebody_the_next_best_has_its_turn(pool: 
         seen.append(params)
         return len(seen) == 2, f"verdict {len(seen)}", {"passed": len(seen) == 2}
 
-    monkeypatch.setattr(strategy, "gate", second)
-    assert strategy.tend("llama") == "proposed"
+    monkeypatch.setattr(loop, "gate", second)
+    assert loop.tend("llama") == "proposed"
     rewards = [Trial.objects.get(params=params).reward for params in seen]
     assert rewards == sorted(rewards, reverse=True)
     kept = Trial.objects.get(state=TrialState.PROPOSED)
@@ -394,15 +394,15 @@ def test_studies_come_soon_after_prompts_changed_and_then_at_twice_the_distance(
 
 
 def test_queues_that_are_old_are_cut_anew_though_nothing_changed(pool: Pool, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(strategy, "_study", lambda *_: "not due")
+    monkeypatch.setattr(loop, "_study", lambda *_: "not due")
     tuned(services.set_policy(actor=ANN, pool=pool, policy="ewsjf", params={}), recut_s=600.0)
     now = timezone.now()
     traffic(400, now)
-    assert "the first queues" in strategy.tend("llama", now=now)
+    assert "the first queues" in loop.tend("llama", now=now)
     later = now + timedelta(seconds=300)
     traffic(400, later, first=1000)
-    assert strategy.tend("llama", now=later) == "not due"
-    assert "older than 600 s" in strategy.tend("llama", now=now + timedelta(seconds=700))
+    assert loop.tend("llama", now=later) == "not due"
+    assert "older than 600 s" in loop.tend("llama", now=now + timedelta(seconds=700))
 
 
 def test_a_candidate_that_starves_long_prompts_is_rejected_by_the_replay(pool: Pool):
@@ -413,7 +413,7 @@ def test_a_candidate_that_starves_long_prompts_is_rejected_by_the_replay(pool: P
     settings = tuning.tuning_of(tuned(pool)).loop
     serving = replicas.serving_of(pool)
     poison = {"partition": "1-300,1900-4100", "urgency": 0.01, "urgency_slope": -10.0, "base": 100.0}
-    passed, reason, told = strategy.gate(Gate(found, serving, settings), serving, poison)
+    passed, reason, told = loop.gate(Gate(found, serving, settings), serving, poison)
     assert not passed
     assert "starves premium, long" in reason
     assert told["waits"]["premium, long"][1] > told["waits"]["premium, long"][0]
@@ -425,7 +425,7 @@ def test_a_candidate_that_is_no_policy_is_rejected(pool: Pool):
     traffic(100, now)
     found = replicas.traffic_of(pool, now - timedelta(hours=1), now)
     serving = replicas.serving_of(pool)
-    passed, reason, _ = strategy.gate(Gate(found, serving, LoopSettings()), serving, {"urgency": -1.0})
+    passed, reason, _ = loop.gate(Gate(found, serving, LoopSettings()), serving, {"urgency": -1.0})
     assert not passed
     assert "it is no policy" in reason
 
@@ -433,19 +433,19 @@ def test_a_candidate_that_is_no_policy_is_rejected(pool: Pool):
 def test_the_first_queues_are_cut_from_the_long_run_and_new_ones_when_prompts_change(
     pool: Pool, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(strategy, "_study", lambda *_: "not due")
+    monkeypatch.setattr(loop, "_study", lambda *_: "not due")
     pool = tuned(services.set_policy(actor=ANN, pool=pool, policy="ewsjf", params={}))
     now = timezone.now()
     traffic(400, now)
-    assert "the first queues" in strategy.tend("llama", now=now)
+    assert "the first queues" in loop.tend("llama", now=now)
     pool.refresh_from_db()
     cut = pool.policy_params["partition"]
     assert cut
     assert tuning.version_now(pool).author_kind == Author.OPTIMISER
-    assert strategy.tend("llama", now=now) == "not due", "nothing has changed since"
+    assert loop.tend("llama", now=now) == "not due", "nothing has changed since"
     later = now + timedelta(hours=2)
     traffic(400, later, first=1000, long_share=0.9)
-    assert "prompts have changed" in strategy.tend("llama", now=later)
+    assert "prompts have changed" in loop.tend("llama", now=later)
     pool.refresh_from_db()
     assert pool.policy_params["partition"] != cut
 
@@ -453,8 +453,8 @@ def test_the_first_queues_are_cut_from_the_long_run_and_new_ones_when_prompts_ch
 def test_advice_to_cut_queues_anew_is_said_once_and_can_be_followed(pool: Pool):
     pool = tuned(services.set_policy(actor=ANN, pool=pool, policy="ewsjf", params={}), "advise")
     traffic(400, timezone.now())
-    assert "the first queues" in strategy.tend("llama")
-    assert "the first queues" not in strategy.tend("llama")
+    assert "the first queues" in loop.tend("llama")
+    assert "the first queues" not in loop.tend("llama")
     trial = Trial.objects.filter(reason__startswith="repartition").get()
     tuning.start_canary(actor=ANN, trial=trial, reason="ann agrees")
     pool.refresh_from_db()
@@ -465,14 +465,14 @@ def test_advice_that_is_followed_is_held_against_what_came_since_it_was_given(po
     pool = tuned(services.set_policy(actor=ANN, pool=pool, policy="ewsjf", params={}), "advise")
     now = timezone.now()
     traffic(400, now - timedelta(seconds=100), met=1.0)
-    assert "the first queues" in strategy.tend("llama", now=now - timedelta(seconds=60))
+    assert "the first queues" in loop.tend("llama", now=now - timedelta(seconds=60))
     traffic(300, now - timedelta(seconds=1), met=0.5, first=1000)
     trial = tuning.start_canary(actor=ANN, trial=Trial.objects.get(), reason="ann agrees")
     later = trial.canary_at + timedelta(seconds=30)
     traffic(200, later, met=0.5, first=2000)
-    assert strategy.tend("llama", now=later) == "watched"
+    assert loop.tend("llama", now=later) == "watched"
     Trial.objects.filter(pk=trial.pk).update(at=now - timedelta(seconds=1000))
-    assert strategy.tend("llama", now=later) == "rolled_back", "the whole window says that it is worse"
+    assert loop.tend("llama", now=later) == "rolled_back", "the whole window says that it is worse"
 
 
 @pytest.mark.parametrize("wrong", [{"nonsense": 1}, {"pairs": 2}, {"interval_s": 0}, {"drop": 0.9}, {"seed": 1.5}])

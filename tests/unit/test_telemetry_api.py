@@ -51,7 +51,7 @@ MATRIX = {
 }
 
 # test_tuning_api.py, test_queue_api.py
-ELSEWHERE = ("telemetry.api.tuning", "controlplane.lab.api", "telemetry.api.lengths", "telemetry.api.queue")
+ELSEWHERE = ("controlplane.tuning.api", "controlplane.lab.api", "controlplane.tuning.lengths", "telemetry.api.queue")
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from telemetry.api.lengths import EDGES, counted
+from controlplane.tuning.lengths import EDGES, counted
 from telemetry.ledger import writer
 from tenants.models import AuditEntry, Pool, Trial
 from tests import worlds

@@ -18,8 +18,8 @@ from rest_framework.test import APIClient
 
 import controlplane.celery
 from controlplane.lab import runs
+from controlplane.tuning import recent
 from scheduling.simulator.recording import write_recording
-from telemetry import monitor
 from telemetry.ledger import writer
 from telemetry.models import LabRecording, LabRun
 from tenants import tuning
@@ -93,7 +93,7 @@ def test_every_route_is_for_operators_and_admins_and_for_members_it_does_not_exi
     found = {
         text.removeprefix("api/v1/").replace("<slug:pool>", "llama").replace("<int:", "{").replace(">", "}")
         for text, view in routes(get_resolver())
-        if view is not None and view.__module__ in ("telemetry.api.tuning", "controlplane.lab.api")
+        if view is not None and view.__module__ in ("controlplane.tuning.api", "controlplane.lab.api")
     }
     assert found == {*READS, *WRITES}
     for path in READS:
@@ -238,7 +238,7 @@ def test_other_promises_and_replicas_change_what_a_run_says(world: worlds.World)
 def test_a_trace_that_somebody_brings_is_kept_as_a_recording(world: worlds.World) -> None:
     olga, pool = client(world, "olga"), Pool.objects.get(slug="llama")
     text = io.StringIO()
-    write_recording(monitor.record("llama", timezone.now() - timedelta(hours=1)), text)
+    write_recording(recent.record("llama", timezone.now() - timedelta(hours=1)), text)
     azure = "TIMESTAMP,ContextTokens,GeneratedTokens\n" + "\n".join(
         f"2023-11-16 18:15:{n:02d}.0,100,20" for n in range(60)
     )

@@ -19,6 +19,7 @@ from rich.table import Table as Grid
 
 from controlplane.lab import compare, shift, tune, unified
 from controlplane.lab.tables import Lab, Table, figure, interval, report
+from controlplane.tuning import recent, replicas
 from scheduling.core.registry import PolicyError
 from scheduling.core.step_time import preset_names
 from scheduling.simulator.compare import Case, CompareError, parse_policy, parse_shares, run_case
@@ -27,7 +28,6 @@ from scheduling.simulator.lab import Scenario, ScenarioError, Task, load_scenari
 from scheduling.simulator.trace import TraceError
 from scheduling.simulator.workload import write_mix
 from scheduling.tuning.space import SPACES, space_of
-from telemetry import monitor, replicas
 from tenants.models import Pool
 
 
@@ -262,9 +262,9 @@ class Command(BaseCommand):
             raise CommandError("--minutes must be above 0")
         with options["out"].open("w", encoding="utf-8") as out:
             if options["sample"]:
-                count = monitor.export_sample(options["pool"], out)
+                count = recent.export_sample(options["pool"], out)
             else:
-                count = monitor.export(options["pool"], options["minutes"], out)
+                count = recent.export(options["pool"], options["minutes"], out)
         if not count:
             options["out"].unlink()
             raise CommandError(f"pool {options['pool']!r} was asked for nothing in that time; nothing is written")

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 
+from controlplane.tuning import recent
 from scheduling.core.step_time import StepTime, load_preset
 from scheduling.simulator.recording import Recording
 from scheduling.simulator.replay import Replica
 from scheduling.simulator.result import percentile
 from scheduling.tuning.calibrate import Timed, calibrate
 from scheduling.tuning.traffic import Serving, Traffic
-from telemetry import monitor
 from telemetry.models import Calibration, LedgerEntry
 from tenants.models import Entitlement, PolicyVersion, Pool
 
@@ -58,7 +58,7 @@ def traffic_of(
     pool: Pool, since: datetime, until: datetime, *, most: int | None = None, calibration: Calibration | None = None
 ) -> Traffic | None:
     """What engines worked on in a window, its latest ``most`` requests; None without any, or without backends."""
-    recording = monitor.record(pool.slug, since, until)
+    recording = recent.record(pool.slug, since, until)
     return as_traffic(pool, recording, most=most, calibration=calibration)
 
 
@@ -106,7 +106,7 @@ def timed(pool: str, since: datetime, until: datetime) -> list[Timed]:
     names = ("backend", "granted_at", "first_token_at", "done_at", "input_tokens", "output_tokens")
     return [
         Timed(backend, granted.timestamp(), first.timestamp(), done.timestamp(), given, out)
-        for backend, granted, first, done, given, out in rows.values_list(*names)[: monitor.MOST]
+        for backend, granted, first, done, given, out in rows.values_list(*names)[: recent.MOST]
     ]
 
 

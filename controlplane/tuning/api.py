@@ -18,7 +18,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from telemetry import replicas
+from controlplane.tuning import replicas
 from telemetry.api.common import Telemetry, viewer_of
 from telemetry.models import Calibration
 from tenants import tuning

@@ -21,6 +21,8 @@ from datetime import datetime, timedelta
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 
+from controlplane.tuning import recent as monitor
+from controlplane.tuning import replicas
 from scheduling.core.registry import PolicyError
 from scheduling.tuning.gate import Gate
 from scheduling.tuning.guard import Tally, tally, watch
@@ -30,7 +32,6 @@ from scheduling.tuning.settings import LoopSettings
 from scheduling.tuning.space import SPACES, params_of, queues_of, values_of
 from scheduling.tuning.study import GATED, REFERENCE, Tried, drifted, due, next_trial
 from scheduling.tuning.traffic import Serving, Traffic
-from telemetry import monitor, replicas
 from telemetry.models import LedgerEntry
 from tenants import tuning as books
 from tenants.models import Author, PolicyVersion, Pool, Trial, TrialState, TuningMode

@@ -16,9 +16,9 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from controlplane.tuning import recent as monitor
+from controlplane.tuning.api import StaffOnly
 from scheduling.core.partition import parse_partition
-from telemetry import monitor
-from telemetry.api.tuning import StaffOnly
 
 EDGES = tuple(dict.fromkeys(round(2 ** (step / 3)) for step in range(55)))  # three to an octave, up to 262,144 tokens
 
