@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from django.conf import settings
 
+from controlplane.scaling.planner_loop import CarryOut, Scaler
 from scheduling.core.ledger import LedgerRecord
 from scheduling.core.types import Catalog, EntitlementSpec, QuotaSpec
 from scheduling.dispatch.ports import Sample
@@ -22,7 +23,6 @@ from telemetry.feed.store import LiveStore
 from telemetry.feed.window import Window
 from telemetry.ledger import writer
 from telemetry.ledger.quotas import RedisBoard, UsageFeed
-from telemetry.scaling import CarryOut, Scaler
 
 if TYPE_CHECKING:
     from telemetry.traces import Traces

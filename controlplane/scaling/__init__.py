@@ -1,1 +1,1 @@
-"""Carries out what the planner decided (``telemetry/scaling.py``): replicas come, drain and go. ``docs/scaling.md``."""
+"""Carries out what the planner decided (``controlplane/scaling/planner_loop.py``): replicas come, drain and go. ``docs/scaling.md``."""

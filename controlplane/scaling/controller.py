@@ -21,11 +21,11 @@ from django.core.exceptions import ValidationError
 from django.db import DatabaseError
 
 from controlplane.scaling.drivers import Driver, DriverError, Order, Replica, make_driver
+from controlplane.scaling.planner_loop import Turn, finish
 from scheduling.core.planner import one_replica
 from scheduling.core.types import PoolSpec
 from scheduling.dispatch.ports import Sample
 from telemetry.models import ScalingDecision
-from telemetry.scaling import Turn, finish
 from tenants import services
 from tenants.audit import Actor
 from tenants.connections import own_connection

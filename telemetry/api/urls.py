@@ -5,6 +5,7 @@ from __future__ import annotations
 from django.urls import path
 
 from controlplane.lab.api import RecordingsView, RunAgainView, RunCancelView, RunsView, RunView
+from controlplane.scaling.api import ExternalMetricView, ScalingView
 from controlplane.tuning.api import (
     RollbackView,
     TrialStartView,
@@ -23,7 +24,6 @@ from telemetry.api.live import LiveHistoryView, LiveView
 from telemetry.api.neighbours import NeighboursView
 from telemetry.api.queue import CancelView, QueueView
 from telemetry.api.requests import RequestsView, RequestView
-from telemetry.api.scaling import ExternalMetricView, ScalingView
 from telemetry.api.usage import UsageView
 
 urlpatterns = [

@@ -10,10 +10,10 @@ import pytest
 from controlplane.scaling import controller as controller_module
 from controlplane.scaling.controller import Controller
 from controlplane.scaling.drivers import DriverError, Order, Replica, drivers
+from controlplane.scaling.planner_loop import Turn
 from scheduling.core.types import BackendView, PoolView
 from scheduling.dispatch.ports import BackendStatus, Sample
 from telemetry.models import Alert, ScalingDecision
-from telemetry.scaling import Turn
 from tenants import services, specs
 from tenants.audit import SYSTEM
 from tenants.models import Backend, Pool

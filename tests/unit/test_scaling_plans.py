@@ -10,6 +10,7 @@ import pytest
 from django.core.exceptions import ValidationError
 from django.core.management import CommandError, call_command
 
+from controlplane.scaling.planner_loop import Scaler, Turn
 from scheduling.core.capacity import Amounts
 from scheduling.core.planner import Demand, Memory, changed, plan, provisionable
 from scheduling.core.types import (
@@ -28,7 +29,6 @@ from scheduling.core.types import (
 )
 from scheduling.dispatch.ports import Sample
 from telemetry.models import ScalingDecision, ScalingState
-from telemetry.scaling import Scaler, Turn
 from tenants import demo, services
 from tenants.audit import SYSTEM
 from tenants.epochs import BookedEpochs

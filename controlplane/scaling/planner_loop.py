@@ -15,13 +15,13 @@ from typing import Protocol
 
 from django.db import transaction
 
+from controlplane.scaling.demand import DemandWindow
 from scheduling.core.capacity import DIMENSIONS
 from scheduling.core.ledger import LedgerRecord
 from scheduling.core.planner import Demand, Memory, Proposal, changed, plan, replicas_for
 from scheduling.core.types import EntitlementSpec, ScalingMode
 from scheduling.dispatch.ports import Sample
 from telemetry.alerts.lifecycle import raise_alert
-from telemetry.demand import DemandWindow
 from telemetry.models import ScalingDecision, ScalingState
 from tenants.connections import own_connection
 from tenants.epochs import BookedEpochs
