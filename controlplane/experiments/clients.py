@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import aiohttp
 
-from telemetry.replay.client import WORDS
+from controlplane.replay.client import WORDS
 
 
 @dataclass(slots=True)

@@ -22,8 +22,8 @@ import psutil
 import pytest
 import redis
 
+from controlplane.replay.client import Replay, Sender
 from scheduling.simulator.trace import TraceRequest
-from telemetry.replay.client import Replay, Sender
 from tests.instance import Up
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(900)]

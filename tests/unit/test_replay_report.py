@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from django.core.management import CommandError, call_command
 
+from controlplane.replay.client import Calibration
+from controlplane.replay.keep import ReportFile
+from controlplane.replay.report import Sent, percentile, slo_met, summarise
+from controlplane.replay.verify import compare
 from scheduling.core.types import Slo
-from telemetry.replay.client import Calibration
-from telemetry.replay.keep import ReportFile
-from telemetry.replay.report import Sent, percentile, slo_met, summarise
-from telemetry.replay.verify import compare
 
 
 def sent(**changes: object) -> Sent:

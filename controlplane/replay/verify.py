@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from telemetry.replay.report import Sent
+from controlplane.replay.report import Sent
 
 LOOK_S = 1.0  # between two looks at the ledger, which is written in bulk
 

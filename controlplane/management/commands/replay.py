@@ -24,14 +24,14 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from controlplane.replay.client import Progress as State
+from controlplane.replay.client import Replay, Sender
+from controlplane.replay.instance import CannotAsk, Instance
+from controlplane.replay.keep import ReportFile
+from controlplane.replay.report import Sent, rows_as_json, summarise
+from controlplane.replay.verify import compare
 from scheduling.core.types import Slo
 from scheduling.simulator.trace import TraceError, read_trace
-from telemetry.replay.client import Progress as State
-from telemetry.replay.client import Replay, Sender
-from telemetry.replay.instance import CannotAsk, Instance
-from telemetry.replay.keep import ReportFile
-from telemetry.replay.report import Sent, rows_as_json, summarise
-from telemetry.replay.verify import compare
 
 KEEP_S = 10.0  # between two states of the report on disk
 MOST_OF_TIME = 0.05  # that writing them may take

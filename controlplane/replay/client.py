@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 
 import aiohttp
 
+from controlplane.replay.report import Sent
 from scheduling.simulator.trace import TraceRequest
-from telemetry.replay.report import Sent
 
 # Short common words: each is one token for the simulated engine and for nearly every byte-pair vocabulary.
 WORDS = "the of and to in is it that was for on are as with his they at be this from have or by one had not".split()

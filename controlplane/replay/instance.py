@@ -13,8 +13,8 @@ from typing import Any
 
 import httpx
 
+from controlplane.replay.client import Sender
 from scheduling.core.types import Slo
-from telemetry.replay.client import Sender
 from tenants import keys
 
 PAGE = 500
