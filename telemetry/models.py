@@ -84,7 +84,7 @@ class LedgerEntry(models.Model):
 
 
 class PastPoint(models.Model):
-    """A pool's dashboard over one step of time: what is left of the feed after 15 minutes (``telemetry/feed/past.py``)."""
+    """A pool's dashboard over one step of time: what is left of the feed after 15 minutes (``telemetry.feed.past``)."""
 
     pool = models.CharField(max_length=63)
     step_s = models.PositiveSmallIntegerField("step [s]")
@@ -100,7 +100,7 @@ class PastPoint(models.Model):
 
 
 class UsageHour(models.Model):
-    """The ledger of one hour added up: what is left of it after the ledger's retention (``telemetry/ledger/rollup.py``)."""
+    """One hour of the ledger added up: what is left after the ledger's retention (``telemetry/ledger/rollup.py``)."""
 
     hour = models.DateTimeField(help_text="Its beginning, UTC; by the moment a request was received.")
     pool = models.CharField(max_length=63)
@@ -320,7 +320,7 @@ class ScalingDecision(_Seen):
 
 
 class Sampled(models.Model):
-    """One request of a pool's long-term sample: what the ledger forgets after its retention (``controlplane/tuning/recent.py``).
+    """One request of a pool's long-term sample, kept beyond the ledger's retention (``controlplane/tuning/recent.py``).
 
     Sizes, times and names; nothing of what was said.
     """

@@ -43,7 +43,7 @@ BUDGET_S = 15.0  # of one message: it is delivered again after a minute
 STILL = timedelta(seconds=60)  # a run on which nobody worked for so long is rung for again
 LARGEST = 32 * 1024 * 1024  # bytes of a trace that somebody brings, as it comes and unpacked
 READ_S = 60.0  # for reading one
-ROOT = Path(__file__).resolve().parent.parent  # where the packages lie
+ROOT = Path(__file__).resolve().parents[2]  # where the packages lie
 _reading = threading.BoundedSemaphore(1)  # one trace is read at a time in each web process
 MOST_POLICIES, MOST_VARIANTS, MOST_REPLICAS = 8, 30, 64
 PRESENT = "now"  # what the pool serves with now

@@ -1,0 +1,1 @@
+"""Sends a recorded trace to an instance and reports what came back."""

@@ -1,1 +1,1 @@
-"""Carries out what the planner decided (``controlplane/scaling/planner_loop.py``): replicas come, drain and go. ``docs/scaling.md``."""
+"""How many replicas a pool has: what is planned, and what carries it out (``docs/scaling.md``)."""

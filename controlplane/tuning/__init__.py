@@ -1,0 +1,1 @@
+"""The strategic loop: queues and weights of a pool are tried and kept or taken back (``docs/tuning.md``)."""

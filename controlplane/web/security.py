@@ -63,8 +63,9 @@ class ContentSecurityPolicy:
 
 
 class LoginThrottle:
-    """Stands before every password: what may be tried is counted before it is checked (``controlplane.web.login_attempts``), few
-    are checked at the same time, and a hash that could not be made in time is no fault of the page's."""
+    """Stands before every password: what may be tried is counted before it is checked
+    (``controlplane.web.login_attempts``), few are checked at the same time, and a hash that could not be made
+    in time is no fault of the page's."""
 
     sync_capable = True
     async_capable = True

@@ -1,0 +1,1 @@
+"""Alerts: rules, what breaks them, and who is told (``docs/alerts.md``)."""

@@ -1,0 +1,1 @@
+"""What predictions are corrected by (``docs/estimates.md``)."""

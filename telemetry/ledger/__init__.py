@@ -1,0 +1,1 @@
+"""One row per request: written, added up, metered, listed and explained."""

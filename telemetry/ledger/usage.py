@@ -1,8 +1,8 @@
 """Usage of any time range, by whatever it is asked by, with what it cost.
 
-Complete hours come from the roll-up (``telemetry/ledger/rollup.py``), the edges of the range and the last two hours from the
-ledger itself: figures are exact to the request, are there at once, and outlive the ledger's retention. Groups that the
-roll-up does not know (outcome, reason) come from the ledger alone.
+Complete hours come from the roll-up (``telemetry/ledger/rollup.py``), the edges of the range and the last two hours
+from the ledger itself: figures are exact to the request, are there at once, and outlive the ledger's retention. Groups
+that the roll-up does not know (outcome, reason) come from the ledger alone.
 
 A request that ran is charged by the price that was in force in the hour it was received: tokens by the million, and
 its slot's share of a GPU for as long as it held the slot.

@@ -113,7 +113,9 @@ def test_sending_to_a_broker_that_is_away_is_over_soon_and_is_told(broker: Calla
 
 def test_who_sends_does_not_import_what_the_task_needs() -> None:
     """scikit-optimize and SciPy: 4 to 6 s in the web process, while every stream waited for the interpreter."""
-    code = "import sys, controlplane.asgi, controlplane.lab.runs; controlplane.lab.runs.ring(1); print('scipy' in sys.modules)"
+    code = (
+        "import sys, controlplane.asgi\nfrom controlplane.lab.runs import ring\nring(1)\nprint('scipy' in sys.modules)"
+    )
     environ = os.environ | {"QUARTERMASTER_REDIS_URL": f"redis://127.0.0.1:{free_port()}/0"}
     told = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environ, capture_output=True, text=True)
     assert told.stdout.strip() == "False", told.stderr

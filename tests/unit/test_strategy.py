@@ -256,7 +256,7 @@ def test_a_canary_after_prompts_changed_is_held_against_what_came_since(pool: Po
     """Before the change nearly all was in time; since then every second request, and the canary is no worse."""
     tuned(pool)
     now = timezone.now()
-    with because(Note(f"{strategy.DRIFT} (Kolmogorov-Smirnov 0.40, p 1e-9)", Author.OPTIMISER)):
+    with because(Note(f"{loop.DRIFT} (Kolmogorov-Smirnov 0.40, p 1e-9)", Author.OPTIMISER)):
         services.set_policy(actor=tuning.OPTIMISER, pool=pool, policy="ewsjf", params={"partition": "1-300,301-9000"})
     cut = PolicyVersion.objects.filter(pool=pool).first()
     traffic(400, now - timedelta(seconds=70), met=1.0)
