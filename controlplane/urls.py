@@ -20,6 +20,9 @@ urlpatterns = [
     path("api/v1/docs", SpectacularSwaggerSplitView.as_view(url_name="schema"), name="docs"),
     path("api/v1/", include("tenants.api.urls")),
     path("api/v1/", include("telemetry.api.urls")),
+    path("api/v1/", include("controlplane.lab.urls")),
+    path("api/v1/", include("controlplane.scaling.urls")),
+    path("api/v1/", include("controlplane.tuning.urls")),
     path("", console, name="console"),
     re_path(r"^(?!admin/|api/|static/|v1/|ws/)(?P<path>[a-z][\w/.-]*)$", console, name="console-page"),
 ]

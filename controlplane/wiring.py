@@ -10,6 +10,8 @@ from django.conf import settings
 
 from controlplane.env import Env
 from controlplane.scaling.controller import Controller
+from controlplane.scaling.planner_loop import Scaler
+from controlplane.tuning.starter import Starter
 from scheduling.catalog import CatalogCache
 from scheduling.core.ledger import LedgerRecord
 from scheduling.dispatch.ports import Sample, TelemetryPort
@@ -108,6 +110,6 @@ def make_dispatch() -> DispatchSetup:
         redis_url=settings.ENV.redis_url,
         load_catalog=specs.load_catalog,
         catalog_version=specs.catalog_version,
-        telemetry=Eyes(make_recorder(carry_out=Controller()), Liveness()),
+        telemetry=Eyes(make_recorder(sinks=(Scaler(Controller()), Starter())), Liveness()),
         epochs=BookedEpochs(),
     )

@@ -8,11 +8,10 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from django.conf import settings
 
-from controlplane.scaling.planner_loop import CarryOut, Scaler
 from scheduling.core.ledger import LedgerRecord
 from scheduling.core.types import Catalog, EntitlementSpec, QuotaSpec
 from scheduling.dispatch.ports import Sample
@@ -31,7 +30,6 @@ log = logging.getLogger(__name__)
 
 PURGE_EVERY_S = 3600.0
 ROLL_UP_EVERY_S = 60.0
-TEND_EVERY_S = 10.0
 _CATALOG_EVERY_S = 2.0
 
 Entitlements = Callable[[], Mapping[str, EntitlementSpec]]
@@ -81,11 +79,14 @@ def start_purge() -> None:
     purge_ledger.apply_async(retry=False)
 
 
-def start_tending(pool: str, oldest_wait_s: float, leader: str) -> None:
-    """Rings for :func:`telemetry.tasks.tend_pool`. A lost ring is made up for ten seconds later."""
-    from telemetry.tasks import tend_pool
+class Sink(Protocol):
+    """A part that acts on what happened: telemetry hands it on, and knows no more of it. Neither method raises."""
 
-    tend_pool.apply_async((pool, round(oldest_wait_s, 1), leader), retry=False)
+    def count(self, pool: str, records: Sequence[LedgerRecord]) -> None:
+        """Requests that ended."""
+
+    def sample(self, sample: Sample, entitlements: Mapping[str, EntitlementSpec]) -> None:
+        """The pool's second."""
 
 
 class Recorder:
@@ -99,26 +100,23 @@ class Recorder:
         clock: Callable[[], float] = time.time,
         *,
         usage: UsageFeed | None = None,
-        scaler: Scaler | None = None,
         start_roll_up: Callable[[], None] = start_roll_up,
-        start_tending: Callable[[str, float, str], None] | None = None,
         watch: Watch | None = None,
         past: Past | None = None,
         traces: Traces | None = None,
+        sinks: Sequence[Sink] = (),
     ) -> None:
         self._publisher = publisher
         self._entitlements = entitlements
         self._start_purge = start_purge
         self._clock = clock
         self._usage = usage
-        self._scaler = scaler
         self._start_roll_up = start_roll_up
-        self._start_tending = start_tending
         self._watch = watch
         self._past = past
         self._traces = traces
         self._rolled_s = float("-inf")
-        self._tended_s: dict[str, float] = {}
+        self._sinks = tuple(sinks)
         self._windows: dict[str, Window] = {}
         self._purged_s = float("-inf")
 
@@ -134,8 +132,8 @@ class Recorder:
         writer.write(records)
         if self._usage is not None:
             self._usage.count(pool, records)
-        if self._scaler is not None:
-            self._scaler.count(pool, records)
+        for sink in self._sinks:
+            sink.count(pool, records)
         if self._traces is not None:
             self._traces.take(records)
         self._purge_hourly(now_s)
@@ -157,14 +155,13 @@ class Recorder:
             log.exception("a sample of pool %s was lost", sample.pool.id)
         if self._usage is not None:
             self._usage.publish(sample.pool.id, sample.epoch, sample.at_s)
-        if self._scaler is not None:
-            self._scaler.sample(sample, self._entitlements())
+        for sink in self._sinks:
+            sink.sample(sample, self._entitlements())
         if self._watch is not None and snapshot is not None:
             self._watch.look(snapshot, self._usage.shares if self._usage is not None else {})
         if self._past is not None and snapshot is not None:
             self._past.add(snapshot)
         self._roll_up(self._clock())
-        self._tend(sample)
 
     def pools(self, names: Collection[str]) -> None:
         """Forgets what was shown of pools that are no more. Never raises."""
@@ -185,16 +182,6 @@ class Recorder:
         except Exception as error:
             log.warning("adding up the ledger could not be started (%s); next try in a minute", type(error).__name__)
 
-    def _tend(self, sample: Sample) -> None:
-        """Every ten seconds, of each pool that is led here."""
-        if self._start_tending is None or sample.at_s - self._tended_s.get(sample.pool.id, 0.0) < TEND_EVERY_S:
-            return
-        self._tended_s[sample.pool.id] = sample.at_s
-        try:
-            self._start_tending(sample.pool.id, sample.oldest_wait_s, sample.leader)
-        except Exception as error:
-            log.warning("tuning of pool %s could not be started (%s)", sample.pool.id, type(error).__name__)
-
     def _purge_hourly(self, now_s: float) -> None:
         if now_s - self._purged_s < PURGE_EVERY_S:
             return
@@ -205,8 +192,8 @@ class Recorder:
             log.warning("the ledger's retention could not be started (%s); next try in an hour", type(error).__name__)
 
 
-def make_recorder(redis_url: str | None = None, carry_out: CarryOut | None = None) -> Recorder:
-    """The recorder of a worker process, as the shell plugs it in. ``carry_out`` does what the planner decides."""
+def make_recorder(redis_url: str | None = None, sinks: Sequence[Sink] = ()) -> Recorder:
+    """The recorder of a worker process, as the shell plugs it in, with the parts that act on what it hears."""
     url = redis_url or settings.QUARTERMASTER_REDIS_URL
     traces = None
     if settings.ENV.traces:
@@ -219,9 +206,8 @@ def make_recorder(redis_url: str | None = None, carry_out: CarryOut | None = Non
         publisher,
         configured,
         usage=UsageFeed(RedisBoard(url), configured.quotas),
-        scaler=Scaler(carry_out),
-        start_tending=start_tending,
         watch=Watch(looked=publisher.rules_looked_at),
         past=Past(),
         traces=traces,
+        sinks=sinks,
     )

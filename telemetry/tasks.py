@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from datetime import timedelta
 
 from celery import shared_task
 from django.conf import settings
 from django.utils import timezone
 
-from controlplane.lab import runs
-from controlplane.tuning import loop, recent
 from telemetry.alerts import lifecycle
 from telemetry.estimates import learned
 from telemetry.ledger import rollup
@@ -20,6 +19,9 @@ log = logging.getLogger(__name__)
 
 CHUNK = 1000  # rows per statement: a writer never waits long behind a purge
 MOST_CHUNKS = 500  # per start; the next hour goes on
+
+# What else is due each minute, of parts that telemetry does not know: their modules of tasks add it.
+minutely: list[Callable[[], object]] = []
 
 
 def purge(days: int) -> int:
@@ -43,10 +45,10 @@ def purge(days: int) -> int:
 
 @shared_task(name="telemetry.roll_up", ignore_result=True, expires=50)
 def roll_up() -> None:
-    """Adds the ledger up by the hour, takes the long-term samples, keeps what predictions were corrected by, and
-    delivers what alerts are due."""
+    """Adds the ledger up by the hour, keeps what predictions were corrected by, delivers what alerts are due, and does
+    what else is due each minute."""
     failures: list[Exception] = []
-    for work in (rollup.roll_up, recent.sample, learned.keep, _ring_lab, lifecycle.tidy, lifecycle.deliver):
+    for work in (rollup.roll_up, learned.keep, lifecycle.tidy, lifecycle.deliver, *minutely):
         try:
             work()
         except Exception as error:
@@ -54,11 +56,6 @@ def roll_up() -> None:
             failures.append(error)
     if failures:
         raise failures[0]  # the task has failed, and says so
-
-
-def _ring_lab() -> None:
-    for run in runs.still():
-        run_lab.apply_async((run,), retry=False)
 
 
 @shared_task(name="telemetry.deliver_alerts", ignore_result=True, expires=50)
@@ -75,16 +72,3 @@ def purge_ledger() -> None:
     learned.purge(settings.QUARTERMASTER_RETENTION_DAYS)
     if gone:
         log.info("retention: deleted %d ledger entries older than %d days", gone, settings.QUARTERMASTER_RETENTION_DAYS)
-
-
-@shared_task(name="telemetry.tend_pool", ignore_result=True, expires=30)
-def tend_pool(pool: str, oldest_wait_s: float = 0.0, leader: str = "") -> None:
-    """What is due in a pool's strategic loop. A doorbell: lost or doubled, it changes nothing."""
-    loop.tend(pool, oldest_wait_s=oldest_wait_s, leader=leader)
-
-
-@shared_task(name="telemetry.run_lab", ignore_result=True)
-def run_lab(run: int) -> None:
-    """Some pieces of a lab run, and a ring for the next. A lost ring is made up for by the minute's roll-up."""
-    if runs.work(run):
-        run_lab.apply_async((run,), retry=False)

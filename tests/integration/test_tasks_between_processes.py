@@ -22,7 +22,9 @@ import httpx
 import pytest
 from kombu.exceptions import OperationalError
 
-import telemetry.tasks  # noqa: F401  # registers them
+import controlplane.lab.tasks  # registers them
+import controlplane.tuning.tasks  # noqa: F401
+import telemetry.tasks  # noqa: F401
 from controlplane.celery import Application, app
 from controlplane.lab.runs import STILL
 from tests.instance import ROOT, Up, free_port
@@ -35,10 +37,10 @@ SENT = {
     ("controlplane/lab/runs.py", "ring"): ("telemetry.run_lab", "web"),
     ("telemetry/recorder.py", "start_roll_up"): ("telemetry.roll_up", "worker"),
     ("telemetry/recorder.py", "start_purge"): ("telemetry.purge_ledger", "worker"),
-    ("telemetry/recorder.py", "start_tending"): ("telemetry.tend_pool", "worker"),
+    ("controlplane/tuning/starter.py", "start_tending"): ("telemetry.tend_pool", "worker"),
     ("telemetry/alerts/watch.py", "start_delivery"): ("telemetry.deliver_alerts", "worker"),
-    ("telemetry/tasks.py", "_ring_lab"): ("telemetry.run_lab", "worker"),
-    ("telemetry/tasks.py", "run_lab"): ("telemetry.run_lab", "worker"),
+    ("controlplane/lab/tasks.py", "resume_runs"): ("telemetry.run_lab", "worker"),
+    ("controlplane/lab/tasks.py", "run_lab"): ("telemetry.run_lab", "worker"),
 }
 # what a person does, and what the web process sends for it
 ACTIONS = {"a what-if run": "telemetry.run_lab", "a what-if run once more": "telemetry.run_lab"}

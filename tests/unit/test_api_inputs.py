@@ -272,7 +272,7 @@ def tried(world: worlds.World, places: dict[str, str], redis_url: str) -> Iterat
     api.force_login(world.users["adam"])
     with (
         override_settings(QUARTERMASTER_REDIS_URL=redis_url),
-        mock.patch("telemetry.tasks.run_lab.apply_async"),
+        mock.patch("controlplane.lab.tasks.run_lab.apply_async"),
     ):
         logging.disable(logging.CRITICAL)  # a traceback for each fault would be megabytes
         try:

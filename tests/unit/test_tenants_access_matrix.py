@@ -179,7 +179,7 @@ def _routes() -> dict[str, set[str]]:
             continue
         view = getattr(pattern.callback, "cls", None) or getattr(pattern.callback, "view_class", None)
         assert view is not None, f"{text}: a function view is outside the rights of tenants.access"
-        if view.__module__.startswith("telemetry."):
+        if view.__module__.startswith(("telemetry.", "controlplane.")):
             continue  # its routes have a table of their own
         name = re.sub(r"/\?\$?$|\$$", "", text.removeprefix("api/v1/"))
         first = name.partition("/")[0]
