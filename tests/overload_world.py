@@ -53,6 +53,8 @@ class Overload:
         self.twin = PoolTwin("p", lambda: 1_700_000_000_000 + round(self.now_s * 1000))
         self.pool: PoolSpec = pool_spec(backends=(backend("b1", self.slots, 10**9),), queue_limit=1000)
         self.epoch = self.twin.elect("leader", 0, True).epoch
+        self.twin.set_stuck(self.epoch, 0)  # it decides,
+        self.twin.meta["leader_until"] = str(10**14)  # ... and leads as long as this lasts
         self.twin.set_ready(self.epoch, "b1", self.pool.backends[0])
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._count = itertools.count()

@@ -38,6 +38,7 @@ def world() -> worlds.World:
 @pytest.fixture
 def server(redis_server: RedisServer) -> Iterator[redis.Redis]:
     found = redis.Redis.from_url(redis_server.url)
+    found.delete(history_key("llama"), drift_key("llama"))  # of other tests' resets
     with mock.patch("telemetry.api.estimates.drift_store", return_value=DriftStore(redis_server.url)):
         yield found
     found.delete(history_key("llama"), drift_key("llama"))
