@@ -29,9 +29,12 @@ def main(base_url: str, plan: Plan) -> None:
     django.setup()
     from django.core.management import call_command
 
+    from controlplane import schema
     from tenants.demo import ensure_demo, ensure_token
 
-    if not migrated():
+    if names := schema.newer():
+        raise CannotStart(schema.refusal(names))
+    if not schema.shipped() <= schema.applied():
         call_command("migrate", interactive=False, verbosity=1)
     logging.getLogger("httpx").setLevel(logging.WARNING)
     plan = asked(plan)
@@ -64,24 +67,6 @@ def main(base_url: str, plan: Plan) -> None:
             "token": ensure_token("operator", known.get("token", "")),  # what `manage.py replay` reads the ledger with
         },
     )
-
-
-def migrated() -> bool:
-    """Whether the database knows every migration file there is. Asking Django costs a second start half a second."""
-    from django.apps import apps
-    from django.db import DatabaseError, connection
-
-    files = {
-        (config.label, file.stem)
-        for config in apps.get_app_configs()
-        for file in Path(config.path, "migrations").glob("[0-9]*.py")
-    }
-    try:
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT app, name FROM django_migrations")
-            return files <= set(cursor.fetchall())
-    except DatabaseError:  # the first start
-        return False
 
 
 def slug(model: str) -> str:

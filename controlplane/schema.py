@@ -1,0 +1,46 @@
+"""The database's tables beside the migrations of this release."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from pathlib import Path
+
+from django.apps import apps
+from django.db import DatabaseError, connection
+
+OURS = ("tenants", "telemetry")
+
+Migration = tuple[str, str]  # app's label, name
+
+
+def shipped() -> Set[Migration]:
+    """The migrations of this release. From the files: asking Django's loader costs half a second."""
+    return {
+        (config.label, file.stem)
+        for config in apps.get_app_configs()
+        for file in Path(config.path, "migrations").glob("[0-9]*.py")
+    }
+
+
+def applied() -> Set[Migration]:
+    """The migrations that the database has seen; none before the first."""
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT app, name FROM django_migrations")
+            return set(cursor.fetchall())
+    except DatabaseError:
+        return set()
+
+
+def newer() -> list[str]:
+    """What a newer release of ours has changed in the database (``app name``, in order): this one would write rows that
+    lack what that one needs. Of others' apps files may go when they are squashed."""
+    return sorted(f"{app} {name}" for app, name in applied() - shipped() if app in OURS)
+
+
+def refusal(names: list[str]) -> str:
+    """What to do about it, for people."""
+    return (
+        f"The database was migrated by a newer release: {', '.join(names)}. Take that release again, or go back with "
+        "it first: `manage.py migrate <app> <last migration that this release has>` (docs/guide/operations.md)."
+    )
