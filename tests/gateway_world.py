@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import itertools
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -189,11 +189,11 @@ class World:
     # --- what it looks like afterwards
 
     async def running(self) -> tuple[int, int]:
-        view = await self.store.view()
+        view = await _answered(self.store.view)
         return view.running, view.waiting
 
     async def ledger(self) -> list[LedgerRecord]:
-        return [e.record for e in await self.store.ledger_read(100_000) if e.record is not None]
+        return [e.record for e in await _answered(lambda: self.store.ledger_read(100_000)) if e.record is not None]
 
     async def ledger_of(self, count: int) -> list[LedgerRecord]:
         """The ledger, once it has ``count`` entries."""
@@ -205,9 +205,19 @@ class World:
 
     async def settled(self) -> None:
         """Nothing is open anywhere: gateway, engines, shared state."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while self.app.open_requests or any(e.open for e in self.engines) or await self.running() != (0, 0):
                 await asyncio.sleep(0.01)
+
+
+async def _answered(ask: Callable[[], Awaitable[Any]]) -> Any:
+    """What Redis says, once this test's own connection has found it again after an outage."""
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                return await ask()
+            except StateUnavailable:
+                await asyncio.sleep(0.05)
 
 
 async def until(condition: Callable[[], bool], seconds: float = 20) -> None:

@@ -189,12 +189,15 @@ async def test_cancelling_a_stream_reaches_the_engine(world: World) -> None:
     assert world.engines[0].aborted == 1
 
 
-async def test_leaving_before_the_answer_reaches_the_engine_too(world: World) -> None:
+@pytest.mark.parametrize("stream", [False, True])
+async def test_leaving_before_the_answer_reaches_the_engine_too(world: World, stream: bool) -> None:
     world.engines[0].script.first_pause_s = 60
     async with world.sdk(timeout=0.5) as client:
         with pytest.raises(openai.APITimeoutError):
-            await client.chat.completions.create(model="demo", messages=HELLO)
+            await client.chat.completions.create(model="demo", messages=HELLO, stream=stream)
+    await until(lambda: world.engines[0].aborted == 1)
     await world.settled()
+    assert world.engines[0].open == 0
     [record] = await world.ledger_of(1)
     assert (record.reason, record.status) == ("client_left", 499)
 
