@@ -1,4 +1,4 @@
-"""Promise 28: nothing grows under steady load. ``python -m tests.soak [--minutes N] [--rate R] [--out FILE]``.
+"""Nothing grows under steady load: ``python -m tests.soak [--minutes N] [--rate R] [--out FILE]``.
 
 Starts an instance as ``make up`` does, sends mixed requests to it (streams, whole answers, refused ones, and one in a
 hundred that leaves in the middle), and looks every few seconds at each process: memory, open files, threads, asyncio
@@ -30,7 +30,7 @@ from tests.instance import Up
 SAMPLE_S = 2.0
 LEAVES = 0.01  # share of clients that leave in the middle of their stream
 MIB = 1024 * 1024
-# What a figure may grow by in an hour. Promise 28 asks for 1 MB an hour of memory after the first hour; before that,
+# What a figure may grow by in an hour. Memory: 1 MB an hour after the first hour (docs/promises.md, 28); before that
 # caches fill (histories of lengths, prompts, prepared pages).
 LIMITS = {"rss_mib": 1.0, "files": 2.0, "threads": 2.0, "tasks": 2.0, "lasting_keys": 2.0, "redis_mib": 1.0}
 

@@ -18,7 +18,7 @@ from tests.gateway_world import World, gateway_world, until
 
 PROMPT = "Summarise the minutes of the harbour committee in two sentences, please."
 ALIKE = "Summarise the minutes of the harbour committee in three sentences, please."
-LEARNING_S = 2.0  # what one gateway saw, another knows after this long (issue 5)
+LEARNING_S = 2.0  # what one gateway saw, another knows after this long
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Promise 24: open streams cost neither threads nor connections to the database."""
+"""Open streams cost neither threads nor connections to the database (docs/promises.md, 24)."""
 
 from __future__ import annotations
 

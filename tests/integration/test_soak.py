@@ -1,4 +1,4 @@
-"""Promise 28: nothing grows under steady load (``make soak MINUTES=120``; here a sample of it, and what it notices)."""
+"""Nothing grows under steady load (docs/promises.md, 28): a sample of ``make soak``, and what it notices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Promise 25: several processes that read and write in one transaction never hear "database is locked"."""
+"""Several processes that read and write in one transaction never hear "database is locked" (docs/promises.md, 25)."""
 
 from __future__ import annotations
 
