@@ -29,6 +29,7 @@ from scheduling.state.idempotency import (
 from scheduling.state.idempotency_twin import IdempotencyTwin
 from scheduling.state.resp import RespConnection
 from scheduling.state.script import REDIS_CLOCK, Script
+from scheduling.state.types import gateway_channel
 from tests.state_model import TEST_CLOCK, Ears, variant
 
 GATEWAYS = ("gw-idem-1", "gw-idem-2")
@@ -52,10 +53,10 @@ class World:
         self.prefix = prefix_of(self.tenant).decode()
         self.now = 1_700_000_000_000
         self.stores = {g: IdempotencyStore(resp, g, LIMITS, scripts) for g in GATEWAYS}
-        self.twin = IdempotencyTwin(LIMITS, lambda: self.now, lambda g: g in ears.listening)
+        self.twin = IdempotencyTwin(LIMITS, lambda: self.now, lambda g: gateway_channel(g) in ears.listening)
         self.holders: dict[str, tuple[str, int]] = {}  # key -> who was told to run it last, until when
         self.seen: set[str] = set()
-        ears.listen(set(GATEWAYS))
+        ears.listen({*map(gateway_channel, GATEWAYS)})
         self._clock()
 
     def ticket(self, key: int, body: int, request: int) -> Ticket:
@@ -116,7 +117,7 @@ class World:
         self._clock()
 
     def listen(self, gateways: set[str]) -> None:
-        self._ears.listen(gateways)
+        self._ears.listen({*map(gateway_channel, gateways)})
 
     def _clock(self) -> None:
         self._run(self._resp.call("SET", self.prefix + "test_now", self.now))
