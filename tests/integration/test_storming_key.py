@@ -57,9 +57,9 @@ class Asked:
         self.of: Counter[str] = Counter()
         admit = PoolStore.admit
 
-        async def counted(store: PoolStore, spec: Any, *rest: Any) -> Any:
+        async def counted(store: PoolStore, spec: Any, *rest: Any, **named: Any) -> Any:
             self.of[spec.tenant] += 1
-            return await admit(store, spec, *rest)
+            return await admit(store, spec, *rest, **named)
 
         monkeypatch.setattr(PoolStore, "admit", counted)
 
