@@ -146,9 +146,14 @@ class Leadership:
             election = await self._elect()
             if not election.leader:
                 return 0
-        self._known_floor = max(self._known_floor, election.epoch)
-        await self._raise_floor(election.epoch)
-        return election.epoch if asyncio.get_running_loop().time() < self._until else 0
+        epoch = election.epoch
+        self._known_floor = max(self._known_floor, epoch)
+        await self._raise_floor(epoch)
+        if asyncio.get_running_loop().time() < self._until:
+            return epoch
+        # A slow database has used up the lease. Where nobody has led meanwhile it is extended under its epoch.
+        election = await self._elect()
+        return epoch if election.leader and election.epoch == epoch else 0
 
     async def _raise_floor(self, epoch: int) -> None:
         def write() -> bool:

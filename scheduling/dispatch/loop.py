@@ -92,9 +92,9 @@ class PoolDispatcher:
         """Leads whenever it can. Gives the leadership back when cancelled."""
         try:
             while True:
-                epoch = await self._leadership.win()
-                log.info("pool %s: %s leads, epoch %d", self.pool_id, self._crew.holder, epoch)
                 try:
+                    epoch = await self._leadership.win()
+                    log.info("pool %s: %s leads, epoch %d", self.pool_id, self._crew.holder, epoch)
                     await self._lead(epoch)
                     log.info("pool %s: %s leads no longer (epoch %d)", self.pool_id, self._crew.holder, epoch)
                 except Exception:
@@ -108,6 +108,9 @@ class PoolDispatcher:
                 pass
 
     async def _lead(self, epoch: int) -> None:
+        this = asyncio.current_task()
+        assert this is not None
+        asked_to_end = this.cancelling()
         http = control_http()
         await self._blocking.start()
         try:
@@ -143,6 +146,10 @@ class PoolDispatcher:
             self._leadership.lost()
             await self._blocking.close()
             await http.aclose()
+        # Up to Python 3.11.4 a group whose task failed leaves its own cancellation of this task counted, and the next
+        # time limit that runs out would end this dispatcher for good.
+        while this.cancelling() > asked_to_end:
+            this.uncancel()
 
     async def _until_lost(self) -> None:
         await self._leadership.keep()

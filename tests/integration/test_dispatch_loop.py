@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
@@ -164,6 +165,27 @@ async def test_a_leader_that_was_overtaken_is_fenced_and_its_grants_count_for_no
         assert (await gateway.store.grant(usurper.epoch, [GrantItem("r1", 1, "b1", 8)])) == ["ok"]
         await gateway.store.resign("leader-b")
         await until(lambda: first.epoch == old_epoch + 2)
+
+
+class SlowFloors(Floors):
+    """A database that answers within the time it may take, but two answers outlast a lease."""
+
+    def read(self, pool: str) -> int:
+        time.sleep(1.2)
+        return super().read(pool)
+
+    def raise_to(self, pool: str, epoch: int) -> None:
+        time.sleep(1.2)
+        super().raise_to(pool, epoch)
+
+
+async def test_a_slow_database_keeps_nobody_from_leading(gateway: Gateway):
+    catalog, _ = simple(gateway)
+    floors = SlowFloors()
+    async with dispatching(gateway.url, catalog, floors=floors) as dispatcher:
+        await ready(dispatcher, gateway.store)
+        assert dispatcher.epoch == 1
+        assert floors.rows[gateway.pool.id] == 1
 
 
 async def test_after_a_flush_the_view_is_rebuilt_and_the_epoch_is_higher(private_redis: RedisServer, pool_id: str):
