@@ -139,6 +139,13 @@ async def test_a_follower_leads_at_once_when_the_leader_stops(
             await until(lambda: second.leading(), timeout_s=20.0)
 
 
+@pytest.fixture
+def not_nicer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker in this process would make it, and every later test with it, give way to all others."""
+    monkeypatch.setattr("controlplane.celery.os.nice", lambda _: 0)
+
+
+@pytest.mark.usefixtures("not_nicer")
 def test_a_worker_that_is_told_to_end_gives_its_leadership_back_before_its_tasks_have_ended(
     redis_server: RedisServer, pool_id: str
 ):
@@ -183,6 +190,7 @@ def test_a_service_stopped_before_its_thread_ran_ends(redis_server: RedisServer,
     assert service.stop()
 
 
+@pytest.mark.usefixtures("not_nicer")
 def test_a_celery_worker_hosts_the_service_and_stops_it(redis_server: RedisServer, pool_id: str):
     telemetry = Telemetry()
     app = Celery("test", broker="memory://", backend="cache+memory://", set_as_current=False)
