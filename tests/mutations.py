@@ -77,7 +77,7 @@ MUTATIONS = (
         "scheduling/gateway/relay.py",
         '                raise EngineTrouble(Reason.BACKEND_LOST, "the stream was cut", suspect=True)',
         '                await send({"type": "http.response.body", "body": b""}); return Reason.STOP',
-        ("tests/integration/test_gateway_failures.py",),
+        ("tests/integration/test_broken_engines.py",),
     ),
     Mutation(
         "cancel-before-head",

@@ -149,6 +149,7 @@ STREAMS = [
     only("frame-without-end", b"data: " + b"x" * (5 * 1024 * 1024), end=b""),
     only("silence-after-comment", b": ping\n\n", end=b"", ends="backend_lost"),
     Bad("stream-cut", lambda r: HEAD + chunked(good(r)), "backend_lost"),
+    Bad("ended-without-done", lambda r: HEAD + chunked(good(r)) + END, "backend_lost"),
     Bad("chunk-garbage", lambda r: HEAD + chunked(good(r)) + b"zz\r\n", "backend_lost"),
     Bad("chunk-overflow", lambda r: HEAD + b"f" * 17 + b"\r\n", "backend_lost"),
 ]  # fmt: skip
