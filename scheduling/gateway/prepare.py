@@ -81,6 +81,8 @@ def parse(data: bytes, chat: bool) -> ChatRequest | CompletionRequest:
     """The typed request; raises :class:`Refusal` (400) for anything else, however it is malformed."""
     decode = _decode_chat if chat else _decode_completion
     try:
+        if not data.isascii():
+            data.decode()  # the parser looks into no part that goes to the engine as it is, and the engine would fail
         try:
             return decode(data)
         except msgspec.ValidationError as exc:

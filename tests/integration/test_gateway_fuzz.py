@@ -102,7 +102,8 @@ def changed_body(chance: random.Random, body: dict[str, Any]) -> bytes:
         elif how < 0.7:
             del inside[path[-1]]
         elif isinstance(inside, dict):
-            inside[chance.choice(("n", "echo", "tpyo", "prompt_logprobs", "\x00", "best_of"))] = chance.choice(NASTY)
+            name = chance.choice(("n", "echo", "tpyo", "prompt_logprobs", "\x00", "best_of"))
+            inside[name] = copy.deepcopy(chance.choice(NASTY))  # a shared list would grow from request to request
         else:
             copies = chance.choice((1, 200))
             if len(json.dumps(inside[0])) * copies < 8 * LIMIT:  # lists of copies of lists would take minutes to make

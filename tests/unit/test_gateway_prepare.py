@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduling.core.estimate.tokens import LEAST, MOST, Calibration, raw_tokens
+from scheduling.core.outcomes import Reason
 from scheduling.core.types import BackendSpec, EntitlementSpec, EntitlementState, KeySpec, PoolSpec
 from scheduling.gateway.auth import Access, split_key
 from scheduling.gateway.errors import Refusal
@@ -557,3 +558,22 @@ def test_a_tokenizer_is_given_what_the_estimate_counts() -> None:
     assert (set(text.split()), messages) == ({"pirate", "never", "anne"}, 1)
     text, _ = _texts(prepare(json.dumps({"model": POOL.model, "prompt": "a", "suffix": "b"}).encode(), False, POOL))
     assert text == "ab"
+
+
+@pytest.mark.parametrize("field", ["metadata", "response_format", "tools", "user"])
+def test_bytes_that_are_no_text_are_refused_wherever_they_stand(field: str) -> None:
+    """What goes to the engine as it is, is no exception: every replica would fail it, and be blamed for it."""
+    values = {
+        "metadata": b'{"a": "\xcc"}',
+        "response_format": b'{"type": "json_schema", "json_schema": {"name": "s", "schema": {"title": "\xcc"}}}',
+        "tools": b'[{"type": "function", "function": {"name": "f", "parameters": {"title": "\xcc"}}}]',
+        "user": b'"\xcc"',
+    }
+    body = b'{"model": "m", "messages": [{"role": "user", "content": "hi"}], "%b": %b}' % (
+        field.encode(),
+        values[field],
+    )
+    with pytest.raises(Refusal) as refused:
+        parse(body, chat=True)
+    assert refused.value.reason is Reason.INVALID_REQUEST
+    assert "not valid JSON" in refused.value.fields["detail"]
