@@ -30,7 +30,7 @@ def host_dispatch(app: Celery, make_setup: Callable[[], DispatchSetup]) -> None:
     app.steps["worker"].add(DispatchStep)
 
 
-class DispatchStep(bootsteps.StartStopStep):
+class DispatchStep(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery has no types
     """Starts after the worker's pool, so that no child process is forked from the service's threads at start."""
 
     requires = ("celery.worker.components:Pool",)

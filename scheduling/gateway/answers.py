@@ -8,6 +8,7 @@ seen, no whole number, missing) is replaced by our own count and never makes a r
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -165,8 +166,14 @@ _decode_told = msgspec.json.Decoder(_Told).decode
 _decode_details = msgspec.json.Decoder(dict[Short, Any]).decode
 _decode_error = msgspec.json.Decoder(_EngineErrorAnswer).decode
 _decode_top = msgspec.json.Decoder(dict[str, Raw]).decode
-_decode_chunk = {True: msgspec.json.Decoder(ChatChunk).decode, False: msgspec.json.Decoder(TextChunk).decode}
-_decode_answer = {True: msgspec.json.Decoder(ChatAnswer).decode, False: msgspec.json.Decoder(TextAnswer).decode}
+_decode_chunk: dict[bool, Callable[[bytes], ChatChunk | TextChunk]] = {
+    True: msgspec.json.Decoder(ChatChunk).decode,
+    False: msgspec.json.Decoder(TextChunk).decode,
+}
+_decode_answer: dict[bool, Callable[[bytes], ChatAnswer | TextAnswer]] = {
+    True: msgspec.json.Decoder(ChatAnswer).decode,
+    False: msgspec.json.Decoder(TextAnswer).decode,
+}
 _WRONG = (msgspec.MsgspecError, ValueError, RecursionError)  # whatever decoding may raise
 
 
@@ -192,7 +199,7 @@ class Asked:
 def read_chunk(payload: bytes, chat: bool) -> ChatChunk | TextChunk:
     """One frame of a stream. Raises :class:`Broken`. UTF-8 is the caller's to check."""
     try:
-        chunk: ChatChunk | TextChunk = _decode_chunk[chat](payload)
+        chunk = _decode_chunk[chat](payload)
     except _WRONG:
         raise _broken(payload, "a frame of the stream is not a completion chunk") from None
     if chunk.error is not ABSENT and bytes(chunk.error) != b"null":
@@ -301,7 +308,7 @@ def read_answer(data: bytes, asked: Asked, model: str | None) -> WholeAnswer:
     try:
         if not data.isascii():
             data.decode()
-        answer: ChatAnswer | TextAnswer = _decode_answer[asked.chat](data)
+        answer = _decode_answer[asked.chat](data)
         top = _decode_top(data)
     except _WRONG:
         raise _broken(data, "the answer is not a completion") from None

@@ -34,13 +34,13 @@ class Consumed:
 
     only: ClassVar[tuple[object, ...] | None] = None  # the values that may be consumed; None: all
     why: ClassVar[str] = ""  # what is said of another value
-    absent: ClassVar[Consumed]
+    absent: ClassVar[Any]  # of the class it stands in: the types of fields say which
 
     def __init_subclass__(cls) -> None:
         cls.absent = cls()
 
     @classmethod
-    def take(cls, value: object) -> Consumed:
+    def take(cls, value: object) -> Any:
         if cls.only is None or value is None:
             return cls.absent
         if any(type(value) is type(taken) and value == taken for taken in cls.only):  # true is not 1

@@ -225,7 +225,10 @@ def _check_extensions(arguments: Mapping[str, object]) -> None:
 def _constrain(body: ChatRequest | CompletionRequest) -> None:
     """Bounds ``structured_outputs`` and moves the older ``guided_*`` fields into it."""
     if (
-        body.structured_outputs is body.guided_regex is body.guided_choice is body.guided_grammar is None
+        body.structured_outputs is None
+        and body.guided_regex is None
+        and body.guided_choice is None
+        and body.guided_grammar is None
         and body.guided_json is ABSENT
     ):
         return

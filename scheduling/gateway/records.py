@@ -22,7 +22,7 @@ def record_of(call: Call, reason: Reason, gateway_id: str) -> LedgerRecord:
     outcome = outcome_of(reason).value
     done_s = call.now_s()
     outlook = call.outlook
-    answered = outlook is not None and outcome == Outcome.COMPLETED and call.output_tokens > 0
+    answered = outcome == Outcome.COMPLETED and call.output_tokens > 0
     return LedgerRecord(
         request_id=call.id,
         pool=access.pool.id,
@@ -59,7 +59,7 @@ def record_of(call: Call, reason: Reason, gateway_id: str) -> LedgerRecord:
         category=estimate.category if estimate is not None else "",
         estimate_source=estimate.source if estimate is not None else "",
         output_tokens_p90=estimate.output_p90 if estimate is not None else 0.0,
-        output_rank=outlook.forecast.prediction.rank(call.output_tokens) if answered else None,
+        output_rank=outlook.forecast.prediction.rank(call.output_tokens) if outlook is not None and answered else None,
         trace=call.trace,
         admission=_admission(call, entitlement, estimate),
     )  # fmt: skip

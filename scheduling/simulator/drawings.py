@@ -82,7 +82,7 @@ def parse_drawing(raw: Mapping[str, Any]) -> Drawing:
         settings = dict(panel)
         common = {name: settings.pop(name) for name in ("metrics",) if name in settings}
         curves = tuple(
-            Curve(**{k: v if k == "name" else _names(v) for k, v in {**common, **curve}.items()})
+            Curve(**dict[str, Any]({k: v if k == "name" else _names(v) for k, v in {**common, **curve}.items()}))
             for curve in settings.pop("series", ())
         )
         axes = Axes(**{**settings, "curves": curves, "xs": tuple(settings.get("xs", ()))})

@@ -112,8 +112,9 @@ def parse_match(name: str, data: Mapping[str, Any]) -> Match:
     scenario = parse_scenario(name, data)
     duels = []
     for raw in raw_duels:
+        fields: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in raw.items()}
         try:
-            duel = Duel(**{key: tuple(value) if isinstance(value, list) else value for key, value in raw.items()})
+            duel = Duel(**fields)
         except TypeError as problem:
             raise ScenarioError(f"{name}: duel {raw.get('name')!r}: {problem}") from problem
         unknown = {duel.ours, *duel.rivals, *duel.limits} - set(scenario.runs)
