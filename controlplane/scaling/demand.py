@@ -15,12 +15,11 @@ from dataclasses import dataclass
 
 from scheduling.core.capacity import Amounts
 from scheduling.core.ledger import LedgerRecord
-from scheduling.core.outcomes import Outcome, Reason
+from scheduling.core.outcomes import NO_ROOM, Outcome
 from scheduling.core.planner import ENTITLED, Demand, one_replica, promised
 from scheduling.core.types import EntitlementSpec
 from scheduling.dispatch.ports import Sample
 
-FOR_WANT_OF_CAPACITY = frozenset({Reason.LOW_PRIORITY, Reason.QUEUE_FULL, Reason.QUEUE_TIMEOUT, Reason.NO_BACKEND})
 UNKNOWN_OCCUPATION_S = 2.0  # before any request has ended
 
 
@@ -92,7 +91,7 @@ class DemandWindow:
         for r in self._ended:
             if r.granted_s is not None and r.outcome == Outcome.COMPLETED:
                 times.setdefault(r.entitlement, []).append(r.done_s - r.granted_s)
-            elif r.outcome == Outcome.REFUSED and r.reason in FOR_WANT_OF_CAPACITY and r.entitlement in entitled:
+            elif r.reason in NO_ROOM and r.entitlement in entitled:
                 counts[r.entitlement] = counts.get(r.entitlement, 0) + 1
         every = [t for found in times.values() for t in found]
         usual_s = sum(every) / len(every) if every else UNKNOWN_OCCUPATION_S

@@ -7,6 +7,7 @@ here as well: 429 while capacity exists, 503 when it does not (``docs/errors.md`
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -20,236 +21,275 @@ class Outcome(StrEnum):
     CANCELLED = "cancelled"
 
 
-class Reason(StrEnum):
-    """Why it ended so. A reason belongs to exactly one outcome."""
-
-    # completed
-    STOP = "stop"  # the model ended its answer, or a stop string did
-    LENGTH = "length"  # the output bound was reached
-    REPLAYED = "replayed"  # the kept answer of an earlier request with this Idempotency-Key
-    # refused: nothing was consumed
-    NO_KEY = "no_key"  # missing, unknown, expired or revoked: always the same answer
-    NOT_ENTITLED = "not_entitled"  # entitlement pending or expired
-    TENANT_PAUSED = "tenant_paused"  # an operator paused the tenant
-    UNKNOWN_MODEL = "unknown_model"
-    INVALID_REQUEST = "invalid_request"
-    TOO_LARGE = "too_large"  # body or headers over the limit
-    TOO_LONG = "too_long"  # prompt and output bound do not fit the model's context or a replica's KV
-    SLOW_REQUEST = "slow_request"  # head or body did not arrive in time
-    CONCURRENCY = "concurrency"  # the entitlement's requests in flight
-    TOKEN_BUDGET = "token_budget"  # noqa: S105  the entitlement's token bucket
-    KV_BUDGET = "kv_budget"  # the entitlement's KV share
-    LOW_PRIORITY = "low_priority"  # the pool is contended and this weight is under its threshold
-    QUOTA_EXCEEDED = "quota_exceeded"  # the tenant's tokens of the day or month are spent
-    DUPLICATE = "duplicate"  # an earlier request with this Idempotency-Key still runs
-    ALREADY_DONE = "already_done"  # one completed, and its answer is not kept
-    KEY_REUSED = "key_reused"  # one had another body
-    TENANT_CONNECTIONS = "tenant_connections"  # the tenant's share of a full gateway's open requests
-    ADDRESS_CONNECTIONS = "address_connections"  # the connections of one address
-    USER_CONNECTIONS = "user_connections"  # the WebSockets of one user
-    SERVER_FULL = "server_full"  # the connections or WebSockets of one web process
-    QUEUE_FULL = "queue_full"  # the pool's queue, or the entitlement's place in it
-    QUEUE_TIMEOUT = "queue_timeout"  # waited as long as its tier allows
-    NO_BACKEND = "no_backend"  # no healthy replica
-    REBUILDING = "rebuilding"  # shared state was lost and is being announced again
-    STATE_UNAVAILABLE = "state_unavailable"  # Redis does not answer
-    SHUTTING_DOWN = "shutting_down"  # this gateway drains
-    # failed: it ran, or should have
-    BACKEND_ERROR = "backend_error"  # the engine answered with an error
-    BACKEND_LOST = "backend_lost"  # connection refused, reset or cut
-    BACKEND_STALLED = "backend_stalled"  # no token for too long
-    GATEWAY_LOST = "gateway_lost"  # the gateway that held the client stopped renewing its lease
-    EVICTED = "evicted"  # preemptible: its slot was taken back for others
-    LEASE_LOST = "lease_lost"  # its lease had been taken back while it ran
-    DEADLINE = "deadline"  # total time limit
-    SLOW_READER = "slow_reader"  # the client did not read its stream
-    INTERNAL = "internal"  # a fault of ours
-    # cancelled
-    CLIENT_LEFT = "client_left"
-    OPERATOR = "operator"
-    KEY_REVOKED = "key_revoked"  # while it waited or ran
-
-
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """What one reason means to a client."""
+    """What one reason means to a client, and to those who count endings."""
 
     outcome: Outcome
-    status: int  # HTTP status where the response has not begun
-    error_type: str  # OpenAI's ``error.type``
-    retry: bool  # whether sending the same request again can help
-    message: str  # template: never a host name, key, hash or table name
+    status: int = 200  # HTTP status where the response has not begun
+    error_type: str = ""  # OpenAI's ``error.type``
+    message: str = ""  # template: never a host name, key, hash or table name
+    retry: bool = False  # whether sending the same request again can help
+    no_room: bool = False  # the pool lacked capacity; the entitlement was within its own limits
 
 
-_R, _F = Outcome.REFUSED, Outcome.FAILED
+def _ends(outcome: Outcome) -> Callable[..., tuple[str, Ending]]:
+    """Declares a reason of this outcome: its string, then :class:`Ending`'s fields."""
+    return lambda value, *args, **fields: (value, Ending(outcome, *args, **fields))
 
-ENDINGS: dict[Reason, Ending] = {
-    Reason.STOP: Ending(Outcome.COMPLETED, 200, "", False, ""),
-    Reason.LENGTH: Ending(Outcome.COMPLETED, 200, "", False, ""),
-    Reason.REPLAYED: Ending(Outcome.COMPLETED, 200, "", False, ""),
-    Reason.NO_KEY: Ending(
-        _R,
+
+_completed = _ends(Outcome.COMPLETED)
+_refused = _ends(Outcome.REFUSED)
+_failed = _ends(Outcome.FAILED)
+_cancelled = _ends(Outcome.CANCELLED)
+
+
+class Reason(StrEnum):
+    """Why it ended so, with what follows from that. A reason belongs to exactly one outcome.
+
+    A new one is an entry here, then ``make generated``.
+    """
+
+    ending: Ending
+
+    # The default is for type checkers: ``Reason("stop")`` looks an entry up and makes none.
+    def __new__(cls, value: str, ending: Ending = Ending(Outcome.FAILED)) -> Reason:
+        reason = str.__new__(cls, value)
+        reason._value_ = value
+        reason.ending = ending
+        return reason
+
+    # --- completed
+    # The model ended its answer, or a stop string did.
+    STOP = _completed("stop")
+    # The output bound was reached.
+    LENGTH = _completed("length")
+    # The kept answer of an earlier request with this Idempotency-Key.
+    REPLAYED = _completed("replayed")
+    # --- refused: nothing was consumed
+    # Missing, unknown, expired or revoked: always the same answer.
+    NO_KEY = _refused(
+        "no_key",
         401,
         "authentication_error",
-        False,
         "This API key is not valid. Send 'Authorization: Bearer qm-<id>.<secret>' with a key that is active.",
-    ),
-    Reason.NOT_ENTITLED: Ending(
-        _R,
+    )
+    # Entitlement pending or expired.
+    NOT_ENTITLED = _refused(
+        "not_entitled",
         403,
         "permission_error",
-        False,
         "The entitlement behind this key is {state}. An administrator can bind or renew it.",
-    ),
-    Reason.TENANT_PAUSED: Ending(
-        _R,
+    )
+    # An operator paused the tenant.
+    TENANT_PAUSED = _refused(
+        "tenant_paused",
         403,
         "permission_error",
-        False,
         "An operator has paused this tenant, so nothing new is admitted. What was admitted goes on.",
-    ),
-    Reason.UNKNOWN_MODEL: Ending(
-        _R,
+    )
+    UNKNOWN_MODEL = _refused(
+        "unknown_model",
         404,
         "not_found_error",
-        False,
         "The model {model!r} does not exist or this key has no access to it. GET /v1/models lists what it can use.",
-    ),
-    Reason.INVALID_REQUEST: Ending(_R, 400, "invalid_request_error", False, "{detail}"),
-    Reason.TOO_LARGE: Ending(_R, 413, "invalid_request_error", False, "The {what} is larger than {limit} bytes."),
-    Reason.TOO_LONG: Ending(
-        _R,
+    )
+    INVALID_REQUEST = _refused("invalid_request", 400, "invalid_request_error", "{detail}")
+    # Body or headers over the limit.
+    TOO_LARGE = _refused("too_large", 413, "invalid_request_error", "The {what} is larger than {limit} bytes.")
+    # Prompt and output bound do not fit the model's context or a replica's KV.
+    TOO_LONG = _refused(
+        "too_long",
         400,
         "invalid_request_error",
-        False,
         "The prompt (about {input} tokens) and the output bound ({output} tokens) exceed {limit} tokens. "
         "Shorten the prompt or lower max_tokens.",
-    ),
-    Reason.SLOW_REQUEST: Ending(_R, 408, "invalid_request_error", True, "The request did not arrive in time."),
-    Reason.CONCURRENCY: Ending(
-        _R,
+    )
+    # Head or body did not arrive in time.
+    SLOW_REQUEST = _refused(
+        "slow_request", 408, "invalid_request_error", "The request did not arrive in time.", retry=True
+    )
+    # The entitlement's requests in flight.
+    CONCURRENCY = _refused(
+        "concurrency",
         429,
         "rate_limit_error",
-        True,
         "This entitlement already has {inflight} of {limit} requests in flight.",
-    ),
-    Reason.TOKEN_BUDGET: Ending(
-        _R,
+        retry=True,
+    )
+    # The entitlement's token bucket.
+    TOKEN_BUDGET = _refused(
+        "token_budget",
         429,
         "rate_limit_error",
-        True,
         "This entitlement's token budget does not cover the request's {need} tokens yet.",
-    ),
-    Reason.KV_BUDGET: Ending(
-        _R,
+        retry=True,
+    )
+    # The entitlement's KV share.
+    KV_BUDGET = _refused(
+        "kv_budget", 429, "rate_limit_error", "This entitlement's KV-cache share is in use.", retry=True
+    )
+    # The pool is contended and this weight is under its threshold.
+    LOW_PRIORITY = _refused(
+        "low_priority",
         429,
         "rate_limit_error",
-        True,
-        "This entitlement's KV-cache share is in use.",
-    ),
-    Reason.LOW_PRIORITY: Ending(
-        _R,
-        429,
-        "rate_limit_error",
-        True,
         "The pool is contended and entitlements of higher weight go first.",
-    ),
-    Reason.QUOTA_EXCEEDED: Ending(
-        _R,
+        retry=True,
+        no_room=True,
+    )
+    # The tenant's tokens of the day or month are spent.
+    QUOTA_EXCEEDED = _refused(
+        "quota_exceeded",
         429,
         "insufficient_quota",
-        False,
         "The quota of {limit} tokens a {period} is spent ({used} were used). The next {period} begins in {left}.",
-    ),
-    Reason.DUPLICATE: Ending(
-        _R,
+    )
+    # An earlier request with this Idempotency-Key still runs.
+    DUPLICATE = _refused(
+        "duplicate",
         409,
         "conflict_error",
-        True,
         "The request {original} with this Idempotency-Key is still running.",
-    ),
-    Reason.ALREADY_DONE: Ending(
-        _R,
+        retry=True,
+    )
+    # One completed, and its answer is not kept.
+    ALREADY_DONE = _refused(
+        "already_done",
         409,
         "conflict_error",
-        False,
-        "The request {original} with this Idempotency-Key completed ({how}); its answer is not kept here. Send a new "
-        "key to run it again.",
-    ),
-    Reason.KEY_REUSED: Ending(
-        _R,
+        "The request {original} with this Idempotency-Key completed ({how}); its answer is not kept here. "
+        "Send a new key to run it again.",
+    )
+    # One had another body.
+    KEY_REUSED = _refused(
+        "key_reused",
         422,
         "invalid_request_error",
-        False,
         "This Idempotency-Key was used with another path or body by the request {original}.",
-    ),
-    Reason.TENANT_CONNECTIONS: Ending(
-        _R,
+    )
+    # The tenant's share of a full gateway's open requests.
+    TENANT_CONNECTIONS = _refused(
+        "tenant_connections",
         429,
         "rate_limit_error",
-        True,
         "This server is nearly full, and this tenant has its share of it: {inflight} of {limit} open requests.",
-    ),
-    Reason.ADDRESS_CONNECTIONS: Ending(
-        _R,
+        retry=True,
+    )
+    # The connections of one address.
+    ADDRESS_CONNECTIONS = _refused(
+        "address_connections",
         429,
         "rate_limit_error",
-        True,
         "Your address has as many connections here as it may. Close some, or try again in a moment.",
-    ),
-    Reason.USER_CONNECTIONS: Ending(
-        _R, 429, "rate_limit_error", True, "You have as many live views open here as one user may. Close some."
-    ),
-    Reason.SERVER_FULL: Ending(
-        _R, 503, "service_unavailable_error", True, "This server has as many connections as it may."
-    ),
-    Reason.QUEUE_FULL: Ending(_R, 429, "rate_limit_error", True, "The queue this request would wait in is full."),
-    Reason.QUEUE_TIMEOUT: Ending(
-        _R,
+        retry=True,
+    )
+    # The WebSockets of one user.
+    USER_CONNECTIONS = _refused(
+        "user_connections",
         429,
         "rate_limit_error",
-        True,
+        "You have as many live views open here as one user may. Close some.",
+        retry=True,
+    )
+    # The connections or WebSockets of one web process.
+    SERVER_FULL = _refused(
+        "server_full", 503, "service_unavailable_error", "This server has as many connections as it may.", retry=True
+    )
+    # The pool's queue, or the entitlement's place in it.
+    QUEUE_FULL = _refused(
+        "queue_full", 429, "rate_limit_error", "The queue this request would wait in is full.", retry=True, no_room=True
+    )
+    # Waited as long as its tier allows.
+    QUEUE_TIMEOUT = _refused(
+        "queue_timeout",
+        429,
+        "rate_limit_error",
         "No slot became free within {waited_s:.0f} s, the longest this tier waits.",
-    ),
-    Reason.NO_BACKEND: Ending(_R, 503, "service_unavailable_error", True, "No replica of this model is available."),
-    Reason.REBUILDING: Ending(
-        _R,
+        retry=True,
+        no_room=True,
+    )
+    # No healthy replica.
+    NO_BACKEND = _refused(
+        "no_backend",
         503,
         "service_unavailable_error",
-        True,
+        "No replica of this model is available.",
+        retry=True,
+        no_room=True,
+    )
+    # Shared state was lost and is being announced again.
+    REBUILDING = _refused(
+        "rebuilding",
+        503,
+        "service_unavailable_error",
         "The scheduler is rebuilding its state; new work starts shortly.",
-    ),
-    Reason.STATE_UNAVAILABLE: Ending(
-        _R,
+        retry=True,
+    )
+    # Redis does not answer.
+    STATE_UNAVAILABLE = _refused(
+        "state_unavailable",
         503,
         "service_unavailable_error",
-        True,
         "The scheduler cannot be reached, so nothing new is admitted.",
-    ),
-    Reason.SHUTTING_DOWN: Ending(_R, 503, "service_unavailable_error", True, "This gateway is shutting down."),
-    Reason.BACKEND_ERROR: Ending(_F, 502, "api_error", True, "The engine could not process the request{detail}."),
-    Reason.BACKEND_LOST: Ending(_F, 502, "api_error", True, "The engine or the connection to it was lost."),
-    Reason.BACKEND_STALLED: Ending(_F, 504, "api_error", True, "The engine produced no token for too long."),
-    Reason.GATEWAY_LOST: Ending(_F, 502, "api_error", True, "The gateway that held this request was lost."),
-    Reason.EVICTED: Ending(
-        _F,
+        retry=True,
+    )
+    # This gateway drains.
+    SHUTTING_DOWN = _refused(
+        "shutting_down", 503, "service_unavailable_error", "This gateway is shutting down.", retry=True
+    )
+    # --- failed: it ran, or should have
+    # The engine answered with an error.
+    BACKEND_ERROR = _failed(
+        "backend_error", 502, "api_error", "The engine could not process the request{detail}.", retry=True
+    )
+    # Connection refused, reset or cut.
+    BACKEND_LOST = _failed("backend_lost", 502, "api_error", "The engine or the connection to it was lost.", retry=True)
+    # No token for too long.
+    BACKEND_STALLED = _failed(
+        "backend_stalled", 504, "api_error", "The engine produced no token for too long.", retry=True
+    )
+    # The gateway that held the client stopped renewing its lease.
+    GATEWAY_LOST = _failed("gateway_lost", 502, "api_error", "The gateway that held this request was lost.", retry=True)
+    # Preemptible: its slot was taken back for others.
+    EVICTED = _failed(
+        "evicted",
         429,
         "rate_limit_error",
-        True,
         "This preemptible request was ended because its slot was needed by others. What it produced is charged.",
-    ),
-    Reason.LEASE_LOST: Ending(_F, 503, "api_error", True, "The request lost its slot and was ended."),
-    Reason.DEADLINE: Ending(_F, 504, "api_error", False, "The request took longer than its time limit."),
-    Reason.SLOW_READER: Ending(_F, 408, "api_error", False, "The stream was not read in time."),
-    Reason.INTERNAL: Ending(_F, 500, "api_error", True, "An internal error ended the request. It was recorded."),
-    Reason.CLIENT_LEFT: Ending(Outcome.CANCELLED, 499, "api_error", False, "The client closed the connection."),
-    Reason.OPERATOR: Ending(Outcome.CANCELLED, 503, "api_error", True, "An operator cancelled the request."),
-    Reason.KEY_REVOKED: Ending(
-        Outcome.CANCELLED, 401, "authentication_error", False, "The API key of this request was revoked or expired."
-    ),
-}
+        retry=True,
+    )
+    # Its lease had been taken back while it ran.
+    LEASE_LOST = _failed("lease_lost", 503, "api_error", "The request lost its slot and was ended.", retry=True)
+    # Total time limit.
+    DEADLINE = _failed("deadline", 504, "api_error", "The request took longer than its time limit.")
+    # The client did not read its stream.
+    SLOW_READER = _failed("slow_reader", 408, "api_error", "The stream was not read in time.")
+    # A fault of ours.
+    INTERNAL = _failed(
+        "internal", 500, "api_error", "An internal error ended the request. It was recorded.", retry=True
+    )
+    # --- cancelled
+    CLIENT_LEFT = _cancelled("client_left", 499, "api_error", "The client closed the connection.")
+    OPERATOR = _cancelled("operator", 503, "api_error", "An operator cancelled the request.", retry=True)
+    # While it waited or ran.
+    KEY_REVOKED = _cancelled(
+        "key_revoked", 401, "authentication_error", "The API key of this request was revoked or expired."
+    )
+
+
+ENDINGS: dict[Reason, Ending] = {reason: reason.ending for reason in Reason}
+
+# Refused for want of room. Not among them: ``rebuilding`` and ``state_unavailable``, where nobody knows whether the
+# pool has room.
+NO_ROOM: frozenset[str] = frozenset(reason for reason in Reason if reason.ending.no_room)
 
 
 def outcome_of(reason: Reason) -> Outcome:
     """The one outcome a reason belongs to."""
-    return ENDINGS[reason].outcome
+    return reason.ending.outcome
+
+
+def unmet(reason: str, waited: bool) -> bool:
+    """Whether a refusal left demand unmet that nothing else counted: what waits is counted while it waits."""
+    return reason in NO_ROOM and not waited

@@ -27,7 +27,7 @@ from scheduling.core.admission import (
     first_weight,
 )
 from scheduling.core.contracts import OrderingPolicy
-from scheduling.core.outcomes import Reason
+from scheduling.core.outcomes import Reason, unmet
 from scheduling.core.registry import make_routing
 from scheduling.core.scheduler import Scheduler, work_of
 from scheduling.core.types import (
@@ -42,7 +42,6 @@ from scheduling.core.types import (
 from scheduling.simulator.kernel import Kernel, rng, to_fs, to_s
 
 RETRY_JITTER = 0.25  # of the gateway's Retry-After, up and down
-FOR_WANT_OF_ROOM = frozenset({Reason.LOW_PRIORITY, Reason.QUEUE_FULL, Reason.NO_BACKEND})
 NO_BACKEND_RETRY_MS = 1000
 SMOOTHING = 0.2  # of a slot's occupation, the newest request's share
 
@@ -320,9 +319,9 @@ class PoolModel:
             return held.weight
         return first_weight(next(c.spec for c in self.clients if c.spec.id == name), self.pool)
 
-    def _refuse(self, attempt: Attempt, reason: Reason, retry_ms: int | None) -> None:
+    def _refuse(self, attempt: Attempt, reason: Reason, retry_ms: int | None, waited: bool = False) -> None:
         attempt.refused = reason
-        if reason in FOR_WANT_OF_ROOM:
+        if unmet(reason, waited):
             room = self._service.whole_s(attempt.client.input_tokens, attempt.output_tokens)
             self._shares[attempt.client.spec.id].turned_away += room
         if retry_ms is None:
@@ -336,7 +335,7 @@ class PoolModel:
         for over in self._scheduler.expire(self.now_s):
             attempt = self._asked.pop(over.id)
             self._shares[over.entitlement].waiting -= 1
-            self._refuse(attempt, Reason.QUEUE_TIMEOUT, None)
+            self._refuse(attempt, Reason.QUEUE_TIMEOUT, None, waited=True)
         for grant in self._scheduler.step(self._view, self.now_s):
             attempt = self._asked.pop(grant.request.id)
             self._shares[grant.request.entitlement].waiting -= 1

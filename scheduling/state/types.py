@@ -14,6 +14,7 @@ from typing import Final
 
 from scheduling.core.ledger import MOST_TOKENS, LedgerRecord
 from scheduling.core.outcomes import Reason
+from scheduling.core.outcomes import unmet as is_unmet
 from scheduling.core.types import BackendView, Estimate, PoolView, QueuedRequest, Slo, Standing
 
 LEASE_MS: Final = 10_000  # what a dead gateway held is free after this plus one sweep
@@ -64,15 +65,10 @@ def work_of(estimate: Estimate) -> int:
     return math.ceil(estimate.input_tokens + estimate.output_tokens)
 
 
-_NO_ROOM = frozenset(
-    {Reason.LOW_PRIORITY.value, Reason.QUEUE_FULL.value, Reason.NO_BACKEND.value, Reason.REBUILDING.value}
-)
-
-
 def unmet(record: LedgerRecord) -> int:
     """Tokens that a refusal says were wanted and not given [tokens]: only where the pool had no room, not where the
     entitlement was at its own limit."""
-    if record.reason not in _NO_ROOM:
+    if not is_unmet(record.reason, waited=record.queued_s is not None):
         return 0
     return math.ceil(record.input_tokens_est + record.output_tokens_est)
 
