@@ -5,7 +5,7 @@ SETUP := $(PYTHON) controlplane/embedded/bootstrap.py
 PYTEST := $(PY) -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test up check test test-postgresql test-slow chaos soak fuzz mutants lab bench test-frontend test-browser test-vllm test-litellm lint types lock clean
+.PHONY: help setup setup-test up check test test-postgresql test-slow chaos soak fuzz mutants lab bench test-frontend test-browser test-vllm test-litellm generated lint types lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -63,10 +63,15 @@ test-vllm: setup-test ## against a real vLLM on the CPU
 test-litellm: setup-test ## the bridge of deploy/litellm in a real LiteLLM proxy
 	$(PYTEST) -m litellm --timeout 900 $(ARGS)
 
-lint: setup-test ## ruff, import rules, locks without hosts
+generated: setup-test ## write what is made from Python: the console's types and fields, docs/errors.md
+	@$(SETUP) frontend-types
+	$(PY) -m scheduling.gateway.errors > docs/errors.md
+
+lint: setup-test ## ruff, import rules, Biome over the console
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PYTEST) -q tests/unit/test_import_rules.py
+	@$(SETUP) frontend-lint
 
 types: setup-test ## mypy, strict on the core
 	$(PY) -m mypy
@@ -79,8 +84,8 @@ lock: setup-test ## write the locks anew from pyproject.toml (hashes, no hosts)
 	$(UV_LOCK:pyproject.toml=) --group pyproject.toml:frontend -o requirements-frontend.lock
 	$(UV_LOCK:pyproject.toml=) --group pyproject.toml:bootstrap -o requirements-bootstrap.lock
 	$(UV_LOCK:pyproject.toml=) --group pyproject.toml:litellm -o requirements-litellm.lock
-	@! grep -n '://' requirements*.lock frontend/package-lock.json || { echo "a lock names a host"; exit 1; }
+	@! grep -n '://' requirements*.lock frontend/package-lock.json frontend/tools/package-lock.json || { echo "a lock names a host"; exit 1; }
 
 clean: ## remove .venv, build results and caches; never an instance's state
-	rm -rf .venv frontend/node_modules frontend/dist staticfiles .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv frontend/node_modules frontend/tools/node_modules frontend/dist staticfiles .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

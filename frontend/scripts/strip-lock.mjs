@@ -2,7 +2,8 @@
 // registry and a single grep for "://" proves it. Run by `npm run lock`; `npm ci` does not read these fields.
 import { readFileSync, writeFileSync } from "node:fs";
 
-const file = new URL("../package-lock.json", import.meta.url);
+const folder = process.argv[2] ?? "."; // of the lock, from frontend/
+const file = new URL(`../${folder}/package-lock.json`, import.meta.url);
 const lock = JSON.parse(readFileSync(file, "utf8"));
 for (const entry of Object.values(lock.packages)) delete entry.funding;
 const text = JSON.stringify(lock, null, 2) + "\n";

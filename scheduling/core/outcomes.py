@@ -31,6 +31,7 @@ class Ending:
     message: str = ""  # template: never a host name, key, hash or table name
     retry: bool = False  # whether sending the same request again can help
     no_room: bool = False  # the pool lacked capacity; the entitlement was within its own limits
+    recorded: bool = True  # False: it ends before the request has a tenant, so the ledger has no row of it
 
 
 def _ends(outcome: Outcome) -> Callable[..., tuple[str, Ending]]:
@@ -73,6 +74,7 @@ class Reason(StrEnum):
         401,
         "authentication_error",
         "This API key is not valid. Send 'Authorization: Bearer qm-<id>.<secret>' with a key that is active.",
+        recorded=False,
     )
     # Entitlement pending or expired.
     NOT_ENTITLED = _refused(
@@ -183,6 +185,7 @@ class Reason(StrEnum):
         "rate_limit_error",
         "Your address has as many connections here as it may. Close some, or try again in a moment.",
         retry=True,
+        recorded=False,
     )
     # The WebSockets of one user.
     USER_CONNECTIONS = _refused(
@@ -191,10 +194,16 @@ class Reason(StrEnum):
         "rate_limit_error",
         "You have as many live views open here as one user may. Close some.",
         retry=True,
+        recorded=False,
     )
     # The connections or WebSockets of one web process.
     SERVER_FULL = _refused(
-        "server_full", 503, "service_unavailable_error", "This server has as many connections as it may.", retry=True
+        "server_full",
+        503,
+        "service_unavailable_error",
+        "This server has as many connections as it may.",
+        retry=True,
+        recorded=False,
     )
     # The pool's queue, or the entitlement's place in it.
     QUEUE_FULL = _refused(

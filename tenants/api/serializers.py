@@ -11,6 +11,7 @@ from django.utils import timezone
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
+from scheduling.core.capacity import DIMENSIONS
 from tenants import binding, promises
 from tenants.access import scope_of
 from tenants.api.inputs import Timed
@@ -108,6 +109,12 @@ _NOT_FOR_MEMBERS = (
 )  # fmt: skip
 
 
+_AMOUNTS = {
+    "type": "object", "nullable": True, "x-optional": True,
+    "properties": {dimension: {"type": "number"} for dimension in DIMENSIONS},
+}  # fmt: skip
+
+
 class PoolSerializer(BooksSerializer):
     slots = serializers.SerializerMethodField(help_text="Sequences that may run at once, draining backends left out.")
     kv_tokens = serializers.SerializerMethodField(help_text="KV cache [tokens], draining backends left out.")
@@ -149,11 +156,11 @@ class PoolSerializer(BooksSerializer):
         request = self.context.get("request")
         return request is not None and scope_of(request).sees_all
 
-    @extend_schema_field({"type": "object", "additionalProperties": {"type": "number"}, "nullable": True})
+    @extend_schema_field(_AMOUNTS)
     def get_promised(self, pool: Pool) -> dict[str, float] | None:
         return promises.promised(pool).as_dict() if self._for_staff() else None
 
-    @extend_schema_field({"type": "object", "additionalProperties": {"type": "number"}, "nullable": True})
+    @extend_schema_field(_AMOUNTS)
     def get_provisionable(self, pool: Pool) -> dict[str, float] | None:
         found = promises.provisionable(pool) if self._for_staff() else None
         return None if found is None else found.as_dict()
@@ -258,7 +265,7 @@ class _CredentialSerializer(BooksSerializer):
 class KeySerializer(_CredentialSerializer):
     entitlement = Named(Entitlement, help_text="Name of the entitlement it opens.")
     tenant = serializers.CharField(source="entitlement.tenant.slug", read_only=True)
-    created_by = serializers.CharField(source="created_by.username", read_only=True, default=None)
+    created_by = serializers.CharField(source="created_by.username", read_only=True, default=None, allow_null=True)
 
     class Meta:
         model = ApiKey
@@ -287,7 +294,7 @@ class RotateSerializer(Strict):
 class TokenSerializer(_CredentialSerializer):
     user = serializers.CharField(source="user.username", read_only=True, help_text="In whose name it acts.")
     made_with = serializers.CharField(
-        source="made_with.public_id", read_only=True, default=None,
+        source="made_with.public_id", read_only=True, default=None, allow_null=True,
         help_text="Id of the token it was made with, and ends with. null: made by a session or a command.",
     )  # fmt: skip
 
@@ -321,7 +328,7 @@ class MembershipSerializer(BooksSerializer):
 
 class AuditSerializer(serializers.ModelSerializer):
     object = serializers.CharField(source="object_id", read_only=True)
-    tenant = serializers.CharField(source="tenant.slug", read_only=True, default=None)
+    tenant = serializers.CharField(source="tenant.slug", read_only=True, default=None, allow_null=True)
 
     class Meta:
         model = AuditEntry

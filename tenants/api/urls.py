@@ -3,7 +3,11 @@
 from django.urls import path, re_path
 from rest_framework.routers import SimpleRouter
 
-from tenants.api import setup, views
+from tenants.api import (
+    schema,  # noqa: F401  registers what it says of fields
+    setup,
+    views,
+)
 
 router = SimpleRouter()
 router.trailing_slash = "/?"  # the constructor knows only with or without

@@ -1,148 +1,24 @@
-/** The books, as /api/v1/ gives them (tenants/api/serializers.py). */
+/** The books, as /api/v1/ gives them. */
 
 import { get, send, type Method } from "./client";
+import type { components } from "./schema";
 
-export interface Tenant {
-  slug: string;
-  description: string;
-  created_at: string;
-  paused_since: string | null;
-  paused_reason: string;
-}
+type Schemas = components["schemas"];
 
-export interface SloRow {
-  slug: string;
-  description: string;
-  ttft_s: number | null;
-  tbt_s: number | null;
-  ttlt_s: number | null;
-}
-
-export interface Tier {
-  slug: string;
-  description: string;
-  service_class: string;
-  rank: number;
-  weight: number;
-  slo: string;
-  over_limit: string;
-  queue_limit: number;
-  max_wait_s: number;
-  max_grammar_bytes: number;
-}
-
+export type Tenant = Schemas["Tenant"];
+export type SloRow = Schemas["Slo"];
+export type Tier = Schemas["Tier"];
+export type Pool = Schemas["Pool"];
 /** By dimension; one without a bound is missing. */
-export interface Amounts {
-  slots?: number;
-  kv_tokens?: number;
-  tokens_per_s?: number;
-}
-
-export interface Pool {
-  slug: string;
-  description: string;
-  model: string;
-  upstream_model: string;
-  aliases: string[];
-  policy: string;
-  policy_version: number;
-  max_model_len: number;
-  slots: number;
-  kv_tokens: number;
-  scaling_mode: string;
-  min_replicas: number;
-  max_replicas: number;
-  promised: Amounts | null;
-  provisionable: Amounts | null;
-}
-
-export interface Backend {
-  slug: string;
-  description: string;
-  pool: string;
-  url: string;
-  slots: number;
-  kv_tokens: number;
-  has_api_key: boolean;
-  draining: boolean;
-  dcgm_url: string;
-  tokens_per_s: number;
-  silent_since: string | null;
-  managed: boolean;
-  leaving_since: string | null;
-}
-
-export interface Entitlement {
-  slug: string;
-  description: string;
-  tenant: string;
-  pool: string;
-  tier: string;
-  tokens_per_s: number;
-  burst_tokens: number;
-  kv_tokens: number;
-  concurrency: number;
-  valid_from: string | null;
-  valid_until: string | null;
-  state: string;
-  state_reason: string;
-}
-
-export interface Key {
-  id: string;
-  name: string;
-  entitlement: string;
-  tenant: string;
-  status: "active" | "expired" | "revoked";
-  created_at: string;
-  created_by: string | null;
-  expires_at: string | null;
-  revoked_at: string | null;
-}
-
-export interface IssuedKey extends Key {
-  key: string;
-}
-
-export interface Membership {
-  id: number;
-  user: string;
-  tenant: string | null;
-  role: string;
-  created_at: string;
-}
-
-export interface Quota {
-  id: number;
-  tenant: string;
-  period: string;
-  soft_tokens: number | null;
-  hard_tokens: number | null;
-}
-
-export interface Price {
-  id: number;
-  pool: string;
-  valid_from: string;
-  currency: string;
-  per_million_input: string;
-  per_million_output: string;
-  per_gpu_second: string;
-  slots_per_gpu: number;
-}
-
-export interface AuditEntry {
-  id: number;
-  at: string;
-  actor: string;
-  via: string;
-  action: string;
-  kind: string;
-  object: string;
-  tenant: string | null;
-  before: Record<string, unknown> | null;
-  after: Record<string, unknown> | null;
-}
+export type Amounts = NonNullable<Pool["promised"]>;
+export type Backend = Schemas["Backend"];
+export type Entitlement = Schemas["Entitlement"];
+export type Key = Schemas["Key"];
+export type IssuedKey = Schemas["IssuedKey"];
+export type Membership = Schemas["Membership"];
+export type Quota = Schemas["Quota"];
+export type Price = Schemas["Price"];
+export type AuditEntry = Schemas["Audit"] & { before: Record<string, unknown> | null; after: Record<string, unknown> | null };
 
 export interface List<T> {
   count: number;
@@ -213,14 +89,7 @@ export interface Effects {
 
 export const attempt = (method: Method, path: string, body: unknown, signal?: AbortSignal): Promise<Effects> => send(method, path, body, { dry_run: "true" }, signal);
 
-export interface EngineFound {
-  reachable: boolean;
-  ready: boolean;
-  why: string;
-  models: { id: string; max_model_len: number | null }[];
-  kv_tokens: number | null;
-  used_by: string | null;
-}
+export type EngineFound = Schemas["EngineFound"];
 
 export interface Made {
   pool?: Pool;

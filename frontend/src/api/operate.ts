@@ -2,6 +2,11 @@
 
 import type { Away } from "../feed/types";
 import { get } from "./client";
+import type { components } from "./schema";
+
+type Schemas = components["schemas"];
+/** JSON whose contents the schema leaves open. */
+type Known<T, Contents> = Omit<T, keyof Contents> & Contents;
 
 export interface ErrorRow {
   name?: string;
@@ -51,45 +56,11 @@ export interface EstimatesHistory {
   factors: FactorLine[];
 }
 
-export interface AlertRow {
-  id: number;
-  at: string;
-  kind: string;
-  name: string;
-  severity: "warning" | "critical";
-  state: "open" | "resolved" | "told";
-  rule: number | null;
-  rule_name: string;
-  subject: string;
-  tenant: string;
-  pool: string;
-  line: string;
-  value: number | null;
-  threshold: number | null;
-  resolved_at: string | null;
-  resolution: string;
-  delivered_at: string | null;
-}
+export type AlertRow = Schemas["Alert"];
 
-export interface AlertPage {
-  next: string | null;
-  results: AlertRow[];
-}
+export type AlertPage = Pick<Schemas["PaginatedAlertList"], "next" | "results">;
 
-export interface AlertRule {
-  id: number;
-  name: string;
-  kind: string;
-  threshold: number | null;
-  clear_threshold: number | null;
-  for_s: number;
-  pool: string;
-  tenant: string;
-  severity: "warning" | "critical";
-  webhook: string;
-  enabled: boolean;
-  open: number;
-}
+export type AlertRule = Schemas["Rule"];
 
 export interface OpenAlerts {
   open: number;
@@ -100,52 +71,21 @@ export interface OpenAlerts {
 
 export type Params = Record<string, unknown>;
 
-export interface Version {
-  number: number;
-  parent: number | null;
-  restores: number | null;
-  at: string;
-  author_kind: "person" | "optimiser";
-  author: string;
-  reason: string;
-  policy: string;
-  policy_params: Params;
-  modifiers: Record<string, Params>;
-  routing: string;
-  routing_params: Params;
-  partition: string;
-  changes: Record<string, [unknown, unknown]>;
-  serving: boolean;
-}
+export type Version = Known<
+  Schemas["Version"],
+  { modifiers: Record<string, Params>; changes: Record<string, [unknown, unknown]> }
+>;
 
-export interface Trial {
-  id: number;
-  at: string;
-  state: "proposed" | "rejected" | "canary" | "promoted" | "rolled_back" | "aborted";
-  reason: string;
-  study: string;
-  number: number;
-  base: number;
-  version: number | null;
-  values: Params;
-  params: Params;
-  window_from: string;
-  window_until: string;
-  requests: number;
-  reward: number | null;
-  parts: Partial<Record<"compactness" | "balance" | "queues" | "penalty", number>>;
-  gate: { passed?: boolean; reason?: string; gain?: number; least_gain?: number; pairs?: [number, number][]; waits?: Record<string, [number, number]> };
-  guard: { stop?: boolean; reason?: string; enough?: boolean; evidence?: Record<string, number>; limit?: number; waits?: Record<string, [number, number]>; attainment?: Record<string, [number, number]> };
-  canary_at: string | null;
-  canary_until: string | null;
-  ended_at: string | null;
-}
+export type Trial = Known<
+  Schemas["Trial"],
+  {
+    parts: Partial<Record<"compactness" | "balance" | "queues" | "penalty", number>>;
+    gate: { passed?: boolean; reason?: string; gain?: number; least_gain?: number; pairs?: [number, number][]; waits?: Record<string, [number, number]> };
+    guard: { stop?: boolean; reason?: string; enough?: boolean; evidence?: Record<string, number>; limit?: number; waits?: Record<string, [number, number]>; attainment?: Record<string, [number, number]> };
+  }
+>;
 
-export interface Tuning {
-  mode: "off" | "advise" | "automatic";
-  settings: Record<string, number>;
-  effective: Record<string, number>;
-}
+export type Tuning = Known<Schemas["Tuning"], { settings: Record<string, number> }>;
 
 /** What the planner of replicas wants (pools/{slug}/scaling). */
 export interface Scaling {
@@ -170,22 +110,9 @@ export interface Lengths {
   queues: [number, number][];
 }
 
-export interface PolicyInfo {
-  name: string;
-  kind: "ordering" | "modifier" | "routing";
-  question: string;
-  params: { name: string; type: string; default: unknown }[];
-}
+export type PolicyInfo = Schemas["PolicyInfo"];
 
-export interface Recording {
-  id: number;
-  name: string;
-  pool: string;
-  author: string;
-  at: string;
-  requests: number;
-  span_s: number;
-}
+export type Recording = Schemas["Recording"];
 
 export interface Spread {
   mean: number;
@@ -201,23 +128,14 @@ export interface ResultRow extends Spread {
   difference?: Spread & { sure: boolean };
 }
 
-export interface LabRun {
-  id: number;
-  name: string;
-  recording: string;
-  pool: string;
-  author: string;
-  at: string;
-  asked: { policies: string[]; variants: number; replicas: number; slos: Record<string, Record<string, number>> | null };
-  state: "queued" | "running" | "done" | "failed" | "cancelled";
-  problem: string;
-  total: number;
-  done: number;
-  finished_at: string | null;
+export type LabRun = Known<
+  Schemas["Run"],
+  { asked: { policies: string[]; variants: number; replicas: number; slos: Record<string, Record<string, number>> | null } }
+> & {
   /** Of one just asked for: empty, or why it does not begin at once. */
-  notice?: string;
+  notice?: Schemas["Accepted"]["notice"];
   results?: ResultRow[];
-}
+};
 
 export interface Listed<T> {
   count: number;

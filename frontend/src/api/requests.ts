@@ -2,46 +2,12 @@
 
 import { get } from "./client";
 import type { Ahead } from "./neighbours";
+import type { components } from "./schema";
 
-export interface LedgerRow {
-  request_id: string;
-  pool: string;
-  model: string;
-  tenant: string;
-  tier: string;
-  entitlement: string;
-  key_id: string;
-  gateway?: string; // operators and admins only
-  backend?: string;
-  outcome: string;
-  reason: string;
-  status: number;
-  streamed: boolean;
-  attempts: number;
-  policy: string;
-  why: string;
-  input_tokens_est: number;
-  output_tokens_est: number;
-  output_bound: number;
-  category?: string;
-  estimate_source?: string;
-  output_tokens_p90?: number;
-  output_rank?: number | null;
-  input_tokens: number;
-  output_tokens: number;
-  received_at: string;
-  queued_at: string | null;
-  granted_at: string | null;
-  first_token_at: string | null;
-  done_at: string;
-  ttft_slo_s: number | null;
-  tbt_slo_s: number | null;
-  ttlt_slo_s: number | null;
-  slo_met: boolean | null;
-  queue_ms: number | null;
-  ttft_ms: number | null;
-  total_ms: number | null;
-}
+type Schemas = components["schemas"];
+
+/** Gateway and backend are for operators and admins only. */
+export type LedgerRow = Omit<Schemas["Request"], "gateway" | "backend"> & Partial<Pick<Schemas["Request"], "gateway" | "backend">>;
 
 export interface Check {
   rule: string;
@@ -81,11 +47,8 @@ export interface Alive {
 
 export type Told = (LedgerRow & { story?: Story; alive?: undefined }) | { request_id: string; alive: Alive };
 
-export interface Page {
-  next: string | null;
-  searched_to: string | null; // the page ends here although it is not full: next goes on
-  results: LedgerRow[];
-}
+/** Where `searched_to` is set the page ends there although it is not full, and `next` goes on. */
+export type Page = Pick<Schemas["PaginatedRequestList"], "next" | "searched_to"> & { results: LedgerRow[] };
 
 export interface Filters {
   outcome: string;
@@ -95,37 +58,6 @@ export interface Filters {
   request_id: string;
   slo_met: string;
 }
-
-/** The closed list (scheduling/core/outcomes.py): each reason belongs to one outcome. */
-export const REASONS: Record<string, readonly string[]> = {
-  completed: ["stop", "length", "replayed"],
-  refused: [
-    "not_entitled",
-    "tenant_paused",
-    "unknown_model",
-    "invalid_request",
-    "too_large",
-    "too_long",
-    "slow_request",
-    "concurrency",
-    "token_budget",
-    "kv_budget",
-    "low_priority",
-    "quota_exceeded",
-    "duplicate",
-    "already_done",
-    "key_reused",
-    "tenant_connections",
-    "queue_full",
-    "queue_timeout",
-    "no_backend",
-    "rebuilding",
-    "state_unavailable",
-    "shutting_down",
-  ],
-  failed: ["backend_error", "backend_lost", "backend_stalled", "gateway_lost", "evicted", "lease_lost", "deadline", "slow_reader", "internal"],
-  cancelled: ["client_left", "operator", "key_revoked"],
-};
 
 const cursorOf = (next: string): string => new URL(next, location.href).searchParams.get("cursor") ?? "";
 

@@ -1,18 +1,19 @@
 /** What alert rules look at, in words. Pure. */
 
 import type { AlertRule } from "../../api/operate";
-import type { FieldSpec, Values } from "../../components/form/form";
+import { fieldsOf } from "../../components/form/fields";
+import type { FieldSpec, Option, Values } from "../../components/form/form";
 import { age, percent, text } from "../../lib/format";
 
-export const KINDS = {
+export const KINDS: Record<AlertRule["kind"], string> = {
   slo_attainment: "SLO attainment",
   queue_age: "Queue age",
   debt: "Debt",
   backend_health: "Backend health",
   quota: "Budget (quota)",
-} as const;
+};
 
-export type Kind = keyof typeof KINDS;
+export type Kind = AlertRule["kind"];
 export const kindLabel = (kind: string): string => KINDS[kind as Kind] ?? kind.replaceAll("_", " ");
 
 /** A threshold with its unit. */
@@ -24,7 +25,7 @@ export const bound = (kind: string, value: number): string => {
 const lasting = (s: number): string => (s ? ` for ${age(s)}` : "");
 
 /** A rule as a sentence: "SLO attainment of pool llama below 90.0 % for 2 min; over at 95.0 %". */
-export function sentence(rule: Pick<AlertRule, "kind" | "threshold" | "clear_threshold" | "for_s" | "pool" | "tenant">): string {
+export function sentence(rule: Pick<AlertRule, "threshold" | "clear_threshold" | "for_s" | "pool" | "tenant"> & { kind: string }): string {
   const where = rule.pool ? `pool ${rule.pool}` : "each pool";
   const limit = rule.threshold === null ? "" : bound(rule.kind, rule.threshold);
   const over = rule.clear_threshold === null ? "" : `; over at ${bound(rule.kind, rule.clear_threshold)}`;
@@ -52,19 +53,21 @@ const inWords = (_value: string, values: Values): string => {
   return `${sentence({ kind: values.kind, threshold, clear_threshold: number(values.clear_threshold), for_s: number(values.for_s) ?? 0, pool: values.pool ?? "", tenant: values.tenant ?? "" })}.`;
 };
 
-const optional = (names: readonly string[], none: string) => [{ value: "", label: none }, ...names.map((value) => ({ value, label: value }))];
+const optional = (names: readonly string[], none: string): Option[] => [{ value: "", label: none }, ...names.map((value) => ({ value, label: value }))];
+
+const rule = fieldsOf("alert-rules");
 
 export const ruleSpecs = (pools: readonly string[], tenants: readonly string[]): FieldSpec[] => [
-  { name: "name", label: "Name", kind: "text", required: true, maxLength: 63, wide: true },
-  { name: "kind", label: "Looks at", kind: "choice", required: true, initial: "slo_attainment", options: Object.entries(KINDS).map(([value, label]) => ({ value, label })) },
-  { name: "severity", label: "Severity", kind: "choice", required: true, initial: "warning", options: [{ value: "warning", label: "warning" }, { value: "critical", label: "critical" }] },
-  { name: "threshold", label: "Threshold", kind: "number", min: 0, help: "A share such as 0.9 for SLO and budget, seconds for the queue, debt as on the overview; empty for backends.", explain: inWords },
-  { name: "clear_threshold", label: "Over at", kind: "number", min: 0, help: "Where it is right again; the threshold itself where empty. Between the two nothing changes, so that what flickers is told once." },
-  { name: "for_s", label: "For", unit: "seconds", kind: "integer", min: 0, max: 86_400, required: true, initial: "60", help: "So long it has to be wrong before it is told, and right before it is over." },
-  { name: "enabled", label: "Enabled", kind: "flag", initial: "true" },
-  { name: "pool", label: "Pool", kind: "choice", options: optional(pools, "every pool") },
-  { name: "tenant", label: "Tenant", kind: "choice", options: optional(tenants, "the pool as a whole, or each tenant"), help: "For SLO, debt and budget." },
-  { name: "webhook", label: "Webhook", kind: "text", maxLength: 500, wide: true, placeholder: "https://…", help: "Only hosts on QUARTERMASTER_WEBHOOK_HOSTS. Where empty, it goes to the installation's webhook, if there is one." },
+  rule("name", "Name", { wide: true }),
+  rule("kind", "Looks at", { initial: "slo_attainment", options: Object.entries(KINDS).map(([value, label]) => ({ value, label })) }),
+  rule("severity", "Severity"),
+  rule("threshold", "Threshold", { help: "A share such as 0.9 for SLO and budget, seconds for the queue, debt as on the overview; empty for backends.", explain: inWords }),
+  rule("clear_threshold", "Over at", { help: "Where it is right again; the threshold itself where empty. Between the two nothing changes, so that what flickers is told once." }),
+  rule("for_s", "For"),
+  rule("enabled", "Enabled"),
+  rule("pool", "Pool", { kind: "choice", options: optional(pools, "every pool"), help: "" }),
+  rule("tenant", "Tenant", { kind: "choice", options: optional(tenants, "the pool as a whole, or each tenant"), help: "For SLO, debt and budget." }),
+  rule("webhook", "Webhook", { wide: true, placeholder: "https://…", help: "Only hosts on QUARTERMASTER_WEBHOOK_HOSTS. Where empty, it goes to the installation's webhook, if there is one." }),
 ];
 
 /** How long an alert lasted, or lasts by now [s]. */

@@ -1,7 +1,8 @@
 import { keepPreviousData, useInfiniteQuery } from "@tanstack/react-query";
 import { useEffect, useRef, useState } from "react";
 import { useSearchParams } from "react-router";
-import { REASONS, requestsPage, type Filters, type LedgerRow } from "../../api/requests";
+import { REASONS } from "../../api/generated";
+import { requestsPage, type Filters, type LedgerRow } from "../../api/requests";
 import { Notices } from "../../components/Notices";
 import { clock, compact, count, day, duration, moment, NONE, text, words, zone } from "../../lib/format";
 import { Drawer } from "./Drawer";

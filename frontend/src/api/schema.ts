@@ -1,0 +1,981 @@
+// Made by `make generated` from the OpenAPI schema. Not edited by hand.
+// schema e9d70c0ffe14eae0, body 9f9112b889abab46
+export type paths = Record<string, never>;
+export type webhooks = Record<string, never>;
+export interface components {
+    schemas: {
+        /** @description A run that was just asked for. */
+        Accepted: {
+            /** @description Policies, variants, replicas, SLOs. */
+            asked: unknown;
+            at: string;
+            author: string;
+            done: number;
+            finished_at: string | null;
+            id: number;
+            name: string;
+            /** @description Empty, or why the run does not begin at once. */
+            notice: string;
+            /** @description Whose engines, limits and policy are taken. */
+            pool: string;
+            problem: string;
+            recording: string;
+            state: components["schemas"]["LabRunState"];
+            total: number;
+        };
+        Alert: {
+            at: string;
+            delivered_at: string | null;
+            id: number;
+            kind: string;
+            limit_tokens: number | null;
+            line: string;
+            /** @description What it is about: the same is told only once. */
+            name: string;
+            /** @default  */
+            pool: string;
+            /** @description Why it is over. */
+            resolution: string;
+            resolved_at: string | null;
+            rule: number | null;
+            /** @default  */
+            rule_name: string;
+            severity: components["schemas"]["SeverityEnum"];
+            state: string;
+            /**
+             * @description Entitlement, backend or quota, of a rule.
+             * @default
+             */
+            subject: string;
+            tenant: string;
+            threshold: number | null;
+            used_tokens: number | null;
+            /** @description What was seen, in the rule's unit. */
+            value: number | null;
+        };
+        Audit: {
+            action: string;
+            /** @description User name, or the part of the system that acted. */
+            actor: string;
+            after: unknown;
+            at: string;
+            before: unknown;
+            id: number;
+            /** @description What sort of object. */
+            kind: string;
+            object: string;
+            request_id: string;
+            tenant: string | null;
+            /** @description Where it was done: api, admin, cli or system. */
+            via: string;
+        };
+        /**
+         * @description * `person` - a person
+         *     * `optimiser` - the optimiser
+         * @enum {string}
+         */
+        AuthorKindEnum: "person" | "optimiser";
+        /** @description A row of the books. */
+        Backend: {
+            /** @description DCGM exporter, such as http://10.0.0.7:9400/metrics. Empty: the engine's own /metrics is tried. */
+            dcgm_url: string;
+            /** @description One line for people. */
+            description: string;
+            /** @description Gets no new work; what runs there finishes. */
+            draining: boolean;
+            /** @description Whether a key for the engine is stored. */
+            has_api_key: boolean;
+            /** @description Tokens its KV cache holds; vLLM logs it at start. */
+            kv_tokens: number;
+            leaving_since: string | null;
+            /** @description A scaling driver may drain and remove it. Others are never removed by themselves. */
+            managed: boolean;
+            /** @description Name of the pool. */
+            pool: string;
+            silent_since: string | null;
+            /** @description Sequences it may run at once (vLLM's --max-num-seqs). */
+            slots: number;
+            /** @description Name in URLs, files and metrics: lower-case letters, digits and hyphens. Cannot be changed later. */
+            slug: string;
+            /** @description Prompt and answer together, as `manage.py calibrate` measures it. 0: not measured, so no bound. */
+            tokens_per_s: number;
+            /** @description Scheme, host and port of the engine, such as http://10.0.0.7:8000. */
+            url: string;
+        };
+        /** @enum {unknown} */
+        BlankEnum: "";
+        /** @description What was found there. */
+        EngineFound: {
+            /** @description What its KV cache holds, where it says so. */
+            kv_tokens: number | null;
+            models: components["schemas"]["EngineModel"][];
+            /** @description It answered as a vLLM server does. */
+            reachable: boolean;
+            /** @description It generated a token. */
+            ready: boolean;
+            /** @description The backend that already has this address. */
+            used_by: string | null;
+            /** @description One line for people. */
+            why: string;
+        };
+        EngineModel: {
+            id: string;
+            /** @description Prompt and answer together [tokens]. */
+            max_model_len: number | null;
+        };
+        /** @description A row of the books. */
+        Entitlement: {
+            /** @description Depth of the token bucket [tokens]; needed where tokens per second are set. */
+            burst_tokens: number;
+            /** @description Requests that may run at once. */
+            concurrency: number;
+            /** @description One line for people. */
+            description: string;
+            /** @description KV cache it may hold at once [tokens]. 0 sets no limit. */
+            kv_tokens: number;
+            /** @description Name of the pool. */
+            pool: string;
+            /** @description Name in URLs, files and metrics: lower-case letters, digits and hyphens. Cannot be changed later. */
+            slug: string;
+            /** @description pending, bound, degraded or expired. */
+            state: components["schemas"]["EntitlementStateEnum"];
+            state_reason: string;
+            /** @description Name of the tenant. */
+            tenant: string;
+            /** @description Name of the tier. */
+            tier: string;
+            /** @description Refill of the token bucket [tokens/s]. 0 enforces no token budget. */
+            tokens_per_s: number;
+            /** @description Not before this time. Empty: at once. */
+            valid_from: string | null;
+            /** @description Ends at this time. Empty: never. */
+            valid_until: string | null;
+        };
+        /** @enum {string} */
+        EntitlementStateEnum: "pending" | "bound" | "degraded" | "expired";
+        /** @description A fresh key, with its secret for the only time. */
+        IssuedKey: {
+            created_at: string;
+            created_by: string | null;
+            /** @description Name of the entitlement it opens. */
+            entitlement: string;
+            /** @description Stops working at this time. Empty: never. */
+            expires_at: string | null;
+            /** @description The public part. */
+            id: string;
+            /** @description The whole key. Shown only in this answer: keep it now. */
+            key: string;
+            /** @description What it is for, such as 'nightly reports'. */
+            name: string;
+            revoked_at: string | null;
+            /** @description active, expired or revoked. */
+            status: components["schemas"]["StatusEnum"];
+            tenant: string;
+        };
+        /** @description A fresh token, with its secret for the only time. */
+        IssuedToken: {
+            created_at: string;
+            /** @description Stops working at this time. Empty: never. */
+            expires_at: string | null;
+            /** @description The public part. */
+            id: string;
+            /** @description Id of the token it was made with, and ends with. null: made by a session or a command. */
+            made_with: string | null;
+            /** @description What it is for, such as 'nightly reports'. */
+            name: string;
+            revoked_at: string | null;
+            /** @description active, expired or revoked. */
+            status: components["schemas"]["StatusEnum"];
+            /** @description The whole token. Shown only in this answer: keep it now. */
+            token: string;
+            /** @description In whose name it acts. */
+            user: string;
+        };
+        /** @description A row of the books. */
+        Key: {
+            created_at: string;
+            created_by: string | null;
+            /** @description Name of the entitlement it opens. */
+            entitlement: string;
+            /** @description Stops working at this time. Empty: never. */
+            expires_at: string | null;
+            /** @description The public part. */
+            id: string;
+            /** @description What it is for, such as 'nightly reports'. */
+            name: string;
+            revoked_at: string | null;
+            /** @description active, expired or revoked. */
+            status: components["schemas"]["StatusEnum"];
+            tenant: string;
+        };
+        /**
+         * @description * `queued` - queued
+         *     * `running` - running
+         *     * `done` - done
+         *     * `failed` - failed
+         *     * `cancelled` - cancelled
+         * @enum {string}
+         */
+        LabRunState: "queued" | "running" | "done" | "failed" | "cancelled";
+        /** @description Who is signed in, and what that allows. */
+        Me: {
+            /** @description Policies and draining: admin and operator. */
+            may_operate: boolean;
+            /** @description Everything: admin. */
+            may_write: boolean;
+            role: components["schemas"]["MeRoleEnum"];
+            /** @description Not only its own tenants: admin and operator. */
+            sees_all: boolean;
+            /** @description Tenants the user is a member of. */
+            tenants: components["schemas"]["MeTenant"][];
+            username: string;
+        };
+        /** @description A row of the books. */
+        Membership: {
+            created_at: string;
+            id: number;
+            role: components["schemas"]["MembershipRoleEnum"];
+            /** @description Null for admins and operators. */
+            tenant: string | null;
+            /** @description User name. */
+            user: string;
+        };
+        /**
+         * @description * `admin` - admin: writes everything
+         *     * `operator` - operator: sees everything, changes policies, drains backends
+         *     * `member` - member: sees its own tenant, manages its keys
+         * @enum {string}
+         */
+        MembershipRoleEnum: "admin" | "operator" | "member";
+        /**
+         * @description * `admin` - admin
+         *     * `operator` - operator
+         *     * `member` - member
+         * @enum {string}
+         */
+        MeRoleEnum: "admin" | "operator" | "member";
+        MeTenant: {
+            description: string;
+            slug: string;
+        };
+        /**
+         * @description * `off` - off: nobody tunes
+         *     * `advise` - advise: candidates are tried on recordings and shown, nothing is changed
+         *     * `automatic` - automatic: winners become canaries, and are kept or taken back
+         * @enum {string}
+         */
+        ModeEnum: "off" | "advise" | "automatic";
+        /**
+         * @description * `completed` - completed
+         *     * `refused` - refused
+         *     * `failed` - failed
+         *     * `cancelled` - cancelled
+         * @enum {string}
+         */
+        OutcomeEnum: "completed" | "refused" | "failed" | "cancelled";
+        /**
+         * @description * `refuse` - refuse with 429 and Retry-After
+         *     * `wait` - wait in the queue
+         * @enum {string}
+         */
+        OverLimitEnum: "refuse" | "wait";
+        PaginatedAlertList: {
+            /** @example http://api.example.org/accounts/?cursor=cD00ODY%3D" */
+            next: string | null;
+            /** @example http://api.example.org/accounts/?cursor=cj0xJnA9NDg3 */
+            previous: string | null;
+            results: components["schemas"]["Alert"][];
+        };
+        PaginatedAuditList: {
+            /** @example 123 */
+            count: number;
+            /** @example http://api.example.org/accounts/?offset=400&limit=100 */
+            next: string | null;
+            /** @example http://api.example.org/accounts/?offset=200&limit=100 */
+            previous: string | null;
+            results: components["schemas"]["Audit"][];
+        };
+        PaginatedBackendList: {
+            /** @example 123 */
+            count: number;
+            /** @example http://api.example.org/accounts/?offset=400&limit=100 */
+            next: string | null;
+            /** @example http://api.example.org/accounts/?offset=200&limit=100 */
+            previous: string | null;
+            results: components["schemas"]["Backend"][];
+        };
+        PaginatedEntitlementList: {
+            /** @example 123 */
+            count: number;
+            /** @example http://api.example.org/accounts/?offset=400&limit=100 */
+            next: string | null;
+            /** @example http://api.example.org/accounts/?offset=200&limit=100 */
+            previous: string | null;
+            results: components["schemas"]["Entitlement"][];
+        };
+        PaginatedKeyList: {
+            /** @example 123 */
+            count: number;
+            /** @example http://api.example.org/accounts/?offset=400&limit=100 */
+            next: string | null;
+            /** @example http://api.example.org/accounts/?offset=200&limit=100 */
+            previous: string | null;
+            results: components["schemas"]["Key"][];
+        };
+        PaginatedMembershipList: {
+            /** @example 123 */
+            count: number;
+            /** @example http://api.example.org/accounts/?offset=400&limit=100 */
+            next: string | null;
+            /** @example http://api.example.org/accounts/?offset=200&limit=100 */
+            previous: string | null;
+            results: components["schemas"]["Membership"][];
+        };
+        PaginatedPoolList: {
+            /** @example 123 */
+            count: number;
+            /** @example http://api.example.org/accounts/?offset=400&limit=100 */
+            next: string | null;
+            /** @example http://api.example.org/accounts/?offset=200&limit=100 */
+            previous: string | null;
+            results: components["schemas"]["Pool"][];
+        };
+        PaginatedPriceList: {
+            /** @example 123 */
+            count: number;
+            /** @example http://api.example.org/accounts/?offset=400&limit=100 */
+            next: string | null;
+            /** @example http://api.example.org/accounts/?offset=200&limit=100 */
+            previous: string | null;
+            results: components["schemas"]["Price"][];
+        };
+        PaginatedQuotaList: {
+            /** @example 123 */
+            count: number;
+            /** @example http://api.example.org/accounts/?offset=400&limit=100 */
+            next: string | null;
+            /** @example http://api.example.org/accounts/?offset=200&limit=100 */
+            previous: string | null;
+            results: components["schemas"]["Quota"][];
+        };
+        PaginatedRecordingList: {
+            /** @example 123 */
+            count: number;
+            /** @example http://api.example.org/accounts/?offset=400&limit=100 */
+            next: string | null;
+            /** @example http://api.example.org/accounts/?offset=200&limit=100 */
+            previous: string | null;
+            results: components["schemas"]["Recording"][];
+        };
+        PaginatedRequestList: {
+            /** @example http://api.example.org/accounts/?cursor=cD00ODY%3D" */
+            next: string | null;
+            /** @example http://api.example.org/accounts/?cursor=cj0xJnA9NDg3 */
+            previous: string | null;
+            results: components["schemas"]["Request"][];
+            /** @description Older requests were not searched: `next` goes on there. Null: the page is full, or the ledger was searched to its beginning. */
+            searched_to: string | null;
+        };
+        PaginatedRunList: {
+            /** @example 123 */
+            count: number;
+            /** @example http://api.example.org/accounts/?offset=400&limit=100 */
+            next: string | null;
+            /** @example http://api.example.org/accounts/?offset=200&limit=100 */
+            previous: string | null;
+            results: components["schemas"]["Run"][];
+        };
+        PaginatedSloList: {
+            /** @example 123 */
+            count: number;
+            /** @example http://api.example.org/accounts/?offset=400&limit=100 */
+            next: string | null;
+            /** @example http://api.example.org/accounts/?offset=200&limit=100 */
+            previous: string | null;
+            results: components["schemas"]["Slo"][];
+        };
+        PaginatedTenantList: {
+            /** @example 123 */
+            count: number;
+            /** @example http://api.example.org/accounts/?offset=400&limit=100 */
+            next: string | null;
+            /** @example http://api.example.org/accounts/?offset=200&limit=100 */
+            previous: string | null;
+            results: components["schemas"]["Tenant"][];
+        };
+        PaginatedTierList: {
+            /** @example 123 */
+            count: number;
+            /** @example http://api.example.org/accounts/?offset=400&limit=100 */
+            next: string | null;
+            /** @example http://api.example.org/accounts/?offset=200&limit=100 */
+            previous: string | null;
+            results: components["schemas"]["Tier"][];
+        };
+        PaginatedTokenList: {
+            /** @example 123 */
+            count: number;
+            /** @example http://api.example.org/accounts/?offset=400&limit=100 */
+            next: string | null;
+            /** @example http://api.example.org/accounts/?offset=200&limit=100 */
+            previous: string | null;
+            results: components["schemas"]["Token"][];
+        };
+        PaginatedTrialList: {
+            /** @example 123 */
+            count: number;
+            /** @example http://api.example.org/accounts/?offset=400&limit=100 */
+            next: string | null;
+            /** @example http://api.example.org/accounts/?offset=200&limit=100 */
+            previous: string | null;
+            results: components["schemas"]["Trial"][];
+        };
+        PaginatedVersionList: {
+            /** @example 123 */
+            count: number;
+            /** @example http://api.example.org/accounts/?offset=400&limit=100 */
+            next: string | null;
+            /** @example http://api.example.org/accounts/?offset=200&limit=100 */
+            previous: string | null;
+            results: components["schemas"]["Version"][];
+        };
+        /**
+         * @description * `day` - day (UTC)
+         *     * `month` - month (UTC)
+         * @enum {string}
+         */
+        PeriodEnum: "day" | "month";
+        PolicyInfo: {
+            kind: components["schemas"]["PolicyInfoKindEnum"];
+            name: string;
+            params: components["schemas"]["PolicyParameter"][];
+            /** @description What it decides, in one line. */
+            question: string;
+        };
+        /**
+         * @description * `ordering` - ordering
+         *     * `modifier` - modifier
+         *     * `routing` - routing
+         * @enum {string}
+         */
+        PolicyInfoKindEnum: "ordering" | "modifier" | "routing";
+        PolicyParameter: {
+            default: unknown;
+            name: string;
+            type: string;
+        };
+        /** @description A row of the books. */
+        Pool: {
+            /** @description Other names clients may ask for, such as ["default"]. */
+            aliases: string[];
+            /** @description Of weight, debt and burst, where they differ from the defaults, such as {"debt": 4.0, "gamma_debt": 0.7, "class_weights": {"elastic": 100}}. */
+            coefficients: {
+                [key: string]: unknown;
+            };
+            /** @description Applied when a client names no max_tokens [tokens]. */
+            default_output_tokens: number;
+            /** @description One line for people. */
+            description: string;
+            /** @description A replica that leaves is ended after this long [s] even if requests still run there. */
+            drain_limit_s: number;
+            /** @description The last free slots, kept for requests within a dedicated, guaranteed or elastic baseline, so that these need not wait for one to end. 0: all that is idle is lent. */
+            headroom_slots: number;
+            /** @description 2 x layers x KV heads x head size x bytes: 131072 for Llama-3-8B in 16 bit. */
+            kv_bytes_per_token: number;
+            /** @description KV cache [tokens], draining backends left out. */
+            kv_tokens: number;
+            /** @description Prompt and answer together [tokens]. */
+            max_model_len: number;
+            /** @description A larger max_tokens is refused [tokens]. */
+            max_output_tokens: number;
+            /** @description The planner never goes above, and no more than these can hold may be promised. */
+            max_replicas: number;
+            /** @description The planner never goes below. */
+            min_replicas: number;
+            /** @description The name clients ask for in 'model'. */
+            model: string;
+            /** @description What is laid around the policy, by name with parameters, such as {"bands": {}, "fair": {}}. */
+            modifiers: {
+                [key: string]: unknown;
+            };
+            /** @description The rule that orders the queue. */
+            policy: string;
+            /** @description The policy's parameters by name, such as {"alpha": 0.5}. */
+            policy_params: {
+                [key: string]: unknown;
+            };
+            /** @description Counts changes of policy, modifiers, routing or their parameters. */
+            policy_version: number;
+            /**
+             * @description How output lengths are foreseen. They order the queue; what is reserved and charged is the bound.
+             *
+             *     * `off` - off: every answer is expected to reach its bound
+             *     * `history` - history: the key's past answers, else the prompt's category
+             *     * `similar` - similar: answers to similar prompts, else as history
+             */
+            predictor: components["schemas"]["PredictorEnum"];
+            /**
+             * @description Whose prompts an engine may reuse from its prefix cache: each tenant's requests carry a salt of their own (vLLM's cache_salt), or all tenants share.
+             *
+             *     * `isolated` - isolated: each tenant finds only its own prompts
+             *     * `shared` - shared: tenants find each other's prompts, and can time them
+             *     * `unsalted` - unsalted: for engines that refuse cache_salt; shared if they cache
+             */
+            prefix_cache: components["schemas"]["PrefixCacheEnum"];
+            /** @description Reserved and elastic shares together, by dimension. */
+            promised: {
+                kv_tokens?: number;
+                slots?: number;
+                tokens_per_s?: number;
+            } | null;
+            /** @description What the planner may bring the pool to with max_replicas; null while scaling is off. */
+            provisionable: {
+                kv_tokens?: number;
+                slots?: number;
+                tokens_per_s?: number;
+            } | null;
+            /** @description Bodies of waiting requests, over all gateways [bytes]. */
+            queue_bytes: number;
+            /** @description Requests that may wait in the pool. */
+            queue_limit: number;
+            /** @description The rule that chooses the backend. */
+            routing: string;
+            /** @description The routing's parameters by name, such as {"skew_tokens": 4096}. */
+            routing_params: {
+                [key: string]: unknown;
+            };
+            /** @description Fewer replicas must have sufficed for this long [s], and no change been made in it. */
+            scale_down_cooldown_s: number;
+            /** @description After a growth the next waits this long [s]. */
+            scale_up_cooldown_s: number;
+            scaling_driver: components["schemas"]["ScalingDriverEnum"] | components["schemas"]["BlankEnum"];
+            /** @description Capacity kept free above the demand: 0.2 is 20 %. */
+            scaling_headroom: number;
+            /**
+             * @description Who acts on the planner's word.
+             *
+             *     * `off` - off: nobody plans
+             *     * `advise` - advise: proposals are stored and shown, nothing is done
+             *     * `automatic` - automatic: the driver carries proposals out
+             */
+            scaling_mode: components["schemas"]["ScalingModeEnum"];
+            /** @description The driver's parameters by name, such as {"deployment": "vllm-llama"} (docs/scaling.md). */
+            scaling_params: {
+                [key: string]: unknown;
+            };
+            /** @description What an entitlement's SLO target is compared with in its weight [s]. Empty: the mean over those bound, so that every tenant that joins moves all weights a little. */
+            slo_mean_s: number | null;
+            /** @description Sequences that may run at once, draining backends left out. */
+            slots: number;
+            /** @description Name in URLs, files and metrics: lower-case letters, digits and hyphens. Cannot be changed later. */
+            slug: string;
+            /** @description Weight under which a contended pool refuses. 0 refuses nobody. */
+            threshold: number;
+            /** @description Counts input tokens: the path of a tokenizer.json on the gateways, or 'backend' to ask an engine. Empty: estimated from words and bytes. */
+            tokenizer: string;
+            /** @description The name the engines serve it under. Empty: the same as the model. */
+            upstream_model: string;
+        };
+        /**
+         * @description * `off` - off: every answer is expected to reach its bound
+         *     * `history` - history: the key's past answers, else the prompt's category
+         *     * `similar` - similar: answers to similar prompts, else as history
+         * @enum {string}
+         */
+        PredictorEnum: "off" | "history" | "similar";
+        /**
+         * @description * `isolated` - isolated: each tenant finds only its own prompts
+         *     * `shared` - shared: tenants find each other's prompts, and can time them
+         *     * `unsalted` - unsalted: for engines that refuse cache_salt; shared if they cache
+         * @enum {string}
+         */
+        PrefixCacheEnum: "isolated" | "shared" | "unsalted";
+        /** @description A row of the books. */
+        Price: {
+            /** @description Three letters, such as EUR. */
+            currency: string;
+            id: number;
+            /** @description A request pays for its slot's share of a GPU while it runs. */
+            per_gpu_second: string;
+            /** @description 0: prompts cost nothing. */
+            per_million_input: string;
+            /** @description 0: answers cost nothing. */
+            per_million_output: string;
+            /** @description Name of the pool. */
+            pool: string;
+            /** @description Requests that share one GPU: 64 slots on one GPU are 64. */
+            slots_per_gpu: number;
+            /** @description Whole hours count: it is cut to the hour. */
+            valid_from: string;
+        };
+        /** @description A row of the books. */
+        Quota: {
+            /** @description From here on requests are refused until the period ends [tokens]. Empty: none. */
+            hard_tokens: number | null;
+            id: number;
+            period: components["schemas"]["PeriodEnum"];
+            /** @description Passing it raises an alert [tokens]. Empty: none. */
+            soft_tokens: number | null;
+            /** @description Name of the tenant. */
+            tenant: string;
+        };
+        /**
+         * @description * `stop` - stop
+         *     * `length` - length
+         *     * `replayed` - replayed
+         *     * `no_key` - no key
+         *     * `not_entitled` - not entitled
+         *     * `tenant_paused` - tenant paused
+         *     * `unknown_model` - unknown model
+         *     * `invalid_request` - invalid request
+         *     * `too_large` - too large
+         *     * `too_long` - too long
+         *     * `slow_request` - slow request
+         *     * `concurrency` - concurrency
+         *     * `token_budget` - token budget
+         *     * `kv_budget` - kv budget
+         *     * `low_priority` - low priority
+         *     * `quota_exceeded` - quota exceeded
+         *     * `duplicate` - duplicate
+         *     * `already_done` - already done
+         *     * `key_reused` - key reused
+         *     * `tenant_connections` - tenant connections
+         *     * `address_connections` - address connections
+         *     * `user_connections` - user connections
+         *     * `server_full` - server full
+         *     * `queue_full` - queue full
+         *     * `queue_timeout` - queue timeout
+         *     * `no_backend` - no backend
+         *     * `rebuilding` - rebuilding
+         *     * `state_unavailable` - state unavailable
+         *     * `shutting_down` - shutting down
+         *     * `backend_error` - backend error
+         *     * `backend_lost` - backend lost
+         *     * `backend_stalled` - backend stalled
+         *     * `gateway_lost` - gateway lost
+         *     * `evicted` - evicted
+         *     * `lease_lost` - lease lost
+         *     * `deadline` - deadline
+         *     * `slow_reader` - slow reader
+         *     * `internal` - internal
+         *     * `client_left` - client left
+         *     * `operator` - operator
+         *     * `key_revoked` - key revoked
+         * @enum {string}
+         */
+        ReasonEnum: "stop" | "length" | "replayed" | "no_key" | "not_entitled" | "tenant_paused" | "unknown_model" | "invalid_request" | "too_large" | "too_long" | "slow_request" | "concurrency" | "token_budget" | "kv_budget" | "low_priority" | "quota_exceeded" | "duplicate" | "already_done" | "key_reused" | "tenant_connections" | "address_connections" | "user_connections" | "server_full" | "queue_full" | "queue_timeout" | "no_backend" | "rebuilding" | "state_unavailable" | "shutting_down" | "backend_error" | "backend_lost" | "backend_stalled" | "gateway_lost" | "evicted" | "lease_lost" | "deadline" | "slow_reader" | "internal" | "client_left" | "operator" | "key_revoked";
+        Recording: {
+            at: string;
+            author: string;
+            id: number;
+            name: string;
+            pool: string;
+            requests: number;
+            span_s: number;
+        };
+        /** @description A ledger entry, with the waits between its moments worked out. */
+        Request: {
+            /** @description JSON: the figures that it was admitted by. */
+            admission: string;
+            attempts: number;
+            backend: string;
+            /** @description What the prompt is about. */
+            category: string;
+            done_at: string;
+            entitlement: string;
+            /** @description Which predictor spoke. */
+            estimate_source: string;
+            first_token_at: string | null;
+            gateway: string;
+            granted_at: string | null;
+            input_tokens: number;
+            input_tokens_est: number;
+            /** @description The key's public part. */
+            key_id: string;
+            /** @description The name the client asked for. */
+            model: string;
+            outcome: components["schemas"]["OutcomeEnum"];
+            output_bound: number;
+            /** @description Share of such answers expected to be shorter than this one was. */
+            output_rank: number | null;
+            output_tokens: number;
+            output_tokens_est: number;
+            /** @description 90 of 100 such answers were expected not to be longer. */
+            output_tokens_p90: number;
+            /** @description Name@version, or direct where nobody waited. */
+            policy: string;
+            pool: string;
+            /** @description Wait for a slot, also of one who gave up waiting. */
+            queue_ms: number | null;
+            queued_at: string | null;
+            reason: components["schemas"]["ReasonEnum"];
+            received_at: string;
+            request_id: string;
+            slo_met: boolean | null;
+            /** @description What the client saw; 0 where there was none. */
+            status: number;
+            streamed: boolean;
+            tbt_slo_s: number | null;
+            tenant: string;
+            tier: string;
+            /** @description Done - received. */
+            total_ms: number | null;
+            /** @description First token - received. */
+            ttft_ms: number | null;
+            ttft_slo_s: number | null;
+            ttlt_slo_s: number | null;
+            /** @description Why now and why there. */
+            why: string;
+        };
+        Rule: {
+            /** @description Where it is right again; the threshold itself where empty. */
+            clear_threshold: number | null;
+            enabled: boolean;
+            /** @default 60 */
+            for_s: number;
+            id: number;
+            kind: components["schemas"]["RuleKindEnum"];
+            name: string;
+            /** @description Its open alerts. */
+            open: number;
+            /** @description Every pool where empty. */
+            pool: string;
+            severity: components["schemas"]["SeverityEnum"];
+            /** @description The whole pool, or every tenant, where empty. */
+            tenant: string;
+            /** @description Where it begins to be wrong; none for backends. */
+            threshold: number | null;
+            /** @description Sent here; to QUARTERMASTER_ALERT_WEBHOOK where empty. */
+            webhook: string;
+        };
+        /**
+         * @description * `slo_attainment` - SLO attainment over the last minute [0..1], below
+         *     * `queue_age` - wait of the oldest request in the queue [s], above
+         *     * `debt` - service debt of an entitlement, above
+         *     * `backend_health` - a backend that gets no work although nobody drains it
+         *     * `quota` - share of a tenant's quota that is used [0..1], above
+         * @enum {string}
+         */
+        RuleKindEnum: "slo_attainment" | "queue_age" | "debt" | "backend_health" | "quota";
+        Run: {
+            /** @description Policies, variants, replicas, SLOs. */
+            asked: unknown;
+            at: string;
+            author: string;
+            done: number;
+            finished_at: string | null;
+            id: number;
+            name: string;
+            /** @description Whose engines, limits and policy are taken. */
+            pool: string;
+            problem: string;
+            recording: string;
+            state: components["schemas"]["LabRunState"];
+            total: number;
+        };
+        /**
+         * @description * `` - none
+         *     * `local` - local: processes on the machine of `make up`
+         *     * `kubernetes` - kubernetes: the scale of a Deployment
+         *     * `webhook` - webhook: a signed call to a program of yours
+         *     * `external` - external: KEDA or an HPA reads the wanted replicas from us
+         * @enum {string}
+         */
+        ScalingDriverEnum: "local" | "kubernetes" | "webhook" | "external";
+        /**
+         * @description * `off` - off: nobody plans
+         *     * `advise` - advise: proposals are stored and shown, nothing is done
+         *     * `automatic` - automatic: the driver carries proposals out
+         * @enum {string}
+         */
+        ScalingModeEnum: "off" | "advise" | "automatic";
+        /**
+         * @description * `dedicated` - dedicated: reserved, may burst
+         *     * `guaranteed` - guaranteed: reserved, never bursts
+         *     * `elastic` - elastic: baseline over time, owed debt
+         *     * `spot` - spot: surplus only, refused first
+         *     * `preemptible` - preemptible: surplus only, may be ended
+         * @enum {string}
+         */
+        ServiceClassEnum: "dedicated" | "guaranteed" | "elastic" | "spot" | "preemptible";
+        /**
+         * @description * `warning` - warning
+         *     * `critical` - critical
+         * @enum {string}
+         */
+        SeverityEnum: "warning" | "critical";
+        /** @description A row of the books. */
+        Slo: {
+            /** @description One line for people. */
+            description: string;
+            /** @description Name in URLs, files and metrics: lower-case letters, digits and hyphens. Cannot be changed later. */
+            slug: string;
+            /** @description Time between tokens [s]. Interactive promises have TTFT and TBT. */
+            tbt_s: number | null;
+            /** @description Time to first token [s]. Interactive promises have TTFT and TBT. */
+            ttft_s: number | null;
+            /** @description Time to last token [s]. Promises about whole answers have only this. */
+            ttlt_s: number | null;
+        };
+        /** @enum {string} */
+        StatusEnum: "active" | "expired" | "revoked";
+        /** @description A row of the books. */
+        Tenant: {
+            created_at: string;
+            /** @description One line for people. */
+            description: string;
+            paused_reason: string;
+            /** @description Since then new requests of its keys are refused; what had been admitted goes on. */
+            paused_since: string | null;
+            /** @description Name in URLs, files and metrics: lower-case letters, digits and hyphens. Cannot be changed later. */
+            slug: string;
+        };
+        /** @description A row of the books. */
+        Tier: {
+            /** @description One line for people. */
+            description: string;
+            /** @description Largest schema, regex, grammar or list of choices of one request [bytes]: the engine compiles it before the first token. 0 allows no structured output. */
+            max_grammar_bytes: number;
+            /** @description A request that waited this long [s] is refused. */
+            max_wait_s: number;
+            /**
+             * @description What happens to a request over the entitlement's concurrency.
+             *
+             *     * `refuse` - refuse with 429 and Retry-After
+             *     * `wait` - wait in the queue
+             */
+            over_limit: components["schemas"]["OverLimitEnum"];
+            /** @description Requests of one entitlement that may wait. 0 refuses instead of queueing. */
+            queue_limit: number;
+            /** @description Strict order of tiers where a policy uses it: 0 goes first. */
+            rank: number;
+            service_class: components["schemas"]["ServiceClassEnum"];
+            /** @description Name of the SLO. */
+            slo: string;
+            /** @description Name in URLs, files and metrics: lower-case letters, digits and hyphens. Cannot be changed later. */
+            slug: string;
+            /** @description Share where shares are weighted; only ratios matter. */
+            weight: number;
+        };
+        /** @description A row of the books. */
+        Token: {
+            created_at: string;
+            /** @description Stops working at this time. Empty: never. */
+            expires_at: string | null;
+            /** @description The public part. */
+            id: string;
+            /** @description Id of the token it was made with, and ends with. null: made by a session or a command. */
+            made_with: string | null;
+            /** @description What it is for, such as 'nightly reports'. */
+            name: string;
+            revoked_at: string | null;
+            /** @description active, expired or revoked. */
+            status: components["schemas"]["StatusEnum"];
+            /** @description In whose name it acts. */
+            user: string;
+        };
+        Trial: {
+            at: string;
+            /** @description The version that served when it was made. */
+            base: number;
+            canary_at: string | null;
+            canary_until: string | null;
+            ended_at: string | null;
+            /** @description What the replay said against the version that served. */
+            gate: {
+                [key: string]: unknown;
+            };
+            /** @description What the guard rails said of the canary. */
+            guard: {
+                [key: string]: unknown;
+            };
+            id: number;
+            /** @description In its study, from 0: what serves now. */
+            number: number;
+            /** @description The policy's parameters that follow from them. */
+            params: {
+                [key: string]: unknown;
+            };
+            /** @description Of the reward. */
+            parts: {
+                [key: string]: unknown;
+            };
+            reason: string;
+            /** @description Of the recording it was tried on. */
+            requests: number;
+            reward: number | null;
+            state: components["schemas"]["TrialStateEnum"];
+            /** @description When the study began that it belongs to: one window, several trials. */
+            study: string;
+            /** @description The knobs. */
+            values: {
+                [key: string]: unknown;
+            };
+            /** @description Its own, once it has served. */
+            version: number | null;
+            /** @description When the canary was last looked at. */
+            watched_at: string | null;
+            window_from: string;
+            window_until: string;
+        };
+        /**
+         * @description * `proposed` - proposed: tried on a recording, or waiting for somebody to start it
+         *     * `rejected` - rejected: it did not win on the recording
+         *     * `canary` - canary: it serves, watched
+         *     * `promoted` - promoted: it is kept
+         *     * `rolled_back` - rolled back: the version before serves again
+         *     * `aborted` - aborted: nobody could watch it, the version before serves
+         * @enum {string}
+         */
+        TrialStateEnum: "proposed" | "rejected" | "canary" | "promoted" | "rolled_back" | "aborted";
+        Tuning: {
+            /** @description All settings, defaults included. */
+            effective: {
+                [key: string]: number;
+            };
+            mode: components["schemas"]["ModeEnum"];
+            /** @description Where they differ from the defaults (docs/tuning.md), such as {"interval_s": 600}. */
+            settings: {
+                [key: string]: unknown;
+            };
+        };
+        Version: {
+            at: string;
+            author: string;
+            author_kind: components["schemas"]["AuthorKindEnum"];
+            /** @description Field or parameter: [before, after]. */
+            changes: {
+                [key: string]: unknown;
+            };
+            modifiers: {
+                [key: string]: unknown;
+            };
+            /** @description The pool's policy version. */
+            number: number;
+            /** @description The version before it. */
+            parent: number | null;
+            /** @description Queue boundaries [tokens], of a policy that has any. */
+            partition: string;
+            policy: string;
+            policy_params: {
+                [key: string]: unknown;
+            };
+            reason: string;
+            /** @description The version whose content this one brings back. */
+            restores: number | null;
+            routing: string;
+            routing_params: {
+                [key: string]: unknown;
+            };
+            /** @description Whether it decides now. */
+            serving: boolean;
+        };
+    };
+    responses: never;
+    parameters: never;
+    requestBodies: never;
+    headers: never;
+    pathItems: never;
+}
+export type $defs = Record<string, never>;
+export type operations = Record<string, never>;

@@ -1,0 +1,57 @@
+"""What the console takes from Python is what Python says now (``make generated`` writes it anew)."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from rest_framework import serializers
+
+from controlplane import console_types
+from scheduling.core.outcomes import Outcome, Reason
+from tenants.api.serializers import TierSerializer
+from tenants.models.contracts import ServiceClass
+
+AGAIN = "run `make generated` and commit what it wrote"
+
+
+def test_the_console_s_forms_and_reasons_are_those_of_the_serializers_and_outcomes():
+    assert console_types.DATA.read_text(encoding="utf-8") == console_types.data(), AGAIN
+
+
+def test_the_console_s_types_are_made_from_the_present_schema_and_by_nobody_s_hand():
+    text = console_types.TYPES.read_text(encoding="utf-8")
+    match = console_types.STAMP.search(text)
+    assert match is not None, AGAIN
+    assert match[1] == console_types.digest(console_types.as_json(console_types.answers())), AGAIN
+    assert match[2] == console_types.digest(text[match.end() + 1 :]), f"changed by hand; {AGAIN}"
+
+
+def test_a_form_s_bounds_default_unit_and_choices_are_the_model_s():
+    fields = console_types.fields(TierSerializer())
+    assert fields["max_wait_s"] == {
+        "kind": "number", "required": True, "initial": "30", "unit": "seconds", "min": 0.1, "max": 86_400,
+        "help": "A request that waited this long is refused.",
+    }  # fmt: skip
+    assert [o["value"] for o in fields["service_class"]["options"]] == ServiceClass.values
+
+
+@pytest.mark.parametrize("change", ["bound", "field"])
+def test_a_field_that_changes_is_noticed(change: str, monkeypatch: pytest.MonkeyPatch):
+    class Changed(TierSerializer):
+        if change == "field":
+            region = serializers.CharField(source="description")
+        else:
+            rank = serializers.IntegerField(max_value=7)
+
+        class Meta(TierSerializer.Meta):
+            fields = [*TierSerializer.Meta.fields, *(["region"] if change == "field" else [])]
+
+    resources = console_types.resources() | {"tiers": Changed()}
+    monkeypatch.setattr(console_types, "resources", lambda: resources)
+    assert console_types.data() != console_types.DATA.read_text(encoding="utf-8")
+
+
+def test_every_reason_of_the_ledger_can_be_filtered_by_and_no_other():
+    listed = re.findall(r'"(\w+)"', console_types.data().partition("REASONS")[2].partition("};")[0])
+    assert listed == [r.value for o in Outcome for r in Reason if r.ending.outcome is o and r.ending.recorded]
