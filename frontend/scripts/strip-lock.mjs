@@ -6,6 +6,6 @@ const folder = process.argv[2] ?? "."; // of the lock, from frontend/
 const file = new URL(`../${folder}/package-lock.json`, import.meta.url);
 const lock = JSON.parse(readFileSync(file, "utf8"));
 for (const entry of Object.values(lock.packages)) delete entry.funding;
-const text = JSON.stringify(lock, null, 2) + "\n";
+const text = `${JSON.stringify(lock, null, 2)}\n`;
 if (text.includes("://")) throw new Error("package-lock.json still names a host; find it with: grep '://' package-lock.json");
 writeFileSync(file, text);

@@ -134,6 +134,7 @@ export const TimeChart = memo(function TimeChart(props: Props) {
   });
 
   const look = identity(panel.series, dark);
+  // biome-ignore lint/correctness/useExhaustiveDependencies: only another look makes another plot; the rest is read from `live`
   useEffect(() => {
     const element = box.current!;
     const u = new uPlot(options(live.current.panel, element, live, paint), drawn(live.current.panel), element);
@@ -163,6 +164,7 @@ export const TimeChart = memo(function TimeChart(props: Props) {
     };
   }, [look]);
 
+  // biome-ignore lint/correctness/useExhaustiveDependencies: new points or another range are what there is to draw
   useEffect(() => {
     late.current = true;
     if (near.current) turns.ask(draw);

@@ -74,6 +74,7 @@ export function Shell() {
   useRecovery();
   const main = useRef<HTMLElement>(null);
   const first = useRef(true);
+  // biome-ignore lint/correctness/useExhaustiveDependencies: it is done for each page
   useEffect(() => {
     // A new page is announced from its beginning, unless it has put the focus where one begins to type.
     if (!first.current && !main.current?.contains(document.activeElement)) main.current?.focus({ preventScroll: true });

@@ -18,6 +18,7 @@ export function setTheme(theme: Theme): void {
   if (theme === "auto") delete document.documentElement.dataset.theme;
   else document.documentElement.dataset.theme = theme;
   const age = theme === "auto" ? 0 : 365 * 24 * 3600;
+  // biome-ignore lint/suspicious/noDocumentCookie: the CookieStore API is asynchronous, and newer than the browsers served
   document.cookie = `qm_theme=${theme}; path=/; max-age=${age}; samesite=lax`;
   tell();
 }

@@ -3,6 +3,7 @@ import { useLayoutEffect, useRef } from "react";
 /** A row of links that scrolls where it does not fit: the current one is brought into its middle. */
 export function useCurrentInView<T extends HTMLElement>(pathname: string) {
   const list = useRef<T>(null);
+  // biome-ignore lint/correctness/useExhaustiveDependencies: another page, another current link
   useLayoutEffect(() => {
     const element = list.current;
     const current = element?.querySelector<HTMLElement>("[aria-current=page]");

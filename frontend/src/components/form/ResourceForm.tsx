@@ -32,6 +32,7 @@ interface Props<T> {
 
 /** A form over fields: checked while it is typed, tried before it is saved, and never lost. */
 export function ResourceForm<T>({ specs, row, method, path, submit, follow, effects, onSaved, onCancel, extra, children, footer }: Props<T>) {
+  // biome-ignore lint/correctness/useExhaustiveDependencies: a row that changes meanwhile does not change what was typed over
   const before = useMemo(() => start(specs, row), []); // what was there when the form was opened
   const [values, setValues] = useState<Values>(before);
   const [touched, setTouched] = useState<ReadonlySet<string>>(new Set()); // whose faults are shown; a refused form's all

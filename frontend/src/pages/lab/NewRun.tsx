@@ -110,7 +110,7 @@ export function NewRun({ pools, onMade, onClose }: Props) {
   const [replicas, setReplicas] = useState("");
   const [slos, setSlos] = useState("");
 
-  const stamp = () => new Date().toISOString().slice(0, 19).replace("T", " ") + " UTC";
+  const stamp = () => `${new Date().toISOString().slice(0, 19).replace("T", " ")} UTC`;
   const chosen = recording || recordings.data?.results[0]?.name || "";
   const run = useMutation({
     mutationFn: async () => {

@@ -108,11 +108,13 @@ function Loading() {
     <div className="space-y-4" aria-hidden="true">
       <div className="grid grid-cols-2 gap-2 md:grid-cols-4 wide:grid-cols-8">
         {Array.from({ length: 8 }, (_, i) => (
+          // biome-ignore lint/suspicious/noArrayIndexKey: they are alike and never move
           <div key={i} className="skeleton h-22" />
         ))}
       </div>
       <div className="grid grid-cols-1 gap-2 md:grid-cols-2 xl:grid-cols-3">
         {Array.from({ length: 6 }, (_, i) => (
+          // biome-ignore lint/suspicious/noArrayIndexKey: they are alike and never move
           <div key={i} className="skeleton h-60" />
         ))}
       </div>

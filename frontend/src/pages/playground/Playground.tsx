@@ -42,6 +42,7 @@ function Rhythm({ pieces }: { pieces: readonly number[] }) {
   return (
     <svg viewBox={`0 0 ${gaps.length} 32`} preserveAspectRatio="none" className="h-8 w-full text-accent" role="img" aria-label={`Time between pieces, the longest ${text(duration(top))}`}>
       {gaps.map((gap, i) => (
+        // biome-ignore lint/suspicious/noArrayIndexKey: a gap is known by its place, and gaps are only added
         <rect key={i} x={i + 0.1} width="0.8" y={32 - Math.max(1, (gap / top) * 32)} height={Math.max(1, (gap / top) * 32)} fill="currentColor" />
       ))}
     </svg>

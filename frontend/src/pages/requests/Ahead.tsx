@@ -21,7 +21,7 @@ function Steps({ steps }: { steps: Told["steps"] }) {
         <span>{compact(top)}</span>
         <span>0</span>
       </span>
-      <svg viewBox={`0 0 ${WIDTH} ${HEIGHT}`} preserveAspectRatio="none" className="h-16 w-full text-accent">
+      <svg aria-hidden="true" viewBox={`0 0 ${WIDTH} ${HEIGHT}`} preserveAspectRatio="none" className="h-16 w-full text-accent">
         <path d={`${line}V${HEIGHT}H0Z`} fill="currentColor" opacity="0.18" />
         <path d={line} fill="none" stroke="currentColor" strokeWidth="1.5" vectorEffect="non-scaling-stroke" />
         <line x1="0" x2={WIDTH} y1={HEIGHT - 0.5} y2={HEIGHT - 0.5} stroke="var(--edge)" vectorEffect="non-scaling-stroke" />

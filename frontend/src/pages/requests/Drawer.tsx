@@ -210,6 +210,7 @@ export function Drawer({ id, known, onClose }: { id: string; known: LedgerRow | 
   const alive = told?.alive;
   const row = told && !told.alive ? told : known;
   return (
+    // biome-ignore lint/a11y/useKeyWithClickEvents: a click beside the dialog closes it, as Escape does by itself
     <dialog
       ref={dialog}
       aria-labelledby="drawer-title"

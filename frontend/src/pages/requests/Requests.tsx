@@ -66,6 +66,7 @@ function TextFilter({ label, value, width, onChange }: { label: string; value: s
   // The address may have changed since it was typed (a row was opened): the latest one is added to.
   const latest = useRef(onChange);
   latest.current = onChange;
+  // biome-ignore lint/correctness/useExhaustiveDependencies: only typing sends; a value that comes from the address was sent
   useEffect(() => {
     if (draft === value) return;
     const timer = setTimeout(() => latest.current(draft.trim()), 350);
