@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
+from django.db import models
 from django.db.models import Model
 from django.utils.dateparse import parse_datetime
 
@@ -69,17 +70,62 @@ class Field:
         return _time(value) if self.type == "time" and value is not None else value
 
 
+# By column, the first that fits: what a value in a file has to be.
+_TYPES: tuple[tuple[type[models.Field[Any, Any]], str], ...] = (
+    (models.ForeignKey, "ref"),
+    (models.BooleanField, "flag"),
+    (models.DateTimeField, "time"),
+    (models.DecimalField, "money"),
+    (models.FloatField, "number"),
+    (models.IntegerField, "whole"),
+    (models.CharField, "text"),
+)
+
+
+def path_of(attribute: str) -> str:
+    """``max_wait_s`` is written ``maxWaitSeconds``."""
+    words = attribute.removesuffix("_s").split("_") + (["seconds"] if attribute.endswith("_s") else [])
+    if words[-2:] == ["per", "seconds"]:
+        words[-1] = "second"
+    return words[0] + "".join(word.capitalize() for word in words[1:])
+
+
+def field_of(model: type[Model], attribute: str, path: str, names: bool) -> Field:
+    """What the model's column says of a value. One that the row's name is made of has to be there."""
+    column = model._meta.get_field(attribute)
+    assert isinstance(column, models.Field)
+    if isinstance(column, models.JSONField):
+        return Field(path, attribute, "names" if column.default is list else "params")
+    kind = next(kind for of, kind in _TYPES if isinstance(column, of))
+    ref = column.related_model if kind == "ref" else None
+    return Field(
+        path,
+        attribute,
+        kind,
+        ref if isinstance(ref, type) and ref._meta.app_label == model._meta.app_label else None,
+        nullable=column.null,
+        required=names or not (column.null or column.blank or column.has_default()),
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Kind:
     name: str
     model: type[Model]
-    fields: tuple[Field, ...]
+    declared: tuple[str | tuple[str, str], ...]  # attributes, with the path where it is not the attribute's name
     key: str = "slug"  # the attribute that ``metadata.name`` is
     inside: str = ""  # written inside another kind's spec, under this name
     named_by: tuple[str, ...] = ()  # paths that ``metadata.name`` is made of, where ``key`` is "str"
     naming: Callable[[dict[str, Any]], str] | None = None  # from those values
     naming_hint: str = ""
     gone: Mapping[str, str] = field(default_factory=dict)  # fields of older files by path, and what to say of them
+
+    fields: tuple[Field, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        pairs = [(path_of(entry), entry) if isinstance(entry, str) else entry for entry in self.declared]
+        fields = tuple(field_of(self.model, attribute, path, path in self.named_by) for path, attribute in pairs)
+        object.__setattr__(self, "fields", fields)
 
     def name_of(self, instance: Model) -> str:
         return str(instance) if self.key == "str" else getattr(instance, self.key)
@@ -98,58 +144,47 @@ class Kind:
         return {field.path: field.show(instance) for field in self.fields}
 
 
-_DESCRIPTION = Field("description", "description", "text")
-
 BACKEND = Kind(
     "Backend",
     Backend,
-    (
-        Field("pool", "pool", "ref", Pool, required=True),
-        _DESCRIPTION,
-        Field("url", "url", "text", required=True),
-        Field("slots", "slots", "whole"),
-        Field("kvTokens", "kv_tokens", "whole"),
-        Field("tokensPerSecond", "tokens_per_s", "number"),
-        Field("draining", "draining", "flag"),
-        Field("dcgmUrl", "dcgm_url", "text"),
-    ),
+    ("pool", "description", "url", "slots", "kv_tokens", "tokens_per_s", "draining", "dcgm_url"),
     inside="backends",
 )
 POOL = Kind(
     "TokenPool",
     Pool,
     (
-        _DESCRIPTION,
-        Field("model", "model", "text", required=True),
-        Field("upstreamModel", "upstream_model", "text"),
-        Field("aliases", "aliases", "names"),
-        Field("policy.name", "policy", "text"),
-        Field("policy.params", "policy_params", "params"),
-        Field("policy.modifiers", "modifiers", "params"),
-        Field("policy.routing", "routing", "text"),
-        Field("policy.routingParams", "routing_params", "params"),
-        Field("limits.maxModelLen", "max_model_len", "whole"),
-        Field("limits.defaultOutputTokens", "default_output_tokens", "whole"),
-        Field("limits.maxOutputTokens", "max_output_tokens", "whole"),
-        Field("limits.queueLimit", "queue_limit", "whole"),
-        Field("limits.queueBytes", "queue_bytes", "whole"),
-        Field("limits.threshold", "threshold", "number"),
-        Field("limits.headroomSlots", "headroom_slots", "whole"),
-        Field("kvBytesPerToken", "kv_bytes_per_token", "whole"),
-        Field("prefixCache", "prefix_cache", "text"),
-        Field("estimates.predictor", "predictor", "text"),
-        Field("estimates.tokenizer", "tokenizer", "text"),
-        Field("coefficients", "coefficients", "params"),
-        Field("sloMeanSeconds", "slo_mean_s", "number", nullable=True),
-        Field("scaling.mode", "scaling_mode", "text"),
-        Field("scaling.minReplicas", "min_replicas", "whole"),
-        Field("scaling.maxReplicas", "max_replicas", "whole"),
-        Field("scaling.driver.name", "scaling_driver", "text"),
-        Field("scaling.driver.params", "scaling_params", "params"),
-        Field("scaling.headroom", "scaling_headroom", "number"),
-        Field("scaling.upCooldownSeconds", "scale_up_cooldown_s", "number"),
-        Field("scaling.downCooldownSeconds", "scale_down_cooldown_s", "number"),
-        Field("scaling.drainLimitSeconds", "drain_limit_s", "number"),
+        "description",
+        "model",
+        "upstream_model",
+        "aliases",
+        ("policy.name", "policy"),
+        ("policy.params", "policy_params"),
+        ("policy.modifiers", "modifiers"),
+        ("policy.routing", "routing"),
+        ("policy.routingParams", "routing_params"),
+        ("limits.maxModelLen", "max_model_len"),
+        ("limits.defaultOutputTokens", "default_output_tokens"),
+        ("limits.maxOutputTokens", "max_output_tokens"),
+        ("limits.queueLimit", "queue_limit"),
+        ("limits.queueBytes", "queue_bytes"),
+        ("limits.threshold", "threshold"),
+        ("limits.headroomSlots", "headroom_slots"),
+        "kv_bytes_per_token",
+        "prefix_cache",
+        ("estimates.predictor", "predictor"),
+        ("estimates.tokenizer", "tokenizer"),
+        "coefficients",
+        "slo_mean_s",
+        ("scaling.mode", "scaling_mode"),
+        ("scaling.minReplicas", "min_replicas"),
+        ("scaling.maxReplicas", "max_replicas"),
+        ("scaling.driver.name", "scaling_driver"),
+        ("scaling.driver.params", "scaling_params"),
+        ("scaling.headroom", "scaling_headroom"),
+        ("scaling.upCooldownSeconds", "scale_up_cooldown_s"),
+        ("scaling.downCooldownSeconds", "scale_down_cooldown_s"),
+        ("scaling.drainLimitSeconds", "drain_limit_s"),
     ),
 )
 
@@ -169,9 +204,9 @@ API_KEY = Kind(
     "ApiKey",
     ApiKey,
     (
-        Field("entitlementRef.name", "entitlement", "ref", Entitlement, required=True),
-        Field("displayName", "name", "text", required=True),
-        Field("expiresAt", "expires_at", "time", nullable=True),
+        ("entitlementRef.name", "entitlement"),
+        ("displayName", "name"),
+        "expires_at",
     ),
     key="public_id",
 )
@@ -179,9 +214,9 @@ MEMBERSHIP = Kind(
     "Membership",
     Membership,
     (
-        Field("user", "user", "ref", required=True),  # made where it does not exist
-        Field("role", "role", "text", required=True),
-        Field("tenantRef.name", "tenant", "ref", Tenant, nullable=True),
+        "user",  # made where it does not exist
+        "role",
+        ("tenantRef.name", "tenant"),
     ),
     key="str",
     named_by=("user", "role"),
@@ -194,56 +229,51 @@ KINDS: tuple[Kind, ...] = (
     Kind(
         "Slo",
         Slo,
-        (
-            _DESCRIPTION,
-            Field("ttftSeconds", "ttft_s", "number", nullable=True),
-            Field("tbtSeconds", "tbt_s", "number", nullable=True),
-            Field("ttltSeconds", "ttlt_s", "number", nullable=True),
-        ),
+        ("description", "ttft_s", "tbt_s", "ttlt_s"),
     ),
     Kind(
         "Tier",
         Tier,
         (
-            _DESCRIPTION,
-            Field("serviceClass", "service_class", "text"),
-            Field("rank", "rank", "whole"),
-            Field("weight", "weight", "number"),
-            Field("slo", "slo", "ref", Slo, required=True),
-            Field("overLimit", "over_limit", "text"),
-            Field("queueLimit", "queue_limit", "whole"),
-            Field("maxWaitSeconds", "max_wait_s", "number"),
-            Field("maxGrammarBytes", "max_grammar_bytes", "whole"),
+            "description",
+            "service_class",
+            "rank",
+            "weight",
+            "slo",
+            "over_limit",
+            "queue_limit",
+            "max_wait_s",
+            "max_grammar_bytes",
         ),
         gone={"safetyFactor": "tiers have no safety factor any more (it changed nothing); take the line out"},
     ),
     POOL,
     BACKEND,
-    Kind("Tenant", Tenant, (_DESCRIPTION,)),
+    Kind("Tenant", Tenant, ("description",)),
     Kind(
         "TokenEntitlement",
         Entitlement,
         (
-            _DESCRIPTION,
-            Field("tenantRef.name", "tenant", "ref", Tenant, required=True),
-            Field("poolRef.name", "pool", "ref", Pool, required=True),
-            Field("qos.tier", "tier", "ref", Tier, required=True),
-            Field("resources.tokensPerSecond", "tokens_per_s", "number"),
-            Field("resources.burstTokens", "burst_tokens", "number"),
-            Field("resources.kvCacheTokens", "kv_tokens", "whole"),
-            Field("resources.concurrency", "concurrency", "whole"),
-            Field("validFrom", "valid_from", "time", nullable=True),
-            Field("validUntil", "valid_until", "time", nullable=True),
+            "description",
+            ("tenantRef.name", "tenant"),
+            ("poolRef.name", "pool"),
+            ("qos.tier", "tier"),
+            ("resources.tokensPerSecond", "tokens_per_s"),
+            ("resources.burstTokens", "burst_tokens"),
+            ("resources.kvCacheTokens", "kv_tokens"),
+            ("resources.concurrency", "concurrency"),
+            "valid_from",
+            "valid_until",
         ),
     ),
     Kind(
         "Quota",
         Quota,
         (
-            Field("tenantRef.name", "tenant", "ref", Tenant, required=True),
-            Field("period", "period", "text", required=True),
-            Field("softTokens", "soft_tokens", "whole", nullable=True),
-            Field("hardTokens", "hard_tokens", "whole", nullable=True),
+            ("tenantRef.name", "tenant"),
+            "period",
+            "soft_tokens",
+            "hard_tokens",
         ),
         key="str",
         named_by=("tenantRef.name", "period"),
@@ -254,13 +284,13 @@ KINDS: tuple[Kind, ...] = (
         "Price",
         Price,
         (
-            Field("poolRef.name", "pool", "ref", Pool, required=True),
-            Field("validFrom", "valid_from", "time", required=True),
-            Field("currency", "currency", "text"),
-            Field("perMillionInput", "per_million_input", "money"),
-            Field("perMillionOutput", "per_million_output", "money"),
-            Field("perGpuSecond", "per_gpu_second", "money"),
-            Field("slotsPerGpu", "slots_per_gpu", "whole"),
+            ("poolRef.name", "pool"),
+            "valid_from",
+            "currency",
+            "per_million_input",
+            "per_million_output",
+            "per_gpu_second",
+            "slots_per_gpu",
         ),
         key="str",
         named_by=("poolRef.name", "validFrom"),
