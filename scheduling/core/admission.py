@@ -14,6 +14,9 @@ is beyond its baseline or has none. Otherwise the capacity is idle and belongs t
 request that is not reserved must weigh more than the lightest entitlement in flight. Who is the lightest itself is
 refused only where somebody weighs more: equals, and a tenant alone with its pool, wait for each other in the queue
 (``docs/admission.md``).
+
+**Prefill credit** is no part of that: it comes back within moments. Who lacks nothing else waits and is never refused,
+and evicts nobody; and where a replica has a credit nobody takes of it while others wait who go first.
 """
 
 from __future__ import annotations
@@ -110,6 +113,7 @@ class Prey:
     id: str
     backend: str
     kv: int
+    prefill: int = 0  # what it still holds of its replica's prefill credit [prompt tokens]
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +148,7 @@ class Ask:
     charge: int  # tokens; 0 where no budget is enforced
     body_bytes: int
     exclude_backend: str = ""
+    prefill: int = 0  # what it takes of a replica's prefill credit [prompt tokens]
 
 
 def refill(level: float, at_ms: float, rate: float, depth: float, now_ms: int) -> float:
@@ -174,16 +179,27 @@ def come_back(first_ms: float, served_ms: float, told_ms: int) -> tuple[int, int
     return retry_ms, min(LONGEST_TOLD_MS, told_ms + math.ceil(served_ms * SERVED_PER_RETURN))
 
 
-def choose_backend(backends: Iterable[BackendView], kv: int, exclude: str) -> str | None:
+def choose_backend(backends: Iterable[BackendView], kv: int, exclude: str, prefill: int = 0) -> str | None:
     """The replica with room that has the least outstanding work (ties: fewest running, then name), or None."""
-    fit = [b for b in backends if b.id != exclude and b.room_for(kv)]
+    fit = [b for b in backends if b.id != exclude and b.room_for(kv, prefill)]
     if not fit:
         return None
     return min(fit, key=lambda b: (b.work_tokens, b.running, b.id)).id
 
 
+def is_roomy(backends: Iterable[BackendView], kv: int, exclude: str) -> bool:
+    """Whether a replica has room, were it not for its prefill credit."""
+    return any(b.id != exclude and b.roomy(kv) for b in backends)
+
+
+def goes_at_once(backends: Iterable[BackendView], chosen: str | None, first: int) -> bool:
+    """Whether a request may take the room of the replica chosen for it with ``first`` waiting requests before it. The
+    free slots are enough for them as well; of a prefill credit nobody knows for how many it is."""
+    return chosen is not None and (first == 0 or any(b.id == chosen and b.prefill_credit == 0 for b in backends))
+
+
 def choose_prey(
-    prey: Iterable[Prey], backends: Iterable[BackendView], kv: int, exclude: str
+    prey: Iterable[Prey], backends: Iterable[BackendView], kv: int, exclude: str, prefill: int = 0
 ) -> tuple[str, tuple[str, ...]] | None:
     """The replica on which the newest preemptible requests make room soonest, and which of them: the least work is
     lost. None where all of them together would not do."""
@@ -195,7 +211,9 @@ def choose_prey(
             continue
         out = taken.setdefault(b.id, [])
         out.append(p)
-        if b.running - len(out) < b.slots and b.kv_used - sum(x.kv for x in out) + kv <= b.kv_tokens:
+        used = b.prefill_used - sum(x.prefill for x in out)
+        left = replace(b, running=b.running - len(out), kv_used=b.kv_used - sum(x.kv for x in out), prefill_used=used)
+        if left.room_for(kv, prefill):
             return b.id, tuple(x.id for x in out)
     return None
 
@@ -225,13 +243,14 @@ def decide_admission(
 
     slots = sum(b.slots for b in view.backends)
     free = sum(max(0, b.slots - b.running) for b in view.backends)
-    backend = choose_backend(view.backends, ask.kv, ask.exclude_backend)
+    backend = choose_backend(view.backends, ask.kv, ask.exclude_backend, ask.prefill)
+    roomy = is_roomy(view.backends, ask.kv, ask.exclude_backend)
     within = view.ent_running + view.ent_waiting < spec.concurrency
     protected = rights.reserved and within
     based = rights.baseline and within
     # who waits for what headroom denies it takes nothing from those it is kept for
     first = view.due if protected or (based and pool.headroom_slots > 0) else max(0, view.able - view.stuck)
-    contended = backend is None or free - (0 if based else pool.headroom_slots) <= first
+    contended = not roomy or free - (0 if based else pool.headroom_slots) <= first
     may_burst = rights.bursts and not contended
     may_wait_over = tier.over_limit is OverLimit.WAIT
 
@@ -253,11 +272,11 @@ def decide_admission(
 
     if contended and not protected and not may_wait_over and _outranked(pool, view):
         return refuse(Reason.LOW_PRIORITY, view.service_ms / max(1, slots))
-    if not contended and (within or rights.bursts):
+    if not contended and (within or rights.bursts) and goes_at_once(view.backends, backend, first):
         assert backend is not None
         return AdmissionDecision(Verdict.GRANT, backend=backend, charge=charge)
-    if backend is None and within and rights.evicts and (rights.reserved or view.able == 0):
-        found = choose_prey(view.prey, view.backends, ask.kv, ask.exclude_backend)
+    if not roomy and within and rights.evicts and (rights.reserved or view.able == 0):
+        found = choose_prey(view.prey, view.backends, ask.kv, ask.exclude_backend, ask.prefill)
         if found is not None:
             return AdmissionDecision(Verdict.GRANT, backend=found[0], evict=found[1], charge=charge)
     if not protected:

@@ -12,7 +12,7 @@ from copy import copy
 from dataclasses import dataclass
 
 from scheduling.core.scheduler import BASELINE, BURSTS
-from scheduling.core.types import BackendView, Grant, PoolView, QueuedRequest, ServiceClass
+from scheduling.core.types import BackendView, Grant, PoolView, QueuedRequest, ServiceClass, prefill_fits
 
 LAWS: dict[int, str] = {
     1: "no replica runs more sequences than it has slots, and none that is not ready gets one",
@@ -22,6 +22,8 @@ LAWS: dict[int, str] = {
     5: "nothing is granted after its expiry",
     6: "only what waited is granted, and only once",
     7: "nothing is lost: what waited is granted, expired or waits still",
+    8: "no replica is granted prompt tokens beyond its prefill credit, but for one prompt alone",
+    9: "a replica is kept for a prompt only while that waits and lacks nothing there but prefill credit",
 }
 
 
@@ -61,12 +63,14 @@ def check_step(
     *,
     max_grants: int = 100,
     held: bool = False,
+    kept: Mapping[str, str] | None = None,
     rights: bool = False,
     headroom: int = 0,
 ) -> list[Violation]:
     """All laws broken by one step; empty when it was right.
 
     ``after`` is what waits now; ``held`` says that a replica is kept free for a large request (law 4 then rests);
+    ``kept`` for which request each replica is kept that is (``Scheduler.kept``: law 4 then looks at the others);
     ``rights`` that some service classes may run more than their concurrency (law 3 then leaves them out); the last
     ``headroom`` free slots are kept from who is beyond its baseline or has none.
     """
@@ -87,8 +91,20 @@ def check_step(
         expired = request.expires_s is not None and request.expires_s <= now_s
         if request_id not in granted and request_id not in left and not expired:
             broken.append(Violation(7, request_id))
+    kept = kept or {}
+    for name, request_id in kept.items():
+        waits, backend = left.get(request_id), backends[name]
+        if (
+            waits is None
+            or not backend.roomy(waits.kv_tokens)
+            or backend.room_for(waits.kv_tokens, waits.prefill_tokens)
+        ):
+            broken.append(Violation(9, f"{name} for {request_id}"))
     if len(grants) < max_grants and not held:
-        broken.extend(_idle(left.values(), backends, running, now_s, BURSTS if rights else (), headroom))
+        others = {name: backend for name, backend in backends.items() if name not in kept}
+        spared = sum(b.slots - b.running for b in backends.values() if b.ready and b.running < b.slots) <= headroom
+        ready = [name for name, backend in backends.items() if backend.ready]
+        broken.extend(_idle(left.values(), others, ready, running, now_s, BURSTS if rights else (), spared))
     return broken
 
 
@@ -103,8 +119,12 @@ def _book(
         if backend.kv_used + request.kv_tokens > backend.kv_tokens:
             used = f"{backend.kv_used} + {request.kv_tokens} of {backend.kv_tokens}"
             broken.append(Violation(2, f"{request.id} on {grant.backend}: {used}"))
+        if not prefill_fits(backend.prefill_credit, backend.prefill_used, request.prefill_tokens):
+            used = f"{backend.prefill_used} + {request.prefill_tokens} of {backend.prefill_credit}"
+            broken.append(Violation(8, f"{request.id} on {grant.backend}: {used}"))
         backend.running += 1
         backend.kv_used += request.kv_tokens
+        backend.prefill_used += request.prefill_tokens
     runs = running.get(request.entitlement, 0) + 1
     if 0 < request.concurrency < runs and request.service_class not in unlimited:
         broken.append(Violation(3, f"{request.entitlement} runs {runs} of {request.concurrency}"))
@@ -115,16 +135,15 @@ def _book(
 def _idle(
     waiting: Iterable[QueuedRequest],
     backends: Mapping[str, BackendView],
+    ready: Collection[str],
     running: Mapping[str, int],
     now_s: float,
     unlimited: Collection[ServiceClass],
-    headroom: int,
+    spared: bool,
 ) -> list[Violation]:
-    ready = [backend for backend in backends.values() if backend.ready]
-    open_ = [backend for backend in ready if backend.running < backend.slots]
+    open_ = [backend for backend in backends.values() if backend.ready and backend.running < backend.slots]
     if not open_:
         return []
-    spared = sum(backend.slots - backend.running for backend in open_) <= headroom
     for request in waiting:
         if request.expires_s is not None and request.expires_s <= now_s:
             continue
@@ -133,8 +152,9 @@ def _idle(
             continue
         if spared and (full or request.service_class not in BASELINE):
             continue
-        strict = any(backend.id != request.exclude_backend for backend in ready)
+        strict = any(name != request.exclude_backend for name in ready)
         for backend in open_:
-            if backend.room_for(request.kv_tokens) and not (strict and backend.id == request.exclude_backend):
+            fits = backend.room_for(request.kv_tokens, request.prefill_tokens)
+            if fits and not (strict and backend.id == request.exclude_backend):
                 return [Violation(4, f"{request.id} waits while {backend.id} has room")]
     return []

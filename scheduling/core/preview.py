@@ -4,7 +4,7 @@ Question: when is it whose turn, and why then?
 A scheduler is copied (:func:`copy_of`) and the copy decides in a pool whose replicas free one slot after the other:
 each request that runs occupies its slot for the pool's mean occupation, those that run now are spread evenly over it.
 So it follows every rule of the real decisions (rights, limits, relegation, room for the large), and its times are what
-that mean makes of them. The copied scheduler is not touched.
+that mean makes of them. Prompts are prefilled one after the other at each replica. The copied scheduler is not touched.
 Cost: copying is O(waiting): with its queue up to ``EXACT_UP_TO`` requests; beyond, they are pushed into a fresh queue
 of the same policy, which knows nothing of turns given so far. Then one decision per slot that is freed.
 """
@@ -16,7 +16,7 @@ from heapq import heapify, heappop, heappush
 
 from scheduling.core.contracts import QueuePart, ShowsParts
 from scheduling.core.scheduler import Scheduler, work_of
-from scheduling.core.types import BackendView, PoolView, QueuedRequest
+from scheduling.core.types import PREFILL_PER_S, BackendView, PoolView, QueuedRequest
 
 EXACT_UP_TO = 500  # requests that wait; more are pushed anew
 HORIZON_S = 3600.0  # what would start later than this is not waited for
@@ -60,13 +60,16 @@ def copy_of(scheduler: Scheduler, now_s: float, exact_up_to: int = EXACT_UP_TO) 
     return Copied(scheduler.copied(memo), exact=True)
 
 
-def preview(copied: Copied, view: PoolView, now_s: float, most: int, occupation_s: float) -> Preview:
+def preview(
+    copied: Copied, view: PoolView, now_s: float, most: int, occupation_s: float, prefill_per_s: float = PREFILL_PER_S
+) -> Preview:
     """Plays a copy forward until ``most`` requests have started, or nothing more would within :data:`HORIZON_S`.
 
     Args:
         copied: spent by this.
         view: the pool now; its objects stay as they are.
         occupation_s: how long a slot is occupied, on average.
+        prefill_per_s: prompt tokens that a replica prefills a second.
     """
     scheduler = copied.scheduler
     parts = parts_of(scheduler, now_s)
@@ -78,18 +81,32 @@ def preview(copied: Copied, view: PoolView, now_s: float, most: int, occupation_
         running_by_entitlement=dict(view.running_by_entitlement),
     )
     ends = _running(pool, now_s, occupation_s)
+    prefilled_s: dict[str, float] = {}  # replica -> when all that was granted there has its first token
+
+    def prefill(backend: str, tokens: int, at_s: float) -> None:
+        if tokens and pool.backends[backend].prefill_credit:
+            prefilled_s[backend] = max(at_s, prefilled_s.get(backend, at_s)) + tokens / prefill_per_s
+            heappush(ends, (prefilled_s[backend], len(planned), backend, "", 0, 0, tokens))
+
     planned: list[Planned] = []
     at_s = now_s
+    for b in pool.backends.values():
+        prefill(b.id, b.prefill_used, now_s)
     while len(scheduler) and len(planned) < most:
         for grant in scheduler.step(pool, at_s):
             r = grant.request
             said = why.get(r.id) or grant.reason.partition("; waited")[0]
             planned.append(Planned(r, at_s, grant.backend, said))
-            heappush(ends, (at_s + occupation_s, len(planned), grant.backend, r.entitlement, r.kv_tokens, work_of(r)))
+            end = (at_s + occupation_s, len(planned), grant.backend, r.entitlement, r.kv_tokens, work_of(r), 0)
+            heappush(ends, end)
+            prefill(grant.backend, r.prefill_tokens, at_s)
         if not ends or ends[0][0] > now_s + HORIZON_S:
             break
-        at_s, _, backend, entitlement, kv_tokens, work = heappop(ends)
-        _free(pool, backend, entitlement, kv_tokens, work)
+        at_s, _, backend, entitlement, kv_tokens, work, prefill_tokens = heappop(ends)
+        if prefill_tokens:
+            pool.backends[backend].prefill_used -= prefill_tokens
+        else:
+            _free(pool, backend, entitlement, kv_tokens, work)
     for request in scheduler:
         if len(planned) >= most:
             break
@@ -103,7 +120,7 @@ def parts_of(scheduler: Scheduler, now_s: float) -> tuple[QueuePart, ...]:
     return tuple(queue.parts(now_s)) if isinstance(queue, ShowsParts) else ()
 
 
-_End = tuple[float, int, str, str, int, int]
+_End = tuple[float, int, str, str, int, int, int]  # the last: prompt tokens, of a first token instead of an end
 
 
 def _running(pool: PoolView, now_s: float, occupation_s: float) -> list[_End]:
@@ -118,7 +135,7 @@ def _running(pool: PoolView, now_s: float, occupation_s: float) -> list[_End]:
         entitlement = owners[i % len(owners)] if owners else ""
         ends.append((
             now_s + occupation_s * (i + 1) / len(slots), -len(slots) + i, backend.id, entitlement,
-            backend.kv_used // share, int(backend.work_tokens // share),
+            backend.kv_used // share, int(backend.work_tokens // share), 0,
         ))  # fmt: skip
     heapify(ends)
     return ends

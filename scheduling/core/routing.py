@@ -21,7 +21,7 @@ def least_loaded(request: QueuedRequest, backends: Iterable[BackendView]) -> Bac
     """The replica with room and the least outstanding estimated tokens; then fewest running, then by name."""
     best: BackendView | None = None
     for backend in backends:
-        if not backend.room_for(request.kv_tokens) or backend.id == request.exclude_backend:
+        if not backend.room_for(request.kv_tokens, request.prefill_tokens) or backend.id == request.exclude_backend:
             continue
         if best is None or (backend.work_tokens, backend.running, backend.id) < (
             best.work_tokens,
@@ -105,5 +105,6 @@ class _PrefixRouter:
         for backend in choice:
             if backend.id == name:
                 skewed = backend.work_tokens - least.work_tokens > self._policy.skew_tokens
-                return least if skewed or not backend.room_for(request.kv_tokens) else backend
+                fits = backend.room_for(request.kv_tokens, request.prefill_tokens)
+                return least if skewed or not fits else backend
         return least

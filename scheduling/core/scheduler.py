@@ -5,6 +5,7 @@ Question: which waiting requests may run now, and where?
 The policy says who goes next, the routing says where; this module keeps what must hold whatever they say: nothing past
 its expiry is granted, no replica and no entitlement gets more than it has room for, an attempt does not return to the
 replica where it failed while another is ready, and a request too large for what is free is not passed over for ever.
+Prefill credit comes back within moments, so nobody passes who waits for nothing else: its replica is kept for it.
 What clients wish for their requests changes turns within their entitlement only (``queues/turns.py``).
 With ``rights`` it keeps those of the service classes as well (token pools, Table 1): an owner of reserved capacity who
 runs less of it than it may goes before everyone, and what is idle after all within their limits goes to who may burst.
@@ -46,7 +47,8 @@ def work_of(request: QueuedRequest) -> int:
 
 @dataclass(slots=True)
 class _Hold:
-    """The first request, in the policy's order, for which no replica had enough free KV cache."""
+    """The first request, in the policy's order, for which no replica had enough free KV cache; or that lacked prefill
+    credit while another one had room."""
 
     request_id: str
     since_s: float
@@ -57,7 +59,8 @@ class Scheduler:
     """Waiting requests of one pool, and the decisions about them. One owner, no locks.
 
     ``max_grants`` bounds one step. ``patience_s``: a request that lacks only KV cache is passed by smaller ones for
-    this long; then one replica takes nothing that comes after it in the policy's order until it fits.
+    this long; then one replica takes nothing that comes after it in the policy's order until it fits. One that lacks
+    only prefill credit is passed by nobody on the replica where it fits soonest.
     """
 
     def __init__(
@@ -83,6 +86,8 @@ class Scheduler:
         self._waiting: dict[str, QueuedRequest] = {}
         self._expiries: list[tuple[float, str]] = []
         self._hold: _Hold | None = None
+        self._prefill_hold: _Hold | None = None
+        self.kept: dict[str, str] = {}  # replica -> the request it was kept for in the last step: it lacked credit only
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -95,7 +100,7 @@ class Scheduler:
 
     @property
     def held(self) -> str | None:
-        """The request that a replica is kept free for, if any."""
+        """The request that a replica is kept free for until it has the KV cache, if any."""
         return self._hold.request_id if self._hold is not None and self._hold.backend else None
 
     @property
@@ -168,12 +173,14 @@ class Scheduler:
             self._router = routing.router()
         self.policy, self.routing = policy, routing
         self._queue.refill(policy.queue(), now_s)
-        self._hold = None
+        self._hold = self._prefill_hold = None
+        self.kept = {}
 
     def step(self, view: PoolView, now_s: float) -> list[Grant]:
         """Grants what may run now, best first, and books it in ``view``. Requests that have expired are dropped."""
         self.expire(now_s)
         grants: list[Grant] = []
+        self.kept = {}
         if not self._waiting:
             return grants
         step = _Step(view, now_s, self)
@@ -225,6 +232,8 @@ class Scheduler:
     def _release_hold(self, request_id: str) -> None:
         if self._hold is not None and self._hold.request_id == request_id:
             self._hold = None
+        if self._prefill_hold is not None and self._prefill_hold.request_id == request_id:
+            self._prefill_hold = None
 
 
 class _Limits(dict[str, int]):
@@ -257,20 +266,25 @@ class _Step:
         self._free = view.free_slots()
         self.open = [backend for backend in self._ready if backend.running < backend.slots]
         self._reserved = ""  # replica that requests after the held one may not take; set when its turn has passed
+        self._found = False  # whether a request was found to fit that is not booked yet
         hold = scheduler._hold
         if hold is not None:
             held = scheduler._waiting[hold.request_id]
             if self._entitlement_full(held):
                 scheduler._hold = None  # something else than KV cache stops it now
+        hold = scheduler._prefill_hold
+        if hold is not None and now_s - hold.since_s >= scheduler._patience_s:
+            held = scheduler._waiting[hold.request_id]
+            if self._entitlement_full(held) or (self.spared() and held.service_class not in BASELINE):
+                scheduler._prefill_hold = None
+            elif not self._has_candidate(held):
+                self._wants_credit_only(held)
 
     def fits(self, request: QueuedRequest) -> bool:
         """Whether entitlement and at least one replica have room. Within a step it only ever turns false."""
         if self._entitlement_full(request) or (self.spared() and request.service_class not in BASELINE):
             return False
-        if self._has_candidate(request):
-            return True
-        self._keep_room_for(request)
-        return False
+        return self._fits_somewhere(request)
 
     def fits_reserved(self, request: QueuedRequest) -> bool:
         """Whether it is an owner's who runs less than is reserved for it, and fits."""
@@ -279,7 +293,7 @@ class _Step:
 
     def fits_bursting(self, request: QueuedRequest) -> bool:
         """Whether its entitlement may run more than its r_e, and a replica has room."""
-        return not self.spared() and request.service_class in BURSTS and self._has_candidate(request)
+        return not self.spared() and request.service_class in BURSTS and self._fits_somewhere(request)
 
     def spared(self) -> bool:
         """Whether what is free now is kept for those within their baselines."""
@@ -288,8 +302,8 @@ class _Step:
     def candidates(self, request: QueuedRequest) -> list[BackendView]:
         """Replicas that may run it now."""
         excluded = self._excluded(request)
-        kv_tokens = request.kv_tokens
-        return [b for b in self.open if b.room_for(kv_tokens) and b.id != excluded and b.id != self._reserved]
+        kv, prefill = request.kv_tokens, request.prefill_tokens
+        return [b for b in self.open if b.room_for(kv, prefill) and b.id != excluded and b.id != self._reserved]
 
     def as_routed(self, request: QueuedRequest) -> QueuedRequest:
         """The request with the exclusion that holds now."""
@@ -299,7 +313,9 @@ class _Step:
     def book(self, request: QueuedRequest, backend: BackendView) -> None:
         backend.running += 1
         self._free -= 1
+        self._found = False
         backend.kv_used += request.kv_tokens
+        backend.prefill_used += request.prefill_tokens
         backend.work_tokens += work_of(request)
         running = self._view.running_by_entitlement
         running[request.entitlement] = running.get(request.entitlement, 0) + 1
@@ -309,13 +325,49 @@ class _Step:
     def _entitlement_full(self, request: QueuedRequest) -> bool:
         return 0 < request.concurrency <= self._view.running_by_entitlement.get(request.entitlement, 0)
 
+    def _fits_somewhere(self, request: QueuedRequest) -> bool:
+        if self._has_candidate(request):
+            self._found = True
+            return True
+        hold = self._scheduler._hold
+        if not self._wants_credit_only(request) or (hold is not None and hold.request_id == request.id):
+            self._keep_room_for(request)
+        return False
+
     def _has_candidate(self, request: QueuedRequest) -> bool:
         excluded = self._excluded(request)
-        kv_tokens = request.kv_tokens
+        kv, prefill = request.kv_tokens, request.prefill_tokens
         for backend in self.open:
-            if backend.room_for(kv_tokens) and backend.id != excluded and backend.id != self._reserved:
+            if backend.room_for(kv, prefill) and backend.id != excluded and backend.id != self._reserved:
                 return True
         return False
+
+    def _wants_credit_only(self, request: QueuedRequest) -> bool:
+        """Whether a replica has room but for its prefill credit. The one where credit for it is there soonest takes
+        nothing else in this step: what has its first token there makes room for this request and no other, so that the
+        least that any replica has to wait for falls from step to step, and at the latest it runs alone.
+
+        Queues that compare several requests ask about some whose turn it is not. So who is asked while another one has
+        room keeps nothing in this step, and after ``patience_s`` the first of them comes before all in the next ones.
+        """
+        scheduler, excluded = self._scheduler, self._excluded(request)
+        if request.id in scheduler.kept.values():
+            return True
+        able = [b for b in self.open if b.roomy(request.kv_tokens) and b.id != excluded and b.id != self._reserved]
+        if not able:
+            return any(b.roomy(request.kv_tokens) and b.id != excluded for b in self._ready if b.id in scheduler.kept)
+        if self._found:
+            scheduler._prefill_hold = scheduler._prefill_hold or _Hold(request.id, self._now_s)
+            return True
+        need = request.prefill_tokens
+
+        def lacks(b: BackendView) -> int:
+            return b.prefill_used + need - b.prefill_credit if need <= b.prefill_credit else b.prefill_used
+
+        nearest = min(able, key=lambda b: (lacks(b), b.id))
+        scheduler.kept[nearest.id] = request.id
+        self.open.remove(nearest)
+        return True
 
     def _excluded(self, request: QueuedRequest) -> str:
         """Where it failed before, unless that is the only replica left: it is ready again, so it has been probed."""

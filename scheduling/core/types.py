@@ -145,6 +145,7 @@ class BackendSpec:
     managed: bool = False  # a scaling driver may drain and remove it
     leaving_since_s: float | None = None  # it drains in order to be removed
     tokens_per_s: float = 0.0  # what it was measured to process, prompt and output together; 0: not measured
+    prefill_tokens: int = 0  # prompt tokens it may have before their first output token at once; 0: no bound
 
 
 def _class_weights() -> dict[ServiceClass, float]:
@@ -269,6 +270,20 @@ class QueuedRequest:
     prefix: int = 0  # 64-bit hash of how the prompt begins, of its tenant and pool; 0: not known
     hint_deadline_s: float | None = None  # before the contract's, by its client's wish; within the entitlement only
 
+    @property
+    def prefill_tokens(self) -> int:
+        """What it takes of its replica's prefill credit until its first output token [prompt tokens]."""
+        return self.input_tokens
+
+
+PREFILL_PER_S = 4_000.0  # prompt tokens that a replica is taken to prefill a second where nobody has measured it
+
+
+def prefill_fits(credit: int, used: int, need: int) -> bool:
+    """Whether a replica's prefill credit has room for ``need`` more prompt tokens beside ``used``, whose first output
+    token has not come. 0 is no bound; a prompt above the credit runs alone."""
+    return credit == 0 or used == 0 or used + need <= credit
+
 
 @dataclass(slots=True)
 class BackendView:
@@ -282,8 +297,15 @@ class BackendView:
     work_tokens: float = 0.0  # outstanding estimated work [tokens]
     ready: bool = True
     observed_s: float = 0.0  # when this was true
+    prefill_credit: int = 0  # prompt tokens that may be granted and not prefilled at once; 0: no bound
+    prefill_used: int = 0  # of those: granted, and their first output token has not come
 
-    def room_for(self, kv_tokens: int) -> bool:
+    def room_for(self, kv_tokens: int, prefill_tokens: int) -> bool:
+        """The one rule for room: a slot, KV cache and prefill credit."""
+        return self.roomy(kv_tokens) and prefill_fits(self.prefill_credit, self.prefill_used, prefill_tokens)
+
+    def roomy(self, kv_tokens: int) -> bool:
+        """Whether it has room, were it not for its prefill credit."""
         return self.ready and self.running < self.slots and self.kv_used + kv_tokens <= self.kv_tokens
 
 

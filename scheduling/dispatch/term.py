@@ -354,7 +354,7 @@ class Term:
         grants = self.scheduler.step(view, now_s)
         held = self.scheduler.held is not None
         broken = check_step(
-            before, grants, self.scheduler, now_s, max_grants=BATCH, held=held, rights=True,
+            before, grants, self.scheduler, now_s, max_grants=BATCH, held=held, kept=self.scheduler.kept, rights=True,
             headroom=self._pool.headroom_slots,
         )  # fmt: skip
         for violation in broken:

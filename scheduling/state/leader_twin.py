@@ -102,7 +102,7 @@ class LeaderTwin(PoolMemory):
         self, request_id: str, e: Entry, backend: str, cap: int | None, note: str, now: int
     ) -> GrantStatus:
         offer = next((b for b in self._backends() if b.id == backend), None)
-        if offer is None or not offer.room_for(e.kv):
+        if offer is None or not offer.room_for(e.kv, 0):
             return GrantStatus.FULL
         if cap is not None and self._total(f"e:{e.entitlement}:run") >= cap:
             return GrantStatus.ENT
