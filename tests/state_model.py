@@ -46,6 +46,7 @@ from scheduling.state.types import (
     EvictItem,
     Fenced,
     GrantItem,
+    RequestFacts,
     gateway_channel,
     leader_channel,
 )
@@ -110,6 +111,8 @@ CAPS = {spec.id: cap_of(spec.tier.service_class, spec.concurrency) for spec in E
 WEIGHTS = (0.05, 0.3, 0.3, 8.0, 33.3, 33.3, 80.25, 600.0)
 REQUESTS = 80
 BACKENDS = ("b1", "b2", "b3")
+CREDITS = (0, 0, 60, 130, 300)  # prompts have 40 to 108 tokens
+WHOLE = dataclasses.replace(FACTS, streamed=False)
 GATEWAYS = ("gw-1", "gw-2")
 HOLDERS = ("leader-1", "leader-2")
 REFUSALS = (Reason.TOKEN_BUDGET, Reason.LOW_PRIORITY, Reason.QUEUE_FULL)
@@ -190,7 +193,11 @@ class World:
 
     def roomy(self) -> list[str]:
         """Replicas with a free slot."""
-        return [b for b, (slots, _) in self.twin.ready.items() if self.twin.totals.get(f"b:{b}:run", 0) < slots]
+        return [b for b, (slots, _, _) in self.twin.ready.items() if self.twin.totals.get(f"b:{b}:run", 0) < slots]
+
+    def facts_of(self, n: int) -> RequestFacts:
+        """Some answers are whole: nobody sees their first token."""
+        return WHOLE if n % 4 == 0 else FACTS
 
     def pool_of(self, n: int) -> PoolSpec:
         """Some requests meet the pool with headroom, some without: a setting may change at any time."""
@@ -211,15 +218,15 @@ class World:
     # --- moves; ``again`` repeats the call, as a caller does whose reply was lost
 
     def admit(self, n: int, again: bool) -> None:
-        args = (self.spec_of(n), self.pool_of(n), self.request_of(n), self.estimate_of(n), 100 + 37 * (n % 24), FACTS)
-        self._both("admit", again, *args)
+        args = (self.spec_of(n), self.pool_of(n), self.request_of(n), self.estimate_of(n), 100 + 37 * (n % 24))
+        self._both("admit", again, *args, self.facts_of(n))
         self._compare_told()
 
     def requeue(self, n: int, off: int, again: bool) -> None:
         r = self.request_of(n)
         r = dataclasses.replace(r, attempt=max(1, r.attempt + off))
         held = self.twin.held.get(r.id)
-        self._both("requeue", again, r, 100 + 37 * (n % 24), FACTS, held.backend if held else "b1",
+        self._both("requeue", again, r, 100 + 37 * (n % 24), self.facts_of(n), held.backend if held else "b1",
                    SPARING.headroom_slots * (n % 2))  # fmt: skip
         self._compare_told()
 
@@ -233,9 +240,24 @@ class World:
         self._both("renew", again, gateway, items, repeats=self.led)  # what it hands out it does not hand out twice
         self._compare_told()
 
+    def first_tokens(self, picks: list[tuple[int, int]], again: bool) -> None:
+        items = [(f"r{n}", max(1, self.request_of(n).attempt + off)) for n, off in picks]
+        held = {r: e.prefill for r, _ in items if (e := self.twin.held.get(r)) is not None}
+        told = self._both("first_tokens", False, items)
+        after = {r: e.prefill for r in held if (e := self.twin.held.get(r)) is not None}
+        assert told == sum(held[r] > 0 and after[r] == 0 for r in held), "a first token gave back what was not held"
+        if told:
+            self.seen.add(("first_tokens", "given back"))
+        if again:  # but for those that were handed the room of the others
+            handed = {
+                r for r, a in items if (e := self.twin.held.get(r)) and r not in held and e.attempt == a and e.prefill
+            }
+            assert self._both("first_tokens", False, items) == len(handed), "a first token told twice gave back twice"
+        self._compare_told()
+
     def announce(self, n: int, at: str, again: bool) -> None:
-        args = (self.spec_of(n), POOL, self.request_of(n), self.estimate_of(n), 100 + 37 * (n % 24), FACTS, at, n % 3)
-        self._both("announce", again, *args)
+        args = (self.spec_of(n), POOL, self.request_of(n), self.estimate_of(n), 100 + 37 * (n % 24), self.facts_of(n))
+        self._both("announce", again, *args, at, n % 3, prefill=(0, 60, 108)[n % 3])
 
     def record(self, numbers: list[int], again: bool) -> None:
         self._both("record", again, [ledger(f"r{n}", REFUSALS[n % 3], entitlement=self.spec_of(n).id) for n in numbers])
@@ -259,8 +281,12 @@ class World:
     def resign(self, holder: str, again: bool) -> None:
         self._both("resign", again, holder)
 
-    def set_ready(self, holder: str, at: str, slots: int | None, again: bool, ill: bool = False) -> None:
-        spec: BackendSpec | None = None if slots is None else backend(at, slots, (120 if at == "b2" else 250) * slots)
+    def set_ready(
+        self, holder: str, at: str, slots: int | None, again: bool, ill: bool = False, credit: int = 0
+    ) -> None:
+        spec: BackendSpec | None = None
+        if slots is not None:
+            spec = dataclasses.replace(backend(at, slots, (120 if at == "b2" else 250) * slots), prefill_tokens=credit)
         self._both("set_ready", again, self.epochs[holder], at, spec, ill=ill)
         self._compare_told()
 
@@ -321,7 +347,7 @@ class World:
             self._both("rebuild", False, self.epochs[holder])
             return
         names = sorted(n for n in self.twin.totals if not n.endswith((":cap", ":base")))
-        for name in ("run", "e:acme:run", "b:b9:work", *rng.sample(names, min(3, len(names)))):
+        for name in ("run", "e:acme:run", "b:b9:work", "b:b1:pre", *rng.sample(names, min(3, len(names)))):
             wrong = rng.choice((-3, 1, 99, 10**12))
             self.twin.totals[name] = wrong
             self._run(self._resp.call("HSET", self._prefix + "totals", name, wrong))
@@ -409,8 +435,14 @@ class World:
         return mine
 
     def _check_refusal(self, before: Dump, ent: str) -> None:
-        """A refusal changes nothing but what the next refused client of the entitlement is told."""
-        assert _but_told(self._last) == _but_told(before), "a refusal changed something"
+        """A refusal changes nothing but what the next refused client of the entitlement is told, and that prefill
+        credit whose time has come is given back."""
+        due = {name for name, at in before.prefills.items() if at <= self.now}
+        assert set(before.prefills) - set(self._last.prefills) <= due, "prefill credit was given back before its time"
+        mine, theirs = _but_told(self._last), _but_told(before)
+        if due:
+            mine, theirs = _but_credit(mine), _but_credit(theirs)
+        assert mine == theirs, "a refusal changed something"
         old, new = before.buckets, self._last.buckets
         changed = {name for name in new if name.endswith(":told") and new[name] != old.get(name)}
         assert changed <= {f"{ent}:told"}, "a refusal told clients of others to come back"
@@ -442,14 +474,18 @@ class World:
         evicted = set(after.evicted)
         assert evicted == set(after.leaving) == {i for i in after.evicted if after.ended.get(i) == "evicted"}
         assert not evicted & (set(held) | set(queue)), "an evicted request runs or waits"
+        assert set(after.prefills) == {
+            i for i, e in held.items() if e.prefill and not codec.decode_request(e.record).facts.streamed
+        }, "not the whole answers that hold prefill credit are to give it back"
         assert set(after.prey) == {i for i, e in held.items() if e.service_class == ServiceClass.PREEMPTIBLE}
 
         sums: dict[str, int] = {}
         for e in held.values():
             ent, at = f"e:{e.entitlement}", f"b:{e.backend}"
             for name, x in (("run", 1), (f"{ent}:run", 1), (f"{ent}:kv", e.kv), (f"{at}:run", 1), (f"{at}:kv", e.kv),
-                            (f"{at}:work", e.work)):  # fmt: skip
+                            (f"{at}:work", e.work), (f"{at}:pre", e.prefill)):  # fmt: skip
                 sums[name] = sums.get(name, 0) + x
+        sums = {name: x for name, x in sums.items() if x}
         for e in queue.values():
             ent = f"e:{e.entitlement}"
             for name, x in (("wait", 1), ("bytes", e.body_bytes), (f"{ent}:wait", 1), (f"{ent}:kv", e.kv)):
@@ -486,8 +522,10 @@ class World:
 
         if move != "announce":
             for at in BACKENDS:
+                if grew(f"b:{at}:pre"):
+                    self._check_credit(move, at, held, before, after)
                 if grew(f"b:{at}:run"):
-                    slots, kv = (int(w) for w in after.ready[at].split())
+                    slots, kv, _ = codec.decode_offer(after.ready[at])
                     assert after.totals[f"b:{at}:run"] <= slots, f"{move} overshot the slots of {at}"
                     assert after.totals[f"b:{at}:kv"] <= kv, f"{move} overshot the KV of {at}"
             for spec in ENTITLEMENTS:
@@ -516,6 +554,15 @@ class World:
             known = self._ended_at.get(name)
             assert known is None or known + ENDED_MS <= self.now, f"{name} ended twice"
             self._ended_at[name] = self.now
+
+    def _check_credit(self, move: str, at: str, held: dict[str, Entry], before: Dump, after: Dump) -> None:
+        """What was granted is within the credit of the replica, or it is one prompt alone."""
+        _, _, credit = codec.decode_offer(after.ready[at])
+        holding = [name for name, e in held.items() if e.backend == at and e.prefill]
+        used = after.totals[f"b:{at}:pre"]
+        assert credit > 0, f"{move} took of a credit that {at} does not have"
+        assert used <= credit or len(holding) == 1, f"{move} overshot the prefill credit of {at}"
+        self.seen.add((move, "alone" if used > credit else "within its credit"))
 
     def _check_handed(self, handed: set[str], before: Dump, after: Dump) -> None:
         """Of each entitlement who came first went first, unless it did not fit or nobody listens for it."""
@@ -546,9 +593,12 @@ class World:
 
     def _could_run(self, before: Dump, after: Dump) -> Iterator[tuple[str, Entry]]:
         free = {
-            b: (int(slots) - after.totals.get(f"b:{b}:run", 0), int(kv) - after.totals.get(f"b:{b}:kv", 0))
-            for b, (slots, _, kv) in ((b, words.partition(" ")) for b, words in after.ready.items())
+            b: (slots - after.totals.get(f"b:{b}:run", 0), kv - after.totals.get(f"b:{b}:kv", 0))
+            for b, (slots, kv, _) in ((b, codec.decode_offer(words)) for b, words in after.ready.items())
         }
+        offers = {b: codec.decode_offer(words) for b, words in after.ready.items()}
+        if any(credit for _, _, credit in offers.values()):
+            return  # one that lacks only credit holds up those after it
         spared = sum(max(0, slots) for slots, _ in free.values()) <= int(after.meta.get("headroom", 0))
         first = Counter(place.partition(" ")[0] for place in before.order)
         for name, data in after.queue.items():
@@ -573,19 +623,22 @@ class World:
         names = ("meta", "ready", "held", "queue", "totals", "buckets", "standing", "meter", "evicted")
         replies = await asyncio.gather(
             *(call("HGETALL", p + n) for n in names),
-            *(call("ZRANGE", p + n, 0, -1, "WITHSCORES") for n in ("leases", "waiting", "weights", "prey", "leaving")),
+            *(
+                call("ZRANGE", p + n, 0, -1, "WITHSCORES")
+                for n in ("leases", "waiting", "weights", "prey", "leaving", "prefills")
+            ),
             call("ZRANGE", p + "order", 0, -1),
             *(call("XRANGE", p + n, self._read[n], "+") for n in ("events", "ledger")),
             call("KEYS", self._pattern("ended:*")),
         )
-        flat = [dict(zip(r[::2], r[1::2], strict=True)) for r in replies[:14]]
+        flat = [dict(zip(r[::2], r[1::2], strict=True)) for r in replies[:15]]
         named = [{k.decode(): v for k, v in d.items()} for d in flat]
         meta, ready, held, queue, totals, buckets, standing, meter, evicted = named[:9]
-        leases, waiting, weights, prey, leaving = named[9:]
-        for n, r in zip(("events", "ledger"), replies[15:17], strict=True):
+        leases, waiting, weights, prey, leaving, prefills = named[9:]
+        for n, r in zip(("events", "ledger"), replies[16:18], strict=True):
             if r:
                 self._read[n] = "(" + r[-1][0].decode()
-        keys = replies[17]
+        keys = replies[18]
         reasons = await call("MGET", *keys) if keys else []
         return Dump(
             meta={k: v.decode() for k, v in meta.items()},
@@ -594,17 +647,18 @@ class World:
             held=held,
             waiting={k: int(v) for k, v in waiting.items()},
             queue=queue,
-            order=[m.decode() for m in replies[14]],
+            order=[m.decode() for m in replies[15]],
             totals={k: int(v) for k, v in totals.items()},
             standing={k: v.decode() for k, v in standing.items()},
             weights={k: float(v) for k, v in weights.items()},
             meter={k: int(v) for k, v in meter.items()},
             prey={k: int(v) for k, v in prey.items()},
+            prefills={k: int(v) for k, v in prefills.items()},
             evicted=evicted,
             leaving={k: int(v) for k, v in leaving.items()},
             buckets={k: float(v) for k, v in buckets.items()},
-            events=[(f[0].decode(), f[1]) for _, f in replies[15]],
-            ledger=[tuple(f) for _, f in replies[16]],
+            events=[(f[0].decode(), f[1]) for _, f in replies[16]],
+            ledger=[tuple(f) for _, f in replies[17]],
             ended={k.decode().rpartition(":")[2]: v.decode() for k, v in zip(keys, reasons, strict=True)},
         )
 
@@ -617,6 +671,14 @@ def _but_told(dump: Dump) -> Dump:
     """A dump without when refused clients were told to come back."""
     kept = {name: value for name, value in dump.buckets.items() if not name.endswith(":told")}
     return dataclasses.replace(dump, buckets=kept, events=(), ledger=())
+
+
+def _but_credit(dump: Dump) -> Dump:
+    """A dump without what is held of prefill credits."""
+    entries = {name: dataclasses.replace(codec.decode_entry(e), prefill=0) for name, e in dump.held.items()}
+    held = {name: codec.encode_entry(e) for name, e in entries.items()}
+    totals = {name: n for name, n in dump.totals.items() if not name.endswith(":pre")}
+    return dataclasses.replace(dump, held=held, totals=totals, prefills={})
 
 
 def _kinds(answer: Any) -> set[str]:
@@ -642,8 +704,8 @@ def step(world: World, rng: random.Random) -> None:
     move = rng.choices(
         ("admit", "finish", "grant", "renew", "requeue", "sweep", "time", "elect", "ready", "announce", "record",
          "suspect", "resign", "listen", "look", "evict", "standing", "stuck", "corrupt", "flush",
-         "pause", "report"),
-        (40, 24, 16, 8, 6, 5, 10, 5, 5, 4, 2, 1, 1, 3, 3, 8, 4, 2, 2, 0.4, 1, 0.5),
+         "pause", "report", "first"),
+        (40, 24, 16, 8, 6, 5, 10, 5, 5, 4, 2, 1, 1, 3, 3, 8, 4, 2, 2, 0.4, 1, 0.5, 8),
     )[0]  # fmt: skip
     if move == "admit":
         world.admit(n, again)
@@ -667,7 +729,10 @@ def step(world: World, rng: random.Random) -> None:
         if rng.random() < 0.7:
             world.set_stuck(holder, 0, again)  # it has decided
     elif move == "ready":
-        world.set_ready(holder, rng.choice(BACKENDS), rng.choice((None, 1, 2, 2, 3)), again, rng.random() < 0.5)
+        slots, ill = rng.choice((None, 1, 2, 2, 3)), rng.random() < 0.5
+        world.set_ready(holder, rng.choice(BACKENDS), slots, again, ill, rng.choice(CREDITS))
+    elif move == "first":
+        world.first_tokens([(i, off) for i in [*some, target]], again)
     elif move == "announce":
         world.announce(n, rng.choice(("", *BACKENDS)), again)
     elif move == "record":
@@ -706,7 +771,7 @@ def walk(world: World, seed: int, steps: int) -> None:
     world.elect(HOLDERS[0], True, True)
     world.set_stuck(HOLDERS[0], 0, True)
     for at in BACKENDS[:2]:
-        world.set_ready(HOLDERS[0], at, 2, True)
+        world.set_ready(HOLDERS[0], at, 2, True, credit=rng.choice(CREDITS))
     for i in range(steps):
         try:
             step(world, rng)

@@ -195,9 +195,9 @@ class BackendMonitor:
                 await self._store.set_ready(self._epoch, name, None, ill=ill)
         for name, backend in list(self._backends.items()):
             known = snapshot.backends.get(name)
-            offered = (known.slots, known.kv_tokens) if known is not None and known.ready else None
+            offered = (known.slots, known.kv_tokens, known.prefill_credit) if known and known.ready else None
             offer = _offer(backend)
-            if _serves(backend) and offered != (offer.slots, offer.kv_tokens):
+            if _serves(backend) and offered != (offer.slots, offer.kv_tokens, offer.prefill_tokens):
                 await self._store.set_ready(self._epoch, name, offer)
                 self._on_ready()
 

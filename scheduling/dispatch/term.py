@@ -47,6 +47,7 @@ from scheduling.state.types import (
 
 log = logging.getLogger("quartermaster.dispatch")
 
+CREDIT_TICK_S = 0.05  # while anyone waits for prefill credit: of whole answers it comes back without a doorbell
 TICK_S = 0.25  # while anyone waits, a decision is tried at least so often
 HOUSE_S = 1.0
 BLOCK_MS = 1000  # how long one read of the doorbells waits
@@ -196,7 +197,8 @@ class Term:
                 await asyncio.sleep(PAUSE_S)
                 continue
             try:
-                async with asyncio.timeout(TICK_S if len(self.scheduler) else None):
+                tick_s = CREDIT_TICK_S if self.scheduler.kept else TICK_S
+                async with asyncio.timeout(tick_s if len(self.scheduler) else None):
                     await self._bell.wait()
             except TimeoutError:
                 pass

@@ -73,6 +73,7 @@ class Call:
         "output_tokens",
         "passed",
         "policy",
+        "prefill",
         "prepared",
         "queued_s",
         "ran",
@@ -128,6 +129,7 @@ class Call:
         self.seq = 0
         self.moving = False  # between two attempts
         self.backend = ""
+        self.prefill = 0  # what it holds of its replica's prefill credit, as far as is known here [prompt tokens]
         self.policy = ""
         self.why_there = ""
         self.notice: GrantNotice | None = None

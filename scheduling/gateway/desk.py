@@ -174,7 +174,9 @@ class Desk:
         match renewal.status:
             case RenewStatus.HOLDS:
                 if call.waiter is not None:  # the doorbell was lost
-                    call.notice = GrantNotice(call.id, call.attempt, renewal.backend, renewal.policy, renewal.why)
+                    call.notice = GrantNotice(
+                        call.id, call.attempt, renewal.backend, renewal.policy, renewal.why, renewal.prefill
+                    )
                     call.wake()
             case RenewStatus.WAITS:
                 if ran:
@@ -191,7 +193,7 @@ class Desk:
         assert call.facts is not None
         result = await store.announce(
             call.access.entitlement, call.access.pool, call.queued_request(), call.estimate, call.body_bytes,
-            call.facts, call.backend, call.served(), sent_s=call.now_s(),
+            call.facts, call.backend, call.served(), prefill=call.prefill, sent_s=call.now_s(),
         )  # fmt: skip
         if result.status is AnnounceStatus.ENDED:
             call.interrupt(Reason.EVICTED if result.reason is Reason.EVICTED else Reason.LEASE_LOST)

@@ -26,6 +26,7 @@ from scheduling.gateway.config import GatewayConfig
 from scheduling.gateway.desk import Desk
 from scheduling.gateway.errors import Answer, Refusal, error_event, reason_header, render
 from scheduling.gateway.estimates import engine_priority, make_estimate, make_queued
+from scheduling.gateway.first_tokens import FirstTokens
 from scheduling.gateway.forecasts import Forecasts
 from scheduling.gateway.guard import LINGER_S, linger
 from scheduling.gateway.headers import JSON, Header
@@ -82,7 +83,7 @@ class Lifecycle:
         self._idempotency = idempotency
         self._storms = storms
         self.attempts = AttemptCounts()
-        self._relay = Relay(config, upstream, answer_headers, metrics, self.attempts)
+        self._relay = Relay(config, upstream, answer_headers, metrics, self.attempts, FirstTokens(stores))
         self._budget = RetryBudget(config.retry_share, config.retry_floor, time.monotonic())
         self._calibrations: dict[tuple[str, str], Calibration] = {}
         self._errands: set[asyncio.Task[None]] = set()
@@ -199,6 +200,7 @@ class Lifecycle:
         """Takes an admission over into the call; waits where it says so."""
         call.attempt = admission.attempt
         call.seq = admission.seq
+        call.prefill = admission.prefill
         if admission.status is AdmissionStatus.GRANTED:
             call.backend = admission.backend
             call.granted_s = call.now_s()
@@ -226,6 +228,7 @@ class Lifecycle:
                 call.waiter = None
         call.limit(Reason.DEADLINE, NEVER)
         call.backend, call.policy, call.why_there = notice.backend, notice.policy, notice.why
+        call.prefill = notice.prefill
         call.granted_s = call.now_s()
 
     # --- engines

@@ -20,6 +20,7 @@ from scheduling.gateway.attempts import AttemptCounts
 from scheduling.gateway.call import Call
 from scheduling.gateway.config import GatewayConfig
 from scheduling.gateway.errors import Refusal, reason_header
+from scheduling.gateway.first_tokens import FirstTokens
 from scheduling.gateway.headers import JSON, NO_BUFFERING, NO_CACHE, SSE, Header
 from scheduling.gateway.ports import GatewayMetrics
 from scheduling.gateway.sse import Frames
@@ -72,12 +73,14 @@ class Relay:
         answer_headers: Callable[[Call], list[Header]],
         metrics: GatewayMetrics,
         attempts: AttemptCounts,
+        first_tokens: FirstTokens,
     ) -> None:
         self._config = config
         self._upstream = upstream
         self._answer_headers = answer_headers
         self._metrics = metrics
         self._attempts = attempts
+        self._first_tokens = first_tokens
         self._disbelieved: set[str] = set()  # replicas whose last usage was not believed
 
     async def run(self, call: Call, spec: BackendSpec, body: bytes) -> Reason:
@@ -202,6 +205,9 @@ class Relay:
                 raise self._broken(call, frames.failed, suspect=frames.suspect)
         self._check_own(call, connection, frames.id)
         self._attempts.succeeded(access.pool.id, call.backend)
+        if call.prefill:
+            call.prefill = 0
+            self._first_tokens.came(access.pool.id, call.id, call.attempt)
         call.first_token_s = call.now_s()
         send, now = call.send, call.loop.time
         send_s, idle_s = self._config.send_timeout_s, self._config.idle_token_timeout_s

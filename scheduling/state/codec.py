@@ -3,11 +3,14 @@
 Hot path: one msgspec call per record. An *entry* is what ``held`` and ``queue`` keep for a request: fourteen words that
 scripts may read, a space, and the record (JSON of a :class:`StoredRequest`), which is opaque to them::
 
-    attempt entitlement class backend kv charge work bytes queued_ms granted_ms gateway seq served note {"v":2,...}
+    attempt entitlement class backend kv charge work bytes queued_ms granted_ms gateway seq served note
+    {"v":3,"pre":1200,...}
 
-The record begins with the entry's format. Older ones are read: 1 had neither class nor served, and its records (and
-the first of 2) no format. What is newer is not: it is ended when its lease does, with what its record tells. The
-format stands there because trees that know of no formats take it for a further field of the record: they can follow.
+The record begins with the entry's format and what it takes of a prefill credit [prompt tokens]: of what waits what it
+will take, of a lease what it holds (0: its replica has no credit, or its first token has come). Older ones are read: 2
+held none, 1 had neither class nor served, and its records (and the first of 2) no format. What is newer is not: it is
+ended when its lease does, with what its record tells. Both stand there because trees that know of no formats take them
+for further fields of the record: they can follow.
 
 Names (entitlement, backend, gateway) are slugs without spaces; "-" stands for an empty word.
 """
@@ -41,7 +44,8 @@ _request_decoder = msgspec.json.Decoder(StoredRequest)
 _ledger_decoder = msgspec.json.Decoder(LedgerRecord)
 _attempts_decoder = msgspec.json.Decoder(dict[str, Attempts])
 
-_HEAD = b'{"v":%d,' % ENTRY_FORMAT
+_HEAD = b'{"v":%d,"pre":%d,'
+_HEADED = re.compile(rb'\{(?:"v":\d+,)?(?:"pre":(\d+),)?')
 _FORMAT = re.compile(rb'\{"v":(\d+)')
 _FORMAT_1 = re.compile(rb"(\d+ \S+) (\S+(?: \d+){6} \S+ \d+) (\S+ \{.*)", re.DOTALL)
 
@@ -59,7 +63,7 @@ LEADERLESS = (
 
 
 def encode_request(stored: StoredRequest) -> bytes:
-    return _HEAD + _encoder.encode(stored)[1:]
+    return _HEAD % (ENTRY_FORMAT, stored.request.prefill_tokens) + _encoder.encode(stored)[1:]
 
 
 def decode_request(data: bytes) -> StoredRequest:
@@ -115,13 +119,24 @@ def encode_cancel(request_id: str) -> str:
 def decode_notice(payload: bytes) -> GrantNotice | EvictionNotice | CancelNotice:
     """What ``grant``, an eviction or an operator published on a gateway's channel. Raises ValueError for anything
     else."""
-    request_id, attempt, backend, note = payload.decode().split(" ", 3)
+    request_id, attempt, backend, note, *more = payload.decode().split(" ", 4)
     if backend == "-" and note == _OPERATOR:
         return CancelNotice(request_id)
     if backend == "-":
         return EvictionNotice(request_id, int(attempt))
     policy, why = decode_note(note)
-    return GrantNotice(request_id, int(attempt), backend, policy, why)
+    return GrantNotice(request_id, int(attempt), backend, policy, why, int(more[0]) if more else 0)
+
+
+def encode_offer(slots: int, kv_tokens: int, prefill_credit: int) -> str:
+    """What ``ready`` keeps of a replica."""
+    return f"{slots} {kv_tokens} {prefill_credit}"
+
+
+def decode_offer(words: str) -> tuple[int, int, int]:
+    """``(slots, kv_tokens, prefill_credit)``. Before format 3 there was no credit: 0, no bound."""
+    slots, kv_tokens, *credit = words.split(" ")
+    return int(slots), int(kv_tokens), int(credit[0]) if credit else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +158,7 @@ class Entry:
     served: int  # tokens of it that were metered so far
     note: str
     record: bytes
+    prefill: int = 0  # what it holds of a prefill credit, or, waiting, will take of one [prompt tokens]
 
     def queued_request(self) -> QueuedRequest:
         """The request as ordering may know it, under the attempt and arrival number that scripts gave it, and with its
@@ -183,11 +199,16 @@ def decode_entry(data: bytes) -> Entry:
     if (found := _FORMAT.match(words[14])) is not None and int(found[1]) > ENTRY_FORMAT:
         raise ValueError(f"an entry of format {found[1].decode()}, and this version reads up to {ENTRY_FORMAT}")
     text = [w.decode() for w in words[:14]]
+    prefill = _HEADED.match(words[14])
+    if prefill is not None and prefill[1] is not None:
+        held = int(prefill[1])
+    else:
+        held = decode_request(words[14]).request.prefill_tokens if text[3] == "-" else 0
     return Entry(
         attempt=int(text[0]), entitlement=text[1], service_class=text[2], backend="" if text[3] == "-" else text[3],
         kv=int(text[4]), charge=int(text[5]), work=int(text[6]), body_bytes=int(text[7]), queued_ms=int(text[8]),
         granted_ms=int(text[9]), gateway="" if text[10] == "-" else text[10], seq=int(text[11]), served=int(text[12]),
-        note=text[13], record=words[14],
+        note=text[13], record=words[14], prefill=held,
     )  # fmt: skip
 
 
@@ -208,7 +229,7 @@ def encode_entry(e: Entry) -> bytes:
         f"{e.attempt} {e.entitlement} {e.service_class} {e.backend or '-'} {e.kv} {e.charge} {e.work} {e.body_bytes} "
         f"{e.queued_ms} {e.granted_ms} {e.gateway or '-'} {e.seq} {e.served} {e.note} "
     )
-    return head.encode() + e.record
+    return head.encode() + _HEAD % (ENTRY_FORMAT, e.prefill) + _HEADED.sub(b"", e.record, count=1)
 
 
 def place_of(request_id: str, e: Entry) -> str:

@@ -6,7 +6,7 @@ import math
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 
-from scheduling.core.admission import RIGHTS, choose_backend, choose_prey
+from scheduling.core.admission import RIGHTS, choose_backend, choose_prey, is_roomy
 from scheduling.core.outcomes import Reason
 from scheduling.core.types import BackendSpec, BackendView, ServiceClass, Standing
 from scheduling.state import codec
@@ -102,14 +102,17 @@ class LeaderTwin(PoolMemory):
         self, request_id: str, e: Entry, backend: str, cap: int | None, note: str, now: int
     ) -> GrantStatus:
         offer = next((b for b in self._backends() if b.id == backend), None)
-        if offer is None or not offer.room_for(e.kv, 0):
+        if offer is None or not offer.room_for(e.kv, e.prefill):
             return GrantStatus.FULL
         if cap is not None and self._total(f"e:{e.entitlement}:run") >= cap:
             return GrantStatus.ENT
-        if not self._publish(gateway_channel(e.gateway), f"{request_id} {e.attempt} {backend} {note}".encode()):
+        if not self._publish(gateway_channel(e.gateway), self._notice(request_id, e, backend, note)):
             return GrantStatus.AWAY
         self._promote(request_id, backend, now, note)
         return GrantStatus.OK
+
+    def _notice(self, request_id: str, e: Entry, backend: str, note: str) -> bytes:
+        return f"{request_id} {e.attempt} {backend} {note} {e.prefill if self._credit(backend) else 0}".encode()
 
     def _led(self, now: int) -> bool:
         if "leader" not in self.meta or int(self.meta["leader_until"]) <= now:
@@ -134,6 +137,7 @@ class LeaderTwin(PoolMemory):
             for _, name in heaviest[first : first + ENTITLEMENTS_AT_ONCE]
             if self._able(name) > 0
         ]
+        self._give_back_due(now)
         granted, idle, failed = 0, False, Counter[str]()
         while granted < GRANTS_AT_ONCE:
             backends = self._backends()
@@ -147,6 +151,8 @@ class LeaderTwin(PoolMemory):
             line.popleft()
             entitlement = self.queue[request_id].entitlement
             said = self._hand_to(request_id, backends, now)
+            if said is None:
+                break
             if said is GrantStatus.OK:
                 self._ring("x", request_id)
                 granted += 1
@@ -161,14 +167,15 @@ class LeaderTwin(PoolMemory):
         self._keep_meta("order_from", first + ENTITLEMENTS_AT_ONCE if further else 0)
         return True
 
-    def _hand_to(self, request_id: str, backends: Sequence[BackendView], now: int) -> GrantStatus:
+    def _hand_to(self, request_id: str, backends: Sequence[BackendView], now: int) -> GrantStatus | None:
+        """None: it lacks only prefill credit, and nobody passes it."""
         e = self.queue[request_id]
         if self.waiting[request_id] <= now:
             return GrantStatus.AWAY
         exclude = codec.decode_request(e.record).request.exclude_backend if len(backends) > 1 else ""
-        backend = choose_backend(backends, e.kv, exclude)
+        backend = choose_backend(backends, e.kv, exclude, e.prefill)
         if backend is None:
-            return GrantStatus.FULL
+            return None if is_roomy(backends, e.kv, exclude) else GrantStatus.FULL
         note = codec.encode_note(*codec.LEADERLESS)
         return self._grant_waiting(request_id, e, backend, self._cap(e.entitlement), note, now)
 
@@ -206,14 +213,16 @@ class LeaderTwin(PoolMemory):
             return GrantStatus.OK if held is not None and held.attempt == i.attempt else GrantStatus.GONE
         if e.attempt != i.attempt:
             return GrantStatus.GONE
+        self._give_back_due(now)
         if self._total(f"e:{e.entitlement}:run") >= i.cap:
             return GrantStatus.ENT
         if not self._listens(gateway_channel(e.gateway)):
             return GrantStatus.AWAY
         backends = self._backends()
-        backend = choose_backend(backends, e.kv, i.exclude_backend)
+        backend = choose_backend(backends, e.kv, i.exclude_backend, e.prefill)
         if backend is None:
-            found = choose_prey(self._prey(), backends, e.kv, i.exclude_backend)
+            roomy = is_roomy(backends, e.kv, i.exclude_backend)
+            found = None if roomy else choose_prey(self._prey(), backends, e.kv, i.exclude_backend, e.prefill)
             if found is None:
                 return GrantStatus.FULL
             backend, victims = found
@@ -221,7 +230,7 @@ class LeaderTwin(PoolMemory):
                 self._evict(victim, now)
         note = codec.encode_note(i.policy, i.why)
         self._promote(i.request_id, backend, now, note)
-        self._publish(gateway_channel(e.gateway), f"{i.request_id} {i.attempt} {backend} {note}".encode())
+        self._publish(gateway_channel(e.gateway), self._notice(i.request_id, e, backend, note))
         return GrantStatus.OK
 
     def _evict(self, request_id: str, now: int) -> None:
@@ -250,10 +259,11 @@ class LeaderTwin(PoolMemory):
         self._fence(epoch)
         if spec is None:
             self.ready.pop(backend_id, None)
+            self.meta.pop(f"prefill:{backend_id}", None)
             if ill:
                 self._publish(EJECTED_CHANNEL, backend_id.encode())
         else:
-            self.ready[backend_id] = (spec.slots, spec.kv_tokens)
+            self.ready[backend_id] = (spec.slots, spec.kv_tokens, spec.prefill_tokens)
 
     def sweep(self, epoch: int, passed_s: float | None = None) -> list[SweptRequest]:
         self._fence(epoch)
@@ -318,6 +328,7 @@ class LeaderTwin(PoolMemory):
         if set(prey) != set(self.prey):
             differs.add("prey")
             self.prey = {n: self.prey.get(n, at) for n, at in prey.items()}
+        self.prefills = {n: at for n, at in self.prefills.items() if n in self.held}
         if set(weights) != inflight:
             differs.add("weights")
         if differs:
@@ -326,8 +337,11 @@ class LeaderTwin(PoolMemory):
 
     def look(self, entitlements: Sequence[str]) -> Look:
         now = self._now()
+        self._give_back_due(now)
         backends = {
-            b.id: BackendTotals(True, b.slots, b.kv_tokens, b.running, b.kv_used, int(b.work_tokens))
+            b.id: BackendTotals(
+                True, b.slots, b.kv_tokens, b.running, b.kv_used, int(b.work_tokens), b.prefill_credit, b.prefill_used
+            )
             for b in self._backends()
         }
         running = {name: self._total(f"e:{name}:run") for name in entitlements}

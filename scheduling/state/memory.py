@@ -5,12 +5,13 @@ Leases and waiting entries change only together with their totals, here as there
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from scheduling.core.admission import Prey, able_to_run, baseline_slots, cap_of, first_weight, refill
 from scheduling.core.outcomes import Reason
-from scheduling.core.types import BackendView, EntitlementSpec, PoolSpec, ServiceClass, Standing
+from scheduling.core.types import PREFILL_PER_S, BackendView, EntitlementSpec, PoolSpec, ServiceClass, Standing
 from scheduling.state import codec
 from scheduling.state.codec import Entry
 from scheduling.state.types import BATCH, ENDED_MS, LEASE_MS, Fenced, SweptRequest
@@ -40,6 +41,7 @@ class Dump:
     weights: Mapping[str, float]
     meter: Mapping[str, int]
     prey: Mapping[str, int]
+    prefills: Mapping[str, int]
     evicted: Mapping[str, bytes]
     leaving: Mapping[str, int]
     buckets: Mapping[str, float]
@@ -59,7 +61,7 @@ class PoolMemory:
     def flush(self) -> None:
         """What FLUSHALL does."""
         self.meta: dict[str, int | float | str] = {}
-        self.ready: dict[str, tuple[int, int]] = {}
+        self.ready: dict[str, tuple[int, int, int]] = {}
         self.leases: dict[str, int] = {}
         self.held: dict[str, Entry] = {}
         self.waiting: dict[str, int] = {}
@@ -70,6 +72,7 @@ class PoolMemory:
         self.weights: dict[str, float] = {}  # of the entitlements in flight
         self.meter: dict[str, int] = {}
         self.prey: dict[str, int] = {}  # preemptible leases, by the time of their grant
+        self.prefills: dict[str, int] = {}  # whole answers, by when they should have been prefilled
         self.evicted: dict[str, Entry] = {}
         self.leaving: dict[str, int] = {}
         self.buckets: dict[str, Bucket] = {}
@@ -98,7 +101,7 @@ class PoolMemory:
         buckets |= {f"{ent}:told": ms for ent, ms in self.told.items()}
         return Dump(
             meta={k: f"{v:.3f}" if k == "service_ms" else str(v) for k, v in self.meta.items()},
-            ready={name: f"{slots} {kv}" for name, (slots, kv) in self.ready.items()},
+            ready={name: codec.encode_offer(*offer) for name, offer in self.ready.items()},
             leases=dict(self.leases),
             held={k: codec.encode_entry(e) for k, e in self.held.items()},
             waiting=dict(self.waiting),
@@ -109,6 +112,7 @@ class PoolMemory:
             weights=dict(self.weights),
             meter=dict(self.meter),
             prey=dict(self.prey),
+            prefills=dict(self.prefills),
             evicted={k: codec.encode_entry(e) for k, e in self.evicted.items()},
             leaving=dict(self.leaving),
             buckets=buckets,
@@ -129,9 +133,9 @@ class PoolMemory:
         return tuple(
             BackendView(
                 name, slots, kv, self._total(f"b:{name}:run"), self._total(f"b:{name}:kv"),
-                self._total(f"b:{name}:work"),
+                self._total(f"b:{name}:work"), prefill_credit=credit, prefill_used=self._total(f"b:{name}:pre"),
             )
-            for name, (slots, kv) in self.ready.items()
+            for name, (slots, kv, credit) in self.ready.items()
         )  # fmt: skip
 
     def _shift(self, name: str, delta: int) -> None:
@@ -157,6 +161,7 @@ class PoolMemory:
         for name, delta in (
             ("run", run), ("wait", wait), ("bytes", wait * e.body_bytes), (f"{ent}:run", run), (f"{ent}:wait", wait),
             (f"{ent}:kv", (run + wait) * e.kv), (f"{b}:run", run), (f"{b}:kv", run * e.kv), (f"{b}:work", run * e.work),
+            (f"{b}:pre", run * e.prefill),
         ):  # fmt: skip
             if delta:
                 self._shift(name, delta)
@@ -193,6 +198,42 @@ class PoolMemory:
         if e.service_class == ServiceClass.PREEMPTIBLE:
             self.prey[request_id] = e.granted_ms
 
+    def _charged(self, request_id: str, e: Entry, credit: int) -> Entry:
+        """A lease takes of the prefill credit of its replica, if that has one; who answers whole gives it back when it
+        should have been prefilled. Before the sums are changed."""
+        e = e if credit else replace(e, prefill=0)
+        if e.prefill and not codec.decode_request(e.record).facts.streamed:
+            used = self._total(f"b:{e.backend}:pre")
+            self.prefills[request_id] = self._now() + self._prefill_ms(e.backend, used + e.prefill)
+        return e
+
+    def _prefill_ms(self, backend: str, tokens: int) -> int:
+        known = self.meta.get(f"prefill:{backend}")
+        if known is None:
+            return math.ceil(tokens * 1000 / PREFILL_PER_S)
+        ms, seen, _ = map(float, str(known).split())
+        return math.ceil(tokens * ms / seen)
+
+    def _credit(self, backend: str) -> int:
+        return self.ready[backend][2]
+
+    def _give_back(self, request_id: str) -> int:
+        """What a lease holds of a prefill credit is given back; how much that is."""
+        e = self.held.get(request_id)
+        if e is None or not e.prefill:
+            return 0
+        self.held[request_id] = replace(e, prefill=0)
+        self.prefills.pop(request_id, None)
+        self._shift(f"b:{e.backend}:pre", -e.prefill)
+        return e.prefill
+
+    def _give_back_due(self, now: int) -> None:
+        """Whole answers that should have been prefilled by now."""
+        if any(credit for _, _, credit in self.ready.values()):
+            for request_id in self._due(self.prefills, now):
+                self._give_back(request_id)
+                self.prefills.pop(request_id, None)
+
     def _put_lease(self, request_id: str, e: Entry, expiry: int) -> None:
         self._keep_lease(request_id, e, expiry)
         self._count(e, 1, 0)
@@ -201,6 +242,7 @@ class PoolMemory:
         e = self.held.pop(request_id)
         del self.leases[request_id]
         self.prey.pop(request_id, None)
+        self.prefills.pop(request_id, None)
         self._count(e, -1, 0, staying=staying)
         return e
 
@@ -220,6 +262,7 @@ class PoolMemory:
     def _promote(self, request_id: str, backend: str, now: int, note: str) -> None:
         """Waiting -> lease. It ends when the waiting entry would have ended."""
         e = replace(self.queue.pop(request_id), backend=backend, granted_ms=now, note=note)
+        e = self._charged(request_id, e, self._credit(backend))
         self.order.discard(request_id)
         self._keep_lease(request_id, e, self.waiting.pop(request_id))
         self._count(e, 1, -1)
@@ -227,7 +270,7 @@ class PoolMemory:
     def _prey(self) -> list[Prey]:
         """Preemptible requests that run, newest first."""
         newest = sorted(((at, name) for name, at in self.prey.items()), reverse=True)[:BATCH]
-        return [Prey(name, self.held[name].backend, self.held[name].kv) for _, name in newest]
+        return [Prey(n, self.held[n].backend, self.held[n].kv, self.held[n].prefill) for _, n in newest]
 
     def _served(self, ent: str, tokens: int) -> None:
         if tokens:

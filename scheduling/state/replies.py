@@ -37,13 +37,14 @@ def read_reason(text: str) -> Reason:
 
 
 def admission(reply: list[Any]) -> Admission:
-    """``{status, backend or reason, position or retry_ms, inflight, level or '', seq, attempt}``."""
+    """``{status, backend or reason, position or retry_ms, inflight, level or '', seq, attempt, prefill}``."""
     status = _STATUS[reply[0]]
     level = float(reply[4]) if reply[4] else None
     if status is AdmissionStatus.GRANTED:
         return Admission(
-            status, backend=reply[1].decode(), inflight=reply[3], level_tokens=level, seq=reply[5], attempt=reply[6]
-        )
+            status, backend=reply[1].decode(), inflight=reply[3], level_tokens=level, seq=reply[5], attempt=reply[6],
+            prefill=reply[7],
+        )  # fmt: skip
     if status is AdmissionStatus.QUEUED:
         return Admission(
             status, position=reply[2], inflight=reply[3], level_tokens=level, seq=reply[5], attempt=reply[6]
@@ -59,9 +60,11 @@ def renewal(item: tuple[str, int, int], words: bytes) -> Renewal:
     status, _, rest = words.decode().partition(" ")
     request_id, attempt, _ = item
     if status == RenewStatus.HOLDS:
-        backend, _, note = rest.partition(" ")
+        backend, note, prefill = rest.split(" ")
         policy, why = codec.decode_note(note)
-        return Renewal(request_id, attempt, RenewStatus.HOLDS, backend=backend, policy=policy, why=why)
+        return Renewal(
+            request_id, attempt, RenewStatus.HOLDS, backend=backend, policy=policy, why=why, prefill=int(prefill)
+        )
     if status == RenewStatus.ENDED:
         return Renewal(request_id, attempt, RenewStatus.ENDED, reason=read_reason(rest))
     return Renewal(request_id, attempt, RenewStatus(status))

@@ -25,6 +25,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, cast
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -440,6 +441,20 @@ class RespConnection(Keeper):
                 raise self._error(reply, script.name)
         return reply
 
+    def tell(self, script: Script, prefix: bytes, args: Sequence[Word]) -> None:
+        """Runs a script whose answer nobody waits for, and whose failure harms nobody: while Redis is away, not."""
+        wire = self._wire
+        if wire is not None:
+            answer = wire.send(pack((b"EVALSHA", script.sha, b"1", prefix, *args)))
+            answer.add_done_callback(partial(self._told_of, script, prefix, args))
+
+    def _told_of(self, script: Script, prefix: bytes, args: Sequence[Word], answer: asyncio.Future[Any]) -> None:
+        if answer.cancelled() or answer.exception() is not None:
+            return
+        reply, wire = answer.result(), self._wire
+        if isinstance(reply, hiredis.ReplyError) and str(reply).startswith("NOSCRIPT") and wire is not None:
+            wire.send(pack((b"EVAL", script.source, b"1", prefix, *args))).add_done_callback(_forgotten)
+
     async def time_s(self) -> float:
         """Redis' TIME [epoch s]. Raises as ``call``."""
         seconds, micros = await self.call(b"TIME")
@@ -480,3 +495,9 @@ class RespConnection(Keeper):
             self._trying.cancel()
             await asyncio.gather(self._trying, return_exceptions=True)
         await super().close()
+
+
+def _forgotten(answer: asyncio.Future[Any]) -> None:
+    """Takes note of a failure that nobody cares for."""
+    if not answer.cancelled():
+        answer.exception()

@@ -15,18 +15,20 @@ from pathlib import Path
 from typing import Final
 
 from scheduling.core import admission
+from scheduling.core.types import PREFILL_PER_S
 from scheduling.state import types
 
 NAMES: Final = (
-    "admit", "announce", "audit", "debit", "elect", "evict", "finish", "grant", "look", "pause", "rebuild", "record",
-    "renew", "report", "requeue", "resign", "set_ready", "set_standing", "set_stuck", "suspect", "sweep", "view",
+    "admit", "announce", "audit", "debit", "elect", "evict", "finish", "first_tokens", "grant", "look", "pause",
+    "rebuild", "record", "renew", "report", "requeue", "resign", "set_ready", "set_standing", "set_stuck", "suspect",
+    "sweep", "view",
 )  # fmt: skip
 
 _FOLDER = Path(__file__).parent / "scripts"
 _CONSTANTS = (
     "LEASE_MS", "LEADER_MS", "REBUILD_MS", "SWEEP_GAP_MS", "ENDED_MS", "SERVICE_MS", "NO_BACKEND_RETRY_MS",
     "EVENTS_KEPT", "LEDGER_KEPT", "MOST_USED", "ENTRY_FORMAT", "GRANTS_AT_ONCE",
-    "ENTITLEMENTS_AT_ONCE", "TRIED_OF_EACH",
+    "ENTITLEMENTS_AT_ONCE", "TRIED_OF_EACH", "PREFILL_KEPT",
 )  # fmt: skip
 _ADMISSION = ("LEAST_RETRY_MS", "LONGEST_TOLD_MS", "SERVED_PER_RETURN")
 
@@ -85,11 +87,12 @@ def make_script(name: str, text: str) -> Script:
 def load_scripts() -> dict[str, Script]:
     """All scripts by name."""
     constants = {c: getattr(types, c) for c in _CONSTANTS} | {c: getattr(admission, c) for c in _ADMISSION}
+    constants["PREFILL_PER_S"] = PREFILL_PER_S
     return load_family("", NAMES, constants, types.CLOCK_GAP_MS)
 
 
 def load_family(
-    folder: str, names: Sequence[str], constants: Mapping[str, int], gap_ms: int = NO_GAP_MS
+    folder: str, names: Sequence[str], constants: Mapping[str, float], gap_ms: int = NO_GAP_MS
 ) -> dict[str, Script]:
     """The scripts of one folder, which share its prelude, by name. ``gap_ms``: a longer time between two calls is taken
     for a step of the clock until somebody says that it has passed (``believe``)."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from scheduling.core.admission import refill
+from scheduling.state import codec
 from scheduling.state.memory import read_standing
 from scheduling.state.types import BackendTotals, Counts, EntitlementTotals, PoolSnapshot
 
@@ -30,9 +31,9 @@ def make_snapshot(
         if rest:
             names[kind].add(rest.rpartition(":")[0])
     for name in sorted(names["b"]):
-        slots, kv = (int(w) for w in ready.get(name, "0 0").split(" "))
-        run, used, work = (_sum(totals, f"b:{name}:{f}") for f in ("run", "kv", "work"))
-        backends[name] = BackendTotals(name in ready, slots, kv, run, used, work)
+        slots, kv, credit = codec.decode_offer(ready.get(name, "0 0"))
+        run, used, work, prefill = (_sum(totals, f"b:{name}:{f}") for f in ("run", "kv", "work", "pre"))
+        backends[name] = BackendTotals(name in ready, slots, kv, run, used, work, credit, prefill)
     for name in sorted(names["e"]):
         run, wait, kv = (_sum(totals, f"e:{name}:{f}") for f in ("run", "wait", "kv"))
         level: float | None = None

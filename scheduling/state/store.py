@@ -124,7 +124,7 @@ class PoolStore:
                 1 if tier.over_limit is OverLimit.WAIT else 0, tier.queue_limit, spec.tokens_per_s, spec.burst_tokens,
                 spec.kv_tokens, first_weight(spec, pool), pool.threshold, pool.queue_limit, pool.queue_bytes,
                 request.exclude_backend, int(rights.reserved), int(rights.bursts), int(rights.over_budget),
-                int(rights.evicts), int(rights.baseline), pool.headroom_slots,
+                int(rights.evicts), int(rights.baseline), pool.headroom_slots, request.prefill_tokens,
             ),
         )  # fmt: skip
         return replies.admission(reply)
@@ -147,7 +147,7 @@ class PoolStore:
         reply = await self._eval(
             "requeue", request.id, request.attempt, _cap(request.service_class, request.concurrency), exclude_backend,
             body_bytes, codec.encode_request(StoredRequest(again, facts, sent_s)),
-            baseline_slots(request.service_class, request.concurrency), headroom,
+            baseline_slots(request.service_class, request.concurrency), headroom, request.prefill_tokens,
         )  # fmt: skip
         return replies.admission(reply)
 
@@ -191,9 +191,11 @@ class PoolStore:
         backend: str,
         served: int = 0,
         *,
+        prefill: int = 0,
         sent_s: float = 0.0,
     ) -> AnnounceResult:
-        """Re-creates a lease on ``backend``, or with ``backend=""`` a waiting entry, that ``renew`` did not know."""
+        """Re-creates a lease on ``backend``, or with ``backend=""`` a waiting entry, that ``renew`` did not know.
+        ``prefill``: what the lease holds of a prefill credit [prompt tokens]."""
         service_class = spec.tier.service_class
         cap = cap_of(service_class, spec.concurrency)
         reply = await self._eval(
@@ -203,11 +205,26 @@ class PoolStore:
             request.gateway or "-", request.seq, codec.encode_request(StoredRequest(request, facts, sent_s)),
             spec.tokens_per_s, spec.burst_tokens, "-" if cap is None else cap,
             first_weight(spec, pool), served, baseline_slots(service_class, spec.concurrency) or "-",
+            prefill if backend else request.prefill_tokens,
         )  # fmt: skip
         status = AnnounceStatus(reply[0].decode())
         return AnnounceResult(
             status, replies.read_reason(reply[1].decode()) if status is AnnounceStatus.ENDED else None
         )
+
+    async def first_tokens(self, items: Sequence[tuple[str, int]]) -> int:
+        """The first tokens of these (request, attempt) have come: their prefill credit is given back. How many held
+        some. Told twice, or too late, it changes nothing."""
+        told = 0
+        for batch in _batches(items):
+            told += await self._eval("first_tokens", *(word for item in batch for word in item))
+        return told
+
+    def tell_first_tokens(self, words: Sequence[str | int]) -> None:
+        """As ``first_tokens`` (request, attempt, request, ...), without waiting for an answer: what is lost is given
+        back at the end of the requests."""
+        for i in range(0, len(words), 2 * BATCH):
+            self._resp.tell(self._scripts["first_tokens"], self._prefix, words[i : i + 2 * BATCH])
 
     async def record(self, records: Sequence[LedgerRecord]) -> None:
         """Writes the ledger entries of requests that never had state (refusals), each id once.
@@ -286,9 +303,9 @@ class PoolStore:
 
     async def set_ready(self, epoch: int, backend_id: str, spec: BackendSpec | None, *, ill: bool = False) -> None:
         """Puts a replica in (``spec``) or out (None) of those that may get work. ``ill``: gateways are told."""
-        slots, kv = (spec.slots, spec.kv_tokens) if spec is not None else (0, 0)
+        slots, kv, credit = (spec.slots, spec.kv_tokens, spec.prefill_tokens) if spec is not None else (0, 0, 0)
         ready = 0 if spec is None else 1
-        _unfenced(await self._eval("set_ready", epoch, backend_id, ready, slots, kv, 1 if ill else 0))
+        _unfenced(await self._eval("set_ready", epoch, backend_id, ready, slots, kv, 1 if ill else 0, credit))
 
     async def sweep(self, epoch: int, passed_s: float | None = None) -> list[SweptRequest]:
         """Ends up to 100 leases and 100 waiting entries whose gateway stopped renewing them. ``passed_s``: since this
@@ -336,9 +353,10 @@ class PoolStore:
         backends: dict[str, BackendTotals] = {}
         at = 0
         for name, offer in zip(ready[::2], ready[1::2], strict=True):
-            slots, kv = offer.split()
-            backends[name.decode()] = BackendTotals(True, int(slots), int(kv), *figures[at : at + 3])
-            at += 3
+            slots, kv, credit = codec.decode_offer(offer.decode())
+            run, used, work, prefill = figures[at : at + 4]
+            backends[name.decode()] = BackendTotals(True, slots, kv, run, used, work, credit, prefill)
+            at += 4
         running = dict(zip(entitlements, figures[at:], strict=True))
         return Look(now_ms, rebuilding_ms, backends, running, preemptible)
 

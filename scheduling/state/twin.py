@@ -20,6 +20,7 @@ from scheduling.core.admission import (
     choose_backend,
     decide_admission,
     first_weight,
+    goes_at_once,
 )
 from scheduling.core.ledger import LedgerRecord
 from scheduling.core.outcomes import Reason
@@ -31,6 +32,7 @@ from scheduling.state.types import (
     LEASE_MS,
     MOST_USED,
     NO_BACKEND_RETRY_MS,
+    PREFILL_KEPT,
     SERVICE_MS,
     Admission,
     AdmissionStatus,
@@ -64,6 +66,7 @@ class PoolTwin(LeaderTwin):
         sent_s: float = 0.0,
     ) -> Admission:
         now = self._now()
+        self._give_back_due(now)
         rate, depth = spec.tokens_per_s, spec.burst_tokens
         charge = estimate.cost_tokens if rate > 0 else 0
         level = self._level(spec.id, rate, depth, now)
@@ -74,7 +77,7 @@ class PoolTwin(LeaderTwin):
             return replace(base, **more)  # type: ignore[arg-type]
 
         if (e := self.held.get(request.id)) is not None:
-            return answer(AdmissionStatus.GRANTED, e.seq, e.attempt, backend=e.backend)
+            return answer(AdmissionStatus.GRANTED, e.seq, e.attempt, backend=e.backend, prefill=e.prefill)
         if (e := self.queue.get(request.id)) is not None:
             return answer(AdmissionStatus.QUEUED, e.seq, e.attempt, position=self._total("wait"))
         if (reason := self.ended(request.id)) is not None:
@@ -102,7 +105,7 @@ class PoolTwin(LeaderTwin):
             prey=self._prey(),
             told_ms=max(0, self.told.get(spec.id, 0) - now),
         )
-        ask = Ask(estimate.kv_tokens, charge, body_bytes, request.exclude_backend)
+        ask = Ask(estimate.kv_tokens, charge, body_bytes, request.exclude_backend, request.prefill_tokens)
         decision = decide_admission(spec, pool, ask, view, NO_BACKEND_RETRY_MS)
         if decision.verdict is Verdict.REFUSE:
             if decision.told_ms is not None:
@@ -122,12 +125,14 @@ class PoolTwin(LeaderTwin):
             attempt=request.attempt, entitlement=spec.id, service_class=spec.tier.service_class, backend="",
             kv=estimate.kv_tokens, charge=decision.charge, work=work_of(estimate), body_bytes=body_bytes, queued_ms=0,
             granted_ms=0, gateway=request.gateway, seq=seq, served=0, note="-",
-            record=codec.encode_request(StoredRequest(request, facts, sent_s)),
+            record=codec.encode_request(StoredRequest(request, facts, sent_s)), prefill=request.prefill_tokens,
         )  # fmt: skip
         if decision.verdict is Verdict.GRANT:
             entry = replace(entry, backend=decision.backend, granted_ms=now, note=codec.DIRECT)
+            entry = self._charged(request.id, entry, self._credit(decision.backend))
             self._put_lease(request.id, entry, now + LEASE_MS)
-            return answer(AdmissionStatus.GRANTED, seq, request.attempt, backend=decision.backend)
+            held = entry.prefill
+            return answer(AdmissionStatus.GRANTED, seq, request.attempt, backend=decision.backend, prefill=held)
         self._put_waiting(request.id, replace(entry, queued_ms=now), now)
         self.meta["headroom"] = pool.headroom_slots
         return answer(AdmissionStatus.QUEUED, seq, request.attempt, position=self._total("wait"))
@@ -147,8 +152,9 @@ class PoolTwin(LeaderTwin):
         def answer(status: AdmissionStatus, e: Entry, backend: str = "", position: int = 0) -> Admission:
             inflight = self._inflight(e.entitlement)
             return Admission(
-                status, backend=backend, position=position, inflight=inflight, attempt=e.attempt, seq=e.seq
-            )
+                status, backend=backend, position=position, inflight=inflight, attempt=e.attempt, seq=e.seq,
+                prefill=e.prefill if backend else 0,
+            )  # fmt: skip
 
         held, queued = self.held.get(request_id), self.queue.get(request_id)
         if held is not None and held.attempt == attempt + 1:
@@ -164,15 +170,18 @@ class PoolTwin(LeaderTwin):
         again = replace(request, attempt=attempt + 1, exclude_backend=exclude_backend)
         record = codec.encode_request(StoredRequest(again, facts, sent_s))
         entry = replace(held, attempt=attempt + 1, body_bytes=body_bytes, record=record, note="-")
+        entry = replace(entry, prefill=request.prefill_tokens)
+        self._give_back_due(now)
         backends = self._backends()
-        backend = choose_backend(backends, held.kv, exclude_backend)
+        backend = choose_backend(backends, held.kv, exclude_backend, entry.prefill)
         running = self._total(f"e:{held.entitlement}:run")
         kept = 0 if running < baseline_slots(request.service_class, request.concurrency) else headroom
         idle = sum(max(0, b.slots - b.running) for b in backends) - kept > self._total("able")
         cap = cap_of(request.service_class, request.concurrency)
         may_run = cap is None or running < cap
-        if idle and backend is not None and may_run:
+        if idle and backend is not None and may_run and goes_at_once(backends, backend, self._total("able")):
             entry = replace(entry, backend=backend, granted_ms=now, note=codec.DIRECT)
+            entry = self._charged(request_id, entry, self._credit(backend))
             self._put_lease(request_id, entry, now + LEASE_MS)
             return answer(AdmissionStatus.GRANTED, entry, backend=backend)
         entry = replace(entry, backend="", queued_ms=now, granted_ms=0)
@@ -242,8 +251,11 @@ class PoolTwin(LeaderTwin):
                     self.held[request_id] = replace(e, served=served)
                 policy, why = codec.decode_note(e.note)
                 renewals.append(
-                    Renewal(request_id, attempt, RenewStatus.HOLDS, backend=e.backend, policy=policy, why=why)
-                )
+                    Renewal(
+                        request_id, attempt, RenewStatus.HOLDS, backend=e.backend, policy=policy, why=why,
+                        prefill=e.prefill,
+                    )
+                )  # fmt: skip
             else:
                 self.waiting[request_id] = expiry
                 waits.add(request_id)
@@ -264,6 +276,7 @@ class PoolTwin(LeaderTwin):
         backend: str,
         served: int = 0,
         *,
+        prefill: int = 0,
         sent_s: float = 0.0,
     ) -> AnnounceResult:
         if request.id in self.held or request.id in self.queue:
@@ -282,12 +295,32 @@ class PoolTwin(LeaderTwin):
             kv=estimate.kv_tokens, charge=charge, work=work_of(estimate), body_bytes=body_bytes, queued_ms=0,
             granted_ms=0, gateway=request.gateway, seq=request.seq, served=served, note="-",
             record=codec.encode_request(StoredRequest(request, facts, sent_s)),
+            prefill=prefill if backend else request.prefill_tokens,
         )  # fmt: skip
         if backend:
-            self._put_lease(request.id, replace(entry, granted_ms=now), now + LEASE_MS)
+            entry = self._charged(request.id, replace(entry, granted_ms=now), prefill)
+            self._put_lease(request.id, entry, now + LEASE_MS)
         else:
             self._put_waiting(request.id, replace(entry, queued_ms=now), now)
         return AnnounceResult(AnnounceStatus.OK)
+
+    def first_tokens(self, items: Sequence[tuple[str, int]]) -> int:
+        now, told, freed = self._now(), 0, ""
+        places: dict[str, tuple[int, int]] = {}
+        for request_id, attempt in items:
+            e = self.held.get(request_id)
+            if e is None or e.attempt != attempt or not self._give_back(request_id):
+                continue
+            tokens, granted = places.get(e.backend, (0, e.granted_ms))
+            places[e.backend] = (tokens + e.prefill, min(granted, e.granted_ms))
+            told, freed = told + 1, e.backend
+        for backend, (more, granted) in places.items():
+            ms, seen, last = map(float, str(self.meta.get(f"prefill:{backend}", "0 0 0")).split())
+            ms = PREFILL_KEPT * ms + max(1, now - max(last, granted))
+            self.meta[f"prefill:{backend}"] = f"{ms:.3f} {PREFILL_KEPT * seen + more:.3f} {now}"
+        if freed:
+            self._offer_free(freed, now)
+        return told
 
     def record(self, records: Sequence[LedgerRecord]) -> None:
         for r in records:
@@ -307,7 +340,7 @@ class PoolTwin(LeaderTwin):
         mine = offers.pop(backend, None)
         paused = mine is not None and (refused or any(b.slots > 0 for b in offers.values()))
         if mine is not None and paused:
-            self.ready[backend] = (0, mine.kv_tokens)
+            self.ready[backend] = (0, mine.kv_tokens, mine.prefill_credit)
         self._ring("p", f"{backend} {math.ceil(pause_s * 1000) if paused else 0} {int(refused)} {why}")
 
     def report(self, attempts: Mapping[str, Attempts]) -> None:

@@ -32,8 +32,10 @@ ENTITLEMENTS_AT_ONCE: Final = 50  # that it looks at
 TRIED_OF_EACH: Final = 4  # requests of each that cannot be granted, at most
 EVENTS_KEPT: Final = 20_000  # doorbells kept for a leader that is behind; it reloads the queue if it missed some
 MOST_USED: Final = 2 * MOST_TOKENS  # tokens of one request, in and out: a larger figure is taken for this one
-ENTRY_FORMAT: Final = 2  # of what ``held`` and ``queue`` keep; older ones are read, newer ones are not
+ENTRY_FORMAT: Final = 3  # of what ``held`` and ``queue`` keep; older ones are read, newer ones are not
 LEDGER_KEPT: Final = 1_000_000  # ended requests kept while the database is away, oldest dropped first
+
+PREFILL_KEPT: Final = 0.9  # of what is known of a replica's prefill rate, at each further look at it
 
 UNREAD_KEPT: Final = 10_000  # ledger entries set aside because they could not be read, oldest dropped first
 
@@ -130,6 +132,7 @@ class Admission:
     level_tokens: float | None = None  # its bucket after this call; None: no token budget is enforced
     attempt: int = 1  # the attempt that now holds or waits
     seq: int = 0  # arrival number in the pool; a request is announced and requeued under it
+    prefill: int = 0  # what it holds of its replica's prefill credit until its first token [prompt tokens]
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +176,7 @@ class Renewal:
     policy: str = ""
     why: str = ""
     reason: Reason | None = None
+    prefill: int = 0  # as in an admission
 
 
 class AnnounceStatus(StrEnum):
@@ -216,6 +220,7 @@ class GrantNotice:
     backend: str
     policy: str
     why: str
+    prefill: int = 0  # as in an admission
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,6 +360,8 @@ class BackendTotals:
     running: int
     kv_used: int
     work_tokens: int
+    prefill_credit: int = 0  # prompt tokens that may be granted and not prefilled; 0: no bound
+    prefill_used: int = 0
 
 
 def _views(backends: Mapping[str, BackendTotals], observed_s: float) -> dict[str, BackendView]:
@@ -368,6 +375,8 @@ def _views(backends: Mapping[str, BackendTotals], observed_s: float) -> dict[str
             work_tokens=float(b.work_tokens),
             ready=b.ready and b.slots > 0,  # one that is paused gets nothing, and holds up nobody
             observed_s=observed_s,
+            prefill_credit=b.prefill_credit,
+            prefill_used=b.prefill_used,
         )
         for name, b in backends.items()
     }
@@ -453,6 +462,9 @@ class PoolSnapshot:
         ):
             if total != count:
                 found.append(f"{name} is {total}, {what} {count}")
+        for name, b in self.backends.items():
+            if b.prefill_used < 0 or (b.running == 0 and b.prefill_used):
+                found.append(f"prefill of {name} is {b.prefill_used}, it runs {b.running}")
         return found
 
     def pool_view(self, observed_s: float) -> PoolView:

@@ -200,7 +200,8 @@ def test_hypothesis_finds_no_way_to_make_them_differ(make_world: Make):
 FENCE = "if fenced(ARGV[1]) then return 'fenced' end"
 EPOCH_CHECK = "return tonumber(call('HGET', META, 'epoch') or -1) ~= tonumber(epoch)"
 DROP = (
-    "call('HDEL', HELD, id)\n  if x.class == 'preemptible' then call('ZREM', PREY, id) end\n  count(x, -1, 0, staying)"
+    "call('HDEL', HELD, id)\n  if x.class == 'preemptible' then call('ZREM', PREY, id) end\n"
+    "  if x.pre > 0 then call('ZREM', PREFILLS, id) end\n  count(x, -1, 0, staying)"
 )
 REFUSE = "local function refuse(reason, first_ms, every_ms)\n"
 
@@ -220,8 +221,8 @@ BAD_TWINS = {
     "a second admission of the same request": ("admit", "local known = call('HGET', HELD, id)", "local known = false"),
     "the last terminal state winning": ("finish", "elseif before then\n      return {'ended', before}", ""),
     "a finish of any attempt": ("finish", "if x.attempt ~= attempt then return {'stale', ''} end", ""),
-    "grants that do not look at slots": ("grant", "(tonumber(v[1]) or 0) >= tonumber(slots)", "not offer"),
-    "grants that do not look at KV": ("grant", "(tonumber(v[2]) or 0) + x.kv > tonumber(kv)", "false"),
+    "grants that do not look at slots": ("grant", "(tonumber(v[1]) or 0) >= slots", "not offer"),
+    "grants that do not look at KV": ("grant", "(tonumber(v[2]) or 0) + x.kv > kv", "false"),
     "grants that do not look at r_e": ("grant", "(tonumber(v[3]) or 0) >= cap", "false"),
     "grants for gateways that do not listen": (
         "grant",
@@ -253,9 +254,9 @@ BAD_TWINS = {
     "weights of those who left": ("finish", "call('ZREM', WEIGHTS, x.ent)", ""),
     "a cap that is never lifted": ("finish", "if v[8] then gone", "if false then gone"),
     "caps that nobody counts with": ("grant", "local able = able_of(", "local able = 0 * able_of("),
-    "evictions while there is room": ("admit", "local evicting = not backend and", "local evicting = not direct and"),
+    "evictions while there is room": ("admit", "local evicting = not roomy and", "local evicting = not direct and"),
     "evictions for the surplus": ("admit", "within and ARGV[25] == '1'", "within"),
-    "evictions beyond r_e": ("admit", "not backend and within and", "not backend and"),
+    "evictions beyond r_e": ("admit", "not roomy and within and", "not roomy and"),
     "evictions of the oldest": ("admit", "call('ZREVRANGE', PREY", "call('ZRANGE', PREY"),
     "evictions that tell nobody": ("admit", "call('PUBLISH', 'qm:gw:' .. y.gateway", "call('PUBLISH', 'qm:g:'"),
     "evictions that keep the slot": ("admit", "drop_lease(id, y)\n", ""),
@@ -308,6 +309,37 @@ BAD_TWINS = {
     ),
     "those who cannot run holding up arrivals": ("finish", "local stuck = idle and", "local stuck = false and"),
     "an epoch that goes back with the state": ("elect", "epoch = math.max(epoch, floor) + 1", "epoch = epoch + 1"),
+    "direct grants that do not look at prefill credit": ("admit", "prefill_fits(credit, v[j + 3], pre)", "true"),
+    "grants that do not look at prefill credit": ("grant", "if not prefill_fits(credit, used, x.pre)", "if false"),
+    "prompts above the credit that never run": ("grant", "credit == 0 or used == 0 or", "credit == 0 or"),
+    "prefill credit taken past those who wait": ("admit", "(credit == 0 or first == 0)", "true"),
+    "refusals for want of prefill credit": (
+        "admit",
+        "local contended = not roomy or",
+        "local contended = not backend or",
+    ),
+    "evictions for want of prefill credit": ("admit", "evicting = not roomy and", "evicting = not backend and"),
+    "prefill credit that is not given back at the end": (
+        "finish",
+        "due, 0, run * x.pre}",
+        "due, 0, run * run * x.pre}",
+    ),
+    "a first token told twice that gives back twice": (
+        "first_tokens",
+        "HEAD .. '0' .. record",
+        "HEAD .. pre .. record",
+    ),
+    "a late first token that gives back a later attempt's credit": (
+        "first_tokens",
+        "text and string.match(text, '^%d+') == ARGV[i + 1]",
+        "text",
+    ),
+    "first tokens that nobody is told of": ("first_tokens", "if freed then offer_free(freed, now) end", ""),
+    "a requeue that takes no prefill credit": ("requeue", "held.pre = tonumber(ARGV[9])", ""),
+    "whole answers that hold prefill credit to their end": ("look", "if bound then give_back_due(now) end", ""),
+    "whole answers that give it back at once": ("admit", "now + prefill_ms(x.backend, used + x.pre)", "now"),
+    "small prompts past one that lacks prefill credit": ("finish", "elseif roomy then", "elseif false then"),
+    "prefill credit that its sums forget": ("rebuild", "b.pre + pre", "b.pre"),
     "no pause after a lost state": ("elect", "if ARGV[3] == '0' then", "if false then"),
 }
 

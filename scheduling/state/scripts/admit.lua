@@ -1,16 +1,17 @@
 -- Admit, queue or refuse: scheduling/core/admission.py says the same in Python. A refusal changes nothing
 -- but the time that the next one is told.
 -- id attempt ent class kv charge work bytes gateway record r_e waits_over queue_limit rate depth kv_share first_weight
--- threshold pool_queue_limit pool_queue_bytes exclude reserved bursts over_budget evicts baseline headroom
--- -> {granted|queued|refused|ended, backend or reason, position or retry_ms, inflight, level, seq, attempt}
+-- threshold pool_queue_limit pool_queue_bytes exclude reserved bursts over_budget evicts baseline headroom prefill
+-- -> {granted|queued|refused|ended, backend or reason, position or retry_ms, inflight, level, seq, attempt, what it
+-- holds of a prefill credit}
 local id, ent, exclude = ARGV[1], ARGV[3], ARGV[21]
 local kv, charge, bytes = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[8])
 local r_e, rate, depth = tonumber(ARGV[11]), tonumber(ARGV[14]), tonumber(ARGV[15])
 local waits_over, reserved, bursts = ARGV[12] == '1', ARGV[22] == '1', ARGV[23] == '1'
-local has_baseline, headroom = ARGV[26] == '1', tonumber(ARGV[27])
+local has_baseline, headroom, pre = ARGV[26] == '1', tonumber(ARGV[27]), tonumber(ARGV[28])
 local now = now_ms()
 
-local ready, v = survey(ent)
+local ready, v = survey(ent, now)
 local waiting, able, ent_run, ent_wait = v[2], v[4], v[5], v[6]
 local inflight = ent_run + ent_wait
 
@@ -18,15 +19,15 @@ local b = call('HMGET', BUCKETS, ent .. ':level', ent .. ':at', ent .. ':service
 local level = depth
 if b[1] then level = level_now(b[1], b[2], rate, depth, now) or depth end
 
-local function answer(status, what, figure, seq, attempt)
-  return {status, what, figure, inflight, rate > 0 and string.format('%.6f', level) or '', seq, attempt}
+local function answer(status, what, figure, seq, attempt, held)
+  return {status, what, figure, inflight, rate > 0 and string.format('%.6f', level) or '', seq, attempt, held or 0}
 end
 
 local known = call('HGET', HELD, id)
 if known then
   local x = parse(known)
   if not x then return answer('ended', 'internal', -1, 0, tonumber(ARGV[2])) end
-  return answer('granted', x.backend, 0, x.seq, x.attempt)
+  return answer('granted', x.backend, 0, x.seq, x.attempt, x.pre)
 end
 known = call('HGET', QUEUE, id)
 if known then
@@ -73,11 +74,11 @@ local rebuilding = m[1] and tonumber(m[1]) - now or 0
 if rebuilding > 0 then return wait('rebuilding', rebuilding) end
 if #ready == 0 then return wait('no_backend', NO_BACKEND_RETRY_MS) end
 
-local backend, at, slots, free = choose(ready, v, kv, exclude)
+local backend, at, slots, free, roomy, credit = choose(ready, v, kv, exclude, pre)
 local within = inflight < r_e
 local protected, based = reserved and within, has_baseline and within
 local first = (protected or based and headroom > 0) and v[9] or math.max(0, able - (tonumber(m[3]) or 0))
-local contended = not backend or free - (based and 0 or headroom) <= first
+local contended = not roomy or free - (based and 0 or headroom) <= first
 local may_burst = bursts and not contended
 
 if not within and not may_burst and not waits_over then
@@ -98,9 +99,11 @@ if contended and not protected and not waits_over and outranked() then
   return refuse('low_priority', service / math.max(1, slots))
 end
 
-local direct = not contended and (within or bursts)
-local evicting = not backend and within and ARGV[25] == '1' and (reserved or able == 0)
-if evicting then backend = make_room(ready, v, kv, exclude, now) end
+-- The free slots are enough for those who go first as well; of a prefill credit nobody knows for how many it is.
+local direct = not contended and (within or bursts) and backend and (credit == 0 or first == 0)
+local evicting = not roomy and within and ARGV[25] == '1' and (reserved or able == 0)
+local used
+if evicting then backend, credit, used = make_room(ready, v, kv, exclude, pre, now) end
 evicting = evicting and backend
 if not direct and not evicting and not protected then
   if ent_wait >= tonumber(ARGV[13]) then
@@ -123,15 +126,17 @@ end
 local x = {
   attempt = tonumber(ARGV[2]), ent = ent, class = ARGV[4], backend = '-', kv = kv, charge = charge,
   work = tonumber(ARGV[7]), bytes = bytes, queued = 0, granted = 0, gateway = ARGV[9], seq = seq, served = 0, note = '-',
-  record = ARGV[10],
+  pre = pre, record = tail_of(ARGV[10]),
 }
 if evicting then
   x.backend, x.granted, x.note = backend, now, 'direct'
+  charge_prefill(id, x, credit, used, now)
   put_lease(id, x, now + LEASE_MS)
-  return answer('granted', backend, 0, seq, x.attempt)
+  return answer('granted', backend, 0, seq, x.attempt, x.pre)
 end
 if direct then
   x.backend, x.granted, x.note = backend, now, 'direct'
+  charge_prefill(id, x, credit, v[at + 3], now)
   keep_lease(id, x, now + LEASE_MS)
   local e, t = 'e:' .. ent, 'b:' .. backend
   local sums = {'run', v[1] + 1, e .. ':run', ent_run + 1, t .. ':run', v[at] + 1}
@@ -140,10 +145,14 @@ if direct then
     sums[n + 1], sums[n + 2], sums[n + 3], sums[n + 4] = e .. ':kv', v[7] + kv, t .. ':kv', v[at + 1] + kv
     n = n + 4
   end
-  if x.work > 0 then sums[n + 1], sums[n + 2] = t .. ':work', v[at + 2] + x.work end
+  if x.work > 0 then
+    sums[n + 1], sums[n + 2] = t .. ':work', v[at + 2] + x.work
+    n = n + 2
+  end
+  if x.pre > 0 then sums[n + 1], sums[n + 2] = t .. ':pre', v[at + 3] + x.pre end
   call('HSET', TOTALS, unpack(sums))
   shift('due', due_of(ent_wait, ent_run + 1, base) - due_of(ent_wait, ent_run, base))  -- where it bursts past its own
-  return answer('granted', backend, 0, seq, x.attempt)
+  return answer('granted', backend, 0, seq, x.attempt, x.pre)
 end
 x.queued = now
 put_waiting(id, x, now)

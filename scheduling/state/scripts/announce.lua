@@ -1,6 +1,6 @@
 -- Re-creates one lease (or, with backend "-", one waiting entry) that a lost state forgot. It is added without asking
 -- for room, for it does run; its charge is taken again, for the bucket was forgotten too.
--- id attempt ent class backend kv charge work bytes gateway seq record rate depth cap first_weight served base
+-- id attempt ent class backend kv charge work bytes gateway seq record rate depth cap first_weight served base prefill
 -- -> {ok|known|ended, reason}
 local id, ent, backend = ARGV[1], ARGV[3], ARGV[5]
 local charge, rate, depth = tonumber(ARGV[7]), tonumber(ARGV[13]), tonumber(ARGV[14])
@@ -12,7 +12,8 @@ local now = now_ms()
 local x = {
   attempt = tonumber(ARGV[2]), ent = ent, class = ARGV[4], backend = backend, kv = tonumber(ARGV[6]), charge = charge,
   work = tonumber(ARGV[8]), bytes = tonumber(ARGV[9]), queued = 0, granted = 0, gateway = ARGV[10],
-  seq = tonumber(ARGV[11]), served = tokens(ARGV[17]) or 0, note = '-', record = ARGV[12],
+  seq = tonumber(ARGV[11]), served = tokens(ARGV[17]) or 0, note = '-', pre = tonumber(ARGV[19]),
+  record = tail_of(ARGV[12]),
 }
 local e = 'e:' .. ent
 local v = call('HMGET', TOTALS, e .. ':run', e .. ':wait', e .. ':cap', e .. ':base')
@@ -31,6 +32,7 @@ if backend == '-' then
   put_waiting(id, x, now)
 else
   x.granted = now
+  charge_prefill(id, x, x.pre, tonumber(call('HGET', TOTALS, 'b:' .. backend .. ':pre')) or 0, now)
   put_lease(id, x, now + LEASE_MS)
 end
 return {'ok', ''}

@@ -7,7 +7,7 @@ local reserved = {}
 for _, key in ipairs({HELD, QUEUE, EVICTED}) do
   for _, text in ipairs(call('HVALS', key)) do
     local ent, charge = string.match(
-      text, '^%d+ (%S+) %S+ %S+ %d+ (%d+) %d+ %d+ %d+ %d+ %S+ %d+ %d+ %S+ {"v":' .. ENTRY_FORMAT)
+      text, '^%d+ (%S+) %S+ %S+ %d+ (%d+) %d+ %d+ %d+ %d+ %S+ %d+ %d+ %S+ ' .. HEAD)
     if not ent then
       local x = parse(text)
       if x then ent, charge = x.ent, x.charge end

@@ -14,18 +14,19 @@ for i = 2, #ARGV, 5 do
     local y = held and parse(held)
     if y and y.attempt == attempt then said = 'ok' end
   elseif x.attempt == attempt then
-    local ready, v = survey(x.ent)
-    local backend = choose(ready, v, x.kv, exclude)
+    local ready, v = survey(x.ent, now)
+    local backend, at, _, _, roomy, credit = choose(ready, v, x.kv, exclude, x.pre)
+    local used = backend and v[at + 3]
     if v[5] >= cap then
       said = 'ent'
     elseif call('PUBSUB', 'NUMSUB', 'qm:gw:' .. x.gateway)[2] == 0 then
       said = 'away'
     else
-      backend = backend or make_room(ready, v, x.kv, exclude, now)
+      if not roomy then backend, credit, used = make_room(ready, v, x.kv, exclude, x.pre, now) end
       said = 'full'
       if backend then
-        promote(id, x, backend, now, note)
-        call('PUBLISH', 'qm:gw:' .. x.gateway, id .. ' ' .. attempt .. ' ' .. backend .. ' ' .. note)
+        promote(id, x, backend, now, note, credit, used)
+        call('PUBLISH', 'qm:gw:' .. x.gateway, notice(id, x, backend, note, credit))
         said = 'ok'
       end
     end

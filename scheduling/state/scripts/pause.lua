@@ -5,8 +5,8 @@ local backend, refused = ARGV[1], ARGV[3]
 local ready = call('HGETALL', READY)
 local mine, others = false, false
 for i = 1, #ready, 2 do
-  local slots, kv = string.match(ready[i + 1], '^(%d+) (%d+)$')
-  if ready[i] == backend then mine = kv elseif tonumber(slots) > 0 then others = true end
+  local slots, rest = string.match(ready[i + 1], '^(%d+) (.*)$')
+  if ready[i] == backend then mine = rest elseif tonumber(slots) > 0 then others = true end
 end
 local said = 'gone'
 if mine then

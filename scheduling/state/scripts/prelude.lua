@@ -5,7 +5,7 @@ local LEASES, HELD, WAITING, QUEUE = P .. 'leases', P .. 'held', P .. 'waiting',
 local EVENTS, LEDGER, UNREAD = P .. 'events', P .. 'ledger', P .. 'ledger:unread'
 local STANDING, WEIGHTS, METER = P .. 'standing', P .. 'weights', P .. 'meter'
 local PREY, EVICTED, LEAVING = P .. 'prey', P .. 'evicted', P .. 'leaving'
-local ORDER = P .. 'order'
+local ORDER, PREFILLS = P .. 'order', P .. 'prefills'
 local call = redis.call
 
 -- A Redis that is out of memory refuses a script whose first write could need more of it. What has to go on then begins
@@ -19,31 +19,55 @@ local function tokens(word)
   return n and n >= 0 and n <= MOST_USED and n == math.floor(n) and n
 end
 
--- An entry: fourteen words and the record, which begins with the format (scheduling/state/codec.py). Of format 1 it has
--- neither class nor served.
-local WORDS =
-  '^(%d+) (%S+) (%S+) (%S+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%S+) (%d+) (%d+) (%S+) ({.*)$'
+-- An entry: fourteen words and the record, which begins with the format and what it takes of a prefill credit
+-- (scheduling/state/codec.py). Before format 3 it took none; of format 1 it has neither class nor served.
+local HEAD = '{"v":' .. ENTRY_FORMAT .. ',"pre":'
+local BEFORE_RECORD = '(%d+) (%S+) (%S+) (%S+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%S+) (%d+) (%d+) (%S+) '
+local WORDS_3 = '^' .. BEFORE_RECORD .. HEAD .. '(%d+),(.*)$'
+local WHOLE = '"streamed":false'
+local WORDS = '^' .. BEFORE_RECORD .. '({.*)$'
 local WORDS_1 = '^(%d+) (%S+) (%S+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%S+) (%d+) (%S+) ({.*)$'
 
 -- Nothing for what is of a newer format, or no entry: ask before anything is written.
 local function parse(text)
-  local a, e, cl, b, kv, c, w, by, q, g, gw, s, u, n, r = string.match(text, WORDS)
+  local a, e, cl, b, kv, c, w, by, q, g, gw, s, u, n, pre, r = string.match(text, WORDS_3)
   if not a then
-    a, e, b, kv, c, w, by, q, g, gw, s, n, r = string.match(text, WORDS_1)
-    cl, u = '-', 0
+    a, e, cl, b, kv, c, w, by, q, g, gw, s, u, n, r = string.match(text, WORDS)
+    if not a then
+      a, e, b, kv, c, w, by, q, g, gw, s, n, r = string.match(text, WORDS_1)
+      cl, u = '-', 0
+    end
+    if not a or tonumber(string.match(r, '^{"v":(%d+)') or 1) > ENTRY_FORMAT then return nil end
+    pre = b == '-' and string.match(r, '"input_tokens":(%d+)') or 0
+    r = string.match(r, '^{"v":%d+,(.*)$') or string.sub(r, 2)
   end
-  if not a or tonumber(string.match(r, '^{"v":(%d+)') or 1) > ENTRY_FORMAT then return nil end
   return {
     attempt = tonumber(a), ent = e, class = cl, backend = b, kv = tonumber(kv), charge = tonumber(c), work = tonumber(w),
     bytes = tonumber(by), queued = q, granted = tonumber(g), gateway = gw, seq = tonumber(s), served = tonumber(u),
-    note = n, record = r,
+    note = n, pre = tonumber(pre), record = r,
   }
+end
+
+-- What follows the head of a record that a gateway wrote.
+local function tail_of(record)
+  return string.match(record, '^{"v":%d+,"pre":%d+,(.*)$')
+end
+
+-- The offer of a replica: slots, KV tokens and prefill credit (0: no bound). Before format 3 it had no credit.
+local function offered(words)
+  local s, k, c = string.match(words or '0 0', '^(%d+) (%d+) ?(%d*)$')
+  return tonumber(s), tonumber(k), tonumber(c) or 0
+end
+
+-- `prefill_fits` in Python: room for a prompt beside those whose first token has not come.
+local function prefill_fits(credit, used, need)
+  return credit == 0 or used == 0 or used + need <= credit
 end
 
 local function compose(x)
   return string.format(
-    '%d %s %s %s %d %d %d %d %.0f %.0f %s %d %d %s %s', x.attempt, x.ent, x.class, x.backend, x.kv, x.charge, x.work,
-    x.bytes, x.queued, x.granted, x.gateway, x.seq, x.served, x.note, x.record
+    '%d %s %s %s %d %d %d %d %.0f %.0f %s %d %d %s %s%d,%s', x.attempt, x.ent, x.class, x.backend, x.kv, x.charge,
+    x.work, x.bytes, x.queued, x.granted, x.gateway, x.seq, x.served, x.note, HEAD, x.pre, x.record
   )
 end
 
@@ -63,13 +87,13 @@ end
 local function count(x, run, wait, staying)
   local e, b = 'e:' .. x.ent, 'b:' .. x.backend
   local fields = {'able', 'run', 'wait', 'bytes', e .. ':run', e .. ':wait', e .. ':kv', e .. ':cap', b .. ':run',
-    b .. ':kv', b .. ':work', 'due', e .. ':base'}
+    b .. ':kv', b .. ':work', 'due', e .. ':base', b .. ':pre'}
   local v = call('HMGET', TOTALS, unpack(fields))
   local ent_run, ent_wait, cap, base = tonumber(v[5]) or 0, tonumber(v[6]) or 0, tonumber(v[8]), tonumber(v[13])
   local able = able_of(ent_wait + wait, ent_run + run, cap) - able_of(ent_wait, ent_run, cap)
   local due = due_of(ent_wait + wait, ent_run + run, base) - due_of(ent_wait, ent_run, base)
   local deltas = {able, run, wait, wait * x.bytes, run, wait, (run + wait) * x.kv, 0, run, run * x.kv, run * x.work,
-    due, 0}
+    due, 0, run * x.pre}
   local set, gone = {}, {}
   for i = 1, #fields do
     if deltas[i] ~= 0 then
@@ -98,6 +122,23 @@ local function keep_lease(id, x, expiry)
   if x.class == 'preemptible' then call('ZADD', PREY, x.granted, id) end
 end
 
+-- Prompt tokens a second, as the streams of a replica have shown. What is in `prefill:<replica>`: ms of prefill, tokens
+-- prefilled in them (both fade), when the last first token came.
+local function prefill_ms(backend, tokens)
+  local ms, seen = string.match(call('HGET', META, 'prefill:' .. backend) or '', '^(%S+) (%S+)')
+  if not ms then return math.ceil(tokens * 1000 / PREFILL_PER_S) end
+  return math.ceil(tokens * tonumber(ms) / tonumber(seen))
+end
+
+-- A lease takes of the prefill credit of its replica, if that has one. Nobody sees the first token of a whole answer: it
+-- is given back when all that was granted there should have been prefilled. Before the sums are changed.
+local function charge_prefill(id, x, credit, used, now)
+  if credit == 0 then x.pre = 0 end
+  if x.pre > 0 and string.find(x.record, WHOLE, 1, true) then
+    call('ZADD', PREFILLS, now + prefill_ms(x.backend, used + x.pre), id)
+  end
+end
+
 local function put_lease(id, x, expiry)
   keep_lease(id, x, expiry)
   count(x, 1, 0)
@@ -107,6 +148,7 @@ local function drop_lease(id, x, staying)
   call('ZREM', LEASES, id)
   call('HDEL', HELD, id)
   if x.class == 'preemptible' then call('ZREM', PREY, id) end
+  if x.pre > 0 then call('ZREM', PREFILLS, id) end
   count(x, -1, 0, staying)
 end
 
@@ -133,19 +175,25 @@ end
 
 -- An entry that cannot be read leaves no trace; its totals cannot be told, the leader writes them anew.
 local function drop_unread(id)
-  for _, key in ipairs({LEASES, WAITING, PREY, LEAVING}) do call('ZREM', key, id) end
+  for _, key in ipairs({LEASES, WAITING, PREY, LEAVING, PREFILLS}) do call('ZREM', key, id) end
   for _, key in ipairs({HELD, QUEUE, EVICTED}) do call('HDEL', key, id) end
 end
 
 -- Waiting -> lease. It ends when the waiting entry would have ended.
-local function promote(id, x, backend, now, note)
+local function promote(id, x, backend, now, note, credit, used)
   local expiry = call('ZSCORE', WAITING, id) or now + LEASE_MS
   call('ZREM', WAITING, id)
   call('HDEL', QUEUE, id)
   call('ZREM', ORDER, place_of(id, x))
   x.backend, x.granted, x.note = backend, now, note
+  charge_prefill(id, x, credit, used, now)
   keep_lease(id, x, expiry)
   count(x, 1, -1)
+end
+
+-- What a gateway is told of a grant: the last word says what it takes of a prefill credit.
+local function notice(id, x, backend, note, credit)
+  return id .. ' ' .. x.attempt .. ' ' .. backend .. ' ' .. note .. ' ' .. (credit > 0 and x.pre or 0)
 end
 
 -- A decision made good: waiting -> lease, if replica and entitlement have room, and its gateway, which is told, listens
@@ -153,13 +201,15 @@ end
 local function grant_waiting(id, x, backend, cap, note, now)
   local offer = call('HGET', READY, backend)
   local b = 'b:' .. backend
-  local v = call('HMGET', TOTALS, b .. ':run', b .. ':kv', 'e:' .. x.ent .. ':run')
-  local slots, kv = string.match(offer or '0 0', '^(%d+) (%d+)$')
-  if (tonumber(v[1]) or 0) >= tonumber(slots) or (tonumber(v[2]) or 0) + x.kv > tonumber(kv) then return 'full' end
+  local v = call('HMGET', TOTALS, b .. ':run', b .. ':kv', 'e:' .. x.ent .. ':run', b .. ':pre')
+  local slots, kv, credit = offered(offer)
+  local used = tonumber(v[4]) or 0
+  if (tonumber(v[1]) or 0) >= slots or (tonumber(v[2]) or 0) + x.kv > kv then return 'full' end
+  if not prefill_fits(credit, used, x.pre) then return 'full' end
   if (tonumber(v[3]) or 0) >= cap then return 'ent' end
-  local told = id .. ' ' .. x.attempt .. ' ' .. backend .. ' ' .. note
+  local told = notice(id, x, backend, note, credit)
   if call('PUBLISH', 'qm:gw:' .. x.gateway, told) == 0 then return 'away' end
-  promote(id, x, backend, now, note)
+  promote(id, x, backend, now, note, credit, used)
   return 'ok'
 end
 
@@ -189,6 +239,30 @@ local function set_limits(ent, wait, run, old_cap, cap, old_base, base)
     keep_total('e:' .. ent .. ':base', base)
     shift('due', due_of(wait, run, base) - due_of(wait, run, old_base))
   end
+end
+
+-- What a lease holds of a prefill credit is given back: at its first token, or when that must have come. Once: what it
+-- holds is 0 then. The rest of the entry is left as it is. -> how much, where, and when it was granted
+local function give_back(id, text)
+  local head, backend, middle, granted, more, pre, record = string.match(
+    text, '^(%d+ %S+ %S+ )(%S+)( %d+ %d+ %d+ %d+ %d+ )(%d+)( %S+ %d+ %d+ %S+ )' .. HEAD .. '(%d+)(,.*)$')
+  pre = tonumber(pre)
+  if not pre or pre == 0 then return 0 end
+  call('HSET', HELD, id, head .. backend .. middle .. granted .. more .. HEAD .. '0' .. record)
+  shift('b:' .. backend .. ':pre', -pre)
+  if string.find(record, WHOLE, 1, true) then call('ZREM', PREFILLS, id) end
+  return pre, backend, tonumber(granted)
+end
+
+-- Whole answers that should have been prefilled by now. -> whether there were some
+local function give_back_due(now)
+  local due = call('ZRANGEBYSCORE', PREFILLS, '-inf', now, 'LIMIT', 0, 100)
+  for _, id in ipairs(due) do
+    local text = call('HGET', HELD, id)
+    if text then give_back(id, text) end
+    call('ZREM', PREFILLS, id)
+  end
+  return #due > 0
 end
 
 -- Tokens served, in all. A sum that can take no more (only a wrong figure makes it so) begins anew.
@@ -255,16 +329,22 @@ end
 
 -- The ready replicas and sums: of the pool, of one entitlement, and of each replica. One read of each hash.
 -- {run, wait, bytes, able, run, wait and kv of the entitlement, its cap or false, due, its baseline or false, then run,
--- kv and work of each replica}
-local REPLICAS = 11
-local function survey(ent)
+-- kv, work and prefill of each replica}
+local REPLICAS, SUMS = 11, 4
+local function survey(ent, now)
   local ready = call('HGETALL', READY)
+  for i = 2, now and #ready or 0, 2 do
+    if select(3, offered(ready[i])) > 0 then
+      give_back_due(now)
+      break
+    end
+  end
   local e = 'e:' .. ent
   local fields = {'run', 'wait', 'bytes', 'able', e .. ':run', e .. ':wait', e .. ':kv', e .. ':cap', 'due', e .. ':base'}
   for i = 1, #ready, 2 do
     local b = 'b:' .. ready[i]
     local n = #fields
-    fields[n + 1], fields[n + 2], fields[n + 3] = b .. ':run', b .. ':kv', b .. ':work'
+    fields[n + 1], fields[n + 2], fields[n + 3], fields[n + 4] = b .. ':run', b .. ':kv', b .. ':work', b .. ':pre'
   end
   local v = call('HMGET', TOTALS, unpack(fields))
   local cap, base = tonumber(v[8]), tonumber(v[10])
@@ -274,41 +354,43 @@ local function survey(ent)
 end
 
 -- The replica with room and the least outstanding work (ties: fewest running, then name), with its place in the
--- survey; and the slots of all ready replicas, and how many of them are free.
-local function choose(ready, v, kv, exclude)
-  local best, at, best_run, best_work, slots, free = false, 0, 0, 0, 0, 0
+-- survey; and the slots of all ready replicas, how many of them are free, whether one has room but for its prefill
+-- credit, and the credit of the replica that was chosen.
+local function choose(ready, v, kv, exclude, pre)
+  local best, at, best_run, best_work, slots, free, roomy, best_credit = false, 0, 0, 0, 0, 0, false, 0
   for i = 1, #ready, 2 do
     local name = ready[i]
-    local s, k = string.match(ready[i + 1], '^(%d+) (%d+)$')
-    s, k = tonumber(s), tonumber(k)
+    local s, k, credit = offered(ready[i + 1])
     slots = slots + s
-    local j = REPLICAS + (i - 1) / 2 * 3
+    local j = REPLICAS + (i - 1) / 2 * SUMS
     local run, work = v[j], v[j + 2]
     free = free + math.max(0, s - run)
-    if name ~= exclude and run < s and v[j + 1] + kv <= k then
+    local fits = name ~= exclude and run < s and v[j + 1] + kv <= k
+    roomy = roomy or fits
+    if fits and prefill_fits(credit, v[j + 3], pre) then
       if not best or work < best_work
         or (work == best_work and (run < best_run or (run == best_run and name < best))) then
-        best, at, best_run, best_work = name, j, run, work
+        best, at, best_run, best_work, best_credit = name, j, run, work, credit
       end
     end
   end
-  return best, at, slots, free
+  return best, at, slots, free, roomy, best_credit
 end
 
--- Makes room on one ready replica by ending preemptible leases, newest first; -> that replica, or false where all of
--- the newest hundred would not do. An evicted request is out of the way at once: its slot and KV are free, its gateway
+-- Makes room on one ready replica by ending preemptible leases, newest first; -> that replica, its prefill credit and
+-- what of it is used then, or false where all of the newest hundred would not do. An evicted request is out of the way at once: its slot and KV are free, its gateway
 -- is told, and it has ended. Only its books stay open until the gateway says how much it had used (`finish`), or is
 -- found dead (`sweep`).
-local function make_room(ready, v, kv, exclude, now)
+local function make_room(ready, v, kv, exclude, pre, now)
   local ids = call('ZREVRANGE', PREY, 0, 99)
   if #ids == 0 then return false end
   local texts = call('HMGET', HELD, unpack(ids))
   local place = {}
   for i = 1, #ready, 2 do
     if ready[i] ~= exclude then
-      local s, k = string.match(ready[i + 1], '^(%d+) (%d+)$')
-      local j = REPLICAS + (i - 1) / 2 * 3
-      place[ready[i]] = {slots = tonumber(s), kv = tonumber(k), run = v[j], used = v[j + 1], out = {}}
+      local s, k, credit = offered(ready[i + 1])
+      local j = REPLICAS + (i - 1) / 2 * SUMS
+      place[ready[i]] = {slots = s, kv = k, credit = credit, run = v[j], used = v[j + 1], pre = v[j + 3], out = {}}
     end
   end
   for i = 1, #ids do
@@ -316,8 +398,8 @@ local function make_room(ready, v, kv, exclude, now)
     local b = x and place[x.backend]
     if b then
       b.out[#b.out + 1] = {ids[i], x}
-      b.run, b.used = b.run - 1, b.used - x.kv
-      if b.run < b.slots and b.used + kv <= b.kv then
+      b.run, b.used, b.pre = b.run - 1, b.used - x.kv, b.pre - x.pre
+      if b.run < b.slots and b.used + kv <= b.kv and prefill_fits(b.credit, b.pre, pre) then
         for _, one in ipairs(b.out) do
           local id, y = one[1], one[2]
           drop_lease(id, y)
@@ -326,7 +408,7 @@ local function make_room(ready, v, kv, exclude, now)
           call('SET', P .. 'ended:' .. id, 'evicted')  -- until its books are closed
           call('PUBLISH', 'qm:gw:' .. y.gateway, id .. ' ' .. y.attempt .. ' - evicted')
         end
-        return x.backend
+        return x.backend, b.credit, b.pre
       end
     end
   end
@@ -415,20 +497,23 @@ local function hand_out(now)
   end
 
   local granted, idle = 0, false
-  local ready, v = survey('-')
+  local ready, v = survey('-', now)
   while granted < GRANTS_AT_ONCE do
-    local _, _, _, free = choose(ready, v, 0, '')
+    local _, _, _, free = choose(ready, v, 0, '', 0)
     local line = free > 0 and next_line(free <= headroom)
     if not line then
       idle = free > 0
       break
     end
     local x, said = line.x, 'full'
-    local backend = choose(ready, v, x.kv, #ready > 2 and string.match(x.record, '"exclude_backend":"([^"]+)"') or '')
+    local exclude = #ready > 2 and string.match(x.record, '"exclude_backend":"([^"]+)"') or ''
+    local backend, _, _, _, roomy = choose(ready, v, x.kv, exclude, x.pre)
     if (tonumber(call('ZSCORE', WAITING, line.id)) or 0) <= now then
       said = 'away'  -- it is not renewed
     elseif backend then
       said = grant_waiting(line.id, x, backend, line.cap or math.huge, BY_NOBODY, now)
+    elseif roomy then
+      break  -- it lacks only prefill credit, which comes back within moments: nobody passes it
     end
     if said == 'ok' then
       ring('x', line.id)  -- a leader that comes back has nothing to decide about it

@@ -37,11 +37,11 @@ end
 
 -- The words of an entry that sums are made of; the record, most of its text, is left alone.
 local function figures(text)
-  local ent, class, backend, kv, work, bytes, granted =
-    string.match(text, '^%d+ (%S+) (%S+) (%S+) (%d+) %d+ (%d+) (%d+) %d+ (%d+) %S+ %d+ %d+ %S+ {"v":' .. ENTRY_FORMAT)
-  if ent then return ent, class, backend, kv, work, bytes, granted end
+  local ent, class, backend, kv, work, bytes, granted, pre =
+    string.match(text, '^%d+ (%S+) (%S+) (%S+) (%d+) %d+ (%d+) (%d+) %d+ (%d+) %S+ %d+ %d+ %S+ ' .. HEAD .. '(%d+)')
+  if ent then return ent, class, backend, kv, work, bytes, granted, pre end
   local x = parse(text)
-  if x then return x.ent, x.class, x.backend, x.kv, x.work, x.bytes, x.granted end
+  if x then return x.ent, x.class, x.backend, x.kv, x.work, x.bytes, x.granted, x.pre end
 end
 
 local held = pairs_of(HELD, LEASES, 'leases')
@@ -52,7 +52,7 @@ local ents, backends, runs, waits, size = {}, {}, 0, 0, 0
 local function of(all, name)
   local one = all[name]
   if not one then
-    one = {run = 0, wait = 0, kv = 0, work = 0}
+    one = {run = 0, wait = 0, kv = 0, work = 0, pre = 0}
     all[name] = one
   end
   return one
@@ -66,11 +66,11 @@ for id, text in pairs(held) do
     differs.waiting = true
   end
   runs = runs + 1
-  local ent, class, backend, kv, work, _, granted = figures(text)
+  local ent, class, backend, kv, work, _, granted, pre = figures(text)
   if ent then
     local e, b = of(ents, ent), of(backends, backend)
     e.run, e.kv = e.run + 1, e.kv + kv
-    b.run, b.kv, b.work = b.run + 1, b.kv + kv, b.work + work
+    b.run, b.kv, b.work, b.pre = b.run + 1, b.kv + kv, b.work + work, b.pre + pre
     if class == 'preemptible' then prey[id] = granted end
   end
 end
@@ -95,7 +95,7 @@ for ent, x in pairs(ents) do
 end
 for backend, x in pairs(backends) do
   local b = 'b:' .. backend
-  sums[b .. ':run'], sums[b .. ':kv'], sums[b .. ':work'] = x.run, x.kv, x.work
+  sums[b .. ':run'], sums[b .. ':kv'], sums[b .. ':work'], sums[b .. ':pre'] = x.run, x.kv, x.work, x.pre
 end
 sums.run, sums.wait, sums.bytes, sums.able, sums.due = runs, waits, size, able, due
 for name, value in pairs(sums) do
@@ -141,6 +141,9 @@ for id in pairs(known) do
     call('ZREM', PREY, id)
     differs.prey = true
   end
+end
+for id in pairs(members(PREFILLS)) do
+  if not held[id] then call('ZREM', PREFILLS, id) end
 end
 known = members(WEIGHTS)
 for ent in pairs(ents) do

@@ -1,6 +1,6 @@
 -- Pushes the expiry of what a gateway holds. While nobody leads, who waits of it is in the order again.
 -- `served`: tokens of it so far, input included; what is new of them is metered.
--- gateway, then <= 100 x (id attempt served) -> per item: h <backend> <note> | w | e <reason> | s | u
+-- gateway, then <= 100 x (id attempt served) -> per item: h <backend> <note> <prefill> | w | e <reason> | s | u
 even_when_full()
 local gateway, now = ARGV[1], now_ms()
 local expiry, waits = now + LEASE_MS, {}
@@ -22,7 +22,7 @@ for i = 2, #ARGV, 3 do
         call('HSET', HELD, id, compose(x))
       end
       if place == WAITING then waits[#waits + 1] = place_of(id, x) end
-      said = place == LEASES and 'h ' .. x.backend .. ' ' .. x.note or 'w'
+      said = place == LEASES and 'h ' .. x.backend .. ' ' .. x.note .. ' ' .. x.pre or 'w'
     end
   else
     local reason = ended(id)

@@ -1,13 +1,13 @@
 -- An attempt that sent no byte failed at its replica: the next attempt takes another slot, or waits under its old
 -- arrival number. Bounds are not asked again: the request is already admitted, and its charge stands.
 -- `cap`: how many of its entitlement may run; `base`: how many of them the pool's headroom is for.
--- id attempt cap exclude bytes record base headroom -> as admit, or stale
+-- id attempt cap exclude bytes record base headroom prefill -> as admit, or stale
 local id, attempt, cap, exclude = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
 local now = now_ms()
 
 local function answer(status, what, figure, x)
   local _, v = survey(x.ent)
-  return {status, what, figure, v[5] + v[6], '', x.seq, x.attempt}
+  return {status, what, figure, v[5] + v[6], '', x.seq, x.attempt, x.backend ~= '-' and x.pre or 0}
 end
 
 local text = call('HGET', HELD, id)
@@ -26,13 +26,15 @@ if not held or held.attempt ~= attempt then return {'stale', '', -1, 0, '', 0, a
 
 drop_lease(id, held, true)
 local failed_at = held.backend
-held.attempt, held.bytes, held.record, held.note = attempt + 1, tonumber(ARGV[5]), ARGV[6], '-'
+held.attempt, held.bytes, held.record, held.note = attempt + 1, tonumber(ARGV[5]), tail_of(ARGV[6]), '-'
+held.pre = tonumber(ARGV[9])
 
-local ready, v = survey(held.ent)
-local backend, _, _, free = choose(ready, v, held.kv, exclude)
+local ready, v = survey(held.ent, now)
+local backend, at, _, free, _, credit = choose(ready, v, held.kv, exclude, held.pre)
 local kept = v[5] < tonumber(ARGV[7]) and 0 or tonumber(ARGV[8])
-if backend and free - kept > v[4] and v[5] < cap then
+if backend and free - kept > v[4] and v[5] < cap and (credit == 0 or v[4] == 0) then
   held.backend, held.granted, held.note = backend, now, 'direct'
+  charge_prefill(id, held, credit, v[at + 3], now)
   put_lease(id, held, now + LEASE_MS)
   return answer('granted', backend, 0, held)
 end

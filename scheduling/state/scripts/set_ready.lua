@@ -1,11 +1,12 @@
 -- Puts a replica in or out of those that may get work; its leases stay. One that is taken out because it is ill is
 -- told to all gateways: what runs there without a byte yet had better run elsewhere.
--- epoch backend in slots kv ill -> ok | fenced
+-- epoch backend in slots kv ill prefill_credit -> ok | fenced
 if fenced(ARGV[1]) then return 'fenced' end
 if ARGV[3] == '1' then
-  call('HSET', READY, ARGV[2], ARGV[4] .. ' ' .. ARGV[5])
+  call('HSET', READY, ARGV[2], ARGV[4] .. ' ' .. ARGV[5] .. ' ' .. ARGV[7])
 else
   call('HDEL', READY, ARGV[2])
+  call('HDEL', META, 'prefill:' .. ARGV[2])
   if ARGV[6] == '1' then call('PUBLISH', 'qm:ejected', ARGV[2]) end
 end
 return 'ok'

@@ -1,0 +1,267 @@
+"""Prompt tokens granted to a replica whose first token has not come: bounded, and given back once, by real gateways."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+
+from scheduling.core.outcomes import Reason
+from scheduling.core.types import PREFILL_PER_S, BackendSpec, OverLimit
+from scheduling.gateway.config import GatewayConfig
+from scheduling.state import codec
+from scheduling.state.resp import RespConnection
+from scheduling.state.store import PoolStore
+from scheduling.state.types import AdmissionStatus, GrantItem, GrantStatus, StoredRequest
+from tests.dispatch_world import catalog_of, dispatching, until_await
+from tests.gateway_world import TIER, World, gateway_world
+from tests.pool_gateway import make_gateway, ready
+from tests.state_world import FACTS, backend, entitlement, estimate, leads_on, ledger, pool_spec, request, tier
+
+PROMPT: list[Any] = [{"role": "user", "content": "hello there"}]
+ACME = entitlement("acme", tier=tier(over_limit=OverLimit.WAIT), concurrency=8)
+
+
+@pytest.fixture
+async def world(redis_url: str, pool_id: str) -> AsyncIterator[World]:
+    """One replica with a credit of one token: every prompt is above it, so they are prefilled one after the other."""
+    async with gateway_world(redis_url, pool_id, config=GatewayConfig(renew_every_s=0.2)) as made:
+        await bound(made, 1)
+        yield made
+
+
+async def bound(world: World, credit: int) -> BackendSpec:
+    one = replace(world.pool.backends[0], prefill_tokens=credit)
+    await world.configure(pool={"backends": (one,)}, tier=replace(TIER, over_limit=OverLimit.WAIT, queue_limit=100))
+    await world.store.set_ready(world.epoch, one.id, one)
+    return one
+
+
+async def ask(client: httpx.AsyncClient, **changes: Any) -> httpx.Response:
+    body = {"model": "demo", "messages": PROMPT, "max_tokens": 30, "stream": True} | changes
+    return await client.post("/v1/chat/completions", json=body)
+
+
+async def used(world: World) -> int:
+    (replica,) = (await world.store.view()).backends.values()
+    return replica.prefill_used
+
+
+async def test_prompts_are_prefilled_one_after_the_other_and_their_answers_stream_beside_each_other(world: World):
+    engine = world.engines[0]
+    engine.script = replace(engine.script, first_pause_s=0.05, pause_s=0.02)
+    async with world.http() as client:
+        asking = [asyncio.create_task(ask(client)) for _ in range(8)]
+        most_run, seen = 0, set()
+        while not all(task.done() for task in asking):
+            view = await world.store.view()
+            (replica,) = view.backends.values()
+            most_run = max(most_run, replica.running)
+            seen.add(replica.prefill_used)
+            await asyncio.sleep(0.002)
+        answers = [task.result() for task in asking]
+    assert [a.status_code for a in answers] == [200] * 8
+    await world.settled()
+    prompt = (await world.ledger_of(8))[0].input_tokens_est
+    assert seen == {0, prompt}, "more than one prompt was granted and not prefilled"
+    assert most_run > 1, "an answer kept the credit of its prompt to its end"
+    assert await used(world) == 0
+
+
+async def test_a_client_that_leaves_before_the_first_token_gives_its_credit_back(world: World):
+    engine = world.engines[0]
+    engine.script = replace(engine.script, first_pause_s=600.0, pause_s=600.0)
+    async with world.http() as client:
+        leaving = asyncio.create_task(ask(client))
+
+        async def held() -> bool:
+            return await used(world) > 0 and engine.open == 1
+
+        await until_await(held, 60)
+        waiting = asyncio.create_task(ask(client))
+        await until_await(lambda: _waits(world), 60)
+        engine.script = replace(engine.script, first_pause_s=0.0, pause_s=0.0)
+        leaving.cancel()
+        assert (await waiting).status_code == 200
+    await world.settled()
+    assert await used(world) == 0
+
+
+async def _waits(world: World) -> bool:
+    return (await world.store.view()).waiting == 1
+
+
+async def test_an_attempt_that_fails_before_its_first_token_takes_credit_once(world: World):
+    engine = world.engines[0]
+    engine.script = replace(engine.script, statuses=[500])
+    async with world.http() as client:
+        assert (await ask(client)).status_code == 200
+    await world.settled()
+    assert await used(world) == 0
+
+
+async def test_a_pool_without_credit_sends_nothing_for_first_tokens(world: World, monkeypatch: pytest.MonkeyPatch):
+    told: list[object] = []
+    monkeypatch.setattr(PoolStore, "tell_first_tokens", lambda self, words: told.append(words))
+    async with world.http() as client:
+        assert (await ask(client)).status_code == 200
+        await until_await(lambda: _is(told), 60)
+        await world.settled()
+        assert await used(world) == 0, "the end gives back what no first token did"
+        told.clear()
+        await bound(world, 0)
+        assert (await ask(client)).status_code == 200
+    await world.settled()
+    assert told == []
+
+
+async def _is(found: list[object]) -> bool:
+    return bool(found)
+
+
+async def test_first_tokens_that_are_told_while_redis_forgot_its_scripts_arrive(world: World):
+    engine = world.engines[0]
+    engine.script = replace(engine.script, pause_s=0.05, tokens=200)
+    async with world.http() as client:
+        await world.resp.call("SCRIPT", "FLUSH")
+        asking = asyncio.create_task(ask(client, max_tokens=200))
+
+        async def given_back() -> bool:
+            view = await world.store.view()
+            return view.running == 1 and not await used(world) and engine.generated > 1
+
+        await until_await(given_back, 60)
+        engine.script = replace(engine.script, pause_s=0.0)
+        asking.cancel()
+    await world.settled()
+
+
+# --- in shared state
+
+
+class Pool:
+    def __init__(self, store: PoolStore, resp: RespConnection) -> None:
+        self.store, self.resp = store, resp
+        self.spec = pool_spec(queue_limit=100)
+        self.epoch = 0
+
+    async def begin(self, credit: int) -> None:
+        self.epoch = (await self.store.elect("leader", 0, first_start=True)).epoch
+        await self.store.set_ready(self.epoch, "b1", replace(backend(slots=8, kv_tokens=10**7), prefill_tokens=credit))
+        await leads_on(self.store)
+
+    async def admit(self, name: str, tokens: int, *, streamed: bool = True) -> AdmissionStatus:
+        est = estimate(tokens)
+        facts = replace(FACTS, streamed=streamed)
+        asked = request(name, ACME, est, gateway="nobody")
+        return (await self.store.admit(ACME, self.spec, asked, est, 300, facts)).status
+
+    async def used(self) -> int:
+        return (await self.store.look([])).backends["b1"].prefill_used
+
+
+@pytest.fixture
+def pool(pool_store: PoolStore, resp: RespConnection) -> Pool:
+    return Pool(pool_store, resp)
+
+
+async def test_credit_comes_back_at_the_first_token_or_the_end_once(pool: Pool):
+    await pool.begin(1000)
+    assert await pool.admit("a", 600) is AdmissionStatus.GRANTED
+    assert await pool.admit("b", 400) is AdmissionStatus.GRANTED
+    assert await pool.admit("c", 1) is AdmissionStatus.QUEUED
+    assert await pool.store.first_tokens([("a", 2), ("b", 1), ("b", 1), ("c", 1), ("nobody", 1)]) == 1
+    assert await pool.used() == 600
+    for name in ("a", "b"):
+        await pool.store.finish(name, 1, Reason.STOP, 10, True, ledger(name))
+        assert await pool.store.first_tokens([(name, 1)]) == 0
+    assert await pool.used() == 0
+
+
+async def test_a_whole_answer_gives_its_credit_back_when_its_prompt_should_have_been_prefilled(pool: Pool):
+    await pool.begin(1000)
+    tokens = int(PREFILL_PER_S * 0.3)
+    assert await pool.admit("whole", tokens, streamed=False) is AdmissionStatus.GRANTED
+    assert await pool.used() == tokens
+
+    async def given_back() -> bool:
+        return await pool.used() == 0
+
+    await until_await(given_back, 60)
+    assert (await pool.store.view()).running == 1
+    assert await pool.admit("next", 900) is AdmissionStatus.GRANTED
+
+
+async def test_streams_teach_how_long_whole_answers_take_to_prefill(pool: Pool):
+    await pool.begin(10**6)
+    for n in range(3):
+        assert await pool.admit(f"s{n}", 1_000_000 // 3) is AdmissionStatus.GRANTED
+    await asyncio.sleep(0.05)
+    assert await pool.store.first_tokens([(f"s{n}", 1) for n in range(3)]) == 3
+    known = (await pool.resp.call("HGET", pool.store._key("meta"), "prefill:b1")).decode().split()
+    assert 20 <= float(known[0]) < 60_000
+    assert float(known[1]) == pytest.approx(999_999)
+    assert await pool.admit("whole", 100_000, streamed=False) is AdmissionStatus.GRANTED
+    (_, due) = await pool.resp.call("ZRANGE", pool.store._key("prefills"), 0, -1, "WITHSCORES")
+    predicted_ms = float(due) - (await pool.store.view()).now_ms
+    assert predicted_ms < 100_000 / PREFILL_PER_S * 1000 / 2, "the rate that streams had was not used"
+
+
+async def test_entries_and_offers_of_before_there_was_credit_are_read(pool: Pool, pool_id: str):
+    """An upgrade with requests in flight: a lease took none, what waits takes what its prompt has."""
+    await pool.begin(1000)
+    key = pool.store._key
+    old = msgspec.json.encode(StoredRequest(request("old", ACME, estimate(700), gateway="gw"), FACTS))
+    record = b'{"v":2,' + old[1:]
+    words = b"1 acme elastic %b 750 0 750 300 %b %b gw 1 0 - "
+    await pool.resp.call("HSET", key("held"), "runs", words % (b"b1", b"0", b"1") + record)
+    await pool.resp.call("ZADD", key("leases"), 10**14, "runs")
+    await pool.resp.call("HSET", key("queue"), "waits", words % (b"-", b"1", b"0") + record)
+    await pool.resp.call("ZADD", key("waiting"), 10**14, "waits")
+    await pool.store.rebuild(pool.epoch)
+    assert (await pool.store.view()).differences() == []
+    assert await pool.used() == 0
+    (_, [waits]) = await pool.store.load_queue()
+    assert waits.prefill_tokens == 700
+    assert await pool.admit("a", 400) is AdmissionStatus.QUEUED  # after who waits
+    await pool.resp.call("HSET", key("ready"), "b1", "8 10000000")
+    assert (await pool.store.look([])).backends["b1"].prefill_credit == 0  # no bound
+    await pool.resp.call("HSET", key("ready"), "b1", "8 10000000 1000")
+    entry = codec.decode_entry(await pool.resp.call("HGET", key("queue"), "waits"))
+    assert entry.prefill == 700
+    assert await pool.store.grant(pool.epoch, [GrantItem("waits", 1, "b1", 8)]) == [GrantStatus.AWAY]
+    await pool.store.finish("runs", 1, Reason.STOP, 10, True, ledger("runs"))
+    await pool.store.finish("waits", 1, Reason.CLIENT_LEFT, 0, False, ledger("waits"))
+    assert (await pool.store.view()).differences() == []
+
+
+async def test_a_leader_grants_the_next_prompt_at_the_first_token(redis_url: str, resp: RespConnection, pool_id: str):
+    """Everything real but the engine: dispatcher, scripts, doorbells."""
+    spec = entitlement("acme", pool_id, tier=tier(over_limit=OverLimit.WAIT, queue_limit=50), concurrency=50)
+    async with make_gateway(redis_url, resp, pool_id) as gateway:
+        one = replace(gateway.pool.backends[0], slots=50, prefill_tokens=150)
+        gateway.pool = replace(gateway.pool, backends=(one,))
+        async with dispatching(redis_url, catalog_of(gateway.pool, spec)) as dispatcher:
+            await ready(dispatcher, gateway.store)
+            first = await gateway.admit("r0", spec)
+            assert (first.status, first.prefill) == (AdmissionStatus.GRANTED, 100)
+            for n in range(1, 10):
+                assert (await gateway.admit(f"r{n}", spec)).status is AdmissionStatus.QUEUED
+            for n in range(9):
+                assert len(gateway.notices) == n, "a prompt was granted before the one before it was prefilled"
+                assert await gateway.store.first_tokens([(f"r{n}", 1)]) == 1
+                await until_await(lambda n=n: _heard(gateway.notices, n + 1), 60)
+                assert (gateway.notices[n].request_id, gateway.notices[n].prefill) == (f"r{n + 1}", 100)
+            assert (await gateway.store.view()).running == 10
+            for n in range(10):
+                await gateway.finish(f"r{n}")
+            assert (await gateway.store.view()).backends[one.id].prefill_used == 0
+
+
+async def _heard(notices: list[Any], count: int) -> bool:
+    return len(notices) >= count
