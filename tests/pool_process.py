@@ -38,7 +38,10 @@ REFILL = 1e-6  # tokens/s: as good as none, so that a bucket is the sum of what 
 
 
 def pool_of(pool_id: str) -> PoolSpec:
-    both = (backend("b1", 6, 2000, pool_id), backend("b2", 5, 1500, pool_id))
+    both = (
+        replace(backend("b1", 6, 2000, pool_id), prefill_tokens=500),
+        replace(backend("b2", 5, 1500, pool_id), prefill_tokens=400),
+    )
     return pool_spec(pool_id, backends=both, policy="fifo", queue_limit=200, threshold=0.4)
 
 
@@ -137,7 +140,8 @@ class Process:
             input_tokens_est=est.input_tokens, output_bound=est.output_bound, pool=self.pool.id,
         )  # fmt: skip
         try:
-            answer = await self.store.admit(spec, self.pool, asked, est, rng.randrange(100, 2000), FACTS)
+            facts = replace(FACTS, streamed=rng.random() < 0.8)
+            answer = await self.store.admit(spec, self.pool, asked, est, rng.randrange(100, 2000), facts)
             if answer.status is AdmissionStatus.REFUSED:
                 assert answer.reason is not None
                 self.note("refused", name, answer.reason.value)
@@ -167,6 +171,8 @@ class Process:
         hold = rng.random() * (0.05 if rng.random() < 0.1 else 0.006)
         output = rng.randrange(1, bound + 1)
         live.served = input_tokens + output // 2
+        for _ in range(rng.choice((0, 1, 1, 1, 2))):  # some streams end before their first token, some tell it twice
+            self.store.tell_first_tokens([name, 1])
         try:
             async with asyncio.timeout(hold):
                 await live.evicted.wait()

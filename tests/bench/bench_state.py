@@ -4,7 +4,8 @@
 
 Read **CPU us per pair** (absolute times move with the machine): ``client`` is this process, everything included from
 the typed call to the typed answer; ``server`` is Redis, scripts included. ``bare`` is one script that returns its
-argument, the floor of the client.
+argument, the floor of the client. The last rows are pairs on replicas with a prefill credit, and such pairs whose first
+token was told as a gateway tells it: what the signal costs is their difference.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ import asyncio
 import itertools
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 import psutil
 import uvloop
 
 from scheduling.core.outcomes import Reason
+from scheduling.gateway.first_tokens import FirstTokens
 from scheduling.state.resp import RespConnection
 from scheduling.state.script import make_script
 from scheduling.state.store import PoolStore
@@ -67,9 +70,32 @@ async def main(pairs: int, server: RedisServer) -> None:
         await store.admit(spec, pool, request(name, spec, est), est, 300, FACTS)
         await store.finish(name, 1, Reason.STOP, 140, True, record)
 
+    told = FirstTokens(lambda _: store)
+
+    async def streamed() -> None:
+        name = f"req_{next(numbers):024x}"
+        await store.admit(spec, pool, request(name, spec, est), est, 300, FACTS)
+        told.came(pool.id, name, 1)
+        await asyncio.sleep(0.004)
+        await store.finish(name, 1, Reason.STOP, 140, True, record)
+
+    async def silent() -> None:
+        name = f"req_{next(numbers):024x}"
+        await store.admit(spec, pool, request(name, spec, est), est, 300, FACTS)
+        await asyncio.sleep(0.004)
+        await store.finish(name, 1, Reason.STOP, 140, True, record)
+
     for at_once in (1, 32):
         await measure("bare script", bare, pairs, at_once, server.pid)
         await measure("admit + finish", pair, pairs, at_once, server.pid)
+    for i in range(4):
+        await store.set_ready(
+            epoch, f"b{i}", replace(backend(f"b{i}", slots=64, kv_tokens=10**7), prefill_tokens=10**6)
+        )
+    for _ in range(3):
+        for at_once in (1, 8, 32):
+            await measure("with credit, not told", silent, pairs // 8, at_once, server.pid)
+            await measure("first token told", streamed, pairs // 8, at_once, server.pid)
     await resp.close()
 
 

@@ -82,6 +82,7 @@ class Watcher:
         self._pool = pool
         self._tenants = {e.id: e for e in tenants_of(pool.id)}
         self.looks = 0
+        self.most_prefill = 0
         self.overshoots: list[str] = []
 
     async def run(self) -> None:
@@ -98,6 +99,8 @@ class Watcher:
         for b in self._pool.backends:
             at_most(f"slots of {b.id}", view.backends[b.id].running, b.slots)
             at_most(f"KV of {b.id}", view.backends[b.id].kv_used, b.kv_tokens)
+            at_most(f"prefill of {b.id}", view.backends[b.id].prefill_used, b.prefill_tokens)
+            self.most_prefill = max(self.most_prefill, view.backends[b.id].prefill_used)
         at_most("queue", view.waiting, self._pool.queue_limit + sum(e.concurrency for e in self._tenants.values()))
         for name, e in view.entitlements.items():
             spec = self._tenants[name]
@@ -140,6 +143,7 @@ async def play(url: str, pool_id: str, folder: Path, count: int, kills: int, see
     await resp.close()
     assert watcher.overshoots == []
     assert watcher.looks > 50
+    assert watcher.most_prefill > 0
     assert fleet.kills == kills
     assert totals == [], "something is still counted after everything ended"
     check(fleet, telemetry.records, view, pool, count, seed)
