@@ -38,3 +38,20 @@ def ordering_deadline_s(request: QueuedRequest) -> float:
     if request.ttft_deadline_s is not None:
         return request.ttft_deadline_s
     return inf if request.ttlt_deadline_s is None else request.ttlt_deadline_s
+
+
+NO_DEADLINE_S = 600.0  # after its arrival a request without a deadline is due at an engine
+USUAL_TOKENS = 1_000.0  # prompt and answer of a usual request
+USUAL_COST = 500_000.0  # its token steps of KV
+
+
+def due_by_deadline_s(request: QueuedRequest, work_s: float = 0.0) -> float:
+    """When a request is due at an engine by its deadline, ``work_s`` later for its work: finite without a deadline."""
+    deadline_s = ordering_deadline_s(request)
+    return (request.arrival_s + NO_DEADLINE_S if deadline_s == inf else deadline_s) + work_s
+
+
+def due_by_cost_s(request: QueuedRequest, cost: float, usual: float) -> float:
+    """When a request is due at an engine by its cost: of those that arrived together the cheaper one first, and
+    each less than :data:`NO_DEADLINE_S` after its arrival (``usual`` cost: half of that): none waits for ever."""
+    return request.arrival_s + NO_DEADLINE_S * (1.0 if cost == inf else cost / (cost + usual))

@@ -15,12 +15,14 @@ from functools import partial
 
 import msgspec
 
+from scheduling.core.engine_order import EngineOrder, engine_order
 from scheduling.core.types import BackendSpec, Catalog, EntitlementSpec, KeySpec, PoolSpec
 from scheduling.gateway.cache_salt import prefix_key, tenant_key, tenant_salt
 from scheduling.gateway.headers import Limits
 
 ID_LENGTH = 12
 LONGEST_KEY = 128
+ARRIVALS = EngineOrder()
 _NO_DIGEST = hashlib.sha256(b"no such key").digest()
 
 
@@ -36,6 +38,7 @@ class Access:
     salt_key: bytes = b""  # what the tenant's salts for engines' prefix caches are made with
     salt: str = ""  # its own one
     prefix_key: bytes = b""  # what its prompts' prefixes are hashed with, for routing
+    order: EngineOrder = ARRIVALS  # of its pool's policy, for engines
 
 
 class Keyring:
@@ -49,6 +52,10 @@ class Keyring:
         self.backends: dict[str, BackendSpec] = {b.id: b for p in catalog.pools.values() for b in p.backends}
         limits: dict[str, Limits] = {}
         prefixes: dict[tuple[str, str], tuple[bytes, str, bytes]] = {}
+        ranks: dict[str, set[int]] = {}
+        for entitled in catalog.entitlements.values():
+            ranks.setdefault(entitled.pool, set()).add(entitled.tier.rank)
+        orders = {p.id: engine_order(p, ranks.get(p.id, ())) for p in catalog.pools.values()}
         renames = {p.id: _rename(p) for p in catalog.pools.values()}
         for key in catalog.keys.values():
             entitlement = catalog.entitlements.get(key.entitlement)
@@ -62,7 +69,9 @@ class Keyring:
             if whose not in prefixes:
                 salt_key = tenant_key(secret, *whose)
                 prefixes[whose] = salt_key, tenant_salt(salt_key), prefix_key(secret, *whose, pool.prefix_cache)
-            self._by_id[key.id] = Access(key, entitlement, pool, shared, renames[pool.id], *prefixes[whose])
+            self._by_id[key.id] = Access(
+                key, entitlement, pool, shared, renames[pool.id], *prefixes[whose], orders[pool.id]
+            )
         self.next_expiry_s = self.expiry_after(float("-inf"))
 
     def expiry_after(self, now_s: float) -> float:

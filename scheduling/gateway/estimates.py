@@ -9,7 +9,7 @@ from scheduling.core.estimate.chain import Outlook
 from scheduling.core.estimate.tokens import Calibration
 from scheduling.core.outcomes import Reason
 from scheduling.core.routing import USES_PREFIX
-from scheduling.core.types import EntitlementSpec, Estimate, PoolSpec, QueuedRequest, Slo
+from scheduling.core.types import Estimate, PoolSpec, QueuedRequest, Slo
 from scheduling.gateway.auth import Access
 from scheduling.gateway.errors import Refusal
 from scheduling.gateway.guard import TTFT_HINT, TTLT_HINT
@@ -80,9 +80,3 @@ def _hinted_deadline_s(arrival_s: float, slo: Slo, hints: dict[bytes, float]) ->
     if wanted_s is None or target_s is None or wanted_s >= target_s:
         return None
     return arrival_s + wanted_s
-
-
-def engine_priority(entitlement: EntitlementSpec) -> int:
-    """What the engine orders by where it heeds ``priority`` (lower is sooner): the tier's rank alone. The engine knows
-    no entitlements, so a client's wish would move its requests before those of other tenants there."""
-    return entitlement.tier.rank

@@ -25,7 +25,7 @@ from scheduling.gateway.call import NEVER, Call
 from scheduling.gateway.config import GatewayConfig
 from scheduling.gateway.desk import Desk
 from scheduling.gateway.errors import Answer, Refusal, error_event, reason_header, render
-from scheduling.gateway.estimates import engine_priority, make_estimate, make_queued
+from scheduling.gateway.estimates import make_estimate, make_queued
 from scheduling.gateway.first_tokens import FirstTokens
 from scheduling.gateway.forecasts import Forecasts
 from scheduling.gateway.guard import LINGER_S, linger
@@ -119,7 +119,7 @@ class Lifecycle:
         await self._admit(call)
         self._budget.earn()
         salt = salt_for(pool.prefix_cache, access.salt_key, access.salt, prepared.body.cache_salt)
-        body = prepared.upstream(pool.upstream_model, engine_priority(access.entitlement), salt)
+        body = prepared.upstream(pool.upstream_model, access.order.priority(call.request), salt)
         reason = await self._run_somewhere(call, body)
         call.closed = True
         self._account(call)

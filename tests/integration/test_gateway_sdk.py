@@ -80,13 +80,13 @@ async def test_only_what_is_known_and_bounded_reaches_the_engine(world: World) -
             assert refused.value.param == next(iter(more))
     [body] = world.engines[0].bodies
     assert body.pop("cache_salt"), "the tenant's own"
+    assert body.pop("priority") >= 0, "the policy's: the client's own orders before the engine"
     assert body == {
         "model": "fake-upstream",
         "messages": [*HELLO, {"role": "assistant", "content": [{"type": "text", "text": "hi"}]}, *HELLO],
         "max_tokens": 5,
         "temperature": 0.0,
         "stop": ["x"],
-        "priority": 0,  # the tier's rank: the client's own orders before the engine
         "ignore_eos": True,
     }
     head = world.engines[0].heads[0]

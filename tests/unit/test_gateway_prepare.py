@@ -12,12 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scheduling.core.engine_order import engine_order
 from scheduling.core.estimate.tokens import LEAST, MOST, Calibration, raw_tokens
 from scheduling.core.outcomes import Reason
+from scheduling.core.registry import orderings
 from scheduling.core.types import BackendSpec, EntitlementSpec, EntitlementState, KeySpec, PoolSpec
 from scheduling.gateway.auth import Access, split_key
 from scheduling.gateway.errors import Refusal
-from scheduling.gateway.estimates import engine_priority, make_estimate, make_queued
+from scheduling.gateway.estimates import make_estimate, make_queued
 from scheduling.gateway.guard import TTFT_HINT, TTLT_HINT
 from scheduling.gateway.headers import Limits
 from scheduling.gateway.input_tokens import _texts
@@ -501,11 +503,17 @@ def test_a_hint_stands_beside_the_contracts_deadline_and_never_loosens_it() -> N
     assert hinted(60_000) is None
 
 
-def test_the_engine_hears_the_tiers_rank_and_nothing_of_what_the_client_wishes() -> None:
-    prepared = chat(max_tokens=5, priority=-1000)
-    tier = replace(TIER, rank=2)
-    priority = engine_priority(replace(ENTITLEMENT, tier=tier))
-    assert json.loads(prepared.upstream("m", priority))["priority"] == priority == 2
+@pytest.mark.parametrize("policy", sorted(orderings()))
+def test_nothing_of_what_the_client_wishes_is_in_what_the_engine_orders_by(policy: str) -> None:
+    order = engine_order(replace(POOL, policy=policy), [TIER.rank])
+
+    def told(prepared: Prepared, hints: dict[bytes, float] | None = None) -> int:
+        queued = make_queued("r", 1000.0, ACCESS, prepared, make_estimate(prepared, POOL, Calibration()), hints, "gw")
+        body: dict[str, int] = json.loads(prepared.upstream("m", order.priority(queued)))
+        return body["priority"]
+
+    plain = told(chat(max_tokens=5))
+    assert told(chat(max_tokens=5, priority=-1000), {TTFT_HINT: 0.001, TTLT_HINT: 0.001}) == plain
 
 
 @pytest.mark.parametrize(

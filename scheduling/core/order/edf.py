@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from scheduling.core.contracts import Key, RequestQueue
-from scheduling.core.deadline import ordering_deadline_s
+from scheduling.core.deadline import due_by_deadline_s, ordering_deadline_s
 from scheduling.core.queues.keyed import KeyedQueue
 from scheduling.core.registry import ordering
 from scheduling.core.types import QueuedRequest
@@ -31,6 +31,9 @@ class EarliestDeadlineFirst:
 
     def key(self, request: QueuedRequest) -> Key:
         return (ordering_deadline_s(request),)
+
+    def due_s(self, request: QueuedRequest) -> float:
+        return due_by_deadline_s(request)
 
     def describe(self, request: QueuedRequest) -> str:
         return f"earliest deadline: {ordering_deadline_s(request) - request.arrival_s:.2f} s after arrival"

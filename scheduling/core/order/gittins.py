@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from scheduling.core.contracts import Key, RequestQueue
+from scheduling.core.deadline import USUAL_COST, due_by_cost_s
 from scheduling.core.gittins import cost_of, service_cost
 from scheduling.core.queues.keyed import KeyedQueue
 from scheduling.core.registry import ordering
@@ -38,6 +39,9 @@ class Gittins:
     def key(self, request: QueuedRequest) -> Key:
         generated = request.generated // self.bucket_tokens * self.bucket_tokens if self.bucket_tokens else 0
         return (cost_of(request).index(service_cost(request.input_tokens, generated)),)
+
+    def due_s(self, request: QueuedRequest) -> float:
+        return due_by_cost_s(request, self.key(request)[0], USUAL_COST)
 
     def describe(self, request: QueuedRequest) -> str:
         return f"Gittins index {self.key(request)[0]:.3g} token steps"

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from scheduling.core.contracts import Fits, Key, RequestQueue
-from scheduling.core.deadline import ordering_deadline_s
+from scheduling.core.deadline import due_by_deadline_s, ordering_deadline_s
 from scheduling.core.queues.keyed import KeyedQueue
 from scheduling.core.registry import ordering
 from scheduling.core.types import PoolView, QueuedRequest
@@ -63,6 +63,9 @@ class Hybrid:
         if first is not None:
             return first + alpha_ms / 1000.0 * (request.input_tokens - request.prefilled)
         return ordering_deadline_s(request) + alpha_ms / 1000.0 * work_left(request)
+
+    def due_s(self, request: QueuedRequest) -> float:
+        return due_by_deadline_s(request, self.alpha_ms / 1000.0 * work_left(request))
 
     def describe(self, request: QueuedRequest) -> str:
         slack = ordering_deadline_s(request) - request.arrival_s

@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from scheduling.core.contracts import Key, RequestQueue
+from scheduling.core.deadline import USUAL_COST, due_by_cost_s
 from scheduling.core.gittins import cost_of, service_cost
 from scheduling.core.queues.keyed import KeyedQueue
 from scheduling.core.registry import ordering
@@ -39,6 +40,9 @@ class MeanCost:
         if self.remaining:
             return (cost.mean_remaining(service_cost(request.input_tokens, request.generated)),)
         return (cost.mean(),)
+
+    def due_s(self, request: QueuedRequest) -> float:
+        return due_by_cost_s(request, self.key(request)[0], USUAL_COST)
 
     def describe(self, request: QueuedRequest) -> str:
         return f"mean {'remaining ' if self.remaining else ''}cost {self.key(request)[0]:.3g} token steps"

@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from scheduling.core.contracts import Key, RequestQueue
+from scheduling.core.deadline import USUAL_TOKENS, due_by_cost_s
 from scheduling.core.gittins import outputs_of
 from scheduling.core.queues.keyed import KeyedQueue
 from scheduling.core.registry import ordering
@@ -30,6 +31,9 @@ class MeanRemaining:
 
     def key(self, request: QueuedRequest) -> Key:
         return (outputs_of(request).mean_remaining(request.generated),)
+
+    def due_s(self, request: QueuedRequest) -> float:
+        return due_by_cost_s(request, self.key(request)[0], USUAL_TOKENS)
 
     def describe(self, request: QueuedRequest) -> str:
         return f"mean remaining output {self.key(request)[0]:.1f} tokens"

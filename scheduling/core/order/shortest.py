@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from scheduling.core.contracts import Key, RequestQueue
+from scheduling.core.deadline import USUAL_TOKENS, due_by_cost_s
 from scheduling.core.queues.keyed import KeyedQueue
 from scheduling.core.registry import ordering
 from scheduling.core.types import QueuedRequest
@@ -28,6 +29,9 @@ class ShortestJobFirst:
 
     def key(self, request: QueuedRequest) -> Key:
         return (request.input_tokens + request.output_tokens,)
+
+    def due_s(self, request: QueuedRequest) -> float:
+        return due_by_cost_s(request, self.key(request)[0], USUAL_TOKENS)
 
     def describe(self, request: QueuedRequest) -> str:
         return f"shortest: {request.input_tokens} + {request.output_tokens:.0f} expected tokens"

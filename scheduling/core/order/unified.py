@@ -29,6 +29,7 @@ from functools import lru_cache
 from math import floor, inf, log
 
 from scheduling.core.contracts import Fits, Key, Maker, RequestQueue
+from scheduling.core.deadline import due_by_deadline_s
 from scheduling.core.gittins import CostDistribution, service_cost
 from scheduling.core.order.hybrid import Hybrid, work_left
 from scheduling.core.queues.bands import Bands
@@ -79,6 +80,10 @@ class Unified:
     def urgency(self, request: QueuedRequest) -> Key:
         """When a request with an SLO should have been served [s]."""
         return (Hybrid.priority(request, self.alpha_ms),)
+
+    def due_s(self, request: QueuedRequest) -> float:
+        """Urgency; without an SLO the least work that arrived first is due first, and nothing is put off for ever."""
+        return due_by_deadline_s(request, self.alpha_ms / 1e3 * work_left(request))
 
     def price(self, request: QueuedRequest) -> Key:
         """Grade and cost [token steps] of a request without an SLO."""
