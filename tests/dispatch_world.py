@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from scheduling.core.budget import debts
+from scheduling.core.engine_limits import EngineFacts
 from scheduling.core.ledger import LedgerRecord
 from scheduling.core.types import BackendSpec, Catalog, EntitlementSpec, PoolSpec
 from scheduling.dispatch.loop import Crew, PoolDispatcher
@@ -143,6 +144,9 @@ class Engine:
     tokens: float = 0.0
     probes: int = 0
     scrapes: int = 0
+    says: EngineFacts = field(default_factory=EngineFacts)
+    kv_tokens: int | None = None
+    waiting: int = 0
 
     async def scrape(self) -> EngineMetrics:
         self.scrapes += 1
@@ -152,7 +156,14 @@ class Engine:
             raise EngineProtocolError("/metrics has no numbers")
         if self.generates:
             self.tokens += self.tokens_per_scrape
-        return EngineMetrics(self.running, 0, 0.5, self.tokens, 0.0, 0.0, 0.0, gpu_util=0.25)
+        return EngineMetrics(
+            self.running, self.waiting, 0.5, self.tokens, 0.0, 0.0, 0.0, gpu_util=0.25, kv_tokens=self.kv_tokens
+        )
+
+    async def facts(self, engines: int) -> EngineFacts:
+        if not self.reachable:
+            raise EngineUnreachable("GET /v1/models failed: connection refused")
+        return self.says
 
     async def probe(self, timeout_s: float) -> Probe:
         self.probes += 1

@@ -10,6 +10,8 @@ from controlplane.embedded.home import CannotStart, Home
 from controlplane.env import Env
 from scheduling.core.step_time import load_preset
 
+# vLLM's own --max-num-batched-tokens for serving where it is not told: by the GPU, 2,048 for all others
+SERVING_STEP_TOKENS = (("H100", 8192), ("H200", 8192), ("H800", 8192), ("MI300", 8192), ("B200", 8192))
 GIVEN_PATIENCE_S = 15.0  # a server named in ENGINE should be there
 
 
@@ -62,13 +64,16 @@ def simulated(env: Env, home: Home) -> Plan:
     slots = env.sim_slots or preset.slots
     names = [f"engine-{i}" for i in range(env.sim_replicas)]
     ports = home.ports(names)
+    step_tokens = next((tokens for gpu, tokens in SERVING_STEP_TOKENS if preset.gpu.startswith(gpu)), 2048)
     command = [
         *(sys.executable, "-m", "scheduling.engines.simulated"),
         *("--host", "127.0.0.1", "--model", model, "--preset", preset.name, "--slots", str(slots)),
+        *("--scheduling-policy", "priority", "--max-num-batched-tokens", str(step_tokens)),
     ]
     return Plan(
         [Engine(name, f"http://127.0.0.1:{ports[name]}", slots, preset.kv_tokens) for name in names],
         model=model,
         max_model_len=preset.max_model_len,
         commands={name: [*command, "--port", str(ports[name])] for name in names},
+        environ={"VLLM_SERVER_DEV_MODE": "1"},  # so that they say their limits
     )

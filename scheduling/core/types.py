@@ -198,6 +198,7 @@ class PoolSpec:
     tokenizer: str = ""  # counts input tokens: a tokenizer.json on the gateway's disk, or "backend"; empty: estimated
     scaling: ScalingSpec = field(default_factory=ScalingSpec)
     coefficients: Coefficients = field(default_factory=Coefficients)  # of weight, debt and burst
+    prefill_credit: int | None = None  # of each replica [prompt tokens]; None: found while it serves, 0: no bound
     slo_mean_s: float | None = None  # what SLO targets are compared with; None: the mean over bound entitlements
 
 

@@ -11,10 +11,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from scheduling.core.engine_limits import EngineFacts, SlotLimit, in_force
+from scheduling.core.prefill_credit import Counters, PrefillCredit, Prompts
 from scheduling.core.types import BackendSpec, PoolSpec, PoolView
 from scheduling.dispatch.outliers import Outlier
 from scheduling.dispatch.ports import BackendStatus
@@ -32,6 +34,7 @@ ASK_EVERY_S = 3.0  # so often at most a generation is asked because gateways say
 LONGEST_PAUSE_S = 30.0
 STALLED_PROBE_S = 4.0  # of one that runs requests and did not move for 15 s: 20 s in all
 MOVED_S = 3.0  # tokens that gateways saw so long ago are progress
+ASK_AGAIN_S = 10.0  # for its limits, where an engine did not answer
 LEASES_FRESH_S = 3.0  # older lease counts say nothing; the engine's own are used
 
 
@@ -41,6 +44,8 @@ class EngineControl(Protocol):
     async def scrape(self) -> EngineMetrics: ...
 
     async def probe(self, timeout_s: float) -> Probe: ...
+
+    async def facts(self, engines: int) -> EngineFacts: ...
 
 
 EngineFactory = Callable[[BackendSpec, PoolSpec], EngineControl]
@@ -60,6 +65,13 @@ class _Backend:
     ask: bool = False  # gateways say that requests fail there: a real generation is to tell
     asked_s: float = float("-inf")
     model: str = ""  # that it is asked for
+    longest: int = 0  # sequence of its pool [tokens]
+    facts: EngineFacts | None = None  # None: not asked since it started
+    asking: asyncio.Task[None] | None = None
+    learned: SlotLimit = field(default_factory=SlotLimit)
+    credit: PrefillCredit = field(default_factory=PrefillCredit)
+    wanted_credit: int | None = None  # the pool's: None finds it, 0 is none, else so many tokens
+    limited: bool = False  # the latest decision left requests waiting that lack only its credit
     nudge: asyncio.Event = field(default_factory=asyncio.Event)
     task: asyncio.Task[None] | None = None
 
@@ -87,6 +99,7 @@ class BackendMonitor:
         self._backends: dict[str, _Backend] = {}
         self._leases: dict[str, int] = {}
         self._leases_at = float("-inf")
+        self._prompts = Prompts()
 
     def update(self, pool: PoolSpec, inherited: set[str] | None = None) -> None:
         """Follows the catalog: new replicas are probed, gone ones dropped, moved ones probed again.
@@ -103,13 +116,31 @@ class BackendMonitor:
                 known = None
             if known is None:
                 backend = self._backends[name] = _Backend(spec, self._engine(spec, pool), model=pool.upstream_model)
+                backend.credit.prompts = self._prompts
+                backend.longest, backend.wanted_credit = pool.max_model_len, pool.prefill_credit
                 if inherited is not None and name in inherited:
                     backend.state, backend.why = "ready", "found ready by the leader before"
                 backend.task = self._group.create_task(self._follow(backend), name=f"health-{pool.id}-{name}")
             elif known.spec != spec or known.model != pool.upstream_model:
+                known.facts = None
                 known.spec, known.control, known.model = spec, self._engine(spec, pool), pool.upstream_model
                 known.outlier.back_from_s = 0.0  # it may be well now
                 known.nudge.set()
+            if known is not None:
+                known.longest, known.wanted_credit = pool.max_model_len, pool.prefill_credit
+
+    def decided(self, view: PoolView, waits: bool, prompts: Iterable[int]) -> None:
+        """After a decision that granted all it could: ``view`` is the pool with its grants, ``waits`` whether a request
+        is left over that could run somewhere, ``prompts`` the lengths of what was granted [tokens]."""
+        self._prompts.add(prompts)
+        for name, backend in self._backends.items():
+            seen = view.backends.get(name)
+            backend.limited = waits and seen is not None and backend.credit.binds(seen)
+
+    def idle(self) -> None:
+        """Nobody waits, or nothing is decided about yet."""
+        for backend in self._backends.values():
+            backend.limited = False
 
     def statuses(self) -> list[BackendStatus]:
         """All replicas as they are seen now, by name."""
@@ -202,9 +233,10 @@ class BackendMonitor:
                 self._on_ready()
 
     def _drop(self, name: str) -> None:
-        task = self._backends.pop(name).task
-        if task is not None:
-            task.cancel()
+        gone = self._backends.pop(name)
+        for task in (gone.task, gone.asking):
+            if task is not None:
+                task.cancel()
 
     async def _follow(self, backend: _Backend) -> None:
         while True:
@@ -221,8 +253,36 @@ class BackendMonitor:
 
     async def _scrape(self, backend: _Backend) -> EngineMetrics:
         metrics = await backend.control.scrape()
-        backend.metrics, backend.observed_s = metrics, time.time()
+        before, backend.metrics, backend.observed_s = backend.metrics, metrics, time.time()
+        if before is not None and (metrics.progress < before.progress or metrics.engines != before.engines):
+            backend.facts = None  # another process stands there
+            backend.learned.forget()
+        if backend.facts is None and backend.asking is None and backend.state == "ready":
+            backend.asking = self._group.create_task(self._ask(backend, metrics.engines), name=f"ask-{backend.spec.id}")
         return metrics
+
+    async def _ask(self, backend: _Backend, engines: int) -> None:
+        """What the engine says of its limits: once for each of its starts, since it may take long to say."""
+        try:
+            backend.facts = await backend.control.facts(engines)
+        except EngineError as error:
+            log.info("backend %s did not say its limits: %s", backend.spec.id, error)
+            await asyncio.sleep(ASK_AGAIN_S)
+        finally:
+            backend.asking = None
+        if backend.facts is not None:
+            backend.credit.set_budget(backend.facts.step_tokens)
+            if why := _limits(backend)[1]:
+                log.warning("backend %s: %s", backend.spec.id, why)
+
+    def _learn(self, backend: _Backend, metrics: EngineMetrics, leases: int, now_s: float) -> None:
+        """What its engine was seen to do: how many it runs at once, how full its steps are."""
+        if backend.wanted_credit != 0 and (backend.facts is None or backend.facts.slots is None):
+            backend.learned.seen(metrics.running, metrics.waiting, leases, now_s)
+        computed = max(0.0, metrics.prompt_tokens - metrics.cached_tokens)
+        ours = max(0, min(metrics.waiting, leases - metrics.running))
+        counted = Counters(now_s, metrics.steps, computed, metrics.generation_tokens, ours)
+        backend.credit.seen(counted, backend.limited)
 
     async def _check(self, backend: _Backend) -> None:
         now_s, asked = asyncio.get_running_loop().time(), False
@@ -237,6 +297,8 @@ class BackendMonitor:
             leases = self._leases.get(backend.spec.id, 0) if fresh else metrics.running
             verdict = backend.watch.seen(metrics, leases, asyncio.get_running_loop().time())
             backend.doubted = False
+            if fresh:
+                self._learn(backend, metrics, leases, now_s)
         if verdict is Verdict.KEEP and backend.ask and now_s - backend.asked_s >= ASK_EVERY_S:
             backend.watch.why = f"requests failed there: it {backend.outlier.why}"
             verdict, asked = Verdict.PROBE, True
@@ -270,6 +332,7 @@ class BackendMonitor:
             await self._change(backend, "ready", probe.why)
             await self._check(backend)
             return
+        backend.facts = None
         backend.why = probe.why if first else f"{backend.watch.why}; not back yet: {probe.why}"
         backend.metrics = None
 
@@ -286,10 +349,21 @@ class BackendMonitor:
             self._on_ready()
 
 
+def _limits(backend: _Backend) -> tuple[BackendSpec, str]:
+    """The replica as its engine lets it be used, with its prefill credit; and why it is less than what was typed."""
+    facts = backend.facts or EngineFacts()
+    if backend.metrics is not None:
+        facts = replace(facts, kv_tokens=backend.metrics.kv_tokens)
+    spec, why = in_force(backend.spec, facts, backend.learned.slots, backend.longest)
+    wanted = backend.wanted_credit
+    return replace(spec, prefill_tokens=backend.credit.credit if wanted is None else wanted), why
+
+
 def _offer(backend: _Backend) -> BackendSpec:
     """The replica with as many slots as may be used now."""
-    slots = backend.outlier.offered(backend.spec.slots, asyncio.get_running_loop().time())
-    return backend.spec if slots == backend.spec.slots else replace(backend.spec, slots=slots)
+    spec, _ = _limits(backend)
+    slots = backend.outlier.offered(spec.slots, asyncio.get_running_loop().time())
+    return spec if slots == spec.slots else replace(spec, slots=slots)
 
 
 def _why(backend: _Backend, now_s: float) -> str:

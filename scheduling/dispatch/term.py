@@ -282,6 +282,7 @@ class Term:
 
     async def _grant(self) -> None:
         self._left = None
+        self.monitor.idle()
         while len(self.scheduler):
             look = await self._store.look(list(self._entitlements))
             if look.rebuilding_ms:
@@ -292,6 +293,7 @@ class Term:
             self.monitor.mask(view)
             grants = self._step(view, now_s)
             self._left = view
+            self.monitor.decided(view, len(self.scheduler) > 0, (g.request.prefill_tokens for g in grants))
             if not grants:
                 if look.preemptible:
                     await self._evict(view)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,15 +15,12 @@ from dataclasses import dataclass
 import httpx
 
 from scheduling.core.calibration import Burst
-from scheduling.engines.vllm import EngineError, EngineMetrics, EngineProtocolError, VllmClient, fetch
+from scheduling.engines.vllm import EngineError, EngineMetrics, EngineProtocolError, VllmClient, fetch, kv_tokens_of
 
-MOST_KV_TOKENS = 10**12  # no cache holds more
 MOST_ANSWER_BYTES = 64 * 1024 * 1024
 LOOK_EVERY_S = 0.1
 SETTLE = 0.3  # of a burst's time before counting begins: its requests begin together, and that shows
 FIRST_ID, LAST_ID = 100, 999  # token ids that every vocabulary has
-_LABELS = re.compile(r"^vllm:cache_config_info\{([^}]*)\}", re.MULTILINE)
-_LABEL = re.compile(r'(\w+)="([^"]*)"')
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,21 +34,6 @@ class Shape:
     def context(self) -> float:
         """Tokens of a running sequence, mean over time: longer answers are seen for longer."""
         return self.prompt + (self.output**2 + self.output**2 / 12) / (2 * self.output)
-
-
-def kv_tokens_of(page: str) -> int | None:
-    """KV cache [tokens] that the engines behind ``/metrics`` report (blocks x block size); None where they do not."""
-    total = 0
-    for labels in _LABELS.findall(page):
-        known = dict(_LABEL.findall(labels))
-        try:
-            blocks, size = int(known["num_gpu_blocks"][:20]), int(known["block_size"][:20])
-        except (KeyError, ValueError):
-            return None
-        if not (0 < blocks <= MOST_KV_TOKENS and 0 < size <= MOST_KV_TOKENS):
-            return None
-        total += blocks * size
-    return total if 0 < total <= MOST_KV_TOKENS else None
 
 
 async def kv_tokens(client: VllmClient) -> int | None:

@@ -10,12 +10,14 @@ NVIDIA's DCGM exporter, from the replica's own page or from ``dcgm_url``.
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from dataclasses import dataclass, replace
 
 import httpx
 import msgspec
 
+from scheduling.core.engine_limits import EngineFacts
 from scheduling.core.engine_status import what_it_means
 from scheduling.engines import prometheus_text as prom
 
@@ -25,6 +27,8 @@ MOST_COUNTED = 1e15  # of tokens or requests since its start: a million a second
 MOST_GPU_BYTES = float(2**50)
 MOST_MODELS, LONGEST_NAME = 1000, 256
 MOST_CONTEXT = 1_000_000_000
+MOST_KV_TOKENS = 10**12  # no cache holds more
+FACTS_TIMEOUT_S = 30.0  # vLLM looks at its whole machine before it answers /server_info the first time
 SCRAPE_TIMEOUT_S = 2.0
 PROBE_TIMEOUT_S = 30.0
 MIB = 1024 * 1024
@@ -65,6 +69,10 @@ class EngineMetrics:
     gpu_util: float | None = None  # 0..1, mean over its GPUs
     gpu_mem_used_bytes: float | None = None
     gpu_mem_total_bytes: float | None = None
+    engines: int = 1  # engines behind the server (data parallel); its limits are those of one
+    kv_tokens: int | None = None  # KV cache [tokens]; None: it does not say
+    steps: float | None = None  # of all engines; None: it does not count them
+    cached_tokens: float = 0.0  # prompt tokens that were found in its prefix cache, not computed
 
     @property
     def progress(self) -> float:
@@ -112,7 +120,36 @@ def parse_metrics(page: str) -> EngineMetrics:
         gpu_util=util,
         gpu_mem_used_bytes=used,
         gpu_mem_total_bytes=total,
+        engines=max(1, len(prom.samples(page, "vllm:num_requests_running"))),
+        kv_tokens=kv_tokens_of(page),
+        steps=prom.total(page, ("vllm:iteration_tokens_total_count",)),
+        cached_tokens=_counted(page, "vllm:prefix_cache_hits_total"),
     )
+
+
+_LABELS = re.compile(r"vllm:cache_config_info\{([^}\n]*)\}")
+_LABEL = re.compile(r'(\w+)="([^"]*)"')
+
+
+def kv_tokens_of(page: str) -> int | None:
+    """KV cache [tokens] that the engines behind ``/metrics`` report, None where they do not: their own figure, or
+    blocks x block size of releases that have none."""
+    total, start = 0, page.find("\nvllm:cache_config_info{") + 1
+    if start == 0 and not page.startswith("vllm:cache_config_info{"):
+        return None
+    for labels in _LABELS.findall(page, start):
+        known = dict(_LABEL.findall(labels))
+        try:
+            if known.get("kv_cache_size_tokens", "None") != "None":
+                tokens, each = int(known["kv_cache_size_tokens"][:20]), 1
+            else:
+                tokens, each = int(known["num_gpu_blocks"][:20]), int(known["block_size"][:20])
+        except (KeyError, ValueError):
+            return None
+        if not (0 < tokens <= MOST_KV_TOKENS and 0 < each <= MOST_KV_TOKENS):
+            return None
+        total += tokens * each
+    return total if 0 < total <= MOST_KV_TOKENS else None
 
 
 def _told(name: str, value: float, most: float) -> float:
@@ -120,6 +157,11 @@ def _told(name: str, value: float, most: float) -> float:
     if not 0 <= value <= most:
         raise EngineProtocolError(f"/metrics says that {name} is {value:g}, which cannot be")
     return value
+
+
+def _believed(value: int | None, most: int) -> int | None:
+    """A limit that can be true, else None: not known."""
+    return value if value is not None and 0 < value <= most else None
 
 
 def _counted(page: str, name: str) -> float:
@@ -161,6 +203,20 @@ class _ModelCard(msgspec.Struct):
 
 class _ModelList(msgspec.Struct):
     data: list[_ModelCard]
+
+
+class _SchedulerConfig(msgspec.Struct):
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+    policy: str | None = None
+
+
+class _VllmConfig(msgspec.Struct):
+    scheduler_config: _SchedulerConfig = msgspec.field(default_factory=_SchedulerConfig)
+
+
+class _ServerInfo(msgspec.Struct):
+    vllm_config: _VllmConfig
 
 
 class _Usage(msgspec.Struct):
@@ -233,6 +289,34 @@ class VllmClient:
             for card in cards[:MOST_MODELS]
             if 0 < len(card.id) <= LONGEST_NAME
         ]
+
+    async def facts(self, engines: int = 1) -> EngineFacts:
+        """What it says of its limits; ``engines`` behind it have them each.
+
+        The context is in ``/v1/models``. The scheduler's limits are nowhere but in ``/server_info``, which vLLM has
+        only under ``VLLM_SERVER_DEV_MODE=1``: without it they stay None. What it answers that is not vLLM's says
+        nothing. Raises EngineUnreachable where it does not answer.
+        """
+        try:
+            models = {model.id: model.max_model_len for model in await self.models()}
+        except (EngineRefused, EngineProtocolError):
+            models = {}
+        context = models.get(self.model) if self.model else next(iter(models.values()), None)
+        try:
+            body = await self._call("GET", "/server_info?config_format=json", timeout_s=FACTS_TIMEOUT_S)
+            told = msgspec.json.decode(body, type=_ServerInfo).vllm_config.scheduler_config
+        except (EngineRefused, EngineProtocolError, msgspec.MsgspecError, ValueError, RecursionError):
+            return EngineFacts(max_model_len=context)
+        slots, budget = (
+            _believed(told.max_num_seqs, MOST_REQUESTS),
+            _believed(told.max_num_batched_tokens, MOST_CONTEXT),
+        )
+        return EngineFacts(
+            slots=None if slots is None else min(MOST_REQUESTS, slots * engines),
+            step_tokens=None if budget is None else budget * engines,
+            max_model_len=context,
+            priority=None if told.policy is None else told.policy == "priority",
+        )
 
     async def probe(self, timeout_s: float = PROBE_TIMEOUT_S) -> Probe:
         """Asks for one real token, the only proof that an engine generates. Never raises."""

@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 from typing import Any
 
+from scheduling.core.engine_limits import EngineFacts
 from scheduling.core.types import BackendSpec, PoolView
-from scheduling.dispatch.health import BackendMonitor
+from scheduling.dispatch.health import BackendMonitor, _offer
 from scheduling.state.types import Attempts, BackendTotals, PoolSnapshot, StateUnavailable
 from tests.dispatch_world import Engines, on_virtual_time
 from tests.state_world import backend, pool_spec
@@ -370,3 +371,55 @@ def test_a_new_leader_keeps_what_the_former_one_found_ready():
             w.monitor.update(pool_spec(backends=()))
 
     on_virtual_time(body)
+
+
+def typed(name: str) -> BackendSpec:
+    return BackendSpec(name, "p", f"http://{name}", 1000, 10**9)
+
+
+@ward
+async def test_a_figure_typed_too_large_is_bounded_by_what_the_engine_says(w: Ward):
+    w.engines["b3"].says, w.engines["b3"].kv_tokens = EngineFacts(slots=16, step_tokens=512), 50_000
+    w.monitor.update(pool_spec(backends=(*w.pool.backends, typed("b3")), max_model_len=8192))
+    await w.live(5)
+    assert (w.store.ready["b3"].slots, w.store.ready["b3"].kv_tokens) == (16, 50_000)
+    assert w.store.ready["b1"].slots == w.pool.backends[0].slots, "what says nothing keeps what was typed"
+
+
+@ward
+async def test_a_replica_that_restarts_with_other_limits_is_asked_again(w: Ward):
+    w.engines["b3"].says = EngineFacts(slots=16)
+    w.monitor.update(pool_spec(backends=(*w.pool.backends, typed("b3"))))
+    await w.live(5)
+    w.engines["b3"].says, w.engines["b3"].tokens = EngineFacts(slots=8), 0.0
+    await w.live(5)
+    assert w.store.ready["b3"].slots == 8
+
+
+@ward
+async def test_an_engine_that_does_not_say_its_limit_gets_no_more_than_it_was_seen_to_run(w: Ward):
+    w.monitor.update(pool_spec(backends=(*w.pool.backends, typed("b3"))))
+    await w.live(2)
+    engine = w.engines["b3"]
+    engine.running, engine.waiting, engine.tokens_per_scrape, w.leases["b3"] = 32, 60, 10.0, 92
+    await w.live(10)
+    assert w.store.ready["b3"].slots == 32
+
+
+@ward
+async def test_requests_that_others_send_to_an_engine_do_not_take_our_slots(w: Ward):
+    w.monitor.update(pool_spec(backends=(*w.pool.backends, typed("b3"))))
+    await w.live(2)
+    engine = w.engines["b3"]
+    engine.running, engine.waiting, engine.tokens_per_scrape, w.leases["b3"] = 32, 60, 10.0, 5
+    await w.live(10)
+    assert w.store.ready["b3"].slots == 1000
+
+
+@ward
+async def test_a_replica_has_the_credit_that_its_pool_says_or_one_step_of_its_engine(w: Ward):
+    w.engines["b3"].says = EngineFacts(step_tokens=512)
+    for wanted, offered in ((None, 512), (0, 0), (3000, 3000)):
+        w.monitor.update(pool_spec(backends=(*w.pool.backends, typed("b3")), prefill_credit=wanted))
+        await w.live(3)
+        assert _offer(w.monitor._backends["b3"]).prefill_tokens == offered

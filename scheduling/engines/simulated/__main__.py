@@ -26,7 +26,10 @@ def parse_options(argv: Sequence[str] | None = None) -> EngineOptions:
     parser.add_argument("--max-model-len", type=_positive, help="prompt and output of one request [tokens]")
     parser.add_argument("--speed", type=float, default=1.0, help="2: twice as fast as the modelled hardware")
     parser.add_argument("--seed", type=int, default=0, help="of output lengths and faults")
-    parser.add_argument("--priority-scheduling", action="store_true", help="heed 'priority': lower is sooner")
+    parser.add_argument(
+        "--scheduling-policy", default="fcfs", choices=("fcfs", "priority"), help="priority: heed it, lower is sooner"
+    )
+    parser.add_argument("--priority-scheduling", action="store_true", help="the same as --scheduling-policy priority")
     parser.add_argument("--max-num-queued-reqs", type=_positive, help="answer 503 when so many wait")
     parser.add_argument(
         "--enable-prefix-caching", action="store_true", help="prompts that begin alike (and have the same cache_salt)"
@@ -43,9 +46,10 @@ def parse_options(argv: Sequence[str] | None = None) -> EngineOptions:
         max_model_len=args.max_model_len,
         speed=args.speed,
         seed=args.seed,
-        priority_scheduling=args.priority_scheduling,
+        priority_scheduling=args.priority_scheduling or args.scheduling_policy == "priority",
         max_queued=args.max_num_queued_reqs,
         prefix_cache=args.enable_prefix_caching,
+        dev_mode=os.environ.get("VLLM_SERVER_DEV_MODE", "") == "1",
         api_key=os.environ.get("VLLM_API_KEY", ""),  # as vLLM reads it: a command line is visible to everyone
     )
 

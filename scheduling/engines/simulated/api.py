@@ -49,7 +49,7 @@ class Api:
 
     def __init__(
         self, runner: Runner, *, model: str, preset: EnginePreset, max_model_len: int, seed: int, api_key: str,
-        cache: PrefixCache | None = None,
+        cache: PrefixCache | None = None, dev_mode: bool = False,
     ) -> None:  # fmt: skip
         self.faults = Faults()
         self._runner = runner
@@ -77,6 +77,8 @@ class Api:
             ("GET", "/sim/fault"): self._show_faults,
             ("POST", "/sim/fault"): self._set_faults,
         }
+        if dev_mode:
+            self._routes["GET", "/server_info"] = self._server_info
         self._paths = {path for _, path in self._routes}
 
     def handle(self, connection: Connection, request: Request) -> None:
@@ -202,6 +204,19 @@ class Api:
     def _version(self, connection: Connection, request: Request) -> None:
         connection.respond(200, msgspec.json.encode({"version": VERSION}))
 
+    def _server_info(self, connection: Connection, request: Request) -> None:
+        """As vLLM answers ``?config_format=json`` in its development mode: what is asked of it here."""
+        limits = self._engine.limits
+        scheduler = {
+            "max_num_batched_tokens": limits.token_budget,
+            "max_num_seqs": limits.slots,
+            "policy": "priority" if limits.priority_scheduling else "fcfs",
+            "enable_chunked_prefill": True,
+        }
+        model = {"model": self._model, "max_model_len": limits.max_model_len}
+        config = {"model_config": model, "scheduler_config": scheduler}
+        connection.respond(200, msgspec.json.encode({"vllm_config": config, "vllm_env": {}, "system_env": {}}))
+
     def _health(self, connection: Connection, request: Request) -> None:
         connection.respond(200, b"")
 
@@ -224,12 +239,13 @@ class Api:
         page = metrics.render(
             engine.totals,
             running=len(engine.running),
-            waiting=engine.waiting,
+            waiting=min(engine.waiting, engine.left_waiting),
             kv_usage=engine.kv_usage,
             kv_blocks=engine.total_blocks,
             model=self._model,
             gpus=gpus,
             prefix=(0, 0) if self._cache is None else (self._cache.queried, self._cache.hit),
+            steps=engine.steps,
         )
         connection.respond(200, page.encode(), "text/plain; version=1.0.0; charset=utf-8")
 

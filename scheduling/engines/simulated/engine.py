@@ -111,6 +111,7 @@ class Engine:
         self._aborted_waiting = 0
         self._arrivals = 0
         self._steps = 0
+        self.left_waiting = 0  # by the latest step: what vLLM shows, where arrivals wait outside until a step begins
 
     @property
     def waiting(self) -> int:
@@ -156,6 +157,7 @@ class Engine:
         budget, preempted = self._plan_running(step)
         if not preempted:
             self._admit(step, budget, now_s)
+        self.left_waiting = self.waiting
         if not step.decodes and not step.chunks:
             return None
         self._steps += 1

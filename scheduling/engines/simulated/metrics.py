@@ -138,7 +138,7 @@ class Gpus:
 
 def render(
     totals: EngineTotals, *, running: int, waiting: int, kv_usage: float, kv_blocks: int, model: str, gpus: Gpus,
-    prefix: tuple[int, int] = (0, 0),
+    prefix: tuple[int, int] = (0, 0), steps: int = 0,
 ) -> str:  # fmt: skip
     """The text of ``/metrics``. ``prefix``: tokens looked up in the prefix cache, and found there."""
     escaped = model.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
@@ -151,6 +151,10 @@ def render(
 
     scalar("vllm:num_requests_running", "Number of requests in model execution batches.", running)
     scalar("vllm:num_requests_waiting", "Number of requests waiting to be processed.", waiting)
+    name = "vllm:num_requests_waiting_by_reason"
+    out.extend((f"# HELP {name} Number of waiting requests by reason.", f"# TYPE {name} gauge"))
+    for reason, count in (("capacity", waiting), ("deferred", 0)):
+        out.append(f'{name}{{engine="0",model_name="{escaped}",reason="{reason}"}} {float(count)}')
     scalar("vllm:kv_cache_usage_perc", "KV-cache usage. 1 means 100 percent usage.", kv_usage)
     # without a simulated prefix cache nothing is looked up, nothing is found
     scalar("vllm:prefix_cache_queries_total", "Prefix cache queries, in terms of number of queried tokens.", prefix[0])
@@ -158,6 +162,10 @@ def render(
     scalar("vllm:num_preemptions_total", "Cumulative number of preemption from the engine.", totals.preemptions)
     scalar("vllm:prompt_tokens_total", "Number of prefill tokens processed.", totals.prompt_tokens)
     scalar("vllm:generation_tokens_total", "Number of generation tokens processed.", totals.generation_tokens)
+    name = "vllm:iteration_tokens_total"  # vLLM's has buckets as well
+    out.extend((f"# HELP {name} Histogram of number of tokens per engine_step.", f"# TYPE {name} histogram"))
+    out.append(f"{name}_count{{{labels}}} {float(steps)}")
+    out.append(f"{name}_sum{{{labels}}} {float(totals.prompt_tokens + totals.generation_tokens)}")
     name = "vllm:request_success_total"
     out.extend((f"# HELP {name} Count of successfully processed requests.", f"# TYPE {name} counter"))
     # vLLM leaves abort at 0 when clients close their connections
@@ -171,7 +179,8 @@ def render(
     )
     name = "vllm:cache_config_info"
     out.extend((f"# HELP {name} Information of the LLMEngine CacheConfig", f"# TYPE {name} gauge"))
-    out.append(f'{name}{{block_size="{BLOCK_TOKENS}",engine="0",num_gpu_blocks="{kv_blocks}"}} 1.0')
+    size = f'block_size="{BLOCK_TOKENS}",engine="0",kv_cache_size_tokens="{kv_blocks * BLOCK_TOKENS}"'
+    out.append(f'{name}{{{size},num_gpu_blocks="{kv_blocks}"}} 1.0')
     for histogram, name, help_text in (
         (totals.first_token, "vllm:time_to_first_token_seconds", "Histogram of time to first token in seconds."),
         (totals.inter_token, "vllm:inter_token_latency_seconds", "Histogram of inter-token latency in seconds."),

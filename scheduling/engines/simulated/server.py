@@ -33,6 +33,7 @@ class EngineOptions:
     max_queued: int | None = None
     prefix_cache: bool = False
     api_key: str = ""
+    dev_mode: bool = False  # it answers /server_info
 
 
 class SimulatedServer:
@@ -75,6 +76,7 @@ class SimulatedServer:
             max_model_len=self.limits.max_model_len,
             seed=self.options.seed,
             api_key=self.options.api_key,
+            dev_mode=self.options.dev_mode,
             cache=PrefixCache(self.engine.total_blocks) if self.options.prefix_cache else None,
         )
         self._server = await loop.create_server(

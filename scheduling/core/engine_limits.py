@@ -1,0 +1,81 @@
+"""How much of a replica may be used: what was typed in, bounded by what its engine says and by what it was seen to do.
+
+Question: with how many slots and KV tokens is this replica offered, and why?
+A figure typed too large would let the queue move into the engine, where no policy reaches it. So the smaller of the two
+holds. Where an engine does not say how many sequences it runs at once (vLLM says so only in its development mode), that
+is learned: when requests of ours wait inside it for :data:`LOOKS` looks in a row while it runs the same number, then
+that number is its limit (:class:`SlotLimit`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field, replace
+
+from scheduling.core.prefill_credit import MOST_WAITING
+from scheduling.core.types import BackendSpec
+
+LOOKS = 5  # in a row
+GROW_S = 30.0  # without such a queue: a learned limit grows by a tenth
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFacts:
+    """What one server says of its limits, of all its engines together. None: it does not say."""
+
+    slots: int | None = None  # sequences at once (--max-num-seqs)
+    step_tokens: int | None = None  # tokens a step (--max-num-batched-tokens)
+    max_model_len: int | None = None  # prompt and answer of one sequence [tokens]
+    priority: bool | None = None  # it orders by ``priority`` (--scheduling-policy priority)
+    kv_tokens: int | None = None  # KV cache [tokens]
+
+
+@dataclass(slots=True)
+class SlotLimit:
+    """How many sequences an engine that does not say so was seen to run at once. Fed about once a second; seconds of
+    one monotonic clock."""
+
+    slots: int | None = None  # learned; None: nothing was
+    _looks: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=LOOKS))  # (running, ours that wait)
+    _grown_s: float = 0.0
+
+    def seen(self, running: int, waiting: int, leases: int, now_s: float) -> None:
+        """A look at the engine. ``leases``: what we granted there. What others sent it is not ours to cut."""
+        looks = self._looks
+        looks.append((running, min(waiting, leases - running)))
+        most, least = max(r for r, _ in looks), min(r for r, _ in looks)
+        queued = len(looks) == LOOKS and all(ours > MOST_WAITING for _, ours in looks)
+        if queued and least > 0 and most - least <= 1 + most // 50:
+            self.slots = most
+            self._grown_s = now_s
+            looks.clear()
+        elif waiting > MOST_WAITING:
+            self._grown_s = now_s
+        elif self.slots is not None and leases >= self.slots and now_s - self._grown_s >= GROW_S:
+            self.slots += max(1, self.slots // 10)
+            self._grown_s = now_s
+
+    def forget(self) -> None:
+        """Another engine may stand there now."""
+        self.slots = None
+        self._looks.clear()
+
+
+def in_force(spec: BackendSpec, facts: EngineFacts, learned: int | None, longest: int) -> tuple[BackendSpec, str]:
+    """The replica as it may be used, and in words what was cut (empty: nothing). ``longest``: a sequence of the pool
+    [tokens]; so much KV is left, so that one that is too long for the engine is refused by it and does not wait."""
+    slots, kv, said = spec.slots, spec.kv_tokens, []
+    if facts.slots is not None and facts.slots < slots:
+        said.append(f"{facts.slots} slots instead of {slots}: the engine says that it runs no more (--max-num-seqs)")
+        slots = facts.slots
+    if learned is not None and learned < slots:
+        said.append(f"{learned} slots instead of {slots}: it was seen to run no more at once while requests waited")
+        slots = learned
+    least = min(kv, longest)
+    if facts.kv_tokens is not None and facts.kv_tokens < kv:
+        cut = max(facts.kv_tokens, least)
+        said.append(f"{cut} KV tokens instead of {kv}: the engine's cache holds {facts.kv_tokens}")
+        kv = cut
+    if (slots, kv) == (spec.slots, spec.kv_tokens):
+        return spec, ""
+    return replace(spec, slots=slots, kv_tokens=kv), "; ".join(said)

@@ -1,0 +1,155 @@
+"""How many prompt tokens a replica needs at hand so that it does not run dry: its prefill credit, set while it serves.
+
+Question: what is the smallest credit at which the engine still does at least 0.98 of what it does without one?
+Too much moves the queue into the engine, where no policy reaches it; too little leaves its steps part empty. One step
+budget ``B`` is the least: less cannot fill a step. It is enough while the engine keeps up, for then nothing is lost.
+When requests wait for credit without a break and the engine's steps are not full, throughput is lost: while the last
+part of a prompt is computed, the next prompt has to be there to fill the step. That takes at most
+``p90 + B + r * g``: a prompt as long as nine of ten, counted until its last part is done, a step beside it,
+and what is computed [r tokens/s] until a freed credit has become a grant [g s].
+Between the two the credit moves by steps, one per :data:`STRETCH_S`: up where more than :data:`ALWAYS` of the time was
+limited by credit and steps were not full, down where less than :data:`SELDOM` was or steps were full. It does not go up
+while more than :data:`MOST_WAITING` stand in the engine's own queue, and goes down where that lasts: order comes first.
+Inputs: the engine's counters once a second; whether requests waited for nothing but credit; prompts granted lately.
+Source: ours; for chunked prefill as in vLLM V1 and Sarathi-Serve. Measured: ``docs/capacity.md``.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from scheduling.core.types import BackendView, prefill_fits
+
+USUAL_BUDGET = 2048  # tokens a step: vLLM's default for serving, where an engine does not say
+MOST_BUDGET = 1_000_000
+STRETCH_S = 10.0
+MOST_WAITING = 2  # requests that may stand in an engine's own queue between two of its steps
+ALWAYS, SELDOM = 0.9, 0.5
+FULL, NOT_FULL = 0.98, 0.95  # of the room that decodes leave in a step
+GROW, SHRINK = 1.25, 0.9
+PROMPTS = 256  # of the last grants
+LOOK_EVERY = 32  # grants
+TURNAROUND_S = 0.005  # from a first token at the gateway to the next grant at the engine
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """What an engine has counted since it started, at one moment [s, monotonic]."""
+
+    at_s: float
+    steps: float | None  # None: it does not count them
+    prefill_tokens: float  # computed, not found in its cache
+    output_tokens: float
+    waiting: int = 0  # requests of ours that its latest step left in its own queue
+
+
+@dataclass(slots=True)
+class Prompts:
+    """How long prompts were that were granted lately [tokens]."""
+
+    usual: int = 1  # half of them are not longer
+    long: int = 0  # nine of ten are not longer
+    _lengths: deque[int] = field(default_factory=lambda: deque(maxlen=PROMPTS))
+    _new: int = 0
+
+    def add(self, lengths: Iterable[int]) -> None:
+        before = len(self._lengths)
+        for length in lengths:
+            self._lengths.append(length)
+            self._new += 1
+        if self._new >= LOOK_EVERY or (self._new and before < LOOK_EVERY):
+            found = sorted(self._lengths)
+            self.usual, self.long = found[len(found) // 2], found[min(len(found) - 1, len(found) * 9 // 10)]
+            self._new = 0
+
+
+@dataclass(slots=True)
+class PrefillCredit:
+    """The credit of one replica [tokens]. Fed about once a second with the engine's counters."""
+
+    budget: int = USUAL_BUDGET  # tokens a step
+    said: bool = False  # by the engine
+    credit: int = 0
+    prompts: Prompts = field(default_factory=lambda: Prompts())  # shared by the replicas of a pool
+    why: str = ""
+    _before: Counters | None = None
+    _stretch_s: float = 0.0
+    _limited_s: float = 0.0
+    _steps: float | None = 0.0
+    _queued: int = 0  # looks at which too many stood in the engine's queue
+    _prefill: float = 0.0
+    _output: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._begin()
+
+    def _begin(self) -> None:
+        self.credit = self.budget
+        self.why = f"one step of {self.budget} tokens" + ("" if self.said else ", as the engine does not say its own")
+        self._before = None
+        self._forget()
+
+    def set_budget(self, budget: int | None) -> None:
+        """The engine's step budget [tokens]; None where it does not say. Another one begins anew."""
+        wanted = USUAL_BUDGET if budget is None else max(1, min(budget, MOST_BUDGET))
+        if (wanted, budget is not None) != (self.budget, self.said):
+            self.budget, self.said = wanted, budget is not None
+            self._begin()
+
+    def binds(self, view: BackendView) -> bool:
+        """Whether a prompt of the usual length lacks credit there, and neither a slot nor KV cache."""
+        usual = self.prompts.usual
+        return view.roomy(usual) and not prefill_fits(self.credit, view.prefill_used, usual)
+
+    def most(self) -> int:
+        """What it takes at most that no step runs dry [tokens]."""
+        gap = self._prefill / self._stretch_s * TURNAROUND_S if self._stretch_s > 0 else 0.0
+        return max(self.budget, min(MOST_BUDGET, round(self.prompts.long + self.budget + gap)))
+
+    def seen(self, now: Counters, limited: bool) -> None:
+        """Takes the counters. ``limited``: since the last look requests waited, and for nothing but credit."""
+        before, self._before = self._before, now
+        if before is None or now.at_s <= before.at_s:
+            return
+        prefill, output = now.prefill_tokens - before.prefill_tokens, now.output_tokens - before.output_tokens
+        steps = None if now.steps is None or before.steps is None else now.steps - before.steps
+        if prefill < 0 or output < 0 or (steps is not None and steps < 0):
+            self._forget()  # it restarted
+            return
+        self._stretch_s += now.at_s - before.at_s
+        self._queued += now.waiting > MOST_WAITING
+        if limited:
+            self._limited_s += now.at_s - before.at_s
+        self._prefill += prefill
+        self._output += output
+        self._steps = None if self._steps is None or steps is None else self._steps + steps
+        if self._stretch_s >= STRETCH_S:
+            self._judge()
+            self._forget()
+
+    def _judge(self) -> None:
+        limited = self._limited_s / self._stretch_s
+        most, before, full = self.most(), self.credit, self._fullness()
+        wanted = before
+        if limited > ALWAYS and (full is None or full < NOT_FULL) and not self._queued:
+            wanted = round(before * GROW)
+        elif limited < SELDOM or (full is not None and full >= FULL) or self._queued > 1:
+            wanted = round(before * SHRINK)
+        self.credit = max(self.budget, min(most, wanted))
+        moved = "raised" if self.credit > before else "lowered" if self.credit < before else "kept"
+        steps = "" if full is None else f", steps of {self.budget} tokens were {full:.0%} full"
+        queued = f", {self._queued} looks found more than {MOST_WAITING} in its queue" if self._queued else ""
+        self.why = f"{moved}: requests waited for it {limited:.0%} of the time{steps}{queued}"
+
+    def _fullness(self) -> float | None:
+        """Prefill done, as a share of the room that decodes left in the steps; None where steps are not counted."""
+        if not self._steps:
+            return None
+        room = max(1.0, self.budget * self._steps - self._output)
+        return min(1.0, self._prefill / room)
+
+    def _forget(self) -> None:
+        self._stretch_s = self._limited_s = self._prefill = self._output = 0.0
+        self._steps, self._queued = 0.0, 0

@@ -1,0 +1,200 @@
+"""The prefill credit that a replica finds for itself: the rule, and on the engine model under saturation."""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scheduling.core.prefill_credit import MOST_BUDGET, STRETCH_S, USUAL_BUDGET, Counters, PrefillCredit, Prompts
+from scheduling.core.step_time import load_preset
+from scheduling.core.types import BackendView, prefill_fits
+from scheduling.engines.simulated.engine import Engine, EngineLimits, Sequence, State
+
+LOOKS = st.lists(
+    st.tuples(
+        st.floats(0.0, 30.0), st.none() | st.floats(0, 1e9), st.floats(0, 1e12), st.floats(0, 1e12), st.booleans()
+    ),
+    max_size=60,
+)  # fmt: skip
+
+
+@given(budget=st.none() | st.integers(-5, 10**9), looks=LOOKS, prompts=st.lists(st.integers(0, 10**9), max_size=40))
+def test_whatever_an_engine_counts_the_credit_fills_a_step_and_is_bounded(
+    budget: int | None, looks: list[tuple[float, float | None, float, float, bool]], prompts: list[int]
+) -> None:
+    credit = PrefillCredit()
+    credit.set_budget(budget)
+    at_s = 0.0
+    for passed_s, steps, prefill, output, limited in looks:
+        at_s += passed_s
+        credit.prompts.add(prompts)
+        credit.seen(Counters(at_s, steps, prefill, output), limited)
+        assert credit.budget <= credit.credit <= MOST_BUDGET
+        assert credit.why
+
+
+def fed(credit: PrefillCredit, seconds: float, full: float, limited: bool, steps_per_s: float = 20.0) -> int:
+    """The credit after so long under steps that are ``full``."""
+    before = credit._before
+    at_s, steps, prefill = (0.0, 0.0, 0.0) if before is None else (before.at_s, before.steps, before.prefill_tokens)
+    assert steps is not None
+    for _ in range(int(seconds)):
+        at_s, steps, prefill = at_s + 1.0, steps + steps_per_s, prefill + steps_per_s * full * credit.budget
+        credit.seen(Counters(at_s, steps, prefill, 0.0), limited)
+    return credit.credit
+
+
+def long_prompts(tokens: int = 3000) -> PrefillCredit:
+    credit = PrefillCredit()
+    credit.prompts.add([tokens] * 64)
+    return credit
+
+
+def test_it_begins_with_one_step_and_says_where_the_engine_does_not_tell() -> None:
+    credit = PrefillCredit()
+    assert (credit.credit, credit.why) == (
+        USUAL_BUDGET, "one step of 2048 tokens, as the engine does not say its own"
+    )  # fmt: skip
+    credit.set_budget(512)
+    assert (credit.credit, credit.why) == (512, "one step of 512 tokens")
+
+
+def test_an_engine_that_runs_dry_under_lasting_demand_gets_more_up_to_a_long_prompt_and_a_step() -> None:
+    credit = long_prompts()
+    assert fed(credit, STRETCH_S + 1, 0.6, limited=True) > USUAL_BUDGET
+    assert fed(credit, 300, 0.6, limited=True) == pytest.approx(3000 + USUAL_BUDGET, rel=0.05)
+
+
+def test_it_falls_back_to_one_step_when_the_engine_keeps_up() -> None:
+    credit = long_prompts()
+    fed(credit, 300, 0.6, limited=True)
+    assert fed(credit, 300, 0.6, limited=False) == USUAL_BUDGET
+
+
+def test_full_steps_need_no_more_credit() -> None:
+    assert fed(long_prompts(), 300, 0.99, limited=True) == USUAL_BUDGET
+
+
+def test_it_does_not_move_between_the_bounds() -> None:
+    credit = long_prompts()
+    settled = fed(credit, 31, 0.6, limited=True)
+    assert fed(credit, 300, 0.965, limited=True) == settled > USUAL_BUDGET
+
+
+def test_a_restarted_engine_or_one_that_counts_no_steps_moves_nothing_wildly() -> None:
+    credit = long_prompts()
+    found = fed(credit, 40, 0.6, limited=True)
+    assert credit._before is not None
+    credit.seen(Counters(credit._before.at_s + 1.0, 0.0, 0.0, 0.0), True)
+    assert credit.credit == found
+    blind = long_prompts()
+    for at in range(200):
+        blind.seen(Counters(float(at), None, at * 5000.0, 0.0), True)
+    assert blind.credit == pytest.approx(3000 + USUAL_BUDGET, rel=0.05), "it rises while there is demand"
+
+
+def test_credit_binds_only_where_nothing_else_does() -> None:
+    credit = long_prompts(100)
+    assert credit.binds(BackendView("b", 8, 10_000, prefill_used=2000))
+    assert not credit.binds(BackendView("b", 8, 10_000, prefill_used=1000))
+    assert not credit.binds(BackendView("b", 8, 10_000, running=8, prefill_used=2000)), "no slot"
+    assert not credit.binds(BackendView("b", 8, 10_000, kv_used=9_950, prefill_used=2000)), "no KV cache"
+    assert not credit.binds(BackendView("b", 8, 10_000, ready=False, prefill_used=2000))
+
+
+@given(st.lists(st.integers(0, 10**6), min_size=1, max_size=400))
+def test_usual_and_long_prompts_are_of_those_granted(lengths: list[int]) -> None:
+    prompts = Prompts()
+    for at in range(0, len(lengths), 7):
+        prompts.add(lengths[at : at + 7])
+    assert min(lengths) <= prompts.usual <= prompts.long <= max(lengths)
+
+
+# --- on the engine model: an endless queue in front of one replica
+
+
+def shapes(mean: float, seed: int = 1) -> Iterator[tuple[int, int]]:
+    draw = random.Random(seed)
+    while True:
+        prompt = min(7000, max(8, int(draw.lognormvariate(mean, 0.9))))
+        yield prompt, min(600, max(1, int(draw.lognormvariate(3.5, 0.9))))
+
+
+def saturated(credit: PrefillCredit | None, budget: int, mean: float, seconds: float) -> tuple[float, int]:
+    """Tokens/s over the second half, and requests waiting in the engine (p99 over its steps)."""
+    preset, gap_s = load_preset("llama-3-8b-a100"), 0.005
+    engine = Engine(EngineLimits(128, preset.kv_tokens, budget, 8192))
+    todo, signals, held = shapes(mean), [], {}  # type: ignore[var-annotated]
+    view = BackendView("b", 128, preset.kv_tokens)
+    now_s, look_s, half, waiting, asked, limited = 0.0, 1.0, None, [], next(todo), True
+
+    def grant() -> None:
+        nonlocal asked, limited
+        while view.roomy(sum(asked)):
+            if credit is not None and not prefill_fits(credit.credit, view.prefill_used, asked[0]):
+                return
+            seq = Sequence(*asked)
+            held[id(seq)] = seq, asked
+            engine.add(seq, now_s)
+            view.running += 1
+            view.kv_used += sum(asked)
+            view.prefill_used += asked[0]
+            if credit is not None:
+                credit.prompts.add([asked[0]])
+            asked = next(todo)
+        limited = False
+
+    grant()
+    while now_s < seconds:
+        step = engine.plan(now_s)
+        waiting.append(engine.left_waiting if now_s > seconds / 2 else 0)
+        end_s = signals[0][0] if step is None else now_s + step.seconds(preset.step_time)
+        while signals and signals[0][0] <= end_s:
+            _, _, first, tokens = heapq.heappop(signals)
+            if first:
+                view.prefill_used -= tokens
+            else:
+                view.running -= 1
+                view.kv_used -= tokens
+            grant()
+        now_s = max(now_s, end_s)
+        if step is None:
+            continue
+        for seq in engine.complete(step, now_s):
+            shape = held[id(seq)][1]
+            if seq.generated == 1:
+                heapq.heappush(signals, (now_s + gap_s, id(seq), True, shape[0]))
+            if seq.state is State.FINISHED:
+                heapq.heappush(signals, (now_s + gap_s, -id(seq), False, sum(shape)))
+                del held[id(seq)]
+        done = engine.totals.prompt_tokens + engine.totals.generation_tokens
+        if now_s > seconds / 2:
+            half = half or (now_s, done)
+        if now_s >= look_s and credit is not None:
+            look_s += 1.0
+            totals = engine.totals
+            counted = Counters(
+                now_s, float(engine.steps), totals.prompt_tokens, totals.generation_tokens, engine.left_waiting
+            )
+            credit.seen(counted, limited)
+            limited = True
+    assert half is not None
+    return (done - half[1]) / (now_s - half[0]), sorted(waiting)[len(waiting) * 99 // 100]
+
+
+@pytest.mark.parametrize(
+    ("budget", "mean"), [(2048, 7.3), (2048, 5.0), (512, 6.6)], ids=["code", "short", "small steps"]
+)
+def test_a_saturated_replica_keeps_its_throughput_and_its_queue_stays_in_front(budget: int, mean: float) -> None:
+    """Aims: 0.98 of unlimited, 2 waiting (p99 over steps); found in long runs: 0.96 to 0.99, 3 (docs/capacity.md)."""
+    unlimited, queued = saturated(None, budget, mean, 150.0)
+    credit = PrefillCredit(budget, said=True)
+    found, waiting = saturated(credit, budget, mean, 300.0)
+    assert found >= 0.95 * unlimited
+    assert waiting <= 3
+    assert waiting < queued or queued == 0

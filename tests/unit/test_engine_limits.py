@@ -1,0 +1,147 @@
+"""What an engine says and does bounds what was typed in: pure, and over HTTP against a simulated one."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scheduling.core.engine_limits import LOOKS, EngineFacts, SlotLimit, in_force
+from scheduling.engines.simulated.server import EngineOptions, serving
+from scheduling.engines.vllm import EngineUnreachable, VllmClient, control_http, kv_tokens_of, parse_metrics
+from tests.state_world import backend
+
+TYPED = backend("b1", slots=1000, kv_tokens=10**9)
+REAL = Path(__file__).parent / "vllm_0_32_metrics.txt"  # of a real server on a CPU, what is read here
+
+
+@given(
+    slots=st.none() | st.integers(1, 10**6), kv=st.none() | st.integers(1, 10**12),
+    learned=st.none() | st.integers(1, 10**6), longest=st.integers(1, 10**6),
+)  # fmt: skip
+def test_nothing_typed_in_lets_more_into_an_engine_than_it_says(
+    slots: int | None, kv: int | None, learned: int | None, longest: int
+) -> None:
+    spec, why = in_force(TYPED, EngineFacts(slots=slots, kv_tokens=kv), learned, longest)
+    assert 1 <= spec.slots <= min(x for x in (TYPED.slots, slots, learned) if x is not None)
+    assert spec.kv_tokens <= max(longest, min(x for x in (TYPED.kv_tokens, kv) if x is not None))
+    assert bool(why) == (spec != TYPED), "what is cut is said"
+
+
+def test_an_engine_that_says_nothing_leaves_what_was_typed() -> None:
+    assert in_force(TYPED, EngineFacts(), None, 8192) == (TYPED, "")
+
+
+def test_a_figure_that_is_less_than_the_engines_stands() -> None:
+    typed = backend("b1", slots=4, kv_tokens=1000)
+    assert in_force(typed, EngineFacts(slots=128, kv_tokens=400_000), None, 8192) == (typed, "")
+
+
+class Looked:
+    def __init__(self) -> None:
+        self.limit, self.now_s = SlotLimit(), 0.0
+
+    def look(self, running: int, waiting: int, leases: int, times: int = LOOKS) -> int | None:
+        for _ in range(times):
+            self.now_s += 1.0
+            self.limit.seen(running, waiting, leases, self.now_s)
+        return self.limit.slots
+
+
+def test_a_limit_that_an_engine_does_not_say_is_learned_from_what_waits_inside_it() -> None:
+    seen = Looked()
+    assert seen.look(32, 20, 52, times=LOOKS - 1) is None, "not from a moment"
+    assert seen.look(32, 20, 52, times=1) == 32
+
+
+@pytest.mark.parametrize(
+    ("running", "waiting", "leases"),
+    [(32, 2, 34), (32, 50, 30), (0, 20, 20), (200, 0, 200)],
+    ids=["few wait", "others fill it", "it only starts", "none wait"],
+)
+def test_what_says_nothing_of_a_limit_teaches_none(running: int, waiting: int, leases: int) -> None:
+    assert Looked().look(running, waiting, leases, times=60) is None
+
+
+def test_a_batch_that_changes_is_no_limit() -> None:
+    seen = Looked()
+    for running in (30, 40, 35, 50, 20) * 4:
+        assert seen.look(running, 10, running + 10, times=1) is None
+
+
+def test_what_was_learned_too_low_grows_back() -> None:
+    seen = Looked()
+    assert seen.look(10, 5, 15) == 10
+    assert (seen.look(10, 0, 40, times=120) or 0) > 12
+
+
+def test_what_real_vllm_says_of_itself_is_read() -> None:
+    page = REAL.read_text()
+    found = parse_metrics(page)
+    assert (found.kv_tokens, found.steps, found.engines) == (131_072, 802.0, 1)
+    assert kv_tokens_of(page.replace('kv_cache_size_tokens="131072"', 'kv_cache_size_tokens="None"')) == 131_072
+    assert kv_tokens_of(page.replace("vllm:cache_config_info", "other:cache_config_info")) is None
+
+
+def asked(dev_mode: bool) -> EngineFacts:
+    async def ask() -> EngineFacts:
+        options = EngineOptions(
+            model="m", slots=7, kv_tokens=4096, token_budget=300, priority_scheduling=True, dev_mode=dev_mode
+        )
+        async with serving(options) as server, control_http() as http:
+            client = VllmClient(server.url, http=http, model="m")
+            assert (await client.scrape()).kv_tokens == 4096
+            return await client.facts()
+
+    return asyncio.run(ask())
+
+
+def test_an_engine_in_development_mode_says_its_schedulers_limits() -> None:
+    assert asked(dev_mode=True) == EngineFacts(slots=7, step_tokens=300, max_model_len=4096, priority=True)
+
+
+def test_one_that_is_not_says_its_context_alone() -> None:
+    assert asked(dev_mode=False) == EngineFacts(max_model_len=4096)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"", b"[]", b"{", b"null", b'{"vllm_config": "a text"}', b'{"vllm_config": {"scheduler_config": []}}',
+        b'{"vllm_config": {"scheduler_config": {"max_num_seqs": "many", "max_num_batched_tokens": 1.5}}}',
+        b'{"vllm_config": {"scheduler_config": {"max_num_seqs": -1, "max_num_batched_tokens": 1e300}}}',
+        b'{"vllm_config": {"scheduler_config": {"max_num_seqs": 0, "max_num_batched_tokens": 0}}}',
+        b"[" * 100_000, b"x" * 3_000_000,
+    ],
+    ids=lambda body: repr(body[:40]),
+)  # fmt: skip
+def test_what_cannot_be_true_or_read_is_not_known(answer: bytes) -> None:
+    def handle(request: httpx.Request) -> httpx.Response:
+        models = {"data": [{"id": "m", "max_model_len": 100}]}
+        return httpx.Response(200, content=json.dumps(models).encode() if "models" in request.url.path else answer)
+
+    client = VllmClient("http://e:1", http=httpx.AsyncClient(transport=httpx.MockTransport(handle)), model="m")
+    assert asyncio.run(client.facts()) == EngineFacts(max_model_len=100)
+
+
+def test_one_that_does_not_answer_is_asked_again_later() -> None:
+    def handle(request: httpx.Request) -> httpx.Response:
+        raise httpx.ConnectError("refused")
+
+    client = VllmClient("http://e:1", http=httpx.AsyncClient(transport=httpx.MockTransport(handle)), model="m")
+    with pytest.raises(EngineUnreachable):
+        asyncio.run(client.facts())
+
+
+def test_limits_of_several_engines_behind_one_server_add_up() -> None:
+    def handle(request: httpx.Request) -> httpx.Response:
+        told = {"scheduler_config": {"max_num_seqs": 64, "max_num_batched_tokens": 2048, "policy": "fcfs"}}
+        return httpx.Response(200, json={"vllm_config": told} if "info" in request.url.path else {"data": []})
+
+    client = VllmClient("http://e:1", http=httpx.AsyncClient(transport=httpx.MockTransport(handle)))
+    assert asyncio.run(client.facts(4)) == EngineFacts(slots=256, step_tokens=8192, priority=False)
