@@ -162,6 +162,17 @@ TABLE: tuple[Metric, ...] = (
     ),
     Metric("backend_up", "gauge", "", ("pool", "backend"), "1 while the backend gets work, else 0."),
     Metric("backend_running", "gauge", "requests", ("pool", "backend"), "Leases on the backend."),
+    Metric(
+        "backend_engine_waiting", "gauge", "requests", ("pool", "backend"), "Requests in the engine's own queue, by it."
+    ),
+    Metric(
+        "backend_foreign_requests", "gauge", "requests", ("pool", "backend"),
+        "Requests in the engine that were not granted here, at least so many over the last five looks.",
+    ),
+    Metric(
+        "backend_prefill_credit_tokens", "gauge", "tokens", ("pool", "backend"),
+        "Prompt tokens that the backend may have before their first output token; 0: no bound.",
+    ),
     Metric("backend_kv_usage_ratio", "gauge", "ratio", ("pool", "backend"), "KV cache in use, by the engine, 0 to 1."),
     Metric(
         "backend_output_tokens_per_second", "gauge", "tokens/s", ("pool", "backend"),
@@ -179,6 +190,9 @@ _PROCESS_GAUGES = frozenset(
 _SKEW = "clock_skew_seconds"
 _BACKEND_GAUGES = {
     "backend_running": "running",
+    "backend_engine_waiting": "engine_waiting",
+    "backend_foreign_requests": "foreign",
+    "backend_prefill_credit_tokens": "prefill_credit",
     "backend_kv_usage_ratio": "kv_usage",
     "backend_output_tokens_per_second": "output_tokens_per_s",
     "backend_gpu_utilization_ratio": "gpu_util",

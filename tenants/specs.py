@@ -122,6 +122,7 @@ def pool_spec(pool: Pool) -> core.PoolSpec:
         tokenizer=pool.tokenizer,
         prefix_cache=core.PrefixCache(pool.prefix_cache),
         coefficients=entitlement.read_coefficients(pool.coefficients),
+        prefill_credit=pool.prefill_credit,
         slo_mean_s=pool.slo_mean_s,
         scaling=core.ScalingSpec(
             mode=core.ScalingMode(pool.scaling_mode),

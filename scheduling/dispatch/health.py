@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -34,6 +35,8 @@ ASK_EVERY_S = 3.0  # so often at most a generation is asked because gateways say
 LONGEST_PAUSE_S = 30.0
 STALLED_PROBE_S = 4.0  # of one that runs requests and did not move for 15 s: 20 s in all
 MOVED_S = 3.0  # tokens that gateways saw so long ago are progress
+FOREIGN_LOOKS = 5  # in a row: leases lag behind what engines run by moments
+_CREDIT_WHY = {None: "", 0: "off: the pool says that there is no bound"}
 ASK_AGAIN_S = 10.0  # for its limits, where an engine did not answer
 LEASES_FRESH_S = 3.0  # older lease counts say nothing; the engine's own are used
 
@@ -71,6 +74,7 @@ class _Backend:
     learned: SlotLimit = field(default_factory=SlotLimit)
     credit: PrefillCredit = field(default_factory=PrefillCredit)
     wanted_credit: int | None = None  # the pool's: None finds it, 0 is none, else so many tokens
+    foreign: deque[int] = field(default_factory=lambda: deque(maxlen=FOREIGN_LOOKS))  # beyond our leases, by look
     limited: bool = False  # the latest decision left requests waiting that lack only its credit
     nudge: asyncio.Event = field(default_factory=asyncio.Event)
     task: asyncio.Task[None] | None = None
@@ -148,6 +152,7 @@ class BackendMonitor:
         now_s = asyncio.get_running_loop().time()
         for name, b in sorted(self._backends.items()):
             m, rates = b.metrics, b.watch.rates
+            spec, why = _limits(b)
             found.append(
                 BackendStatus(
                     id=name,
@@ -162,6 +167,13 @@ class BackendMonitor:
                     gpu_util=m.gpu_util if m else None,
                     gpu_mem_used_bytes=m.gpu_mem_used_bytes if m else None,
                     gpu_mem_total_bytes=m.gpu_mem_total_bytes if m else None,
+                    said=_said(b),
+                    slots=spec.slots,
+                    kv_tokens=spec.kv_tokens,
+                    prefill_credit=spec.prefill_tokens,
+                    limits_why=why,
+                    credit_why=_CREDIT_WHY.get(b.wanted_credit, "as the pool says") or b.credit.why,
+                    foreign=min(b.foreign) if len(b.foreign) == FOREIGN_LOOKS else None,
                 )
             )
         return found
@@ -280,6 +292,7 @@ class BackendMonitor:
         if backend.wanted_credit != 0 and (backend.facts is None or backend.facts.slots is None):
             backend.learned.seen(metrics.running, metrics.waiting, leases, now_s)
         computed = max(0.0, metrics.prompt_tokens - metrics.cached_tokens)
+        backend.foreign.append(max(0, metrics.running + metrics.waiting - leases))
         ours = max(0, min(metrics.waiting, leases - metrics.running))
         counted = Counters(now_s, metrics.steps, computed, metrics.generation_tokens, ours)
         backend.credit.seen(counted, backend.limited)
@@ -349,12 +362,14 @@ class BackendMonitor:
             self._on_ready()
 
 
+def _said(backend: _Backend) -> EngineFacts:
+    facts = backend.facts or EngineFacts()
+    return facts if backend.metrics is None else replace(facts, kv_tokens=backend.metrics.kv_tokens)
+
+
 def _limits(backend: _Backend) -> tuple[BackendSpec, str]:
     """The replica as its engine lets it be used, with its prefill credit; and why it is less than what was typed."""
-    facts = backend.facts or EngineFacts()
-    if backend.metrics is not None:
-        facts = replace(facts, kv_tokens=backend.metrics.kv_tokens)
-    spec, why = in_force(backend.spec, facts, backend.learned.slots, backend.longest)
+    spec, why = in_force(backend.spec, _said(backend), backend.learned.slots, backend.longest)
     wanted = backend.wanted_credit
     return replace(spec, prefill_tokens=backend.credit.credit if wanted is None else wanted), why
 

@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from scheduling.core.engine_limits import EngineFacts
 from scheduling.core.ledger import LedgerRecord
 from scheduling.core.types import PoolSpec, PoolView, Standing
 
@@ -29,6 +30,13 @@ class BackendStatus:
     gpu_util: float | None = None  # 0..1
     gpu_mem_used_bytes: float | None = None
     gpu_mem_total_bytes: float | None = None
+    said: EngineFacts = field(default_factory=EngineFacts)  # by the engine, of its limits
+    slots: int = 0  # in force: what it is offered with, before pauses
+    kv_tokens: int = 0
+    prefill_credit: int = 0  # prompt tokens; 0: no bound
+    limits_why: str = ""  # what is less than was typed, and why
+    credit_why: str = ""
+    foreign: int | None = None  # requests in the engine that were not granted here, lasting; None: not known
 
 
 @dataclass(frozen=True, slots=True)

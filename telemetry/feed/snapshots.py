@@ -248,9 +248,22 @@ def _backend(id_: str, slots: int, sample: Sample) -> dict[str, Any]:
         "gpu_util": _rounded(status.gpu_util, 3),
         "gpu_mem_used_bytes": status.gpu_mem_used_bytes,
         "gpu_mem_total_bytes": status.gpu_mem_total_bytes,
+        "engine_slots": status.said.slots,
+        "engine_kv_tokens": status.said.kv_tokens,
+        "engine_step_tokens": status.said.step_tokens,
+        "engine_max_model_len": status.said.max_model_len,
+        "slots_in_force": status.slots or None,
+        "kv_tokens_in_force": status.kv_tokens or None,
+        "prefill_credit": status.prefill_credit,
+        "foreign": status.foreign,
         "observed_s": round(status.observed_s, 1) or None,
     }
-    return row | {key: value for key, value in observed.items() if value is not None}
+    said = {"limits_why": status.limits_why, "credit_why": status.credit_why}
+    return (
+        row
+        | {key: value for key, value in observed.items() if value is not None}
+        | {key: words for key, words in said.items() if words}
+    )
 
 
 def _unseen(status: BackendStatus, now_s: float) -> bool:

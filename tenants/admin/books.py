@@ -94,6 +94,7 @@ class PoolAdmin(BooksAdmin):
                     ("coefficients", "slo_mean_s"),
                     ("predictor", "tokenizer"),
                     "prefix_cache",
+                    "prefill_credit",
                 )
             },
         ),

@@ -103,9 +103,9 @@ class TierSerializer(BooksSerializer):
 # installation, and settings that are learned from everybody's traffic.
 _NOT_FOR_MEMBERS = (
     "upstream_model", "policy_params", "modifiers", "routing", "routing_params", "coefficients", "tokenizer",
-    "queue_bytes", "kv_bytes_per_token", "slo_mean_s", "threshold", "headroom_slots", "scaling_mode", "min_replicas",
-    "max_replicas", "scaling_driver", "scaling_params", "scaling_headroom", "scale_up_cooldown_s",
-    "scale_down_cooldown_s", "drain_limit_s",
+    "queue_bytes", "kv_bytes_per_token", "slo_mean_s", "prefill_credit", "threshold", "headroom_slots",
+    "scaling_mode", "min_replicas", "max_replicas", "scaling_driver", "scaling_params", "scaling_headroom",
+    "scale_up_cooldown_s", "scale_down_cooldown_s", "drain_limit_s",
 )  # fmt: skip
 
 
@@ -130,8 +130,8 @@ class PoolSerializer(BooksSerializer):
             "slug", "description", "model", "upstream_model", "aliases", "policy", "policy_params", "modifiers",
             "routing", "routing_params", "policy_version",
             "max_model_len", "default_output_tokens", "max_output_tokens", "queue_limit", "queue_bytes", "threshold",
-            "headroom_slots", "kv_bytes_per_token", "predictor", "tokenizer", "prefix_cache", "coefficients",
-            "slo_mean_s",
+            "headroom_slots", "kv_bytes_per_token", "predictor", "tokenizer", "prefix_cache", "prefill_credit",
+            "coefficients", "slo_mean_s",
             "scaling_mode", "min_replicas", "max_replicas", "scaling_driver", "scaling_params",
             "scaling_headroom", "scale_up_cooldown_s", "scale_down_cooldown_s", "drain_limit_s", "slots", "kv_tokens",
             "promised", "provisionable",

@@ -171,6 +171,7 @@ POOL = Kind(
         ("limits.threshold", "threshold"),
         ("limits.headroomSlots", "headroom_slots"),
         "kv_bytes_per_token",
+        "prefill_credit",
         "prefix_cache",
         ("estimates.predictor", "predictor"),
         ("estimates.tokenizer", "tokenizer"),

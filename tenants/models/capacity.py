@@ -181,6 +181,14 @@ class Pool(Named):
         help_text="Whose prompts an engine may reuse from its prefix cache: each tenant's requests carry a salt of "
         "their own (vLLM's cache_salt), or all tenants share.",
     )
+    prefill_credit = models.PositiveIntegerField(
+        "prefill credit [tokens]",
+        null=True,
+        blank=True,
+        validators=[MaxValueValidator(1_000_000)],
+        help_text="Prompt tokens that a backend may have before their first output token. Empty: found while it "
+        "serves. 0: no bound, requests then wait inside the engine.",
+    )
     scaling_mode = models.CharField(
         max_length=9, choices=ScalingMode.choices, default=ScalingMode.OFF, help_text="Who acts on the planner's word."
     )

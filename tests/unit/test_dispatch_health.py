@@ -423,3 +423,30 @@ async def test_a_replica_has_the_credit_that_its_pool_says_or_one_step_of_its_en
         w.monitor.update(pool_spec(backends=(*w.pool.backends, typed("b3")), prefill_credit=wanted))
         await w.live(3)
         assert _offer(w.monitor._backends["b3"]).prefill_tokens == offered
+
+
+@ward
+async def test_what_others_send_to_an_engine_is_told_once_it_lasts(w: Ward):
+    def foreign() -> int | None:
+        return next(s.foreign for s in w.monitor.statuses() if s.id == "b1")
+
+    engine = w.engines["b1"]
+    engine.running, engine.tokens_per_scrape, w.leases["b1"] = 12, 10.0, 4
+    await w.live(2)
+    assert foreign() in (None, 0), "one look says nothing: leases lag behind"
+    await w.live(8)
+    assert foreign() == 8
+    engine.running = 4
+    await w.live(3)
+    assert foreign() == 0
+
+
+@ward
+async def test_a_status_says_what_the_engine_said_what_is_in_force_and_why(w: Ward):
+    w.engines["b3"].says = EngineFacts(slots=16, step_tokens=512, max_model_len=4096)
+    w.monitor.update(pool_spec(backends=(*w.pool.backends, typed("b3"))))
+    await w.live(4)
+    found = {s.id: s for s in w.monitor.statuses()}
+    assert (found["b3"].said.slots, found["b3"].slots, found["b3"].kv_tokens) == (16, 16, 10**9)
+    assert found["b3"].limits_why.startswith("16 slots instead of 1000")
+    assert (found["b1"].said, found["b1"].limits_why) == (EngineFacts(), ""), "what is not said is not known"

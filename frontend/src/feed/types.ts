@@ -92,6 +92,18 @@ export interface BackendFigures {
   gpu_util?: number;
   gpu_mem_used_bytes?: number;
   gpu_mem_total_bytes?: number;
+  /** What the engine says of itself, where it does. */
+  engine_slots?: number;
+  engine_kv_tokens?: number;
+  engine_step_tokens?: number;
+  engine_max_model_len?: number;
+  /** What is in force, and what is less than was typed. */
+  slots_in_force?: number;
+  kv_tokens_in_force?: number;
+  limits_why?: string;
+  prefill_credit?: number; // 0: no bound
+  credit_why?: string;
+  foreign?: number; // requests in the engine that were not granted here
   observed_s?: number;
   /** When it was last seen, where it does not answer now. */
   unseen_since?: number;

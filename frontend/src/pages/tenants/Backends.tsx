@@ -89,6 +89,25 @@ function BackendState({ row, live }: { row: Backend; live: BackendFigures | unde
   );
 }
 
+/** What the engine says of its limits, and what is in force; unknown is not shown as a number. */
+function EngineLimits({ live }: { live: BackendFigures | undefined }) {
+  if (live?.slots_in_force === undefined) return null;
+  const said = (figure: number | undefined) => (figure === undefined ? "not said" : compact(figure));
+  const credit = live.prefill_credit === undefined ? "unknown" : live.prefill_credit === 0 ? "no bound" : `${compact(live.prefill_credit)} tokens`;
+  return (
+    <>
+      <span
+        className="block text-2xs text-faint"
+        title={`The engine says: slots ${said(live.engine_slots)}, KV cache ${said(live.engine_kv_tokens)} tokens, step ${said(live.engine_step_tokens)} tokens, context ${said(live.engine_max_model_len)} tokens. Prefill credit ${credit}${live.credit_why ? `: ${live.credit_why}` : ""}.`}
+      >
+        prefill credit {credit}
+      </span>
+      {live.limits_why && <span className="block whitespace-normal text-2xs text-warn">{live.limits_why}</span>}
+      {!!live.foreign && live.foreign > 2 && <span className="block whitespace-normal text-2xs text-warn">{count(live.foreign)} requests in it were not sent from here</span>}
+    </>
+  );
+}
+
 /** Whose promises a drained backend's room was needed for. */
 function DrainEffects({ row }: { row: Backend }) {
   const path = `backends/${row.slug}`;
@@ -126,6 +145,7 @@ export function Backends() {
       cell: (row) => (
         <>
           {count(live.get(row.slug)?.running)} <span className="text-faint">/ {count(row.slots)}</span>
+          <EngineLimits live={live.get(row.slug)} />
         </>
       ),
     },

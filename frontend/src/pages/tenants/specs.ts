@@ -161,6 +161,7 @@ export const poolSpecs: FieldSpec[] = [
     group: "Engines",
     help: "Shared saves prefill where tenants send equal prompts, and lets each time what others have asked. Unsalted: only for engines that refuse the field.",
   }),
+  pool("prefill_credit", "Prefill credit", { group: "Engines", placeholder: "found while it serves" }),
   pool("tokenizer", "Tokenizer", { group: "Estimates" }),
 ];
 
