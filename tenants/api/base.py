@@ -123,21 +123,29 @@ def is_trial(request: Request) -> bool:
 class WritableViewSet(BooksViewSet):
     """... and writing it, through ``tenants.services``. With ``?dry_run=true`` the answer says what would happen."""
 
+    def given(self, request: Request) -> Any:
+        """What is to be written. Looked at before anything is locked."""
+        return request.data
+
     def create(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        data = self.given(request)
+
         def make() -> Model:
             with services.change(actor=self.actor):
-                serializer = self.get_serializer(data=request.data)
+                serializer = self.get_serializer(data=data)
                 serializer.is_valid(raise_exception=True)
                 return services.save(actor=self.actor, instance=self.model(**serializer.validated_data))
 
         return self._tried(make) if is_trial(request) else self.answer(make(), status.HTTP_201_CREATED)
 
     def partial_update(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        data = self.given(request)
+
         def change() -> Model:
             # The row is read under the lock: a change made meanwhile is not overwritten with what it was before.
             with services.change(actor=self.actor):
                 instance = self.get_object()
-                serializer = self.get_serializer(instance, data=request.data, partial=True)
+                serializer = self.get_serializer(instance, data=data, partial=True)
                 serializer.is_valid(raise_exception=True)
                 for name, value in serializer.validated_data.items():
                     setattr(instance, name, value)

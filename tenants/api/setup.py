@@ -15,7 +15,7 @@ from rest_framework.views import APIView
 
 from scheduling.engines import loading
 from scheduling.engines.vllm import EngineError, Probe, VllmClient, control_http
-from tenants import preview, services
+from tenants import engine_figures, preview, services
 from tenants.api import serializers as books
 from tenants.api.base import Right, ScopedView, as_answer, is_trial
 from tenants.api.inputs import Moment
@@ -126,6 +126,8 @@ class SetupView(ScopedView, APIView):
                 {name: ["There is no such part."] for name in unknown}
                 or {"non_field_errors": [f"Give one or more of: {', '.join((*self.PARTS, 'key'))}."]}
             )
+        if isinstance(given.get("backend"), dict):
+            given = {**given, "backend": engine_figures.filled(given["backend"], engine_figures.WAIT_S)}
         if is_trial(request):
             return Response(preview.effects(self.actor, lambda: self._make(request, given)).as_dict())
         with services.change(actor=self.actor):

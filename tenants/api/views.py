@@ -16,10 +16,10 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from scheduling.core.registry import modifiers, orderings, routings
-from tenants import services
+from tenants import engine_figures, services
 from tenants.access import scope_of
 from tenants.api import serializers
-from tenants.api.base import BooksViewSet, Right, ScopedView, WritableViewSet
+from tenants.api.base import BooksViewSet, Right, ScopedView, WritableViewSet, is_trial
 from tenants.api.filters import Filter
 from tenants.models import (
     AccessToken,
@@ -153,6 +153,16 @@ class BackendViewSet(WritableViewSet):
         "draining": Filter("draining", "Only those that drain, or do not.", "boolean"),
     }
     rights: ClassVar = {"drain": Right.OPERATE, "undrain": Right.OPERATE}
+
+    def given(self, request: Request) -> Any:
+        """Slots and KV cache that are left empty are what the engine says."""
+        wait_s = engine_figures.TRIAL_S if is_trial(request) else engine_figures.WAIT_S
+        if not self.detail:
+            return engine_figures.filled(request.data, wait_s)
+        if not engine_figures.empty(request.data, new=False):
+            return request.data
+        row = self.get_object()
+        return engine_figures.filled(request.data, wait_s, row.url, row.api_key)
 
     @extend_schema(
         summary="Drain a backend", operation_id="backends_drain", request=None, responses=serializers.BackendSerializer

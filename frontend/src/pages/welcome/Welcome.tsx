@@ -39,8 +39,8 @@ function engineSpecs(found: EngineFound): FieldSpec[] {
       ? { name: "pool.model", label: "Model", kind: "choice", required: true, initial: model?.id, options: found.models.map(({ id }) => ({ value: id, label: id })) }
       : { name: "pool.model", label: "Model", kind: "text", required: true, initial: model?.id ?? "", help: "The name clients ask for." },
     { name: "pool.slug", label: "Pool", kind: "slug", required: true, initial: name, help: "Its name in addresses, files and metrics." },
-    { name: "backend.slots", label: "Slots", unit: "sequences", kind: "integer", min: 1, required: true, initial: "32", help: "The engine may run at once (vLLM's --max-num-seqs)." },
-    { name: "backend.kv_tokens", label: "KV cache", unit: "tokens", kind: "integer", min: 1, required: true, initial: String(found.kv_tokens ?? 100_000), help: found.kv_tokens ? "As the engine says." : "The engine does not say; vLLM logs it at start." },
+    { name: "backend.slots", label: "Slots", unit: "sequences", kind: "integer", min: 1, placeholder: "from the engine", help: "The engine may run at once (vLLM's --max-num-seqs). Empty: what it says." },
+    { name: "backend.kv_tokens", label: "KV cache", unit: "tokens", kind: "integer", min: 1, initial: found.kv_tokens ? String(found.kv_tokens) : "", placeholder: "200000", help: found.kv_tokens ? "As the engine says." : "The engine does not say; vLLM logs it at start." },
     { name: "pool.max_model_len", label: "Context length", unit: "tokens", kind: "integer", min: 1, required: true, initial: String(length), group: "More" },
     { name: "pool.default_output_tokens", label: "Default output bound", unit: "tokens", kind: "integer", min: 1, required: true, initial: String(Math.min(512, Math.max(1, length >> 1))), group: "More" },
     { name: "pool.max_output_tokens", label: "Largest output bound", unit: "tokens", kind: "integer", min: 1, required: true, initial: String(Math.min(4096, Math.max(1, length >> 1))), group: "More" },

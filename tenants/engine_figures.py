@@ -1,0 +1,58 @@
+"""Slots and KV cache of a backend that were left empty: what its engine says, when it is added."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from django.core.exceptions import ValidationError
+
+from scheduling.engines.vllm import EngineError, VllmClient, control_http
+from tenants.validators import validate_base_url
+
+WAIT_S, TRIAL_S = 8.0, 2.0  # a person waits for it
+FIELDS = ("slots", "kv_tokens")
+# Where an engine does not say: vLLM's own default for serving on most GPUs; what it was seen to run bounds it later.
+UNSAID_SLOTS = 256
+
+
+def empty(data: Any, *, new: bool) -> list[str]:
+    """The figures that ``data`` of a backend leaves empty; those of a new one are as well where they are missing."""
+    if not isinstance(data, Mapping):
+        return []
+    return [name for name in FIELDS if (new or name in data) and data.get(name) in (None, "")]
+
+
+def filled(data: Any, wait_s: float, url: str = "", api_key: str = "") -> Any:
+    """``data`` with figures in place of those that are empty. ``url`` and ``api_key``: of the backend that there is.
+
+    Asks for ``wait_s`` at most. An engine that is not there yet leaves what was: the defaults of a new backend."""
+    left = empty(data, new=not url)
+    address, key = (data.get("url") or url, data.get("api_key") or api_key) if left else ("", "")
+    if not left or not isinstance(address, str) or not isinstance(key, str):
+        return data
+    rest = {name: data[name] for name in data if name not in left}
+    try:
+        validate_base_url(address)
+    except ValidationError:
+        return rest  # it is refused for that
+    said = asyncio.run(_ask(address, key, wait_s))
+    return rest | {name: said[name] for name in left if name in said}
+
+
+async def _ask(url: str, api_key: str, wait_s: float) -> dict[str, int]:
+    found: dict[str, int] = {}
+    try:
+        async with asyncio.timeout(wait_s), control_http() as http:
+            client = VllmClient(url, http=http, api_key=api_key)
+            metrics = await client.scrape()
+            found["slots"] = UNSAID_SLOTS
+            if metrics.kv_tokens is not None:
+                found["kv_tokens"] = metrics.kv_tokens
+            facts = await client.facts(metrics.engines)
+            if facts.slots is not None:
+                found["slots"] = min(facts.slots, 100_000)
+    except (EngineError, TimeoutError):
+        pass
+    return found
