@@ -60,6 +60,7 @@ class Replay:
         self._seen = [0] * len(self._engines)
         self._requests: dict[str, SimRequest] = {}
         self._lives: list[Life] = []
+        self._granted = 0
 
     def run(
         self, requests: Sequence[SimRequest], look: Looker | None = None, *, every_s: float = 10.0
@@ -112,7 +113,10 @@ class Replay:
     def _start(self, grant: Grant) -> None:
         number = int(grant.backend)
         request = self._requests[grant.request.id]
-        life = self._engines[number].offer(replace(request, arrival_fs=self._kernel.now_fs))
+        # The engine knows the order in which requests reach it, not that in which clients sent them.
+        self._granted += 1
+        as_reached = replace(grant.request, arrival_s=self._now_s, seq=self._granted)
+        life = self._engines[number].offer(replace(request, arrival_fs=self._kernel.now_fs, queued=as_reached))
         life.replica = number
         self._rouse(number)
 
