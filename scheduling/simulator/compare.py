@@ -8,6 +8,10 @@ What a trace does not say is made up the same way for all of them, from named ra
   ``as_recorded`` arrivals stay what they were.
 * **Tiers.** A trace without tenants: each request draws its tier by the shares. With tenants: each belongs to one tier,
   the largest tenant first, to the tier that is furthest from its share. A recording of a pool says it all itself.
+* **Where the policy decides.** ``inside``: requests are sent to a replica when they arrive, and each replica's engine
+  orders its own queue by the policy, as a policy inside vLLM would; this is what the papers simulate. ``front``: one
+  queue in front of all replicas, as this product serves (:mod:`scheduling.simulator.replay`): what is granted is worked
+  on in the engine's own order, and the policy reaches only what was not granted yet.
 * **Beliefs.** Policies never see a true length. The first tenth of the trace is history: it is not replayed, and what
   is believed of a later request is the distribution of outputs in it, of the same tenant if that has enough, else of
   prompts of similar length. EWSJF's queues are cut from the history's prompts.
@@ -24,6 +28,7 @@ from functools import cache, partial
 from pathlib import Path
 
 from scheduling.core.compose import make_named
+from scheduling.core.contracts import OrderingPolicy
 from scheduling.core.partition import refine_and_prune
 from scheduling.core.registry import make_ordering, make_routing
 from scheduling.core.step_time import load_preset
@@ -31,9 +36,11 @@ from scheduling.core.types import ServiceClass, Slo
 from scheduling.simulator.cluster import Cluster
 from scheduling.simulator.continuous import ContinuousEngine
 from scheduling.simulator.engine import EngineConfig
+from scheduling.simulator.engine_queue import Stay, stays_of, waiting
 from scheduling.simulator.fairness import Service, jain_of_backlogged
 from scheduling.simulator.kernel import rng
 from scheduling.simulator.oracle import told
+from scheduling.simulator.replay import Replay, Replica
 from scheduling.simulator.result import Outcome, by_tier, late_share, makespan_s, outcomes_of, percentile
 from scheduling.simulator.servegen import generate, is_servegen, read_mix
 from scheduling.simulator.trace import TraceRequest, read_tiers, read_trace
@@ -49,7 +56,12 @@ HISTORY = 0.1  # share of a trace that is learned from and not replayed
 ENOUGH = 50  # requests of a tenant or of a length from which a distribution is made
 VALUES = 20  # of a believed distribution
 GROUPS = 4  # of prompts by length
+INSIDE, FRONT = PLACES = ("inside", "front")
 PROBE = 3000  # requests that capacity is measured with
+
+
+# what a case says of the policy; everything else is the same for all of them
+OF_POLICY = ("policy", "params", "clairvoyant", "where", "prefill_tokens", "signal_ms", "engine_order")
 
 
 class CompareError(ValueError):
@@ -74,6 +86,11 @@ class Case:
     clairvoyant: bool = False  # the policy is told true lengths: what no live policy can know, as a limit
     seed: int = 1
     as_recorded: bool = False  # arrivals at their own rate, whatever the replicas can serve
+    where: str = INSIDE  # the policy decides: "inside" every replica, or in "front" of them all
+    prefill_tokens: int = 0  # in front: prefill credit of a replica [prompt tokens]; 0 is no bound
+    signal_ms: float = 0.0  # in front: from an engine's token to the grant that follows from it
+    slots: int = 0  # of a replica; 0: the preset's
+    engine_order: str = "fifo"  # in front: how an engine takes what was granted, a policy by name
 
     @property
     def name(self) -> str:
@@ -83,7 +100,16 @@ class Case:
     def label(self) -> str:
         told = ",".join(f"{key}={value}" for key, value in self.params)
         label = f"{self.policy}:{told}" if told else self.policy
+        if self.where == FRONT:
+            label = f"{label} in front, {self.bounds}"
         return f"{label} knowing lengths" if self.clairvoyant else label
+
+    @property
+    def bounds(self) -> str:
+        """What bounds grants of a policy in front beside slots and KV cache, in words."""
+        credit = {0: "no credit", 1: "one prompt at a time"}.get(self.prefill_tokens, f"credit {self.prefill_tokens}")
+        order = "" if self.engine_order == "fifo" else f", engines by {self.engine_order}"
+        return f"{credit}{f', {self.signal_ms:g} ms' if self.signal_ms else ''}{order}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +171,7 @@ def parse_shares(text: str) -> tuple[tuple[str, float], ...]:
 
 def run_case(case: Case) -> dict[str, float]:
     """The figures of one policy. Raises CompareError, TraceError, PolicyError or OSError."""
-    prepared = prepare(replace(case, policy="", params=(), clairvoyant=False))
+    prepared = prepare(bare(case))
     params = dict(case.params)
     if case.policy.endswith("ewsjf"):
         step = prepared.config.truth
@@ -153,20 +179,64 @@ def run_case(case: Case) -> dict[str, float]:
         params.setdefault("prefill_t0_ms", step.t0 * 1e3)
         params.setdefault("prefill_us", step.a * 1e6)
     ordering = make_named(case.policy, params)
-    engines = [ContinuousEngine(prepared.config, ordering) for _ in range(case.replicas)]
     requests = (
         [replace(request, queued=told(request)) for request in prepared.requests]
         if case.clairvoyant
         else prepared.requests
     )
-    outcomes = outcomes_of(Cluster(engines, make_routing("least_work")).run(requests))
+    served_by = serve(case, prepared.config, ordering, requests)
+    outcomes = served_by.outcomes
     figures = {**prepared.notes, **_figures(outcomes)}
-    figures["preemptions"] = float(sum(engine.counters.preemptions for engine in engines))
+    figures["preemptions"] = float(sum(engine.counters.preemptions for engine in served_by.engines))
+    queued = waiting(served_by.stays, case.replicas)
+    figures["engine_waiting"], figures["engine_waiting.p99"] = queued.mean, queued.p99
     served = [
         Service(request.queued.tenant, outcome) for request, outcome in zip(prepared.requests, outcomes, strict=True)
     ]
     figures["jain"] = jain_of_backlogged(served, prepared.weights)
     return figures
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """Requests that ended, in order of arrival, and the engines that worked on them."""
+
+    outcomes: list[Outcome]
+    engines: Sequence[ContinuousEngine]
+    stays: Sequence[Stay]  # in the engines' own queues
+
+
+def serve(case: Case, config: EngineConfig, ordering: OrderingPolicy, requests: Sequence[SimRequest]) -> Served:
+    """Requests under a policy, where the case puts it. Raises CompareError or PolicyError."""
+    if case.where not in PLACES:
+        raise CompareError(f"where is {' or '.join(PLACES)}, not {case.where!r}")
+    if case.prefill_tokens < 0 or not case.signal_ms >= 0:
+        raise CompareError("the prefill credit and the signal's delay must be at least 0")
+    if case.where == INSIDE and (case.prefill_tokens or case.signal_ms):
+        raise CompareError("prefill credit and the signal's delay are of a policy in front: ask for --where front")
+    routing = make_routing("least_work")
+    if case.where == INSIDE:
+        engines = [ContinuousEngine(config, ordering) for _ in range(case.replicas)]
+        lives = Cluster(engines, routing).run(requests)
+        return Served(outcomes_of(lives), engines, stays_of(lives))
+    replica = Replica(
+        config.truth, config.max_seqs, config.kv_tokens, config.token_budget, case.prefill_tokens, case.engine_order
+    )
+    replay = Replay([replica] * case.replicas, ordering, routing, signal_s=case.signal_ms / 1000.0)
+    # As a gateway does, which cuts a bound to what the model still takes: none is larger than a replica.
+    bounded = [_within(request, config.kv_tokens) for request in requests]
+    return Served(replay.run(bounded), replay.engines, replay.stays)
+
+
+def _within(request: SimRequest, kv_tokens: int) -> SimRequest:
+    queued = request.queued
+    return request if queued.kv_tokens <= kv_tokens else replace(request, queued=replace(queued, kv_tokens=kv_tokens))
+
+
+def bare(case: Case) -> Case:
+    """The same recording for every policy, its parameters and where it decides."""
+    plain = Case(case.trace, "")
+    return replace(case, **{name: getattr(plain, name) for name in OF_POLICY})
 
 
 def fingerprint(case: Case, code: str) -> str:
@@ -182,11 +252,13 @@ def prepare(case: Case) -> Prepared:
     """Everything but the policy: requests with their tiers and beliefs, at the load that was asked for."""
     if case.replicas < 1 or not case.load > 0 or not case.minutes > 0 or case.from_minute < 0:
         raise CompareError("replicas must be at least 1, load and minutes above 0, the first minute at least 0")
+    if case.slots < 0:
+        raise CompareError("slots must be at least 1, or 0 for the preset's")
     preset = load_preset(case.preset)
     config = EngineConfig(
         preset.step_time,
         token_budget=case.token_budget or preset.token_budget,
-        max_seqs=preset.slots,
+        max_seqs=case.slots or preset.slots,
         kv_tokens=preset.kv_tokens,
         preempt_prefills=True,
     )

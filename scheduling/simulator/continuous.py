@@ -32,6 +32,7 @@ class ContinuousEngine(Intake):
 
     def __init__(self, config: EngineConfig, policy: OrderingPolicy, *, estimator: Estimator | None = None) -> None:
         super().__init__(config, policy, estimator=estimator)
+        self.prefilled: list[Sequence] = []  # whose first token has come, in that order
         self._exact = ExactStep(config.truth)
         self._ends: list[tuple[int, int, Sequence]] = []  # (step after which it ends, order, sequence)
         self._slack = DecodeSlack() if config.dynamic_chunks else None
@@ -197,6 +198,7 @@ class ContinuousEngine(Intake):
         """Its prompt has been processed in the step that just ended, which also made a token."""
         if sequence.first_fs < 0:
             sequence.first_fs = self.clock
+            self.prefilled.append(sequence)
         self.counters.output_tokens += 1
         sequence.generated += 1
         more = sequence.sim.output_tokens - sequence.generated

@@ -61,6 +61,11 @@ class Kernel:
         """When the next event happens; NEVER when there is none."""
         return self._events[0].at_fs if self._events else NEVER
 
+    def more_now(self, before: int) -> bool:
+        """Whether another event of a rank below ``before`` happens at this very instant."""
+        events = self._events
+        return bool(events) and events[0].at_fs == self.now_fs and events[0].rank < before
+
     def pop(self) -> Event:
         """The next event; the clock goes there. Raises IndexError when there is none."""
         event = heappop(self._events)

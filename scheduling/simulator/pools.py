@@ -29,7 +29,7 @@ from scheduling.core.admission import (
 from scheduling.core.contracts import OrderingPolicy
 from scheduling.core.outcomes import Reason, unmet
 from scheduling.core.registry import make_routing
-from scheduling.core.scheduler import Scheduler, work_of
+from scheduling.core.scheduler import Scheduler
 from scheduling.core.types import (
     BackendView,
     EntitlementSpec,
@@ -39,6 +39,7 @@ from scheduling.core.types import (
     ServiceClass,
     Standing,
 )
+from scheduling.simulator import room
 from scheduling.simulator.kernel import Kernel, rng, to_fs, to_s
 
 RETRY_JITTER = 0.25  # of the gateway's Retry-After, up and down
@@ -122,6 +123,7 @@ class _Lease:
     request: QueuedRequest
     backend: str
     number: int
+    prefilled: bool = False
 
 
 @dataclass(slots=True)
@@ -158,7 +160,10 @@ class PoolModel:
         self._admission = admission
         self._scheduler = Scheduler(ordering, make_routing("least_work"), rights=True)
         self._scheduler.headroom = pool.headroom_slots
-        self._view = PoolView({b.id: BackendView(b.id, b.slots, b.kv_tokens) for b in pool.backends})
+        self._view = PoolView({
+            b.id: BackendView(b.id, b.slots, b.kv_tokens, prefill_credit=b.prefill_tokens) for b in pool.backends
+        })  # fmt: skip
+        self._credit = any(b.prefill_tokens for b in pool.backends)
         self._shares = {client.spec.id: _Share() for client in clients}
         self._leases: dict[str, _Lease] = {}
         self._asked: dict[str, Attempt] = {}  # those that wait
@@ -242,7 +247,7 @@ class PoolModel:
             self._end_early(self._leases[evicted], "evicted")
         if decision.verdict is Verdict.GRANT:
             self._start(attempt, request, decision.backend)
-            self._book(request, decision.backend)
+            room.take(self._view, request, decision.backend)
             return
         self._asked[request.id] = attempt
         self._shares[spec.id].waiting += 1
@@ -300,10 +305,15 @@ class PoolModel:
             weight=self._weight(spec.id),
             lightest=min(flying, default=None),
             heaviest=max(flying, default=None),
-            prey=[Prey(lease.request.id, lease.backend, lease.request.kv_tokens) for lease in prey],
+            prey=[
+                Prey(r.id, lease.backend, r.kv_tokens, 0 if lease.prefilled else r.prefill_tokens)
+                for lease in prey
+                for r in (lease.request,)
+            ],
             told_ms=max(0, round(1000 * (share.told_s - self.now_s))),
         )
-        return decide_admission(spec, self.pool, Ask(request.kv_tokens, 0, 0), view, NO_BACKEND_RETRY_MS)
+        ask = Ask(request.kv_tokens, 0, 0, prefill=request.prefill_tokens)
+        return decide_admission(spec, self.pool, ask, view, NO_BACKEND_RETRY_MS)
 
     def _able(self, spec: EntitlementSpec) -> int:
         share = self._shares[spec.id]
@@ -322,8 +332,8 @@ class PoolModel:
     def _refuse(self, attempt: Attempt, reason: Reason, retry_ms: int | None, waited: bool = False) -> None:
         attempt.refused = reason
         if unmet(reason, waited):
-            room = self._service.whole_s(attempt.client.input_tokens, attempt.output_tokens)
-            self._shares[attempt.client.spec.id].turned_away += room
+            wanted_s = self._service.whole_s(attempt.client.input_tokens, attempt.output_tokens)
+            self._shares[attempt.client.spec.id].turned_away += wanted_s
         if retry_ms is None:
             attempt.given_up = True
         else:
@@ -342,15 +352,6 @@ class PoolModel:
             self._start(attempt, grant.request, grant.backend)
         self.story.queue.append((self.now_s, len(self._scheduler)))
 
-    def _book(self, request: QueuedRequest, backend: str) -> None:
-        """What the scheduler books for its own grants."""
-        view = self._view.backends[backend]
-        view.running += 1
-        view.kv_used += request.kv_tokens
-        view.work_tokens += work_of(request)
-        running = self._view.running_by_entitlement
-        running[request.entitlement] = running.get(request.entitlement, 0) + 1
-
     def _start(self, attempt: Attempt, request: QueuedRequest, backend: str) -> None:
         share = self._shares[request.entitlement]
         share.running += 1
@@ -361,6 +362,18 @@ class PoolModel:
         self._leases[request.id] = lease
         whole = self._service.whole_s(request.input_tokens, attempt.output_tokens)
         self._at(self.now_s + whole, partial(self._finish, lease))
+        if self._credit:
+            self._at(attempt.first_s, partial(self._prefilled, lease))
+
+    def _prefilled(self, lease: _Lease) -> None:
+        if self._leases.get(lease.request.id) is lease:
+            self._give_credit_back(lease)
+            self._pump()
+
+    def _give_credit_back(self, lease: _Lease) -> None:
+        if not lease.prefilled:
+            lease.prefilled = True
+            room.first_token(self._view, lease.request, lease.backend)
 
     def _finish(self, lease: _Lease) -> None:
         if self._leases.get(lease.request.id) is not lease:
@@ -387,11 +400,8 @@ class PoolModel:
         share = self._shares[request.entitlement]
         share.running -= 1
         share.kv -= request.kv_tokens
-        backend = self._view.backends[lease.backend]
-        backend.running -= 1
-        backend.kv_used -= request.kv_tokens
-        backend.work_tokens -= work_of(request)
-        self._view.running_by_entitlement[request.entitlement] -= 1
+        self._give_credit_back(lease)
+        room.end(self._view, request, lease.backend)
 
     def _resize(self, slots: int) -> None:
         """Replicas die or return until the pool has this many slots; what ran on a dead one is lost."""

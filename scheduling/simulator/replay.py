@@ -1,8 +1,12 @@
-"""A pool's recorded requests through its own scheduler: one queue before all replicas, as it is served live.
+"""A pool's requests through its own scheduler: one queue in front of all replicas, as it is served live.
 
-The live loop grants a request a slot of a replica and the replica, which batches continuously, works on what was
-granted in order of arrival; :class:`scheduling.core.scheduler.Scheduler` decides here as it does there. (A
+The live loop grants a request a place on a replica by what is free there (slots, KV cache, prefill credit, its
+entitlement's concurrency, the pool's headroom), and the replica, which batches continuously, works on what it was
+granted; :class:`scheduling.core.scheduler.Scheduler` decides here as it does there, by the same rule of room. (A
 :class:`scheduling.simulator.cluster.Cluster` has a queue in every replica instead, as a policy inside vLLM has.)
+
+What a grant took comes back ``signal_s`` after it was over: prefill credit after the first token, slot and KV cache
+after the last one. Live that is the way from an engine over a gateway to the leader's next grant.
 """
 
 from __future__ import annotations
@@ -12,52 +16,80 @@ from dataclasses import dataclass, replace
 
 from scheduling.core.contracts import OrderingPolicy, RoutingPolicy
 from scheduling.core.registry import make_ordering
-from scheduling.core.scheduler import Scheduler, work_of
+from scheduling.core.scheduler import Scheduler
 from scheduling.core.step_time import StepTime
 from scheduling.core.types import BackendView, Grant, PoolView
+from scheduling.simulator import room
 from scheduling.simulator.continuous import ContinuousEngine
 from scheduling.simulator.engine import EngineConfig
 from scheduling.simulator.engine import Sequence as Life
+from scheduling.simulator.engine_queue import Stay
 from scheduling.simulator.kernel import NEVER, Kernel, to_fs, to_s
 from scheduling.simulator.result import Outcome, outcomes_of
 from scheduling.simulator.workload import SimRequest
 
-ENDED, ARRIVED, WAKE, LOOK = range(4)  # ranks of events at one instant
+FIRST, ENDED, ARRIVED, WAKE, LOOK = range(5)  # ranks of events at one instant
 
 Looker = Callable[[float, Sequence[Life], float], OrderingPolicy | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """One backend: what its engine is, and how much the books say it holds."""
+    """One backend: what its engine is, and how much is granted to it at once.
+
+    ``prefill_tokens``: its prefill credit, prompt tokens granted whose first token has not come; 0 is no bound.
+    ``order``: how the engine takes what it was granted, an ordering policy by name: "fifo" as vLLM's fcfs does,
+    "priority" as its priority scheduling by the tiers' ranks.
+    """
 
     step_time: StepTime
     slots: int
     kv_tokens: int
     token_budget: int = 2048
+    prefill_tokens: int = 0
+    order: str = "fifo"
 
     def engine(self) -> ContinuousEngine:
         config = EngineConfig(
-            self.step_time, token_budget=self.token_budget, max_seqs=self.slots, kv_tokens=self.kv_tokens
+            self.step_time,
+            token_budget=self.token_budget,
+            max_seqs=self.slots,
+            kv_tokens=self.kv_tokens,
+            victims="priority" if self.order == "priority" else "tail",
         )
-        return ContinuousEngine(config, make_ordering("fifo"))
+        return ContinuousEngine(config, make_ordering(self.order))
+
+    def view(self, name: str) -> BackendView:
+        """The replica as the scheduler sees it, with nothing on it."""
+        return BackendView(name, self.slots, self.kv_tokens, prefill_credit=self.prefill_tokens)
 
 
 class Replay:
-    """One run. ``requests`` in order of arrival, with ids of their own.
+    """One run. ``requests`` in order of arrival, with ids of their own. ``headroom``: the last free slots, kept for who
+    is within a baseline. ``signal_s``: from an engine's token to the grant that follows from it [s].
 
     Raises ValueError for a request that no replica could ever hold.
     """
 
-    def __init__(self, replicas: Sequence[Replica], ordering: OrderingPolicy, routing: RoutingPolicy) -> None:
-        self._engines = [replica.engine() for replica in replicas]
-        self._view = PoolView(
-            {_name(n): BackendView(_name(n), replica.slots, replica.kv_tokens) for n, replica in enumerate(replicas)}
-        )
+    def __init__(
+        self,
+        replicas: Sequence[Replica],
+        ordering: OrderingPolicy,
+        routing: RoutingPolicy,
+        *,
+        headroom: int = 0,
+        signal_s: float = 0.0,
+    ) -> None:
+        self.engines = [replica.engine() for replica in replicas]
+        self.stays: list[Stay] = []  # of all that has ended, in its engine's queue
+        self._view = PoolView({_name(n): replica.view(_name(n)) for n, replica in enumerate(replicas)})
         self._scheduler = Scheduler(ordering, routing, max_grants=1000, rights=True)
+        self._scheduler.headroom = headroom
+        self._signal_fs = to_fs(signal_s)
         self._kernel = Kernel()
-        self._wakes = [NEVER] * len(self._engines)
-        self._seen = [0] * len(self._engines)
+        self._wakes = [NEVER] * len(self.engines)
+        self._ended_seen = [0] * len(self.engines)
+        self._first_seen = [0] * len(self.engines)
         self._requests: dict[str, SimRequest] = {}
         self._lives: list[Life] = []
         self._granted = 0
@@ -89,9 +121,15 @@ class Replay:
             elif rank == LOOK:
                 self._look(what)
             else:
-                self._ended(what)
-                self._grant()
+                (self._first_token if rank == FIRST else self._ended)(what)
+                if not self._kernel.more_now(before=ARRIVED):  # what one step freed is granted in one decision
+                    self._grant()
         return outcomes_of(self._lives)
+
+    @property
+    def view(self) -> PoolView:
+        """What the scheduler believes of the replicas. To look at, not to change."""
+        return self._view
 
     @property
     def _now_s(self) -> float:
@@ -116,24 +154,24 @@ class Replay:
         # The engine knows the order in which requests reach it, not that in which clients sent them.
         self._granted += 1
         as_reached = replace(grant.request, arrival_s=self._now_s, seq=self._granted)
-        life = self._engines[number].offer(replace(request, arrival_fs=self._kernel.now_fs, queued=as_reached))
+        life = self.engines[number].offer(replace(request, arrival_fs=self._kernel.now_fs, queued=as_reached))
         life.replica = number
         self._rouse(number)
+
+    def _first_token(self, life: Life) -> None:
+        room.first_token(self._view, life.sim.queued, _name(life.replica))
 
     def _ended(self, life: Life) -> None:
         request = self._requests.pop(life.sim.queued.id)
         granted_fs = life.sim.arrival_fs
-        view = self._view.backends[_name(life.replica)]
-        view.running -= 1
-        view.kv_used -= request.queued.kv_tokens
-        view.work_tokens -= work_of(request.queued)
-        self._view.running_by_entitlement[request.queued.entitlement] -= 1
+        room.end(self._view, request.queued, _name(life.replica))
         self._scheduler.settle(request.queued.id, request.input_tokens, request.output_tokens)
+        self.stays.append(Stay(life.replica, granted_fs, life.start_fs))
         life.sim, life.start_fs = request, granted_fs
         self._lives.append(life)
 
     def _rouse(self, number: int) -> None:
-        at = max(self._kernel.now_fs, self._engines[number].clock)
+        at = max(self._kernel.now_fs, self.engines[number].clock)
         if at < self._wakes[number]:
             self._wakes[number] = at
             self._kernel.post(at, WAKE, number)
@@ -142,11 +180,14 @@ class Replay:
         if self._kernel.now_fs != self._wakes[number]:
             return  # it was woken earlier instead
         self._wakes[number] = NEVER
-        engine = self._engines[number]
+        engine = self.engines[number]
         goes_on = engine.stretch(self._kernel.next_fs())
-        for life in engine.finished[self._seen[number] :]:
-            self._kernel.post(life.end_fs, ENDED, life)
-        self._seen[number] = len(engine.finished)
+        for life in engine.prefilled[self._first_seen[number] :]:
+            self._kernel.post(life.first_fs + self._signal_fs, FIRST, life)
+        self._first_seen[number] = len(engine.prefilled)
+        for life in engine.finished[self._ended_seen[number] :]:
+            self._kernel.post(life.end_fs + self._signal_fs, ENDED, life)
+        self._ended_seen[number] = len(engine.finished)
         if goes_on:
             self._rouse(number)
 

@@ -7,14 +7,12 @@ what users feel is measured on what comes after.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from random import Random
 
-from scheduling.core.registry import make_ordering, make_routing
-from scheduling.simulator.cluster import Cluster
-from scheduling.simulator.compare import Case, Prepared, prepare
-from scheduling.simulator.continuous import ContinuousEngine
-from scheduling.simulator.result import Outcome, outcomes_of
+from scheduling.core.registry import make_ordering
+from scheduling.simulator.compare import Case, Prepared, bare, prepare, serve
+from scheduling.simulator.result import Outcome
 from scheduling.simulator.workload import SimRequest
 from scheduling.tuning.optimizer import Optimizer
 from scheduling.tuning.reward import PATIENCE, Felt, Parts, RewardWeights, penalty, shape
@@ -44,7 +42,7 @@ class Tuning:
 
 def evaluate(case: Case, values: Values, weights: RewardWeights | None = None) -> Trial:
     """One trial on a recording. The same case and values give the same trial."""
-    prepared = prepare(_bare(case))
+    prepared = prepare(bare(case))
     queues = queues_of(values, prepared.history)
     parts = Parts(
         *shape(prepared.history, queues, MOST_QUEUES),
@@ -59,8 +57,7 @@ def outcomes(case: Case, prepared: Prepared, params: dict[str, float | int | str
         step = prepared.config.truth
         params = {"prefill_t0_ms": step.t0 * 1e3, "prefill_us": step.a * 1e6, **params}
     ordering = make_ordering(case.policy, params)
-    engines = [ContinuousEngine(prepared.config, ordering) for _ in range(case.replicas)]
-    return outcomes_of(Cluster(engines, make_routing("least_work")).run(list(prepared.requests)))
+    return serve(case, prepared.config, ordering, prepared.requests).outcomes
 
 
 def felt_by(prepared: Prepared, found: Sequence[Outcome]) -> list[Felt]:
@@ -107,7 +104,3 @@ def random_search(case: Case, trials: int, stream: str, weights: RewardWeights |
     space, random = space_of(case.policy), Random(stream)
     return [evaluate(case, draw(space, random), weights) for _ in range(trials)]
 
-
-def _bare(case: Case) -> Case:
-    """The same recording for every policy and parameter."""
-    return replace(case, policy="", params=(), clairvoyant=False)

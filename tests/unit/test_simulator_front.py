@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from random import Random
+
+import pytest
+
 from scheduling.core.registry import make_ordering, make_routing
 from scheduling.core.step_time import StepTime
-from scheduling.core.types import Slo
+from scheduling.core.types import ServiceClass, Slo
+from scheduling.simulator.compare import Case, CompareError, bare, run_case
+from scheduling.simulator.engine_queue import Stay, waiting
 from scheduling.simulator.replay import Replay, Replica
+from scheduling.simulator.result import Outcome
 from scheduling.simulator.workload import Belief, SimRequest, Tier, make_request
 
 A100 = StepTime(14.936e-3, 81.3e-6, 95.17e-6, 0.1111e-6, 2801e-12, 512, 8.86e-6)
@@ -15,6 +25,26 @@ BATCH = Tier("batch", Slo(ttlt_s=600.0), 2, 20.0)
 
 def request(index: int, at_s: float, prompt: int, output: int, tier: Tier) -> SimRequest:
     return make_request(index, at_s, prompt, output, tier, Belief(float(output), output))
+
+
+def overload(count: int = 400, seed: int = 1) -> list[SimRequest]:
+    """Prompts of 1,000 to 3,000 tokens, more than two replicas can prefill."""
+    random, at, made = Random(seed), 0.0, []
+    for index in range(count):
+        at += random.expovariate(16.0)
+        tier = PREMIUM if random.random() < 0.25 else BATCH
+        made.append(request(index, at, random.randint(1000, 3000), random.randint(5, 40), tier))
+    return made
+
+
+def replay_of(credit: int, signal_s: float = 0.0, replicas: int = 2, **more: int) -> Replay:
+    replica = Replica(A100, 64, 400_000, 512, credit)
+    return Replay([replica] * replicas, make_ordering("unified"), make_routing("least_work"), signal_s=signal_s, **more)
+
+
+def in_time(outcomes: list[Outcome], tier: str) -> float:
+    rows = [o for o in outcomes if o.tier == tier]
+    return sum(not o.late for o in rows) / len(rows)
 
 
 def test_an_engine_works_on_requests_in_the_order_in_which_they_were_granted():
@@ -28,3 +58,114 @@ def test_an_engine_works_on_requests_in_the_order_in_which_they_were_granted():
     outcomes = replay.run(work)
     first = {o.index: o.arrival_s + o.ttft_s for o in outcomes}
     assert first[3] < first[2]
+
+
+def test_without_credit_a_policy_in_front_reaches_nothing_and_with_it_premium_is_served_first():
+    work = overload()
+    without, with_credit = replay_of(0), replay_of(2048)
+    late, early = without.run(work), with_credit.run(work)
+    assert in_time(late, "premium") < 0.2
+    assert in_time(early, "premium") > 0.9
+    assert waiting(without.stays, 2).p99 > 20
+    assert waiting(with_credit.stays, 2).p99 <= 3
+
+
+@pytest.mark.parametrize("credit", [1, 2048, 4096])
+@pytest.mark.parametrize("signal_s", [0.0, 0.005])
+def test_no_replica_is_granted_more_prompt_tokens_than_its_credit_but_for_one_prompt_alone(
+    credit: int, signal_s: float
+):
+    work = overload(300)
+    replay = replay_of(credit, signal_s, replicas=1)
+    outcomes = replay.run(work)
+    # Each takes its prompt's tokens from its grant until its first token was heard of.
+    spans = sorted((o.arrival_s + o.wait_s, o.arrival_s + o.ttft_s + signal_s, o.input_tokens) for o in outcomes)
+    for begun, _, tokens in spans:
+        beside = sum(other for since, until, other in spans if since < begun - 1e-9 and until > begun + 1e-9)
+        assert beside == 0 or beside + tokens <= credit
+    assert max(sum(t for a, b, t in spans if a <= at < b) for at, _, _ in spans) > credit / 2
+
+
+def test_a_grant_follows_no_sooner_than_the_signal_takes():
+    work = overload(200)
+    for signal_s in (0.0, 0.005, 0.05):
+        outcomes = replay_of(1, signal_s, replicas=1).run(work)
+        ordered = sorted(outcomes, key=lambda o: o.arrival_s + o.wait_s)
+        gaps = [
+            after.arrival_s + after.wait_s - (before.arrival_s + before.ttft_s) for before, after in pairwise(ordered)
+        ]
+        assert min(gaps) == pytest.approx(signal_s, abs=1e-9)
+
+
+@pytest.mark.parametrize("credit", [0, 1, 2048])
+def test_what_was_granted_comes_back_whole(credit: int):
+    replay = replay_of(credit, 0.005)
+    outcomes = replay.run(overload(200))
+    assert len(outcomes) == 200
+    for backend in replay.view.backends.values():
+        assert (backend.running, backend.kv_used, backend.prefill_used, backend.work_tokens) == (0, 0, 0, 0)
+    assert set(replay.view.running_by_entitlement.values()) == {0}
+
+
+def test_the_last_free_slots_are_kept_for_who_is_within_a_baseline():
+    guaranteed = Tier("g", Slo(ttft_s=1.0), 0, service_class=ServiceClass.GUARANTEED)
+    spot = Tier("s", Slo(), 1, service_class=ServiceClass.SPOT)
+    work = [request(n, 0.0, 64, 400, spot) for n in range(4)] + [request(4, 0.5, 64, 10, guaranteed)]
+    work[4].queued = replace(work[4].queued, concurrency=2)
+    waits = {}
+    for headroom in (0, 1):
+        replay = Replay(
+            [Replica(A100, 4, 100_000, 512)], make_ordering("fifo"), make_routing("least_work"), headroom=headroom
+        )
+        waits[headroom] = {o.index: o.wait_s for o in replay.run(work)}
+    assert (waits[0][4] > 1.0, waits[0][3]) == (True, 0.0)
+    assert (waits[1][4], waits[1][3] > 1.0) == (0.0, True)
+
+
+def test_an_engine_that_orders_by_rank_takes_the_first_tier_of_what_it_was_granted_first():
+    work = overload()
+    outcomes = {}
+    for order in ("fifo", "priority"):
+        replica = Replica(A100, 128, 400_000, 512, order=order)
+        outcomes[order] = Replay([replica] * 2, make_ordering("fifo"), make_routing("least_work")).run(work)
+    assert in_time(outcomes["priority"], "premium") > in_time(outcomes["fifo"], "premium") + 0.2
+
+
+def test_requests_that_wait_in_engines_are_counted_over_time_and_engines():
+    random = Random(3)
+    stays = []
+    for _ in range(40):
+        sent = random.randint(0, 1000)
+        stays.append(Stay(random.randint(0, 2), sent, sent + random.choice([0, random.randint(0, 200)])))
+    begin, end = min(s.sent_fs for s in stays), max(s.begun_fs for s in stays)
+    seen = sorted(
+        sum(s.replica == replica and s.sent_fs <= at < s.begun_fs for s in stays)
+        for replica in range(4)  # the last was sent nothing
+        for at in range(begin, end)
+    )
+    found = waiting(stays, 4)
+    assert found.mean == pytest.approx(sum(seen) / len(seen))
+    assert found.most == seen[-1]
+    assert found.p99 == seen[-(-99 * len(seen) // 100) - 1]
+    assert waiting([], 4) == waiting([Stay(0, 5, 5)], 4)
+
+
+def test_a_case_says_where_its_policy_decides(tmp_path: Path):
+    lines = ["TIMESTAMP,ContextTokens,GeneratedTokens"]
+    lines += [f"2023-11-16 18:{n // 60:02}:{n % 60:02}.0,{800 + 37 * n % 2000},{5 + n % 30}" for n in range(400)]
+    trace = tmp_path / "trace.csv"
+    trace.write_text("\n".join(lines))
+    inside = Case(str(trace), "unified", load=1.2)
+    front = replace(inside, where="front", prefill_tokens=2048)
+    assert bare(inside) == bare(front)
+    assert inside.label == "unified"
+    assert front.label == "unified in front, credit 2048"
+    figures = run_case(front)
+    assert figures["requests"] == run_case(inside)["requests"]
+    assert figures["engine_waiting.p99"] <= 3
+    with pytest.raises(CompareError, match="--where front"):
+        run_case(replace(inside, prefill_tokens=2048))
+    with pytest.raises(CompareError, match="inside or front"):
+        run_case(replace(inside, where="beside"))
+    with pytest.raises(CompareError, match="at least 0"):
+        run_case(replace(front, signal_ms=-1.0))
