@@ -227,6 +227,42 @@ def test_the_command_prints_rows_draws_and_keeps_what_it_ran(
     assert "premium" in again.getvalue()
 
 
+def test_the_command_shows_a_policy_inside_and_in_front_and_writes_the_page(
+    azure: Path, tmp_path: Path, settings: object, monkeypatch: pytest.MonkeyPatch
+):
+    settings.HOME = tmp_path  # type: ignore[attr-defined]
+    ask = ("lab", "--processes", "1", "front", "fifo", "unified", "--trace", str(azure), "--replicas", "2",
+           "--loads", "1,1.3", "--credits", "0,2048", "--delays", "5", "--tiers", "premium=30,batch=70")  # fmt: skip
+    out = StringIO()
+    call_command(*ask, "--json", stdout=out)
+    rows = json.loads(out.getvalue())
+    ways = ["inside", "in front, no credit, 5 ms", "in front, credit 2048, 5 ms"]
+    ways.append("in front, no credit, engines by priority")
+    assert [(row["load"], row["policy"], row["label"]) for row in rows] == [
+        (load, policy, way) for load in (1.0, 1.3) for policy in ("fifo", "unified") for way in ways
+    ]
+    assert {"slo.premium", "slo.batch", "tokens_per_s", "share", "waiting", "waiting_p99"} <= set(rows[0])
+    assert all(row["share"] == 100.0 for row in rows if row["where"] == "inside")
+    monkeypatch.setattr("controlplane.management.commands.lab.run_case", lambda case: pytest.fail("it was kept"))
+    page = tmp_path / "page.md"
+    call_command(*ask, "--output", str(page), stdout=StringIO())
+    text = page.read_text()
+    assert text.count("| unified | inside |") == 2
+    assert "cores by" in text
+
+
+def test_lab_compare_and_lab_tune_can_be_asked_for_a_policy_in_front(azure: Path, tmp_path: Path, settings: object):
+    settings.HOME = tmp_path  # type: ignore[attr-defined]
+    for ask in (("compare", "ewsjf"), ("tune", "--trials", "1", "--random", "0")):
+        told = []
+        for where in ((), ("--where", "front", "--credit", "2048", "--signal-ms", "5")):
+            out = StringIO()
+            call_command("lab", "--processes", "1", *ask, *where, "--seeds", "1", "--trace", str(azure), "--json",
+                         stdout=out)  # fmt: skip
+            told.append(json.loads(out.getvalue()))
+        assert told[0] != told[1]
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
@@ -234,6 +270,9 @@ def test_the_command_prints_rows_draws_and_keeps_what_it_ran(
         (["fifo", "--tiers", "gold=1"], "TIER=SHARE"),
         (["fifo", "--preset", "abacus"], "there are: "),
         (["fifo", "--seeds", "0"], "--seeds"),
+        (["fifo", "--credit", "2048"], "--where front"),
+        (["fifo", "--where", "front", "--engine-order", "fofi"], "unknown ordering policy"),
+        (["fifo", "--slots", "-1"], "slots"),
         (["fifo", "--load", "0"], "load"),
         (["fifo", "--plot", "/nowhere/x.svg"], "no folder"),
         (["fifo", "--from-minute", "999"], "nothing arrives"),

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
+import shlex
+import sys
 from argparse import ArgumentParser
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -17,12 +21,12 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table as Grid
 
-from controlplane.lab import compare, shift, tune, unified
+from controlplane.lab import compare, front, shift, tune, unified
 from controlplane.lab.tables import Lab, Table, figure, interval, report
 from controlplane.tuning import recent, replicas
-from scheduling.core.registry import PolicyError
+from scheduling.core.registry import PolicyError, make_ordering
 from scheduling.core.step_time import preset_names
-from scheduling.simulator.compare import Case, CompareError, parse_policy, parse_shares, run_case
+from scheduling.simulator.compare import PLACES, Case, CompareError, parse_policy, parse_shares, run_case
 from scheduling.simulator.duel import SEEDS, Bout, bout_name, bouts_of, fight, load_match, match_names, verdicts_of
 from scheduling.simulator.lab import Scenario, ScenarioError, Task, load_scenario, scenario_names, tasks_of
 from scheduling.simulator.trace import TraceError
@@ -46,6 +50,7 @@ class Command(BaseCommand):
         run.add_argument("names", nargs="+", metavar="NAME", help="a scenario's name or id, or 'all'")
         run.add_argument("--json", action="store_true", help="a list of rows as JSON on standard output")
         self._add_compare(actions.add_parser("compare", help="policies side by side on recorded traces"))
+        self._add_front(actions.add_parser("front", help="policies inside every engine and in front of them all"))
         self._add_tune(actions.add_parser("tune", help="the optimiser on recorded traces, beside random search"))
         tape = actions.add_parser("record", help="writes what a pool was asked for lately as a trace, without any text")
         tape.add_argument("--pool", required=True)
@@ -80,15 +85,48 @@ class Command(BaseCommand):
     def _add_compare(cls, parser: ArgumentParser) -> None:
         parser.add_argument("policies", nargs="+", metavar="POLICY", help="[MODIFIER+...]NAME[:PARAMETER=VALUE,...]")
         cls._add_case(parser)
+        cls._add_where(parser)
         oracle = "one more row: that policy, told the true lengths, as a limit"
         parser.add_argument("--clairvoyant", metavar="POLICY", help=oracle)
         parser.add_argument("--seeds", type=int, default=3, help="runs with other tiers, averaged (default 3)")
         parser.add_argument("--json", action="store_true", help="a list of rows as JSON on standard output")
 
     @classmethod
+    def _add_front(cls, parser: ArgumentParser) -> None:
+        parser.add_argument("policies", nargs="+", metavar="POLICY", help="[MODIFIER+...]NAME[:PARAMETER=VALUE,...]")
+        cls._add_case(parser)
+        parser.set_defaults(replicas=4)
+        parser.add_argument("--loads", default="1", metavar="N,N", help="several, instead of --load")
+        credits = "prefill credits of a replica [prompt tokens], 0 none, 1 one prompt at a time (default %(default)s)"
+        parser.add_argument("--credits", default="0,1,2048,4096", metavar="N,N", help=credits)
+        delays = "from an engine's token to the grant that follows [ms] (default %(default)s)"
+        parser.add_argument("--delays", default="0,5", metavar="N,N", help=delays)
+        parser.add_argument("--seeds", type=int, default=1, help="runs with other tiers, averaged (default 1)")
+        parser.add_argument("--json", action="store_true", help="a list of rows as JSON on standard output")
+        parser.add_argument("--output", type=Path, metavar="PAGE.md", help="the tables as a page, as docs/front.md")
+
+    @staticmethod
+    def _add_where(parser: ArgumentParser) -> None:
+        ours = Case("", "")
+        where = (
+            "the policy decides: inside every engine, as the papers have it, or in front of them all, as this product "
+            "does (default %(default)s)"
+        )
+        parser.add_argument("--where", choices=PLACES, default=ours.where, help=where)
+        credit = (
+            "in front: prefill credit of a replica [prompt tokens], 1 is one prompt at a time (default 0: no bound)"
+        )
+        parser.add_argument("--credit", dest="prefill_tokens", type=int, default=0, metavar="N", help=credit)
+        delay = "in front: from an engine's token to the grant that follows from it (default 0)"
+        parser.add_argument("--signal-ms", type=float, default=0.0, metavar="MS", help=delay)
+        order = "in front: how engines take what they were granted, a policy by name (default fifo, as vLLM's fcfs)"
+        parser.add_argument("--engine-order", default=ours.engine_order, metavar="POLICY", help=order)
+
+    @classmethod
     def _add_tune(cls, parser: ArgumentParser) -> None:
         parser.add_argument("--policy", default="ewsjf", help=f"one of {', '.join(SPACES)} (default ewsjf)")
         cls._add_case(parser)
+        cls._add_where(parser)
         parser.set_defaults(minutes=10.0)
         parser.add_argument("--trials", type=int, default=8, help="of the optimiser, after the default (default 8)")
         parser.add_argument("--seeds", type=int, default=3, help="runs with other tiers and proposals (default 3)")
@@ -108,6 +146,7 @@ class Command(BaseCommand):
         parser.add_argument("--lengths", default="", metavar="FILE", help="ServeGen's length distributions")
         parser.add_argument("--replicas", type=int, default=ours.replicas, help=f"engines (default {ours.replicas})")
         parser.add_argument("--preset", default=ours.preset, help=f"what an engine is (default {ours.preset})")
+        parser.add_argument("--slots", type=int, default=0, help="sequences an engine runs at once (default: preset's)")
         parser.add_argument(
             "--from-minute", type=float, default=ours.from_minute, help="skip that much of the recording"
         )
@@ -130,6 +169,8 @@ class Command(BaseCommand):
                 self._run(options)
             elif options["action"] == "compare":
                 self._compare(options)
+            elif options["action"] == "front":
+                self._front(options)
             elif options["action"] == "tune":
                 self._tune(options)
             elif options["action"] == "record":
@@ -203,6 +244,33 @@ class Command(BaseCommand):
             return
         for grid in compare.grids(rows, cases):
             self._console().print(grid)
+
+    def _front(self, options: dict[str, Any]) -> None:
+        loads, credits, delays = (_numbers(options[name], f"--{name}") for name in ("loads", "credits", "delays"))
+        if not all(credit == int(credit) for credit in credits):
+            raise CommandError("--credits are whole numbers of prompt tokens")
+        output: Path | None = options["output"]
+        if output is not None and not output.resolve().parent.is_dir():
+            raise CommandError(f"--output: there is no folder {output.resolve().parent}")
+        plain = self._cases(options, [(*parse_policy(text), False) for text in options["policies"]])
+        if options["loads"] != "1":
+            plain = [replace(case, load=load) for load in loads for case in plain]
+        cases = [made for case in plain for made in front.variants(case, [int(n) for n in credits], delays)]
+        with self._progress(len(cases)) as (bar, item):
+
+            def done(case: Case) -> None:
+                bar.update(item, advance=1, description=f"{case.name}: {case.label}"[:32])
+
+            found = Lab(self._folder(), options["processes"]).figures(cases, run_case, compare.kept_name, done)
+        lines = front.lines_of(cases, found)
+        if output is not None:
+            output.write_text(front.page(lines, cases, shlex.join(["manage.py", *sys.argv[1:]])), encoding="utf-8")
+            self.stdout.write(f"wrote {output}")
+        elif options["json"]:
+            self.stdout.write(json.dumps([line.as_json() for line in lines], indent=1))
+        else:
+            for grid in front.grids(lines):
+                self._console().print(grid)
 
     def _tune(self, options: dict[str, Any]) -> None:
         if options["trials"] < 1 or options["random"] < 0:
@@ -305,8 +373,10 @@ class Command(BaseCommand):
         names = [Path(trace).name.split(".")[0] for trace in options["trace"]]
         if len(set(names)) < len(names):
             raise CommandError("--trace: two files have the same name, their rows could not be told apart")
-        told = ("lengths", "replicas", "preset", "from_minute", "minutes", "load", "as_recorded")
-        same = {name: options[name] for name in told}
+        told = ("lengths", "replicas", "preset", "slots", "from_minute", "minutes", "load", "as_recorded")
+        where = ("where", "prefill_tokens", "signal_ms", "engine_order")
+        same = {name: options[name] for name in (*told, *where) if name in options}
+        make_ordering(same.get("engine_order", "fifo"))
         shares = parse_shares(options["tiers"])
         return [
             Case(trace, policy, params, shares=shares, seed=seed, clairvoyant=clairvoyant, **same)
@@ -377,6 +447,16 @@ class Command(BaseCommand):
 
     def _console(self) -> Console:
         return Console(file=self.stdout._out, width=None if self.stdout.isatty() else 170)
+
+
+def _numbers(text: str, option: str) -> list[float]:
+    try:
+        found = [float(part) for part in text.split(",")]
+    except ValueError:
+        found = []
+    if not found or not all(0 <= number < math.inf for number in found):
+        raise CommandError(f"{option}: {text!r} is not a list of numbers from 0, as 0,2048")
+    return found
 
 
 def _moment(text: str) -> datetime:
