@@ -6,7 +6,7 @@ the ledger holds.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -20,6 +20,14 @@ from tenants import keys
 PAGE = 500
 MARGIN = timedelta(seconds=5)  # between the clock of an answer and that of a ledger row
 TIMEOUT_S = 30.0
+
+# of each answer, what a simulation needs; one that an instance does not have is left out
+_OF_POOL = ("slug", "policy", "policy_params", "modifiers", "routing", "routing_params", "headroom_slots", "predictor",
+            "prefill_credit")  # fmt: skip
+_OF_BACKEND = ("slug", "slots", "kv_tokens", "prefill_tokens")
+_OF_TIER = ("service_class", "rank", "weight")
+_OF_SLO = ("ttft_s", "tbt_s", "ttlt_s")
+_OF_ENTITLEMENT = ("slug", "tenant", "tier", "concurrency")
 
 
 class CannotAsk(RuntimeError):
@@ -60,6 +68,32 @@ class Instance:
         """What every tier promises. Raises :class:`CannotAsk`."""
         slos = {row["slug"]: Slo(row["ttft_s"], row["tbt_s"], row["ttlt_s"]) for row in self._listed("slos/")}
         return {row["slug"]: slos[row["slo"]] for row in self._listed("tiers/") if row["slo"] in slos}
+
+    def served_by(self, senders: Iterable[Sender], model: str) -> dict[str, Any]:
+        """What decides and what serves: the model's pool, its backends that take work, the tiers, and under which
+        entitlement each sender comes, all as the API has them but for addresses. Raises :class:`CannotAsk`."""
+        pools = [row for row in self._listed("pools/") if model in (row["model"], *row["aliases"])]
+        if len(pools) != 1:
+            raise CannotAsk(f"the token's owner sees {len(pools)} pools of model {model!r}")
+        pool = pools[0]["slug"]
+        entitlements = {row["slug"]: row for row in self._listed("entitlements/")}
+        slos = {row["slug"]: row for row in self._listed("slos/")}
+        keys = {sender.name: self._api(f"keys/{_public_id(sender)}/") for sender in senders}
+        return {
+            "pool": _told(pools[0], _OF_POOL),
+            "backends": [
+                _told(row, _OF_BACKEND)
+                for row in self._listed("backends/")
+                if row["pool"] == pool and not row["draining"]
+            ],
+            "tiers": {
+                row["slug"]: {**_told(row, _OF_TIER), **_told(slos.get(row["slo"], {}), _OF_SLO)}
+                for row in self._listed("tiers/")
+            },
+            "entitlements": {
+                name: _told(entitlements.get(key["entitlement"], {}), _OF_ENTITLEMENT) for name, key in keys.items()
+            },
+        }
 
     def ledger(self, senders: Iterable[Sender]) -> dict[str, dict[str, Any]]:
         """The ledger's rows of these keys since :meth:`check_keys`, by request id. Raises :class:`CannotAsk`."""
@@ -107,6 +141,10 @@ def _json(answer: httpx.Response, what: str) -> dict[str, Any]:
     if not isinstance(told, dict):
         raise CannotAsk(f"{what}: the answer is not of this API; is the URL that of an instance?")
     return told
+
+
+def _told(row: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    return {name: row[name] for name in names if name in row}
 
 
 def _date(answer: httpx.Response) -> datetime:

@@ -17,6 +17,7 @@ from telemetry.models import Calibration, LedgerEntry
 from tenants.models import Entitlement, PolicyVersion, Pool
 
 UNKNOWN = "llama-3-8b-a100"  # stands for engines of which nothing has been measured yet
+GRANT_DELAY_S = 0.005  # from an engine's token over a gateway to the leader's next grant
 TRUSTED = 0.10  # relative error of a figure up to which a lab's word is worth something
 COMPARED = 5000  # requests of a window that are replayed for a comparison
 KEPT = 200  # calibrations of a pool
@@ -51,7 +52,7 @@ def replicas_of(pool: Pool, calibration: Calibration | None) -> tuple[Replica, .
     step = StepTime(**calibration.step_time) if calibration is not None else load_preset(UNKNOWN).step_time
     budget = calibration.token_budget if calibration is not None else load_preset(UNKNOWN).token_budget
     rows = [backend for backend in pool.backends.all() if not backend.draining]
-    return tuple(Replica(step, row.slots, row.kv_tokens, budget) for row in rows)
+    return tuple(Replica(step, row.slots, row.kv_tokens, budget, row.spec().prefill_tokens) for row in rows)
 
 
 def traffic_of(
@@ -72,7 +73,7 @@ def as_traffic(
     if not rows or not replicas:
         return None
     limits = dict(Entitlement.objects.filter(pool=pool).values_list("slug", "concurrency"))
-    return Traffic(tuple(rows), recording.tiers, replicas, limits)
+    return Traffic(tuple(rows), recording.tiers, replicas, limits, pool.headroom_slots, GRANT_DELAY_S)
 
 
 def latest(pool: str) -> Calibration | None:

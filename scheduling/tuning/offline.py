@@ -103,4 +103,3 @@ def random_search(case: Case, trials: int, stream: str, weights: RewardWeights |
     """``trials`` drawn evenly, from a random stream of this name: what the optimiser has to beat."""
     space, random = space_of(case.policy), Random(stream)
     return [evaluate(case, draw(space, random), weights) for _ in range(trials)]
-

@@ -13,10 +13,8 @@ from dataclasses import dataclass, field, replace
 
 from scheduling.core.compose import make_policy
 from scheduling.core.contracts import OrderingPolicy
-from scheduling.core.registry import make_routing
 from scheduling.simulator.engine import Sequence as Life
 from scheduling.simulator.recording import Recorded
-from scheduling.simulator.replay import Replay
 from scheduling.simulator.result import Outcome, outcome_of
 from scheduling.tuning.gate import Gate
 from scheduling.tuning.guard import Tally, tally, watch
@@ -69,7 +67,7 @@ class Loop:
 
     def run(self) -> list[Outcome]:
         """Serves the pool's traffic, looking every ten seconds."""
-        replay = Replay(self.pool.replicas, _policy(self.serving), make_routing(self.serving.routing))
+        replay = self.pool.replay(self.serving)
         return replay.run(self.pool.requests(), None if self.mode == "off" else self._look, every_s=LOOK_S)
 
     def run_told(self, at_s: float, serving: Serving) -> list[Outcome]:
@@ -78,7 +76,7 @@ class Loop:
         def look(now_s: float, lives: Sequence[Life], oldest_wait_s: float) -> OrderingPolicy | None:
             return _policy(serving) if at_s <= now_s < at_s + LOOK_S else None
 
-        replay = Replay(self.pool.replicas, _policy(self.serving), make_routing(self.serving.routing))
+        replay = self.pool.replay(self.serving)
         return replay.run(self.pool.requests(), look, every_s=LOOK_S)
 
     # --- what the product's loop does every ten seconds

@@ -36,12 +36,16 @@ class Serving:
 
 @dataclass(frozen=True)
 class Traffic:
-    """``rows``: what an engine worked on, in order of arrival. ``concurrency``: entitlements' limits, 0 none."""
+    """``rows``: what an engine worked on, in order of arrival. ``concurrency``: entitlements' limits, 0 none.
+    ``headroom``: the pool's last free slots, kept for who is within a baseline. ``signal_s``: from an engine's token to
+    the grant that follows from it [s]."""
 
     rows: tuple[Recorded, ...]
     tiers: tuple[Tier, ...]
     replicas: tuple[Replica, ...]
     concurrency: Mapping[str, int] = field(default_factory=dict)
+    headroom: int = 0
+    signal_s: float = 0.0
 
     def variant(self, number: int) -> tuple[Recorded, ...]:
         """The recording itself (0), or its blocks drawn anew; the same number is the same draw."""
@@ -84,9 +88,13 @@ class Traffic:
         return self.run(serving, self.requests(number))
 
     def run(self, serving: Serving, requests: Sequence[SimRequest]) -> list[Outcome]:
+        return self.replay(serving).run(requests)
+
+    def replay(self, serving: Serving) -> Replay:
+        """The pool with nothing on it. Raises PolicyError for a policy that cannot be made."""
         ordering = make_policy(serving.policy, dict(serving.params), {k: dict(v) for k, v in serving.modifiers.items()})
         routing: RoutingPolicy = make_routing(serving.routing, dict(serving.routing_params))
-        return Replay(self.replicas, ordering, routing).run(requests)
+        return Replay(self.replicas, ordering, routing, headroom=self.headroom, signal_s=self.signal_s)
 
     def felt(self, requests: Sequence[SimRequest], outcomes: Sequence[Outcome]) -> list[Felt]:
         """What users felt, for the reward."""

@@ -81,6 +81,11 @@ def test_a_replay_needs_no_database_of_its_own_and_equals_the_ledger(up: Up, tmp
     assert report["ledger"]["equal"], report["ledger"]
     assert report["ledger"]["found"] == report["total"]["sent"] == len(report["requests"]) == 20
     assert report["total"]["slo_judged"] == 20, "the tiers' promises are asked of the instance"
+    served = report["served_by"]
+    assert served["pool"]["policy"]
+    assert all(backend["slots"] > 0 for backend in served["backends"])
+    assert {told["tier"] for told in served["entitlements"].values()} >= set(report["tiers"])
+    call_command("lab", "parity", "--report", str(tmp_path / "out.json"))
     assert not (tmp_path / "nothing").exists()
 
 

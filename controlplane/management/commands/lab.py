@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table as Grid
 
-from controlplane.lab import compare, front, shift, tune, unified
+from controlplane.lab import compare, front, parity, shift, tune, unified
 from controlplane.lab.tables import Lab, Table, figure, interval, report
 from controlplane.tuning import recent, replicas
 from scheduling.core.registry import PolicyError, make_ordering
@@ -57,6 +57,9 @@ class Command(BaseCommand):
         tape.add_argument("--minutes", type=float, default=60.0, help="how far back (default %(default)g)")
         tape.add_argument("--sample", action="store_true", help="the long-term sample instead; its rate means nothing")
         tape.add_argument("--out", type=Path, required=True, metavar="FILE.jsonl")
+        self._add_parity(
+            actions.add_parser("parity", help="a replay's requests once more in the lab: live and simulated")
+        )
         sure = actions.add_parser("trust", help="simulated against live: how far a pool's lab can be trusted")
         sure.add_argument("--pool", required=True)
         sure.add_argument("--minutes", type=float, default=10.0, help="how far back (default %(default)g)")
@@ -104,6 +107,26 @@ class Command(BaseCommand):
         parser.add_argument("--seeds", type=int, default=1, help="runs with other tiers, averaged (default 1)")
         parser.add_argument("--json", action="store_true", help="a list of rows as JSON on standard output")
         parser.add_argument("--output", type=Path, metavar="PAGE.md", help="the tables as a page, as docs/front.md")
+
+    @staticmethod
+    def _add_parity(parser: ArgumentParser) -> None:
+        parser.add_argument(
+            "--report", type=Path, required=True, metavar="OUT.json", help="of `manage.py replay ... --rows`"
+        )
+        parser.add_argument("--preset", default="llama-3-8b-a100", help="what an engine is (default %(default)s)")
+        parser.add_argument("--policy", help="instead of the pool's, with its default parameters")
+        parser.add_argument("--slots", type=int, help="of a replica, instead of the report's")
+        parser.add_argument(
+            "--credit", type=int, help="prefill credit of a replica, instead of the report's; 0 is none"
+        )
+        delay = "from an engine's token to the grant that follows from it (default %(default)g)"
+        parser.add_argument("--signal-ms", type=float, default=5.0, metavar="MS", help=delay)
+        parser.add_argument(
+            "--engine-order", default="fifo", metavar="POLICY", help="how engines take what was granted"
+        )
+        within = "fail when a tier's attainment differs by more [points]"
+        parser.add_argument("--within", type=float, metavar="POINTS", help=within)
+        parser.add_argument("--json", action="store_true", help="the figures as JSON on standard output")
 
     @staticmethod
     def _add_where(parser: ArgumentParser) -> None:
@@ -171,6 +194,8 @@ class Command(BaseCommand):
                 self._compare(options)
             elif options["action"] == "front":
                 self._front(options)
+            elif options["action"] == "parity":
+                self._parity(options)
             elif options["action"] == "tune":
                 self._tune(options)
             elif options["action"] == "record":
@@ -244,6 +269,35 @@ class Command(BaseCommand):
             return
         for grid in compare.grids(rows, cases):
             self._console().print(grid)
+
+    def _parity(self, options: dict[str, Any]) -> None:
+        if options["preset"] not in preset_names():
+            raise CommandError(f"--preset: unknown {options['preset']!r}; there are: {', '.join(preset_names())}")
+        if not options["signal_ms"] >= 0 or (options["credit"] or 0) < 0 or (options["slots"] or 1) < 1:
+            raise CommandError("--signal-ms and --credit must be at least 0, --slots at least 1")
+        make_ordering(options["engine_order"])
+        setup = parity.Setup(
+            options["preset"],
+            options["credit"],
+            options["signal_ms"],
+            options["engine_order"],
+            options["slots"],
+            options["policy"],
+        )
+        report = parity.read_report(options["report"])
+        found = parity.compare(report, setup)
+        if options["json"]:
+            self.stdout.write(json.dumps(found.as_json(), indent=1))
+        else:
+            self._console().print(parity.grid_of(found, str(report.get("trace", ""))))
+            speeds = f"live {figure(found.live_tokens_per_s)}, lab {figure(found.simulated_tokens_per_s)}"
+            queued = f"mean {found.waiting:.2f}, p99 {found.waiting_p99:.0f}"
+            self.stdout.write(
+                f"tokens/s: {speeds}; waiting in a simulated engine: {queued}; {found.left_out} left out; largest "
+                f"difference of a tier: {found.worst:.1f} points"
+            )
+        if options["within"] is not None and not found.worst <= options["within"]:
+            raise CommandError(f"a tier differs by {found.worst:.1f} points, more than {options['within']:g}")
 
     def _front(self, options: dict[str, Any]) -> None:
         loads, credits, delays = (_numbers(options[name], f"--{name}") for name in ("loads", "credits", "delays"))

@@ -120,9 +120,10 @@ class Command(BaseCommand):
             try:
                 with _asking(console, "asking the instance"):
                     targets, missing = self.check(instance, replay, ledger=not options["no_ledger"])
+                    served_by = self.served_by(instance, replay)
             except KeyboardInterrupt:
                 raise CommandError("interrupted: nothing was sent", returncode=130) from None
-            draft = _Draft(replay, targets, missing, options["trace"].name, options["rows"], file)
+            draft = _Draft(replay, targets, missing, options["trace"].name, options["rows"], file, served_by)
             interrupted = self.run_with_bar(replay, console, draft)
             self.finish(instance, draft, console, interrupted=interrupted, ledger=not options["no_ledger"])
 
@@ -145,6 +146,14 @@ class Command(BaseCommand):
             return instance.targets(), {}
         except CannotAsk as problem:
             raise CommandError(f"{problem}. {advice}") from None
+
+    @staticmethod
+    def served_by(instance: Instance, replay: Replay) -> dict[str, Any] | None:
+        """What decides and serves, for `lab parity`; None where the token does not show it."""
+        try:
+            return instance.served_by(replay.senders, replay.model) if instance.token else None
+        except CannotAsk:
+            return None
 
     @staticmethod
     def finish(instance: Instance, draft: _Draft, console: Console, *, interrupted: bool, ledger: bool) -> None:
@@ -214,7 +223,7 @@ class _Draft:
 
     def __init__(
         self, replay: Replay, targets: dict[str, Slo], missing: dict[str, str], trace: str, rows: bool,
-        file: ReportFile | None,
+        file: ReportFile | None, served_by: dict[str, Any] | None,
     ) -> None:  # fmt: skip
         self.replay = replay
         self.missing = {**missing, "requests": "the process ended while requests were sent or answered"}
@@ -224,6 +233,7 @@ class _Draft:
         self._trace = trace
         self._rows = rows
         self._file = file
+        self._served_by = served_by
         self._began = time.monotonic()
 
     @property
@@ -237,6 +247,7 @@ class _Draft:
         report["trace"] = self._trace
         report["speed"] = self.replay.speed
         report["model"] = self.replay.model
+        report["served_by"] = self._served_by
         report["complete"] = not self.missing.keys() - {"slo"}
         report["missing"] = dict(self.missing)
         report["unsent"] = self.unsent

@@ -1,0 +1,235 @@
+"""`manage.py lab parity`: a replay's requests once more, in the lab, so that live and simulated can be compared.
+
+The same arrivals (when they really were sent), lengths (as the answers' usage says), tenants, tiers, promises and pool;
+judged by the replay's own rule. What was refused or cancelled is left out on both sides: no engine worked on it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table as Grid
+
+from controlplane.lab.tables import figure
+from controlplane.replay.report import Sent, percentile, slo_met
+from scheduling.core.step_time import load_preset
+from scheduling.core.types import ServiceClass, Slo
+from scheduling.simulator.compare import CompareError
+from scheduling.simulator.engine_queue import waiting
+from scheduling.simulator.recording import Recorded
+from scheduling.simulator.replay import Replica
+from scheduling.simulator.workload import Tier
+from scheduling.tuning.traffic import Serving, Traffic
+
+LARGEST = 256 * 1024 * 1024  # bytes of a report: 1,000,000 requests
+RAN = ("completed", "failed")
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What the report does not say of the engines, or what is asked instead of what it says (None: as it says)."""
+
+    preset: str
+    credit: int | None = None
+    signal_ms: float = 5.0
+    engine_order: str = "fifo"
+    slots: int | None = None
+    policy: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A tier, or all of them: live and simulated. Attainment in % of those that an engine worked on."""
+
+    tier: str
+    requests: int
+    live: float
+    simulated: float
+    live_ttft_s: tuple[float | None, float | None]  # p50, p95
+    simulated_ttft_s: tuple[float | None, float | None]
+
+    @property
+    def points(self) -> float:
+        """How much more of the promises the lab keeps."""
+        return self.simulated - self.live
+
+    def as_json(self) -> dict[str, Any]:
+        return {**asdict(self), "points": self.points}
+
+
+@dataclass(frozen=True, slots=True)
+class Parity:
+    lines: list[Line]
+    left_out: int  # refused or cancelled, or too large for a replica
+    live_tokens_per_s: float
+    simulated_tokens_per_s: float
+    waiting: float  # in the simulated engines' queues, mean and p99
+    waiting_p99: float
+    served: str
+
+    @property
+    def worst(self) -> float:
+        """The largest difference of a tier [points]."""
+        return max(abs(line.points) for line in self.lines[1:])
+
+    def as_json(self) -> dict[str, Any]:
+        told = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "lines"}
+        return {**told, "worst": self.worst, "tiers": [line.as_json() for line in self.lines]}
+
+
+def read_report(path: Path) -> dict[str, Any]:
+    """A replay's report with its requests and pool. Raises CompareError that says what it lacks, and OSError."""
+    if path.stat().st_size > LARGEST:
+        raise CompareError(f"{path} is larger than {LARGEST // 1024 // 1024} MiB")
+    try:
+        report = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as problem:
+        raise CompareError(f"{path} is no report of `manage.py replay`: {problem}") from None
+    if not isinstance(report, dict) or "tiers" not in report:
+        raise CompareError(f"{path} is no report of `manage.py replay`")
+    if not report.get("requests"):
+        raise CompareError(f"{path} has no requests in it: make it with `manage.py replay --report FILE --rows`")
+    if not report.get("served_by"):
+        raise CompareError(f"{path} does not say what served: replay with an operator's access token")
+    return report
+
+
+def compare(report: Mapping[str, Any], setup: Setup) -> Parity:
+    """Replays a report's requests in the lab. Raises CompareError, PolicyError or ValueError."""
+    try:
+        sent = [Sent(**row) for row in report["requests"]]
+        ran = sorted((row for row in sent if row.outcome in RAN), key=lambda row: row.planned_s + row.late_s)
+        traffic, serving = _pool(report["served_by"], ran, setup)
+    except (KeyError, TypeError) as problem:
+        raise CompareError(f"the report lacks or has an odd {problem}") from None
+    requests = traffic.requests()
+    if not requests:
+        raise CompareError("no request of the report was worked on by an engine")
+    replay = traffic.replay(serving)
+    outcomes = replay.run(requests)
+    # The lab leaves out what no replica could hold: pair by arrival, which both have in the same order.
+    kept = iter(ran)
+    begin = ran[0].planned_s + ran[0].late_s
+    pairs = []
+    for outcome in outcomes:
+        row = next(
+            row
+            for row in kept
+            if row.tier == outcome.tier and abs(row.planned_s + row.late_s - begin - outcome.arrival_s) < 1e-6
+        )
+        simulated = replace(row, outcome="completed", ttft_s=outcome.ttft_s, ttlt_s=outcome.ttlt_s)
+        pairs.append((row, replace(simulated, output_tokens=outcome.output_tokens)))
+    slos = {tier.name: tier.slo for tier in traffic.tiers}
+    names = sorted({row.tier for row, _ in pairs}, key=lambda name: _rank(traffic.tiers, name))
+    lines = [_line("all", pairs, slos), *(_line(n, [p for p in pairs if p[0].tier == n], slos) for n in names)]
+    queued = waiting(replay.stays, len(traffic.replicas))
+    return Parity(
+        lines,
+        len(sent) - len(pairs),
+        _tokens_per_s([live for live, _ in pairs]),
+        _tokens_per_s([simulated for _, simulated in pairs]),
+        queued.mean,
+        queued.p99,
+        _words(traffic, serving),
+    )
+
+
+def _pool(told: Mapping[str, Any], rows: Sequence[Sent], setup: Setup) -> tuple[Traffic, Serving]:
+    pool, preset = told["pool"], load_preset(setup.preset)
+    serving = Serving(
+        setup.policy or pool["policy"],
+        {} if setup.policy else pool["policy_params"],
+        pool["modifiers"],
+        pool["routing"],
+        pool["routing_params"],
+    )
+    replicas = tuple(
+        Replica(
+            preset.step_time,
+            row["slots"] if setup.slots is None else setup.slots,
+            row["kv_tokens"],
+            preset.token_budget,
+            (row.get("prefill_tokens") or pool.get("prefill_credit") or 0) if setup.credit is None else setup.credit,
+            setup.engine_order,
+        )
+        for row in told["backends"]
+    )
+    if not replicas:
+        raise CompareError("the report names no backend that takes work")
+    tiers = tuple(
+        Tier(name, Slo(row["ttft_s"], row["tbt_s"], row["ttlt_s"]), row["rank"], row["weight"],
+             service_class=ServiceClass(row["service_class"]))
+        for name, row in told["tiers"].items() if "ttft_s" in row
+    )  # fmt: skip
+    entitlements = told["entitlements"]
+    recorded = tuple(
+        Recorded(
+            row.planned_s + row.late_s,
+            row.input_tokens or row.wanted_input,
+            row.output_tokens or row.wanted_output,
+            entitlements[row.name].get("tenant", row.name),
+            row.tier,
+            entitlements[row.name].get("slug", row.name),
+            output_bound=row.wanted_output,
+        )
+        for row in rows
+    )
+    missing = {row.tier for row in rows} - {tier.name for tier in tiers}
+    if missing:
+        raise CompareError(f"the instance has no tier {', '.join(sorted(missing))}: senders' tiers are named otherwise")
+    limits = {row["slug"]: row["concurrency"] for row in entitlements.values() if row}
+    delay_s = setup.signal_ms / 1000.0
+    return Traffic(recorded, tiers, replicas, limits, pool.get("headroom_slots", 0), delay_s), serving
+
+
+def _line(name: str, pairs: Sequence[tuple[Sent, Sent]], slos: Mapping[str, Slo]) -> Line:
+    def share(rows: Sequence[Sent]) -> float:
+        judged = [met for row in rows if (met := slo_met(row, slos[row.tier])) is not None]
+        return 100.0 * sum(judged) / len(judged) if judged else 100.0
+
+    def ttft(rows: Sequence[Sent]) -> tuple[float | None, float | None]:
+        values = [row.ttft_s for row in rows if row.ttft_s is not None]
+        return percentile(values, 0.5), percentile(values, 0.95)
+
+    live, simulated = [row for row, _ in pairs], [row for _, row in pairs]
+    return Line(name, len(pairs), share(live), share(simulated), ttft(live), ttft(simulated))
+
+
+def _tokens_per_s(rows: Sequence[Sent]) -> float:
+    ended = [row for row in rows if row.ttlt_s is not None]
+    if not ended:
+        return 0.0
+    begin = min(row.planned_s + row.late_s for row in rows)
+    span = max(row.planned_s + row.late_s + (row.ttlt_s or 0.0) for row in ended) - begin
+    return sum(row.input_tokens + row.output_tokens for row in ended) / span if span > 0 else 0.0
+
+
+def _rank(tiers: Sequence[Tier], name: str) -> tuple[int, str]:
+    return next(tier.rank for tier in tiers if tier.name == name), name
+
+
+def _words(traffic: Traffic, serving: Serving) -> str:
+    one = traffic.replicas[0]
+    credit = f"prefill credit {one.prefill_tokens}" if one.prefill_tokens else "no prefill credit"
+    return (
+        f"{serving.policy}, {len(traffic.replicas)} replicas of {one.slots} slots and {one.kv_tokens} KV tokens, "
+        f"{credit}, {1000 * traffic.signal_s:g} ms until a grant follows, engines in order of {one.order}"
+    )
+
+
+def grid_of(parity: Parity, trace: str) -> Grid:
+    grid = Grid("tier", "requests", "live in time %", "lab in time %", "points", "live TTFT p50 s", "lab", "live p95",
+                "lab", title=f"{trace}: {parity.served}")  # fmt: skip
+    for line in parity.lines:
+        times = [
+            "" if value is None else figure(value)
+            for pair in zip(line.live_ttft_s, line.simulated_ttft_s, strict=True)
+            for value in pair
+        ]
+        shares = (f"{line.live:.1f}", f"{line.simulated:.1f}", f"{line.points:+.1f}")
+        grid.add_row(line.tier, str(line.requests), *shares, *times)
+    return grid
