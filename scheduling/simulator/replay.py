@@ -132,6 +132,11 @@ class Replay:
         return self._view
 
     @property
+    def headroom(self) -> int:
+        """The last free slots, kept for who is within a baseline."""
+        return self._scheduler.headroom
+
+    @property
     def _now_s(self) -> float:
         return to_s(self._kernel.now_fs)
 

@@ -51,7 +51,7 @@ def check(engine: Engine, step: Step | None) -> None:
     if step is not None:
         assert len(step.decodes) + step.prefill_tokens <= engine.limits.token_budget
         assert step.prefill_tokens == sum(chunk for _, chunk in step.chunks)
-        assert step.kv_decoding == sum(seq.computed for seq in step.decodes)
+        assert step.kv_decoding == sum(seq.computed + 1 for seq in step.decodes)
         assert step.prefill_products == sum(chunk * (seq.computed + chunk / 2) for seq, chunk in step.chunks)
         assert all(seq.state is State.RUNNING for seq in [*step.decodes, *(seq for seq, _ in step.chunks)])
 

@@ -420,6 +420,21 @@ def test_a_candidate_that_starves_long_prompts_is_rejected_by_the_replay(pool: P
     assert told["gain"] > 0, "most would have been glad of it"
 
 
+def test_trials_are_served_in_front_of_the_pools_own_replicas_with_its_headroom(pool: Pool):
+    now = timezone.now()
+    traffic(100, now)
+    pool.headroom_slots = 1
+    services.save(actor=ANN, instance=pool)
+    found = replicas.traffic_of(pool, now - timedelta(hours=1), now)
+    assert found is not None
+    replay = found.replay(replicas.serving_of(pool))
+    assert (found.headroom, replay.headroom) == (1, 1)
+    assert [(b.slots, b.kv_tokens, b.prefill_credit) for b in replay.view.backends.values()] == [
+        (row.slots, row.kv_tokens, row.spec().prefill_tokens) for row in pool.backends.all()
+    ]
+    assert found.signal_s == replicas.GRANT_DELAY_S
+
+
 def test_a_candidate_that_is_no_policy_is_rejected(pool: Pool):
     now = timezone.now()
     traffic(100, now)

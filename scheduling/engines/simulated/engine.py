@@ -89,7 +89,7 @@ class Step:
 
     started_s: float
     prefill_tokens: int = 0
-    kv_decoding: int = 0  # sum of the decoding sequences' contexts
+    kv_decoding: int = 0  # sum of the decoding sequences' contexts, with the tokens whose keys this step computes
     prefill_products: float = 0.0  # sum of chunk * (context + chunk / 2)
     decodes: list[Sequence] = field(default_factory=list)
     chunks: list[tuple[Sequence, int]] = field(default_factory=list)
@@ -241,7 +241,7 @@ class Engine:
                 seq.computed < seq.blocks * BLOCK_TOKENS or self._grow(seq, seq.computed + 1, step)
             ):
                 step.decodes.append(seq)
-                step.kv_decoding += seq.computed
+                step.kv_decoding += seq.computed + 1
                 budget -= 1
         budget = self.limits.token_budget - len(step.decodes)  # a preemption may have taken one out again
         for seq in prefilling:
@@ -299,7 +299,7 @@ class Engine:
     def _preempt(self, victim: Sequence, step: Step) -> None:
         if victim in step.decodes:  # it had its place in this step already
             step.decodes.remove(victim)
-            step.kv_decoding -= victim.computed
+            step.kv_decoding -= victim.computed + 1
         for index, (seq, chunk) in enumerate(step.chunks):
             if seq is victim:
                 del step.chunks[index]
