@@ -31,9 +31,10 @@ from scheduling.core.types import (
 )
 from scheduling.state import codec
 from scheduling.state.codec import Entry
-from scheduling.state.memory import Dump, read_standing
+from scheduling.state.memory import Dump
 from scheduling.state.resp import RespConnection
 from scheduling.state.script import REDIS_CLOCK, Script, load_scripts, make_script
+from scheduling.state.standing import read_standing
 from scheduling.state.store import NO_CAP, PoolStore
 from scheduling.state.twin import PoolTwin
 from scheduling.state.types import (

@@ -11,8 +11,9 @@ from scheduling.core.outcomes import Reason
 from scheduling.core.types import BackendSpec, BackendView, ServiceClass, Standing
 from scheduling.state import codec
 from scheduling.state.codec import Entry
-from scheduling.state.memory import PoolMemory, read_standing, standing_words
+from scheduling.state.memory import PoolMemory
 from scheduling.state.snapshot import make_snapshot
+from scheduling.state.standing import read_standing, standing_words
 from scheduling.state.types import (
     EJECTED_CHANNEL,
     ENTITLEMENTS_AT_ONCE,

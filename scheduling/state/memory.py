@@ -14,6 +14,7 @@ from scheduling.core.outcomes import Reason
 from scheduling.core.types import PREFILL_PER_S, BackendView, EntitlementSpec, PoolSpec, ServiceClass, Standing
 from scheduling.state import codec
 from scheduling.state.codec import Entry
+from scheduling.state.standing import standing_words
 from scheduling.state.types import BATCH, ENDED_MS, LEASE_MS, Fenced, SweptRequest
 
 
@@ -324,12 +325,3 @@ class PoolMemory:
 def _average(old: float | None, new: int) -> float:
     mean = float(new) if old is None else 0.9 * old + 0.1 * new
     return float(f"{mean:.3f}")
-
-
-def standing_words(s: Standing) -> str:
-    """A standing the way it is kept: weight, debt and burst."""
-    return f"{s.weight:.9f} {s.debt:.6f} {s.burst:.6f}"
-
-
-def read_standing(words: str) -> Standing:
-    return Standing(*map(float, words.split()))

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from scheduling.core.admission import refill
 from scheduling.state import codec
-from scheduling.state.memory import read_standing
+from scheduling.state.standing import read_standing
 from scheduling.state.types import BackendTotals, Counts, EntitlementTotals, PoolSnapshot
 
 

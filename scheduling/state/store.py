@@ -28,9 +28,9 @@ from scheduling.core.types import (
     Standing,
 )
 from scheduling.state import codec, replies
-from scheduling.state.memory import standing_words
 from scheduling.state.resp import RespConnection
 from scheduling.state.script import Script, load_scripts
+from scheduling.state.standing import standing_words
 from scheduling.state.types import (
     BATCH,
     PREVIEW_MS,
