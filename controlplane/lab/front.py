@@ -121,16 +121,18 @@ def grids(lines: Sequence[Line]) -> list[Grid]:
     return made
 
 
-def page(lines: Sequence[Line], cases: Sequence[Case], command: str) -> str:
-    """The results as a page of docs/, with what made it."""
+def page(lines: Sequence[Line], cases: Sequence[Case], command: str, before: str = "") -> str:
+    """The results as a page of docs/, with what made it. ``before``: a page that they are added to."""
     case = cases[0]
     seeds = len({case.seed for case in cases})
-    parts = [HEAD]
+    total = sum(share for _, share in case.shares)
+    tiers = ", ".join(f"{name} {100 * share / total:g} %" for name, share in case.shares)
+    parts = [before or HEAD]
     parts.append(
         f"{case.replicas} x {case.preset}, minutes {case.from_minute:g} to {case.from_minute + case.minutes:g} of each "
         f"trace, of which the first tenth is history; {seeds} draw{'s' if seeds > 1 else ''} of tiers "
-        f"({', '.join(f'{name} {100 * share:g} %' for name, share in case.shares)}). Figures do not depend on the "
-        f"machine. Made on {date.today().isoformat()} on {machine()} by\n\n```\n{command}\n```\n"
+        f"({tiers}). Figures do not depend on the machine. Made on {date.today().isoformat()} on {machine()} by\n\n"
+        f"```\n{command}\n```\n"
     )
     for title, head, rows in tables(lines):
         body = ["| " + " | ".join(row) + " |" for row in rows]

@@ -107,6 +107,7 @@ class Command(BaseCommand):
         parser.add_argument("--seeds", type=int, default=1, help="runs with other tiers, averaged (default 1)")
         parser.add_argument("--json", action="store_true", help="a list of rows as JSON on standard output")
         parser.add_argument("--output", type=Path, metavar="PAGE.md", help="the tables as a page, as docs/front.md")
+        parser.add_argument("--append", action="store_true", help="add the tables to the page that is there")
 
     @staticmethod
     def _add_parity(parser: ArgumentParser) -> None:
@@ -318,7 +319,10 @@ class Command(BaseCommand):
             found = Lab(self._folder(), options["processes"]).figures(cases, run_case, compare.kept_name, done)
         lines = front.lines_of(cases, found)
         if output is not None:
-            output.write_text(front.page(lines, cases, shlex.join(["manage.py", *sys.argv[1:]])), encoding="utf-8")
+            before = output.read_text(encoding="utf-8") if options["append"] and output.exists() else ""
+            told = [Path(word).name if word in options["trace"] else word for word in sys.argv[1:]]
+            page = front.page(lines, cases, shlex.join(["manage.py", *told]), before)
+            output.write_text(page, encoding="utf-8")
             self.stdout.write(f"wrote {output}")
         elif options["json"]:
             self.stdout.write(json.dumps([line.as_json() for line in lines], indent=1))
