@@ -18,6 +18,7 @@ import redis
 
 from scheduling.core.admission import LONGEST_TOLD_MS, RIGHTS, able_to_run, baseline_slots, cap_of, rights_of
 from scheduling.core.outcomes import Reason
+from scheduling.core.placement import POINTS_KEPT, write_points
 from scheduling.core.types import (
     BackendSpec,
     EntitlementSpec,
@@ -70,7 +71,9 @@ def variant(script: Script, old: str, new: str) -> Script:
 
 
 def timed_scripts() -> dict[str, Script]:
-    return {name: variant(s, REDIS_CLOCK, TEST_CLOCK) for name, s in load_scripts().items()}
+    scripts = {name: variant(s, REDIS_CLOCK, TEST_CLOCK) for name, s in load_scripts().items()}
+    few = f"local POINTS_KEPT = {POINTS}\n"  # so that generations of the index change
+    return {n: variant(s, f"local POINTS_KEPT = {POINTS_KEPT}\n", few) for n, s in scripts.items()}
 
 
 POOL = pool_spec(backends=(), queue_limit=8, queue_bytes=2000, threshold=0.2)
@@ -109,6 +112,7 @@ ENTITLEMENTS = (
 RESERVED = {spec.id for spec in ENTITLEMENTS if rights_of(spec).reserved}
 BASES = {spec.id: baseline_slots(spec.tier.service_class, spec.concurrency) for spec in ENTITLEMENTS}
 CAPS = {spec.id: cap_of(spec.tier.service_class, spec.concurrency) for spec in ENTITLEMENTS}
+POINTS = 12  # of prompts' beginnings that a generation of the index keeps
 WEIGHTS = (0.05, 0.3, 0.3, 8.0, 33.3, 33.3, 80.25, 600.0)
 REQUESTS = 80
 BACKENDS = ("b1", "b2", "b3")
@@ -169,6 +173,7 @@ class World:
         self.now = 1_700_000_000_000
         self.server = PoolStore(resp, self.pool_id, scripts=scripts)
         self.twin = PoolTwin(self.pool_id, lambda: self.now, self._published, self._listens)
+        self.twin.places.kept = POINTS
         self._ears = ears
         self._told: list[tuple[str, bytes]] = []  # what the twin published and Redis has yet to deliver
         self.listen(set(GATEWAYS))
@@ -207,13 +212,19 @@ class World:
     def estimate_of(self, n: int) -> Estimate:
         return estimate(40 + 17 * (n % 5), 30 + 11 * (n % 7))
 
+    def prefixes_of(self, n: int) -> str:
+        """Prompts begin with one of three system messages, some go on alike; every fifth is too short to tell."""
+        tokens = self.estimate_of(n).input_tokens
+        points = [(f"{n % 3:012x}", tokens // 4), (f"{n % 9 + 16:012x}", tokens // 2), (f"{n + 256:012x}", tokens)]
+        return "" if n % 5 == 0 else write_points(300 if n % 2 else 10**6, points)
+
     def request_of(self, n: int, attempt: int | None = None) -> QueuedRequest:
         name = f"r{n}"
         e = self.twin.held.get(name) or self.twin.queue.get(name)
         current = e.attempt if e else 1
         return request(
             name, self.spec_of(n), self.estimate_of(n), gateway=GATEWAYS[n % 2], seq=e.seq if e else n,
-            attempt=current if attempt is None else attempt,
+            attempt=current if attempt is None else attempt, prefixes=self.prefixes_of(n),
         )  # fmt: skip
 
     # --- moves; ``again`` repeats the call, as a caller does whose reply was lost
@@ -377,6 +388,7 @@ class World:
         keys = self._run(self._resp.call("KEYS", self._pattern("*")))
         self._run(self._resp.call("DEL", *keys))
         self.twin.flush()
+        self.twin.places.kept = POINTS
         self._read = {"events": "-", "ledger": "-"}
         self._ended_at.clear()
         self._set_clock()
@@ -621,7 +633,8 @@ class World:
 
     async def _server_dump(self) -> Dump:
         call, p = self._resp.call, self._prefix
-        names = ("meta", "ready", "held", "queue", "totals", "buckets", "standing", "meter", "evicted")
+        names = ("meta", "ready", "held", "queue", "totals", "buckets", "standing", "meter", "evicted", "warm",
+                 "warm:before")  # fmt: skip
         replies = await asyncio.gather(
             *(call("HGETALL", p + n) for n in names),
             *(
@@ -632,14 +645,14 @@ class World:
             *(call("XRANGE", p + n, self._read[n], "+") for n in ("events", "ledger")),
             call("KEYS", self._pattern("ended:*")),
         )
-        flat = [dict(zip(r[::2], r[1::2], strict=True)) for r in replies[:15]]
+        flat = [dict(zip(r[::2], r[1::2], strict=True)) for r in replies[:17]]
         named = [{k.decode(): v for k, v in d.items()} for d in flat]
-        meta, ready, held, queue, totals, buckets, standing, meter, evicted = named[:9]
-        leases, waiting, weights, prey, leaving, prefills = named[9:]
-        for n, r in zip(("events", "ledger"), replies[16:18], strict=True):
+        meta, ready, held, queue, totals, buckets, standing, meter, evicted, warm, warm_before = named[:11]
+        leases, waiting, weights, prey, leaving, prefills = named[11:]
+        for n, r in zip(("events", "ledger"), replies[18:20], strict=True):
             if r:
                 self._read[n] = "(" + r[-1][0].decode()
-        keys = replies[18]
+        keys = replies[20]
         reasons = await call("MGET", *keys) if keys else []
         return Dump(
             meta={k: v.decode() for k, v in meta.items()},
@@ -648,7 +661,7 @@ class World:
             held=held,
             waiting={k: int(v) for k, v in waiting.items()},
             queue=queue,
-            order=[m.decode() for m in replies[15]],
+            order=[m.decode() for m in replies[17]],
             totals={k: int(v) for k, v in totals.items()},
             standing={k: v.decode() for k, v in standing.items()},
             weights={k: float(v) for k, v in weights.items()},
@@ -657,9 +670,11 @@ class World:
             prefills={k: int(v) for k, v in prefills.items()},
             evicted=evicted,
             leaving={k: int(v) for k, v in leaving.items()},
+            warm={k: v.decode() for k, v in warm.items()},
+            warm_before={k: v.decode() for k, v in warm_before.items()},
             buckets={k: float(v) for k, v in buckets.items()},
-            events=[(f[0].decode(), f[1]) for _, f in replies[16]],
-            ledger=[tuple(f) for _, f in replies[17]],
+            events=[(f[0].decode(), f[1]) for _, f in replies[18]],
+            ledger=[tuple(f) for _, f in replies[19]],
             ended={k.decode().rpartition(":")[2]: v.decode() for k, v in zip(keys, reasons, strict=True)},
         )
 

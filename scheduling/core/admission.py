@@ -29,6 +29,7 @@ from typing import Final
 
 from scheduling.core import entitlement as standing
 from scheduling.core.outcomes import Reason
+from scheduling.core.placement import Warmth, place
 from scheduling.core.types import BackendView, EntitlementSpec, EntitlementState, OverLimit, PoolSpec, ServiceClass
 
 LEAST_RETRY_MS: Final = 1_000  # a client that comes back sooner finds what it found before
@@ -138,6 +139,7 @@ class AdmissionView:
     heaviest: float | None = None
     prey: Sequence[Prey] = ()  # preemptible requests that run, newest first
     told_ms: int = 0  # from now on, for how long clients of this entitlement were told to come back already
+    warmth: Warmth | None = None  # what replicas have of its prompt; None: not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,12 +181,12 @@ def come_back(first_ms: float, served_ms: float, told_ms: int) -> tuple[int, int
     return retry_ms, min(LONGEST_TOLD_MS, told_ms + math.ceil(served_ms * SERVED_PER_RETURN))
 
 
-def choose_backend(backends: Iterable[BackendView], kv: int, exclude: str, prefill: int = 0) -> str | None:
-    """The replica with room that has the least outstanding work (ties: fewest running, then name), or None."""
-    fit = [b for b in backends if b.id != exclude and b.room_for(kv, prefill)]
-    if not fit:
-        return None
-    return min(fit, key=lambda b: (b.work_tokens, b.running, b.id)).id
+def choose_backend(
+    backends: Iterable[BackendView], kv: int, exclude: str, prefill: int = 0, warmth: Warmth | None = None
+) -> str | None:
+    """The replica with room that the rule of :mod:`scheduling.core.placement` names, or None."""
+    chosen = place([b for b in backends if b.id != exclude and b.room_for(kv, prefill)], warmth)
+    return None if chosen is None else chosen.id
 
 
 def is_roomy(backends: Iterable[BackendView], kv: int, exclude: str) -> bool:
@@ -243,7 +245,7 @@ def decide_admission(
 
     slots = sum(b.slots for b in view.backends)
     free = sum(max(0, b.slots - b.running) for b in view.backends)
-    backend = choose_backend(view.backends, ask.kv, ask.exclude_backend, ask.prefill)
+    backend = choose_backend(view.backends, ask.kv, ask.exclude_backend, ask.prefill, view.warmth)
     roomy = is_roomy(view.backends, ask.kv, ask.exclude_backend)
     within = view.ent_running + view.ent_waiting < spec.concurrency
     protected = rights.reserved and within

@@ -7,7 +7,7 @@ the simulator drive the same objects through :class:`scheduling.core.scheduler.S
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
@@ -127,6 +127,14 @@ class Router(Protocol):
 
     def choose(self, request: QueuedRequest, backends: Iterable[BackendView]) -> BackendView | None:
         """The replica, among those with room, or None."""
+
+
+@runtime_checkable
+class LearnsPlaces(Protocol):
+    """What a router may offer besides: it learns where prompts ran that others placed."""
+
+    def learn(self, places: Mapping[str, str]) -> None:
+        """Replicas, the last first and a space between them, by the name of a point (``scheduling.core.placement``)."""
 
 
 class RoutingPolicy(Protocol):

@@ -1,35 +1,25 @@
 """Which replica runs it: routing policies.
 
-They place what waited. A request that finds a free slot and nobody waiting is placed by the ``admit`` script in the
-same round trip as it is admitted, and that is always by least work.
+They place what waited; what is granted on arrival is placed by the ``admit`` script, by the same rule
+(:mod:`scheduling.core.placement`), in the same round trip as it is admitted.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from scheduling.core.contracts import Router
+from scheduling.core.placement import POINTS_KEPT, SKEW_TOKENS, PrefixIndex, place
 from scheduling.core.registry import routing
 from scheduling.core.types import BackendView, QueuedRequest
 
 USES_PREFIX = frozenset({"prefix_affinity"})  # for others nobody has to compute one
 
 
-def least_loaded(request: QueuedRequest, backends: Iterable[BackendView]) -> BackendView | None:
-    """The replica with room and the least outstanding estimated tokens; then fewest running, then by name."""
-    best: BackendView | None = None
-    for backend in backends:
-        if not backend.room_for(request.kv_tokens, request.prefill_tokens) or backend.id == request.exclude_backend:
-            continue
-        if best is None or (backend.work_tokens, backend.running, backend.id) < (
-            best.work_tokens,
-            best.running,
-            best.id,
-        ):
-            best = backend
-    return best
+def _fit(request: QueuedRequest, backends: Iterable[BackendView]) -> list[BackendView]:
+    kv, prefill = request.kv_tokens, request.prefill_tokens
+    return [b for b in backends if b.room_for(kv, prefill) and b.id != request.exclude_backend]
 
 
 @routing("least_work")
@@ -49,26 +39,26 @@ class LeastWork:
         return self
 
     def choose(self, request: QueuedRequest, backends: Iterable[BackendView]) -> BackendView | None:
-        return least_loaded(request, backends)
+        return place(_fit(request, backends))
 
 
 @routing("prefix_affinity")
 @dataclass(frozen=True, slots=True)
 class PrefixAffinity:
-    """The replica that last ran this prefix, unless it has much more to do than the least loaded.
+    """The replica that has most of this prompt in its KV cache, unless others have much less to do.
 
-    Question: which replica with room still has this prompt's beginning in its KV cache?
-    Key: where the same prefix (``QueuedRequest.prefix``) was sent last, if its outstanding work is at most
-    ``skew_tokens`` above that of the least loaded replica with room; else least work. Requests without a prefix: least
-    work.
-    Inputs: view of each replica; the last ``remember`` prefixes and where they went.
-    Cost: O(replicas), O(``remember``) memory. Who starves: none; the skew between replicas is bounded.
-    Source: cache-aware routing with a load bound, as SGLang's router has it (Zheng et al. 2024); bounded loads after
-    Mirrokni et al. 2018.
+    Question: which replica with room has computed this prompt's beginning already, and is it worth going there?
+    Key: outstanding tokens less ``GAIN`` times the cached ones, among replicas whose outstanding work is at most
+    ``skew_tokens`` above that of the least loaded with room. Prompts that are too short to tell: least work.
+    Inputs: view of each replica; chained hashes of the prompt (``QueuedRequest.prefixes``); where prompts with these
+    ran last: in Redis, shared by all gateways and the leader, who keeps the last ``remember`` hashes here as well.
+    Cost: O(replicas + hashes, 16 at most), O(``remember``) memory. Who starves: none; the skew is bounded.
+    Source: cache-aware routing as in SGLang (Zheng et al. 2024) and the prefix scorer of llm-d's inference gateway;
+    bounded loads after Mirrokni et al. 2018.
     """
 
-    skew_tokens: float = 4096.0
-    remember: int = 10_000
+    skew_tokens: float = float(SKEW_TOKENS)
+    remember: int = 2 * POINTS_KEPT
 
     def __post_init__(self) -> None:
         if self.skew_tokens < 0 or self.remember < 1:
@@ -81,30 +71,19 @@ class PrefixAffinity:
 class _PrefixRouter:
     def __init__(self, policy: PrefixAffinity) -> None:
         self._policy = policy
-        self._ran_at: OrderedDict[int, str] = OrderedDict()  # prefix -> replica, least recently used first
+        self._index = PrefixIndex(max(1, policy.remember // 2))
 
     def __len__(self) -> int:
-        return len(self._ran_at)
+        return len(self._index)
 
     def choose(self, request: QueuedRequest, backends: Iterable[BackendView]) -> BackendView | None:
-        choice = list(backends)
-        least = least_loaded(request, choice)
-        if least is None or not request.prefix:
-            return least
-        chosen = self._warm(request, choice, least)
-        self._ran_at[request.prefix] = chosen.id
-        self._ran_at.move_to_end(request.prefix)
-        if len(self._ran_at) > self._policy.remember:
-            self._ran_at.popitem(last=False)
+        warmth = self._index.warmth(request.prefixes)
+        if warmth is not None:
+            warmth = replace(warmth, skew=self._policy.skew_tokens)  # what is in force now
+        chosen = place(_fit(request, backends), warmth)
+        if chosen is not None:
+            self._index.ran(request.prefixes, chosen.id)
         return chosen
 
-    def _warm(self, request: QueuedRequest, choice: list[BackendView], least: BackendView) -> BackendView:
-        name = self._ran_at.get(request.prefix)
-        if name is None or name == request.exclude_backend:
-            return least
-        for backend in choice:
-            if backend.id == name:
-                skewed = backend.work_tokens - least.work_tokens > self._policy.skew_tokens
-                fits = backend.room_for(request.kv_tokens, request.prefill_tokens)
-                return least if skewed or not fits else backend
-        return least
+    def learn(self, places: Mapping[str, str]) -> None:
+        self._index.learn(places)

@@ -27,6 +27,7 @@ from scheduling.core.contracts import (
     ANY_NUMBER,
     NOT_NOW,
     Fits,
+    LearnsPlaces,
     OrderingPolicy,
     RequestQueue,
     RoutingPolicy,
@@ -165,6 +166,16 @@ class Scheduler:
     def settle(self, request_id: str, input_tokens: int, output_tokens: int) -> None:
         """What a granted request has really used, for queues that count it; 0 for a grant that came to nothing."""
         self._queue.settle(request_id, input_tokens, output_tokens)
+
+    @property
+    def learns_places(self) -> bool:
+        """Whether the routing goes by where prompts ran."""
+        return isinstance(self._router, LearnsPlaces)
+
+    def learn(self, places: Mapping[str, str]) -> None:
+        """Where prompts ran that were granted elsewhere, for routing that goes by it."""
+        if isinstance(self._router, LearnsPlaces):
+            self._router.learn(places)
 
     def swap(self, policy: OrderingPolicy, routing: RoutingPolicy, now_s: float) -> None:
         """Changes the policy; everything that waits moves into the new order. Where prefixes ran is forgotten only if

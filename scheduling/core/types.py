@@ -268,7 +268,7 @@ class QueuedRequest:
     generated: int = 0  # output tokens already generated, likewise
     output_lengths: tuple[float, ...] = ()  # predicted output lengths [tokens], increasing; empty: only a mean is known
     output_probabilities: tuple[float, ...] = ()  # of those lengths
-    prefix: int = 0  # 64-bit hash of how the prompt begins, of its tenant and pool; 0: not known
+    prefixes: str = ""  # chained hashes of how the prompt begins (``scheduling.core.placement``); empty: not known
     hint_deadline_s: float | None = None  # before the contract's, by its client's wish; within the entitlement only
 
     @property

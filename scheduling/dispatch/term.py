@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Iterable
 from concurrent.futures import Executor
 from dataclasses import replace
@@ -18,6 +19,7 @@ from scheduling.core.entitlement import TICK_S as STANDING_S
 from scheduling.core.invariants import check_step, remember
 from scheduling.core.ledger import LedgerRecord
 from scheduling.core.outcomes import Reason
+from scheduling.core.placement import read_points
 from scheduling.core.preview import parts_of
 from scheduling.core.registry import PolicyError
 from scheduling.core.types import Catalog, Grant, PoolSpec, PoolView, QueuedRequest, Standing
@@ -59,6 +61,7 @@ DRIFT_GAP_S = 30.0
 SWEEPS = 50  # batches of abandoned requests ended in one round of the house
 COMPARE_S = 30.0  # between two comparisons of every total with the entries
 COMPARE_UP_TO = 10_000  # entries: Redis does nothing else meanwhile (4 ms for 1,000)
+PLACES_ASKED = 500  # prompts of which is asked at once where they ran; the oldest of more are placed by work
 EVICT_AGAIN_S = 0.25  # after preemptible requests could make no room
 
 
@@ -95,6 +98,7 @@ class Term:
         give_rights(self.scheduler, pool, catalog)
         self.monitor = BackendMonitor(store, epoch, engine, group, self._ring)
         self._away = Away()
+        self._unplaced: deque[str] = deque(maxlen=PLACES_ASKED)  # prompts of which it was not asked where they ran
         self._entitlements: dict[str, None] = {}  # of what waits; some may have left since the last second
         self._bell = asyncio.Event()
         self._loaded = asyncio.Event()
@@ -245,6 +249,8 @@ class Term:
             self._away.park(request, asyncio.get_running_loop().time())
             return
         self._entitlements[request.entitlement] = None
+        if request.prefixes and self.scheduler.learns_places:
+            self._unplaced.append(request.prefixes)
         limit = self._limits.get(request.entitlement, request.concurrency)
         self.scheduler.offer(request if limit == request.concurrency else replace(request, concurrency=limit), now_s)
 
@@ -287,6 +293,7 @@ class Term:
             look = await self._store.look(list(self._entitlements))
             if look.rebuilding_ms:
                 return  # leases that were not announced again yet would be overrun
+            await self._learn_places()
             now_s = self._set_clock(look.now_ms)
             view = look.pool_view(now_s)
             view.standings = self.standings
@@ -319,6 +326,13 @@ class Term:
                 continue  # the next look tells whether others must make room
             if not away and (refused or len(grants) < BATCH):
                 return  # where a gateway was away, what it did not take is decided again at once, without it
+
+    async def _learn_places(self) -> None:
+        """Where prompts like those that began to wait ran before: most were granted on arrival, by the script."""
+        if self._unplaced:
+            points = {name: None for text in self._unplaced for name, _ in read_points(text)[1]}
+            self._unplaced.clear()
+            self.scheduler.learn(await self._store.places(list(points)))
 
     async def _tell_stuck(self) -> None:
         """Arrivals may take free slots that those who wait cannot use."""

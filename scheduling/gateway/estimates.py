@@ -13,7 +13,7 @@ from scheduling.core.types import Estimate, PoolSpec, QueuedRequest, Slo
 from scheduling.gateway.auth import Access
 from scheduling.gateway.errors import Refusal
 from scheduling.gateway.guard import TTFT_HINT, TTLT_HINT
-from scheduling.gateway.prefix import prefix_of
+from scheduling.gateway.prefix import prefixes_of
 from scheduling.gateway.prepare import Prepared
 
 Look = Callable[[int, int], Outlook]  # input tokens and output bound: what to expect
@@ -68,7 +68,9 @@ def make_queued(
         None if slo.ttlt_s is None else total_deadline_s(arrival_s, slo),
         arrival_s + tier.max_wait_s, "", gateway_id, entitlement.concurrency,
         output_lengths=estimate.output_lengths, output_probabilities=estimate.output_probabilities,
-        prefix=prefix_of(prepared.body, access.prefix_key, pool.model) if pool.routing in USES_PREFIX else 0,
+        prefixes=prefixes_of(prepared.body, access.prefix_key, pool, estimate.input_tokens)
+        if pool.routing in USES_PREFIX
+        else "",
         hint_deadline_s=None if hints is None else _hinted_deadline_s(arrival_s, slo, hints),
     )  # fmt: skip
 

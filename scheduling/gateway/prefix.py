@@ -1,51 +1,155 @@
-"""How a prompt begins, as a number: what routing by warm prefixes goes by.
+"""How a prompt begins, as chained hashes: what placement goes by (``scheduling.core.placement``).
 
-Only the number leaves the gateway. It is keyed with the tenant (where a pool's tenants share their engines' prefix
-caches: with the pool), so that equal prompts of two tenants are different prefixes: nobody can find out from where his
-requests go, or how fast they are, what others have asked; nor, by reading Redis, whether a prompt was asked.
+An engine's prefix cache knows a prompt by the hashes of its blocks, each chained to those before it. Here likewise: a
+*point* is the hash of all of the prompt up to it. There is one at the end of messages, so that a conversation finds its
+last turn and sessions with the same system message are told apart, and inside long texts, each twice as far as the one
+before. Where they are depends on what is before them only: a prompt that goes on keeps the points that it had. Of a
+long text between two points a sample is hashed (how it begins and ends): the work does not grow with it, and prompts
+that differ in nothing else are taken for the same, which costs no more than a place less good.
+
+Only hashes leave the gateway. The first is keyed with the tenant (where a pool's tenants share their engines' prefix
+caches: with the pool) and with the client's ``cache_salt``, as the engine's own chain begins with the salt: equal
+prompts of two tenants are different, nobody can find out from where his requests go, or how fast they are, what others
+have asked; nor, by reading Redis, whether a prompt was asked.
 """
 
 from __future__ import annotations
 
 from array import array
-from hashlib import blake2b
+from hashlib import blake2b, sha1
+from typing import Final
 
-from scheduling.gateway.openai_types import ChatRequest, CompletionRequest
+from scheduling.core.placement import NAME_CHARS, SKEW_TOKENS, write_points
+from scheduling.core.types import PoolSpec
+from scheduling.gateway.openai_types import ChatRequest, CompletionRequest, Message
 
-MOST_BYTES = 1024  # what lies behind does not count: a conversation keeps its prefix while it grows
-LEAST_BYTES = 256  # about four blocks of an engine's cache: less is not worth going to a busier replica
-
-
-def prefix_of(body: ChatRequest | CompletionRequest, key: bytes, model: str) -> int:
-    """64 bits of the prompt's beginning, its model and the client's ``cache_salt``, under the ``key`` of those who
-    share (``cache_salt.prefix_key``, at most 64 bytes); 0 for a prompt that is too short to be worth it.
-
-    A system message (with what is before it) of at least ``LEAST_BYTES`` is the prefix by itself: all that begin with
-    it share it. Else it is the first ``MOST_BYTES`` of the prompt, over its messages.
-    """
-    begin = _of_chat(body) if isinstance(body, ChatRequest) else _of_prompt(body.prompt)
-    if len(begin) < LEAST_BYTES:
-        return 0
-    digest = blake2b(f"{model}\0{body.cache_salt or ''}\0".encode(errors="surrogatepass"), digest_size=8, key=key)
-    digest.update(begin)
-    return int.from_bytes(digest.digest(), "big") or 1
+LEAST_CHARS: Final = 256  # about four blocks of an engine's cache: less is not worth a place of its own
+MOST_POINTS: Final = 12  # of a request: the first few, by which sessions are told apart, and the deepest
+FIRST_POINTS: Final = 4
+MOST_MESSAGES: Final = 32  # further ones are not read: a conversation is known long before
+SAMPLE: Final = 128  # characters at either end of a longer text that are hashed
+TOKEN_CHARS: Final = 4  # of a prompt of token ids, one id counts as so many characters
+_FIRST_STOP: Final = 1024  # characters of a text after which its first point is; the next ones at 2,048, 4,096 ...
+_LONGEST: Final = 1 << 20  # and the last one here at the latest
+_LINKS: Final = frozenset((1, 2, 4, 8, 16))  # messages after which the chain takes a link
+_LAST: Final = 3  # and so many last messages have a point beside the chain
 
 
-def _of_prompt(prompt: str | list[int]) -> bytes:
-    if isinstance(prompt, str):
-        return prompt[:MOST_BYTES].encode()[:MOST_BYTES]
-    return array("I", prompt[: MOST_BYTES // 4]).tobytes()
+def prefixes_of(body: ChatRequest | CompletionRequest, key: bytes, pool: PoolSpec, input_tokens: int) -> str:
+    """``QueuedRequest.prefixes`` under the ``key`` of those who share (``cache_salt.prefix_key``, at most 64 bytes);
+    empty for a prompt that is too short to be worth it, or where there is nothing to choose from."""
+    if len(pool.backends) < 2:
+        return ""
+    head = f"{pool.model}\0{body.cache_salt or ''}\0".encode(errors="surrogatepass")
+    chain = _Chain(blake2b(head, digest_size=20, key=key).digest())
+    if isinstance(body, CompletionRequest):
+        prompt = body.prompt
+        if isinstance(prompt, str):
+            chain.text(prompt)
+        else:
+            chain.ids(prompt)
+        chain.end()
+    else:
+        _chat(chain, body)
+    points = chain.points
+    if not points:
+        return ""
+    if len(points) > MOST_POINTS:
+        del points[FIRST_POINTS : len(points) - MOST_POINTS + FIRST_POINTS]
+    # Who shares a point and not the next one shares half of what is between them, as far as anybody knows.
+    share, following, found = input_tokens / chain.chars / 2, chain.chars, []
+    for name, chars in reversed(points):
+        found.append((name, int((chars + following) * share)))
+        following = chars
+    found.reverse()
+    return write_points(float(pool.routing_params.get("skew_tokens", SKEW_TOKENS)), found)
 
 
-def _of_chat(body: ChatRequest) -> bytes:
-    found = b""
-    for message in body.messages:
-        if message.role not in ("system", "developer") and len(found) >= LEAST_BYTES:
-            break
-        content = message.content
-        texts = [content] if isinstance(content, str) else [part.text or "" for part in content or ()]
-        said = "".join(text[:MOST_BYTES] for text in texts)
-        found += f"\0{message.role}\0{said}".encode()
-        if len(found) >= MOST_BYTES:
-            break
-    return found[:MOST_BYTES]
+class _Chain:
+    """Hashes, each of its text and the one before it: a hundred bits more of each than is told, so that who knows some
+    cannot go on from there."""
+
+    __slots__ = ("_last", "chars", "points", "said")
+
+    def __init__(self, last: bytes) -> None:
+        self._last = last
+        self.said: list[str] = []  # since the last link
+        self.chars = 0  # of the prompt so far
+        self.points: list[tuple[str, int]] = []
+
+    def link(self) -> None:
+        """A point from which the chain goes on."""
+        self._last = last = self._hash()
+        self.said.clear()
+        if self.chars >= LEAST_CHARS:
+            self.points.append((last.hex()[:NAME_CHARS], self.chars))
+
+    def end(self) -> None:
+        """A point beside the chain: whether there is one here does not change those that follow."""
+        if self.chars >= LEAST_CHARS and self.said:
+            self.points.append((self._hash().hex()[:NAME_CHARS], self.chars))
+
+    def _hash(self) -> bytes:
+        said = "\0".join(self.said).encode(errors="surrogatepass")
+        return sha1(self._last + said, usedforsecurity=False).digest()
+
+    def text(self, text: str) -> None:
+        """A text of a prompt, with its points."""
+        size, start, stop, said = len(text), 0, _FIRST_STOP, self.said
+        while stop <= size and stop <= _LONGEST:
+            said += (text[start : start + SAMPLE], text[stop - SAMPLE : stop])
+            self.chars += stop - start
+            self.link()
+            start, stop = stop, stop * 2
+        size -= start
+        self.chars += size
+        said += (text[start:],) if size <= 2 * SAMPLE else (str(size), text[start : start + SAMPLE], text[-SAMPLE:])
+
+    def ids(self, ids: list[int]) -> None:
+        """The same for token ids."""
+        size, start, stop, few = len(ids), 0, _FIRST_STOP // TOKEN_CHARS, SAMPLE // TOKEN_CHARS
+        while start < size:
+            whole = stop <= size and stop * TOKEN_CHARS <= _LONGEST
+            until = stop if whole else size
+            piece = (
+                ids[start:until] if until - start <= 2 * few else ids[start : start + few] + ids[until - few : until]
+            )
+            self.said += (str(until - start), array("I", piece).tobytes().hex())
+            self.chars += (until - start) * TOKEN_CHARS
+            if whole:
+                self.link()
+            start, stop = until, stop * 2
+
+
+def _chat(chain: _Chain, body: ChatRequest) -> None:
+    said = chain.said
+    if body.tools:  # templates show them before the conversation
+        said.append(str(len(body.tools)))
+        for tool in body.tools[:8]:
+            said += (tool.function.name, str(len(tool.function.description or "")))
+    messages = body.messages[:MOST_MESSAGES]
+    last = len(messages) - _LAST
+    for number, message in enumerate(messages, 1):
+        text = message.content
+        if not isinstance(text, str):
+            text = _parts(message)
+        size = len(text)
+        if size <= 2 * SAMPLE:
+            said += (message.role, text)
+            chain.chars += size
+        elif size < _FIRST_STOP:
+            said += (message.role, str(size), text[:SAMPLE], text[-SAMPLE:])
+            chain.chars += size
+        else:
+            said.append(message.role)
+            chain.text(text)
+        if number in _LINKS:
+            chain.link()
+        elif number > last:
+            chain.end()
+
+
+def _parts(message: Message) -> str:
+    said = [part.text or "" for part in message.content or () if not isinstance(part, str)]
+    said += [f"\0{call.function.name}\0{call.function.arguments}" for call in message.tool_calls or ()]
+    return "".join(said)

@@ -174,7 +174,7 @@ class LeaderTwin(PoolMemory):
         if self.waiting[request_id] <= now:
             return GrantStatus.AWAY
         exclude = codec.decode_request(e.record).request.exclude_backend if len(backends) > 1 else ""
-        backend = choose_backend(backends, e.kv, exclude, e.prefill)
+        backend = choose_backend(backends, e.kv, exclude, e.prefill, self._warmth(e.record))
         if backend is None:
             return None if is_roomy(backends, e.kv, exclude) else GrantStatus.FULL
         note = codec.encode_note(*codec.LEADERLESS)
@@ -220,7 +220,7 @@ class LeaderTwin(PoolMemory):
         if not self._listens(gateway_channel(e.gateway)):
             return GrantStatus.AWAY
         backends = self._backends()
-        backend = choose_backend(backends, e.kv, i.exclude_backend, e.prefill)
+        backend = choose_backend(backends, e.kv, i.exclude_backend, e.prefill, self._warmth(e.record))
         if backend is None:
             roomy = is_roomy(backends, e.kv, i.exclude_backend)
             found = None if roomy else choose_prey(self._prey(), backends, e.kv, i.exclude_backend, e.prefill)

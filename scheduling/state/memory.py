@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from scheduling.core.admission import Prey, able_to_run, baseline_slots, cap_of, first_weight, refill
 from scheduling.core.outcomes import Reason
+from scheduling.core.placement import PrefixIndex, Warmth
 from scheduling.core.types import PREFILL_PER_S, BackendView, EntitlementSpec, PoolSpec, ServiceClass, Standing
 from scheduling.state import codec
 from scheduling.state.codec import Entry
@@ -45,6 +46,8 @@ class Dump:
     prefills: Mapping[str, int]
     evicted: Mapping[str, bytes]
     leaving: Mapping[str, int]
+    warm: Mapping[str, str]
+    warm_before: Mapping[str, str]
     buckets: Mapping[str, float]
     events: Sequence[tuple[str, bytes]]
     ledger: Sequence[tuple[bytes, ...]]
@@ -79,6 +82,7 @@ class PoolMemory:
         self.buckets: dict[str, Bucket] = {}
         self.service: dict[str, float] = {}
         self.told: dict[str, int] = {}  # until when refused clients were told to come back
+        self.places = PrefixIndex()  # where prompts ran
         self.events: list[tuple[str, bytes]] = []
         self.ledger: list[tuple[bytes, ...]] = []
         self._ended: dict[str, tuple[Reason, float]] = {}  # and until when that is remembered
@@ -116,6 +120,8 @@ class PoolMemory:
             prefills=dict(self.prefills),
             evicted={k: codec.encode_entry(e) for k, e in self.evicted.items()},
             leaving=dict(self.leaving),
+            warm=dict(self.places.now),
+            warm_before=dict(self.places.before),
             buckets=buckets,
             events=list(self.events),
             ledger=list(self.ledger),
@@ -194,7 +200,12 @@ class PoolMemory:
         known = self.standings.get(ent)
         return first if known is None else known.weight
 
+    def _warmth(self, record: bytes) -> Warmth | None:
+        """What is believed to be cached where of the prompt of a record."""
+        return self.places.warmth(codec.decode_request(record).request.prefixes)
+
     def _keep_lease(self, request_id: str, e: Entry, expiry: int) -> None:
+        self.places.ran(codec.decode_request(e.record).request.prefixes, e.backend)
         self.leases[request_id], self.held[request_id] = expiry, e
         if e.service_class == ServiceClass.PREEMPTIBLE:
             self.prey[request_id] = e.granted_ms

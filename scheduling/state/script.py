@@ -1,8 +1,9 @@
 """The Lua scripts, put together: clock, constants, prelude, body.
 
 Every script is one string for Redis, made of four texts: how it reads the time, the constants of
-:mod:`scheduling.state.types` and :mod:`scheduling.core.admission` (one truth for Python and Lua), ``prelude.lua`` and
-its own file. The model-based test replaces the first of them to make time pass; nothing that can be configured does.
+:mod:`scheduling.state.types`, :mod:`scheduling.core.admission` and :mod:`scheduling.core.placement` (one truth for
+Python and Lua), ``prelude.lua`` and its own file. The model-based test replaces the first of them to make time pass;
+nothing that can be configured does.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from scheduling.core import admission
+from scheduling.core import admission, placement
 from scheduling.core.types import PREFILL_PER_S
 from scheduling.state import types
 
@@ -30,6 +31,7 @@ _CONSTANTS = (
     "EVENTS_KEPT", "LEDGER_KEPT", "MOST_USED", "ENTRY_FORMAT", "GRANTS_AT_ONCE",
     "ENTITLEMENTS_AT_ONCE", "TRIED_OF_EACH", "PREFILL_KEPT",
 )  # fmt: skip
+_PLACEMENT = ("GAIN", "POINTS_KEPT", "PLACES_KEPT", "NAME_CHARS", "POINT_CHARS")
 _ADMISSION = ("LEAST_RETRY_MS", "LONGEST_TOLD_MS", "SERVED_PER_RETURN")
 
 # State time [ms]: Redis TIME, going on evenly where that is set (docs/state.md, "Time"). `believe` says what has really
@@ -88,6 +90,7 @@ def load_scripts() -> dict[str, Script]:
     """All scripts by name."""
     constants = {c: getattr(types, c) for c in _CONSTANTS} | {c: getattr(admission, c) for c in _ADMISSION}
     constants["PREFILL_PER_S"] = PREFILL_PER_S
+    constants |= {c: getattr(placement, c) for c in _PLACEMENT}
     return load_family("", NAMES, constants, types.CLOCK_GAP_MS)
 
 

@@ -360,6 +360,17 @@ class PoolStore:
         running = dict(zip(entitlements, figures[at:], strict=True))
         return Look(now_ms, rebuilding_ms, backends, running, preemptible)
 
+    async def places(self, points: Sequence[str]) -> dict[str, str]:
+        """Where prompts with these points ran, the last first and a space between replicas, of those that are known.
+        A plain read of the index that scripts keep (``scheduling.core.placement``)."""
+        known: dict[str, str] = {}
+        for start in range(0, len(points), 1000):
+            names = points[start : start + 1000]
+            for key in ("warm:before", "warm"):
+                reply = await self._resp.call(b"HMGET", self._key(key), *names)
+                known |= {name: found.decode() for name, found in zip(names, reply, strict=True) if found is not None}
+        return known
+
     async def load_queue(self) -> tuple[str, list[QueuedRequest]]:
         """Everything that waits, and the event id from which to go on reading ``events``.
 

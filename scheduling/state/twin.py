@@ -104,6 +104,7 @@ class PoolTwin(LeaderTwin):
             heaviest=max(self.weights.values(), default=None),
             prey=self._prey(),
             told_ms=max(0, self.told.get(spec.id, 0) - now),
+            warmth=self.places.warmth(request.prefixes),
         )
         ask = Ask(estimate.kv_tokens, charge, body_bytes, request.exclude_backend, request.prefill_tokens)
         decision = decide_admission(spec, pool, ask, view, NO_BACKEND_RETRY_MS)
@@ -173,7 +174,7 @@ class PoolTwin(LeaderTwin):
         entry = replace(entry, prefill=request.prefill_tokens)
         self._give_back_due(now)
         backends = self._backends()
-        backend = choose_backend(backends, held.kv, exclude_backend, entry.prefill)
+        backend = choose_backend(backends, held.kv, exclude_backend, entry.prefill, self._warmth(record))
         running = self._total(f"e:{held.entitlement}:run")
         kept = 0 if running < baseline_slots(request.service_class, request.concurrency) else headroom
         idle = sum(max(0, b.slots - b.running) for b in backends) - kept > self._total("able")

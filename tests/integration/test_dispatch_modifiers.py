@@ -8,11 +8,14 @@ from typing import Any
 import pytest
 
 from scheduling.core.outcomes import Reason
+from scheduling.core.placement import write_points
 from scheduling.state.resp import RespConnection
 from scheduling.state.types import GrantNotice
 from tests.dispatch_world import catalog_of, dispatching, until
 from tests.integration.test_dispatch_loop import Gateway, make_gateway, ready, tiered
 from tests.state_world import backend, ledger
+
+SEVEN = write_points(10**6, [("7" * 12, 400)])  # a prompt that begins so
 
 
 async def end(gateway: Gateway, notice: GrantNotice, output_tokens: int) -> None:
@@ -64,9 +67,9 @@ async def test_a_prefix_goes_where_it_went_before(
         async with dispatching(redis_url, catalog_of(gateway.pool, one, other)) as dispatcher:
             await ready(dispatcher, gateway.store)
             assert (await gateway.admit("load", other)).backend == "b1"
-            assert (await gateway.admit("warm-0", one, prefix=7)).backend == "b2"
+            assert (await gateway.admit("warm-0", one, prefixes=SEVEN)).backend == "b2"
             for number in (1, 2):  # they wait: it may run one at a time
-                await gateway.admit(f"warm-{number}", one, prefix=7)
+                await gateway.admit(f"warm-{number}", one, prefixes=SEVEN)
             await gateway.finish("warm-0")
             await until(lambda: len(gateway.notices) == 1)
             await gateway.finish("load")  # now both replicas are idle, and least work would be b1 by name

@@ -340,6 +340,16 @@ BAD_TWINS = {
     "whole answers that give it back at once": ("admit", "now + prefill_ms(x.backend, used + x.pre)", "now"),
     "small prompts past one that lacks prefill credit": ("finish", "elseif roomy then", "elseif false then"),
     "prefill credit that its sums forget": ("rebuild", "b.pre + pre", "b.pre"),
+    "prompts placed by work alone": ("admit", "- GAIN * (cached[name] or 0)", ""),
+    "grants that nobody remembers the place of": ("grant", "  remember_place(x)\n", ""),
+    "direct grants that nobody remembers the place of": ("admit", "  remember_place(x)\n", ""),
+    "a prefix that outweighs any work": ("admit", "if v[j + 2] <= most then", "if true then"),
+    "an index of prefixes without bound": ("admit", "call('HLEN', WARM) > POINTS_KEPT", "false"),
+    "unknown prompts all on one idle replica": (
+        "admit",
+        "redis.sha1hex(p.names[1] .. name) < redis.sha1hex(p.names[1] .. best)",
+        "name < best",
+    ),
     "no pause after a lost state": ("elect", "if ARGV[3] == '0' then", "if false then"),
 }
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from scheduling.core.compose import make_policy
 from scheduling.core.estimate.tokens import Calibration
+from scheduling.core.placement import GAIN, MOST_SAID, Point, read_points, write_points
 from scheduling.core.registry import PolicyError, make_routing
 from scheduling.core.scheduler import Scheduler
 from scheduling.core.step_time import StepTime
@@ -20,7 +21,7 @@ from scheduling.gateway.auth import Access
 from scheduling.gateway.cache_salt import prefix_key
 from scheduling.gateway.estimates import make_estimate, make_queued
 from scheduling.gateway.headers import Limits
-from scheduling.gateway.prefix import LEAST_BYTES, MOST_BYTES, prefix_of
+from scheduling.gateway.prefix import LEAST_CHARS, MOST_POINTS, prefixes_of
 from scheduling.gateway.prepare import parse, prepare
 from scheduling.simulator.batches import make_engine
 from scheduling.simulator.cluster import Cluster
@@ -41,155 +42,242 @@ def key_of(tenant: str, mode: PrefixCache = PrefixCache.ISOLATED, secret: bytes 
     return prefix_key(secret, "p", tenant, mode)
 
 
-def of_chat(*messages: tuple[str, str], tenant: str = "acme", model: str = "m") -> int:
-    body = {"model": "m", "messages": [{"role": role, "content": text} for role, text in messages]}
-    return prefix_of(parse(json.dumps(body).encode(), True), key_of(tenant), model)
+POOL = PoolSpec("p", "m", "m", tuple(BackendSpec(f"b{n}", "p", f"http://127.0.0.1:{n}", 8, 9000) for n in (1, 2)))
 
 
-def of_prompt(prompt: str | list[int], tenant: str = "acme") -> int:
-    return prefix_of(parse(json.dumps({"model": "m", "prompt": prompt}).encode(), False), key_of(tenant), "m")
+def of_chat(*messages: tuple[str, str], tenant: str = "acme", model: str = "m", **more: Any) -> list[Point]:
+    body = {"model": "m", "messages": [{"role": role, "content": text} for role, text in messages]} | more
+    return points_of(body, tenant=tenant, model=model)
 
 
-def test_requests_with_the_same_system_message_share_a_prefix_whatever_they_ask() -> None:
-    assert of_chat(("system", SYSTEM), ("user", "hi")) == of_chat(("system", SYSTEM), ("user", "what is this?")) != 0
-    assert of_chat(("system", SYSTEM), ("user", "hi")) != of_chat(("system", SYSTEM + "!"), ("user", "hi"))
+def of_prompt(prompt: str | list[int], tenant: str = "acme", **more: Any) -> list[Point]:
+    return points_of({"model": "m", "prompt": prompt} | more, tenant=tenant)
 
 
-def test_a_conversation_keeps_its_prefix_while_it_grows() -> None:
-    first = of_chat(("system", "Be brief."), ("user", LONG))
-    assert first == of_chat(("system", "Be brief."), ("user", LONG), ("assistant", "No."), ("user", "Why?")) != 0
+def points_of(
+    body: dict[str, Any], tenant: str = "acme", model: str = "m", key: bytes | None = None, tokens: int = 1000
+) -> list[Point]:
+    parsed = parse(json.dumps(body).encode(), "messages" in body)
+    text = prefixes_of(parsed, key or key_of(tenant), replace(POOL, model=model), tokens)
+    return read_points(text)[1] if text else []
 
 
-def test_tenants_and_models_never_share_a_prefix() -> None:
-    found = {of_chat(("user", LONG), tenant=t, model=m) for t in ("acme", "globex") for m in ("m", "other")}
-    assert len(found) == 4
+def names(points: list[Point]) -> list[str]:
+    return [name for name, _ in points]
 
 
-def test_tenants_share_a_prefix_where_their_pool_shares_its_caches() -> None:
-    body = parse(json.dumps({"model": "m", "prompt": LONG}).encode(), False)
+def shared(one: list[Point], other: list[Point]) -> list[str]:
+    found = set(names(other))
+    return [name for name in names(one) if name in found]
+
+
+def test_sessions_with_the_same_system_message_share_its_points_and_are_told_apart() -> None:
+    one = of_chat(("system", SYSTEM), ("user", "hi, I am the first one"))
+    two = of_chat(("system", SYSTEM), ("user", "and I ask something else"))
+    assert shared(one, two) == names(one)[:1] == names(two)[:1]
+    assert len(one) == len(two) == 2
+    assert not shared(one, of_chat(("system", SYSTEM + "!"), ("user", "hi, I am the first one")))
+
+
+@pytest.mark.parametrize("turns", [1, 2, 3, 7, 12, 14])
+def test_a_conversation_finds_the_end_of_its_last_turn_while_it_grows(turns: int) -> None:
+    said = [("system", SYSTEM)] + [(("user", "assistant")[n % 2], f"{n}: {LONG[: 150 + n]}") for n in range(40)]
+    before, now = of_chat(*said[: 2 * turns]), of_chat(*said[: 2 * turns + 2])
+    other = of_chat(*said[:1], ("user", "another session"), *said[2 : 2 * turns + 2])
+    assert names(before)[-1] in shared(now, before)
+    assert names(before)[-1] not in names(other)
+    tokens = dict(now)[names(before)[-1]]
+    share = sum(len(text) for _, text in said[: 2 * turns]) / sum(len(text) for _, text in said[: 2 * turns + 2])
+    assert 1000 * share <= tokens <= 1000
+
+
+def test_a_long_text_that_goes_on_keeps_its_points() -> None:
+    text = LONG * 30
+    for size in (1100, 5000, 9000, 40_000):
+        before, now = of_prompt(text[:size]), of_prompt(text[: size + 700])
+        assert shared(now, before) == names(before)[:-1] != []
+        assert not shared(of_prompt("x" + text[:size]), before)
+    assert shared(of_prompt(text[:9000]), of_prompt(text[:4100] + "!" + text[4101:9000])) == names(of_prompt(text))[:3]
+
+
+def test_tenants_and_models_never_share_a_point() -> None:
+    found = [of_chat(("user", LONG), tenant=t, model=m) for t in ("acme", "globex") for m in ("m", "other")]
+    assert len({name for points in found for name in names(points)}) == sum(map(len, found)) > 4
+
+
+def test_tenants_share_points_where_their_pool_shares_its_caches() -> None:
+    body = {"model": "m", "prompt": LONG}
     for mode, same in (
         (PrefixCache.SHARED, True),
         (PrefixCache.ISOLATED, False),
         (PrefixCache.UNSALTED, False),
     ):
-        acme, globex = (prefix_of(body, key_of(tenant, mode), "m") for tenant in ("acme", "globex"))
+        acme, globex = (points_of(body, key=key_of(tenant, mode)) for tenant in ("acme", "globex"))
         assert (acme == globex) is same
+        assert acme
+        assert same or not shared(acme, globex)
 
 
-def test_who_reads_redis_cannot_compute_a_prefix_without_the_secret() -> None:
+def test_who_reads_redis_cannot_compute_a_point_without_the_secret() -> None:
+    body = {"model": "m", "prompt": LONG}
+    assert not shared(points_of(body), points_of(body, key=key_of("acme", secret=b"guess")))
+
+
+def test_a_clients_own_salt_divides_its_points_as_the_engines_cache_does() -> None:
+    found = [of_prompt(LONG, **({} if salt is None else {"cache_salt": salt})) for salt in (None, "one", "two")]
+    assert len({names(points)[0] for points in found}) == 3
+
+
+def test_tools_come_before_the_conversation() -> None:
+    tool = {"type": "function", "function": {"name": "look_up", "parameters": {}}}
+    assert not shared(of_chat(("user", LONG)), of_chat(("user", LONG), tools=[tool]))
+
+
+def test_short_prompts_have_no_points() -> None:
+    assert of_chat(("user", "hello")) == []
+    assert of_prompt("x" * (LEAST_CHARS - 1)) == []
+    assert len(of_prompt("x" * LEAST_CHARS)) == 1
+
+
+def test_a_pool_with_one_replica_has_nothing_to_choose_from_and_computes_none() -> None:
     body = parse(json.dumps({"model": "m", "prompt": LONG}).encode(), False)
-    assert prefix_of(body, key_of("acme"), "m") != prefix_of(body, key_of("acme", secret=b"guess"), "m")
+    assert prefixes_of(body, key_of("acme"), replace(POOL, backends=POOL.backends[:1]), 100) == ""
 
 
-def test_a_clients_own_salt_divides_its_prefixes_as_the_engines_cache_does() -> None:
-    found = set()
-    for salt in (None, "one", "two"):
-        body = {"model": "m", "prompt": LONG} | ({} if salt is None else {"cache_salt": salt})
-        found.add(prefix_of(parse(json.dumps(body).encode(), False), key_of("acme"), "m"))
-    assert len(found) == 3
-
-
-def test_short_prompts_have_no_prefix() -> None:
-    assert of_chat(("user", "hello")) == 0
-    assert of_prompt("x" * (LEAST_BYTES - 1)) == 0
-    assert of_prompt("x" * LEAST_BYTES) != 0
-
-
-def test_token_ids_have_prefixes_as_well() -> None:
+def test_token_ids_have_points_as_well() -> None:
     ids = list(range(1000))
-    assert of_prompt(ids) == of_prompt(ids[: MOST_BYTES // 4]) != 0
-    assert of_prompt(ids) != of_prompt(ids[1:])
+    assert shared(of_prompt(ids), of_prompt(ids[:700])) == names(of_prompt(ids))[:2]
+    assert not shared(of_prompt(ids), of_prompt(ids[1:]))
 
 
-def test_parts_and_empty_messages_are_read_too() -> None:
-    body = {
-        "model": "m",
-        "messages": [
-            {"role": "assistant", "content": None},
-            {"role": "user", "content": [{"type": "text", "text": LONG}, {"type": "refusal", "refusal": "no"}]},
-        ],
-    }  # fmt: skip
-    assert prefix_of(parse(json.dumps(body).encode(), True), key_of("acme"), "m") != 0
+def test_parts_tool_calls_and_empty_messages_are_read_too() -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "look_up", "arguments": LONG}}
+    messages: list[dict[str, Any]] = [
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "user", "content": [{"type": "text", "text": LONG}, {"type": "refusal", "refusal": "no"}]},
+    ]
+    found = points_of({"model": "m", "messages": messages})
+    assert found
+    call["function"] = {"name": "look_up", "arguments": "{}"}
+    assert not shared(found, points_of({"model": "m", "messages": messages}))
 
 
-@given(text=st.text(max_size=3000), tenant=st.sampled_from(["a", "b"]))
-def test_a_prefix_is_64_bits_whatever_the_text(text: str, tenant: str) -> None:
-    assert 0 <= of_chat(("user", text), tenant=tenant) < 2**64
-    assert 0 <= of_prompt(text or "x", tenant=tenant) < 2**64
+@given(text=st.text(max_size=6000), tenant=st.sampled_from(["a", "b"]), turns=st.integers(1, 70))
+def test_points_are_few_and_go_deeper_whatever_the_text(text: str, tenant: str, turns: int) -> None:
+    for points in (of_chat(*[("user", text)] * turns, tenant=tenant), of_prompt(text or "x", tenant=tenant)):
+        assert len(points) <= MOST_POINTS
+        assert len(set(names(points))) == len(points)
+        depths = [tokens for _, tokens in points]
+        assert depths == sorted(depths)
+        assert all(0 <= tokens <= 1000 for tokens in depths)
 
 
-@pytest.mark.parametrize(("routing", "has_prefix"), [("least_work", False), ("prefix_affinity", True)])
-def test_only_pools_that_route_by_it_have_it_computed_and_it_reaches_the_leader(routing: str, has_prefix: bool) -> None:
-    pool = PoolSpec("p", "m", "m", (BackendSpec("b", "p", "http://127.0.0.1:1", 8, 9000),), routing=routing)
+def test_points_survive_being_written() -> None:
+    assert read_points(write_points(4096.5, [("0" * 12, 7), ("f" * 12, 2**30)])) == (
+        4096, [("0" * 12, 7), ("f" * 12, MOST_SAID)],
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("routing", "has_points"), [("least_work", False), ("prefix_affinity", True)])
+def test_only_pools_that_route_by_it_have_it_computed_and_it_reaches_the_leader(routing: str, has_points: bool) -> None:
+    pool = replace(POOL, routing=routing, routing_params={"skew_tokens": 500.0} if has_points else {})
     entitlement = EntitlementSpec("e", "t", "p", TIER, EntitlementState.BOUND, 0.0, 0.0, 0, 4)
     access = Access(KeySpec("k" * 12, b"", "e"), entitlement, pool, Limits(entitlement), None)
     body = json.dumps({"model": "m", "messages": [{"role": "user", "content": LONG}]}).encode()
     prepared = prepare(body, True, pool)
     queued = make_queued("r", 1.0, access, prepared, make_estimate(prepared, pool, Calibration()), None, "gw-1")
-    assert bool(queued.prefix) is has_prefix
+    assert bool(queued.prefixes) is has_points
+    assert not has_points or read_points(queued.prefixes)[0] == 500
     assert codec.decode_request(codec.encode_request(StoredRequest(queued, FACTS))).request == queued
-    largest = replace(queued, prefix=2**64 - 1)
-    assert codec.decode_request(codec.encode_request(StoredRequest(largest, FACTS))).request == largest
 
 
 # --- where it leads
+
+SEVEN, EIGHT = (write_points(10**6, [(name * 12, 40)]) for name in "78")
 
 
 def affinity(**params: Any) -> Any:
     return make_routing("prefix_affinity", params).router()
 
 
-def chosen(router: Any, prefix: int, *work: float, number: int = 1, **changes: Any) -> str:
+def chosen(router: Any, prefixes: str, *work: float, number: int = 1, **changes: Any) -> str:
     backends = [backend_view(f"b{place}", work_tokens=tokens) for place, tokens in enumerate(work)]
-    found = router.choose(waiting(number, prefix=prefix, **changes), backends)
+    found = router.choose(waiting(number, prefixes=prefixes, **changes), backends)
     return found.id
 
 
 def test_a_prefix_goes_where_it_went_until_that_replica_has_too_much_to_do() -> None:
-    router = affinity(skew_tokens=1000.0)
-    assert chosen(router, 7, 50.0, 0.0) == "b1"
-    assert chosen(router, 7, 0.0, 1000.0) == "b1"
-    assert chosen(router, 7, 0.0, 1000.5) == "b0"  # and from now on it is warm there
-    assert chosen(router, 7, 900.0, 0.0) == "b0"
+    router = affinity(skew_tokens=600.0)
+    assert chosen(router, SEVEN, 50.0, 0.0) == "b1"
+    assert chosen(router, SEVEN, 0.0, 600.0) == "b1"
+    assert chosen(router, SEVEN, 0.0, 600.5) == "b0"  # and from now on it is warm on both
+    assert chosen(router, SEVEN, 550.0, 540.0) == "b1"
 
 
-def test_requests_without_a_prefix_go_to_the_least_work_and_are_not_remembered() -> None:
+def test_a_cached_token_is_worth_only_so_many_outstanding_ones() -> None:
     router = affinity()
-    assert chosen(router, 0, 50.0, 0.0) == "b1"
-    assert chosen(router, 0, 0.0, 50.0) == "b0"
+    assert chosen(router, SEVEN, 50.0, 0.0) == "b1"
+    assert chosen(router, SEVEN, 0.0, GAIN * 40 - 1) == "b1"
+    assert chosen(router, SEVEN, 0.0, GAIN * 40 + 1) == "b0"
+
+
+def test_the_deepest_point_that_is_known_counts() -> None:
+    router = affinity()
+    system = ("a" * 12, 30)
+    first, second = (write_points(10**6, [system, (name * 12, 400)]) for name in "bc")
+    assert chosen(router, first, 50.0, 0.0) == "b1"
+    assert chosen(router, second, 0.0, 1000.0) == "b0"  # its system message alone is on b1
+    assert chosen(router, first, 0.0, 1000.0) == "b1"
+    assert chosen(router, second, 1000.0, 0.0) == "b0"
+
+
+def test_unknown_prompts_spread_over_idle_replicas_and_every_router_agrees() -> None:
+    texts = [write_points(10**6, [(f"{n:012x}", 40)]) for n in range(200)]
+    found = [chosen(affinity(), text, 0.0, 0.0, 0.0, 0.0) for text in texts]
+    assert found == [chosen(affinity(), text, 0.0, 0.0, 0.0, 0.0) for text in texts]
+    assert all(30 <= found.count(f"b{n}") <= 70 for n in range(4))
+
+
+def test_requests_without_points_go_to_the_least_work_and_are_not_remembered() -> None:
+    router = affinity()
+    assert chosen(router, "", 50.0, 0.0) == "b1"
+    assert chosen(router, "", 0.0, 50.0) == "b0"
     assert len(router) == 0
 
 
 def test_a_warm_replica_without_room_is_not_waited_for() -> None:
     router = affinity()
-    assert chosen(router, 7, 50.0, 0.0) == "b1"
+    assert chosen(router, SEVEN, 50.0, 0.0) == "b1"
     full = [backend_view("b0"), backend_view("b1", slots=1, running=1)]
-    found = router.choose(waiting(2, prefix=7), full)
+    found = router.choose(waiting(2, prefixes=SEVEN), full)
     assert found is not None
     assert found.id == "b0"
-    assert chosen(router, 7, 0.0, 0.0, exclude_backend="b0") == "b1"
+    assert chosen(router, SEVEN, 0.0, 0.0, exclude_backend="b0") == "b1"
 
 
 def test_a_replica_that_is_gone_is_forgotten() -> None:
     router = affinity()
-    assert chosen(router, 7, 50.0, 40.0, 0.0) == "b2"
-    assert chosen(router, 7, 50.0, 40.0) == "b1"
+    assert chosen(router, SEVEN, 50.0, 40.0, 0.0) == "b2"
+    assert chosen(router, SEVEN, 50.0, 40.0) == "b1"
 
 
 def test_memory_is_bounded_and_keeps_what_was_used_last() -> None:
-    router = affinity(remember=3)
-    for prefix in (1, 2, 3, 1, 4):
-        chosen(router, prefix, 10.0, 0.0)
-    assert len(router) == 3
-    assert chosen(router, 1, 0.0, 10.0) == "b1"  # remembered
-    assert chosen(router, 2, 0.0, 10.0) == "b0"  # forgotten
+    router = affinity(remember=4)
+    texts = {n: write_points(10**6, [(f"{n:012x}", 40)]) for n in range(300)}
+    for n in range(300):
+        chosen(router, texts[n], 10.0, 0.0)
+        chosen(router, texts[0], 10.0, 0.0)
+        assert len(router) <= 6
+    assert chosen(router, texts[0], 0.0, 10.0) == "b1"  # remembered
+    assert chosen(router, texts[1], 0.0, 10.0) == "b0"  # forgotten
 
 
 def test_the_skew_between_replicas_stays_bounded_when_all_ask_for_one_prefix() -> None:
     scheduler = Scheduler(make_policy("fifo"), make_routing("prefix_affinity", {"skew_tokens": 1500.0}))
     view = pool_view(*(backend_view(f"b{n}", slots=1000, kv_tokens=10**9) for n in range(4)))
+    deep = write_points(10**6, [("7" * 12, 10_000)])
     for number in range(90):
-        scheduler.offer(waiting(number, prefix=7), 1000.0)
+        scheduler.offer(waiting(number, prefixes=deep), 1000.0)
     grants = scheduler.step(view, 1000.0)
     assert len(grants) == 90
     work = [backend.work_tokens for backend in view.backends.values()]
@@ -197,11 +285,32 @@ def test_the_skew_between_replicas_stays_bounded_when_all_ask_for_one_prefix() -
     assert "prefix_affinity of 4" in grants[0].reason
 
 
+def test_what_all_share_is_cached_everywhere_and_then_unbalances_nothing() -> None:
+    scheduler = Scheduler(make_policy("fifo"), make_routing("prefix_affinity"))
+    view = pool_view(*(backend_view(f"b{n}", slots=1000, kv_tokens=10**9) for n in range(4)))
+    for number in range(400):
+        scheduler.offer(waiting(number, prefixes=SEVEN), 1000.0)
+    while scheduler.step(view, 1000.0):
+        pass
+    work = [backend.work_tokens for backend in view.backends.values()]
+    assert max(work) - min(work) <= GAIN * 40 + 150
+
+
+def test_a_router_learns_where_prompts_ran_that_others_placed() -> None:
+    scheduler = Scheduler(make_policy("fifo"), make_routing("prefix_affinity"))
+    assert scheduler.learns_places
+    assert not Scheduler(make_policy("fifo"), make_routing("least_work")).learns_places
+    scheduler.learn({"7" * 12: "b1 b9"})
+    scheduler.offer(waiting(1, prefixes=SEVEN), 1000.0)
+    view = pool_view(*(backend_view(f"b{place}", work_tokens=tokens) for place, tokens in enumerate((0.0, 50.0))))
+    assert scheduler.step(view, 1000.0)[0].backend == "b1"
+
+
 def test_a_swap_of_the_ordering_forgets_no_prefix_and_another_routing_does() -> None:
     scheduler = Scheduler(make_policy("fifo"), make_routing("prefix_affinity"))
 
     def where(number: int, *work: float) -> str:
-        scheduler.offer(waiting(number, prefix=7), 1000.0)
+        scheduler.offer(waiting(number, prefixes=SEVEN), 1000.0)
         view = pool_view(*(backend_view(f"b{place}", work_tokens=tokens) for place, tokens in enumerate(work)))
         return scheduler.step(view, 1000.0)[0].backend
 
@@ -221,7 +330,7 @@ def test_impossible_bounds_are_refused(params: dict[str, float]) -> None:
 def test_the_simulated_cluster_routes_by_prefix_as_the_leader_does() -> None:
     tier = Tier("chat")
     work = [make_request(n, n * 10.0, 300, 5, tier, Belief(5.0)) for n in range(6)]
-    warm = [replace(r, queued=replace(r.queued, prefix=1 + r.index % 2)) for r in work]
+    warm = [replace(r, queued=replace(r.queued, prefixes=(SEVEN, EIGHT)[r.index % 2])) for r in work]
     # both replicas are idle at each arrival: least work takes the first by name, always
     config = EngineConfig(StepTime(t0=0.01, a=1e-4, b=0.0, c=0.0, e=0.0, knee=0.0, a2=0.0))
 
@@ -232,5 +341,6 @@ def test_the_simulated_cluster_routes_by_prefix_as_the_leader_does() -> None:
 
     assert placed("least_work", {}, warm) == [0] * 6
     close = [replace(r, arrival_fs=to_fs(0.0 if r.index < 2 else r.index * 10.0)) for r in warm]
-    assert placed("prefix_affinity", {}, close) == [0, 1, 0, 1, 0, 1]
-    assert placed("prefix_affinity", {"remember": 1}, close) == [0, 1, 0, 0, 0, 0]
+    first, second = placed("prefix_affinity", {}, close)[:2]
+    assert first != second
+    assert placed("prefix_affinity", {}, close) == [first, second] * 3

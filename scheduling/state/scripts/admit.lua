@@ -74,7 +74,7 @@ local rebuilding = m[1] and tonumber(m[1]) - now or 0
 if rebuilding > 0 then return wait('rebuilding', rebuilding) end
 if #ready == 0 then return wait('no_backend', NO_BACKEND_RETRY_MS) end
 
-local backend, at, slots, free, roomy, credit = choose(ready, v, kv, exclude, pre)
+local backend, at, slots, free, roomy, credit = choose(ready, v, kv, exclude, pre, ARGV[10])
 local within = inflight < r_e
 local protected, based = reserved and within, has_baseline and within
 local first = (protected or based and headroom > 0) and v[9] or math.max(0, able - (tonumber(m[3]) or 0))

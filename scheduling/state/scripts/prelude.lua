@@ -6,6 +6,7 @@ local EVENTS, LEDGER, UNREAD = P .. 'events', P .. 'ledger', P .. 'ledger:unread
 local STANDING, WEIGHTS, METER = P .. 'standing', P .. 'weights', P .. 'meter'
 local PREY, EVICTED, LEAVING = P .. 'prey', P .. 'evicted', P .. 'leaving'
 local ORDER, PREFILLS = P .. 'order', P .. 'prefills'
+local WARM, WARM_BEFORE = P .. 'warm', P .. 'warm:before'
 local call = redis.call
 
 -- A Redis that is out of memory refuses a script whose first write could need more of it. What has to go on then begins
@@ -115,8 +116,57 @@ local function count(x, run, wait, staying)
   if #gone > 0 then call('HDEL', TOTALS, unpack(gone)) end
 end
 
+-- The index of where prompts ran: replicas by point, the last first, in two generations (scheduling/core/placement.py).
+-- The points of a record and what is known of each; nil for a request without points. The last answer is kept: whoever
+-- chooses a replica by it grants next.
+local known_record, known_points
+local function points_of(record)
+  if record == known_record then return known_points end
+  known_record, known_points = record, nil
+  local _, at = string.find(record, '"prefixes":"', 1, true)
+  local skew, text = string.match(record, '^(%x+):(%x+)"', (at or #record) + 1)
+  if not skew then return nil end
+  local names, tokens = {}, {}
+  for i = 1, #text, POINT_CHARS do
+    names[#names + 1] = string.sub(text, i, i + NAME_CHARS - 1)
+    tokens[#tokens + 1] = tonumber(string.sub(text, i + NAME_CHARS, i + POINT_CHARS - 1), 16)
+  end
+  local ran, before, missing = call('HMGET', WARM, unpack(names)), {}, {}
+  for i, name in ipairs(names) do
+    if not ran[i] then missing[#missing + 1] = name end
+  end
+  if #missing > 0 then
+    local v = call('HMGET', WARM_BEFORE, unpack(missing))
+    for i, name in ipairs(missing) do before[name] = v[i] end
+  end
+  known_points = {skew = tonumber(skew, 16), names = names, tokens = tokens, ran = ran, before = before}
+  return known_points
+end
+
+-- A request was granted there: the next one with the same beginning finds it cached.
+local function remember_place(x)
+  local p = points_of(x.record)
+  if not p then return end
+  local set = {}
+  for i, name in ipairs(p.names) do
+    local places, n = x.backend, 1
+    for other in string.gmatch(p.ran[i] or p.before[name] or '', '%S+') do
+      if other ~= x.backend and n < PLACES_KEPT then places, n = places .. ' ' .. other, n + 1 end
+    end
+    if places ~= p.ran[i] then set[#set + 1], set[#set + 2] = name, places end
+  end
+  known_record = nil
+  if #set == 0 then return end
+  call('HSET', WARM, unpack(set))
+  if call('HLEN', WARM) > POINTS_KEPT then
+    call('UNLINK', WARM_BEFORE)
+    call('RENAME', WARM, WARM_BEFORE)
+  end
+end
+
 -- Leases and waiting entries exist only together with their totals.
 local function keep_lease(id, x, expiry)
+  remember_place(x)
   call('ZADD', LEASES, expiry, id)
   call('HSET', HELD, id, compose(x))
   if x.class == 'preemptible' then call('ZADD', PREY, x.granted, id) end
@@ -353,24 +403,50 @@ local function survey(ent, now)
   return ready, v
 end
 
--- The replica with room and the least outstanding work (ties: fewest running, then name), with its place in the
--- survey; and the slots of all ready replicas, how many of them are free, whether one has room but for its prefill
--- credit, and the credit of the replica that was chosen.
-local function choose(ready, v, kv, exclude, pre)
-  local best, at, best_run, best_work, slots, free, roomy, best_credit = false, 0, 0, 0, 0, 0, false, 0
+-- The replica with room that scheduling/core/placement.py names (`place`): the least outstanding work, less what is
+-- cached there of the record's prompt, with its place in the survey; the slots of all ready replicas, how many of them
+-- are free, whether one has room but for its prefill credit, and the credit of the replica that was chosen. Without a
+-- record, or points in it: by outstanding work alone; ties: fewest running, then name.
+local function choose(ready, v, kv, exclude, pre, record)
+  local fit, least, slots, free, roomy = {}, math.huge, 0, 0, false
   for i = 1, #ready, 2 do
     local name = ready[i]
     local s, k, credit = offered(ready[i + 1])
     slots = slots + s
     local j = REPLICAS + (i - 1) / 2 * SUMS
-    local run, work = v[j], v[j + 2]
+    local run = v[j]
     free = free + math.max(0, s - run)
     local fits = name ~= exclude and run < s and v[j + 1] + kv <= k
     roomy = roomy or fits
     if fits and prefill_fits(credit, v[j + 3], pre) then
-      if not best or work < best_work
-        or (work == best_work and (run < best_run or (run == best_run and name < best))) then
-        best, at, best_run, best_work, best_credit = name, j, run, work, credit
+      fit[#fit + 1] = i
+      least = math.min(least, v[j + 2])
+    end
+  end
+  local p = #fit > 1 and record and points_of(record)
+  local cached = {}
+  if p then
+    for n, name in ipairs(p.names) do
+      for replica in string.gmatch(p.ran[n] or p.before[name] or '', '%S+') do cached[replica] = p.tokens[n] end
+    end
+  end
+  local most = p and least + p.skew or math.huge
+  local best, at, best_run, best_score, best_credit = false, 0, 0, 0, 0
+  for _, i in ipairs(fit) do
+    local name, j = ready[i], REPLICAS + (i - 1) / 2 * SUMS
+    local run, score = v[j], v[j + 2] - GAIN * (cached[name] or 0)
+    if v[j + 2] <= most then
+      local better = not best or score < best_score or (score == best_score and run < best_run)
+      if not better and score == best_score and run == best_run then
+        if p then
+          better = redis.sha1hex(p.names[1] .. name) < redis.sha1hex(p.names[1] .. best)
+        else
+          better = name < best
+        end
+      end
+      if better then
+        best, at, best_run, best_score = name, j, run, score
+        _, _, best_credit = offered(ready[i + 1])
       end
     end
   end
@@ -378,9 +454,9 @@ local function choose(ready, v, kv, exclude, pre)
 end
 
 -- Makes room on one ready replica by ending preemptible leases, newest first; -> that replica, its prefill credit and
--- what of it is used then, or false where all of the newest hundred would not do. An evicted request is out of the way at once: its slot and KV are free, its gateway
--- is told, and it has ended. Only its books stay open until the gateway says how much it had used (`finish`), or is
--- found dead (`sweep`).
+-- what of it is used then, or false where all of the newest hundred would not do. An evicted request is out of the way
+-- at once: its slot and KV are free, its gateway is told, and it has ended. Only its books stay open until the gateway
+-- says how much it had used (`finish`), or is found dead (`sweep`).
 local function make_room(ready, v, kv, exclude, pre, now)
   local ids = call('ZREVRANGE', PREY, 0, 99)
   if #ids == 0 then return false end
@@ -507,7 +583,7 @@ local function hand_out(now)
     end
     local x, said = line.x, 'full'
     local exclude = #ready > 2 and string.match(x.record, '"exclude_backend":"([^"]+)"') or ''
-    local backend, _, _, _, roomy = choose(ready, v, x.kv, exclude, x.pre)
+    local backend, _, _, _, roomy = choose(ready, v, x.kv, exclude, x.pre, x.record)
     if (tonumber(call('ZSCORE', WAITING, line.id)) or 0) <= now then
       said = 'away'  -- it is not renewed
     elseif backend then

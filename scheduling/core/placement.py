@@ -1,0 +1,119 @@
+"""Where a request runs, by what is outstanding there and by what of its prompt is likely to be cached there.
+
+One rule for everybody: the ``admit`` script (``choose`` in ``scripts/prelude.lua``, which says it in Lua), its Python
+twin, the leader's router and the simulator. A prompt is known by *points*: chained hashes of its beginning, each of all
+that is before it, as an engine's prefix cache has them for its blocks. An index says of a point on which replicas
+prompts with that beginning ran last. The deepest point that names a replica tells how many tokens it need not compute.
+
+**The rule.** Of the replicas with room whose outstanding work is at most ``skew`` tokens above the least: the one with
+the smallest ``work - GAIN * cached``; ties: fewest running, then rendezvous hashing of the first point, so that
+prompts which nobody knows spread over idle replicas and every gateway sends the same beginning to the same one.
+A request without points: the least outstanding work, then fewest running, then name.
+
+A prefix that is asked for more than one replica can take spills over to the next, is cached there too, and from then
+on both are equal but for their work: what all share does not unbalance.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from scheduling.core.types import BackendView
+
+# Outstanding tokens that one cached token is worth. Above 1, as replicas work on all that is outstanding together, and
+# a miss costs twice: what is computed again takes the place of what others would have found (docs/placement.md).
+GAIN: Final = 16
+SKEW_TOKENS: Final = 131_072  # outstanding tokens that a replica may have more than the least loaded, unless configured
+POINTS_KEPT: Final = 16_384  # of one generation of the index; there are two
+PLACES_KEPT: Final = 4  # replicas of a point, the last first
+NAME_CHARS: Final = 12  # of a point's hash, in hex: 48 bits
+POINT_CHARS: Final = NAME_CHARS + 5  # and the tokens before it, in hex
+MOST_SAID: Final = 0xFFFFF  # tokens that a point can say
+
+Point = tuple[str, int]  # name, tokens before it
+
+
+def write_points(skew: float, points: Iterable[Point]) -> str:
+    """Points and skew as ``QueuedRequest.prefixes`` has them: ``<skew, hex>:`` and ``POINT_CHARS`` for each point."""
+    return f"{int(skew):x}:" + "".join(f"{name}{min(tokens, MOST_SAID):05x}" for name, tokens in points)
+
+
+def read_points(text: str) -> tuple[int, list[Point]]:
+    """``(skew, points)``; raises ValueError for anything that ``write_points`` did not write."""
+    skew, _, rest = text.partition(":")
+    starts = range(0, len(rest), POINT_CHARS)
+    return int(skew, 16), [
+        (rest[at : at + NAME_CHARS], int(rest[at + NAME_CHARS : at + POINT_CHARS], 16)) for at in starts
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Warmth:
+    """What is believed to be cached of one prompt."""
+
+    skew: float
+    seed: str  # the prompt's first point
+    cached: Mapping[str, int] = field(default_factory=dict)  # tokens by replica
+
+
+def place(fit: Sequence[BackendView], warmth: Warmth | None = None) -> BackendView | None:
+    """The replica by the rule above, of those that have room (``fit``)."""
+    if not fit:
+        return None
+    if warmth is None:
+        return min(fit, key=lambda b: (b.work_tokens, b.running, b.id))
+    most = min(b.work_tokens for b in fit) + warmth.skew
+    ranked = [(b.work_tokens - GAIN * warmth.cached.get(b.id, 0), b.running, b) for b in fit if b.work_tokens <= most]
+    score, running, _ = min(ranked, key=lambda r: r[:2])
+    equal = [b for s, n, b in ranked if s == score and n == running]
+    return equal[0] if len(equal) == 1 else min(equal, key=lambda b: rendezvous(warmth.seed, b.id))
+
+
+def rendezvous(seed: str, name: str) -> str:
+    """The smallest over all replicas is the one for a seed: whoever computes it agrees, and a replica that comes or
+    goes moves only its own share (Thaler and Ravishankar 1998). SHA-1 because Redis has it; it keeps no secret."""
+    return hashlib.sha1(f"{seed}{name}".encode(), usedforsecurity=False).hexdigest()
+
+
+class PrefixIndex:
+    """Which replicas ran prompts with a point, the last first. Bounded: when a generation is full the one before it is
+    forgotten; what is used moves into the new one."""
+
+    def __init__(self, kept: int = POINTS_KEPT) -> None:
+        self.kept = kept
+        self.now: dict[str, str] = {}  # replicas of a point, a space between them
+        self.before: dict[str, str] = {}
+
+    def __len__(self) -> int:
+        return len(self.now) + len(self.before)
+
+    def warmth(self, prefixes: str) -> Warmth | None:
+        """What ``QueuedRequest.prefixes`` says is cached where; None for a request without points."""
+        if not prefixes:
+            return None
+        skew, points = read_points(prefixes)
+        cached: dict[str, int] = {}
+        for name, tokens in points:  # the deepest comes last
+            for replica in (self.now.get(name) or self.before.get(name) or "").split():
+                cached[replica] = tokens
+        return Warmth(skew, points[0][0], cached)
+
+    def ran(self, prefixes: str, replica: str) -> None:
+        """A request with these points was granted there."""
+        if prefixes:
+            for name, _ in read_points(prefixes)[1]:
+                known = (self.now.get(name) or self.before.get(name) or "").split()
+                self.now[name] = " ".join([replica, *(k for k in known if k != replica)][:PLACES_KEPT])
+            self._turn()
+
+    def learn(self, places: Mapping[str, str]) -> None:
+        """What another index says of points."""
+        self.now.update(places)
+        self._turn()
+
+    def _turn(self) -> None:
+        if len(self.now) > self.kept:
+            self.now, self.before = {}, self.now
