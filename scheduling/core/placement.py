@@ -3,12 +3,14 @@
 One rule for everybody: the ``admit`` script (``choose`` in ``scripts/prelude.lua``, which says it in Lua), its Python
 twin, the leader's router and the simulator. A prompt is known by *points*: chained hashes of its beginning, each of all
 that is before it, as an engine's prefix cache has them for its blocks. An index says of a point on which replicas
-prompts with that beginning ran last. The deepest point that names a replica tells how many tokens it need not compute.
+prompts with that beginning ran last. With each point goes what it is worth to run where it is cached, in tokens of
+outstanding work (:func:`worth`, computed by the gateway): the deepest point that names a replica counts.
 
 **The rule.** Of the replicas with room whose outstanding work is at most ``skew`` tokens above the least: the one with
-the smallest ``work - GAIN * cached``; ties: fewest running, then rendezvous hashing of the first point, so that
-prompts which nobody knows spread over idle replicas and every gateway sends the same beginning to the same one.
-A request without points: the least outstanding work, then fewest running, then name.
+the smallest outstanding work, less what it is worth to run there. Ties: fewest running, then
+rendezvous hashing of the first point, so that prompts which nobody knows spread over idle replicas and every gateway
+sends the same beginning to the same one. A request without points: the least outstanding work, then fewest running,
+then name.
 
 A prefix that is asked for more than one replica can take spills over to the next, is cached there too, and from then
 on both are equal but for their work: what all share does not unbalance.
@@ -23,22 +25,47 @@ from typing import Final
 
 from scheduling.core.types import BackendView
 
-# Outstanding tokens that one cached token is worth. Above 1, as replicas work on all that is outstanding together, and
-# a miss costs twice: what is computed again takes the place of what others would have found (docs/placement.md).
-GAIN: Final = 16
-SKEW_TOKENS: Final = 131_072  # outstanding tokens that a replica may have more than the least loaded, unless configured
+GAIN: Final = 32  # outstanding tokens that a cached token of a conversation that goes on is worth at most
+HALF_GAIN_TOKENS: Final = 4096  # half of that where so many are cached
+FIRST_GAIN: Final = 4  # and that a cached token of any other prompt is worth
+SKEW_TOKENS: Final = 262_144  # outstanding tokens that a replica may have more than the least loaded, unless configured
 POINTS_KEPT: Final = 16_384  # of one generation of the index; there are two
 PLACES_KEPT: Final = 4  # replicas of a point, the last first
 NAME_CHARS: Final = 12  # of a point's hash, in hex: 48 bits
-POINT_CHARS: Final = NAME_CHARS + 5  # and the tokens before it, in hex
-MOST_SAID: Final = 0xFFFFF  # tokens that a point can say
+POINT_CHARS: Final = NAME_CHARS + 5  # and its worth, in hex
+MOST_WORTH: Final = 0xFFFFF
 
-Point = tuple[str, int]  # name, tokens before it
+Point = tuple[str, int]  # name, and what it is worth to run where it is cached [tokens of outstanding work]
 
 
 def write_points(skew: float, points: Iterable[Point]) -> str:
     """Points and skew as ``QueuedRequest.prefixes`` has them: ``<skew, hex>:`` and ``POINT_CHARS`` for each point."""
-    return f"{int(skew):x}:" + "".join(f"{name}{min(tokens, MOST_SAID):05x}" for name, tokens in points)
+    return f"{int(skew):x}:" + "".join(f"{name}{min(value, MOST_WORTH):05x}" for name, value in points)
+
+
+def worth(cached: int, goes_on: bool) -> int:
+    """How many tokens of outstanding work more a replica may have for so many cached ones.
+
+    More than are cached, as replicas work on all that is outstanding together, and a miss costs twice: what is computed
+    again takes the place of what others would have found. A conversation that goes on, and what may be one, finds most
+    of itself on one replica only, and the more so the longer it is. A prompt that begins a conversation shares its
+    beginning with others (a system message, a document), and what is shared is soon cached everywhere: such prompts
+    spread. The constants were measured: docs/placement.md.
+    """
+    return GAIN * cached * cached // (cached + HALF_GAIN_TOKENS) if goes_on else FIRST_GAIN * cached
+
+
+def valued(depths: Sequence[tuple[str, int]], whole: int, tokens: int, goes_on: bool) -> list[Point]:
+    """Points with their worth, from how deep they stand in a prompt of length ``whole`` and of so many ``tokens``.
+
+    Who shares a point and not the next one shares half of what is between them, as far as anybody knows.
+    """
+    found, following = [], whole
+    for name, depth in reversed(depths):
+        found.append((name, worth((depth + following) * tokens // (2 * whole), goes_on)))
+        following = depth
+    found.reverse()
+    return found
 
 
 def read_points(text: str) -> tuple[int, list[Point]]:
@@ -56,7 +83,7 @@ class Warmth:
 
     skew: float
     seed: str  # the prompt's first point
-    cached: Mapping[str, int] = field(default_factory=dict)  # tokens by replica
+    worth: Mapping[str, int] = field(default_factory=dict)  # to run there [tokens of outstanding work], by replica
 
 
 def place(fit: Sequence[BackendView], warmth: Warmth | None = None) -> BackendView | None:
@@ -66,7 +93,7 @@ def place(fit: Sequence[BackendView], warmth: Warmth | None = None) -> BackendVi
     if warmth is None:
         return min(fit, key=lambda b: (b.work_tokens, b.running, b.id))
     most = min(b.work_tokens for b in fit) + warmth.skew
-    ranked = [(b.work_tokens - GAIN * warmth.cached.get(b.id, 0), b.running, b) for b in fit if b.work_tokens <= most]
+    ranked = [(b.work_tokens - warmth.worth.get(b.id, 0), b.running, b) for b in fit if b.work_tokens <= most]
     score, running, _ = min(ranked, key=lambda r: r[:2])
     equal = [b for s, n, b in ranked if s == score and n == running]
     return equal[0] if len(equal) == 1 else min(equal, key=lambda b: rendezvous(warmth.seed, b.id))
@@ -95,11 +122,11 @@ class PrefixIndex:
         if not prefixes:
             return None
         skew, points = read_points(prefixes)
-        cached: dict[str, int] = {}
-        for name, tokens in points:  # the deepest comes last
+        found: dict[str, int] = {}
+        for name, value in points:  # the deepest comes last
             for replica in (self.now.get(name) or self.before.get(name) or "").split():
-                cached[replica] = tokens
-        return Warmth(skew, points[0][0], cached)
+                found[replica] = value
+        return Warmth(skew, points[0][0], found)
 
     def ran(self, prefixes: str, replica: str) -> None:
         """A request with these points was granted there."""

@@ -19,7 +19,7 @@ from array import array
 from hashlib import blake2b, sha1
 from typing import Final
 
-from scheduling.core.placement import NAME_CHARS, SKEW_TOKENS, write_points
+from scheduling.core.placement import NAME_CHARS, SKEW_TOKENS, valued, write_points
 from scheduling.core.types import PoolSpec
 from scheduling.gateway.openai_types import ChatRequest, CompletionRequest, Message
 
@@ -32,6 +32,7 @@ TOKEN_CHARS: Final = 4  # of a prompt of token ids, one id counts as so many cha
 _FIRST_STOP: Final = 1024  # characters of a text after which its first point is; the next ones at 2,048, 4,096 ...
 _LONGEST: Final = 1 << 20  # and the last one here at the latest
 _LINKS: Final = frozenset((1, 2, 4, 8, 16))  # messages after which the chain takes a link
+_ANSWER_WITHIN: Final = 8  # messages in which one that goes on has an answer
 _LAST: Final = 3  # and so many last messages have a point beside the chain
 
 
@@ -42,6 +43,7 @@ def prefixes_of(body: ChatRequest | CompletionRequest, key: bytes, pool: PoolSpe
         return ""
     head = f"{pool.model}\0{body.cache_salt or ''}\0".encode(errors="surrogatepass")
     chain = _Chain(blake2b(head, digest_size=20, key=key).digest())
+    goes_on = True  # of a bare prompt nobody knows
     if isinstance(body, CompletionRequest):
         prompt = body.prompt
         if isinstance(prompt, str):
@@ -50,19 +52,15 @@ def prefixes_of(body: ChatRequest | CompletionRequest, key: bytes, pool: PoolSpe
             chain.ids(prompt)
         chain.end()
     else:
+        goes_on = any(message.role == "assistant" for message in body.messages[:_ANSWER_WITHIN])
         _chat(chain, body)
     points = chain.points
     if not points:
         return ""
     if len(points) > MOST_POINTS:
         del points[FIRST_POINTS : len(points) - MOST_POINTS + FIRST_POINTS]
-    # Who shares a point and not the next one shares half of what is between them, as far as anybody knows.
-    share, following, found = input_tokens / chain.chars / 2, chain.chars, []
-    for name, chars in reversed(points):
-        found.append((name, int((chars + following) * share)))
-        following = chars
-    found.reverse()
-    return write_points(float(pool.routing_params.get("skew_tokens", SKEW_TOKENS)), found)
+    skew = float(pool.routing_params.get("skew_tokens", SKEW_TOKENS))
+    return write_points(skew, valued(points, chain.chars, input_tokens, goes_on))
 
 
 class _Chain:

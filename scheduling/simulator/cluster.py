@@ -51,14 +51,22 @@ def run_dealt(make: Callable[[], Engine], hands: Iterable[Sequence[SimRequest]])
 
 
 class Cluster:
-    """Replicas behind a routing policy, on one clock."""
+    """Replicas behind a routing policy, on one clock. ``cached``: how many tokens of a prompt a replica, by its number,
+    need not compute; asked once, when a request is sent there."""
 
-    def __init__(self, engines: Sequence[Engine], routing: RoutingPolicy) -> None:
+    def __init__(
+        self,
+        engines: Sequence[Engine],
+        routing: RoutingPolicy,
+        *,
+        cached: Callable[[int, SimRequest], int] | None = None,
+    ) -> None:
         if not engines:
             raise ValueError("a cluster needs an engine")
         self.engines = list(engines)
         self.routing = routing
         self._router = routing.router()
+        self._cached = cached
         self.kernel = Kernel()
         self._views = {
             f"replica-{number:03d}": BackendView(f"replica-{number:03d}", UNLIMITED, UNLIMITED)
@@ -96,6 +104,8 @@ class Cluster:
         view.work_tokens += work_of(request.queued)
         life = self.engines[number].offer(request)
         life.replica = number
+        if self._cached is not None:
+            life.prefilled = self._cached(number, request)
         self._rouse(number)
 
     def _ended(self, life: Life) -> None:

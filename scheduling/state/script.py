@@ -31,7 +31,7 @@ _CONSTANTS = (
     "EVENTS_KEPT", "LEDGER_KEPT", "MOST_USED", "ENTRY_FORMAT", "GRANTS_AT_ONCE",
     "ENTITLEMENTS_AT_ONCE", "TRIED_OF_EACH", "PREFILL_KEPT",
 )  # fmt: skip
-_PLACEMENT = ("GAIN", "POINTS_KEPT", "PLACES_KEPT", "NAME_CHARS", "POINT_CHARS")
+_PLACEMENT = ("POINTS_KEPT", "PLACES_KEPT", "NAME_CHARS", "POINT_CHARS")
 _ADMISSION = ("LEAST_RETRY_MS", "LONGEST_TOLD_MS", "SERVED_PER_RETURN")
 
 # State time [ms]: Redis TIME, going on evenly where that is set (docs/state.md, "Time"). `believe` says what has really

@@ -340,7 +340,7 @@ BAD_TWINS = {
     "whole answers that give it back at once": ("admit", "now + prefill_ms(x.backend, used + x.pre)", "now"),
     "small prompts past one that lacks prefill credit": ("finish", "elseif roomy then", "elseif false then"),
     "prefill credit that its sums forget": ("rebuild", "b.pre + pre", "b.pre"),
-    "prompts placed by work alone": ("admit", "- GAIN * (cached[name] or 0)", ""),
+    "prompts placed by work alone": ("admit", "v[j + 2] - (worth[name] or 0)", "v[j + 2]"),
     "grants that nobody remembers the place of": ("grant", "  remember_place(x)\n", ""),
     "direct grants that nobody remembers the place of": ("admit", "  remember_place(x)\n", ""),
     "a prefix that outweighs any work": ("admit", "if v[j + 2] <= most then", "if true then"),

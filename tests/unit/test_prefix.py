@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from scheduling.core.compose import make_policy
 from scheduling.core.estimate.tokens import Calibration
-from scheduling.core.placement import GAIN, MOST_SAID, Point, read_points, write_points
+from scheduling.core.placement import MOST_WORTH, Point, read_points, worth, write_points
 from scheduling.core.registry import PolicyError, make_routing
 from scheduling.core.scheduler import Scheduler
 from scheduling.core.step_time import StepTime
@@ -86,9 +86,8 @@ def test_a_conversation_finds_the_end_of_its_last_turn_while_it_grows(turns: int
     other = of_chat(*said[:1], ("user", "another session"), *said[2 : 2 * turns + 2])
     assert names(before)[-1] in shared(now, before)
     assert names(before)[-1] not in names(other)
-    tokens = dict(now)[names(before)[-1]]
     share = sum(len(text) for _, text in said[: 2 * turns]) / sum(len(text) for _, text in said[: 2 * turns + 2])
-    assert 1000 * share <= tokens <= 1000
+    assert worth(int(1000 * share), True) <= dict(now)[names(before)[-1]] <= worth(1000, True)
 
 
 def test_a_long_text_that_goes_on_keeps_its_points() -> None:
@@ -169,12 +168,12 @@ def test_points_are_few_and_go_deeper_whatever_the_text(text: str, tenant: str, 
         assert len(set(names(points))) == len(points)
         depths = [tokens for _, tokens in points]
         assert depths == sorted(depths)
-        assert all(0 <= tokens <= 1000 for tokens in depths)
+        assert all(0 <= tokens <= worth(1000, True) for tokens in depths)
 
 
 def test_points_survive_being_written() -> None:
     assert read_points(write_points(4096.5, [("0" * 12, 7), ("f" * 12, 2**30)])) == (
-        4096, [("0" * 12, 7), ("f" * 12, MOST_SAID)],
+        4096, [("0" * 12, 7), ("f" * 12, MOST_WORTH)],
     )  # fmt: skip
 
 
@@ -193,7 +192,7 @@ def test_only_pools_that_route_by_it_have_it_computed_and_it_reaches_the_leader(
 
 # --- where it leads
 
-SEVEN, EIGHT = (write_points(10**6, [(name * 12, 40)]) for name in "78")
+SEVEN, EIGHT = (write_points(10**6, [(name * 12, 1500)]) for name in "78")
 
 
 def affinity(**params: Any) -> Any:
@@ -217,14 +216,23 @@ def test_a_prefix_goes_where_it_went_until_that_replica_has_too_much_to_do() -> 
 def test_a_cached_token_is_worth_only_so_many_outstanding_ones() -> None:
     router = affinity()
     assert chosen(router, SEVEN, 50.0, 0.0) == "b1"
-    assert chosen(router, SEVEN, 0.0, GAIN * 40 - 1) == "b1"
-    assert chosen(router, SEVEN, 0.0, GAIN * 40 + 1) == "b0"
+    assert chosen(router, SEVEN, 0.0, 1500 - 1) == "b1"
+    assert chosen(router, SEVEN, 0.0, 1500 + 1) == "b0"
+
+
+def test_what_begins_a_conversation_is_worth_less_where_it_is_cached_than_what_goes_on() -> None:
+    begins = of_chat(("system", LONG), ("user", "hi"))
+    goes_on = of_chat(("system", LONG), ("user", "hi"), ("assistant", "yes?"), ("user", "go on"))
+    assert names(begins)[0] == names(goes_on)[0]
+    assert 900 * 4 < begins[-1][1] <= 1000 * 4 < goes_on[-1][1]
+    assert worth(100, False) > worth(100, True)  # short ones are cached everywhere soon
+    assert worth(20_000, True) > 20 * 20_000
 
 
 def test_the_deepest_point_that_is_known_counts() -> None:
     router = affinity()
-    system = ("a" * 12, 30)
-    first, second = (write_points(10**6, [system, (name * 12, 400)]) for name in "bc")
+    system = ("a" * 12, 300)
+    first, second = (write_points(10**6, [system, (name * 12, 2000)]) for name in "bc")
     assert chosen(router, first, 50.0, 0.0) == "b1"
     assert chosen(router, second, 0.0, 1000.0) == "b0"  # its system message alone is on b1
     assert chosen(router, first, 0.0, 1000.0) == "b1"
@@ -293,7 +301,7 @@ def test_what_all_share_is_cached_everywhere_and_then_unbalances_nothing() -> No
     while scheduler.step(view, 1000.0):
         pass
     work = [backend.work_tokens for backend in view.backends.values()]
-    assert max(work) - min(work) <= GAIN * 40 + 150
+    assert max(work) - min(work) <= 1500 + 150
 
 
 def test_a_router_learns_where_prompts_ran_that_others_placed() -> None:

@@ -126,10 +126,10 @@ local function points_of(record)
   local _, at = string.find(record, '"prefixes":"', 1, true)
   local skew, text = string.match(record, '^(%x+):(%x+)"', (at or #record) + 1)
   if not skew then return nil end
-  local names, tokens = {}, {}
+  local names, worth = {}, {}
   for i = 1, #text, POINT_CHARS do
     names[#names + 1] = string.sub(text, i, i + NAME_CHARS - 1)
-    tokens[#tokens + 1] = tonumber(string.sub(text, i + NAME_CHARS, i + POINT_CHARS - 1), 16)
+    worth[#worth + 1] = tonumber(string.sub(text, i + NAME_CHARS, i + POINT_CHARS - 1), 16)
   end
   local ran, before, missing = call('HMGET', WARM, unpack(names)), {}, {}
   for i, name in ipairs(names) do
@@ -139,7 +139,7 @@ local function points_of(record)
     local v = call('HMGET', WARM_BEFORE, unpack(missing))
     for i, name in ipairs(missing) do before[name] = v[i] end
   end
-  known_points = {skew = tonumber(skew, 16), names = names, tokens = tokens, ran = ran, before = before}
+  known_points = {skew = tonumber(skew, 16), names = names, worth = worth, ran = ran, before = before}
   return known_points
 end
 
@@ -424,17 +424,17 @@ local function choose(ready, v, kv, exclude, pre, record)
     end
   end
   local p = #fit > 1 and record and points_of(record)
-  local cached = {}
+  local worth = {}  -- to run there, in tokens of outstanding work
   if p then
     for n, name in ipairs(p.names) do
-      for replica in string.gmatch(p.ran[n] or p.before[name] or '', '%S+') do cached[replica] = p.tokens[n] end
+      for replica in string.gmatch(p.ran[n] or p.before[name] or '', '%S+') do worth[replica] = p.worth[n] end
     end
   end
   local most = p and least + p.skew or math.huge
   local best, at, best_run, best_score, best_credit = false, 0, 0, 0, 0
   for _, i in ipairs(fit) do
     local name, j = ready[i], REPLICAS + (i - 1) / 2 * SUMS
-    local run, score = v[j], v[j + 2] - GAIN * (cached[name] or 0)
+    local run, score = v[j], v[j + 2] - (worth[name] or 0)
     if v[j + 2] <= most then
       local better = not best or score < best_score or (score == best_score and run < best_run)
       if not better and score == best_score and run == best_run then

@@ -1,0 +1,59 @@
+"""The evaluation of placement on a trace of growing sessions that share a system prompt."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from scheduling.core.placement import read_points, worth
+from scheduling.simulator.placement import BlockCache, evaluate, prefixes_of, read
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    """Sessions of up to eight turns, of three blocks more a turn."""
+    random, rows, number = Random(7), [], 100
+    for _session in range(60):
+        ids, at = [], random.randrange(200_000)
+        for _ in range(random.randint(2, 8)):
+            ids = [*ids, number, number + 1, number + 2]
+            number += 3
+            rows.append({"timestamp": at // 3000 * 3000, "input_length": 512 * len(ids) - 100, "output_length": 60,
+                         "hash_ids": ids})  # fmt: skip
+            at += random.randrange(10_000, 30_000)
+    path = tmp_path / "trace.jsonl.gz"
+    with gzip.open(path, "wt") as file:
+        file.writelines(json.dumps(row) + "\n" for row in sorted(rows, key=lambda r: r["timestamp"]))
+    return path
+
+
+def test_placement_by_prefix_finds_nearly_what_one_cache_of_all_would_and_keeps_the_balance(trace: Path) -> None:
+    ideal, rows = evaluate(read(trace), replicas=4)
+    least, affinity = rows
+    assert (least.routing, affinity.routing) == ("least_work", "prefix_affinity")
+    assert ideal > 0.5
+    assert least.of_ideal < 0.7
+    assert affinity.of_ideal > 0.9
+    assert affinity.busiest_assigned < 1.3  # of 280 requests only
+    assert affinity.ttft_p50_s <= least.ttft_p50_s
+    assert affinity.ttft_p99_s <= 1.05 * least.ttft_p99_s
+
+
+def test_points_of_block_ids_are_chained() -> None:
+    ids = list(range(20))
+    (_, one), (_, other) = read_points(prefixes_of(ids, 10_000)), read_points(prefixes_of(ids[:9] + [99] * 20, 14_000))
+    assert [name for name, _ in one[:4]] == [name for name, _ in other[:4]]  # after 1, 2, 4 and 8 blocks
+    assert not {name for name, _ in one[4:]} & {name for name, _ in other[4:]}
+    assert one[-1][1] == worth((16 * 512 + 10_000) // 2, True)  # half of what lies behind the last point
+
+
+def test_a_cache_finds_the_beginning_only_and_forgets_the_least_recently_used() -> None:
+    cache = BlockCache(4)
+    assert cache.take([1, 2, 3]) == 0
+    assert cache.take([1, 9, 3]) == 1
+    assert cache.take([4]) == 0
+    assert cache.take([2]) == 0
