@@ -16,6 +16,7 @@ have asked; nor, by reading Redis, whether a prompt was asked.
 from __future__ import annotations
 
 from array import array
+from functools import lru_cache
 from hashlib import blake2b, sha1
 from typing import Final
 
@@ -31,9 +32,7 @@ SAMPLE: Final = 128  # characters at either end of a longer text that are hashed
 TOKEN_CHARS: Final = 4  # of a prompt of token ids, one id counts as so many characters
 _FIRST_STOP: Final = 1024  # characters of a text after which its first point is; the next ones at 2,048, 4,096 ...
 _LONGEST: Final = 1 << 20  # and the last one here at the latest
-_LINKS: Final = frozenset((1, 2, 4, 8, 16))  # messages after which the chain takes a link
-_ANSWER_WITHIN: Final = 8  # messages in which one that goes on has an answer
-_LAST: Final = 3  # and so many last messages have a point beside the chain
+_LINKS: Final = frozenset((1, 2, 6, 16))  # messages after which the chain takes a link
 
 
 def prefixes_of(body: ChatRequest | CompletionRequest, key: bytes, pool: PoolSpec, input_tokens: int) -> str:
@@ -41,8 +40,7 @@ def prefixes_of(body: ChatRequest | CompletionRequest, key: bytes, pool: PoolSpe
     empty for a prompt that is too short to be worth it, or where there is nothing to choose from."""
     if len(pool.backends) < 2:
         return ""
-    head = f"{pool.model}\0{body.cache_salt or ''}\0".encode(errors="surrogatepass")
-    chain = _Chain(blake2b(head, digest_size=20, key=key).digest())
+    chain = _Chain(_head(key, pool.model, body.cache_salt))
     goes_on = True  # of a bare prompt nobody knows
     if isinstance(body, CompletionRequest):
         prompt = body.prompt
@@ -52,8 +50,7 @@ def prefixes_of(body: ChatRequest | CompletionRequest, key: bytes, pool: PoolSpe
             chain.ids(prompt)
         chain.end()
     else:
-        goes_on = any(message.role == "assistant" for message in body.messages[:_ANSWER_WITHIN])
-        _chat(chain, body)
+        goes_on = _chat(chain, body)
     points = chain.points
     if not points:
         return ""
@@ -61,6 +58,11 @@ def prefixes_of(body: ChatRequest | CompletionRequest, key: bytes, pool: PoolSpe
         del points[FIRST_POINTS : len(points) - MOST_POINTS + FIRST_POINTS]
     skew = float(pool.routing_params.get("skew_tokens", SKEW_TOKENS))
     return write_points(skew, valued(points, chain.chars, input_tokens, goes_on))
+
+
+@lru_cache(maxsize=4096)
+def _head(key: bytes, model: str, salt: str | None) -> bytes:
+    return blake2b(f"{model}\0{salt or ''}\0".encode(errors="surrogatepass"), digest_size=20, key=key).digest()
 
 
 class _Chain:
@@ -119,32 +121,36 @@ class _Chain:
             start, stop = until, stop * 2
 
 
-def _chat(chain: _Chain, body: ChatRequest) -> None:
-    said = chain.said
+def _chat(chain: _Chain, body: ChatRequest) -> bool:
+    """The points of a conversation; whether it has an answer in it already. Beside its links it has a point at its end,
+    which its next turn looks for, and one where its last turn ended: before the answer and what is asked now."""
+    said, goes_on = chain.said, False
     if body.tools:  # templates show them before the conversation
         said.append(str(len(body.tools)))
         for tool in body.tools[:8]:
             said += (tool.function.name, str(len(tool.function.description or "")))
     messages = body.messages[:MOST_MESSAGES]
-    last = len(messages) - _LAST
+    last = len(messages)
     for number, message in enumerate(messages, 1):
-        text = message.content
+        text, role = message.content, message.role
+        goes_on = goes_on or role == "assistant"
         if not isinstance(text, str):
             text = _parts(message)
         size = len(text)
         if size <= 2 * SAMPLE:
-            said += (message.role, text)
+            said += (role, text)
             chain.chars += size
         elif size < _FIRST_STOP:
-            said += (message.role, str(size), text[:SAMPLE], text[-SAMPLE:])
+            said += (role, str(size), text[:SAMPLE], text[-SAMPLE:])
             chain.chars += size
         else:
-            said.append(message.role)
+            said.append(role)
             chain.text(text)
         if number in _LINKS:
             chain.link()
-        elif number > last:
+        elif number == last or number == last - 2:
             chain.end()
+    return goes_on
 
 
 def _parts(message: Message) -> str:
