@@ -86,13 +86,13 @@ class Pool(Named):
         validators=[validate_modifiers],
         help_text='What is laid around the policy, by name with parameters, such as {"bands": {}, "fair": {}}.',
     )
-    routing = models.CharField(max_length=63, default="least_work", help_text="The rule that chooses the backend.")
+    routing = models.CharField(max_length=63, default="prefix_affinity", help_text="The rule that chooses the backend.")
     routing_params = models.JSONField(
         "routing parameters",
         default=dict,
         blank=True,
         validators=[validate_policy_params],
-        help_text='The routing\'s parameters by name, such as {"skew_tokens": 4096}.',
+        help_text='The routing\'s parameters by name, such as {"skew_tokens": 100000}.',
     )
     policy_version = models.PositiveIntegerField(
         default=1, editable=False, help_text="Counts changes of policy, modifiers, routing or their parameters."

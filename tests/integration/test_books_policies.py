@@ -81,7 +81,7 @@ def test_what_is_not_named_stays_as_it_is(adam: APIClient) -> None:
         ({"modifiers": {"bands": 1}}, "modifiers", "Write the parameters of 'bands' by name"),
         ({"modifiers": {"fair": {"output_weight": True}}}, "modifiers", "must be a number or a word, not True"),
         ({"routing": "random"}, "routing", "unknown routing policy 'random'; there are: least_work, prefix_affinity"),
-        ({"routing_params": {"skew": 1}}, "routing_params", "routing policy 'least_work' has no parameter 'skew'"),
+        ({"routing_params": {"s": 1}}, "routing_params", "routing policy 'prefix_affinity' has no parameter 's'"),
     ],
 )
 def test_what_cannot_be_is_refused_at_its_field(

@@ -85,25 +85,25 @@ def said(role: str, text: str) -> dict[str, str]:
     return {"role": role, "content": text}
 
 
-@pytest.mark.parametrize("routing", ["prefix_affinity"])
-async def test_requests_with_a_system_message_run_where_it_is_cached_though_all_are_granted_on_arrival(
-    redis_url: str, pool_id: str, routing: str
+async def test_requests_run_where_their_system_message_is_cached_though_all_are_granted_on_arrival(
+    redis_url: str, pool_id: str
 ):
-    async with instance(redis_url, pool_id, routing=routing) as it:
+    async with instance(redis_url, pool_id, routing="prefix_affinity") as it:
         order = [n % 3 for n in range(24)]
         random.Random(5).shuffle(order)
         where: dict[int, Counter[str]] = {n: Counter() for n in range(3)}
 
         async def ask(number: int, system: int) -> None:
-            _, place = await it.ask([said("system", SYSTEMS[system]), said("user", f"Question {number}, please.")])
+            messages = [said("system", SYSTEMS[system]), said("user", f"Question {number}, please.")]
+            _, place = await it.ask(messages, max_tokens=20)
             where[system][place] += 1
 
-        for number, system in enumerate(order):
-            await ask(number, system)
+        for wave in range(0, 24, 4):  # the two replicas have something to do when the next one of a wave comes
+            await asyncio.gather(*(ask(number, order[number]) for number in range(wave, wave + 4)))
         hit, queried = (sum(column) for column in zip(*await it.hits(), strict=True))
-        print(f"{routing}: {[dict(c) for c in where.values()]}, hit rate {hit / queried:.3f}")
-        assert all(len(places) == 1 for places in where.values()), where
-        assert hit / queried >= 0.9 * 21 / 24  # a single cache has 21 of 24
+        print(f"{[dict(places) for places in where.values()]}, hit rate {hit / queried:.3f}")
+        assert sum(max(places.values()) for places in where.values()) >= 22, where
+        assert hit / queried >= 0.9 * 21 / 24  # one cache of all has 21 of 24
 
 
 async def test_eight_sessions_with_one_system_message_stay_where_they_are_and_spread_over_the_replicas(
