@@ -6,7 +6,7 @@ import tenants.validators
 class Migration(migrations.Migration):
     """New pools place by prefix; those that exist keep what they have."""
 
-    dependencies = [("tenants", "0013_prefix_cache")]
+    dependencies = [("tenants", "0014_pool_prefill_credit")]
 
     operations = [
         migrations.AlterField(
