@@ -384,7 +384,7 @@ local REPLICAS, SUMS = 11, 4
 local function survey(ent, now)
   local ready = call('HGETALL', READY)
   for i = 2, now and #ready or 0, 2 do
-    if select(3, offered(ready[i])) > 0 then
+    if string.sub(ready[i], -2) ~= ' 0' then  -- a credit, or an offer of before there was one
       give_back_due(now)
       break
     end
