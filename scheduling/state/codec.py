@@ -63,7 +63,8 @@ LEADERLESS = (
 
 
 def encode_request(stored: StoredRequest) -> bytes:
-    return _HEAD % (ENTRY_FORMAT, stored.request.prefill_tokens) + _encoder.encode(stored)[1:]
+    """A record, as of an entry that holds no prefill credit; scripts and ``encode_entry`` write what it holds."""
+    return _HEAD % (ENTRY_FORMAT, 0) + _encoder.encode(stored)[1:]
 
 
 def decode_request(data: bytes) -> StoredRequest:

@@ -56,3 +56,16 @@ def test_what_no_script_wrote_is_refused(junk: bytes):
         codec.decode_request(junk)
     with pytest.raises(ValueError, match="a ledger entry has the fields"):
         codec.decode_ledger_fields("p", [b"junk", junk])
+
+
+def test_an_entry_says_what_it_holds_of_a_prefill_credit_and_older_ones_hold_none():
+    record = codec.encode_request(STORED)
+    entry = codec.Entry(2, "acme", "elastic", "b1", 1, 2, 3, 4, 5, 0, "gw-1", 7, 9, "-", record, prefill=700)
+    data = codec.encode_entry(entry)
+    assert b' - {"v":3,"pre":700,"request":' in data
+    assert codec.decode_entry(data).prefill == 700
+    before = data.replace(b'{"v":3,"pre":700,', b'{"v":2,')
+    assert codec.decode_entry(before).prefill == 0
+    assert codec.decode_entry(before.replace(b" b1 ", b" - ", 1)).prefill == STORED.request.prefill_tokens
+    assert codec.decode_notice(b"r1 1 b1 fifo@1|first 700").prefill == 700
+    assert codec.decode_notice(b"r1 1 b1 fifo@1|first").prefill == 0
