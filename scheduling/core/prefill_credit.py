@@ -7,9 +7,11 @@ When requests wait for credit without a break and the engine's steps are not ful
 part of a prompt is computed, the next prompt has to be there to fill the step. That takes at most
 ``p90 + B + r * g``: a prompt as long as nine of ten, counted until its last part is done, a step beside it,
 and what is computed [r tokens/s] until a freed credit has become a grant [g s].
-Between the two the credit moves by steps, one per :data:`STRETCH_S`: up where more than :data:`ALWAYS` of the time was
-limited by credit and steps were not full, down where less than :data:`SELDOM` was or steps were full. It does not go up
-while more than :data:`MOST_WAITING` stand in the engine's own queue, and goes down where that lasts: order comes first.
+Where credit comes back later (whole answers show no first token, gateways may be slow) the engine's own queue is empty
+at every look while its steps are not full: then it may go on up, to :data:`LARGEST_BUDGETS` step budgets.
+Between the bounds the credit moves by steps, one per :data:`STRETCH_S`: up where more than :data:`ALWAYS` of the time
+was limited by credit and steps were not full, down where less than :data:`SELDOM` was or steps were full. It does not
+go up while more than :data:`MOST_WAITING` stand in the engine's own queue, and goes down where that lasts.
 Inputs: the engine's counters once a second; whether requests waited for nothing but credit; prompts granted lately.
 Source: ours; for chunked prefill as in vLLM V1 and Sarathi-Serve. Measured: ``docs/capacity.md``.
 """
@@ -25,6 +27,7 @@ from scheduling.core.types import BackendView, prefill_fits
 USUAL_BUDGET = 2048  # tokens a step: vLLM's default for serving, where an engine does not say
 MOST_BUDGET = 1_000_000
 STRETCH_S = 10.0
+LARGEST_BUDGETS = 16  # for credit that comes back late
 MOST_WAITING = 2  # requests that may stand in an engine's own queue between two of its steps
 ALWAYS, SELDOM = 0.9, 0.5
 FULL, NOT_FULL = 0.98, 0.95  # of the room that decodes leave in a step
@@ -79,6 +82,7 @@ class PrefillCredit:
     _limited_s: float = 0.0
     _steps: float | None = 0.0
     _queued: int = 0  # looks at which too many stood in the engine's queue
+    _found: int = 0  # looks at which any did
     _prefill: float = 0.0
     _output: float = 0.0
 
@@ -120,6 +124,7 @@ class PrefillCredit:
             return
         self._stretch_s += now.at_s - before.at_s
         self._queued += now.waiting > MOST_WAITING
+        self._found += now.waiting > 0
         if limited:
             self._limited_s += now.at_s - before.at_s
         self._prefill += prefill
@@ -132,12 +137,14 @@ class PrefillCredit:
     def _judge(self) -> None:
         limited = self._limited_s / self._stretch_s
         most, before, full = self.most(), self.credit, self._fullness()
+        if full is not None and not self._found:
+            most = max(most, LARGEST_BUDGETS * self.budget)  # it runs dry, and nothing stands in it
         wanted = before
-        if limited > ALWAYS and (full is None or full < NOT_FULL) and not self._queued:
-            wanted = round(before * GROW)
-        elif limited < SELDOM or (full is not None and full >= FULL) or self._queued > 1:
+        if limited > ALWAYS and (full is None or full < NOT_FULL) and not self._queued and before < most:
+            wanted = min(most, round(before * GROW))
+        elif limited < SELDOM or (full is not None and full >= FULL) or self._queued > 1 or before > most:
             wanted = round(before * SHRINK)
-        self.credit = max(self.budget, min(most, wanted))
+        self.credit = max(self.budget, min(MOST_BUDGET, wanted))
         moved = "raised" if self.credit > before else "lowered" if self.credit < before else "kept"
         steps = "" if full is None else f", steps of {self.budget} tokens were {full:.0%} full"
         queued = f", {self._queued} looks found more than {MOST_WAITING} in its queue" if self._queued else ""
@@ -152,4 +159,4 @@ class PrefillCredit:
 
     def _forget(self) -> None:
         self._stretch_s = self._limited_s = self._prefill = self._output = 0.0
-        self._steps, self._queued = 0.0, 0
+        self._steps, self._queued, self._found = 0.0, 0, 0

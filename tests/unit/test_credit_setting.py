@@ -38,14 +38,16 @@ def test_whatever_an_engine_counts_the_credit_fills_a_step_and_is_bounded(
         assert credit.why
 
 
-def fed(credit: PrefillCredit, seconds: float, full: float, limited: bool, steps_per_s: float = 20.0) -> int:
+def fed(
+    credit: PrefillCredit, seconds: float, full: float, limited: bool, steps_per_s: float = 20.0, waiting: int = 1
+) -> int:
     """The credit after so long under steps that are ``full``."""
     before = credit._before
     at_s, steps, prefill = (0.0, 0.0, 0.0) if before is None else (before.at_s, before.steps, before.prefill_tokens)
     assert steps is not None
     for _ in range(int(seconds)):
         at_s, steps, prefill = at_s + 1.0, steps + steps_per_s, prefill + steps_per_s * full * credit.budget
-        credit.seen(Counters(at_s, steps, prefill, 0.0), limited)
+        credit.seen(Counters(at_s, steps, prefill, 0.0, waiting), limited)
     return credit.credit
 
 
@@ -74,6 +76,19 @@ def test_it_falls_back_to_one_step_when_the_engine_keeps_up() -> None:
     credit = long_prompts()
     fed(credit, 300, 0.6, limited=True)
     assert fed(credit, 300, 0.6, limited=False) == USUAL_BUDGET
+
+
+def test_credit_that_comes_back_late_grows_on_while_nothing_stands_in_the_engine() -> None:
+    credit = long_prompts()
+    assert fed(credit, 600, 0.6, limited=True, waiting=0) == 16 * USUAL_BUDGET
+    down = fed(credit, 600, 0.6, limited=True, waiting=1)
+    assert down == pytest.approx(3000 + USUAL_BUDGET, rel=0.05), "and comes down when something does"
+
+
+def test_what_stands_in_the_engines_queue_takes_credit_away() -> None:
+    credit = long_prompts()
+    fed(credit, 300, 0.6, limited=True)
+    assert fed(credit, 300, 0.6, limited=True, waiting=5) == USUAL_BUDGET
 
 
 def test_full_steps_need_no_more_credit() -> None:
