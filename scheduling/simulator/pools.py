@@ -39,7 +39,7 @@ from scheduling.core.types import (
     ServiceClass,
     Standing,
 )
-from scheduling.simulator import room
+from scheduling.simulator import room as booked
 from scheduling.simulator.kernel import Kernel, rng, to_fs, to_s
 
 RETRY_JITTER = 0.25  # of the gateway's Retry-After, up and down
@@ -247,7 +247,7 @@ class PoolModel:
             self._end_early(self._leases[evicted], "evicted")
         if decision.verdict is Verdict.GRANT:
             self._start(attempt, request, decision.backend)
-            room.take(self._view, request, decision.backend)
+            booked.take(self._view, request, decision.backend)
             return
         self._asked[request.id] = attempt
         self._shares[spec.id].waiting += 1
@@ -332,8 +332,8 @@ class PoolModel:
     def _refuse(self, attempt: Attempt, reason: Reason, retry_ms: int | None, waited: bool = False) -> None:
         attempt.refused = reason
         if unmet(reason, waited):
-            wanted_s = self._service.whole_s(attempt.client.input_tokens, attempt.output_tokens)
-            self._shares[attempt.client.spec.id].turned_away += wanted_s
+            room = self._service.whole_s(attempt.client.input_tokens, attempt.output_tokens)
+            self._shares[attempt.client.spec.id].turned_away += room
         if retry_ms is None:
             attempt.given_up = True
         else:
@@ -373,7 +373,7 @@ class PoolModel:
     def _give_credit_back(self, lease: _Lease) -> None:
         if not lease.prefilled:
             lease.prefilled = True
-            room.first_token(self._view, lease.request, lease.backend)
+            booked.first_token(self._view, lease.request, lease.backend)
 
     def _finish(self, lease: _Lease) -> None:
         if self._leases.get(lease.request.id) is not lease:
@@ -401,7 +401,7 @@ class PoolModel:
         share.running -= 1
         share.kv -= request.kv_tokens
         self._give_credit_back(lease)
-        room.end(self._view, request, lease.backend)
+        booked.end(self._view, request, lease.backend)
 
     def _resize(self, slots: int) -> None:
         """Replicas die or return until the pool has this many slots; what ran on a dead one is lost."""
