@@ -15,7 +15,7 @@ from typing import Any
 from rich.table import Table as Grid
 
 from controlplane.lab.tables import figure
-from controlplane.replay.report import Sent, percentile, slo_met
+from controlplane.replay.report import Sent, summarise
 from scheduling.core.step_time import load_preset
 from scheduling.core.types import ServiceClass, Slo
 from scheduling.simulator.compare import CompareError
@@ -125,13 +125,15 @@ def compare(report: Mapping[str, Any], setup: Setup) -> Parity:
         pairs.append((row, replace(simulated, output_tokens=outcome.output_tokens)))
     slos = {tier.name: tier.slo for tier in traffic.tiers}
     names = sorted({row.tier for row, _ in pairs}, key=lambda name: _rank(traffic.tiers, name))
-    lines = [_line("all", pairs, slos), *(_line(n, [p for p in pairs if p[0].tier == n], slos) for n in names)]
+    live, lab = _summary([row for row, _ in pairs], slos), _summary([row for _, row in pairs], slos)
+    lines = [_line("all", len(pairs), live["total"], lab["total"])]
+    lines += [_line(n, live["tiers"][n]["sent"], live["tiers"][n], lab["tiers"][n]) for n in names]
     queued = waiting(replay.stays, len(traffic.replicas))
     return Parity(
         lines,
         len(sent) - len(pairs),
-        _tokens_per_s([live for live, _ in pairs]),
-        _tokens_per_s([simulated for _, simulated in pairs]),
+        live["total"]["tokens_per_s"],
+        lab["total"]["tokens_per_s"],
         queued.mean,
         queued.p99,
         _words(traffic, serving),
@@ -186,26 +188,21 @@ def _pool(told: Mapping[str, Any], rows: Sequence[Sent], setup: Setup) -> tuple[
     return Traffic(recorded, tiers, replicas, limits, pool.get("headroom_slots", 0), delay_s), serving
 
 
-def _line(name: str, pairs: Sequence[tuple[Sent, Sent]], slos: Mapping[str, Slo]) -> Line:
-    def share(rows: Sequence[Sent]) -> float:
-        judged = [met for row in rows if (met := slo_met(row, slos[row.tier])) is not None]
-        return 100.0 * sum(judged) / len(judged) if judged else 100.0
-
-    def ttft(rows: Sequence[Sent]) -> tuple[float | None, float | None]:
-        values = [row.ttft_s for row in rows if row.ttft_s is not None]
-        return percentile(values, 0.5), percentile(values, 0.95)
-
-    live, simulated = [row for row, _ in pairs], [row for _, row in pairs]
-    return Line(name, len(pairs), share(live), share(simulated), ttft(live), ttft(simulated))
-
-
-def _tokens_per_s(rows: Sequence[Sent]) -> float:
-    ended = [row for row in rows if row.ttlt_s is not None]
-    if not ended:
-        return 0.0
+def _summary(rows: Sequence[Sent], slos: Mapping[str, Slo]) -> dict[str, Any]:
+    """By the replay's own rule, over the time from the first request to the last answer."""
     begin = min(row.planned_s + row.late_s for row in rows)
-    span = max(row.planned_s + row.late_s + (row.ttlt_s or 0.0) for row in ended) - begin
-    return sum(row.input_tokens + row.output_tokens for row in ended) / span if span > 0 else 0.0
+    span = max(row.planned_s + row.late_s + (row.ttlt_s or 0.0) for row in rows) - begin
+    return summarise(rows, dict(slos), span)
+
+
+def _line(name: str, requests: int, live: Mapping[str, Any], simulated: Mapping[str, Any]) -> Line:
+    def ttft(group: Mapping[str, Any]) -> tuple[float | None, float | None]:
+        return group["ttft_s"]["p50"], group["ttft_s"]["p95"]
+
+    def share(group: Mapping[str, Any]) -> float:
+        return 100.0 * (1.0 if group["slo_attainment"] is None else group["slo_attainment"])
+
+    return Line(name, requests, share(live), share(simulated), ttft(live), ttft(simulated))
 
 
 def _rank(tiers: Sequence[Tier], name: str) -> tuple[int, str]:
