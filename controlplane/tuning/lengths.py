@@ -9,7 +9,6 @@ from itertools import accumulate
 from typing import Any
 
 from django.utils import timezone
-from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
@@ -35,12 +34,25 @@ class LengthsQuery(serializers.Serializer[Any]):
     minutes = serializers.FloatField(min_value=0.1, max_value=1440, default=60.0)
 
 
+class LengthsSerializer(serializers.Serializer[Any]):
+    """Requests by prompt length, for the schema."""
+
+    pool = serializers.CharField()
+    edges = serializers.ListField(child=serializers.IntegerField(), help_text="Of the bins [tokens].")
+    recent = serializers.ListField(child=serializers.IntegerField(), help_text="Requests in each bin.")
+    sample = serializers.ListField(child=serializers.IntegerField(), help_text="Of the long-term sample.")
+    queues = serializers.ListField(
+        child=serializers.ListField(child=serializers.IntegerField()),
+        help_text="Of the serving policy: lowest and highest prompt length of each queue.",
+    )
+
+
 class LengthsView(StaffOnly, APIView):
     """The partition picture of a pool."""
 
     @extend_schema(
         summary="Prompt lengths of a pool and its queues' borders", operation_id="pools_lengths",
-        parameters=[LengthsQuery], responses={200: OpenApiTypes.OBJECT},
+        parameters=[LengthsQuery], responses=LengthsSerializer,
     )  # fmt: skip
     def get(self, request: Request, pool: str) -> Response:
         """Requests an engine worked on, by prompt length [tokens]: of the last minutes and of the long-term sample.

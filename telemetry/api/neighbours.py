@@ -8,13 +8,13 @@ from typing import Any
 
 from django.http import Http404
 from django.utils import timezone
-from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from telemetry.api.answers import NeighboursSerializer
 from telemetry.api.common import Telemetry, Unavailable, viewer_of
 from telemetry.api.queue import queue_store
 from telemetry.ledger import neighbours
@@ -31,7 +31,7 @@ class NeighboursView(Telemetry, APIView):
 
     @extend_schema(
         summary="Who had the slots while a tenant's requests waited", operation_id="tenants_neighbours",
-        parameters=[NeighboursQuery], responses={200: OpenApiTypes.OBJECT},
+        parameters=[NeighboursQuery], responses=NeighboursSerializer,
     )  # fmt: skip
     def get(self, request: Request, tenant: str) -> Response:
         """By pool: how long its requests waited, and by tenant the slot-seconds held meanwhile, the requests that held

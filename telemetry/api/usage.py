@@ -18,6 +18,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from telemetry.api.answers import UsageSerializer
 from telemetry.api.common import Telemetry, viewer_of
 from telemetry.ledger import usage
 from tenants.api.inputs import Moment
@@ -88,7 +89,7 @@ class UsageView(Telemetry, APIView):
                 description=f"How to answer. JSON has at most {MOST_ROWS} rows; CSV is streamed and has no such limit.",
             ),
         ],
-        responses={200: OpenApiTypes.OBJECT},
+        responses=UsageSerializer,
     )  # fmt: skip
     def get(self, request: Request, format: str | None = None) -> Response | StreamingHttpResponse:
         query = UsageQuery(data=request.query_params)

@@ -29,28 +29,9 @@ export interface List<T> {
 /** A list of the books; `limit` is the server's most. */
 export const list = <T>(path: string, query: Record<string, string> = {}, signal?: AbortSignal): Promise<List<T>> => get(path, { limit: "1000", ...query }, signal);
 
-export interface UsageRow {
-  requests: number;
-  completed: number;
-  refused: number;
-  failed: number;
-  cancelled: number;
-  input_tokens: number;
-  output_tokens: number;
-  slo_met: number;
-  slo_total: number;
-  slot_s: number;
-  cost: number | null;
-  currency: string;
-  [group: string]: string | number | null;
-}
-
-export interface Usage {
-  from: string;
-  to: string;
-  columns: string[];
-  rows: UsageRow[];
-}
+/** Its groups' names stand beside the figures. */
+export type UsageRow = Schemas["UsageRow"] & { [group: string]: string | number | null };
+export type Usage = Omit<Schemas["Usage"], "rows"> & { rows: UsageRow[] };
 
 /** What a change would do (tenants/preview.py). */
 export interface PoolPicture {

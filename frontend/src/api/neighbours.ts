@@ -1,6 +1,9 @@
 /** Whom a request, or a tenant, waited for (telemetry/ledger/neighbours.py). Operators and admins. */
 
 import { get } from "./client";
+import type { components } from "./schema";
+
+type Schemas = components["schemas"];
 
 /** What was granted while a request waited, in hindsight. */
 export interface Ahead {
@@ -23,32 +26,8 @@ export interface Ahead {
   };
 }
 
-export interface Holder {
-  tenant: string;
-  slot_s: number;
-  share: number; // 0..1
-  requests: number;
-  overtook: number;
-}
-
-export interface PoolWaits {
-  pool: string;
-  requests: number;
-  waited_s: number; // time in which at least one of them waited
-  wait_p50_s: number;
-  wait_p95_s: number;
-  longest_s: number;
-  held: Holder[];
-  whole: boolean;
-}
-
-export interface Neighbours {
-  tenant: string;
-  minutes: number;
-  received: number;
-  refused: Record<string, number>;
-  pools: PoolWaits[];
-  live: boolean;
-}
+export type Holder = Schemas["Holder"];
+export type PoolWaits = Schemas["PoolWaits"];
+export type Neighbours = Schemas["Neighbours"];
 
 export const neighboursOf = (tenant: string, minutes: number, signal: AbortSignal): Promise<Neighbours> => get(`tenants/${encodeURIComponent(tenant)}/neighbours`, { minutes: String(minutes) }, signal);

@@ -101,14 +101,7 @@ export interface Trust {
   calibrations: { at: string; error: number; requests: number }[];
 }
 
-export interface Lengths {
-  pool: string;
-  edges: number[];
-  recent: number[];
-  sample: number[];
-  /** Of the serving policy: [lowest, highest] prompt length of each queue. */
-  queues: [number, number][];
-}
+export type Lengths = Known<Schemas["Lengths"], { queues: [number, number][] }>;
 
 export type PolicyInfo = Schemas["PolicyInfo"];
 

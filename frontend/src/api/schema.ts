@@ -1,5 +1,5 @@
 // Made by `make generated` from the OpenAPI schema. Not edited by hand.
-// schema e9d70c0ffe14eae0, body 9f9112b889abab46
+// schema ce360aab9e973473, body c7833d3cdbe116b1
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
 export interface components {
@@ -153,6 +153,17 @@ export interface components {
         };
         /** @enum {string} */
         EntitlementStateEnum: "pending" | "bound" | "degraded" | "expired";
+        /** @description Who had slots while somebody waited. */
+        Holder: {
+            /** @description Of these, how many came later and went first. */
+            overtook: number;
+            requests: number;
+            /** @description Of all slot-seconds held meanwhile, 0..1. */
+            share: number;
+            /** @description Slot-seconds held meanwhile. */
+            slot_s: number;
+            tenant: string;
+        };
         /** @description A fresh key, with its secret for the only time. */
         IssuedKey: {
             created_at: string;
@@ -217,6 +228,18 @@ export interface components {
          * @enum {string}
          */
         LabRunState: "queued" | "running" | "done" | "failed" | "cancelled";
+        /** @description Requests by prompt length, for the schema. */
+        Lengths: {
+            /** @description Of the bins [tokens]. */
+            edges: number[];
+            pool: string;
+            /** @description Of the serving policy: lowest and highest prompt length of each queue. */
+            queues: number[][];
+            /** @description Requests in each bin. */
+            recent: number[];
+            /** @description Of the long-term sample. */
+            sample: number[];
+        };
         /** @description Who is signed in, and what that allows. */
         Me: {
             /** @description Policies and draining: admin and operator. */
@@ -265,6 +288,18 @@ export interface components {
          * @enum {string}
          */
         ModeEnum: "off" | "advise" | "automatic";
+        Neighbours: {
+            /** @description Whether what waits and runs now could be read. */
+            live: boolean;
+            minutes: number;
+            pools: components["schemas"]["PoolWaits"][];
+            received: number;
+            /** @description By reason. */
+            refused: {
+                [key: string]: number;
+            };
+            tenant: string;
+        };
         /**
          * @description * `completed` - completed
          *     * `refused` - refused
@@ -575,6 +610,19 @@ export interface components {
             tokenizer: string;
             /** @description The name the engines serve it under. Empty: the same as the model. */
             upstream_model: string;
+        };
+        /** @description The waits of a tenant's requests in one pool. */
+        PoolWaits: {
+            held: components["schemas"]["Holder"][];
+            longest_s: number;
+            pool: string;
+            requests: number;
+            wait_p50_s: number;
+            wait_p95_s: number;
+            /** @description Time in which at least one of them waited [s]. */
+            waited_s: number;
+            /** @description False: there was more than is read. */
+            whole: boolean;
         };
         /**
          * @description * `off` - off: every answer is expected to reach its bound
@@ -938,6 +986,28 @@ export interface components {
             settings: {
                 [key: string]: unknown;
             };
+        };
+        Usage: {
+            columns: string[];
+            from: string;
+            rows: components["schemas"]["UsageRow"][];
+            to: string;
+        };
+        /** @description Figures of one group; the names it is grouped by stand beside them. */
+        UsageRow: {
+            cancelled: number;
+            completed: number;
+            /** @description Null where currencies are mixed. */
+            cost: number | null;
+            currency: string;
+            failed: number;
+            input_tokens: number;
+            output_tokens: number;
+            refused: number;
+            requests: number;
+            slo_met: number;
+            slo_total: number;
+            slot_s: number;
         };
         Version: {
             at: string;

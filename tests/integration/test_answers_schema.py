@@ -1,0 +1,97 @@
+"""Answers hold what the OpenAPI schema says, no more and no less: the console's types are made from it."""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+from typing import Any
+from unittest import mock
+
+import pytest
+from django.utils import timezone
+from rest_framework.test import APIClient
+
+from controlplane import console_types
+from telemetry.ledger import writer
+from telemetry.ledger.queue import QueueUnavailable
+from tenants import services
+from tenants.audit import SYSTEM
+from tenants.models import Price, Quota
+from tests import worlds
+from tests.telemetry_world import globex_record, record
+
+pytestmark = pytest.mark.django_db
+API = "/api/v1/"
+GROUPED = {"UsageRow"}  # the names that rows are grouped by stand beside their figures
+LISTS = {
+    "tenants": "Tenant", "slos": "Slo", "tiers": "Tier", "pools": "Pool", "backends": "Backend",
+    "entitlements": "Entitlement", "keys": "Key", "memberships": "Membership", "quotas": "Quota", "prices": "Price",
+    "audit": "Audit", "requests": "Request", "pools/llama/versions": "Version",
+}  # fmt: skip
+
+ANSWERS = {
+    "usage?group_by=tenant,pool": "Usage", "tenants/acme/neighbours": "Neighbours", "pools/llama/lengths": "Lengths",
+    "pools/llama/tuning": "Tuning", "me": "Me",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def schemas() -> dict[str, Any]:
+    known: dict[str, Any] = console_types.answers()["components"]["schemas"]
+    return known
+
+
+@pytest.fixture
+def adam() -> APIClient:
+    world = worlds.build()
+    with services.change(actor=SYSTEM):
+        services.save(actor=SYSTEM, instance=Quota(tenant=world.tenants["acme"], hard_tokens=10**9))
+        services.save(actor=SYSTEM, instance=Price(pool=world.pool, valid_from=timezone.now() - timedelta(days=1)))
+    now_s = time.time()
+    waited = {"received_s": now_s - 60, "queued_s": now_s - 60, "granted_s": now_s - 50, "done_s": now_s - 48}
+    held = {"received_s": now_s - 61, "queued_s": None, "granted_s": now_s - 61, "done_s": now_s - 49}
+    writer.write([record(1, **waited, first_token_s=None), globex_record(2, **held, first_token_s=None)])
+    return APIClient(HTTP_AUTHORIZATION=f"Bearer {world.tokens['adam'].credential.text}")
+
+
+def faults(value: Any, schema: dict[str, Any], schemas: dict[str, Any], path: str = "") -> list[str]:
+    """Where a value has other keys than its schema, by path."""
+    if len(schema.get("allOf", ())) == 1:
+        schema = schema["allOf"][0]
+    name = schema.get("$ref", "").rpartition("/")[2]
+    schema = schemas.get(name, schema)
+    if isinstance(value, list):
+        return [fault for item in value[:3] for fault in faults(item, schema.get("items", {}), schemas, f"{path}[]")]
+    if not isinstance(value, dict) or "properties" not in schema:
+        return []
+    missing, more = set(schema.get("required", ())) - value.keys(), value.keys() - schema["properties"].keys()
+    found = [f"{path} lacks {key}" for key in sorted(missing)]
+    found += [f"{path} has {key}" for key in sorted(more) if name not in GROUPED]
+    for key in value.keys() & schema["properties"].keys():
+        found += faults(value[key], schema["properties"][key], schemas, f"{path}.{key}")
+        if value[key] is None and not schema["properties"][key].get(
+            "nullable", not schema["properties"][key].get("type")
+        ):
+            found.append(f"{path}.{key} is null")
+    return found
+
+
+def test_answers_have_the_fields_of_their_schemas(adam: APIClient, schemas: dict[str, Any]) -> None:
+    wrong = []
+    for route, name in LISTS.items():
+        rows = adam.get(API + route).json()["results"]
+        assert rows, f"{route}: an empty list compares nothing"
+        wrong += [fault for row in rows for fault in faults(row, schemas[name], schemas, route)]
+    with mock.patch("telemetry.api.neighbours.queue_store", side_effect=QueueUnavailable):
+        for address, name in ANSWERS.items():
+            answer = adam.get(API + address)
+            assert answer.status_code == 200
+            wrong += faults(answer.json(), schemas[name], schemas, address)
+    assert wrong == []
+
+
+def test_a_key_that_is_missing_too_many_or_null_is_found(schemas: dict[str, Any]) -> None:
+    row = {"tenant": "acme", "slot_s": 1.0, "share": 1.0, "requests": None, "overtaken": 0}
+    assert faults({"held": [row]}, {"properties": {"held": {"items": {"$ref": "#/Holder"}}}}, schemas) == [
+        ".held[] lacks overtook", ".held[] has overtaken", ".held[].requests is null"
+    ]  # fmt: skip
