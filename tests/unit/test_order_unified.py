@@ -8,6 +8,7 @@ from math import log
 import pytest
 
 from scheduling.core.contracts import RequestQueue
+from scheduling.core.order.hybrid import work_left
 from scheduling.core.order.unified import PREFILL_STEPS, Unified, cost_left
 from scheduling.core.queues.standing import MOST_SHIFT, StandingQueue, standing_factor
 from scheduling.core.registry import PolicyError, make_ordering, make_routing
@@ -52,6 +53,26 @@ def test_promises_are_ordered_by_deadline_and_work_left() -> None:
     later_but_short = request("later", ttft_deadline_s=6.0, input_tokens=10)
     assert order(filled(near_but_long, later_but_short)) == ["later", "near"]
     assert order(filled(near_but_long, later_but_short, alpha_ms=0.0)) == ["near", "later"]
+
+
+@pytest.mark.parametrize("policy", ["hybrid", "unified"])
+def test_a_total_deadline_weighs_what_an_answer_may_take_not_what_is_expected(policy: str) -> None:
+    """``decode_left`` of a total deadline is mean + 2 sigma of the predicted lengths (QoServe 3.4), not the mean."""
+    sure = request("sure", ttlt_deadline_s=30.0, output_tokens=100.0, output_bound=4000)
+    gamble = replace(
+        sure, id="gamble", ttlt_deadline_s=29.5, output_lengths=(50.0, 150.0), output_probabilities=(0.5, 0.5)
+    )
+    queue = make_ordering(policy, {"alpha_ms": 8.0} | ({"alpha_low_ms": 8.0} if policy == "hybrid" else {})).queue()
+    for one in (sure, gamble):
+        queue.push(one, 0.0)
+    assert order(queue) == ["sure", "gamble"]  # 30 + 8 ms x 200 tokens, 29.5 + 8 ms x (100 + 200) tokens
+    assert work_left(gamble) == pytest.approx(100 + 100 + 2 * 50)
+
+
+def test_output_is_never_expected_to_pass_its_bound() -> None:
+    wide = request("wide", ttlt_deadline_s=30.0, output_bound=160, output_lengths=(50.0, 150.0),
+                   output_probabilities=(0.5, 0.5))  # fmt: skip
+    assert work_left(wide) == 100 + 160
 
 
 def test_without_promises_the_cheapest_goes_by_the_predicted_distribution() -> None:

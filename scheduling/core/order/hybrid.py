@@ -3,8 +3,8 @@
 Question: which waiting request goes next?
 Formula: ``P = arrival + TTFT + alpha * prefill_left`` (interactive, eq. 4),
 ``P = arrival + TTLT + alpha * (prefill_left + decode_left)`` (not interactive, eq. 5); smallest first.
-Inputs: deadlines [s]; prompt tokens left; ``decode_left``: expected output left [tokens], which QoServe over-estimates
-as mean + 2 sigma of the application's history.
+Inputs: deadlines [s]; prompt tokens left; ``decode_left``: output left [tokens], taken as mean + 2 sigma of the predicted
+lengths, at most the bound; as the mean where only that is known.
 Parameters: ``alpha_ms`` [ms per token] under load; ``alpha_low_ms`` while fewer than ``busy_tokens`` of work wait.
 Equal values switch the adaptation off.
 Cost: O(log n) per decision; what waits is ordered anew when alpha changes, which is when little waits.
@@ -16,6 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
+from math import sqrt
 
 from scheduling.core.contracts import Fits, Key, RequestQueue
 from scheduling.core.deadline import due_by_deadline_s, ordering_deadline_s
@@ -25,11 +27,24 @@ from scheduling.core.types import PoolView, QueuedRequest
 
 
 def work_left(request: QueuedRequest) -> float:
-    """What eq. 4 and 5 weigh [tokens]: prompt left, and for non-interactive requests the expected output left."""
+    """What eq. 4 and 5 weigh [tokens]: prompt left, and for non-interactive requests the output left."""
     prefill = request.input_tokens - request.prefilled
     if request.ttft_deadline_s is not None:
         return float(prefill)
-    return prefill + max(0.0, request.output_tokens - request.generated)
+    return prefill + max(0.0, _cautious_output(request) - request.generated)
+
+
+def _cautious_output(request: QueuedRequest) -> float:
+    """Mean + 2 sigma [tokens] of the request's output (QoServe 3.4), at most its bound."""
+    if not request.output_lengths:
+        return request.output_tokens
+    return min(float(request.output_bound), _mean_plus_two_sigma(request.output_lengths, request.output_probabilities))
+
+
+@lru_cache(maxsize=4096)  # a request is ranked several times, and prompts of one family share their distribution
+def _mean_plus_two_sigma(lengths: tuple[float, ...], probabilities: tuple[float, ...]) -> float:
+    mean = sum(length * p for length, p in zip(lengths, probabilities, strict=True))
+    return mean + 2.0 * sqrt(sum(p * (length - mean) ** 2 for length, p in zip(lengths, probabilities, strict=True)))
 
 
 @ordering("hybrid")
