@@ -22,9 +22,9 @@ from typing import Any, Final
 import httpx
 
 from controlplane.experiments.clients import Crowd, Drive, Sent
-from controlplane.experiments.figures import percentile
 from controlplane.experiments.instance import ExperimentError, Instance
 from controlplane.experiments.plan import Experiment, Member, Phase, books
+from scheduling.core.percentiles import nearest_rank
 
 INTERVAL_S = 60.0
 SLOW = 4.0  # times as long for every step
@@ -192,7 +192,7 @@ def _outcomes(rows: Sequence[Sent]) -> dict[str, Any]:
         mine = [row for row in rows if row.entitlement == member.name]
         ends = Counter(_end(row, member.ttft_s) for row in mine)
         waits = sorted(row.queue_s for row in mine if row.queue_s is not None)
-        found[member.name] = {"sent": len(mine), **ends, "wait_p95_s": percentile(waits, 0.95)}
+        found[member.name] = {"sent": len(mine), **ends, "wait_p95_s": nearest_rank(waits, 0.95)}
     return found
 
 

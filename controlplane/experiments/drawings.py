@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from controlplane.experiments.figures import percentile
 from controlplane.lab.plot import Panel, Series, draw
+from scheduling.core.percentiles import nearest_rank
 
 Found = Mapping[str, Any]
 BIN_S: Final = 5.0
@@ -77,7 +77,7 @@ def _binned(
 
 
 def _p99(values: list[float]) -> float:
-    return percentile(sorted(values), 0.99) or 0.0
+    return nearest_rank(values, 0.99) or 0.0
 
 
 def _rate(run: Found, name: str, counts: Callable[[Mapping[str, Any]], float | None]) -> Series:

@@ -9,6 +9,7 @@ from typing import Any
 
 from controlplane.experiments.clients import Sent
 from controlplane.experiments.plan import Experiment, Phase
+from scheduling.core.percentiles import nearest_rank
 
 LOW_PRIORITY = "low_priority"
 SETTLED = 0.05  # a debt that no longer counts
@@ -80,8 +81,8 @@ def _line(
     sent = [row for row in rows if row.entitlement == name and phase.starts_s <= row.sent_s < phase.ends_s]
     refused = [row for row in sent if row.status in (429, 503)]
     seen = [s.entitlements[name] for s in samples if phase.starts_s <= s.at_s < phase.ends_s and name in s.entitlements]
-    first = sorted(row.ttft_s for row in sent if row.ttft_s is not None)
-    waits = sorted(row.queue_s for row in sent if row.queue_s is not None and row.status == 200)
+    first = [row.ttft_s for row in sent if row.ttft_s is not None]
+    waits = [row.queue_s for row in sent if row.queue_s is not None and row.status == 200]
     weights = [s["weight"] for s in seen if "weight" in s]
     owed = [
         s.at_s - phase.starts_s
@@ -96,23 +97,16 @@ def _line(
         "completed": sum(row.completed for row in sent),
         "refused": len(refused),
         "refused_low_priority": sum(row.reason == LOW_PRIORITY for row in refused),
-        "ttft_p50_s": percentile(first, 0.50),
-        "ttft_p95_s": percentile(first, 0.95),
-        "ttft_p99_s": percentile(first, 0.99),
-        "queue_p95_s": percentile(waits, 0.95),
+        "ttft_p50_s": nearest_rank(first, 0.50),
+        "ttft_p95_s": nearest_rank(first, 0.95),
+        "ttft_p99_s": nearest_rank(first, 0.99),
+        "queue_p95_s": nearest_rank(waits, 0.95),
         "slots_mean": _mean([s["running"] for s in seen if "running" in s]),
         "debt_settled_s": max(owed, default=0.0) if seen else None,
         "debt_peak": max((s["debt"] for s in seen if "debt" in s), default=None),
         "weight_min": min(weights, default=None),
         "weight_max": max(weights, default=None),
     }
-
-
-def percentile(ordered: Sequence[float], share: float) -> float | None:
-    """The nearest-rank percentile of values in order; None without values."""
-    if not ordered:
-        return None
-    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
 
 def _mean(values: Sequence[float]) -> float | None:

@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from controlplane.experiments.clients import Crowd, Sent
-from controlplane.experiments.figures import Sample, percentile
+from controlplane.experiments.figures import Sample
 from controlplane.experiments.plan import SERVICE_S, Experiment, Member, Outage, Phase
+from scheduling.core.percentiles import nearest_rank
 
 # --- noisy neighbour
 
@@ -27,8 +28,8 @@ def noise(experiment: Experiment, rows: Sequence[Sent], samples: Sequence[Sample
         found[phase.name] = {
             "sent": len(quiet), "refused": sum(row.status in (429, 503) for row in quiet),
             "waited": sum(wait > 0 for wait in waits),
-            **{f"queue_p{p}_s": percentile(waits, p / 100) for p in (50, 95, 99)},
-            **{f"ttft_p{p}_s": percentile(first, p / 100) for p in (50, 95, 99)},
+            **{f"queue_p{p}_s": nearest_rank(waits, p / 100) for p in (50, 95, 99)},
+            **{f"ttft_p{p}_s": nearest_rank(first, p / 100) for p in (50, 95, 99)},
         }  # fmt: skip
     alone, noisy = (found[phase.name] for phase in (experiment.phases[0], experiment.phases[-1]))
     for figure in ("queue_p95_s", "ttft_p95_s"):
@@ -81,7 +82,7 @@ def herd(experiment: Experiment, rows: Sequence[Sent], samples: Sequence[Sample]
     refused = Counter(row.reason for row in rows if row.entitlement in guaranteed and row.status in (429, 503))
     return {
         "guaranteed_refused": dict(refused),
-        "retry_after_s": {f"p{p}": percentile(told, p / 100) for p in (1, 5, 50, 95, 99)},
+        "retry_after_s": {f"p{p}": nearest_rank(told, p / 100) for p in (1, 5, 50, 95, 99)},
         "retry_after_histogram": {f"{n * 0.05:.2f}": widths[n] for n in sorted(widths)},
         "sent_per_s_outage_mean": math.fsum(last) / len(last),
         "sent_per_s_outage_max": max(last),

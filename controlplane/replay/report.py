@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from scheduling.core.deadline import first_token_deadline_s, token_deadline_s, total_deadline_s
+from scheduling.core.percentiles import nearest_rank
 from scheduling.core.types import Slo
 
 
@@ -31,15 +32,6 @@ class Sent:
     output_tokens: int = 0
     wanted_input: int = 0
     wanted_output: int = 0
-
-
-def percentile(values: Sequence[float], share: float) -> float | None:
-    """The nearest-rank percentile of ``values`` (0 < share <= 1), None when there are none."""
-    if not values:
-        return None
-    ordered = sorted(values)
-    rank = max(1, -(-len(ordered) * share // 1))
-    return ordered[int(rank) - 1]
 
 
 def slo_met(sent: Sent, slo: Slo) -> bool | None:
@@ -100,7 +92,7 @@ def _spread(values: Iterable[float | None]) -> dict[str, float | None]:
     present = [value for value in values if value is not None]
     result: dict[str, float | None] = {}
     for name, share in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99)):
-        value = percentile(present, share)
+        value = nearest_rank(present, share)
         result[name] = None if value is None else round(value, 4)
     return result
 

@@ -7,10 +7,10 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 
 from controlplane.tuning import recent
+from scheduling.core.percentiles import interpolated
 from scheduling.core.step_time import StepTime, load_preset
 from scheduling.simulator.recording import Recording
 from scheduling.simulator.replay import Replica
-from scheduling.simulator.result import percentile
 from scheduling.tuning.calibrate import Timed, calibrate
 from scheduling.tuning.traffic import Serving, Traffic
 from telemetry.models import Calibration, LedgerEntry
@@ -136,4 +136,4 @@ def window(minutes: float, now: datetime) -> tuple[datetime, datetime]:
 
 
 def _figures(values: Sequence[float]) -> tuple[float, float]:
-    return percentile(values, 0.5), percentile(values, 0.95)
+    return interpolated(values, 0.5), interpolated(values, 0.95)

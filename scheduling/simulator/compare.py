@@ -30,6 +30,7 @@ from pathlib import Path
 from scheduling.core.compose import make_named
 from scheduling.core.contracts import OrderingPolicy
 from scheduling.core.partition import refine_and_prune
+from scheduling.core.percentiles import interpolated
 from scheduling.core.registry import make_ordering, make_routing
 from scheduling.core.step_time import load_preset
 from scheduling.core.types import ServiceClass, Slo
@@ -41,7 +42,7 @@ from scheduling.simulator.fairness import Service, jain_of_backlogged
 from scheduling.simulator.kernel import rng
 from scheduling.simulator.oracle import told
 from scheduling.simulator.replay import Replay, Replica
-from scheduling.simulator.result import Outcome, by_tier, late_share, makespan_s, outcomes_of, percentile
+from scheduling.simulator.result import Outcome, by_tier, late_share, makespan_s, outcomes_of
 from scheduling.simulator.servegen import generate, is_servegen, read_mix
 from scheduling.simulator.trace import TraceRequest, read_tiers, read_trace
 from scheduling.simulator.workload import Belief, SimRequest, Tier, make_request, pick_tier
@@ -395,7 +396,7 @@ def _figures(outcomes: Sequence[Outcome]) -> dict[str, float]:
         figures[f"slo{suffix}"] = 100.0 * (1.0 - late_share(rows))
         for name, values in (("ttft", [o.ttft_s for o in rows]), ("ttlt", [o.ttlt_s for o in rows])):
             for label, share in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99)):
-                figures[f"{name}.{label}{suffix}"] = percentile(values, share)
+                figures[f"{name}.{label}{suffix}"] = interpolated(values, share)
     span = makespan_s(outcomes)
     figures["tokens_per_s"] = sum(o.input_tokens + o.output_tokens for o in outcomes) / span
     figures["requests_per_s"] = len(outcomes) / span

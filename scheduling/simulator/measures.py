@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from scheduling.core.percentiles import interpolated
 from scheduling.simulator.engine import Engine
 from scheduling.simulator.engine import Sequence as Life
 from scheduling.simulator.result import (
@@ -23,7 +24,6 @@ from scheduling.simulator.result import (
     mean,
     outcome_of,
     outcomes_of,
-    percentile,
 )
 from scheduling.simulator.timeline import timeline
 
@@ -38,13 +38,13 @@ def measure(lives: Sequence[Life], engines: Iterable[Engine] = ()) -> dict[str, 
     for tier, rows in by_tier(outcomes).items():
         figures[f"late.{tier}"] = 100 * late_share(rows)
         figures.update({f"{name}.{tier}": value for name, value in _latencies(rows).items()})
-        figures[f"ttft.p99.{tier}"] = percentile([o.ttft_s for o in rows], 0.99)
+        figures[f"ttft.p99.{tier}"] = interpolated([o.ttft_s for o in rows], 0.99)
     figures["late.important"] = 100 * late_share([o for o in outcomes if o.important])
-    edge = percentile([o.input_tokens for o in outcomes], 0.9)
+    edge = interpolated([o.input_tokens for o in outcomes], 0.9)
     figures["late.long"] = 100 * late_share([o for o in outcomes if o.input_tokens >= edge])
     figures["late.short"] = 100 * late_share([o for o in outcomes if o.input_tokens < edge])
     first = [o.ttft_s for o in outcomes]
-    figures["ttft.p50"], figures["ttft.p99"] = percentile(first, 0.5), percentile(first, 0.99)
+    figures["ttft.p50"], figures["ttft.p99"] = interpolated(first, 0.5), interpolated(first, 0.99)
     figures["ttft.mean"] = mean(first)
     figures["ttft.brief"] = mean([o.ttft_s for o in outcomes if o.input_tokens <= BRIEF])
     figures["wait"] = mean([o.wait_s for o in outcomes])
@@ -63,7 +63,7 @@ def measure(lives: Sequence[Life], engines: Iterable[Engine] = ()) -> dict[str, 
 def _latencies(outcomes: Sequence[Outcome]) -> dict[str, float]:
     whole = [o.ttlt_s for o in outcomes]
     shares = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
-    return {"mean": mean(whole), **{name: percentile(whole, share) for name, share in shares.items()}}
+    return {"mean": mean(whole), **{name: interpolated(whole, share) for name, share in shares.items()}}
 
 
 def _waits_by_class(lives: Sequence[Life]) -> dict[str, float]:

@@ -27,6 +27,7 @@ from typing import Any
 from scheduling.core import entitlement as standing
 from scheduling.core.contracts import OrderingPolicy
 from scheduling.core.outcomes import Reason
+from scheduling.core.percentiles import interpolated
 from scheduling.core.types import (
     BackendSpec,
     Coefficients,
@@ -39,7 +40,7 @@ from scheduling.core.types import (
 )
 from scheduling.simulator.engine import EngineConfig
 from scheduling.simulator.pools import Attempt, Client, PoolModel, Service, Story
-from scheduling.simulator.result import mean, percentile
+from scheduling.simulator.result import mean
 from scheduling.simulator.timeline import WINDOWS
 
 SETTLED = 0.05  # a debt that no longer counts
@@ -163,10 +164,10 @@ def _of_entitlement(story: Story, phase: Phase, client: Client) -> dict[str, flo
         "refused_share": 100 * len(refused) / max(1, len(mine)),
         "lost": float(len(given_up)),
         "lost_share": 100 * len(given_up) / max(1, wanted),
-        "ttft_p50_s": percentile([_since(a, a.first_s) for a in served], 0.5),
-        "ttft_p99_s": percentile([_since(a, a.first_s) for a in served], 0.99),
-        "wait_p99_s": percentile([_since(a, a.start_s) for a in served], 0.99),
-        "e2e_p99_s": percentile([_since(a, a.end_s) for a in served], 0.99),
+        "ttft_p50_s": interpolated([_since(a, a.first_s) for a in served], 0.5),
+        "ttft_p99_s": interpolated([_since(a, a.first_s) for a in served], 0.99),
+        "wait_p99_s": interpolated([_since(a, a.start_s) for a in served], 0.99),
+        "e2e_p99_s": interpolated([_since(a, a.end_s) for a in served], 0.99),
         "slots_mean": mean([float(look.running[name]) for look in looks]),
         "slots_last": mean([float(look.running[name]) for look in late]),
         "debt_peak": max((debt for _, debt in debts), default=math.nan),

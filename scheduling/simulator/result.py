@@ -65,17 +65,6 @@ def is_late(slo: Slo, ttft_s: float, ttlt_s: float, output_tokens: int) -> bool:
     return ttlt_s > total_deadline_s(0.0, slo)
 
 
-def percentile(values: Sequence[float], share: float) -> float:
-    """The ``share`` (0..1) quantile, linear between neighbours; nan without values."""
-    if not values:
-        return math.nan
-    ordered = sorted(values)
-    place = share * (len(ordered) - 1)
-    low = int(place)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
-
-
 def mean(values: Sequence[float]) -> float:
     """The mean; nan without values."""
     return math.fsum(values) / len(values) if values else math.nan

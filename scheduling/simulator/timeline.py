@@ -12,7 +12,8 @@ import math
 from collections.abc import Sequence
 from itertools import accumulate
 
-from scheduling.simulator.result import Outcome, by_tier, makespan_s, percentile
+from scheduling.core.percentiles import interpolated
+from scheduling.simulator.result import Outcome, by_tier, makespan_s
 
 WINDOWS = 48
 
@@ -36,5 +37,5 @@ def timeline(outcomes: Sequence[Outcome]) -> dict[str, float]:
                 first[min(WINDOWS - 1, int(at / window))].append(row.ttft_s)
         for k, depth in enumerate(accumulate(changes[:WINDOWS])):
             figures[f"depth.{tier}.{k}"] = float(depth)
-            figures[f"first.{tier}.{k}"] = percentile(first[k], 0.99)
+            figures[f"first.{tier}.{k}"] = interpolated(first[k], 0.99)
     return figures

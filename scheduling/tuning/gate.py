@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from scheduling.simulator.result import Outcome, percentile
+from scheduling.core.percentiles import interpolated
+from scheduling.simulator.result import Outcome
 from scheduling.tuning.reward import penalty
 from scheduling.tuning.settings import LoopSettings
 from scheduling.tuning.traffic import Serving, Traffic
@@ -96,10 +97,10 @@ def interval(differences: Sequence[float]) -> tuple[float, float]:
 
 def worst_waits(before: Sequence[Outcome], after: Sequence[Outcome]) -> dict[str, tuple[float, float]]:
     """p99 wait [s] of both, for every tier and length class that has requests."""
-    edges = [percentile([float(o.input_tokens) for o in before], share) for share in (1 / 3, 2 / 3)]
+    edges = [interpolated([float(o.input_tokens) for o in before], share) for share in (1 / 3, 2 / 3)]
     groups: dict[str, tuple[list[float], list[float]]] = {}
     for side, outcomes in enumerate((before, after)):
         for outcome in outcomes:
             kind = CLASSES[sum(outcome.input_tokens > edge for edge in edges)]
             groups.setdefault(f"{outcome.tier}, {kind}", ([], []))[side].append(outcome.wait_s)
-    return {name: (percentile(a, 0.99), percentile(b, 0.99)) for name, (a, b) in sorted(groups.items())}
+    return {name: (interpolated(a, 0.99), interpolated(b, 0.99)) for name, (a, b) in sorted(groups.items())}

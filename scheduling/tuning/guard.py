@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from scheduling.simulator.result import percentile
+from scheduling.core.percentiles import interpolated
 from scheduling.tuning.settings import LoopSettings
 
 
@@ -69,10 +69,10 @@ def watch(before: Mapping[str, Tally], now: Mapping[str, Tally], oldest_wait_s: 
                     f"SLO of {tier} {100 * tally.attainment:.1f} % instead of {100 * known.attainment:.1f} %"
                 )
         if len(known.waits) >= settings.least_canary and len(tally.waits) >= settings.least_canary:
-            waits[tier] = (percentile(known.waits, 0.95), percentile(tally.waits, 0.95))
+            waits[tier] = (interpolated(known.waits, 0.95), interpolated(tally.waits, 0.95))
             if waits[tier][1] > max(settings.starvation_s, settings.wait_factor * waits[tier][0]):
                 reasons.append(f"p95 wait of {tier} {waits[tier][1]:.1f} s instead of {waits[tier][0]:.1f} s")
-    longest = percentile([wait for tally in before.values() for wait in tally.waits], 0.99)
+    longest = interpolated([wait for tally in before.values() for wait in tally.waits], 0.99)
     longest = 0.0 if math.isnan(longest) else longest
     if oldest_wait_s > max(10 * settings.starvation_s, settings.starvation * longest):
         reasons.append(f"a request waits for {oldest_wait_s:.0f} s")

@@ -10,7 +10,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from scheduling.simulator.result import Outcome, percentile
+from scheduling.core.percentiles import interpolated
+from scheduling.simulator.result import Outcome
 from scheduling.simulator.workload import SimRequest
 
 # two-sided 95 % points of Student's t for 1, 2 ... 30 degrees of freedom
@@ -52,7 +53,7 @@ def figures_of(requests: Sequence[SimRequest], outcomes: Sequence[Outcome]) -> F
             ("wait", [row.wait_s for row in rows]),
         ):
             for label, share in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99)):
-                found[f"{group}|{name}_{label}"] = percentile(values, share)
+                found[f"{group}|{name}_{label}"] = interpolated(values, share)
     return found
 
 

@@ -29,6 +29,7 @@ import aiohttp
 import httpx
 from celery import Celery
 
+from scheduling.core.percentiles import interpolated
 from tests.instance import ROOT, Up
 
 RECORDED, CLIENTS = 50_000, 8
@@ -132,10 +133,6 @@ def _epoch(text: str) -> float:
     return datetime.fromisoformat(f"{text}+00:00").timestamp()
 
 
-def quantile(values: list[float], share: float) -> float:
-    return sorted(values)[int(share * (len(values) - 1))]
-
-
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=4)
@@ -176,10 +173,10 @@ def main() -> None:
     alone = [took for at, took in found if not any(a <= at < b + 2 for a, b in busy)]
     print(f"{versions} versions; load of the machine {os.getloadavg()[0]:.1f}")
     for name, values in (("alone", alone), ("beside repartitions", beside)):
-        told = ", ".join(f"p{round(100 * s)} {1e3 * quantile(values, s):.2f} ms" for s in (0.5, 0.9, 0.99))
+        told = ", ".join(f"p{round(100 * s)} {1e3 * interpolated(values, s):.2f} ms" for s in (0.5, 0.9, 0.99))
         print(f"turnaround {name}: {len(values)} grants, {told}")
     for share in (0.5, 0.9, 0.99):
-        print(f"ratio of p{round(100 * share)}: {quantile(beside, share) / quantile(alone, share):.2f}")
+        print(f"ratio of p{round(100 * share)}: {interpolated(beside, share) / interpolated(alone, share):.2f}")
     print(f"sent {len(ends)}, answered 200: {ends.count(200)}; in the ledger {kept}, of which {once} different")
 
 

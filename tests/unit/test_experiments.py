@@ -11,7 +11,7 @@ from aiohttp import web
 from django.core.management import CommandError, call_command
 
 from controlplane.experiments.clients import Crowd, Drive, Sent
-from controlplane.experiments.figures import Sample, percentile, summary
+from controlplane.experiments.figures import Sample, summary
 from controlplane.experiments.plan import books
 from controlplane.experiments.pools import POOLS_1, POOLS_2
 from controlplane.experiments.shipped import EXPERIMENTS
@@ -58,11 +58,6 @@ def test_utilization_is_of_the_slots_that_serve_and_leaves_out_the_filling_up():
     pool = summary(POOLS_2, [], samples)["pool"]
     assert pool["utilization"] == pytest.approx((1.0 + 6 / 8) / 2)
     assert pool["queue_max"] == 5
-
-
-@pytest.mark.parametrize(("share", "value"), [(0.5, 2.0), (0.99, 3.0), (0.01, 1.0)])
-def test_percentiles_are_values_that_occurred(share, value):
-    assert percentile([1.0, 2.0, 3.0], share) == value
 
 
 def test_every_experiment_has_clients_for_its_members_inside_its_phases():

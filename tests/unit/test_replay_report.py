@@ -10,7 +10,7 @@ from django.core.management import CommandError, call_command
 
 from controlplane.replay.client import Calibration
 from controlplane.replay.keep import ReportFile
-from controlplane.replay.report import Sent, percentile, slo_met, summarise
+from controlplane.replay.report import Sent, slo_met, summarise
 from controlplane.replay.verify import compare
 from scheduling.core.types import Slo
 
@@ -20,13 +20,6 @@ def sent(**changes: object) -> Sent:
     for name, value in {"ttft_s": 0.5, "ttlt_s": 1.4, "output_tokens": 10, "input_tokens": 5, **changes}.items():
         setattr(row, name, value)
     return row
-
-
-def test_percentiles_are_values_that_occurred() -> None:
-    values = [float(v) for v in range(1, 101)]
-    assert [percentile(values, share) for share in (0.5, 0.95, 0.99, 1.0)] == [50.0, 95.0, 99.0, 100.0]
-    assert percentile([7.0], 0.5) == 7.0
-    assert percentile([], 0.5) is None
 
 
 @pytest.mark.parametrize(
