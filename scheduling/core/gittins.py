@@ -9,7 +9,6 @@ without ending has the distribution of what remains, ``X - age`` given ``X > age
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import accumulate
@@ -40,16 +39,6 @@ class CostDistribution:
         weighted = (v * p for v, p in zip(self.values, self.probabilities, strict=True))
         object.__setattr__(self, "_mass", tuple(accumulate(self.probabilities)))
         object.__setattr__(self, "_first_moment", tuple(accumulate(weighted)))
-
-    @classmethod
-    def of_samples(cls, samples: Iterable[float]) -> CostDistribution:
-        """The empirical distribution: every sample counts alike. O(n log n)."""
-        counts: dict[float, int] = {}
-        for sample in samples:
-            counts[sample] = counts.get(sample, 0) + 1
-        total = sum(counts.values())
-        values = tuple(sorted(counts))
-        return cls(values, tuple(counts[value] / total for value in values))
 
     def mean(self) -> float:
         return self._first_moment[-1]

@@ -57,21 +57,6 @@ class StepTime:
         """Seconds of ``steps`` decode-only steps in a row: each adds one token to each sequence's context."""
         return steps * self.step(0, decodes, kv_dec) + self.c * decodes * (steps * (steps - 1) / 2)
 
-    def steps_until(self, decodes: int, kv_dec: float, seconds: float) -> int:
-        """How many whole decode-only steps fit into ``seconds``: the inverse of :meth:`decode_run`."""
-        if seconds < 0:
-            return 0
-        first = self.step(0, decodes, kv_dec)
-        growth = self.c * decodes
-        # growth/2 k^2 + (first - growth/2) k - seconds = 0, in the form that stays exact for small growth
-        linear = first - growth / 2
-        k = int(2 * seconds / (linear + math.sqrt(linear * linear + 2 * growth * seconds)))
-        while self.decode_run(decodes, kv_dec, k + 1) <= seconds:
-            k += 1
-        while k > 0 and self.decode_run(decodes, kv_dec, k) > seconds:
-            k -= 1
-        return k
-
     def max_prefill(
         self, decodes: int, kv_dec: float, context: float, budget_s: float, margin: float = 1.0, most: int = 1 << 20
     ) -> int:

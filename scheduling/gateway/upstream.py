@@ -28,7 +28,6 @@ from scheduling.core.types import BackendSpec
 
 HIGH_WATER = 32 * 1024  # of a stream nobody reads yet: reading from the engine pauses
 RECEIVED = 16 * 1024  # asked of the kernel, which takes twice as much: one read from an engine is no larger than that
-LOW_WATER = 16 * 1024
 MAX_HEAD_BYTES = 64 * 1024
 MAX_IDLE = 512  # kept-alive connections per replica
 MAX_IDLE_S = 4.0  # uvicorn, and so vLLM, closes after 5 s: leave before

@@ -8,7 +8,7 @@ instant, although the engines jump ahead.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from scheduling.core.contracts import RoutingPolicy
 from scheduling.core.scheduler import work_of
@@ -38,16 +38,6 @@ def deal_silos(requests: Iterable[SimRequest], replicas: Mapping[str, int]) -> d
             raise ValueError(f"no replica serves tier {request.tier!r}")
         tiers[request.tier].append(request)
     return {tier: deal(rows, replicas[tier]) for tier, rows in tiers.items()}
-
-
-def run_dealt(make: Callable[[], Engine], hands: Iterable[Sequence[SimRequest]]) -> list[Life]:
-    """Runs every share on an engine of its own."""
-    lives: list[Life] = []
-    for number, hand in enumerate(hands):
-        for life in make().run(hand):
-            life.replica = number
-            lives.append(life)
-    return lives
 
 
 class Cluster:

@@ -22,7 +22,7 @@ from scheduling.core.types import QueuedRequest, ServiceClass, Slo
 from scheduling.simulator.kernel import to_fs, to_s
 
 if TYPE_CHECKING:
-    from scheduling.simulator.trace import TraceRequest
+    pass
 
 LENGTHS_DIR = Path(__file__).parent / "lengths"
 
@@ -266,18 +266,6 @@ def open_loop(
         important = low_share <= 0.0 or tier_stream.random() >= low_share
         made.append(make_request(index, at, given, out, tier, belief, important=important))
     return made
-
-
-def from_trace(
-    trace: Sequence[TraceRequest], tiers: Sequence[Tier], belief: Belief, random: Random
-) -> list[SimRequest]:
-    """A recorded trace's arrivals and lengths; tiers are drawn by their shares. Empty outputs count as one token."""
-    return [
-        make_request(
-            index, row.arrival_s, max(1, row.input_tokens), max(1, row.output_tokens), pick_tier(random, tiers), belief
-        )
-        for index, row in enumerate(trace)
-    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,6 @@ from scheduling.core.outcomes import unmet as is_unmet
 from scheduling.core.types import BackendView, Estimate, PoolView, QueuedRequest, Slo, Standing
 
 LEASE_MS: Final = 10_000  # what a dead gateway held is free after this plus one sweep
-RENEW_S: Final = 3.0  # how often a gateway renews what it holds
 LEADER_MS: Final = 2_000  # a leadership not extended for so long is free, and scripts hand out slots themselves
 REBUILD_MS: Final = 5_000  # after a lost state nothing new is admitted for so long; longer than one renewal
 SWEEP_GAP_MS: Final = 5_000  # sweeps further apart than this: Redis or the leaders were away, renewals may be late

@@ -19,7 +19,6 @@ from scheduling.core.step_time import StepTime
 from scheduling.core.types import PoolView, QueuedRequest, ServiceClass
 from scheduling.simulator.batches import make_engine
 from scheduling.simulator.engine import Engine
-from scheduling.simulator.laws import LawWatch, check_ended, check_foresight, check_little, check_tokens
 from scheduling.simulator.result import outcomes_of
 from scheduling.simulator.workload import SimRequest
 from tests.property.test_simulator_laws import config, models, times
@@ -27,6 +26,7 @@ from tests.property.test_simulator_laws import requests as engine_work
 from tests.property.test_simulator_parity import live_grants, simulated_grants
 from tests.property.test_simulator_parity import requests as slot_work
 from tests.scheduling_world import backend_view, pool_view, waiting
+from tests.simulator_laws import LawWatch, check_ended, check_foresight, check_little, check_tokens
 
 POLICIES = sorted(orderings())
 CLASSES = (ServiceClass.GUARANTEED, ServiceClass.ELASTIC, ServiceClass.SPOT)  # of the tiers, by rank

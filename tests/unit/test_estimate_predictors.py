@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from scheduling.core.estimate.calibrate import Calibrator
-from scheduling.core.estimate.category import BASE_TOKENS, Category, RuntimeClass, classify, runtime_class
+from scheduling.core.estimate.category import BASE_TOKENS, Category, classify
 from scheduling.core.estimate.chain import Chain
 from scheduling.core.estimate.contracts import Prediction, PromptFacts
 from scheduling.core.estimate.cost import cost, decode_seconds, prefill_seconds
@@ -42,13 +42,6 @@ class TestCategories:
 
     def test_a_label_that_a_load_generator_would_leak_says_nothing(self) -> None:
         assert classify("[report] What is the capital of France?") is classify("What is the capital of France?")
-
-    @pytest.mark.parametrize(
-        ("budget", "size"),
-        [(128, RuntimeClass.SHORT), (128.5, RuntimeClass.MEDIUM), (512, RuntimeClass.MEDIUM), (513, RuntimeClass.LONG)],
-    )
-    def test_runtime_classes_meet_at_128_and_512(self, budget: float, size: RuntimeClass) -> None:
-        assert runtime_class(budget) is size
 
 
 class TestDistribution:
@@ -161,13 +154,6 @@ class TestHistory:
         assert found is not None
         assert found.mean == 50
         assert history.predict(replace(FACTS, application="other")) is None
-
-    def test_the_cautious_length_is_mean_plus_two_sigma_within_the_bound(self) -> None:
-        history = ApplicationHistory()
-        for length in (90, 110):
-            history.observe(FACTS, length)
-        assert history.cautious(FACTS) == pytest.approx(120.0)
-        assert history.cautious(replace(FACTS, output_bound=64)) == 64.0
 
 
 class TestSimilarPrompts:

@@ -9,10 +9,9 @@ import pytest
 from scheduling.core.registry import make_ordering, make_routing
 from scheduling.core.step_time import StepTime
 from scheduling.simulator.batches import make_engine
-from scheduling.simulator.cluster import Cluster, deal, deal_silos, run_dealt
+from scheduling.simulator.cluster import Cluster, deal, deal_silos
 from scheduling.simulator.engine import Engine, EngineConfig
 from scheduling.simulator.kernel import rng, to_s
-from scheduling.simulator.laws import check_ended, check_little
 from scheduling.simulator.result import outcomes_of
 from scheduling.simulator.workload import (
     Belief,
@@ -24,6 +23,7 @@ from scheduling.simulator.workload import (
     open_loop,
     poisson,
 )
+from tests.simulator_laws import check_ended, check_little
 
 A100 = StepTime(14.936e-3, 81.3e-6, 95.17e-6, 0.1111e-6, 2801e-12, 512, 8.86e-6)
 TIERS = (Tier("a"), Tier("b"))
@@ -65,7 +65,7 @@ def test_every_request_ends_once_wherever_it_was_sent(mode: str):
 
 def test_least_work_beats_round_robin_where_sizes_differ():
     work = azure(2000, 7.2)
-    dealt = run_dealt(engine, deal(work, 3))
+    dealt = [life for hand in deal(work, 3) for life in engine().run(hand)]
     routed = Cluster([engine() for _ in range(3)], make_routing("least_work")).run(work)
     waits = [sum(to_s(s.first_fs - s.sim.arrival_fs) for s in lives) for lives in (dealt, routed)]
     assert waits[1] < waits[0]

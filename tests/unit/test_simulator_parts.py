@@ -8,19 +8,18 @@ from math import inf
 import pytest
 
 from scheduling.core.chunking import DecodeSlack, prefill_budget
+from scheduling.core.percentiles import interpolated
 from scheduling.core.relegation import Verdict, judge, may_interrupt, smoothed_rate, will_miss
 from scheduling.core.step_time import StepTime
 from scheduling.core.types import Slo
 from scheduling.simulator.exact import ExactStep, run, steps_to
 from scheduling.simulator.kernel import Kernel, rng
-from scheduling.simulator.result import goodput, is_late, percentile
-from scheduling.simulator.trace import TraceRequest
+from scheduling.simulator.result import goodput, is_late
 from scheduling.simulator.workload import (
     CODE,
     Belief,
     Tier,
     from_families,
-    from_trace,
     independent_lengths,
     make_families,
     make_request,
@@ -96,16 +95,16 @@ def test_uniform_gaps_stay_in_their_interval():
 def test_clipped_lengths_have_the_paper_s_quantiles_and_never_exceed_the_clip():
     random = rng(3, "lengths")
     drawn = [CODE[0].draw(random) for _ in range(20_000)]
-    assert percentile(drawn, 0.5) == pytest.approx(1930, rel=0.03)
-    assert percentile(drawn, 0.9) == pytest.approx(6251, rel=0.05)
+    assert interpolated(drawn, 0.5) == pytest.approx(1930, rel=0.03)
+    assert interpolated(drawn, 0.9) == pytest.approx(6251, rel=0.05)
     assert max(drawn) == 7000
 
 
 def test_sharegpt_lengths_come_from_the_shipped_percentiles():
     random, lengths = rng(3, "lengths"), independent_lengths("sharegpt")
     drawn = [lengths(random) for _ in range(20_000)]
-    assert percentile([given for given, _ in drawn], 0.5) == pytest.approx(1732, rel=0.05)
-    assert percentile([out for _, out in drawn], 0.9) == pytest.approx(837, rel=0.05)
+    assert interpolated([given for given, _ in drawn], 0.5) == pytest.approx(1732, rel=0.05)
+    assert interpolated([out for _, out in drawn], 0.9) == pytest.approx(837, rel=0.05)
 
 
 def test_unknown_lengths_are_named_with_those_that_exist():
@@ -250,9 +249,3 @@ def test_a_mix_of_prompts_has_its_shares_and_one_output_length():
     assert {out for _, out in drawn} == {12}
     assert sum(given <= 256 for given, _ in drawn) == pytest.approx(4000, rel=0.03)
     assert not any(256 < given < 1024 for given, _ in drawn)
-
-
-def test_a_trace_keeps_its_arrivals_and_an_empty_answer_counts_as_one_token():
-    rows = [TraceRequest(0.0, 100, 0), TraceRequest(1.5, 0, 20)]
-    work = from_trace(rows, [Tier("all")], Belief(10.0), rng(1, "tiers"))
-    assert [(r.queued.arrival_s, r.input_tokens, r.output_tokens) for r in work] == [(0.0, 100, 1), (1.5, 1, 20)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduling.core.step_time import PRESETS_DIR, StepTime, load_preset, parse_preset, preset_names
@@ -29,14 +29,6 @@ def test_a_run_of_decodes_takes_as_long_as_its_steps(model: StepTime, decodes: i
     assert model.decode_run(decodes, kv, steps) == pytest.approx(one_by_one, rel=1e-9, abs=1e-12)
 
 
-@given(models, st.integers(0, 64), st.integers(0, 100_000), st.floats(0, 20))
-@settings(deadline=None)
-def test_steps_until_is_the_inverse_of_a_run(model: StepTime, decodes: int, kv: int, seconds: float) -> None:
-    k = model.steps_until(decodes, kv, seconds)
-    assert model.decode_run(decodes, kv, k) <= seconds or k == 0
-    assert model.decode_run(decodes, kv, k + 1) > seconds
-
-
 @given(models, st.integers(0, 64), st.integers(0, 100_000), st.integers(0, 8000), st.floats(0, 0.5), st.floats(1, 2))
 def test_max_prefill_is_the_largest_chunk_that_fits(
     model: StepTime, decodes: int, kv: int, context: int, budget: float, margin: float
@@ -51,9 +43,8 @@ def test_max_prefill_is_the_largest_chunk_that_fits(
     assert chunk == most or seconds(chunk + 1) > budget
 
 
-def test_no_time_left_means_no_step() -> None:
+def test_no_time_left_means_no_prefill() -> None:
     model = load_preset("llama-3-8b-a100").step_time
-    assert model.steps_until(8, 1000, -1) == 0
     assert model.max_prefill(8, 1000, 0, 0.0) == 0
 
 

@@ -1,4 +1,4 @@
-"""What is a prompt about, and how big is a request? Rules on the bare prompt, and DriftSched's runtime classes.
+"""What is a prompt about? Rules on the bare prompt.
 
 The original's rule looks for a label that its own load generator wrote into the prompt; on real prompts that rule says
 ``short_qa`` to everything. These rules read what people write: how the request begins, which artefacts it carries, and
@@ -23,14 +23,6 @@ class Category(StrEnum):
     REPORT = "report"
 
 
-class RuntimeClass(StrEnum):
-    """How big a request is, by its budget [tokens] (DriftSched eq. 3)."""
-
-    SHORT = "short"
-    MEDIUM = "medium"
-    LONG = "long"
-
-
 BASE_TOKENS: dict[str, float] = {
     Category.SHORT_QA: 64.0,
     Category.SUMMARY: 256.0,
@@ -38,8 +30,6 @@ BASE_TOKENS: dict[str, float] = {
     Category.REPORT: 512.0,
 }
 """``T_base``: output expected of a category before anything was observed."""
-
-SHORT_TOKENS, MEDIUM_TOKENS = 128, 512
 
 _SUMMARY = re.compile(
     r"\b(summar(y|i[sz]e[sd]?|i[sz]ing|ies)|tl;?dr|in brief|key (points|takeaways)|abstract of|condense|shorten|"
@@ -83,10 +73,3 @@ def classify(text: str) -> Category:
     if text.count(" ") > LONG_MATERIAL:
         return Category.SUMMARY
     return Category.SHORT_QA
-
-
-def runtime_class(budget_tokens: float) -> RuntimeClass:
-    """The class of a budget, input and expected output together: short <= 128 < medium <= 512 < long."""
-    if budget_tokens <= SHORT_TOKENS:
-        return RuntimeClass.SHORT
-    return RuntimeClass.MEDIUM if budget_tokens <= MEDIUM_TOKENS else RuntimeClass.LONG

@@ -1,4 +1,4 @@
-"""What did this application's last answers look like? (QoServe 3.4: one history per application, mean + 2 sigma.)
+"""What did this application's last answers look like? (QoServe 3.4: one history per application.)
 
 An application is whoever sends alike requests; here it is an API key. Only lengths are kept.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import replace
-from math import sqrt
 
 from scheduling.core.estimate.contracts import Prediction, PromptFacts
 from scheduling.core.estimate.distribution import distribution
@@ -61,16 +60,6 @@ class ApplicationHistory:
         self._held[facts.application] = held  # the last in order is the one heard of last
         held.answers.append((float(actual), cut))
         held.due -= 1
-
-    def cautious(self, facts: PromptFacts) -> float | None:
-        """Mean + 2 sigma [tokens] of the application's answers, cut at the bound: QoServe's ``decode_left``."""
-        held = self._held.get(facts.application)
-        if held is None or not held.answers:
-            return None
-        lengths = [length for length, _ in held.answers]
-        mean = sum(lengths) / len(lengths)
-        upper = mean + 2.0 * sqrt(sum((length - mean) ** 2 for length in lengths) / len(lengths))
-        return upper if facts.output_bound is None else min(upper, float(facts.output_bound))
 
 
 class PooledHistory:
