@@ -3,8 +3,8 @@
 Question: which waiting request goes next?
 Formula: ``P = arrival + TTFT + alpha * prefill_left`` (interactive, eq. 4),
 ``P = arrival + TTLT + alpha * (prefill_left + decode_left)`` (not interactive, eq. 5); smallest first.
-Inputs: deadlines [s]; prompt tokens left; ``decode_left``: output left [tokens], taken as mean + 2 sigma of the predicted
-lengths, at most the bound; as the mean where only that is known.
+Inputs: deadlines [s]; prompt tokens left; ``decode_left``: output left [tokens], taken as mean + 2 sigma of the
+predicted lengths, at most the bound; as the mean where only that is known.
 Parameters: ``alpha_ms`` [ms per token] under load; ``alpha_low_ms`` while fewer than ``busy_tokens`` of work wait.
 Equal values switch the adaptation off.
 Cost: O(log n) per decision; what waits is ordered anew when alpha changes, which is when little waits.
