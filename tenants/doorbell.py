@@ -8,8 +8,8 @@ from functools import lru_cache
 
 import redis
 from django.conf import settings
-from redis.backoff import NoBackoff
-from redis.retry import Retry
+
+from scheduling.state.blocking import blocking_client
 
 CHANNEL = "qm:catalog"
 
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 @lru_cache(maxsize=1)
 def _client(url: str) -> redis.Redis:
-    return redis.Redis.from_url(url, socket_timeout=0.5, socket_connect_timeout=0.5, retry=Retry(NoBackoff(), 0))
+    return blocking_client(url)
 
 
 class RedisDoorbell:

@@ -16,8 +16,9 @@ from types import TracebackType
 from typing import Any
 
 import httpx
-import redis
 import yaml
+
+from scheduling.state.blocking import blocking_client
 
 ROOT = Path(__file__).resolve().parents[2]
 START_S, STOP_S = 120.0, 60.0
@@ -100,7 +101,7 @@ class Instance:
     def leader_pid(self) -> int:
         """The process that leads the pool: the worker or its standby; 0 while nobody does."""
         url = (self.home / "run" / "redis-url").read_text(encoding="utf-8")
-        with redis.Redis.from_url(url) as client:
+        with blocking_client(url, timeout_s=5.0) as client:
             holder = client.hget(f"qm:{{{self.pool}}}:meta", "leader")
         return int(holder.decode().split("-")[-2]) if holder else 0
 

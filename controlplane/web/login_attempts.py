@@ -27,8 +27,8 @@ from typing import Protocol
 
 import redis
 from django.conf import settings
-from redis.backoff import NoBackoff
-from redis.retry import Retry
+
+from scheduling.state.blocking import blocking_client
 
 log = logging.getLogger(__name__)
 
@@ -79,9 +79,7 @@ class RedisStore:
     _GIVE_BACK = "if redis.call('EXISTS', KEYS[1]) == 1 then redis.call('DECR', KEYS[1]) end"
 
     def __init__(self, url: str) -> None:
-        self._redis = redis.Redis.from_url(
-            url, socket_timeout=1.0, socket_connect_timeout=0.5, retry=Retry(NoBackoff(), 0)
-        )
+        self._redis = blocking_client(url, timeout_s=1.0)
         self._take = self._redis.register_script(self._TAKE)
         self._back = self._redis.register_script(self._GIVE_BACK)
 

@@ -10,6 +10,7 @@ import redis
 from django.db.models import Avg, Count, F, FloatField, Q, QuerySet
 from django.db.models.functions import Abs, Cast
 
+from scheduling.state.blocking import blocking_client
 from scheduling.state.history import ENTRIES_KEPT, drift_key, history_key
 from telemetry.models import LedgerEntry
 
@@ -75,7 +76,7 @@ class DriftStore:
     """What the gateways have learned, per pool. Blocking, with short limits; for threads of their own."""
 
     def __init__(self, url: str) -> None:
-        self._redis = redis.Redis.from_url(url, socket_timeout=0.5, socket_connect_timeout=0.5)
+        self._redis = blocking_client(url)
 
     def load(self, pools: Iterable[str]) -> dict[str, dict[str, Any]]:
         """By pool, those that said something within the last minutes. Raises :class:`DriftUnavailable`."""

@@ -20,9 +20,8 @@ from typing import Any
 
 import msgspec
 import redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 
+from scheduling.state.blocking import blocking_client
 from telemetry.feed.history import POINTS, Point
 
 KEEP_S = 900
@@ -72,13 +71,7 @@ class LiveStore:
     """
 
     def __init__(self, url: str) -> None:
-        self._redis = redis.Redis.from_url(
-            url,
-            socket_timeout=0.5,
-            socket_connect_timeout=0.5,
-            retry=Retry(NoBackoff(), 0),  # a script whose reply was lost must not run twice
-            health_check_interval=0,
-        )
+        self._redis = blocking_client(url)
         self._store = self._redis.register_script(_STORE)
 
     def store(self, pool: str, epoch: int, seq: int, snapshot: bytes, point: bytes) -> bool:

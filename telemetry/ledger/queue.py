@@ -13,9 +13,8 @@ from typing import Any
 
 import msgspec
 import redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 
+from scheduling.state.blocking import blocking_client
 from scheduling.state.codec import Entry, decode_entry, encode_cancel
 from scheduling.state.types import ASKED_MS, gateway_channel, preview_key
 
@@ -47,9 +46,7 @@ class QueueStore:
     """Every method raises :class:`QueueUnavailable` when Redis does not answer within half a second."""
 
     def __init__(self, url: str) -> None:
-        self._redis = redis.Redis.from_url(
-            url, socket_timeout=0.5, socket_connect_timeout=0.5, retry=Retry(NoBackoff(), 0)
-        )
+        self._redis = blocking_client(url)
 
     def preview(self, pool: str) -> dict[str, Any] | None:
         """The order of what waits, as the leader last wrote it; asks it to go on."""

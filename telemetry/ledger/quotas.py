@@ -15,12 +15,11 @@ from typing import Protocol
 import redis
 from django.db import InterfaceError, OperationalError
 from django.db.models import Q, Sum
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 
 from scheduling.core.ledger import LedgerRecord, sane
 from scheduling.core.outcomes import Outcome
 from scheduling.core.types import QuotaSpec
+from scheduling.state.blocking import blocking_client
 from scheduling.state.usage import (
     PERIODS,
     USAGE_KEY,
@@ -52,9 +51,7 @@ class RedisBoard:
     """The hash of ``scheduling/state/usage.py``, through a blocking client with short limits."""
 
     def __init__(self, url: str) -> None:
-        self._redis = redis.Redis.from_url(
-            url, socket_timeout=0.5, socket_connect_timeout=0.5, retry=Retry(NoBackoff(), 0), health_check_interval=0
-        )
+        self._redis = blocking_client(url)
 
     def put(self, pool: str, usage: PoolUsage) -> dict[str, PoolUsage]:
         """Raises redis.RedisError."""
