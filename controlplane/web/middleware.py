@@ -9,8 +9,8 @@ from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from django.http import HttpRequest, HttpResponse
 
 
-class Refusing:
-    """Middleware that answers some requests itself and lets the others pass: :meth:`refusal` says which."""
+class Middleware:
+    """Built for both chains; a subclass says what is done, in :meth:`now` and in :meth:`later`."""
 
     sync_capable = True
     async_capable = True
@@ -21,11 +21,25 @@ class Refusing:
             markcoroutinefunction(self)
 
     def __call__(self, request: HttpRequest) -> Any:
-        if iscoroutinefunction(self):
-            return self._later(request)
-        return self.refusal(request) or self.get_response(request)
+        return self.later(request) if iscoroutinefunction(self) else self.now(request)
 
-    async def _later(self, request: HttpRequest) -> HttpResponse:
+    def now(self, request: HttpRequest) -> HttpResponse:
+        """The answer, in a synchronous chain."""
+        raise NotImplementedError
+
+    async def later(self, request: HttpRequest) -> HttpResponse:
+        """The answer, in an asynchronous chain."""
+        raise NotImplementedError
+
+
+class Refusing(Middleware):
+    """Middleware that answers some requests itself and lets the others pass: :meth:`refusal` says which."""
+
+    def now(self, request: HttpRequest) -> HttpResponse:
+        answer: HttpResponse = self.refusal(request) or self.get_response(request)
+        return answer
+
+    async def later(self, request: HttpRequest) -> HttpResponse:
         answer: HttpResponse = self.refusal(request) or await self.get_response(request)
         return answer
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from base64 import b64decode
-from collections.abc import Callable
 from typing import Any
 
-from asgiref.sync import iscoroutinefunction, markcoroutinefunction, sync_to_async
+from asgiref.sync import sync_to_async
 from django.conf import settings
 from django.contrib.auth.signals import user_logged_in, user_login_failed
 from django.dispatch import receiver
@@ -16,6 +15,7 @@ from rest_framework.permissions import BasePermission
 from controlplane.web import login_attempts
 from controlplane.web.error_pages import notice
 from controlplane.web.hashing import RETRY_S, HashingBusy
+from controlplane.web.middleware import Middleware
 
 STRICT = (
     "default-src 'self'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; font-src 'self'; "
@@ -37,23 +37,13 @@ class Nobody(BasePermission):
         return False
 
 
-class ContentSecurityPolicy:
+class ContentSecurityPolicy(Middleware):
     """Adds the policy to every answer that has none."""
 
-    sync_capable = True
-    async_capable = True
-
-    def __init__(self, get_response: Callable[[HttpRequest], Any]) -> None:
-        self.get_response = get_response
-        if iscoroutinefunction(get_response):
-            markcoroutinefunction(self)
-
-    def __call__(self, request: HttpRequest) -> Any:
-        if iscoroutinefunction(self):
-            return self._later(request)
+    def now(self, request: HttpRequest) -> HttpResponse:
         return self._mark(request, self.get_response(request))
 
-    async def _later(self, request: HttpRequest) -> HttpResponse:
+    async def later(self, request: HttpRequest) -> HttpResponse:
         return self._mark(request, await self.get_response(request))
 
     def _mark(self, request: HttpRequest, response: HttpResponse) -> HttpResponse:
@@ -62,22 +52,12 @@ class ContentSecurityPolicy:
         return response
 
 
-class LoginThrottle:
+class LoginThrottle(Middleware):
     """Stands before every password: what may be tried is counted before it is checked
     (``controlplane.web.login_attempts``), few are checked at the same time, and a hash that could not be made
     in time is no fault of the page's."""
 
-    sync_capable = True
-    async_capable = True
-
-    def __init__(self, get_response: Callable[[HttpRequest], Any]) -> None:
-        self.get_response = get_response
-        if iscoroutinefunction(get_response):
-            markcoroutinefunction(self)
-
-    def __call__(self, request: HttpRequest) -> Any:
-        if iscoroutinefunction(self):
-            return self._later(request)
+    def now(self, request: HttpRequest) -> HttpResponse:
         if not _has_password(request):
             return self.get_response(request)
         address = login_attempts.network_of(request.META.get("REMOTE_ADDR", ""))
@@ -91,7 +71,7 @@ class LoginThrottle:
         finally:
             places.leave(address)
 
-    async def _later(self, request: HttpRequest) -> HttpResponse:
+    async def later(self, request: HttpRequest) -> HttpResponse:
         if not _has_password(request):
             return await self.get_response(request)
         address = login_attempts.network_of(request.META.get("REMOTE_ADDR", ""))
