@@ -15,7 +15,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from controlplane.tuning import recent as monitor
+from controlplane.tuning import recent
 from controlplane.tuning.api import StaffOnly
 from scheduling.core.partition import parse_partition
 
@@ -61,14 +61,14 @@ class LengthsView(StaffOnly, APIView):
         query.is_valid(raise_exception=True)
         row = self.pool()
         since = timezone.now() - timedelta(minutes=query.validated_data["minutes"])
-        recent, sample = counted(monitor.recent_lengths(row.slug, since)), counted(monitor.lengths(row.slug))
-        first, last = _shown([a + b for a, b in zip(recent, sample, strict=True)])
+        last_minutes, sample = counted(recent.recent_lengths(row.slug, since)), counted(recent.lengths(row.slug))
+        first, last = _shown([a + b for a, b in zip(last_minutes, sample, strict=True)])
         intervals = parse_partition(str(row.policy_params.get("partition", "")))
         return Response(
             {
                 "pool": row.slug,
                 "edges": EDGES[first : last + 1],
-                "recent": recent[first:last],
+                "recent": last_minutes[first:last],
                 "sample": sample[first:last],
                 "queues": [[one.low, one.high] for one in intervals],
             }

@@ -21,8 +21,7 @@ from datetime import datetime, timedelta
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 
-from controlplane.tuning import recent as monitor
-from controlplane.tuning import replicas
+from controlplane.tuning import recent, replicas
 from scheduling.core.registry import PolicyError
 from scheduling.tuning.gate import Gate
 from scheduling.tuning.guard import Tally, tally, watch
@@ -33,7 +32,7 @@ from scheduling.tuning.space import SPACES, params_of, queues_of, values_of
 from scheduling.tuning.study import GATED, REFERENCE, Tried, drifted, due, next_trial
 from scheduling.tuning.traffic import Serving, Traffic
 from telemetry.models import LedgerEntry
-from tenants import tuning as books
+from tenants import tuning
 from tenants.models import Author, PolicyVersion, Pool, Trial, TrialState, TuningMode
 from tenants.services import set_policy
 from tenants.versions import Note, because
@@ -55,20 +54,20 @@ def tend(slug: str, *, oldest_wait_s: float = 0.0, leader: str = "", now: dateti
     pool = Pool.objects.filter(slug=slug).first()
     if pool is None:
         return "no such pool"
-    tuning = books.tuning_of(pool)
+    chosen = tuning.tuning_of(pool)
     _recalibrate(pool, now)
     canary = Trial.objects.filter(pool=pool, state=TrialState.CANARY).select_related("base", "version").first()
     if canary is not None:
         pool.refresh_from_db()  # what came before took seconds: the canary may be younger than what was read
-        return _watch(pool, canary, tuning.loop, oldest_wait_s, leader, now)
-    if judged := _judge_asked(pool, tuning.loop, now):
+        return _watch(pool, canary, chosen.loop, oldest_wait_s, leader, now)
+    if judged := _judge_asked(pool, chosen.loop, now):
         return judged
-    if tuning.mode == TuningMode.OFF:
+    if chosen.mode == TuningMode.OFF:
         return "off"
     if pool.policy not in SPACES:
         return f"policy {pool.policy} has nothing to tune"
-    settings = tuning.loop
-    automatic = tuning.mode == TuningMode.AUTOMATIC
+    settings = chosen.loop
+    automatic = chosen.mode == TuningMode.AUTOMATIC
     return _repartition(pool, settings, automatic, now) or _study(pool, settings, automatic, now)
 
 
@@ -108,7 +107,7 @@ def _watch(pool: Pool, trial: Trial, settings: LoopSettings, oldest_wait_s: floa
 
 
 def _close(trial: Trial, state: TrialState, reason: str, guard: dict[str, object] | None = None) -> str:
-    books.close(actor=books.OPTIMISER, trial=trial, state=state, reason=reason, guard=guard)
+    tuning.close(actor=tuning.OPTIMISER, trial=trial, state=state, reason=reason, guard=guard)
     log.info("pool %s: trial %s is %s: %s", trial.pool.slug, trial.number, state, reason)
     return str(state)
 
@@ -159,13 +158,13 @@ def _repartition(pool: Pool, settings: LoopSettings, automatic: bool, now: datet
     if "split_alpha" not in {knob.name for knob in SPACES[pool.policy]}:
         return ""
     since = now - timedelta(seconds=settings.window_s)
-    recent = monitor.recent_lengths(pool.slug, since, most=settings.most_requests)
-    if len(recent) < settings.least_requests:
+    prompts = recent.recent_lengths(pool.slug, since, most=settings.most_requests)
+    if len(prompts) < settings.least_requests:
         return ""
-    version = books.version_now(pool)
+    version = tuning.version_now(pool)
     if version.partition:
         seen = _cut_from(pool, version, settings)
-        changed = drifted(seen, recent, settings)
+        changed = drifted(seen, prompts, settings)
         if changed is not None:
             why = f"{DRIFT} (Kolmogorov-Smirnov {changed[0]:.2f}, p {changed[1]:.1g})"
         elif automatic and len(seen) >= REFERENCE and now - _cut(version).at >= timedelta(seconds=settings.recut_s):
@@ -173,16 +172,16 @@ def _repartition(pool: Pool, settings: LoopSettings, automatic: bool, now: datet
         else:
             return ""
     else:
-        recent = monitor.lengths(pool.slug) or recent  # the first queues follow the long run
-        why = f"repartition: the first queues, from {len(recent)} prompts"
+        prompts = recent.lengths(pool.slug) or prompts  # the first queues follow the long run
+        why = f"repartition: the first queues, from {len(prompts)} prompts"
     values = _values_now(pool, version)
-    params = {**pool.policy_params, "partition": params_of(values, queues_of(values, recent))["partition"]}
+    params = {**pool.policy_params, "partition": params_of(values, queues_of(values, prompts))["partition"]}
     if params["partition"] == version.partition:
         return ""
     if not automatic:
         return _advise(pool, version, params, values, why, now, settings)
     with because(Note(why, Author.OPTIMISER)):
-        set_policy(actor=books.OPTIMISER, pool=pool, policy=pool.policy, params=params)
+        set_policy(actor=tuning.OPTIMISER, pool=pool, policy=pool.policy, params=params)
     _abort_open(pool, "the queues were cut anew")
     return why
 
@@ -197,7 +196,7 @@ def _cut_from(pool: Pool, version: PolicyVersion, settings: LoopSettings) -> lis
         granted_at__isnull=False,
     )
     found = list(rows.order_by("-received_at").values_list("input_tokens", flat=True)[: settings.most_requests])
-    return found if len(found) >= REFERENCE else monitor.lengths(pool.slug)
+    return found if len(found) >= REFERENCE else recent.lengths(pool.slug)
 
 
 def _cut(version: PolicyVersion) -> PolicyVersion:
@@ -226,9 +225,11 @@ def _advise(
 
 def _study(pool: Pool, settings: LoopSettings, automatic: bool, now: datetime) -> str:
     """Goes on with the study under way, or begins one when it is time."""
-    base = books.version_now(pool)
+    base = tuning.version_now(pool)
     for trial in Trial.objects.filter(pool=pool, state=TrialState.PROPOSED).exclude(base=base):
-        books.close(actor=books.OPTIMISER, trial=trial, state=TrialState.ABORTED, reason="the policy has changed since")
+        tuning.close(
+            actor=tuning.OPTIMISER, trial=trial, state=TrialState.ABORTED, reason="the policy has changed since"
+        )
     changed = _changed(pool)
     trials = _open(pool)
     if trials and now - trials[0].study > STALE:
@@ -276,7 +277,7 @@ def _open(pool: Pool) -> list[Trial]:
 
 def _abort_open(pool: Pool, why: str) -> None:
     for trial in _open(pool):
-        books.close(actor=books.OPTIMISER, trial=trial, state=TrialState.ABORTED, reason=why)
+        tuning.close(actor=tuning.OPTIMISER, trial=trial, state=TrialState.ABORTED, reason=why)
 
 
 def _keep(pool: Pool, base: PolicyVersion, window: tuple[datetime, datetime], number: int, tried: Tried) -> Trial:
@@ -317,7 +318,7 @@ def _conclude(
     _reject([trial for trial in trials if trial.pk != best.pk and not _gated(trial)], "another of its study was better")
     best.refresh_from_db()
     if automatic:
-        books.start_canary(actor=books.OPTIMISER, trial=best, reason=said)
+        tuning.start_canary(actor=tuning.OPTIMISER, trial=best, reason=said)
         return "canary"
     return "proposed"
 
@@ -337,7 +338,7 @@ def gate(held: Gate, serving: Serving, params: dict[str, float | int | str]) -> 
 
 def _reject(trials: Sequence[Trial], reason: str) -> None:
     for trial in trials:
-        books.close(actor=books.OPTIMISER, trial=trial, state=TrialState.REJECTED, reason=reason)
+        tuning.close(actor=tuning.OPTIMISER, trial=trial, state=TrialState.REJECTED, reason=reason)
 
 
 def _values_now(pool: Pool, version: PolicyVersion) -> dict[str, float]:

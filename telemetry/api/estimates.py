@@ -20,8 +20,7 @@ from rest_framework.views import APIView
 
 from scheduling.core.estimate.category import Category
 from telemetry.api.common import RedisAway, Telemetry, Unavailable, viewer_of
-from telemetry.estimates import drift as estimates
-from telemetry.estimates import learned
+from telemetry.estimates import drift, learned
 from telemetry.estimates.drift import DriftStore, DriftUnavailable
 from telemetry.models import LearnedFactor, LedgerEntry
 from tenants import audit
@@ -75,7 +74,7 @@ def _asked(request: Request) -> tuple[datetime, datetime, QuerySet[LedgerEntry],
     pools = scope_of(request).visible(Pool)
     if "pool" in asked:
         rows, pools = rows.filter(pool=asked["pool"]), pools.filter(slug=asked["pool"])
-    return asked["from"], asked["to"], estimates.judged(rows), pools
+    return asked["from"], asked["to"], drift.judged(rows), pools
 
 
 class EstimatesView(Telemetry, APIView):
@@ -89,23 +88,23 @@ class EstimatesView(Telemetry, APIView):
     def get(self, request: Request) -> Response:
         viewer = viewer_of(request)
         since, until, rows, pools = _asked(request)
-        overall = estimates.errors(rows)
+        overall = drift.errors(rows)
         try:
-            drift: dict[str, Any] | None = {
+            learned_pools: dict[str, Any] | None = {
                 name: seen
                 for name, found in drift_store().load(pools.values_list("slug", flat=True)).items()
-                if (seen := estimates.visible(found, viewer.tenants)) is not None
+                if (seen := drift.visible(found, viewer.tenants)) is not None
             }
         except (DriftUnavailable, Unavailable):
-            drift = None  # the past is in the database all the same
+            learned_pools = None  # the past is in the database all the same
         return Response(
             {
                 "from": since.isoformat(),
                 "to": until.isoformat(),
                 "overall": overall[0] if overall else None,
-                "by": {group: estimates.errors(rows, group) for group in estimates.GROUPS},
-                "calibration": estimates.calibration(rows),
-                "pools": drift,
+                "by": {group: drift.errors(rows, group) for group in drift.GROUPS},
+                "calibration": drift.calibration(rows),
+                "pools": learned_pools,
             }
         )
 

@@ -16,8 +16,7 @@ import pytest
 
 from scheduling.core.ledger import LedgerRecord
 from scheduling.gateway.config import GatewayConfig
-from telemetry.ledger import rollup, usage
-from telemetry.ledger import writer as ledger
+from telemetry.ledger import rollup, usage, writer
 from telemetry.ledger.quotas import read_ledger
 from tests.fake_engine import Script
 from tests.gateway_world import World, gateway_world
@@ -469,7 +468,7 @@ def test_absurd_usage_reaches_neither_ledger_nor_hours_nor_quotas(redis_url: str
             return await world.ledger_of(len(ABSURD))
 
     records = asyncio.run(serve())
-    ledger.write(records)
+    writer.write(records)
     rollup.roll_up()
     since = datetime.fromtimestamp(records[0].received_s - 7200, tz=UTC)
     [row] = usage.usage(None, since, since + timedelta(hours=4), ["tenant"], pool=pool_id)

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from controlplane.lab import tables as shell
+from controlplane.lab import tables
 from scheduling.simulator import lab
 from scheduling.simulator.drawings import Curve, parse_drawing
 from scheduling.simulator.lab import ScenarioError, load_scenario, parse_scenario, scenario_names
@@ -88,13 +88,13 @@ def test_drawings_come_from_figures_that_are_kept_and_stand_on_the_page(
 ):
     scenario = parse_scenario("small", {**SMALL, "figure": [FIGURE]})
     monkeypatch.setattr(lab, "load_scenario", lambda name: scenario)
-    bench = shell.Lab(tmp_path, processes=1)
-    tables = bench.tables([scenario])
-    monkeypatch.setattr(shell, "perform", lambda task: pytest.fail("it was kept"))
+    bench = tables.Lab(tmp_path, processes=1)
+    made = bench.tables([scenario])
+    monkeypatch.setattr(tables, "perform", lambda task: pytest.fail("it was kept"))
     images = bench.images([scenario])
     ElementTree.fromstring(images["small-1"])
     assert images == bench.images([scenario])
-    assert "![small](images/papers/small-1.svg)" in shell.report(tables)
+    assert "![small](images/papers/small-1.svg)" in tables.report(made)
 
 
 def test_every_drawing_shipped_has_a_file_of_its_own():

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from django.core.management import CommandError, call_command
 
-from controlplane.lab import unified as pages
+from controlplane.lab import unified
 from scheduling.core.registry import make_ordering, orderings
 from scheduling.core.step_time import StepTime, load_preset
 from scheduling.core.types import Slo
@@ -165,7 +165,7 @@ def test_a_request_alone_takes_at_least_what_the_limit_counts():
 def test_the_page_says_what_is_worse_and_why():
     match = parse_match("small", SMALL)
     worse = judged([9.0, 9.1, 9.3], [9.0, 9.1, 9.2], [8.0, 8.1, 8.2], note="it would take foresight")
-    text = pages.section([(match, [worse, judged([8.0, 8.1, 8.2], [8.0, 8.1, 8.2], [9.0, 9.1, 9.2])])], 3)
+    text = unified.section([(match, [worse, judged([8.0, 8.1, 8.2], [8.0, 8.1, 8.2], [9.0, 9.1, 9.2])])], 3)
     assert "1 of 2 figures are as good or better" in text
     assert "**worse by 12.8 %**" in text
     assert "d: it would take foresight." in text

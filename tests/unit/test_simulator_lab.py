@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from django.core.management import CommandError, call_command
 
-from controlplane.lab import tables as shell
+from controlplane.lab import tables
 from scheduling.simulator import lab
 from scheduling.simulator.lab import ScenarioError, Task, lines_of, load_scenario, parse_scenario, scenario_names
 from scheduling.simulator.setups import SetupError, engine_config, requests_of
@@ -164,8 +164,8 @@ def test_figures_are_kept_and_a_damaged_file_is_computed_again(tmp_path: Path, m
         performed.append(task)
         return lab.perform(task)
 
-    monkeypatch.setattr(shell, "perform", perform)
-    bench = shell.Lab(tmp_path, processes=1)
+    monkeypatch.setattr(tables, "perform", perform)
+    bench = tables.Lab(tmp_path, processes=1)
     seen: list[Task] = []
     first = bench.tables([small()], seen.append)
     assert len(performed) == len(seen) == 3
@@ -179,7 +179,7 @@ def test_figures_are_kept_and_a_damaged_file_is_computed_again(tmp_path: Path, m
 def test_a_page_shows_what_differs(tmp_path: Path):
     scenario = small(row=[row(run="one", low=1, high=2, note="a reason")])
     figures = {Task("small", "one", 1): {"x": 3.0}}
-    page = shell.report([(scenario, lines_of(scenario, figures))])
+    page = tables.report([(scenario, lines_of(scenario, figures))])
     assert "0 of 1 figures hold" in page
     assert "| r | s | 1 | 3 | 1 to 2 | **differs**: a reason |" in page
 

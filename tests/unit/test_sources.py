@@ -13,8 +13,7 @@ from django.test.utils import CaptureQueriesContext, override_settings
 from controlplane.web import error_pages
 from scheduling.dispatch.ports import BackendStatus
 from telemetry.alerts.watch import Watch
-from telemetry.api import common
-from telemetry.api import live as live_api
+from telemetry.api import common, live
 from telemetry.feed import snapshots
 from telemetry.feed.publisher import Publisher
 from telemetry.feed.sources import Away, Sources, SourceWatch
@@ -221,7 +220,7 @@ def without_redis(monkeypatch: pytest.MonkeyPatch) -> Any:
     clock.s += 60
     monkeypatch.setattr(common, "sources", seen)
     monkeypatch.setattr("telemetry.api.alerts.sources", seen)
-    live_api.store_at.cache_clear()
+    live.store_at.cache_clear()
     with override_settings(QUARTERMASTER_REDIS_URL=f"redis://127.0.0.1:{free_port()}/0"):
         yield
 

@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from controlplane.replay.client import Progress as State
+from controlplane.replay import client
 from controlplane.replay.client import Replay, Sender
 from controlplane.replay.instance import CannotAsk, Instance
 from controlplane.replay.keep import ReportFile
@@ -191,7 +191,7 @@ class Command(BaseCommand):
         )  # fmt: skip
         item = bar.add_task("replay", total=replay.progress.total)
 
-        def show(state: State) -> None:
+        def show(state: client.Progress) -> None:
             bar.update(
                 item,
                 completed=state.completed + state.refused + state.failed,
