@@ -66,9 +66,9 @@ const router = createBrowserRouter(
       <Route
         path="*"
         element={
-          <Empty title="There is no such page">
+          <Empty title="Page not found">
             <p>
-              The address may be old. The <a className="link" href="/">overview</a> has what happens now.
+              The address may be out of date. The <a className="link" href="/">overview</a> has what happens now.
             </p>
           </Empty>
         }

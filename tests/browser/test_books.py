@@ -99,7 +99,7 @@ def test_a_tenant_a_key_and_its_first_request_take_six_clicks_at_most(page: Page
     page.get_by_role("button", name="New tenant").click()
     expect(field(page, "Tenant")).to_be_focused()
     page.keyboard.type(name)
-    expect(page.get_by_test_id("effects")).to_contain_text("It works at once")
+    expect(page.get_by_test_id("effects")).to_contain_text("It takes effect at once")
     page.get_by_role("button", name="Create tenant and key").click()
     page.get_by_role("link", name="Try it in the playground").click()
     prompt = page.get_by_label("Prompt", exact=True)
@@ -110,7 +110,7 @@ def test_a_tenant_a_key_and_its_first_request_take_six_clicks_at_most(page: Page
     expect(page.get_by_test_id("answer")).to_have_text(re.compile(r"\w+"))
     expect(page.get_by_label("Answer", exact=True)).to_contain_text(re.compile("stop|length"))
     assert page.evaluate("window.clicks") <= 6
-    page.get_by_role("link", name="Its story").click()
+    page.get_by_role("link", name="Request details").click()
     expect(page.get_by_role("dialog")).to_contain_text(name)
 
 
@@ -130,7 +130,7 @@ def test_what_a_share_would_do_is_said_while_it_is_typed_and_nothing_is_lost_by_
     field(page, "Concurrency").fill("many")
     expect(page.locator("[data-error=concurrency]")).to_have_text("Use a number, such as 12 or 0.5.")
     page.keyboard.press("Escape")
-    question = page.get_by_role("dialog", name="Discard what you typed?")
+    question = page.get_by_role("dialog", name="Discard your changes?")
     question.get_by_role("button", name="Keep editing").click()
     expect(field(page, "Concurrency")).to_have_value("many")
     page.go_back()
@@ -172,8 +172,8 @@ def test_a_key_is_made_rotated_and_revoked_and_its_secret_is_seen_once(page: Pag
     second = page.get_by_test_id("secret").inner_text()
     assert axe.serious(page) == []
     page.keyboard.press("Escape")
-    expect(page.get_by_text("Did you copy it?")).to_be_visible()
-    page.get_by_role("button", name="Close it").click()
+    expect(page.get_by_text("Have you copied the key?")).to_be_visible()
+    page.get_by_role("button", name="Close", exact=True).click()
     expect(page.get_by_role("row", name="first key")).to_have_count(2)
     assert (status_of(running.url, first), status_of(running.url, second)) == (200, 200)
     old = page.locator(f"[data-row='{first.partition('.')[0].removeprefix('qm-')}']")
@@ -189,7 +189,7 @@ def test_a_paused_tenant_is_refused_until_it_is_resumed(page: Page, running: Run
     key = make_tenant(page, running, name)
     assert ask(running, key) == 200
     page.get_by_role("button", name="Pause", exact=True).click()
-    page.get_by_label("Why, for the audit log").fill("too loud")
+    page.get_by_label("Reason, for the audit log").fill("too loud")
     assert axe.serious(page) == []
     page.get_by_role("dialog").get_by_role("button", name="Pause", exact=True).click()
     expect(page.get_by_text(re.compile("^Paused .*: too loud$"))).to_be_visible()
@@ -224,7 +224,7 @@ def test_deleting_says_what_goes_with_it(page: Page, running: Running) -> None:
     page.get_by_role("button", name=re.compile("^Delete " + name)).click()
     dialog = page.get_by_role("dialog")
     expect(dialog).to_contain_text("One key goes with it and stops working.")
-    expect(dialog.get_by_role("button", name="Keep it")).to_be_focused()
+    expect(dialog.get_by_role("button", name="Cancel")).to_be_focused()
     assert axe.serious(page) == []
     dialog.get_by_role("button", name="Delete").click()
     expect(page.get_by_text("No entitlement yet")).to_be_visible()
@@ -270,7 +270,7 @@ def test_the_playground_streams_cancels_and_tells_refusals(page: Page, running: 
     running.log_in(page)
     page.goto(f"{running.url}/playground")
     page.get_by_label("Key").fill("qm-abc")
-    expect(page.get_by_text("This is not a whole key")).to_be_visible()
+    expect(page.get_by_text("This key is incomplete")).to_be_visible()
     page.get_by_label("Key").fill(running.demo["keys"]["standard"])
     page.get_by_text("More", exact=True).click()
     page.get_by_label("max_tokens").fill("2000")
@@ -280,7 +280,7 @@ def test_the_playground_streams_cancels_and_tells_refusals(page: Page, running: 
     expect(page.get_by_test_id("answer")).to_have_text(re.compile(r"\w+ \w+"))
     page.get_by_role("button", name="Cancel").click()
     expect(answer).to_contain_text("stopped")
-    page.get_by_role("link", name="Its story").click()
+    page.get_by_role("link", name="Request details").click()
     expect(page.get_by_role("dialog")).to_contain_text("client left")
     page.go_back()
     page.get_by_label("Key").select_option("")

@@ -84,7 +84,7 @@ def test_the_queue_shows_what_runs_and_a_member_never_sees_others(page: Page, ru
     page.goto(f"{running.url}/queue")
     table = page.get_by_role("region", name="Running requests")
     expect(table.get_by_role("rowheader").first).to_be_visible()
-    expect(page.get_by_text("The scheduler is asked for the order")).to_have_count(0)
+    expect(page.get_by_text("Asking the scheduler for the order")).to_have_count(0)
     tenants = {row["slug"] for row in page.request.get(f"{running.url}/api/v1/tenants").json()["results"]}
     page.get_by_role("button", name="Log out").click()
     running.log_in(page, "member")
@@ -115,7 +115,7 @@ def test_a_request_that_an_operator_cancels_ends_so(page: Page, running: Running
         page.get_by_role("button", name="Cancel the request").click()
         page.wait_for_timeout(400)
         if page.get_by_role("dialog").count():
-            page.get_by_role("button", name="Leave it").click()
+            page.get_by_role("button", name="Go back").click()
             continue
         page.wait_for_timeout(2500)
         found = page.request.get(f"{running.url}/api/v1/requests?reason=operator").json()["results"]

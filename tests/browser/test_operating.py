@@ -52,7 +52,7 @@ def call(page: Page, method: str, path: str, body: dict[str, object] | None = No
 
 def test_an_operator_sees_what_predictions_were_worth_and_resets_what_was_learned(page: Page, running: Running) -> None:
     enter(page, running, "operator", "/drift")
-    judged = page.get_by_text("Answers judged").locator("..").locator("dd").first
+    judged = page.get_by_text("Answers compared").locator("..").locator("dd").first
     expect(judged).not_to_have_text("0", timeout=60_000)
     expect(page.get_by_role("region", name="Estimate against actual").get_by_role("rowheader").first).to_be_visible()
     page.get_by_role("group", name="Group by").get_by_role("button", name="Tenant").click()
@@ -63,8 +63,8 @@ def test_an_operator_sees_what_predictions_were_worth_and_resets_what_was_learne
     dialog = page.get_by_role("dialog")
     expect(dialog).to_contain_text("audit log")
     assert axe.serious(page) == []
-    dialog.get_by_role("button", name="Forget it").click()
-    expect(page.get_by_role("status").filter(has_text="learned anew")).to_be_visible()
+    dialog.get_by_role("button", name="Reset").click()
+    expect(page.get_by_role("status").filter(has_text="will be learned again")).to_be_visible()
     page.goto(running.url + "/audit")
     expect(page.get_by_role("main")).to_contain_text("reset estimates")
 
@@ -78,16 +78,16 @@ def test_an_admin_makes_a_rule_that_fires_is_counted_and_ends_with_it(page: Page
     page.get_by_role("button", name="Add a rule").click()
     form = page.get_by_role("dialog")
     form.get_by_label("Name").fill("Acme spends")
-    form.get_by_label("Looks at").select_option("slo_attainment")
+    form.get_by_label("Metric").select_option("slo_attainment")
     form.get_by_label("Threshold").fill("90")
     form.locator("input[name=for_s]").fill("0")
-    form.get_by_role("button", name="Add it").click()
+    form.get_by_role("button", name="Add rule").click()
     expect(form.locator("[data-error=threshold]")).to_contain_text("Use a share")
-    form.get_by_label("Looks at").select_option("quota")
+    form.get_by_label("Metric").select_option("quota")
     form.get_by_label("Threshold").fill("0.5")
     form.get_by_label("Tenant").select_option("acme")
     expect(form).to_contain_text("acme has used more than 50.0 % of a quota")
-    form.get_by_role("button", name="Add it").click()
+    form.get_by_role("button", name="Add rule").click()
     expect(form).to_have_count(0)
     opened = page.locator("[data-alert='Acme spends']")
     expect(opened).to_contain_text("of its tokens of the month, above 50%", timeout=90_000)
@@ -107,7 +107,7 @@ def test_a_rule_may_not_send_to_a_host_that_is_not_listed(page: Page, running: R
     form.get_by_label("Name").fill("To the metadata service")
     form.get_by_label("Threshold").fill("0.9")
     form.get_by_label("Webhook").fill("http://169.254.169.254/latest")
-    form.get_by_role("button", name="Add it").click()
+    form.get_by_role("button", name="Add rule").click()
     expect(form.locator("[data-error=webhook]")).to_contain_text("QUARTERMASTER_WEBHOOK_HOSTS")
 
 
@@ -126,11 +126,11 @@ def test_an_operator_changes_the_policy_and_rolls_back_in_three_clicks(page: Pag
     before = served(page)
     page.get_by_role("button", name="Change policy…").click()
     form = page.get_by_role("dialog")
-    expect(form.get_by_role("button", name="Put it in force")).to_be_disabled()
+    expect(form.get_by_role("button", name="Apply policy")).to_be_disabled()
     form.get_by_label("Order", exact=True).select_option("fifo")
     expect(form.get_by_test_id("diff")).to_contain_text("fifo")
     assert axe.serious(page) == []
-    form.get_by_role("button", name="Put it in force").click()
+    form.get_by_role("button", name="Apply policy").click()
     expect(page.locator("#serving")).to_contain_text("fifo@")
     page.get_by_role("button", name=f"Roll back to {before}").click()
     dialog = page.get_by_role("dialog")
@@ -146,7 +146,7 @@ def test_an_operator_changes_the_policy_and_rolls_back_in_three_clicks(page: Pag
 def test_other_parameters_are_put_on_trial_watched_and_taken_back(page: Page, running: Running) -> None:
     enter(page, running, "operator", "/policies")
     assert served(page).startswith("unified@")
-    page.get_by_role("button", name="Put on trial…").click()
+    page.get_by_role("button", name="New trial…").click()
     form = page.get_by_role("dialog")
     form.locator("input[name=debt_s]").fill("much")
     expect(form).to_contain_text("Use a number.")
@@ -158,13 +158,13 @@ def test_other_parameters_are_put_on_trial_watched_and_taken_back(page: Page, ru
     expect(canary).to_contain_text("serves as version")
     expect(page.locator("#serving").locator("..").locator("..")).to_contain_text("debt_s")
     canary.get_by_role("button", name="Guard rails").click()
-    expect(page.get_by_role("dialog")).to_contain_text("Guard rails while it served")
+    expect(page.get_by_role("dialog")).to_contain_text("Guard rails during the trial")
     assert axe.serious(page) == []
     page.get_by_role("dialog").get_by_role("button", name="Close").click()
-    canary.get_by_role("button", name="Take it back").click()
+    canary.get_by_role("button", name="End trial").click()
     expect(page.get_by_role("dialog")).to_be_visible()
     assert axe.serious(page) == []
-    page.get_by_role("dialog").get_by_role("button", name="Take it back").click()
+    page.get_by_role("dialog").get_by_role("button", name="End trial").click()
     expect(canary).to_have_count(0)
     expect(page.get_by_role("region", name="All trials")).to_contain_text("rolled back")
 
@@ -186,9 +186,9 @@ def test_a_what_if_run_is_asked_for_compared_shared_and_done_again(page: Page, r
     page.get_by_role("button", name="What if…").click()
     form = page.get_by_role("dialog")
     form.get_by_label("Policy", exact=True).select_option("fifo")
-    form.get_by_role("button", name="Add it").click()
+    form.get_by_role("button", name="Add policy").click()
     form.get_by_label("Variants").fill("2")
-    form.get_by_role("button", name="Run it").click()
+    form.get_by_role("button", name="Start run").click()
     heading = page.locator("#run")
     expect(heading).to_contain_text("done", timeout=120_000)
     expect(page.get_by_role("img", name=re.compile("^In time of each policy"))).to_be_visible()
@@ -221,7 +221,7 @@ def test_a_member_of_acme_sees_its_own_drift_and_alerts_and_never_anybody_elses(
     assert {"Drift", "Alerts"} <= {name.split("\n")[0] for name in names}
     assert not {"Policies", "Lab"} & set(names)
     page.reload()
-    expect(page.get_by_text("Answers judged")).to_be_visible()
+    expect(page.get_by_text("Answers compared")).to_be_visible()
     for group in ("Tenant", "Model"):
         page.get_by_role("group", name="Group by").get_by_role("button", name=group).click()
     expect(page.get_by_role("button", name="Reset…")).to_have_count(0)

@@ -58,12 +58,12 @@ PAGES = [address for addresses in ADDRESSES.values() for address in addresses]
 PAST = ("/requests", "/audit", "/lab")  # what they show as good is over
 
 ALL_IS_WELL = (
-    "Everything is set up", "requests are coming in", "There is a pool that serves", "Nothing is wrong",
-    "no pool in your sight", "No pools yet", "No pool yet", "Nobody waits.", "nobody waits", "Nothing runs",
-    "none in the last minute", "Nothing has been sent to this pool", "The live feed is up to date", "Predictions hold",
-    "The scheduler is asked for the order", "2 of 2 ready", "no slots",
+    "Everything is set up", "requests are coming in", "A pool is serving", "All clear",
+    "no access to a pool", "No pools yet", "No pool yet", "No requests waiting.", "no requests waiting", "No requests running",
+    "none in the last minute", "Nothing has been sent to this pool", "The live feed is up to date", "Predictions are accurate",
+    "Asking the scheduler for the order", "2 of 2 ready", "no slots",
 )  # fmt: skip
-WELL_WITHOUT_AN_ENGINE = ("Everything is set up", "There is a pool that serves", "Nothing is wrong", "2 of 2 ready")
+WELL_WITHOUT_AN_ENGINE = ("Everything is set up", "A pool is serving", "All clear", "2 of 2 ready")
 
 # Notes every such phrase that is on the page at any moment, also one that is replaced at once.
 RECORDER = """

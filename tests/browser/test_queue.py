@@ -24,8 +24,8 @@ def test_what_waits_is_listed_in_order_with_its_expected_start_and_why(page: Pag
     ids = [text.split("…")[-1] for text in waiting.get_by_role("rowheader").all_inner_texts()]
     assert ids == [row["id"][-8:] for row in shown]
     expect(waiting.get_by_role("row").nth(1)).to_contain_text("now")
-    expect(waiting.get_by_role("row").last).to_contain_text("gives up first")
-    expect(waiting.get_by_role("row").last).to_contain_text("not in sight")
+    expect(waiting.get_by_role("row").last).to_contain_text("expires first")
+    expect(waiting.get_by_role("row").last).to_contain_text("beyond the preview")
     lengths = page.get_by_role("region", name="Queues of similar prompts")
     expect(lengths).to_contain_text("256 to 1023 tokens")
     expect(lengths).to_contain_text("bubble")
@@ -36,13 +36,13 @@ def test_an_operator_cancels_a_request_only_after_confirming(page: Page, stage: 
     stage.open("/queue")
     page.get_by_role("button", name="Cancel …").first.click()
     dialog = page.get_by_role("dialog")
-    expect(dialog).to_contain_text("Its client is told operator")
+    expect(dialog).to_contain_text("Its client receives operator")
     assert serious(page) == []
-    dialog.get_by_role("button", name="Leave it").click()
+    dialog.get_by_role("button", name="Go back").click()
     assert stage.done == []
     page.get_by_role("button", name="Cancel …").first.click()
     dialog.get_by_role("button", name="Cancel the request").click()
-    expect(page.get_by_role("status")).to_contain_text("The gateway was told")
+    expect(page.get_by_role("status")).to_contain_text("The gateway was asked")
     assert len(stage.done) == 1
     assert re.fullmatch(r"requests/req_\w+/cancel", stage.done[0])
 
@@ -107,7 +107,7 @@ def test_the_past_is_asked_for_beyond_the_live_minutes_and_a_moment_has_an_addre
 
 def test_the_wall_shows_figures_and_charts_alone_and_escape_leaves_it(page: Page, stage: Stage) -> None:
     stage.open("/?wall=1")
-    expect(page.get_by_role("button", name="Leave the wall")).to_be_visible()
+    expect(page.get_by_role("button", name="Exit full screen")).to_be_visible()
     expect(page.get_by_role("region", name="Table of entitlements")).to_have_count(0)
     page.keyboard.press("Escape")
     expect(page.get_by_role("region", name="Table of entitlements")).to_be_visible()

@@ -40,7 +40,7 @@ def test_a_search_that_has_not_reached_the_end_says_how_far_it_got_and_goes_on(p
     stage.rows[70]["tenant"] = "rare"
     stage.open("/requests?tenant=rare")
     expect(page.get_by_role("status").filter(has_text="Older ones have not been searched yet.")).to_be_visible()
-    expect(page.get_by_text("No request fits these filters.")).to_have_count(0)
+    expect(page.get_by_text("No request matches these filters.")).to_have_count(0)
     page.get_by_role("button", name="Search older requests").click()
     expect(rows(page)).to_have_count(1)
     expect(page.get_by_role("status").filter(has_text="Searched back to")).to_be_visible()

@@ -16,7 +16,7 @@ def test_a_request_that_waited_tells_who_went_first_and_by_which_terms(page: Pag
     waited = next(r for r in stage.rows if r["outcome"] == "completed" and r["queued_at"])
     stage.open(f"/requests?id={waited['request_id']}")
     ahead = page.get_by_test_id("ahead")
-    expect(ahead).to_contain_text("4 requests were granted before it, 1 of which came later: dune 3, birch 1")
+    expect(ahead).to_contain_text("4 requests were granted before it, 1 of which arrived later: dune 3, birch 1")
     expect(ahead.get_by_role("img", name="Requests still before it: 4 at first")).to_be_visible()
     expect(ahead.get_by_role("row", name="terms")).to_contain_text("due 2.0 s after arrival")
     expect(ahead.get_by_role("row", name="terms").get_by_role("cell")).to_have_count(2)

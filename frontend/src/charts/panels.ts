@@ -229,7 +229,7 @@ function perBackend({ points, from, dark, backends }: Context, measure: (b: { gp
 export const groups: Record<Group, string> = {
   load: "Load",
   resources: "Resources, by entitlement",
-  promises: "Promises",
+  promises: "SLOs",
   standing: "Standing of elastic entitlements",
   hardware: "Hardware",
 };
@@ -250,11 +250,11 @@ export function panels(context: Context): Panel[] {
   const names = tenantsShown(context);
   const ratio = { format: share, tick: (value: number) => `${Math.round(value * 100)} %`, top: 1 };
   return [
-    make({ id: "queue", group: "load", title: "Queue depth by tenant", unit: "requests", format: compact, whole: true, quiet: true, empty: "Nobody waited in this time." }, byTenant(context, names, (t) => t.waiting, (p) => p.depth)),
-    make({ id: "parts", group: "load", title: "Queue depth by queue", unit: "requests", format: compact, whole: true, quiet: true, empty: "Nobody waited in this time." }, byPart(context)),
-    make({ id: "refusals", group: "load", title: "Refusals by reason", unit: "requests/s", format: rate, quiet: true, empty: "Nothing was refused in this time." }, byReason(context)),
+    make({ id: "queue", group: "load", title: "Queue depth by tenant", unit: "requests", format: compact, whole: true, quiet: true, empty: "Nothing waited in this period." }, byTenant(context, names, (t) => t.waiting, (p) => p.depth)),
+    make({ id: "parts", group: "load", title: "Queue depth by queue", unit: "requests", format: compact, whole: true, quiet: true, empty: "Nothing waited in this period." }, byPart(context)),
+    make({ id: "refusals", group: "load", title: "Refusals by reason", unit: "requests/s", format: rate, quiet: true, empty: "No request was refused in this period." }, byReason(context)),
     make(
-      { id: "tokens", group: "load", title: "Throughput", unit: "tokens/s", format: compact, whole: true, quiet: true, empty: "No tokens in this time." },
+      { id: "tokens", group: "load", title: "Throughput", unit: "tokens/s", format: compact, whole: true, quiet: true, empty: "No tokens in this period." },
       {
         series: [
           { label: "in (prompt)", color: category(0, dark) },
@@ -263,24 +263,24 @@ export function panels(context: Context): Panel[] {
         picks: [(p) => p.in, (p) => p.out],
       },
     ),
-    make({ id: "by-tokens", group: "resources", title: "Tokens served", unit: "tokens/s", format: compact, whole: true, quiet: true, empty: "No tokens in this time." }, byEntitlement(context, (e) => e.tokens)),
+    make({ id: "by-tokens", group: "resources", title: "Tokens served", unit: "tokens/s", format: compact, whole: true, quiet: true, empty: "No tokens in this period." }, byEntitlement(context, (e) => e.tokens)),
     make(
-      { id: "by-kv", group: "resources", title: "KV cache reserved", unit: "tokens", format: compact, whole: true, quiet: true, empty: "No KV cache was reserved in this time." },
+      { id: "by-kv", group: "resources", title: "KV cache reserved", unit: "tokens", format: compact, whole: true, quiet: true, empty: "No KV cache was reserved in this period." },
       byEntitlement(context, (e) => e.kv, { label: "capacity", pick: (p) => p.kv_tokens }),
     ),
     make(
-      { id: "running", group: "resources", title: "Running, against slots", unit: "requests", format: compact, whole: true, quiet: true, empty: "Nothing ran in this time." },
+      { id: "running", group: "resources", title: "Running, against slots", unit: "requests", format: compact, whole: true, quiet: true, empty: "Nothing ran in this period." },
       byEntitlement(context, (e) => e.running, { label: "slots", pick: (p) => p.slots }),
     ),
-    make({ id: "violations", group: "promises", title: "SLO violations by tier", unit: "requests/s", format: rate, quiet: true, empty: "No promise was broken in this time." }, violations(context)),
-    make({ id: "ttft", group: "promises", title: "Time to first token", unit: "over 60 s", format: ms, tick: msTick, time: true, whole: true, empty: "No request reached its first token in this time." }, percentile("ttft")),
-    make({ id: "ttlt", group: "promises", title: "Time to last token", unit: "over 60 s", format: ms, tick: msTick, time: true, whole: true, empty: "No request completed in this time." }, percentile("ttlt")),
-    make({ id: "ttft-tiers", group: "promises", title: "TTFT p95 against target", unit: "by tier", format: ms, tick: msTick, time: true, whole: true, empty: "No tier of this pool promises a time to first token." }, againstTarget(context, (t) => t.ttft_p95, (t) => t.ttft_s)),
-    make({ id: "tbt-tiers", group: "promises", title: "TBT p95 against target", unit: "by tier", format: ms, tick: msTick, time: true, whole: true, empty: "No tier of this pool promises a time between tokens." }, againstTarget(context, (t) => t.tbt_p95, (t) => t.tbt_s)),
-    make({ id: "ttlt-tiers", group: "promises", title: "TTLT p95 against target", unit: "by tier", format: ms, tick: msTick, time: true, whole: true, empty: "No tier of this pool promises a time to last token." }, againstTarget(context, (t) => t.ttlt_p95, (t) => t.ttlt_s)),
-    make({ id: "debt", group: "standing", title: "Debt", unit: "above 0: was given less than its baseline", format: signedRate, signed: true, quiet: true, empty: "Nobody is owed anything, and nobody had too much." }, standing(context, (e) => e.debt)),
-    make({ id: "weight", group: "standing", title: "Weight", unit: "larger goes first", format: figure, empty: "No elastic entitlement had anything in flight." }, standing(context, (e) => e.weight)),
-    make({ id: "gpu", group: "hardware", title: "GPU utilization", unit: "% per backend", ...ratio, empty: "No backend reported its GPU in this time." }, perBackend(context, (b) => b.gpu)),
-    make({ id: "memory", group: "hardware", title: "GPU memory", unit: "% per backend", ...ratio, empty: "No backend reported its GPU's memory in this time." }, perBackend(context, (b) => b.memory)),
+    make({ id: "violations", group: "promises", title: "SLO violations by tier", unit: "requests/s", format: rate, quiet: true, empty: "No SLO was violated in this period." }, violations(context)),
+    make({ id: "ttft", group: "promises", title: "Time to first token", unit: "over 60 s", format: ms, tick: msTick, time: true, whole: true, empty: "No request reached its first token in this period." }, percentile("ttft")),
+    make({ id: "ttlt", group: "promises", title: "Time to last token", unit: "over 60 s", format: ms, tick: msTick, time: true, whole: true, empty: "No request completed in this period." }, percentile("ttlt")),
+    make({ id: "ttft-tiers", group: "promises", title: "TTFT p95 against target", unit: "by tier", format: ms, tick: msTick, time: true, whole: true, empty: "No tier of this pool has a target for the time to first token." }, againstTarget(context, (t) => t.ttft_p95, (t) => t.ttft_s)),
+    make({ id: "tbt-tiers", group: "promises", title: "TBT p95 against target", unit: "by tier", format: ms, tick: msTick, time: true, whole: true, empty: "No tier of this pool has a target for the time between tokens." }, againstTarget(context, (t) => t.tbt_p95, (t) => t.tbt_s)),
+    make({ id: "ttlt-tiers", group: "promises", title: "TTLT p95 against target", unit: "by tier", format: ms, tick: msTick, time: true, whole: true, empty: "No tier of this pool has a target for the time to last token." }, againstTarget(context, (t) => t.ttlt_p95, (t) => t.ttlt_s)),
+    make({ id: "debt", group: "standing", title: "Debt", unit: "above 0: it received less than its baseline", format: signedRate, signed: true, quiet: true, empty: "No elastic entitlement is above or below its baseline." }, standing(context, (e) => e.debt)),
+    make({ id: "weight", group: "standing", title: "Weight", unit: "the larger goes first", format: figure, empty: "No elastic entitlement had requests in flight." }, standing(context, (e) => e.weight)),
+    make({ id: "gpu", group: "hardware", title: "GPU utilization", unit: "% per backend", ...ratio, empty: "No backend reported its GPU in this period." }, perBackend(context, (b) => b.gpu)),
+    make({ id: "memory", group: "hardware", title: "GPU memory", unit: "% per backend", ...ratio, empty: "No backend reported its GPU memory in this period." }, perBackend(context, (b) => b.memory)),
   ];
 }

@@ -22,7 +22,7 @@ function look(state: Freshness): Look {
         spoken: "The live feed was lost; reconnecting",
       };
     case "stale":
-      return state.ageS === undefined ? { tone: "warn", text: "Unknown", spoken: "What happens now is unknown" } : { tone: "warn", text: `Stale since ${age(state.ageS)}`, spoken: "The figures are stale" };
+      return state.ageS === undefined ? { tone: "warn", text: "Unknown", spoken: "The current state is unknown" } : { tone: "warn", text: `Stale since ${age(state.ageS)}`, spoken: "The figures are stale" };
     case "signed_out":
       return { tone: "bad", text: "Signed out", spoken: "You are signed out" };
     case "forbidden":
@@ -59,11 +59,11 @@ function explain(state: Freshness): { text: string; action?: "login" } | null {
   switch (state.kind) {
     case "stale":
       // What is away is said above the page.
-      return state.why === "gap" ? { text: `Some changes were lost on the way. Asking for the current state; the figures are ${age(state.ageS ?? 0)} old.` } : null;
+      return state.why === "gap" ? { text: `Some updates were lost. Loading the current state; the figures are ${age(state.ageS ?? 0)} old.` } : null;
     case "signed_out":
-      return { text: "Your session has ended. The figures no longer change.", action: "login" };
+      return { text: "Your session has ended, so the figures are no longer updated.", action: "login" };
     case "forbidden":
-      return { text: "This account is not a member of any tenant, so there is nothing it may see. An administrator can add it." };
+      return { text: "This account is not a member of any tenant, so it cannot see anything. An administrator can add it to one." };
     default:
       return null;
   }

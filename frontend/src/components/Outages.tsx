@@ -16,19 +16,19 @@ export function sentence(outage: Outage): { what: string; means: string } {
   const when = since(outage);
   switch (outage.source) {
     case "server":
-      return { what: `The connection to the server was lost; nothing was heard of it ${when}.`, means: "What happens now is unknown; whatever else is on this page is from before. It continues by itself." };
+      return { what: `The connection to the server was lost; no data has arrived ${when}.`, means: "The current state is unknown, and this page shows older figures. It reconnects automatically." };
     case "redis":
-      return { what: `Redis has not answered ${when}.`, means: "Queue, slots and all live figures are unknown, and alert rules are not evaluated. Running streams go on; new requests are refused with 503. The ledger lacks what has ended since." };
+      return { what: `Redis has not answered ${when}.`, means: "Queue, slots and all live figures are unknown, and alert rules are not evaluated. Running streams continue; new requests are refused with 503. Requests that ended since are not in the ledger yet." };
     case "database":
-      return { what: `The database has not answered ${when}.`, means: "Settings, requests, usage and alerts cannot be read or changed, and alert rules are not evaluated. Inference goes on with the configuration that was read last." };
+      return { what: `The database has not answered ${when}.`, means: "Settings, requests, usage and alerts cannot be read or changed, and alert rules are not evaluated. Inference continues with the last known configuration." };
     case "leader":
-      return { what: `No scheduler has led pool ${outage.pool} ${when}.`, means: "Its queue, slots, weights, debts and the health of its replicas are unknown, and its alert rules are not evaluated. A new request starts only where a slot is free at once; nothing that waits is started. The ledger lacks what has ended since." };
+      return { what: `No scheduler has led pool ${outage.pool} ${when}.`, means: "Its queue, slots, weights, debts and the health of its replicas are unknown, and its alert rules are not evaluated. A new request starts only if a slot is free at once; waiting requests are not started by the scheduler. Requests that ended since are not in the ledger yet." };
     case "rules":
-      return { what: `The alert rules of pool ${outage.pool} have not been evaluated ${when}.`, means: "Nobody is told of what is wrong there; live figures go on." };
+      return { what: `The alert rules of pool ${outage.pool} have not been evaluated ${when}.`, means: "No new alerts are sent for it; live figures continue." };
     case "engine":
       return outage.since === undefined
-        ? { what: `Replica ${outage.backend} of pool ${outage.pool} has not been seen yet.`, means: "Its figures are unknown, and it gets no work." }
-        : { what: `Replica ${outage.backend} of pool ${outage.pool} has not been seen ${when}.`, means: "Its figures are unknown; while it does not answer it gets no work, and the pool's totals are without it." };
+        ? { what: `Replica ${outage.backend} of pool ${outage.pool} has not been seen yet.`, means: "Its figures are unknown, and it receives no work." }
+        : { what: `Replica ${outage.backend} of pool ${outage.pool} has not been seen ${when}.`, means: "Its figures are unknown. Until it answers it receives no work and is left out of the pool's totals." };
   }
 }
 
@@ -82,7 +82,7 @@ export function NowBadge({ tone = "plain", pool, title, children }: { tone?: Ton
   const outages = useOutages();
   const blind = tone === "good" && isBlind(outages, pool);
   return (
-    <Badge tone={blind ? "plain" : tone} title={blind ? `As it was last known; ${unknownSince(hides(outages, pool))}` : title}>
+    <Badge tone={blind ? "plain" : tone} title={blind ? `Last known state; ${unknownSince(hides(outages, pool))}` : title}>
       {children}
     </Badge>
   );

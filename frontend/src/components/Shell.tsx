@@ -11,7 +11,7 @@ import { Outages } from "./Outages";
 import { isCurrent, offered } from "./navigation";
 
 const themes: Record<Theme, { next: Theme; icon: "auto" | "sun" | "moon"; label: string }> = {
-  auto: { next: "light", icon: "auto", label: "Colours: as the system. Switch to light" },
+  auto: { next: "light", icon: "auto", label: "Colours: system. Switch to light" },
   light: { next: "dark", icon: "sun", label: "Colours: light. Switch to dark" },
   dark: { next: "auto", icon: "moon", label: "Colours: dark. Switch to the system's" },
 };
@@ -83,7 +83,7 @@ export function Shell() {
   return (
     <>
       <a href="#main" className="button sr-only z-50 focus:not-sr-only focus:fixed focus:top-2 focus:left-2">
-        Skip to the page
+        Skip to content
       </a>
       <header className="sticky top-0 z-20 border-b border-line bg-panel">
         <div className="mx-auto flex min-h-12 max-w-[160rem] flex-wrap items-center gap-x-4 gap-y-1 px-4 py-1.5 sm:px-6">

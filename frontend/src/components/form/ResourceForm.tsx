@@ -181,8 +181,8 @@ export function ResourceForm<T>({ specs, row, method, path, submit, follow, effe
         </div>
       </div>
       {blocker.state === "blocked" && (
-        <Modal title="Discard what you typed?" onClose={() => blocker.reset()}>
-          <p className="mt-2 text-sm text-soft">This form has changes that are not saved.</p>
+        <Modal title="Discard your changes?" onClose={() => blocker.reset()}>
+          <p className="mt-2 text-sm text-soft">The changes in this form are not saved.</p>
           <div className="mt-4 flex justify-end gap-2">
             <button type="button" className="button h-9" data-autofocus onClick={() => blocker.reset()}>
               Keep editing

@@ -16,7 +16,7 @@ it("says what to write instead of what was typed", () => {
   expect(parse(concurrency, "0")).toEqual({ error: "Use 1 or more." });
   expect(parse(concurrency, "1.5")).toEqual({ error: "Use a whole number." });
   expect(parse(rate, "fast")).toEqual({ error: "Use a number, such as 12 or 0.5." });
-  expect(parse(concurrency, "")).toEqual({ error: "This is needed." });
+  expect(parse(concurrency, "")).toEqual({ error: "This field is required." });
 });
 
 it("reads figures as people copy them, and no others", () => {
@@ -47,7 +47,7 @@ it("nested names make nested bodies and find nested errors", () => {
 });
 
 it("knows what is wrong, and whether something was typed", () => {
-  expect(check(specs, start(specs))).toEqual({ slug: "This is needed." });
+  expect(check(specs, start(specs))).toEqual({ slug: "This field is required." });
   expect(isDirty({ a: "1" }, { a: "1" })).toBe(false);
   expect(isDirty({ a: "2" }, { a: "1" })).toBe(true);
 });

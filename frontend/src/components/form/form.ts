@@ -55,7 +55,7 @@ export function parse(spec: FieldSpec, text: string): Parsed {
   const typed = spec.kind === "secret" ? text : text.trim();
   if (spec.kind === "flag") return { value: typed === "true" };
   if (typed === "") {
-    if (spec.required) return { error: spec.kind === "choice" ? "Choose one." : "This is needed." };
+    if (spec.required) return { error: spec.kind === "choice" ? "Choose one." : "This field is required." };
     if (spec.kind === "words") return { value: [] };
     if (spec.kind === "json") return { value: {} };
     return { value: spec.kind === "text" || spec.kind === "secret" ? "" : null };

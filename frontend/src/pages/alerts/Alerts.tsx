@@ -27,7 +27,7 @@ const tones: Record<string, Tone> = { critical: "bad", warning: "warn" };
 const STATES = [
   { value: "", label: "All" },
   { value: "resolved", label: "Resolved" },
-  { value: "told", label: "Told once" },
+  { value: "told", label: "One-time" },
 ] as const;
 
 /** Pools whose rules are not evaluated: nobody would be told. */
@@ -39,7 +39,7 @@ function Unwatched({ away }: { away: readonly Outage[] }) {
           <span className="font-medium">
             The rules of {one.pool ? `pool ${one.pool}` : "this installation"} cannot be evaluated {since(one)}.
           </span>{" "}
-          <span className="text-soft">Whether something is wrong there is unknown; nobody is told meanwhile.</span>
+          <span className="text-soft">Whether something is wrong there is unknown, and no alerts are sent meanwhile.</span>
         </li>
       ))}
     </ul>
@@ -47,15 +47,15 @@ function Unwatched({ away }: { away: readonly Outage[] }) {
 }
 
 function Open({ alerts, blind, partly }: { alerts: readonly AlertRow[]; blind: boolean; partly: boolean }) {
-  if (alerts.length === 0 && blind) return <p className="panel p-4 text-sm text-soft">No alert was open when the rules were last evaluated. Whether one should be now is unknown.</p>;
-  if (alerts.length === 0 && partly) return <p className="panel p-4 text-sm text-soft">No alert is open by the rules; what cannot be seen is named above.</p>;
+  if (alerts.length === 0 && blind) return <p className="panel p-4 text-sm text-soft">No alert was open when the rules were last evaluated. Whether one should be open now is unknown.</p>;
+  if (alerts.length === 0 && partly) return <p className="panel p-4 text-sm text-soft">No alert is open. Rules that cannot be evaluated are listed above.</p>;
   if (alerts.length === 0)
     return (
       <p className="panel flex items-center gap-2 p-4 text-sm text-soft">
         <span className="text-good">
           <Icon name="check" />
         </span>
-        Nothing is wrong by the rules{user.role === "member" ? " that are about your tenants" : ""}.
+        All clear: no alert is open{user.role === "member" ? " for your tenants" : ""}.
       </p>
     );
   return (
@@ -81,12 +81,12 @@ function Open({ alerts, blind, partly }: { alerts: readonly AlertRow[]; blind: b
 }
 
 const historyColumns: Column<AlertRow>[] = [
-  { label: "Began", cell: (row) => <When at={row.at} />, className: "whitespace-nowrap" },
-  { label: "Lasted", right: true, cell: (row) => (row.state === "told" ? "" : age(lastedS(row.at, row.resolved_at, Date.now()))) },
+  { label: "Started", cell: (row) => <When at={row.at} />, className: "whitespace-nowrap" },
+  { label: "Duration", right: true, cell: (row) => (row.state === "told" ? "" : age(lastedS(row.at, row.resolved_at, Date.now()))) },
   { label: "State", cell: (row) => <Badge tone={row.state === "open" ? tones[row.severity] : row.state === "resolved" ? "good" : "plain"}>{row.state}</Badge> },
-  { label: "About", cell: (row) => kindLabel(row.kind), className: "whitespace-nowrap" },
+  { label: "Subject", cell: (row) => kindLabel(row.kind), className: "whitespace-nowrap" },
   {
-    label: "What",
+    label: "Message",
     className: "min-w-72",
     cell: (row) => (
       <>
@@ -116,7 +116,7 @@ function History() {
         </h2>
         <Segmented label="Shown" value={state} options={STATES} onChange={setState} />
       </div>
-      {error ? <Failed error={error} retry={() => void refetch()} /> : !data ? <Waiting /> : <Table label="Past alerts" rows={data.pages.flatMap((page) => page.results)} columns={historyColumns} id={(row) => String(row.id)} empty="Nothing has been told yet." />}
+      {error ? <Failed error={error} retry={() => void refetch()} /> : !data ? <Waiting /> : <Table label="Past alerts" rows={data.pages.flatMap((page) => page.results)} columns={historyColumns} id={(row) => String(row.id)} empty="No alerts yet." />}
       {hasNextPage && (
         <button type="button" className="button" disabled={isFetchingNextPage} onClick={() => void fetchNextPage()}>
           {isFetchingNextPage ? "Loading…" : "Load older alerts"}
@@ -186,7 +186,7 @@ function Rules({ away }: { away: readonly Outage[] }) {
           rule.name
         ),
     },
-    { label: "Tells when", className: "min-w-80 text-soft", cell: sentence },
+    { label: "Condition", className: "min-w-80 text-soft", cell: sentence },
     { label: "Severity", by: (rule) => rule.severity, cell: (rule) => <Badge tone={tones[rule.severity]}>{rule.severity}</Badge> },
     { label: "Open", right: true, by: (rule) => rule.open, cell: (rule) => (rule.open ? <Badge tone={tones[rule.severity]}>{rule.open}</Badge> : "0") },
     { label: "State", by: (rule) => Number(rule.enabled), cell: (rule) => <RuleState rule={rule} away={away} /> },
@@ -220,20 +220,20 @@ function Rules({ away }: { away: readonly Outage[] }) {
           </button>
         )}
       </div>
-      {rules.error ? <Failed error={rules.error} retry={() => void rules.refetch()} /> : !rules.data ? <Waiting /> : <Table label="Alert rules" rows={rules.data} columns={columns} id={(rule) => String(rule.id)} empty="There are no rules, so nothing is watched." />}
+      {rules.error ? <Failed error={rules.error} retry={() => void rules.refetch()} /> : !rules.data ? <Waiting /> : <Table label="Alert rules" rows={rules.data} columns={columns} id={(rule) => String(rule.id)} empty="There are no rules, so no alerts are raised." />}
       {mayWrite && pools.data && tenants.data && (asked === "new" || edited) && (
-        <Sheet title={edited ? edited.name : "A new rule"} subtitle="Looked at every five seconds by the leader of each pool." onClose={() => open(null)}>
+        <Sheet title={edited ? edited.name : "A new rule"} subtitle="Evaluated every five seconds by each pool's leader." onClose={() => open(null)}>
           <ResourceForm<AlertRule>
             key={asked}
             specs={ruleSpecs(pools.data.map((pool) => pool.slug), tenants.data.map((tenant) => tenant.slug))}
             row={edited}
             method={edited ? "PATCH" : "POST"}
             path={edited ? `alert-rules/${edited.id}` : "alert-rules"}
-            submit={edited ? "Save" : "Add it"}
+            submit={edited ? "Save" : "Add rule"}
             extra={(typed) => Object.fromEntries(Object.entries(typed).map(([name, value]) => [name, value === null && (name === "pool" || name === "tenant") ? "" : value]))}
             onCancel={() => open(null)}
             onSaved={(saved) => {
-              notify(`"${saved.name}" is saved.`);
+              notify(`"${saved.name}" was saved.`);
               open(null);
               void refresh();
             }}
@@ -248,13 +248,13 @@ function Rules({ away }: { away: readonly Outage[] }) {
           onClose={() => setDeleted(null)}
           onRun={async () => {
             await send("DELETE", `alert-rules/${deleted.id}`);
-            notify(`"${deleted.name}" is deleted.`);
+            notify(`"${deleted.name}" was deleted.`);
             setDeleted(null);
             await refresh();
           }}
         >
           <p>{sentence(deleted)}.</p>
-          <p>Nobody is told of this any more. {deleted.open ? `Its ${deleted.open} open alert${deleted.open > 1 ? "s end" : " ends"}. ` : ""}What it told so far stays.</p>
+          <p>This condition is no longer watched. {deleted.open ? `Its ${deleted.open} open alert${deleted.open > 1 ? "s end" : " ends"}. ` : ""}What it told so far stays.</p>
         </Confirm>
       )}
     </section>
@@ -275,7 +275,7 @@ export function Alerts() {
       <title>Alerts · Quartermaster</title>
       <div>
         <h1 className="text-lg font-semibold tracking-tight">Alerts</h1>
-        <p className="text-sm text-soft">What is wrong now by the rules, and what was.</p>
+        <p className="text-sm text-soft">Open alerts, past alerts and the rules that raise them.</p>
       </div>
       <section aria-labelledby="open" className="space-y-2">
         <h2 id="open" className="text-sm font-medium">

@@ -28,7 +28,7 @@ const lasting = (s: number): string => (s ? ` for ${age(s)}` : "");
 export function sentence(rule: Pick<AlertRule, "threshold" | "clear_threshold" | "for_s" | "pool" | "tenant"> & { kind: string }): string {
   const where = rule.pool ? `pool ${rule.pool}` : "each pool";
   const limit = rule.threshold === null ? "" : bound(rule.kind, rule.threshold);
-  const over = rule.clear_threshold === null ? "" : `; over at ${bound(rule.kind, rule.clear_threshold)}`;
+  const over = rule.clear_threshold === null ? "" : `; clears at ${bound(rule.kind, rule.clear_threshold)}`;
   switch (rule.kind) {
     case "slo_attainment":
       return `Less than ${limit} of ${rule.tenant ? `${rule.tenant}'s requests in ${where}` : `the requests of ${where}`} meet their SLO${lasting(rule.for_s)}${over}`;
@@ -37,7 +37,7 @@ export function sentence(rule: Pick<AlertRule, "threshold" | "clear_threshold" |
     case "debt":
       return `An entitlement${rule.tenant ? ` of ${rule.tenant}` : ""} in ${where} has debt above ${limit}${lasting(rule.for_s)}${over}`;
     case "backend_health":
-      return `A backend of ${where} gets no work although nobody drains it${lasting(rule.for_s)}`;
+      return `A backend of ${where} receives no work and is not draining${lasting(rule.for_s)}`;
     case "quota":
       return `${rule.tenant || "A tenant"} has used more than ${limit} of a quota${lasting(rule.for_s)}${over}`;
     default:
@@ -59,15 +59,15 @@ const rule = fieldsOf("alert-rules");
 
 export const ruleSpecs = (pools: readonly string[], tenants: readonly string[]): FieldSpec[] => [
   rule("name", "Name", { wide: true }),
-  rule("kind", "Looks at", { initial: "slo_attainment", options: Object.entries(KINDS).map(([value, label]) => ({ value, label })) }),
+  rule("kind", "Metric", { initial: "slo_attainment", options: Object.entries(KINDS).map(([value, label]) => ({ value, label })) }),
   rule("severity", "Severity"),
   rule("threshold", "Threshold", { help: "A share such as 0.9 for SLO and budget, seconds for the queue, debt as on the overview; empty for backends.", explain: inWords }),
-  rule("clear_threshold", "Over at", { help: "Where it is right again; the threshold itself where empty. Between the two nothing changes, so that what flickers is told once." }),
-  rule("for_s", "For"),
+  rule("clear_threshold", "Clears at", { help: "The value at which the alert clears; the threshold if empty. Between the two nothing changes, so a value that fluctuates raises one alert." }),
+  rule("for_s", "For", { help: "How long the condition must hold before the alert opens, and be absent before it closes." }),
   rule("enabled", "Enabled"),
   rule("pool", "Pool", { kind: "choice", options: optional(pools, "every pool"), help: "" }),
   rule("tenant", "Tenant", { kind: "choice", options: optional(tenants, "the pool as a whole, or each tenant"), help: "For SLO, debt and budget." }),
-  rule("webhook", "Webhook", { wide: true, placeholder: "https://…", help: "Only hosts on QUARTERMASTER_WEBHOOK_HOSTS. Where empty, it goes to the installation's webhook, if there is one." }),
+  rule("webhook", "Webhook", { wide: true, placeholder: "https://…", help: "Only hosts on QUARTERMASTER_WEBHOOK_HOSTS. If empty, the installation's webhook is used, if there is one." }),
 ];
 
 /** How long an alert lasted, or lasts by now [s]. */

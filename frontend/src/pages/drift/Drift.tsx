@@ -64,13 +64,13 @@ function Reset({ pools, categories, onClose }: { pools: string[]; categories: st
   const [category, setCategory] = useState("");
   return (
     <Confirm
-      title="Forget what was learned?"
-      action="Forget it"
+      title="Reset what was learned?"
+      action="Reset"
       danger
       onClose={() => onClose(false)}
       onRun={async () => {
         await send("POST", "estimates/reset", { pool, category });
-        notify(`${category || "Everything"} of pool ${pool} is learned anew.`);
+        notify(`${category || "Everything"} of pool ${pool} will be learned again.`);
         onClose(true);
       }}
     >
@@ -99,9 +99,9 @@ function Reset({ pools, categories, onClose }: { pools: string[]; categories: st
 }
 
 function LearnedNow({ pools }: { pools: Estimates["pools"] }) {
-  if (pools === null) return <p className="text-sm text-soft">Redis does not answer, so what gateways have learned is not known now. The past above comes from the ledger.</p>;
+  if (pools === null) return <p className="text-sm text-soft">Redis does not answer, so what the gateways have learned is unknown. The history above comes from the ledger.</p>;
   const rows = Object.entries(pools);
-  if (rows.length === 0) return <p className="text-sm text-soft">No gateway has told what it learned in the last ten minutes.</p>;
+  if (rows.length === 0) return <p className="text-sm text-soft">No gateway has reported what it learned in the last ten minutes.</p>;
   return (
     <ul className="space-y-3 text-sm">
       {rows.map(([pool, { predictor, learned, prompts, calibration = [] }]) => (
@@ -162,9 +162,9 @@ export function Drift() {
       <div className="mb-4 flex flex-wrap items-end gap-x-4 gap-y-2">
         <div className="mr-auto">
           <h1 className="flex flex-wrap items-center gap-2 text-lg font-semibold tracking-tight">
-            Drift {said && <NowBadge tone={said.tone}>{blind ? "Measured until the outage" : said.text}</NowBadge>}
+            Drift {said && <NowBadge tone={said.tone}>{blind ? "As of the outage" : said.text}</NowBadge>}
           </h1>
-          <p className="text-sm text-soft">How long answers were expected to be, and how long they were.</p>
+          <p className="text-sm text-soft">Expected and actual answer lengths.</p>
         </div>
         <PoolChoice all />
         <Segmented label="Time" value={hours} options={WINDOWS} onChange={setHours} />
@@ -181,7 +181,7 @@ export function Drift() {
       ) : (
         <div className="space-y-4">
           <dl className="grid grid-cols-2 gap-3 lg:grid-cols-4">
-            <Tile label="Answers judged" note="predicted, and run to their end">
+            <Tile label="Answers compared" note="predicted and completed">
               {compact(overall?.requests ?? 0)}
             </Tile>
             <Tile label="Actual to expected" note={overall ? `${compact(overall.actual)} of ${compact(overall.expected)} tokens` : undefined}>
@@ -205,7 +205,7 @@ export function Drift() {
               {charts[3] && <TimeChart panel={charts[3]} from={from} to={to} dark={dark} onZoom={() => undefined} onReset={() => undefined} />}
               <section className="panel p-3" aria-labelledby="learned">
                 <h2 id="learned" className="mb-2 text-sm font-medium">
-                  Learned by now
+                  Learned so far
                 </h2>
                 <LearnedNow pools={now.data.pools} />
               </section>
@@ -218,7 +218,7 @@ export function Drift() {
               {now.data.calibration.length > 0 ? (
                 <Curve label={`Calibration: ${now.data.calibration.map((p) => `${Math.round(p.level * 100)} % said, ${Math.round(p.share * 100)} % seen`).join("; ")}`} points={now.data.calibration.map(({ level, share }) => ({ x: level, y: share }))} />
               ) : (
-                <p className="py-10 text-center text-sm text-faint">No answer was predicted in this time.</p>
+                <p className="py-10 text-center text-sm text-faint">No predicted answer completed in this period.</p>
               )}
             </section>
           </div>
@@ -229,7 +229,7 @@ export function Drift() {
               </h2>
               <Segmented label="Group by" value={group} options={GROUPS} onChange={setGroup} />
             </div>
-            <Table key={group} label="Estimate against actual" rows={now.data.by[group]} columns={columns(GROUPS.find((g) => g.value === group)!.label)} id={(row) => row.name ?? ""} empty="No answer was predicted in this time." />
+            <Table key={group} label="Estimate against actual" rows={now.data.by[group]} columns={columns(GROUPS.find((g) => g.value === group)!.label)} id={(row) => row.name ?? ""} empty="No predicted answer completed in this period." />
           </section>
         </div>
       )}

@@ -31,5 +31,5 @@ it("lines of one scope share an axis of time, and name their pool only where the
 it("says what is off, and nothing without figures", () => {
   expect(verdict(undefined, undefined)).toBeNull();
   expect([verdict(1.5, 0.9), verdict(0.5, 0.9), verdict(1.0, 0.7)].map((v) => v!.tone)).toEqual(["warn", "warn", "warn"]);
-  expect(verdict(1.05, 0.91)).toEqual({ tone: "good", text: "Predictions hold" });
+  expect(verdict(1.05, 0.91)).toEqual({ tone: "good", text: "Predictions are accurate" });
 });

@@ -40,7 +40,7 @@ export function steps({ step, points }: Pick<EstimatesHistory, "step" | "points"
 
 export function errorPanels(history: EstimatesHistory, dark: boolean): Panel[] {
   const target = { label: "target", color: category(4, dark), dashed: true };
-  const empty = "No answer was predicted in this time.";
+  const empty = "No predicted answer completed in this period.";
   return [
     {
       id: "ratio",
@@ -91,14 +91,14 @@ export function factorPanel(lines: readonly FactorLine[], scope: string, dark: b
   });
   return {
     id: "factors",
-    title: scope === "source" ? "Correction of each predictor's 90 % limit" : scope === "category" ? "What all tenants together begin with" : `Correction of the expected length by ${scope}`,
-    unit: "factor; 1.00x corrects nothing",
+    title: scope === "source" ? "Correction of each predictor's 90 % limit" : scope === "category" ? "What new tenants start from" : `Correction of the expected length by ${scope}`,
+    unit: "factor; 1.00x is no correction",
     series: shown.map((line, i) => ({ label: factorName(line, manyPools), color: category(i, dark) })),
     times: at,
     values,
     format: times,
     points: at.length < 30,
-    empty: "Nothing was learned in this time. What gateways learn is kept every five minutes.",
+    empty: "Nothing was learned in this period. Gateways store what they learn every five minutes.",
   };
 }
 
@@ -108,5 +108,5 @@ export function verdict(ratio: number | undefined, coverage: number | undefined)
   if (ratio > 1.25) return { tone: "warn", text: `Answers are ${times(ratio)} as long as expected` };
   if (ratio < 0.8) return { tone: "warn", text: `Answers are only ${times(ratio)} as long as expected` };
   if (coverage < 0.85) return { tone: "warn", text: `Only ${share(coverage)} lie within the 90 % limit` };
-  return { tone: "good", text: "Predictions hold" };
+  return { tone: "good", text: "Predictions are accurate" };
 }

@@ -21,14 +21,14 @@ const REFRESH_MS = 2000;
 const tones: Record<LabRun["state"], Tone> = { queued: "plain", running: "warn", done: "good", failed: "bad", cancelled: "plain" };
 const verdicts = { better: "text-good", worse: "text-bad", unsure: "text-faint", same: "text-faint" } as const;
 
-const policyName = (policy: string): string => (policy === "now" ? "what serves now" : policy);
+const policyName = (policy: string): string => (policy === "now" ? "active policy" : policy);
 
 function Results({ run }: { run: LabRun }) {
   const [id, setId] = useState("slo");
   const figure = FIGURES.find((one) => one.id === id)!;
   const results = run.results ?? [];
   const { policies } = run.asked;
-  if (results.length === 0) return <p className="text-sm text-soft">{ended(run) ? "It ended before every policy had been through one variant, so there is nothing to compare." : "The first figures come when every policy has been through one variant."}</p>;
+  if (results.length === 0) return <p className="text-sm text-soft">{ended(run) ? "It ended before every policy had completed one variant, so there is nothing to compare." : "The first figures appear when every policy has completed one variant."}</p>;
   const groups = lines(results, id, policies);
   const flat = [...groups.values()].flat();
   const variants = results[0]!.variants;
@@ -44,7 +44,7 @@ function Results({ run }: { run: LabRun }) {
           </h3>
           <Whiskers groups={groups} figure={figure} policies={policies} />
         </section>
-        <Table label={`${figure.label} by group and policy`} rows={flat} columns={resultColumns(figure, policies)} id={(row) => `${row.group} ${row.policy}`} empty="No group has this figure." />
+        <Table label={`${figure.label} by group and policy`} rows={flat} columns={resultColumns(figure, policies)} id={(row) => `${row.group} ${row.policy}`} empty="No group has a value for this figure." />
       </div>
     </div>
   );
@@ -72,7 +72,7 @@ const resultColumns = (figure: Figure, policies: readonly string[]): Column<Line
       if (!verdict || !row.difference) return <span className="text-faint">–</span>;
       return (
         <span className={verdicts[verdict]} title={`${signedFigure(row.difference.low, figure.unit)} to ${signedFigure(row.difference.high, figure.unit)}, paired by variant`}>
-          {signedFigure(row.difference.mean, figure.unit)} <span className="text-2xs">{verdict === "unsure" ? "not sure" : verdict === "same" ? "the same" : verdict}</span>
+          {signedFigure(row.difference.mean, figure.unit)} <span className="text-2xs">{verdict === "unsure" ? "inconclusive" : verdict === "same" ? "the same" : verdict}</span>
         </span>
       );
     },
@@ -91,7 +91,7 @@ function Run({ id, onOpen, onClose }: { id: string; onOpen: (run: LabRun) => voi
   const again = useMutation({
     mutationFn: () => send<LabRun>("POST", `lab/runs/${id}/again`),
     onSuccess: (made) => {
-      notify(made.notice || "The same question runs again, on the engines as they are now.");
+      notify(made.notice || "Runs the same comparison again with the current engines.");
       onOpen(made);
     },
     onError: (problem) => notify(problem.message),
@@ -114,7 +114,7 @@ function Run({ id, onOpen, onClose }: { id: string; onOpen: (run: LabRun) => voi
           <div className="flex flex-wrap gap-2">
             {!ended(run) && (
               <button type="button" className="button" onClick={() => setCancelling(true)}>
-                Cancel it
+                Cancel run
               </button>
             )}
             <button type="button" className="button" disabled={again.isPending} onClick={() => again.mutate()}>
@@ -149,7 +149,7 @@ function Run({ id, onOpen, onClose }: { id: string; onOpen: (run: LabRun) => voi
             await client.invalidateQueries({ queryKey: ["lab"] });
           }}
         >
-          <p>What was found so far stays to be read.</p>
+          <p>Results so far are kept.</p>
         </Confirm>
       )}
     </section>
@@ -185,7 +185,7 @@ function Runs({ onOpen }: { onOpen: (run: LabRun) => void }) {
     { label: "By", cell: (run) => run.author },
     { label: "When", cell: (run) => <When at={run.at} /> },
   ];
-  return <Table label="Runs" rows={data.results} columns={columns} id={(run) => String(run.id)} empty="Nothing was tried yet. Ask what another policy would have made of the last hour." />;
+  return <Table label="Runs" rows={data.results} columns={columns} id={(run) => String(run.id)} empty="No runs yet. Try what another policy would have done with the last hour of traffic." />;
 }
 
 /** What if: policies on recorded traffic, side by side. */
@@ -203,7 +203,7 @@ export function Lab() {
   if (user.role === "member")
     return (
       <Empty title="This page is for operators">
-        <p>Recordings hold the traffic of every tenant.</p>
+        <p>Recordings contain the traffic of every tenant.</p>
       </Empty>
     );
   const open = (run: LabRun) => set("run", String(run.id));
@@ -213,7 +213,7 @@ export function Lab() {
       <div className="mb-4 flex flex-wrap items-end gap-x-4 gap-y-2">
         <div className="mr-auto">
           <h1 className="text-lg font-semibold tracking-tight">Lab</h1>
-          <p className="text-sm text-soft">What another policy would have made of recorded traffic, on simulated engines.</p>
+          <p className="text-sm text-soft">Replays recorded traffic under other policies on simulated engines.</p>
         </div>
         <button type="button" className="button-primary" disabled={pools.length === 0} onClick={() => set("new", "run")}>
           What if…
@@ -225,7 +225,7 @@ export function Lab() {
           pools={pools}
           onClose={() => set("new", null)}
           onMade={(run) => {
-            notify(run.notice || `"${run.name}" is on its way.`);
+            notify(run.notice || `"${run.name}" was started.`);
             void client.invalidateQueries({ queryKey: ["lab"] });
             open(run);
           }}

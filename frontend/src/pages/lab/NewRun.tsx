@@ -66,7 +66,7 @@ function AddPolicy({ known, onAdd }: { known: readonly PolicyInfo[]; onAdd: (pol
             setAround([]);
           }}
         >
-          <Icon name="plus" /> Add it
+          <Icon name="plus" /> Add policy
         </button>
       </div>
       {info && (
@@ -150,7 +150,7 @@ export function NewRun({ pools, onMade, onClose }: Props) {
   const ready = policies.length > 0 && pool !== "" && (source === "window" ? Number(minutes) > 0 : source === "kept" ? chosen !== "" : file !== null) && !badSlos;
 
   return (
-    <Sheet title="What if?" subtitle="Policies on the same recorded traffic, on simulated engines as fast as yours. Nothing that serves is touched." onClose={onClose} wide>
+    <Sheet title="What if?" subtitle="Runs policies on the same recorded traffic, on simulated engines as fast as yours. Live traffic is not affected." onClose={onClose} wide>
       <div className="min-h-0 flex-1 space-y-5 overflow-y-auto px-5 py-4">
         <fieldset className="space-y-3">
           <legend className="mb-1 text-sm font-semibold">Traffic</legend>
@@ -163,7 +163,7 @@ export function NewRun({ pools, onMade, onClose }: Props) {
                   <option key={one}>{one}</option>
                 ))}
               </select>
-              <span className="text-2xs font-normal text-faint">Its engines, limits and policy are taken.</span>
+              <span className="text-2xs font-normal text-faint">The run uses its engines, limits and policy.</span>
             </label>
             {source === "window" && (
               <label className="flex flex-col gap-1 text-sm font-medium">
@@ -201,9 +201,9 @@ export function NewRun({ pools, onMade, onClose }: Props) {
           <ol className="space-y-1.5">
             {policies.map((policy, i) => (
               <li key={policy} className="flex items-center gap-2 rounded-md bg-raised px-3 py-1.5 text-sm">
-                <span className="min-w-0 flex-1 break-all">{policy === "now" ? `what serves in ${pool} now` : policy}</span>
-                {i === 0 && <span className="text-2xs text-faint">the others are compared with it</span>}
-                <button type="button" className="button h-7 w-7 px-0" aria-label={`Leave out ${policy}`} disabled={policies.length === 1} onClick={() => setPolicies((old) => old.filter((one) => one !== policy))}>
+                <span className="min-w-0 flex-1 break-all">{policy === "now" ? `the active policy of ${pool}` : policy}</span>
+                {i === 0 && <span className="text-2xs text-faint">baseline of the comparison</span>}
+                <button type="button" className="button h-7 w-7 px-0" aria-label={`Remove ${policy}`} disabled={policies.length === 1} onClick={() => setPolicies((old) => old.filter((one) => one !== policy))}>
                   <Icon name="close" />
                 </button>
               </li>
@@ -224,14 +224,14 @@ export function NewRun({ pools, onMade, onClose }: Props) {
           </label>
           <label className="flex flex-col gap-1 text-sm font-medium sm:col-span-2">
             <span>
-              SLOs instead of the recording's <span className="text-2xs font-normal text-faint">by tier; optional</span>
+              SLOs to use instead of the recording's <span className="text-2xs font-normal text-faint">by tier; optional</span>
             </span>
             <textarea className={`${inputs} font-mono text-xs`} rows={2} spellCheck={false} value={slos} placeholder='{"premium": {"ttft_s": 0.5, "tbt_s": 0.05}}' aria-invalid={badSlos || undefined} onChange={(event) => setSlos(event.target.value)} />
             {badSlos && <span className="text-2xs text-bad">This is not JSON.</span>}
           </label>
           <label className="flex flex-col gap-1 text-sm font-medium sm:col-span-2">
             Name
-            <input className={inputs} value={name} maxLength={100} placeholder="made of the policies where empty" onChange={(event) => setName(event.target.value)} />
+            <input className={inputs} value={name} maxLength={100} placeholder="generated from the policies if empty" onChange={(event) => setName(event.target.value)} />
           </label>
         </fieldset>
       </div>
@@ -246,7 +246,7 @@ export function NewRun({ pools, onMade, onClose }: Props) {
             Cancel
           </button>
           <button type="button" className="button-primary" disabled={!ready || run.isPending} onClick={() => run.mutate()}>
-            {run.isPending ? "One moment…" : "Run it"}
+            {run.isPending ? "Starting…" : "Start run"}
           </button>
         </div>
       </div>

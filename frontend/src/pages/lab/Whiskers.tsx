@@ -64,7 +64,7 @@ export function Whiskers({ groups, figure, policies }: { groups: Map<string, Lin
         {policies.map((policy, i) => (
           <span key={policy} className="flex items-center gap-1.5">
             <span className="size-2.5 rounded-full" style={{ background: category(i, dark) }} />
-            {LABELS[i]}: <span className="break-all">{policy === "now" ? "what serves now" : policy}</span>
+            {LABELS[i]}: <span className="break-all">{policy === "now" ? "active policy" : policy}</span>
           </span>
         ))}
       </figcaption>

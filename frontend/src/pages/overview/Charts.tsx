@@ -100,7 +100,7 @@ export const Charts = memo(function Charts({ snapshot, history, wall }: { snapsh
           </button>
         </p>
       )}
-      {error && <p className="mb-2 text-sm text-bad">The past could not be read: {error.message}</p>}
+      {error && <p className="mb-2 text-sm text-bad">The history could not be read: {error.message}</p>}
       {wall && (
         // As many as fit beside each other: a wall is looked at, not scrolled.
         <div className="grid grid-cols-[repeat(auto-fill,minmax(min(100%,20rem),1fr))] gap-2 min-[2200px]:grid-cols-6">

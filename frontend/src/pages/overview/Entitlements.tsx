@@ -150,7 +150,7 @@ export function Entitlements({ snapshot }: { snapshot: Snapshot }) {
         />
       </div>
       {list.length === 0 ? (
-        <p className="panel p-6 text-center text-sm text-soft">Nobody is entitled to this pool yet. Add an entitlement, then a key for it.</p>
+        <p className="panel p-6 text-center text-sm text-soft">This pool has no entitlements yet. Add an entitlement, then a key for it.</p>
       ) : (
         <div className="panel max-h-[32rem] overflow-auto" role="region" aria-label={byTenant ? "Table of tenants" : "Table of entitlements"} tabIndex={0}>
           <table className="w-full border-collapse text-sm">

@@ -68,10 +68,10 @@ export function Headline({ snapshot, history, unknown }: { snapshot: Snapshot; h
   return (
     <dl data-unknown={unknown ? true : undefined} className="grid grid-cols-2 gap-2 md:grid-cols-4 wide:grid-cols-8">
       <Tile label="Queue depth" value={unit(queue.depth, "waiting")} spark={sparks.depth}>
-        {unknown ?? (queue.oldest_s === undefined ? "" : queue.depth ? `oldest waits ${text(seconds(queue.oldest_s))}` : "nobody waits")}
+        {unknown ?? (queue.oldest_s === undefined ? "" : queue.depth ? `oldest waits ${text(seconds(queue.oldest_s))}` : "no requests waiting")}
       </Tile>
-      <Tile label="Running" value={unit(snapshot.running, `/ ${count(snapshot.slots)} slots`)} title={unseen > 0 ? `${count(snapshot.slots)} of ${count(allSlots)} slots can be used: ${unseen} of ${backends.length} backends cannot be seen` : undefined} spark={sparks.running} top={snapshot.slots || undefined}>
-        {unknown ?? (unseen > 0 && allSlots > 0 ? `of ${count(allSlots)} slots; ${unseen} of ${backends.length} backends unseen` : snapshot.slots ? `${text(percent((snapshot.running ?? 0) / snapshot.slots))} of the slots` : "no slots")}
+      <Tile label="Running" value={unit(snapshot.running, `/ ${count(snapshot.slots)} slots`)} title={unseen > 0 ? `${count(snapshot.slots)} of ${count(allSlots)} slots are usable: ${unseen} of ${backends.length} backends do not answer` : undefined} spark={sparks.running} top={snapshot.slots || undefined}>
+        {unknown ?? (unseen > 0 && allSlots > 0 ? `of ${count(allSlots)} slots; ${unseen} of ${backends.length} backends do not answer` : snapshot.slots ? `${text(percent((snapshot.running ?? 0) / snapshot.slots))} of the slots` : "no slots")}
       </Tile>
       <Tile label="Tokens out" value={unit(tokens.output, "tok/s")} spark={sparks.out}>
         {unknown ?? (tokens.input === undefined ? "" : `in ${compact(tokens.input)} tok/s`)}

@@ -54,7 +54,7 @@ function WallButton({ wall, onChange }: { wall: boolean; onChange: (wall: boolea
   };
   return (
     <button type="button" className={`button ${wall ? "" : "hidden sm:inline-flex"}`} aria-pressed={wall} onClick={press}>
-      {wall ? "Leave the wall" : "Wall"}
+      {wall ? "Exit full screen" : "Full screen"}
     </button>
   );
 }
@@ -131,8 +131,8 @@ function NoPools() {
     );
   return (
     <Empty title="No pools yet">
-      <p>A pool is one model behind one or more vLLM servers. Once there is one, this page shows who waits for it, what runs, and how well promises are kept.</p>
-      <p>{user.staff ? "An administrator adds the first one, and this page leads them by the hand." : "None of your tenants is entitled to a pool. An administrator can change that."}</p>
+      <p>A pool is one model behind one or more vLLM servers. Once there is one, this page shows what waits, what runs and how well SLOs are met.</p>
+      <p>{user.staff ? "An administrator can add the first one from this page, step by step." : "None of your tenants has an entitlement to a pool. An administrator can add one."}</p>
     </Empty>
   );
 }
@@ -194,7 +194,7 @@ export function Overview() {
                 scheduler <span className="text-soft">{shown.leader}</span>
               </span>
             )}
-            {pool.snapshot.scope === "own" && <span>only your tenants' part</span>}
+            {pool.snapshot.scope === "own" && <span>your tenants only</span>}
           </p>
         )}
         <div className="ml-auto flex items-center gap-1">
@@ -208,7 +208,7 @@ export function Overview() {
         <div data-testid="figures" data-stale={stale} className={`space-y-5 transition-[filter,opacity] ${stale ? "grayscale" : ""}`}>
           <Headline snapshot={shown} history={pool.history} unknown={unknown} />
           {!unknown && untouched(pool) && <FirstRequest snapshot={pool.snapshot} />}
-          {unknown && <p className="text-sm text-soft">The charts end at {moment(pool.snapshot.at)}; what happened after it is unknown.</p>}
+          {unknown && <p className="text-sm text-soft">The charts end at {moment(pool.snapshot.at)}; what happened since then is unknown.</p>}
           {charted && <Charts key={charted.snapshot.pool} snapshot={charted.snapshot} history={charted.history} wall={wall} />}
           {!wall && user.role !== "member" && <Strategy pool={pool.snapshot.pool} />}
           {!wall && <Tiers snapshot={shown} />}
@@ -219,8 +219,8 @@ export function Overview() {
         // Opened while nobody could say what happens here.
         <div data-testid="figures" data-stale={true} className="space-y-5">
           <Headline snapshot={{ pool: selected ?? "", seq: 0, at: 0 }} history={[]} unknown={unknownSince(hidden ?? outages[0])} />
-          <Unknown what={selected === undefined ? "Which pools there are" : `What happens in pool ${selected}`} outage={hidden ?? outages[0]}>
-            Charts, queue, slots, entitlements and replicas are shown by themselves as soon as they can be seen again.
+          <Unknown what={selected === undefined ? "The list of pools" : `The state of pool ${selected}`} outage={hidden ?? outages[0]}>
+            Charts, queue, slots, entitlements and replicas reappear automatically as soon as they can be read again.
           </Unknown>
           {!wall && user.role !== "member" && selected !== undefined && <Strategy pool={selected} />}
         </div>

@@ -50,7 +50,7 @@ export function Strategy({ pool }: { pool: string }) {
         <p className="panel p-3 text-sm text-soft">{failed.message}</p>
       ) : (
         <dl className="panel grid grid-cols-1 gap-x-6 gap-y-3 px-3 py-2.5 sm:grid-cols-2 xl:grid-cols-4">
-          <Cell label="In force">
+          <Cell label="Active">
             {serving ? (
               <>
                 <span className="font-medium text-ink">
@@ -61,18 +61,18 @@ export function Strategy({ pool }: { pool: string }) {
                 {serving.reason && `: ${serving.reason}`}
               </>
             ) : versions.data ? (
-              "the policy the pool was made with"
+              "the policy the pool was created with"
             ) : (
               "…"
             )}
           </Cell>
-          <Cell label="On trial" badge={canary && <Badge tone={canary.guard.stop ? "bad" : "warn"}>canary</Badge>}>
+          <Cell label="Canary" badge={canary && <Badge tone={canary.guard.stop ? "bad" : "warn"}>canary</Badge>}>
             {canary ? (
               <Link className="link" to={`${to}&trial=${canary.id}`}>
                 {canaryLine(canary, now)}
               </Link>
             ) : trials.data ? (
-              "nothing"
+              "none"
             ) : (
               "…"
             )}
@@ -87,7 +87,7 @@ export function Strategy({ pool }: { pool: string }) {
             )}
           </Cell>
           <Cell label="Replicas" badge={plan && <NowBadge tone={plan.mode === "automatic" ? "good" : "plain"}>{plan.mode}</NowBadge>}>
-            {!plan ? "…" : plan.mode === "off" ? `Nobody plans. ${compact(plan.promised.slots)} slots are promised.` : plan.state ? `${plan.state.current} there, ${plan.state.wanted} wanted: ${plan.state.reason}` : "The planner has not looked yet."}
+            {!plan ? "…" : plan.mode === "off" ? `Scaling is off. ${compact(plan.promised.slots)} slots are reserved.` : plan.state ? `${plan.state.current} running, ${plan.state.wanted} wanted: ${plan.state.reason}` : "The planner has not run yet."}
           </Cell>
         </dl>
       )}

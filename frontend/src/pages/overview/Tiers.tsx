@@ -10,7 +10,7 @@ function Against({ value, target }: { value: number | undefined; target: number 
   return (
     <>
       <span className={late ? "font-medium text-bad" : ""}>{text(duration(value))}</span>
-      <span className="text-faint"> / {target === undefined ? "no promise" : text(seconds(target))}</span>
+      <span className="text-faint"> / {target === undefined ? "no SLO" : text(seconds(target))}</span>
     </>
   );
 }
@@ -32,7 +32,7 @@ export function Tiers({ snapshot }: { snapshot: Snapshot }) {
   return (
     <section aria-labelledby="tiers-title">
       <h2 id="tiers-title" className="mb-2 text-sm font-semibold">
-        Promises by tier <span className="font-normal text-faint">requests ended in the last minute</span>
+        SLOs by tier <span className="font-normal text-faint">requests ended in the last minute</span>
       </h2>
       <Table label="Table of tiers" rows={rows} columns={columns} id={(t) => t.name} empty="" sortedBy={{ column: 0, descending: false }} />
     </section>

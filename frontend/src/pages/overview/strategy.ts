@@ -4,16 +4,16 @@ import type { Trial, Tuning } from "../../api/operate";
 import { age, compact } from "../../lib/format";
 
 export const TUNES: Record<Tuning["mode"], string> = {
-  off: "Nobody tunes.",
-  advise: "Proposes; a person starts trials.",
-  automatic: "Winners of replays are put on trial by themselves.",
+  off: "Tuning is off.",
+  advise: "Proposes trials; an operator starts them.",
+  automatic: "Starts trials of candidates that win their replay.",
 };
 
-/** "trial 3 as version 5: 2 min left, guard rails hold" */
+/** "trial 3 as version 5: 2 min left, within its guard rails" */
 export function canaryLine(trial: Trial, nowMs: number): string {
   const left = trial.canary_until ? (Date.parse(trial.canary_until) - nowMs) / 1000 : 0;
-  const rails = trial.guard.stop ? (trial.guard.reason ?? "guard rails say stop") : trial.guard.enough === false ? "too few requests yet to judge by" : "guard rails hold";
-  return `trial ${trial.id}${trial.version === null ? "" : ` as version ${trial.version}`}: ${left > 0 ? `${age(left)} left` : "about to end"}, ${rails}`;
+  const rails = trial.guard.stop ? (trial.guard.reason ?? "a guard rail was breached") : trial.guard.enough === false ? "too few requests to judge" : "within its guard rails";
+  return `trial ${trial.id}${trial.version === null ? "" : ` as version ${trial.version}`}: ${left > 0 ? `${age(left)} left` : "ending"}, ${rails}`;
 }
 
 /** "trial 2, 5 min ago: it served its interval without a complaint" */

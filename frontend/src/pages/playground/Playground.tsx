@@ -40,7 +40,7 @@ function Rhythm({ pieces }: { pieces: readonly number[] }) {
   if (gaps.length < 2) return <div className="h-8" />;
   const top = Math.max(...gaps, 1);
   return (
-    <svg viewBox={`0 0 ${gaps.length} 32`} preserveAspectRatio="none" className="h-8 w-full text-accent" role="img" aria-label={`Time between pieces, the longest ${text(duration(top))}`}>
+    <svg viewBox={`0 0 ${gaps.length} 32`} preserveAspectRatio="none" className="h-8 w-full text-accent" role="img" aria-label={`Time between chunks; the longest is ${text(duration(top))}`}>
       {gaps.map((gap, i) => (
         // biome-ignore lint/suspicious/noArrayIndexKey: a gap is known by its place, and gaps are only added
         <rect key={i} x={i + 0.1} width="0.8" y={32 - Math.max(1, (gap / top) * 32)} height={Math.max(1, (gap / top) * 32)} fill="currentColor" />
@@ -62,16 +62,16 @@ function Answer({ current, now }: { current: Run; now: number }) {
         {current.reason && <span className="text-xs text-soft">{words(current.reason)}</span>}
         {current.id && (
           <Link to={`/requests?request=${current.id}`} className="link ml-auto text-xs" title={current.id}>
-            Its story: why it waited, where it ran
+            Request details: why it waited, where it ran
           </Link>
         )}
       </div>
       <dl className="grid grid-cols-2 gap-x-4 gap-y-2 border-b border-line px-4 py-3 sm:grid-cols-3 xl:grid-cols-6" data-testid="speed">
         <Figure label="TTFT" value={text(duration(ttftMs))} title="From sending to the first text, as this browser saw it" />
-        <Figure label="Waited" value={text(duration(current.queueMs))} title="In the queue, as the gateway says" />
+        <Figure label="Waited" value={text(duration(current.queueMs))} title="In the queue, as measured by the gateway" />
         <Figure label="Speed" value={rate(tokensPerS)} unit={tokensPerS === undefined ? undefined : "tok/s"} title="Tokens after the first" />
-        <Figure label="Worst gap" value={text(duration(worstMs))} title="Longest time between two pieces" />
-        <Figure label="Tokens" value={current.usage ? `${compact(current.usage.prompt)} + ${compact(current.usage.completion)}` : count(figures.tokens || undefined)} title={current.usage ? "Prompt and answer, as the engine counted" : "Pieces so far"} />
+        <Figure label="Longest gap" value={text(duration(worstMs))} title="Longest time between two chunks" />
+        <Figure label="Tokens" value={current.usage ? `${compact(current.usage.prompt)} + ${compact(current.usage.completion)}` : count(figures.tokens || undefined)} title={current.usage ? "Prompt and answer, counted by the engine" : "Chunks so far"} />
         <Figure label="Total" value={text(duration(totalMs))} />
       </dl>
       <div className="px-4 pt-2">
@@ -91,7 +91,7 @@ function Answer({ current, now }: { current: Run; now: number }) {
           </div>
         </div>
         <p role="status" className="sr-only">
-          {current.state === "running" ? "The answer is coming." : `The request is ${current.state}.`}
+          {current.state === "running" ? "Receiving the answer." : `The request is ${current.state}.`}
         </p>
       </div>
     </section>
@@ -162,7 +162,7 @@ export function Playground() {
     <>
       <title>Playground · Quartermaster</title>
       <h1 className="text-lg font-semibold tracking-tight">Playground</h1>
-      <p className="mb-3 max-w-4xl text-sm text-soft">Send a prompt as one of your keys and see what a client would see. The request counts like any other.</p>
+      <p className="mb-3 max-w-4xl text-sm text-soft">Send a prompt with one of your keys and see what a client sees. It is charged like any other request.</p>
       <div className="grid grid-cols-1 items-start gap-3 lg:grid-cols-[minmax(20rem,26rem)_minmax(0,1fr)]">
         <form
           className="panel space-y-4 p-4"
@@ -201,10 +201,10 @@ export function Playground() {
               />
             )}
             <p id={`${id}-note`} className={`mt-1 text-2xs ${pasted ? "font-medium text-bad" : "text-faint"}`}>
-              {pasted ? "This is not a whole key: qm-, its id, a dot and the secret." : "Kept in this window's memory only, until it is reloaded. Never stored."}{" "}
+              {pasted ? "This key is incomplete. A key is qm-, an id, a dot and a secret." : "Kept in memory until this page is reloaded. Never stored."}{" "}
               {!key && !pasted && (
                 <>
-                  No key at hand? <Link className="link" to="/tenants">Make one</Link> with its tenant.
+                  No key? <Link className="link" to="/tenants">Make one</Link> with its tenant.
                 </>
               )}
             </p>
@@ -278,7 +278,7 @@ export function Playground() {
             <Answer current={shown} now={performance.now()} />
           ) : (
             <section className="panel p-4">
-              <h2 className="text-sm font-semibold">The same from your code</h2>
+              <h2 className="text-sm font-semibold">The same request in Python</h2>
               <p className="mt-1 mb-2 text-sm text-soft">Any OpenAI client works; only the address and the key are ours.</p>
               <Code text={python(model, badTokens ? "" : maxTokens)} label="Request with the OpenAI SDK" />
             </section>

@@ -35,7 +35,7 @@ function Foot({ error, pending, blocked, action, onClose, onRun, note }: { error
           Cancel
         </button>
         <button type="button" className="button-primary" disabled={pending || blocked} onClick={onRun}>
-          {pending ? "One moment…" : action}
+          {pending ? "Saving…" : action}
         </button>
       </div>
     </div>
@@ -70,7 +70,7 @@ export function ChangePolicy({ pool, serving, policies, onDone, onClose }: Props
   const question = (kind: PolicyInfo["kind"], name: string) => policies.find((info) => info.kind === kind && info.name === name)?.question;
 
   return (
-    <Sheet title={`Policy of pool ${pool}`} subtitle="It serves from the moment it is saved; requests that wait are ordered anew." onClose={onClose} wide>
+    <Sheet title={`Policy of pool ${pool}`} subtitle="It takes effect when saved; waiting requests are reordered." onClose={onClose} wide>
       <div className="min-h-0 flex-1 space-y-6 overflow-y-auto px-5 py-4">
         <fieldset className="space-y-3">
           <legend className="text-sm font-semibold">Order: who goes next</legend>
@@ -92,7 +92,7 @@ export function ChangePolicy({ pool, serving, policies, onDone, onClose }: Props
           <ParameterFields key={policy} prefix="" known={known("ordering", policy)} texts={params} errors={ordering.errors} onChange={setParams} />
         </fieldset>
         <fieldset className="space-y-2">
-          <legend className="text-sm font-semibold">Modifiers: what is laid around it</legend>
+          <legend className="text-sm font-semibold">Modifiers: layers around the order</legend>
           {of(policies, "modifier").map(({ name, question: asked, params: fields }) => {
             const on = name in modifiers;
             return (
@@ -137,10 +137,10 @@ export function ChangePolicy({ pool, serving, policies, onDone, onClose }: Props
         </fieldset>
         <div className="rounded-md bg-raised px-3 py-2">
           <h3 className="label mb-1">What changes</h3>
-          <Diff changes={changes} empty="Nothing yet." />
+          <Diff changes={changes} empty="No changes yet." />
         </div>
       </div>
-      <Foot error={save.error} pending={save.isPending} blocked={wrong || changes.length === 0} action="Put it in force" note={`Version ${serving.number} can be brought back with one click.`} onClose={onClose} onRun={() => save.mutate()} />
+      <Foot error={save.error} pending={save.isPending} blocked={wrong || changes.length === 0} action="Apply policy" note={`Version ${serving.number} can be restored with one click.`} onClose={onClose} onRun={() => save.mutate()} />
     </Sheet>
   );
 }
@@ -157,22 +157,22 @@ export function NewTrial({ pool, serving, policies, onDone, onClose, minutes }: 
       const trial = await send<Trial>("POST", `pools/${pool}/trials`, { params: values, reason });
       return send<Trial>("POST", `pools/${pool}/trials/${trial.id}/start`);
     },
-    onSuccess: (started) => onDone(`Trial ${started.id} serves pool ${pool} as version ${started.version}, watched for ${minutes} min.`),
+    onSuccess: (started) => onDone(`Trial ${started.id} serves pool ${pool} as version ${started.version} for ${minutes} min.`),
   });
   return (
-    <Sheet title={`Put ${serving.policy} on trial in pool ${pool}`} subtitle={`Other parameters serve for ${minutes} min, watched by the guard rails. What hurts is taken back by itself; what holds is kept.`} onClose={onClose} wide>
+    <Sheet title={`Trial of ${serving.policy} in pool ${pool}`} subtitle={`Other parameters are active for ${minutes} min under guard rails. A breach rolls them back; otherwise they are kept.`} onClose={onClose} wide>
       <div className="min-h-0 flex-1 space-y-5 overflow-y-auto px-5 py-4">
         <ParameterFields prefix="" known={known} texts={params} errors={errors} onChange={setParams} />
         <label className="block text-sm">
           <span className="mb-1 block font-medium">Reason</span>
-          <input className="field w-full" value={reason} maxLength={250} placeholder="Why it may be better" onChange={(event) => setReason(event.target.value)} />
+          <input className="field w-full" value={reason} maxLength={250} placeholder="Why this may be better" onChange={(event) => setReason(event.target.value)} />
         </label>
         <div className="rounded-md bg-raised px-3 py-2">
-          <h3 className="label mb-1">What is tried</h3>
-          <Diff changes={changes} empty="Nothing yet: change a parameter." />
+          <h3 className="label mb-1">Parameters to try</h3>
+          <Diff changes={changes} empty="No changes yet: change a parameter." />
         </div>
       </div>
-      <Foot error={run.error} pending={run.isPending} blocked={changes.length === 0 || Object.keys(errors).length > 0} action="Start the trial" note="The lab can try it on a recording first." onClose={onClose} onRun={() => run.mutate()} />
+      <Foot error={run.error} pending={run.isPending} blocked={changes.length === 0 || Object.keys(errors).length > 0} action="Start the trial" note="You can try it on a recording in the lab first." onClose={onClose} onRun={() => run.mutate()} />
     </Sheet>
   );
 }

@@ -29,7 +29,7 @@ export function Partition({ pool }: { pool: string }) {
         {compact(requests)} requests of the last hour (bars) and {compact(sampled)} of the long-term sample (line), by prompt length, logarithmic; each at its own scale.
       </p>
       {bars.length === 0 ? (
-        <p className="py-10 text-center text-sm text-faint">No request has been worked on yet.</p>
+        <p className="py-10 text-center text-sm text-faint">No request has been processed yet.</p>
       ) : (
         <svg viewBox={`0 0 ${WIDTH} ${HEIGHT}`} preserveAspectRatio="none" className="mt-2 h-48 w-full" role="img" aria-label={`Prompt lengths of pool ${pool}${queues.length ? `, cut into ${queues.length} queues` : ""}`}>
           {queues.map((queue, i) => (
@@ -62,10 +62,10 @@ export function Partition({ pool }: { pool: string }) {
               {queue.low} to {queue.high} tokens, {text(percent(queue.share))}
             </li>
           ))}
-          {between >= 0.005 && <li>between and beyond them, {text(percent(between))}: what does not fit a queue opens a bubble of its own</li>}
+          {between >= 0.005 && <li>outside these ranges, {text(percent(between))}: a request that fits no queue opens a new one</li>}
         </ul>
       ) : (
-        bars.length > 0 && <p className="mt-2 text-2xs text-soft">The serving policy does not cut queues by prompt length.</p>
+        bars.length > 0 && <p className="mt-2 text-2xs text-soft">The active policy does not divide queues by prompt length.</p>
       )}
     </section>
   );

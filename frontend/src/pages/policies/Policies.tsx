@@ -45,12 +45,12 @@ function Serving({ version, question }: { version: Version; question: string | u
     <section className="panel space-y-4 p-4" aria-labelledby="serving">
       <div>
         <h2 id="serving" className="flex flex-wrap items-center gap-2 text-base font-semibold">
-          {version.policy}@{version.number} <NowBadge tone="good">in force</NowBadge>
+          {version.policy}@{version.number} <NowBadge tone="good">active</NowBadge>
         </h2>
         {question && <p className="text-sm text-soft">{question}</p>}
         {version.at && (
           <p className="mt-1 text-2xs text-faint">
-            since <When at={version.at} /> by {version.author || "nobody known"}
+            since <When at={version.at} /> by {version.author || "unknown"}
             {version.reason && `: ${version.reason}`}
           </p>
         )}
@@ -73,7 +73,7 @@ function LabTrust({ pool }: { pool: string }) {
       <section className="panel p-3" aria-busy="true">
         <h2 className="text-sm font-medium">Simulated against live</h2>
         <p className="text-2xs text-faint" role="status">
-          Serving the last minutes again…
+          Replaying the last minutes…
         </p>
         <div className="skeleton mt-2 h-28" />
       </section>
@@ -84,7 +84,7 @@ function LabTrust({ pool }: { pool: string }) {
       <h2 id="trust" className="flex flex-wrap items-center gap-2 text-sm font-medium">
         Simulated against live {data.trust && <NowBadge tone={data.trust.trusted ? "good" : "warn"}>{data.trust.trusted ? "within 10 %" : `off by ${text(percent(data.trust.worst))}`}</NowBadge>}
       </h2>
-      <p className="text-2xs text-faint">The last {data.minutes} minutes served again by the simulator: what a replay's word is worth.</p>
+      <p className="text-2xs text-faint">The last {data.minutes} minutes replayed by the simulator: how far replays can be trusted.</p>
       {data.trust ? (
         <table className="mt-2 w-full text-sm">
           <thead>
@@ -111,15 +111,15 @@ function LabTrust({ pool }: { pool: string }) {
           </tbody>
         </table>
       ) : (
-        <p className="mt-2 text-sm text-soft">Too little was served in the last {data.minutes} minutes to compare.</p>
+        <p className="mt-2 text-sm text-soft">Too few requests in the last {data.minutes} minutes to compare.</p>
       )}
       <p className="mt-2 text-2xs text-faint">
         {fit ? (
           <>
-            Engines last timed <When at={fit.at} />, from {fit.requests} requests, {text(percent(fit.error))} off.
+            Engine model calibrated <When at={fit.at} />, from {fit.requests} requests, with {text(percent(fit.error))} error.
           </>
         ) : (
-          "The engines were not timed yet; a published preset stands for them."
+          "The engine model is not calibrated yet; a published preset is used."
         )}
       </p>
     </section>
@@ -133,7 +133,7 @@ function History({ versions, onBack }: { versions: readonly Version[]; onBack: (
       label: "Version",
       cell: (row) => (
         <span className="whitespace-nowrap">
-          {row.policy}@{row.number} {row.serving && <NowBadge tone="good">in force</NowBadge>}
+          {row.policy}@{row.number} {row.serving && <NowBadge tone="good">active</NowBadge>}
         </span>
       ),
     },
@@ -151,7 +151,7 @@ function History({ versions, onBack }: { versions: readonly Version[]; onBack: (
       className: "min-w-44 max-w-96",
       cell: (row) => (
         <>
-          {row.reason || <span className="text-faint">none given</span>}
+          {row.reason || <span className="text-faint">no reason given</span>}
           {row.restores !== null && <span className="text-2xs text-faint"> (content of version {row.restores})</span>}
         </>
       ),
@@ -162,7 +162,7 @@ function History({ versions, onBack }: { versions: readonly Version[]; onBack: (
       cell: (row) => {
         const changes = changesOf(row);
         return changes.length === 0 ? (
-          <span className="text-faint">the first one known</span>
+          <span className="text-faint">first known version</span>
         ) : (
           <ul className="text-2xs">
             {changes.map(({ name, before, after }) => (
@@ -179,13 +179,13 @@ function History({ versions, onBack }: { versions: readonly Version[]; onBack: (
       right: true,
       cell: (row) =>
         !row.serving && now && difference(now, row).length > 0 ? (
-          <button type="button" className="button" aria-label={`Bring back version ${row.number}`} onClick={() => onBack(row)}>
-            Bring back
+          <button type="button" className="button" aria-label={`Restore version ${row.number}`} onClick={() => onBack(row)}>
+            Restore
           </button>
         ) : null,
     },
   ];
-  return <Table label="Policy versions" rows={versions} columns={columns} id={(row) => String(row.number)} empty="No version was written yet; the next change writes the first." className="max-h-96" />;
+  return <Table label="Policy versions" rows={versions} columns={columns} id={(row) => String(row.number)} empty="No versions yet; the next change creates the first." className="max-h-96" />;
 }
 
 function OfPool({ pool }: { pool: string }) {
@@ -244,7 +244,7 @@ function OfPool({ pool }: { pool: string }) {
       {serving && open === "trial" && <NewTrial pool={pool} serving={serving} policies={policies.data} onDone={done} onClose={() => setOpen(null)} minutes={Math.round((tuning.data?.effective.interval_s ?? 300) / 60)} />}
       {back && serving && (
         <Confirm
-          title={`Bring ${back.policy}@${back.number} back in pool ${pool}?`}
+          title={`Restore ${back.policy}@${back.number} in pool ${pool}?`}
           action={`Roll back to version ${back.number}`}
           danger
           onClose={() => setBack(null)}
@@ -256,8 +256,8 @@ function OfPool({ pool }: { pool: string }) {
             await refresh();
           }}
         >
-          <p>Its content serves at once, as a new version. A trial that runs ends.</p>
-          <Diff changes={difference(serving, back)} empty="It is what serves now." />
+          <p>Its content takes effect at once, as a new version. A running trial ends.</p>
+          <Diff changes={difference(serving, back)} empty="It is the active version." />
           <label className="block">
             <span className="mb-1 block font-medium text-ink">Reason</span>
             <input className="field w-full" value={reason} maxLength={250} placeholder="optional; for the history" onChange={(event) => setReason(event.target.value)} />
@@ -274,7 +274,7 @@ export function Policies() {
   if (user.role === "member")
     return (
       <Empty title="This page is for operators">
-        <p>How pools are run is decided by operators and admins.</p>
+        <p>Policies are changed by operators and admins.</p>
       </Empty>
     );
   return (
@@ -282,11 +282,11 @@ export function Policies() {
       <div className="mb-4 flex flex-wrap items-end gap-x-4 gap-y-2">
         <div className="mr-auto">
           <h1 className="text-lg font-semibold tracking-tight">Policies</h1>
-          <p className="text-sm text-soft">What decides who goes next and where, since when, and why.</p>
+          <p className="text-sm text-soft">What decides which request runs next and where, with its history.</p>
         </div>
         {pools.length > 0 && <PoolChoice />}
       </div>
-      {pool ? <OfPool key={pool} pool={pool} /> : isPending ? <Waiting /> : <p className="panel p-6 text-center text-sm text-soft">There is no pool yet, so nothing decides.</p>}
+      {pool ? <OfPool key={pool} pool={pool} /> : isPending ? <Waiting /> : <p className="panel p-6 text-center text-sm text-soft">There is no pool yet.</p>}
       <Notices />
     </>
   );

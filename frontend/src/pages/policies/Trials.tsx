@@ -22,16 +22,16 @@ const MODES = [
   { value: "automatic", label: "Automatic" },
 ] as const;
 const MEANING: Record<Tuning["mode"], string> = {
-  off: "Nobody tunes.",
-  advise: "Candidates are tried on recent traffic and shown; a person starts them.",
-  automatic: "Winners become canaries, and are kept or taken back by the guard rails.",
+  off: "Tuning is off.",
+  advise: "Candidates are replayed on recent traffic and listed; an operator starts them.",
+  automatic: "Candidates that win become canaries, and are kept or rolled back by the guard rails.",
 };
 const PARTS = ["compactness", "balance", "queues", "penalty"] as const;
 const PART_HELP: Record<(typeof PARTS)[number], string> = {
-  compactness: "variance of prompt lengths that the queues explain; more is better",
-  balance: "how evenly work lies over the queues; more is better",
-  queues: "queues, of the most allowed; fewer is better",
-  penalty: "lateness that users feel; less is better",
+  compactness: "share of the variance in prompt length that the queues explain; higher is better",
+  balance: "how evenly work is spread over the queues; higher is better",
+  queues: "number of queues as a share of the maximum; lower is better",
+  penalty: "lateness of requests; lower is better",
 };
 
 /** The parts of a reward as bars from 0 to 1. */
@@ -105,7 +105,7 @@ function Story({ trial, onClose }: { trial: Trial; onClose: () => void }) {
           <span className="text-soft">
             against version {trial.base}
             {trial.version !== null && `, served as version ${trial.version}`}
-            {trial.requests > 0 && `, tried on ${compact(trial.requests)} requests`}
+            {trial.requests > 0 && `, replayed on ${compact(trial.requests)} requests`}
           </span>
         </p>
         <section>
@@ -127,17 +127,17 @@ function Story({ trial, onClose }: { trial: Trial; onClose: () => void }) {
         )}
         {gate.reason && (
           <section className="space-y-2">
-            <h3 className="label">Replay against what served</h3>
+            <h3 className="label">Replay compared with the active version</h3>
             <p className="rounded-md bg-raised px-2.5 py-1.5 text-sm">
               <Badge tone={gate.passed ? "good" : "bad"}>{gate.passed ? "passed" : "not passed"}</Badge> {gate.reason}
             </p>
-            {gate.gain !== undefined && <p className="text-sm text-soft">Penalty falls by {gate.gain.toFixed(4)} on the mean; by {(gate.least_gain ?? 0).toFixed(4)} at least, at 95 %.</p>}
+            {gate.gain !== undefined && <p className="text-sm text-soft">Penalty reduced by {gate.gain.toFixed(4)} on the mean; by {(gate.least_gain ?? 0).toFixed(4)} at least, at 95 %.</p>}
             <Pairs title="p99 wait by tier and prompt length" rows={gate.waits} format={waited} />
           </section>
         )}
         {trial.canary_at && (
           <section className="space-y-3">
-            <h3 className="label">Guard rails while it served</h3>
+            <h3 className="label">Guard rails during the trial</h3>
             {guard.reason && <p className="rounded-md bg-raised px-2.5 py-1.5 text-sm">{guard.reason}</p>}
             {evidence.length > 0 && (
               <ul className="space-y-1.5 text-sm">
@@ -158,7 +158,7 @@ function Story({ trial, onClose }: { trial: Trial; onClose: () => void }) {
             )}
             <Pairs title="SLO attainment by tier" rows={guard.attainment} format={(value) => text(percent(value))} />
             <Pairs title="p95 wait by tier" rows={guard.waits} format={waited} />
-            {!guard.reason && evidence.length === 0 && <p className="text-sm text-soft">Too few requests so far to say anything.</p>}
+            {!guard.reason && evidence.length === 0 && <p className="text-sm text-soft">Too few requests so far to judge.</p>}
           </section>
         )}
       </div>
@@ -185,7 +185,7 @@ function Mode({ pool, tuning }: { pool: string; tuning: Tuning }) {
           }}
         >
           <p>{MEANING[wanted]}</p>
-          {wanted === "off" && <p>A trial that serves ends, and the version before it serves again.</p>}
+          {wanted === "off" && <p>A running trial ends, and the version before it becomes active again.</p>}
         </Confirm>
       )}
     </>
@@ -207,7 +207,7 @@ export function Trials({ pool, tuning, onNew }: { pool: string; tuning: Tuning |
     {
       label: "Trial",
       cell: (row) => (
-        <button type="button" className="link" onClick={() => setTold(row.id)} aria-label={`${row.id}, open the story of this trial`}>
+        <button type="button" className="link" onClick={() => setTold(row.id)} aria-label={`${row.id}, open trial details`}>
           {row.id}
         </button>
       ),
@@ -224,7 +224,7 @@ export function Trials({ pool, tuning, onNew }: { pool: string; tuning: Tuning |
       cell: (row) =>
         row.state === "canary" ? (
           <button type="button" className="button" onClick={() => setAsked({ trial: row, what: "stop" })}>
-            Take back
+            End trial
           </button>
         ) : row.state === "proposed" && !row.ended_at ? (
           <button type="button" className="button" disabled={!!canary} onClick={() => setAsked({ trial: row, what: "start" })}>
@@ -240,8 +240,8 @@ export function Trials({ pool, tuning, onNew }: { pool: string; tuning: Tuning |
       actions={
         <>
           {tuning && <Mode pool={pool} tuning={tuning} />}
-          <button type="button" className="button" disabled={!!canary} title={canary ? "A trial serves now; wait until it has ended." : undefined} onClick={onNew}>
-            Put on trial…
+          <button type="button" className="button" disabled={!!canary} title={canary ? "A trial is running; wait until it has ended." : undefined} onClick={onNew}>
+            New trial…
           </button>
         </>
       }
@@ -249,24 +249,24 @@ export function Trials({ pool, tuning, onNew }: { pool: string; tuning: Tuning |
       {tuning && <p className="text-sm text-soft">{MEANING[tuning.mode]}</p>}
       {canary?.canary_until && (
         <div className="panel flex flex-wrap items-center gap-x-4 gap-y-2 p-4" data-testid="canary">
-          <Badge tone="warn">on trial</Badge>
+          <Badge tone="warn">trial running</Badge>
           <p className="min-w-0 flex-1 basis-64 text-sm">
-            Trial {canary.id} serves as version {canary.version} until {moment(Date.parse(canary.canary_until) / 1000)} ({age(Math.max(0, (Date.parse(canary.canary_until) - Date.now()) / 1000))} left), then it is kept or taken back.
+            Trial {canary.id} serves as version {canary.version} until {moment(Date.parse(canary.canary_until) / 1000)} ({age(Math.max(0, (Date.parse(canary.canary_until) - Date.now()) / 1000))} left), then it is kept or rolled back.
           </p>
           <button type="button" className="button" onClick={() => setTold(canary.id)}>
             Guard rails
           </button>
           <button type="button" className="button-danger" onClick={() => setAsked({ trial: canary, what: "stop" })}>
-            Take it back
+            End trial
           </button>
         </div>
       )}
-      {trials.error ? <Failed error={trials.error} retry={() => void trials.refetch()} /> : !trials.data ? <Waiting /> : <Table label="All trials" rows={rows} columns={columns} id={(row) => String(row.id)} empty="Nothing was tried in this pool yet." className="max-h-96" />}
+      {trials.error ? <Failed error={trials.error} retry={() => void trials.refetch()} /> : !trials.data ? <Waiting /> : <Table label="All trials" rows={rows} columns={columns} id={(row) => String(row.id)} empty="No trials in this pool yet." className="max-h-96" />}
       {story && <Story trial={story} onClose={() => setTold(null)} />}
       {asked && (
         <Confirm
-          title={asked.what === "start" ? `Start trial ${asked.trial.id}?` : `Take trial ${asked.trial.id} back?`}
-          action={asked.what === "start" ? "Start it" : "Take it back"}
+          title={asked.what === "start" ? `Start trial ${asked.trial.id}?` : `End trial ${asked.trial.id}?`}
+          action={asked.what === "start" ? "Start trial" : "End trial"}
           danger={asked.what === "stop"}
           onClose={() => setAsked(null)}
           onRun={async () => {
@@ -278,9 +278,9 @@ export function Trials({ pool, tuning, onNew }: { pool: string; tuning: Tuning |
           }}
         >
           {asked.what === "start" ? (
-            <p>It serves the whole pool for {tuning ? age(tuning.effective.interval_s ?? 300) : "one interval"}, watched. Where SLO attainment or waits get worse, it is taken back by itself.</p>
+            <p>It is active for the whole pool for {tuning ? age(tuning.effective.interval_s ?? 300) : "one interval"}. If SLO attainment or waits get worse, it is rolled back automatically.</p>
           ) : (
-            <p>Version {asked.trial.base} serves again at once. What the trial was worth stays on record.</p>
+            <p>Version {asked.trial.base} becomes active again at once. The results of the trial are kept.</p>
           )}
         </Confirm>
       )}

@@ -31,7 +31,7 @@ export function Diff({ changes, empty }: { changes: readonly Change[]; empty: st
 
 /** A field for each parameter; empty is the default. */
 export function ParameterFields({ known, texts, errors, onChange, prefix }: { known: PolicyInfo["params"]; texts: Texts; errors: Texts; onChange: (texts: Texts) => void; prefix: string }) {
-  if (known.length === 0) return <p className="text-sm text-faint">It has no parameters.</p>;
+  if (known.length === 0) return <p className="text-sm text-faint">No parameters.</p>;
   return (
     <div className="grid grid-cols-1 gap-x-4 gap-y-3 sm:grid-cols-2">
       {known.map(({ name, type, default: initial }) => (

@@ -10,10 +10,10 @@ import { Confirm } from "./Confirm";
 type Asked = { kind: "pause" | "resume" | "drain" | "undrain"; name: string };
 
 const questions: Record<Asked["kind"], { title: (name: string) => string; action: string; text: string }> = {
-  pause: { title: (name) => `Pause ${name}?`, action: "Pause the tenant", text: "New requests of its keys are refused with tenant_paused, in every pool, until someone resumes it. What waits or runs goes on." },
+  pause: { title: (name) => `Pause ${name}?`, action: "Pause the tenant", text: "New requests of its keys are refused with tenant_paused, in every pool, until someone resumes it. Waiting and running requests continue." },
   resume: { title: (name) => `Resume ${name}?`, action: "Resume the tenant", text: "Its requests are admitted again at once." },
-  drain: { title: (name) => `Drain ${name}?`, action: "Drain the backend", text: "It gets no new work. What runs there finishes." },
-  undrain: { title: (name) => `Put ${name} back?`, action: "Put it back", text: "It gets work again once it has answered a probe." },
+  drain: { title: (name) => `Drain ${name}?`, action: "Drain the backend", text: "It receives no new work; running requests finish." },
+  undrain: { title: (name) => `Put ${name} back?`, action: "Put it back", text: "It receives work again once it has answered a probe." },
 };
 
 function run({ kind, name }: Asked, reason: string): Promise<unknown> {

@@ -42,7 +42,7 @@ export function Confirm({ title, action, reason, run, onDone, onClose, children 
       )}
       <div className="mt-4 flex justify-end gap-2">
         <button type="button" className="button h-9" onClick={onClose} data-autofocus={reason ? undefined : true}>
-          Leave it
+          Go back
         </button>
         <button type="button" className="button-danger" disabled={busy} onClick={go}>
           {action}

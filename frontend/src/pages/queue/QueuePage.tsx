@@ -17,7 +17,7 @@ import { borders, isRelegated, outlook, split, startIn } from "./order";
 
 const EVERY_MS = 1000;
 const tones: Record<ReturnType<typeof outlook>, Tone> = { "in time": "good", late: "warn", expires: "bad", unknown: "plain" };
-const said: Record<ReturnType<typeof outlook>, string> = { "in time": "in time", late: "late", expires: "gives up first", unknown: "unknown" };
+const said: Record<ReturnType<typeof outlook>, string> = { "in time": "in time", late: "late", expires: "expires first", unknown: "unknown" };
 
 const short = (id: string): string => `…${id.slice(-8)}`;
 
@@ -36,7 +36,7 @@ function Parts({ parts }: { parts: readonly Part[] }) {
   return (
     <section aria-labelledby="parts-title">
       <h2 id="parts-title" className="mb-2 text-sm font-semibold">
-        What the queue consists of
+        Composition of the queue
       </h2>
       <ul className="grid grid-cols-2 gap-2 md:grid-cols-4">
         {bands.map((part) => (
@@ -136,7 +136,7 @@ export function QueuePage() {
     // When and why depend on everybody's requests: members are told neither.
     ...(operator
       ? ([
-          { label: "Starts", right: true, by: (row) => row.start_s, cell: (row) => startIn(row, at) },
+          { label: "Expected start", right: true, by: (row) => row.start_s, cell: (row) => startIn(row, at) },
           { label: "Outlook", cell: (row) => <Badge tone={tones[outlook(row)]}>{said[outlook(row)]}</Badge> },
         ] satisfies Column<Waiting>[])
       : []),
@@ -144,7 +144,7 @@ export function QueuePage() {
     ...(operator
       ? ([
           {
-            label: "Why there",
+            label: "Reason for its place",
             className: "max-w-[34rem] min-w-56",
             cell: (row) => (
               <span className="text-xs text-soft">
@@ -194,26 +194,26 @@ export function QueuePage() {
             ) : (
               <span className="text-soft">{preview.policy}</span>
             )}
-            , a slot is occupied for {text(seconds(preview.occupation_s))} on average
+            , requests hold a slot for {text(seconds(preview.occupation_s))} on average
             {snapshot?.rates?.completed !== undefined && `, ${rate(snapshot.rates.completed)} requests complete per second`}
           </p>
         )}
       </div>
       <p className="mt-0.5 mb-4 text-sm text-soft">
         What waits, in the order in which it would run if nothing else came. Starts follow from how long a slot is occupied; the order is that of the scheduler itself
-        {preview && !preview.exact && ", without the turns it has given so far (the queue is long)"}.
+        {preview && !preview.exact && ", approximate because the queue is long"}.
       </p>
       {error && !blind && (
         <p role="alert" className="mb-3 rounded-md bg-bad-bg px-3 py-2 text-sm text-bad">
-          {error.message} {data && "What you see is from before."}
+          {error.message} {data && "The figures are out of date."}
         </p>
       )}
       {blind || (pool === "" && outages.length > 0) ? (
-        <Unknown what={pool === "" ? "Which pools there are" : `What waits and runs in pool ${pool}`} outage={hidden ?? outages[0]}>
-          It is shown by itself as soon as it can be seen again.
+        <Unknown what={pool === "" ? "The list of pools" : `The queue of pool ${pool}`} outage={hidden ?? outages[0]}>
+          It reappears automatically as soon as it can be read again.
         </Unknown>
       ) : pool === "" ? (
-        feed.welcomed && <p className="panel p-10 text-center text-sm text-soft">There is no pool in your sight.</p>
+        feed.welcomed && <p className="panel p-10 text-center text-sm text-soft">You have no access to a pool.</p>
       ) : !data ? (
         !error && <div className="skeleton h-96" />
       ) : (
@@ -226,20 +226,20 @@ export function QueuePage() {
               {!!preview?.parked && <span className="ml-2 font-normal text-warn">{preview.parked} wait for a gateway that does not listen</span>}
             </h2>
             {leaderless ? (
-              <Unknown what="What waits, and in which order" outage={leaderless}>
-                The order is the scheduler's word, and no scheduler leads this pool.
+              <Unknown what="Waiting requests in order" outage={leaderless}>
+                The scheduler determines the order, and no scheduler leads this pool.
               </Unknown>
             ) : preview === null ? (
-              <p className="panel p-6 text-center text-sm text-soft">The scheduler is asked for the order. It answers within a second or two, if there is one.</p>
+              <p className="panel p-6 text-center text-sm text-soft">Asking the scheduler for the order; this takes a second or two.</p>
             ) : (
-              <Table label="Waiting requests" rows={waiting} columns={columns} id={(row) => row.id} empty="Nobody waits." />
+              <Table label="Waiting requests" rows={waiting} columns={columns} id={(row) => row.id} empty="No requests waiting." />
             )}
           </section>
           <section aria-labelledby="running-title">
             <h2 id="running-title" className="mb-2 text-sm font-semibold">
               Running <span className="font-normal text-faint">{data.running.length}</span>
             </h2>
-            <Table label="Running requests" rows={data.running} columns={running} id={(row) => row.id} empty={leaderless ? "No request holds a slot, as far as Redis knows; without a scheduler none is given." : "Nothing runs."} />
+            <Table label="Running requests" rows={data.running} columns={running} id={(row) => row.id} empty={leaderless ? "No request holds a slot according to Redis; without a scheduler none is granted." : "No requests running."} />
           </section>
         </div>
       )}
@@ -251,13 +251,13 @@ export function QueuePage() {
           run={() => cancelRequest(leaving.id)}
           onDone={() => {
             setLeaving(null);
-            notify("The gateway was told to end it.");
+            notify("The gateway was asked to cancel it.");
             void refetch();
           }}
           onClose={() => setLeaving(null)}
         >
           <p>
-            A request of <b>{leaving.tenant}</b> that {leaving.running ? "runs. Its engine stops, and what it produced is charged" : "waits. It pays nothing"}. Its client is told <code>operator</code>.
+            A request of <b>{leaving.tenant}</b> that {leaving.running ? "runs. The engine stops it, and the tokens it produced are charged" : "waits. It is not charged"}. Its client is told <code>operator</code>.
           </p>
         </Confirm>
       )}

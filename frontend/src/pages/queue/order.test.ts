@@ -7,7 +7,7 @@ const row = (changes: Partial<Waiting>): Waiting => ({
 });
 
 it("an expected start is told from now on", () => {
-  expect([startIn(row({ start_s: 100.2 }), 100), startIn(row({ start_s: 104 }), 100), startIn(row({}), 100)]).toEqual(["now", "in 4.00 s", "not in sight"]);
+  expect([startIn(row({ start_s: 100.2 }), 100), startIn(row({ start_s: 104 }), 100), startIn(row({}), 100)]).toEqual(["now", "in 4.00 s", "beyond the preview"]);
 });
 
 it("who gives up before the start is said before who is late", () => {

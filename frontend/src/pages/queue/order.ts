@@ -5,7 +5,7 @@ import { NONE, seconds, text } from "../../lib/format";
 
 /** "in 3.2 s", "now", or why there is no time. */
 export function startIn(row: Waiting, at: number): string {
-  if (row.start_s === undefined) return "not in sight";
+  if (row.start_s === undefined) return "beyond the preview";
   const left = row.start_s - at;
   return left < 0.5 ? "now" : `in ${text(seconds(left))}`;
 }

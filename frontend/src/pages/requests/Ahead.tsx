@@ -45,20 +45,20 @@ function Terms({ why }: { why: string }) {
   );
 }
 
-/** What went first while it waited, and by which terms the policy put the last of them before it. */
+/** Requests granted while it waited, and by which terms the policy put the last of them before it. */
 export function Ahead({ ahead, row }: { ahead: Told; row: LedgerRow }) {
   const { last } = ahead;
   const arrived = last && Date.parse(last.received_at) - Date.parse(row.received_at);
   const names = Object.entries(ahead.tenants);
   return (
     <section data-testid="ahead">
-      <h3 className="label">What went first while it waited</h3>
+      <h3 className="label">Requests granted while it waited</h3>
       {ahead.count === 0 ? (
-        <p className="mt-1 text-sm text-soft">Nothing: it was next, and waited for a slot to come free.</p>
+        <p className="mt-1 text-sm text-soft">None: it was next in line and waited for a free slot.</p>
       ) : (
         <>
           <p className="mt-1 text-sm">
-            <b>{compact(ahead.count)}</b> {ahead.count === 1 ? "request was" : "requests were"} granted before it{ahead.overtook > 0 && `, ${compact(ahead.overtook)} of which came later`}:{" "}
+            <b>{compact(ahead.count)}</b> {ahead.count === 1 ? "request was" : "requests were"} granted before it{ahead.overtook > 0 && `, ${compact(ahead.overtook)} of which arrived later`}:{" "}
             {names.slice(0, 6).map(([tenant, n], i) => (
               <span key={tenant}>
                 {i > 0 && ", "}
@@ -75,18 +75,18 @@ export function Ahead({ ahead, row }: { ahead: Told; row: LedgerRow }) {
       )}
       {last && (
         <table className="mt-3 w-full table-fixed text-sm">
-          <caption className="label pb-1 text-left">The policy's terms, beside those of the request that went just before</caption>
+          <caption className="label pb-1 text-left">The policy's terms for this request and the one granted just before it</caption>
           <thead>
             <tr className="text-2xs text-faint">
               <td className="w-20" />
               <th scope="col" className="pr-3 text-left font-medium">
-                went before:{" "}
+                granted before:{" "}
                 <Link className="link font-mono" to={`/requests?request=${last.request_id}`} title={last.request_id}>
                   …{last.request_id.slice(-8)}
                 </Link>
               </th>
               <th scope="col" className="text-left font-medium">
-                this one
+                this request
               </th>
             </tr>
           </thead>

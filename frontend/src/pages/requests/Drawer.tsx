@@ -80,7 +80,7 @@ function Story({ row, story }: { row: LedgerRow; story: Told | undefined }) {
       </div>
       <TimeLine row={row} />
       <section>
-        <h3 className="label">Tokens: what was believed, and what happened</h3>
+        <h3 className="label">Tokens: estimated and actual</h3>
         <table className="mt-1 w-full text-sm">
           <thead>
             <tr className="text-2xs text-faint">
@@ -164,7 +164,7 @@ function Story({ row, story }: { row: LedgerRow; story: Told | undefined }) {
       </section>
       <section>
         <h3 className="label">Decision</h3>
-        {(row.why || row.policy === "direct") && <p className="mt-1 rounded-md bg-raised px-2.5 py-1.5 text-sm">{row.why || "A slot was free and nobody waited."}</p>}
+        {(row.why || row.policy === "direct") && <p className="mt-1 rounded-md bg-raised px-2.5 py-1.5 text-sm">{row.why || "A slot was free and no request was waiting."}</p>}
         {story && <Place story={story} row={row} />}
         <dl className="mt-1 text-sm">
           <Fact name="policy">{row.policy || NONE}</Fact>
@@ -174,7 +174,7 @@ function Story({ row, story }: { row: LedgerRow; story: Told | undefined }) {
       </section>
       {story && <Cost story={story} />}
       <section>
-        <h3 className="label">Who and what</h3>
+        <h3 className="label">Request</h3>
         <dl className="mt-1 text-sm">
           <Fact name="tenant">{row.tenant}</Fact>
           <Fact name="entitlement">{row.entitlement}</Fact>

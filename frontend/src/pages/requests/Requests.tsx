@@ -30,7 +30,7 @@ function Line({ row, onOpen }: { row: LedgerRow; onOpen: () => void }) {
             event.stopPropagation();
             onOpen();
           }}
-          aria-label={`…${row.request_id.slice(-8)}, open its story`}
+          aria-label={`…${row.request_id.slice(-8)}, open details`}
         >
           …{row.request_id.slice(-8)}
         </button>
@@ -146,7 +146,7 @@ export function Requests() {
     <>
       <title>Requests · Quartermaster</title>
       <h1 className="text-lg font-semibold tracking-tight">Requests</h1>
-      <p className="mt-0.5 text-sm text-soft">Every request that ended, with why. Prompts and answers are not kept.</p>
+      <p className="mt-0.5 text-sm text-soft">Every request that ended, and why. Prompts and answers are not stored.</p>
       <form className="mt-4 mb-3 flex flex-wrap items-end gap-3" role="search" onSubmit={(event) => event.preventDefault()}>
         <Choice label="Outcome" value={filters.outcome} options={Object.keys(REASONS).map((o) => [o, o])} onChange={(outcome) => change({ outcome, reason: "" })} />
         <Choice label="Reason" value={filters.reason} options={reasons.map((r) => [r, words(r)])} onChange={(reason) => change({ reason })} />
@@ -169,7 +169,7 @@ export function Requests() {
       </form>
       {error && (
         <p role="alert" className="mb-3 rounded-md bg-bad-bg px-3 py-2 text-sm text-bad">
-          {error.message} {rows.length > 0 && "The rows below are from before."}
+          {error.message} {rows.length > 0 && "The rows below are out of date."}
         </p>
       )}
       {isPending && !error ? (
@@ -182,9 +182,9 @@ export function Requests() {
                 No request since {moment(reached)} fits these filters. Older ones have not been searched yet.
               </p>
             ) : filtered ? (
-              "No request fits these filters."
+              "No request matches these filters."
             ) : (
-              "Nothing has been sent yet. The first request appears here a second after it ended."
+              "No requests yet. The first one appears here a second after it ends."
             )}
             {older}
           </div>

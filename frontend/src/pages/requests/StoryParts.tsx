@@ -17,7 +17,7 @@ export function EstimateLine({ row }: { row: LedgerRow }) {
   return (
     <p className="mt-1.5 text-xs text-soft">
       Estimated from {sourceOf(row.estimate_source)}
-      {row.category && `; the prompt is taken as ${row.category}`}
+      {row.category && `; prompt category: ${row.category}`}
       {!!row.output_tokens_p90 && `; 90 of 100 such answers were expected to have at most ${compact(row.output_tokens_p90)} tokens`}
       {row.output_rank != null && `; ${Math.round(row.output_rank * 100)} of 100 such answers were expected to be shorter than this one`}.
     </p>
@@ -50,7 +50,7 @@ export function Weight({ story }: { story: Story }) {
   const factors = factorsOf(weight);
   return (
     <section>
-      <h3 className="label">What its entitlement weighed</h3>
+      <h3 className="label">Weight of its entitlement</h3>
       <p className="mt-1 text-sm">
         <b>{Number((weight.weight ?? product(factors)).toPrecision(4))}</b>
         {factors.length > 0 && (
@@ -125,10 +125,10 @@ export function StillAlive({ id, alive, now }: { id: string; alive: Alive; now: 
           </div>
         ))}
       </dl>
-      <p className="text-sm text-soft">Its story is complete once it has ended.</p>
+      <p className="text-sm text-soft">The details are complete once it has ended.</p>
       {(user.role === "admin" || user.role === "operator") && (
         <button type="button" className="button-danger" onClick={() => setAsking(true)}>
-          Cancel it
+          Cancel request
         </button>
       )}
       {asking && (
@@ -138,12 +138,12 @@ export function StillAlive({ id, alive, now }: { id: string; alive: Alive; now: 
           run={() => cancelRequest(id)}
           onDone={() => {
             setAsking(false);
-            notify("The gateway was told to end it.");
+            notify("The gateway was asked to cancel it.");
           }}
           onClose={() => setAsking(false)}
         >
           <p>
-            A request of <b>{alive.tenant}</b>. Its client is told <code>operator</code>; what it produced is charged.
+            A request of <b>{alive.tenant}</b>. Its client receives <code>operator</code>; what it produced is charged.
           </p>
         </Confirm>
       )}

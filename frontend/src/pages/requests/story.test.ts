@@ -3,7 +3,7 @@ import { factorsOf, money, numbersOf, product, termsOf } from "./story";
 
 it("a check tells its numbers, or a note where there are none", () => {
   expect(numbersOf({ rule: "concurrency", state: "passed", value: 3, limit: 8, unit: "in flight before it" })).toBe("3 of 8 in flight before it");
-  expect(numbersOf({ rule: "token_budget", state: "failed", value: 376, limit: 100, depth: 10_000, unit: "tokens in its bucket" })).toBe("376 of 100 tokens in its bucket; it holds 10.0k");
+  expect(numbersOf({ rule: "token_budget", state: "failed", value: 376, limit: 100, depth: 10_000, unit: "tokens in its bucket" })).toBe("376 of 100 tokens in its bucket; depth 10.0k");
   expect(numbersOf({ rule: "slot", state: "passed", value: 7, unit: "place in the queue" })).toBe("place 7 in the queue");
   expect(numbersOf({ rule: "slot", state: "passed", note: "a slot was free" })).toBe("a slot was free");
   expect(numbersOf({ rule: "weight", state: "not_reached" })).toBe("");

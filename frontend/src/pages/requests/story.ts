@@ -22,7 +22,7 @@ export function numbersOf(check: Check): string {
   const parts: string[] = [];
   if (check.rule === "slot" && value !== undefined && value !== null) return `place ${compact(value)} in the queue`;
   if (value !== undefined && value !== null) parts.push(`${compact(value)}${limit === undefined || limit === null ? "" : ` of ${compact(limit)}`}${unit ? ` ${unit}` : ""}`);
-  if (check.depth !== undefined) parts.push(`it holds ${compact(check.depth)}`);
+  if (check.depth !== undefined) parts.push(`depth ${compact(check.depth)}`);
   if (note) parts.push(note);
   return parts.join("; ");
 }
@@ -48,7 +48,7 @@ export const money = (amount: number, currency: string): string => `${amount ===
 export const termsOf = (why: string): string[] => why.split(/[;,:] /).map((term) => term.trim()).filter(Boolean);
 
 const sources: Record<string, string> = {
-  bound: "nothing is predicted: every answer is expected to reach its bound",
+  bound: "no prediction: every answer is expected to reach its bound",
   similar: "answers to similar prompts",
   application: "this application's past answers",
   category: "the category, corrected by drift",

@@ -75,7 +75,7 @@ export function AuditPanel({ query = {} }: { query?: Record<string, string> }) {
       ) : isPending ? (
         <Waiting />
       ) : entries.length === 0 ? (
-        <p className="panel p-6 text-center text-sm text-soft">Nothing was changed.</p>
+        <p className="panel p-6 text-center text-sm text-soft">No changes.</p>
       ) : (
         <ol className="panel divide-y divide-line" aria-label="Changes">
           {entries.map((entry) => (
@@ -112,7 +112,7 @@ export function AuditPage() {
     <>
       <title>Audit · Quartermaster</title>
       <h1 className="text-lg font-semibold tracking-tight">Audit</h1>
-      <p className="mb-3 text-sm text-soft">Who changed what, newest first. Never changed, never deleted, and without secrets.</p>
+      <p className="mb-3 text-sm text-soft">Who changed what, newest first. Entries are never edited or deleted, and contain no secrets.</p>
       <AuditPanel />
     </>
   );

@@ -28,7 +28,7 @@ export function Found({ found }: { found: EngineFound }) {
       <span className="min-w-0 break-words">
         {found.reachable ? `It serves ${found.models.map((model) => model.id).join(", ") || "no model"}; ` : "No vLLM server was found there: "}
         {found.why}
-        {found.kv_tokens ? `. Its KV cache holds ${compact(found.kv_tokens)} tokens` : ""}.{found.used_by ? ` It already is the backend ${found.used_by}.` : ""}
+        {found.kv_tokens ? `. Its KV cache holds ${compact(found.kv_tokens)} tokens` : ""}.{found.used_by ? ` It is already backend ${found.used_by}.` : ""}
       </span>
     </p>
   );
@@ -42,10 +42,10 @@ function Look() {
   const look = useMutation({ mutationFn: () => lookAt(url) });
   return (
     <details className="rounded-lg border border-line bg-page p-3">
-      <summary className="text-sm font-medium text-soft hover:text-ink">Look at an engine first</summary>
+      <summary className="text-sm font-medium text-soft hover:text-ink">Inspect an engine</summary>
       <div className="mt-2 flex flex-wrap gap-2">
         <input
-          aria-label="URL to look at"
+          aria-label="URL to inspect"
           className="field min-w-0 flex-1 basis-56"
           placeholder="http://10.0.0.7:8000"
           value={url}
@@ -57,7 +57,7 @@ function Look() {
           }}
         />
         <button type="button" className="button" disabled={!url.trim() || look.isPending} onClick={() => look.mutate()}>
-          {look.isPending ? "Looking…" : "Look"}
+          {look.isPending ? "Inspecting…" : "Inspect"}
         </button>
       </div>
       <div className="mt-2">{look.error ? <p role="alert" className="text-sm text-bad">{look.error.message}</p> : look.data && <Found found={look.data} />}</div>
@@ -82,7 +82,7 @@ function BackendState({ row, live }: { row: Backend; live: BackendFigures | unde
       )}
       {row.leaving_since && (
         <span className="block text-2xs text-faint">
-          leaves since <Ago at={row.leaving_since} />
+          draining for removal since <Ago at={row.leaving_since} />
         </span>
       )}
     </>
@@ -152,14 +152,14 @@ export function Backends() {
     { label: "KV cache", unit: "tokens", right: true, by: (row) => row.kv_tokens, cell: (row) => <span title={`in use: ${text(percent(live.get(row.slug)?.kv_usage))}`}>{compact(row.kv_tokens)}</span> },
     { label: "Throughput", unit: "tok/s", right: true, by: (row) => row.tokens_per_s, cell: (row) => (row.tokens_per_s ? compact(row.tokens_per_s) : <span className="text-faint">not measured</span>) },
     { label: "GPU", right: true, by: (row) => live.get(row.slug)?.gpu_util, cell: (row) => text(percent(live.get(row.slug)?.gpu_util)) },
-    { label: "Removed by", by: (row) => String(row.managed), cell: (row) => (row.managed ? "the scaling driver" : "people") },
+    { label: "Managed by", by: (row) => String(row.managed), cell: (row) => (row.managed ? "scaling driver" : "operators") },
   ];
   return (
     <>
       <Resource<Backend>
         what="backend"
         title="Backends"
-        intro="vLLM servers, each a replica of one pool. A draining one finishes what it runs and gets nothing new."
+        intro="vLLM servers, each a replica of one pool. A draining backend finishes its running requests and receives no new ones."
         path="backends"
         columns={columns}
         specs={(query) => backendSpecs(options(pools.map((p) => p.slug)), { pool: query.get("pool") ?? (pools.length === 1 ? pools[0]!.slug : ""), url: query.get("url") ?? "" })}
@@ -180,13 +180,13 @@ export function Backends() {
           onClose={() => setDraining(null)}
           onRun={async () => {
             await send("POST", `backends/${draining.slug}/${draining.draining ? "undrain" : "drain"}`);
-            notify(draining.draining ? `${draining.slug} is put back once it answers a probe.` : `${draining.slug} drains.`);
+            notify(draining.draining ? `${draining.slug} receives work again once it answers a probe.` : `${draining.slug} drains.`);
             setDraining(null);
             void refresh();
           }}
         >
           {draining.draining ? (
-            <p>It gets work again once it has answered a one-token probe.</p>
+            <p>It receives work again once it has answered a one-token probe.</p>
           ) : (
             <p>
               It gets no new work; what runs there finishes ({live.get(draining.slug)?.running === undefined ? "how many is unknown" : `${count(live.get(draining.slug)?.running)} now`}). The pool has {draining.slots} slots less meanwhile.

@@ -28,7 +28,7 @@ export function Books() {
   const list = useCurrentInView<HTMLElement>(pathname);
   return (
     <>
-      <nav ref={list} aria-label="Books" className="relative -mx-4 -mt-1 mb-4 flex [scrollbar-width:none] gap-x-1 overflow-x-auto border-b border-line px-4 sm:-mx-6 sm:px-6">
+      <nav ref={list} aria-label="Configuration" className="relative -mx-4 -mt-1 mb-4 flex [scrollbar-width:none] gap-x-1 overflow-x-auto border-b border-line px-4 sm:-mx-6 sm:px-6">
         {sections
           .filter((section) => user.role !== null && section.roles.includes(user.role))
           .map(({ path, label }) => (

@@ -33,7 +33,7 @@ export function Tiers() {
     { label: "Longest wait", right: true, by: (row) => row.max_wait_s, cell: (row) => time(row.max_wait_s) },
     { label: "Entitlements", right: true, by: (row) => used(row.slug), cell: (row) => used(row.slug) },
   ];
-  return <Resource<Tier> what="tier" title="Tiers" intro="Contract templates: service class, promise about time and queueing rule. A change counts for every entitlement of the tier at once." path="tiers" columns={columns} specs={() => tierSpecs(options(slos.map((s) => s.slug)))} id={(row) => row.slug} empty="No tier yet." effects />;
+  return <Resource<Tier> what="tier" title="Tiers" intro="Contract templates: service class, SLO and queueing rule. A change applies to every entitlement of the tier at once." path="tiers" columns={columns} specs={() => tierSpecs(options(slos.map((s) => s.slug)))} id={(row) => row.slug} empty="No tier yet." effects />;
 }
 
 /** Promises about time. */
@@ -41,13 +41,13 @@ export function Slos() {
   const tiers = useBooks<Tier>("tiers").data ?? [];
   const columns: Column<SloRow>[] = [
     { label: "SLO", by: (row) => row.slug, cell: (row) => <Name {...row} />, className: "max-w-56" },
-    { label: "Kind", by: (row) => row.ttlt_s, cell: (row) => (row.ttlt_s === null ? "interactive" : "whole answers") },
+    { label: "Kind", by: (row) => row.ttlt_s, cell: (row) => (row.ttlt_s === null ? "interactive" : "non-interactive") },
     { label: "TTFT", right: true, by: (row) => row.ttft_s, cell: (row) => time(row.ttft_s) },
     { label: "TBT", right: true, by: (row) => row.tbt_s, cell: (row) => time(row.tbt_s) },
     { label: "TTLT", right: true, by: (row) => row.ttlt_s, cell: (row) => time(row.ttlt_s) },
     { label: "Tiers", cell: (row) => tiers.filter((t) => t.slo === row.slug).map((t) => t.slug).join(", ") || <span className="text-faint">none</span> },
   ];
-  return <Resource<SloRow> what="SLO" title="SLOs" intro="Promises about time: to the first token and between tokens, or to the last token." path="slos" columns={columns} specs={() => sloSpecs} id={(row) => row.slug} empty="No SLO yet." />;
+  return <Resource<SloRow> what="SLO" title="SLOs" intro="Targets for the time to the first token and between tokens, or to the last token." path="slos" columns={columns} specs={() => sloSpecs} id={(row) => row.slug} empty="No SLO yet." />;
 }
 
 const money = (amount: string, currency: string) => (Number(amount) ? `${Number(amount).toLocaleString("en", { maximumFractionDigits: 6 })} ${currency}` : <span className="text-faint">{NONE}</span>);
@@ -63,5 +63,5 @@ export function Prices() {
     { label: "GPU second", right: true, by: (row) => Number(row.per_gpu_second), cell: (row) => money(row.per_gpu_second, row.currency) },
     { label: "Requests per GPU", right: true, by: (row) => row.slots_per_gpu, cell: (row) => row.slots_per_gpu },
   ];
-  return <Resource<Price> what="price" title="Prices" intro="What use of a pool costs from an hour on, until its next price." path="prices" columns={columns} specs={() => priceSpecs(options(pools.map((p) => p.slug)))} id={(row) => String(row.id)} name={(row) => `${row.pool}'s price`} empty="No price: use is counted and costs nothing." />;
+  return <Resource<Price> what="price" title="Prices" intro="What use of a pool costs, from a given hour until its next price." path="prices" columns={columns} specs={() => priceSpecs(options(pools.map((p) => p.slug)))} id={(row) => String(row.id)} name={(row) => `${row.pool}'s price`} empty="No price: use is metered but not billed." />;
 }

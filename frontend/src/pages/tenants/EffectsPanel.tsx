@@ -46,13 +46,13 @@ export function EffectsPanel({ effects, pending, own }: { effects: Effects | und
   const found = effects ? findings(effects, own) : [];
   const pools = effects?.pools ?? [];
   return (
-    <section aria-label="What this does" aria-live="polite" aria-busy={pending} data-testid="effects" className={`rounded-lg border border-line bg-page p-3.5 ${pending ? "opacity-60" : ""}`}>
-      <h3 className="text-sm font-semibold">What this does</h3>
+    <section aria-label="Effect" aria-live="polite" aria-busy={pending} data-testid="effects" className={`rounded-lg border border-line bg-page p-3.5 ${pending ? "opacity-60" : ""}`}>
+      <h3 className="text-sm font-semibold">Effect</h3>
       {!effects ? (
-        <p className="mt-1 text-sm text-faint">{pending ? "Asking…" : "Shown here as soon as the fields are complete."}</p>
+        <p className="mt-1 text-sm text-faint">{pending ? "Checking…" : "Shown once the form is complete."}</p>
       ) : (
         <>
-          {found.length === 0 && <p className="mt-1 text-sm text-soft">{pools.length ? "No entitlement changes its state." : "No pool is affected."}</p>}
+          {found.length === 0 && <p className="mt-1 text-sm text-soft">{pools.length ? "No entitlement changes state." : "No pool is affected."}</p>}
           <ul className="mt-1.5 space-y-1 text-sm">
             {found.map(({ mood, text }) => (
               <li key={text} className={`flex gap-2 ${mood === "good" ? "text-good" : mood === "warn" ? "text-warn" : "text-soft"}`}>

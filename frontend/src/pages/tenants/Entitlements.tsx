@@ -89,13 +89,13 @@ export function Entitlements({ tenant }: { tenant: string }) {
       what="entitlement"
       title="Entitlements"
       heading="h2"
-      intro="Its rights to shares of pools. Keys open one of these each."
+      intro="Its shares of pools. Each key belongs to one of these."
       path="entitlements"
       query={{ tenant }}
       columns={columns}
       specs={() => entitlementSpecs(options(pools.map((p) => p.slug)), tiers.map((t) => ({ value: t.slug, label: `${t.slug}: ${t.service_class}` })))}
       id={(row) => row.slug}
-      empty="No entitlement yet, so its keys open nothing."
+      empty="No entitlement yet, so it cannot send requests."
       extra={(typed) => ({ ...typed, tenant })}
       follow={follow}
       effects

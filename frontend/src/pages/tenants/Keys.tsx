@@ -16,7 +16,7 @@ import { useSheet } from "./Resource";
 import { keySpecs } from "./specs";
 
 const OVERLAPS = [
-  { s: 0, label: "none: the old key stops at once" },
+  { s: 0, label: "none: the old key stops working at once" },
   { s: 3600, label: "an hour" },
   { s: 86_400, label: "a day" },
   { s: 7 * 86_400, label: "a week" },
@@ -27,7 +27,7 @@ function Rotate({ secret, onDone, onClose }: { secret: Key; onDone: (issued: Iss
   const [overlap, setOverlap] = useState(86_400);
   return (
     <Confirm title={`Rotate "${secret.name}"?`} action="Rotate" onClose={onClose} onRun={async () => onDone(await send<IssuedKey>("POST", `keys/${secret.id}/rotate`, { overlap_s: overlap }))}>
-      <p>A new key of the same name is made. Both work during the overlap, so that nothing has to stop while you change it.</p>
+      <p>Creates a new key with the same name. Both keys work during the overlap, so clients can switch without interruption.</p>
       <label className="block">
         <span className="mb-1 block text-sm font-medium text-ink">Overlap</span>
         <select className="field w-full" value={overlap} onChange={(event) => setOverlap(Number(event.target.value))}>
@@ -81,7 +81,7 @@ export function Keys({ tenant }: { tenant: string }) {
     { label: "State", by: (row) => row.status, cell: (row) => <State state={row.status} /> },
     { label: "Entitlement", by: (row) => row.entitlement, cell: (row) => row.entitlement },
     { label: "Last used", by: (row) => used?.[row.id], cell: (row) => (used ? <Ago at={used[row.id]} /> : "…") },
-    { label: "Made", by: (row) => row.created_at, cell: (row) => <span title={row.created_by ? `by ${row.created_by}` : undefined}><When at={row.created_at} /></span> },
+    { label: "Created", by: (row) => row.created_at, cell: (row) => <span title={row.created_by ? `by ${row.created_by}` : undefined}><When at={row.created_at} /></span> },
     { label: "Expires", by: (row) => row.expires_at, cell: (row) => (row.revoked_at ? <span className="whitespace-nowrap">revoked <When at={row.revoked_at} /></span> : <When at={row.expires_at} />) },
   ];
   if (may)
@@ -115,7 +115,7 @@ export function Keys({ tenant }: { tenant: string }) {
           {(hidden > 0 || all) && (
             <label className="flex items-center gap-1.5 text-sm text-soft">
               <input type="checkbox" className="size-4 accent-(--accent)" checked={all} onChange={(event) => setAll(event.target.checked)} />
-              ended ones too
+              include ended keys
             </label>
           )}
           {may && (
@@ -131,7 +131,7 @@ export function Keys({ tenant }: { tenant: string }) {
       ) : isPending || !entitlements ? (
         <Waiting />
       ) : (
-        <Table label="Keys" rows={rows} columns={columns} id={(row) => row.id} empty={entitlements.length === 0 ? "A key opens an entitlement; there is none yet." : hidden ? "No key works any more." : "No key yet."} />
+        <Table label="Keys" rows={rows} columns={columns} id={(row) => row.id} empty={entitlements.length === 0 ? "A key needs an entitlement; there is none yet." : hidden ? "No active keys." : "No key yet."} />
       )}
       {may && sheet.isNew && entitlements && (
         <Sheet title="New key" subtitle={`For ${tenant}`} onClose={sheet.close}>
@@ -172,7 +172,7 @@ export function Keys({ tenant }: { tenant: string }) {
           }}
         >
           <p>
-            Requests with <span className="font-mono text-xs">qm-{revoking.id}</span> are refused within seconds. A revoked key cannot be brought back.
+            Requests with <span className="font-mono text-xs">qm-{revoking.id}</span> are refused within seconds. A revoked key cannot be restored.
           </p>
           <p>
             Last used: <Ago at={used?.[revoking.id]} />.

@@ -13,7 +13,7 @@ const columns: Column<Membership>[] = [
 
 const newcomers = user.role === "admin" && (
   <p className="rounded-md bg-raised px-3 py-2 text-sm text-soft">
-    Not there yet? Make the user in the{" "}
+    New user? Create the account in the{" "}
     <a className="link" href="/admin/auth/user/add/">
       back office
     </a>{" "}
@@ -28,14 +28,14 @@ export function Members({ tenant }: { tenant: string }) {
       what="member"
       title="Members"
       heading="h2"
-      intro="They see this tenant alone, and manage its keys."
+      intro="They see only this tenant, and manage its keys."
       path="memberships"
       query={{ tenant }}
       columns={columns}
       specs={() => memberSpecs}
       id={(row) => String(row.id)}
       name={(row) => row.user}
-      empty="Nobody. Admins and operators see every tenant without being members."
+      empty="No members. Admins and operators see every tenant without being members."
       extra={(typed) => ({ ...typed, tenant, role: "member" })}
       aboveForm={() => newcomers}
       fixed
@@ -49,14 +49,14 @@ export function Roles() {
     <Resource<Membership>
       what="role"
       title="Roles"
-      intro="Admins write everything; operators see everything, change policies and drain backends. Members stand with their tenants."
+      intro="Admins can change everything. Operators can see everything, change policies and drain backends. Members are listed with their tenants."
       path="memberships"
       keep={(row) => row.tenant === null}
       columns={columns}
       specs={() => roleSpecs}
       id={(row) => String(row.id)}
       name={(row) => row.user}
-      empty="Nobody was given a role; superusers are admins."
+      empty="No roles assigned. Superusers are admins."
       aboveForm={(row) => row === undefined && newcomers}
     />
   );

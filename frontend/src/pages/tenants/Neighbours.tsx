@@ -32,7 +32,7 @@ const columns = (own: string): Column<Holder>[] => [
       ),
   },
   {
-    label: "Slots held meanwhile",
+    label: "Slots held during the wait",
     right: true,
     by: (row) => row.share,
     cell: (row) => (
@@ -44,7 +44,7 @@ const columns = (own: string): Column<Holder>[] => [
   },
   { label: "Slot time", right: true, by: (row) => row.slot_s, cell: (row) => text(seconds(row.slot_s)) },
   { label: "Requests", right: true, by: (row) => row.requests, cell: (row) => compact(row.requests) },
-  { label: "Came later, went first", right: true, by: (row) => row.overtook, cell: (row) => compact(row.overtook) },
+  { label: "Arrived later, granted earlier", right: true, by: (row) => row.overtook, cell: (row) => compact(row.overtook) },
   {
     label: "",
     right: true,
@@ -64,9 +64,9 @@ function Waits({ waits, tenant }: { waits: PoolWaits; tenant: string }) {
       </p>
       <p className="text-sm text-soft">
         Pool {waits.pool}: {compact(waits.requests)} of its requests waited, half of them over {text(seconds(waits.wait_p50_s))}, one in twenty over {text(seconds(waits.wait_p95_s))}, the longest {text(seconds(waits.longest_s))}.
-        {!waits.whole && " There was more traffic than is read here: the oldest of it is left out."}
+        {!waits.whole && " There was more traffic than this page reads; the oldest part is left out."}
       </p>
-      <Table label={`Who had the slots of pool ${waits.pool}`} rows={waits.held} columns={columns(tenant)} id={(row) => row.tenant} empty="Nothing ran meanwhile: there was no backend to run on." />
+      <Table label={`Slots of pool ${waits.pool}`} rows={waits.held} columns={columns(tenant)} id={(row) => row.tenant} empty="Nothing ran meanwhile, because there was no backend." />
     </section>
   );
 }
@@ -88,19 +88,19 @@ export function NeighboursPanel({ tenant }: { tenant: string }) {
           <h2 id="neighbours-title" className="text-sm font-semibold">
             Neighbours
           </h2>
-          <p className="text-sm text-soft">Who had the slots while its requests waited, and who came later and went first.</p>
+          <p className="text-sm text-soft">Which tenants held the slots while its requests waited, and whose requests arrived later but were granted earlier.</p>
         </div>
-        <Segmented label="Time looked at" value={minutes} options={WINDOWS} onChange={setMinutes} />
+        <Segmented label="Period" value={minutes} options={WINDOWS} onChange={setMinutes} />
       </div>
       {error && <Failed error={error} retry={() => void refetch()} />}
       {!data ? (
         !error && <Waiting />
       ) : (
         <>
-          {!data.live && <p className="rounded-md bg-warn-bg px-3 py-1.5 text-sm text-warn">Redis does not answer, so what waits and runs right now is not counted.</p>}
+          {!data.live && <p className="rounded-md bg-warn-bg px-3 py-1.5 text-sm text-warn">Redis does not answer, so requests that wait or run now are not included.</p>}
           {data.pools.length === 0 ? (
             <p className="panel p-6 text-center text-sm text-soft" data-testid="blame">
-              {data.received ? "None of its requests waited in this time: nobody was in its way." : "It sent nothing in this time."}
+              {data.received ? "None of its requests waited in this period." : "It sent no requests in this period."}
             </p>
           ) : (
             data.pools.map((waits) => <Waits key={waits.pool} waits={waits} tenant={tenant} />)

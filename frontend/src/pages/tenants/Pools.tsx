@@ -18,11 +18,11 @@ function Promised({ pool, dimension, label }: { pool: Pool; dimension: keyof Amo
   const whole = most ?? now;
   return (
     <span className="flex items-center justify-end gap-2">
-      <Meter ratio={whole ? given / whole : undefined} label={`${label} promised of ${pool.slug}`} tone={whole && given > whole ? "warn" : "plain"} className="w-12" />
+      <Meter ratio={whole ? given / whole : undefined} label={`${label} reserved in ${pool.slug}`} tone={whole && given > whole ? "warn" : "plain"} className="w-12" />
       <span className="min-w-16">
         {compact(given)} <span className="text-faint">/ {now === undefined ? NONE : compact(now)}</span>
         {most !== undefined && (
-          <span className="block text-2xs text-faint" title={`What the planner may provision with ${pool.max_replicas} replicas at most; no more may be promised.`}>
+          <span className="block text-2xs text-faint" title={`The limit for reservations: what the planner may provision with at most ${pool.max_replicas} replicas.`}>
             up to {compact(most)}
           </span>
         )}
@@ -99,13 +99,13 @@ export function Pools() {
     { label: "Waiting", right: true, by: (row) => live.get(row.slug)?.queue?.depth, cell: (row) => count(live.get(row.slug)?.queue?.depth) },
     ...(staff
       ? ([
-          { label: "Slots promised", right: true, by: (row) => row.promised?.slots, cell: (row) => <Promised pool={row} dimension="slots" label="Slots" /> },
-          { label: "KV promised", unit: "tokens", right: true, by: (row) => row.promised?.kv_tokens, cell: (row) => <Promised pool={row} dimension="kv_tokens" label="KV cache" /> },
+          { label: "Slots reserved", right: true, by: (row) => row.promised?.slots, cell: (row) => <Promised pool={row} dimension="slots" label="Slots" /> },
+          { label: "KV reserved", unit: "tokens", right: true, by: (row) => row.promised?.kv_tokens, cell: (row) => <Promised pool={row} dimension="kv_tokens" label="KV cache" /> },
         ] satisfies Column<Pool>[])
       : []),
     { label: "Context", unit: "tokens", right: true, by: (row) => row.max_model_len, cell: (row) => compact(row.max_model_len) },
     { label: "Policy", by: (row) => row.policy, cell: (row) => `${row.policy}@${row.policy_version}` },
     ...(staff ? ([{ label: "Scaling", by: (row) => row.scaling_mode, cell: (row) => (row.scaling_mode === "off" ? <span className="text-faint">off</span> : `${row.scaling_mode}, ${row.min_replicas} to ${row.max_replicas}`) }] satisfies Column<Pool>[]) : []),
   ];
-  return <Resource<Pool> what="pool" title="Pools" intro="One model behind one capacity: that of its backends together." path="pools" columns={columns} specs={() => poolSpecs} id={(row) => row.slug} empty="No pool yet." follow={follow} effects />;
+  return <Resource<Pool> what="pool" title="Pools" intro="One model served by a group of backends." path="pools" columns={columns} specs={() => poolSpecs} id={(row) => row.slug} empty="No pool yet." follow={follow} effects />;
 }

@@ -19,14 +19,14 @@ export function Quotas({ tenant }: { tenant: string }) {
       what="quota"
       title="Quotas"
       heading="h2"
-      intro="Prompt and answer tokens over all pools. The soft limit raises an alert, the hard one refuses until the period ends."
+      intro="Prompt and answer tokens over all pools. Passing the soft limit raises an alert; beyond the hard limit requests are refused until the period ends."
       path="quotas"
       query={{ tenant }}
       columns={columns}
       specs={() => quotaSpecs}
       id={(row) => String(row.id)}
       name={(row) => row.period}
-      empty="No quota: only its entitlements limit what it uses."
+      empty="No quota: use is limited only by its entitlements."
       extra={(typed) => ({ ...typed, tenant })}
     />
   );

@@ -50,7 +50,7 @@ const columns: Column<Row>[] = [
     by: (row) => row.entitlements.length,
     cell: ({ entitlements }) =>
       entitlements.length === 0 ? (
-        <span className="text-faint">none: it cannot send anything</span>
+        <span className="text-faint">none: it cannot send requests</span>
       ) : (
         <span className="flex flex-wrap gap-x-3 gap-y-0.5">
           {entitlements.map((e) => (
@@ -95,7 +95,7 @@ export function NewTenant({ onMade, onClose }: { onMade: (made: Made) => void; o
   if (pools.length === 0)
     return (
       <div className="p-5 text-sm text-soft">
-        There is no pool yet that a tenant could use. <Link className="link" to="/welcome">Add the first backend</Link>, then come back.
+        There is no pool for a tenant to use yet. <Link className="link" to="/welcome">Add the first backend</Link>, then come back.
       </div>
     );
   const tier = tiers.find((one) => one.slug === "standard") ?? tiers[0];
@@ -136,7 +136,7 @@ export function TenantList() {
           <h1 id="tenants-title" className="text-lg font-semibold tracking-tight">
             Tenants {tenants && <span className="font-normal text-faint">{tenants.length}</span>}
           </h1>
-          <p className="max-w-4xl text-sm text-soft">{user.role === "member" ? "The teams you belong to, and what they use now." : "Organisations and teams that share the GPUs, and what each uses now."}</p>
+          <p className="max-w-4xl text-sm text-soft">{user.role === "member" ? "The teams you belong to, and their current use." : "Organisations and teams that share the GPUs, and their current use."}</p>
         </div>
         <div className="flex flex-wrap items-center gap-2">
           <input type="search" aria-label="Find a tenant" placeholder="Find a tenant" className="field h-9 w-44" value={filter} onChange={(event) => setFilter(event.target.value)} />
@@ -158,11 +158,11 @@ export function TenantList() {
           rows={rows}
           columns={columns}
           id={(row) => row.tenant.slug}
-          empty={word ? "No tenant's name or description has that." : mayWrite ? "Nobody yet. The first tenant gets a share of a pool and a key in one go." : "You are not a member of any tenant. An administrator can add you."}
+          empty={word ? "No tenant's name or description matches." : mayWrite ? "No tenants yet. Creating one also creates its entitlement and key." : "You are not a member of any tenant. An administrator can add you."}
         />
       )}
       {mayWrite && sheet.isNew && (
-        <Sheet title="New tenant" subtitle="With its first entitlement and key, in one go." onClose={sheet.close}>
+        <Sheet title="New tenant" subtitle="Creates the tenant with its first entitlement and key." onClose={sheet.close}>
           <NewTenant
             onClose={sheet.close}
             onMade={({ tenant, entitlement, key }) => {

@@ -70,16 +70,16 @@ function Pause({ tenant, onDone, onClose }: { tenant: Tenant; onDone: (text: str
       onClose={onClose}
       onRun={async () => {
         await send("POST", `tenants/${tenant.slug}/${paused ? "resume" : "pause"}`, paused ? undefined : { reason });
-        onDone(paused ? `${tenant.slug} may send again.` : `${tenant.slug} is paused.`);
+        onDone(paused ? `${tenant.slug} is resumed.` : `${tenant.slug} is paused.`);
       }}
     >
       {paused ? (
         <p>New requests of its keys are admitted again.</p>
       ) : (
         <>
-          <p>New requests of all its keys are refused until it is resumed. What was admitted goes on.</p>
+          <p>New requests of all its keys are refused until it is resumed. Admitted requests continue.</p>
           <label className="block">
-            <span className="mb-1 block text-sm font-medium text-ink">Why, for the audit log</span>
+            <span className="mb-1 block text-sm font-medium text-ink">Reason, for the audit log</span>
             <input className="field w-full" maxLength={200} value={reason} onChange={(event) => setReason(event.target.value)} />
           </label>
         </>

@@ -116,7 +116,7 @@ export function UsagePanel({ tenant }: { tenant?: string }) {
             ) : null}
             .
           </p>
-          <Table key={groups.join()} label="Usage" rows={rows} columns={columns} id={(row) => groups.map((group) => String(row[group])).join(" ")} empty="Nothing was sent in this time." />
+          <Table key={groups.join()} label="Usage" rows={rows} columns={columns} id={(row) => groups.map((group) => String(row[group])).join(" ")} empty="No requests in this period." />
         </div>
       )}
     </section>

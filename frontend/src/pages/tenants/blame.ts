@@ -10,14 +10,14 @@ export const CAUSES: Record<string, string> = {
   kv_budget: "its own share of the KV cache",
   quota_exceeded: "its own quota",
   too_long: "longer than the model takes",
-  tenant_paused: "it was paused",
-  low_priority: "the pool was contended and others weighed more",
+  tenant_paused: "the tenant was paused",
+  low_priority: "the pool was contended and other entitlements had more weight",
   queue_full: "the pool's queue was full",
-  queue_timeout: "waited as long as its tier allows",
+  queue_timeout: "it waited as long as its tier allows",
   no_backend: "the pool had no backend that answered",
   rebuilding: "the pool's state was being rebuilt",
   state_unavailable: "Redis did not answer",
-  shutting_down: "its gateway was stopping",
+  shutting_down: "its gateway was shutting down",
 };
 
 export function blame(waits: PoolWaits, tenant: string): string {
@@ -25,7 +25,7 @@ export function blame(waits: PoolWaits, tenant: string): string {
   const others = waits.held.filter((row) => row.tenant !== tenant);
   const own = waits.held.find((row) => row.tenant === tenant)?.share ?? 0;
   const [most] = others;
-  if (waits.held.length === 0) return `It waited for ${time} while nothing ran at all.`;
-  if (!most || own >= 0.5) return `It waited for ${time}, mostly for itself: ${text(percent(own))} of the slots in use were its own.`;
-  return `${most.tenant} stood most in its way: while it waited, ${time} in all, ${most.tenant} held ${text(percent(most.share))} of the slots in use.`;
+  if (waits.held.length === 0) return `Its requests waited ${time} while nothing ran.`;
+  if (!most || own >= 0.5) return `Its requests waited ${time}, mostly for its own requests, which held ${text(percent(own))} of the slots in use.`;
+  return `${most.tenant} held the most slots of the others: ${text(percent(most.share))} of those in use while its requests waited ${time} in total.`;
 }

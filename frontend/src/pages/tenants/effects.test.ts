@@ -31,7 +31,7 @@ it("says that a share fits, or why not", () => {
   expect(findings(effects(effect({ entitlements: [changed({ state: "bound", reason: "" })] })), "mine")).toEqual([{ mood: "good", text: "It fits: its share is reserved at once." }]);
   const reason = "needs 30 slots, the pool has 24 left to reserve: add backends or lower it";
   expect(findings(effects(effect({ entitlements: [changed({ state: "pending", reason })] })), "mine")).toEqual([{ mood: "warn", text: `It does not fit yet and waits: ${reason}.` }]);
-  expect(findings(effects(effect({})), "mine")).toEqual([{ mood: "good", text: "It fits, and nobody else is affected." }]);
+  expect(findings(effects(effect({})), "mine")).toEqual([{ mood: "good", text: "It fits, and no other entitlement is affected." }]);
 });
 
 it("names others who would suffer", () => {

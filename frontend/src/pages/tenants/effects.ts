@@ -55,7 +55,7 @@ export interface Finding {
   text: string;
 }
 
-const works = (entitlement: ChangedEntitlement): string => (entitlement.service_class === "dedicated" || entitlement.service_class === "guaranteed" ? "It fits: its share is reserved at once." : entitlement.service_class === "elastic" ? "It works at once: its share is owed over time, not reserved." : "It works at once: it uses what others leave.");
+const works = (entitlement: ChangedEntitlement): string => (entitlement.service_class === "dedicated" || entitlement.service_class === "guaranteed" ? "It fits: its share is reserved at once." : entitlement.service_class === "elastic" ? "It takes effect at once: its share is owed over time, not reserved." : "It takes effect at once: it uses capacity that others leave idle.");
 
 function sentence(own: string | undefined, changed: ChangedEntitlement): Finding | null {
   const { entitlement: name, before, after } = changed;
@@ -87,7 +87,7 @@ export function findings(effects: Effects, own?: string): Finding[] {
   if (keys) found.push({ mood: "warn", text: `${keys === 1 ? "One key goes" : `${keys} keys go`} with it and stop${keys === 1 ? "s" : ""} working.` });
   if (effects.pools.length && own && !found.some((f) => f.mood === "warn")) {
     const touched = effects.pools.some((pool) => pool.entitlements.some((changed) => changed.entitlement === own));
-    if (!touched) found.push({ mood: "good", text: "It fits, and nobody else is affected." });
+    if (!touched) found.push({ mood: "good", text: "It fits, and no other entitlement is affected." });
   }
   return found;
 }

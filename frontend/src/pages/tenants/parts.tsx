@@ -63,11 +63,11 @@ export function Delete({ path, name, what, own, onDone, onClose }: { path: strin
   const error = remove.error ?? trial.error;
   return (
     <Modal title={`Delete the ${what} ${name}?`} onClose={onClose} wide>
-      <p className="mt-2 text-sm text-soft">This cannot be undone. What it did stays in the ledger and the audit log.</p>
+      <p className="mt-2 text-sm text-soft">This cannot be undone. Its records stay in the ledger and the audit log.</p>
       <div className="mt-3">{error ? <Failed error={error} /> : <EffectsPanel effects={trial.data} pending={trial.isFetching} own={own} />}</div>
       <div className="mt-4 flex justify-end gap-2">
         <button type="button" className="button h-9" data-autofocus onClick={onClose}>
-          Keep it
+          Cancel
         </button>
         <button type="button" className="button-danger" disabled={trial.isPending || trial.isError || remove.isPending} onClick={() => remove.mutate()}>
           {remove.isPending ? "Deleting…" : "Delete"}
@@ -93,7 +93,7 @@ export function Confirm({ title, action, danger, onRun, onClose, children }: { t
           Cancel
         </button>
         <button type="button" className={danger ? "button-danger" : "button-primary"} disabled={run.isPending} onClick={() => run.mutate()}>
-          {run.isPending ? "One moment…" : action}
+          {run.isPending ? "Working…" : action}
         </button>
       </div>
     </Modal>
@@ -123,10 +123,10 @@ export function Secret({ issued, model, onClose }: { issued: IssuedKey; model?: 
           <Code text={curl(issued.key, model)} label="First request with curl" />
         </div>
       )}
-      {leaving && <p className="mt-3 rounded-md bg-warn-bg px-3 py-2 text-sm text-warn">Did you copy it? Once this is closed, nobody can see it again.</p>}
+      {leaving && <p className="mt-3 rounded-md bg-warn-bg px-3 py-2 text-sm text-warn">Have you copied the key? It cannot be shown again.</p>}
       <div className="mt-4 flex flex-wrap justify-end gap-2">
         <button type="button" className="button h-9" onClick={onClose}>
-          {leaving ? "Close it" : "Done"}
+          {leaving ? "Close" : "Done"}
         </button>
         <Link to="/playground" className="button-primary" data-autofocus>
           Try it in the playground

@@ -38,7 +38,7 @@ const rate = entitlement("tokens_per_s", "Token budget", {
 });
 
 const burst = entitlement("burst_tokens", "Burst", {
-  help: "How much may be used at once before the budget counts; needed with a budget.",
+  help: "How much may be used at once before the budget limits it. Required with a budget.",
   explain: (value, values) => {
     const depth = figure(value);
     const refill = figure(values.tokens_per_s ?? values["entitlement.tokens_per_s"] ?? "");
@@ -47,7 +47,7 @@ const burst = entitlement("burst_tokens", "Burst", {
 });
 
 const concurrency = entitlement("concurrency", "Concurrency", { unit: "requests at once" });
-const kv = entitlement("kv_tokens", "KV cache", { help: "What its running requests may hold together. 0 sets no limit." });
+const kv = entitlement("kv_tokens", "KV cache", { help: "Total for its running requests. 0 sets no limit." });
 
 /** A budget without depth would refuse everything: propose ten seconds' worth until someone says otherwise. */
 export function withBurst(prefix = "") {
@@ -58,7 +58,7 @@ export function withBurst(prefix = "") {
   };
 }
 
-const TIER_HELP = "Service class, promise about time and queueing rule.";
+const TIER_HELP = "Service class, SLO and queueing rule.";
 
 export const entitlementSpecs = (pools: readonly Option[], tiers: readonly Option[], initial: { pool?: string; tier?: string } = {}): FieldSpec[] => [
   entitlement("pool", "Pool", { options: pools, initial: initial.pool ?? "" }),
@@ -103,7 +103,7 @@ const tokens = (value: string): string => (figure(value) ? `${compact(figure(val
 
 export const quotaSpecs: FieldSpec[] = [quota("period", "Period"), quota("soft_tokens", "Soft limit", { explain: tokens }), quota("hard_tokens", "Hard limit", { explain: tokens })];
 
-const SOMEBODY = "Of somebody who can log in already.";
+const SOMEBODY = "An existing user.";
 export const memberSpecs: FieldSpec[] = [member("user", "User name", { wide: true, help: SOMEBODY })];
 
 /** Members have a tenant and are made on its page. */
@@ -112,7 +112,7 @@ export const roleSpecs: FieldSpec[] = [member("user", "User name", { help: SOMEB
 
 export const tierSpecs = (slos: readonly Option[]): FieldSpec[] => [
   tier("slug", "Name"),
-  tier("slo", "SLO", { options: slos, help: "The promise about time." }),
+  tier("slo", "SLO", { options: slos, help: "Targets for latency." }),
   tier("service_class", "Service class", { wide: true }),
   tier("rank", "Rank"),
   tier("weight", "Weight"),
@@ -155,7 +155,7 @@ export const poolSpecs: FieldSpec[] = [
   pool("slo_mean_s", "Mean SLO", { group: "Under contention" }),
   pool("kv_bytes_per_token", "KV bytes per token", { group: "Under contention", unit: "bytes" }),
   pool("queue_bytes", "Queue size", { group: "Under contention" }),
-  pool("coefficients", "Coefficients", { group: "Under contention", wide: true, placeholder: '{"debt": 4.0, "gamma_debt": 0.7}', help: "Of weight, debt and burst, where they differ from the defaults." }),
+  pool("coefficients", "Coefficients", { group: "Under contention", wide: true, placeholder: '{"debt": 4.0, "gamma_debt": 0.7}', help: "For weight, debt and burst, if they differ from the defaults." }),
   pool("predictor", "Output lengths", { group: "Estimates" }),
   pool("prefix_cache", "Prefix cache", {
     group: "Engines",
@@ -172,7 +172,7 @@ export const backendSpecs = (pools: readonly Option[], initial: { pool?: string;
   backend("slots", "Slots", { unit: "sequences", placeholder: "from the engine" }),
   backend("kv_tokens", "KV cache", { placeholder: "from the engine" }),
   backend("tokens_per_s", "Throughput"),
-  backend("api_key", "API key", { help: "vLLM's --api-key. Written once, never shown; empty leaves it as it is." }),
+  backend("api_key", "API key", { help: "vLLM's --api-key. Never shown again; leave empty to keep it." }),
   backend("dcgm_url", "GPU exporter URL", { group: "More", placeholder: "http://10.0.0.7:9400/metrics", help: "Empty: the engine's own /metrics is tried." }),
   backend("managed", "May be removed by the scaling driver", { group: "More" }),
   backend("description", "Description", { group: "More", wide: true }),

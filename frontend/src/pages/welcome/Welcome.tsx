@@ -39,8 +39,8 @@ function engineSpecs(found: EngineFound): FieldSpec[] {
       ? { name: "pool.model", label: "Model", kind: "choice", required: true, initial: model?.id, options: found.models.map(({ id }) => ({ value: id, label: id })) }
       : { name: "pool.model", label: "Model", kind: "text", required: true, initial: model?.id ?? "", help: "The name clients ask for." },
     { name: "pool.slug", label: "Pool", kind: "slug", required: true, initial: name, help: "Its name in addresses, files and metrics." },
-    { name: "backend.slots", label: "Slots", unit: "sequences", kind: "integer", min: 1, placeholder: "from the engine", help: "The engine may run at once (vLLM's --max-num-seqs). Empty: what it says." },
-    { name: "backend.kv_tokens", label: "KV cache", unit: "tokens", kind: "integer", min: 1, initial: found.kv_tokens ? String(found.kv_tokens) : "", placeholder: "200000", help: found.kv_tokens ? "As the engine says." : "The engine does not say; vLLM logs it at start." },
+    { name: "backend.slots", label: "Slots", unit: "sequences", kind: "integer", min: 1, placeholder: "from the engine", help: "Sequences the engine may run at once (vLLM's --max-num-seqs). Empty: as the engine reports." },
+    { name: "backend.kv_tokens", label: "KV cache", unit: "tokens", kind: "integer", min: 1, initial: found.kv_tokens ? String(found.kv_tokens) : "", placeholder: "200000", help: found.kv_tokens ? "Reported by the engine." : "Not reported by the engine; vLLM logs it at start." },
     { name: "pool.max_model_len", label: "Context length", unit: "tokens", kind: "integer", min: 1, required: true, initial: String(length), group: "More" },
     { name: "pool.default_output_tokens", label: "Default output bound", unit: "tokens", kind: "integer", min: 1, required: true, initial: String(Math.min(512, Math.max(1, length >> 1))), group: "More" },
     { name: "pool.max_output_tokens", label: "Largest output bound", unit: "tokens", kind: "integer", min: 1, required: true, initial: String(Math.min(4096, Math.max(1, length >> 1))), group: "More" },
@@ -66,7 +66,7 @@ function FirstEngine({ onMade }: { onMade: () => void }) {
         }}
       >
         <label htmlFor="engine-url" className="mb-1 block text-sm font-medium">
-          Where does your vLLM server answer?
+          Address of your vLLM server
         </label>
         <div className="flex flex-wrap gap-2">
           <input
@@ -85,14 +85,14 @@ function FirstEngine({ onMade }: { onMade: () => void }) {
           />
           {locked && <input aria-label="The engine's API key" type="password" autoComplete="off" className="field h-9 w-44" placeholder="its API key" value={secret} onChange={(event) => setSecret(event.target.value)} />}
           <button type="submit" className={found?.reachable ? "button h-9" : "button-primary"} disabled={!url.trim() || look.isPending}>
-            {look.isPending ? "Looking…" : "Look"}
+            {look.isPending ? "Inspecting…" : "Inspect"}
           </button>
         </div>
         <p id="engine-url-note" className={`mt-1 text-2xs ${wrong ? "font-medium text-bad" : "text-faint"}`}>
-          {wrong ?? "Scheme, host and port, as this machine reaches it. Nothing is saved by looking."}{" "}
+          {wrong ?? "Scheme, host and port, as reachable from this server. Inspecting saves nothing."}{" "}
           {!locked && (
             <button type="button" className="link" onClick={() => setLocked(true)}>
-              It wants an API key
+              It requires an API key
             </button>
           )}
         </p>
@@ -136,7 +136,7 @@ function FirstRequest({ made, model }: { made: IssuedKey | null; model: string }
         <Link to="/playground" className="button-primary">
           Send it from the playground
         </Link>
-        <p className="text-sm text-faint">This page notices the first request by itself.</p>
+        <p className="text-sm text-faint">This page updates when the first request arrives.</p>
       </div>
     </div>
   );

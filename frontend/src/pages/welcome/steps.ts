@@ -27,7 +27,7 @@ export function steps(have: Inventory): Step[] {
       name: "engine",
       title: "First backend and pool",
       done: have.backends > 0 && have.pools > 0,
-      text: have.backends && have.pools ? `${some(have.backends, "backend", "backends")} in ${some(have.pools, "pool", "pools")}.` : "A backend is one vLLM server; a pool is one model behind all of its backends.",
+      text: have.backends && have.pools ? `${some(have.backends, "backend", "backends")} in ${some(have.pools, "pool", "pools")}.` : "A backend is one vLLM server; a pool is a group of backends that serve one model.",
     },
     {
       name: "tenant",
@@ -36,23 +36,23 @@ export function steps(have: Inventory): Step[] {
       text:
         have.tenants && have.entitlements && have.keys
           ? `${some(have.tenants, "tenant", "tenants")}, ${some(have.entitlements, "entitlement", "entitlements")}, ${some(have.keys, "key", "keys")}.`
-          : "A tenant is a team; its entitlement is a share of the pool, and a key opens it.",
+          : "A tenant is a team. Its entitlement is a share of a pool, and its keys authenticate requests.",
     },
     {
       name: "request",
       title: "First request",
       done: have.requests > 0,
-      text: have.requests ? "The first request has come in." : "From the playground, or from any OpenAI client.",
+      text: have.requests ? "The first request has arrived." : "From the playground, or from any OpenAI client.",
     },
   ];
 }
 
 /** What stands above the steps. What is configured is known from the books; that it serves is known only while it is seen. */
 export function heading(more: boolean, unseen: boolean, serves: boolean): { title: string; text: string } {
-  if (more) return { title: "Welcome to Quartermaster", text: "Three steps from an empty installation to the first answer. You can leave and come back; what is there is found." };
-  if (unseen) return { title: "Configured, but not all of it can be seen now", text: "A pool, a tenant and a key are configured. Whether they serve requests now is not fully known; what is missing is said above." };
+  if (more) return { title: "Welcome to Quartermaster", text: "Three steps from an empty installation to the first answer. You can leave at any time and continue later." };
+  if (unseen) return { title: "Configured, but part of it cannot be seen", text: "A pool, a tenant and a key are configured. Whether they serve requests now is not fully known; the notice above says what is missing." };
   if (!serves) return { title: "Configured, but no backend is ready", text: "A pool, a tenant and a key are configured. Requests are answered as soon as a backend of the pool is ready." };
-  return { title: "Everything is set up", text: "There is a pool that serves, a tenant that may use it, and the first request has come in." };
+  return { title: "Everything is set up", text: "A pool is serving, a tenant may use it, and the first request has arrived." };
 }
 
 /** The first that is not done; undefined when all are. */
