@@ -73,4 +73,4 @@ def test_a_request_that_does_not_exist_is_said_so(page: Page, stage: Stage) -> N
 def test_an_empty_ledger_is_said_so(page: Page, stage: Stage) -> None:
     stage.rows = []
     stage.open("/requests")
-    expect(page.get_by_text("Nothing has been sent yet.")).to_be_visible()
+    expect(page.get_by_text("No requests yet.")).to_be_visible()

@@ -36,7 +36,7 @@ def test_the_overview_says_what_the_strategic_loop_does_and_members_are_not_show
     expect(loop).to_contain_text("by adam: after the outage")
     expect(loop).to_contain_text("rolled back")
     expect(loop).to_contain_text("p95 wait of standard doubled")
-    expect(loop).to_contain_text("2 there, 3 wanted: demand of 70 slots")
+    expect(loop).to_contain_text("2 running, 3 wanted: demand of 70 slots")
     stage.role = "member"
     stage.open("/")
     expect(page.get_by_role("region", name="Table of entitlements")).to_be_visible()

@@ -257,7 +257,7 @@ export function QueuePage() {
           onClose={() => setLeaving(null)}
         >
           <p>
-            A request of <b>{leaving.tenant}</b> that {leaving.running ? "runs. The engine stops it, and the tokens it produced are charged" : "waits. It is not charged"}. Its client is told <code>operator</code>.
+            A request of <b>{leaving.tenant}</b> that {leaving.running ? "runs. The engine stops it, and the tokens it produced are charged" : "waits. It is not charged"}. Its client receives <code>operator</code>.
           </p>
         </Confirm>
       )}
