@@ -223,7 +223,7 @@ def choose_prey(
 def decide_admission(
     spec: EntitlementSpec, pool: PoolSpec, ask: Ask, view: AdmissionView, no_backend_retry_ms: int
 ) -> AdmissionDecision:
-    """Pure: the same facts give the same decision. Source: token pools 4.3 and Table 1, order as in ``design.md``."""
+    """Pure: the same facts give the same decision. Source: token pools 4.3 and Table 1."""
 
     def wait(reason: Reason, ms: int) -> AdmissionDecision:
         return AdmissionDecision(Verdict.REFUSE, reason=reason, retry_ms=max(LEAST_RETRY_MS, ms))

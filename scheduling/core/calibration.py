@@ -87,7 +87,7 @@ def fit(bursts: Sequence[Burst]) -> tuple[StepTime | None, float]:
     relative error. None where there are not more bursts than coefficients.
 
     Exact non-negative least squares: with four columns the best of all subsets with a non-negative solution is it.
-    Source: ``simulation.md`` 4.1 (weights 1/t, since a step of 20 ms and one of 200 ms should count alike).
+    Weights are 1/t, since a step of 20 ms and one of 200 ms should count alike.
     """
     if len(bursts) <= len(_COLUMNS):
         return None, 0.0

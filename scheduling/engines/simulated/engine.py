@@ -4,7 +4,7 @@ A step takes one token of every decoding sequence first, then chunks of prompts,
 KV blocks; when one that runs needs a block and none is free, the tail of the batch gives its blocks back and is
 computed again later (recompute preemption). Nothing waiting is admitted in a step that preempted, and nothing waiting
 ever takes a seat or a block from what runs. Source: vLLM's documentation and behaviour of version 0.32 with
-``fcfs`` and ``priority`` scheduling; simulation.md 1.2.
+``fcfs`` and ``priority`` scheduling.
 
 Times are seconds on the caller's clock. Not thread-safe: one owner.
 """
