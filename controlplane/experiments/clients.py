@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 import aiohttp
 
+from controlplane import sse
 from controlplane.replay.client import WORDS
 
 
@@ -138,13 +139,10 @@ class Drive:
 
     async def _read(self, answer: aiohttp.ClientResponse, row: Sent) -> None:
         ended = False
-        async for line in answer.content:
-            if not line.startswith(b"data: "):
-                continue
-            if line.startswith(b"data: [DONE]"):
+        async for event in sse.events(answer.content):
+            if event == sse.DONE:
                 ended = True
                 continue
-            event = json.loads(line[6:])
             if "error" in event:
                 row.reason = str(event["error"].get("code") or "stream_error")
                 return

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 import aiohttp
 
+from controlplane import sse
 from controlplane.replay.report import Sent
 from scheduling.simulator.trace import TraceRequest
 
@@ -201,15 +202,11 @@ class Replay:
         last: float | None = None
         usage: dict[str, int] | None = None
         done = False
-        async for line in answer.content:
-            if not line.startswith(b"data:"):
-                continue
-            payload = line[5:].strip()
-            if payload == b"[DONE]":
+        async for frame in sse.events(answer.content):
+            if frame == sse.DONE:
                 done = True
                 continue
             now = time.monotonic() - start
-            frame = json.loads(payload)
             if "error" in frame:
                 row.reason = frame["error"].get("code") or "stream_error"
                 return

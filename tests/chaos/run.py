@@ -31,6 +31,7 @@ import httpx
 import psutil
 import redis
 
+from controlplane import sse
 from tests.chaos.faults import Fault, schedule
 from tests.chaos.history import Left, Seen, check, recovery
 from tests.fake_engine import FakeEngine, Script
@@ -181,14 +182,10 @@ class Run:
 
     async def _stream(self, answer: aiohttp.ClientResponse, one: Seen, leaves: bool) -> None:
         done = False
-        async for line in answer.content:
-            if not line.startswith(b"data:"):
-                continue
-            payload = line[5:].strip()
-            if payload == b"[DONE]":
+        async for frame in sse.events(answer.content):
+            if frame == sse.DONE:
                 done = True
                 continue
-            frame = json.loads(payload)
             if "error" in frame:
                 one.end, one.reason = "failed", frame["error"].get("code") or ""
                 return

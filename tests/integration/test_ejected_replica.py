@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import json
 
 import httpx
 import pytest
 
+from controlplane import sse
 from scheduling.core.types import BackendSpec
 from scheduling.engines.simulated.server import EngineOptions, serving
 from scheduling.gateway.config import GatewayConfig
@@ -35,8 +35,8 @@ def runs_at(world: World, backend: str, *, responding: bool) -> int:
 
 
 def error_of(answer: httpx.Response) -> str:
-    frames = [line[6:] for line in answer.text.splitlines() if line.startswith("data: {")]
-    return json.loads(frames[-1]).get("error", {}).get("code", "")
+    frames = [event for event in sse.events_of(answer.text) if event != sse.DONE]
+    return frames[-1].get("error", {}).get("code", "")
 
 
 async def test_what_a_hung_replica_holds_without_a_byte_completes_elsewhere(redis_url: str, pool_id: str):

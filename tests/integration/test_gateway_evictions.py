@@ -4,7 +4,6 @@ what it got."""
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
+from controlplane import sse
 from scheduling.core.types import BackendSpec, ServiceClass
 from scheduling.gateway.config import GatewayConfig
 from scheduling.state.types import SERVICE_MS, Admission, AdmissionStatus
@@ -50,9 +50,9 @@ async def ask(world: World, client: httpx.AsyncClient, **changes: Any) -> httpx.
 
 
 def last_frame(text: str) -> dict[str, Any]:
-    frames = [part.removeprefix("data: ") for part in text.split("\n\n") if part]
-    assert "[DONE]" not in frames
-    found: dict[str, Any] = json.loads(frames[-1])
+    frames = sse.events_of(text)
+    assert sse.DONE not in frames
+    found: dict[str, Any] = frames[-1]
     return found
 
 

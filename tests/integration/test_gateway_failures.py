@@ -12,6 +12,7 @@ import httpx
 import openai
 import pytest
 
+from controlplane import sse
 from scheduling.gateway.config import GatewayConfig
 from scheduling.state.types import GrantItem
 from tests.gateway_world import TIER, World, gateway_world, until
@@ -42,11 +43,6 @@ async def ask(client: httpx.AsyncClient, **changes: Any) -> httpx.Response:
     return await client.post("/v1/chat/completions", json=body)
 
 
-def frames_of(text: str) -> list[Any]:
-    payloads = [part.removeprefix("data: ") for part in text.split("\n\n") if part]
-    return [p if p == "[DONE]" else json.loads(p) for p in payloads]
-
-
 # --- engines
 
 
@@ -63,7 +59,7 @@ async def test_a_broken_stream_ends_with_an_error_event(world: World, script: di
     async with world.http() as client:
         answer = await ask(client, stream=True)
     assert answer.status_code == 200
-    frames = frames_of(answer.text)
+    frames = sse.events_of(answer.text)
     assert frames[-1]["error"]["code"] == reason
     assert "[DONE]" not in frames
     assert "10.0.0.7" not in answer.text
@@ -279,7 +275,7 @@ async def test_a_lease_ended_elsewhere_ends_the_stream(world: World) -> None:
         await world.resp.call(b"ZADD", f"qm:{{{world.pool.id}}}:leases", b"XX", b"1", call.id)
         await world.store.sweep(world.epoch)
         answer = await running
-    assert frames_of(answer.text)[-1]["error"]["code"] == "lease_lost"
+    assert sse.events_of(answer.text)[-1]["error"]["code"] == "lease_lost"
     [record] = await world.ledger_of(1)
     assert record.reason == "gateway_lost", "who ended it first wrote the ledger"
     await world.settled()
@@ -399,7 +395,7 @@ async def test_a_drain_lets_requests_end_and_then_ends_them(world: World) -> Non
         assert refused.headers["x-quartermaster-reason"] == "shutting_down"
         assert refused.headers["connection"] == "close"
         assert (await short).text.endswith("data: [DONE]\n\n")
-        assert frames_of((await long).text)[-1]["error"]["code"] == "shutting_down"
+        assert sse.events_of((await long).text)[-1]["error"]["code"] == "shutting_down"
         await draining
     await world.settled()
     assert sorted(r.reason for r in await world.ledger_of(3)) == ["length", "shutting_down", "shutting_down"]

@@ -4,7 +4,6 @@ what they got, and nothing of them is left at the engine or in shared state."""
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
@@ -13,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
+from controlplane import sse
 from scheduling.core.types import BackendSpec
 from scheduling.gateway.config import GatewayConfig
 from scheduling.state.types import CATALOG_CHANNEL
@@ -71,9 +71,9 @@ def about_to_expire(world: World) -> dict[str, Any]:
 def code_of(answer: httpx.Response) -> str:
     """The error a client sees: of the answer, or of a stream's last event."""
     if answer.headers["content-type"].startswith("text/event-stream"):
-        frames = [part.removeprefix("data: ") for part in answer.text.split("\n\n") if part]
-        assert "[DONE]" not in frames
-        return str(json.loads(frames[-1])["error"]["code"])
+        frames = sse.events_of(answer.text)
+        assert sse.DONE not in frames
+        return str(frames[-1]["error"]["code"])
     return str(answer.json()["error"]["code"])
 
 

@@ -6,7 +6,6 @@ Needs ``python -m controlplane.embedded.vllm_cpu`` (or one ``ENGINE=vllm make up
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import re
 import socket
@@ -20,6 +19,7 @@ import httpx
 import openai
 import pytest
 
+from controlplane import sse
 from controlplane.calibration import measure
 from controlplane.embedded.vllm_cpu import serve
 from scheduling.core.types import BackendSpec
@@ -152,9 +152,8 @@ def shape(value: Any) -> Any:
 def frames(body: str) -> list[Any]:
     """The shapes of a stream's frames, neighbours of one shape counted once (a real engine may join tokens)."""
     found: list[Any] = []
-    for line in filter(None, body.split("\n\n")):
-        data = line.removeprefix("data: ")
-        frame = data if data == "[DONE]" else shape(json.loads(data))
+    for event in sse.events_of(body):
+        frame = event if event == sse.DONE else shape(event)
         for choice in frame["choices"] if isinstance(frame, dict) else ():
             choice.pop("prompt_token_ids", None)  # the real engine names it in a completion's first frame only
         if not found or found[-1] != frame:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -13,6 +12,7 @@ import httpx
 import openai
 import pytest
 
+from controlplane import sse
 from scheduling.engines.simulated.server import EngineOptions, SimulatedServer, serving
 from scheduling.engines.simulated.text import count_tokens
 from scheduling.engines.vllm import EngineRefused, VllmClient, control_http
@@ -152,9 +152,9 @@ async def test_usage_in_every_chunk_when_asked_for(server: SimulatedServer, http
             "stream_options": {"include_usage": True, "continuous_usage_stats": True},
         },
     )
-    frames = [line.removeprefix("data: ") for line in answer.text.split("\n\n") if line]
-    assert frames.pop() == "[DONE]"
-    counts = [json.loads(frame)["usage"]["completion_tokens"] for frame in frames]
+    frames = sse.events_of(answer.text)
+    assert frames.pop() == sse.DONE
+    counts = [frame["usage"]["completion_tokens"] for frame in frames]
     assert counts == [0, 1, 2, 3, 4, 5, 5]
 
 
