@@ -174,7 +174,9 @@ class AlertRule(models.Model):
         null=True, blank=True, help_text="Where it is right again; the threshold itself where empty."
     )
     for_s = models.PositiveIntegerField(
-        "for [s]", default=60, help_text="So long it has to be wrong before it is told, and right before it is over."
+        "for [s]",
+        default=60,
+        help_text="How long the condition must hold before the alert opens, and be absent before it closes.",
     )
     pool = models.CharField(max_length=63, blank=True, help_text="Every pool where empty.")
     tenant = models.CharField(max_length=63, blank=True, help_text="The whole pool, or every tenant, where empty.")

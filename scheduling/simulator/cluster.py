@@ -8,7 +8,7 @@ instant, although the engines jump ahead.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from scheduling.core.contracts import RoutingPolicy
 from scheduling.core.scheduler import work_of

@@ -19,7 +19,7 @@ class Named(models.Model):
         validators=[slug_validator],
         help_text="Name in URLs, files and metrics: lower-case letters, digits and hyphens. Cannot be changed later.",
     )
-    description = models.CharField(max_length=200, blank=True, help_text="One line for people.")
+    description = models.CharField(max_length=200, blank=True, help_text="A short description.")
     created_at = models.DateTimeField(auto_now_add=True)
 
     fixed: ClassVar[tuple[str, ...]] = ("slug",)  # fields that cannot change after creation

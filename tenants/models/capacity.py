@@ -29,7 +29,7 @@ _AT_LEAST_ONE = [MinValueValidator(1)]
 
 
 class ScalingMode(models.TextChoices):
-    OFF = core.ScalingMode.OFF.value, "off: nobody plans"
+    OFF = core.ScalingMode.OFF.value, "off"
     ADVISE = core.ScalingMode.ADVISE.value, "advise: proposals are stored and shown, nothing is done"
     AUTOMATIC = core.ScalingMode.AUTOMATIC.value, "automatic: the driver carries proposals out"
 
@@ -38,7 +38,7 @@ class ScalingDriver(models.TextChoices):
     NONE = "", "none"
     LOCAL = "local", "local: processes on the machine of `make up`"
     KUBERNETES = "kubernetes", "kubernetes: the scale of a Deployment"
-    WEBHOOK = "webhook", "webhook: a signed call to a program of yours"
+    WEBHOOK = "webhook", "webhook: a signed call to your own program"
     EXTERNAL = "external", "external: KEDA or an HPA reads the wanted replicas from us"
 
 
@@ -107,7 +107,7 @@ class Pool(Named):
         "default output bound [tokens]",
         default=512,
         validators=_AT_LEAST_ONE,
-        help_text="Applied when a client names no max_tokens [tokens].",
+        help_text="Used when a client sends no max_tokens [tokens].",
     )
     max_output_tokens = models.PositiveIntegerField(
         "largest output bound [tokens]",
@@ -132,8 +132,8 @@ class Pool(Named):
         default=0,
         validators=[MaxValueValidator(100_000)],
         help_text=(
-            "The last free slots, kept for requests within a dedicated, guaranteed or elastic baseline, so that these "
-            "need not wait for one to end. 0: all that is idle is lent."
+            "Free slots kept for requests within a dedicated, guaranteed or elastic baseline, so that these need not "
+            "wait for one to end. 0: all idle slots are lent."
         ),
     )
     kv_bytes_per_token = models.PositiveIntegerField(
@@ -147,7 +147,7 @@ class Pool(Named):
         blank=True,
         validators=[validate_coefficients],
         help_text=(
-            'Of weight, debt and burst, where they differ from the defaults, such as {"debt": 4.0, "gamma_debt": 0.7, '
+            'For weight, debt and burst, if they differ from the defaults, such as {"debt": 4.0, "gamma_debt": 0.7, '
             '"class_weights": {"elastic": 100}}.'
         ),
     )
@@ -198,7 +198,7 @@ class Pool(Named):
     max_replicas = models.PositiveIntegerField(
         default=1,
         validators=[MinValueValidator(1), MaxValueValidator(10_000)],
-        help_text="The planner never goes above, and no more than these can hold may be promised.",
+        help_text="The planner never goes above. It limits what may be reserved while scaling is on.",
     )
     scaling_driver = models.CharField(max_length=16, choices=ScalingDriver.choices, blank=True, default="")
     scaling_params = models.JSONField(

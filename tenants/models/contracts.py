@@ -21,14 +21,14 @@ class Slo(Named):
         null=True,
         blank=True,
         validators=_POSITIVE,
-        help_text="Time to first token [s]. Interactive promises have TTFT and TBT.",
+        help_text="Time to first token [s]. Interactive SLOs have TTFT and TBT.",
     )
     tbt_s = models.FloatField(
         "TBT [s]",
         null=True,
         blank=True,
         validators=_POSITIVE,
-        help_text="Time between tokens [s]. Interactive promises have TTFT and TBT.",
+        help_text="Time between tokens [s]. Interactive SLOs have TTFT and TBT.",
     )
     ttlt_s = models.FloatField(
         "TTLT [s]",
@@ -73,13 +73,13 @@ class Tier(Named):
     rank = models.PositiveSmallIntegerField(
         default=1,
         validators=[MaxValueValidator(1000)],
-        help_text="Strict order of tiers where a policy uses it: 0 goes first.",
+        help_text="Order of tiers for policies that use it: 0 goes first.",
     )
     weight = models.FloatField(
-        default=30.0, validators=_POSITIVE, help_text="Share where shares are weighted; only ratios matter."
+        default=30.0, validators=_POSITIVE, help_text="Relative share for policies that use weights."
     )
     slo = models.ForeignKey(
-        Slo, on_delete=models.PROTECT, related_name="tiers", verbose_name="SLO", help_text="The promise about time."
+        Slo, on_delete=models.PROTECT, related_name="tiers", verbose_name="SLO", help_text="Targets for latency."
     )
     over_limit = models.CharField(
         max_length=6,

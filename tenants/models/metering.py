@@ -76,7 +76,7 @@ class Price(models.Model):
     """What use of a pool costs from a moment on, until the pool's next price begins."""
 
     pool = models.ForeignKey(Pool, on_delete=models.CASCADE, related_name="prices")
-    valid_from = models.DateTimeField(default=timezone.now, help_text="Whole hours count: it is cut to the hour.")
+    valid_from = models.DateTimeField(default=timezone.now, help_text="Rounded down to the hour.")
     currency = models.CharField(max_length=3, default="USD", help_text="Three letters, such as EUR.")
     per_million_input = _money("per million input tokens", "0: prompts cost nothing.")
     per_million_output = _money("per million output tokens", "0: answers cost nothing.")

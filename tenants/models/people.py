@@ -27,7 +27,7 @@ class Tenant(Named):
 
 
 class Role(models.TextChoices):
-    ADMIN = "admin", "admin: writes everything"
+    ADMIN = "admin", "admin: changes everything"
     OPERATOR = "operator", "operator: sees everything, changes policies, drains backends"
     MEMBER = "member", "member: sees its own tenant, manages its keys"
 

@@ -1,5 +1,5 @@
 // Made by `make generated` from the OpenAPI schema. Not edited by hand.
-// schema ce360aab9e973473, body c7833d3cdbe116b1
+// schema b1af367d5962fac0, body de532a628ad5728e
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
 export interface components {
@@ -79,7 +79,7 @@ export interface components {
         Backend: {
             /** @description DCGM exporter, such as http://10.0.0.7:9400/metrics. Empty: the engine's own /metrics is tried. */
             dcgm_url: string;
-            /** @description One line for people. */
+            /** @description A short description. */
             description: string;
             /** @description Gets no new work; what runs there finishes. */
             draining: boolean;
@@ -129,7 +129,7 @@ export interface components {
             burst_tokens: number;
             /** @description Requests that may run at once. */
             concurrency: number;
-            /** @description One line for people. */
+            /** @description A short description. */
             description: string;
             /** @description KV cache it may hold at once [tokens]. 0 sets no limit. */
             kv_tokens: number;
@@ -264,7 +264,7 @@ export interface components {
             user: string;
         };
         /**
-         * @description * `admin` - admin: writes everything
+         * @description * `admin` - admin: changes everything
          *     * `operator` - operator: sees everything, changes policies, drains backends
          *     * `member` - member: sees its own tenant, manages its keys
          * @enum {string}
@@ -503,17 +503,17 @@ export interface components {
         Pool: {
             /** @description Other names clients may ask for, such as ["default"]. */
             aliases: string[];
-            /** @description Of weight, debt and burst, where they differ from the defaults, such as {"debt": 4.0, "gamma_debt": 0.7, "class_weights": {"elastic": 100}}. */
+            /** @description For weight, debt and burst, if they differ from the defaults, such as {"debt": 4.0, "gamma_debt": 0.7, "class_weights": {"elastic": 100}}. */
             coefficients: {
                 [key: string]: unknown;
             };
-            /** @description Applied when a client names no max_tokens [tokens]. */
+            /** @description Used when a client sends no max_tokens [tokens]. */
             default_output_tokens: number;
-            /** @description One line for people. */
+            /** @description A short description. */
             description: string;
             /** @description A replica that leaves is ended after this long [s] even if requests still run there. */
             drain_limit_s: number;
-            /** @description The last free slots, kept for requests within a dedicated, guaranteed or elastic baseline, so that these need not wait for one to end. 0: all that is idle is lent. */
+            /** @description Free slots kept for requests within a dedicated, guaranteed or elastic baseline, so that these need not wait for one to end. 0: all idle slots are lent. */
             headroom_slots: number;
             /** @description 2 x layers x KV heads x head size x bytes: 131072 for Llama-3-8B in 16 bit. */
             kv_bytes_per_token: number;
@@ -523,7 +523,7 @@ export interface components {
             max_model_len: number;
             /** @description A larger max_tokens is refused [tokens]. */
             max_output_tokens: number;
-            /** @description The planner never goes above, and no more than these can hold may be promised. */
+            /** @description The planner never goes above. It limits what may be reserved while scaling is on. */
             max_replicas: number;
             /** @description The planner never goes below. */
             min_replicas: number;
@@ -549,6 +549,8 @@ export interface components {
              *     * `similar` - similar: answers to similar prompts, else as history
              */
             predictor: components["schemas"]["PredictorEnum"];
+            /** @description Prompt tokens that a backend may have before their first output token. Empty: found while it serves. 0: no bound, requests then wait inside the engine. */
+            prefill_credit: number | null;
             /**
              * @description Whose prompts an engine may reuse from its prefix cache: each tenant's requests carry a salt of their own (vLLM's cache_salt), or all tenants share.
              *
@@ -575,7 +577,7 @@ export interface components {
             queue_limit: number;
             /** @description The rule that chooses the backend. */
             routing: string;
-            /** @description The routing's parameters by name, such as {"skew_tokens": 4096}. */
+            /** @description The routing's parameters by name, such as {"skew_tokens": 100000}. */
             routing_params: {
                 [key: string]: unknown;
             };
@@ -589,7 +591,7 @@ export interface components {
             /**
              * @description Who acts on the planner's word.
              *
-             *     * `off` - off: nobody plans
+             *     * `off` - off
              *     * `advise` - advise: proposals are stored and shown, nothing is done
              *     * `automatic` - automatic: the driver carries proposals out
              */
@@ -653,7 +655,7 @@ export interface components {
             pool: string;
             /** @description Requests that share one GPU: 64 slots on one GPU are 64. */
             slots_per_gpu: number;
-            /** @description Whole hours count: it is cut to the hour. */
+            /** @description Rounded down to the hour. */
             valid_from: string;
         };
         /** @description A row of the books. */
@@ -825,13 +827,13 @@ export interface components {
          * @description * `` - none
          *     * `local` - local: processes on the machine of `make up`
          *     * `kubernetes` - kubernetes: the scale of a Deployment
-         *     * `webhook` - webhook: a signed call to a program of yours
+         *     * `webhook` - webhook: a signed call to your own program
          *     * `external` - external: KEDA or an HPA reads the wanted replicas from us
          * @enum {string}
          */
         ScalingDriverEnum: "local" | "kubernetes" | "webhook" | "external";
         /**
-         * @description * `off` - off: nobody plans
+         * @description * `off` - off
          *     * `advise` - advise: proposals are stored and shown, nothing is done
          *     * `automatic` - automatic: the driver carries proposals out
          * @enum {string}
@@ -854,13 +856,13 @@ export interface components {
         SeverityEnum: "warning" | "critical";
         /** @description A row of the books. */
         Slo: {
-            /** @description One line for people. */
+            /** @description A short description. */
             description: string;
             /** @description Name in URLs, files and metrics: lower-case letters, digits and hyphens. Cannot be changed later. */
             slug: string;
-            /** @description Time between tokens [s]. Interactive promises have TTFT and TBT. */
+            /** @description Time between tokens [s]. Interactive SLOs have TTFT and TBT. */
             tbt_s: number | null;
-            /** @description Time to first token [s]. Interactive promises have TTFT and TBT. */
+            /** @description Time to first token [s]. Interactive SLOs have TTFT and TBT. */
             ttft_s: number | null;
             /** @description Time to last token [s]. Promises about whole answers have only this. */
             ttlt_s: number | null;
@@ -870,7 +872,7 @@ export interface components {
         /** @description A row of the books. */
         Tenant: {
             created_at: string;
-            /** @description One line for people. */
+            /** @description A short description. */
             description: string;
             paused_reason: string;
             /** @description Since then new requests of its keys are refused; what had been admitted goes on. */
@@ -880,7 +882,7 @@ export interface components {
         };
         /** @description A row of the books. */
         Tier: {
-            /** @description One line for people. */
+            /** @description A short description. */
             description: string;
             /** @description Largest schema, regex, grammar or list of choices of one request [bytes]: the engine compiles it before the first token. 0 allows no structured output. */
             max_grammar_bytes: number;
@@ -895,14 +897,14 @@ export interface components {
             over_limit: components["schemas"]["OverLimitEnum"];
             /** @description Requests of one entitlement that may wait. 0 refuses instead of queueing. */
             queue_limit: number;
-            /** @description Strict order of tiers where a policy uses it: 0 goes first. */
+            /** @description Order of tiers for policies that use it: 0 goes first. */
             rank: number;
             service_class: components["schemas"]["ServiceClassEnum"];
             /** @description Name of the SLO. */
             slo: string;
             /** @description Name in URLs, files and metrics: lower-case letters, digits and hyphens. Cannot be changed later. */
             slug: string;
-            /** @description Share where shares are weighted; only ratios matter. */
+            /** @description Relative share for policies that use weights. */
             weight: number;
         };
         /** @description A row of the books. */
