@@ -6,11 +6,11 @@ that is before it, as an engine's prefix cache has them for its blocks. An index
 prompts with that beginning ran last. With each point goes what it is worth to run where it is cached, in tokens of
 outstanding work (:func:`worth`, computed by the gateway): the deepest point that names a replica counts.
 
-**The rule.** Of the replicas with room whose outstanding work is at most ``skew`` tokens above the least: the one with
-the smallest outstanding work, less what it is worth to run there. Ties: fewest running, then
-rendezvous hashing of the first point, so that prompts which nobody knows spread over idle replicas and every gateway
-sends the same beginning to the same one. A request without points: the least outstanding work, then fewest running,
-then name.
+**The rule.** Of the replicas with room whose outstanding work is at most ``skew`` tokens above the least (or as much as
+the mean, where that is more): the one with the smallest outstanding work, less what it is worth to run there. Ties:
+fewest running, then rendezvous hashing of the first point, so that prompts which nobody knows spread over idle replicas
+and every gateway sends the same beginning to the same one. A request without points: the least outstanding work, then
+fewest running, then name.
 
 A prefix that is asked for more than one replica can take spills over to the next, is cached there too, and from then
 on both are equal but for their work: what all share does not unbalance.
@@ -25,10 +25,10 @@ from typing import Final
 
 from scheduling.core.types import BackendView
 
-GAIN: Final = 32  # outstanding tokens that a cached token of a conversation that goes on is worth at most
+GAIN: Final = 48  # outstanding tokens that a cached token of a conversation that goes on is worth at most
 HALF_GAIN_TOKENS: Final = 4096  # half of that where so many are cached
 FIRST_GAIN: Final = 4  # and that a cached token of any other prompt is worth
-SKEW_TOKENS: Final = 262_144  # outstanding tokens that a replica may have more than the least loaded, unless configured
+SKEW_TOKENS: Final = 98_304  # outstanding tokens that a replica may have above the least loaded, unless configured
 POINTS_KEPT: Final = 16_384  # of one generation of the index; there are two
 PLACES_KEPT: Final = 4  # replicas of a point, the last first
 NAME_CHARS: Final = 12  # of a point's hash, in hex: 48 bits
@@ -92,7 +92,8 @@ def place(fit: Sequence[BackendView], warmth: Warmth | None = None) -> BackendVi
         return None
     if warmth is None:
         return min(fit, key=lambda b: (b.work_tokens, b.running, b.id))
-    most = min(b.work_tokens for b in fit) + warmth.skew
+    work = [b.work_tokens for b in fit]
+    most = min(work) + max(warmth.skew, sum(work) / len(work))
     ranked = [(b.work_tokens - warmth.worth.get(b.id, 0), b.running, b) for b in fit if b.work_tokens <= most]
     score, running, _ = min(ranked, key=lambda r: r[:2])
     equal = [b for s, n, b in ranked if s == score and n == running]

@@ -49,7 +49,8 @@ class PrefixAffinity:
 
     Question: which replica with room has computed this prompt's beginning already, and is it worth going there?
     Key: outstanding tokens less what the cached ones are worth (``placement.worth``), among replicas whose outstanding
-    work is at most ``skew_tokens`` above that of the least loaded with room. Prompts too short to tell: least work.
+    work is at most ``skew_tokens`` (or the mean, where that is more) above that of the least loaded with room. Prompts
+    too short to tell: least work.
     Inputs: view of each replica; chained hashes of the prompt (``QueuedRequest.prefixes``); where prompts with these
     ran last: in Redis, shared by all gateways and the leader, who keeps the last ``remember`` hashes here as well.
     Cost: O(replicas + hashes, 16 at most), O(``remember``) memory. Who starves: none; the skew is bounded.

@@ -27,12 +27,12 @@ from scheduling.gateway.openai_types import ChatRequest, CompletionRequest, Mess
 LEAST_CHARS: Final = 256  # about four blocks of an engine's cache: less is not worth a place of its own
 MOST_POINTS: Final = 12  # of a request: the first few, by which sessions are told apart, and the deepest
 FIRST_POINTS: Final = 4
-MOST_MESSAGES: Final = 32  # further ones are not read: a conversation is known long before
+MOST_MESSAGES: Final = 16  # further ones are not read: a conversation is known long before
 SAMPLE: Final = 128  # characters at either end of a longer text that are hashed
 TOKEN_CHARS: Final = 4  # of a prompt of token ids, one id counts as so many characters
 _FIRST_STOP: Final = 1024  # characters of a text after which its first point is; the next ones at 2,048, 4,096 ...
 _LONGEST: Final = 1 << 20  # and the last one here at the latest
-_LINKS: Final = frozenset((1, 2, 6, 16))  # messages after which the chain takes a link
+_LINKS: Final = frozenset((1, 2, 6))  # messages after which the chain takes a link
 
 
 def prefixes_of(body: ChatRequest | CompletionRequest, key: bytes, pool: PoolSpec, input_tokens: int) -> str:

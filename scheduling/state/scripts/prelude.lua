@@ -408,7 +408,7 @@ end
 -- are free, whether one has room but for its prefill credit, and the credit of the replica that was chosen. Without a
 -- record, or points in it: by outstanding work alone; ties: fewest running, then name.
 local function choose(ready, v, kv, exclude, pre, record)
-  local fit, least, slots, free, roomy = {}, math.huge, 0, 0, false
+  local fit, least, sum, slots, free, roomy = {}, math.huge, 0, 0, 0, false
   for i = 1, #ready, 2 do
     local name = ready[i]
     local s, k, credit = offered(ready[i + 1])
@@ -420,7 +420,7 @@ local function choose(ready, v, kv, exclude, pre, record)
     roomy = roomy or fits
     if fits and prefill_fits(credit, v[j + 3], pre) then
       fit[#fit + 1] = i
-      least = math.min(least, v[j + 2])
+      least, sum = math.min(least, v[j + 2]), sum + v[j + 2]
     end
   end
   local p = #fit > 1 and record and points_of(record)
@@ -430,7 +430,7 @@ local function choose(ready, v, kv, exclude, pre, record)
       for replica in string.gmatch(p.ran[n] or p.before[name] or '', '%S+') do worth[replica] = p.worth[n] end
     end
   end
-  local most = p and least + p.skew or math.huge
+  local most = p and least + math.max(p.skew, sum / #fit) or math.huge
   local best, at, best_run, best_score, best_credit = false, 0, 0, 0, 0
   for _, i in ipairs(fit) do
     local name, j = ready[i], REPLICAS + (i - 1) / 2 * SUMS
