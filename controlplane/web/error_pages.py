@@ -57,7 +57,7 @@ def missing(request: HttpRequest, exception: Exception) -> HttpResponse:
     if bare != request.path and is_valid_path(bare):
         query = request.META.get("QUERY_STRING", "")
         return HttpResponsePermanentRedirect(f"{bare}?{query}" if query else bare, preserve_request=True)
-    return notice(request, 404, "There is no such page", "There is nothing at this path; /api/v1/schema lists what is.")
+    return notice(request, 404, "Page not found", "There is nothing at this path. /api/v1/schema lists the API.")
 
 
 def database_away(request: HttpRequest) -> HttpResponse:
@@ -66,8 +66,8 @@ def database_away(request: HttpRequest) -> HttpResponse:
     return notice(
         request, 503, "The database does not answer",
         f"The database does not answer, {away.since_in_words()}. Settings, requests, usage and alerts cannot be read "
-        "or changed, nobody can log in, and alert rules are not looked at. Inference goes on meanwhile, with the "
-        "configuration that was read last. Try this again in a moment; an open page does so by itself.",
+        "or changed, nobody can log in, and alert rules are not evaluated. Inference continues with the "
+        "last known configuration. Try again in a moment; an open page does so automatically.",
         retry_s=DATABASE_RETRY_S, away=away,
     )  # fmt: skip
 
@@ -87,7 +87,6 @@ def failed(request: HttpRequest) -> HttpResponse:
     if isinstance(sys.exc_info()[1], DATABASE_AWAY):
         return database_away(request)
     return notice(
-        request, 500, "Something went wrong here",
-        "The fault is ours and was recorded. Try again; if it stays, tell whoever runs this installation when it "
-        "happened.",
+        request, 500, "Something went wrong",
+        "The error was logged. Try again; if it persists, tell your administrator when it happened.",
     )  # fmt: skip

@@ -16,7 +16,7 @@ class PlainText(Refusing):
 
     def refusal(self, request: HttpRequest) -> HttpResponse | None:
         if "\x00" in request.path_info:
-            return notice(request, 404, "There is no such page", TEXT)
+            return notice(request, 404, "Page not found", TEXT)
         query = request.META.get("QUERY_STRING", "")
         if "%00" not in query and "\x00" not in query:
             return None

@@ -54,7 +54,7 @@ UNSENT_BYTES = 64 * 1024  # ... in the kernel, which holds megabytes for a reade
 LEAVING_STEP_S = 0.05
 GRACE_S = 4.8  # after the drain: last words of up to 3 s, sockets closed, records written
 FULL = "This server has as many connections as it may. Try again in a moment."
-TOO_MANY = "Your address has as many connections here as it may. Close some, or try again in a moment."
+TOO_MANY = "Your address has reached its limit of connections. Close some, or try again in a moment."
 SOCKETS_FULL = "This server has as many WebSockets as it may. Try again in a moment."
 OVERHEAD = "The body has too many small chunks, or too large chunk extensions or trailers."
 _TRAILERS: Any = deque(maxlen=0)  # swallows what is appended

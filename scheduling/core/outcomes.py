@@ -88,7 +88,7 @@ class Reason(StrEnum):
         "tenant_paused",
         403,
         "permission_error",
-        "An operator has paused this tenant, so nothing new is admitted. What was admitted goes on.",
+        "An operator has paused this tenant, so no new requests are admitted. Admitted requests continue.",
     )
     UNKNOWN_MODEL = _refused(
         "unknown_model",
@@ -183,7 +183,7 @@ class Reason(StrEnum):
         "address_connections",
         429,
         "rate_limit_error",
-        "Your address has as many connections here as it may. Close some, or try again in a moment.",
+        "Your address has reached its limit of connections. Close some, or try again in a moment.",
         retry=True,
         recorded=False,
     )
@@ -240,7 +240,7 @@ class Reason(StrEnum):
         "state_unavailable",
         503,
         "service_unavailable_error",
-        "The scheduler cannot be reached, so nothing new is admitted.",
+        "The scheduler cannot be reached, so no new requests are admitted.",
         retry=True,
     )
     # This gateway drains.
@@ -265,7 +265,7 @@ class Reason(StrEnum):
         "evicted",
         429,
         "rate_limit_error",
-        "This preemptible request was ended because its slot was needed by others. What it produced is charged.",
+        "This preemptible request was ended because its slot was needed by others. The tokens it produced are charged.",
         retry=True,
     )
     # Its lease had been taken back while it ran.

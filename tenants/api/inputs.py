@@ -179,7 +179,7 @@ class NewestFirst(CursorPagination):
     page_size = 50
     page_size_query_param = "limit"
     max_page_size = 500
-    invalid_cursor_message = "This cursor is none of ours. Begin without one, and follow `next`."
+    invalid_cursor_message = "This cursor is not valid. Start without one, and follow `next`."
 
     def get_page_size(self, request: Request) -> int:
         asked = _number(request, self.page_size_query_param, 1, self.max_page_size)

@@ -22,7 +22,7 @@ def test_anonymous_visitors_are_asked_to_log_in_and_wrong_passwords_are_told(pag
     page.get_by_label("User name").fill("nobody")
     page.get_by_label("Password").fill("not this")
     page.get_by_role("button", name="Log in").click()
-    expect(page.get_by_role("alert")).to_contain_text("do not belong together")
+    expect(page.get_by_role("alert")).to_contain_text("Wrong user name or password")
 
 
 def test_login_shows_the_dashboard_with_moving_numbers(page: Page, running: Running) -> None:

@@ -47,7 +47,7 @@ async function call(method: string, path: string, body: unknown, signal?: AbortS
     response = await fetch(`/api/v1/${path}`, { method, headers, signal: signal ?? null, body: body === undefined ? null : whole ? body : JSON.stringify(body) });
   } catch (error) {
     if (signal?.aborted) throw error;
-    throw new ApiError(0, "The server cannot be reached. Nothing was lost; try again.");
+    throw new ApiError(0, "The server cannot be reached. Try again.");
   }
   if (!response.ok) throw await failure(response);
   return response;
