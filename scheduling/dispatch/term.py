@@ -288,7 +288,8 @@ class Term:
 
     async def _grant(self) -> None:
         self._left = None
-        self.monitor.idle()
+        if not len(self.scheduler):
+            self.monitor.idle()  # else the decision before stands until the next one, which may take a while
         while len(self.scheduler):
             look = await self._store.look(list(self._entitlements))
             if look.rebuilding_ms:

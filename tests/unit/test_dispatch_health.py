@@ -7,7 +7,7 @@ import contextlib
 from typing import Any
 
 from scheduling.core.engine_limits import EngineFacts
-from scheduling.core.types import BackendSpec, PoolView
+from scheduling.core.types import BackendSpec, BackendView, PoolView
 from scheduling.dispatch.health import BackendMonitor, _offer
 from scheduling.state.types import Attempts, BackendTotals, PoolSnapshot, StateUnavailable
 from tests.dispatch_world import Engines, on_virtual_time
@@ -450,3 +450,19 @@ async def test_a_status_says_what_the_engine_said_what_is_in_force_and_why(w: Wa
     assert (found["b3"].said.slots, found["b3"].slots, found["b3"].kv_tokens) == (16, 16, 10**9)
     assert found["b3"].limits_why.startswith("16 slots instead of 1000")
     assert (found["b1"].said, found["b1"].limits_why) == (EngineFacts(), ""), "what is not said is not known"
+
+
+@ward
+async def test_credit_grows_while_every_decision_leaves_requests_that_lack_only_credit(w: Ward):
+    w.engines["b1"].says = EngineFacts(step_tokens=512)
+    engine, full = w.engines["b1"], BackendView("b1", 8, 10**6, running=1, prefill_used=512)
+    w.leases["b1"], engine.running, engine.tokens_per_scrape = 1, 1, 10.0
+    w.monitor.update(pool_spec(backends=(backend("b1"), backend("b2"), backend("b3"))))
+    await w.live(3)
+    before = w.monitor._backends["b1"].credit.credit
+    w.monitor.decided(PoolView({"b1": full}), True, [3000] * 64)
+    await w.live(30)
+    assert w.monitor._backends["b1"].credit.credit > before, "what was decided stands until the next decision"
+    w.monitor.idle()
+    await w.live(200)
+    assert w.monitor._backends["b1"].credit.credit == w.monitor._backends["b1"].credit.budget
