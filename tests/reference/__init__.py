@@ -1,0 +1,1 @@
+"""The reference model: what each Redis script means, in Python, with a clock that is handed in. For tests only."""
