@@ -13,8 +13,8 @@ from statistics import median
 from scheduling.core.outcomes import Reason
 from scheduling.core.types import EntitlementSpec, PoolSpec
 from scheduling.gateway.errors import Refusal, render
-from scheduling.state.twin import PoolTwin
 from scheduling.state.types import AdmissionStatus, GrantItem
+from tests.reference.twin import PoolTwin
 from tests.state_world import FACTS, backend, entitlement, estimate, ledger, pool_spec, request, tier
 
 LONGEST_HONOURED_S = 120.0  # the SDK does not send again at all where it is told to wait for longer

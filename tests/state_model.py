@@ -32,12 +32,10 @@ from scheduling.core.types import (
 )
 from scheduling.state import codec
 from scheduling.state.codec import Entry
-from scheduling.state.memory import Dump
 from scheduling.state.resp import RespConnection
 from scheduling.state.script import REDIS_CLOCK, Script, load_scripts, make_script
 from scheduling.state.standing import read_standing
 from scheduling.state.store import NO_CAP, PoolStore
-from scheduling.state.twin import PoolTwin
 from scheduling.state.types import (
     EJECTED_CHANNEL,
     ENDED_MS,
@@ -52,6 +50,8 @@ from scheduling.state.types import (
     gateway_channel,
     leader_channel,
 )
+from tests.reference.memory import Dump
+from tests.reference.twin import PoolTwin
 from tests.state_world import FACTS, backend, entitlement, estimate, ledger, pool_spec, request, tier
 
 TEST_CLOCK = (

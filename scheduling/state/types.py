@@ -1,6 +1,6 @@
 """The frozen words of shared state: what goes into a script's call and what comes out.
 
-Python twins (:mod:`scheduling.state.twin`) and the real store (:mod:`scheduling.state.store`) take and return the same
+Python twins (:mod:`tests.reference.twin`) and the real store (:mod:`scheduling.state.store`) take and return the same
 types, so that callers and tests cannot tell them apart. Times in ``*_ms`` are milliseconds of Redis ``TIME``.
 """
 

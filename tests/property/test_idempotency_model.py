@@ -26,10 +26,10 @@ from scheduling.state.idempotency import (
     load_idempotency_scripts,
     prefix_of,
 )
-from scheduling.state.idempotency_twin import IdempotencyTwin
 from scheduling.state.resp import RespConnection
 from scheduling.state.script import REDIS_CLOCK, Script
 from scheduling.state.types import gateway_channel
+from tests.reference.idempotency_twin import IdempotencyTwin
 from tests.state_model import TEST_CLOCK, Ears, variant
 
 GATEWAYS = ("gw-idem-1", "gw-idem-2")

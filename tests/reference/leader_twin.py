@@ -1,4 +1,4 @@
-"""What scripts of the leader do, in Python: one method per script (``scheduling/state/twin.py`` has the gateway's)."""
+"""What scripts of the leader do, in Python: one method per script (``tests/reference/twin.py`` has the gateway's)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from scheduling.core.outcomes import Reason
 from scheduling.core.types import BackendSpec, BackendView, ServiceClass, Standing
 from scheduling.state import codec
 from scheduling.state.codec import Entry
-from scheduling.state.memory import PoolMemory
 from scheduling.state.snapshot import make_snapshot
 from scheduling.state.standing import read_standing, standing_words
 from scheduling.state.types import (
@@ -36,6 +35,7 @@ from scheduling.state.types import (
     gateway_channel,
     leader_channel,
 )
+from tests.reference.memory import PoolMemory
 
 
 class LeaderTwin(PoolMemory):

@@ -1,7 +1,7 @@
 """The scripts' meaning in Python: a pool's state in memory, with a clock that is handed in.
 
-For tests (``tests/property/test_state_model.py`` drives it and the real scripts through the same random walks and
-compares every key) and for the simulator. One method per script, same types as :class:`PoolStore`, not async: nothing
+Driven by tests (``tests/property/test_state_model.py`` drives it and the real scripts through the same random walks and
+compares every key). One method per script, same types as :class:`PoolStore`, not async: nothing
 here waits. ``dump()`` shows the state the way Redis would.
 """
 
@@ -27,7 +27,6 @@ from scheduling.core.outcomes import Reason
 from scheduling.core.types import EntitlementSpec, Estimate, PoolSpec, QueuedRequest
 from scheduling.state import codec
 from scheduling.state.codec import Entry
-from scheduling.state.leader_twin import LeaderTwin
 from scheduling.state.types import (
     LEASE_MS,
     MOST_USED,
@@ -48,6 +47,7 @@ from scheduling.state.types import (
     unmet,
     work_of,
 )
+from tests.reference.leader_twin import LeaderTwin
 
 
 class PoolTwin(LeaderTwin):

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from scheduling.dispatch.leader import Leadership
-from scheduling.state.twin import PoolTwin
 from scheduling.state.types import Election, StateUnavailable
 from tests.dispatch_world import Floors, Inline, VirtualLoop, on_virtual_time
+from tests.reference.twin import PoolTwin
 
 
 class Store:
