@@ -45,7 +45,7 @@ fuzz: setup-test ## requests that nobody would write: make fuzz REQUESTS=20000 S
 mutants: setup-test ## break formulas on purpose and see which test notices
 	$(PY) -m tests.mutations $(ARGS)
 
-lab: setup ## the papers' tables and drawings beside ours, into docs/papers.md (docs/lab.md says what else there is)
+lab: setup ## the papers' tables and drawings beside ours, into docs/results/papers.md (docs/guide/lab.md says what else there is)
 	$(PY) manage.py lab report $(ARGS)
 
 bench: setup-test ## measure the gateway and the loop
@@ -63,9 +63,9 @@ test-vllm: setup-test ## against a real vLLM on the CPU
 test-litellm: setup-test ## the bridge of deploy/litellm in a real LiteLLM proxy
 	$(PYTEST) -m litellm --timeout 900 $(ARGS)
 
-generated: setup-test ## write what is made from Python: the console's types and fields, docs/errors.md
+generated: setup-test ## write what is made from Python: the console's types and fields, docs/reference/errors.md
 	@$(SETUP) frontend-types
-	$(PY) -m scheduling.gateway.errors > docs/errors.md
+	$(PY) -m scheduling.gateway.errors > docs/reference/errors.md
 
 lint: setup-test ## ruff, import rules, Biome over the console
 	$(PY) -m ruff check .

@@ -2,7 +2,7 @@
 
 The dataclass below is the table: a field is a setting, its annotation the type, its default the default, its metadata
 the documentation. ``QUARTERMASTER_<FIELD>`` is its name in the environment; an empty value means the default.
-``docs/settings.md`` shows the same table and a test compares the two.
+``docs/reference/settings.md`` shows the same table and a test compares the two.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class Env:
     max_open_requests_per_key: int = setting(
         2_000,
         "Requests on `/v1` one API key may have open in one web process: still arriving, waiting and running ones. A "
-        "tenant may have as many as connections are still free (`docs/limits.md`).",
+        "tenant may have as many as connections are still free (`docs/reference/limits.md`).",
         low=1,
     )
     header_timeout_s: float = setting(10.0, "A client has this long to send its request head [s].", low=0.1)
@@ -126,7 +126,7 @@ class Env:
     leave_s: float = setting(
         5.0,
         "Of these, how long new requests are still taken while `/readyz` says 503 already [s]: as long as a load "
-        "balancer needs to notice (`docs/limits.md`).",
+        "balancer needs to notice (`docs/reference/limits.md`).",
         low=0,
     )
     idempotency_keep_s: float = setting(
@@ -136,14 +136,15 @@ class Env:
     idempotency_answers: bool = setting(
         False,
         "Whether answers of requests with an `Idempotency-Key` are kept in Redis for that time, encrypted, and given "
-        "again (`docs/v1.md`). Off: the key only prevents a second execution, and no answer is kept anywhere.",
+        "again (`docs/reference/v1.md`). Off: the key only prevents a second execution, and no answer is kept "
+        "anywhere.",
     )
     idempotency_bytes: int = setting(
         16 * 1024 * 1024, "Kept answers of one tenant [bytes]; the oldest are forgotten first.", low=1024
     )
     traces: bool = setting(
         False,
-        "Whether a trace of each request is sent by OTLP/HTTP (`docs/traces.md`), to where the usual "
+        "Whether a trace of each request is sent by OTLP/HTTP (`docs/reference/traces.md`), to where the usual "
         "`OTEL_EXPORTER_OTLP_ENDPOINT` says.",
     )
     retention_days: int = setting(30, "Ledger entries older than this are deleted [days].", low=1)
@@ -155,7 +156,7 @@ class Env:
         "`name:port`, with commas.",
     )
     webhook_secret: str = setting(
-        "", "Signs what is sent to webhooks (`docs/scaling.md`); at least 16 characters.", secret=True
+        "", "Signs what is sent to webhooks (`docs/guide/scaling.md`); at least 16 characters.", secret=True
     )
     replica_command: str = setting(
         "",
@@ -234,7 +235,7 @@ def load(environ: Mapping[str, str] | None = None) -> Env:
     env = Env(**values)
     faults += _check(env, frozenset(values))
     if faults:
-        raise SettingsError("Settings that cannot be used (docs/settings.md):\n  " + "\n  ".join(faults))
+        raise SettingsError("Settings that cannot be used (docs/reference/settings.md):\n  " + "\n  ".join(faults))
     return env
 
 
@@ -245,7 +246,7 @@ def unknown(environ: Mapping[str, str]) -> list[str]:
 
 
 def table() -> list[tuple[str, str, str, str]]:
-    """Rows of ``docs/settings.md``: name, type, default, meaning."""
+    """Rows of ``docs/reference/settings.md``: name, type, default, meaning."""
     types = get_type_hints(Env)
     rows = []
     for f in fields(Env):

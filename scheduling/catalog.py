@@ -1,7 +1,8 @@
 """The configuration as a running process knows it: a cached catalog that follows the database.
 
 A cheap version query runs every 2 s in a bounded thread; a doorbell (``qm:catalog``) or an unknown key asks at once, at
-most five times a second. When the database is away the last catalog stays in force (``docs/promises.md``, 23).
+most five times a second. When the database is away the last catalog stays in force (``docs/reference/promises.md``,
+23).
 """
 
 from __future__ import annotations

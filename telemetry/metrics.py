@@ -2,7 +2,7 @@
 
 The gateway calls :class:`Metrics` on its event loop, so counting is dictionary arithmetic; text is made only when
 somebody scrapes. Gauges of pools and backends come from the leaders' stored snapshots, read by a thread of its own.
-``docs/metrics.md`` shows the same table and a test compares the two.
+``docs/reference/metrics.md`` shows the same table and a test compares the two.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ class PastPoint(models.Model):
     pool = models.CharField(max_length=63)
     step_s = models.PositiveSmallIntegerField("step [s]")
     at = models.BigIntegerField(help_text="Beginning of the step, epoch seconds.")
-    point = models.TextField(help_text="JSON, as docs/feed.md describes a point.")
+    point = models.TextField(help_text="JSON, as docs/reference/feed.md describes a point.")
 
     class Meta:
         constraints = [models.UniqueConstraint(name="past_point_once", fields=["pool", "step_s", "at"])]

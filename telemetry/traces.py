@@ -1,4 +1,5 @@
-"""Traces: one per request, made from its ledger record after it ended, sent by OTLP/HTTP (``docs/traces.md``).
+"""Traces: one per request, made from its ledger record after it ended, sent by OTLP/HTTP
+(``docs/reference/traces.md``).
 
 All times are in the record, so nothing is measured a second time and a gateway does nothing for it. Loaded only where
 traces are on. What a collector does not take in time is dropped and counted, never waited for.

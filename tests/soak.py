@@ -30,8 +30,8 @@ from tests.instance import Up
 SAMPLE_S = 2.0
 LEAVES = 0.01  # share of clients that leave in the middle of their stream
 MIB = 1024 * 1024
-# What a figure may grow by in an hour. Memory: 1 MB an hour after the first hour (docs/promises.md, 28); before that
-# caches fill (histories of lengths, prompts, prepared pages).
+# What a figure may grow by in an hour. Memory: 1 MB an hour after the first hour (docs/reference/promises.md, 28);
+# before that caches fill (histories of lengths, prompts, prepared pages).
 LIMITS = {"rss_mib": 1.0, "files": 2.0, "threads": 2.0, "tasks": 2.0, "lasting_keys": 2.0, "redis_mib": 1.0}
 
 

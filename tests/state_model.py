@@ -1,7 +1,8 @@
 """Two pools that must be one: the real scripts on a real Redis, and the Python twin, driven together.
 
-:class:`World` makes every move on both, compares answers and every key, and checks the laws of ``docs/state.md``. The
-scripts are those of production but for their first text, the clock, which here reads a key so that time can pass.
+:class:`World` makes every move on both, compares answers and every key, and checks the laws of
+``docs/internals/state.md``. The scripts are those of production but for their first text, the clock, which here reads a
+key so that time can pass.
 """
 
 from __future__ import annotations

@@ -354,7 +354,7 @@ def main(arguments: Sequence[str] = ()) -> int:
         show(str(error))
         return 2
     for name in environment.unknown(os.environ):
-        say(f"{name} is not a setting (docs/settings.md) and is ignored")
+        say(f"{name} is not a setting (docs/reference/settings.md) and is ignored")
     home = Home(env.home)
     try:
         home.acquire()

@@ -29,7 +29,7 @@ class Sample:
 
 
 def sample_of(at_s: float, pool: dict[str, Any]) -> Sample:
-    """A sample from a pool's snapshot (docs/feed.md)."""
+    """A sample from a pool's snapshot (docs/reference/feed.md)."""
     keep = ("running", "waiting", "weight", "debt", "burst")
     rows = pool["entitlements"]
     return Sample(

@@ -1,1 +1,1 @@
-"""What-if runs and the lab's tables and drawings (``docs/lab.md``)."""
+"""What-if runs and the lab's tables and drawings (``docs/guide/lab.md``)."""

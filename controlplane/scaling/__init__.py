@@ -1,1 +1,1 @@
-"""How many replicas a pool has: what is planned, and what carries it out (``docs/scaling.md``)."""
+"""How many replicas a pool has: what is planned, and what carries it out (``docs/guide/scaling.md``)."""

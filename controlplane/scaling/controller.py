@@ -35,7 +35,7 @@ from tenants.specs import pool_spec
 log = logging.getLogger(__name__)
 
 ACTOR = Actor("scaling", "system")
-EMPTY_FOR_S = 4.0  # a lease that was lost with Redis is announced again within this time (docs/state.md)
+EMPTY_FOR_S = 4.0  # a lease that was lost with Redis is announced again within this time (docs/internals/state.md)
 LOOK_EVERY_S = 3.0  # at what the driver has, while nothing is to be done
 
 

@@ -4,7 +4,7 @@ uvicorn, with the limits and the orderly end it does not have.
 
 * connections have a limit, in all and per address, WebSockets among them (``controlplane/web/connections.py``);
 * a request head has a size and a time limit, refused before anything of ours runs (uvicorn has neither), and so has
-  everything else that a connection can send or leave unread (``docs/limits.md``);
+  everything else that a connection can send or leave unread (``docs/reference/limits.md``);
 * a head leaves together with the first bytes of its body, in one system call;
 * at SIGTERM: not ready at once; for a while requests are answered as ever, each with ``connection: close``, so that
   clients and load balancers go elsewhere and no request fails; then nothing new is admitted, running streams drain, the
@@ -91,8 +91,9 @@ class HeadWithBody:
 def protocol(
     head_bytes: int, head_timeout_s: float, doors: Doors, send_timeout_s: float = 30.0
 ) -> type[HttpToolsProtocol]:
-    """A connection that ``doors`` lets in, and of which everything is bounded (``docs/limits.md``): the request head in
-    size and time, what frames a body in size, requests sent ahead in number, and the time an answer waits unread."""
+    """A connection that ``doors`` lets in, and of which everything is bounded (``docs/reference/limits.md``): the
+    request head in size and time, what frames a body in size, requests sent ahead in number, and the time an answer
+    waits unread."""
 
     class BoundedConnection(HttpToolsProtocol):
         _head_timer: asyncio.TimerHandle | None = None

@@ -1,7 +1,7 @@
 """WebSockets within limits: before their handshake, while it lasts, and as long as they are open.
 
 The only one is the console's live feed. Who has no session is refused before the database is asked, few handshakes run
-at once, and an open socket may say little (``docs/limits.md``).
+at once, and an open socket may say little (``docs/reference/limits.md``).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Quartermaster behind a LiteLLM proxy: copy this file beside LiteLLM's ``config.yaml`` (docs/litellm.md).
+"""Quartermaster behind a LiteLLM proxy: copy this file beside LiteLLM's ``config.yaml`` (docs/guide/litellm.md).
 
 LiteLLM stays what its clients talk to; what they ask of a pool it sends to Quartermaster, which admits, queues, meters
 and answers. This file sees to what LiteLLM by itself does not do:

@@ -13,7 +13,7 @@ KV cache, until a replica is kept free for it). The pool's headroom is no room f
 is beyond its baseline or has none. Otherwise the capacity is idle and belongs to whoever asks. In a contended pool a
 request that is not reserved must weigh more than the lightest entitlement in flight. Who is the lightest itself is
 refused only where somebody weighs more: equals, and a tenant alone with its pool, wait for each other in the queue
-(``docs/admission.md``).
+(``docs/reference/admission.md``).
 
 **Prefill credit** is no part of that: it comes back within moments. Who lacks nothing else waits and is never refused,
 and evicts nobody; and where a replica has a credit nobody takes of it while others wait who go first.
@@ -64,7 +64,7 @@ RIGHTS: Final[Mapping[ServiceClass, Rights]] = {
 
 
 def rights_of(spec: EntitlementSpec) -> Rights:
-    """Those of its class; a promise that the pool cannot keep now reserves nothing (``docs/capacity.md``)."""
+    """Those of its class; a promise that the pool cannot keep now reserves nothing (``docs/reference/capacity.md``)."""
     rights = RIGHTS[spec.tier.service_class]
     return rights if spec.state is EntitlementState.BOUND else replace(rights, reserved=False)
 

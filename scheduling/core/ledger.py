@@ -1,7 +1,7 @@
 """One record per request: what was believed, what happened, and why.
 
-Written once, at the request's terminal state, on the pool's ledger stream (``docs/state.md``), and moved to the
-database in bulk. Lengths, times and names only: no prompt, no answer, no secret.
+Written once, at the request's terminal state, on the pool's ledger stream (``docs/internals/state.md``), and moved to
+the database in bulk. Lengths, times and names only: no prompt, no answer, no secret.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Every request ends in exactly one :class:`Outcome` with one :class:`Reason`. Metrics, ledger, error bodies and the
 ``x-quartermaster-reason`` header all use these strings, so that they can be joined. HTTP status and retry advice live
-here as well: 429 while capacity exists, 503 when it does not (``docs/errors.md``).
+here as well: 429 while capacity exists, 503 when it does not (``docs/reference/errors.md``).
 """
 
 from __future__ import annotations

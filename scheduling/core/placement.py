@@ -50,7 +50,7 @@ def worth(cached: int, goes_on: bool) -> int:
     again takes the place of what others would have found. A conversation that goes on, and what may be one, finds most
     of itself on one replica only, and the more so the longer it is. A prompt that begins a conversation shares its
     beginning with others (a system message, a document), and what is shared is soon cached everywhere: such prompts
-    spread. The constants were measured: docs/placement.md.
+    spread. The constants were measured: docs/results/placement.md.
     """
     return GAIN * cached * cached // (cached + HALF_GAIN_TOKENS) if goes_on else FIRST_GAIN * cached
 

@@ -13,7 +13,7 @@ Between the bounds the credit moves by steps, one per :data:`STRETCH_S`: up wher
 was limited by credit and steps were not full, down where less than :data:`SELDOM` was or steps were full. It does not
 go up while more than :data:`MOST_WAITING` stand in the engine's own queue, and goes down where that lasts.
 Inputs: the engine's counters once a second; whether requests waited for nothing but credit; prompts granted lately.
-Source: ours; for chunked prefill as in vLLM V1 and Sarathi-Serve. Measured: ``docs/capacity.md``.
+Source: ours; for chunked prefill as in vLLM V1 and Sarathi-Serve. Measured: ``docs/reference/capacity.md``.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ Question: do I lead this pool right now, and under which epoch?
 Redis lends the leadership for 2 s (``LEADER_MS``). It is extended from 0.5 s after the last success on, tried again
 each 0.25 s; 0.5 s before the lease would end the leader stops itself on its own monotonic clock, whatever it believes
 of Redis (client-go's lease, renew deadline and retry period: 2, 1.5, 0.25). What a paused leader still sends is refused
-by its epoch. Meanwhile nobody's slots stay empty: scripts hand them out themselves (``docs/state.md``).
+by its epoch. Meanwhile nobody's slots stay empty: scripts hand them out themselves (``docs/internals/state.md``).
 A process that stalled past its lease asks once before it stops: where nobody has led since, it goes on under its epoch,
 with the term it has. A busy machine then costs no more than the stall.
 The epoch's floor is kept in the database, so that a Redis that lost its state cannot give out an old epoch again.

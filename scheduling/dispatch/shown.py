@@ -1,4 +1,4 @@
-"""The order of what waits, published while somebody looks at it (``docs/state.md``, ``preview``).
+"""The order of what waits, published while somebody looks at it (``docs/internals/state.md``, ``preview``).
 
 Only then: whoever shows the page leaves a mark that expires. What it costs is bounded twice: at most ``MOST`` requests
 are planned, and a preview that took long is not made again before twenty times as long has passed, so that it uses at

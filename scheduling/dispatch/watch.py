@@ -1,4 +1,4 @@
-"""Whether a replica works: health is progress, not a green ``/health`` (docs/promises.md, 26).
+"""Whether a replica works: health is progress, not a green ``/health`` (docs/reference/promises.md, 26).
 
 Pure: what was seen, and when, is handed in; :mod:`scheduling.dispatch.health` does the calls.
 """

@@ -6,7 +6,7 @@ function words and punctuation a little less), plus its first words once more (t
 plus its length. The directions are rows of one table of +-1 from a fixed generator, chosen by CRC-32: the same on every
 machine and in every process, nothing to download, nothing to train. Johnson and Lindenstrauss: inner products survive.
 
-A prompt of 50 words costs some 30 us (``docs/estimates.md``); SageSched reports 220 us for its model.
+A prompt of 50 words costs some 30 us (``docs/internals/estimates.md``); SageSched reports 220 us for its model.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """The last prompts of one tenant: embeddings and lengths in a ring, searched exactly.
 
-numpy's product, not FAISS: at 10,000 x 96 both need some 60 us (``docs/estimates.md``), and a ring is overwritten in
-place where an index would have to be rebuilt. A ring is as large as what it holds: it doubles when it is full and
-halves when three quarters are empty, so that a pool's 10,000 prompts take 4 to 15 MB, however many tenants share them.
+numpy's product, not FAISS: at 10,000 x 96 both need some 60 us (``docs/internals/estimates.md``), and a ring is
+overwritten in place where an index would have to be rebuilt. A ring is as large as what it holds: it doubles when it is
+full and halves when three quarters are empty, so that a pool's 10,000 prompts take 4 to 15 MB, however many tenants
+share them.
 
 A prompt that came before, word for word, is answered without a search: a service's fixed prompts are the most frequent
 and the best known.

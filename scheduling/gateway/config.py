@@ -28,7 +28,7 @@ class GatewayConfig:
     idle_token_timeout_s: float = 20.0  # streams: between two reads
     request_timeout_s: float = 600.0  # everything, waiting included
     drain_s: float = 30.0
-    renew_every_s: float = 3.0  # a third of the lease (docs/state.md)
+    renew_every_s: float = 3.0  # a third of the lease (docs/internals/state.md)
     flush_every_s: float = 0.2  # ledger records of refusals
     backlog_limit: int = 20_000  # endings and refusals kept while Redis is away; the oldest refusals go first
     idempotency_keep_s: float = 86_400.0  # an Idempotency-Key whose request completed is remembered for so long

@@ -1,7 +1,8 @@
 """The only place that turns a reason into what the client sees.
 
 Messages are the templates of ``core/outcomes.py``: they never contain host names, keys, hashes or table names. The
-table for people is ``docs/errors.md``, written by ``python -m scheduling.gateway.errors`` and compared by a test.
+table for people is ``docs/reference/errors.md``, written by ``python -m scheduling.gateway.errors`` and compared by a
+test.
 """
 
 from __future__ import annotations
@@ -101,14 +102,14 @@ def error_event(reason: Reason, **fields: Any) -> bytes:
 
 
 def table() -> str:
-    """``docs/errors.md``."""
+    """``docs/reference/errors.md``."""
     lines = [
         "# How a request can end",
         "",
         "Every request ends in exactly one outcome with one reason. The reason is the same string in the error's",
         "`code`, in the header `x-quartermaster-reason`, in the ledger and in the metrics. Made from",
         "`scheduling/core/outcomes.py` by",
-        "`python -m scheduling.gateway.errors > docs/errors.md`.",
+        "`python -m scheduling.gateway.errors > docs/reference/errors.md`.",
         "",
         "Before a response has begun, the status tells the story: **429** while capacity exists, **503** when it does",
         "not or a dependency is down. Once a stream runs its status is 200; a failure then arrives as a last frame",
@@ -116,7 +117,8 @@ def table() -> str:
         "",
         "Errors that sending again can cure carry `retry-after-ms` and `retry-after` (computed, +-25 % jitter, at most",
         "120 s), which the OpenAI SDK honours by itself. The others carry `x-should-retry: false`. So do those with a",
-        "longer wait than 120 s: more clients were told to come back than can be served until then (docs/state.md).",
+        "longer wait than 120 s: more clients were told to come back than can be served until then",
+        "(docs/internals/state.md).",
         "",
         "| reason | outcome | status | `error.type` | send again? | message |",
         "|---|---|---|---|---|---|",
@@ -139,7 +141,8 @@ def table() -> str:
         "  404, and a method that a path does not take is `invalid_request` with 405.",
         "- `quota_exceeded` carries the true time to the end of the day or month (UTC) in `retry-after`, and",
         "  `x-should-retry: false`, so that the SDK does not wait for it.",
-        "- `replayed` is a completed request that did not run: the kept answer of an earlier one (docs/v1.md).",
+        "- `replayed` is a completed request that did not run: the kept answer of an earlier one",
+        "  (docs/reference/v1.md).",
         "",
     ]
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""``Idempotency-Key``: one client's retry is never a second execution (``docs/v1.md``).
+"""``Idempotency-Key``: one client's retry is never a second execution (``docs/reference/v1.md``).
 
 A request with the header takes its key in shared state before it is admitted, holds it while it waits and runs, and
 leaves it *done* when it completed, before its answer is sent; however else it ends, the key is free again. Answers are

@@ -2,7 +2,8 @@
 
 The upstream body is rebuilt from these structs (:mod:`scheduling.gateway.prepare`), never copied. A plain field is
 passed to the engine. One of type :class:`Consumed` is taken and goes no further; one of type :class:`Refused` is taken
-as null only; any other name is refused, except where its value is null (``prepare``). ``docs/v1.md`` has these lists.
+as null only; any other name is refused, except where its value is null (``prepare``). ``docs/reference/v1.md`` has
+these lists.
 """
 
 from __future__ import annotations

@@ -104,7 +104,10 @@ def _explained(said: str, chat: bool) -> tuple[str, str | None]:
     if message.startswith(UNKNOWN):
         name = message.removeprefix(UNKNOWN).rstrip("`")
         path = f"{path}.{name}" if path else name
-        message = "This field is not known here and would not reach the model: leave it out (docs/v1.md lists them all)"
+        message = (
+            "This field is not known here and would not reach the model: leave it out "
+            "(docs/reference/v1.md lists them all)"
+        )
     elif chat and "content[" in path and path.endswith(".type"):
         message += ". Only text parts are taken; media is refused"
     path = path[:LONGEST_PATH]

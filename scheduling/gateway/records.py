@@ -66,7 +66,8 @@ def record_of(call: Call, reason: Reason, gateway_id: str) -> LedgerRecord:
 
 
 def _admission(call: Call, entitlement: EntitlementSpec, estimate: Estimate | None) -> str:
-    """What the rules of admission compared (``docs/admission.md``), short: a figure that plays no part is left out."""
+    """What the rules of admission compared (``docs/reference/admission.md``), short: a figure that plays no part is
+    left out."""
     admission = call.admission
     if admission is None or estimate is None:
         return ""

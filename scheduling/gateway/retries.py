@@ -1,4 +1,5 @@
-"""May this request be tried again elsewhere? A budget: a broken fleet is not also stormed (docs/promises.md, 17)."""
+"""May this request be tried again elsewhere? A budget: a broken fleet is not also stormed (docs/reference/promises.md,
+17)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """A lean HTTP/1.1 client for engines: one request at a time on a kept-alive connection; cancelling closes the socket.
 
-Measured against the alternatives (``docs/benchmarks.md``): 11 us a request, where aiohttp takes 52 and httpx 1,000 at
-32 connections. It can do so little because an engine's answers are known: a head, then a body with a length or in
-chunks. A connection whose exchange did not end cleanly is never used again (``docs/promises.md``, 4).
+Measured against the alternatives (``docs/results/benchmarks.md``): 11 us a request, where aiohttp takes 52 and httpx
+1,000 at 32 connections. It can do so little because an engine's answers are known: a head, then a body with a length or
+in chunks. A connection whose exchange did not end cleanly is never used again (``docs/reference/promises.md``, 4).
 
 Nor is one whose engine may still say something on it: HTTP/1.1 has no mark by which a late or second answer could be
 told from the answer to the next request. vLLM names its answers by the ``X-Request-Id`` that it was sent. So a

@@ -1,4 +1,4 @@
-"""Routing policies beside each other on a trace whose prompts share beginnings (``docs/placement.md``).
+"""Routing policies beside each other on a trace whose prompts share beginnings (``docs/results/placement.md``).
 
     python -m scheduling.simulator.placement TRACE.jsonl.gz [--replicas 8] [--cache TOKENS] [--rate 1.0]
 

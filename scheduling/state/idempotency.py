@@ -1,4 +1,4 @@
-"""Who has an ``Idempotency-Key``: one tenant's keys in Redis, one method per script (``docs/state.md``).
+"""Who has an ``Idempotency-Key``: one tenant's keys in Redis, one method per script (``docs/internals/state.md``).
 
 A key is *running* while a gateway holds it for a request (a lease of :data:`CLAIM_MS`, like a slot) and *done* once
 that request completed. A request that ended in any other way frees it. Neither the key nor the body it came with is

@@ -1,7 +1,7 @@
 """A lean Redis client for the hot path: one connection, everybody's calls pipelined on it.
 
-Why our own: one script call costs 29 us of CPU with redis-py at 32 at once, 2 us this way (``docs/benchmarks.md``),
-and the failure rules below are then explicit instead of settings:
+Why our own: one script call costs 29 us of CPU with redis-py at 32 at once, 2 us this way
+(``docs/results/benchmarks.md``), and the failure rules below are then explicit instead of settings:
 
 * commands of one loop turn leave in one write; replies come back in order to a queue of futures;
 * a call that is not answered in time closes the connection, so that a late reply can never be taken for another's;

@@ -34,9 +34,9 @@ _CONSTANTS = (
 _PLACEMENT = ("POINTS_KEPT", "PLACES_KEPT", "NAME_CHARS", "POINT_CHARS")
 _ADMISSION = ("LEAST_RETRY_MS", "LONGEST_TOLD_MS", "SERVED_PER_RETURN")
 
-# State time [ms]: Redis TIME, going on evenly where that is set (docs/state.md, "Time"). `believe` says what has really
-# passed since state time `since`, by a clock that nobody sets (-1: nobody knows): of steps forward, which may have been
-# pauses, that much is given back.
+# State time [ms]: Redis TIME, going on evenly where that is set (docs/internals/state.md, "Time"). `believe` says what
+# has really passed since state time `since`, by a clock that nobody sets (-1: nobody knows): of steps forward, which
+# may have been pauses, that much is given back.
 REDIS_CLOCK: Final = """local CLOCK = KEYS[1] .. 'clock'
 local state_now
 local function doubted() return tonumber(redis.call('HGET', CLOCK, 'doubt')) or 0 end

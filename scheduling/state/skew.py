@@ -1,4 +1,5 @@
-"""How far this process' wall clock is from Redis'. Shown and alarmed; nothing is decided by it (``docs/state.md``)."""
+"""How far this process' wall clock is from Redis'. Shown and alarmed; nothing is decided by it
+(``docs/internals/state.md``)."""
 
 from __future__ import annotations
 

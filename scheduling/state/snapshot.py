@@ -1,4 +1,4 @@
-"""A pool's hashes (``docs/state.md``) read as typed totals, the same for the store and for its twin."""
+"""A pool's hashes (``docs/internals/state.md``) read as typed totals, the same for the store and for its twin."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def make_snapshot(
     meter: Mapping[str, str],
     counts: Counts,
 ) -> PoolSnapshot:
-    """The hashes of ``docs/state.md`` as typed totals; levels are those of ``now_ms``, refills included."""
+    """The hashes of ``docs/internals/state.md`` as typed totals; levels are those of ``now_ms``, refills included."""
     backends: dict[str, BackendTotals] = {}
     entitlements: dict[str, EntitlementTotals] = {}
     names = {"b": set(ready), "e": {f.rpartition(":")[0] for f in (*buckets, *meter)}}

@@ -1,4 +1,4 @@
-"""How an entitlement's standing is kept in Redis: one field of the pool's hash ``standing`` (``docs/state.md``)."""
+"""How an entitlement's standing is kept in Redis: a field of the hash ``standing`` (``docs/internals/state.md``)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One pool's shared state in Redis: one method per script (``docs/state.md``).
+"""One pool's shared state in Redis: one method per script (``docs/internals/state.md``).
 
 Every method raises :class:`StateUnavailable` within the connection's time limit when Redis does not answer; what it did
 until then is unknown, and repeating it with the same (request, attempt) is harmless. Leader methods raise

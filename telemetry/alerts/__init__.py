@@ -1,1 +1,1 @@
-"""Alerts: rules, what breaks them, and who is told (``docs/alerts.md``)."""
+"""Alerts: rules, what breaks them, and who is told (``docs/guide/alerts.md``)."""

@@ -1,4 +1,4 @@
-"""What alert rules look at, and when it is wrong: pure functions over a pool's snapshot (``docs/feed.md``).
+"""What alert rules look at, and when it is wrong: pure functions over a pool's snapshot (``docs/reference/feed.md``).
 
 Question: which subjects does a rule have in this pool now, what is seen of each, and is that wrong, right, or between?
 Between threshold and clear threshold nothing changes, and either has to last: what flickers is told once.

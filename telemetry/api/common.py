@@ -39,7 +39,7 @@ class Unavailable(APIException):
 
 
 class RedisAway(Unavailable):
-    """503: Redis does not answer; with a code for programs and since when (``docs/api.md``)."""
+    """503: Redis does not answer; with a code for programs and since when (``docs/reference/api.md``)."""
 
     default_code = "redis_away"
 

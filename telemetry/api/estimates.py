@@ -81,7 +81,7 @@ class EstimatesView(Telemetry, APIView):
     """Errors by category, tenant, model and predictor; the calibration curve; what is corrected by how much now."""
 
     @extend_schema(
-        summary="Predicted against actual output lengths (docs/estimates.md)",
+        summary="Predicted against actual output lengths (docs/internals/estimates.md)",
         parameters=ASKED,
         responses={200: OpenApiTypes.OBJECT},
     )
@@ -113,7 +113,7 @@ class EstimatesHistoryView(Telemetry, APIView):
     """Errors and corrections over time."""
 
     @extend_schema(
-        summary="Predicted against actual output lengths, over time (docs/estimates.md)",
+        summary="Predicted against actual output lengths, over time (docs/internals/estimates.md)",
         operation_id="estimates_history",
         parameters=ASKED,
         responses={200: OpenApiTypes.OBJECT},

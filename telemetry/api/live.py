@@ -41,7 +41,7 @@ def live_store() -> LiveStore:
 class LiveView(Telemetry, APIView):
     """The latest snapshot of every pool in sight."""
 
-    @extend_schema(summary="Live snapshots (docs/feed.md)", responses={200: OpenApiTypes.OBJECT})
+    @extend_schema(summary="Live snapshots (docs/reference/feed.md)", responses={200: OpenApiTypes.OBJECT})
     def get(self, request: Request) -> Response:
         viewer = viewer_of(request)
         try:
@@ -70,7 +70,7 @@ class LiveHistoryView(Telemetry, APIView):
     """A pool's past: a point per second of the last minutes, in coarser steps up to seven days back."""
 
     @extend_schema(
-        summary="History of a pool (docs/feed.md)",
+        summary="History of a pool (docs/reference/feed.md)",
         parameters=[
             OpenApiParameter("pool", str, required=True, description="Name of the pool."),
             OpenApiParameter("minutes", int, description=f"How long, 1 to {MOST_MINUTES}; default 15."),

@@ -1,1 +1,1 @@
-"""What predictions are corrected by (``docs/estimates.md``)."""
+"""What predictions are corrected by (``docs/internals/estimates.md``)."""

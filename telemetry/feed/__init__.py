@@ -1,1 +1,1 @@
-"""The live feed: snapshots of each pool, their history, and the sockets that show them (``docs/feed.md``)."""
+"""The live feed: snapshots of each pool, their history, and the sockets that show them (``docs/reference/feed.md``)."""

@@ -1,4 +1,5 @@
-"""``/ws/live``: one browser's view of the live feed (``docs/feed.md``). Sends what the hub says, checks who looks."""
+"""``/ws/live``: one browser's view of the live feed (``docs/reference/feed.md``). Sends what the hub says, checks who
+looks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A snapshot as one compact point of the charts, and many points as one. Pure; ``docs/feed.md`` has the shape."""
+"""A snapshot as one compact point of the charts, and many points as one. Pure; ``docs/reference/feed.md`` has the
+shape."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@
 So a window of any length is read as a few hundred rows, as they are. A pool's leader writes them from the thread that
 publishes its snapshots; what a leader had not written when it stopped is missing (at most a minute of the rows of 60 s,
 and the finer ones have it); the coarse rows are made of what is stored, by whoever leads then. A row holds one point of
-the history (``docs/feed.md``), which names at most 50 tenants and entitlements.
+the history (``docs/reference/feed.md``), which names at most 50 tenants and entitlements.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One pool's live snapshot, the change from one to the next, and what of it a user may see.
 
-Pure functions over plain dictionaries; the shapes are fixed by ``docs/feed.md``. Snapshots hold no ``None`` and no
-lists, so that an RFC 7396 merge patch can express every change.
+Pure functions over plain dictionaries; the shapes are fixed by ``docs/reference/feed.md``. Snapshots hold no ``None``
+and no lists, so that an RFC 7396 merge patch can express every change.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ Times are epoch seconds. Something is *away since* the moment at which it was la
 seen it, since *at least* the process's own start. Looked at once a second by one thread of each web process, whether
 or not anybody has a page open: a page that is opened during an outage is told when it began.
 
-What of an engine cannot be seen stands in its pool's snapshot (``docs/feed.md``, ``unseen_since``).
+What of an engine cannot be seen stands in its pool's snapshot (``docs/reference/feed.md``, ``unseen_since``).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Away:
         return f"{self.source}_away"
 
     def as_json(self) -> dict[str, Any]:
-        """As frames and answers carry it (``docs/feed.md``)."""
+        """As frames and answers carry it (``docs/reference/feed.md``)."""
         row: dict[str, Any] = {"source": self.source, "since": round(self.since, 3)}
         if self.at_least:
             row["at_least"] = True

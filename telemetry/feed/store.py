@@ -2,7 +2,7 @@
 
 | key | type | holds |
 |---|---|---|
-| ``qm:live:{<pool>}`` | hash | ``epoch``, ``seq``, ``snapshot`` (JSON, ``docs/feed.md``) |
+| ``qm:live:{<pool>}`` | hash | ``epoch``, ``seq``, ``snapshot`` (JSON, ``docs/reference/feed.md``) |
 | ``qm:live:{<pool>}:history`` | list | points (JSON), newest first, at most 900 |
 | ``qm:live:pools`` | sorted set | pool -> time of its last snapshot |
 | ``qm:live:rules`` | sorted set | pool -> when its leader last looked at the alert rules |

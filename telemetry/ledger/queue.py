@@ -1,7 +1,7 @@
 """What waits and what runs in a pool now, and an operator's word to end one of them.
 
 Blocking client with short limits and no retries, for threads of web processes. The order of what waits is the leader's
-(``docs/state.md``, ``preview``); asking for it leaves the mark on which the leader writes it.
+(``docs/internals/state.md``, ``preview``); asking for it leaves the mark on which the leader writes it.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class QueueStore:
         return None if held is None else msgspec.json.decode(held)
 
     def now_s(self, pool: str) -> float:
-        """State time (``docs/state.md``) [s]: what the times of waiting and running requests are told in."""
+        """State time (``docs/internals/state.md``) [s]: what the times of waiting and running requests are told in."""
         try:
             seconds, micros = self._redis.time()
             offset_ms = self._redis.hget(f"qm:{{{pool}}}:clock", "offset")

@@ -24,7 +24,7 @@ from tenants.specs import slo_spec
 
 Json = dict[str, Any]
 
-# The rules of admission in their order (docs/admission.md), with the reasons by which each refuses.
+# The rules of admission in their order (docs/reference/admission.md), with the reasons by which each refuses.
 RULES: tuple[tuple[str, tuple[Reason, ...]], ...] = (
     ("right", (Reason.NOT_ENTITLED, Reason.TENANT_PAUSED)),
     ("quota", (Reason.QUOTA_EXCEEDED,)),

@@ -12,7 +12,7 @@ class Migration(migrations.Migration):
                 ("pool", models.CharField(max_length=63)),
                 ("step_s", models.PositiveSmallIntegerField(verbose_name="step [s]")),
                 ("at", models.BigIntegerField(help_text="Beginning of the step, epoch seconds.")),
-                ("point", models.TextField(help_text="JSON, as docs/feed.md describes a point.")),
+                ("point", models.TextField(help_text="JSON, as docs/reference/feed.md describes a point.")),
             ],
             options={
                 "indexes": [models.Index(fields=["step_s", "at"], name="past_point_age")],

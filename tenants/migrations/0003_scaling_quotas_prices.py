@@ -95,7 +95,7 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='pool',
             name='scaling_params',
-            field=models.JSONField(blank=True, default=dict, help_text='The driver\'s parameters by name, such as {"deployment": "vllm-llama"} (docs/scaling.md).', validators=[tenants.validators.validate_policy_params], verbose_name='driver parameters'),
+            field=models.JSONField(blank=True, default=dict, help_text='The driver\'s parameters by name, such as {"deployment": "vllm-llama"} (docs/guide/scaling.md).', validators=[tenants.validators.validate_policy_params], verbose_name='driver parameters'),
         ),
         migrations.AddConstraint(
             model_name='pool',

@@ -70,7 +70,7 @@ class Migration(migrations.Migration):
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('mode', models.CharField(choices=[('off', 'off: nobody tunes'), ('advise', 'advise: candidates are tried on recordings and shown, nothing is changed'), ('automatic', 'automatic: winners become canaries, and are kept or taken back')], default='off', max_length=9)),
-                ('settings', models.JSONField(blank=True, default=dict, help_text='Where they differ from the defaults (docs/tuning.md), such as {"interval_s": 600}.', validators=[tenants.models.tuning.validate_settings])),
+                ('settings', models.JSONField(blank=True, default=dict, help_text='Where they differ from the defaults (docs/guide/tuning.md), such as {"interval_s": 600}.', validators=[tenants.models.tuning.validate_settings])),
                 ('pool', models.OneToOneField(on_delete=django.db.models.deletion.CASCADE, related_name='tuning', to='tenants.pool')),
             ],
             options={

@@ -206,7 +206,7 @@ class Pool(Named):
         default=dict,
         blank=True,
         validators=[validate_policy_params],
-        help_text='The driver\'s parameters by name, such as {"deployment": "vllm-llama"} (docs/scaling.md).',
+        help_text='The driver\'s parameters by name, such as {"deployment": "vllm-llama"} (docs/guide/scaling.md).',
     )
     scaling_headroom = models.FloatField(
         "headroom",

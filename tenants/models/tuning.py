@@ -40,7 +40,7 @@ class Tuning(models.Model):
         default=dict,
         blank=True,
         validators=[validate_settings],
-        help_text='Where they differ from the defaults (docs/tuning.md), such as {"interval_s": 600}.',
+        help_text='Where they differ from the defaults (docs/guide/tuning.md), such as {"interval_s": 600}.',
     )
 
     class Meta:

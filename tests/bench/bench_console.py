@@ -2,7 +2,8 @@
 
     python -m tests.bench.bench_console [size] [paint] [frames] [dashboards] [--seconds 30] [--opens 200]
 
-Without a name: all four. Needs the built console (``make setup``) and Chromium. How to read it: ``docs/benchmarks.md``.
+Without a name: all four. Needs the built console (``make setup``) and Chromium. How to read it:
+``docs/results/benchmarks.md``.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 The web process has one core for itself; the engine, Redis, the worker and the load generator share the others. Read
 **CPU us** (the web process tree's own CPU clocks, divided by what it did meanwhile): it does not count the time that
 other processes took from the core. Wall-clock figures mean something on a quiet machine only. How to read the tables:
-``docs/benchmarks.md``.
+``docs/results/benchmarks.md``.
 """
 
 from __future__ import annotations
@@ -271,7 +271,7 @@ def medians(rows: list[Row]) -> dict[tuple[str, str], Row]:
 
 
 def table(rows: list[Row]) -> str:
-    """Markdown, as docs/benchmarks.md has it."""
+    """Markdown, as docs/results/benchmarks.md has it."""
     middle = medians(rows)
     spread = {place: sorted(r.cpu_us for r in rows if (r.workload, r.target) == place and r.cpu_us) for place in middle}
     lines = [

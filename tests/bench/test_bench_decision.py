@@ -1,11 +1,11 @@
 """How long one scheduling decision takes with 64,000 requests waiting, and what one that waits weighs, for every
 ordering policy that is registered.
 
-``pytest -m bench -s tests/bench/test_bench_decision.py`` prints two tables; how to read them: ``docs/benchmarks.md``.
-A decision is one ``Scheduler.step`` that grants one request; two thirds of the tenants are at their concurrency, and in
-every other step only requests with a small KV need fit. Requests have predicted distributions and the deadlines of
-their tiers, entitlements have debts that change every 500 steps. Times are CPU time of the thread, so that a busy
-machine does not show as a slow decision.
+``pytest -m bench -s tests/bench/test_bench_decision.py`` prints two tables; how to read them:
+``docs/results/benchmarks.md``. A decision is one ``Scheduler.step`` that grants one request; two thirds of the tenants
+are at their concurrency, and in every other step only requests with a small KV need fit. Requests have predicted
+distributions and the deadlines of their tiers, entitlements have debts that change every 500 steps. Times are CPU time
+of the thread, so that a busy machine does not show as a slow decision.
 """
 
 from __future__ import annotations

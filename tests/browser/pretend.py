@@ -1,4 +1,5 @@
-"""A pool that never was: snapshots, changes and ledger rows in the shapes of ``docs/feed.md``, the same for each seed.
+"""A pool that never was: snapshots, changes and ledger rows in the shapes of ``docs/reference/feed.md``, the same for
+each seed.
 
 For pages under test without a system behind them; what the real system shows is tested in ``test_live_system.py``.
 """

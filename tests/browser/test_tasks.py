@@ -1,4 +1,4 @@
-"""What people come for, in clicks from the overview of a real instance; the counts are those of docs/console.md.
+"""What people come for, in clicks from the overview of a real instance; the counts are those of docs/guide/console.md.
 
 Every press of the pointer on the page counts; typing and pasting do not. None may take more than six.
 """
@@ -29,8 +29,8 @@ COUNTED = "addEventListener('pointerdown', () => sessionStorage.clicks = Number(
 
 
 def documented() -> dict[str, int]:
-    """The task table of docs/console.md."""
-    text = (ROOT / "docs" / "console.md").read_text()
+    """The task table of docs/guide/console.md."""
+    text = (ROOT / "docs" / "guide" / "console.md").read_text()
     return {task: int(clicks) for task, clicks in re.findall(r"^\| ([^|]+) \| (\d+) \|", text, re.MULTILINE)}
 
 
@@ -60,7 +60,7 @@ class Task:
     def took(self, task: str) -> None:
         clicks = int(self.page.evaluate("sessionStorage.clicks"))
         assert 0 < clicks <= MOST
-        assert clicks == documented()[task], "docs/console.md says another number"
+        assert clicks == documented()[task], "docs/guide/console.md says another number"
 
 
 def call(page: Page, method: str, path: str, body: dict[str, Any] | None = None) -> Any:

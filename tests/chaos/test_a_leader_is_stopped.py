@@ -1,8 +1,8 @@
 """A leader in a process of its own is stopped for three leases and goes on as if nothing had been.
 
-Another leads within 10 s, and of what it still writes nothing is accepted (docs/promises.md, 8). The bad twins show
-that this would be seen: a leader that does not notice its lease is over is held by the fence alone, and without the
-fence its grants count.
+Another leads within 10 s, and of what it still writes nothing is accepted (docs/reference/promises.md, 8). The bad
+twins show that this would be seen: a leader that does not notice its lease is over is held by the fence alone, and
+without the fence its grants count.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """2,000 requests in flight and waiting while worker, gateway, Redis and an engine are killed one after another.
 
-Each request ends once and explicitly, slots return, nobody has to touch anything (docs/promises.md: 1, 2, 5, 6, 20,
-27). The instance is the one `make up` starts, with two web processes so that a killed gateway leaves another standing.
+Each request ends once and explicitly, slots return, nobody has to touch anything (docs/reference/promises.md: 1, 2, 5,
+6, 20, 27). The instance is the one `make up` starts, with two web processes so that a killed gateway leaves another
+standing.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from tests.instance import Up
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(900)]
 
 REQUESTS = 2_000
-SLOTS_BACK_S = 15.0  # lease 10 s, one sweep, and some slack (docs/promises.md, 2)
+SLOTS_BACK_S = 15.0  # lease 10 s, one sweep, and some slack (docs/reference/promises.md, 2)
 SEED = int(os.environ.get("CHAOS_SEED", "1"))
 
 

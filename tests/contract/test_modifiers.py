@@ -251,7 +251,7 @@ def test_an_error_says_what_is_wrong_and_what_would_be_right(given: object, mess
 
 
 def test_policy_page_names_exactly_the_registered_modifiers():
-    page = (ROOT / "docs" / "policies.md").read_text()
+    page = (ROOT / "docs" / "guide" / "policies.md").read_text()
     table = page[page.index("## Modifiers") : page.index("## Routing policies")]
     assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == NAMES
     for name, cls in modifiers().items():

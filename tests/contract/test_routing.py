@@ -63,7 +63,7 @@ def test_least_work_prefers_less_work_then_fewer_running_then_the_name():
 
 
 def test_policy_page_names_exactly_the_registered_routings():
-    page = (Path(__file__).parents[2] / "docs" / "policies.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "guide" / "policies.md").read_text()
     table = page[page.index("## Routing policies") : page.index("## Add a policy")]
     assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == NAMES
     for name, cls in routings().items():

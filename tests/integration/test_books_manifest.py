@@ -30,7 +30,7 @@ pytestmark = pytest.mark.django_db
 
 TENANT_A = "- {kind: Tenant, metadata: {name: a}, spec: {}}\n"
 GOLD = "- kind: Tier\n  metadata: {name: gold}\n  spec:\n    slo: interactive\n"
-EXAMPLE = Path(__file__).parents[2] / "docs" / "manifest.md"
+EXAMPLE = Path(__file__).parents[2] / "docs" / "guide" / "manifest.md"
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """Limits are global and exact: four gateway processes, eight tenants of all classes, random sizes, aborts and kills.
 
 No limit is overshot in any dimension, what is refused costs nothing, every request ends once, and bucket and ledger
-tell the same sums (docs/promises.md, 14).
+tell the same sums (docs/reference/promises.md, 14).
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """Prompts, answers and secrets rest nowhere: not in the log at its loudest, not in Redis, not in a refusal's words
-(docs/promises.md, 31 and 33)."""
+(docs/reference/promises.md, 31 and 33)."""
 
 from __future__ import annotations
 

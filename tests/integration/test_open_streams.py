@@ -1,4 +1,4 @@
-"""Open streams cost neither threads nor connections to the database (docs/promises.md, 24)."""
+"""Open streams cost neither threads nor connections to the database (docs/reference/promises.md, 24)."""
 
 from __future__ import annotations
 

@@ -87,6 +87,6 @@ def test_a_stopped_web_process_drains_refuses_and_ends_in_time(up):
     assert json.loads(last)["error"]["code"] == "shutting_down"
     assert "[DONE]" not in long.text
 
-    web.wait(DRAIN_S + 20)  # docs/promises.md says five; a busy machine is no reason to fail
+    web.wait(DRAIN_S + 20)  # docs/reference/promises.md says five; a busy machine is no reason to fail
     silent.close()
     up.wait_ready()  # the supervisor has started another

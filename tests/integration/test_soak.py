@@ -1,4 +1,4 @@
-"""Nothing grows under steady load (docs/promises.md, 28): a sample of ``make soak``, and what it notices."""
+"""Nothing grows under steady load (docs/reference/promises.md, 28): a sample of ``make soak``, and what it notices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Several processes that read and write in one transaction never hear "database is locked" (docs/promises.md, 25)."""
+"""Several processes that read and write in one transaction never hear "database is locked" (docs/reference/promises.md,
+25)."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ import pytest
 from tests.mutations import MUTATIONS
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs" / "promises.md").read_text()
+PAGE = (ROOT / "docs" / "reference" / "promises.md").read_text()
 COUNT, COLUMNS = 40, 5
 ROW = re.compile(r"^\| (\d+) \|.*\|$", re.MULTILINE)
 NAMED = re.compile(r"`(tests/[^`:]+\.py)(?:::([^`\[]+)(?:\[([^`]+)\])?)?`")

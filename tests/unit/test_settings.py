@@ -119,7 +119,7 @@ def test_a_shared_database_needs_a_shared_secret_key():
 
 
 def test_the_page_of_settings_shows_the_table_as_it_is():
-    page = (ROOT / "docs" / "settings.md").read_text()
+    page = (ROOT / "docs" / "reference" / "settings.md").read_text()
     rows = re.findall(r"^\| `([A-Z_]+)` \| ([^|]+) \| ([^|]*) \| (.+) \|$", page, re.MULTILINE)
     shown = sorted((n, t.strip(), d.strip().strip("`"), m) for n, t, d, m in rows)
     assert shown == sorted(environment.table())

@@ -206,7 +206,7 @@ def test_entitlements_are_read_again_when_the_catalog_changed_and_kept_without_a
         assert set(configured()) == {"acme-llama", "globex-llama"}
 
 
-# --- prompts and answers are not kept (docs/promises.md, 33)
+# --- prompts and answers are not kept (docs/reference/promises.md, 33)
 
 WORDS_OF_CONTENT = ("prompt", "message", "content", "answer", "body", "text", "completion_text", "choices", "delta")
 

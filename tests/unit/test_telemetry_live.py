@@ -63,7 +63,7 @@ class Feed:
 
 
 class Screen:
-    """A dashboard: applies what it gets as docs/feed.md says."""
+    """A dashboard: applies what it gets as docs/reference/feed.md says."""
 
     def __init__(self, socket: WebsocketCommunicator) -> None:
         self.socket = socket

@@ -17,7 +17,7 @@ from telemetry.metrics import MOST_TENANTS, PREFIX, TABLE, Metrics, _PoolGauges
 from tests.redis_server import RedisServer
 from tests.telemetry_world import ENTITLEMENTS, NOW, MemoryStore, record, refused, sample
 
-DOCS = Path(__file__).parents[2] / "docs" / "metrics.md"
+DOCS = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
 
 
 def samples(metrics: Metrics) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:

@@ -34,6 +34,8 @@ from scheduling.simulator.workload import write_mix
 from scheduling.tuning.space import SPACES, space_of
 from tenants.models import Pool
 
+PAGE = Path("docs/results/papers.md")
+
 
 class Command(BaseCommand):
     help = (
@@ -82,7 +84,7 @@ class Command(BaseCommand):
         duel.add_argument("--seeds", type=int, default=SEEDS, help=f"runs of each policy (default {SEEDS})")
         duel.add_argument("--json", action="store_true", help="a list of rows as JSON on standard output")
         page = actions.add_parser("report", help="all scenarios, written as a page")
-        page.add_argument("--output", type=Path, default=Path("docs/papers.md"), help="default docs/papers.md")
+        page.add_argument("--output", type=Path, default=PAGE, help=f"default {PAGE}")
 
     @classmethod
     def _add_compare(cls, parser: ArgumentParser) -> None:
@@ -106,7 +108,9 @@ class Command(BaseCommand):
         parser.add_argument("--delays", default="0,5", metavar="N,N", help=delays)
         parser.add_argument("--seeds", type=int, default=1, help="runs with other tiers, averaged (default 1)")
         parser.add_argument("--json", action="store_true", help="a list of rows as JSON on standard output")
-        parser.add_argument("--output", type=Path, metavar="PAGE.md", help="the tables as a page, as docs/front.md")
+        parser.add_argument(
+            "--output", type=Path, metavar="PAGE.md", help="write the tables as a page, as docs/results/front.md"
+        )
         parser.add_argument("--append", action="store_true", help="add the tables to the page that is there")
 
     @staticmethod

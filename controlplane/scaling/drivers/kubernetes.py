@@ -5,7 +5,7 @@ one that still starts is a backend as well and gets work once it has generated a
 have drained get the lowest ``pod-deletion-cost``, so that the controller ends those and no others.
 
 Rights needed in the Deployment's namespace: get on deployments; get and patch on deployments/scale; list and patch on
-pods (``docs/scaling.md`` has the Role).
+pods (``docs/guide/scaling.md`` has the Role).
 """
 
 from __future__ import annotations

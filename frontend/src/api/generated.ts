@@ -87,7 +87,7 @@ export const FIELDS = {
     min_replicas: {"kind": "integer", "required": true, "initial": "1", "min": 1, "help": "The planner never goes below."},
     max_replicas: {"kind": "integer", "required": true, "initial": "1", "min": 1, "max": 10000, "help": "The planner never goes above. It limits what may be reserved while scaling is on."},
     scaling_driver: {"kind": "choice", "initial": "", "options": [{"value": "", "label": "none"}, {"value": "local", "label": "local: processes on the machine of `make up`"}, {"value": "kubernetes", "label": "kubernetes: the scale of a Deployment"}, {"value": "webhook", "label": "webhook: a signed call to your own program"}, {"value": "external", "label": "external: KEDA or an HPA reads the wanted replicas from us"}]},
-    scaling_params: {"kind": "json", "help": "The driver's parameters by name, such as {\"deployment\": \"vllm-llama\"} (docs/scaling.md)."},
+    scaling_params: {"kind": "json", "help": "The driver's parameters by name, such as {\"deployment\": \"vllm-llama\"} (docs/guide/scaling.md)."},
     scaling_headroom: {"kind": "number", "required": true, "initial": "0.2", "min": 0, "max": 10, "help": "Capacity kept free above the demand: 0.2 is 20 %."},
     scale_up_cooldown_s: {"kind": "number", "required": true, "initial": "30", "unit": "seconds", "min": 1, "max": 86400, "help": "After a growth the next waits this long."},
     scale_down_cooldown_s: {"kind": "number", "required": true, "initial": "300", "unit": "seconds", "min": 1, "max": 86400, "help": "Fewer replicas must have sufficed for this long, and no change been made in it."},

@@ -1,4 +1,4 @@
-/** A pool's past, as /api/v1/live/history gives it (docs/feed.md). */
+/** A pool's past, as /api/v1/live/history gives it (docs/reference/feed.md). */
 
 import type { Point } from "../feed/types";
 import { get } from "./client";

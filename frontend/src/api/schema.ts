@@ -1,5 +1,5 @@
 // Made by `make generated` from the OpenAPI schema. Not edited by hand.
-// schema b1af367d5962fac0, body de532a628ad5728e
+// schema 29b3e5a0e751d91c, body a6e48c3839476d28
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
 export interface components {
@@ -596,7 +596,7 @@ export interface components {
              *     * `automatic` - automatic: the driver carries proposals out
              */
             scaling_mode: components["schemas"]["ScalingModeEnum"];
-            /** @description The driver's parameters by name, such as {"deployment": "vllm-llama"} (docs/scaling.md). */
+            /** @description The driver's parameters by name, such as {"deployment": "vllm-llama"} (docs/guide/scaling.md). */
             scaling_params: {
                 [key: string]: unknown;
             };
@@ -984,7 +984,7 @@ export interface components {
                 [key: string]: number;
             };
             mode: components["schemas"]["ModeEnum"];
-            /** @description Where they differ from the defaults (docs/tuning.md), such as {"interval_s": 600}. */
+            /** @description Where they differ from the defaults (docs/guide/tuning.md), such as {"interval_s": 600}. */
             settings: {
                 [key: string]: unknown;
             };

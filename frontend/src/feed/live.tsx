@@ -21,7 +21,7 @@ const browser: Ports = {
     ),
 };
 
-/** What an answer of 503 says is away (docs/api.md). */
+/** What an answer of 503 says is away (docs/reference/api.md). */
 function awayIn(body: unknown): Away | undefined {
   if (body === null || typeof body !== "object" || !("source" in body) || !("since" in body)) return undefined;
   return typeof body.source === "string" && typeof body.since === "number" ? (body as Away) : undefined;

@@ -1,4 +1,4 @@
-/** The live feed's shapes, as docs/feed.md fixes them. A missing member is unknown or did not occur; there are no nulls. */
+/** The live feed's shapes, as docs/reference/feed.md fixes them. A missing member is unknown or did not occur; there are no nulls. */
 
 export interface Percentiles {
   p50?: number;

@@ -1,4 +1,4 @@
-/** A replica's state as the feed says it (docs/feed.md), for every page that shows one. */
+/** A replica's state as the feed says it (docs/reference/feed.md), for every page that shows one. */
 
 import type { Tone } from "../components/Badge";
 

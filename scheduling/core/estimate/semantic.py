@@ -4,9 +4,9 @@ The last 10,000 prompts are kept as embeddings with the lengths of their answers
 prompt is compared with all of them (exact inner products), and the answers to the similar ones are its distribution.
 In a pool every tenant has a window of its own, and the 10,000 are shared fairly (``chain.py``).
 
-Different from the paper, and measured (``docs/estimates.md``): a past prompt's weight grows with its similarity instead
-of jumping from 0 to 1 at 0.8, since our embedding, unlike the paper's, puts prompts of one task between 0.5 and 0.8.
-Where the weights add up to too little, the next predictor speaks.
+Different from the paper, and measured (``docs/internals/estimates.md``): a past prompt's weight grows with its
+similarity instead of jumping from 0 to 1 at 0.8, since our embedding, unlike the paper's, puts prompts of one task
+between 0.5 and 0.8. Where the weights add up to too little, the next predictor speaks.
 """
 
 from __future__ import annotations
