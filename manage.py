@@ -8,7 +8,7 @@ from pathlib import Path
 
 def main() -> None:
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
-    # An embedded instance that runs on this HOME has a Redis of its own: commands ring its doorbells too.
+    # An embedded instance that runs on this HOME has a Redis of its own: commands send its notifications too.
     home = Path(os.environ.get("QUARTERMASTER_HOME") or ".quartermaster")
     running = home / "run" / "redis-url"
     if running.is_file():

@@ -26,8 +26,8 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from controlplane.env import is_loopback
 from controlplane.web import hashing
-from controlplane.web.body_limits import Pages
-from controlplane.web.connections import Doors
+from controlplane.web.body_limits import BodyLimits
+from controlplane.web.connections import ConnectionLimits
 from controlplane.web.health import Readiness
 from controlplane.web.websockets import Handshakes
 from controlplane.wiring import make_catalog, make_gateway, make_source_watch
@@ -51,7 +51,9 @@ class Application:
 
     def __init__(self) -> None:
         env = settings.ENV
-        self.doors: Doors | None = None  # set by a server that counts connections, before the lifespan begins
+        self.connections: ConnectionLimits | None = (
+            None  # set by a server that counts connections, before the lifespan begins
+        )
         self._sockets = _behind_proxies(
             Handshakes(
                 AuthMiddlewareStack(URLRouter(websocket_urlpatterns)),
@@ -60,7 +62,9 @@ class Application:
             env.proxies,
         )
         self._pages = _behind_proxies(
-            Pages(django_application, settings.DATA_UPLOAD_MAX_MEMORY_SIZE, env.body_timeout_s, env.send_timeout_s),
+            BodyLimits(
+                django_application, settings.DATA_UPLOAD_MAX_MEMORY_SIZE, env.body_timeout_s, env.send_timeout_s
+            ),
             env.proxies,
         )
         self._metrics = make_metrics()
@@ -86,10 +90,14 @@ class Application:
                     await _answer(send, 401, b'{"detail": "This page needs its token: QUARTERMASTER_METRICS_TOKEN."}')
                     return
                 self._metrics.gauge("tasks", len(asyncio.all_tasks()))
-                if self.doors is not None:
-                    doors = self.doors
+                if self.connections is not None:
+                    connections = self.connections
                     self._metrics.connections(
-                        doors.inside, doors.most, doors.sockets, doors.most_sockets, doors.refused
+                        connections.inside,
+                        connections.most,
+                        connections.sockets,
+                        connections.most_sockets,
+                        connections.refused,
                     )
                 page = await asyncio.to_thread(self._metrics.render)
                 await _answer(send, 200, page, CONTENT_TYPE)
@@ -127,7 +135,7 @@ class Application:
         hashing.give_way()
         catalog = make_catalog()
         gateway, readiness = (
-            make_gateway(catalog, self._metrics, self.doors),
+            make_gateway(catalog, self._metrics, self.connections),
             Readiness(catalog, settings.ENV.redis_url),
         )
         await gateway.start()

@@ -1,4 +1,4 @@
-"""Measures the replicas of a pool under load, one after the other, and says what the books should say of them."""
+"""Measures the replicas of a pool under load, one after the other, and says what the catalog should say of them."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ async def measure(
 
 
 def changes(spec: BackendSpec, measured: Measured) -> dict[str, tuple[float, float]]:
-    """What the books would say instead: field -> (now, then). Throughput is cut to two digits: more is noise."""
+    """What the catalog would say instead: field -> (now, then). Throughput is cut to two digits: more is noise."""
     found = {"tokens_per_s": float(f"{measured.proposal.tokens_per_s:.2g}")}
     if measured.proposal.slots is not None:
         found["slots"] = measured.proposal.slots

@@ -22,7 +22,7 @@ DATABASE_AWAY = (OperationalError, InterfaceError)
 _MOST = 1000  # kinds remembered
 KIND_BURST, KIND_PER_S = 30.0, 0.5  # lines of one kind: at once, and from then on
 ALL_BURST, ALL_PER_S = 500.0, 20.0  # lines of all kinds
-LONGEST_LINE = 16 * 1024  # characters; a traceback is shorter
+MAX_LINE_CHARS = 16 * 1024  # characters; a traceback is shorter
 _JUDGED = "quartermaster_judged"  # logging.config adds filters without taking away those it added before
 
 
@@ -115,7 +115,7 @@ class Line(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         text = super().format(record)
-        if len(text) > LONGEST_LINE:
-            text = f"{text[:LONGEST_LINE]}... ({len(text) - LONGEST_LINE} characters more)"
+        if len(text) > MAX_LINE_CHARS:
+            text = f"{text[:MAX_LINE_CHARS]}... ({len(text) - MAX_LINE_CHARS} characters more)"
         missed = getattr(record, "left_out", 0)
         return f"{text} ({missed} lines like this one were left out)" if missed else text

@@ -10,7 +10,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from django.core.exceptions import ImproperlyConfigured
 
 from controlplane import env as environment
-from tenants.unfold import UNFOLD as BOOKS_UNFOLD
+from tenants.unfold import UNFOLD as CATALOG_UNFOLD
 
 try:
     ENV = environment.load()
@@ -245,14 +245,14 @@ UNFOLD: dict[str, Any] = {
     "COLORS": {"primary": _BLUE},
     "SHOW_VIEW_ON_SITE": False,
 }
-UNFOLD |= BOOKS_UNFOLD  # the books know which pages belong together
+UNFOLD |= CATALOG_UNFOLD  # the catalog knows which pages belong together
 
 QUARTERMASTER_RETENTION_DAYS = ENV.retention_days
 QUARTERMASTER_WEBSOCKETS_PER_USER = ENV.max_websockets_per_user
 QUARTERMASTER_ALERT_WEBHOOK = ENV.alert_webhook
 QUARTERMASTER_WEBHOOK_HOSTS = ENV.webhook_hosts
 QUARTERMASTER_WEBHOOK_SECRET = ENV.webhook_secret
-QUARTERMASTER_REDIS_URL = ENV.redis_url  # empty: nobody listens for the catalog's doorbell
+QUARTERMASTER_REDIS_URL = ENV.redis_url  # empty: nobody listens for the catalog's notification
 QUARTERMASTER_BASIC_AUTH = ENV.basic_auth
 
 LOGGING = {

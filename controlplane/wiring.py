@@ -1,4 +1,4 @@
-"""Puts the parts together: what the movers ask for, from what the books and the eyes offer."""
+"""Puts the parts together: what the movers ask for, from what the catalog and the eyes offer."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _secret(purpose: bytes) -> bytes:
 
 
 def make_catalog() -> CatalogCache:
-    """The books, as a process that serves follows them."""
+    """The catalog, as a process that serves follows them."""
     return CatalogCache(specs.load_catalog, specs.catalog_version)
 
 
@@ -81,7 +81,7 @@ def make_source_watch(catalog: CatalogCache) -> SourceWatch:
 
 
 class Eyes:
-    """What the dispatch service tells: records and samples go to telemetry, which backends answer to the books."""
+    """What the dispatch service tells: records and samples go to telemetry, which backends answer to the catalog."""
 
     def __init__(self, recorder: TelemetryPort, liveness: Liveness) -> None:
         self._recorder = recorder

@@ -1,8 +1,8 @@
 """The configuration as a running process knows it: a cached catalog that follows the database.
 
-A cheap version query runs every 2 s in a bounded thread; a doorbell (``qm:catalog``) or an unknown key asks at once, at
-most five times a second. When the database is away the last catalog stays in force (``docs/reference/promises.md``,
-23).
+A cheap version query runs every 2 s in a bounded thread; a notification (``qm:catalog``) or an unknown key asks at
+once, at most five times a second. When the database is away the last catalog stays in force
+(``docs/reference/promises.md``, 23).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from scheduling.core.types import Catalog
 log = logging.getLogger(__name__)
 
 POLL_S = 2.0
-SHORTEST_GAP_S = 0.2
+MIN_GAP_S = 0.2
 
 
 class CatalogCache:
@@ -43,7 +43,7 @@ class CatalogCache:
         self._poll_s = poll_s
         self._current: Catalog | None = None
         self._listeners: list[Callable[[Catalog], None]] = []
-        self._bell = asyncio.Event()
+        self._wake = asyncio.Event()
         self._rounds = 0
         self._looking = False
         self._turn = asyncio.Condition()
@@ -91,16 +91,16 @@ class CatalogCache:
         if self._own:
             self._executor.shutdown(wait=False, cancel_futures=True)
 
-    def ring(self) -> None:
+    def notify(self) -> None:
         """Something may have changed: look soon. Cheap; any number of calls make one query."""
-        self._bell.set()
+        self._wake.set()
 
     async def refreshed(self, timeout_s: float) -> None:
         """Waits until a look that began after this call has ended, or ``timeout_s`` is over."""
         async with self._turn:
             # a look that runs now may have read before the caller's change: only the next one counts
             goal = self._rounds + (2 if self._looking else 1)
-            self._bell.set()
+            self._wake.set()
             try:
                 async with asyncio.timeout(timeout_s):
                     await self._turn.wait_for(lambda: self._rounds >= goal)
@@ -111,12 +111,12 @@ class CatalogCache:
         while True:
             try:
                 async with asyncio.timeout(self._poll_s):
-                    await self._bell.wait()
+                    await self._wake.wait()
             except TimeoutError:
                 pass
-            self._bell.clear()
+            self._wake.clear()
             await self._look()
-            await asyncio.sleep(SHORTEST_GAP_S)
+            await asyncio.sleep(MIN_GAP_S)
 
     async def _look(self) -> None:
         loop = asyncio.get_running_loop()

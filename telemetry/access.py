@@ -31,7 +31,7 @@ class Viewer:
 
 
 def viewer_in(scope: Scope) -> Viewer:
-    """Telemetry's view of a scope of the books."""
+    """Telemetry's view of a scope of the catalog."""
     if scope.sees_all:
         return Viewer(str(scope.role), None)
     names = scope.visible(Tenant).values_list("slug", flat=True)

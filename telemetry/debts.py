@@ -9,8 +9,8 @@ from scheduling.core.budget import debts
 from telemetry.models import LedgerEntry
 from tenants.connections import own_connection
 
-MOST_ROWS = 50_000
-LONGEST_S = 3600.0  # how far back it looks: a bucket that takes longer to fill may begin too full
+MAX_ROWS = 50_000
+MAX_S = 3600.0  # how far back it looks: a bucket that takes longer to fill may begin too full
 
 
 @own_connection
@@ -22,7 +22,7 @@ def bucket_debts(
     only by requests that used more than estimated, and they are not told apart here.
     """
     now = datetime.fromtimestamp(now_s, tz=UTC)
-    longest_s = max((min(LONGEST_S, 2 * depth / rate) for rate, depth in budgets.values()), default=0.0)
+    longest_s = max((min(MAX_S, 2 * depth / rate) for rate, depth in budgets.values()), default=0.0)
     rows = (
         LedgerEntry.objects.filter(
             pool=pool, received_at__gte=now - timedelta(seconds=longest_s),
@@ -30,6 +30,6 @@ def bucket_debts(
         )
         .exclude(outcome="refused")
         .order_by("-received_at")
-        .values_list("entitlement", "received_at", "input_tokens", "output_tokens")[:MOST_ROWS]
+        .values_list("entitlement", "received_at", "input_tokens", "output_tokens")[:MAX_ROWS]
     )  # fmt: skip
     return debts(((e, (now - at).total_seconds(), given + made) for e, at, given, made in rows), budgets)

@@ -28,7 +28,7 @@ from telemetry.feed.window import QUEUE, TBT, TTFT, TTLT, durations_ms
 __all__ = ["CONTENT_TYPE", "TABLE", "Metric", "Metrics", "make_metrics"]
 
 PREFIX = "quartermaster_"
-MOST_TENANTS = 1000  # label values; every further tenant counts as "other"
+MAX_TENANTS = 1000  # label values; every further tenant counts as "other"
 OTHER = "other"
 REFRESH_S = 1.0
 FIRST_S = 2.0  # a scrape waits so long for the first figures after a start or a rest; Redis has half a second
@@ -327,7 +327,7 @@ class Metrics:
             self._pools.close()
 
     def _label(self, tenant: str) -> str:
-        if len(self._tenants) >= MOST_TENANTS:
+        if len(self._tenants) >= MAX_TENANTS:
             return OTHER
         self._tenants[tenant] = tenant
         return tenant

@@ -1,4 +1,4 @@
-"""Takes what the dispatch loop hands upward: ledger records for the books, samples for the live feed.
+"""Takes what the dispatch loop hands upward: ledger records for the catalog, samples for the live feed.
 
 Implements ``scheduling.dispatch.ports.TelemetryPort``. Called from one dedicated thread, never from an event loop.
 """
@@ -15,7 +15,7 @@ from django.conf import settings
 from scheduling.core.ledger import LedgerRecord
 from scheduling.core.types import Catalog, EntitlementSpec, QuotaSpec
 from scheduling.dispatch.ports import Sample
-from telemetry.alerts.watch import Watch
+from telemetry.alerts.watch import AlertWatch
 from telemetry.feed.past import Past
 from telemetry.feed.publisher import GroupSender, Publisher
 from telemetry.feed.store import LiveStore
@@ -101,7 +101,7 @@ class Recorder:
         *,
         usage: UsageFeed | None = None,
         start_roll_up: Callable[[], None] = start_roll_up,
-        watch: Watch | None = None,
+        watch: AlertWatch | None = None,
         past: Past | None = None,
         traces: Traces | None = None,
         sinks: Sequence[Sink] = (),
@@ -206,7 +206,7 @@ def make_recorder(redis_url: str | None = None, sinks: Sequence[Sink] = ()) -> R
         publisher,
         configured,
         usage=UsageFeed(RedisBoard(url), configured.quotas),
-        watch=Watch(looked=publisher.rules_looked_at),
+        watch=AlertWatch(looked=publisher.rules_looked_at),
         past=Past(),
         traces=traces,
         sinks=sinks,

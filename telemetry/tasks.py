@@ -18,7 +18,7 @@ from telemetry.models import LedgerEntry
 log = logging.getLogger(__name__)
 
 CHUNK = 1000  # rows per statement: a writer never waits long behind a purge
-MOST_CHUNKS = 500  # per start; the next hour goes on
+MAX_CHUNKS = 500  # per start; the next hour goes on
 
 # What else is due each minute, of parts that telemetry does not know: their modules of tasks add it.
 minutely: list[Callable[[], object]] = []
@@ -31,7 +31,7 @@ def purge(days: int) -> int:
     """
     before = rollup.floor_hour(timezone.now() - timedelta(days=days))
     gone = 0
-    for _ in range(MOST_CHUNKS):
+    for _ in range(MAX_CHUNKS):
         ids = list(
             LedgerEntry.objects.filter(received_at__lt=before)
             .order_by("received_at", "id")

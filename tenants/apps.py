@@ -1,9 +1,9 @@
-"""The books: who may use what."""
+"""The catalog: who may use what."""
 
 from django.apps import AppConfig
 
 
 class TenantsConfig(AppConfig):
     name = "tenants"
-    verbose_name = "Books"
+    verbose_name = "Catalog"
     default_auto_field = "django.db.models.BigAutoField"

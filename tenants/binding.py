@@ -1,7 +1,7 @@
 """Does the pool's capacity cover what is reserved of it?
 
 Dedicated and guaranteed entitlements reserve concurrency, KV cache and throughput. They are considered in the order in
-which they were made; each binds if it still fits beside those before it. What may be promised is what the books say
+which they were made; each binds if it still fits beside those before it. What may be promised is what the catalog says
 that the pool has: a replica that is down for an hour takes back no promise. What can be kept is what answers now: one
 that was bound and no longer fits there is degraded. It keeps its place and is served as far as the rest goes, and
 binds again when the capacity returns. Elastic, spot and preemptible entitlements reserve nothing and bind at once.
@@ -31,7 +31,7 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Binding:
     id: str
     state: EntitlementState
     reason: str  # one line for people; empty when bound
@@ -40,32 +40,32 @@ class Verdict:
 _LEFT = "left to reserve"
 
 
-def judge(configured: Amounts, live: Amounts, claims: Iterable[Claim], now: datetime) -> Iterator[Verdict]:
+def judge(configured: Amounts, live: Amounts, claims: Iterable[Claim], now: datetime) -> Iterator[Binding]:
     """One verdict per claim, in the order given: earlier claims are served first.
 
     ``configured``: of all backends that do not drain; ``live``: of those among them that answer.
     """
     for claim in claims:
         if claim.valid_until is not None and claim.valid_until <= now:
-            yield Verdict(claim.id, EntitlementState.EXPIRED, f"ended {claim.valid_until:%Y-%m-%d %H:%M} UTC")
+            yield Binding(claim.id, EntitlementState.EXPIRED, f"ended {claim.valid_until:%Y-%m-%d %H:%M} UTC")
             continue
         if claim.valid_from is not None and claim.valid_from > now:
-            yield Verdict(claim.id, EntitlementState.PENDING, f"begins {claim.valid_from:%Y-%m-%d %H:%M} UTC")
+            yield Binding(claim.id, EntitlementState.PENDING, f"begins {claim.valid_from:%Y-%m-%d %H:%M} UTC")
             continue
         if claim.service_class not in RESERVING:
-            yield Verdict(claim.id, EntitlementState.BOUND, "")
+            yield Binding(claim.id, EntitlementState.BOUND, "")
             continue
         held = claim.state in (EntitlementState.BOUND, EntitlementState.DEGRADED)
         unkept = EntitlementState.DEGRADED if held else EntitlementState.PENDING
         if short := tightest(claim.share, configured):
-            yield Verdict(claim.id, unkept, f"{_shortage(claim, short, configured)}: add backends or lower it")
+            yield Binding(claim.id, unkept, f"{_shortage(claim, short, configured)}: add backends or lower it")
             continue
         configured -= claim.share
         if short := tightest(claim.share, live):
-            yield Verdict(claim.id, unkept, f"{_shortage(claim, short, live)} while backends do not answer")
+            yield Binding(claim.id, unkept, f"{_shortage(claim, short, live)} while backends do not answer")
             continue
         live -= claim.share
-        yield Verdict(claim.id, EntitlementState.BOUND, "")
+        yield Binding(claim.id, EntitlementState.BOUND, "")
 
 
 def for_members(reason: str) -> str:

@@ -1,4 +1,4 @@
-"""Demo books for an embedded instance: one pool, three tenants, a key each, and three people who may look at them.
+"""The demo's catalog for an embedded instance: one pool, three tenants with a key each, three people who may look.
 
 Called at every start. What a person changed meanwhile stays: only engines follow the arguments, and entitlements that
 still have the size given here follow the capacity.
@@ -69,7 +69,7 @@ def ensure_demo(
     remembered: Mapping[str, str] | None = None,
     max_model_len: int = 8192,
 ) -> DemoKeys:
-    """Makes the demo's books, or brings them up to date.
+    """Makes the demo's catalog, or brings them up to date.
 
     Args:
         backends: (id, url, slots, KV tokens) of each engine.

@@ -1,4 +1,4 @@
-"""Which backends answer, from what the pool's leader sees each second to what the books remember.
+"""Which backends answer, from what the pool's leader sees each second to what the catalog remembers.
 
 A backend that is away for a moment degrades nobody: only one that has not answered for :data:`GRACE_S` counts as
 silent. One that answers again counts at once. Called from the dispatch service's own thread.
@@ -20,7 +20,7 @@ GRACE_S = 10.0
 
 
 class Liveness:
-    """What was last seen of every pool's backends, and what the books were last told."""
+    """What was last seen of every pool's backends, and what the catalog was last told."""
 
     def __init__(self) -> None:
         self._away_since: dict[tuple[str, str], float] = {}

@@ -1,7 +1,7 @@
 """What a change would do to the pools, without doing it.
 
 The change is really made, with all its rules, and its transaction is then taken back: what is shown before saving and
-what happens on saving cannot differ. Nobody is told meanwhile; the doorbell rings only on commit.
+what happens on saving cannot differ. Nobody is told meanwhile; processes are notified on commit only.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A pool's books: what there is, and what of it is given away."""
+    """A pool's part of the catalog: what there is, and what of it is given away."""
 
     capacity: Amounts  # of all backends that do not drain
     answering: Amounts  # of those among them that answer
@@ -58,7 +58,7 @@ class Picture:
 
 
 def picture(pool: Pool) -> Picture:
-    """The pool's books now. Prefetch ``backends`` and ``entitlements__tier`` and ``__tenant`` for many pools."""
+    """The pool's part of it now. Prefetch ``backends`` and ``entitlements__tier`` and ``__tenant`` for many pools."""
     now = timezone.now()
     backends = list(pool.backends.all())
     reserved = Amounts()

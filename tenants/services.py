@@ -1,4 +1,4 @@
-"""Every write to the books. One transaction each: rows, audit entry, catalog version; the doorbell rings on commit.
+"""Every write to the catalog. One transaction each: rows, audit entry, version; processes are notified on commit.
 
 The catalog's version row is locked first, so writes happen one after the other and a version that is visible contains
 everything before it. Callers have checked the actor's rights through ``tenants.access``.
@@ -22,7 +22,7 @@ from django.utils import timezone
 
 from scheduling.core import capacity
 from scheduling.core.types import EntitlementState, ServiceClass
-from tenants import binding, doorbell, keys, promises, versions
+from tenants import binding, keys, notify, promises, versions
 from tenants.audit import SYSTEM, Actor, difference, record, secrets_of, snapshot
 from tenants.models import (
     AccessToken,
@@ -61,7 +61,7 @@ _running: ContextVar[_Change | None] = ContextVar("books_change", default=None)
 
 @contextmanager
 def change(*, actor: Actor, reporting: bool = False) -> Iterator[_Change]:
-    """A transaction on the books. Nested ones join it: one version, one doorbell for the whole.
+    """A transaction on the catalog. Nested ones join it: one version, one notification for the whole.
 
     ``reporting``: what is written is what there is, not what somebody wants. No promise holds it up.
     """
@@ -84,7 +84,7 @@ def change(*, actor: Actor, reporting: bool = False) -> Iterator[_Change]:
                 row.version += 1
                 row.next_change_at = _next_change(timezone.now())
                 row.save(update_fields=["version", "next_change_at"])
-                transaction.on_commit(partial(doorbell.ring, row.version))
+                transaction.on_commit(partial(notify.notify, row.version))
     finally:
         _running.reset(token)
 
@@ -238,7 +238,7 @@ def issue_token(
     _refuse_past(expires_at)
     with change(actor=actor):
         if made_with is not None:
-            # Under the lock of the books: a revocation that comes now finds the new one, or is found here.
+            # Under the lock of the catalog: a revocation that comes now finds the new one, or is found here.
             made_with = AccessToken.objects.get(pk=made_with.pk)
             if made_with.status_at(timezone.now()) != "active":
                 raise ValidationError("The token that asks for this has ended.")

@@ -1,4 +1,4 @@
-"""Rows of the books as the frozen types of the core. What the gateway and the dispatch loop know comes from here.
+"""Rows of the catalog as the frozen types of the core. What the gateway and the dispatch loop know comes from here.
 
 Called in threads of the gateway and the dispatch loop, which are not requests.
 """

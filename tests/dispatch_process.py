@@ -3,7 +3,7 @@
     ... REDIS_URL POOL NUMBER [--deaf] [--fenceless]
 
 Its grants say that they are of policy ``fifo@NUMBER``. ``--deaf``: a leader that never notices that its lease is over.
-``--fenceless``: scripts that do not look at the epoch. Both are bad twins (docs/reference/promises.md, 8).
+``--fenceless``: scripts that do not look at the epoch. Both are broken variants (docs/reference/promises.md, 8).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What dispatch needs around it, in memory and controllable; Redis is real, or a twin on virtual time."""
+"""What dispatch needs around it, in memory and controllable; Redis is real, or the reference model on virtual time."""
 
 from __future__ import annotations
 
@@ -208,9 +208,9 @@ async def dispatching(
     (pool_id,) = catalog.pools
     resp = RespConnection(url, name=f"test-{holder}")
     await resp.start()
-    thread, books = ThreadPoolExecutor(1), ThreadPoolExecutor(2)
+    thread, database = ThreadPoolExecutor(1), ThreadPoolExecutor(2)
     engine = None if over_http else (engines or Engines()).factory
-    crew = Crew(url, resp, holder, telemetry or Telemetry(), thread, floors or Floors(), books, engine)
+    crew = Crew(url, resp, holder, telemetry or Telemetry(), thread, floors or Floors(), database, engine)
     dispatcher = PoolDispatcher(crew, pool_id, catalog)
     task = asyncio.create_task(dispatcher.run())
     try:
@@ -220,7 +220,7 @@ async def dispatching(
         await asyncio.gather(task, return_exceptions=True)
         await resp.close()
         thread.shutdown()
-        books.shutdown()
+        database.shutdown()
 
 
 @dataclass

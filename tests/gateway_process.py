@@ -11,7 +11,7 @@ import sys
 
 import uvicorn
 
-from controlplane.web.connections import Doors
+from controlplane.web.connections import ConnectionLimits
 from controlplane.web.serve import protocol
 from scheduling.catalog import CatalogCache
 from scheduling.gateway.app import GatewayApp
@@ -21,7 +21,7 @@ from tests.gateway_world import SeenMetrics
 async def main(redis_url: str) -> None:
     catalog, config = pickle.load(sys.stdin.buffer)
     app = GatewayApp(config, CatalogCache(lambda: catalog, lambda: catalog.version), redis_url, SeenMetrics())
-    http = protocol(config.max_header_bytes, config.header_timeout_s, Doors(10_000, 0))
+    http = protocol(config.max_header_bytes, config.header_timeout_s, ConnectionLimits(10_000, 0))
     server = uvicorn.Server(uvicorn.Config(app, port=0, http=http, lifespan="off", log_config=None, access_log=False))
     await app.start()
     serving = asyncio.create_task(server._serve())

@@ -15,7 +15,7 @@ import httpx
 import openai
 import uvicorn
 
-from controlplane.web.connections import Doors
+from controlplane.web.connections import ConnectionLimits
 from controlplane.web.serve import protocol
 from scheduling.catalog import CatalogCache
 from scheduling.core.ledger import LedgerRecord
@@ -234,9 +234,9 @@ async def gateway_world(
     engines: int = 1,
     lead: bool = True,
     config: GatewayConfig | None = None,
-    doors: Doors | None = None,
+    connections: ConnectionLimits | None = None,
 ) -> AsyncIterator[World]:
-    doors = doors or Doors(10_000, 0)
+    connections = connections or ConnectionLimits(10_000, 0)
     fakes = [FakeEngine() for _ in range(engines)]
     for fake in fakes:
         await fake.start()
@@ -245,11 +245,11 @@ async def gateway_world(
     if lead:
         await world.lead()
     granting = asyncio.create_task(world._grant_loop())
-    world.app = GatewayApp(world.config, CatalogCache(world.load, world.version), redis_url, world.metrics, doors)
+    world.app = GatewayApp(world.config, CatalogCache(world.load, world.version), redis_url, world.metrics, connections)
     server = uvicorn.Server(
         uvicorn.Config(
             world.app, port=0, http=protocol(
-                world.config.max_header_bytes, world.config.header_timeout_s, doors
+                world.config.max_header_bytes, world.config.header_timeout_s, connections
             ),
             lifespan="off", log_config=None, access_log=False, timeout_graceful_shutdown=5,
         )

@@ -14,10 +14,10 @@ from scheduling.core.outcomes import Reason
 from scheduling.core.types import EntitlementSpec, PoolSpec
 from scheduling.gateway.errors import Refusal, render
 from scheduling.state.types import AdmissionStatus, GrantItem
-from tests.reference.twin import PoolTwin
+from tests.reference.pool import ReferencePool
 from tests.state_world import FACTS, backend, entitlement, estimate, ledger, pool_spec, request, tier
 
-LONGEST_HONOURED_S = 120.0  # the SDK does not send again at all where it is told to wait for longer
+MAX_HONOURED_S = 120.0  # the SDK does not send again at all where it is told to wait for longer
 CAP = 2**31 - 1
 
 
@@ -50,12 +50,12 @@ class Overload:
 
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)
-        self.twin = PoolTwin("p", lambda: 1_700_000_000_000 + round(self.now_s * 1000))
+        self.reference = ReferencePool("p", lambda: 1_700_000_000_000 + round(self.now_s * 1000))
         self.pool: PoolSpec = pool_spec(backends=(backend("b1", self.slots, 10**9),), queue_limit=1000)
-        self.epoch = self.twin.elect("leader", 0, True).epoch
-        self.twin.set_stuck(self.epoch, 0)  # it decides,
-        self.twin.meta["leader_until"] = str(10**14)  # ... and leads as long as this lasts
-        self.twin.set_ready(self.epoch, "b1", self.pool.backends[0])
+        self.epoch = self.reference.elect("leader", 0, True).epoch
+        self.reference.set_stuck(self.epoch, 0)  # it decides,
+        self.reference.meta["leader_until"] = str(10**14)  # ... and leads as long as this lasts
+        self.reference.set_ready(self.epoch, "b1", self.pool.backends[0])
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._count = itertools.count()
         self._open: dict[str, Job] = {}
@@ -105,7 +105,7 @@ class Overload:
         name = f"r{next(self._count)}"
         est = estimate()
         asked = request(name, job.spec, est)
-        answer = self.twin.admit(job.spec, self.pool, asked, est, 300, FACTS)
+        answer = self.reference.admit(job.spec, self.pool, asked, est, 300, FACTS)
         if answer.status is AdmissionStatus.REFUSED:
             assert answer.reason is not None
             self.reasons[answer.reason] = self.reasons.get(answer.reason, 0) + 1
@@ -124,7 +124,7 @@ class Overload:
             self.at(self.now_s + 0.05, lambda: self.send(job))
             return
         never = wait_ms is None or headers.get(b"x-should-retry") == b"false"
-        if never or job.attempts > job.retries or int(wait_ms) / 1000 > LONGEST_HONOURED_S:
+        if never or job.attempts > job.retries or int(wait_ms) / 1000 > MAX_HONOURED_S:
             job.given_up = True
             if job.then is not None:
                 self.at(self.now_s + 120.0, job.then)
@@ -138,10 +138,10 @@ class Overload:
         job = self._open.pop(name)
         job.served_s = self.now_s
         self.served.append((self.now_s, job.spec.id))
-        self.twin.finish(name, 1, Reason.STOP, 140, True, ledger(name))
-        waiting = sorted(self.twin.queue, key=lambda n: self.twin.queue[n].seq)
+        self.reference.finish(name, 1, Reason.STOP, 140, True, ledger(name))
+        waiting = sorted(self.reference.queue, key=lambda n: self.reference.queue[n].seq)
         for first in waiting[:1]:
-            if self.twin.grant(self.epoch, [GrantItem(first, 1, "b1", CAP, "fifo@1", "next")])[0].value == "ok":
+            if self.reference.grant(self.epoch, [GrantItem(first, 1, "b1", CAP, "fifo@1", "next")])[0].value == "ok":
                 self._start(first)
         if job.then is not None:
             job.then()

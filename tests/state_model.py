@@ -1,4 +1,4 @@
-"""Two pools that must be one: the real scripts on a real Redis, and the Python twin, driven together.
+"""Two pools that must be one: the real scripts on a real Redis, and the Python reference model, driven together.
 
 :class:`World` makes every move on both, compares answers and every key, and checks the laws of
 ``docs/internals/state.md``. The scripts are those of production but for their first text, the clock, which here reads a
@@ -17,7 +17,7 @@ from typing import Any
 
 import redis
 
-from scheduling.core.admission import LONGEST_TOLD_MS, RIGHTS, able_to_run, baseline_slots, cap_of, rights_of
+from scheduling.core.admission import MAX_TOLD_MS, RIGHTS, able_to_run, baseline_slots, cap_of, rights_of
 from scheduling.core.outcomes import Reason
 from scheduling.core.placement import POINTS_KEPT, write_points
 from scheduling.core.types import (
@@ -52,7 +52,7 @@ from scheduling.state.types import (
     leader_channel,
 )
 from tests.reference.memory import Dump
-from tests.reference.twin import PoolTwin
+from tests.reference.pool import ReferencePool
 from tests.state_world import FACTS, backend, entitlement, estimate, ledger, pool_spec, request, tier
 
 TEST_CLOCK = (
@@ -147,7 +147,7 @@ class Ears:
         self.listening = set(channels)
 
     def heard(self, count: int) -> list[tuple[str, bytes]]:
-        """The next ``count`` doorbells that were published (channel, payload), in order."""
+        """The next ``count`` notifications that were published (channel, payload), in order."""
         messages = [self._next() for _ in range(count)]
         return [(m["channel"].decode(), m["data"]) for m in messages]
 
@@ -173,10 +173,10 @@ class World:
         self._prefix = f"qm:{{{self.pool_id}}}:"
         self.now = 1_700_000_000_000
         self.server = PoolStore(resp, self.pool_id, scripts=scripts)
-        self.twin = PoolTwin(self.pool_id, lambda: self.now, self._published, self._listens)
-        self.twin.places.kept = POINTS
+        self.reference = ReferencePool(self.pool_id, lambda: self.now, self._published, self._listens)
+        self.reference.places.kept = POINTS
         self._ears = ears
-        self._told: list[tuple[str, bytes]] = []  # what the twin published and Redis has yet to deliver
+        self._told: list[tuple[str, bytes]] = []  # what the reference model published and Redis has yet to deliver
         self.listen(set(GATEWAYS))
         self.floor = 0  # what the database would remember
         self.epochs = dict.fromkeys(HOLDERS, 0)  # what each leader believes
@@ -184,7 +184,7 @@ class World:
         self._ended_at: dict[str, int] = {}
         self.seen: set[tuple[str, str]] = set()  # (move, answer) that came up
         self._set_clock()
-        self._last = self.twin.dump()
+        self._last = self.reference.dump()
 
     # --- who and what
 
@@ -196,11 +196,13 @@ class World:
 
     @property
     def led(self) -> bool:
-        return self.twin._decided(self.now)
+        return self.reference._decided(self.now)
 
     def roomy(self) -> list[str]:
         """Replicas with a free slot."""
-        return [b for b, (slots, _, _) in self.twin.ready.items() if self.twin.totals.get(f"b:{b}:run", 0) < slots]
+        return [
+            b for b, (slots, _, _) in self.reference.ready.items() if self.reference.totals.get(f"b:{b}:run", 0) < slots
+        ]
 
     def facts_of(self, n: int) -> RequestFacts:
         """Some answers are whole: nobody sees their first token."""
@@ -221,7 +223,7 @@ class World:
 
     def request_of(self, n: int, attempt: int | None = None) -> QueuedRequest:
         name = f"r{n}"
-        e = self.twin.held.get(name) or self.twin.queue.get(name)
+        e = self.reference.held.get(name) or self.reference.queue.get(name)
         current = e.attempt if e else 1
         return request(
             name, self.spec_of(n), self.estimate_of(n), gateway=GATEWAYS[n % 2], seq=e.seq if e else n,
@@ -238,7 +240,7 @@ class World:
     def requeue(self, n: int, off: int, again: bool) -> None:
         r = self.request_of(n)
         r = dataclasses.replace(r, attempt=max(1, r.attempt + off))
-        held = self.twin.held.get(r.id)
+        held = self.reference.held.get(r.id)
         self._both("requeue", again, r, 100 + 37 * (n % 24), self.facts_of(n), held.backend if held else "b1",
                    SPARING.headroom_slots * (n % 2))  # fmt: skip
         self._compare_told()
@@ -255,15 +257,17 @@ class World:
 
     def first_tokens(self, picks: list[tuple[int, int]], again: bool) -> None:
         items = [(f"r{n}", max(1, self.request_of(n).attempt + off)) for n, off in picks]
-        held = {r: e.prefill for r, _ in items if (e := self.twin.held.get(r)) is not None}
+        held = {r: e.prefill for r, _ in items if (e := self.reference.held.get(r)) is not None}
         told = self._both("first_tokens", False, items)
-        after = {r: e.prefill for r in held if (e := self.twin.held.get(r)) is not None}
+        after = {r: e.prefill for r in held if (e := self.reference.held.get(r)) is not None}
         assert told == sum(held[r] > 0 and after[r] == 0 for r in held), "a first token gave back what was not held"
         if told:
             self.seen.add(("first_tokens", "given back"))
         if again:  # but for those that were handed the room of the others
             handed = {
-                r for r, a in items if (e := self.twin.held.get(r)) and r not in held and e.attempt == a and e.prefill
+                r
+                for r, a in items
+                if (e := self.reference.held.get(r)) and r not in held and e.attempt == a and e.prefill
             }
             assert self._both("first_tokens", False, items) == len(handed), "a first token told twice gave back twice"
         self._compare_told()
@@ -276,7 +280,7 @@ class World:
         self._both("record", again, [ledger(f"r{n}", REFUSALS[n % 3], entitlement=self.spec_of(n).id) for n in numbers])
 
     def suspect(self, at: str) -> None:
-        self._both("suspect", False, at, "connection refused")  # a doorbell: twice rings twice
+        self._both("suspect", False, at, "connection refused")  # a notification: twice rings twice
 
     def pause(self, at: str, refused: bool) -> None:
         self._both("pause", False, at, 1.5, "status 429", refused=refused)
@@ -337,7 +341,7 @@ class World:
     def look(self, names: list[str]) -> None:
         """What decisions see is what everybody sees: ``look`` is a part of ``view``."""
         seen = self._both("look", True, names)
-        whole = self.twin.view()
+        whole = self.reference.view()
         assert seen.backends == {name: b for name, b in whole.backends.items() if b.ready}
         assert (seen.now_ms, seen.rebuilding_ms) == (whole.now_ms, whole.rebuilding_ms)
         running = {name: e.running for name, e in whole.entitlements.items()}
@@ -347,25 +351,26 @@ class World:
         self._both("sweep", again, self.epochs[holder])
 
     def pass_time(self, ms: int) -> None:
-        ended = set(self.twin.dump().ended)
+        ended = set(self.reference.dump().ended)
         self.now += ms
         self._set_clock()
-        if gone := ended - set(self.twin.dump().ended):  # Redis would expire them by its own clock
+        if gone := ended - set(self.reference.dump().ended):  # Redis would expire them by its own clock
             self._run(self._resp.call("DEL", *(f"{self._prefix}ended:{i}" for i in gone)))
         self._compare("pass_time")
 
     def corrupt(self, holder: str, rng: random.Random) -> None:
         """Totals and pairs go wrong, as by a script that failed half-way; the leader's next look heals them."""
-        if self.epochs[holder] != self.twin.meta.get("epoch"):
+        if self.epochs[holder] != self.reference.meta.get("epoch"):
             self._both("rebuild", False, self.epochs[holder])
             return
-        names = sorted(n for n in self.twin.totals if not n.endswith((":cap", ":base")))
+        names = sorted(n for n in self.reference.totals if not n.endswith((":cap", ":base")))
         for name in ("run", "e:acme:run", "b:b9:work", "b:b1:pre", *rng.sample(names, min(3, len(names)))):
             wrong = rng.choice((-3, 1, 99, 10**12))
-            self.twin.totals[name] = wrong
+            self.reference.totals[name] = wrong
             self._run(self._resp.call("HSET", self._prefix + "totals", name, wrong))
         for entries, expiries, what in (
-            (self.twin.held, self.twin.leases, "leases"), (self.twin.queue, self.twin.waiting, "waiting"),
+            (self.reference.held, self.reference.leases, "leases"),
+            (self.reference.queue, self.reference.waiting, "waiting"),
         ):  # fmt: skip
             if entries and rng.random() < 0.3:
                 lost = rng.choice(sorted(entries))
@@ -373,13 +378,13 @@ class World:
                 self._run(self._resp.call("ZREM", self._prefix + what, lost))
             expiries["nobody"] = self.now
             self._run(self._resp.call("ZADD", self._prefix + what, self.now, "nobody"))
-        if self.twin.prey and rng.random() < 0.3:
-            lost = rng.choice(sorted(self.twin.prey))
-            del self.twin.prey[lost]
+        if self.reference.prey and rng.random() < 0.3:
+            lost = rng.choice(sorted(self.reference.prey))
+            del self.reference.prey[lost]
             self._run(self._resp.call("ZREM", self._prefix + "prey", lost))
-        self.twin.weights["nobody"] = 3.0
+        self.reference.weights["nobody"] = 3.0
         self._run(self._resp.call("ZADD", self._prefix + "weights", 3, "nobody"))
-        assert self._run(self.server.view()).differences() == self.twin.view().differences() != []
+        assert self._run(self.server.view()).differences() == self.reference.view().differences() != []
         assert "e:acme:run" in self._both("rebuild", False, self.epochs[holder])
         assert self._run(self.server.view()).differences() == []
         assert self._both("rebuild", True, self.epochs[holder]) == [], "a sound state was written anew"
@@ -388,8 +393,8 @@ class World:
         """The whole state is lost, as by FLUSHALL, of this pool."""
         keys = self._run(self._resp.call("KEYS", self._pattern("*")))
         self._run(self._resp.call("DEL", *keys))
-        self.twin.flush()
-        self.twin.places.kept = POINTS
+        self.reference.flush()
+        self.reference.places.kept = POINTS
         self._read = {"events": "-", "ledger": "-"}
         self._ended_at.clear()
         self._set_clock()
@@ -410,7 +415,7 @@ class World:
     def _compare_told(self) -> None:
         told, self._told = self._told, []
         heard = self._ears.heard(len(told))
-        assert heard == told, f"gateways heard {heard}, the twin told them {told}"
+        assert heard == told, f"gateways heard {heard}, the reference model told them {told}"
 
     # --- both sides, and the laws
 
@@ -422,7 +427,7 @@ class World:
 
     def _call(self, name: str, *args: Any, **named: Any) -> tuple[Any, Any]:
         answers: list[Any] = []
-        for call in (getattr(self.twin, name), lambda *a, **n: self._run(getattr(self.server, name)(*a, **n))):
+        for call in (getattr(self.reference, name), lambda *a, **n: self._run(getattr(self.server, name)(*a, **n))):
             try:
                 answers.append(call(*args, **named))
             except Fenced:
@@ -432,7 +437,7 @@ class World:
     def _both(self, name: str, again: bool, *args: Any, repeats: bool = True, **named: Any) -> Any:
         before, led = self._last, self.led
         mine, theirs = self._call(name, *args, **named)
-        assert theirs == mine, f"{name}{args}: the server answers {theirs}, the twin {mine}"
+        assert theirs == mine, f"{name}{args}: the server answers {theirs}, the reference model {mine}"
         self._compare(name)
         self.seen |= {(name, a) for a in _kinds(mine)}
         if mine == "fenced":
@@ -440,7 +445,7 @@ class World:
         if again and repeats:
             after = self._last
             mine, theirs = self._call(name, *args, **named)
-            assert theirs == mine, f"{name}{args} again: the server answers {theirs}, the twin {mine}"
+            assert theirs == mine, f"{name}{args} again: the server answers {theirs}, the reference model {mine}"
             self._compare(name)
             assert _but_told(self._last) == _but_told(after), f"{name}{args} called again changed something"
             assert self._last == after or _refused(mine), f"{name}{args} called again told somebody to come back"
@@ -461,22 +466,22 @@ class World:
         changed = {name for name in new if name.endswith(":told") and new[name] != old.get(name)}
         assert changed <= {f"{ent}:told"}, "a refusal told clients of others to come back"
         for name in changed:
-            assert old.get(name, 0) < new[name] <= self.now + LONGEST_TOLD_MS, "clients were told to come back together"
+            assert old.get(name, 0) < new[name] <= self.now + MAX_TOLD_MS, "clients were told to come back together"
 
     def _compare(self, move: str) -> None:
-        twin = self.twin.dump()
+        reference = self.reference.dump()
         server = self._run(self._server_dump())
         for f in dataclasses.fields(Dump):
-            mine, theirs = getattr(twin, f.name), getattr(server, f.name)
-            assert theirs == mine, f"after {move}: {f.name} is {theirs} on the server and {mine} in the twin"
+            mine, theirs = getattr(reference, f.name), getattr(server, f.name)
+            assert theirs == mine, f"after {move}: {f.name} is {theirs} on the server and {mine} in the reference model"
         self.check_laws(move, self._last, server)
-        # Streams are compared piece by piece; the twin's are dropped once they were equal.
+        # Streams are compared piece by piece; the reference model's are dropped once they were equal.
         self._last = dataclasses.replace(server, events=(), ledger=())
-        self.twin.events.clear()
-        self.twin.ledger.clear()
+        self.reference.events.clear()
+        self.reference.ledger.clear()
 
     def check_laws(self, move: str, before: Dump, after: Dump) -> None:
-        """The laws that hold whatever the twin says."""
+        """The laws that hold whatever the reference model says."""
         held = {k: codec.decode_entry(v) for k, v in after.held.items()}
         queue = {k: codec.decode_entry(v) for k, v in after.queue.items()}
         assert set(held) == set(after.leases), "a lease without expiry, or an expiry without lease"
@@ -712,11 +717,11 @@ def step(world: World, rng: random.Random) -> None:
     n, again, holder = rng.randrange(REQUESTS), rng.random() < 0.4, rng.choice(HOLDERS)
     off = rng.choice((0, 0, 0, 0, 0, 1, -1))
     some = [rng.randrange(REQUESTS) for _ in range(rng.randint(1, 6))]
-    if world.twin.queue and rng.random() < 0.7:
-        some = [int(name[1:]) for name in rng.sample(sorted(world.twin.queue), min(3, len(world.twin.queue)))]
-    live = sorted(world.twin.held | world.twin.queue)
-    if world.twin.evicted and rng.random() < 0.3:
-        live = sorted(world.twin.evicted)
+    if world.reference.queue and rng.random() < 0.7:
+        some = [int(name[1:]) for name in rng.sample(sorted(world.reference.queue), min(3, len(world.reference.queue)))]
+    live = sorted(world.reference.held | world.reference.queue)
+    if world.reference.evicted and rng.random() < 0.3:
+        live = sorted(world.reference.evicted)
     target = int(rng.choice(live)[1:]) if live and rng.random() < 0.8 else n
     move = rng.choices(
         ("admit", "finish", "grant", "renew", "requeue", "sweep", "time", "elect", "ready", "announce", "record",

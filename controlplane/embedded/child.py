@@ -13,9 +13,9 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.3, 10.0
+FIRST_PAUSE_S, MAX_PAUSE_S = 0.3, 10.0
 STEADY_S = 30.0  # up for so long, its earlier falls are forgotten
-LARGEST_LOG = 20 * 1024 * 1024  # bytes, and as many of the lines before: two files for each child
+MAX_LOG_BYTES = 20 * 1024 * 1024  # bytes, and as many of the lines before: two files for each child
 PR_SET_PDEATHSIG = 1
 
 _libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
@@ -104,7 +104,7 @@ class Child:
         self.pid_file.unlink(missing_ok=True)
         if time.monotonic() - self.started_s > STEADY_S:
             self.falls = 0
-        pause = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2**self.falls)
+        pause = min(MAX_PAUSE_S, FIRST_PAUSE_S * 2**self.falls)
         self.falls += 1
         self.retry_s = time.monotonic() + pause
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
@@ -117,11 +117,11 @@ class Child:
         asked to open its log anew, and a pipe to this process would end them with it.
         """
         try:
-            if self.log.stat().st_size <= LARGEST_LOG:
+            if self.log.stat().st_size <= MAX_LOG_BYTES:
                 return
             with self.log.open("rb") as full, self.log.with_suffix(".log.old").open("wb") as old:
-                full.seek(-LARGEST_LOG, os.SEEK_END)  # however much it wrote since the last look
-                old.write(full.read(LARGEST_LOG))  # not to its end, which moves
+                full.seek(-MAX_LOG_BYTES, os.SEEK_END)  # however much it wrote since the last look
+                old.write(full.read(MAX_LOG_BYTES))  # not to its end, which moves
             os.truncate(self.log, 0)
             self.log_start = 0
         except OSError:  # e.g. a full disk: the children go on

@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import IO, Any
 
-LONGEST_SOCKET_PATH = 100  # the kernel's limit is 108 bytes, on macOS 104
+MAX_SOCKET_PATH = 100  # the kernel's limit is 108 bytes, on macOS 104
 
 
 class CannotStart(Exception):
@@ -71,7 +71,7 @@ class Home:
         """Where the embedded Redis listens: in HOME, or, where that path is too long for a socket, in a private
         directory under the system's temporary one."""
         path = self.path / "redis.sock"
-        if len(os.fsencode(path)) <= LONGEST_SOCKET_PATH:
+        if len(os.fsencode(path)) <= MAX_SOCKET_PATH:
             return path
         digest = hashlib.sha256(os.fsencode(self.path)).hexdigest()[:12]
         folder = Path(tempfile.gettempdir()) / f"qm-{os.getuid()}-{digest}"

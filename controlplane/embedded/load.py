@@ -16,7 +16,7 @@ from controlplane import env as environment
 
 log = logging.getLogger("controlplane.load")
 PER_S = 1.0
-MOST_AT_ONCE = 40  # a demo that waits must not pile up
+MAX_AT_ONCE = 40  # a demo that waits must not pile up
 SHARES = {"premium": 0.25, "standard": 0.5, "batch": 0.25}
 # Words of prompt and tokens of answer, log-normal around people's habits per tier.
 LENGTHS = {"premium": (60, 120), "standard": (150, 200), "batch": (900, 350)}
@@ -54,12 +54,12 @@ async def run(demo: dict[str, Any]) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     tasks: set[asyncio.Task[None]] = set()
-    limits = httpx.Limits(max_connections=MOST_AT_ONCE, max_keepalive_connections=8)
+    limits = httpx.Limits(max_connections=MAX_AT_ONCE, max_keepalive_connections=8)
     async with httpx.AsyncClient(base_url=demo["base_url"], timeout=900, limits=limits, trust_env=False) as http:
         while not stop.is_set():
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(stop.wait(), draw.expovariate(PER_S))
-            if len(tasks) < MOST_AT_ONCE and not stop.is_set():
+            if len(tasks) < MAX_AT_ONCE and not stop.is_set():
                 tier = draw.choices(list(SHARES), list(SHARES.values()))[0]
                 task = asyncio.create_task(send(http, demo, tier, draw))
                 tasks.add(task)

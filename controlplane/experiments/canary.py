@@ -23,7 +23,7 @@ import httpx
 
 from controlplane.experiments.clients import Crowd, Drive, Sent
 from controlplane.experiments.instance import ExperimentError, Instance
-from controlplane.experiments.plan import Experiment, Member, Phase, books
+from controlplane.experiments.plan import Experiment, Member, Phase, catalog_of
 from scheduling.core.percentiles import nearest_rank
 
 INTERVAL_S = 60.0
@@ -59,7 +59,7 @@ def run(home: Path, note: Note, *, seed: int = 0) -> dict[str, Any]:
     """What happened, as JSON. Takes about five minutes."""
     settings = {"QUARTERMASTER_SIM_REPLICAS": "1", "QUARTERMASTER_SIM_SLOTS": str(CANARY.slots)}
     with Instance(home, **settings) as instance:
-        instance.apply(*books(CANARY, instance.pool, admission=True))
+        instance.apply(*catalog_of(CANARY, instance.pool, admission=True))
         keys = {member.name: instance.issue_key(member.name) for member in CANARY.members}
         instance.await_live(set(keys))
         drive = Drive(instance.url, instance.model, keys, CANARY.crowds(admission=True), seed)

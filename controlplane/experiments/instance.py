@@ -1,4 +1,4 @@
-"""An embedded instance for one experiment: its own HOME and port, its books made from a manifest, ended at the end."""
+"""An embedded instance for one experiment: its own HOME and port, a catalog from a manifest, ended at the end."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class Instance:
         return f"http://127.0.0.1:{json.loads((self.home / 'ports.json').read_text(encoding='utf-8'))[name]}"
 
     def apply(self, *items: dict[str, Any]) -> None:
-        """Makes the books say what these manifest objects say. Raises ExperimentError with the refusal's text."""
+        """Makes the catalog says what these manifest objects say. Raises ExperimentError with the refusal's text."""
         book = yaml.safe_dump({"apiVersion": "quartermaster/v1", "kind": "List", "items": list(items)})
         path = self.home / "experiment.yaml"
         path.write_text(book, encoding="utf-8")
@@ -119,7 +119,7 @@ class Instance:
             cwd=ROOT, env=self._environ, capture_output=True, text=True, check=False,
         )  # fmt: skip
         if done.returncode:
-            raise ExperimentError(f"the experiment's books were refused:\n{done.stdout}{done.stderr}")
+            raise ExperimentError(f"the experiment's catalog were refused:\n{done.stdout}{done.stderr}")
 
     @contextlib.contextmanager
     def api(self) -> Iterator[httpx.Client]:

@@ -1,4 +1,4 @@
-"""What an experiment is: who shares the pool, who sends what and when, what breaks, and the books that say so."""
+"""What an experiment is: who shares the pool, who sends what and when, what breaks, and the catalog that say so."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PRESET = "qwen3-8b-gb10"
 SLOTS = 16
 SERVICE_S = 4.4  # 64 tokens in, 64 out, at 16 sequences: 64 steps of 66.7 ms and the prompt's share
 RANKS = {"dedicated": 0, "guaranteed": 0, "elastic": 1, "spot": 2, "preemptible": 3}
-OPEN_SLOTS = 10_000  # a replica's slots in the books where admission is off: its own queue takes everything
+OPEN_SLOTS = 10_000  # a replica's slots in the catalog where admission is off: its own queue takes everything
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class Experiment:
         return tuple(m.crowd if admission else replace(m.crowd, open_loop=True) for m in self.members)
 
 
-def books(experiment: Experiment, pool: str, *, admission: bool) -> list[dict[str, Any]]:
+def catalog_of(experiment: Experiment, pool: str, *, admission: bool) -> list[dict[str, Any]]:
     """The manifest objects of an experiment. Without admission control everything is let through to the engines."""
     spec: dict[str, Any] = {
         "policy": {"name": experiment.policy, "params": {}},

@@ -1,4 +1,4 @@
-"""Runs one experiment: instance, books, keys, clients, samples, figures."""
+"""Runs one experiment: instance, catalog_of, keys, clients, samples, figures."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import aiohttp
 from controlplane.experiments.clients import Drive, Sent
 from controlplane.experiments.figures import Sample, sample_of, summary
 from controlplane.experiments.instance import ExperimentError, Instance
-from controlplane.experiments.plan import OPEN_SLOTS, PRESET, Experiment, Outage, books
+from controlplane.experiments.plan import OPEN_SLOTS, PRESET, Experiment, Outage, catalog_of
 
 EVERY_S = 0.5  # between two looks at the live feed, which moves once a second
 LOOK_S = 0.02  # between two looks for a replica that was started again: it takes much longer before it can serve
@@ -56,7 +56,7 @@ def result(
 
 
 def _set_up(instance: Instance, experiment: Experiment, admission: bool) -> None:
-    instance.apply(*books(experiment, instance.pool, admission=admission))
+    instance.apply(*catalog_of(experiment, instance.pool, admission=admission))
     if admission:
         return
     with instance.api() as api:

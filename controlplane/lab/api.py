@@ -108,7 +108,7 @@ class AcceptedSerializer(RunSerializer):
 
 def accepted(run: LabRun) -> Response:
     """Tells the workers and answers at once, whether they could be told or not."""
-    context = {"rung": runs.ring(run.pk)}
+    context = {"rung": runs.notify(run.pk)}
     return Response(AcceptedSerializer(run, context=context).data, status=status.HTTP_202_ACCEPTED)
 
 

@@ -45,7 +45,7 @@ LARGEST = 32 * 1024 * 1024  # bytes of a trace that somebody brings, as it comes
 READ_S = 60.0  # for reading one
 ROOT = Path(__file__).resolve().parents[2]  # where the packages lie
 _reading = threading.BoundedSemaphore(1)  # one trace is read at a time in each web process
-MOST_POLICIES, MOST_VARIANTS, MOST_REPLICAS = 8, 30, 64
+MAX_POLICIES, MAX_VARIANTS, MAX_REPLICAS = 8, 30, 64
 PRESENT = "now"  # what the pool serves with now
 
 
@@ -63,12 +63,12 @@ class Asked:
     slos: Mapping[str, Mapping[str, float | None]] | None = None  # tier -> its SLO instead of the recording's
 
     def __post_init__(self) -> None:
-        if not 1 <= len(self.policies) <= MOST_POLICIES or len(set(self.policies)) < len(self.policies):
-            raise LabError(f"policies: name 1 to {MOST_POLICIES}, each once")
-        if not 1 <= self.variants <= MOST_VARIANTS:
-            raise LabError(f"variants: 1 to {MOST_VARIANTS}")
-        if not 0 <= self.replicas <= MOST_REPLICAS:
-            raise LabError(f"replicas: 1 to {MOST_REPLICAS}, or 0 for as many as the pool has")
+        if not 1 <= len(self.policies) <= MAX_POLICIES or len(set(self.policies)) < len(self.policies):
+            raise LabError(f"policies: name 1 to {MAX_POLICIES}, each once")
+        if not 1 <= self.variants <= MAX_VARIANTS:
+            raise LabError(f"variants: 1 to {MAX_VARIANTS}")
+        if not 0 <= self.replicas <= MAX_REPLICAS:
+            raise LabError(f"replicas: 1 to {MAX_REPLICAS}, or 0 for as many as the pool has")
         for name, slo in (self.slos or {}).items():
             try:
                 Slo(**slo)
@@ -158,7 +158,7 @@ def again(run: LabRun, author: str) -> LabRun:
     return ask(recording=run.recording, pool=pool, asked=_asked(run), name=run.name, author=author)
 
 
-def ring(run_id: int) -> bool:
+def notify(run_id: int) -> bool:
     """Tells a worker of a run, within a second or not at all; whether it was told. A lost ring is made up for within
     two minutes."""
     try:

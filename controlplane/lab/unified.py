@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from rich.table import Table as Grid
 
 from controlplane.lab.tables import figure
-from scheduling.simulator.duel import Match, Verdict
+from scheduling.simulator.duel import Match, MatchResult
 
-Rows = list[tuple[Match, list[Verdict]]]
+Rows = list[tuple[Match, list[MatchResult]]]
 COLUMNS = ("figure", "unit", "unified", "best other", "limit", "difference", "verdict")
 COLOURS = {"better": "green", "as good": "green", "worse": "red"}
 
 
-def cells(row: Verdict) -> tuple[str, ...]:
+def cells(row: MatchResult) -> tuple[str, ...]:
     """A row as text, in the order of ``COLUMNS``."""
     limit = "" if row.limit is None else figure(row.limit)
     gap = f"{row.difference:+.1f} % ({row.low:+.1f} to {row.high:+.1f})"
@@ -60,6 +60,6 @@ def section(found: Rows, seeds: int) -> str:
     return "\n".join(out)
 
 
-def _marked(row: Verdict) -> Sequence[str]:
+def _marked(row: MatchResult) -> Sequence[str]:
     *plain, verdict = cells(row)
     return [*plain, f"**{verdict}**" if row.verdict == "worse" else verdict]

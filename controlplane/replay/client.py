@@ -35,7 +35,7 @@ class Sender:
 
 
 @dataclass(slots=True)
-class Calibration:
+class PromptSizing:
     """How many prompt tokens the model counts for our words: ``overhead + per_word * words``.
 
     Begins with what the simulated engine counts and learns from the usage of each answer (least squares), so that no
@@ -93,7 +93,7 @@ class Replay:
     ignore_eos: bool = True
     timeout_s: float = 900.0
     rows: list[Sent] = field(default_factory=list)
-    calibration: Calibration = field(default_factory=Calibration)
+    calibration: PromptSizing = field(default_factory=PromptSizing)
     progress: Progress = field(init=False)
     duration_s: float = 0.0
 

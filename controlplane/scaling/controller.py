@@ -1,8 +1,8 @@
 """Makes it so: engines are ordered, registered, drained and ended, one pool's turn at a time in a thread of its own.
 
-Ownership: the books say which backends a pool has; the driver says which engines there are. A turn brings both to the
-planner's target. It can be repeated, and a new leader goes on where the last one stopped: what is leaving is marked in
-the books.
+Ownership: the catalog says which backends a pool has; the driver says which engines there are. A turn brings both to
+the planner's target. It can be repeated, and a new leader goes on where the last one stopped: what is leaving is
+marked in the catalog.
 
 A replica leaves in three steps, so that no request is lost: it is marked (draining: the leader takes it out of
 ``ready``, after which neither admission nor grants can choose it), it empties, and only then is it ended. Empty means:
@@ -49,7 +49,7 @@ class Controller:
         self._clock = clock
         self._turns: dict[str, Turn] = {}  # the newest per pool, not begun
         self._lock = threading.Lock()
-        self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._empty_since: dict[str, float] = {}  # leaving backend -> when it was first seen empty
         self._looked: dict[str, float] = {}  # pool -> when the driver was last asked
@@ -66,11 +66,11 @@ class Controller:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, name="scaling", daemon=True)
                 self._thread.start()
-        self._bell.put(None)
+        self._wake.put(None)
 
     def _work(self) -> None:
         while True:
-            self._bell.get()
+            self._wake.get()
             with self._lock:
                 if not self._turns:
                     continue
@@ -122,7 +122,7 @@ class Controller:
     # --- the steps of a turn
 
     def _register(self, pool: Pool, driver: Driver) -> None:
-        """The books have the engines that the driver has, as far as it can tell."""
+        """The catalog has the engines that the driver has, as far as it can tell."""
         there = driver.replicas()
         if there is None:
             return

@@ -28,8 +28,8 @@ from tenants.epochs import BookedEpochs
 
 log = logging.getLogger(__name__)
 
-SHORTEST_PLAN_S, LONGEST_PLAN_S = 1.0, 5.0
-SHORTEST_WINDOW_S, LONGEST_WINDOW_S = 5.0, 60.0
+MIN_PLAN_S, MAX_PLAN_S = 1.0, 5.0
+MIN_WINDOW_S, MAX_WINDOW_S = 5.0, 60.0
 GROW_LIMIT_S = 900.0  # replicas that did not appear by then will not
 EXTERNAL = "external"
 
@@ -89,7 +89,7 @@ class Scaler:
         known = self._known(sample)
         known.window.look(sample)
         turn = Turn(sample, None)
-        if sample.at_s - known.planned_s >= min(LONGEST_PLAN_S, max(SHORTEST_PLAN_S, spec.up_cooldown_s / 10)):
+        if sample.at_s - known.planned_s >= min(MAX_PLAN_S, max(MIN_PLAN_S, spec.up_cooldown_s / 10)):
             known.planned_s = sample.at_s
             turn = self._plan(sample, known, known.window.demand(sample, entitlements))
         if self._carry_out is not None and spec.mode is ScalingMode.AUTOMATIC and spec.driver != EXTERNAL:
@@ -97,7 +97,7 @@ class Scaler:
 
     def _known(self, sample: Sample) -> _Pool:
         known = self._pools.get(sample.pool.id)
-        window_s = min(LONGEST_WINDOW_S, max(SHORTEST_WINDOW_S, sample.pool.scaling.up_cooldown_s))
+        window_s = min(MAX_WINDOW_S, max(MIN_WINDOW_S, sample.pool.scaling.up_cooldown_s))
         if known is None or known.epoch != sample.epoch or known.window.window_s != window_s:
             known = _Pool(sample.epoch, DemandWindow(window_s), _remembered(sample.pool.id), planned_s=sample.at_s)
             running = ScalingDecision.objects.filter(pool=sample.pool.id, outcome="running").order_by("-id").first()
@@ -171,7 +171,7 @@ class Scaler:
     def _store_state(self, sample: Sample, known: _Pool, demand: Demand, proposal: Proposal) -> None:
         leaving = sum(1 for b in sample.pool.backends if b.leaving_since_s is not None)
         about = (proposal.current, proposal.wanted, leaving, proposal.reason)
-        if about == known.stored and sample.at_s - known.stored_s < LONGEST_WINDOW_S:
+        if about == known.stored and sample.at_s - known.stored_s < MAX_WINDOW_S:
             return
         seen = _seen(sample, demand, proposal)
         del seen["pool"]

@@ -22,7 +22,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
-class Pages:
+class BodyLimits:
     """An ASGI application behind these limits. Sizes are bytes, times are seconds."""
 
     def __init__(self, app: App, max_body_bytes: int, body_timeout_s: float, send_timeout_s: float) -> None:

@@ -30,7 +30,7 @@ class Place(enum.Enum):
     ADDRESS = "address"  # its address has
 
 
-class Doors:
+class ConnectionLimits:
     """Counts connections, WebSockets among them. ``per_address`` 0: no such limit. ``proxies``: addresses and networks
     without one, because many clients come through them. A connection over a limit takes one of the places kept for
     health, or none: it never takes a place from those within theirs."""

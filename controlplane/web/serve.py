@@ -34,7 +34,7 @@ from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from controlplane import env as environment
-from controlplane.web.connections import ALWAYS_OPEN, RETRY_S, Doors, Place, affordable
+from controlplane.web.connections import ALWAYS_OPEN, RETRY_S, ConnectionLimits, Place, affordable
 from controlplane.web.websockets import MESSAGE_BYTES, BoundedSocket
 from scheduling.core.outcomes import ENDINGS, Reason
 from scheduling.gateway.app import new_request_id
@@ -48,7 +48,7 @@ FRAMING_BYTES = 32 * 1024  # chunk sizes, extensions and trailers of a body may 
 PIECES, PIECE_BYTES = 4096, 16  # so many pieces of a body of any size; further ones must have so many bytes on average
 UNWANTED_BYTES = 1024 * 1024  # of a body whose request was answered without it
 SENT_AHEAD = 16  # requests that wait on one connection for the answer to an earlier one
-LEAST_READ = 64 * 1024  # bytes that a reader must take within the time to send, once its answer is complete
+MIN_READ = 64 * 1024  # bytes that a reader must take within the time to send, once its answer is complete
 UNREAD_BYTES = 16 * 1024  # of an answer, in this process; from then on its application waits for its reader
 UNSENT_BYTES = 64 * 1024  # ... in the kernel, which holds megabytes for a reader that stopped
 LEAVING_STEP_S = 0.05
@@ -89,9 +89,9 @@ class HeadWithBody:
 
 
 def protocol(
-    head_bytes: int, head_timeout_s: float, doors: Doors, send_timeout_s: float = 30.0
+    head_bytes: int, head_timeout_s: float, connections: ConnectionLimits, send_timeout_s: float = 30.0
 ) -> type[HttpToolsProtocol]:
-    """A connection that ``doors`` lets in, and of which everything is bounded (``docs/reference/limits.md``): the
+    """A connection that ``connections`` lets in, and of which everything is bounded (``docs/reference/limits.md``): the
     request head in size and time, what frames a body in size, requests sent ahead in number, and the time an answer
     waits unread."""
 
@@ -117,7 +117,7 @@ def protocol(
             if found is not None and hasattr(socket, "TCP_NOTSENT_LOWAT"):
                 found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
             self._address = self.client[0] if self.client else ""
-            self._place, self._inside = doors.enter(self._address)
+            self._place, self._inside = connections.enter(self._address)
             if not self._inside:
                 self._refuse_place()
             else:
@@ -144,7 +144,7 @@ def protocol(
             if self._answering():
                 self.transport.abort()  # its handshake would be written into the answer before it
                 return
-            if not doors.enter_socket():
+            if not connections.enter_socket():
                 self._refuse(503, SOCKETS_FULL, Reason.SERVER_FULL)
                 return
             self._upgraded = True
@@ -152,7 +152,7 @@ def protocol(
             try:
                 super().handle_websocket_upgrade()
             except Exception:  # not a request that its parser takes
-                doors.leave_socket()
+                connections.leave_socket()
                 self.transport.abort()
                 return
             other = self.transport.get_protocol()
@@ -164,10 +164,10 @@ def protocol(
         def _leave(self) -> None:
             if self._inside:
                 self._inside = False
-                doors.leave(self._address, self._place)
+                connections.leave(self._address, self._place)
 
         def _leave_socket(self) -> None:
-            doors.leave_socket()
+            connections.leave_socket()
             self._leave()
 
         def data_received(self, data: bytes) -> None:
@@ -229,7 +229,7 @@ def protocol(
             before = self.cycle
             super().on_headers_complete()
             if self.cycle is not before:
-                if doors.leaving:
+                if connections.leaving:
                     self.cycle.keep_alive = False
                 self.cycle.transport = HeadWithBody(self.transport, self.loop)  # type: ignore[assignment]
                 # The request has its headers. What comes after its body as "trailers" is nobody's.
@@ -274,12 +274,12 @@ def protocol(
             self._write_timer = None
             left = self.transport.get_write_buffer_size()
             if self.transport.is_closing():
-                if left == 0 or self._unsent - left < LEAST_READ:
+                if left == 0 or self._unsent - left < MIN_READ:
                     self.transport.abort()
                     return
             elif left == 0 or self._answering():
                 return  # the next answer's application waits for its reader itself
-            elif self._unsent - left < LEAST_READ:
+            elif self._unsent - left < MIN_READ:
                 self.transport.abort()
                 return
             self._watch_writes()
@@ -320,7 +320,7 @@ def protocol(
             """Answers in the application's place and closes. ``reason``: what it is called everywhere else."""
             if self.transport.is_closing():
                 return
-            doors.refused[reason.value] += 1
+            connections.refused[reason.value] += 1
             running = self._running
             if (
                 running is not None
@@ -357,11 +357,11 @@ def _has_body(headers: list[tuple[bytes, bytes]]) -> bool:
 class Server(uvicorn.Server):
     """uvicorn's server, which tells the application when the end begins and does not wait for ever."""
 
-    def __init__(self, config: uvicorn.Config, drain_s: float, leave_s: float, doors: Doors) -> None:
+    def __init__(self, config: uvicorn.Config, drain_s: float, leave_s: float, connections: ConnectionLimits) -> None:
         super().__init__(config)
         self.drain_s = drain_s
         self.leave_s = min(leave_s, drain_s)
-        self.doors = doors
+        self.connections = connections
         self._hurried = False
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
@@ -377,7 +377,7 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         from controlplane.asgi import application
 
-        application.doors = self.doors  # before its lifespan begins
+        application.connections = self.connections  # before its lifespan begins
         await super().startup(sockets)
         # What was imported stays: the collector need not walk through it again and again.
         gc.collect()
@@ -399,7 +399,7 @@ class Server(uvicorn.Server):
         """Requests are still taken and answered, each with ``connection: close``, until ``leave_s`` are over, or until
         nobody can come any more. ``shared``: others listen on the same sockets, and take the connections from now on.
         """
-        self.doors.leaving = True
+        self.connections.leaving = True
         for server in shared:
             server.close()
         self._tell("last_answer")
@@ -432,13 +432,15 @@ def main() -> int:
         from controlplane import database  # and psycopg
 
         database.waits(env.database_timeout_s)
-    doors = Doors(affordable(env.max_connections), env.max_connections_per_address, env.max_websockets, env.proxies)
+    connections = ConnectionLimits(
+        affordable(env.max_connections), env.max_connections_per_address, env.max_websockets, env.proxies
+    )
     config = uvicorn.Config(
         "controlplane.asgi:application",
         host=env.host,
         port=env.port,
         loop="uvloop",
-        http=protocol(env.max_header_bytes, env.header_timeout_s, doors, env.send_timeout_s),
+        http=protocol(env.max_header_bytes, env.header_timeout_s, connections, env.send_timeout_s),
         ws=BoundedSocket,
         ws_per_message_deflate=False,  # three times the CPU for a dashboard's frames
         ws_max_size=MESSAGE_BYTES,
@@ -452,7 +454,7 @@ def main() -> int:
         timeout_keep_alive=75,
         timeout_graceful_shutdown=1,  # after the drain only pages are left
     )
-    server = Server(config, env.drain_s, env.leave_s, doors)
+    server = Server(config, env.drain_s, env.leave_s, connections)
     server.run(sockets=[inherited(int(given[0]))] if (given := sys.argv[1:]) else None)
     return 0 if server.started else 3
 

@@ -12,18 +12,18 @@ import { Overview } from "./pages/overview/Overview";
 import { Requests } from "./pages/requests/Requests";
 
 // What the overview does not need is loaded when it is opened: the first paint does not pay for forms.
-const books = () => import("./pages/tenants/pages");
-const Books = lazy(() => books().then((page) => ({ default: page.Books })));
-const TenantList = lazy(() => books().then((page) => ({ default: page.TenantList })));
-const TenantPage = lazy(() => books().then((page) => ({ default: page.TenantPage })));
-const UsagePage = lazy(() => books().then((page) => ({ default: page.UsagePage })));
-const Pools = lazy(() => books().then((page) => ({ default: page.Pools })));
-const Backends = lazy(() => books().then((page) => ({ default: page.Backends })));
-const Tiers = lazy(() => books().then((page) => ({ default: page.Tiers })));
-const Slos = lazy(() => books().then((page) => ({ default: page.Slos })));
-const Prices = lazy(() => books().then((page) => ({ default: page.Prices })));
-const Roles = lazy(() => books().then((page) => ({ default: page.Roles })));
-const AuditPage = lazy(() => books().then((page) => ({ default: page.AuditPage })));
+const catalog = () => import("./pages/tenants/pages");
+const Catalog = lazy(() => catalog().then((page) => ({ default: page.Catalog })));
+const TenantList = lazy(() => catalog().then((page) => ({ default: page.TenantList })));
+const TenantPage = lazy(() => catalog().then((page) => ({ default: page.TenantPage })));
+const UsagePage = lazy(() => catalog().then((page) => ({ default: page.UsagePage })));
+const Pools = lazy(() => catalog().then((page) => ({ default: page.Pools })));
+const Backends = lazy(() => catalog().then((page) => ({ default: page.Backends })));
+const Tiers = lazy(() => catalog().then((page) => ({ default: page.Tiers })));
+const Slos = lazy(() => catalog().then((page) => ({ default: page.Slos })));
+const Prices = lazy(() => catalog().then((page) => ({ default: page.Prices })));
+const Roles = lazy(() => catalog().then((page) => ({ default: page.Roles })));
+const AuditPage = lazy(() => catalog().then((page) => ({ default: page.AuditPage })));
 const Playground = lazy(() => import("./pages/playground/Playground").then((page) => ({ default: page.Playground })));
 const Policies = lazy(() => import("./pages/policies/Policies").then((page) => ({ default: page.Policies })));
 const Lab = lazy(() => import("./pages/lab/Lab").then((page) => ({ default: page.Lab })));
@@ -44,7 +44,7 @@ const router = createBrowserRouter(
     <Route element={<Shell />}>
       <Route index element={<Overview />} />
       <Route path="requests" element={<Requests />} />
-      <Route element={<Books />}>
+      <Route element={<Catalog />}>
         <Route path="tenants" element={<TenantList />} />
         <Route path="tenants/:tenant/:tab?" element={<TenantPage />} />
         <Route path="usage" element={<UsagePage />} />

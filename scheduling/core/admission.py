@@ -2,9 +2,9 @@
 
 The rules of token pools 4.3 in their order, with the rights of its five classes (Table 1); the first that fails ends
 it. Output bound and the entitlement's own state are checked before (by the gateway, which needs no shared state for
-them). This is the meaning of ``scheduling/state/scripts/admit.lua``: the Redis twin and the simulator call this
-function, and the model-based test holds the script to it. All times are whole milliseconds so that both compute the
-same numbers.
+them). This is the meaning of ``scheduling/state/scripts/admit.lua``: the reference model and the simulator call
+this function, and the model-based test holds the script to it. All times are whole milliseconds so that both compute
+the same numbers.
 
 **Contended** is a pool that has no room for this request, or no more free slots than there are waiting requests that
 go first: for an owner of reserved capacity those within their baselines (``due``), for others all that may run
@@ -32,12 +32,12 @@ from scheduling.core.outcomes import Reason
 from scheduling.core.placement import Warmth, place
 from scheduling.core.types import BackendView, EntitlementSpec, EntitlementState, OverLimit, PoolSpec, ServiceClass
 
-LEAST_RETRY_MS: Final = 1_000  # a client that comes back sooner finds what it found before
-LONGEST_TOLD_MS: Final = 120_000  # the OpenAI SDK does not come back at all when told to wait for longer
+MIN_RETRY_MS: Final = 1_000  # a client that comes back sooner finds what it found before
+MAX_TOLD_MS: Final = 120_000  # the OpenAI SDK does not come back at all when told to wait for longer
 SERVED_PER_RETURN: Final = 3  # as many of an entitlement's requests are served while one refused client comes back
 
 
-class Verdict(StrEnum):
+class AdmissionAnswer(StrEnum):
     GRANT = "grant"
     QUEUE = "queue"
     REFUSE = "refuse"
@@ -98,7 +98,7 @@ class AdmissionDecision:
     """``backend`` goes with a grant; ``evict`` names the preemptible requests that end for it; ``charge`` is what the
     bucket pays; ``reason`` and ``retry_ms`` go with a refusal (None: waiting will not help)."""
 
-    verdict: Verdict
+    verdict: AdmissionAnswer
     backend: str = ""
     evict: tuple[str, ...] = ()
     charge: int = 0
@@ -174,11 +174,11 @@ def come_back(first_ms: float, served_ms: float, told_ms: int) -> tuple[int, int
     many are refused, they return at a third of the rate at which the entitlement is served, and room is left for those
     who come for the first time. While all are served in the end, a request is sent 1 + 1/3 times on average: returns
     are as many as refusals, and a third of what is served. Where refusals are rarer than returns, nobody is told more
-    than ``first_ms``; where they are more frequent, the time grows with each of them, up to ``LONGEST_TOLD_MS``.
+    than ``first_ms``; where they are more frequent, the time grows with each of them, up to ``MAX_TOLD_MS``.
     """
-    told_ms = min(LONGEST_TOLD_MS, told_ms)  # more only where a clock went back
-    retry_ms = max(LEAST_RETRY_MS, math.ceil(first_ms + told_ms))
-    return retry_ms, min(LONGEST_TOLD_MS, told_ms + math.ceil(served_ms * SERVED_PER_RETURN))
+    told_ms = min(MAX_TOLD_MS, told_ms)  # more only where a clock went back
+    retry_ms = max(MIN_RETRY_MS, math.ceil(first_ms + told_ms))
+    return retry_ms, min(MAX_TOLD_MS, told_ms + math.ceil(served_ms * SERVED_PER_RETURN))
 
 
 def choose_backend(
@@ -226,15 +226,15 @@ def decide_admission(
     """Pure: the same facts give the same decision. Source: token pools 4.3 and Table 1."""
 
     def wait(reason: Reason, ms: int) -> AdmissionDecision:
-        return AdmissionDecision(Verdict.REFUSE, reason=reason, retry_ms=max(LEAST_RETRY_MS, ms))
+        return AdmissionDecision(AdmissionAnswer.REFUSE, reason=reason, retry_ms=max(MIN_RETRY_MS, ms))
 
     served_ms = served_every_ms(view.ent_running, view.ent_service_ms)
 
     def refuse(reason: Reason, first_ms: float | None, every_ms: float = served_ms) -> AdmissionDecision:
         if first_ms is None:
-            return AdmissionDecision(Verdict.REFUSE, reason=reason)
+            return AdmissionDecision(AdmissionAnswer.REFUSE, reason=reason)
         retry_ms, told_ms = come_back(first_ms, every_ms, view.told_ms)
-        return AdmissionDecision(Verdict.REFUSE, reason=reason, retry_ms=retry_ms, told_ms=told_ms)
+        return AdmissionDecision(AdmissionAnswer.REFUSE, reason=reason, retry_ms=retry_ms, told_ms=told_ms)
 
     tier = spec.tier
     rights = rights_of(spec)
@@ -276,11 +276,11 @@ def decide_admission(
         return refuse(Reason.LOW_PRIORITY, view.service_ms / max(1, slots))
     if not contended and (within or rights.bursts) and goes_at_once(view.backends, backend, first):
         assert backend is not None
-        return AdmissionDecision(Verdict.GRANT, backend=backend, charge=charge)
+        return AdmissionDecision(AdmissionAnswer.GRANT, backend=backend, charge=charge)
     if not roomy and within and rights.evicts and (rights.reserved or view.able == 0):
         found = choose_prey(view.prey, view.backends, ask.kv, ask.exclude_backend, ask.prefill)
         if found is not None:
-            return AdmissionDecision(Verdict.GRANT, backend=found[0], evict=found[1], charge=charge)
+            return AdmissionDecision(AdmissionAnswer.GRANT, backend=found[0], evict=found[1], charge=charge)
     if not protected:
         if view.ent_waiting >= tier.queue_limit:
             # The time its own waiting requests take to get through the slots it may use.
@@ -288,7 +288,7 @@ def decide_admission(
             return refuse(Reason.QUEUE_FULL, max(1, view.ent_waiting) * view.ent_service_ms / lanes)
         if view.waiting >= pool.queue_limit or view.waiting_bytes + ask.body_bytes > pool.queue_bytes:
             return refuse(Reason.QUEUE_FULL, max(1, view.waiting) * view.service_ms / max(1, slots))
-    return AdmissionDecision(Verdict.QUEUE, charge=charge)
+    return AdmissionDecision(AdmissionAnswer.QUEUE, charge=charge)
 
 
 def _outranked(pool: PoolSpec, view: AdmissionView) -> bool:

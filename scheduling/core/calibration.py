@@ -42,7 +42,7 @@ class Burst:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """What the books should say of a replica. None: the load did not tell."""
+    """What the catalog should say of a replica. None: the load did not tell."""
 
     tokens_per_s: float
     slots: int | None

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field, replace
 
-from scheduling.core.prefill_credit import MOST_WAITING
+from scheduling.core.prefill_credit import MAX_WAITING
 from scheduling.core.types import BackendSpec
 
 LOOKS = 5  # in a row
@@ -44,12 +44,12 @@ class SlotLimit:
         looks = self._looks
         looks.append((running, min(waiting, leases - running)))
         most, least = max(r for r, _ in looks), min(r for r, _ in looks)
-        queued = len(looks) == LOOKS and all(ours > MOST_WAITING for _, ours in looks)
+        queued = len(looks) == LOOKS and all(ours > MAX_WAITING for _, ours in looks)
         if queued and least > 0 and most - least <= 1 + most // 50:
             self.slots = most
             self._grown_s = now_s
             looks.clear()
-        elif waiting > MOST_WAITING:
+        elif waiting > MAX_WAITING:
             self._grown_s = now_s
         elif self.slots is not None and leases >= self.slots and now_s - self._grown_s >= GROW_S:
             self.slots += max(1, self.slots // 10)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-MOST_TOKENS = 100_000_000  # of one request, in or out: ten times the longest context there is
+MAX_TOKENS = 100_000_000  # of one request, in or out: ten times the longest context there is
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +59,10 @@ def sane(record: LedgerRecord) -> LedgerRecord:
     Gateways bound what engines report; this is for what got in elsewhere, or before they did.
     """
     given, made = record.input_tokens, record.output_tokens
-    if 0 <= given <= MOST_TOKENS and 0 <= made <= MOST_TOKENS:
+    if 0 <= given <= MAX_TOKENS and 0 <= made <= MAX_TOKENS:
         return record
     return replace(
         record,
-        input_tokens=given if 0 <= given <= MOST_TOKENS else min(max(record.input_tokens_est, 0), MOST_TOKENS),
-        output_tokens=made if 0 <= made <= MOST_TOKENS else min(max(record.output_bound, 0), MOST_TOKENS),
+        input_tokens=given if 0 <= given <= MAX_TOKENS else min(max(record.input_tokens_est, 0), MAX_TOKENS),
+        output_tokens=made if 0 <= made <= MAX_TOKENS else min(max(record.output_bound, 0), MAX_TOKENS),
     )

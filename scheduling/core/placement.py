@@ -1,7 +1,7 @@
 """Where a request runs, by what is outstanding there and by what of its prompt is likely to be cached there.
 
-One rule for everybody: the ``admit`` script (``choose`` in ``scripts/prelude.lua``, which says it in Lua), its Python
-twin, the leader's router and the simulator. A prompt is known by *points*: chained hashes of its beginning, each of all
+One rule for everybody: the ``admit`` script (``choose`` in ``scripts/prelude.lua``, which says it in Lua), its reference
+model, the leader's router and the simulator. A prompt is known by *points*: chained hashes of its beginning, each of all
 that is before it, as an engine's prefix cache has them for its blocks. An index says of a point on which replicas
 prompts with that beginning ran last. With each point goes what it is worth to run where it is cached, in tokens of
 outstanding work (:func:`worth`, computed by the gateway): the deepest point that names a replica counts.
@@ -33,14 +33,14 @@ POINTS_KEPT: Final = 16_384  # of one generation of the index; there are two
 PLACES_KEPT: Final = 4  # replicas of a point, the last first
 NAME_CHARS: Final = 12  # of a point's hash, in hex: 48 bits
 POINT_CHARS: Final = NAME_CHARS + 5  # and its worth, in hex
-MOST_WORTH: Final = 0xFFFFF
+MAX_WORTH: Final = 0xFFFFF
 
 Point = tuple[str, int]  # name, and what it is worth to run where it is cached [tokens of outstanding work]
 
 
 def write_points(skew: float, points: Iterable[Point]) -> str:
     """Points and skew as ``QueuedRequest.prefixes`` has them: ``<skew, hex>:`` and ``POINT_CHARS`` for each point."""
-    return f"{int(skew):x}:" + "".join(f"{name}{min(value, MOST_WORTH):05x}" for name, value in points)
+    return f"{int(skew):x}:" + "".join(f"{name}{min(value, MAX_WORTH):05x}" for name, value in points)
 
 
 def worth(cached: int, goes_on: bool) -> int:

@@ -8,10 +8,10 @@ part of a prompt is computed, the next prompt has to be there to fill the step. 
 ``p90 + B + r * g``: a prompt as long as nine of ten, counted until its last part is done, a step beside it,
 and what is computed [r tokens/s] until a freed credit has become a grant [g s].
 Where credit comes back later (whole answers show no first token, gateways may be slow) the engine's own queue is empty
-at every look while its steps are not full: then it may go on up, to :data:`LARGEST_BUDGETS` step budgets.
+at every look while its steps are not full: then it may go on up, to :data:`MAX_BUDGETS` step budgets.
 Between the bounds the credit moves by steps, one per :data:`STRETCH_S`: up where more than :data:`ALWAYS` of the time
 was limited by credit and steps were not full, down where less than :data:`SELDOM` was or steps were full. It does not
-go up while more than :data:`MOST_WAITING` stand in the engine's own queue, and goes down where that lasts.
+go up while more than :data:`MAX_WAITING` stand in the engine's own queue, and goes down where that lasts.
 Inputs: the engine's counters once a second; whether requests waited for nothing but credit; prompts granted lately.
 Source: ours; for chunked prefill as in vLLM V1 and Sarathi-Serve. Measured: ``docs/reference/capacity.md``.
 """
@@ -25,10 +25,10 @@ from dataclasses import dataclass, field
 from scheduling.core.types import BackendView, prefill_fits
 
 USUAL_BUDGET = 2048  # tokens a step: vLLM's default for serving, where an engine does not say
-MOST_BUDGET = 1_000_000
+MAX_BUDGET = 1_000_000
 STRETCH_S = 10.0
-LARGEST_BUDGETS = 16  # for credit that comes back late
-MOST_WAITING = 2  # requests that may stand in an engine's own queue between two of its steps
+MAX_BUDGETS = 16  # for credit that comes back late
+MAX_WAITING = 2  # requests that may stand in an engine's own queue between two of its steps
 ALWAYS, SELDOM = 0.9, 0.5
 FULL, NOT_FULL = 0.98, 0.95  # of the room that decodes leave in a step
 GROW, SHRINK = 1.25, 0.9
@@ -97,7 +97,7 @@ class PrefillCredit:
 
     def set_budget(self, budget: int | None) -> None:
         """The engine's step budget [tokens]; None where it does not say. Another one begins anew."""
-        wanted = USUAL_BUDGET if budget is None else max(1, min(budget, MOST_BUDGET))
+        wanted = USUAL_BUDGET if budget is None else max(1, min(budget, MAX_BUDGET))
         if (wanted, budget is not None) != (self.budget, self.said):
             self.budget, self.said = wanted, budget is not None
             self._begin()
@@ -110,7 +110,7 @@ class PrefillCredit:
     def most(self) -> int:
         """What it takes at most that no step runs dry [tokens]."""
         gap = self._prefill / self._stretch_s * TURNAROUND_S if self._stretch_s > 0 else 0.0
-        return max(self.budget, min(MOST_BUDGET, round(self.prompts.long + self.budget + gap)))
+        return max(self.budget, min(MAX_BUDGET, round(self.prompts.long + self.budget + gap)))
 
     def seen(self, now: Counters, limited: bool) -> None:
         """Takes the counters. ``limited``: since the last look requests waited, and for nothing but credit."""
@@ -123,7 +123,7 @@ class PrefillCredit:
             self._forget()  # it restarted
             return
         self._stretch_s += now.at_s - before.at_s
-        self._queued += now.waiting > MOST_WAITING
+        self._queued += now.waiting > MAX_WAITING
         self._found += now.waiting > 0
         if limited:
             self._limited_s += now.at_s - before.at_s
@@ -138,16 +138,16 @@ class PrefillCredit:
         limited = self._limited_s / self._stretch_s
         most, before, full = self.most(), self.credit, self._fullness()
         if full is not None and not self._found:
-            most = max(most, LARGEST_BUDGETS * self.budget)  # it runs dry, and nothing stands in it
+            most = max(most, MAX_BUDGETS * self.budget)  # it runs dry, and nothing stands in it
         wanted = before
         if limited > ALWAYS and (full is None or full < NOT_FULL) and not self._queued and before < most:
             wanted = min(most, round(before * GROW))
         elif limited < SELDOM or (full is not None and full >= FULL) or self._queued > 1 or before > most:
             wanted = round(before * SHRINK)
-        self.credit = max(self.budget, min(MOST_BUDGET, wanted))
+        self.credit = max(self.budget, min(MAX_BUDGET, wanted))
         moved = "raised" if self.credit > before else "lowered" if self.credit < before else "kept"
         steps = "" if full is None else f", steps of {self.budget} tokens were {full:.0%} full"
-        queued = f", {self._queued} looks found more than {MOST_WAITING} in its queue" if self._queued else ""
+        queued = f", {self._queued} looks found more than {MAX_WAITING} in its queue" if self._queued else ""
         self.why = f"{moved}: requests waited for it {limited:.0%} of the time{steps}{queued}"
 
     def _fullness(self) -> float | None:

@@ -15,7 +15,7 @@ from enum import Enum
 RATE_DECAY = 0.995  # of the moving average of prefill throughput (QoServe's artifact)
 
 
-class Verdict(Enum):
+class Relegation(Enum):
     SERVE = "serve"
     RELEGATE = "relegate"
     RELEGATE_LOW_FIRST = "relegate low first"  # low tiers that wait go now; it is served, late
@@ -35,7 +35,7 @@ def judge(
     low: bool,
     low_waiting: bool,
     backlog_tokens: float,
-) -> Verdict:
+) -> Relegation:
     """What becomes of the request that the policy would serve next.
 
     ``due_s``: when its prefill has to be done; ``low``: it belongs to a tier that is relegated first; ``low_waiting``:
@@ -43,10 +43,10 @@ def judge(
     """
     if low:
         late = will_miss(due_s, now_s, tokens_left + backlog_tokens, rate)
-        return Verdict.RELEGATE if late else Verdict.SERVE
+        return Relegation.RELEGATE if late else Relegation.SERVE
     if not will_miss(due_s, now_s, tokens_left, rate):
-        return Verdict.SERVE
-    return Verdict.RELEGATE_LOW_FIRST if low_waiting else Verdict.RELEGATE
+        return Relegation.SERVE
+    return Relegation.RELEGATE_LOW_FIRST if low_waiting else Relegation.RELEGATE
 
 
 def may_interrupt(due_s: float, now_s: float, tokens_left: float, rate: float, pause_s: float) -> bool:

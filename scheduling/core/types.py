@@ -1,8 +1,9 @@
 """The frozen words of the core: what it may know of tenants, pools and requests.
 
 Rows of the database become these types at the door (``tenants/specs.py``); the gateway, the dispatch loop, the Redis
-twins and the simulator all speak them. Times are seconds on the caller's clock (epoch seconds live, virtual seconds in
-the simulator), sizes are tokens, and KV is counted in tokens as well: ``bytes = tokens * kv_bytes_per_token``.
+reference models and the simulator all speak them. Times are seconds on the caller's clock (epoch seconds live, virtual
+seconds in the simulator), sizes are tokens, and KV is counted in tokens as well: ``bytes = tokens *
+kv_bytes_per_token``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Which replicas may get work: one watcher per replica, run by the pool's leader.
 
 A replica is *probing* until it has generated one token, then *ready*; it is *ejected* when it does not answer or does
-not move (:mod:`scheduling.dispatch.watch`), and comes back only after a real generation. A *draining* one keeps its
+not move (:mod:`scheduling.dispatch.progress`), and comes back only after a real generation. A *draining* one keeps its
 leases and gets no new ones. What is ready is written into shared state under the leader's epoch; after a loss of state
 or a failed write the once-a-second :meth:`BackendMonitor.reconcile` puts it right.
 """
@@ -21,7 +21,7 @@ from scheduling.core.prefill_credit import Counters, PrefillCredit, Prompts
 from scheduling.core.types import BackendSpec, PoolSpec, PoolView
 from scheduling.dispatch.outliers import Outlier
 from scheduling.dispatch.ports import BackendStatus
-from scheduling.dispatch.watch import Verdict, Watch
+from scheduling.dispatch.progress import HealthStep, ProgressWatch
 from scheduling.engines.vllm import EngineError, EngineMetrics, Probe
 from scheduling.state.store import PoolStore
 from scheduling.state.types import Attempts, PoolSnapshot, StateUnavailable
@@ -32,7 +32,7 @@ SCRAPE_S = 1.0
 PROBE_TIMEOUT_S = 10.0
 FIRST_PROBE_TIMEOUT_S = 30.0  # an engine that has just started compiles on its first request
 ASK_EVERY_S = 3.0  # so often at most a generation is asked because gateways say that requests fail
-LONGEST_PAUSE_S = 30.0
+MAX_PAUSE_S = 30.0
 STALLED_PROBE_S = 4.0  # of one that runs requests and did not move for 15 s: 20 s in all
 MOVED_S = 3.0  # tokens that gateways saw so long ago are progress
 FOREIGN_LOOKS = 5  # in a row: leases lag behind what engines run by moments
@@ -63,7 +63,7 @@ class _Backend:
     metrics: EngineMetrics | None = None
     observed_s: float = 0.0
     doubted: bool = False  # a gateway suspects it and no scrape has come back since
-    watch: Watch = field(default_factory=Watch)
+    watch: ProgressWatch = field(default_factory=ProgressWatch)
     outlier: Outlier = field(default_factory=Outlier)
     ask: bool = False  # gateways say that requests fail there: a real generation is to tell
     asked_s: float = float("-inf")
@@ -197,7 +197,7 @@ class BackendMonitor:
         if pause_s > 0:
             log.info("backend %s: paused for %.1f s by a gateway, it %s", name, pause_s, why)
             now_s = asyncio.get_running_loop().time()
-            backend.outlier.pause(min(pause_s, LONGEST_PAUSE_S), self._leases.get(name, 0), why, now_s)
+            backend.outlier.pause(min(pause_s, MAX_PAUSE_S), self._leases.get(name, 0), why, now_s)
         if not refused:
             backend.ask = True
             backend.nudge.set()
@@ -303,7 +303,7 @@ class BackendMonitor:
             metrics = await self._scrape(backend)
         except EngineError as error:
             verdict = backend.watch.failed(str(error))
-            if verdict is Verdict.PROBE:
+            if verdict is HealthStep.PROBE:
                 backend.metrics = None  # not known, rather than old
         else:
             fresh = now_s - self._leases_at <= LEASES_FRESH_S
@@ -312,14 +312,14 @@ class BackendMonitor:
             backend.doubted = False
             if fresh:
                 self._learn(backend, metrics, leases, now_s)
-        if verdict is Verdict.KEEP and backend.ask and now_s - backend.asked_s >= ASK_EVERY_S:
+        if verdict is HealthStep.KEEP and backend.ask and now_s - backend.asked_s >= ASK_EVERY_S:
             backend.watch.why = f"requests failed there: it {backend.outlier.why}"
-            verdict, asked = Verdict.PROBE, True
-        if verdict is Verdict.PROBE and not asked and backend.outlier.moved(now_s, MOVED_S):
+            verdict, asked = HealthStep.PROBE, True
+        if verdict is HealthStep.PROBE and not asked and backend.outlier.moved(now_s, MOVED_S):
             backend.watch.alive()
             backend.doubted = False
-            verdict = Verdict.KEEP
-        if verdict is Verdict.PROBE:
+            verdict = HealthStep.KEEP
+        if verdict is HealthStep.PROBE:
             backend.ask, backend.asked_s = False, now_s
             stalled = backend.metrics is not None and backend.metrics.running > 0
             probe = await backend.control.probe(min(STALLED_PROBE_S, PROBE_TIMEOUT_S) if stalled else PROBE_TIMEOUT_S)
@@ -330,8 +330,8 @@ class BackendMonitor:
                 if asked:
                     backend.outlier.ejected(now_s)
                 backend.watch.why += f"; a probe failed: {probe.why}"
-                verdict = Verdict.EJECT
-        if verdict is Verdict.EJECT and backend.state == "ready":
+                verdict = HealthStep.EJECT
+        if verdict is HealthStep.EJECT and backend.state == "ready":
             await self._change(backend, "ejected", backend.watch.why)
 
     async def _try_back(self, backend: _Backend) -> None:
@@ -340,7 +340,7 @@ class BackendMonitor:
         first = backend.state == "probing"
         probe = await backend.control.probe(FIRST_PROBE_TIMEOUT_S if first else PROBE_TIMEOUT_S)
         if probe:
-            backend.watch = Watch()
+            backend.watch = ProgressWatch()
             backend.outlier.returned(asyncio.get_running_loop().time())
             await self._change(backend, "ready", probe.why)
             await self._check(backend)

@@ -32,7 +32,7 @@ log = logging.getLogger("quartermaster.dispatch")
 
 EVERY_S = 60.0
 MOST = 10_000  # requests in flight that are looked through
-MOST_SETTLED = 200_000  # entries kept between two looks: more than a pool ends in a minute
+MAX_SETTLED = 200_000  # entries kept between two looks: more than a pool ends in a minute
 AFTER_LOSS_S = 70.0  # buckets are put right for a minute
 TOLERANCE = 1.0, 0.001  # tokens, and share of what moved
 
@@ -66,7 +66,7 @@ class Laws:
             if entry.record is not None and entry.took:
                 most = max(entry.took, entry.record.input_tokens_est + entry.record.output_bound)
                 self._settled.append((at, entry.record.entitlement, entry.took, most))
-        if len(self._settled) > MOST_SETTLED:
+        if len(self._settled) > MAX_SETTLED:
             self._settled.clear()
             self._before = self._now = None
 

@@ -46,7 +46,7 @@ class Crew:
     telemetry: TelemetryPort
     telemetry_thread: Executor  # one thread: the ports are written for that
     epochs: EpochFloor
-    books: Executor  # for blocking questions to the database
+    database: Executor  # for blocking questions to the database
     engine: Callable[[httpx.AsyncClient], EngineFactory] | None = None  # None: vLLM
 
 
@@ -61,7 +61,7 @@ class PoolDispatcher:
             crew.redis_url, name=f"dispatch-events-{pool_id}", call_timeout=CALL_TIMEOUT_S + BLOCK_MS / 1000
         )
         self._store = PoolStore(crew.resp, pool_id, self._blocking)
-        self._leadership = Leadership(self._store, crew.holder, crew.epochs, crew.books)
+        self._leadership = Leadership(self._store, crew.holder, crew.epochs, crew.database)
         self._term: Term | None = None
 
     @property

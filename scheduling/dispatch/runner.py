@@ -97,13 +97,13 @@ class DispatchService:
             return
         setup = self._setup
         telemetry_thread = ThreadPoolExecutor(1, thread_name_prefix="dispatch-telemetry")
-        books = ThreadPoolExecutor(4, thread_name_prefix="dispatch-books")
+        database = ThreadPoolExecutor(4, thread_name_prefix="dispatch-db")
         resp = RespConnection(setup.redis_url, name="dispatch")
         catalog = CatalogCache(setup.load_catalog, setup.catalog_version)
         bell = Subscriber(
             setup.redis_url, [CATALOG_CHANNEL, RESIGNED_CHANNEL, leader_channel(self.holder)], self._heard(catalog),
             name="dispatch-bell",
-            on_ready=catalog.ring,
+            on_ready=catalog.notify,
         )  # fmt: skip
         roll_call: asyncio.Task[None] | None = None
         try:
@@ -111,7 +111,7 @@ class DispatchService:
             for known in (orderings, routings, modifiers):
                 known()  # imports them: the first term of a process that has followed begins at once
             self._crew = Crew(
-                setup.redis_url, resp, self.holder, setup.telemetry, telemetry_thread, setup.epochs, books,
+                setup.redis_url, resp, self.holder, setup.telemetry, telemetry_thread, setup.epochs, database,
                 setup.engine,
             )  # fmt: skip
             catalog.on_change(self._catalog_changed)
@@ -133,12 +133,12 @@ class DispatchService:
             await catalog.close()
             await resp.close()
             telemetry_thread.shutdown(wait=False, cancel_futures=True)
-            books.shutdown(wait=False, cancel_futures=True)
+            database.shutdown(wait=False, cancel_futures=True)
 
     def _heard(self, catalog: CatalogCache) -> Callable[[str, bytes], None]:
         def heard(channel: str, payload: bytes) -> None:
             if channel == CATALOG_CHANNEL:
-                catalog.ring()
+                catalog.notify()
             elif (
                 channel == RESIGNED_CHANNEL
                 and (found := self.dispatchers.get(payload.decode(errors="replace"))) is not None

@@ -1,7 +1,7 @@
 """One term of leadership: hear what happens, decide, write the decisions, keep house.
 
 Ownership: a waiting request belongs to its gateway, which ends it; the leader only orders it. A decision is nothing
-until the ``grant`` script has said ``ok``; what it refuses waits on here. Missed or doubled doorbells cost latency
+until the ``grant`` script has said ``ok``; what it refuses waits on here. Missed or doubled notifications cost latency
 only: a grant for something that left is answered ``gone``, and the queue is read again after every loss of contact.
 """
 
@@ -23,15 +23,15 @@ from scheduling.core.placement import read_points
 from scheduling.core.preview import parts_of
 from scheduling.core.registry import PolicyError
 from scheduling.core.types import Catalog, Grant, PoolSpec, PoolView, QueuedRequest, Standing
-from scheduling.dispatch.away import Away
 from scheduling.dispatch.configured import decided_by, give_rights, limits_of, policies_of, scheduler_of
 from scheduling.dispatch.evictions import evictions, most_running
 from scheduling.dispatch.health import BackendMonitor, EngineFactory
 from scheduling.dispatch.laws import Laws
+from scheduling.dispatch.parked import Parked
 from scheduling.dispatch.ports import TelemetryPort
+from scheduling.dispatch.queue_preview import QueuePreview
 from scheduling.dispatch.restore import Buckets
 from scheduling.dispatch.samples import Sampler
-from scheduling.dispatch.shown import Shown
 from scheduling.dispatch.standing import Standings
 from scheduling.dispatch.stuck import stuck
 from scheduling.state.skew import ClockSkew
@@ -49,10 +49,10 @@ from scheduling.state.types import (
 
 log = logging.getLogger("quartermaster.dispatch")
 
-CREDIT_TICK_S = 0.05  # while anyone waits for prefill credit: of whole answers it comes back without a doorbell
+CREDIT_TICK_S = 0.05  # while anyone waits for prefill credit: of whole answers it comes back without a notification
 TICK_S = 0.25  # while anyone waits, a decision is tried at least so often
 HOUSE_S = 1.0
-BLOCK_MS = 1000  # how long one read of the doorbells waits
+BLOCK_MS = 1000  # how long one read of the notifications waits
 PAUSE_S = 0.25  # after Redis did not answer
 CHECK_EVERY = 64  # steps of which the laws are checked live, and only with short queues: it costs O(waiting)
 CHECK_UP_TO = 500
@@ -85,7 +85,7 @@ class Term:
         self._pool = pool
         self._sampler = Sampler(holder, epoch)
         self._skew = ClockSkew(store.time_s)
-        self._shown = Shown(store, epoch)
+        self._preview = QueuePreview(store, epoch)
         self.laws = Laws(store)
         self._buckets = Buckets(store, epoch, telemetry, telemetry_thread)
         self._epoch = epoch
@@ -96,11 +96,11 @@ class Term:
         self._policy_of = pool  # the pool's row whose policy was last asked for
         self.policy, self.scheduler = scheduler_of(pool)
         give_rights(self.scheduler, pool, catalog)
-        self.monitor = BackendMonitor(store, epoch, engine, group, self._ring)
-        self._away = Away()
+        self.monitor = BackendMonitor(store, epoch, engine, group, self._notify)
+        self._parked = Parked()
         self._unplaced: deque[str] = deque(maxlen=PLACES_ASKED)  # prompts of which it was not asked where they ran
         self._entitlements: dict[str, None] = {}  # of what waits; some may have left since the last second
-        self._bell = asyncio.Event()
+        self._wake = asyncio.Event()
         self._loaded = asyncio.Event()
         self._stale = True  # the queue must be read again
         self._last_event = "0-0"
@@ -160,7 +160,7 @@ class Term:
             "pool %s: policy is now %s (%s, %s), %d requests moved",
             pool.id, self.policy, ordering.name, routing.name, len(self.scheduler),
         )  # fmt: skip
-        self._ring()
+        self._notify()
 
     def ended(self, records: Iterable[LedgerRecord]) -> None:
         """What requests have really used, for policies that count it. One may come twice; who was lost with its gateway
@@ -172,24 +172,24 @@ class Term:
     # --- the three loops of a term
 
     async def hear(self) -> None:
-        """Reads doorbells on their own connection and applies them."""
+        """Reads notifications on their own connection and applies them."""
         await self._loaded.wait()
         while True:
             try:
                 events = await self._store.events(self._last_event, BLOCK_MS)
             except StateUnavailable:
                 self._stale = True
-                self._ring()
+                self._notify()
                 await asyncio.sleep(PAUSE_S)
                 continue
             if events:
                 self._last_event = events[-1].id
                 for event in events:
                     self._apply(event)
-                self._ring()
+                self._notify()
 
     async def decide(self) -> None:
-        """Grants what may run: on every doorbell, and on ticks while anyone waits."""
+        """Grants what may run: on every notification, and on ticks while anyone waits."""
         while True:
             try:
                 if self._stale:
@@ -203,10 +203,10 @@ class Term:
             try:
                 tick_s = CREDIT_TICK_S if self.scheduler.kept else TICK_S
                 async with asyncio.timeout(tick_s if len(self.scheduler) else None):
-                    await self._bell.wait()
+                    await self._wake.wait()
             except TimeoutError:
                 pass
-            self._bell.clear()
+            self._wake.clear()
 
     async def keep_house(self) -> None:
         """Once a second: replicas, sweep, gateways that were away, standings, sample."""
@@ -232,8 +232,8 @@ class Term:
 
     # --- hearing
 
-    def _ring(self) -> None:
-        self._bell.set()
+    def _notify(self) -> None:
+        self._wake.set()
 
     def _set_clock(self, now_ms: int) -> float:
         """Redis time [epoch s] is the pool's clock; between looks it goes on with the loop's."""
@@ -245,8 +245,8 @@ class Term:
         return asyncio.get_running_loop().time() + self._clock_offset_s
 
     def _offer(self, request: QueuedRequest, now_s: float) -> None:
-        if self._away.holds(request.gateway):
-            self._away.park(request, asyncio.get_running_loop().time())
+        if self._parked.holds(request.gateway):
+            self._parked.park(request, asyncio.get_running_loop().time())
             return
         self._entitlements[request.entitlement] = None
         if request.prefixes and self.scheduler.learns_places:
@@ -268,11 +268,11 @@ class Term:
 
     def _withdraw(self, request_id: str) -> None:
         self.scheduler.withdraw(request_id)
-        self._away.withdraw(request_id)
+        self._parked.withdraw(request_id)
 
     async def _read_queue(self) -> None:
         self._last_event, waiting = await self._store.load_queue()
-        self._away.clear()
+        self._parked.clear()
         found = {request.id for request in waiting}
         for request in list(self.scheduler):
             if request.id not in found:
@@ -313,7 +313,7 @@ class Term:
             statuses = await self._store.grant(self._epoch, items)
             refused = away = False
             for grant, status in zip(grants, statuses, strict=True):
-                # gone: it left, or waits again at another attempt, of which its own doorbell tells
+                # gone: it left, or waits again at another attempt, of which its own notification tells
                 if status in (GrantStatus.FULL, GrantStatus.ENT) and grant.request.id not in self.scheduler:
                     self._offer(grant.request, now_s)
                     refused = True
@@ -358,12 +358,12 @@ class Term:
     def _park(self, request: QueuedRequest) -> None:
         """Nobody listens for its gateway: neither this request nor its others are decided about until somebody does."""
         now_s = asyncio.get_running_loop().time()
-        if not self._away.holds(request.gateway):
+        if not self._parked.holds(request.gateway):
             log.info("pool %s: gateway %s does not listen, its requests are parked", self._pool.id, request.gateway)
             for other in [r for r in self.scheduler if r.gateway == request.gateway]:
                 self.scheduler.withdraw(other.id)
-                self._away.park(other, now_s)
-        self._away.park(request, now_s)
+                self._parked.park(other, now_s)
+        self._parked.park(request, now_s)
 
     def _step(self, view: PoolView, now_s: float) -> list[Grant]:
         self._steps += 1
@@ -399,7 +399,7 @@ class Term:
             "pool %s: shared state did not agree with its leases and queue and was put right: %s%s",
             self._pool.id, ", ".join(differed[:8]), f"; {'; '.join(seen)}" if seen else "",
         )  # fmt: skip
-        self._ring()
+        self._notify()
         return await self._store.view()
 
     async def _sweep(self) -> None:
@@ -420,26 +420,26 @@ class Term:
         After a whole heartbeat what is parked is either swept or of a gateway that renews and does not hear: the queue
         is read again, and whoever left unnoticed is forgotten.
         """
-        if not len(self._away):
+        if not len(self._parked):
             return
-        if self._away.longest_s(asyncio.get_running_loop().time()) > LEASE_MS / 1000 + HOUSE_S:
+        if self._parked.longest_s(asyncio.get_running_loop().time()) > LEASE_MS / 1000 + HOUSE_S:
             self._stale = True
-            self._ring()
+            self._notify()
             return
-        back = await self._store.listening(self._away.gateways)
+        back = await self._store.listening(self._parked.gateways)
         now_s = self._now_s()
         for gateway in back:
-            for request in self._away.back(gateway):
+            for request in self._parked.back(gateway):
                 self._offer(request, now_s)
         if back:
-            self._ring()
+            self._notify()
 
     async def _weigh(self, snapshot: PoolSnapshot) -> None:
         """Looks at what everyone has, and every five seconds publishes where that leaves them."""
         standings = self._standings
         if standings is None or snapshot.rebuilding_ms:
             return
-        waiting = [*self.scheduler, *self._away]
+        waiting = [*self.scheduler, *self._parked]
         standings.look(snapshot, waiting)
         if not self._standings_due and standings.age_s(snapshot) < STANDING_S:
             return
@@ -448,30 +448,32 @@ class Term:
         await self._store.set_standing(self._epoch, standings.tick(snapshot, waiting), gone)
 
     def _compare(self, snapshot: PoolSnapshot) -> None:
-        """Doorbells can be lost (the stream is bounded): when requests stay unknown the queue is read again.
+        """Notifications can be lost (the stream is bounded): when requests stay unknown the queue is read again.
 
         The other way round needs no care: a grant for something that left is answered ``gone``.
         """
-        known = len(self.scheduler) + len(self._away)
+        known = len(self.scheduler) + len(self._parked)
         self._drifted = self._drifted + 1 if snapshot.waiting > known else 0
         now_s = asyncio.get_running_loop().time()
         if self._drifted >= DRIFT_TICKS and now_s - self._read_at >= DRIFT_GAP_S:
             self._drifted = 0
             self._stale = True
-            self._ring()
+            self._notify()
 
     async def _show(self, snapshot: PoolSnapshot) -> None:
         now_s = snapshot.now_ms / 1000.0
         view = snapshot.pool_view(now_s)
         view.standings = self.standings
         self.monitor.mask(view)
-        await self._shown.show(self.scheduler, view, now_s, snapshot.service_ms, self.policy, parked=len(self._away))
+        await self._preview.show(
+            self.scheduler, view, now_s, snapshot.service_ms, self.policy, parked=len(self._parked)
+        )
 
     def _sample(self, snapshot: PoolSnapshot) -> None:
         if self._sampling is not None and not self._sampling.done():
             return  # the thread is busy: a dashboard may miss a second
         sample = self._sampler.sample(
-            replace(snapshot, standings=self.standings), self._pool, self.policy, chain(self.scheduler, self._away),
+            replace(snapshot, standings=self.standings), self._pool, self.policy, chain(self.scheduler, self._parked),
             self.monitor.statuses(), parts_of(self.scheduler, snapshot.now_ms / 1000.0), self._skew.seconds,
             self.laws.gaps,
         )  # fmt: skip

@@ -17,7 +17,7 @@ import httpx
 from scheduling.core.calibration import Burst
 from scheduling.engines.vllm import EngineError, EngineMetrics, EngineProtocolError, VllmClient, fetch, kv_tokens_of
 
-MOST_ANSWER_BYTES = 64 * 1024 * 1024
+MAX_ANSWER_BYTES = 64 * 1024 * 1024
 LOOK_EVERY_S = 0.1
 SETTLE = 0.3  # of a burst's time before counting begins: its requests begin together, and that shows
 FIRST_ID, LAST_ID = 100, 999  # token ids that every vocabulary has
@@ -82,7 +82,7 @@ async def burst(
         call = "POST /v1/completions"
         status, answer = await fetch(
             http, "POST", client.url + "/v1/completions", call, json=body, headers=headers, timeout_s=120.0,
-            limit=MOST_ANSWER_BYTES,
+            limit=MAX_ANSWER_BYTES,
         )  # fmt: skip
         if status != 200:
             raise EngineProtocolError(f"{call} answered {status}: {answer[:200].decode(errors='replace')}")

@@ -22,12 +22,12 @@ from scheduling.core.engine_status import what_it_means
 from scheduling.engines import prometheus_text as prom
 
 MAX_BODY_BYTES = 2 * 1024 * 1024  # no control answer is larger (a page of metrics has 50 kB); one that is, is broken
-MOST_REQUESTS = 1_000_000  # sequences a server can say that it runs or queues
-MOST_COUNTED = 1e15  # of tokens or requests since its start: a million a second for 30 years
-MOST_GPU_BYTES = float(2**50)
-MOST_MODELS, LONGEST_NAME = 1000, 256
-MOST_CONTEXT = 1_000_000_000
-MOST_KV_TOKENS = 10**12  # no cache holds more
+MAX_REQUESTS = 1_000_000  # sequences a server can say that it runs or queues
+MAX_COUNTED = 1e15  # of tokens or requests since its start: a million a second for 30 years
+MAX_GPU_BYTES = float(2**50)
+MAX_MODELS, MAX_NAME_CHARS = 1000, 256
+MAX_CONTEXT = 1_000_000_000
+MAX_KV_TOKENS = 10**12  # no cache holds more
 FACTS_TIMEOUT_S = 30.0  # vLLM looks at its whole machine before it answers /server_info the first time
 SCRAPE_TIMEOUT_S = 2.0
 PROBE_TIMEOUT_S = 30.0
@@ -110,8 +110,8 @@ def parse_metrics(page: str) -> EngineMetrics:
         )
     util, used, total = parse_gpu(page)
     return EngineMetrics(
-        running=int(_told("vllm:num_requests_running", running, MOST_REQUESTS)),
-        waiting=int(_told("vllm:num_requests_waiting", waiting, MOST_REQUESTS)),
+        running=int(_told("vllm:num_requests_running", running, MAX_REQUESTS)),
+        waiting=int(_told("vllm:num_requests_waiting", waiting, MAX_REQUESTS)),
         kv_usage=_share(prom.mean(page, ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"))),
         generation_tokens=_counted(page, "vllm:generation_tokens_total"),
         prompt_tokens=_counted(page, "vllm:prompt_tokens_total"),
@@ -146,10 +146,10 @@ def kv_tokens_of(page: str) -> int | None:
                 tokens, each = int(known["num_gpu_blocks"][:20]), int(known["block_size"][:20])
         except (KeyError, ValueError):
             return None
-        if not (0 < tokens <= MOST_KV_TOKENS and 0 < each <= MOST_KV_TOKENS):
+        if not (0 < tokens <= MAX_KV_TOKENS and 0 < each <= MAX_KV_TOKENS):
             return None
         total += tokens * each
-    return total if 0 < total <= MOST_KV_TOKENS else None
+    return total if 0 < total <= MAX_KV_TOKENS else None
 
 
 def _told(name: str, value: float, most: float) -> float:
@@ -165,7 +165,7 @@ def _believed(value: int | None, most: int) -> int | None:
 
 
 def _counted(page: str, name: str) -> float:
-    return _told(name, prom.total(page, (name,)) or 0.0, MOST_COUNTED)
+    return _told(name, prom.total(page, (name,)) or 0.0, MAX_COUNTED)
 
 
 def _share(value: float | None, whole: float = 1.0) -> float | None:
@@ -176,7 +176,7 @@ def _share(value: float | None, whole: float = 1.0) -> float | None:
 
 
 def _bytes(mib: float | None) -> float | None:
-    return None if mib is None or not 0 <= mib * MIB <= MOST_GPU_BYTES else mib * MIB
+    return None if mib is None or not 0 <= mib * MIB <= MAX_GPU_BYTES else mib * MIB
 
 
 def parse_gpu(page: str) -> tuple[float | None, float | None, float | None]:
@@ -285,9 +285,9 @@ class VllmClient:
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             raise EngineProtocolError(f"/v1/models is not a model list: {error}") from error
         return [
-            EngineModel(card.id, card.max_model_len if 0 < (card.max_model_len or 0) <= MOST_CONTEXT else None)
-            for card in cards[:MOST_MODELS]
-            if 0 < len(card.id) <= LONGEST_NAME
+            EngineModel(card.id, card.max_model_len if 0 < (card.max_model_len or 0) <= MAX_CONTEXT else None)
+            for card in cards[:MAX_MODELS]
+            if 0 < len(card.id) <= MAX_NAME_CHARS
         ]
 
     async def facts(self, engines: int = 1) -> EngineFacts:
@@ -308,11 +308,11 @@ class VllmClient:
         except (EngineRefused, EngineProtocolError, msgspec.MsgspecError, ValueError, RecursionError):
             return EngineFacts(max_model_len=context)
         slots, budget = (
-            _believed(told.max_num_seqs, MOST_REQUESTS),
-            _believed(told.max_num_batched_tokens, MOST_CONTEXT),
+            _believed(told.max_num_seqs, MAX_REQUESTS),
+            _believed(told.max_num_batched_tokens, MAX_CONTEXT),
         )
         return EngineFacts(
-            slots=None if slots is None else min(MOST_REQUESTS, slots * engines),
+            slots=None if slots is None else min(MAX_REQUESTS, slots * engines),
             step_tokens=None if budget is None else budget * engines,
             max_model_len=context,
             priority=None if told.policy is None else told.policy == "priority",

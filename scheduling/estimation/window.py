@@ -21,7 +21,7 @@ from scheduling.estimation.embedding import DIMENSIONS, Vector, pack
 
 REPEATS = 32  # answers kept of one prompt that repeats
 KNOWN_BY_HEART = 8  # answers to the very same prompt from which no others are asked
-LEAST_ROWS = 16  # of a ring
+MIN_ROWS = 16  # of a ring
 
 
 class RingWindow:
@@ -33,7 +33,7 @@ class RingWindow:
         self._count = 0
         self._repeats: dict[bytes, list[tuple[float, bool]]] = {}  # the last answers per prompt, oldest first
         self._held: dict[bytes, int] = {}  # entries of the ring per prompt
-        rows = min(size, LEAST_ROWS)
+        rows = min(size, MIN_ROWS)
         self._vectors: Vector = np.zeros((rows, DIMENSIONS), np.float32)
         self._lengths: NDArray[np.float32] = np.zeros(rows, np.float32)
         self._cut: NDArray[np.bool_] = np.zeros(rows, np.bool_)
@@ -88,8 +88,8 @@ class RingWindow:
             raise IndexError("the window is empty")
         self._drop_first()
         rows = len(self._keys)
-        if rows > LEAST_ROWS and self._count <= rows // 4:
-            self._lay_out(max(LEAST_ROWS, rows // 2))
+        if rows > MIN_ROWS and self._count <= rows // 4:
+            self._lay_out(max(MIN_ROWS, rows // 2))
 
     def nearest(self, embedding: Vector, count: int) -> tuple[Sequence[float], Sequence[float], Sequence[bool]]:
         """Cosines, lengths and whether each was cut, of the ``count`` most similar."""

@@ -20,11 +20,11 @@ from scheduling.core.estimate.tokens import BYTES_PER_TOKEN
 ABSENT = Raw()  # compared by identity
 TEMPLATE_TOKENS = 4096  # what a chat template may add to a prompt
 FRAMES_SLACK = 64  # frames of a stream beyond two per token that was asked for: roles, ends, remarks
-LONGEST_TOKEN = 512  # characters: no vocabulary has a longer one
-MOST_CHARACTERS = 16  # of a token, as a mean: from there on a frame holds several tokens
-MOST_DIGITS = 4300  # of a number: Python's JSON reads no longer one
+MAX_TOKEN_CHARS = 512  # characters: no vocabulary has a longer one
+MAX_CHARACTERS = 16  # of a token, as a mean: from there on a frame holds several tokens
+MAX_DIGITS = 4300  # of a number: Python's JSON reads no longer one
 FAILED = "the engine answered with an error"
-_DIGITS = re.compile(rb"[0-9]{%d}" % (MOST_DIGITS + 1))
+_DIGITS = re.compile(rb"[0-9]{%d}" % (MAX_DIGITS + 1))
 
 Short = Annotated[str, Meta(max_length=256)]
 Moment = Annotated[int, Meta(ge=0, le=2**53)]
@@ -204,7 +204,7 @@ def read_chunk(payload: bytes, chat: bool) -> ChatChunk | TextChunk:
         raise _broken(payload, "a frame of the stream is not a completion chunk") from None
     if chunk.error is not ABSENT and bytes(chunk.error) != b"null":
         raise Broken(FAILED, said=True)
-    if len(payload) > MOST_DIGITS:
+    if len(payload) > MAX_DIGITS:
         check_digits(payload)
     return chunk
 
@@ -252,14 +252,14 @@ def usage_chunk(like: ChatChunk | TextChunk, usage: Usage) -> bytes:
 
 def own_count(frames: int, characters: int, bound: int) -> int:
     """Output tokens by what was seen: a token is a frame, unless frames hold far more text than tokens do."""
-    count = frames if characters <= MOST_CHARACTERS * frames else max(frames, round(characters / BYTES_PER_TOKEN), 1)
+    count = frames if characters <= MAX_CHARACTERS * frames else max(frames, round(characters / BYTES_PER_TOKEN), 1)
     return min(count, bound)
 
 
 def settle_usage(raw: Raw, asked: Asked, frames: int, characters: int) -> tuple[Usage, bool]:
     """The usage to go by, and whether it is what the engine said. ``frames`` and ``characters`` are what was seen of
     the answer (``frames`` 0 where it came whole)."""
-    least = max(1 if characters else 0, (frames - FRAMES_SLACK) // 2, characters // LONGEST_TOKEN)
+    least = max(1 if characters else 0, (frames - FRAMES_SLACK) // 2, characters // MAX_TOKEN_CHARS)
     try:
         told = _decode_told(raw)
     except _WRONG:
@@ -314,7 +314,7 @@ def read_answer(data: bytes, asked: Asked, model: str | None) -> WholeAnswer:
         raise _broken(data, "the answer is not a completion") from None
     if answer.error is not ABSENT and bytes(answer.error) != b"null":
         raise Broken(FAILED, said=True)
-    if len(data) > MOST_DIGITS:
+    if len(data) > MAX_DIGITS:
         check_digits(data)
     choice = answer.choices[0]
     usage, believed = settle_usage(answer.usage, asked, 0, choice.characters)

@@ -20,24 +20,24 @@ from scheduling.core.outcomes import Reason
 from scheduling.core.tracing import CHAT, COMPLETION, trace_line
 from scheduling.core.types import Catalog
 from scheduling.gateway.auth import Access, Keyring, split_key
-from scheduling.gateway.books import Books
-from scheduling.gateway.call import PEER, Call, Watch
+from scheduling.gateway.call import PEER, Call, Timeouts
 from scheduling.gateway.config import GatewayConfig
-from scheduling.gateway.desk import Desk
 from scheduling.gateway.errors import Answer, Refusal, render
 from scheduling.gateway.forecasts import Forecasts
 from scheduling.gateway.grammar import check_grammar
 from scheduling.gateway.guard import ClientGone, Head, Receive, Scope, Send, check_size, drain, read_body
 from scheduling.gateway.headers import JSON
 from scheduling.gateway.idempotency import Idempotency
+from scheduling.gateway.in_flight import InFlight
 from scheduling.gateway.input_tokens import InputCounter
 from scheduling.gateway.lifecycle import Lifecycle, answer_headers, send_answer
 from scheduling.gateway.openai_types import ModelCard, ModelList
+from scheduling.gateway.outbox import Outbox
 from scheduling.gateway.ports import GatewayMetrics, Places
 from scheduling.gateway.prepare import prepare
 from scheduling.gateway.quotas import Quotas
 from scheduling.gateway.relay import EngineTrouble
-from scheduling.gateway.storms import HOLD_S, MOST_DRAINED, MOST_HELD, Storms
+from scheduling.gateway.storms import HOLD_S, MAX_DRAINED, MAX_HELD, Storms
 from scheduling.gateway.upstream import Upstream
 from scheduling.state.history import HistoryStream
 from scheduling.state.resp import RespConnection
@@ -99,21 +99,23 @@ class GatewayApp:
         # counts of tokens name no request: on connections of their own a late one can only be taken for another count
         self._counting = Upstream(config.connect_timeout_s, named=False)
         self.skew = ClockSkew(self._resp.time_s)
-        self._desk = Desk(config.gateway_id, self._store, config.renew_every_s, self._in_service, self.skew.measure)
-        self._books = Books(self._store, config.flush_every_s, config.backlog_limit)
-        self._watch = Watch(self._every_second)
+        self._in_flight = InFlight(
+            config.gateway_id, self._store, config.renew_every_s, self._in_service, self.skew.measure
+        )
+        self._outbox = Outbox(self._store, config.flush_every_s, config.backlog_limit)
+        self._watch = Timeouts(self._every_second)
         self._forecasts = Forecasts(lambda pool: HistoryStream(self._resp, pool, config.history_secret))
         self._quotas = Quotas(self._resp)
         self._idempotency = Idempotency(config, self._resp)
-        self._books.unstored.on_lost = self._idempotency.lost
+        self._outbox.unstored.on_lost = self._idempotency.lost
         self._storms = Storms()
         self._lifecycle = Lifecycle(
             config,
             catalog,
             lambda: self._keyring,
             self._store,
-            self._desk,
-            self._books,
+            self._in_flight,
+            self._outbox,
             self._upstream,
             self._forecasts,
             InputCounter(self._counting),
@@ -141,9 +143,9 @@ class GatewayApp:
         await self._subscriber.start()
         await self._resp.start()
         self._watch.start()
-        self._desk.start()
+        self._in_flight.start()
         self._quotas.start()
-        self._books.start()
+        self._outbox.start()
         self._idempotency.start()
         self._forecasts.start()
 
@@ -168,10 +170,10 @@ class GatewayApp:
     async def stop(self) -> None:
         """Writes the last records and closes everything. Call ``drain`` first."""
         self._draining = True
-        await self._desk.stop()
+        await self._in_flight.stop()
         await self._quotas.stop()
         await self._idempotency.stop()
-        await self._books.stop()
+        await self._outbox.stop()
         await self._forecasts.stop()
         await self._watch.stop()
         self._upstream.close()
@@ -219,27 +221,27 @@ class GatewayApp:
     def _state_changed(self, available: bool) -> None:
         self._metrics.state_available(available)
         if available:
-            self._desk.renew_now()
-            self._books.available()
+            self._in_flight.renew_now()
+            self._outbox.available()
             self._idempotency.available()
 
     def _heard(self, channel: str, payload: bytes) -> None:
         if channel == CATALOG_CHANNEL:
-            self._catalog.ring()
+            self._catalog.notify()
         elif channel == EJECTED_CHANNEL:
-            self._desk.ejected(payload.decode())
+            self._in_flight.ejected(payload.decode())
         else:
-            self._desk.heard(payload)
+            self._in_flight.heard(payload)
 
     def _subscribed(self) -> None:
-        self._catalog.ring()
-        self._desk.renew_now()
+        self._catalog.notify()
+        self._in_flight.renew_now()
 
     def _every_second(self) -> None:
         self._metrics.gauge("open_requests", len(self._watch.calls))
-        self._metrics.gauge("waiting_requests", self._desk.waiting)
+        self._metrics.gauge("waiting_requests", self._in_flight.waiting)
         self._metrics.gauge("state_refuses_writes", float(bool(self._resp.refusing)))
-        self._metrics.gauge("unstored_records", len(self._books.unstored))
+        self._metrics.gauge("unstored_records", len(self._outbox.unstored))
         self._metrics.gauge("upstream_connections", self._upstream.connections + self._counting.connections)
         self._metrics.gauge("clock_skew_seconds", self.skew.seconds)
         for upstream in (self._upstream, self._counting):
@@ -377,10 +379,10 @@ class GatewayApp:
         access = call.access
         assert access is not None
         call.limit(Reason.SLOW_REQUEST, call.started_loop + self.config.body_timeout_s)
-        if (head.content_length or 0) <= MOST_DRAINED:  # read: a new connection would cost us more
-            call.body_read = await drain(call.receive, MOST_DRAINED)
+        if (head.content_length or 0) <= MAX_DRAINED:  # read: a new connection would cost us more
+            call.body_read = await drain(call.receive, MAX_DRAINED)
         call.closed = True
-        if self._storms.held < MOST_HELD:
+        if self._storms.held < MAX_HELD:
             self._storms.held += 1
             try:
                 await asyncio.sleep(HOLD_S)

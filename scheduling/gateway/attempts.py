@@ -17,9 +17,9 @@ CONTRADICTED_S = 30.0  # so long a success at one replica says that the failures
 FAILURES_IN_A_ROW = 2  # then it is paused: one may be the request's fault
 FAILURE_PAUSE_S = 1.0  # the leader, which probes it, needs less
 REFUSAL_PAUSE_S = 1.0  # and twice as long each time, while it admits nothing
-LONGEST_PAUSE_S = 30.0  # whatever Retry-After says
+MAX_PAUSE_S = 30.0  # whatever Retry-After says
 PAUSE_AGAIN_S = 0.5  # those that were on their way when it was paused fail as well: they pause nothing again
-LONGEST_WHY = 200
+MAX_WHY_CHARS = 200
 
 
 @dataclass(slots=True)
@@ -64,16 +64,16 @@ class AttemptCounts:
         at = self._at(pool, backend)
         at.failed += 1
         at.row += 1
-        at.why = why[:LONGEST_WHY]
+        at.why = why[:MAX_WHY_CHARS]
         return self._pause(at, FAILURE_PAUSE_S) if misconfigured or at.row >= FAILURES_IN_A_ROW else 0.0
 
     def refused(self, pool: str, backend: str, why: str, retry_after_s: float | None) -> float:
         """Likewise, of a replica that admitted nothing and may have said for how long."""
         at = self._at(pool, backend)
         at.refused += 1
-        at.why = why[:LONGEST_WHY]
+        at.why = why[:MAX_WHY_CHARS]
         wanted = REFUSAL_PAUSE_S * 2.0 ** min(at.row, 10) if retry_after_s is None else retry_after_s
-        pause_s = self._pause(at, min(LONGEST_PAUSE_S, max(REFUSAL_PAUSE_S, wanted)))
+        pause_s = self._pause(at, min(MAX_PAUSE_S, max(REFUSAL_PAUSE_S, wanted)))
         if pause_s:
             at.row += 1
         return pause_s

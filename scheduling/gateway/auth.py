@@ -21,7 +21,7 @@ from scheduling.gateway.cache_salt import prefix_key, tenant_key, tenant_salt
 from scheduling.gateway.headers import Limits
 
 ID_LENGTH = 12
-LONGEST_KEY = 128
+MAX_KEY_CHARS = 128
 ARRIVALS = EngineOrder()
 _NO_DIGEST = hashlib.sha256(b"no such key").digest()
 
@@ -109,7 +109,7 @@ def _rename(pool: PoolSpec) -> Callable[[bytes], bytes] | None:
 
 def split_key(header: bytes | None) -> tuple[str, bytes] | None:
     """``Bearer qm-<id>.<secret>`` -> (id, secret), or None where it cannot be a key."""
-    if header is None or len(header) > LONGEST_KEY or header[:7].lower() != b"bearer ":
+    if header is None or len(header) > MAX_KEY_CHARS or header[:7].lower() != b"bearer ":
         return None
     token = header[7:].strip()
     if token[:3] != b"qm-":

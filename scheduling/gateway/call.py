@@ -216,7 +216,7 @@ class Call:
         self.interrupt(Reason.CLIENT_LEFT)
 
 
-class Watch:
+class Timeouts:
     """The clock over all open calls."""
 
     def __init__(self, every_second: Callable[[], None]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from scheduling.core.deadline import first_token_deadline_s, total_deadline_s
 from scheduling.core.estimate.chain import Outlook
-from scheduling.core.estimate.tokens import Calibration
+from scheduling.core.estimate.tokens import TokenCalibration
 from scheduling.core.outcomes import Reason
 from scheduling.core.routing import USES_PREFIX
 from scheduling.core.types import Estimate, PoolSpec, QueuedRequest, Slo
@@ -19,7 +19,9 @@ from scheduling.gateway.prepare import Prepared
 Look = Callable[[int, int], Outlook]  # input tokens and output bound: what to expect
 
 
-def make_estimate(prepared: Prepared, pool: PoolSpec, calibration: Calibration, look: Look | None = None) -> Estimate:
+def make_estimate(
+    prepared: Prepared, pool: PoolSpec, calibration: TokenCalibration, look: Look | None = None
+) -> Estimate:
     """Input from a tokenizer, or words and bytes (exact for token ids); output by ``look``, or by its bound where the
     pool predicts nothing. What is reserved and charged is the bound either way: a prediction orders, it does not limit.
 

@@ -14,7 +14,7 @@ NO_CACHE: Header = (b"cache-control", b"no-cache")
 NO_BUFFERING: Header = (b"x-accel-buffering", b"no")  # nginx would hold tokens back
 CLOSE: Header = (b"connection", b"close")
 NO_RETRY: Header = (b"x-should-retry", b"false")
-LONGEST_RETRY_S = 120.0  # above two minutes the SDK does not retry at all
+MAX_RETRY_S = 120.0  # above two minutes the SDK does not retry at all
 _NOW = b"0s"
 _SOON = b"1s"
 
@@ -34,13 +34,13 @@ def duration(seconds: float) -> bytes:
 
 def retry_after(seconds: float, spread: float | None = None) -> list[Header]:
     """``retry-after-ms`` and ``retry-after`` for a wait of ``seconds``, jittered by +-25 % so that refused clients do
-    not come back together. ``spread`` on [0, 1) is drawn unless given. For a longer wait than ``LONGEST_RETRY_S`` a
+    not come back together. ``spread`` on [0, 1) is drawn unless given. For a longer wait than ``MAX_RETRY_S`` a
     client that sends again by itself is told not to: it would be refused again."""
     if spread is None:
         spread = random.random()
-    wait = min(max(seconds, 0.05) * (0.75 + 0.5 * spread), LONGEST_RETRY_S)
+    wait = min(max(seconds, 0.05) * (0.75 + 0.5 * spread), MAX_RETRY_S)
     told = [(b"retry-after-ms", b"%d" % max(1, int(wait * 1000))), (b"retry-after", b"%d" % max(1, int(wait + 0.999)))]
-    return told if seconds < LONGEST_RETRY_S else [*told, NO_RETRY]
+    return told if seconds < MAX_RETRY_S else [*told, NO_RETRY]
 
 
 def after_period(seconds: float, spread: float | None = None) -> list[Header]:

@@ -28,9 +28,9 @@ from scheduling.state.types import BATCH, StateError, StateUnavailable
 log = logging.getLogger(__name__)
 
 HEADER = "Idempotency-Key"
-LONGEST_KEY = 255
+MAX_KEY_CHARS = 255
 REPLAYED: Header = (b"idempotent-replayed", b"true")
-LEAST_WAIT_S, LONGEST_WAIT_S = 1.0, 30.0  # after which a client may ask again for a request that still runs
+MIN_WAIT_S, MAX_WAIT_S = 1.0, 30.0  # after which a client may ask again for a request that still runs
 JITTER = 0.75  # the least that Retry-After is shortened to
 _NONCE = 12
 REMEMBERED = 10_000  # keys that were done here, told again should shared state lose its data
@@ -39,10 +39,10 @@ REMEMBERED = 10_000  # keys that were done here, told again should shared state 
 class Pass:
     """One call's key, from its head to its end."""
 
-    __slots__ = ("_desk", "held", "kept", "original", "secret", "settled", "ticket")
+    __slots__ = ("_owner", "held", "kept", "original", "secret", "settled", "ticket")
 
-    def __init__(self, desk: Idempotency, ticket: Ticket, secret: bytes) -> None:
-        self._desk = desk
+    def __init__(self, owner: Idempotency, ticket: Ticket, secret: bytes) -> None:
+        self._owner = owner
         self.ticket = ticket
         self.secret = secret  # opens an answer kept for this key and body
         self.held = False  # shared state may have the key for us
@@ -52,17 +52,17 @@ class Pass:
 
     async def settle(self, reason: Reason, answer: bytes = b"") -> None:
         """The answer is complete, and about to be sent (a stream's: sent)."""
-        await self._desk.settle(self, reason, answer)
+        await self._owner.settle(self, reason, answer)
 
     async def end(self, reason: Reason) -> None:
         """The call ends; does nothing after ``settle`` but for an answer that did not reach its client."""
         if self.held:
-            await self._desk.end(self, reason)
+            await self._owner.end(self, reason)
 
     def later(self, reason: Reason) -> None:
         """The call ends, and may not wait."""
         if self.held:
-            self._desk.later(self, reason)
+            self._owner.later(self, reason)
 
 
 class Idempotency:
@@ -84,7 +84,7 @@ class Idempotency:
         self._keep_s = config.idempotency_keep_s
         self._done: deque[tuple[Ticket, Reason, float]] = deque(maxlen=REMEMBERED)  # and when [monotonic s]
         self._lost: deque[tuple[Ticket, Reason]] = deque()  # of these: to be told again
-        self._bell = asyncio.Event()
+        self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -103,13 +103,13 @@ class Idempotency:
 
     def available(self) -> None:
         """Redis is back: it may have lost what is held."""
-        self._bell.set()
+        self._wake.set()
 
     def lost(self) -> None:
         """Redis lost its data: what was done here stays done (its answers are gone)."""
         since_s = time.monotonic() - self._keep_s
         self._lost = deque((ticket, reason) for ticket, reason, done_s in self._done if done_s >= since_s)
-        self._bell.set()
+        self._wake.set()
 
     def pass_for(self, call: Call, key: bytes, body: bytes) -> Pass:
         """The pass of a call with a valid key.
@@ -117,10 +117,10 @@ class Idempotency:
         Raises:
             Refusal: the header is not 1 to 255 visible ASCII characters.
         """
-        if not 1 <= len(key) <= LONGEST_KEY or not all(32 < c < 127 for c in key):
+        if not 1 <= len(key) <= MAX_KEY_CHARS or not all(32 < c < 127 for c in key):
             raise Refusal(
                 Reason.INVALID_REQUEST, param=HEADER,
-                detail=f"{HEADER} must be sent once, with 1 to {LONGEST_KEY} visible ASCII characters.",
+                detail=f"{HEADER} must be sent once, with 1 to {MAX_KEY_CHARS} visible ASCII characters.",
             )  # fmt: skip
         assert call.access is not None
         tenant = call.access.entitlement.tenant
@@ -155,7 +155,7 @@ class Idempotency:
             raise Refusal(Reason.KEY_REUSED, param=HEADER, original=claim.request_id)
         if claim.status is ClaimStatus.RUNNING:
             # nothing is known of it but for how long it has run; of a dead gateway's, when its hold runs out
-            wait_s = min(max(claim.age_s, LEAST_WAIT_S), LONGEST_WAIT_S) if claim.heard else claim.ends_s / JITTER
+            wait_s = min(max(claim.age_s, MIN_WAIT_S), MAX_WAIT_S) if claim.heard else claim.ends_s / JITTER
             raise Refusal(Reason.DUPLICATE, param=HEADER, original=claim.request_id, retry_s=wait_s)
         answer = _open(mine.secret, claim.answer) if claim.answer else None
         if answer is None:
@@ -192,7 +192,7 @@ class Idempotency:
         if len(self._backlog) >= self._backlog_limit:
             self._backlog.popleft()  # its hold runs out by itself
         self._backlog.append((mine, reason))
-        self._bell.set()
+        self._wake.set()
 
     async def _say(self, mine: Pass, reason: Reason) -> None:
         if outcome_of(reason) is Outcome.COMPLETED:
@@ -240,10 +240,10 @@ class Idempotency:
         while True:
             try:
                 async with asyncio.timeout(self._renew_every_s):
-                    await self._bell.wait()
+                    await self._wake.wait()
             except TimeoutError:
                 pass
-            self._bell.clear()
+            self._wake.clear()
             try:
                 await self._tell()
                 await self._tell_again()

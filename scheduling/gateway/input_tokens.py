@@ -25,7 +25,7 @@ BACKEND = "backend"  # the setting that asks a replica
 TOKENIZE_PATH = "/tokenize"
 ASK_S = 0.5  # a replica that does not answer by then is not asked again for a while
 REST_S = 10.0
-LARGEST_ANSWER = 16 * 1024 * 1024  # it lists every token
+MAX_ANSWER = 16 * 1024 * 1024  # it lists every token
 
 _encode = msgspec.json.Encoder().encode
 
@@ -78,7 +78,7 @@ class InputCounter:
         try:
             async with asyncio.timeout(ASK_S):
                 connection = await self._upstream.backend(spec).exchange(
-                    TOKENIZE_PATH, question_bytes, "tokenize", whole=True, limit=LARGEST_ANSWER
+                    TOKENIZE_PATH, question_bytes, "tokenize", whole=True, limit=MAX_ANSWER
                 )
             answer, status = connection.whole_body(), connection.status
             connection.release()

@@ -13,17 +13,15 @@ from functools import partial
 from typing import Any
 
 from scheduling.catalog import CatalogCache
-from scheduling.core.estimate.tokens import Calibration
+from scheduling.core.estimate.tokens import TokenCalibration
 from scheduling.core.ledger import LedgerRecord
 from scheduling.core.outcomes import ENDINGS, Reason
 from scheduling.core.types import BackendSpec, EntitlementSpec, EntitlementState
 from scheduling.gateway.attempts import AttemptCounts
 from scheduling.gateway.auth import Keyring
-from scheduling.gateway.books import Books, Ending
 from scheduling.gateway.cache_salt import salt_for
 from scheduling.gateway.call import NEVER, Call
 from scheduling.gateway.config import GatewayConfig
-from scheduling.gateway.desk import Desk
 from scheduling.gateway.errors import Answer, Refusal, error_event, reason_header, render
 from scheduling.gateway.estimates import make_estimate, make_queued
 from scheduling.gateway.first_tokens import FirstTokens
@@ -31,7 +29,9 @@ from scheduling.gateway.forecasts import Forecasts
 from scheduling.gateway.guard import LINGER_S, linger
 from scheduling.gateway.headers import JSON, Header
 from scheduling.gateway.idempotency import REPLAYED, Idempotency
+from scheduling.gateway.in_flight import InFlight
 from scheduling.gateway.input_tokens import InputCounter
+from scheduling.gateway.outbox import Ending, Outbox
 from scheduling.gateway.ports import GatewayMetrics
 from scheduling.gateway.quotas import Quotas
 from scheduling.gateway.records import record_of
@@ -44,8 +44,8 @@ from scheduling.state.types import Admission, AdmissionStatus, RequestFacts, Sta
 
 LAST_WORD_S = 2.0  # how long an error may take to be sent to a client that reads slowly
 CALIBRATIONS_KEPT = 10_000  # of a tenant in a pool each; the oldest go first
-MOST_ATTEMPTS = 4  # of a request that its replicas fail
-MOST_REFUSED = 10  # of one that its replicas do not admit
+MAX_ATTEMPTS = 4  # of a request that its replicas fail
+MAX_REFUSED = 10  # of one that its replicas do not admit
 CATALOG_WAIT_S = 1.0  # a grant may name a replica that was configured a moment ago
 
 
@@ -58,8 +58,8 @@ class Lifecycle:
         catalog: CatalogCache,
         keyring: Callable[[], Keyring],
         stores: Callable[[str], PoolStore],
-        desk: Desk,
-        books: Books,
+        in_flight: InFlight,
+        outbox: Outbox,
         upstream: Upstream,
         forecasts: Forecasts,
         counter: InputCounter,
@@ -73,8 +73,8 @@ class Lifecycle:
         self._catalog = catalog
         self._keyring = keyring
         self._stores = stores
-        self._desk = desk
-        self._books = books
+        self._in_flight = in_flight
+        self._outbox = outbox
         self._forecasts = forecasts
         self._counter = counter
         self._metrics = metrics
@@ -85,7 +85,7 @@ class Lifecycle:
         self.attempts = AttemptCounts()
         self._relay = Relay(config, upstream, answer_headers, metrics, self.attempts, FirstTokens(stores))
         self._budget = RetryBudget(config.retry_share, config.retry_floor, time.monotonic())
-        self._calibrations: dict[tuple[str, str], Calibration] = {}
+        self._calibrations: dict[tuple[str, str], TokenCalibration] = {}
         self._errands: set[asyncio.Task[None]] = set()
 
     async def run(self, call: Call, hints: dict[bytes, float] | None) -> None:
@@ -145,13 +145,13 @@ class Lifecycle:
         call.closed = True
         await self._end(call, reason)
 
-    def _calibration(self, pool: str, tenant: str) -> Calibration:
+    def _calibration(self, pool: str, tenant: str) -> TokenCalibration:
         """What the tenant's own prompts taught of this pool's tokens: others' prompts do not move its estimates."""
         found = self._calibrations.get((pool, tenant))
         if found is None:
             while len(self._calibrations) >= CALIBRATIONS_KEPT:
                 del self._calibrations[next(iter(self._calibrations))]
-            found = self._calibrations[pool, tenant] = Calibration()
+            found = self._calibrations[pool, tenant] = TokenCalibration()
         return found
 
     # --- admission
@@ -164,7 +164,7 @@ class Lifecycle:
         assert call.facts is not None
         if not self._state_available():
             raise Refusal(Reason.STATE_UNAVAILABLE)
-        self._desk.calls[call.id] = call
+        self._in_flight.calls[call.id] = call
         call.known = True
         try:
             admission = await self._stores(access.pool.id).admit(
@@ -183,7 +183,7 @@ class Lifecycle:
         call.level_tokens = admission.level_tokens
         if admission.status is AdmissionStatus.REFUSED:
             call.known = False
-            self._desk.calls.pop(call.id, None)
+            self._in_flight.calls.pop(call.id, None)
             assert admission.reason is not None
             raise Refusal(
                 admission.reason,
@@ -297,8 +297,8 @@ class Lifecycle:
         does not) it costs no budget: one sick replica must not fail requests that others would serve."""
         assert call.access is not None
         if trouble.refused:
-            return call.attempt < MOST_REFUSED
-        if call.attempt < MOST_ATTEMPTS and self.attempts.contradicted(call.access.pool.id, call.backend):
+            return call.attempt < MAX_REFUSED
+        if call.attempt < MAX_ATTEMPTS and self.attempts.contradicted(call.access.pool.id, call.backend):
             return True
         return call.attempt == 1 and self._budget.spend(time.monotonic())
 
@@ -382,7 +382,7 @@ class Lifecycle:
             # nothing is known of the queue but that it is at least this long
             fields["waited_s"] = fields["retry_s"] = call.loop.time() - call.started_loop
         elif reason is Reason.EVICTED and call.access is not None:
-            fields["retry_s"] = self._desk.turn_s(call.access.pool.id)
+            fields["retry_s"] = self._in_flight.turn_s(call.access.pool.id)
         elif reason is Reason.BACKEND_ERROR:
             fields["detail"] = ""
         return Refusal(reason, **fields)
@@ -411,12 +411,12 @@ class Lifecycle:
         return Ending(record.pool, call.id, call.attempt, reason, used, call.ran, record)
 
     async def _end(self, call: Call, reason: Reason) -> None:
-        self._desk.calls.pop(call.id, None)
+        self._in_flight.calls.pop(call.id, None)
         ending = self._ending(call, reason)
         if isinstance(ending, Ending):
-            await self._books.finish(ending)
+            await self._outbox.finish(ending)
         else:
-            self._books.refused(ending)
+            self._outbox.refused(ending)
 
     def abandon(self, call: Call, reason: Reason) -> None:
         """Ends a call whose task may not wait for anything any more."""
@@ -427,12 +427,12 @@ class Lifecycle:
             return
         if call.idempotency is not None:
             call.idempotency.later(reason)
-        self._desk.calls.pop(call.id, None)
+        self._in_flight.calls.pop(call.id, None)
         ending = self._ending(call, reason)
         if isinstance(ending, Ending):
-            self._books.keep(ending)
+            self._outbox.keep(ending)
         else:
-            self._books.refused(ending)
+            self._outbox.refused(ending)
 
 
 def answer_headers(call: Call) -> list[Header]:

@@ -24,10 +24,10 @@ from scheduling.core.placement import NAME_CHARS, SKEW_TOKENS, valued, write_poi
 from scheduling.core.types import PoolSpec
 from scheduling.gateway.openai_types import ChatRequest, CompletionRequest, Message
 
-LEAST_CHARS: Final = 256  # about four blocks of an engine's cache: less is not worth a place of its own
-MOST_POINTS: Final = 12  # of a request: the first few, by which sessions are told apart, and the deepest
+MIN_CHARS: Final = 256  # about four blocks of an engine's cache: less is not worth a place of its own
+MAX_POINTS: Final = 12  # of a request: the first few, by which sessions are told apart, and the deepest
 FIRST_POINTS: Final = 4
-MOST_MESSAGES: Final = 16  # further ones are not read: a conversation is known long before
+MAX_MESSAGES: Final = 16  # further ones are not read: a conversation is known long before
 SAMPLE: Final = 128  # characters at either end of a longer text that are hashed
 TOKEN_CHARS: Final = 4  # of a prompt of token ids, one id counts as so many characters
 _FIRST_STOP: Final = 1024  # characters of a text after which its first point is; the next ones at 2,048, 4,096 ...
@@ -54,8 +54,8 @@ def prefixes_of(body: ChatRequest | CompletionRequest, key: bytes, pool: PoolSpe
     points = chain.points
     if not points:
         return ""
-    if len(points) > MOST_POINTS:
-        del points[FIRST_POINTS : len(points) - MOST_POINTS + FIRST_POINTS]
+    if len(points) > MAX_POINTS:
+        del points[FIRST_POINTS : len(points) - MAX_POINTS + FIRST_POINTS]
     skew = float(pool.routing_params.get("skew_tokens", SKEW_TOKENS))
     return write_points(skew, valued(points, chain.chars, input_tokens, goes_on))
 
@@ -81,12 +81,12 @@ class _Chain:
         """A point from which the chain goes on."""
         self._last = last = self._hash()
         self.said.clear()
-        if self.chars >= LEAST_CHARS:
+        if self.chars >= MIN_CHARS:
             self.points.append((last.hex()[:NAME_CHARS], self.chars))
 
     def end(self) -> None:
         """A point beside the chain: whether there is one here does not change those that follow."""
-        if self.chars >= LEAST_CHARS and self.said:
+        if self.chars >= MIN_CHARS and self.said:
             self.points.append((self._hash().hex()[:NAME_CHARS], self.chars))
 
     def _hash(self) -> bytes:
@@ -129,7 +129,7 @@ def _chat(chain: _Chain, body: ChatRequest) -> bool:
         said.append(str(len(body.tools)))
         for tool in body.tools[:8]:
             said += (tool.function.name, str(len(tool.function.description or "")))
-    messages = body.messages[:MOST_MESSAGES]
+    messages = body.messages[:MAX_MESSAGES]
     last = len(messages)
     for number, message in enumerate(messages, 1):
         text, role = message.content, message.role

@@ -27,7 +27,7 @@ from scheduling.gateway.openai_types import (
 )
 
 MESSAGE_TOKENS = 4  # a chat template's frame around one message
-LONGEST_MESSAGE, LONGEST_PATH = 300, 200  # characters of a parser's message that a client sees
+MAX_MESSAGE_CHARS, MAX_PATH_CHARS = 300, 200  # characters of a parser's message that a client sees
 
 UNKNOWN = "Object contains unknown field `"  # how the parser begins to say so
 
@@ -94,7 +94,7 @@ def parse(data: bytes, chat: bool) -> ChatRequest | CompletionRequest:
     except RecursionError:
         raise _invalid("The body is nested too deeply.") from None
     except (msgspec.DecodeError, ValueError) as exc:
-        raise _invalid(f"The body is not valid JSON: {str(exc)[:LONGEST_MESSAGE]}.") from None
+        raise _invalid(f"The body is not valid JSON: {str(exc)[:MAX_MESSAGE_CHARS]}.") from None
 
 
 def _explained(said: str, chat: bool) -> tuple[str, str | None]:
@@ -110,8 +110,8 @@ def _explained(said: str, chat: bool) -> tuple[str, str | None]:
         )
     elif chat and "content[" in path and path.endswith(".type"):
         message += ". Only text parts are taken; media is refused"
-    path = path[:LONGEST_PATH]
-    return (f"{path}: {message[:LONGEST_MESSAGE]}." if path else f"{message[:LONGEST_MESSAGE]}."), path or None
+    path = path[:MAX_PATH_CHARS]
+    return (f"{path}: {message[:MAX_MESSAGE_CHARS]}." if path else f"{message[:MAX_MESSAGE_CHARS]}."), path or None
 
 
 _Names = dict[str, "_Names | None"]

@@ -28,7 +28,7 @@ from scheduling.gateway.upstream import Connection, Upstream, UpstreamError
 
 log = logging.getLogger(__name__)
 
-LONGEST_DETAIL = 500
+MAX_DETAIL_CHARS = 500
 INPUT_REFUSED = (400, 413, 422)  # statuses by which an engine says that the request itself is wrong
 BROKEN, FOREIGN = "broken", "foreign"  # why an answer was not passed on
 CHAT_PATH = "/v1/chat/completions"
@@ -260,7 +260,7 @@ def _refused(call: Call, connection: Connection, answer: bytes) -> Exception:
     call.ran = False
     if status in INPUT_REFUSED:
         return Refusal(
-            Reason.INVALID_REQUEST, detail=error_message(answer)[:LONGEST_DETAIL] or "The engine refused it."
+            Reason.INVALID_REQUEST, detail=error_message(answer)[:MAX_DETAIL_CHARS] or "The engine refused it."
         )
     assert call.access is not None
     why = what_it_means(status, call.access.pool.upstream_model)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-MOST_SAVED = 100.0
+MAX_SAVED = 100.0
 FLOOR_EVERY_S = 60.0  # a quiet gateway gets its floor back within this time
 
 
@@ -21,7 +21,7 @@ class RetryBudget:
 
     def earn(self) -> None:
         """A request was admitted."""
-        if self._balance < MOST_SAVED:
+        if self._balance < MAX_SAVED:
             self._balance += self._share
 
     def spend(self, now_s: float) -> bool:

@@ -32,8 +32,8 @@ STORM_AFTER = 200  # as many beyond that, and beyond its admissions, and the key
 STORM_MOST = 240  # so that it is over two seconds after the refusals are
 MEMO_S = 0.05
 HOLD_S = 0.2
-MOST_HELD = 2_000  # answers held back in this process; what comes then is answered at once
-MOST_DRAINED = 256 * 1024  # bytes of a body that are read for the connection's sake; with a longer one it is closed
+MAX_HELD = 2_000  # answers held back in this process; what comes then is answered at once
+MAX_DRAINED = 256 * 1024  # bytes of a body that are read for the connection's sake; with a longer one it is closed
 
 # What is refused whatever the request looks like, or until others are served. A body that is wrong is not among them.
 STANDING = frozenset({

@@ -71,7 +71,7 @@ class Bout:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class MatchResult:
     """A duel's row. ``low`` and ``high``: 95 % interval of the mean difference, in % of the best rival's figure."""
 
     scenario: str
@@ -163,12 +163,12 @@ def bout_name(bout: Bout) -> str:
     return f"duel-{bout.match}-{hashlib.sha256(f'{code_digest()}{settings}'.encode()).hexdigest()[:24]}"
 
 
-def verdicts_of(match: Match, figures: Mapping[Bout, Mapping[str, float]], seeds: int = SEEDS) -> list[Verdict]:
+def verdicts_of(match: Match, figures: Mapping[Bout, Mapping[str, float]], seeds: int = SEEDS) -> list[MatchResult]:
     """The match's table. Raises ScenarioError for a figure that no run has."""
     return [_verdict(match, duel, figures, seeds) for duel in match.duels]
 
 
-def _verdict(match: Match, duel: Duel, figures: Mapping[Bout, Mapping[str, float]], seeds: int) -> Verdict:
+def _verdict(match: Match, duel: Duel, figures: Mapping[Bout, Mapping[str, float]], seeds: int) -> MatchResult:
     def column(run: str) -> list[float]:
         found = [figures[Bout(match.name, run, seed)] for seed in range(1, seeds + 1)]
         if any(duel.metric not in row for row in found):
@@ -187,7 +187,7 @@ def _verdict(match: Match, duel: Duel, figures: Mapping[Bout, Mapping[str, float
     else:
         word = "better" if sign * middle < 0 else "worse"
     scale = 100 / base if base else math.nan
-    return Verdict(
+    return MatchResult(
         scenario=match.id,
         row=duel.name,
         metric=duel.metric,

@@ -201,7 +201,7 @@ class Engine:
         return came
 
     def _arrived(self, sequence: Sequence) -> None:
-        """For engines that keep books of what waits."""
+        """For engines that keep track of what waits."""
 
     def _end(self, sequence: Sequence, at_fs: int) -> None:
         sequence.end_fs = at_fs

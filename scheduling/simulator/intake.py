@@ -11,7 +11,7 @@ from __future__ import annotations
 from math import inf
 
 from scheduling.core.contracts import OrderingPolicy, RequestQueue
-from scheduling.core.relegation import Verdict, judge, may_interrupt
+from scheduling.core.relegation import Relegation, judge, may_interrupt
 from scheduling.simulator.engine import PREFILL, WAITING, Engine, EngineConfig, Estimator, Sequence
 from scheduling.simulator.kernel import to_s
 from scheduling.simulator.kv_blocks import KvBlocks
@@ -136,9 +136,9 @@ class Intake(Engine):
                 low_waiting=bool(self.low_waiting),
                 backlog_tokens=self.backlog,
             )
-            if verdict is Verdict.SERVE:
+            if verdict is Relegation.SERVE:
                 return sequence
-            if verdict is Verdict.RELEGATE:
+            if verdict is Relegation.RELEGATE:
                 self._push_relegated(sequence)
                 continue
             for low in self.low_waiting.values():

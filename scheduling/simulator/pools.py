@@ -15,11 +15,11 @@ from itertools import count
 
 from scheduling.core import entitlement as standing
 from scheduling.core.admission import (
+    AdmissionAnswer,
     AdmissionDecision,
     AdmissionView,
     Ask,
     Prey,
-    Verdict,
     able_to_run,
     baseline_slots,
     cap_of,
@@ -236,8 +236,8 @@ class PoolModel:
         self.story.attempts.append(attempt)
         spec = attempt.client.spec
         request = self._request(attempt)
-        decision = self._decide(spec, request) if self._admission else AdmissionDecision(Verdict.QUEUE)
-        if decision.verdict is Verdict.REFUSE:
+        decision = self._decide(spec, request) if self._admission else AdmissionDecision(AdmissionAnswer.QUEUE)
+        if decision.verdict is AdmissionAnswer.REFUSE:
             assert decision.reason is not None
             if decision.told_ms is not None:
                 self._shares[spec.id].told_s = self.now_s + decision.told_ms / 1000
@@ -245,7 +245,7 @@ class PoolModel:
             return
         for evicted in decision.evict:
             self._end_early(self._leases[evicted], "evicted")
-        if decision.verdict is Verdict.GRANT:
+        if decision.verdict is AdmissionAnswer.GRANT:
             self._start(attempt, request, decision.backend)
             booked.take(self._view, request, decision.backend)
             return

@@ -52,8 +52,8 @@ class TraceError(ValueError):
 
 
 Row = tuple[float, int, int]
-MOST_LINE = 1024 * 1024  # characters
-MOST_TOKENS = 10_000_000  # more than any model takes
+MAX_LINE = 1024 * 1024  # characters
+MAX_TOKENS = 10_000_000  # more than any model takes
 _STAMP = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(\.\d+)?(Z|[+-]\d\d:?\d\d)?")
 
 
@@ -170,14 +170,14 @@ def open_text(path: Path, most_bytes: int | None = None) -> io.TextIOBase:
 
 def _first_line(path: Path, stream: io.TextIOBase) -> str:
     try:
-        return _bounded(path, 1, stream.readline(MOST_LINE + 1))
+        return _bounded(path, 1, stream.readline(MAX_LINE + 1))
     except (OSError, EOFError, UnicodeDecodeError) as problem:
         raise TraceError(path, 1, f"not a text or gz file ({problem})") from problem
 
 
 def _bounded(path: Path, number: int, line: str) -> str:
-    if len(line) > MOST_LINE:
-        raise TraceError(path, number, f"the line is longer than {MOST_LINE:,} characters")
+    if len(line) > MAX_LINE:
+        raise TraceError(path, number, f"the line is longer than {MAX_LINE:,} characters")
     return line
 
 
@@ -195,7 +195,7 @@ def _format_of(path: Path, first: str) -> tuple[Callable[[Path, str, io.TextIOBa
 def _lines(path: Path, stream: io.TextIOBase, start: int) -> Iterator[tuple[int, str]]:
     number = start
     try:
-        while line := stream.readline(MOST_LINE + 1):
+        while line := stream.readline(MAX_LINE + 1):
             number += 1
             if _bounded(path, number, line).strip():
                 yield number, line
@@ -256,6 +256,6 @@ def _tokens(path: Path, number: int, column: str, value: object) -> int:
         raise TraceError(path, number, f"{column} {value!r} is not a whole number of tokens") from problem
     if tokens < 0:
         raise TraceError(path, number, f"{column} is negative ({tokens})")
-    if tokens > MOST_TOKENS:
-        raise TraceError(path, number, f"{column} is more than {MOST_TOKENS:,} ({tokens})")
+    if tokens > MAX_TOKENS:
+        raise TraceError(path, number, f"{column} is more than {MAX_TOKENS:,} ({tokens})")
     return tokens

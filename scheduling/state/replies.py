@@ -71,7 +71,7 @@ def renewal(item: tuple[str, int, int], words: bytes) -> Renewal:
 
 
 def event(raw: list[Any]) -> Event:
-    """One doorbell. What cannot be read becomes a LEFT of nobody, so that reading goes on after it."""
+    """One notification. What cannot be read becomes a LEFT of nobody, so that reading goes on after it."""
     event_id = raw[0].decode()
     try:
         kind, value = EventKind(raw[1][0].decode()), raw[1][1]

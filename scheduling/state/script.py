@@ -28,11 +28,11 @@ NAMES: Final = (
 _FOLDER = Path(__file__).parent / "scripts"
 _CONSTANTS = (
     "LEASE_MS", "LEADER_MS", "REBUILD_MS", "SWEEP_GAP_MS", "ENDED_MS", "SERVICE_MS", "NO_BACKEND_RETRY_MS",
-    "EVENTS_KEPT", "LEDGER_KEPT", "MOST_USED", "ENTRY_FORMAT", "GRANTS_AT_ONCE",
+    "EVENTS_KEPT", "LEDGER_KEPT", "MAX_USED", "ENTRY_FORMAT", "GRANTS_AT_ONCE",
     "ENTITLEMENTS_AT_ONCE", "TRIED_OF_EACH", "PREFILL_KEPT",
 )  # fmt: skip
 _PLACEMENT = ("POINTS_KEPT", "PLACES_KEPT", "NAME_CHARS", "POINT_CHARS")
-_ADMISSION = ("LEAST_RETRY_MS", "LONGEST_TOLD_MS", "SERVED_PER_RETURN")
+_ADMISSION = ("MIN_RETRY_MS", "MAX_TOLD_MS", "SERVED_PER_RETURN")
 
 # State time [ms]: Redis TIME, going on evenly where that is set (docs/internals/state.md, "Time"). `believe` says what
 # has really passed since state time `since`, by a clock that nobody sets (-1: nobody knows): of steps forward, which

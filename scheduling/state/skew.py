@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from scheduling.state.types import StateError, StateUnavailable
 
 KNOWN_S = 30.0  # older than this it is not known
-LONGEST_WAY_S = 0.5  # there and back: a slower answer says too little
+MAX_WAY_S = 0.5  # there and back: a slower answer says too little
 
 
 class ClockSkew:
@@ -27,7 +27,7 @@ class ClockSkew:
         except (StateUnavailable, StateError):
             return
         ended_s = time.monotonic()
-        if ended_s - began_s <= LONGEST_WAY_S:
+        if ended_s - began_s <= MAX_WAY_S:
             self._found = ended_s, wall_s + (ended_s - began_s) / 2 - redis_s
 
     @property

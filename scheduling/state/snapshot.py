@@ -1,4 +1,5 @@
-"""A pool's hashes (``docs/internals/state.md``) read as typed totals, the same for the store and for its twin."""
+"""A pool's hashes (``docs/internals/state.md``) read as typed totals, the same for the store and for its reference
+model."""
 
 from __future__ import annotations
 

@@ -394,7 +394,7 @@ class PoolStore:
         return await self._resp.time_s()
 
     async def events(self, last_id: str, block_ms: int) -> list[Event]:
-        """The next doorbells after ``last_id``, at most 500; waits up to ``block_ms`` for the first.
+        """The next notifications after ``last_id``, at most 500; waits up to ``block_ms`` for the first.
 
         Needs the ``blocking`` connection, whose time limit must be longer than ``block_ms``.
         """

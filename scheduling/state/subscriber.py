@@ -1,4 +1,4 @@
-"""Hearing doorbells: pub/sub on a connection of its own."""
+"""Hearing notifications: pub/sub on a connection of its own."""
 
 from __future__ import annotations
 

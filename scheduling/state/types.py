@@ -1,7 +1,8 @@
 """The frozen words of shared state: what goes into a script's call and what comes out.
 
-Python twins (:mod:`tests.reference.twin`) and the real store (:mod:`scheduling.state.store`) take and return the same
-types, so that callers and tests cannot tell them apart. Times in ``*_ms`` are milliseconds of Redis ``TIME``.
+Python reference models (:mod:`tests.reference.pool`) and the real store (:mod:`scheduling.state.store`)
+take and return the same types, so that callers and tests cannot tell them apart. Times in ``*_ms`` are milliseconds of
+Redis ``TIME``.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from scheduling.core.ledger import MOST_TOKENS, LedgerRecord
+from scheduling.core.ledger import MAX_TOKENS, LedgerRecord
 from scheduling.core.outcomes import Reason
 from scheduling.core.outcomes import unmet as is_unmet
 from scheduling.core.types import BackendView, Estimate, PoolView, QueuedRequest, Slo, Standing
@@ -29,8 +30,8 @@ BATCH: Final = 100  # items one script call works on
 GRANTS_AT_ONCE: Final = 10  # by one script call while nobody leads
 ENTITLEMENTS_AT_ONCE: Final = 50  # that it looks at
 TRIED_OF_EACH: Final = 4  # requests of each that cannot be granted, at most
-EVENTS_KEPT: Final = 20_000  # doorbells kept for a leader that is behind; it reloads the queue if it missed some
-MOST_USED: Final = 2 * MOST_TOKENS  # tokens of one request, in and out: a larger figure is taken for this one
+EVENTS_KEPT: Final = 20_000  # notifications kept for a leader that is behind; it reloads the queue if it missed some
+MAX_USED: Final = 2 * MAX_TOKENS  # tokens of one request, in and out: a larger figure is taken for this one
 ENTRY_FORMAT: Final = 3  # of what ``held`` and ``queue`` keep; older ones are read, newer ones are not
 LEDGER_KEPT: Final = 1_000_000  # ended requests kept while the database is away, oldest dropped first
 
@@ -41,9 +42,9 @@ UNREAD_KEPT: Final = 10_000  # ledger entries set aside because they could not b
 PREVIEW_MS: Final = 15_000  # a preview that nobody renews is not shown for longer
 ASKED_MS: Final = 10_000  # who looks at the queue asks again within this
 
-CATALOG_CHANNEL: Final = "qm:catalog"  # doorbell: the catalog has a new version
-RESIGNED_CHANNEL: Final = "qm:resigned"  # doorbell: the leadership of a pool (its id) was given back
-EJECTED_CHANNEL: Final = "qm:ejected"  # doorbell: a replica (its id) was found ill
+CATALOG_CHANNEL: Final = "qm:catalog"  # notification: the catalog has a new version
+RESIGNED_CHANNEL: Final = "qm:resigned"  # notification: the leadership of a pool (its id) was given back
+EJECTED_CHANNEL: Final = "qm:ejected"  # notification: a replica (its id) was found ill
 
 
 def gateway_channel(gateway: str) -> str:
@@ -166,7 +167,7 @@ class RenewStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Renewal:
-    """Answer of ``renew`` for one request. A lease names its grant, in case the doorbell was lost."""
+    """Answer of ``renew`` for one request. A lease names its grant, in case the notification was lost."""
 
     request_id: str
     attempt: int
@@ -212,7 +213,7 @@ class GrantStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class GrantNotice:
-    """The doorbell a gateway hears on its channel: this request may run there now."""
+    """The notification a gateway hears on its channel: this request may run there now."""
 
     request_id: str
     attempt: int
@@ -296,7 +297,7 @@ class EventKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A doorbell for the leader. Losing or doubling one changes nothing but latency."""
+    """A notification for the leader. Losing or doubling one changes nothing but latency."""
 
     id: str
     kind: EventKind

@@ -16,7 +16,7 @@ from scheduling.state.resp import RespConnection
 
 USAGE_KEY = "qm:usage"
 PERIODS = ("day", "month")
-MOST_TOKENS_OF_PERIOD = 2**60  # a larger sum is none of requests, and would not fit where alerts are stored
+MAX_TOKENS_OF_PERIOD = 2**60  # a larger sum is none of requests, and would not fit where alerts are stored
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class PoolUsage:
         if (self.day, self.month)[index] != period_names(now_s)[index]:
             return 0
         tokens = self.tenants.get(tenant, (0, 0))[index]
-        return tokens if 0 <= tokens <= MOST_TOKENS_OF_PERIOD else 0
+        return tokens if 0 <= tokens <= MAX_TOKENS_OF_PERIOD else 0
 
 
 def period_names(at_s: float) -> tuple[str, str]:

@@ -40,7 +40,7 @@ class Timed:
 
 
 @dataclass(frozen=True, slots=True)
-class Calibration:
+class StepTimeFit:
     """What was found. ``error``: mean relative error of the time per token. ``overhead_s``: of each first token."""
 
     step_time: StepTime
@@ -50,7 +50,7 @@ class Calibration:
     token_budget: int  # of a step
 
 
-def calibrate(rows: Sequence[Timed]) -> Calibration | None:
+def calibrate(rows: Sequence[Timed]) -> StepTimeFit | None:
     """Step times of replicas that are alike; None where the requests are too few or too alike to tell."""
     bursts: list[Burst] = []
     waits: list[tuple[float, float, float, float]] = []  # first token [s], prompt tokens, sequences, their contexts
@@ -66,7 +66,7 @@ def calibrate(rows: Sequence[Timed]) -> Calibration | None:
     if step_time is None:
         return None
     step_time, overhead_s, budget = _first_tokens(step_time, waits)
-    return Calibration(step_time, overhead_s, error, len(waits), budget)
+    return StepTimeFit(step_time, overhead_s, error, len(waits), budget)
 
 
 def _observe(rows: Sequence[Timed], bursts: list[Burst], waits: list[tuple[float, float, float, float]]) -> None:

@@ -26,7 +26,7 @@ T95 = (2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833, 1.812, 1.796, 1.7
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class GateDecision:
     """What the replay said."""
 
     passed: bool
@@ -48,7 +48,7 @@ class Gate:
         self._variants = [traffic.requests(number) for number in range(1, settings.pairs + 1)]
         self._before = [traffic.run(serving, requests) for requests in self._variants]
 
-    def judge(self, candidate: Serving) -> Verdict:
+    def judge(self, candidate: Serving) -> GateDecision:
         """Raises PolicyError for a policy that cannot be made."""
         after = [self._traffic.run(candidate, requests) for requests in self._variants]
         pairs = list(zip(self._penalties(self._before), self._penalties(after), strict=True))
@@ -59,7 +59,7 @@ class Gate:
         return [penalty(felt(asked, outcomes)) for asked, outcomes in zip(self._variants, served, strict=True)]
 
 
-def judge(traffic: Traffic, serving: Serving, candidate: Serving, settings: LoopSettings) -> Verdict:
+def judge(traffic: Traffic, serving: Serving, candidate: Serving, settings: LoopSettings) -> GateDecision:
     """One candidate. Raises PolicyError for a policy that cannot be made."""
     return Gate(traffic, serving, settings).judge(candidate)
 
@@ -70,7 +70,7 @@ def _flat(served: Sequence[Sequence[Outcome]]) -> list[Outcome]:
 
 def _verdict(
     pairs: Sequence[tuple[float, float]], waits: dict[str, tuple[float, float]], settings: LoopSettings
-) -> Verdict:
+) -> GateDecision:
     gain, least = interval([before - after for before, after in pairs])
     starving = {
         group: both
@@ -84,7 +84,7 @@ def _verdict(
         reason = f"it does not win on {settings.pairs} variants of the recording: penalty {-gain:+.4f}"
     else:
         reason = f"it wins: penalty {-gain:+.4f}, at least {-least:+.4f}"
-    return Verdict(not starving and least > 0, reason, gain, least, tuple(pairs), waits)
+    return GateDecision(not starving and least > 0, reason, gain, least, tuple(pairs), waits)
 
 
 def interval(differences: Sequence[float]) -> tuple[float, float]:

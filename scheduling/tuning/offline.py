@@ -16,7 +16,7 @@ from scheduling.simulator.result import Outcome
 from scheduling.simulator.workload import SimRequest
 from scheduling.tuning.optimizer import Optimizer
 from scheduling.tuning.reward import PATIENCE, Felt, Parts, RewardWeights, penalty, shape
-from scheduling.tuning.space import MOST_QUEUES, Values, defaults, draw, params_of, queues_of, space_of
+from scheduling.tuning.space import MAX_QUEUES, Values, defaults, draw, params_of, queues_of, space_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ def evaluate(case: Case, values: Values, weights: RewardWeights | None = None) -
     prepared = prepare(bare(case))
     queues = queues_of(values, prepared.history)
     parts = Parts(
-        *shape(prepared.history, queues, MOST_QUEUES),
+        *shape(prepared.history, queues, MAX_QUEUES),
         penalty(felt_by(prepared, outcomes(case, prepared, params_of(values, queues)))),
     )
     return Trial(dict(values), parts, parts.reward(weights or RewardWeights()))

@@ -52,12 +52,12 @@ class Knob:
 SPLIT = ("split_alpha", "max_queues")  # of Refine-and-Prune, not of the policy itself
 LOW_SHARE = "low_share"  # alpha at low load, of alpha: never above it, whatever is proposed
 
-MOST_QUEUES = 32  # the paper's bound; what the reward's number of queues is measured by
+MAX_QUEUES = 32  # the paper's bound; what the reward's number of queues is measured by
 
 SPACES: Mapping[str, tuple[Knob, ...]] = {
     "ewsjf": (
         Knob("split_alpha", 1.5, 30.0, 3.0, log=True),
-        Knob("max_queues", 2, MOST_QUEUES, 8, log=True, whole=True),
+        Knob("max_queues", 2, MAX_QUEUES, 8, log=True, whole=True),
         Knob("urgency", 0.01, 10.0, 1.0, log=True),
         Knob("urgency_slope", -1.0, 0.5, 0.0),
         Knob("fairness", 0.001, 10.0, 0.1, log=True),

@@ -10,7 +10,7 @@ from scheduling.tuning.drift import ks
 from scheduling.tuning.optimizer import Optimizer
 from scheduling.tuning.reward import Parts, penalty, shape
 from scheduling.tuning.settings import LoopSettings
-from scheduling.tuning.space import MOST_QUEUES, Params, params_of, queues_of
+from scheduling.tuning.space import MAX_QUEUES, Params, params_of, queues_of
 from scheduling.tuning.traffic import Serving, Traffic
 
 REFERENCE = 50  # lengths without which nothing is compared
@@ -43,7 +43,7 @@ def next_trial(
     params: Params = {**serving.params, **({} if first else params_of(values, queues))}
     requests = traffic.requests()
     outcomes = traffic.run(replace(serving, params=params), requests)
-    parts = Parts(*shape(lengths, queues, MOST_QUEUES), penalty(traffic.felt(requests, outcomes)))
+    parts = Parts(*shape(lengths, queues, MAX_QUEUES), penalty(traffic.felt(requests, outcomes)))
     reward = parts.reward(settings.weights)
     optimizer.tell(values, reward)
     return Tried(values, params, parts, reward, len(requests))

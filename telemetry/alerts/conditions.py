@@ -13,7 +13,7 @@ from typing import Any
 
 from telemetry.models import AlertRule, RuleKind
 
-LEAST_JUDGED = 10  # requests of the last minute: a share of fewer says nothing
+MIN_JUDGED = 10  # requests of the last minute: a share of fewer says nothing
 
 Shares = Mapping[tuple[str, str], tuple[int, int]]  # (tenant, period): tokens used, and the limit
 
@@ -46,7 +46,7 @@ def seen(rule: AlertRule, snapshot: Mapping[str, Any], shares: Shares) -> dict[s
 def _slo(rule: AlertRule, pool: str, snapshot: Mapping[str, Any]) -> dict[str, Seen]:
     whole = snapshot.get("tenants", {}).get(rule.tenant, {}) if rule.tenant else snapshot
     slo = whole.get("slo", {})
-    if slo.get("total", 0) < LEAST_JUDGED:
+    if slo.get("total", 0) < MIN_JUDGED:
         return {}
     whose = f"{rule.tenant}'s requests in pool {pool}" if rule.tenant else f"the requests of pool {pool}"
     value = slo["attainment"]

@@ -20,7 +20,7 @@ from tenants.validators import check_webhook
 log = logging.getLogger(__name__)
 
 BATCH = 50
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 10.0, 3600.0
+FIRST_PAUSE_S, MAX_PAUSE_S = 10.0, 3600.0
 GIVE_UP_AFTER = timedelta(days=2)
 
 
@@ -75,7 +75,7 @@ def deliver() -> int:
             told = "; ".join(error.messages) if isinstance(error, ValidationError) else error
             if not isinstance(error, (WebhookError, ValidationError)):
                 log.exception("alert %s cannot be sent as it is", alert.name)
-            pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** (alert.attempts - 1))
+            pause_s = min(MAX_PAUSE_S, FIRST_PAUSE_S * 2 ** (alert.attempts - 1))
             alert.next_attempt_at = now + timedelta(seconds=pause_s)
             log.warning("alert %s was not delivered (%s); again in %.0f s", alert.name, told, pause_s)
         else:

@@ -33,7 +33,7 @@ def start_delivery() -> None:
     deliver_alerts.apply_async(retry=False)
 
 
-class Watch:
+class AlertWatch:
     """The rules' memory in one process."""
 
     def __init__(

@@ -56,13 +56,13 @@ class LiveView(Telemetry, APIView):
         return Response({"at": round(time.time(), 3), "pools": pools})
 
 
-MOST_MINUTES = 7 * 24 * 60
-MOST_ROWS = 12  # tenants, and entitlements, of a past
+MAX_MINUTES = 7 * 24 * 60
+MAX_ROWS = 12  # tenants, and entitlements, of a past
 
 
 class HistoryQuery(serializers.Serializer[Any]):
     pool = serializers.CharField(help_text="Name of the pool.")
-    minutes = serializers.IntegerField(min_value=1, max_value=MOST_MINUTES, default=15)
+    minutes = serializers.IntegerField(min_value=1, max_value=MAX_MINUTES, default=15)
     until = serializers.FloatField(required=False, min_value=0, help_text="Epoch seconds.")
 
 
@@ -73,7 +73,7 @@ class LiveHistoryView(Telemetry, APIView):
         summary="History of a pool (docs/reference/feed.md)",
         parameters=[
             OpenApiParameter("pool", str, required=True, description="Name of the pool."),
-            OpenApiParameter("minutes", int, description=f"How long, 1 to {MOST_MINUTES}; default 15."),
+            OpenApiParameter("minutes", int, description=f"How long, 1 to {MAX_MINUTES}; default 15."),
             OpenApiParameter("until", float, description="End, epoch seconds; default now."),
         ],
         responses={200: OpenApiTypes.OBJECT},
@@ -104,7 +104,7 @@ class LiveHistoryView(Telemetry, APIView):
         if step_s > 1:
             recent = history.in_steps((p for p in recent if p["at"] > since_s), step_s)
         points += [p for p in recent if since_s < p["at"] <= until_s]
-        frames = history.narrowed([history.slim(history.visible(p, viewer.tenants)) for p in points], MOST_ROWS)
+        frames = history.narrowed([history.slim(history.visible(p, viewer.tenants)) for p in points], MAX_ROWS)
         # Straight to JSON: a week of a hundred rows is megabytes.
         body = msgspec.json.encode({"pool": pool, "step_s": step_s, "frames": frames})
         return HttpResponse(body, content_type="application/json")

@@ -23,7 +23,7 @@ from telemetry.api.common import Telemetry, viewer_of
 from telemetry.ledger import usage
 from tenants.api.inputs import Moment
 
-MOST_ROWS = 20_000
+MAX_ROWS = 20_000
 FILTERS = ("tenant", "pool", "model", "entitlement", "key", "tier")
 _LINES = 500  # of CSV per piece sent
 
@@ -86,7 +86,7 @@ class UsageView(Telemetry, APIView):
             *(OpenApiParameter(name, str, description=f"Only this {name}'s.") for name in FILTERS),
             OpenApiParameter(
                 "format", str, enum=["json", "csv"],
-                description=f"How to answer. JSON has at most {MOST_ROWS} rows; CSV is streamed and has no such limit.",
+                description=f"How to answer. JSON has at most {MAX_ROWS} rows; CSV is streamed and has no such limit.",
             ),
         ],
         responses=UsageSerializer,
@@ -101,10 +101,10 @@ class UsageView(Telemetry, APIView):
         columns = [*groups, *usage.FIGURES]
         if getattr(request.accepted_renderer, "format", "") == "csv":
             return _stream(columns, rows, since, until)
-        found = list(islice(rows, MOST_ROWS + 1))
-        if len(found) > MOST_ROWS:
+        found = list(islice(rows, MAX_ROWS + 1))
+        if len(found) > MAX_ROWS:
             raise serializers.ValidationError(
-                {"detail": f"More than {MOST_ROWS} rows. Shorten the range, group by less, or take format=csv."}
+                {"detail": f"More than {MAX_ROWS} rows. Shorten the range, group by less, or take format=csv."}
             )
         found.sort(key=lambda row: tuple(row[name] for name in groups))
         return Response({"from": since.isoformat(), "to": until.isoformat(), "columns": columns, "rows": found})

@@ -16,8 +16,8 @@ from telemetry.models import LedgerEntry
 
 GROUPS = {"category": "category", "tenant": "tenant", "model": "model", "source": "estimate_source"}
 STEPS = 10  # of the calibration curve
-MOST_GROUPS = 200  # rows of one grouping, the busiest first
-MOST_FACTORS = 1_000  # of a pool, the most taught
+MAX_GROUPS = 200  # rows of one grouping, the busiest first
+MAX_FACTORS = 1_000  # of a pool, the most taught
 
 
 class DriftUnavailable(Exception):
@@ -48,7 +48,7 @@ def errors(rows: QuerySet[LedgerEntry], group: str | None = None) -> list[dict[s
     if group is None:
         found: Iterable[dict[str, Any]] = [rows.aggregate(**figures)]
     else:
-        found = rows.order_by().values(name=F(GROUPS[group])).annotate(**figures).order_by("-requests")[:MOST_GROUPS]
+        found = rows.order_by().values(name=F(GROUPS[group])).annotate(**figures).order_by("-requests")[:MAX_GROUPS]
     return [_row(row) for row in found if row["requests"]]
 
 
@@ -134,6 +134,6 @@ def visible(drift: dict[str, Any], tenants: frozenset[str] | None) -> dict[str, 
         "predictor": drift.get("predictor", ""),
         "learned": learned,
         "prompts": prompts,
-        "factors": (told + factors)[:MOST_FACTORS],
-        "calibration": calibration[:MOST_FACTORS],
+        "factors": (told + factors)[:MAX_FACTORS],
+        "calibration": calibration[:MAX_FACTORS],
     }

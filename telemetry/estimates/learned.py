@@ -23,8 +23,8 @@ from tenants.models import Pool
 log = logging.getLogger(__name__)
 
 EVERY = timedelta(minutes=5)
-MOST_TENANTS = 100  # of one pool at one moment, by name: whose are kept is not a matter of who sends most
-MOST_OF_TENANT = 8  # factors and corrections of each, the most taught
+MAX_TENANTS = 100  # of one pool at one moment, by name: whose are kept is not a matter of who sends most
+MAX_PER_TENANT = 8  # factors and corrections of each, the most taught
 POINTS = 300  # of one factor in one answer
 SOURCE = "source"  # the scope of what corrects a predictor's 90 % limit: by tenant, the predictor as category
 OF_TENANTS = Q(scope="tenant") | (Q(scope=SOURCE) & ~Q(category=""))  # rows that are about the tenant they name
@@ -57,7 +57,7 @@ def _rows(pool: str, drift: dict[str, Any], at: datetime) -> list[LearnedFactor]
         )
         for c in drift.get("prior", ())
     ]  # fmt: skip
-    for tenant, found in sorted(drift.get("tenants", {}).items())[:MOST_TENANTS]:
+    for tenant, found in sorted(drift.get("tenants", {}).items())[:MAX_TENANTS]:
         own = [("tenant", f["category"], f) for f in found["factors"]]
         own += [(SOURCE, c["source"], c) for c in found["calibration"]]
         own.sort(key=lambda one: -one[2]["observed"])
@@ -66,7 +66,7 @@ def _rows(pool: str, drift: dict[str, Any], at: datetime) -> list[LearnedFactor]
                 pool=pool, at=at, scope=scope, name=tenant[:200], category=category, factor=f["factor"],
                 observed=f["observed"],
             )
-            for scope, category, f in own[:MOST_OF_TENANT]
+            for scope, category, f in own[:MAX_PER_TENANT]
         ]  # fmt: skip
     return rows
 

@@ -182,7 +182,7 @@ class LiveHub:
             self._fresh_s = time.monotonic()
             for name in known.keys() - stored.keys():
                 self._pools.pop(name, None)
-                self._ring()
+                self._notify()
             for name, found in stored.items():
                 if found is not None:
                     self._replace(name, found)
@@ -201,7 +201,7 @@ class LiveHub:
         self._pools[name] = pool
         if pool.points is not None and not (pool.points and pool.points[-1]["at"] >= pool.snapshot["at"]):
             pool.points.append(history.point(pool.snapshot))
-        self._ring()
+        self._notify()
 
     async def _frame(self, message: dict[str, Any]) -> None:
         """One change from the group."""
@@ -282,16 +282,16 @@ class LiveHub:
         if state != self._seen_state:
             self._seen_state = state
             self.sources_revision += 1
-            self._ring()
+            self._notify()
 
     def _note(self, available: bool) -> None:
         self._seen.tell_redis(available)
         self._look_at_sources()
         if available != self.available:
             self.available = available
-            self._ring()
+            self._notify()
 
-    def _ring(self) -> None:
+    def _notify(self) -> None:
         for subscriber in self._subscribers:
             subscriber.bell.set()
 

@@ -36,7 +36,7 @@ _WEEK_S = 7 * 24 * 3600
 KEPT_S = {10: 24 * 3600, 60: _WEEK_S, 300: _WEEK_S, 1800: _WEEK_S}  # step -> how long
 SEEN = (10, 60)  # steps made while they pass
 MADE_OF = {300: 60, 1800: 300}  # step -> of which steps it is made when it is over
-MOST_POINTS = 900  # of one answer
+MAX_POINTS = 900  # of one answer
 STEPS = (1, *KEPT_S)  # of answers; 1: from the live store
 _AT_ONCE = 4  # coarse rows made in one go: a second has other things to do
 FORGET_EVERY_S = 600.0
@@ -159,7 +159,7 @@ def forget(now_s: float) -> int:
 
 def step_for(span_s: float) -> int:
     """The finest step [s] at which so much time fits into one answer."""
-    return next((step for step in STEPS if span_s / step <= MOST_POINTS), STEPS[-1])
+    return next((step for step in STEPS if span_s / step <= MAX_POINTS), STEPS[-1])
 
 
 def points(pool: str, since_s: float, until_s: float, step_s: int, now_s: float) -> list[Point]:

@@ -208,7 +208,7 @@ def _in_sight(pool: _Pool, sight: Sight) -> bool:
     return sight is None or bool(pool.tenants & sight)
 
 
-class Books(Protocol):
+class DatabaseStatus(Protocol):
     """What the watcher asks of the cached catalog (:class:`scheduling.catalog.CatalogCache`)."""
 
     @property
@@ -227,12 +227,12 @@ class SourceWatch:
         self,
         sources: Sources,
         store: HeadStore,
-        books: Books,
+        database: DatabaseStatus,
         pools: Callable[[], Mapping[str, frozenset[str]] | None],
         look_s: float = LOOK_S,
     ) -> None:
         """``pools``: the configured pools with the tenants that may use them; None while they are not known."""
-        self._sources, self._store, self._books, self._pools, self._look_s = sources, store, books, pools, look_s
+        self._sources, self._store, self._database, self._pools, self._look_s = sources, store, database, pools, look_s
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="sources", daemon=True)
 
@@ -246,10 +246,10 @@ class SourceWatch:
     def look(self) -> None:
         """One look at everything. Never raises."""
         try:
-            answered_s = self._books.answered_s
-            self._sources.database_refuses = self._books.failing
+            answered_s = self._database.answered_s
+            self._sources.database_refuses = self._database.failing
             late = self._sources.clock() - (answered_s or self._sources.started_s) > DATABASE_S
-            self._sources.tell_database(not (self._books.failing or late), answered_s)
+            self._sources.tell_database(not (self._database.failing or late), answered_s)
             pools = self._pools()
             if pools is not None:
                 self._sources.tell_pools(pools)

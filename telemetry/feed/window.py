@@ -24,8 +24,8 @@ TTFT, TTLT, TBT, QUEUE = range(4)
 _GROWTH = 1.02
 _LOG_GROWTH = math.log(_GROWTH)
 _MIDDLE = 2 / (1 + _GROWTH)  # of a bucket: the value whose relative error is the same at both ends
-_SMALLEST_MS = 0.1  # everything below is one bucket
-_LARGEST_MS = 4 * 3600 * 1000.0  # and everything above
+_MIN_MS = 0.1  # everything below is one bucket
+_MAX_MS = 4 * 3600 * 1000.0  # and everything above
 _STRIDE = 4096  # histogram keys are measure * _STRIDE + bucket: one dictionary per cell
 _REMEMBERED_IDS = 20_000  # a batch written again after a database error is not counted twice
 
@@ -34,16 +34,16 @@ _Key = TypeVar("_Key", int, str)
 
 def bucket_of(value_ms: float) -> int:
     """The histogram bucket of a duration [ms]; 0 is everything up to 0.1 ms."""
-    if value_ms <= _SMALLEST_MS:
+    if value_ms <= _MIN_MS:
         return 0
-    return math.ceil(math.log(min(value_ms, _LARGEST_MS) / _SMALLEST_MS) / _LOG_GROWTH)
+    return math.ceil(math.log(min(value_ms, _MAX_MS) / _MIN_MS) / _LOG_GROWTH)
 
 
 def value_of(bucket: int) -> float:
     """The duration [ms] that stands for a bucket, within 1 % of everything in it."""
     if bucket == 0:
         return 0.0
-    return _SMALLEST_MS * _GROWTH**bucket * _MIDDLE
+    return _MIN_MS * _GROWTH**bucket * _MIDDLE
 
 
 def durations_ms(record: LedgerRecord) -> dict[int, float]:

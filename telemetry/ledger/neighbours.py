@@ -19,9 +19,9 @@ Json = dict[str, Any]
 Span = tuple[float, float]
 
 LONGEST = timedelta(minutes=15)  # what ran this long before somebody began to wait may still run
-MOST_WAITS = 2000
-MOST_RUNS = 20_000
-MOST_STEPS = 60
+MAX_WAITS = 2000
+MAX_RUNS = 20_000
+MAX_STEPS = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +103,9 @@ def neighbours(
     """
     own = LedgerEntry.objects.filter(tenant=tenant, received_at__gte=since, received_at__lt=until)
     ended = own.filter(queued_at__isnull=False).order_by("-received_at", "-id")
-    read = list(ended.values_list("pool", "queued_at", "granted_at", "done_at")[: MOST_WAITS + 1])
+    read = list(ended.values_list("pool", "queued_at", "granted_at", "done_at")[: MAX_WAITS + 1])
     waits: dict[str, list[Span]] = {}
-    for pool, queued, granted, done in read[:MOST_WAITS]:
+    for pool, queued, granted, done in read[:MAX_WAITS]:
         waits.setdefault(pool, []).append((queued.timestamp(), (granted or done).timestamp()))
     now_s = until.timestamp()
     for pool, since_s in waiting:
@@ -114,7 +114,7 @@ def neighbours(
     for pool, run in running:
         live.setdefault(pool, []).append(run)
     refused: dict[str, int] = {}
-    for reason in own.filter(outcome="refused").values_list("reason", flat=True)[:MOST_RUNS]:
+    for reason in own.filter(outcome="refused").values_list("reason", flat=True)[:MAX_RUNS]:
         refused[reason] = refused.get(reason, 0) + 1
     found = []
     for pool, spans in sorted(waits.items()):
@@ -131,7 +131,7 @@ def neighbours(
                 "wait_p95_s": round(lengths[min(len(lengths) - 1, int(len(lengths) * 0.95))], 3),
                 "longest_s": round(lengths[-1], 3),
                 "held": rows,
-                "whole": whole and len(read) <= MOST_WAITS,
+                "whole": whole and len(read) <= MAX_WAITS,
             }
         )
     return {"tenant": tenant, "received": own.count(), "refused": refused, "pools": found}
@@ -148,9 +148,9 @@ def _runs(pool: str, spans: Sequence[Span], live: Iterable[Run]) -> tuple[list[R
         .order_by("-received_at", "-id")
         .values_list("tenant", "received_at", "granted_at", "done_at")
     )
-    read = list(rows[: MOST_RUNS + 1])
-    runs = [Run(t, r.timestamp(), g.timestamp(), d.timestamp()) for t, r, g, d in read[:MOST_RUNS] if g is not None]
-    return [*runs, *live], len(read) <= MOST_RUNS
+    read = list(rows[: MAX_RUNS + 1])
+    runs = [Run(t, r.timestamp(), g.timestamp(), d.timestamp()) for t, r, g, d in read[:MAX_RUNS] if g is not None]
+    return [*runs, *live], len(read) <= MAX_RUNS
 
 
 # --- one request
@@ -169,13 +169,13 @@ def ahead_of(row: LedgerEntry) -> Json | None:
         .exclude(pk=row.pk)
         .order_by("granted_at", "id")
     )
-    granted = list(before.values_list("granted_at", "received_at", "tenant")[:MOST_WAITS])
+    granted = list(before.values_list("granted_at", "received_at", "tenant")[:MAX_WAITS])
     tenants: dict[str, int] = {}
     for _, _, tenant in granted:
         tenants[tenant] = tenants.get(tenant, 0) + 1
     steps = [[_ms(row, row.queued_at), len(granted)]]
     steps += [[_ms(row, at), len(granted) - i] for i, (at, _, _) in enumerate(granted, 1)]
-    stride = max(1, -(-len(steps) // MOST_STEPS))
+    stride = max(1, -(-len(steps) // MAX_STEPS))
     found: Json = {
         "count": len(granted),
         "overtook": sum(received > row.received_at for _, received, _ in granted),

@@ -18,7 +18,7 @@ from scheduling.state.blocking import blocking_client
 from scheduling.state.codec import Entry, decode_entry, encode_cancel
 from scheduling.state.types import ASKED_MS, gateway_channel, preview_key
 
-MOST_RUNNING = 500  # requests that are listed
+MAX_RUNNING = 500  # requests that are listed
 
 
 class QueueUnavailable(Exception):
@@ -68,22 +68,22 @@ class QueueStore:
         return seconds + micros / 1e6 + int(offset_ms or 0) / 1000
 
     def running(self, pool: str) -> list[Found]:
-        """What runs, oldest grant first; :data:`MOST_RUNNING` of it where there is more."""
+        """What runs, oldest grant first; :data:`MAX_RUNNING` of it where there is more."""
         return sorted(self._all(pool, "held"), key=lambda each: (each.entry.granted_ms, each.id))
 
     def waiting(self, pool: str) -> list[Found]:
-        """What waits, in no order; :data:`MOST_RUNNING` of it where there is more."""
+        """What waits, in no order; :data:`MAX_RUNNING` of it where there is more."""
         return self._all(pool, "queue")
 
     def _all(self, pool: str, table: str) -> list[Found]:
         found: dict[str, Found] = {}
         try:
-            for name, data in self._redis.hscan_iter(f"qm:{{{pool}}}:{table}", count=MOST_RUNNING):
+            for name, data in self._redis.hscan_iter(f"qm:{{{pool}}}:{table}", count=MAX_RUNNING):
                 try:
                     found[name.decode()] = Found(pool, name.decode(), decode_entry(data))
                 except ValueError:
                     continue  # of another version: its pool's leader ends it
-                if len(found) >= MOST_RUNNING:
+                if len(found) >= MAX_RUNNING:
                     break
         except redis.RedisError as error:
             raise QueueUnavailable(type(error).__name__) from error

@@ -31,7 +31,7 @@ from django.db.models import (
 from django.db.models.functions import TruncHour
 from django.utils import timezone
 
-from scheduling.core.ledger import MOST_TOKENS
+from scheduling.core.ledger import MAX_TOKENS
 from telemetry.models import LedgerEntry, RollupMark, UsageHour
 
 log = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ FIGURES = (
 )  # fmt: skip
 _RAN = ~Q(outcome="refused")
 SLOT_TIME = ExpressionWrapper(F("done_at") - F("granted_at"), output_field=DurationField())
-MOST_OF_HOUR = 10**13  # of anything that an hour's row counts; a larger figure is no sum of requests
+MAX_SHARE_OF_HOUR = 10**13  # of anything that an hour's row counts; a larger figure is no sum of requests
 
 
 def _within(name: str, most: int, instead: Case | Value) -> Case:
@@ -55,11 +55,13 @@ def _within(name: str, most: int, instead: Case | Value) -> Case:
 
 _NOTHING = Value(0, output_field=BigIntegerField())
 # of a ledger row: what was expected of a prompt and asked of an answer stand in for what cannot be true
-INPUT = _within("input_tokens", MOST_TOKENS, _within("input_tokens_est", MOST_TOKENS, _NOTHING))
-OUTPUT = _within("output_tokens", MOST_TOKENS, _within("output_bound", MOST_TOKENS, _NOTHING))
+INPUT = _within("input_tokens", MAX_TOKENS, _within("input_tokens_est", MAX_TOKENS, _NOTHING))
+OUTPUT = _within("output_tokens", MAX_TOKENS, _within("output_bound", MAX_TOKENS, _NOTHING))
 # of an hour's row: nothing is known that could stand in; ``roll_up`` adds such an hour up anew where it can
-OF_HOUR = {name: _within(name, MOST_OF_HOUR, _NOTHING) for name in FIGURES}
-_ABSURD = Q(*[Q(**{f"{name}__lt": 0}) | Q(**{f"{name}__gt": MOST_OF_HOUR}) for name in FIGURES[-5:]], _connector=Q.OR)
+OF_HOUR = {name: _within(name, MAX_SHARE_OF_HOUR, _NOTHING) for name in FIGURES}
+_ABSURD = Q(
+    *[Q(**{f"{name}__lt": 0}) | Q(**{f"{name}__gt": MAX_SHARE_OF_HOUR}) for name in FIGURES[-5:]], _connector=Q.OR
+)
 _mended = False  # absurd hours have been looked for since this process began
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from django.db import DatabaseError, InterfaceError, OperationalError, close_old_connections, connection, transaction
 
-from scheduling.core.ledger import MOST_TOKENS, LedgerRecord, sane
+from scheduling.core.ledger import MAX_TOKENS, LedgerRecord, sane
 from telemetry.models import LedgerEntry
 
 log = logging.getLogger(__name__)
@@ -112,7 +112,7 @@ def _insert(rows: list[Row]) -> None:
 
 
 def _whole(value: float) -> int:
-    return min(max(int(value), 0), MOST_TOKENS)
+    return min(max(int(value), 0), MAX_TOKENS)
 
 
 def _moment(epoch_s: float | None) -> datetime | None:

@@ -168,7 +168,7 @@ class WritableViewSet(BooksViewSet):
 
 
 def as_answer(error: Exception) -> Exception:
-    """Errors of the books as errors of HTTP."""
+    """Errors of the catalog as errors of HTTP."""
     match error:
         case ModelValidationError():
             if hasattr(error, "error_dict"):

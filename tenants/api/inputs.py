@@ -22,9 +22,9 @@ from rest_framework.pagination import Cursor, CursorPagination, LimitOffsetPagin
 from rest_framework.parsers import JSONParser
 from rest_framework.request import Request
 
-MOST_LEVELS = 32  # of lists and objects in each other; ours need five
-MOST_DIGITS = 19  # of a whole number: 64 bits, which is what the databases hold
-MOST_OFFSET = 1_000_000  # rows of a list that are skipped; every one of them is read
+MAX_LEVELS = 32  # of lists and objects in each other; ours need five
+MAX_DIGITS = 19  # of a whole number: 64 bits, which is what the databases hold
+MAX_OFFSET = 1_000_000  # rows of a list that are skipped; every one of them is read
 EARLIEST, LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC)  # room for sums on both sides
 
 _TOKENS = re.compile(r'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]', re.DOTALL)
@@ -36,7 +36,7 @@ _TIME = f"Use a time from {EARLIEST:%Y} up to {LATEST:%Y}."
 
 
 class BoundedJSONParser(JSONParser):
-    """JSON of at most :data:`MOST_LEVELS` levels, with 64-bit whole numbers, finite fractions, and text that every
+    """JSON of at most :data:`MAX_LEVELS` levels, with 64-bit whole numbers, finite fractions, and text that every
     database stores. (Its size is bounded before Django: ``controlplane.web.body_limits``.)"""
 
     def parse(self, stream: Any, media_type: str | None = None, parser_context: Mapping[str, Any] | None = None) -> Any:
@@ -45,7 +45,7 @@ class BoundedJSONParser(JSONParser):
         except UnicodeDecodeError as error:
             raise ParseError(f"The body is not UTF-8 text: byte {error.start} is none of it.") from None
         if not _shallow(text):
-            raise ParseError(f"The body has more than {MOST_LEVELS} lists and objects in each other.")
+            raise ParseError(f"The body has more than {MAX_LEVELS} lists and objects in each other.")
         try:
             found = json.loads(text, parse_int=_whole, parse_float=_finite, parse_constant=_no_constant)
         except ValueError as error:
@@ -56,14 +56,14 @@ class BoundedJSONParser(JSONParser):
 
 
 def _shallow(text: str) -> bool:
-    if text.count("[") + text.count("{") <= MOST_LEVELS:
+    if text.count("[") + text.count("{") <= MAX_LEVELS:
         return True
     level = 0
     for token in _TOKENS.finditer(text):
         match token[0]:
             case "[" | "{":
                 level += 1
-                if level > MOST_LEVELS:
+                if level > MAX_LEVELS:
                     return False
             case "]" | "}":
                 level -= 1
@@ -71,15 +71,15 @@ def _shallow(text: str) -> bool:
 
 
 def _whole(digits: str) -> int:
-    if len(digits.lstrip("-")) > MOST_DIGITS or not -(2**63) <= (number := int(digits)) < 2**63:
-        raise ValueError(f"{digits[:MOST_DIGITS]}... is not a number of 64 bits")
+    if len(digits.lstrip("-")) > MAX_DIGITS or not -(2**63) <= (number := int(digits)) < 2**63:
+        raise ValueError(f"{digits[:MAX_DIGITS]}... is not a number of 64 bits")
     return number
 
 
 def _finite(digits: str) -> float:
     number = float(digits)
     if math.isinf(number):
-        raise ValueError(f"{digits[:MOST_DIGITS]} is larger than any number that is stored")
+        raise ValueError(f"{digits[:MAX_DIGITS]} is larger than any number that is stored")
     return number
 
 
@@ -149,7 +149,7 @@ def _number(request: Request, name: str, low: int, high: int) -> int | None:
     raw = request.query_params.get(name, "")
     if raw == "":
         return None
-    if not (raw.isascii() and raw.isdigit()) or len(raw) > MOST_DIGITS or int(raw) < low:
+    if not (raw.isascii() and raw.isdigit()) or len(raw) > MAX_DIGITS or int(raw) < low:
         raise ValidationError({name: f"Use a whole number from {low} to {high}."})
     return int(raw)
 
@@ -165,10 +165,10 @@ class Page(LimitOffsetPagination):
         return self.default_limit if asked is None else min(asked, self.max_limit)
 
     def get_offset(self, request: Request) -> int:
-        asked = _number(request, self.offset_query_param, 0, MOST_OFFSET) or 0
-        if asked > MOST_OFFSET:
+        asked = _number(request, self.offset_query_param, 0, MAX_OFFSET) or 0
+        if asked > MAX_OFFSET:
             raise ValidationError(
-                {"offset": f"Use a whole number from 0 to {MOST_OFFSET}; filter to see what lies further."}
+                {"offset": f"Use a whole number from 0 to {MAX_OFFSET}; filter to see what lies further."}
             )
         return asked
 

@@ -1,4 +1,4 @@
-"""How the books look as JSON. Relations are names, secrets are write-only, unknown fields are errors."""
+"""How the catalog looks as JSON. Relations are names, secrets are write-only, unknown fields are errors."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Strict(serializers.Serializer):
 
 
 class BooksSerializer(Strict, Timed):
-    """A row of the books."""
+    """A row of the catalog."""
 
 
 class Named(serializers.SlugRelatedField):

@@ -16,7 +16,7 @@ from rest_framework.views import APIView
 from scheduling.engines import loading
 from scheduling.engines.vllm import EngineError, Probe, VllmClient, control_http
 from tenants import engine_figures, preview, services
-from tenants.api import serializers as books
+from tenants.api import serializers as rows
 from tenants.api.base import Right, ScopedView, as_answer, is_trial
 from tenants.api.inputs import Moment
 from tenants.models import ApiKey, Backend, Entitlement, Pool, Tenant
@@ -25,7 +25,7 @@ from tenants.validators import validate_base_url
 PROBE_S = 10.0  # a person waits for it
 
 
-class EngineCheckSerializer(books.Strict):
+class EngineCheckSerializer(rows.Strict):
     """The address to look at."""
 
     url = serializers.CharField(max_length=200, validators=[validate_base_url], help_text="Scheme, host and port.")
@@ -89,7 +89,7 @@ async def look(url: str, api_key: str) -> dict[str, Any]:
     return {"reachable": True, "ready": probe.ok, "why": probe.why, "models": shown, "kv_tokens": kv_tokens}
 
 
-class FirstKeySerializer(books.Strict):
+class FirstKeySerializer(rows.Strict):
     """A key for the entitlement that is made with it."""
 
     name = serializers.CharField(max_length=100)
@@ -102,10 +102,10 @@ class SetupView(ScopedView, APIView):
     action = "create"
     rights: ClassVar = {"create": Right.WRITE}
     PARTS: ClassVar = {
-        "pool": (Pool, books.PoolSerializer, ()),
-        "backend": (Backend, books.BackendSerializer, ("pool",)),
-        "tenant": (Tenant, books.TenantSerializer, ()),
-        "entitlement": (Entitlement, books.EntitlementSerializer, ("tenant", "pool")),
+        "pool": (Pool, rows.PoolSerializer, ()),
+        "backend": (Backend, rows.BackendSerializer, ("pool",)),
+        "tenant": (Tenant, rows.TenantSerializer, ()),
+        "entitlement": (Entitlement, rows.EntitlementSerializer, ("tenant", "pool")),
     }
 
     @extend_schema(
@@ -136,7 +136,7 @@ class SetupView(ScopedView, APIView):
         for part, row in made.items():
             if isinstance(row, services.Issued):
                 row.row.refresh_from_db()
-                shown[part] = books.KeySerializer(row.row).data | {"key": row.credential.text}
+                shown[part] = rows.KeySerializer(row.row).data | {"key": row.credential.text}
             else:
                 row.refresh_from_db()  # binding may have changed it after it was written
                 shown[part] = self.PARTS[part][1](row, context={"request": request}).data

@@ -1,4 +1,4 @@
-"""Routes of the books under ``/api/v1/``. A slash at the end may be there or not."""
+"""Routes of the catalog under ``/api/v1/``. A slash at the end may be there or not."""
 
 from django.urls import path, re_path
 from rest_framework.routers import SimpleRouter

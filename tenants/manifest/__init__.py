@@ -1,4 +1,4 @@
-"""The books as one YAML document: export, difference, apply (``docs/guide/manifest.md``)."""
+"""The catalog as one YAML document: export, difference, apply (``docs/guide/manifest.md``)."""
 
 from tenants.manifest.document import export
 from tenants.manifest.plan import Change, Plan, apply, plan

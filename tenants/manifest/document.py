@@ -15,7 +15,7 @@ from tenants.manifest.kinds import BACKEND, BY_NAME, KINDS, MEMBERSHIP, POOL, Fi
 from tenants.manifest.reader import API_VERSION, ManifestError, Node
 
 HEADER = (
-    "# Quartermaster's books. `manage.py apply -f FILE` shows what would change and asks.\n"
+    "# Quartermaster's catalog. `manage.py apply -f FILE` shows what would change and asks.\n"
     "# What a file does not mention stays as it is. Secrets are never in here.\n"
 )
 
@@ -40,7 +40,7 @@ class Desired:
 
 
 def export() -> str:
-    """All books as one document, in a fixed order, every value written out."""
+    """The whole catalog as one document, in a fixed order, every value written out."""
     backends: dict[str, list[dict[str, Any]]] = {}
     for name, row in sorted(BACKEND.current().items()):
         state = BACKEND.state(row)

@@ -1,4 +1,4 @@
-"""The difference between a file and the books, and making it so."""
+"""The difference between a file and the catalog, and making it so."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def apply(wanted: Plan, *, actor: Actor, keep: bool = True) -> None:
     """Does what a plan says, all of it or nothing. ``keep=False`` tries it and takes it back.
 
     Raises:
-        ManifestError: by line, when the books refuse a value; without one, when they refuse the whole.
+        ManifestError: by line, when the catalog refuses a value; without one, when they refuse the whole.
     """
     try:
         with suppress(_TakenBack), services.change(actor=actor) as current:

@@ -1,4 +1,4 @@
-"""Rows of the books. Reads go through ``tenants.access``, writes through ``tenants.services``."""
+"""Rows of the catalog. Reads go through ``tenants.access``, writes through ``tenants.services``."""
 
 from tenants.models.capacity import Backend, Pool, ScalingDriver, ScalingMode
 from tenants.models.contracts import OverLimit, ServiceClass, Slo, Tier

@@ -1,4 +1,4 @@
-"""What every named row of the books has."""
+"""What every named row of the catalog has."""
 
 from __future__ import annotations
 

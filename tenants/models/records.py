@@ -1,4 +1,4 @@
-"""What the books remember about themselves: who changed what, the catalog's version, the highest epochs."""
+"""What the catalog remembers about themselves: who changed what, the catalog's version, the highest epochs."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ FROM (
 
 
 @contextmanager
-def books(rows: int) -> Iterator[None]:
+def filled_ledger(rows: int) -> Iterator[None]:
     """Django on a database with so many requests of the last days, added up by the hour, and a week of the past."""
     with tempfile.TemporaryDirectory(prefix="qm-pages-") as folder, postgresql(Path(folder)) as url:
         redis = RedisServer()
@@ -273,7 +273,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--only", default="", help="Lines that begin so; several by comma.")
     chosen = parser.parse_args()
-    with books(chosen.rows):
+    with filled_ledger(chosen.rows):
         measure(chosen.rows, chosen.repeats, chosen.only)
 
 

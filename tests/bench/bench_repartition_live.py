@@ -56,7 +56,7 @@ Trial.objects.create(pool=pool, at=at, study=at, number=0, base=tuning.version_n
 """  # the trial: a study was made just now, none is due
 
 
-def ring(app: Celery, pool: str) -> None:
+def notify(app: Celery, pool: str) -> None:
     """What the leader does every ten seconds."""
     app.send_task("telemetry.tend_pool", (pool,), expires=30)
 
@@ -102,7 +102,7 @@ async def measure(
             begun = time.time()
             while time.time() < begun + seconds:
                 if every_s:
-                    await asyncio.to_thread(ring, app, up.demo()["pool"])
+                    await asyncio.to_thread(notify, app, up.demo()["pool"])
                 await asyncio.sleep(every_s or seconds)
             busy.append((begun, time.time()))
             await asyncio.to_thread(mode, "off")
@@ -112,8 +112,8 @@ async def measure(
 
 def turnarounds(up: Up, since: float) -> list[tuple[float, float]]:
     """(when [epoch s], seconds) from a request's end to the next grant of one that waited."""
-    with closing(sqlite3.connect(up.home / "db.sqlite3")) as books:
-        rows = books.execute(
+    with closing(sqlite3.connect(up.home / "db.sqlite3")) as database:
+        rows = database.execute(
             "select queued_at, granted_at, done_at from telemetry_ledgerentry where granted_at is not null "
             "order by granted_at"
         ).fetchall()
@@ -162,8 +162,8 @@ def main() -> None:
             time.sleep(3)
             versions = api.get("versions").json()["count"]
             found = turnarounds(up, began + 2)
-            with closing(sqlite3.connect(up.home / "db.sqlite3")) as books:
-                kept, once = books.execute(
+            with closing(sqlite3.connect(up.home / "db.sqlite3")) as database:
+                kept, once = database.execute(
                     "select count(*), count(distinct request_id) from telemetry_ledgerentry where received_at >= ?",
                     (datetime.utcfromtimestamp(began).isoformat(" "),),
                 ).fetchone()

@@ -1,6 +1,6 @@
 """Every page of a real instance, as an operator, as a member of one tenant, and as a stranger.
 
-What a page is for is tested beside its fellows (``test_books.py``, ``test_operating.py``, ``test_live_system.py``).
+What a page is for is tested beside it (``test_catalog_pages.py``, ``test_operating.py``, ``test_live_system.py``).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Browser, Page, Response, expect
 
 from tests.browser.conftest import Running
-from tests.browser.test_books import PAGES as BOOKS
+from tests.browser.test_catalog_pages import PAGES as BOOKS
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 

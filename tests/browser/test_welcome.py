@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
 
 class Emptied:
-    """An instance whose books were emptied; its engines still run."""
+    """An instance whose catalog was emptied; its engines still run."""
 
     def __init__(self, up: Up) -> None:
         self.up, self.demo = up, up.demo()

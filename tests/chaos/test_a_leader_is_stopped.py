@@ -1,7 +1,7 @@
 """A leader in a process of its own is stopped for three leases and goes on as if nothing had been.
 
 Another leads within 10 s, and of what it still writes nothing is accepted (docs/reference/promises.md, 8). The bad
-twins show that this would be seen: a leader that does not notice its lease is over is held by the fence alone, and
+variants show that this would be seen: a leader that does not notice its lease is over is held by the fence alone, and
 without the fence its grants count.
 """
 
@@ -163,7 +163,7 @@ async def test_nothing_that_a_stopped_leader_writes_is_accepted(
         print(f"\n{flags}: followed after {followed_s:.1f} s, {stale} stale writes, {accepted} stale grants accepted")
         serving.cancel()
         if "--fenceless" in flags:
-            assert accepted > 0, "the bad twin does no harm: this test would not notice a missing fence"
+            assert accepted > 0, "the broken variant does no harm: this test would not notice a missing fence"
         else:
             assert accepted == 0
             assert (await gateway.store.view()).epoch > epoch

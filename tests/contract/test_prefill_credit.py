@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from scheduling.core.admission import AdmissionDecision, AdmissionView, Ask, Prey, Verdict, decide_admission
+from scheduling.core.admission import AdmissionAnswer, AdmissionDecision, AdmissionView, Ask, Prey, decide_admission
 from scheduling.core.invariants import check_step, remember
 from scheduling.core.preview import copy_of, preview
 from scheduling.core.registry import make_ordering, make_routing, orderings
@@ -219,18 +219,20 @@ def admitted(backend: BackendView, need: int, spec: EntitlementSpec = STANDARD, 
 
 
 def test_an_arrival_is_granted_within_the_credit_and_waits_beyond_it():
-    assert admitted(BUSY, 100) == AdmissionDecision(Verdict.GRANT, backend="b1")
-    assert admitted(BUSY, 101) == AdmissionDecision(Verdict.QUEUE)  # the lightest of several: yet it is not refused
+    assert admitted(BUSY, 100) == AdmissionDecision(AdmissionAnswer.GRANT, backend="b1")
+    assert admitted(BUSY, 101) == AdmissionDecision(
+        AdmissionAnswer.QUEUE
+    )  # the lightest of several: yet it is not refused
 
 
 def test_an_arrival_takes_no_credit_past_those_who_wait():
-    assert admitted(BUSY, 100, able=1, waiting=1).verdict is Verdict.QUEUE
-    assert admitted(BUSY, 100, able=1, waiting=1, stuck=1).verdict is Verdict.GRANT
-    assert admitted(replace(BUSY, prefill_credit=0), 100, able=1, waiting=1).verdict is Verdict.GRANT
+    assert admitted(BUSY, 100, able=1, waiting=1).verdict is AdmissionAnswer.QUEUE
+    assert admitted(BUSY, 100, able=1, waiting=1, stuck=1).verdict is AdmissionAnswer.GRANT
+    assert admitted(replace(BUSY, prefill_credit=0), 100, able=1, waiting=1).verdict is AdmissionAnswer.GRANT
 
 
 def test_nobody_is_evicted_for_want_of_credit_alone():
-    assert admitted(BUSY, 500, GOLD) == AdmissionDecision(Verdict.QUEUE)
+    assert admitted(BUSY, 500, GOLD) == AdmissionDecision(AdmissionAnswer.QUEUE)
     full = replace(BUSY, slots=1)
-    assert admitted(full, 500, GOLD) == AdmissionDecision(Verdict.GRANT, backend="b1", evict=("cheap",))
+    assert admitted(full, 500, GOLD) == AdmissionDecision(AdmissionAnswer.GRANT, backend="b1", evict=("cheap",))
     assert admitted(full, 500, GOLD, prey=[Prey("cheap", "b1", 100)]).evict == ()  # it has had its first token

@@ -450,7 +450,7 @@ async def test_what_comes_behind_the_end_of_a_stream_closes_its_connection(world
         assert engine.connections == 2
 
 
-# --- all the way to the books
+# --- all the way to the catalog
 
 
 @pytest.mark.django_db(transaction=True)

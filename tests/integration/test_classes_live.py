@@ -116,7 +116,7 @@ async def test_a_preemptible_request_gives_its_slot_in_the_round_trip_of_the_one
         view = await gateway.store.view()
         assert (view.running, view.backends["b1"].kv_used) == (1, 150)
         await until(lambda: gateway.evicted == ["victim"])
-        (renewal,) = await gateway.store.renew(gateway.name, [("victim", 1, 120)])  # had the doorbell been lost
+        (renewal,) = await gateway.store.renew(gateway.name, [("victim", 1, 120)])  # had the notification been lost
         assert (renewal.status, renewal.reason) == (RenewStatus.ENDED, Reason.EVICTED)
         assert (await gateway.admit("late", cheap)).status is AdmissionStatus.QUEUED
         closed = await gateway.store.finish("victim", 1, Reason.EVICTED, 120, True, ledger("victim", Reason.EVICTED))

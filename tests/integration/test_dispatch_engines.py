@@ -20,7 +20,7 @@ from tests.state_world import pool_spec
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Seconds in place of a quarter of a minute; what they mean is tested on virtual time."""
-    monkeypatch.setattr("scheduling.dispatch.watch.STALLED_S", 1.5)
+    monkeypatch.setattr("scheduling.dispatch.progress.STALLED_S", 1.5)
     monkeypatch.setattr("scheduling.dispatch.health.PROBE_TIMEOUT_S", 1.0)
 
 

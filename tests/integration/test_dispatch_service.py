@@ -24,7 +24,7 @@ from tests.redis_server import RedisServer
 from tests.state_world import backend, pool_spec
 
 
-class Books:
+class FixedPools:
     """The database: a catalog, or nothing while it is down."""
 
     def __init__(self, *pools: str) -> None:
@@ -41,12 +41,12 @@ class Books:
 
     def change(self, *pools: str) -> None:
         self.version += 1
-        self.pools = Books(*pools).pools
+        self.pools = FixedPools(*pools).pools
 
 
-def setup_of(url: str, books: Books, telemetry: Telemetry | None = None) -> DispatchSetup:
+def setup_of(url: str, catalog: FixedPools, telemetry: Telemetry | None = None) -> DispatchSetup:
     return DispatchSetup(
-        url, books.load, books.current, telemetry or Telemetry(), Floors(), "test", Engines().factory
+        url, catalog.load, catalog.current, telemetry or Telemetry(), Floors(), "test", Engines().factory
     )  # fmt: skip
 
 
@@ -63,13 +63,13 @@ async def serving(setup: DispatchSetup) -> AsyncIterator[DispatchService]:
 
 async def test_pools_are_served_as_they_come_and_go(redis_url: str, pool_id: str, resp: RespConnection):
     a, b = f"{pool_id}-a", f"{pool_id}-b"
-    books = Books(a)
-    async with serving(setup_of(redis_url, books)) as service:
+    catalog = FixedPools(a)
+    async with serving(setup_of(redis_url, catalog)) as service:
         await until(lambda: set(service.leading()) == {a})
-        books.change(a, b)
+        catalog.change(a, b)
         await resp.call("PUBLISH", "qm:catalog", "2")
         await until(lambda: set(service.leading()) == {a, b})
-        books.change(b)
+        catalog.change(b)
         await resp.call("PUBLISH", "qm:catalog", "3")
         await until(lambda: set(service.leading()) == {b})
         store = PoolStore(resp, a)
@@ -84,40 +84,40 @@ async def test_telemetry_is_told_which_pools_there_are_but_nothing_while_the_boo
     redis_url: str, pool_id: str, resp: RespConnection, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(runner, "ROLL_CALL_S", 0.02)
-    books, telemetry = Books(f"{pool_id}-a", f"{pool_id}-b"), Telemetry()
-    books.down = True
-    async with serving(setup_of(redis_url, books, telemetry)) as service:
+    catalog, telemetry = FixedPools(f"{pool_id}-a", f"{pool_id}-b"), Telemetry()
+    catalog.down = True
+    async with serving(setup_of(redis_url, catalog, telemetry)) as service:
         await asyncio.sleep(0.3)
         assert telemetry.rolls == []
-        books.down = False
+        catalog.down = False
         await until(lambda: len(service.leading()) == 2)
-        await until(lambda: telemetry.rolls[-1:] == [frozenset(books.pools)])
-        books.change(f"{pool_id}-b")
+        await until(lambda: telemetry.rolls[-1:] == [frozenset(catalog.pools)])
+        catalog.change(f"{pool_id}-b")
         await resp.call("PUBLISH", "qm:catalog", "2")
         await until(lambda: telemetry.rolls[-1] == {f"{pool_id}-b"})
-        books.down = True
+        catalog.down = True
         told = len(telemetry.rolls)
         await until(lambda: len(telemetry.rolls) > told + 3)
         assert telemetry.rolls[-1] == {f"{pool_id}-b"}, "the last catalog stays in force"
 
 
 async def test_a_changed_pool_reaches_its_dispatcher(redis_url: str, pool_id: str):
-    books = Books(pool_id)
-    async with serving(setup_of(redis_url, books)) as service:
+    catalog = FixedPools(pool_id)
+    async with serving(setup_of(redis_url, catalog)) as service:
         await until(lambda: service.leading() and service.dispatchers[pool_id].term)
-        books.version += 1
-        books.pools = {pool_id: replace(books.pools[pool_id], policy="fifo", policy_version=4)}
+        catalog.version += 1
+        catalog.pools = {pool_id: replace(catalog.pools[pool_id], policy="fifo", policy_version=4)}
         await until(lambda: service.dispatchers[pool_id].term.policy == "fifo@4")  # type: ignore[union-attr]
 
 
 async def test_redis_and_database_away_at_start_only_delay_it(private_redis: RedisServer):
     private_redis.kill()
-    books = Books("p")
-    books.down = True
-    async with serving(setup_of(private_redis.url, books)) as service:
+    catalog = FixedPools("p")
+    catalog.down = True
+    async with serving(setup_of(private_redis.url, catalog)) as service:
         await asyncio.sleep(0.2)
         assert service.leading() == {}
-        books.down = False
+        catalog.down = False
         private_redis.start()
         await until(lambda: service.leading() == {"p": 1})
 
@@ -126,12 +126,12 @@ async def test_a_follower_leads_at_once_when_the_leader_stops(
     redis_url: str, pool_id: str, monkeypatch: pytest.MonkeyPatch
 ):
     """It is told: the looks are a minute apart here."""
-    books = Books(pool_id)
-    async with serving(setup_of(redis_url, books)) as first:
+    catalog = FixedPools(pool_id)
+    async with serving(setup_of(redis_url, catalog)) as first:
         await until(lambda: first.leading())
         monkeypatch.setattr(leader, "RETRY_S", 60.0)
         monkeypatch.setattr(leader, "SOONEST_S", 60.0)
-        async with serving(setup_of(redis_url, books)) as second:
+        async with serving(setup_of(redis_url, catalog)) as second:
             await until(lambda: second.dispatchers.get(pool_id))
             await asyncio.sleep(0.5)  # it has asked once
             assert not second.leading()
@@ -152,7 +152,7 @@ def test_a_worker_that_is_told_to_end_gives_its_leadership_back_before_its_tasks
     """Celery says so when the signal arrives; the step is stopped last, after up to half a minute of tasks."""
     telemetry = Telemetry()
     app = Celery("test", broker="memory://", backend="cache+memory://", set_as_current=False)
-    host_dispatch(app, lambda: setup_of(redis_server.url, Books(pool_id), telemetry))
+    host_dispatch(app, lambda: setup_of(redis_server.url, FixedPools(pool_id), telemetry))
     with start_worker(app, pool="solo", perform_ping_check=False, shutdown_timeout=30):
         for _ in range(3000):
             if telemetry.samples:
@@ -169,7 +169,7 @@ def test_a_worker_that_is_told_to_end_gives_its_leadership_back_before_its_tasks
 
 def test_the_service_runs_in_a_thread_and_stops(redis_server: RedisServer, pool_id: str):
     telemetry = Telemetry()
-    service = DispatchService(setup_of(redis_server.url, Books(pool_id), telemetry))
+    service = DispatchService(setup_of(redis_server.url, FixedPools(pool_id), telemetry))
     service.start()
     with pytest.raises(RuntimeError, match="already started"):
         service.start()
@@ -184,7 +184,7 @@ def test_the_service_runs_in_a_thread_and_stops(redis_server: RedisServer, pool_
 
 
 def test_a_service_stopped_before_its_thread_ran_ends(redis_server: RedisServer, pool_id: str):
-    service = DispatchService(setup_of(redis_server.url, Books(pool_id)))
+    service = DispatchService(setup_of(redis_server.url, FixedPools(pool_id)))
     service.stop()
     service.start()
     assert service.stop()
@@ -194,7 +194,7 @@ def test_a_service_stopped_before_its_thread_ran_ends(redis_server: RedisServer,
 def test_a_celery_worker_hosts_the_service_and_stops_it(redis_server: RedisServer, pool_id: str):
     telemetry = Telemetry()
     app = Celery("test", broker="memory://", backend="cache+memory://", set_as_current=False)
-    host_dispatch(app, lambda: setup_of(redis_server.url, Books(pool_id), telemetry))
+    host_dispatch(app, lambda: setup_of(redis_server.url, FixedPools(pool_id), telemetry))
     with start_worker(app, pool="solo", perform_ping_check=False, shutdown_timeout=30):
         for _ in range(3000):
             if telemetry.samples:

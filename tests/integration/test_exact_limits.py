@@ -131,8 +131,8 @@ async def play(url: str, pool_id: str, folder: Path, count: int, kills: int, see
 
             async def quiet() -> bool:
                 view = await store.view()
-                books = await resp.call("HLEN", f"qm:{{{pool_id}}}:evicted")
-                return view.running == view.waiting == view.ledger_waiting == books == 0
+                evicted = await resp.call("HLEN", f"qm:{{{pool_id}}}:evicted")
+                return view.running == view.waiting == view.ledger_waiting == evicted == 0
 
             await until_await(quiet, 60)
         finally:

@@ -56,13 +56,15 @@ def last_frame(text: str) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("heard", [True, False], ids=["told by doorbell", "told by the renewal"])
+@pytest.mark.parametrize("heard", [True, False], ids=["told by notification", "told by the renewal"])
 async def test_a_running_stream_ends_with_a_retriable_error_and_its_slot_is_free_at_once(world: World, heard: bool):
     engine = world.engines[0]
     engine.script = replace(engine.script, pause_s=0.01)
     async with world.http() as client:
         asking = asyncio.create_task(ask(world, client, stream=True))
-        await until(lambda: any(c.frames is not None and c.frames.count > 5 for c in world.app._desk.calls.values()))
+        await until(
+            lambda: any(c.frames is not None and c.frames.count > 5 for c in world.app._in_flight.calls.values())
+        )
         if not heard:
             await world.app._subscriber.close()
         taken = await need_the_slot(world)
@@ -87,8 +89,8 @@ async def test_before_its_first_byte_it_is_a_429_that_says_when_to_come_back(wor
     engine.script = replace(engine.script, first_pause_s=30.0, pause_s=30.0)
     async with world.http() as client:
         asking = asyncio.create_task(ask(world, client, stream=stream))
-        await until(lambda: engine.open == 1 and world.app._desk.turn_s(world.pool.id) > 0)
-        assert world.app._desk.turn_s(world.pool.id) == SERVICE_MS / 1000  # of one slot; no request has ended yet
+        await until(lambda: engine.open == 1 and world.app._in_flight.turn_s(world.pool.id) > 0)
+        assert world.app._in_flight.turn_s(world.pool.id) == SERVICE_MS / 1000  # of one slot; no request has ended yet
         assert (await need_the_slot(world)).status is AdmissionStatus.GRANTED
         answer = await asking
     assert answer.status_code == 429

@@ -286,7 +286,7 @@ async def test_a_lost_doorbell_is_healed_by_the_renewal(world: World) -> None:
     backend = world.pool.backends[0]
     await world.store.set_ready(world.epoch, backend.id, replace(backend, slots=1))
     world.engines[0].script.first_pause_s = 0.5
-    world.app._desk.heard = lambda payload: None  # type: ignore[method-assign]
+    world.app._in_flight.heard = lambda payload: None  # type: ignore[method-assign]
     async with world.http() as client:
         first = asyncio.create_task(ask(client))
         await until(lambda: world.engines[0].open == 1)
@@ -304,7 +304,7 @@ async def hung(two: World, client: httpx.AsyncClient) -> asyncio.Task[httpx.Resp
     await two.store.set_ready(two.epoch, two.pool.backends[1].id, None)
     asked = asyncio.create_task(ask(client))
     await until(lambda: two.engines[0].open == 1)
-    seen = two.app._desk._seen_ready
+    seen = two.app._in_flight._seen_ready
     await until(lambda: two.pool.backends[0].id in seen.get(two.pool.id, ()))
     await two.store.set_ready(two.epoch, two.pool.backends[1].id, two.pool.backends[1])
     return asked
@@ -356,7 +356,7 @@ async def test_a_replica_that_drains_keeps_what_it_runs(led: World) -> None:
         first, second = led.pool.backends
         await led.configure(pool={"backends": (replace(first, draining=True), second)})
         await led.store.set_ready(led.epoch, first.id, None)
-        await until(lambda: led.app._desk._seen_ready[led.pool.id] == {second.id})
+        await until(lambda: led.app._in_flight._seen_ready[led.pool.id] == {second.id})
         assert not asked.done()
         assert led.engines[0].open == 1
         asked.cancel()

@@ -121,7 +121,7 @@ async def test_a_request_that_waits_in_the_queue_has_its_key_too(world: World) -
         runs = asyncio.create_task(chat(client, {}))
         await until(lambda: world.engines[0].open == 1)
         waits = asyncio.create_task(chat(client))
-        await until(lambda: world.app._desk.waiting == 1)
+        await until(lambda: world.app._in_flight.waiting == 1)
         with pytest.raises(openai.ConflictError, match="still running"):
             await chat(client)
         world.granting = True

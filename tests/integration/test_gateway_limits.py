@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from controlplane.web.connections import Doors
+from controlplane.web.connections import ConnectionLimits
 from scheduling.core.types import Catalog
 from scheduling.gateway.config import GatewayConfig
 from tests.gateway_world import World, gateway_world, make_key, until
@@ -117,7 +117,7 @@ async def test_one_key_cannot_hold_more_requests_open_than_it_may_however_slowly
             body = {"model": "demo", "prompt": "x", "max_tokens": 2}
             assert (await client.post("/v1/completions", json=body)).status_code == 200
         await world.settled()
-        await until(lambda: not world.app._open_of_key)  # the answer is out before its books are closed
+        await until(lambda: not world.app._open_of_key)  # the answer is out before its accounts are closed
 
 
 def another_tenant(world: World, name: str) -> str:
@@ -138,12 +138,14 @@ def another_tenant(world: World, name: str) -> str:
     return key
 
 
-@pytest.mark.parametrize("doors", [(120, 0), (10_000, 120)], ids=["of the process", "of their address"])
-async def test_a_tenant_whose_requests_wait_leaves_places_to_others(redis_url: str, pool_id: str, doors: Any) -> None:
+@pytest.mark.parametrize("connections", [(120, 0), (10_000, 120)], ids=["of the process", "of their address"])
+async def test_a_tenant_whose_requests_wait_leaves_places_to_others(
+    redis_url: str, pool_id: str, connections: Any
+) -> None:
     """Its queue would hold all of them, and each waiting request holds a connection."""
     config = replace(CONFIG, header_timeout_s=30.0, body_timeout_s=30.0, send_timeout_s=30.0)
-    counting = Doors(*doors)
-    async with gateway_world(redis_url, pool_id, config=config, doors=counting) as world:
+    counting = ConnectionLimits(*connections)
+    async with gateway_world(redis_url, pool_id, config=config, connections=counting) as world:
         world.granting = False
         quiet = another_tenant(world, "quiet")
         await world.configure(concurrency=1000, tier=replace(world.entitlement.tier, queue_limit=1000))

@@ -45,7 +45,7 @@ async def ask(client: httpx.AsyncClient, number: int, **headers: str) -> httpx.R
 
 async def ten_open(world: World, client: httpx.AsyncClient) -> list[asyncio.Task[httpx.Response]]:
     """Four streams that run, and six that wait, streams and others."""
-    calls = world.app._desk.calls
+    calls = world.app._in_flight.calls
     asked: list[asyncio.Task[httpx.Response]] = []
     for number in range(10):
         asked.append(asyncio.create_task(ask(client, number)))
@@ -77,7 +77,7 @@ def code_of(answer: httpx.Response) -> str:
     return str(answer.json()["error"]["code"])
 
 
-@pytest.mark.parametrize("heard", [True, False], ids=["told by doorbell", "found by the poll"])
+@pytest.mark.parametrize("heard", [True, False], ids=["told by notification", "found by the poll"])
 @pytest.mark.parametrize("change", [no_key, no_entitlement, about_to_expire])
 async def test_what_waits_and_runs_under_a_key_that_is_not_valid_any_more_ends(
     world: World, change: Change, heard: bool

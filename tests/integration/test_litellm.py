@@ -35,7 +35,7 @@ def until(condition: Callable[[], Any]) -> Any:
     return found
 
 
-class Books:
+class Accounts:
     """What the instance's own API says, asked as its administrator."""
 
     def __init__(self, up: Up) -> None:
@@ -103,11 +103,11 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
 
 
 @pytest.fixture(scope="module")
-def books(up: Up, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Books]:
-    books = Books(up)
-    books.limit("globex", "premium", 1, tmp_path_factory.mktemp("books"))
-    with books.http:
-        yield books
+def accounts(up: Up, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Accounts]:
+    accounts = Accounts(up)
+    accounts.limit("globex", "premium", 1, tmp_path_factory.mktemp("accounts"))
+    with accounts.http:
+        yield accounts
 
 
 @pytest.fixture(scope="module")
@@ -134,14 +134,14 @@ def client(proxy: Proxy, key: str, **options: Any) -> openai.OpenAI:
     return openai.OpenAI(base_url=f"{proxy.url}/v1", api_key=key, **({"max_retries": 0, "timeout": 60} | options))
 
 
-def test_two_teams_are_two_tenants_and_each_is_metered_once(proxy: Proxy, books: Books) -> None:
-    before = {tenant: books.settled(tenant) for tenant in TEAMS.values()}
+def test_two_teams_are_two_tenants_and_each_is_metered_once(proxy: Proxy, accounts: Accounts) -> None:
+    before = {tenant: accounts.settled(tenant) for tenant in TEAMS.values()}
     for team, tenant in TEAMS.items():
         with client(proxy, f"sk-{team}") as api:
             raw = api.chat.completions.with_raw_response.create(model=MODEL, messages=HELLO, max_tokens=7)
         usage = raw.parse().usage
         assert usage is not None
-        [record] = books.new(tenant, before[tenant])
+        [record] = accounts.new(tenant, before[tenant])
         assert raw.headers["x-quartermaster-request-id"] == record["request_id"]
         assert raw.headers["x-quartermaster-reason"] == record["reason"] == "length"
         assert (record["input_tokens"], record["output_tokens"]) == (usage.prompt_tokens, usage.completion_tokens)
@@ -162,8 +162,8 @@ def test_hints_and_mistakes_of_the_client_arrive(proxy: Proxy) -> None:
     assert "milliseconds" in refused.value.message
 
 
-def test_a_stream_is_passed_on_word_by_word_and_accounted(proxy: Proxy, books: Books) -> None:
-    before = books.settled("acme")
+def test_a_stream_is_passed_on_word_by_word_and_accounted(proxy: Proxy, accounts: Accounts) -> None:
+    before = accounts.settled("acme")
     with client(proxy, "sk-research") as api:
         stream = api.chat.completions.create(
             model=MODEL, messages=HELLO, max_tokens=20, stream=True, stream_options={"include_usage": True}
@@ -172,16 +172,16 @@ def test_a_stream_is_passed_on_word_by_word_and_accounted(proxy: Proxy, books: B
     assert sum(bool(c.choices and c.choices[0].delta.content) for c in chunks) == 20
     assert chunks[-1].usage is not None
     assert chunks[-1].usage.completion_tokens == 20
-    [record] = books.new("acme", before)
+    [record] = accounts.new("acme", before)
     assert (record["outcome"], record["streamed"], record["output_tokens"]) == ("completed", True, 20)
 
 
 @pytest.mark.parametrize("streamed", [False, True])
 def test_a_refusal_arrives_with_its_retry_after_and_the_other_team_goes_on(
-    proxy: Proxy, books: Books, streamed: bool
+    proxy: Proxy, accounts: Accounts, streamed: bool
 ) -> None:
     """Support may run one at a time; its second is refused, again and again, and research does not notice."""
-    before = books.settled("globex")
+    before = accounts.settled("globex")
     with client(proxy, "sk-support") as support, client(proxy, "sk-research") as research:
         held = support.chat.completions.create(model=MODEL, messages=HELLO, stream=True, **LONG)
         next(iter(held))
@@ -196,7 +196,7 @@ def test_a_refusal_arrives_with_its_retry_after_and_the_other_team_goes_on(
         assert "litellm" not in refused.value.message.lower(), "the message is Quartermaster's own"
         assert research.chat.completions.create(model=MODEL, messages=HELLO, max_tokens=5).choices
         held.close()
-    records = books.new("globex", before, 5)
+    records = accounts.new("globex", before, 5)
     assert sorted(r["reason"] for r in records) == ["client_left", *["concurrency"] * 4], "nothing is sent twice"
 
 
@@ -209,15 +209,15 @@ DIALECTS: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("path", "body"), DIALECTS, ids=[path for path, _ in DIALECTS])
 def test_other_dialects_are_admitted_and_refused_alike(
-    proxy: Proxy, books: Books, path: str, body: dict[str, Any]
+    proxy: Proxy, accounts: Accounts, path: str, body: dict[str, Any]
 ) -> None:
     def ask(team: str) -> httpx.Response:
         headers = {"authorization": f"Bearer sk-{team}"}
         return httpx.post(f"{proxy.url}{path}", json={"model": MODEL, **body}, headers=headers, timeout=60)
 
-    before = books.settled("acme")
+    before = accounts.settled("acme")
     assert ask("research").status_code == 200
-    [record] = books.new("acme", before)
+    [record] = accounts.new("acme", before)
     assert record["output_tokens"] == 5
     with client(proxy, "sk-support") as support, client(proxy, "sk-research") as research:
         held = support.chat.completions.create(model=MODEL, messages=HELLO, stream=True, **LONG)
@@ -232,20 +232,20 @@ def test_other_dialects_are_admitted_and_refused_alike(
         held.close()
 
 
-def test_the_sdk_waits_as_told_and_then_succeeds(proxy: Proxy, books: Books) -> None:
-    before = books.settled("globex")
+def test_the_sdk_waits_as_told_and_then_succeeds(proxy: Proxy, accounts: Accounts) -> None:
+    before = accounts.settled("globex")
     with client(proxy, "sk-support") as one, client(proxy, "sk-support", max_retries=5) as two:
         held = one.chat.completions.create(model=MODEL, messages=HELLO, max_tokens=60, stream=True)
         next(iter(held))
         assert two.chat.completions.create(model=MODEL, messages=HELLO, max_tokens=5).choices
         held.close()
-    reasons = [r["reason"] for r in books.new("globex", before, 3)]
+    reasons = [r["reason"] for r in accounts.new("globex", before, 3)]
     assert "concurrency" in reasons
 
 
 @pytest.mark.parametrize("streamed", [True, False])
-def test_who_hangs_up_frees_his_slot_and_pays_for_what_he_got(proxy: Proxy, books: Books, streamed: bool) -> None:
-    before = books.settled("globex")
+def test_who_hangs_up_frees_his_slot_and_pays_for_what_he_got(proxy: Proxy, accounts: Accounts, streamed: bool) -> None:
+    before = accounts.settled("globex")
     with client(proxy, "sk-support", timeout=None if streamed else 2) as api:
         if streamed:
             stream = api.chat.completions.create(model=MODEL, messages=HELLO, stream=True, **LONG)
@@ -254,12 +254,12 @@ def test_who_hangs_up_frees_his_slot_and_pays_for_what_he_got(proxy: Proxy, book
         else:
             with pytest.raises(openai.APITimeoutError):
                 api.chat.completions.create(model=MODEL, messages=HELLO, **LONG)
-    [record] = books.new("globex", before)
+    [record] = accounts.new("globex", before)
     assert record["reason"] == "client_left"
     assert record["input_tokens"] > 0
     assert record["output_tokens"] < 4000
     assert not streamed or record["output_tokens"] > 0, "what was never sent is not known of an answer in one piece"
-    until(lambda: books.running() == 0)
+    until(lambda: accounts.running() == 0)
     with client(proxy, "sk-support") as api:  # its only slot is free again
         assert api.chat.completions.create(model=MODEL, messages=HELLO, max_tokens=5).choices
 
@@ -279,19 +279,19 @@ def test_a_key_of_ours_is_sent_to_nobody_else(proxy: Proxy, up: Up) -> None:
         api.chat.completions.create(model="elsewhere", messages=HELLO, max_tokens=5)
 
 
-def test_clients_may_come_with_quartermaster_keys(proxy: Proxy, books: Books, up: Up) -> None:
+def test_clients_may_come_with_quartermaster_keys(proxy: Proxy, accounts: Accounts, up: Up) -> None:
     tenant = "initech"
-    before = books.settled(tenant)
+    before = accounts.settled(tenant)
     with client(proxy, up.demo()["keys"]["batch"]) as api:
         assert api.chat.completions.create(model=MODEL, messages=HELLO, max_tokens=5).choices
-    assert books.new(tenant, before)
+    assert accounts.new(tenant, before)
     with client(proxy, up.demo()["keys"]["batch"][:-3] + "xyz") as api, pytest.raises(openai.AuthenticationError):
         api.chat.completions.create(model=MODEL, messages=HELLO, max_tokens=5)
     secret = up.demo()["keys"]["batch"].partition(".")[2]
     assert secret not in proxy.output.read_text(), "keys are never logged"
 
 
-def test_the_file_of_keys_is_read_anew_and_a_bad_one_changes_nothing(proxy: Proxy, books: Books, up: Up) -> None:
+def test_the_file_of_keys_is_read_anew_and_a_bad_one_changes_nothing(proxy: Proxy, accounts: Accounts, up: Up) -> None:
     file = proxy.folder / "config" / "quartermaster_keys.yaml"
     good = file.read_text()
 

@@ -31,7 +31,7 @@ from tests.dispatch_world import Telemetry, catalog_of, dispatching, until_await
 from tests.gateway_world import World, gateway_world, until
 from tests.pool_gateway import make_gateway, ready
 from tests.redis_server import RedisServer
-from tests.reference.twin import PoolTwin
+from tests.reference.pool import ReferencePool
 from tests.state_world import entitlement, ledger
 
 CONFIG = GatewayConfig(renew_every_s=0.2)
@@ -246,8 +246,8 @@ async def test_buckets_begin_with_what_the_ledger_says_was_used(
 
 
 async def test_a_bucket_is_debited_once_whoever_leads(pool_store: PoolStore, pool_id: str):
-    twin = PoolTwin(pool_id, lambda: 1_700_000_000_000)
-    for pool in (pool_store, twin):
+    reference = ReferencePool(pool_id, lambda: 1_700_000_000_000)
+    for pool in (pool_store, reference):
 
         async def call(name: str, *args: Any, pool: Any = pool) -> Any:
             found = getattr(pool, name)(*args)
@@ -287,7 +287,7 @@ async def test_a_repeated_request_is_not_run_again_after_a_loss(alone: World, pr
     body = {"model": "demo", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 5}
     async with alone.http() as client:
         assert (await client.post("/v1/chat/completions", json=body, headers=headers)).status_code == 200
-        pools = alone.app._books.unstored._pools
+        pools = alone.app._outbox.unstored._pools
         await until(lambda: alone.pool.id in pools and bool(pools[alone.pool.id].born))
         await lose(private_redis, how)
         await lead_again(alone)

@@ -241,7 +241,7 @@ async def test_entries_and_offers_of_before_there_was_credit_are_read(pool: Pool
 
 
 async def test_a_leader_grants_the_next_prompt_at_the_first_token(redis_url: str, resp: RespConnection, pool_id: str):
-    """Everything real but the engine: dispatcher, scripts, doorbells."""
+    """Everything real but the engine: dispatcher, scripts, notifications."""
     spec = entitlement("acme", pool_id, tier=tier(over_limit=OverLimit.WAIT, queue_limit=50), concurrency=50)
     async with make_gateway(redis_url, resp, pool_id) as gateway:
         one = replace(gateway.pool.backends[0], slots=50, prefill_tokens=150)

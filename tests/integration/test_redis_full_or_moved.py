@@ -205,7 +205,7 @@ async def fail_over(pool_id: str, how: Callable[[RedisServer, RedisServer], None
             await until_await(served, 60)
             took = loop.time() - began
             assert (await running).text.endswith("data: [DONE]\n\n")
-            # doorbells come from the new node: who waits is granted
+            # notifications come from the new node: who waits is granted
             backend = world.pool.backends[0]
             await world.store.set_ready(world.epoch, backend.id, None)
             world.engines[0].script.pause_s = 0.0

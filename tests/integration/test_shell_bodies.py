@@ -10,8 +10,8 @@ import pytest
 import uvicorn
 from django.conf import settings
 
-from controlplane.web.body_limits import Pages
-from controlplane.web.connections import Doors
+from controlplane.web.body_limits import BodyLimits
+from controlplane.web.connections import ConnectionLimits
 from controlplane.web.serve import protocol
 
 LIMIT = 100_000
@@ -42,8 +42,8 @@ class Site:
 async def served():
     site = Site()
     config = uvicorn.Config(
-        Pages(site, LIMIT, body_timeout_s=0.5, send_timeout_s=0.5), port=0,
-        http=protocol(4096, 5.0, Doors(1000, 0)), lifespan="off", log_config=None,
+        BodyLimits(site, LIMIT, body_timeout_s=0.5, send_timeout_s=0.5), port=0,
+        http=protocol(4096, 5.0, ConnectionLimits(1000, 0)), lifespan="off", log_config=None,
     )  # fmt: skip
     server = uvicorn.Server(config)
     server.install_signal_handlers = lambda: None

@@ -10,7 +10,7 @@ import resource
 import pytest
 import uvicorn
 
-from controlplane.web.connections import KEPT_FREE, Doors, Place, affordable
+from controlplane.web.connections import KEPT_FREE, ConnectionLimits, Place, affordable
 from controlplane.web.serve import protocol
 
 HEAD_BYTES, HEAD_S = 2048, 0.4
@@ -31,8 +31,8 @@ async def echo(scope, receive, send):
 
 
 @contextlib.asynccontextmanager
-async def served(doors, head_s=HEAD_S, app=echo, send_s=30.0, **options):
-    http = protocol(HEAD_BYTES, head_s, doors, send_s)
+async def served(connections, head_s=HEAD_S, app=echo, send_s=30.0, **options):
+    http = protocol(HEAD_BYTES, head_s, connections, send_s)
     config = uvicorn.Config(app, port=0, http=http, lifespan="off", log_config=None, **options)
     server = uvicorn.Server(config)
     server.install_signal_handlers = lambda: None
@@ -46,7 +46,7 @@ async def served(doors, head_s=HEAD_S, app=echo, send_s=30.0, **options):
 
 @pytest.fixture
 async def port():
-    async with served(Doors(10_000, 0)) as port:
+    async with served(ConnectionLimits(10_000, 0)) as port:
         yield port
 
 
@@ -198,9 +198,9 @@ async def silent(port, number):
             await writer.wait_closed()
 
 
-@pytest.mark.parametrize(("doors", "code"), [((3, 0), 503), ((100, 3), 429)])
-async def test_connections_over_the_limit_are_told_so_and_health_is_still_answered(doors, code):
-    async with served(Doors(*doors), head_s=60) as port:
+@pytest.mark.parametrize(("connections", "code"), [((3, 0), 503), ((100, 3), 429)])
+async def test_connections_over_the_limit_are_told_so_and_health_is_still_answered(connections, code):
+    async with served(ConnectionLimits(*connections), head_s=60) as port:
         async with silent(port, 3):
             answer, closed = await exchange(port, ASK % b"/v1/models")
             assert (status(answer), closed) == (code, True)
@@ -216,36 +216,36 @@ async def test_connections_over_the_limit_are_told_so_and_health_is_still_answer
 
 
 async def test_the_places_kept_for_health_have_an_end():
-    async with served(Doors(1, 0), head_s=60) as port, silent(port, 1 + KEPT_FREE):
+    async with served(ConnectionLimits(1, 0), head_s=60) as port, silent(port, 1 + KEPT_FREE):
         answer, closed = await exchange(port)  # without a word
         assert (status(answer), closed) == (503, True)
 
 
 def test_every_connection_is_counted_out_again():
-    doors = Doors(3, 1)
+    connections = ConnectionLimits(3, 1)
     for _ in range(3):
-        entered = [(address, *doors.enter(address)) for address in ("a", "a", "b", "c", "d", *["a"] * 20)]
+        entered = [(address, *connections.enter(address)) for address in ("a", "a", "b", "c", "d", *["a"] * 20)]
         assert [place for _, place, _ in entered[:5]] == [
             Place.FREE, Place.ADDRESS, Place.FREE, Place.FREE, Place.FULL
         ]  # fmt: skip
         assert not entered[-1][2]
-        assert doors.inside == 3
+        assert connections.inside == 3
         for address, place, inside in reversed(entered):
             if inside:
-                doors.leave(address, place)
-        assert (doors.inside, doors._kept, doors._of, doors._kept_of) == (0, 0, {}, {})
+                connections.leave(address, place)
+        assert (connections.inside, connections._kept, connections._of, connections._kept_of) == (0, 0, {}, {})
 
 
 def test_those_over_the_limit_of_their_address_take_no_places_from_others():
-    doors = Doors(100, 10)
+    connections = ConnectionLimits(100, 10)
     for _ in range(500):
-        doors.enter("one address")
-    assert doors.enter("another") == (Place.FREE, True)
+        connections.enter("one address")
+    assert connections.enter("another") == (Place.FREE, True)
 
 
-@pytest.mark.parametrize(("doors", "reason"), [((1, 0), "server_full"), ((100, 1), "address_connections")])
-async def test_a_refused_connection_is_told_why_and_counted(doors, reason):
-    counting = Doors(*doors)
+@pytest.mark.parametrize(("connections", "reason"), [((1, 0), "server_full"), ((100, 1), "address_connections")])
+async def test_a_refused_connection_is_told_why_and_counted(connections, reason):
+    counting = ConnectionLimits(*connections)
     async with served(counting, head_s=60) as port, silent(port, 1):
         answer, _ = await exchange(port, ASK % b"/v1/models")
         assert error(answer)["code"] == reason
@@ -254,7 +254,7 @@ async def test_a_refused_connection_is_told_why_and_counted(doors, reason):
 
 
 async def test_blank_lines_do_not_keep_a_connection():
-    async with served(Doors(100, 0), head_s=60, timeout_keep_alive=1) as port:
+    async with served(ConnectionLimits(100, 0), head_s=60, timeout_keep_alive=1) as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
         async with asyncio.timeout(30):
@@ -275,7 +275,7 @@ async def test_a_request_that_was_sent_slowly_outlives_the_idle_time_of_the_one_
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
         await send({"type": "http.response.body", "body": b"ok"})
 
-    async with served(Doors(100, 0), head_s=60, app=slow, timeout_keep_alive=1) as port:
+    async with served(ConnectionLimits(100, 0), head_s=60, app=slow, timeout_keep_alive=1) as port:
         parts = b"GET /first HTTP/1.1\r\nhost: x\r\n\r\nGET /sec", b"ond HTTP/1.1\r\nhost: x\r\n\r\n"
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         for part in parts:
@@ -297,7 +297,7 @@ async def test_whoever_sends_ahead_and_leaves_ends_all_its_requests():
         message = await receive()
         gone.append((scope["path"], message["type"]))
 
-    async with served(Doors(100, 0), app=waits) as port:
+    async with served(ConnectionLimits(100, 0), app=waits) as port:
         _, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"GET /1 HTTP/1.1\r\nhost: x\r\n\r\nGET /2 HTTP/1.1\r\nhost: x\r\n\r\n")
         async with asyncio.timeout(30):
@@ -317,14 +317,14 @@ async def test_an_answer_that_is_not_read_is_dropped():
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % size)]})
         await send({"type": "http.response.body", "body": bytes(size)})
 
-    doors = Doors(100, 0)
-    async with served(doors, app=large, send_s=0.5) as port:
+    connections = ConnectionLimits(100, 0)
+    async with served(connections, app=large, send_s=0.5) as port:
         _, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
         writer.write(b"GET /1 HTTP/1.1\r\nhost: x\r\n\r\n")
         async with asyncio.timeout(30):
-            while not doors.inside:
+            while not connections.inside:
                 await asyncio.sleep(0.01)
-            while doors.inside:
+            while connections.inside:
                 await asyncio.sleep(0.05)
         writer.transport.abort()
 
@@ -355,8 +355,8 @@ def test_no_more_connections_are_taken_than_there_are_files_for(monkeypatch, cap
 
 
 def test_a_proxy_has_no_limit_per_address():
-    doors = Doors(100, 2, proxies=["10.1.0.0/16", "::1"])
+    connections = ConnectionLimits(100, 2, proxies=["10.1.0.0/16", "::1"])
     for address in ("10.1.2.3", "::1"):
-        assert [doors.enter(address)[0].value for _ in range(4)] == ["free"] * 4
-    assert [doors.enter(address)[0].value for address in ("10.2.0.1",) * 3] == ["free", "free", "address"]
-    assert [doors.enter(address)[0].value for address in ("unix",) * 3] == ["free", "free", "address"]
+        assert [connections.enter(address)[0].value for _ in range(4)] == ["free"] * 4
+    assert [connections.enter(address)[0].value for address in ("10.2.0.1",) * 3] == ["free", "free", "address"]
+    assert [connections.enter(address)[0].value for address in ("unix",) * 3] == ["free", "free", "address"]

@@ -14,7 +14,7 @@ from scheduling.state.resp import RespConnection
 from scheduling.state.store import PoolStore
 from scheduling.state.subscriber import Subscriber
 from scheduling.state.types import (
-    MOST_USED,
+    MAX_USED,
     AdmissionStatus,
     AnnounceStatus,
     EventKind,
@@ -290,7 +290,7 @@ async def test_a_swept_ttlt_request_keeps_its_slo(resp: RespConnection, pool_sto
     assert (entry.record.ttlt_slo_s, entry.record.streamed, entry.record.policy) == (600.0, False, "direct")
 
 
-@pytest.mark.parametrize("actual", [10**23, 2**63, -(2**63), 2**63 - 1, MOST_USED + 1])
+@pytest.mark.parametrize("actual", [10**23, 2**63, -(2**63), 2**63 - 1, MAX_USED + 1])
 async def test_no_figure_of_tokens_leaves_a_request_half_ended(pool_store: PoolStore, actual: int):
     """A script that fails after its first write would free the slot and lose the ledger entry."""
     await led(pool_store)
@@ -305,7 +305,7 @@ async def test_no_figure_of_tokens_leaves_a_request_half_ended(pool_store: PoolS
     acme = view.entitlements["acme"]
     assert acme.level_tokens is not None
     assert acme.level_tokens > 0, "it pays what it was charged"
-    assert 0 <= acme.served_tokens <= 4 * MOST_USED
+    assert 0 <= acme.served_tokens <= 4 * MAX_USED
 
 
 async def test_a_sum_that_can_take_no_more_begins_anew(pool_store: PoolStore, resp: RespConnection):

@@ -92,7 +92,7 @@ async def test_calls_and_doorbells_travel_over_tls(redis_url: str, certificate: 
         finally:
             await subscriber.close()
             await resp.close()
-        async with redis.asyncio.Redis.from_url(url) as library:  # what Channels, the cache and the doorbell use
+        async with redis.asyncio.Redis.from_url(url) as library:  # what Channels, the cache and the notification use
             assert await library.ping()
 
 

@@ -17,7 +17,7 @@ from scheduling.core.types import KeySpec
 from scheduling.gateway import storms
 from scheduling.gateway.auth import Access
 from scheduling.gateway.errors import Refusal
-from scheduling.gateway.storms import MEMO_S, MOST_DRAINED, STORM_AFTER, STORM_MOST, STORM_PER_S, Storms
+from scheduling.gateway.storms import MAX_DRAINED, MEMO_S, STORM_AFTER, STORM_MOST, STORM_PER_S, Storms
 from scheduling.state.store import PoolStore
 from scheduling.state.types import AdmissionStatus
 from tests.fake_engine import Script
@@ -124,7 +124,7 @@ async def test_the_door_opens_as_soon_as_the_key_has_room(world: World):
 
 
 async def test_a_body_that_is_long_costs_the_key_its_connection_and_us_no_memory(world: World):
-    long = {**BODY, "messages": [{"role": "user", "content": "x" * (2 * MOST_DRAINED)}]}
+    long = {**BODY, "messages": [{"role": "user", "content": "x" * (2 * MAX_DRAINED)}]}
     async with world.http() as http, full(world, http):
         await storm(http, 60)
         world.metrics.storm_refusals.clear()
@@ -152,7 +152,7 @@ class Clock:
         self.stormed = False
         key = KeySpec("k" * 12, b"", "acme")
         self.access = Access(key, team(), world.pool, None, None)  # type: ignore[arg-type]
-        ask = world.twin.admit
+        ask = world.reference.admit
 
         def admit(*args: Any) -> Any:
             answer = ask(*args)
@@ -164,7 +164,7 @@ class Clock:
             self.stormed |= self.storms.answer(key.id, world.now_s) is not None
             return answer
 
-        world.twin.admit = admit  # type: ignore[method-assign]
+        world.reference.admit = admit  # type: ignore[method-assign]
 
 
 @pytest.mark.parametrize("clients", [20, 100, 190])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from scheduling.core.compose import make_policy
 from scheduling.core.contracts import OrderingPolicy
-from scheduling.core.queues.relegated import MOST_PER_STEP
+from scheduling.core.queues.relegated import MAX_PER_STEP
 from scheduling.core.registry import make_routing, modifiers, orderings
 from scheduling.core.scheduler import Scheduler
 from scheduling.core.step_time import StepTime
@@ -338,7 +338,7 @@ def test_one_step_relegates_at_most_so_many():
     for request in requests:
         queue.push(request, 2000.0)
     assert queue.select(PoolView({}), 2000.0, lambda request: True) is not None
-    assert sum(queue.explain(request).startswith("relegated") for request in queue) == MOST_PER_STEP
+    assert sum(queue.explain(request).startswith("relegated") for request in queue) == MAX_PER_STEP
 
 
 @pytest.mark.parametrize(("pace_s", "first"), [(0.1, "req_000900"), (20.0, "req_000001")])

@@ -1,8 +1,8 @@
-"""Law: the scripts of ``Idempotency-Key`` and their Python twin are one machine, and a key is never run twice at once.
+"""Law: the scripts of ``Idempotency-Key`` and their Python reference model agree, and a key is never run twice at once.
 
 Random walks over claim, hold, settle and release by two gateways, each call also made twice, as after a lost reply;
-with time passing, a gateway that does not listen, and the state flushed. The bad twins at the end show that the walks
-would notice: each is the real script with one protection taken out.
+with time passing, a gateway that does not listen, and the state flushed. The broken variants at the end show that the
+walks would notice: each is the real script with one protection taken out.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from scheduling.state.idempotency import (
 from scheduling.state.resp import RespConnection
 from scheduling.state.script import REDIS_CLOCK, Script
 from scheduling.state.types import gateway_channel
-from tests.reference.idempotency_twin import IdempotencyTwin
+from tests.reference.idempotency import ReferenceIdempotency
 from tests.state_model import TEST_CLOCK, Ears, variant
 
 GATEWAYS = ("gw-idem-1", "gw-idem-2")
@@ -53,7 +53,7 @@ class World:
         self.prefix = prefix_of(self.tenant).decode()
         self.now = 1_700_000_000_000
         self.stores = {g: IdempotencyStore(resp, g, LIMITS, scripts) for g in GATEWAYS}
-        self.twin = IdempotencyTwin(LIMITS, lambda: self.now, lambda g: gateway_channel(g) in ears.listening)
+        self.reference = ReferenceIdempotency(LIMITS, lambda: self.now, lambda g: gateway_channel(g) in ears.listening)
         self.holders: dict[str, tuple[str, int]] = {}  # key -> who was told to run it last, until when
         self.seen: set[str] = set()
         ears.listen({*map(gateway_channel, GATEWAYS)})
@@ -64,7 +64,7 @@ class World:
 
     def claim(self, gateway: str, t: Ticket, again: bool) -> None:
         for _ in range(1 + again):
-            mine, theirs = self.twin.claim(gateway, t), self._run(self.stores[gateway].claim(t))
+            mine, theirs = self.reference.claim(gateway, t), self._run(self.stores[gateway].claim(t))
             self._same("claim", mine, theirs)
             self.seen.add(f"{theirs.status}{' silent' * (not theirs.heard)}{' answer' * bool(theirs.answer)}")
             self._law(t, theirs)
@@ -78,7 +78,7 @@ class World:
 
     def hold(self, gateway: str, tickets: list[Ticket], again: bool) -> None:
         for _ in range(1 + again):
-            mine = self.twin.hold(gateway, tickets)
+            mine = self.reference.hold(gateway, tickets)
             theirs = self._run(self.stores[gateway].hold(self.tenant, tickets))
             self._same("hold", mine, theirs)
             for t, status in zip(tickets, theirs, strict=True):
@@ -90,7 +90,7 @@ class World:
 
     def settle(self, gateway: str, t: Ticket, answer: bytes, again: bool) -> None:
         for _ in range(1 + again):
-            mine = self.twin.settle(gateway, t, Reason.STOP, answer)
+            mine = self.reference.settle(gateway, t, Reason.STOP, answer)
             theirs = self._run(self.stores[gateway].settle(t, Reason.STOP, answer))
             self._same("settle", mine, theirs)
             self.seen.add(f"settle {theirs}")
@@ -99,7 +99,7 @@ class World:
 
     def release(self, t: Ticket, again: bool) -> None:
         for _ in range(1 + again):
-            mine, theirs = self.twin.release(t), self._run(self.stores[GATEWAYS[0]].release(t))
+            mine, theirs = self.reference.release(t), self._run(self.stores[GATEWAYS[0]].release(t))
             self._same("release", mine, theirs)
             self.seen.add(f"release {theirs}")
             if theirs:
@@ -112,7 +112,7 @@ class World:
     def flush(self) -> None:
         keys = self._run(self._resp.call("KEYS", self.prefix.replace("{", "[{]").replace("}", "[}]") + "*"))
         self._run(self._resp.call("DEL", *keys))
-        self.twin.flush()
+        self.reference.flush()
         self.holders.clear()
         self._clock()
 
@@ -123,7 +123,7 @@ class World:
         self._run(self._resp.call("SET", self.prefix + "test_now", self.now))
 
     def _same(self, move: str, mine: Any, theirs: Any) -> None:
-        assert theirs == mine, f"{move}: the server answers {theirs}, the twin {mine}"
+        assert theirs == mine, f"{move}: the server answers {theirs}, the reference model {mine}"
         self._run(self._compare(move))
 
     async def _compare(self, move: str) -> None:
@@ -137,12 +137,12 @@ class World:
         running, done, order = [
             {k.decode(): int(v) for k, v in zip(s[::2], s[1::2], strict=True)} for s in sets
         ]  # fmt: skip
-        twin = self.twin.entries
-        assert known == {k: e.words() for k, e in twin.items()}, f"after {move}"
-        assert kept == {k: e.answer for k, e in twin.items() if e.answer}, f"after {move}"
-        assert running == {k: e.ends_ms for k, e in twin.items() if e.reason is None}, f"after {move}"
-        assert done == {k: e.ends_ms for k, e in twin.items() if e.reason is not None}, f"after {move}"
-        assert order == {k: e.ends_ms for k, e in twin.items() if e.answer}, f"after {move}"
+        reference = self.reference.entries
+        assert known == {k: e.words() for k, e in reference.items()}, f"after {move}"
+        assert kept == {k: e.answer for k, e in reference.items() if e.answer}, f"after {move}"
+        assert running == {k: e.ends_ms for k, e in reference.items() if e.reason is None}, f"after {move}"
+        assert done == {k: e.ends_ms for k, e in reference.items() if e.reason is not None}, f"after {move}"
+        assert order == {k: e.ends_ms for k, e in reference.items() if e.answer}, f"after {move}"
         assert int(size or 0) == sum(map(len, kept.values())) <= LIMITS.bytes, f"after {move}: the sum is wrong"
         assert len(done) <= LIMITS.keys
         lives = await asyncio.gather(*(call("PTTL", p + n) for n in ("entries", "running", "done", "kept", "answers")))

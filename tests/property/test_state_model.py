@@ -1,9 +1,9 @@
-"""Law: the scripts and their Python twin are one machine, and it leaks nothing.
+"""Law: the scripts and their Python reference model are one machine, and it leaks nothing.
 
 Random walks (``tests/state_model.py``) over admit, grant, evict, renew, announce, requeue, finish, sweep, elect,
 resign, set_ready, set_standing, record and suspect, by entitlements of all five classes; each call also made twice, as
-after a lost reply; with time passing, gateways that do not listen for a while, and the state flushed. The bad twins at
-the end show that the walks would notice: each is the real script with one protection taken out.
+after a lost reply; with time passing, gateways that do not listen for a while, and the state flushed. The broken
+variants at the end show that the walks would notice: each is the real script with one protection taken out.
 """
 
 from __future__ import annotations
@@ -266,7 +266,7 @@ BAD_TWINS = {
         "add_served",
     ),
     "an end that takes any figure for tokens": ("finish", "tokens(ARGV[4])", "tonumber(ARGV[4])"),
-    "an eviction of which no books are kept": ("sweep", "bury(id, text, 'evicted')", ""),
+    "an eviction of which no account is kept": ("sweep", "bury(id, text, 'evicted')", ""),
     "evictions without a fence": ("evict", FENCE, ""),
     "standings without a fence": ("set_standing", FENCE, ""),
     "standings that count for newcomers only": ("set_standing", "call('ZADD', WEIGHTS, 'XX', weight, ent)", ""),
@@ -274,7 +274,7 @@ BAD_TWINS = {
     "refusals that charge": ("admit", REFUSE, REFUSE + "  set_level(ent, level - 1, now, ARGV[13], ARGV[14])\n"),
     "refused clients who return together": ("admit", "math.ceil(first_ms + told)", "math.ceil(first_ms)"),
     "returns as fast as refusals": ("admit", "* SERVED_PER_RETURN", "* 0"),
-    "returns without end": ("admit", "math.min(LONGEST_TOLD_MS, told", "(told"),
+    "returns without end": ("admit", "math.min(MAX_TOLD_MS, told", "(told"),
     "no refund for what never ran": ("finish", "if not ran then told = 0 end", ""),
     "no refund for what waited in vain": ("sweep", "settle(x.ent, x.charge, 0, now)", ""),
     "a requeue that keeps its old slot": ("requeue", "drop_lease(id, held, true)\n", ""),

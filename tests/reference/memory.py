@@ -291,12 +291,12 @@ class PoolMemory:
     def _meter(self, name: str, by: int) -> None:
         self.meter[name] = self.meter.get(name, 0) + by
 
-    def _ring(self, kind: str, value: str) -> None:
+    def _notify(self, kind: str, value: str) -> None:
         self.events.append((kind, value.encode()))
 
     def _ring_free(self, backend: str) -> None:
         if self._total("wait"):
-            self._ring("f", backend)
+            self._notify("f", backend)
 
     def _mark_ended(self, request_id: str, reason: Reason, for_ms: float = ENDED_MS) -> None:
         self._ended[request_id] = (reason, self._now() + for_ms)

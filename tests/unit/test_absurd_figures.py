@@ -12,7 +12,7 @@ from django.db import DatabaseError
 from django.utils import timezone
 from rest_framework.test import APIClient
 
-from scheduling.core.ledger import MOST_TOKENS, sane
+from scheduling.core.ledger import MAX_TOKENS, sane
 from scheduling.core.types import QuotaSpec
 from scheduling.state import codec
 from scheduling.state.usage import PoolUsage
@@ -64,16 +64,16 @@ def test_a_poisoned_row_stops_neither_hours_nor_usage_nor_quotas(figures: dict[s
         assert (rows["globex"]["input_tokens"], rows["globex"]["output_tokens"]) == (20, 10)
         assert rows["acme"]["requests"] == 2
         for name in ("input_tokens", "output_tokens"):
-            assert 0 <= rows["acme"][name] <= 2 * MOST_TOKENS
+            assert 0 <= rows["acme"][name] <= 2 * MAX_TOKENS
         list(usage.usage(None, since, until, ["reason"]))  # of the ledger alone
         told = read_ledger("llama", frozenset({"acme", "globex"}), start + 60)
         assert sum(told["globex"]) == 60
-        assert all(0 <= tokens <= 4 * MOST_TOKENS for tokens in told["acme"])
+        assert all(0 <= tokens <= 4 * MAX_TOKENS for tokens in told["acme"])
 
     check()
     rollup.roll_up()
     check()
-    assert not UsageHour.objects.filter(input_tokens__gt=rollup.MOST_OF_HOUR).exists()
+    assert not UsageHour.objects.filter(input_tokens__gt=rollup.MAX_SHARE_OF_HOUR).exists()
 
 
 def test_hours_that_were_poisoned_are_added_up_again_and_count_as_nothing_until_then(

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from scheduling.core.admission import (
     RIGHTS,
+    AdmissionAnswer,
     AdmissionView,
     Ask,
     Prey,
-    Verdict,
     able_to_run,
     cap_of,
     choose_backend,
@@ -61,7 +61,7 @@ def of_class(service_class: ServiceClass, spec: EntitlementSpec | None = None, *
 
 def decide(
     v: AdmissionView, ask: Ask = ASK, spec: EntitlementSpec = ACME, pool: PoolSpec = POOL
-) -> tuple[Verdict, Reason | None, int | None]:
+) -> tuple[AdmissionAnswer, Reason | None, int | None]:
     d = decide_admission(spec, pool, ask, v, 5000)
     return d.verdict, d.reason, d.retry_ms
 
@@ -71,7 +71,7 @@ FULL = dataclasses.replace(B1, running=4)
 
 def test_a_free_slot_and_nobody_waiting_is_granted_on_that_replica():
     decision = decide_admission(ACME, POOL, ASK, view(), 5000)
-    assert (decision.verdict, decision.backend) == (Verdict.GRANT, "b1")
+    assert (decision.verdict, decision.backend) == (AdmissionAnswer.GRANT, "b1")
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_a_free_slot_and_nobody_waiting_is_granted_on_that_replica():
     ],
 )
 def test_each_rule_refuses_with_its_reason_and_a_computed_time(trouble: dict[str, Any], reason: Reason, retry_ms: int):
-    assert decide(view(**trouble)) == (Verdict.REFUSE, reason, retry_ms)
+    assert decide(view(**trouble)) == (AdmissionAnswer.REFUSE, reason, retry_ms)
 
 
 def test_the_first_rule_that_fails_names_the_reason():
@@ -119,39 +119,41 @@ def test_the_first_rule_that_fails_names_the_reason():
 
 
 def test_waiting_cannot_help_a_request_that_is_larger_than_its_bucket_or_its_share():
-    assert decide(view(), dataclasses.replace(ASK, charge=501)) == (Verdict.REFUSE, Reason.TOKEN_BUDGET, None)
-    assert decide(view(), dataclasses.replace(ASK, kv=401)) == (Verdict.REFUSE, Reason.KV_BUDGET, None)
+    assert decide(view(), dataclasses.replace(ASK, charge=501)) == (AdmissionAnswer.REFUSE, Reason.TOKEN_BUDGET, None)
+    assert decide(view(), dataclasses.replace(ASK, kv=401)) == (AdmissionAnswer.REFUSE, Reason.KV_BUDGET, None)
 
 
 def test_zero_means_that_no_budget_and_no_share_is_enforced():
     free = dataclasses.replace(ACME, tokens_per_s=0.0, burst_tokens=0.0, kv_tokens=0)
     ask = dataclasses.replace(ASK, charge=0, kv=900)
-    assert decide(view(level=0.0, ent_kv=10**9), ask, free)[0] is Verdict.GRANT
+    assert decide(view(level=0.0, ent_kv=10**9), ask, free)[0] is AdmissionAnswer.GRANT
 
 
 def test_nobody_overtakes_those_who_wait_for_the_slots_that_are_free():
-    assert decide(view(waiting=4))[0] is Verdict.QUEUE
-    assert decide(view(waiting=4, able=3))[0] is Verdict.GRANT  # three of them, or who could use it, have theirs
+    assert decide(view(waiting=4))[0] is AdmissionAnswer.QUEUE
+    assert (
+        decide(view(waiting=4, able=3))[0] is AdmissionAnswer.GRANT
+    )  # three of them, or who could use it, have theirs
 
 
 def test_a_free_slot_is_not_withheld_for_those_who_may_not_use_it():
     """A batch tenant that waits at its own limit does not make an idle pool contended."""
-    assert decide(view(waiting=500, able=0))[0] is Verdict.GRANT
+    assert decide(view(waiting=500, able=0))[0] is AdmissionAnswer.GRANT
 
 
 def test_a_free_slot_is_not_withheld_for_those_who_lack_only_kv_cache():
-    assert decide(view(waiting=6, stuck=3))[0] is Verdict.GRANT
-    assert decide(view(waiting=6, stuck=2))[0] is Verdict.QUEUE
-    assert decide(view(waiting=1, stuck=9, backends=(dataclasses.replace(B1, running=4),)))[0] is Verdict.QUEUE
+    assert decide(view(waiting=6, stuck=3))[0] is AdmissionAnswer.GRANT
+    assert decide(view(waiting=6, stuck=2))[0] is AdmissionAnswer.QUEUE
+    assert decide(view(waiting=1, stuck=9, backends=(dataclasses.replace(B1, running=4),)))[0] is AdmissionAnswer.QUEUE
 
 
 def test_a_pool_is_contended_when_nothing_is_left_for_this_request_and_only_then_weighs():
     pool = dataclasses.replace(POOL, threshold=31.0)
-    assert decide(view(), pool=pool)[0] is Verdict.GRANT
+    assert decide(view(), pool=pool)[0] is AdmissionAnswer.GRANT
     assert decide(view(backends=(FULL,)), pool=pool)[1] is Reason.LOW_PRIORITY
     assert decide(view(waiting=4), pool=pool)[1] is Reason.LOW_PRIORITY
     assert decide(view(waiting=4, weight=31.0), pool=pool)[1] is Reason.LOW_PRIORITY  # it must exceed the threshold
-    assert decide(view(waiting=4, weight=31.1), pool=pool)[0] is Verdict.QUEUE
+    assert decide(view(waiting=4, weight=31.1), pool=pool)[0] is AdmissionAnswer.QUEUE
 
 
 @pytest.mark.parametrize(
@@ -171,13 +173,13 @@ def test_under_contention_who_weighs_least_is_refused_where_somebody_weighs_more
 ):
     full = view(backends=(FULL,), weight=weight, lightest=lightest, heaviest=heaviest)
     assert decide(full)[1] is reason
-    assert decide(view(weight=weight, lightest=lightest, heaviest=heaviest))[0] is Verdict.GRANT
+    assert decide(view(weight=weight, lightest=lightest, heaviest=heaviest))[0] is AdmissionAnswer.GRANT
     patient = of_class(ServiceClass.SPOT, over_limit=OverLimit.WAIT)
-    assert decide(full, spec=patient)[0] is Verdict.QUEUE
+    assert decide(full, spec=patient)[0] is AdmissionAnswer.QUEUE
 
 
 D, G, E, S, P = ServiceClass
-GRANT, QUEUE = Verdict.GRANT, Verdict.QUEUE
+GRANT, QUEUE = AdmissionAnswer.GRANT, AdmissionAnswer.QUEUE
 OVER = {"ent_running": 3}  # as many as r_e
 POOR = {"level": 100.0}  # the bucket does not cover it
 WIDE = {"ent_kv": 301}  # the KV share does not
@@ -200,7 +202,7 @@ BUSY = {"backends": (FULL,), "waiting": 12, "able": 12, "ent_waiting": 2, "light
         ("busy, over its KV share", BUSY | WIDE, (Reason.KV_BUDGET,) * 4),
     ],
 )  # fmt: skip
-def test_what_each_class_may(what: str, state: dict[str, Any], answers: tuple[Verdict | Reason, ...]):
+def test_what_each_class_may(what: str, state: dict[str, Any], answers: tuple[AdmissionAnswer | Reason, ...]):
     for service_class, expected in zip((D, G, E, S, P), (*answers, answers[3]), strict=True):
         verdict, reason, _ = decide(view(**state), spec=of_class(service_class))
         assert (reason or verdict) == expected, f"{service_class.value}, {what}"
@@ -216,7 +218,7 @@ def test_tokens_beyond_the_bucket_of_a_dedicated_owner_come_from_idle_capacity_a
 def test_reserved_capacity_is_never_refused_for_contention_whatever_queue_there_is(service_class: ServiceClass):
     no_queue = of_class(service_class, queue_limit=0)
     pool = dataclasses.replace(POOL, queue_limit=0, queue_bytes=0, threshold=1e9)
-    assert decide(view(**(BUSY | {"ent_waiting": 0})), spec=no_queue, pool=pool)[0] is Verdict.QUEUE
+    assert decide(view(**(BUSY | {"ent_waiting": 0})), spec=no_queue, pool=pool)[0] is AdmissionAnswer.QUEUE
 
 
 CHEAP = (Prey("new", "b1", 100), Prey("old", "b1", 400))
@@ -242,7 +244,7 @@ def test_who_is_within_its_baseline_takes_the_slot_of_the_newest_preemptible_req
     full = view(backends=(FULL,), prey=CHEAP, weight=40.0, lightest=0.1, heaviest=900.0, **state)
     decision = decide_admission(of_class(service_class), POOL, ASK, full, 5000)
     assert decision.evict == evicted
-    assert (decision.verdict is Verdict.GRANT) == bool(evicted)
+    assert (decision.verdict is AdmissionAnswer.GRANT) == bool(evicted)
     assert decision.backend == ("b1" if evicted else "")
 
 
@@ -280,27 +282,27 @@ def test_headroom_is_for_those_within_a_baseline(service_class: ServiceClass):
     based = RIGHTS[service_class].baseline
     for state in ({"ent_running": 2}, {"ent_running": 0, "able": 9}):
         found = decide(view(backends=(two_free,), **state), spec=spec, pool=SPARING)[0]
-        assert (found is Verdict.GRANT) == based, state
-    assert decide(view(backends=(three_free,), ent_running=2), spec=spec, pool=SPARING)[0] is Verdict.GRANT
+        assert (found is AdmissionAnswer.GRANT) == based, state
+    assert decide(view(backends=(three_free,), ent_running=2), spec=spec, pool=SPARING)[0] is AdmissionAnswer.GRANT
     beyond = {"ent_running": spec.concurrency}
     for free, granted in ((two_free, False), (three_free, RIGHTS[service_class].bursts)):
         found = decide(view(backends=(free,), **beyond), spec=spec, pool=SPARING)[0]
-        assert (found is Verdict.GRANT) == granted, free
+        assert (found is AdmissionAnswer.GRANT) == granted, free
 
 
 @pytest.mark.parametrize("service_class", [ServiceClass.GUARANTEED, ServiceClass.ELASTIC])
 def test_headroom_goes_to_those_within_a_baseline_who_wait_already(service_class: ServiceClass):
     spec = of_class(service_class, NO_KV)
     two_free = view(backends=(dataclasses.replace(B1, running=2),), able=9, due=2)
-    assert decide(two_free, spec=spec, pool=SPARING)[0] is Verdict.QUEUE
+    assert decide(two_free, spec=spec, pool=SPARING)[0] is AdmissionAnswer.QUEUE
 
 
 def test_an_owner_of_reserved_capacity_goes_before_all_who_wait_for_the_surplus():
     three_wait = view(waiting=3, backends=(dataclasses.replace(B1, running=2),))
-    assert decide(three_wait, spec=of_class(ServiceClass.GUARANTEED, NO_KV))[0] is Verdict.GRANT
-    assert decide(three_wait, spec=of_class(ServiceClass.ELASTIC, NO_KV))[0] is Verdict.QUEUE
+    assert decide(three_wait, spec=of_class(ServiceClass.GUARANTEED, NO_KV))[0] is AdmissionAnswer.GRANT
+    assert decide(three_wait, spec=of_class(ServiceClass.ELASTIC, NO_KV))[0] is AdmissionAnswer.QUEUE
     owners_wait = dataclasses.replace(three_wait, due=2)
-    assert decide(owners_wait, spec=of_class(ServiceClass.GUARANTEED, NO_KV))[0] is Verdict.QUEUE
+    assert decide(owners_wait, spec=of_class(ServiceClass.GUARANTEED, NO_KV))[0] is AdmissionAnswer.QUEUE
 
 
 @pytest.mark.parametrize("service_class", [ServiceClass.DEDICATED, ServiceClass.GUARANTEED])
@@ -308,9 +310,9 @@ def test_a_promise_that_the_pool_cannot_keep_reserves_nothing(service_class: Ser
     bound = of_class(service_class, NO_KV)
     degraded = dataclasses.replace(bound, state=EntitlementState.DEGRADED)
     full = view(backends=(dataclasses.replace(B1, running=4),), lightest=1.0, heaviest=40.0, weight=1.0)
-    assert decide(full, spec=bound)[0] is Verdict.QUEUE
+    assert decide(full, spec=bound)[0] is AdmissionAnswer.QUEUE
     assert decide(full, spec=degraded)[1] is Reason.LOW_PRIORITY
-    assert decide(dataclasses.replace(full, weight=2.0), spec=degraded)[0] is Verdict.QUEUE
+    assert decide(dataclasses.replace(full, weight=2.0), spec=degraded)[0] is AdmissionAnswer.QUEUE
 
 
 def test_before_the_first_tick_a_weight_is_the_class_and_the_slo_where_a_mean_is_set():
@@ -321,14 +323,14 @@ def test_before_the_first_tick_a_weight_is_the_class_and_the_slo_where_a_mean_is
 
 def test_a_tier_that_waits_queues_over_its_concurrency_until_its_queue_is_full():
     batch = of_class(ServiceClass.SPOT, over_limit=OverLimit.WAIT)
-    assert decide(view(ent_running=3), spec=batch)[0] is Verdict.QUEUE
+    assert decide(view(ent_running=3), spec=batch)[0] is AdmissionAnswer.QUEUE
     assert decide(view(ent_running=3, ent_waiting=2, waiting=2), spec=batch)[1] is Reason.QUEUE_FULL
 
 
 def test_a_tier_with_no_queue_is_refused_instead_of_waiting():
     impatient = of_class(ServiceClass.SPOT, queue_limit=0)
-    assert decide(view(), spec=impatient)[0] is Verdict.GRANT
-    assert decide(view(backends=(FULL,)), spec=impatient) == (Verdict.REFUSE, Reason.QUEUE_FULL, 2000)
+    assert decide(view(), spec=impatient)[0] is AdmissionAnswer.GRANT
+    assert decide(view(backends=(FULL,)), spec=impatient) == (AdmissionAnswer.REFUSE, Reason.QUEUE_FULL, 2000)
 
 
 def test_the_replica_with_least_work_is_chosen_then_fewest_running_then_by_name():
@@ -363,4 +365,4 @@ def test_a_client_that_obeys_a_token_refusal_is_not_refused_again():
         assert reason is Reason.TOKEN_BUDGET
         assert retry_ms is not None
         later = refill(level, 0, ACME.tokens_per_s, ACME.burst_tokens, retry_ms)
-        assert decide(view(level=later))[0] is Verdict.GRANT
+        assert decide(view(level=later))[0] is AdmissionAnswer.GRANT

@@ -13,7 +13,7 @@ from rest_framework.test import APIClient
 
 from telemetry.alerts import lifecycle
 from telemetry.alerts.conditions import Timer, right, seen, wrong
-from telemetry.alerts.watch import Watch
+from telemetry.alerts.watch import AlertWatch
 from telemetry.alerts.webhook import WebhookError
 from telemetry.feed import snapshots
 from telemetry.feed.window import Window
@@ -57,7 +57,7 @@ class Bell:
         self.rang += 1
 
 
-def waits(watch: Watch, *oldest: float, start_s: float = NOW) -> float:
+def waits(watch: AlertWatch, *oldest: float, start_s: float = NOW) -> float:
     """Looks every five seconds at a queue whose oldest request waits so long; when it looked last."""
     for step, value in enumerate(oldest):
         watch.look(shot(start_s + 5 * step, oldest_wait_s=value), {})
@@ -110,7 +110,7 @@ def test_a_timer_begins_anew_whenever_it_is_not_so() -> None:
 
 def test_an_alert_opens_after_it_was_wrong_for_long_enough_and_ends_after_it_was_right_as_long() -> None:
     queue, bell = rule(threshold=10.0, clear_threshold=5.0, for_s=20), Bell()
-    watch = Watch(bell)
+    watch = AlertWatch(bell)
     at = waits(watch, 12, 12, 12, 12)
     assert not Alert.objects.exists()
     at = waits(watch, 12, start_s=at + 5)
@@ -126,24 +126,24 @@ def test_an_alert_opens_after_it_was_wrong_for_long_enough_and_ends_after_it_was
 
 def test_what_flickers_is_not_told() -> None:
     rule(threshold=10.0, for_s=20)
-    waits(Watch(Bell()), *(12, 12, 12, 1) * 6)
+    waits(AlertWatch(Bell()), *(12, 12, 12, 1) * 6)
     assert not Alert.objects.exists()
 
 
 def test_two_leaders_tell_once_and_the_next_one_knows_what_is_open() -> None:
     rule(threshold=10.0, for_s=0)
-    waits(Watch(Bell()), 12)
-    waits(Watch(Bell()), 12)
+    waits(AlertWatch(Bell()), 12)
+    waits(AlertWatch(Bell()), 12)
     assert Alert.objects.count() == 1
-    waits(Watch(Bell()), 1)
+    waits(AlertWatch(Bell()), 1)
     assert Alert.objects.get().state == "resolved"
-    waits(Watch(Bell()), 12, start_s=NOW + 60)
+    waits(AlertWatch(Bell()), 12, start_s=NOW + 60)
     assert Alert.objects.count() == 2, "the same again is another alert"
 
 
 def test_a_backend_that_is_removed_while_its_alert_is_open_ends_it() -> None:
     rule("backend_health", None, for_s=0)
-    watch = Watch(Bell())
+    watch = AlertWatch(Bell())
     down = shot()
     down["backends"]["gpu-1"] |= {"state": "ejected", "why": "no token for 15 s"}
     watch.look(down, {})
@@ -154,7 +154,7 @@ def test_a_backend_that_is_removed_while_its_alert_is_open_ends_it() -> None:
 
 def test_a_quota_belongs_to_its_tenant_and_to_no_pool() -> None:
     rule("quota", 0.8, for_s=0)
-    watch = Watch(Bell())
+    watch = AlertWatch(Bell())
     for pool in ("llama", "qwen"):
         watch.look(shot() | {"pool": pool}, {("acme", "month"): (84, 100)})
     alert = Alert.objects.get()
@@ -164,7 +164,7 @@ def test_a_quota_belongs_to_its_tenant_and_to_no_pool() -> None:
 
 def test_rules_that_are_off_and_looks_too_soon_tell_nothing() -> None:
     rule(threshold=10.0, for_s=0, enabled=False)
-    watch = Watch(Bell())
+    watch = AlertWatch(Bell())
     waits(watch, 12)
     AlertRule.objects.update(enabled=True)
     watch.look(shot(NOW + 4.0, oldest_wait_s=12), {})

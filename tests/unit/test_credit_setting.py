@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.core.prefill_credit import MOST_BUDGET, STRETCH_S, USUAL_BUDGET, Counters, PrefillCredit, Prompts
+from scheduling.core.prefill_credit import MAX_BUDGET, STRETCH_S, USUAL_BUDGET, Counters, PrefillCredit, Prompts
 from scheduling.core.step_time import load_preset
 from scheduling.core.types import BackendView, prefill_fits
 from scheduling.engines.simulated.engine import Engine, EngineLimits, Sequence, State
@@ -34,7 +34,7 @@ def test_whatever_an_engine_counts_the_credit_fills_a_step_and_is_bounded(
         at_s += passed_s
         credit.prompts.add(prompts)
         credit.seen(Counters(at_s, steps, prefill, output), limited)
-        assert credit.budget <= credit.credit <= MOST_BUDGET
+        assert credit.budget <= credit.credit <= MAX_BUDGET
         assert credit.why
 
 

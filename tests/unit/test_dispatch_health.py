@@ -51,10 +51,10 @@ class Ward:
         self.engines, self.store = Engines(), Store()
         self.leases: dict[str, int] = {}
         self.rings = 0
-        self.monitor = BackendMonitor(self.store, 1, self.engines.factory(), group, self._ring)  # type: ignore[arg-type]
+        self.monitor = BackendMonitor(self.store, 1, self.engines.factory(), group, self._notify)  # type: ignore[arg-type]
         self.pool = pool_spec(backends=tuple(backend(name) for name in names))
 
-    def _ring(self) -> None:
+    def _notify(self) -> None:
         self.rings += 1
 
     async def live(self, seconds: float) -> None:

@@ -10,11 +10,11 @@ import pytest
 from scheduling.dispatch.leader import Leadership
 from scheduling.state.types import Election, StateUnavailable
 from tests.dispatch_world import Floors, Inline, VirtualLoop, on_virtual_time
-from tests.reference.twin import PoolTwin
+from tests.reference.pool import ReferencePool
 
 
 class Store:
-    """The twin behind the store's signatures; ``down`` plays a Redis that does not answer."""
+    """The reference model behind the store's signatures; ``down`` plays a Redis that does not answer."""
 
     pool_id = "p"
 
@@ -24,19 +24,19 @@ class Store:
         self.flush()
 
     def flush(self) -> None:
-        self.twin = PoolTwin("p", lambda: int(asyncio.get_running_loop().time() * 1000))
+        self.reference = ReferencePool("p", lambda: int(asyncio.get_running_loop().time() * 1000))
 
     async def elect(self, holder: str, floor: int, first_start: bool) -> Election:
         if self.frozen:
             await asyncio.sleep(1.0)
         if self.down or self.frozen:
             raise StateUnavailable("down")
-        return self.twin.elect(holder, floor, first_start)
+        return self.reference.elect(holder, floor, first_start)
 
     async def resign(self, holder: str) -> None:
         if self.down:
             raise StateUnavailable("down")
-        self.twin.resign(holder)
+        self.reference.resign(holder)
 
 
 def stand(store: Store, name: str, floors: Floors) -> Leadership:
@@ -127,8 +127,8 @@ async def test_a_leader_that_stalled_ends_its_term_where_another_has_led():
     loop = asyncio.get_running_loop()
     assert isinstance(loop, VirtualLoop)
     loop.now += 30.0
-    usurper = store.twin.elect("b", 0, False)
-    store.twin.resign("b")
+    usurper = store.reference.elect("b", 0, False)
+    store.reference.resign("b")
     assert usurper.epoch == 2
     await asyncio.wait_for(keeping, 1.0)
     assert not leader.leads
@@ -145,7 +145,7 @@ async def test_a_leader_stops_by_itself_before_another_can_be_elected():
     standing = asyncio.create_task(second.win())
     while not standing.done():
         await asyncio.sleep(0.1)
-        assert not (first.leads and real.twin.view().leader == "b")
+        assert not (first.leads and real.reference.view().leader == "b")
     assert keeping.done()
     assert not first.leads
 
@@ -235,10 +235,10 @@ async def test_only_the_very_first_start_admits_at_once():
     store, floors = Store(), Floors()
     leader = stand(store, "a", floors)
     await leader.win()
-    assert store.twin.view().rebuilding_ms == 0
+    assert store.reference.view().rebuilding_ms == 0
     store.flush()
     await leader.win()
-    assert store.twin.view().rebuilding_ms > 0
+    assert store.reference.view().rebuilding_ms > 0
 
 
 @virtual
@@ -246,7 +246,7 @@ async def test_a_new_process_knows_from_the_database_that_an_empty_redis_is_a_lo
     store = Store()
     leader = stand(store, "a", Floors({"p": 7}))
     assert await leader.win() == 8
-    assert store.twin.view().rebuilding_ms > 0
+    assert store.reference.view().rebuilding_ms > 0
 
 
 @virtual

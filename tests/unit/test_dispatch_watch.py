@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from scheduling.dispatch.watch import Watch
+from scheduling.dispatch.progress import ProgressWatch
 from scheduling.engines.vllm import EngineMetrics
 
 
-def scrape(watch: Watch, at_s: float, prompt: float, generated: float) -> None:
+def scrape(watch: ProgressWatch, at_s: float, prompt: float, generated: float) -> None:
     watch.seen(EngineMetrics(4, 0, 0.5, generated, prompt, 0.0, 0.0), leases=4, now_s=at_s)
 
 
 def test_a_prompt_counted_at_once_is_a_mean_of_five_seconds_not_a_spike() -> None:
-    watch, total, seen = Watch(), 0.0, []
+    watch, total, seen = ProgressWatch(), 0.0, []
     for second in range(30):
         total += 2000.0 if second % 5 == 0 else 0.0  # 400 tokens/s
         scrape(watch, float(second), total, 100.0 * second)
@@ -24,7 +24,7 @@ def test_a_prompt_counted_at_once_is_a_mean_of_five_seconds_not_a_spike() -> Non
 
 
 def test_the_mean_ends_five_seconds_after_the_last_prompt_whatever_scrapes_were_missed() -> None:
-    watch = Watch()
+    watch = ProgressWatch()
     scrape(watch, 0.0, 0.0, 0.0)
     scrape(watch, 1.0, 1000.0, 1.0)
     assert watch.rates.input_tokens_per_s == pytest.approx(1000.0)
@@ -37,7 +37,7 @@ def test_the_mean_ends_five_seconds_after_the_last_prompt_whatever_scrapes_were_
 
 
 def test_a_restarted_engine_begins_anew() -> None:
-    watch = Watch()
+    watch = ProgressWatch()
     scrape(watch, 0.0, 5000.0, 500.0)
     scrape(watch, 1.0, 6000.0, 510.0)
     scrape(watch, 2.0, 10.0, 1.0)

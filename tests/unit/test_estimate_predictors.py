@@ -14,7 +14,7 @@ from scheduling.core.estimate.contracts import Prediction, PromptFacts
 from scheduling.core.estimate.cost import cost, decode_seconds, prefill_seconds
 from scheduling.core.estimate.distribution import distribution, log_normal
 from scheduling.core.estimate.drift import CategoryBaseline, Drift
-from scheduling.core.estimate.history import LEAST_OBSERVED, ApplicationHistory
+from scheduling.core.estimate.history import MIN_OBSERVED, ApplicationHistory
 from scheduling.core.gittins import service_cost
 from scheduling.core.step_time import StepTime
 from scheduling.estimation.embedding import Embedder, pack, unpack
@@ -146,7 +146,7 @@ class TestDrift:
 class TestHistory:
     def test_it_says_nothing_before_it_knows_an_application(self) -> None:
         history = ApplicationHistory()
-        for _ in range(LEAST_OBSERVED - 1):
+        for _ in range(MIN_OBSERVED - 1):
             history.observe(FACTS, 50)
         assert history.predict(FACTS) is None
         history.observe(FACTS, 50)
@@ -251,7 +251,7 @@ class TestChain:
         assert chain.predict(facts).prediction.source == "prior"
         chain.observe(replace(facts, application="else", embedding=None), 80)
         assert chain.predict(facts).prediction.source == "category"
-        for _ in range(LEAST_OBSERVED):
+        for _ in range(MIN_OBSERVED):
             chain.observe(replace(facts, embedding=None), 80)
         assert chain.predict(facts).prediction.source == "application"
         chain.observe(replace(facts, application="another"), 20)
@@ -262,7 +262,7 @@ class TestChain:
     def test_a_bound_cuts_whoever_speaks(self) -> None:
         chain = Chain(None)
         facts = replace(FACTS, output_bound=32)
-        for _ in range(LEAST_OBSERVED + 1):
+        for _ in range(MIN_OBSERVED + 1):
             found = chain.predict(facts)
             assert found.prediction.lengths[-1] <= 32
             assert found.p90 <= 32

@@ -12,7 +12,7 @@ from django.core.management import CommandError, call_command
 
 from controlplane.experiments.clients import Crowd, Drive, Sent
 from controlplane.experiments.figures import Sample, summary
-from controlplane.experiments.plan import books
+from controlplane.experiments.plan import catalog_of
 from controlplane.experiments.pools import POOLS_1, POOLS_2
 from controlplane.experiments.shipped import EXPERIMENTS
 
@@ -69,7 +69,7 @@ def test_every_experiment_has_clients_for_its_members_inside_its_phases():
 
 
 def test_without_admission_control_nobody_is_limited_or_told_apart():
-    items = books(POOLS_1, "pool", admission=False)
+    items = catalog_of(POOLS_1, "pool", admission=False)
     assert {i["spec"]["serviceClass"] for i in items if i["kind"] == "Tier"} == {"spot"}
     assert all(crowd.open_loop for crowd in POOLS_1.crowds(admission=False))
 

@@ -11,7 +11,7 @@ import pytest
 from scheduling.core.outcomes import ENDINGS, Outcome, Reason
 from scheduling.core.types import EntitlementSpec, EntitlementState
 from scheduling.gateway.errors import Refusal, error_event, render, table
-from scheduling.gateway.headers import LONGEST_RETRY_S, Limits, duration, retry_after
+from scheduling.gateway.headers import MAX_RETRY_S, Limits, duration, retry_after
 from tests.gateway_world import TIER
 
 FIELDS: dict[str, Any] = {
@@ -66,7 +66,7 @@ def test_retry_times_spread_by_a_quarter_and_end_at_two_minutes() -> None:
     assert dict(retry_after(10, 0.999999))[b"retry-after-ms"] == b"12499"
     assert dict(retry_after(10, 0.5))[b"retry-after"] == b"10"
     assert dict(retry_after(0, 0.5))[b"retry-after"] == b"1"
-    assert int(dict(retry_after(1e9))[b"retry-after"]) == LONGEST_RETRY_S
+    assert int(dict(retry_after(1e9))[b"retry-after"]) == MAX_RETRY_S
     assert len({dict(retry_after(10))[b"retry-after-ms"] for _ in range(50)}) > 10
 
 

@@ -12,7 +12,7 @@ from scheduling.catalog import CatalogCache
 from scheduling.core.ledger import LedgerRecord
 from scheduling.core.outcomes import Reason
 from scheduling.core.types import Catalog
-from scheduling.gateway.books import Books, Ending
+from scheduling.gateway.outbox import Ending, Outbox
 from scheduling.gateway.retries import RetryBudget
 from scheduling.state.store import PoolStore
 from scheduling.state.types import FinishResult, FinishStatus, StateError, StateUnavailable
@@ -140,7 +140,7 @@ async def test_a_start_without_a_database_is_a_start() -> None:
     await follow(database, test)
 
 
-# --- the books
+# --- the outbox
 
 
 class Store:
@@ -170,11 +170,11 @@ class Store:
         self.recorded += [r.request_id for r in records]
 
 
-def books_on(store: Store, limit: int = 1000) -> Books:
+def outbox_on(store: Store, limit: int = 1000) -> Outbox:
     def stores(_: str) -> PoolStore:
         return store  # type: ignore[return-value]
 
-    return Books(stores, 0.01, limit)
+    return Outbox(stores, 0.01, limit)
 
 
 def ending(name: str, attempt: int = 1) -> Ending:
@@ -184,29 +184,29 @@ def ending(name: str, attempt: int = 1) -> Ending:
 async def test_what_redis_did_not_take_is_said_again_when_it_is_back() -> None:
     store = Store()
     store.up = False
-    books = books_on(store)
-    books.start()
+    outbox = outbox_on(store)
+    outbox.start()
     for i in range(5):
-        await books.finish(ending(f"e{i}"))
+        await outbox.finish(ending(f"e{i}"))
     for i in range(250):
-        books.refused(ledger(f"r{i}"))
+        outbox.refused(ledger(f"r{i}"))
     await asyncio.sleep(0.1)
-    assert books.waiting == 255
+    assert outbox.waiting == 255
     store.up = True
-    books.available()
+    outbox.available()
     async with asyncio.timeout(20):
-        while books.waiting:
+        while outbox.waiting:
             await asyncio.sleep(0.01)
     assert store.finished == [(f"e{i}", 1) for i in range(5)]
     assert store.recorded == [f"r{i}" for i in range(250)]
-    await books.stop()
+    await outbox.stop()
 
 
 async def test_a_lost_answer_of_a_requeue_does_not_hide_the_request() -> None:
     store = Store()
     store.stale_at = 1
-    books = books_on(store)
-    await books.finish(ending("e"))
+    outbox = outbox_on(store)
+    await outbox.finish(ending("e"))
     assert store.finished == [("e", 2)]
 
 
@@ -219,14 +219,14 @@ async def test_a_cancelled_finish_is_said_later() -> None:
             return await super().finish(request_id, attempt, *args)
 
     store = Slow()
-    books = books_on(store)
-    task = asyncio.create_task(books.finish(ending("e")))
+    outbox = outbox_on(store)
+    task = asyncio.create_task(outbox.finish(ending("e")))
     async with asyncio.timeout(20):
         while not store.finished:
             await asyncio.sleep(0)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
-    await books.stop()
+    await outbox.stop()
     assert store.finished == [("asked", 0), ("e", 1)]
 
 
@@ -235,10 +235,10 @@ async def test_one_record_that_cannot_be_written_does_not_hold_up_the_others(
 ) -> None:
     store = Store()
     store.poison = "bad"
-    books = books_on(store)
-    books.keep(ending("bad"))
-    books.keep(ending("good"))
-    await books.stop()
+    outbox = outbox_on(store)
+    outbox.keep(ending("bad"))
+    outbox.keep(ending("good"))
+    await outbox.stop()
     assert store.finished == [("good", 1)]
     assert "rejected" in caplog.text
 
@@ -246,16 +246,16 @@ async def test_one_record_that_cannot_be_written_does_not_hold_up_the_others(
 async def test_the_backlog_has_a_limit_and_gives_up_refusals_first() -> None:
     store = Store()
     store.up = False
-    books = books_on(store, limit=10)
+    outbox = outbox_on(store, limit=10)
     for i in range(8):
-        books.keep(ending(f"e{i}"))
+        outbox.keep(ending(f"e{i}"))
     for i in range(8):
-        books.refused(ledger(f"r{i}"))
-    assert books.waiting == 10
-    assert books.dropped == 6
+        outbox.refused(ledger(f"r{i}"))
+    assert outbox.waiting == 10
+    assert outbox.dropped == 6
     for i in range(8, 14):
-        books.keep(ending(f"e{i}"))
+        outbox.keep(ending(f"e{i}"))
     store.up = True
-    await books.stop()
+    await outbox.stop()
     assert store.recorded == []
     assert store.finished == [(f"e{i}", 1) for i in range(4, 14)]

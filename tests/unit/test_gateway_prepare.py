@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduling.core.engine_order import engine_order
-from scheduling.core.estimate.tokens import LEAST, MOST, Calibration, raw_tokens
+from scheduling.core.estimate.tokens import LEAST, MOST, TokenCalibration, raw_tokens
 from scheduling.core.outcomes import Reason
 from scheduling.core.registry import orderings
 from scheduling.core.types import BackendSpec, EntitlementSpec, EntitlementState, KeySpec, PoolSpec
@@ -453,7 +453,7 @@ def test_tokens_lie_between_words_and_characters(text: str) -> None:
 
 
 def test_a_calibration_finds_the_tokenizer_and_bears_nonsense() -> None:
-    calibration = Calibration()
+    calibration = TokenCalibration()
     assert calibration.estimate(100) == 100
     for _ in range(200):
         calibration.observe(100, 130)
@@ -463,11 +463,11 @@ def test_a_calibration_finds_the_tokenizer_and_bears_nonsense() -> None:
         calibration.observe(0, 5)
         calibration.observe(5, 0)
     assert LEAST <= calibration.factor <= MOST
-    assert Calibration().estimate(0) == 1
+    assert TokenCalibration().estimate(0) == 1
 
 
 def test_an_estimate_covers_prompt_and_bound() -> None:
-    estimate = make_estimate(chat(max_tokens=100), POOL, Calibration())
+    estimate = make_estimate(chat(max_tokens=100), POOL, TokenCalibration())
     assert estimate.kv_tokens == estimate.cost_tokens == estimate.input_tokens + 100
     assert estimate.output_bound == 100
 
@@ -478,18 +478,18 @@ def test_what_fits_nowhere_is_refused_and_doubt_is_left_to_the_engine() -> None:
         return prepare(json.dumps(body).encode(), False, POOL)
 
     with pytest.raises(Refusal, match="too_long"):
-        make_estimate(completion(1500, max_tokens=600), POOL, Calibration())
-    assert make_estimate(completion(1500, max_tokens=500), POOL, Calibration()).kv_tokens == 2000
+        make_estimate(completion(1500, max_tokens=600), POOL, TokenCalibration())
+    assert make_estimate(completion(1500, max_tokens=500), POOL, TokenCalibration()).kv_tokens == 2000
     shrunk = completion(1900)
-    assert make_estimate(shrunk, POOL, Calibration()).output_bound == 100
+    assert make_estimate(shrunk, POOL, TokenCalibration()).output_bound == 100
     assert sent(shrunk)["max_tokens"] == 100
     long_text = chat(messages=[{"role": "user", "content": "word " * 1600}], max_tokens=500)
-    assert make_estimate(long_text, POOL, Calibration()).kv_tokens == 2000, "only our guess says it is too long"
+    assert make_estimate(long_text, POOL, TokenCalibration()).kv_tokens == 2000, "only our guess says it is too long"
 
 
 def test_a_hint_stands_beside_the_contracts_deadline_and_never_loosens_it() -> None:
     prepared = chat(max_tokens=5)
-    estimate = make_estimate(prepared, POOL, Calibration())
+    estimate = make_estimate(prepared, POOL, TokenCalibration())
     assert TIER.slo.ttft_s == 5.0
 
     def hinted(ms: float) -> float | None:
@@ -508,7 +508,9 @@ def test_nothing_of_what_the_client_wishes_is_in_what_the_engine_orders_by(polic
     order = engine_order(replace(POOL, policy=policy), [TIER.rank])
 
     def told(prepared: Prepared, hints: dict[bytes, float] | None = None) -> int:
-        queued = make_queued("r", 1000.0, ACCESS, prepared, make_estimate(prepared, POOL, Calibration()), hints, "gw")
+        queued = make_queued(
+            "r", 1000.0, ACCESS, prepared, make_estimate(prepared, POOL, TokenCalibration()), hints, "gw"
+        )
         body: dict[str, int] = json.loads(prepared.upstream("m", order.priority(queued)))
         return body["priority"]
 

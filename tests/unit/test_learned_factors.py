@@ -78,8 +78,8 @@ def test_whose_factors_are_kept_is_not_a_matter_of_who_sends_most(world: worlds.
     learned.keep(Store(llama=drift(globex=few, **{f"t{n:03d}": many for n in range(150)})))
     kept = list(LearnedFactor.objects.values_list("scope", "name", "category"))
     assert {("category", "", "code"), ("tenant", "globex", "code"), ("source", "globex", "similar")} < set(kept)
-    assert len({name for _, name, _ in kept} - {""}) == learned.MOST_TENANTS
-    assert len([1 for _, name, _ in kept if name == "t000"]) == learned.MOST_OF_TENANT
+    assert len({name for _, name, _ in kept} - {""}) == learned.MAX_TENANTS
+    assert len([1 for _, name, _ in kept if name == "t000"]) == learned.MAX_PER_TENANT
     assert ("tenant", "t000", "c19") in kept
     assert ("tenant", "t000", "c00") not in kept
 

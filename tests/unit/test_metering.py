@@ -178,7 +178,7 @@ def test_the_leaders_figure_is_the_ledgers_sum_and_moves_with_each_batch() -> No
     feed.publish("llama", 1, now + 1)
     assert board.pools["llama"].tenants["acme"][0] == 60
     assert board.pools["llama"].as_of_s == now + 2
-    another = UsageFeed(board, lambda: {"acme": (QuotaSpec("day", 100, 1000),)})  # another leader, from the books
+    another = UsageFeed(board, lambda: {"acme": (QuotaSpec("day", 100, 1000),)})  # another leader, from the catalog
     another.publish("llama", 2, now + 2)
     assert board.pools["llama"].tenants["acme"][0] == 60
 

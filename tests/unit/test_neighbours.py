@@ -91,7 +91,7 @@ def test_long_waits_keep_their_first_and_last_step() -> None:
     assert found is not None
     assert found["steps"][0] == [0.0, 500]
     assert found["steps"][-1][1] == 0
-    assert len(found["steps"]) <= neighbours.MOST_STEPS + 1
+    assert len(found["steps"]) <= neighbours.MAX_STEPS + 1
 
 
 @pytest.mark.django_db
@@ -110,11 +110,11 @@ def test_a_tenants_neighbours_are_those_who_ran_while_it_waited() -> None:
 def test_what_is_too_much_to_read_is_said_to_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     writer.write([*story_rows(), record(7, **times(2, 2, 3, 4))])
     for most, whole in ((2, True), (1, False)):
-        monkeypatch.setattr(neighbours, "MOST_WAITS", most)
+        monkeypatch.setattr(neighbours, "MAX_WAITS", most)
         (pool,) = neighbours.neighbours("acme", AT - timedelta(seconds=1), AT + timedelta(minutes=1))["pools"]
         assert (pool["requests"], pool["whole"]) == (most, whole)
-    monkeypatch.setattr(neighbours, "MOST_WAITS", 2)
-    monkeypatch.setattr(neighbours, "MOST_RUNS", 1)
+    monkeypatch.setattr(neighbours, "MAX_WAITS", 2)
+    monkeypatch.setattr(neighbours, "MAX_RUNS", 1)
     (pool,) = neighbours.neighbours("acme", AT - timedelta(seconds=1), AT + timedelta(minutes=1))["pools"]
     assert not pool["whole"]
 

@@ -10,7 +10,7 @@ import pytest
 from scheduling.core.contracts import RequestQueue
 from scheduling.core.order.hybrid import work_left
 from scheduling.core.order.unified import PREFILL_STEPS, Unified, cost_left
-from scheduling.core.queues.standing import MOST_SHIFT, StandingQueue, standing_factor
+from scheduling.core.queues.standing import MAX_SHIFT, StandingQueue, standing_factor
 from scheduling.core.registry import PolicyError, make_ordering, make_routing
 from scheduling.core.scheduler import Scheduler
 from scheduling.core.types import BackendView, PoolView, QueuedRequest, ServiceClass, Standing
@@ -141,7 +141,7 @@ def test_a_debt_of_a_grade_outweighs_a_cost_of_a_grade() -> None:
     assert standing_factor(owed) == pytest.approx(5.0)
     view = PoolView({}, standings={"poor": owed})
     assert queue.select(view, 0.0, lambda r: True).id == "poor"  # type: ignore[union-attr]  # 25 - 10 ln 5 = 8.9
-    assert queue.shift("poor") == pytest.approx(10.0 * log(5.0)) == pytest.approx(10.0 * MOST_SHIFT)
+    assert queue.shift("poor") == pytest.approx(10.0 * log(5.0)) == pytest.approx(10.0 * MAX_SHIFT)
 
 
 def test_extreme_standings_stay_within_a_factor_of_five() -> None:

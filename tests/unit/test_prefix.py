@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduling.core.compose import make_policy
-from scheduling.core.estimate.tokens import Calibration
-from scheduling.core.placement import MOST_WORTH, Point, read_points, worth, write_points
+from scheduling.core.estimate.tokens import TokenCalibration
+from scheduling.core.placement import MAX_WORTH, Point, read_points, worth, write_points
 from scheduling.core.registry import PolicyError, make_routing
 from scheduling.core.scheduler import Scheduler
 from scheduling.core.step_time import StepTime
@@ -21,7 +21,7 @@ from scheduling.gateway.auth import Access
 from scheduling.gateway.cache_salt import prefix_key
 from scheduling.gateway.estimates import make_estimate, make_queued
 from scheduling.gateway.headers import Limits
-from scheduling.gateway.prefix import LEAST_CHARS, MOST_POINTS, prefixes_of
+from scheduling.gateway.prefix import MAX_POINTS, MIN_CHARS, prefixes_of
 from scheduling.gateway.prepare import parse, prepare
 from scheduling.simulator.batches import make_engine
 from scheduling.simulator.cluster import Cluster
@@ -134,8 +134,8 @@ def test_tools_come_before_the_conversation() -> None:
 
 def test_short_prompts_have_no_points() -> None:
     assert of_chat(("user", "hello")) == []
-    assert of_prompt("x" * (LEAST_CHARS - 1)) == []
-    assert len(of_prompt("x" * LEAST_CHARS)) == 1
+    assert of_prompt("x" * (MIN_CHARS - 1)) == []
+    assert len(of_prompt("x" * MIN_CHARS)) == 1
 
 
 def test_a_pool_with_one_replica_has_nothing_to_choose_from_and_computes_none() -> None:
@@ -164,7 +164,7 @@ def test_parts_tool_calls_and_empty_messages_are_read_too() -> None:
 @given(text=st.text(max_size=6000), tenant=st.sampled_from(["a", "b"]), turns=st.integers(1, 70))
 def test_points_are_few_and_go_deeper_whatever_the_text(text: str, tenant: str, turns: int) -> None:
     for points in (of_chat(*[("user", text)] * turns, tenant=tenant), of_prompt(text or "x", tenant=tenant)):
-        assert len(points) <= MOST_POINTS
+        assert len(points) <= MAX_POINTS
         assert len(set(names(points))) == len(points)
         depths = [tokens for _, tokens in points]
         assert depths == sorted(depths)
@@ -173,7 +173,7 @@ def test_points_are_few_and_go_deeper_whatever_the_text(text: str, tenant: str, 
 
 def test_points_survive_being_written() -> None:
     assert read_points(write_points(4096.5, [("0" * 12, 7), ("f" * 12, 2**30)])) == (
-        4096, [("0" * 12, 7), ("f" * 12, MOST_WORTH)],
+        4096, [("0" * 12, 7), ("f" * 12, MAX_WORTH)],
     )  # fmt: skip
 
 
@@ -184,7 +184,7 @@ def test_only_pools_that_route_by_it_have_it_computed_and_it_reaches_the_leader(
     access = Access(KeySpec("k" * 12, b"", "e"), entitlement, pool, Limits(entitlement), None)
     body = json.dumps({"model": "m", "messages": [{"role": "user", "content": LONG}]}).encode()
     prepared = prepare(body, True, pool)
-    queued = make_queued("r", 1.0, access, prepared, make_estimate(prepared, pool, Calibration()), None, "gw-1")
+    queued = make_queued("r", 1.0, access, prepared, make_estimate(prepared, pool, TokenCalibration()), None, "gw-1")
     assert bool(queued.prefixes) is has_points
     assert not has_points or read_points(queued.prefixes)[0] == 500
     assert codec.decode_request(codec.encode_request(StoredRequest(queued, FACTS))).request == queued

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from django.core.management import CommandError, call_command
 
-from controlplane.replay.client import Calibration
+from controlplane.replay.client import PromptSizing
 from controlplane.replay.keep import ReportFile
 from controlplane.replay.report import Sent, slo_met, summarise
 from controlplane.replay.verify import compare
@@ -61,7 +61,7 @@ def test_every_request_is_counted_once_under_its_outcome() -> None:
 
 
 def test_prompt_length_is_learned_from_the_answers_usage() -> None:
-    calibration = Calibration()
+    calibration = PromptSizing()
     for words in (10, 200, 50):
         calibration.learn(words, round(7 + 1.5 * words))
     assert calibration.words_for(307) == 200

@@ -66,7 +66,7 @@ def controller(fleet: Fleet) -> Iterator[Controller]:
 
 
 def sample(running: dict[str, int] | None = None, at_s: float = NOW, engine: dict[str, int] | None = None) -> Sample:
-    """As the leader sees the books now: what drains is not ready; ``running`` are leases, ``engine`` its own count."""
+    """As the leader sees the catalog now: what drains is not ready; ``running`` are leases, ``engine`` its count."""
     spec = specs.pool_spec(Pool.objects.get(slug="llama"))
     views = {
         b.id: BackendView(b.id, b.slots, b.kv_tokens, (running or {}).get(b.id, 0), ready=not b.draining)

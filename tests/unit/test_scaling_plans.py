@@ -229,7 +229,7 @@ def test_more_than_can_be_provisioned_is_not_promised(pool: Pool) -> None:
 
 @pytest.mark.django_db
 def test_the_room_of_what_is_promised_is_not_taken_away(pool: Pool) -> None:
-    """Two replicas at most, one of 32 slots there, 8 + 56 slots promised: the hardware of the books may not shrink."""
+    """Two replicas at most, one of 32 slots there, 8 + 56 slots promised: the catalog's hardware may not shrink."""
     row = Entitlement.objects.get(slug="globex-llama")
     row.concurrency = 56
     services.save(actor=SYSTEM, instance=row)
@@ -269,7 +269,7 @@ def test_a_small_replica_beside_large_ones_takes_nothing_from_them(pool: Pool) -
 def test_a_file_that_promises_too_much_is_refused_whole_and_before_anybody_is_asked(
     pool: Pool, tmp_path: Path, options: list[str]
 ) -> None:
-    paper = tmp_path / "books.yaml"
+    paper = tmp_path / "catalog.yaml"
     paper.write_text(
         "apiVersion: quartermaster/v1\nkind: List\nitems:\n"
         "- {kind: TokenEntitlement, metadata: {name: globex-llama}, spec: {tenantRef: {name: globex}, "

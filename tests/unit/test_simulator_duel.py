@@ -36,7 +36,7 @@ SMALL = {
 MODEL = StepTime(t0=0.01, a=1e-4, b=1e-4, c=1e-7, e=0.0, knee=500.0, a2=1e-5)
 
 
-def judged(ours: list[float], a: list[float], b: list[float], **changes: object) -> duel.Verdict:
+def judged(ours: list[float], a: list[float], b: list[float], **changes: object) -> duel.MatchResult:
     match = parse_match("small", {**SMALL, "duel": [{**SMALL["duel"][0], **changes}]})  # type: ignore[index]
     columns = {"ours": ours, "a": a, "b": b, "limit": [1.0] * len(ours)}
     figures = {Bout("small", run, seed + 1): {"x": v} for run, row in columns.items() for seed, v in enumerate(row)}

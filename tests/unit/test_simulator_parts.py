@@ -9,7 +9,7 @@ import pytest
 
 from scheduling.core.chunking import DecodeSlack, prefill_budget
 from scheduling.core.percentiles import interpolated
-from scheduling.core.relegation import Verdict, judge, may_interrupt, smoothed_rate, will_miss
+from scheduling.core.relegation import Relegation, judge, may_interrupt, smoothed_rate, will_miss
 from scheduling.core.step_time import StepTime
 from scheduling.core.types import Slo
 from scheduling.simulator.exact import ExactStep, run, steps_to
@@ -187,15 +187,15 @@ def test_only_a_request_that_cannot_be_in_time_is_relegated():
 @pytest.mark.parametrize(
     ("low", "low_waiting", "left", "backlog", "verdict"),
     [
-        (False, False, 500, 10**9, Verdict.SERVE),
-        (False, False, 5000, 0, Verdict.RELEGATE),
-        (False, True, 5000, 0, Verdict.RELEGATE_LOW_FIRST),
-        (True, True, 500, 0, Verdict.SERVE),
-        (True, True, 500, 600, Verdict.RELEGATE),
+        (False, False, 500, 10**9, Relegation.SERVE),
+        (False, False, 5000, 0, Relegation.RELEGATE),
+        (False, True, 5000, 0, Relegation.RELEGATE_LOW_FIRST),
+        (True, True, 500, 0, Relegation.SERVE),
+        (True, True, 500, 600, Relegation.RELEGATE),
     ],
 )
 def test_low_tiers_give_way_first_and_to_the_backlog_of_the_others(
-    low: bool, low_waiting: bool, left: int, backlog: int, verdict: Verdict
+    low: bool, low_waiting: bool, left: int, backlog: int, verdict: Relegation
 ):
     judged = judge(10.0, 9.0, left, 1000.0, low=low, low_waiting=low_waiting, backlog_tokens=backlog)
     assert judged is verdict

@@ -12,7 +12,7 @@ from django.test.utils import CaptureQueriesContext, override_settings
 
 from controlplane.web import error_pages
 from scheduling.dispatch.ports import BackendStatus
-from telemetry.alerts.watch import Watch
+from telemetry.alerts.watch import AlertWatch
 from telemetry.api import common, live
 from telemetry.feed import snapshots
 from telemetry.feed.publisher import Publisher
@@ -168,7 +168,7 @@ def test_a_deleted_pool_is_not_missed(place: Place) -> None:
 
 def test_a_watch_that_fails_leaves_the_rules_unlooked_at(db: None, monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[tuple[str, float]] = []
-    watch = Watch(lambda: None, lambda pool, at_s: looked.append((pool, at_s)))
+    watch = AlertWatch(lambda: None, lambda pool, at_s: looked.append((pool, at_s)))
     snapshot = snapshots.snapshot(sample(), Window(), ENTITLEMENTS, 1)
     watch.look(snapshot, {})
     assert looked == [("llama", NOW)]
@@ -176,7 +176,7 @@ def test_a_watch_that_fails_leaves_the_rules_unlooked_at(db: None, monkeypatch: 
     def away(*_: Any) -> None:
         raise OperationalError("gone")
 
-    monkeypatch.setattr(Watch, "_look", away)
+    monkeypatch.setattr(AlertWatch, "_look", away)
     watch.look(snapshot | {"at": NOW + 10}, {})
     assert looked == [("llama", NOW)]
 

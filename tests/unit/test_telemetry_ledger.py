@@ -12,7 +12,7 @@ from django.apps import apps
 from django.db import DataError, OperationalError, models
 from django.utils import timezone
 
-from scheduling.core.ledger import MOST_TOKENS, LedgerRecord
+from scheduling.core.ledger import MAX_TOKENS, LedgerRecord
 from telemetry import tasks
 from telemetry.ledger import selectors, writer
 from telemetry.models import LedgerEntry
@@ -116,7 +116,7 @@ def test_text_and_numbers_that_do_not_fit_are_made_to_fit() -> None:
     row = LedgerEntry.objects.get()
     assert (len(row.model), len(row.why)) == (200, 300)
     assert "\x00" not in row.why
-    assert row.output_bound == MOST_TOKENS
+    assert row.output_bound == MAX_TOKENS
     assert row.output_tokens_est == 0.0
 
 
@@ -190,7 +190,7 @@ def test_a_sample_reaches_the_publisher_with_the_pools_own_window() -> None:
     assert window.pool.completed == 1
 
 
-@pytest.mark.django_db(transaction=True)  # the books give their connection back, and with it an open transaction
+@pytest.mark.django_db(transaction=True)  # the catalog gives their connection back, and with it an open transaction
 def test_entitlements_are_read_again_when_the_catalog_changed_and_kept_without_a_database() -> None:
     from tests import worlds
 

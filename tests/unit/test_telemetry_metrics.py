@@ -13,7 +13,7 @@ from scheduling.gateway.ports import GatewayMetrics
 from telemetry.feed import snapshots
 from telemetry.feed.store import LiveStore, Stored
 from telemetry.feed.window import Window
-from telemetry.metrics import MOST_TENANTS, PREFIX, TABLE, Metrics, _PoolGauges
+from telemetry.metrics import MAX_TENANTS, PREFIX, TABLE, Metrics, _PoolGauges
 from tests.redis_server import RedisServer
 from tests.telemetry_world import ENTITLEMENTS, NOW, MemoryStore, record, refused, sample
 
@@ -89,11 +89,11 @@ def test_a_request_without_a_key_counts_by_reason_only() -> None:
 
 def test_tenants_beyond_the_first_thousand_count_as_other() -> None:
     metrics = Metrics()
-    for n in range(MOST_TENANTS + 50):
+    for n in range(MAX_TENANTS + 50):
         metrics.ended(record(n, tenant=f"t{n}"))
     metrics.ended(record(0, tenant="t0"))
     counted = {dict(labels)["tenant"]: v for (name, labels), v in samples(metrics).items() if name == "requests_total"}
-    assert len(counted) == MOST_TENANTS + 1
+    assert len(counted) == MAX_TENANTS + 1
     assert counted["other"] == 50
     assert counted["t0"] == 2
 

@@ -148,7 +148,7 @@ def test_the_past_is_kept_for_a_day_finely_and_for_a_week_coarsely() -> None:
 def test_a_window_is_read_in_steps_that_are_stored_and_at_most_nine_hundred(minutes: int, step_s: int) -> None:
     assert past.step_for(minutes * 60) == step_s
     assert step_s == 1 or step_s in past.KEPT_S
-    assert minutes * 60 / step_s <= past.MOST_POINTS
+    assert minutes * 60 / step_s <= past.MAX_POINTS
 
 
 class TestReading:

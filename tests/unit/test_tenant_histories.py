@@ -17,15 +17,15 @@ from scheduling.core.estimate.contracts import PromptFacts
 from scheduling.core.estimate.history import APPLICATIONS_KEPT
 from scheduling.core.estimate.prior import (
     FULL_TENANTS,
-    LEAST_ANSWERS,
-    LEAST_TENANTS,
-    MOST_MOVED,
+    MAX_MOVED,
+    MIN_ANSWERS,
+    MIN_TENANTS,
     WIDEST,
     PoolPrior,
 )
 from scheduling.core.estimate.shares import Shares
 from scheduling.estimation.embedding import DIMENSIONS, Embedder, Vector
-from scheduling.estimation.window import LEAST_ROWS, RingWindow
+from scheduling.estimation.window import MIN_ROWS, RingWindow
 
 EMBEDDER = Embedder()
 
@@ -116,38 +116,38 @@ class TestPoolPrior:
     ) -> None:
         prior = PoolPrior()
         for number, bias in enumerate(others):
-            prior.vote(f"t{number}", "summary", bias, LEAST_ANSWERS)
+            prior.vote(f"t{number}", "summary", bias, MIN_ANSWERS)
         if before is not None:
             prior.vote("one", "summary", before, 10_000)
         first = prior.factor("summary")
         prior.vote("one", "summary", after, 10_000)
-        assert abs(math.log(prior.factor("summary") / first)) <= math.log(MOST_MOVED) + 1e-9
-        assert MOST_MOVED < 1.15
+        assert abs(math.log(prior.factor("summary") / first)) <= math.log(MAX_MOVED) + 1e-9
+        assert MAX_MOVED < 1.15
         prior.withdraw("one")
         assert 1.0 / WIDEST <= prior.factor("summary") <= WIDEST
 
     def test_nothing_is_told_of_fewer_than_five_tenants_or_twenty_answers(self) -> None:
         prior = PoolPrior()
-        for number in range(LEAST_TENANTS - 1):
-            prior.vote(f"t{number}", "summary", 0.25, LEAST_ANSWERS)
-        prior.vote("late", "summary", 0.25, LEAST_ANSWERS - 1)
+        for number in range(MIN_TENANTS - 1):
+            prior.vote(f"t{number}", "summary", 0.25, MIN_ANSWERS)
+        prior.vote("late", "summary", 0.25, MIN_ANSWERS - 1)
         assert prior.factor("summary") == 1.0
         assert prior.told() == []
-        prior.vote("late", "summary", 0.25, LEAST_ANSWERS)
+        prior.vote("late", "summary", 0.25, MIN_ANSWERS)
         assert prior.factor("summary") < 1.0
-        assert [tenants for _, _, tenants in prior.told()] == [LEAST_TENANTS]
+        assert [tenants for _, _, tenants in prior.told()] == [MIN_TENANTS]
 
     def test_a_newcomer_to_a_pool_of_many_begins_with_what_they_have_in_common(self) -> None:
         chain = Chain(None)
         for number in range(FULL_TENANTS):
-            for _ in range(LEAST_ANSWERS):
+            for _ in range(MIN_ANSWERS):
                 chain.observe(facts(f"t{number}"), 64)
         mean = told(chain, "newcomer")[1]
         assert mean == pytest.approx(64, rel=0.45)
         before = chain.predict(facts("newcomer")).prediction.mean
         for _ in range(10_000):
             chain.observe(facts("t0"), 4_000)
-        assert before / MOST_MOVED <= chain.predict(facts("newcomer")).prediction.mean <= before * MOST_MOVED
+        assert before / MAX_MOVED <= chain.predict(facts("newcomer")).prediction.mean <= before * MAX_MOVED
 
     def test_votes_are_coarse_small_changes_of_a_tenant_are_not_seen(self) -> None:
         prior = PoolPrior()
@@ -197,7 +197,7 @@ class TestWindow:
                 plain.append((vector, float(number)))
                 plain = plain[-200:]
             assert len(window) == len(plain)
-            assert window.rows <= max(LEAST_ROWS, 4 * len(window))
+            assert window.rows <= max(MIN_ROWS, 4 * len(window))
             if number % 20 == 0 and plain:
                 asked = one()
                 cosines, lengths, _ = window.nearest(asked, 5)

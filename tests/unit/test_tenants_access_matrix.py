@@ -172,7 +172,7 @@ def _patterns(resolver: URLResolver, prefix: str = "") -> list[tuple[str, URLPat
 
 
 def _routes() -> dict[str, set[str]]:
-    """Every route of the books under /api/v1/ with its verbs, named as in the table."""
+    """Every route of the catalog under /api/v1/ with its verbs, named as in the table."""
     routes: dict[str, set[str]] = {}
     for text, pattern in _patterns(get_resolver()):
         if not text.startswith("api/v1/"):

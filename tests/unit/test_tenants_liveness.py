@@ -1,4 +1,4 @@
-"""Which backends answer: what the books remember, and what becomes of promises."""
+"""Which backends answer: what the catalog remembers, and what becomes of promises."""
 
 from __future__ import annotations
 

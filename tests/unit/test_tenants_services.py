@@ -11,7 +11,7 @@ from django.db.models import ProtectedError
 from django.utils import timezone
 
 from scheduling.core import types as core
-from tenants import demo, doorbell, keys, services, specs
+from tenants import demo, keys, notify, services, specs
 from tenants.audit import SYSTEM
 from tenants.epochs import BookedEpochs
 from tenants.models import ApiKey, AuditEntry, Backend, CatalogVersion, Entitlement, Pool, Slo, Tenant, Tier
@@ -27,9 +27,9 @@ def world() -> worlds.World:
 
 @pytest.fixture
 def rung(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Versions that the doorbell announced."""
+    """Versions that the notification announced."""
     versions: list[int] = []
-    monkeypatch.setattr(doorbell, "listeners", [versions.append])
+    monkeypatch.setattr(notify, "listeners", [versions.append])
     return versions
 
 
@@ -265,7 +265,7 @@ def test_a_listener_that_fails_does_not_fail_the_write(
     def broken(version: int) -> None:
         raise RuntimeError("no")
 
-    monkeypatch.setattr(doorbell, "listeners", [broken])
+    monkeypatch.setattr(notify, "listeners", [broken])
     with django_capture_on_commit_callbacks(execute=True):
         _save(Tenant(slug="initech"))
     assert Tenant.objects.filter(slug="initech").exists()
@@ -273,7 +273,7 @@ def test_a_listener_that_fails_does_not_fail_the_write(
 
 def test_an_absent_redis_is_one_log_line(settings, caplog: pytest.LogCaptureFixture) -> None:
     settings.QUARTERMASTER_REDIS_URL = "redis://127.0.0.1:1/0"
-    bell = doorbell.RedisDoorbell()
+    bell = notify.RedisNotifier()
     bell(1)
     bell(2)
     assert len(caplog.records) == 1

@@ -1,4 +1,4 @@
-"""``manage.py calibrate POOL``: load a pool's replicas for a moment and propose what the books should say of them."""
+"""``manage.py calibrate POOL``: load a pool's replicas for a moment and propose what the catalog should say of them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Command(BaseCommand):
         parser.add_argument("--no-load", action="store_true", help="look at --config only; no request is sent")
         parser.add_argument("--prompt", type=int, default=384, help="tokens of a usual prompt (default 384)")
         parser.add_argument("--output", type=int, default=64, help="tokens of a usual answer (default 64)")
-        parser.add_argument("--apply", action="store_true", help="write the proposal into the books")
+        parser.add_argument("--apply", action="store_true", help="write the proposal into the catalog")
         parser.add_argument("--force", action="store_true", help="also while it serves others, whom it will slow down")
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -126,7 +126,7 @@ class Command(BaseCommand):
         for name, (now, then) in found.items():
             self.stdout.write(f"  {name}: {now:.10g} -> {then:.10g}")
         if not found:
-            self.stdout.write("  the books say so already")
+            self.stdout.write("  the catalog says so already")
         elif apply:
             fresh = type(row).objects.get(pk=row.pk)
             for name, (_, then) in found.items():
@@ -137,4 +137,4 @@ class Command(BaseCommand):
                 raise CommandError(f"{row.slug} stays as it is. {' '.join(error.messages)}") from error
             self.stdout.write(self.style.SUCCESS(f"  applied to {row.slug}"))
         else:
-            self.stdout.write("  nothing was changed; --apply writes this into the books")
+            self.stdout.write("  nothing was changed; --apply writes this into the catalog")

@@ -34,7 +34,7 @@ from scheduling.core.types import Slo
 from scheduling.simulator.trace import TraceError, read_trace
 
 KEEP_S = 10.0  # between two states of the report on disk
-MOST_OF_TIME = 0.05  # that writing them may take
+MAX_SHARE_OF_TIME = 0.05  # that writing them may take
 SHARES = {"premium": 0.2, "standard": 0.5, "batch": 0.3}
 
 
@@ -268,7 +268,7 @@ class _Draft:
         while self._file is not None:
             began = time.monotonic()
             await asyncio.to_thread(self.keep)
-            await asyncio.sleep(max(KEEP_S, (time.monotonic() - began) / MOST_OF_TIME))
+            await asyncio.sleep(max(KEEP_S, (time.monotonic() - began) / MAX_SHARE_OF_TIME))
 
 
 @contextlib.contextmanager

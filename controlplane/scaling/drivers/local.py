@@ -2,7 +2,7 @@
 
 The driver only writes down which replicas there should be, one file each in ``HOME/replicas``; the supervisor starts,
 restarts and ends the processes (:mod:`controlplane.embedded.replicas`), with a command that is its own or that of
-``QUARTERMASTER_REPLICA_COMMAND``: nobody with access to the books alone can have a command run.
+``QUARTERMASTER_REPLICA_COMMAND``: nobody with access to the catalog alone can have a command run.
 """
 
 from __future__ import annotations

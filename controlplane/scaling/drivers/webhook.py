@@ -3,7 +3,7 @@
 It is told how many replicas there should be, with the id of the decision, and for a removal which ones have drained
 (``telemetry/alerts/webhook.py`` for signature and id). Its host has to be on ``QUARTERMASTER_WEBHOOK_HOSTS``. It
 registers engines with ``POST /api/v1/backends`` and ``"managed": true``; those that were removed are taken out of the
-books by us.
+catalog by us.
 """
 
 from __future__ import annotations

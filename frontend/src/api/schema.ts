@@ -75,7 +75,7 @@ export interface components {
          * @enum {string}
          */
         AuthorKindEnum: "person" | "optimiser";
-        /** @description A row of the books. */
+        /** @description A row of the catalog. */
         Backend: {
             /** @description DCGM exporter, such as http://10.0.0.7:9400/metrics. Empty: the engine's own /metrics is tried. */
             dcgm_url: string;
@@ -123,7 +123,7 @@ export interface components {
             /** @description Prompt and answer together [tokens]. */
             max_model_len: number | null;
         };
-        /** @description A row of the books. */
+        /** @description A row of the catalog. */
         Entitlement: {
             /** @description Depth of the token bucket [tokens]; needed where tokens per second are set. */
             burst_tokens: number;
@@ -202,7 +202,7 @@ export interface components {
             /** @description In whose name it acts. */
             user: string;
         };
-        /** @description A row of the books. */
+        /** @description A row of the catalog. */
         Key: {
             created_at: string;
             created_by: string | null;
@@ -253,7 +253,7 @@ export interface components {
             tenants: components["schemas"]["MeTenant"][];
             username: string;
         };
-        /** @description A row of the books. */
+        /** @description A row of the catalog. */
         Membership: {
             created_at: string;
             id: number;
@@ -499,7 +499,7 @@ export interface components {
             name: string;
             type: string;
         };
-        /** @description A row of the books. */
+        /** @description A row of the catalog. */
         Pool: {
             /** @description Other names clients may ask for, such as ["default"]. */
             aliases: string[];
@@ -640,7 +640,7 @@ export interface components {
          * @enum {string}
          */
         PrefixCacheEnum: "isolated" | "shared" | "unsalted";
-        /** @description A row of the books. */
+        /** @description A row of the catalog. */
         Price: {
             /** @description Three letters, such as EUR. */
             currency: string;
@@ -658,7 +658,7 @@ export interface components {
             /** @description Rounded down to the hour. */
             valid_from: string;
         };
-        /** @description A row of the books. */
+        /** @description A row of the catalog. */
         Quota: {
             /** @description From here on requests are refused until the period ends [tokens]. Empty: none. */
             hard_tokens: number | null;
@@ -854,7 +854,7 @@ export interface components {
          * @enum {string}
          */
         SeverityEnum: "warning" | "critical";
-        /** @description A row of the books. */
+        /** @description A row of the catalog. */
         Slo: {
             /** @description A short description. */
             description: string;
@@ -869,7 +869,7 @@ export interface components {
         };
         /** @enum {string} */
         StatusEnum: "active" | "expired" | "revoked";
-        /** @description A row of the books. */
+        /** @description A row of the catalog. */
         Tenant: {
             created_at: string;
             /** @description A short description. */
@@ -880,7 +880,7 @@ export interface components {
             /** @description Name in URLs, files and metrics: lower-case letters, digits and hyphens. Cannot be changed later. */
             slug: string;
         };
-        /** @description A row of the books. */
+        /** @description A row of the catalog. */
         Tier: {
             /** @description A short description. */
             description: string;
@@ -907,7 +907,7 @@ export interface components {
             /** @description Relative share for policies that use weights. */
             weight: number;
         };
-        /** @description A row of the books. */
+        /** @description A row of the catalog. */
         Token: {
             created_at: string;
             /** @description Stops working at this time. Empty: never. */

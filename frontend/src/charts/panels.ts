@@ -43,7 +43,7 @@ export interface Panel {
 }
 
 /** Colours of a pool's names. */
-export interface Books {
+export interface ColorBooks {
   tenants: ColorBook;
   reasons: ColorBook;
   entitlements: ColorBook;
@@ -52,7 +52,7 @@ export interface Books {
   parts: ColorBook;
 }
 
-interface Context extends Books {
+interface Context extends ColorBooks {
   points: readonly Point[];
   from: number;
   to: number;

@@ -67,7 +67,7 @@ function tenantPoint(tenant: TenantFigures): TenantPoint {
 const activity = (t: TenantPoint): number =>
   (t.waiting ?? 0) + (t.running ?? 0) + (t.out ?? 0) + (t.completed ?? 0) + (t.refused ?? 0);
 
-/** What a chart remembers of a snapshot; the client's twin of telemetry/feed/history.py. */
+/** What a chart remembers of a snapshot; the client's side of telemetry/feed/history.py. */
 export function pointOf(snapshot: Snapshot): Point {
   const gpus = Object.values(snapshot.backends ?? {}).flatMap((b) => (b.gpu_util === undefined ? [] : [b.gpu_util]));
   const tenants = Object.entries(snapshot.tenants ?? {})

@@ -7,7 +7,7 @@ export const backendTones: Record<string, Tone> = { ready: "good", probing: "war
 /** Whether an operator took it out of service, be it still busy or not. */
 export const outOfService = (state: string | undefined): boolean => state === "draining" || state === "drained";
 
-/** The state to show of a backend in the books: what the pool's leader sees, unless the books know better since. */
+/** The state to show of a backend in the catalog: what the pool's leader sees, unless the catalog knows better since. */
 export function backendState(row: { draining: boolean; silent_since: string | null }, live: string | undefined): string {
   if (row.draining) return live === "drained" ? "drained" : "draining";
   return live ?? (row.silent_since ? "silent" : "unknown");

@@ -15,7 +15,7 @@ from math import ceil
 from scheduling.core.estimate.contracts import Prediction
 
 WINDOW = 512  # answers a factor is taken from: a shift of prompts or model is followed within a few hundred
-LEAST_OBSERVED = 20
+MIN_OBSERVED = 20
 LEVEL = 0.9
 
 
@@ -32,7 +32,7 @@ class Calibrator:
         """What the source's quantile has to be multiplied with. 1 until enough was seen."""
         ratios = self._sorted.get(source, ())
         n = len(ratios)
-        if n < LEAST_OBSERVED:
+        if n < MIN_OBSERVED:
             return 1.0
         return ratios[min(n, ceil((n + 1) * self.level)) - 1]
 

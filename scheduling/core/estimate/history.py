@@ -13,7 +13,7 @@ from scheduling.core.estimate.distribution import distribution
 
 WINDOW = 256  # answers of one application: old habits are forgotten
 APPLICATIONS_KEPT = 4_096  # of one tenant, and of a pool
-LEAST_OBSERVED = 8  # under this many a category says more
+MIN_OBSERVED = 8  # under this many a category says more
 REFRESH = 8  # answers after which a distribution is made anew
 
 
@@ -43,7 +43,7 @@ class ApplicationHistory:
 
     def predict(self, facts: PromptFacts) -> Prediction | None:
         held = self._held.get(facts.application)
-        if held is None or len(held.answers) < LEAST_OBSERVED:
+        if held is None or len(held.answers) < MIN_OBSERVED:
             return None
         if held.made is None or held.due <= 0:
             samples = [(length, cut, 1.0) for length, cut in held.answers]

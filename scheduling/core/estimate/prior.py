@@ -5,26 +5,26 @@ one tenant's answers change for another, so its sensitivity is bounded by constr
 
 * each tenant has one vote per category, however many answers taught it: its own bias ``B`` (DriftSched), rounded to
   half an octave and clipped to a quarter and four times;
-* nothing is told of fewer than ``LEAST_TENANTS`` tenants with ``LEAST_ANSWERS`` answers each;
+* nothing is told of fewer than ``MIN_TENANTS`` tenants with ``MIN_ANSWERS`` answers each;
 * the factor is the geometric mean of the votes, and counts in full from ``FULL_TENANTS`` tenants on: with ``n`` it
-  counts ``(n - LEAST_TENANTS + 1) / (FULL_TENANTS - LEAST_TENANTS + 1)``, so that nobody's coming or going is a step.
+  counts ``(n - MIN_TENANTS + 1) / (FULL_TENANTS - MIN_TENANTS + 1)``, so that nobody's coming or going is a step.
 
 One tenant moves the logarithm of the factor by at most ``max(1 / 16, 2 / 20) * log 4``: the factor by 15 %
-(:data:`MOST_MOVED`).
+(:data:`MAX_MOVED`).
 """
 
 from __future__ import annotations
 
 from math import exp, log
 
-LEAST_TENANTS = 5
+MIN_TENANTS = 5
 FULL_TENANTS = 20
-LEAST_ANSWERS = 20  # of one tenant in one category, before it votes
+MIN_ANSWERS = 20  # of one tenant in one category, before it votes
 WIDEST = 4.0  # a vote is within a quarter and this
 STEP = log(2.0) / 2.0  # votes are rounded to half an octave
 _LIMIT = round(log(WIDEST) / STEP)  # in steps
-_RAMP = FULL_TENANTS - LEAST_TENANTS + 1
-MOST_MOVED = exp(log(WIDEST) * max(1.0 / _RAMP, 2.0 / FULL_TENANTS))  # by one tenant, whatever it does
+_RAMP = FULL_TENANTS - MIN_TENANTS + 1
+MAX_MOVED = exp(log(WIDEST) * max(1.0 / _RAMP, 2.0 / FULL_TENANTS))  # by one tenant, whatever it does
 
 
 class PoolPrior:
@@ -36,7 +36,7 @@ class PoolPrior:
 
     def vote(self, tenant: str, category: str, bias: float, observed: int) -> None:
         """``bias``: the tenant's own, taught by ``observed`` answers."""
-        if observed < LEAST_ANSWERS or bias <= 0.0:
+        if observed < MIN_ANSWERS or bias <= 0.0:
             return
         steps = max(-_LIMIT, min(_LIMIT, round(log(bias) / STEP)))
         votes = self._votes.setdefault(category, {})
@@ -57,9 +57,9 @@ class PoolPrior:
     def factor(self, category: str) -> float:
         """What the table's length of a category is multiplied with. 1 where nothing may be told."""
         count = len(self._votes.get(category, ()))
-        if count < LEAST_TENANTS:
+        if count < MIN_TENANTS:
             return 1.0
-        counts = min(1.0, (count - LEAST_TENANTS + 1) / _RAMP)
+        counts = min(1.0, (count - MIN_TENANTS + 1) / _RAMP)
         return exp(counts * STEP * self._sums[category] / count)
 
     def told(self) -> list[tuple[str, float, int]]:
@@ -67,5 +67,5 @@ class PoolPrior:
         return [
             (category, self.factor(category), len(votes))
             for category, votes in sorted(self._votes.items())
-            if len(votes) >= LEAST_TENANTS
+            if len(votes) >= MIN_TENANTS
         ]

@@ -19,7 +19,7 @@ from scheduling.core.estimate.distribution import Sample, as_samples, distributi
 
 WINDOW = 10_000  # past prompts (SageSched 3.1)
 SIMILAR = 0.8  # cosine at which the paper takes a past prompt in
-LEAST_SIMILAR = 0.5  # cosine at which a past prompt begins to count here
+MIN_SIMILAR = 0.5  # cosine at which a past prompt begins to count here
 NEIGHBOURS = 64  # most similar prompts that are asked for
 FILL = 1.0  # weight of what the next predictor says beside them
 ENOUGH = 0.5  # weight of similar prompts from which this predictor speaks
@@ -40,7 +40,7 @@ class PastPrompts(Protocol):
     def __len__(self) -> int: ...
 
 
-def weight(cosine: float, least: float = LEAST_SIMILAR) -> float:
+def weight(cosine: float, least: float = MIN_SIMILAR) -> float:
     """How much a past prompt counts: 0 up to ``least``, 1 at identity, quadratic between."""
     if cosine <= least:
         return 0.0

@@ -2,7 +2,7 @@
 
 No tokenizer: a count costs microseconds at any length. English prose has about one token per word plus a third, source
 code and other scripts are bounded by bytes; which of the two a model's tokenizer follows is learned per tenant by
-:class:`Calibration` from the prompt tokens of ended requests, in the manner of DriftSched's bias (eq. for B): an
+:class:`TokenCalibration` from the prompt tokens of ended requests, in the manner of DriftSched's bias (eq. for B): an
 exponential average of the clipped ratio actual / estimated.
 """
 
@@ -24,7 +24,7 @@ def raw_tokens(text: str) -> float:
     return max(float(words), size / BYTES_PER_TOKEN)
 
 
-class Calibration:
+class TokenCalibration:
     """The ratio actual / raw of one tenant in one pool, learned while running. Starts at 1."""
 
     __slots__ = ("factor", "observed")

@@ -41,7 +41,7 @@ from scheduling.core.registry import ordering
 from scheduling.core.types import PoolView, QueuedRequest
 
 PREFILL_STEPS = 300.0  # token steps of KV that one prompt token's prefill is worth
-MOST_MISSES = 2 * LOOK_PAST  # requests without room that one step looks past
+MAX_MISSES = 2 * LOOK_PAST  # requests without room that one step looks past
 BUCKET_TOKENS = 100  # a request that was preempted is ranked anew when it has generated another so many
 
 
@@ -177,7 +177,7 @@ class _Promises:
 
     def select(self, view: PoolView, now_s: float, fits: Fits) -> QueuedRequest | None:
         counted = self._look.counting(fits)
-        while self._look.misses < MOST_MISSES:
+        while self._look.misses < MAX_MISSES:
             place = self._next(view, counted)
             if place is None:
                 return None

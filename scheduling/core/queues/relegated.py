@@ -26,10 +26,10 @@ from typing import ClassVar
 from scheduling.core.contracts import CountsService, Fits, Maker, QueuePart, RequestQueue, parts_of
 from scheduling.core.queues.bands import BAND_OF
 from scheduling.core.registry import modifier
-from scheduling.core.relegation import Verdict, judge
+from scheduling.core.relegation import Relegation, judge
 from scheduling.core.types import PoolView, QueuedRequest, ServiceClass
 
-MOST_PER_STEP = 4
+MAX_PER_STEP = 4
 MEMORY_S = 10.0  # time constant of the measured rate
 PAUSED_KEPT = 4096  # relegated requests that ran and may come back half done
 
@@ -158,7 +158,7 @@ class RelegatingQueue:
     def _in_time(self, view: PoolView, now_s: float, fits: Fits) -> QueuedRequest | None:
         while self._waiting and (request := self._timely.select(view, now_s, fits)) is not None:
             outdated = self._book_out(request.id) < self._round
-            if self._moved >= MOST_PER_STEP or not self._gives_way(request, outdated, now_s):
+            if self._moved >= MAX_PER_STEP or not self._gives_way(request, outdated, now_s):
                 return request
             self._moved += 1
             self._late.add(request.id)
@@ -182,13 +182,13 @@ class RelegatingQueue:
             # the pool's backlog as so much work of one replica
             backlog_tokens=self._backlog * policy.prefill_rate / max(self._rate, 1.0),
         )
-        if verdict is Verdict.RELEGATE_LOW_FIRST:
+        if verdict is Relegation.RELEGATE_LOW_FIRST:
             self._round += 1
             self._low_waiting = 0
-        return verdict is Verdict.RELEGATE
+        return verdict is Relegation.RELEGATE
 
     def _book_out(self, request_id: str) -> int:
-        """Takes a request out of the books of those in time; the round it came in."""
+        """Takes a request out of the catalog of those in time; the round it came in."""
         request, came = self._waiting.pop(request_id)
         if not self._policy.is_low(request):
             self._backlog -= request.input_tokens - request.prefilled

@@ -19,14 +19,14 @@ from scheduling.core.entitlement import Coefficients, factors
 from scheduling.core.queues.keyed import Entry, KeyedQueue
 from scheduling.core.types import PoolView, QueuedRequest, ServiceClass, Standing
 
-MOST_BURST = 4.0  # what counts of a burst: with debt within 1 the shift stays within ln(5) units
+MAX_BURST = 4.0  # what counts of a burst: with debt within 1 the shift stays within ln(5) units
 COEFFICIENTS = Coefficients()
-MOST_SHIFT = log(1.0 + max(COEFFICIENTS.debt, COEFFICIENTS.burst * MOST_BURST))  # units, either way
+MAX_SHIFT = log(1.0 + max(COEFFICIENTS.debt, COEFFICIENTS.burst * MAX_BURST))  # units, either way
 
 
 def standing_factor(standing: Standing) -> float:
     """How many times as much an entitlement weighs for what it is owed and what it took, between 1/5 and 5."""
-    debt, burst = max(-1.0, min(1.0, standing.debt)), max(0.0, min(MOST_BURST, standing.burst))
+    debt, burst = max(-1.0, min(1.0, standing.debt)), max(0.0, min(MAX_BURST, standing.burst))
     parts = factors(ServiceClass.ELASTIC, 1.0, debt, burst, COEFFICIENTS)
     return max(1.0 / 5.0, min(5.0, parts.debt * parts.burst))
 

@@ -26,7 +26,7 @@ from scheduling.core.estimate.tokens import raw_tokens
 
 SUFFIXES = (".jsonl", ".json", ".csv", ".parquet", ".jsonl.gz", ".json.gz", ".csv.gz", ".ndjson", ".ndjson.gz")
 TRAIN_SHARE = 0.7
-MOST_TOKENS = 10_000_000  # what says more is no count of tokens
+MAX_TOKENS = 10_000_000  # what says more is no count of tokens
 
 _PROMPT = ("prompt", "question", "instruction", "query", "input", "text", "messages", "conversation", "conversations")
 _RESPONSE = ("response", "answer", "output", "completion", "generation", "reply")
@@ -272,7 +272,7 @@ def _tokens(row: Mapping[str, Any], names: Iterable[str]) -> float | None:
         for column, value in row.items():
             if column == name or column.startswith(name + "_"):
                 number = _finite(value)
-                if number is not None and number <= MOST_TOKENS:
+                if number is not None and number <= MAX_TOKENS:
                     return number
     return None
 

@@ -22,7 +22,7 @@ from scheduling.estimation.embedding import DIMENSIONS, Embedder
 from scheduling.estimation.evaluation.methods import Case
 from scheduling.estimation.window import RingWindow
 
-MOST_MEASURED = 2_000
+MAX_MEASURED = 2_000
 WARM = 50
 
 
@@ -55,7 +55,7 @@ def measure(train: Sequence[Case], test: Sequence[Case], count: Callable[[str], 
     seconds: dict[str, list[float]] = {name: [] for name in names}
     now = time.thread_time
     wall: list[float] = []
-    prompts = [case.example for case in (*test, *train)][:MOST_MEASURED]
+    prompts = [case.example for case in (*test, *train)][:MAX_MEASURED]
     warm = prompts[:WARM]
     for number, example in enumerate((*warm, *prompts)):
         began = time.perf_counter()

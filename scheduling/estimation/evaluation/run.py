@@ -37,7 +37,7 @@ CONVERGENCE = (0, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)  # answers after 
 STRETCH = 200  # answers over which an error is averaged there
 LONGER = 1.5  # how much longer the answers of the model get half-way of a shift
 SHORT_STRETCH = 50
-MOST_OF_A_HALF = 2_000
+MAX_PER_HALF = 2_000
 SHIFTED = ("tokens + EMA", "application history", "semantic history 10k")  # and the product
 
 Row = tuple[float, float, tuple[float, ...]]  # actual, mean, quantiles
@@ -221,8 +221,8 @@ def shift(cases: Sequence[Case]) -> dict[str, Any]:
     after = [c for c in cases if (c.example.label or c.example.file) not in first]
     if not after:
         before, after = before[: len(before) // 2], before[len(before) // 2 :]
-    before = [_of_one_pool(c, 1.0) for c in before[-MOST_OF_A_HALF:]]
-    longer = [_of_one_pool(c, LONGER) for c in after[:MOST_OF_A_HALF]]
+    before = [_of_one_pool(c, 1.0) for c in before[-MAX_PER_HALF:]]
+    longer = [_of_one_pool(c, LONGER) for c in after[:MAX_PER_HALF]]
     report: dict[str, Any] = {"before": len(before), "after": len(longer), "stretch": SHORT_STRETCH, "methods": []}
     for method in all_methods([]):
         if method.name not in SHIFTED and method.name != PRODUCT:

@@ -48,15 +48,15 @@ local service = tonumber(m[2]) or SERVICE_MS
 local ent_service = tonumber(b[3]) or SERVICE_MS
 
 local function wait(reason, ms)
-  return answer('refused', reason, math.max(LEAST_RETRY_MS, ms), 0, tonumber(ARGV[2]))
+  return answer('refused', reason, math.max(MIN_RETRY_MS, ms), 0, tonumber(ARGV[2]))
 end
 
 -- Refused clients are told to come back one after the other, each at a time of its own: `come_back` in Python.
 local served_ms = ent_service / math.max(1, ent_run)
 local function refuse(reason, first_ms, every_ms)
   if not first_ms then return answer('refused', reason, -1, 0, tonumber(ARGV[2])) end
-  local told = math.min(LONGEST_TOLD_MS, math.max(0, (tonumber(b[4]) or 0) - now))
-  local next_told = math.min(LONGEST_TOLD_MS, told + math.ceil((every_ms or served_ms) * SERVED_PER_RETURN))
+  local told = math.min(MAX_TOLD_MS, math.max(0, (tonumber(b[4]) or 0) - now))
+  local next_told = math.min(MAX_TOLD_MS, told + math.ceil((every_ms or served_ms) * SERVED_PER_RETURN))
   call('HSET', BUCKETS, ent .. ':told', now + next_told)
   return wait(reason, math.ceil(first_ms + told))
 end

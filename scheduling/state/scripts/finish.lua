@@ -30,14 +30,14 @@ else
     if x.attempt ~= attempt then return {'stale', ''} end
     drop_waiting(id, x)
     settle(x.ent, x.charge, used(x), now_ms())
-    ring('x', id)
+    notify('x', id)
   else
     local before = ended(id)
     text = before == 'evicted' and call('HGET', EVICTED, id)
     x = text and parse(text)
     if text and not x then
       drop_unread(id)
-    elseif text then  -- its slot is long free; what is told now closes its books
+    elseif text then  -- its slot is long free; what is told now closes its account
       if x.attempt ~= attempt then return {'stale', ''} end
       call('HDEL', EVICTED, id)
       call('ZREM', LEAVING, id)

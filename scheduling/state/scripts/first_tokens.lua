@@ -1,6 +1,6 @@
--- The first tokens of streams have come: what their leases held of a prefill credit is given back, each once. An attempt
--- that holds none any more (it ended, moved, or was told of before) gives nothing back. Who waits is told of the room.
--- <= 100 x (id attempt) -> how many gave something back
+-- The first tokens of streams have come: what their leases held of a prefill credit is given back, each once. An
+-- attempt that holds none any more (it ended, moved, or was told of before) gives nothing back. Who waits is told of
+-- the room. <= 100 x (id attempt) -> how many gave something back
 local told, places, freed, now = 0, {}, false, now_ms()
 for i = 1, #ARGV, 2 do
   local text = call('HGET', HELD, ARGV[i])

@@ -13,5 +13,5 @@ if mine then
   said = (refused == '1' or others) and 'paused' or 'kept'
   if said == 'paused' then call('HSET', READY, backend, '0 ' .. mine) end
 end
-ring('p', backend .. ' ' .. (said == 'paused' and ARGV[2] or 0) .. ' ' .. refused .. ' ' .. ARGV[4])
+notify('p', backend .. ' ' .. (said == 'paused' and ARGV[2] or 0) .. ' ' .. refused .. ' ' .. ARGV[4])
 return said

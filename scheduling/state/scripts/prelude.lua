@@ -17,7 +17,7 @@ local function even_when_full() call('HDEL', META, '') end
 -- script that fails half-way leaves a request without an end.
 local function tokens(word)
   local n = tonumber(word)
-  return n and n >= 0 and n <= MOST_USED and n == math.floor(n) and n
+  return n and n >= 0 and n <= MAX_USED and n == math.floor(n) and n
 end
 
 -- An entry: fourteen words and the record, which begins with the format and what it takes of a prefill credit
@@ -180,8 +180,8 @@ local function prefill_ms(backend, tokens)
   return math.ceil(tokens * tonumber(ms) / tonumber(seen))
 end
 
--- A lease takes of the prefill credit of its replica, if that has one. Nobody sees the first token of a whole answer: it
--- is given back when all that was granted there should have been prefilled. Before the sums are changed.
+-- A lease takes of the prefill credit of its replica, if that has one. Nobody sees the first token of a whole answer:
+-- it is given back when all that was granted there should have been prefilled. Before the sums are changed.
 local function charge_prefill(id, x, credit, used, now)
   if credit == 0 then x.pre = 0 end
   if x.pre > 0 and string.find(x.record, WHOLE, 1, true) then
@@ -322,13 +322,13 @@ local function add_served(ent, more)
   if type(sum) == 'table' then call('HSET', METER, ent .. ':served', math.max(0, more)) end
 end
 
-local function ring(kind, value)
+local function notify(kind, value)
   call('XADD', EVENTS, 'MAXLEN', '~', EVENTS_KEPT, '*', kind, value)
 end
 
 -- A slot became free: of interest only while somebody waits.
-local function ring_free(backend)
-  if call('HGET', TOTALS, 'wait') then ring('f', backend) end
+local function notify_free(backend)
+  if call('HGET', TOTALS, 'wait') then notify('f', backend) end
 end
 
 local function ended(id)
@@ -455,8 +455,8 @@ end
 
 -- Makes room on one ready replica by ending preemptible leases, newest first; -> that replica, its prefill credit and
 -- what of it is used then, or false where all of the newest hundred would not do. An evicted request is out of the way
--- at once: its slot and KV are free, its gateway is told, and it has ended. Only its books stay open until the gateway
--- says how much it had used (`finish`), or is found dead (`sweep`).
+-- at once: its slot and KV are free, its gateway is told, and it has ended. Only its accounts stay open until the
+-- gateway says how much it had used (`finish`), or is found dead (`sweep`).
 local function make_room(ready, v, kv, exclude, pre, now)
   local ids = call('ZREVRANGE', PREY, 0, 99)
   if #ids == 0 then return false end
@@ -481,7 +481,7 @@ local function make_room(ready, v, kv, exclude, pre, now)
           drop_lease(id, y)
           call('HSET', EVICTED, id, compose(y))
           call('ZADD', LEAVING, now + LEASE_MS, id)
-          call('SET', P .. 'ended:' .. id, 'evicted')  -- until its books are closed
+          call('SET', P .. 'ended:' .. id, 'evicted')  -- until its accounts are closed
           call('PUBLISH', 'qm:gw:' .. y.gateway, id .. ' ' .. y.attempt .. ' - evicted')
         end
         return x.backend, b.credit, b.pre
@@ -491,8 +491,8 @@ local function make_room(ready, v, kv, exclude, pre, now)
   return false
 end
 
--- Whether somebody leads: its time is not over, and where its process was heard to listen it still does. What was killed
--- is seen at once by that, what hangs by its time. -> whether somebody leads, and has begun to decide
+-- Whether somebody leads: its time is not over, and where its process was heard to listen it still does. What was
+-- killed is seen at once by that, what hangs by its time. -> whether somebody leads, and has begun to decide
 local function led(now)
   local m = call('HMGET', META, 'leader', 'leader_until', 'leader_listens', 'epoch', 'decides')
   if not m[1] or (tonumber(m[2]) or 0) <= now then return false, false end
@@ -502,12 +502,12 @@ end
 
 -- While nobody leads and decides, free slots go to who waits all the same: owners of reserved capacity within it first,
 -- then who is within a baseline, then who is within its r_e, then who may burst; within each of these in order of
--- arrival. Scripts that free a slot or hear of who waits do it (`finish`, `admit`, `renew`, `requeue`). -> whether nobody
--- does
+-- arrival. Scripts that free a slot or hear of who waits do it (`finish`, `admit`, `renew`, `requeue`). -> whether
+-- nobody does
 -- The work of a call is bounded: so many grants, to so many of the entitlements in flight, the heaviest first, and so
--- many of each that cannot be granted. Those stop nobody else: an entitlement at its cap is passed over whole, a request
--- that nobody listens for leaves the order until it is renewed, and where all of these get nothing the next entitlements
--- are looked at. Nothing happens where leases may have to be announced again.
+-- many of each that cannot be granted. Those stop nobody else: an entitlement at its cap is passed over whole, a
+-- request that nobody listens for leaves the order until it is renewed, and where all of these get nothing the next
+-- entitlements are looked at. Nothing happens where leases may have to be announced again.
 local BY_NOBODY = 'leaderless|nobody%20leads%20the%20pool:%20by%20class,%20then%20arrival'
 
 local function hand_out(now)
@@ -592,7 +592,7 @@ local function hand_out(now)
       break  -- it lacks only prefill credit, which comes back within moments: nobody passes it
     end
     if said == 'ok' then
-      ring('x', line.id)  -- a leader that comes back has nothing to decide about it
+      notify('x', line.id)  -- a leader that comes back has nothing to decide about it
       line.run, granted = line.run + 1, granted + 1
       ready, v = survey('-')
     else
@@ -616,7 +616,7 @@ end
 -- A slot became free: of interest only while somebody waits.
 local function offer_free(backend, now)
   if call('HGET', TOTALS, 'wait') then
-    ring('f', backend)
+    notify('f', backend)
     hand_out(now)
   end
 end

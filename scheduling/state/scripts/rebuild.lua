@@ -1,7 +1,7 @@
 -- Compares the sums with the entries that they are sums over, and writes anew what differs: sums change only together
--- with entries, so at one instant any difference is a fault. An entry without an expiry gets one, so that it ends unless
--- somebody renews it; an expiry without an entry is removed. A bucket that cannot be true begins anew, or is cut to
--- its depth. Caps and baselines of those in flight stay: every admission
+-- with entries, so at one instant any difference is a fault. An entry without an expiry gets one, so that it ends
+-- unless somebody renews it; an expiry without an entry is removed. A bucket that cannot be true begins anew, or is
+-- cut to its depth. Caps and baselines of those in flight stay: every admission
 -- sets them. O(leases + queue): some 4 ms for 1,000.
 -- epoch -> fenced, or the names of what differed, sorted
 if fenced(ARGV[1]) then return 'fenced' end

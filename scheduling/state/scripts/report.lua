@@ -1,3 +1,3 @@
 -- What a gateway's attempts came to since it last said so: opaque here. data (JSON) -> ok
-ring('a', ARGV[1])
+notify('a', ARGV[1])
 return 'ok'

@@ -1,3 +1,3 @@
 -- A gateway saw a replica fail: the leader looks at once. backend why -> ok
-ring('s', ARGV[1] .. ' ' .. ARGV[2])
+notify('s', ARGV[1] .. ' ' .. ARGV[2])
 return 'ok'

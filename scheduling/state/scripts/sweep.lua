@@ -1,5 +1,5 @@
 -- Ends what nobody renewed, <= 100 leases and <= 100 waiting entries, each with its ledger entry in the same step, and
--- closes the books of <= 100 evicted requests of which their gateway said no last word.
+-- closes the catalog of <= 100 evicted requests of which their gateway said no last word.
 -- What waited is refunded whole; of what ran nobody can say how much it used, so its charge stands.
 -- After an outage of Redis every lease looks expired though its gateway lives: then renewals come first.
 -- `passed`: since the leader's sweep before, by its monotonic clock; -1: it made none.
@@ -49,13 +49,13 @@ for _, id in ipairs(call('ZRANGEBYSCORE', WAITING, '-inf', now, 'LIMIT', 0, 100)
     settle(x.ent, x.charge, 0, now)
     bury(id, text, 'gateway_lost')
   end
-  ring('x', id)
+  notify('x', id)
 end
 for _, id in ipairs(call('ZRANGEBYSCORE', LEASES, '-inf', now, 'LIMIT', 0, 100)) do
   local x, text = entry(HELD, LEASES, id)
   if x then
     drop_lease(id, x)
-    ring_free(x.backend)
+    notify_free(x.backend)
     bury(id, text, 'gateway_lost')
   end
 end

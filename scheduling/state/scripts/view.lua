@@ -1,5 +1,5 @@
--- Everything but the requests themselves, at one instant. -> {now_ms, meta, ready, totals, buckets, ledger length, standing, meter,
--- counts}: leases, held, waiting, queue, leaving, evicted, ledger entries that could not be read
+-- Everything but the requests themselves, at one instant. -> {now_ms, meta, ready, totals, buckets, ledger length,
+-- standing, meter, counts}: leases, held, waiting, queue, leaving, evicted, ledger entries that could not be read
 return {
   now_ms(), call('HGETALL', META), call('HGETALL', READY), call('HGETALL', TOTALS), call('HGETALL', BUCKETS),
   call('XLEN', LEDGER), call('HGETALL', STANDING), call('HGETALL', METER),

@@ -22,7 +22,7 @@ from scheduling.estimation.evaluation.methods import PRODUCT, TOGETHER
 from scheduling.estimation.tokenizer import Tokenizer, TokenizerError
 
 TENANTS = 8
-MOST_TENANTS = 30  # lines of a table
+MAX_TENANTS = 30  # lines of a table
 STEPS = ("tokenise", "classify", "embed", "search", "predict", "cost", "gittins", "total", "wall")
 
 
@@ -174,7 +174,7 @@ class Command(BaseCommand):
             [
                 (tenant or "-", m["rows"], f"{m['mae']:.1f}", f"{o['mae']:.1f}", _figure(m["spearman"], 3),
                  _figure(o["spearman"], 3), f"{m['coverage90']:.3f}", f"{o['coverage90']:.3f}")
-                for tenant, m in list(alone["by_tenant"].items())[:MOST_TENANTS]
+                for tenant, m in list(alone["by_tenant"].items())[:MAX_TENANTS]
                 for o in (together["by_tenant"][tenant],)
             ],
         )  # fmt: skip

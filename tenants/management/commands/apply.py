@@ -1,4 +1,4 @@
-"""``manage.py apply -f FILE``: make the books say what a file says, after showing the difference."""
+"""``manage.py apply -f FILE``: make the catalog says what a file says, after showing the difference."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SIGNS = {"create": "+", "change": "~", "delete": "-"}
 
 
 class Command(BaseCommand):
-    help = "Shows what a YAML file would change in the books, asks at a terminal, and does it, all or nothing."
+    help = "Shows what a YAML file would change in the catalog, asks at a terminal, and does it, all or nothing."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument(

@@ -1,4 +1,4 @@
-"""``manage.py export``: the books as YAML, for git."""
+"""``manage.py export``: the catalog as YAML, for git."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 import { useMutation, useQuery } from "@tanstack/react-query";
 import { useEffect, useMemo, useRef, useState, type ReactNode } from "react";
 import { useBlocker } from "react-router";
-import { attempt, type Effects } from "../../api/books";
+import { attempt, type Effects } from "../../api/catalog";
 import { ApiError, send, type Method } from "../../api/client";
 import { useDebounced } from "../../lib/useDebounced";
 import { Icon } from "../icons";

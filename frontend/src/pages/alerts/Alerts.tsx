@@ -1,7 +1,7 @@
 import { useInfiniteQuery, useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { useState } from "react";
 import { useSearchParams } from "react-router";
-import type { Pool, Tenant } from "../../api/books";
+import type { Pool, Tenant } from "../../api/catalog";
 import { get, send } from "../../api/client";
 import { following, type AlertPage, type AlertRow, type AlertRule, type OpenAlerts } from "../../api/operate";
 import { Badge, type Tone } from "../../components/Badge";

@@ -3,7 +3,7 @@ import { memo, useMemo, useState } from "react";
 import { useSearchParams } from "react-router";
 import { pastOf } from "../../api/history";
 import { ColorBook } from "../../charts/palette";
-import { groups, panels, type Books, type Group } from "../../charts/panels";
+import { groups, panels, type ColorBooks, type Group } from "../../charts/panels";
 import { TimeChart } from "../../charts/TimeChart";
 import { CopyButton } from "../../components/Copy";
 import { Segmented } from "../../components/Segmented";
@@ -13,10 +13,10 @@ import { useDark } from "../../lib/theme";
 import { joined, linkTo, question, rangeOf, WINDOWS, type Range } from "./range";
 
 /** Colours of a pool's names; they outlive a visit to another page. */
-const books = new Map<string, Books>();
-function booksOf(pool: string): Books {
-  let found = books.get(pool);
-  if (!found) books.set(pool, (found = { tenants: new ColorBook(), reasons: new ColorBook(), entitlements: new ColorBook(), tiers: new ColorBook(), backends: new ColorBook(), parts: new ColorBook() }));
+const colors = new Map<string, ColorBooks>();
+function colorsOf(pool: string): ColorBooks {
+  let found = colors.get(pool);
+  if (!found) colors.set(pool, (found = { tenants: new ColorBook(), reasons: new ColorBook(), entitlements: new ColorBook(), tiers: new ColorBook(), backends: new ColorBook(), parts: new ColorBook() }));
   return found;
 }
 
@@ -55,7 +55,7 @@ export const Charts = memo(function Charts({ snapshot, history, wall }: { snapsh
     [snapshot.entitlements],
   );
   const { from, to } = range;
-  const list = useMemo(() => panels({ points, from, to, dark, step, tiersNow, elastic, ...booksOf(pool) }), [points, from, to, dark, step, tiersNow, elastic, pool]);
+  const list = useMemo(() => panels({ points, from, to, dark, step, tiersNow, elastic, ...colorsOf(pool) }), [points, from, to, dark, step, tiersNow, elastic, pool]);
   const zoomed = useMemo(() => (a: number, b: number) => setZoom({ from: a, to: b }), []);
   const reset = useMemo(() => () => setZoom(null), []);
   const set = (changes: Record<string, string>) =>

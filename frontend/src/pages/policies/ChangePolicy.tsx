@@ -1,6 +1,6 @@
 import { useMutation } from "@tanstack/react-query";
 import { useState } from "react";
-import type { Pool } from "../../api/books";
+import type { Pool } from "../../api/catalog";
 import { send } from "../../api/client";
 import type { PolicyInfo, Trial, Version } from "../../api/operate";
 import { Icon } from "../../components/icons";

@@ -190,7 +190,7 @@ function History({ versions, onBack }: { versions: readonly Version[]; onBack: (
 
 function OfPool({ pool }: { pool: string }) {
   const client = useQueryClient();
-  const { books } = usePoolChoice(true);
+  const { poolRows } = usePoolChoice(true);
   const versions = useQuery({ queryKey: ["tuning", "versions", pool], queryFn: ({ signal }) => get<Listed<Version>>(`pools/${pool}/versions`, {}, signal), refetchInterval: REFRESH_MS });
   const tuning = useQuery({ queryKey: ["tuning", "mode", pool], queryFn: ({ signal }) => get<Tuning>(`pools/${pool}/tuning`, {}, signal), refetchInterval: REFRESH_MS });
   const policies = useQuery({ queryKey: ["policies"], queryFn: ({ signal }) => get<PolicyInfo[]>("policies", {}, signal), staleTime: Infinity });
@@ -202,13 +202,13 @@ function OfPool({ pool }: { pool: string }) {
   if (!versions.data || !policies.data) return <Waiting />;
 
   const rows = versions.data.results;
-  const row = books.find((one) => one.slug === pool) as unknown as (Omit<Version, "number"> & { policy_version: number }) | undefined;
+  const row = poolRows.find((one) => one.slug === pool) as unknown as (Omit<Version, "number"> & { policy_version: number }) | undefined;
   // A pool that is older than its versions: what its row says serves.
   const serving = inForce(rows) ?? (row && { ...row, number: row.policy_version, at: "", author: "", reason: "", changes: {}, serving: true });
   const before = previous(rows);
   const refresh = async () => {
     await client.invalidateQueries({ queryKey: ["tuning"] });
-    await client.invalidateQueries({ queryKey: ["books"] });
+    await client.invalidateQueries({ queryKey: ["catalog"] });
     await client.invalidateQueries({ queryKey: ["lengths"] });
   };
   const done = (said: string) => {

@@ -274,7 +274,7 @@ export function Trials({ pool, tuning, onNew }: { pool: string; tuning: Tuning |
             notify(asked.what === "start" ? `Trial ${done.id} serves as version ${done.version}.` : `Trial ${done.id} is ${words(done.state)}.`);
             setAsked(null);
             await client.invalidateQueries({ queryKey: ["tuning"] });
-            await client.invalidateQueries({ queryKey: ["books"] });
+            await client.invalidateQueries({ queryKey: ["catalog"] });
           }}
         >
           {asked.what === "start" ? (

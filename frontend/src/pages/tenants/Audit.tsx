@@ -1,6 +1,6 @@
 import { useInfiniteQuery } from "@tanstack/react-query";
 import { useState } from "react";
-import type { AuditEntry, List } from "../../api/books";
+import type { AuditEntry, List } from "../../api/catalog";
 import { get } from "../../api/client";
 import { Badge, type Tone } from "../../components/Badge";
 import { useDebounced } from "../../lib/useDebounced";
@@ -51,7 +51,7 @@ export function AuditPanel({ query = {} }: { query?: Record<string, string> }) {
   const [search, setSearch] = useState("");
   const asked = { ...query, kind, search: useDebounced(search.trim(), 300) };
   const { data, error, isPending, hasNextPage, isFetchingNextPage, fetchNextPage, refetch } = useInfiniteQuery({
-    queryKey: ["books", "audit", asked],
+    queryKey: ["catalog", "audit", asked],
     queryFn: ({ pageParam, signal }) => get<List<AuditEntry>>("audit", { ...asked, limit: String(PAGE), offset: String(pageParam) }, signal),
     initialPageParam: 0,
     getNextPageParam: (page, pages) => (page.next ? pages.length * PAGE : undefined),

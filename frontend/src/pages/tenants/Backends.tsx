@@ -1,6 +1,6 @@
 import { useMutation, useQuery } from "@tanstack/react-query";
 import { useState } from "react";
-import { attempt, type Backend, type EngineFound, type Pool } from "../../api/books";
+import { attempt, type Backend, type EngineFound, type Pool } from "../../api/catalog";
 import { send } from "../../api/client";
 import { Badge } from "../../components/Badge";
 import { since } from "../../components/Outages";
@@ -65,7 +65,7 @@ function Look() {
   );
 }
 
-/** The state that the pool's leader sees, else what the books say. */
+/** The state that the pool's leader sees, else what the catalog says. */
 function BackendState({ row, live }: { row: Backend; live: BackendFigures | undefined }) {
   const state = backendState(row, live?.state);
   const unseen = live?.unseen_since;

@@ -1,4 +1,4 @@
-import type { Entitlement, Pool, Price, SloRow, Tier } from "../../api/books";
+import type { Entitlement, Pool, Price, SloRow, Tier } from "../../api/catalog";
 import type { Column } from "../../components/Table";
 import { count, NONE, seconds, text } from "../../lib/format";
 import { useBooks } from "./data";

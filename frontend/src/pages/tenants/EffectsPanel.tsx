@@ -1,4 +1,4 @@
-import type { Effects, PoolEffect } from "../../api/books";
+import type { Effects, PoolEffect } from "../../api/catalog";
 import { Icon } from "../../components/icons";
 import { bars, findings, said, type Bar } from "./effects";
 

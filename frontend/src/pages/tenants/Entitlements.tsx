@@ -1,4 +1,4 @@
-import type { Entitlement, Pool, Tier } from "../../api/books";
+import type { Entitlement, Pool, Tier } from "../../api/catalog";
 import { Meter } from "../../components/Meter";
 import { slugOf, type Values } from "../../components/form/form";
 import type { Column } from "../../components/Table";

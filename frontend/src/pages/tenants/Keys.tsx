@@ -1,6 +1,6 @@
 import { useQuery } from "@tanstack/react-query";
 import { useState } from "react";
-import type { Entitlement, IssuedKey, Key, Membership, Pool } from "../../api/books";
+import type { Entitlement, IssuedKey, Key, Membership, Pool } from "../../api/catalog";
 import { get, send } from "../../api/client";
 import { ResourceForm } from "../../components/form/ResourceForm";
 import { Icon } from "../../components/icons";

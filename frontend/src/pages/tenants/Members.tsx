@@ -1,4 +1,4 @@
-import type { Membership } from "../../api/books";
+import type { Membership } from "../../api/catalog";
 import type { Column } from "../../components/Table";
 import { user } from "../../lib/page";
 import { When } from "./parts";

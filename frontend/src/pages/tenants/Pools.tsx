@@ -1,5 +1,5 @@
 import { Link } from "react-router";
-import type { Amounts, Backend, Pool } from "../../api/books";
+import type { Amounts, Backend, Pool } from "../../api/catalog";
 import { slugOf, type Values } from "../../components/form/form";
 import { Meter } from "../../components/Meter";
 import type { Column } from "../../components/Table";

@@ -1,4 +1,4 @@
-import type { Quota } from "../../api/books";
+import type { Quota } from "../../api/catalog";
 import type { Column } from "../../components/Table";
 import { compact } from "../../lib/format";
 import { Resource } from "./Resource";

@@ -64,7 +64,7 @@ interface Props<T> {
 
 export const mayWrite = user.role === "admin";
 
-/** A list of the books with its forms: read by those who see it, written by admins. */
+/** A list of the catalog with its forms: read by those who see it, written by admins. */
 export function Resource<T>(props: Props<T>) {
   const { what, title, intro, path, query = {}, columns, specs, id, empty, extra, follow, effects, own, actions, fixed, above, aboveForm, heading: Heading = "h1", className, keep = () => true, name = id } = props;
   const { data, error, isPending, refetch } = useBooks<T>(path, query);

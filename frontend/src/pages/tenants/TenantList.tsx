@@ -1,6 +1,6 @@
 import { useState } from "react";
 import { Link, useNavigate } from "react-router";
-import type { Entitlement, IssuedKey, Made, Pool, Tenant, Tier } from "../../api/books";
+import type { Entitlement, IssuedKey, Made, Pool, Tenant, Tier } from "../../api/catalog";
 import { Badge } from "../../components/Badge";
 import { ResourceForm } from "../../components/form/ResourceForm";
 import { Icon } from "../../components/icons";

@@ -1,6 +1,6 @@
 import { useState } from "react";
 import { Link, useNavigate, useParams } from "react-router";
-import type { Tenant } from "../../api/books";
+import type { Tenant } from "../../api/catalog";
 import { send } from "../../api/client";
 import { Badge } from "../../components/Badge";
 import { ResourceForm } from "../../components/form/ResourceForm";

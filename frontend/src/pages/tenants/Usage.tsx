@@ -1,6 +1,6 @@
 import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import { useSearchParams } from "react-router";
-import type { Key, Usage, UsageRow } from "../../api/books";
+import type { Key, Usage, UsageRow } from "../../api/catalog";
 import { get } from "../../api/client";
 import { Segmented } from "../../components/Segmented";
 import { Table, type Column } from "../../components/Table";

@@ -1,15 +1,15 @@
-/** The books for React: one cache entry per list, refreshed together after a write. */
+/** The catalog for React: one cache entry per list, refreshed together after a write. */
 
 import { useQuery, useQueryClient, type UseQueryResult } from "@tanstack/react-query";
 import { useMemo } from "react";
-import { list, type List } from "../../api/books";
+import { list, type List } from "../../api/catalog";
 import { useFeed, useNow } from "../../feed/live";
 import { freshness, isStale } from "../../feed/reducer";
 import type { Snapshot } from "../../feed/types";
 
 export function useBooks<T>(path: string, query: Record<string, string> = {}, enabled = true): UseQueryResult<T[]> & { count: number } {
   const found = useQuery({
-    queryKey: ["books", path, query],
+    queryKey: ["catalog", path, query],
     queryFn: ({ signal }) => list<T>(path, query, signal),
     enabled,
     staleTime: 2000,
@@ -18,10 +18,10 @@ export function useBooks<T>(path: string, query: Record<string, string> = {}, en
   return { ...found, data: data?.results, count: data?.count ?? 0 } as UseQueryResult<T[]> & { count: number };
 }
 
-/** Everything that was read of the books is read again: a write changes more than its own row. */
+/** Everything that was read of the catalog is read again: a write changes more than its own row. */
 export function useRefresh(): () => Promise<void> {
   const client = useQueryClient();
-  return () => client.invalidateQueries({ queryKey: ["books"] });
+  return () => client.invalidateQueries({ queryKey: ["catalog"] });
 }
 
 /** The pools as they are now. One that cannot be seen is not among them: what it was is not what it is. */

@@ -1,5 +1,5 @@
 import { expect, it } from "vitest";
-import type { Effects, PoolEffect, PoolPicture } from "../../api/books";
+import type { Effects, PoolEffect, PoolPicture } from "../../api/catalog";
 import { bars, findings, said } from "./effects";
 
 const picture = (reserved: number, promised: number, capacity = 32): PoolPicture => ({

@@ -1,6 +1,6 @@
 /** What a change would do to a pool, in figures and sentences. Pure; the server did the arithmetic. */
 
-import type { Amounts, ChangedEntitlement, Effects, PoolEffect, PoolPicture } from "../../api/books";
+import type { Amounts, ChangedEntitlement, Effects, PoolEffect, PoolPicture } from "../../api/catalog";
 import { compact } from "../../lib/format";
 
 export const DIMENSIONS = [

@@ -1,8 +1,8 @@
-/** The books' pages, loaded together when one of them is opened. */
+/** the catalog's pages, loaded together when one of them is opened. */
 
 export { AuditPage } from "./Audit";
 export { Backends } from "./Backends";
-export { Books } from "./Books";
+export { Catalog } from "./Catalog";
 export { Prices, Slos, Tiers } from "./Contracts";
 export { Roles } from "./Members";
 export { Pools } from "./Pools";

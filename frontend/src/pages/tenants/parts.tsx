@@ -1,7 +1,7 @@
 import { useMutation, useQuery } from "@tanstack/react-query";
 import { useState, type ReactNode } from "react";
 import { Link } from "react-router";
-import { attempt, type IssuedKey } from "../../api/books";
+import { attempt, type IssuedKey } from "../../api/catalog";
 import { send } from "../../api/client";
 import type { Tone } from "../../components/Badge";
 import { Code, CopyButton } from "../../components/Copy";

@@ -1,4 +1,4 @@
-import type { Amounts, Pool } from "../../api/books";
+import type { Amounts, Pool } from "../../api/catalog";
 
 /** What is promised of one dimension of a pool, what the pool has now, and what a planner may bring it to. */
 export interface Share {

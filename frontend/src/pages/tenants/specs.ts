@@ -1,4 +1,4 @@
-/** The books' forms: their order and wording. What a field is, and may hold, is the API's (`api/generated.ts`). */
+/** the catalog's forms: their order and wording. What a field is, and may hold, is the API's (`api/generated.ts`). */
 
 import { fieldsOf } from "../../components/form/fields";
 import { slugOf, type FieldSpec, type Option, type Values } from "../../components/form/form";

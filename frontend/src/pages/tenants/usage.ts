@@ -1,6 +1,6 @@
 /** The question a usage table asks, and its answer as rows. Pure. */
 
-import type { UsageRow } from "../../api/books";
+import type { UsageRow } from "../../api/catalog";
 
 export const GROUPS = ["tenant", "key", "model", "pool", "entitlement", "tier", "hour", "day", "month", "outcome", "reason"] as const;
 export type Group = (typeof GROUPS)[number];

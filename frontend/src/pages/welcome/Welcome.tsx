@@ -1,7 +1,7 @@
 import { useMutation, useQuery } from "@tanstack/react-query";
 import { useState, type ReactNode } from "react";
 import { Link, useNavigate } from "react-router";
-import { list, type EngineFound, type IssuedKey, type Made, type Pool } from "../../api/books";
+import { list, type EngineFound, type IssuedKey, type Made, type Pool } from "../../api/catalog";
 import { ApiError, get } from "../../api/client";
 import { Code, CopyButton } from "../../components/Copy";
 import type { FieldSpec } from "../../components/form/form";
@@ -146,7 +146,7 @@ function FirstRequest({ made, model }: { made: IssuedKey | null; model: string }
 export function Welcome() {
   const refresh = useRefresh();
   const navigate = useNavigate();
-  const have = useQuery({ queryKey: ["books", "inventory"], queryFn: ({ signal }) => inventory(signal), refetchInterval: REFRESH_MS });
+  const have = useQuery({ queryKey: ["catalog", "inventory"], queryFn: ({ signal }) => inventory(signal), refetchInterval: REFRESH_MS });
   const outages = useOutages();
   const serves = useSnapshots().some((snapshot) => Object.values(snapshot.backends ?? {}).some(({ state }) => state === "ready"));
   const model = useBooks<Pool>("pools").data?.[0]?.model ?? "MODEL";

@@ -47,7 +47,7 @@ export function steps(have: Inventory): Step[] {
   ];
 }
 
-/** What stands above the steps. What is configured is known from the books; that it serves is known only while it is seen. */
+/** What stands above the steps. What is configured is known from the catalog; that it serves is known only while it is seen. */
 export function heading(more: boolean, unseen: boolean, serves: boolean): { title: string; text: string } {
   if (more) return { title: "Welcome to Quartermaster", text: "Three steps from an empty installation to the first answer. You can leave at any time and continue later." };
   if (unseen) return { title: "Configured, but part of it cannot be seen", text: "A pool, a tenant and a key are configured. Whether they serve requests now is not fully known; the notice above says what is missing." };

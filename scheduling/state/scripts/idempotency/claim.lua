@@ -1,5 +1,6 @@
 -- Takes a key for a request, unless another one has it.
--- key print request gateway kept_ms -> mine | other request | running request age_ms ends_ms heard | done request reason answer
+-- key print request gateway kept_ms -> mine | other request | running request age_ms ends_ms heard | done request
+-- reason answer
 local key, print, request, gateway = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local now = now_ms()
 local x = find(key, now)

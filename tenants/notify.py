@@ -1,4 +1,4 @@
-"""Tells running processes that the catalog changed. A doorbell: they poll anyway, losing one costs two seconds."""
+"""Tells running processes that the catalog changed. A notification: they poll anyway, losing one costs two seconds."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _client(url: str) -> redis.Redis:
     return blocking_client(url)
 
 
-class RedisDoorbell:
+class RedisNotifier:
     """Publishes the version on ``qm:catalog``. A Redis that is away costs half a second and one log line."""
 
     def __init__(self) -> None:
@@ -35,19 +35,21 @@ class RedisDoorbell:
             _client(url).publish(CHANNEL, str(version))
         except redis.RedisError as error:
             if not self._silent:
-                log.warning("catalog doorbell: Redis is away (%s); processes notice by polling", type(error).__name__)
+                log.warning(
+                    "catalog notification: Redis is away (%s); processes notice by polling", type(error).__name__
+                )
             self._silent = True
         else:
             self._silent = False
 
 
-listeners: list[Callable[[int], None]] = [RedisDoorbell()]
+listeners: list[Callable[[int], None]] = [RedisNotifier()]
 
 
-def ring(version: int) -> None:
+def notify(version: int) -> None:
     """Calls every listener. None of them may fail the write that was already committed."""
     for listener in listeners:
         try:
             listener(version)
         except Exception:
-            log.exception("catalog doorbell: a listener failed")
+            log.exception("catalog notification: a listener failed")

@@ -1,4 +1,4 @@
-"""The books in the console, on a real instance: what admins do, what operators and members see, and strangers not."""
+"""The catalog in the console, on a real instance: what admins do, what operators and members see, and strangers not."""
 
 from __future__ import annotations
 

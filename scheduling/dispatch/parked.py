@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from scheduling.core.types import QueuedRequest
 
 
-class Away:
+class Parked:
     """Parked requests by gateway. Times are seconds on one monotonic clock."""
 
     def __init__(self) -> None:

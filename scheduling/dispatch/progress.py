@@ -18,7 +18,7 @@ INPUT_MEAN_S = 5.0  # an engine counts a prompt all at once, so a rate of one se
 SUSPICIONS = 3  # failures that gateways report with no progress in between
 
 
-class Verdict(Enum):
+class HealthStep(Enum):
     KEEP = "keep"
     PROBE = "probe"  # only a real generation can tell
     EJECT = "eject"
@@ -34,7 +34,7 @@ class Rates:
 
 
 @dataclass(slots=True)
-class Watch:
+class ProgressWatch:
     """One ready replica under observation. Times are seconds on one monotonic clock."""
 
     why: str = ""  # of the last verdict that was not KEEP
@@ -47,7 +47,7 @@ class Watch:
     _suspicions: int = 0
     _suspected: bool = False
 
-    def seen(self, metrics: EngineMetrics, leases: int, now_s: float) -> Verdict:
+    def seen(self, metrics: EngineMetrics, leases: int, now_s: float) -> HealthStep:
         """A scrape came back. ``leases``: what we believe runs there (the engine's own count where we do not know)."""
         self._learn_rates(metrics, now_s)
         moved = self._last is None or metrics.progress != self._last.progress
@@ -61,21 +61,21 @@ class Watch:
         elif self._quiet_since is None:
             self._quiet_since = now_s
         if self._suspicions >= SUSPICIONS:
-            return self._say(Verdict.EJECT, f"{self._suspicions} requests failed there and no token moved")
+            return self._say(HealthStep.EJECT, f"{self._suspicions} requests failed there and no token moved")
         quiet_s = 0.0 if self._quiet_since is None else now_s - self._quiet_since
         if metrics.running > 0 and quiet_s >= STALLED_S:
-            return self._say(Verdict.PROBE, f"{metrics.running} running and no token moved for {quiet_s:.0f} s")
+            return self._say(HealthStep.PROBE, f"{metrics.running} running and no token moved for {quiet_s:.0f} s")
         if metrics.running == 0 and quiet_s >= DOUBTFUL_S:
-            return self._say(Verdict.PROBE, f"{leases} leases, none running, no token moved for {quiet_s:.0f} s")
-        return Verdict.KEEP
+            return self._say(HealthStep.PROBE, f"{leases} leases, none running, no token moved for {quiet_s:.0f} s")
+        return HealthStep.KEEP
 
-    def failed(self, why: str) -> Verdict:
+    def failed(self, why: str) -> HealthStep:
         """A scrape failed. A gateway's suspicion is a second witness: one failure is then enough to ask for a token."""
         self._failures += 1
         self.rates = Rates()
         if self._suspected or self._failures >= FAILED_SCRAPES:
-            return self._say(Verdict.PROBE, why)
-        return Verdict.KEEP
+            return self._say(HealthStep.PROBE, why)
+        return HealthStep.KEEP
 
     def alive(self) -> None:
         """It generates, whatever its metrics say: a probe went well, or gateways see tokens of it."""
@@ -88,7 +88,7 @@ class Watch:
         self._suspected = True
         self._suspicions += 1
 
-    def _say(self, verdict: Verdict, why: str) -> Verdict:
+    def _say(self, verdict: HealthStep, why: str) -> HealthStep:
         self.why = why
         return verdict
 

@@ -11,7 +11,7 @@ import pytest
 
 from controlplane.embedded import child as children
 from controlplane.embedded.child import Child
-from controlplane.log_dedup import ALL_BURST, ALL_PER_S, KIND_BURST, KIND_PER_S, LONGEST_LINE, Flood, Line
+from controlplane.log_dedup import ALL_BURST, ALL_PER_S, KIND_BURST, KIND_PER_S, MAX_LINE_CHARS, Flood, Line
 
 
 def record(message: str, *args: object, line: int = 1, level: int = logging.WARNING) -> logging.LogRecord:
@@ -45,8 +45,8 @@ def test_a_line_that_was_asked_for_passes() -> None:
 
 
 def test_a_line_has_a_length() -> None:
-    text = Line("%(message)s").format(record("%s", "x" * 10 * LONGEST_LINE))
-    assert len(text) < LONGEST_LINE + 100
+    text = Line("%(message)s").format(record("%s", "x" * 10 * MAX_LINE_CHARS))
+    assert len(text) < MAX_LINE_CHARS + 100
     assert text.endswith("characters more)")
 
 
@@ -62,7 +62,7 @@ def test_every_line_passes_the_filter(name: str) -> None:
 
 
 def test_a_childs_log_is_put_aside_while_it_writes(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(children, "LARGEST_LOG", 100_000)
+    monkeypatch.setattr(children, "MAX_LOG_BYTES", 100_000)
     child = Child(
         "noisy",
         [sys.executable, "-c", "import itertools\nfor n in itertools.count(): print(n, 'x' * 200, flush=True)"],

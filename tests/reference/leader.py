@@ -1,4 +1,4 @@
-"""What scripts of the leader do, in Python: one method per script (``tests/reference/twin.py`` has the gateway's)."""
+"""What scripts of the leader do, in Python: one method per script (``pool.py`` has the gateway's)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from scheduling.state.types import (
 from tests.reference.memory import PoolMemory
 
 
-class LeaderTwin(PoolMemory):
+class ReferenceLeader(PoolMemory):
     """One pool, as its leader moves it."""
 
     def __init__(
@@ -155,7 +155,7 @@ class LeaderTwin(PoolMemory):
             if said is None:
                 break
             if said is GrantStatus.OK:
-                self._ring("x", request_id)
+                self._notify("x", request_id)
                 granted += 1
                 continue
             failed[entitlement] += 1
@@ -199,7 +199,7 @@ class LeaderTwin(PoolMemory):
 
     def _offer_free(self, backend: str, now: int) -> None:
         if self._total("wait"):
-            self._ring("f", backend)
+            self._notify("f", backend)
             self._hand_out(now)
 
     def evict(self, epoch: int, items: Sequence[EvictItem]) -> list[GrantStatus]:
@@ -237,7 +237,7 @@ class LeaderTwin(PoolMemory):
     def _evict(self, request_id: str, now: int) -> None:
         e = self._drop_lease(request_id)
         self.evicted[request_id], self.leaving[request_id] = e, now + LEASE_MS
-        self._mark_ended(request_id, Reason.EVICTED, math.inf)  # until its books are closed
+        self._mark_ended(request_id, Reason.EVICTED, math.inf)  # until its accounts are closed
         self._publish(gateway_channel(e.gateway), f"{request_id} {e.attempt} - evicted".encode())
 
     def set_standing(self, epoch: int, standings: Mapping[str, Standing], gone: Sequence[str] = ()) -> None:
@@ -279,7 +279,7 @@ class LeaderTwin(PoolMemory):
         for request_id in self._due(self.waiting, now):
             e = self._drop_waiting(request_id)
             self._settle(e, 0, now)
-            self._ring("x", request_id)
+            self._notify("x", request_id)
             swept.append(self._bury(request_id, e, now, Reason.GATEWAY_LOST))
         for request_id in self._due(self.leases, now):
             e = self._drop_lease(request_id)

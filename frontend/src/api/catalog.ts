@@ -1,4 +1,4 @@
-/** The books, as /api/v1/ gives them. */
+/** The catalog, as /api/v1/ gives them. */
 
 import { get, send, type Method } from "./client";
 import type { components } from "./schema";
@@ -26,7 +26,7 @@ export interface List<T> {
   results: T[];
 }
 
-/** A list of the books; `limit` is the server's most. */
+/** A list of the catalog; `limit` is the server's most. */
 export const list = <T>(path: string, query: Record<string, string> = {}, signal?: AbortSignal): Promise<List<T>> => get(path, { limit: "1000", ...query }, signal);
 
 /** Its groups' names stand beside the figures. */

@@ -37,7 +37,7 @@ class Ending:
     record: LedgerRecord
 
 
-class Books:
+class Outbox:
     """Refusals waiting for the next flush, and endings that Redis has not taken yet."""
 
     def __init__(self, stores: Callable[[str], PoolStore], flush_every_s: float, limit: int) -> None:
@@ -46,13 +46,13 @@ class Books:
         self._limit = limit
         self._refusals: deque[LedgerRecord] = deque()
         self._endings: deque[Ending] = deque()
-        self._bell = asyncio.Event()
+        self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self.dropped = 0
         self.unstored = Unstored(stores, self._again, limit)
 
     def start(self) -> None:
-        self._task = asyncio.create_task(self._run(), name="gateway-books")
+        self._task = asyncio.create_task(self._run(), name="gateway-outbox")
         self.unstored.start()
 
     async def stop(self) -> None:
@@ -74,17 +74,17 @@ class Books:
     def refused(self, record: LedgerRecord) -> None:
         """A request that never had shared state has ended."""
         self._refusals.append(record)
-        self._ring()
+        self._notify()
 
     def _again(self, records: Sequence[LedgerRecord]) -> None:
         """Records that Redis took and may have lost: each request is written once, whoever sends it."""
         self._refusals.extend(records)
-        self._ring()
+        self._notify()
 
     def keep(self, ending: Ending) -> None:
         """An ending that Redis has not confirmed."""
         self._endings.append(ending)
-        self._ring()
+        self._notify()
 
     async def finish(self, ending: Ending) -> None:
         """Ends a request in shared state now; kept for later if that fails or is cancelled."""
@@ -99,14 +99,14 @@ class Books:
     def available(self) -> None:
         """Redis is back: no need to wait for the next round."""
         self.unstored.available()
-        self._bell.set()
+        self._wake.set()
 
-    def _ring(self) -> None:
+    def _notify(self) -> None:
         while self.waiting > self._limit:
             (self._refusals or self._endings).popleft()
             self.dropped += 1
-        if not self._bell.is_set():
-            self._bell.set()
+        if not self._wake.is_set():
+            self._wake.set()
 
     async def _say(self, ending: Ending) -> None:
         store = self._stores(ending.pool)
@@ -121,9 +121,9 @@ class Books:
 
     async def _run(self) -> None:
         while True:
-            await self._bell.wait()
+            await self._wake.wait()
             await asyncio.sleep(self._flush_every_s)
-            self._bell.clear()
+            self._wake.clear()
             try:
                 done = await self._round()
             except Exception:
@@ -131,7 +131,7 @@ class Books:
                 done = False
             if not done:
                 await asyncio.sleep(RETRY_S)
-                self._bell.set()
+                self._wake.set()
 
     async def _round(self) -> bool:
         """Writes everything that waits; False when Redis did not take all of it."""

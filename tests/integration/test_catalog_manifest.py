@@ -1,4 +1,4 @@
-"""The books as YAML: export and apply are inverse, the difference shows first, faults have a line."""
+"""The catalog as YAML: export and apply are inverse, the difference shows first, faults have a line."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def world() -> worlds.World:
 
 
 def _apply(tmp_path: Path, text: str, *options: str) -> str:
-    file = tmp_path / "books.yaml"
+    file = tmp_path / "catalog.yaml"
     file.write_text(text)
     out = StringIO()
     call_command("apply", "-f", str(file), *options, stdout=out, no_color=True)
@@ -142,7 +142,7 @@ def test_a_pipeline_applies_without_being_asked_but_deletes_only_with_yes(
 
 @pytest.mark.parametrize("text", ["a: \x00b", "[" * 5000, "a: {" * 5000])
 def test_what_no_parser_reads_is_a_fault_and_not_a_crash(tmp_path: Path, text: str) -> None:
-    assert "books.yaml:1" in _refused(tmp_path, text)
+    assert "catalog.yaml:1" in _refused(tmp_path, text)
 
 
 def test_an_export_that_cannot_be_written_says_so(tmp_path: Path) -> None:
@@ -269,7 +269,7 @@ def test_an_older_export_applies_and_what_means_nothing_any_more_is_named(tmp_pa
     older = before.replace("    overLimit: refuse\n", "    safetyFactor: 1.2\n    overLimit: refuse\n")
     line = 1 + older.splitlines().index("    safetyFactor: 1.2")
     told = _apply(tmp_path, older, "--yes")
-    assert f"books.yaml:{line}" in told
+    assert f"catalog.yaml:{line}" in told
     assert "ignored: tiers have no safety factor any more (it changed nothing); take the line out" in told
     assert "No change." in told
     assert manifest.export() == before

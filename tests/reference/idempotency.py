@@ -27,7 +27,7 @@ class Held:
         return f"{state} {self.request_id} {self.gateway} {self.began_ms} {self.fingerprint} {reason}"
 
 
-class IdempotencyTwin:
+class ReferenceIdempotency:
     """One tenant's keys. ``clock_ms`` plays Redis ``TIME``, ``listens`` says whether a gateway is heard."""
 
     def __init__(self, limits: KeepLimits, clock_ms: Callable[[], int], listens: Callable[[str], bool]) -> None:

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from scheduling.core.admission import (
+    AdmissionAnswer,
     AdmissionView,
     Ask,
-    Verdict,
     baseline_slots,
     cap_of,
     choose_backend,
@@ -29,7 +29,7 @@ from scheduling.state import codec
 from scheduling.state.codec import Entry
 from scheduling.state.types import (
     LEASE_MS,
-    MOST_USED,
+    MAX_USED,
     NO_BACKEND_RETRY_MS,
     PREFILL_KEPT,
     SERVICE_MS,
@@ -47,10 +47,10 @@ from scheduling.state.types import (
     unmet,
     work_of,
 )
-from tests.reference.leader_twin import LeaderTwin
+from tests.reference.leader import ReferenceLeader
 
 
-class PoolTwin(LeaderTwin):
+class ReferencePool(ReferenceLeader):
     """One pool. ``clock_ms`` plays Redis ``TIME``, ``publish`` its ``PUBLISH`` (channel, payload; whether anybody
     listens), ``listens`` asks after a channel. Without them everybody listens."""
 
@@ -108,7 +108,7 @@ class PoolTwin(LeaderTwin):
         )
         ask = Ask(estimate.kv_tokens, charge, body_bytes, request.exclude_backend, request.prefill_tokens)
         decision = decide_admission(spec, pool, ask, view, NO_BACKEND_RETRY_MS)
-        if decision.verdict is Verdict.REFUSE:
+        if decision.verdict is AdmissionAnswer.REFUSE:
             if decision.told_ms is not None:
                 self.told[spec.id] = now + decision.told_ms
             retry_s = None if decision.retry_ms is None else decision.retry_ms / 1000
@@ -128,7 +128,7 @@ class PoolTwin(LeaderTwin):
             granted_ms=0, gateway=request.gateway, seq=seq, served=0, note="-",
             record=codec.encode_request(StoredRequest(request, facts, sent_s)), prefill=request.prefill_tokens,
         )  # fmt: skip
-        if decision.verdict is Verdict.GRANT:
+        if decision.verdict is AdmissionAnswer.GRANT:
             entry = replace(entry, backend=decision.backend, granted_ms=now, note=codec.DIRECT)
             entry = self._charged(request.id, entry, self._credit(decision.backend))
             self._put_lease(request.id, entry, now + LEASE_MS)
@@ -195,7 +195,7 @@ class PoolTwin(LeaderTwin):
         self, request_id: str, attempt: int, reason: Reason, actual_tokens: int, ran: bool, ledger: LedgerRecord
     ) -> FinishResult:
         now = self._now()
-        told = 0 if not ran else actual_tokens if 0 <= actual_tokens <= MOST_USED else None
+        told = 0 if not ran else actual_tokens if 0 <= actual_tokens <= MAX_USED else None
 
         def used(e: Entry) -> int:
             return e.charge if told is None else told
@@ -215,7 +215,7 @@ class PoolTwin(LeaderTwin):
                 return FinishResult(FinishStatus.STALE)
             self._drop_waiting(request_id)
             self._settle(e, used(e), now)
-            self._ring("x", request_id)
+            self._notify("x", request_id)
         elif (before := self.ended(request_id)) is Reason.EVICTED and request_id in self.evicted:
             e = self.evicted[request_id]
             if e.attempt != attempt:
@@ -334,7 +334,7 @@ class PoolTwin(LeaderTwin):
                     self._meter(f"{r.entitlement}:refusals", 1)
 
     def suspect(self, backend: str, why: str) -> None:
-        self._ring("s", f"{backend} {why}")
+        self._notify("s", f"{backend} {why}")
 
     def pause(self, backend: str, pause_s: float, why: str, *, refused: bool) -> None:
         offers = {b.id: b for b in self._backends()}
@@ -342,7 +342,7 @@ class PoolTwin(LeaderTwin):
         paused = mine is not None and (refused or any(b.slots > 0 for b in offers.values()))
         if mine is not None and paused:
             self.ready[backend] = (0, mine.kv_tokens, mine.prefill_credit)
-        self._ring("p", f"{backend} {math.ceil(pause_s * 1000) if paused else 0} {int(refused)} {why}")
+        self._notify("p", f"{backend} {math.ceil(pause_s * 1000) if paused else 0} {int(refused)} {why}")
 
     def report(self, attempts: Mapping[str, Attempts]) -> None:
-        self._ring("a", codec.encode_attempts(attempts).decode())
+        self._notify("a", codec.encode_attempts(attempts).decode())

@@ -111,7 +111,7 @@ def test_the_manifest_carries_them_and_its_export_changes_nothing(tmp_path: Any,
     text = out.getvalue()
     assert "modifiers:" in text
     assert "prefix_affinity" in text
-    file = tmp_path / "books.yaml"
+    file = tmp_path / "catalog.yaml"
     file.write_text(text)
     call_command("apply", file=str(file), yes=True, stdout=StringIO())
     assert Pool.objects.get().policy_version == 2

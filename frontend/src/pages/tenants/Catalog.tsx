@@ -6,7 +6,7 @@ import { useCurrentInView } from "../../lib/useCurrentInView";
 const everyone: readonly Role[] = ["admin", "operator", "member"];
 const staff: readonly Role[] = ["admin", "operator"];
 
-/** The books' pages; who may not read one is not offered it. */
+/** the catalog's pages; who may not read one is not offered it. */
 export const sections: readonly { path: string; label: string; roles: readonly Role[] }[] = [
   { path: "/tenants", label: "Tenants", roles: everyone },
   { path: "/usage", label: "Usage", roles: everyone },
@@ -22,8 +22,8 @@ export const sections: readonly { path: string; label: string; roles: readonly R
 const current = (path: string, pathname: string): boolean =>
   pathname === path || pathname.startsWith(`${path}/`);
 
-/** The second row of navigation over the books, and what was just done. */
-export function Books() {
+/** The second row of navigation over the catalog, and what was just done. */
+export function Catalog() {
   const { pathname } = useLocation();
   const list = useCurrentInView<HTMLElement>(pathname);
   return (

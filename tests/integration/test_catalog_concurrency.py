@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from django.db import close_old_connections, connection
 
-from tenants import doorbell, services, specs
+from tenants import notify, services, specs
 from tenants.audit import SYSTEM
 from tenants.epochs import BookedEpochs
 from tenants.models import AuditEntry, Backend, CatalogVersion, Tenant
@@ -43,7 +43,7 @@ def test_each_write_is_one_version_and_is_announced_after_its_commit(monkeypatch
     def listen(version: int) -> None:
         announced.append((version, specs.catalog_version()))
 
-    monkeypatch.setattr(doorbell, "listeners", [listen])
+    monkeypatch.setattr(notify, "listeners", [listen])
 
     def write(n: int) -> Callable[[], Any]:
         return lambda: services.save(actor=SYSTEM, instance=Tenant(slug=f"t-{n}"))

@@ -1,8 +1,8 @@
 """Every request that shared state knows through this gateway: hears of its grant, keeps its lease alive.
 
-Grants come as doorbells on ``qm:gw:<id>`` and may be lost; the renewal, every third of a lease, answers what really
+Grants come as notifications on ``qm:gw:<id>`` and may be lost; the renewal, every third of a lease, answers what really
 holds. When state was lost the renewal finds that out too, and each request is announced again. That a replica was
-ejected is a doorbell as well (``qm:ejected``); after each renewal one look at the pool finds what was not heard.
+ejected is a notification as well (``qm:ejected``); after each renewal one look at the pool finds what was not heard.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 CROSSED_S = 0.5  # an answer of shared state that was on its way when a replica was ejected has arrived by then
 
 
-class Desk:
+class InFlight:
     """The open calls by request id. ``calls`` is filled before ``admit`` is sent: a grant may overtake its answer."""
 
     def __init__(
@@ -53,7 +53,7 @@ class Desk:
         self._gateway_id = gateway_id
         self._stores = stores
         self._every_s = renew_every_s
-        self._bell = asyncio.Event()
+        self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -66,8 +66,8 @@ class Desk:
             self._task = None
 
     def renew_now(self) -> None:
-        """Redis is back, or doorbells may have been lost: do not wait for the next round."""
-        self._bell.set()
+        """Redis is back, or notifications may have been lost: do not wait for the next round."""
+        self._wake.set()
 
     def heard(self, payload: bytes) -> None:
         """A grant arrived on this gateway's channel, or word that a preemptible request has lost its slot."""
@@ -113,10 +113,10 @@ class Desk:
         while True:
             try:
                 async with asyncio.timeout(self._every_s):
-                    await self._bell.wait()
+                    await self._wake.wait()
             except TimeoutError:
                 pass
-            self._bell.clear()
+            self._wake.clear()
             try:
                 await self.round()
                 if self._measure is not None:
@@ -154,7 +154,7 @@ class Desk:
             del self._seen_ready[pool]  # nothing runs there: what is remembered would be old when something does
 
     async def _look(self, pool: str, store: PoolStore, calls: list[Call]) -> None:
-        """Moves off what runs at a replica that was ready and is not any more, should its doorbell have been lost."""
+        """Moves off what runs at a replica that was ready and is not any more, if its notification was lost."""
         there = {(call.id, call.backend) for call in calls if call.backend}  # a grant may overtake the answer
         view = await store.view()
         if not view.leader or view.rebuilding_ms > 0:  # nobody says who is ready
@@ -173,7 +173,7 @@ class Desk:
     def _heed(self, call: Call, renewal: Renewal, ran: bool) -> None:
         match renewal.status:
             case RenewStatus.HOLDS:
-                if call.waiter is not None:  # the doorbell was lost
+                if call.waiter is not None:  # the notification was lost
                     call.notice = GrantNotice(
                         call.id, call.attempt, renewal.backend, renewal.policy, renewal.why, renewal.prefill
                     )

@@ -25,7 +25,7 @@ EVERY_S = 0.9
 SHARE = 20  # times as long as a preview took passes before the next
 
 
-class Shown:
+class QueuePreview:
     """The preview of one pool, for one leader."""
 
     def __init__(self, store: PoolStore, epoch: int) -> None:
