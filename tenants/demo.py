@@ -112,6 +112,7 @@ def _pool(slug: str, model: str, upstream_model: str, max_model_len: int) -> Poo
         description="The demo's model.",
         max_output_tokens=min(4096, largest),
         default_output_tokens=min(512, largest),
+        routing="least_work",  # the simulated engines cache no prefixes
     )
     pool.model, pool.upstream_model, pool.max_model_len = model, upstream_model, max_model_len
     pool.max_output_tokens = min(pool.max_output_tokens, max_model_len)

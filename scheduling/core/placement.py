@@ -1,10 +1,10 @@
 """Where a request runs, by what is outstanding there and by what of its prompt is likely to be cached there.
 
-One rule for everybody: the ``admit`` script (``choose`` in ``scripts/prelude.lua``, which says it in Lua), its reference
-model, the leader's router and the simulator. A prompt is known by *points*: chained hashes of its beginning, each of all
-that is before it, as an engine's prefix cache has them for its blocks. An index says of a point on which replicas
-prompts with that beginning ran last. With each point goes what it is worth to run where it is cached, in tokens of
-outstanding work (:func:`worth`, computed by the gateway): the deepest point that names a replica counts.
+One rule for everybody: the ``admit`` script (``choose`` in ``scripts/prelude.lua``, which says it in Lua), its
+reference model, the leader's router and the simulator. A prompt is known by *points*: chained hashes of its beginning,
+each of all that is before it, as an engine's prefix cache has them for its blocks. An index says of a point on which
+replicas prompts with that beginning ran last. With each point goes what it is worth to run where it is cached, in
+tokens of outstanding work (:func:`worth`, computed by the gateway): the deepest point that names a replica counts.
 
 **The rule.** Of the replicas with room whose outstanding work is at most ``skew`` tokens above the least (or as much as
 the mean, where that is more): the one with the smallest outstanding work, less what it is worth to run there. Ties:

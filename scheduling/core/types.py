@@ -278,7 +278,10 @@ class QueuedRequest:
         return self.input_tokens
 
 
-PREFILL_PER_S = 4_000.0  # prompt tokens that a replica is taken to prefill a second where nobody has measured it
+PREFILL_PER_S = 4_000.0  # prompt tokens that a replica is taken to prefill a second, where previews know nothing better
+# The same for when whole answers, which show no first token, give their credit back, while no stream has shown
+# more. Too low would leave engines idle; too high lets whole answers wait inside them, as they do without credit.
+WHOLE_PREFILL_PER_S = 32_000.0
 
 
 def prefill_fits(credit: int, used: int, need: int) -> bool:

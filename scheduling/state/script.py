@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from scheduling.core import admission, placement
-from scheduling.core.types import PREFILL_PER_S
+from scheduling.core.types import WHOLE_PREFILL_PER_S
 from scheduling.state import types
 
 NAMES: Final = (
@@ -89,7 +89,7 @@ def make_script(name: str, text: str) -> Script:
 def load_scripts() -> dict[str, Script]:
     """All scripts by name."""
     constants = {c: getattr(types, c) for c in _CONSTANTS} | {c: getattr(admission, c) for c in _ADMISSION}
-    constants["PREFILL_PER_S"] = PREFILL_PER_S
+    constants["WHOLE_PREFILL_PER_S"] = WHOLE_PREFILL_PER_S
     constants |= {c: getattr(placement, c) for c in _PLACEMENT}
     return load_family("", NAMES, constants, types.CLOCK_GAP_MS)
 

@@ -11,7 +11,6 @@ from scheduling.core.admission import AdmissionAnswer, AdmissionDecision, Admiss
 from scheduling.core.invariants import check_step, remember
 from scheduling.core.preview import copy_of, preview
 from scheduling.core.registry import make_ordering, make_routing, orderings
-from scheduling.core.routing import least_loaded
 from scheduling.core.scheduler import Scheduler
 from scheduling.core.types import BackendView, EntitlementSpec, PoolView, QueuedRequest, ServiceClass, prefill_fits
 from scheduling.dispatch.stuck import stuck
@@ -53,7 +52,8 @@ def test_there_is_one_rule_for_prefill_room(credit: int, used: int, need: int, f
     assert prefill_fits(credit, used, need) is fits
     backend = backend_view(prefill_credit=credit, prefill_used=used)
     assert backend.room_for(0, need) is fits
-    assert (least_loaded(waiting(1, input_tokens=need, kv_tokens=0), [backend]) is backend) is fits
+    router = make_routing("least_work").router()
+    assert (router.choose(waiting(1, input_tokens=need, kv_tokens=0), [backend]) is backend) is fits
 
 
 def test_what_is_granted_takes_credit_until_it_is_given_back():

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from scheduling.core.outcomes import Reason
-from scheduling.core.types import PREFILL_PER_S, BackendSpec, OverLimit
+from scheduling.core.types import WHOLE_PREFILL_PER_S, BackendSpec, OverLimit
 from scheduling.gateway.config import GatewayConfig
 from scheduling.state import codec
 from scheduling.state.resp import RespConnection
@@ -185,7 +185,7 @@ async def test_credit_comes_back_at_the_first_token_or_the_end_once(pool: Pool):
 
 async def test_a_whole_answer_gives_its_credit_back_when_its_prompt_should_have_been_prefilled(pool: Pool):
     await pool.begin(1000)
-    tokens = int(PREFILL_PER_S * 0.3)
+    tokens = int(WHOLE_PREFILL_PER_S * 0.3)
     assert await pool.admit("whole", tokens, streamed=False) is AdmissionStatus.GRANTED
     assert await pool.used() == tokens
 
@@ -209,7 +209,7 @@ async def test_streams_teach_how_long_whole_answers_take_to_prefill(pool: Pool):
     assert await pool.admit("whole", 100_000, streamed=False) is AdmissionStatus.GRANTED
     (_, due) = await pool.resp.call("ZRANGE", pool.store._key("prefills"), 0, -1, "WITHSCORES")
     predicted_ms = float(due) - (await pool.store.view()).now_ms
-    assert predicted_ms < 100_000 / PREFILL_PER_S * 1000 / 2, "the rate that streams had was not used"
+    assert predicted_ms < 100_000 / WHOLE_PREFILL_PER_S * 1000 / 2, "the rate that streams had was not used"
 
 
 async def test_entries_and_offers_of_before_there_was_credit_are_read(pool: Pool, pool_id: str):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from scheduling.core.admission import Prey, able_to_run, baseline_slots, cap_of, first_weight, refill
 from scheduling.core.outcomes import Reason
 from scheduling.core.placement import PrefixIndex, Warmth
-from scheduling.core.types import PREFILL_PER_S, BackendView, EntitlementSpec, PoolSpec, ServiceClass, Standing
+from scheduling.core.types import WHOLE_PREFILL_PER_S, BackendView, EntitlementSpec, PoolSpec, ServiceClass, Standing
 from scheduling.state import codec
 from scheduling.state.codec import Entry
 from scheduling.state.standing import standing_words
@@ -222,7 +222,7 @@ class PoolMemory:
     def _prefill_ms(self, backend: str, tokens: int) -> int:
         known = self.meta.get(f"prefill:{backend}")
         if known is None:
-            return math.ceil(tokens * 1000 / PREFILL_PER_S)
+            return math.ceil(tokens * 1000 / WHOLE_PREFILL_PER_S)
         ms, seen, _ = map(float, str(known).split())
         return math.ceil(tokens * ms / seen)
 

@@ -176,7 +176,7 @@ end
 -- prefilled in them (both fade), when the last first token came.
 local function prefill_ms(backend, tokens)
   local ms, seen = string.match(call('HGET', META, 'prefill:' .. backend) or '', '^(%S+) (%S+)')
-  if not ms then return math.ceil(tokens * 1000 / PREFILL_PER_S) end
+  if not ms then return math.ceil(tokens * 1000 / WHOLE_PREFILL_PER_S) end
   return math.ceil(tokens * tonumber(ms) / tonumber(seen))
 end
 
