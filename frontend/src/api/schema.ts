@@ -1,5 +1,5 @@
 // Made by `make generated` from the OpenAPI schema. Not edited by hand.
-// schema 29b3e5a0e751d91c, body a6e48c3839476d28
+// schema 3df8c102ed6b6efb, body 2543afa1ccf98826
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
 export interface components {

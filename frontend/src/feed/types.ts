@@ -154,6 +154,7 @@ export interface TenantPoint {
   refused?: number;
   failed?: number;
   cancelled?: number;
+  refusals?: Counts; // reason -> requests in the window
   ttft_p50?: number;
   ttft_p95?: number;
   ttft_p99?: number;
@@ -197,7 +198,6 @@ export interface Point extends Omit<TenantPoint, "waiting"> {
   kv_tokens?: number;
   arrived?: number;
   gpu?: number; // 0..1
-  refusals?: Counts; // reason -> requests in the window
   tenants?: Record<string, TenantPoint>;
   entitlements?: Record<string, EntitlementPoint>;
   /** What the entitlements had that have no row of their own here. */
