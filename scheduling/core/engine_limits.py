@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from scheduling.core.prefill_credit import MAX_WAITING
 from scheduling.core.types import BackendSpec
 
+ROUNDING = 0.01  # of the KV cache: engines count it in blocks, people in thousands of tokens
 LOOKS = 5  # in a row
 GROW_S = 30.0  # without such a queue: a learned limit grows by a tenth
 
@@ -74,7 +75,8 @@ def in_force(spec: BackendSpec, facts: EngineFacts, learned: int | None, longest
     least = min(kv, longest)
     if facts.kv_tokens is not None and facts.kv_tokens < kv:
         cut = max(facts.kv_tokens, least)
-        said.append(f"{cut} KV tokens instead of {kv}: the engine's cache holds {facts.kv_tokens}")
+        if cut < kv * (1.0 - ROUNDING):
+            said.append(f"{cut:,} KV tokens instead of {kv:,}: the engine's cache holds {facts.kv_tokens:,}")
         kv = cut
     if (slots, kv) == (spec.slots, spec.kv_tokens):
         return spec, ""
