@@ -34,7 +34,7 @@ AT_ONCE_S = 5.0  # what a person calls at once on a busy machine; without a boun
 
 # where a task is sent: (file, function) -> (task, the process that sends it)
 SENT = {
-    ("controlplane/lab/runs.py", "ring"): ("telemetry.run_lab", "web"),
+    ("controlplane/lab/runs.py", "notify"): ("telemetry.run_lab", "web"),
     ("telemetry/recorder.py", "start_roll_up"): ("telemetry.roll_up", "worker"),
     ("telemetry/recorder.py", "start_purge"): ("telemetry.purge_ledger", "worker"),
     ("controlplane/tuning/starter.py", "start_tending"): ("telemetry.tend_pool", "worker"),
@@ -116,7 +116,8 @@ def test_sending_to_a_broker_that_is_away_is_over_soon_and_is_told(broker: Calla
 def test_who_sends_does_not_import_what_the_task_needs() -> None:
     """scikit-optimize and SciPy: 4 to 6 s in the web process, while every stream waited for the interpreter."""
     code = (
-        "import sys, controlplane.asgi\nfrom controlplane.lab.runs import ring\nring(1)\nprint('scipy' in sys.modules)"
+        "import sys, controlplane.asgi\nfrom controlplane.lab.runs import notify\nnotify(1)\n"
+        "print('scipy' in sys.modules)"
     )
     environ = os.environ | {"QUARTERMASTER_REDIS_URL": f"redis://127.0.0.1:{free_port()}/0"}
     told = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environ, capture_output=True, text=True)

@@ -18,7 +18,7 @@ from django.conf import settings
 from telemetry.feed import history, snapshots
 from telemetry.feed.hub import LiveHub
 from telemetry.feed.publisher import GroupSender, Publisher
-from telemetry.feed.store import LiveStore, LiveUnavailable
+from telemetry.feed.store import SILENT_S, LiveStore, LiveUnavailable
 from telemetry.feed.window import Window
 from tests.redis_server import RedisServer
 from tests.telemetry_world import ENTITLEMENTS, POOL, record, sample
@@ -223,7 +223,7 @@ async def test_only_pools_that_are_neither_configured_nor_led_are_forgotten(
         await leader.second(pool=replace(POOL, id=name))
     store = LiveStore(private_redis.url)
     assert store.keep_only({"llama"}) == [], "a pool that is led now may be newer than what we know"
-    with mock.patch.object(store.time, "time", return_value=time.time() + 2 * store.SILENT_S):
+    with mock.patch("telemetry.feed.store.time.time", return_value=time.time() + 2 * SILENT_S):
         assert store.keep_only({"llama", "new"}) == ["deleted"]
         assert store.pools() == ["llama", "new"]
     assert store.load("deleted") is None
