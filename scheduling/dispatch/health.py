@@ -371,7 +371,8 @@ def _limits(backend: _Backend) -> tuple[BackendSpec, str]:
     """The replica as its engine lets it be used, with its prefill credit; and why it is less than what was typed."""
     spec, why = in_force(backend.spec, _said(backend), backend.learned.slots, backend.longest)
     wanted = backend.wanted_credit
-    return replace(spec, prefill_tokens=backend.credit.credit if wanted is None else wanted), why
+    found = spec.prefill_tokens or backend.credit.credit  # a replica's own figure, where it has one, stands
+    return replace(spec, prefill_tokens=found if wanted is None else wanted), why
 
 
 def _offer(backend: _Backend) -> BackendSpec:

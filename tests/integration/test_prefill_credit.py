@@ -244,8 +244,8 @@ async def test_a_leader_grants_the_next_prompt_at_the_first_token(redis_url: str
     """Everything real but the engine: dispatcher, scripts, notifications."""
     spec = entitlement("acme", pool_id, tier=tier(over_limit=OverLimit.WAIT, queue_limit=50), concurrency=50)
     async with make_gateway(redis_url, resp, pool_id) as gateway:
-        one = replace(gateway.pool.backends[0], slots=50)
-        gateway.pool = replace(gateway.pool, backends=(one,), prefill_credit=150)
+        one = replace(gateway.pool.backends[0], slots=50, prefill_tokens=150)
+        gateway.pool = replace(gateway.pool, backends=(one,))
         async with dispatching(redis_url, catalog_of(gateway.pool, spec)) as dispatcher:
             await ready(dispatcher, gateway.store)
             first = await gateway.admit("r0", spec)
