@@ -13,6 +13,7 @@ import pytest
 import pytest_asyncio
 from django.conf import settings
 
+from controlplane.web import login_attempts
 from scheduling.state.resp import RespConnection
 from scheduling.state.store import PoolStore
 from tests.redis_server import RedisServer
@@ -26,6 +27,12 @@ def _no_static_files(tmp_path_factory: pytest.TempPathFactory) -> None:
     Processes that tests start serve them as ever."""
     settings.STATIC_ROOT = tmp_path_factory.mktemp("static")
     settings.SERVESTATIC_USE_FINDERS = False
+
+
+@pytest.fixture(autouse=True)
+def _no_wrong_passwords(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What other tests guessed in this process closes no door for this one."""
+    monkeypatch.setattr(login_attempts, "_local", login_attempts.LocalStore())
 
 
 @pytest.fixture(scope="session")

@@ -25,11 +25,6 @@ def user(db):
     return get_user_model().objects.create_user("ada", password=PASSWORD, is_staff=True, is_superuser=True)
 
 
-@pytest.fixture(autouse=True)
-def _forget_wrong_passwords():
-    login_attempts._local = login_attempts.LocalStore()
-
-
 def test_the_console_asks_who_it_is(client, db):
     answer = client.get("/")
     assert answer.status_code == 302
