@@ -228,7 +228,7 @@ def test_without_the_database_every_page_says_so_since_when_and_comes_back_by_it
             answer = page.goto(instance.up.url + address)
             assert answer is not None
             text = page.inner_text("body")
-            if answer.status != 503 or "database does not answer" not in text or "Inference goes on" not in text:
+            if answer.status != 503 or "database does not answer" not in text or "Inference continues" not in text:
                 faults.append(f"{address}: {answer.status} {text[:200]}")
             elif abs(since_s(text) - told_s) > 15:
                 faults.append(f"{address} says another time: {text}")
