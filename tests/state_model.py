@@ -640,7 +640,7 @@ class World:
     async def _server_dump(self) -> Dump:
         call, p = self._resp.call, self._prefix
         names = ("meta", "ready", "held", "queue", "totals", "buckets", "standing", "meter", "evicted", "warm",
-                 "warm:before")  # fmt: skip
+                 "warm:before", "credits")  # fmt: skip
         replies = await asyncio.gather(
             *(call("HGETALL", p + n) for n in names),
             *(
@@ -651,23 +651,24 @@ class World:
             *(call("XRANGE", p + n, self._read[n], "+") for n in ("events", "ledger")),
             call("KEYS", self._pattern("ended:*")),
         )
-        flat = [dict(zip(r[::2], r[1::2], strict=True)) for r in replies[:17]]
+        flat = [dict(zip(r[::2], r[1::2], strict=True)) for r in replies[:18]]
         named = [{k.decode(): v for k, v in d.items()} for d in flat]
-        meta, ready, held, queue, totals, buckets, standing, meter, evicted, warm, warm_before = named[:11]
-        leases, waiting, weights, prey, leaving, prefills = named[11:]
-        for n, r in zip(("events", "ledger"), replies[18:20], strict=True):
+        meta, ready, held, queue, totals, buckets, standing, meter, evicted, warm, warm_before, credits = named[:12]
+        leases, waiting, weights, prey, leaving, prefills = named[12:]
+        assert credits.keys() <= ready.keys(), "a credit of a replica that may get no work"
+        for n, r in zip(("events", "ledger"), replies[19:21], strict=True):
             if r:
                 self._read[n] = "(" + r[-1][0].decode()
-        keys = replies[20]
+        keys = replies[21]
         reasons = await call("MGET", *keys) if keys else []
         return Dump(
             meta={k: v.decode() for k, v in meta.items()},
-            ready={k: v.decode() for k, v in ready.items()},
+            ready={k: f"{v.decode()} {credits.get(k, b'0').decode()}" for k, v in ready.items()},
             leases={k: int(v) for k, v in leases.items()},
             held=held,
             waiting={k: int(v) for k, v in waiting.items()},
             queue=queue,
-            order=[m.decode() for m in replies[17]],
+            order=[m.decode() for m in replies[18]],
             totals={k: int(v) for k, v in totals.items()},
             standing={k: v.decode() for k, v in standing.items()},
             weights={k: float(v) for k, v in weights.items()},
@@ -679,8 +680,8 @@ class World:
             warm={k: v.decode() for k, v in warm.items()},
             warm_before={k: v.decode() for k, v in warm_before.items()},
             buckets={k: float(v) for k, v in buckets.items()},
-            events=[(f[0].decode(), f[1]) for _, f in replies[18]],
-            ledger=[tuple(f) for _, f in replies[19]],
+            events=[(f[0].decode(), f[1]) for _, f in replies[19]],
+            ledger=[tuple(f) for _, f in replies[20]],
             ended={k.decode().rpartition(":")[2]: v.decode() for k, v in zip(keys, reasons, strict=True)},
         )
 

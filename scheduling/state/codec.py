@@ -130,12 +130,12 @@ def decode_notice(payload: bytes) -> GrantNotice | EvictionNotice | CancelNotice
 
 
 def encode_offer(slots: int, kv_tokens: int, prefill_credit: int) -> str:
-    """What ``ready`` keeps of a replica."""
+    """What scripts say of a ready replica."""
     return f"{slots} {kv_tokens} {prefill_credit}"
 
 
 def decode_offer(words: str) -> tuple[int, int, int]:
-    """``(slots, kv_tokens, prefill_credit)``. Before format 3 there was no credit: 0, no bound."""
+    """``(slots, kv_tokens, prefill_credit)``. Credit 0 is no bound."""
     slots, kv_tokens, *credit = words.split(" ")
     return int(slots), int(kv_tokens), int(credit[0]) if credit else 0
 

@@ -229,9 +229,10 @@ async def test_entries_and_offers_of_before_there_was_credit_are_read(pool: Pool
     (_, [waits]) = await pool.store.load_queue()
     assert waits.prefill_tokens == 700
     assert await pool.admit("a", 400) is AdmissionStatus.QUEUED  # after who waits
-    await pool.resp.call("HSET", key("ready"), "b1", "8 10000000")
+    assert await pool.resp.call("HGET", key("ready"), "b1") == b"8 10000000", "as trees without credit read it"
+    await pool.resp.call("HDEL", key("credits"), "b1")
     assert (await pool.store.look([])).backends["b1"].prefill_credit == 0  # no bound
-    await pool.resp.call("HSET", key("ready"), "b1", "8 10000000 1000")
+    await pool.resp.call("HSET", key("credits"), "b1", "1000")
     entry = codec.decode_entry(await pool.resp.call("HGET", key("queue"), "waits"))
     assert entry.prefill == 700
     assert await pool.store.grant(pool.epoch, [GrantItem("waits", 1, "b1", 8)]) == [GrantStatus.AWAY]

@@ -3,7 +3,7 @@
 -- -> {now_ms, rebuilding_ms, ready, sums: run kv work prefill of each replica, then run of each name, preemptible}
 local now = now_ms()
 local pause = tonumber(call('HGET', META, 'rebuild_until') or 0) - now
-local ready = call('HGETALL', READY)
+local ready = offers()
 local fields, bound = {}, false
 for i = 1, #ready, 2 do
   local b, n = 'b:' .. ready[i], #fields

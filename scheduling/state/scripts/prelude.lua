@@ -5,7 +5,7 @@ local LEASES, HELD, WAITING, QUEUE = P .. 'leases', P .. 'held', P .. 'waiting',
 local EVENTS, LEDGER, UNREAD = P .. 'events', P .. 'ledger', P .. 'ledger:unread'
 local STANDING, WEIGHTS, METER = P .. 'standing', P .. 'weights', P .. 'meter'
 local PREY, EVICTED, LEAVING = P .. 'prey', P .. 'evicted', P .. 'leaving'
-local ORDER, PREFILLS = P .. 'order', P .. 'prefills'
+local ORDER, PREFILLS, CREDITS = P .. 'order', P .. 'prefills', P .. 'credits'
 local WARM, WARM_BEFORE = P .. 'warm', P .. 'warm:before'
 local call = redis.call
 
@@ -58,6 +58,15 @@ end
 local function offered(words)
   local s, k, c = string.match(words or '0 0', '^(%d+) (%d+) ?(%d*)$')
   return tonumber(s), tonumber(k), tonumber(c) or 0
+end
+
+-- The ready replicas, each with its offer: `slots kv credit`. Credits have a hash of their own, as trees that know none
+-- read two words of `ready`.
+local function offers()
+  local ready, flat, credits = call('HGETALL', READY), call('HGETALL', CREDITS), {}
+  for i = 1, #flat, 2 do credits[flat[i]] = flat[i + 1] end
+  for i = 1, #ready, 2 do ready[i + 1] = ready[i + 1] .. ' ' .. (credits[ready[i]] or '0') end
+  return ready
 end
 
 -- `prefill_fits` in Python: room for a prompt beside those whose first token has not come.
@@ -250,6 +259,7 @@ end
 -- (PUBLISH counts who does). -> ok | full | ent | away
 local function grant_waiting(id, x, backend, cap, note, now)
   local offer = call('HGET', READY, backend)
+  offer = offer and offer .. ' ' .. (call('HGET', CREDITS, backend) or '0')
   local b = 'b:' .. backend
   local v = call('HMGET', TOTALS, b .. ':run', b .. ':kv', 'e:' .. x.ent .. ':run', b .. ':pre')
   local slots, kv, credit = offered(offer)
@@ -382,7 +392,7 @@ end
 -- kv, work and prefill of each replica}
 local REPLICAS, SUMS = 11, 4
 local function survey(ent, now)
-  local ready = call('HGETALL', READY)
+  local ready = offers()
   for i = 2, now and #ready or 0, 2 do
     if string.sub(ready[i], -2) ~= ' 0' then  -- a credit, or an offer of before there was one
       give_back_due(now)

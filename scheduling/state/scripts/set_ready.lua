@@ -3,9 +3,11 @@
 -- epoch backend in slots kv ill prefill_credit -> ok | fenced
 if fenced(ARGV[1]) then return 'fenced' end
 if ARGV[3] == '1' then
-  call('HSET', READY, ARGV[2], ARGV[4] .. ' ' .. ARGV[5] .. ' ' .. ARGV[7])
+  call('HSET', READY, ARGV[2], ARGV[4] .. ' ' .. ARGV[5])
+  if ARGV[7] == '0' then call('HDEL', CREDITS, ARGV[2]) else call('HSET', CREDITS, ARGV[2], ARGV[7]) end
 else
   call('HDEL', READY, ARGV[2])
+  call('HDEL', CREDITS, ARGV[2])
   call('HDEL', META, 'prefill:' .. ARGV[2])
   if ARGV[6] == '1' then call('PUBLISH', 'qm:ejected', ARGV[2]) end
 end
