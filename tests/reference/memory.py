@@ -221,10 +221,11 @@ class PoolMemory:
 
     def _prefill_ms(self, backend: str, tokens: int) -> int:
         known = self.meta.get(f"prefill:{backend}")
+        most = math.ceil(tokens * 1000 / WHOLE_PREFILL_PER_S)
         if known is None:
-            return math.ceil(tokens * 1000 / WHOLE_PREFILL_PER_S)
+            return most
         ms, seen, _ = map(float, str(known).split())
-        return math.ceil(tokens * ms / seen)
+        return min(most, math.ceil(tokens * ms / seen))
 
     def _credit(self, backend: str) -> int:
         return self.ready[backend][2]

@@ -185,8 +185,9 @@ end
 -- prefilled in them (both fade), when the last first token came.
 local function prefill_ms(backend, tokens)
   local ms, seen = string.match(call('HGET', META, 'prefill:' .. backend) or '', '^(%S+) (%S+)')
-  if not ms then return math.ceil(tokens * 1000 / WHOLE_PREFILL_PER_S) end
-  return math.ceil(tokens * tonumber(ms) / tonumber(seen))
+  local most = math.ceil(tokens * 1000 / WHOLE_PREFILL_PER_S)
+  if not ms then return most end
+  return math.min(most, math.ceil(tokens * tonumber(ms) / tonumber(seen)))  -- an idle one shows too little
 end
 
 -- A lease takes of the prefill credit of its replica, if that has one. Nobody sees the first token of a whole answer:
