@@ -212,6 +212,15 @@ async def test_streams_teach_how_long_whole_answers_take_to_prefill(pool: Pool):
     assert predicted_ms < 100_000 / WHOLE_PREFILL_PER_S * 1000 / 2, "the rate that streams had was not used"
 
 
+async def test_streams_of_an_idle_replica_do_not_hold_whole_answers_back(pool: Pool):
+    """One short prompt at a time shows how long a step takes, not how much fits into it."""
+    await pool.begin(10**6)
+    await pool.resp.call("HSET", pool.store._key("meta"), "prefill:b1", "1000.000 10.000 0")  # 10 tokens/s
+    assert await pool.admit("whole", 3200, streamed=False) is AdmissionStatus.GRANTED
+    (_, due) = await pool.resp.call("ZRANGE", pool.store._key("prefills"), 0, -1, "WITHSCORES")
+    assert float(due) - (await pool.store.view()).now_ms <= 3200 / WHOLE_PREFILL_PER_S * 1000
+
+
 async def test_entries_and_offers_of_before_there_was_credit_are_read(pool: Pool, pool_id: str):
     """An upgrade with requests in flight: a lease took none, what waits takes what its prompt has."""
     await pool.begin(1000)

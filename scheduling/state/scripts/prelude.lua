@@ -181,8 +181,8 @@ local function keep_lease(id, x, expiry)
   if x.class == 'preemptible' then call('ZADD', PREY, x.granted, id) end
 end
 
--- Prompt tokens a second, as the streams of a replica have shown. What is in `prefill:<replica>`: ms of prefill, tokens
--- prefilled in them (both fade), when the last first token came.
+-- How long so many prompt tokens take, at the rate that streams of a replica have shown, or faster: while little runs it
+-- is one of latency. In `prefill:<replica>`: ms of prefill, tokens prefilled in them (both fade), the last first token.
 local function prefill_ms(backend, tokens)
   local ms, seen = string.match(call('HGET', META, 'prefill:' .. backend) or '', '^(%S+) (%S+)')
   local most = math.ceil(tokens * 1000 / WHOLE_PREFILL_PER_S)
