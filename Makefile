@@ -25,10 +25,10 @@ check: lint types ## lint, types, unit and contract tests: before each commit
 
 test: setup-test ## unit, property, contract and integration tests on SQLite, then those of the database on PostgreSQL
 	$(PYTEST) $(ARGS)
-	$(PY) -m tests.on_postgresql $(ARGS)
+	$(PY) -m tests.support.on_postgresql $(ARGS)
 
 test-postgresql: setup-test ## tests that use the database, on a PostgreSQL started for them
-	$(PY) -m tests.on_postgresql $(ARGS)
+	$(PY) -m tests.support.on_postgresql $(ARGS)
 
 test-slow: setup-test ## tests that take minutes
 	$(PYTEST) -m slow --timeout 1200 $(ARGS)
@@ -37,13 +37,13 @@ chaos: setup-test ## kill processes under load; with faults in random order: mak
 	$(if $(SEED)$(MINUTES),$(PY) -m tests.chaos.run --seed $(or $(SEED),1) --minutes $(or $(MINUTES),5) $(ARGS),$(PYTEST) -m chaos --timeout 1800 $(ARGS))
 
 soak: setup-test ## steady load for long, and what grows: make soak MINUTES=120
-	$(PY) -m tests.soak --minutes $(or $(MINUTES),120) $(ARGS)
+	$(PY) -m tests.support.soak --minutes $(or $(MINUTES),120) $(ARGS)
 
 fuzz: setup-test ## requests that nobody would write: make fuzz REQUESTS=20000 SEED=7
 	FUZZ_REQUESTS=$(or $(REQUESTS),20000) FUZZ_SEED=$(or $(SEED),1) $(PYTEST) -s tests/integration/test_gateway_fuzz.py $(ARGS)
 
 mutants: setup-test ## break formulas on purpose and see which test notices
-	$(PY) -m tests.mutations $(ARGS)
+	$(PY) -m tests.support.mutations $(ARGS)
 
 lab: setup ## the papers' tables and drawings beside ours, into docs/results/papers.md (docs/guide/lab.md says what else there is)
 	$(PY) manage.py lab report $(ARGS)

@@ -16,7 +16,7 @@ from django.conf import settings
 from controlplane.web import login_attempts
 from scheduling.state.resp import RespConnection
 from scheduling.state.store import PoolStore
-from tests.redis_server import RedisServer
+from tests.support.redis_server import RedisServer
 
 _pools = itertools.count(1)
 

@@ -25,8 +25,8 @@ from scheduling.core.types import BackendSpec
 from scheduling.gateway.upstream import Backend
 from scheduling.state.resp import RespConnection
 from scheduling.state.script import make_script
-from tests.instance import ROOT, free_port
-from tests.redis_server import RedisServer
+from tests.support.instance import ROOT, free_port
+from tests.support.redis_server import RedisServer
 
 PATH = "/v1/chat/completions"
 BODY = b'{"model":"m","messages":[{"role":"user","content":"a few words of a question"}],"max_tokens":8}'

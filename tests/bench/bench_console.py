@@ -28,7 +28,7 @@ from tests.bench.bench_gateway import cpu_s, tree
 from tests.browser.conftest import CHROMIUM, FLAGS
 from tests.browser.pretend import PretendPool
 from tests.browser.stage import DIST, Stage
-from tests.instance import Up
+from tests.support.instance import Up
 
 WIDE = {"width": 1440, "height": 900}
 PAINTS = 7

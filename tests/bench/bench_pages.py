@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-from tests.postgresql import postgresql
-from tests.redis_server import RedisServer
+from tests.support.postgresql import postgresql
+from tests.support.redis_server import RedisServer
 
 DAYS = 7
 TENANTS, KEYS, PASTS = 40, 4, 50

@@ -26,8 +26,8 @@ from scheduling.gateway.prefix import prefixes_of
 from scheduling.gateway.prepare import parse
 from scheduling.state.resp import RespConnection
 from scheduling.state.store import PoolStore
-from tests.redis_server import RedisServer
-from tests.state_world import FACTS, backend, entitlement, estimate, leads_on, ledger, pool_spec, request
+from tests.support.redis_server import RedisServer
+from tests.support.state_world import FACTS, backend, entitlement, estimate, leads_on, ledger, pool_spec, request
 
 WORDS = "The harbour of a small town has seen many ships. "
 POOL = PoolSpec("p", "m", "m", tuple(BackendSpec(f"b{n}", "p", f"http://127.0.0.1:{n}", 8, 9000) for n in range(1, 9)))

@@ -30,12 +30,12 @@ import httpx
 from celery import Celery
 
 from scheduling.core.percentiles import interpolated
-from tests.instance import ROOT, Up
+from tests.support.instance import ROOT, Up
 
 RECORDED, CLIENTS = 50_000, 8
 FILL = f"""
 import random, time
-from tests.telemetry_world import record
+from tests.support.telemetry_world import record
 from telemetry.ledger import writer
 draw, now = random.Random(1), time.time()
 for start in range(0, {RECORDED}, 2000):

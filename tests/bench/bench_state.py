@@ -25,8 +25,8 @@ from scheduling.gateway.first_tokens import FirstTokens
 from scheduling.state.resp import RespConnection
 from scheduling.state.script import make_script
 from scheduling.state.store import PoolStore
-from tests.redis_server import RedisServer
-from tests.state_world import FACTS, backend, entitlement, estimate, leads_on, ledger, pool_spec, request
+from tests.support.redis_server import RedisServer
+from tests.support.state_world import FACTS, backend, entitlement, estimate, leads_on, ledger, pool_spec, request
 
 ECHO = make_script("echo", "return ARGV[1]")
 

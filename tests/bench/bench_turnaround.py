@@ -25,9 +25,9 @@ from scheduling.state.resp import RespConnection
 from scheduling.state.store import PoolStore
 from scheduling.state.subscriber import Subscriber
 from scheduling.state.types import GrantNotice, gateway_channel
-from tests.dispatch_world import catalog_of, dispatching, until, until_await
-from tests.redis_server import RedisServer
-from tests.state_world import FACTS, backend, entitlement, estimate, ledger, pool_spec, request, tier
+from tests.support.dispatch_world import catalog_of, dispatching, until, until_await
+from tests.support.redis_server import RedisServer
+from tests.support.state_world import FACTS, backend, entitlement, estimate, ledger, pool_spec, request, tier
 
 WAITING = 2_000
 

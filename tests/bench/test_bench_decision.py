@@ -22,7 +22,7 @@ import pytest
 from scheduling.core.registry import make_ordering, make_routing, orderings
 from scheduling.core.scheduler import Scheduler
 from scheduling.core.types import PoolView, QueuedRequest, Standing
-from tests.scheduling_world import TIERS, backend_view, pool_view, waiting
+from tests.support.scheduling_world import TIERS, backend_view, pool_view, waiting
 
 pytestmark = pytest.mark.bench
 

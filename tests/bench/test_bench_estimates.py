@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.bench.bench_estimates import table
-from tests.instance import ROOT
+from tests.support.instance import ROOT
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(300)]
 

@@ -24,8 +24,8 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from tests.browser.conftest import Running, wait_for
-from tests.instance import Up
-from tests.postgresql import postgresql
+from tests.support.instance import Up
+from tests.support.postgresql import postgresql
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(400)]
 

@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from tests.browser import axe
 from tests.browser.conftest import Running, wait_for
-from tests.instance import Up
+from tests.support.instance import Up
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 

@@ -34,8 +34,8 @@ import redis
 from controlplane import sse
 from tests.chaos.faults import Fault, schedule
 from tests.chaos.history import Left, Seen, check, recovery
-from tests.fake_engine import FakeEngine, Script
-from tests.instance import Up
+from tests.support.fake_engine import FakeEngine, Script
+from tests.support.instance import Up
 
 RATE = 12.0  # requests a second
 LEAVES = 0.03  # share of clients that leave in the middle

@@ -28,9 +28,9 @@ from scheduling.state.resp import RespConnection
 from scheduling.state.store import PoolStore
 from scheduling.state.subscriber import Subscriber
 from scheduling.state.types import LEADER_MS, GrantNotice, gateway_channel
-from tests.dispatch_world import until, until_await
-from tests.redis_server import RedisServer
-from tests.state_world import FACTS, backend, entitlement, estimate, ledger, pool_spec, request, tier
+from tests.support.dispatch_world import until, until_await
+from tests.support.redis_server import RedisServer
+from tests.support.state_world import FACTS, backend, entitlement, estimate, ledger, pool_spec, request, tier
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(200)]
 
@@ -45,7 +45,7 @@ WRITE = re.compile(
 def dispatcher(url: str, number: int, *flags: str) -> Iterator[subprocess.Popen[bytes]]:
     root = Path(__file__).resolve().parents[2]
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.dispatch_process", url, "p", str(number), *flags],
+        [sys.executable, "-m", "tests.support.dispatch_process", url, "p", str(number), *flags],
         cwd=root, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     try:

@@ -25,7 +25,7 @@ import redis
 
 from controlplane.replay.client import Replay, Sender
 from scheduling.simulator.trace import TraceRequest
-from tests.instance import Up
+from tests.support.instance import Up
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(900)]
 

@@ -11,7 +11,7 @@ import httpx
 import pytest
 import redis
 
-from tests.instance import Up
+from tests.support.instance import Up
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

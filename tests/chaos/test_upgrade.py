@@ -16,8 +16,8 @@ import psutil
 import pytest
 import redis
 
-from tests.instance import ROOT, Up
-from tests.older_tree import TWELVE_WORDS, UpOf, older_tree
+from tests.support.instance import ROOT, Up
+from tests.support.older_tree import TWELVE_WORDS, UpOf, older_tree
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

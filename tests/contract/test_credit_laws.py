@@ -14,8 +14,8 @@ from scheduling.core.registry import make_ordering, make_routing, orderings
 from scheduling.core.scheduler import Scheduler
 from scheduling.core.types import BackendView, EntitlementSpec, PoolView, QueuedRequest, ServiceClass, prefill_fits
 from scheduling.dispatch.stuck import stuck
-from tests.scheduling_world import backend_view, crowd, ids, pool_view, waiting
-from tests.state_world import entitlement, pool_spec, tier
+from tests.support.scheduling_world import backend_view, crowd, ids, pool_view, waiting
+from tests.support.state_world import entitlement, pool_spec, tier
 
 every_policy = pytest.mark.parametrize("name", sorted(orderings()))
 

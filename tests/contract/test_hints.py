@@ -33,7 +33,7 @@ from scheduling.gateway.estimates import make_queued
 from scheduling.gateway.guard import TTFT_HINT, TTLT_HINT
 from scheduling.gateway.headers import Limits
 from scheduling.gateway.prepare import prepare
-from tests.scheduling_world import backend_view, pool_view
+from tests.support.scheduling_world import backend_view, pool_view
 
 SETS = [names for size in range(len(modifiers()) + 1) for names in combinations(modifiers(), size)]
 every_composition = pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from scheduling.core.invariants import check_step, remember
 from scheduling.core.registry import make_ordering, make_routing, orderings
 from scheduling.core.scheduler import Scheduler
 from scheduling.core.types import PoolView, QueuedRequest
-from tests.scheduling_world import backend_view, crowd, ids, pool_view, waiting
+from tests.support.scheduling_world import backend_view, crowd, ids, pool_view, waiting
 
 ROOT = Path(__file__).parents[2]
 NAMES = sorted(orderings())

@@ -11,7 +11,7 @@ from scheduling.core.preview import copy_of, preview
 from scheduling.core.registry import make_routing, modifiers, orderings
 from scheduling.core.scheduler import Scheduler
 from scheduling.core.types import PoolView
-from tests.scheduling_world import backend_view, crowd, pool_view, waiting
+from tests.support.scheduling_world import backend_view, crowd, pool_view, waiting
 
 EVERY = [(name, {}) for name in sorted(orderings())] + [
     (name, {m: {} for m in modifiers()}) for name in ("edf", "ewsjf", "fifo", "mean_cost")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from scheduling.core.registry import make_routing, routings
-from tests.scheduling_world import backend_view, waiting
+from tests.support.scheduling_world import backend_view, waiting
 
 NAMES = sorted(routings())
 every_policy = pytest.mark.parametrize("name", NAMES)

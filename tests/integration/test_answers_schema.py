@@ -17,8 +17,8 @@ from telemetry.ledger.queue import QueueUnavailable
 from tenants import services
 from tenants.audit import SYSTEM
 from tenants.models import Price, Quota
-from tests import worlds
-from tests.telemetry_world import globex_record, record
+from tests.support import worlds
+from tests.support.telemetry_world import globex_record, record
 
 pytestmark = pytest.mark.django_db
 API = "/api/v1/"

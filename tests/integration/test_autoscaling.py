@@ -16,7 +16,7 @@ import aiohttp
 import psutil
 import pytest
 
-from tests.instance import ROOT, Up
+from tests.support.instance import ROOT, Up
 
 COOLDOWN_S = 10
 SLOTS = 8

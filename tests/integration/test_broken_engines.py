@@ -18,8 +18,8 @@ from scheduling.core.ledger import LedgerRecord
 from scheduling.gateway.config import GatewayConfig
 from telemetry.ledger import rollup, usage, writer
 from telemetry.ledger.quotas import read_ledger
-from tests.fake_engine import Script
-from tests.gateway_world import World, gateway_world
+from tests.support.fake_engine import Script
+from tests.support.gateway_world import World, gateway_world
 
 HELLO: list[Any] = [{"role": "user", "content": "hello there"}]
 BOUND = 5

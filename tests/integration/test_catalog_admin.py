@@ -26,7 +26,7 @@ from tenants.models import (
     Quota,
     Tenant,
 )
-from tests import worlds
+from tests.support import worlds
 
 pytestmark = pytest.mark.django_db
 

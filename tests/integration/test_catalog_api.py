@@ -14,7 +14,7 @@ from rest_framework.test import APIClient
 from tenants import keys, services, specs
 from tenants.audit import SYSTEM
 from tenants.models import AuditEntry, Backend, Pool, Tenant
-from tests import worlds
+from tests.support import worlds
 
 pytestmark = pytest.mark.django_db
 

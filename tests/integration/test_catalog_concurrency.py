@@ -13,7 +13,7 @@ from tenants import notify, services, specs
 from tenants.audit import SYSTEM
 from tenants.epochs import BookedEpochs
 from tenants.models import AuditEntry, Backend, CatalogVersion, Tenant
-from tests import worlds
+from tests.support import worlds
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

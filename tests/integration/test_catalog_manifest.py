@@ -24,7 +24,7 @@ from tenants.models import (
     Tenant,
     Tier,
 )
-from tests import worlds
+from tests.support import worlds
 
 pytestmark = pytest.mark.django_db
 

@@ -15,7 +15,7 @@ from scheduling.core.registry import modifiers, orderings, routings
 from tenants import services, specs
 from tenants.audit import SYSTEM
 from tenants.models import Pool
-from tests import worlds
+from tests.support import worlds
 
 pytestmark = pytest.mark.django_db
 

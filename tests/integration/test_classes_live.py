@@ -15,9 +15,9 @@ from scheduling.core.types import EntitlementSpec, OverLimit, ServiceClass, Slo
 from scheduling.dispatch import term
 from scheduling.state.resp import RespConnection
 from scheduling.state.types import Admission, AdmissionStatus, FinishStatus, RenewStatus
-from tests.dispatch_world import Telemetry, catalog_of, dispatching, until, until_await
-from tests.pool_gateway import Gateway, make_gateway, ready
-from tests.state_world import FACTS, backend, entitlement, estimate, ledger, request, tier
+from tests.support.dispatch_world import Telemetry, catalog_of, dispatching, until, until_await
+from tests.support.pool_gateway import Gateway, make_gateway, ready
+from tests.support.state_world import FACTS, backend, entitlement, estimate, ledger, request, tier
 
 
 def of_class(gateway: Gateway, service_class: ServiceClass, name: str = "", **changes: object) -> EntitlementSpec:

@@ -17,10 +17,10 @@ from scheduling.state.types import StateUnavailable
 from telemetry.feed import snapshots
 from telemetry.feed.window import Window
 from telemetry.metrics import Metrics, _PoolGauges
-from tests.dispatch_world import Telemetry, catalog_of, dispatching, until
-from tests.gateway_world import gateway_world
-from tests.redis_server import RedisServer
-from tests.telemetry_world import ENTITLEMENTS, sample
+from tests.support.dispatch_world import Telemetry, catalog_of, dispatching, until
+from tests.support.gateway_world import gateway_world
+from tests.support.redis_server import RedisServer
+from tests.support.telemetry_world import ENTITLEMENTS, sample
 
 OFF_S = 40.0
 

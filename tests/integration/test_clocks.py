@@ -15,10 +15,10 @@ from scheduling.gateway.config import GatewayConfig
 from scheduling.state.resp import RespConnection
 from scheduling.state.script import Script, load_scripts
 from scheduling.state.store import PoolStore
-from tests.dispatch_world import catalog_of, dispatching, until_await
-from tests.gateway_world import TIER, gateway_world, until
-from tests.state_model import variant
-from tests.state_world import FACTS, backend, entitlement, estimate, ledger, pool_spec, request, tier
+from tests.support.dispatch_world import catalog_of, dispatching, until_await
+from tests.support.gateway_world import TIER, gateway_world, until
+from tests.support.state_model import variant
+from tests.support.state_world import FACTS, backend, entitlement, estimate, ledger, pool_spec, request, tier
 
 PATIENT = replace(TIER, slo=Slo(ttft_s=20.0, tbt_s=1.0), over_limit=OverLimit.WAIT, max_wait_s=30.0)
 slow = pytest.mark.slow

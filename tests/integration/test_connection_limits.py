@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.web_process import WebProcess
+from tests.support.web_process import WebProcess
 
 ATTACK_BYTES = 8 * 1024 * 1024  # that a connection tries to send
 HELD_BYTES = 2 * 1024 * 1024  # that the server may have taken of it: its limit, buffers of both kernels
@@ -100,7 +100,7 @@ def test_a_request_whose_body_has_many_small_chunks_is_served(web):
 
 
 def test_a_key_sent_as_a_trailer_is_no_key(web):
-    key = web.manage("from tests import worlds; print(worlds.build().keys['acme'].credential.text)").strip()
+    key = web.manage("from tests.support import worlds; print(worlds.build().keys['acme'].credential.text)").strip()
     asked = b"GET /v1/models HTTP/1.1\r\nhost: x\r\nauthorization: Bearer %s\r\n\r\n" % key.encode()
     with connect(web) as connection:
         connection.sendall(asked)

@@ -13,8 +13,8 @@ from scheduling.core.types import BackendSpec, Catalog
 from scheduling.dispatch.loop import PoolDispatcher
 from scheduling.engines.simulated.server import EngineOptions, SimulatedServer, serving
 from scheduling.engines.vllm import control_http
-from tests.dispatch_world import catalog_of, dispatching, until
-from tests.state_world import pool_spec
+from tests.support.dispatch_world import catalog_of, dispatching, until
+from tests.support.state_world import pool_spec
 
 
 @pytest.fixture(autouse=True)

@@ -19,10 +19,10 @@ from scheduling.state.types import (
     GrantItem,
     PoolSnapshot,
 )
-from tests.dispatch_world import Engines, Floors, Telemetry, catalog_of, dispatching, until, until_await
-from tests.pool_gateway import Gateway, listening, make_gateway, ready
-from tests.redis_server import RedisServer
-from tests.state_world import FACTS, backend, entitlement, estimate, leads_on, ledger, request, tier
+from tests.support.dispatch_world import Engines, Floors, Telemetry, catalog_of, dispatching, until, until_await
+from tests.support.pool_gateway import Gateway, listening, make_gateway, ready
+from tests.support.redis_server import RedisServer
+from tests.support.state_world import FACTS, backend, entitlement, estimate, leads_on, ledger, request, tier
 
 
 def tiered(name: str, pool_id: str, rank: int, **changes: object) -> EntitlementSpec:

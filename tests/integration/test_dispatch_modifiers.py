@@ -11,9 +11,9 @@ from scheduling.core.outcomes import Reason
 from scheduling.core.placement import write_points
 from scheduling.state.resp import RespConnection
 from scheduling.state.types import GrantNotice
-from tests.dispatch_world import catalog_of, dispatching, until
 from tests.integration.test_dispatch_loop import Gateway, make_gateway, ready, tiered
-from tests.state_world import backend, ledger
+from tests.support.dispatch_world import catalog_of, dispatching, until
+from tests.support.state_world import backend, ledger
 
 SEVEN = write_points(10**6, [("7" * 12, 400)])  # a prompt that begins so
 

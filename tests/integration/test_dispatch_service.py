@@ -19,9 +19,9 @@ from scheduling.dispatch.bootstep import host_dispatch
 from scheduling.dispatch.runner import DispatchService, DispatchSetup
 from scheduling.state.resp import RespConnection
 from scheduling.state.store import PoolStore
-from tests.dispatch_world import Engines, Floors, Telemetry, until, until_await
-from tests.redis_server import RedisServer
-from tests.state_world import backend, pool_spec
+from tests.support.dispatch_world import Engines, Floors, Telemetry, until, until_await
+from tests.support.redis_server import RedisServer
+from tests.support.state_world import backend, pool_spec
 
 
 class FixedPools:

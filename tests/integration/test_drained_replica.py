@@ -9,7 +9,7 @@ from scheduling.core.outcomes import Reason
 from scheduling.dispatch.ports import Sample
 from scheduling.state.store import PoolStore
 from scheduling.state.types import AdmissionStatus
-from tests.state_world import FACTS, backend, entitlement, estimate, ledger, pool_spec, request
+from tests.support.state_world import FACTS, backend, entitlement, estimate, ledger, pool_spec, request
 
 ACME = entitlement("acme")
 

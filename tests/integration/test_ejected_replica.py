@@ -11,8 +11,8 @@ from controlplane import sse
 from scheduling.core.types import BackendSpec
 from scheduling.engines.simulated.server import EngineOptions, serving
 from scheduling.gateway.config import GatewayConfig
-from tests.dispatch_world import catalog_of, dispatching, until
-from tests.gateway_world import World, gateway_world
+from tests.support.dispatch_world import catalog_of, dispatching, until
+from tests.support.gateway_world import World, gateway_world
 
 CONFIG = GatewayConfig(first_token_timeout_s=110.0, idle_token_timeout_s=8.0, retry_floor=20)
 

@@ -9,7 +9,7 @@ import pytest
 from rest_framework.test import APIClient
 
 from tenants.models import Backend
-from tests import worlds
+from tests.support import worlds
 from tests.unit.test_settings_engines import METRICS, models, server
 
 pytestmark = pytest.mark.django_db

@@ -10,8 +10,8 @@ import pytest
 
 from scheduling.core.types import BackendSpec, OverLimit
 from scheduling.engines.simulated.server import EngineOptions, SimulatedServer, serving
-from tests.dispatch_world import catalog_of, dispatching, until_await
-from tests.gateway_world import TIER, World, gateway_world
+from tests.support.dispatch_world import catalog_of, dispatching, until_await
+from tests.support.gateway_world import TIER, World, gateway_world
 
 ASKED = 40
 RUNS = 4  # what the engine runs at once

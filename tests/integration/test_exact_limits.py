@@ -22,9 +22,9 @@ from scheduling.core.types import PoolSpec
 from scheduling.state.resp import RespConnection
 from scheduling.state.store import PoolStore
 from scheduling.state.types import PoolSnapshot
-from tests.dispatch_world import Telemetry, catalog_of, dispatching, until_await
-from tests.pool_gateway import ready
-from tests.pool_process import REFILL, pool_of, tenants_of
+from tests.support.dispatch_world import Telemetry, catalog_of, dispatching, until_await
+from tests.support.pool_gateway import ready
+from tests.support.pool_process import REFILL, pool_of, tenants_of
 
 PROCESSES = 4
 LOST = {"gateway_lost", "evicted"}
@@ -66,7 +66,8 @@ class Fleet:
         history.touch()
         self.histories.append(history)
         words = (self._url, self._pool_id, name, self._rng.randrange(10**6), count, history)
-        process = await asyncio.create_subprocess_exec(sys.executable, "-m", "tests.pool_process", *map(str, words))
+        program = [sys.executable, "-m", "tests.support.pool_process", *map(str, words)]
+        process = await asyncio.create_subprocess_exec(*program)
         return name, history, process
 
 

@@ -16,8 +16,8 @@ import psycopg
 import pytest
 from django.db import connection
 
-from tests.instance import Up
-from tests.postgresql import postgresql
+from tests.support.instance import Up
+from tests.support.postgresql import postgresql
 
 PAGE_S = 20.0  # a page that hung took as long as the server slept
 

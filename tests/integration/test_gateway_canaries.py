@@ -13,8 +13,8 @@ import pytest
 import redis.asyncio
 
 from scheduling.gateway.config import GatewayConfig
-from tests.gateway_world import World, gateway_world, until
-from tests.redis_server import RedisServer
+from tests.support.gateway_world import World, gateway_world, until
+from tests.support.redis_server import RedisServer
 
 ASKED, ANSWERED = "canary-in-the-prompt", "canary-in-the-answer"
 CONFIG = GatewayConfig(

@@ -15,8 +15,8 @@ from controlplane import sse
 from scheduling.core.types import BackendSpec, ServiceClass
 from scheduling.gateway.config import GatewayConfig
 from scheduling.state.types import SERVICE_MS, Admission, AdmissionStatus
-from tests.gateway_world import TIER, World, gateway_world, until
-from tests.state_world import FACTS, entitlement, estimate, request, tier
+from tests.support.gateway_world import TIER, World, gateway_world, until
+from tests.support.state_world import FACTS, entitlement, estimate, request, tier
 
 PROMPT: list[Any] = [{"role": "user", "content": "hello there"}]
 

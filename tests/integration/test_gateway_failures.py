@@ -15,9 +15,9 @@ import pytest
 from controlplane import sse
 from scheduling.gateway.config import GatewayConfig
 from scheduling.state.types import GrantItem
-from tests.gateway_world import TIER, World, gateway_world, until
-from tests.redis_server import RedisServer
-from tests.state_world import leads_on
+from tests.support.gateway_world import TIER, World, gateway_world, until
+from tests.support.redis_server import RedisServer
+from tests.support.state_world import leads_on
 
 HELLO: list[Any] = [{"role": "user", "content": "hello there"}]
 IMPATIENT = GatewayConfig(

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from scheduling.core.ledger import LedgerRecord
 from scheduling.core.types import PredictorMode
 from scheduling.state.history import HistoryStream, history_key
-from tests.gateway_world import World, gateway_world, until
+from tests.support.gateway_world import World, gateway_world, until
 
 PROMPT = "Summarise the minutes of the harbour committee in two sentences, please."
 ALIKE = "Summarise the minutes of the harbour committee in three sentences, please."

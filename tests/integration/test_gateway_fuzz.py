@@ -17,7 +17,7 @@ import pytest
 
 from scheduling.core.outcomes import ENDINGS, Reason
 from scheduling.gateway.config import GatewayConfig
-from tests.gateway_world import World, gateway_world
+from tests.support.gateway_world import World, gateway_world
 
 REQUESTS = int(os.environ.get("FUZZ_REQUESTS", "600"))
 SEED = int(os.environ.get("FUZZ_SEED", "20261122"))

@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 from scheduling.core.types import BackendSpec, Catalog, OverLimit, ServiceClass, Slo
-from tests.dispatch_world import catalog_of, dispatching, until_await
-from tests.gateway_world import TIER, gateway_world, make_key, until
+from tests.support.dispatch_world import catalog_of, dispatching, until_await
+from tests.support.gateway_world import TIER, gateway_world, make_key, until
 
 STANDARD = replace(
     TIER, name="standard", service_class=ServiceClass.ELASTIC, rank=3, slo=Slo(ttft_s=60.0, tbt_s=1.0),

@@ -16,8 +16,8 @@ import pytest
 from scheduling.core.outcomes import Reason
 from scheduling.gateway.config import GatewayConfig, new_gateway_id
 from scheduling.gateway.idempotency import Idempotency
-from tests.gateway_world import World, gateway_world, until
-from tests.redis_server import RedisServer
+from tests.support.gateway_world import World, gateway_world, until
+from tests.support.redis_server import RedisServer
 
 CANARY = "xylophone-4711"
 HELLO: list[Any] = [{"role": "user", "content": f"hello {CANARY}"}]
@@ -341,7 +341,7 @@ async def test_what_completes_while_redis_is_away_is_remembered_when_it_is_back(
 async def test_a_killed_gateways_key_is_free_in_time_for_the_sdks_own_retries(world: World) -> None:
     config = replace(ONCE, gateway_id=new_gateway_id())
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tests.gateway_process", world.redis_url,
+        sys.executable, "-m", "tests.support.gateway_process", world.redis_url,
         stdin=subprocess.PIPE, stdout=subprocess.PIPE,
     )  # fmt: skip
     try:

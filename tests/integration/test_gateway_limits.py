@@ -13,7 +13,7 @@ import pytest
 from controlplane.web.connections import ConnectionLimits
 from scheduling.core.types import Catalog
 from scheduling.gateway.config import GatewayConfig
-from tests.gateway_world import World, gateway_world, make_key, until
+from tests.support.gateway_world import World, gateway_world, make_key, until
 
 LIMIT = 100_000
 CONFIG = GatewayConfig(

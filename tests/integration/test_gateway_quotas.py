@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from scheduling.core.types import QuotaSpec
 from scheduling.state.usage import USAGE_KEY, PoolUsage, encode_usage, period_bounds_s, period_names
-from tests.gateway_world import gateway_world
+from tests.support.gateway_world import gateway_world
 
 
 async def test_a_spent_quota_refuses_until_the_day_ends_and_the_soft_one_nobody(redis_url, pool_id):

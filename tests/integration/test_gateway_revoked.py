@@ -16,7 +16,7 @@ from controlplane import sse
 from scheduling.core.types import BackendSpec
 from scheduling.gateway.config import GatewayConfig
 from scheduling.state.types import CATALOG_CHANNEL
-from tests.gateway_world import World, gateway_world, make_key, until
+from tests.support.gateway_world import World, gateway_world, make_key, until
 
 SLOTS = 4
 Change = Callable[[World], dict[str, Any]]

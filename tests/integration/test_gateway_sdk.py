@@ -14,7 +14,7 @@ import pytest
 
 from scheduling.core.outcomes import Reason
 from scheduling.core.types import EntitlementState, KeySpec
-from tests.gateway_world import TIER, World, gateway_world, until
+from tests.support.gateway_world import TIER, World, gateway_world, until
 
 HELLO: list[Any] = [{"role": "user", "content": "hello there"}]
 

@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from scheduling.gateway.config import GatewayConfig, new_gateway_id
-from tests.gateway_world import World, gateway_world
+from tests.support.gateway_world import World, gateway_world
 
 CONFIG = GatewayConfig(first_token_timeout_s=1.0, idle_token_timeout_s=1.0, renew_every_s=0.3, send_timeout_s=60)
 SLEEP_S = 2.5  # more than an engine may be silent, less than a lease
@@ -35,7 +35,7 @@ async def world(redis_url: str, pool_id: str) -> AsyncIterator[World]:
 async def gateway_process(world: World, config: GatewayConfig = CONFIG) -> AsyncIterator[tuple[psutil.Process, int]]:
     """A gateway of its own beside the world's; its process and port."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tests.gateway_process", world.redis_url,
+        sys.executable, "-m", "tests.support.gateway_process", world.redis_url,
         stdin=subprocess.PIPE, stdout=subprocess.PIPE,
     )  # fmt: skip
     try:

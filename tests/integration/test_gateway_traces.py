@@ -10,8 +10,8 @@ import pytest
 from scheduling.gateway.config import GatewayConfig
 from scheduling.state.codec import decode_entry, swept_record
 from telemetry.traces import make_traces
-from tests.gateway_world import gateway_world
-from tests.otlp_receiver import plain, receiving
+from tests.support.gateway_world import gateway_world
+from tests.support.otlp_receiver import plain, receiving
 
 CANARY = "xylophone-4711"
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"

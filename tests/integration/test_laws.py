@@ -15,10 +15,10 @@ from scheduling.dispatch import laws
 from scheduling.dispatch.loop import PoolDispatcher
 from scheduling.state.resp import RespConnection
 from scheduling.state.types import AdmissionStatus, BucketLevel, PoolAudit
-from tests.dispatch_world import Telemetry, catalog_of, dispatching
-from tests.gateway_world import until
-from tests.pool_gateway import Gateway, make_gateway, ready
-from tests.state_world import entitlement, ledger, tier
+from tests.support.dispatch_world import Telemetry, catalog_of, dispatching
+from tests.support.gateway_world import until
+from tests.support.pool_gateway import Gateway, make_gateway, ready
+from tests.support.state_world import entitlement, ledger, tier
 
 
 @asynccontextmanager

@@ -16,8 +16,8 @@ from scheduling.state.resp import RespConnection
 from scheduling.state.store import PoolStore
 from scheduling.state.subscriber import Subscriber
 from scheduling.state.types import GRANTS_AT_ONCE, AdmissionStatus, GrantItem, RenewStatus, gateway_channel
-from tests.dispatch_world import catalog_of, dispatching, until, until_await
-from tests.state_world import FACTS, backend, entitlement, estimate, leads_on, ledger, pool_spec, request, tier
+from tests.support.dispatch_world import catalog_of, dispatching, until, until_await
+from tests.support.state_world import FACTS, backend, entitlement, estimate, leads_on, ledger, pool_spec, request, tier
 
 POOL = pool_spec(queue_limit=5000, queue_bytes=10**9)
 OWNER = entitlement(

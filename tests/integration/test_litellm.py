@@ -16,8 +16,8 @@ import httpx
 import openai
 import pytest
 
-from tests.instance import LIMIT_S, ROOT, Up
-from tests.litellm_world import Proxy, installed
+from tests.support.instance import LIMIT_S, ROOT, Up
+from tests.support.litellm_world import Proxy, installed
 
 pytestmark = [pytest.mark.litellm, pytest.mark.timeout(900)]
 

@@ -27,12 +27,12 @@ from scheduling.gateway.config import GatewayConfig
 from scheduling.state.resp import RespConnection
 from scheduling.state.store import PoolStore
 from scheduling.state.types import BucketDebit, Fenced
-from tests.dispatch_world import Telemetry, catalog_of, dispatching, until_await
-from tests.gateway_world import World, gateway_world, until
-from tests.pool_gateway import make_gateway, ready
-from tests.redis_server import RedisServer
 from tests.reference.pool import ReferencePool
-from tests.state_world import entitlement, ledger
+from tests.support.dispatch_world import Telemetry, catalog_of, dispatching, until_await
+from tests.support.gateway_world import World, gateway_world, until
+from tests.support.pool_gateway import make_gateway, ready
+from tests.support.redis_server import RedisServer
+from tests.support.state_world import entitlement, ledger
 
 CONFIG = GatewayConfig(renew_every_s=0.2)
 

@@ -8,9 +8,9 @@ import logging
 import pytest
 
 from scheduling.gateway.config import GatewayConfig
-from tests.fake_engine import Script
-from tests.gateway_world import World, gateway_world
-from tests.redis_server import RedisServer
+from tests.support.fake_engine import Script
+from tests.support.gateway_world import World, gateway_world
+from tests.support.redis_server import RedisServer
 
 CONFIG = GatewayConfig(first_token_timeout_s=1.0, idle_token_timeout_s=1.0, renew_every_s=0.2, drain_s=0.5)
 REQUESTS = 60

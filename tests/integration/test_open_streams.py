@@ -12,8 +12,8 @@ import aiohttp
 import psutil
 import pytest
 
-from tests import soak
-from tests.instance import Up
+from tests.support import soak
+from tests.support.instance import Up
 
 STREAMS = 300
 MORE_THREADS, MORE_FILES = 50, 20

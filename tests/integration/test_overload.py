@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.instance import Up
+from tests.support.instance import Up
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 

@@ -17,7 +17,7 @@ import pytest
 
 from scheduling.core.types import BackendSpec, PrefixCache
 from scheduling.engines.simulated.server import EngineOptions, SimulatedServer, serving
-from tests.gateway_world import World, gateway_world
+from tests.support.gateway_world import World, gateway_world
 
 SYSTEMS = [f"You are assistant number {n}. " + "Answer from the handbook of the harbour. " * 200 for n in range(3)]
 

@@ -18,10 +18,10 @@ from scheduling.state import codec
 from scheduling.state.resp import RespConnection
 from scheduling.state.store import PoolStore
 from scheduling.state.types import AdmissionStatus, GrantItem, GrantStatus, StoredRequest
-from tests.dispatch_world import catalog_of, dispatching, until_await
-from tests.gateway_world import TIER, World, gateway_world
-from tests.pool_gateway import make_gateway, ready
-from tests.state_world import FACTS, backend, entitlement, estimate, leads_on, ledger, pool_spec, request, tier
+from tests.support.dispatch_world import catalog_of, dispatching, until_await
+from tests.support.gateway_world import TIER, World, gateway_world
+from tests.support.pool_gateway import make_gateway, ready
+from tests.support.state_world import FACTS, backend, entitlement, estimate, leads_on, ledger, pool_spec, request, tier
 
 PROMPT: list[Any] = [{"role": "user", "content": "hello there"}]
 ACME = entitlement("acme", tier=tier(over_limit=OverLimit.WAIT), concurrency=8)

@@ -21,11 +21,11 @@ from controlplane.web.health import LOOK_AGAIN_S, Readiness
 from scheduling.gateway.config import GatewayConfig
 from scheduling.state import resp as resp_module
 from scheduling.state.resp import RespConnection
-from tests.dispatch_world import Telemetry, catalog_of, dispatching, until_await
-from tests.gateway_world import gateway_world, until
-from tests.pool_gateway import make_gateway, ready
-from tests.redis_server import RedisServer
-from tests.state_world import entitlement
+from tests.support.dispatch_world import Telemetry, catalog_of, dispatching, until_await
+from tests.support.gateway_world import gateway_world, until
+from tests.support.pool_gateway import make_gateway, ready
+from tests.support.redis_server import RedisServer
+from tests.support.state_world import entitlement
 
 CONFIG = GatewayConfig(renew_every_s=0.2)
 

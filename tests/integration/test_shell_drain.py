@@ -12,7 +12,7 @@ import httpx
 import psutil
 import pytest
 
-from tests.instance import Up
+from tests.support.instance import Up
 
 DRAIN_S, LEAVE_S = 4, 1
 

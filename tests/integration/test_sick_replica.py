@@ -17,9 +17,9 @@ import pytest
 from scheduling.core.types import BackendSpec
 from scheduling.dispatch.loop import PoolDispatcher
 from scheduling.gateway.config import GatewayConfig
-from tests.dispatch_world import catalog_of, dispatching, until
-from tests.fake_engine import FakeEngine, Script
-from tests.gateway_world import World, gateway_world
+from tests.support.dispatch_world import catalog_of, dispatching, until
+from tests.support.fake_engine import FakeEngine, Script
+from tests.support.gateway_world import World, gateway_world
 
 REQUESTS, WORKERS, SLOTS = 300, 8, 16
 MAX_FAILED = REQUESTS * 2 // 100

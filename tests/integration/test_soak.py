@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests import soak
-from tests.instance import Up
-from tests.soak import Soak
+from tests.support import soak
+from tests.support.instance import Up
+from tests.support.soak import Soak
 
 MINUTES, WARM_S, RATE = 0.8, 20.0, 12.0
 # In less than a minute caches still fill and a few connections come and go: far above that, far below any leak.

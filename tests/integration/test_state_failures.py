@@ -21,8 +21,8 @@ from scheduling.state.types import (
     StateError,
     StateUnavailable,
 )
-from tests.redis_server import RedisServer
-from tests.state_world import FACTS, backend, entitlement, estimate, leads_on, ledger, pool_spec, request
+from tests.support.redis_server import RedisServer
+from tests.support.state_world import FACTS, backend, entitlement, estimate, leads_on, ledger, pool_spec, request
 
 SPEC = entitlement("acme", tokens_per_s=0.001, burst_tokens=1000.0)
 POOL = pool_spec()

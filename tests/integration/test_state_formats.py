@@ -19,9 +19,9 @@ from scheduling.state.types import (
     RenewStatus,
     StoredRequest,
 )
-from tests.dispatch_world import Telemetry, catalog_of, dispatching, until, until_await
-from tests.pool_gateway import make_gateway, ready
-from tests.state_world import FACTS, backend, entitlement, estimate, ledger, pool_spec, request
+from tests.support.dispatch_world import Telemetry, catalog_of, dispatching, until, until_await
+from tests.support.pool_gateway import make_gateway, ready
+from tests.support.state_world import FACTS, backend, entitlement, estimate, ledger, pool_spec, request
 
 SPEC = entitlement("acme")
 NEWER = ENTRY_FORMAT + 1

@@ -25,7 +25,7 @@ from scheduling.state.types import (
     RenewStatus,
     gateway_channel,
 )
-from tests.state_world import FACTS, backend, entitlement, estimate, leads_on, ledger, pool_spec, request, tier
+from tests.support.state_world import FACTS, backend, entitlement, estimate, leads_on, ledger, pool_spec, request, tier
 
 POOL = pool_spec()
 ACME = entitlement("acme", tokens_per_s=100.0, burst_tokens=1000.0)

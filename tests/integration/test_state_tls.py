@@ -21,7 +21,7 @@ from kombu import Connection
 from controlplane.celery import broker_url
 from scheduling.state.resp import RespConnection, parse_url
 from scheduling.state.subscriber import Subscriber
-from tests.gateway_world import until
+from tests.support.gateway_world import until
 
 
 @pytest.fixture(scope="module")

@@ -20,9 +20,9 @@ from scheduling.gateway.errors import Refusal
 from scheduling.gateway.storms import MAX_DRAINED, MEMO_S, STORM_AFTER, STORM_MOST, STORM_PER_S, Storms
 from scheduling.state.store import PoolStore
 from scheduling.state.types import AdmissionStatus
-from tests.fake_engine import Script
-from tests.gateway_world import World, gateway_world, make_key, until
-from tests.overload_world import Overload, team
+from tests.support.fake_engine import Script
+from tests.support.gateway_world import World, gateway_world, make_key, until
+from tests.support.overload_world import Overload, team
 
 BODY: dict[str, Any] = {"model": "demo", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 8}
 PATH = "/v1/chat/completions"

@@ -20,8 +20,8 @@ from telemetry.feed.hub import LiveHub
 from telemetry.feed.publisher import GroupSender, Publisher
 from telemetry.feed.store import SILENT_S, LiveStore, LiveUnavailable
 from telemetry.feed.window import Window
-from tests.redis_server import RedisServer
-from tests.telemetry_world import ENTITLEMENTS, POOL, record, sample
+from tests.support.redis_server import RedisServer
+from tests.support.telemetry_world import ENTITLEMENTS, POOL, record, sample
 
 
 class Leader:

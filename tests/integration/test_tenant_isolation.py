@@ -17,7 +17,7 @@ from scheduling.engines.simulated.server import EngineOptions, serving
 from scheduling.estimation.embedding import Embedder, pack
 from scheduling.gateway.config import GatewayConfig
 from scheduling.state.history import HistoryStream, Observation, history_key
-from tests.gateway_world import World, gateway_world, make_key, until
+from tests.support.gateway_world import World, gateway_world, make_key, until
 
 CONFIG = GatewayConfig(history_secret=b"of this deployment", tenant_secret=b"of this deployment")
 BLUEFIN = "Write a short letter to the partners of the project codenamed Bluefin"

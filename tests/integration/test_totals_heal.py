@@ -14,9 +14,9 @@ from scheduling.dispatch import term
 from scheduling.state.resp import RespConnection
 from scheduling.state.store import PoolStore
 from scheduling.state.types import AdmissionStatus
-from tests.dispatch_world import Telemetry, catalog_of, dispatching, until, until_await
-from tests.pool_gateway import make_gateway, ready
-from tests.state_world import entitlement
+from tests.support.dispatch_world import Telemetry, catalog_of, dispatching, until, until_await
+from tests.support.pool_gateway import make_gateway, ready
+from tests.support.state_world import entitlement
 
 
 async def sound(store: PoolStore) -> bool:

@@ -13,7 +13,7 @@ import openai
 import psutil
 import pytest
 
-from tests.instance import ROOT, Up, bindable, free_port, gone
+from tests.support.instance import ROOT, Up, bindable, free_port, gone
 
 
 @pytest.fixture(scope="module")

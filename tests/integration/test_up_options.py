@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.instance import Up
-from tests.otlp_receiver import Receiver, plain, receiving
+from tests.support.instance import Up
+from tests.support.otlp_receiver import Receiver, plain, receiving
 
 CANARY = "xylophone-4711"
 HELLO = [{"role": "user", "content": CANARY}]

@@ -7,8 +7,8 @@ import secrets
 import psycopg
 import pytest
 
-from tests.instance import Up, gone
-from tests.postgresql import postgresql
+from tests.support.instance import Up, gone
+from tests.support.postgresql import postgresql
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from collections import Counter
 import psutil
 import pytest
 
-from tests.instance import Up
+from tests.support.instance import Up
 
 KEPT, NEW = 6, 2  # clients with one connection as long as the server keeps it; clients with one for each request
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.web_process import WebProcess
+from tests.support.web_process import WebProcess
 
 PER_USER, IN_ALL, CONNECTIONS = 4, 6, 12
 
@@ -22,7 +22,7 @@ SETUP = """
 import json
 from django.contrib.sessions.backends.db import SessionStore
 from django.contrib.auth import HASH_SESSION_KEY, BACKEND_SESSION_KEY, SESSION_KEY
-from tests import worlds
+from tests.support import worlds
 world = worlds.build()
 def session(user):
     store = SessionStore()

@@ -25,8 +25,8 @@ from tests.property.test_simulator_laws import config, models, times
 from tests.property.test_simulator_laws import requests as engine_work
 from tests.property.test_simulator_parity import live_grants, simulated_grants
 from tests.property.test_simulator_parity import requests as slot_work
-from tests.scheduling_world import backend_view, pool_view, waiting
-from tests.simulator_laws import LawWatch, check_ended, check_foresight, check_little, check_tokens
+from tests.support.scheduling_world import backend_view, pool_view, waiting
+from tests.support.simulator_laws import LawWatch, check_ended, check_foresight, check_little, check_tokens
 
 POLICIES = sorted(orderings())
 CLASSES = (ServiceClass.GUARANTEED, ServiceClass.ELASTIC, ServiceClass.SPOT)  # of the tiers, by rank

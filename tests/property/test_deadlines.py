@@ -23,7 +23,7 @@ from scheduling.gateway.estimates import make_queued
 from scheduling.gateway.headers import Limits
 from scheduling.gateway.prepare import prepare
 from scheduling.simulator.result import is_late
-from tests.gateway_world import TIER
+from tests.support.gateway_world import TIER
 
 # eighths of a second: sums are exact, so that a deadline met to the point is met everywhere
 SECONDS = st.integers(1, 800).map(lambda eighths: eighths / 8)

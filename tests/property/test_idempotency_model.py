@@ -30,7 +30,7 @@ from scheduling.state.resp import RespConnection
 from scheduling.state.script import REDIS_CLOCK, Script
 from scheduling.state.types import gateway_channel
 from tests.reference.idempotency import ReferenceIdempotency
-from tests.state_model import TEST_CLOCK, Ears, variant
+from tests.support.state_model import TEST_CLOCK, Ears, variant
 
 GATEWAYS = ("gw-idem-1", "gw-idem-2")
 LIMITS = KeepLimits(kept_ms=60_000, keys=6, bytes=100)

@@ -15,7 +15,7 @@ from scheduling.simulator.batches import make_engine
 from scheduling.simulator.engine import Engine, EngineConfig
 from scheduling.simulator.result import outcomes_of
 from scheduling.simulator.workload import Belief, SimRequest, Tier, make_request
-from tests.simulator_laws import LawWatch, check_ended, check_foresight, check_little, check_tokens
+from tests.support.simulator_laws import LawWatch, check_ended, check_foresight, check_little, check_tokens
 
 TIERS = (
     Tier("chat", Slo(ttft_s=1.0, tbt_s=0.05), rank=0, weight=5.0),

@@ -13,8 +13,8 @@ from scheduling.state.resp import RespConnection
 from scheduling.state.script import CLOCK_TICK_MS, Script, load_scripts
 from scheduling.state.store import PoolStore
 from scheduling.state.types import CLOCK_GAP_MS
-from tests.redis_server import RedisServer
-from tests.state_model import variant
+from tests.support.redis_server import RedisServer
+from tests.support.state_model import variant
 
 TIME = "redis.call('TIME')"
 SET_TIME = "redis.call('LRANGE', KEYS[1] .. 'test_time', 0, -1)"
@@ -154,7 +154,7 @@ def test_a_leader_that_died_before_everybody_was_away_is_followed_at_once(make: 
 
 def test_a_bucket_refills_by_time_that_passed(make: Any):
     """Not by a step forward, and on as before after a step back."""
-    from tests.state_world import FACTS, backend, entitlement, estimate, pool_spec, request
+    from tests.support.state_world import FACTS, backend, entitlement, estimate, pool_spec, request
 
     world = make(set_scripts())
     name = world.store.pool_id

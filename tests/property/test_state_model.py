@@ -1,6 +1,6 @@
 """Law: the scripts and their Python reference model are one machine, and it leaks nothing.
 
-Random walks (``tests/state_model.py``) over admit, grant, evict, renew, announce, requeue, finish, sweep, elect,
+Random walks (``state_model.py``) over admit, grant, evict, renew, announce, requeue, finish, sweep, elect,
 resign, set_ready, set_standing, record and suspect, by entitlements of all five classes; each call also made twice, as
 after a lost reply; with time passing, gateways that do not listen for a while, and the state flushed. The broken
 variants at the end show that the walks would notice: each is the real script with one protection taken out.
@@ -19,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 
 from scheduling.state.resp import RespConnection
 from scheduling.state.script import Script
-from tests.state_model import (
+from tests.support.state_model import (
     BACKENDS,
     ENTITLEMENTS,
     GATEWAYS,

@@ -21,8 +21,8 @@ from telemetry.alerts import lifecycle
 from telemetry.ledger import rollup, usage, writer
 from telemetry.ledger.quotas import UsageFeed, read_ledger
 from telemetry.models import Alert, LedgerEntry, UsageHour
-from tests import worlds
-from tests.telemetry_world import record
+from tests.support import worlds
+from tests.support.telemetry_world import record
 
 pytestmark = pytest.mark.django_db
 LARGEST = 2**63 - 1

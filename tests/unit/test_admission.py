@@ -33,7 +33,7 @@ from scheduling.core.types import (
     ServiceClass,
     Slo,
 )
-from tests.state_world import entitlement, pool_spec, tier
+from tests.support.state_world import entitlement, pool_spec, tier
 
 B1 = BackendView("b1", slots=4, kv_tokens=1000)
 ASK = Ask(kv=100, charge=150, body_bytes=200)

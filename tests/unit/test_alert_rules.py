@@ -19,8 +19,8 @@ from telemetry.feed import snapshots
 from telemetry.feed.window import Window
 from telemetry.models import Alert, AlertRule
 from tenants.models import AuditEntry
-from tests import worlds
-from tests.telemetry_world import ENTITLEMENTS, NOW, record, sample
+from tests.support import worlds
+from tests.support.telemetry_world import ENTITLEMENTS, NOW, record, sample
 
 pytestmark = pytest.mark.django_db
 

@@ -32,8 +32,8 @@ from telemetry.models import Alert, AlertRule, LabRun, ScalingState
 from tenants import services, tuning
 from tenants.audit import SYSTEM
 from tenants.models import AuditEntry, Pool, Price, Quota, Trial
-from tests import worlds
-from tests.telemetry_world import record
+from tests.support import worlds
+from tests.support.telemetry_world import record
 from tests.unit.test_tenants_access_matrix import BACKEND, ENTITLEMENT, POOL, SLO, TENANT, TIER
 
 pytestmark = [pytest.mark.django_db, pytest.mark.timeout(300)]

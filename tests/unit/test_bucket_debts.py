@@ -8,7 +8,7 @@ import pytest
 
 from telemetry.debts import bucket_debts
 from telemetry.ledger import writer
-from tests.state_world import ledger as record
+from tests.support.state_world import ledger as record
 
 
 @pytest.mark.django_db

@@ -18,8 +18,8 @@ from telemetry.models import LedgerEntry, UsageHour
 from tenants import services
 from tenants.audit import SYSTEM
 from tenants.models import ApiKey, AuditEntry, CatalogVersion, Entitlement, Pool, Tenant
-from tests import worlds
-from tests.telemetry_world import record
+from tests.support import worlds
+from tests.support.telemetry_world import record
 
 pytestmark = pytest.mark.django_db
 

@@ -10,8 +10,8 @@ from scheduling.core.engine_limits import EngineFacts
 from scheduling.core.types import BackendSpec, BackendView, PoolView
 from scheduling.dispatch.health import BackendMonitor, _offer
 from scheduling.state.types import Attempts, BackendTotals, PoolSnapshot, StateUnavailable
-from tests.dispatch_world import Engines, on_virtual_time
-from tests.state_world import backend, pool_spec
+from tests.support.dispatch_world import Engines, on_virtual_time
+from tests.support.state_world import backend, pool_spec
 
 
 class Store:

@@ -9,8 +9,8 @@ import pytest
 
 from scheduling.dispatch.leader import Leadership
 from scheduling.state.types import Election, StateUnavailable
-from tests.dispatch_world import Floors, Inline, VirtualLoop, on_virtual_time
 from tests.reference.pool import ReferencePool
+from tests.support.dispatch_world import Floors, Inline, VirtualLoop, on_virtual_time
 
 
 class Store:

@@ -11,8 +11,8 @@ from scheduling.dispatch.samples import Sampler
 from scheduling.gateway.errors import Refusal
 from scheduling.gateway.lifecycle import _check_entitled
 from scheduling.state.types import EntitlementTotals, PoolSnapshot
-from tests.scheduling_world import waiting
-from tests.telemetry_world import ENTITLEMENTS, NOW, POOL
+from tests.support.scheduling_world import waiting
+from tests.support.telemetry_world import ENTITLEMENTS, NOW, POOL
 
 
 def looked(second: float, served: int, kv: int = 500) -> PoolSnapshot:

@@ -11,8 +11,8 @@ from scheduling.dispatch.evictions import AT_ONCE, evictions, most_running
 from scheduling.dispatch.standing import Standings
 from scheduling.state.store import NO_CAP
 from scheduling.state.types import EntitlementTotals, PoolSnapshot
-from tests.scheduling_world import backend_view, pool_view, waiting
-from tests.state_world import entitlement, pool_spec
+from tests.support.scheduling_world import backend_view, pool_view, waiting
+from tests.support.state_world import entitlement, pool_spec
 
 ACME = entitlement("acme", tokens_per_s=100.0, burst_tokens=1000.0, kv_tokens=400, concurrency=2)
 POOL = pool_spec()

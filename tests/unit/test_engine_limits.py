@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from scheduling.core.engine_limits import LOOKS, ROUNDING, EngineFacts, SlotLimit, in_force
 from scheduling.engines.simulated.server import EngineOptions, serving
 from scheduling.engines.vllm import EngineUnreachable, VllmClient, control_http, kv_tokens_of, parse_metrics
-from tests.state_world import backend
+from tests.support.state_world import backend
 
 TYPED = backend("b1", slots=1000, kv_tokens=10**9)
 REAL = Path(__file__).parent / "vllm_0_32_metrics.txt"  # of a real server on a CPU, what is read here

@@ -13,7 +13,7 @@ from scheduling.core.order.hybrid import Hybrid
 from scheduling.core.registry import orderings
 from scheduling.core.types import QueuedRequest, ServiceClass
 from scheduling.engines.simulated.engine import Engine, EngineLimits, Sequence
-from tests.state_world import pool_spec
+from tests.support.state_world import pool_spec
 
 NOW_S = 1_795_000_000.0
 PLAIN = QueuedRequest(

@@ -12,7 +12,7 @@ from scheduling.core.outcomes import ENDINGS, Outcome, Reason
 from scheduling.core.types import EntitlementSpec, EntitlementState
 from scheduling.gateway.errors import Refusal, error_event, render, table
 from scheduling.gateway.headers import MAX_RETRY_S, Limits, duration, retry_after
-from tests.gateway_world import TIER
+from tests.support.gateway_world import TIER
 
 FIELDS: dict[str, Any] = {
     "state": "pending", "model": "m", "detail": "It is wrong.", "what": "body", "limit": 5, "input": 3, "output": 4,

@@ -16,7 +16,7 @@ from scheduling.gateway.outbox import Ending, Outbox
 from scheduling.gateway.retries import RetryBudget
 from scheduling.state.store import PoolStore
 from scheduling.state.types import FinishResult, FinishStatus, StateError, StateUnavailable
-from tests.state_world import ledger
+from tests.support.state_world import ledger
 
 
 def test_retries_stay_within_a_share_of_the_requests() -> None:

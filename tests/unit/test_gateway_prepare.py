@@ -44,7 +44,7 @@ from scheduling.gateway.openai_types import (
     ToolCall,
 )
 from scheduling.gateway.prepare import Prepared, parse, prepare
-from tests.gateway_world import TIER
+from tests.support.gateway_world import TIER
 
 POOL = PoolSpec("p", "demo", "up", (BackendSpec("b", "p", "http://127.0.0.1:1", 8, 4000),), max_model_len=2000)
 ENTITLEMENT = EntitlementSpec("e", "t", "p", TIER, EntitlementState.BOUND, 0.0, 0.0, 0, 4)

@@ -16,7 +16,7 @@ from django.contrib.auth.hashers import PBKDF2PasswordHasher
 from controlplane.web import hashing
 from controlplane.web.cache import JsonSerializer
 from controlplane.web.login_attempts import LocalStore, Places, RedisStore, Store, network_of
-from tests.redis_server import RedisServer
+from tests.support.redis_server import RedisServer
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from telemetry.estimates import learned
 from telemetry.estimates.drift import DriftUnavailable
 from telemetry.ledger import writer
 from telemetry.models import LearnedFactor
-from tests import worlds
-from tests.telemetry_world import record
+from tests.support import worlds
+from tests.support.telemetry_world import record
 
 pytestmark = pytest.mark.django_db
 

@@ -19,8 +19,8 @@ from telemetry.models import Alert, LedgerEntry, UsageHour
 from tenants import services
 from tenants.audit import SYSTEM
 from tenants.models import Price
-from tests import worlds
-from tests.telemetry_world import record, refused
+from tests.support import worlds
+from tests.support.telemetry_world import record, refused
 
 pytestmark = pytest.mark.django_db
 HOUR_S = 3600.0

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests import mutations
-from tests.mutations import MUTATIONS, ROOT, Mutation
+from tests.support import mutations
+from tests.support.mutations import MUTATIONS, ROOT, Mutation
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)

@@ -15,8 +15,8 @@ from telemetry.ledger import neighbours, writer
 from telemetry.ledger.neighbours import Run, Waited, held
 from telemetry.ledger.queue import QueueUnavailable
 from telemetry.models import LedgerEntry
-from tests import worlds
-from tests.telemetry_world import MemoryStore, globex_record, record, refused
+from tests.support import worlds
+from tests.support.telemetry_world import MemoryStore, globex_record, record, refused
 
 AT = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 S = AT.timestamp()

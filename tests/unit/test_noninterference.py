@@ -31,9 +31,9 @@ from telemetry.ledger import writer
 from telemetry.ledger.queue import QueueStore
 from telemetry.models import LedgerEntry
 from tenants.models import Pool
-from tests import worlds
-from tests.redis_server import RedisServer
-from tests.telemetry_world import ENTITLEMENTS, MemoryStore, globex_record, record, sample
+from tests.support import worlds
+from tests.support.redis_server import RedisServer
+from tests.support.telemetry_world import ENTITLEMENTS, MemoryStore, globex_record, record, sample
 from tests.unit.test_api_inputs import OPERATIONS, _filled
 from tests.unit.test_queue_api import entry
 

@@ -10,7 +10,7 @@ from controlplane.scaling.demand import DemandWindow
 from scheduling.core.outcomes import Outcome, Reason, outcome_of
 from scheduling.core.types import EntitlementSpec, EntitlementState, OverLimit, ServiceClass, Slo, TierSpec
 from scheduling.state.types import unmet
-from tests import telemetry_world as world
+from tests.support import telemetry_world as world
 
 REFUSALS = [reason for reason in Reason if outcome_of(reason) is Outcome.REFUSED]
 TIER = TierSpec("standard", ServiceClass.ELASTIC, 0, 1.0, Slo(1.0, 0.1), over_limit=OverLimit.REFUSE)

@@ -30,9 +30,9 @@ from scheduling.simulator.kernel import to_fs
 from scheduling.simulator.workload import Belief, SimRequest, Tier, make_request
 from scheduling.state import codec
 from scheduling.state.types import StoredRequest
-from tests.gateway_world import TIER
-from tests.scheduling_world import backend_view, pool_view, waiting
-from tests.state_world import FACTS
+from tests.support.gateway_world import TIER
+from tests.support.scheduling_world import backend_view, pool_view, waiting
+from tests.support.state_world import FACTS
 
 SYSTEM = "You answer questions about the harbour of a small town. " * 8
 LONG = "Tell me what happened in the year of the great flood, from the beginning. " * 20

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutations import MUTATIONS
+from tests.support.mutations import MUTATIONS
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "reference" / "promises.md").read_text()

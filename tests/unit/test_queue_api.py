@@ -18,9 +18,9 @@ from scheduling.state.types import CancelNotice, RequestFacts, StoredRequest, pr
 from telemetry.ledger import writer
 from telemetry.ledger.queue import QueueStore
 from tenants.models import AuditEntry, Price
-from tests import worlds
-from tests.redis_server import RedisServer
-from tests.telemetry_world import MemoryStore, record, refused
+from tests.support import worlds
+from tests.support.redis_server import RedisServer
+from tests.support.telemetry_world import MemoryStore, record, refused
 
 pytestmark = pytest.mark.django_db
 

@@ -13,7 +13,7 @@ from scheduling.gateway.errors import Refusal, render
 from scheduling.gateway.quotas import Quotas
 from scheduling.state.resp import RespConnection
 from scheduling.state.usage import PoolUsage, decode_usage, encode_usage, period_bounds_s
-from tests.telemetry_world import record
+from tests.support.telemetry_world import record
 
 NOW = datetime(2026, 11, 21, 22, 0, tzinfo=UTC).timestamp()
 HARD = (QuotaSpec("day", None, 1000),)

@@ -21,7 +21,7 @@ from scheduling.simulator.workload import Tier
 from telemetry.ledger import writer
 from telemetry.models import LedgerEntry, Sampled, SampleMark
 from tenants.models import Pool
-from tests.telemetry_world import record
+from tests.support.telemetry_world import record
 
 GOLD = Tier("gold", Slo(ttft_s=2.0, tbt_s=0.1), 0, 10.0, service_class=ServiceClass.GUARANTEED)
 LEAD = Tier("lead", Slo(ttlt_s=60.0), 1, 2.0, service_class=ServiceClass.SPOT)

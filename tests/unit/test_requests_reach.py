@@ -9,8 +9,8 @@ from rest_framework.test import APIClient
 
 from telemetry.api import reach
 from telemetry.ledger import writer
-from tests import worlds
-from tests.telemetry_world import NOW, record
+from tests.support import worlds
+from tests.support.telemetry_world import NOW, record
 
 pytestmark = pytest.mark.django_db
 

@@ -11,8 +11,8 @@ from scheduling.core.admission import MAX_TOLD_MS, MIN_RETRY_MS, SERVED_PER_RETU
 from scheduling.core.types import OverLimit
 from scheduling.gateway.errors import Refusal, render
 from scheduling.gateway.headers import MAX_RETRY_S
-from tests.overload_world import Overload, team
-from tests.state_world import tier
+from tests.support.overload_world import Overload, team
+from tests.support.state_world import tier
 
 SECONDS = 20.0
 

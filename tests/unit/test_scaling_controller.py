@@ -17,7 +17,7 @@ from telemetry.models import Alert, ScalingDecision
 from tenants import services, specs
 from tenants.audit import SYSTEM
 from tenants.models import Backend, Pool
-from tests import worlds
+from tests.support import worlds
 
 pytestmark = pytest.mark.django_db
 NOW = 1_795_000_000.0

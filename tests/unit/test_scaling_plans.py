@@ -33,8 +33,8 @@ from tenants import demo, services
 from tenants.audit import SYSTEM
 from tenants.epochs import BookedEpochs
 from tenants.models import Backend, Entitlement, Pool
-from tests import worlds
-from tests.telemetry_world import record, refused
+from tests.support import worlds
+from tests.support.telemetry_world import record, refused
 
 NOW = 1_795_000_000.0
 SPEC = ScalingSpec(ScalingMode.AUTOMATIC, 1, 8, "local", up_cooldown_s=30, down_cooldown_s=120)

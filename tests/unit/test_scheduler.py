@@ -8,7 +8,7 @@ from scheduling.core.queues.keyed import LOOK_PAST, KeyedQueue
 from scheduling.core.registry import make_ordering, make_routing
 from scheduling.core.scheduler import Scheduler, work_of
 from scheduling.core.types import Grant, PoolView, QueuedRequest
-from tests.scheduling_world import backend_view, ids, pool_view, waiting
+from tests.support.scheduling_world import backend_view, ids, pool_view, waiting
 
 
 def make(policy: str = "fifo", **options: float) -> Scheduler:

@@ -6,7 +6,7 @@ import pytest
 
 from scheduling.core.invariants import LAWS, check_step, remember
 from scheduling.core.types import Grant, PoolView, QueuedRequest
-from tests.scheduling_world import backend_view, pool_view, waiting
+from tests.support.scheduling_world import backend_view, pool_view, waiting
 
 ONE = waiting(1)
 

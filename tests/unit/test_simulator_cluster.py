@@ -23,7 +23,7 @@ from scheduling.simulator.workload import (
     open_loop,
     poisson,
 )
-from tests.simulator_laws import check_ended, check_little
+from tests.support.simulator_laws import check_ended, check_little
 
 A100 = StepTime(14.936e-3, 81.3e-6, 95.17e-6, 0.1111e-6, 2801e-12, 512, 8.86e-6)
 TIERS = (Tier("a"), Tier("b"))

@@ -6,7 +6,7 @@ import pytest
 
 from scheduling.core.outcomes import Outcome, Reason
 from scheduling.core.slo import judged, slo_met
-from tests.state_world import ledger
+from tests.support.state_world import ledger
 
 T = 1000.0
 RAN = {"received_s": T, "granted_s": T + 0.1}

@@ -19,9 +19,9 @@ from telemetry.feed.publisher import Publisher
 from telemetry.feed.sources import Away, Sources, SourceWatch
 from telemetry.feed.store import Heads, LiveStore, LiveUnavailable
 from telemetry.feed.window import Window
-from tests import worlds
-from tests.redis_server import free_port
-from tests.telemetry_world import ENTITLEMENTS, NOW, MemoryStore, sample
+from tests.support import worlds
+from tests.support.redis_server import free_port
+from tests.support.telemetry_world import ENTITLEMENTS, NOW, MemoryStore, sample
 
 ALL = {"llama": frozenset({"acme", "globex"})}
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scheduling.core.types import Slo
 from scheduling.state import codec
 from scheduling.state.types import RequestFacts, StoredRequest
-from tests.state_world import FACTS, entitlement, ledger, request
+from tests.support.state_world import FACTS, entitlement, ledger, request
 
 STORED = StoredRequest(request("r1", entitlement(), ttft_deadline_s=1_700_000_001.25, client_priority=-3), FACTS)
 

@@ -38,7 +38,7 @@ from tenants import services, tuning
 from tenants.audit import Actor
 from tenants.models import AuditEntry, Author, Backend, PolicyVersion, Pool, Trial, TrialState
 from tenants.versions import Note, because
-from tests.telemetry_world import record
+from tests.support.telemetry_world import record
 
 pytestmark = pytest.mark.django_db
 ANN = Actor("ann", "cli")

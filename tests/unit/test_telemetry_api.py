@@ -24,8 +24,8 @@ from telemetry.feed.window import Window
 from telemetry.ledger import writer
 from telemetry.models import Alert, LedgerEntry, ScalingDecision, ScalingState
 from tenants.models import Pool
-from tests import worlds
-from tests.telemetry_world import ENTITLEMENTS, NOW, MemoryStore, record, refused, sample
+from tests.support import worlds
+from tests.support.telemetry_world import ENTITLEMENTS, NOW, MemoryStore, record, refused, sample
 
 pytestmark = pytest.mark.django_db
 

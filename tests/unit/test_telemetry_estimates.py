@@ -21,9 +21,9 @@ from telemetry.estimates.drift import DriftStore
 from telemetry.ledger import writer
 from telemetry.models import LearnedFactor
 from tenants.models import AuditEntry
-from tests import worlds
-from tests.redis_server import RedisServer
-from tests.telemetry_world import record
+from tests.support import worlds
+from tests.support.redis_server import RedisServer
+from tests.support.telemetry_world import record
 from tests.unit.test_pool_forecasts import Stream, call_of
 
 pytestmark = pytest.mark.django_db

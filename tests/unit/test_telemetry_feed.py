@@ -19,7 +19,7 @@ from telemetry.alerts import conditions
 from telemetry.feed import history, snapshots
 from telemetry.feed.window import MEASURES, WINDOW_S, Window, durations_ms
 from telemetry.models import AlertRule, RuleKind
-from tests.telemetry_world import ENTITLEMENTS, NOW, record, refused, sample
+from tests.support.telemetry_world import ENTITLEMENTS, NOW, record, refused, sample
 
 
 def filled(*records: LedgerRecord, now_s: float = NOW) -> Window:

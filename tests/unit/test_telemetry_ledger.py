@@ -17,7 +17,7 @@ from telemetry import tasks
 from telemetry.ledger import selectors, writer
 from telemetry.models import LedgerEntry
 from telemetry.recorder import ConfiguredEntitlements, Recorder
-from tests.telemetry_world import NOW, record, refused, sample
+from tests.support.telemetry_world import NOW, record, refused, sample
 
 pytestmark = pytest.mark.django_db
 
@@ -192,7 +192,7 @@ def test_a_sample_reaches_the_publisher_with_the_pools_own_window() -> None:
 
 @pytest.mark.django_db(transaction=True)  # the catalog gives their connection back, and with it an open transaction
 def test_entitlements_are_read_again_when_the_catalog_changed_and_kept_without_a_database() -> None:
-    from tests import worlds
+    from tests.support import worlds
 
     now = [0.0]
     configured = ConfiguredEntitlements(clock=lambda: now[0])

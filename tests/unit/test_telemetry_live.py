@@ -30,8 +30,8 @@ from telemetry.feed.sources import Sources
 from telemetry.feed.window import Window
 from tenants import services
 from tenants.audit import SYSTEM
-from tests import worlds
-from tests.telemetry_world import ENTITLEMENTS, NOW, POOL, MemoryStore, record, refused, sample
+from tests.support import worlds
+from tests.support.telemetry_world import ENTITLEMENTS, NOW, POOL, MemoryStore, record, refused, sample
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

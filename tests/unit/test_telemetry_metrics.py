@@ -14,8 +14,8 @@ from telemetry.feed import snapshots
 from telemetry.feed.store import LiveStore, Stored
 from telemetry.feed.window import Window
 from telemetry.metrics import MAX_TENANTS, PREFIX, TABLE, Metrics, _PoolGauges
-from tests.redis_server import RedisServer
-from tests.telemetry_world import ENTITLEMENTS, NOW, MemoryStore, record, refused, sample
+from tests.support.redis_server import RedisServer
+from tests.support.telemetry_world import ENTITLEMENTS, NOW, MemoryStore, record, refused, sample
 
 DOCS = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
 

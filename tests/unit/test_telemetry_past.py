@@ -16,8 +16,8 @@ from scheduling.core.types import Standing
 from telemetry.feed import history, past, snapshots
 from telemetry.feed.window import Window
 from telemetry.models import PastPoint
-from tests import worlds
-from tests.telemetry_world import ENTITLEMENTS, NOW, MemoryStore, globex_record, record, sample
+from tests.support import worlds
+from tests.support.telemetry_world import ENTITLEMENTS, NOW, MemoryStore, globex_record, record, sample
 
 pytestmark = pytest.mark.django_db
 

@@ -21,7 +21,7 @@ from tenants import services
 from tenants.access import Scope
 from tenants.audit import SYSTEM
 from tenants.models import AuditEntry, Membership, Price, Quota, Role, Tenant
-from tests import worlds
+from tests.support import worlds
 
 pytestmark = pytest.mark.django_db
 

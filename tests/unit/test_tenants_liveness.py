@@ -14,7 +14,7 @@ from tenants import services, specs
 from tenants.audit import SYSTEM
 from tenants.liveness import GRACE_S, Liveness
 from tenants.models import AuditEntry, Backend, CatalogVersion, Entitlement
-from tests import worlds
+from tests.support import worlds
 
 pytestmark = pytest.mark.django_db
 

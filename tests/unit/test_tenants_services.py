@@ -15,7 +15,7 @@ from tenants import demo, keys, notify, services, specs
 from tenants.audit import SYSTEM
 from tenants.epochs import BookedEpochs
 from tenants.models import ApiKey, AuditEntry, Backend, CatalogVersion, Entitlement, Pool, Slo, Tenant, Tier
-from tests import worlds
+from tests.support import worlds
 
 pytestmark = pytest.mark.django_db
 

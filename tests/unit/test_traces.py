@@ -13,8 +13,8 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from scheduling.core.tracing import CHAT, engine_traceparent, span_id, trace_line, trace_of
 from telemetry.traces import Traces, make_traces
-from tests.otlp_receiver import Receiver, plain, receiving
-from tests.telemetry_world import NOW, record, refused
+from tests.support.otlp_receiver import Receiver, plain, receiving
+from tests.support.telemetry_world import NOW, record, refused
 
 CLIENT = b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 LINE = trace_line(CHAT, CLIENT)

@@ -9,8 +9,8 @@ import pytest
 from controlplane.tuning.lengths import EDGES, counted
 from telemetry.ledger import writer
 from tenants.models import AuditEntry, Pool, Trial
-from tests import worlds
-from tests.telemetry_world import record
+from tests.support import worlds
+from tests.support.telemetry_world import record
 from tests.unit.test_telemetry_api import CAST, client
 
 pytestmark = pytest.mark.django_db

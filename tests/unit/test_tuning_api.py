@@ -24,8 +24,8 @@ from telemetry.ledger import writer
 from telemetry.models import LabRecording, LabRun
 from tenants import tuning
 from tenants.models import Pool, Trial
-from tests import worlds
-from tests.telemetry_world import record
+from tests.support import worlds
+from tests.support.telemetry_world import record
 from tests.unit.test_telemetry_api import CAST, client, routes
 
 pytestmark = pytest.mark.django_db

@@ -1,4 +1,4 @@
-"""Nothing grows under steady load: ``python -m tests.soak [--minutes N] [--rate R] [--out FILE]``.
+"""Nothing grows under steady load: ``python -m tests.support.soak [--minutes N] [--rate R] [--out FILE]``.
 
 Starts an instance as ``make up`` does, sends mixed requests to it (streams, whole answers, refused ones, and one in a
 hundred that leaves in the middle), and looks every few seconds at each process: memory, open files, threads, asyncio
@@ -25,7 +25,7 @@ import aiohttp
 import psutil
 import redis
 
-from tests.instance import Up
+from tests.support.instance import Up
 
 SAMPLE_S = 2.0
 LEAVES = 0.01  # share of clients that leave in the middle of their stream

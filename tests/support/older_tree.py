@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.instance import ROOT, Up
+from tests.support.instance import ROOT, Up
 
 # Where no tag is in the clone: the last commit whose entries in shared state say no format.
 COMMIT = "312898d9e05eea2dda0f34e6c47bafe8707398ee"

@@ -1,4 +1,4 @@
-"""Formulas broken on purpose, to see that a test notices: ``python -m tests.mutations [NAME...] [--sample N]``.
+"""Formulas broken on purpose, to see that a test notices: ``python -m tests.support.mutations [NAME...] [--sample N]``.
 
 Each mutation is applied to a copy of the tree in a temporary folder, and the tests that are to notice it run there; the
 checkout is never touched. A mutant *survives* when they pass: then the exit status is 1, as it is when the text to
@@ -21,7 +21,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 COPIED = ("controlplane", "scheduling", "telemetry", "tenants", "tests")
 TIMEOUT_S = 300
 

@@ -15,8 +15,8 @@ from scheduling.state.resp import RespConnection
 from scheduling.state.store import PoolStore
 from scheduling.state.subscriber import Subscriber
 from scheduling.state.types import Admission, EvictionNotice, GrantNotice, gateway_channel
-from tests.dispatch_world import until, until_await
-from tests.state_world import FACTS, backend, estimate, ledger, pool_spec, request
+from tests.support.dispatch_world import until, until_await
+from tests.support.state_world import FACTS, backend, estimate, ledger, pool_spec, request
 
 
 @dataclass

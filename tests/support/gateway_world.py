@@ -36,8 +36,8 @@ from scheduling.gateway.config import GatewayConfig
 from scheduling.state.resp import RespConnection
 from scheduling.state.store import PoolStore
 from scheduling.state.types import Fenced, GrantItem, StateUnavailable
-from tests.fake_engine import FakeEngine
-from tests.state_world import leads_on
+from tests.support.fake_engine import FakeEngine
+from tests.support.state_world import leads_on
 
 TIER = TierSpec(
     "premium", ServiceClass.GUARANTEED, 0, 50.0, Slo(ttft_s=5.0, tbt_s=1.0), over_limit=OverLimit.REFUSE,

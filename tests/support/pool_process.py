@@ -1,6 +1,6 @@
 """A gateway process without HTTP, to be killed.
 
-    python -m tests.pool_process REDIS_URL POOL NAME SEED COUNT HISTORY
+    python -m tests.support.pool_process REDIS_URL POOL NAME SEED COUNT HISTORY
 
 Sends ``COUNT`` requests of random tenants and sizes, some aborted while they wait and some while they run, and writes
 what it knows into ``HISTORY``, one JSON array per line and one write each, so that a kill loses nothing:
@@ -29,7 +29,7 @@ from scheduling.state.resp import RespConnection
 from scheduling.state.store import PoolStore
 from scheduling.state.subscriber import Subscriber
 from scheduling.state.types import AdmissionStatus, EvictionNotice, GrantNotice, RenewStatus, gateway_channel
-from tests.state_world import FACTS, backend, entitlement, estimate, ledger, pool_spec, request, tier
+from tests.support.state_world import FACTS, backend, entitlement, estimate, ledger, pool_spec, request, tier
 
 TASKS = 24
 RENEW_S = 1.0

@@ -1,4 +1,4 @@
-"""A gateway in a process of its own, to be killed: ``python -m tests.gateway_process REDIS_URL``.
+"""A gateway in a process of its own, to be killed: ``python -m tests.support.gateway_process REDIS_URL``.
 
 Reads its catalog and its settings, pickled, from stdin; prints its port when it serves.
 """
@@ -15,7 +15,7 @@ from controlplane.web.connections import ConnectionLimits
 from controlplane.web.serve import protocol
 from scheduling.catalog import CatalogCache
 from scheduling.gateway.app import GatewayApp
-from tests.gateway_world import SeenMetrics
+from tests.support.gateway_world import SeenMetrics
 
 
 async def main(redis_url: str) -> None:

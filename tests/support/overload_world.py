@@ -15,7 +15,7 @@ from scheduling.core.types import EntitlementSpec, PoolSpec
 from scheduling.gateway.errors import Refusal, render
 from scheduling.state.types import AdmissionStatus, GrantItem
 from tests.reference.pool import ReferencePool
-from tests.state_world import FACTS, backend, entitlement, estimate, ledger, pool_spec, request, tier
+from tests.support.state_world import FACTS, backend, entitlement, estimate, ledger, pool_spec, request, tier
 
 MAX_HONOURED_S = 120.0  # the SDK does not send again at all where it is told to wait for longer
 CAP = 2**31 - 1

@@ -53,7 +53,7 @@ from scheduling.state.types import (
 )
 from tests.reference.memory import Dump
 from tests.reference.pool import ReferencePool
-from tests.state_world import FACTS, backend, entitlement, estimate, ledger, pool_spec, request, tier
+from tests.support.state_world import FACTS, backend, entitlement, estimate, ledger, pool_spec, request, tier
 
 TEST_CLOCK = (
     "local CLOCK = KEYS[1] .. 'clock'\n"

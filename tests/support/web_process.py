@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from tests.instance import ROOT, free_port
+from tests.support.instance import ROOT, free_port
 
 LIMIT_S = 90  # generous: other tests may share the machine
 

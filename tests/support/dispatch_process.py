@@ -1,4 +1,4 @@
-"""A dispatch service in a process of its own, to be stopped and killed: ``python -m tests.dispatch_process``.
+"""A dispatch service in a process of its own, to be stopped and killed: ``python -m tests.support.dispatch_process``.
 
     ... REDIS_URL POOL NUMBER [--deaf] [--fenceless]
 
@@ -18,8 +18,8 @@ from scheduling.core.types import Catalog
 from scheduling.dispatch.leader import Leadership
 from scheduling.dispatch.runner import DispatchService, DispatchSetup
 from scheduling.state.script import load_scripts, make_script
-from tests.dispatch_world import Engines, Floors, Telemetry
-from tests.state_world import backend, entitlement, pool_spec
+from tests.support.dispatch_world import Engines, Floors, Telemetry
+from tests.support.state_world import backend, entitlement, pool_spec
 
 FENCE = "if fenced(ARGV[1]) then return 'fenced' end"
 

@@ -1,4 +1,4 @@
-"""``python -m tests.on_postgresql``: the tests that use the database, on a real PostgreSQL started for them."""
+"""``python -m tests.support.on_postgresql``: the tests that use the database, on a real PostgreSQL started for them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.postgresql import postgresql
+from tests.support.postgresql import postgresql
 
 DATABASE_FIXTURES = {"db", "transactional_db", "django_db_reset_sequences", "django_db_serialized_rollback"}
 
