@@ -70,7 +70,7 @@ generated: setup-test ## write what is made from Python: the console's types and
 lint: setup-test ## ruff, import rules, Biome over the console
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
-	$(PYTEST) -q tests/unit/test_import_rules.py
+	$(PYTEST) -q tests/unit/checkout/test_import_rules.py
 	@$(SETUP) frontend-lint
 
 types: setup-test ## mypy, strict on the core

@@ -4,7 +4,7 @@
 * ``generated.ts``: bounds, defaults, choices, units and help of what can be written, and the reasons by outcome.
 
 Both are committed, so that building the console needs neither Python nor the generator; a test compares them
-(``tests/unit/test_console_types.py``). ``make generated`` writes them anew.
+(``tests/unit/tenants/test_console_types.py``). ``make generated`` writes them anew.
 """
 
 from __future__ import annotations

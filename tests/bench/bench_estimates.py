@@ -23,7 +23,7 @@ from scheduling.estimation.embedding import Embedder, pack
 from scheduling.gateway.forecasts import PoolForecasts
 from scheduling.gateway.prepare import prepare
 from scheduling.state.history import Observation
-from tests.unit.test_gateway_prepare import POOL
+from tests.unit.gateway.test_gateway_prepare import POOL
 
 WORDS = (
     "write explain list translate summarise describe compare improve code function report table letter poem history "

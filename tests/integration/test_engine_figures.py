@@ -10,7 +10,7 @@ from rest_framework.test import APIClient
 
 from tenants.models import Backend
 from tests.support import worlds
-from tests.unit.test_settings_engines import METRICS, models, server
+from tests.unit.controlplane.test_settings_engines import METRICS, models, server
 
 pytestmark = pytest.mark.django_db
 

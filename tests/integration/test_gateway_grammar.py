@@ -14,7 +14,7 @@ from scheduling.gateway.errors import Refusal
 from scheduling.gateway.grammar import check_grammar
 from scheduling.gateway.prepare import prepare
 from tests.support.gateway_world import TIER, World, gateway_world
-from tests.unit.test_gateway_prepare import POOL, USER
+from tests.unit.gateway.test_gateway_prepare import POOL, USER
 
 SCHEMA = {"type": "object", "properties": {"word": {"enum": ["x" * 900]}}}
 TOOL = {"type": "function", "function": {"name": "f", "parameters": SCHEMA}}

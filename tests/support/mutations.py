@@ -45,7 +45,7 @@ MUTATIONS = (
         "scheduling/core/estimate/chain.py",
         "        return self._tenants.get(facts.tenant, self._stranger).predict(facts)",
         "        return next(iter(self._tenants.values()), self._stranger).predict(facts)",
-        ("tests/unit/test_tenant_histories.py",),
+        ("tests/unit/estimation/test_tenant_histories.py",),
     ),
     Mutation(
         "unfair-window",
@@ -53,7 +53,7 @@ MUTATIONS = (
         "scheduling/core/estimate/chain.py",
         "            largest = self._prompts.largest()",
         "            largest = next(n for n, t in self._tenants.items() if t.similar)",
-        ("tests/unit/test_tenant_histories.py",),
+        ("tests/unit/estimation/test_tenant_histories.py",),
     ),
     Mutation(
         "unbounded-prior",
@@ -61,7 +61,7 @@ MUTATIONS = (
         "scheduling/core/estimate/prior.py",
         "steps = max(-_LIMIT, min(_LIMIT, round(log(bias) / STEP)))",
         "steps = round(log(bias) / STEP)",
-        ("tests/unit/test_tenant_histories.py",),
+        ("tests/unit/estimation/test_tenant_histories.py",),
     ),
     Mutation(
         "one-salt",
@@ -69,7 +69,7 @@ MUTATIONS = (
         "scheduling/gateway/cache_salt.py",
         'b"cache salt\\0%b\\0%b" % (pool.encode(), tenant.encode())',
         'b"cache salt\\0%b\\0" % pool.encode()',
-        ("tests/unit/test_cache_salt.py",),
+        ("tests/unit/gateway/test_cache_salt.py",),
     ),
     Mutation(
         "silent-end",
@@ -101,7 +101,7 @@ MUTATIONS = (
         "scheduling/core/admission.py",
         "        if view.ent_waiting >= tier.queue_limit:",
         "        if view.ent_waiting >= 10**9:",
-        ("tests/unit/test_admission.py",),
+        ("tests/unit/core/test_admission.py",),
     ),
     Mutation(
         "all-come-back-at-once",
@@ -109,7 +109,7 @@ MUTATIONS = (
         "scheduling/core/admission.py",
         "    return retry_ms, min(MAX_TOLD_MS, told_ms + math.ceil(served_ms * SERVED_PER_RETURN))",
         "    return retry_ms, told_ms",
-        ("tests/unit/test_retry_after.py",),
+        ("tests/unit/gateway/test_retry_after.py",),
     ),
     Mutation(
         "health-in-the-crowd",
@@ -125,7 +125,7 @@ MUTATIONS = (
         "scheduling/gateway/retries.py",
         "        if self._balance < 1.0:",
         "        if self._balance < -1e9:",
-        ("tests/unit/test_gateway_parts.py",),
+        ("tests/unit/gateway/test_gateway_parts.py",),
     ),
     Mutation(
         "useless-advice",
@@ -133,7 +133,7 @@ MUTATIONS = (
         "scheduling/gateway/errors.py",
         "    elif not ENDINGS[reason].retry or refusal.retry_s is None:",
         "    elif refusal.retry_s == -1:",
-        ("tests/unit/test_gateway_answers.py::test_waiting_that_cannot_help_is_not_advised",),
+        ("tests/unit/gateway/test_gateway_answers.py::test_waiting_that_cannot_help_is_not_advised",),
     ),
     Mutation(
         "waits-for-redis",
@@ -173,7 +173,7 @@ MUTATIONS = (
         "tenants/keys.py",
         '    return hashlib.sha256(secret.encode("ascii")).hexdigest()',
         "    return secret",
-        ("tests/unit/test_tenants_services.py",),
+        ("tests/unit/tenants/test_tenants_services.py",),
     ),
     Mutation(
         "prompt-in-the-log",
@@ -190,7 +190,7 @@ MUTATIONS = (
         "scheduling/gateway/openai_types.py",
         "class Said(Struct, forbid_unknown_fields=True):",
         "class Said(Struct):",
-        ("tests/unit/test_gateway_prepare.py::test_an_unknown_field_is_refused_by_its_path_and_taken_as_null",),
+        ("tests/unit/gateway/test_gateway_prepare.py::test_an_unknown_field_is_refused_by_its_path_and_taken_as_null",),
     ),
     Mutation(
         "open-event",
@@ -198,7 +198,7 @@ MUTATIONS = (
         "scheduling/gateway/errors.py",
         '    return b"data: " + error_bytes(reason, **fields) + b"\\n\\n"',
         '    return b"data: " + error_bytes(reason, **fields) + b"\\n"',
-        ("tests/unit/test_gateway_answers.py::test_an_error_event_is_one_frame_whatever_it_says",),
+        ("tests/unit/gateway/test_gateway_answers.py::test_an_error_event_is_one_frame_whatever_it_says",),
     ),
     Mutation(
         "any-port",
@@ -230,7 +230,7 @@ MUTATIONS = (
         "scheduling/core/entitlement.py",
         "swing = coefficients.debt * debt",
         "swing = -coefficients.debt * debt",
-        ("tests/unit/test_entitlement.py", "tests/property/test_entitlement_laws.py"),
+        ("tests/unit/core/test_entitlement.py", "tests/property/test_entitlement_laws.py"),
     ),
     Mutation(
         "alpha",
@@ -238,7 +238,7 @@ MUTATIONS = (
         "scheduling/core/order/hybrid.py",
         "return first + alpha_ms / 1000.0 * (request.input_tokens - request.prefilled)",
         "return first + alpha_ms * (request.input_tokens - request.prefilled)",
-        ("tests/unit/test_order_policies.py",),
+        ("tests/unit/core/test_order_policies.py",),
     ),
     Mutation(
         "bucket-edge",
@@ -246,7 +246,7 @@ MUTATIONS = (
         "scheduling/core/order/gittins.py",
         "request.generated // self.bucket_tokens * self.bucket_tokens",
         "(request.generated - 1) // self.bucket_tokens * self.bucket_tokens",
-        ("tests/unit/test_order_policies.py",),
+        ("tests/unit/core/test_order_policies.py",),
     ),
     Mutation(
         "deadline",
@@ -254,7 +254,7 @@ MUTATIONS = (
         "scheduling/core/deadline.py",
         "first + (n - 1) * slo.tbt_s",
         "first + n * slo.tbt_s",
-        ("tests/unit/test_simulator_parts.py", "tests/unit/test_slo.py"),
+        ("tests/unit/simulator/test_simulator_parts.py", "tests/unit/core/test_slo.py"),
     ),
     Mutation(
         "hinted-size",

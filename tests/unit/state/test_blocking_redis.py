@@ -16,7 +16,7 @@ from telemetry.estimates.drift import DriftStore, DriftUnavailable
 from telemetry.feed.store import LiveStore, LiveUnavailable
 from telemetry.ledger.queue import QueueStore, QueueUnavailable
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 class Silent:

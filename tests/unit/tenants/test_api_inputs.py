@@ -34,7 +34,7 @@ from tenants.audit import SYSTEM
 from tenants.models import AuditEntry, Pool, Price, Quota, Trial
 from tests.support import worlds
 from tests.support.telemetry_world import record
-from tests.unit.test_tenants_access_matrix import BACKEND, ENTITLEMENT, POOL, SLO, TENANT, TIER
+from tests.unit.tenants.test_tenants_access_matrix import BACKEND, ENTITLEMENT, POOL, SLO, TENANT, TIER
 
 pytestmark = [pytest.mark.django_db, pytest.mark.timeout(300)]
 

@@ -14,7 +14,7 @@ from scheduling.core.outcomes import Outcome, Reason
 from telemetry.metrics import PREFIX, TABLE
 from telemetry.models import RuleKind
 
-DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
+DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
 RULES = DEPLOY / "prometheus" / "alerts.yaml"
 BOARD = DEPLOY / "grafana" / "quartermaster.json"
 

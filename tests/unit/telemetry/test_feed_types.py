@@ -12,7 +12,7 @@ from telemetry.feed import history, snapshots
 from telemetry.feed.window import WINDOW_S, Window
 from tests.support.telemetry_world import ENTITLEMENTS, NOW, record, refused, sample
 
-TYPES = Path(__file__).parents[2] / "frontend" / "src" / "feed" / "types.ts"
+TYPES = Path(__file__).parents[3] / "frontend" / "src" / "feed" / "types.ts"
 Shape = dict[str, str]  # member -> its type, as written
 
 

@@ -18,7 +18,7 @@ from controlplane.console_types import resources
 from tenants.api.urls import router
 from tenants.manifest.kinds import KINDS
 
-PAGES = Path(__file__).parents[2] / "frontend" / "src" / "pages"
+PAGES = Path(__file__).parents[3] / "frontend" / "src" / "pages"
 
 # The console's form of each resource, by its route.
 FORMS = {

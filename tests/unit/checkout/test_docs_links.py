@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "frontend" / "README.md"])
 FOLDERS = {"guide", "reference", "results", "internals"}
 LINK = re.compile(r"\]\(([^)\s]+)\)")

@@ -363,7 +363,7 @@ ROWS: dict[str, type] = {
 
 def test_the_page_about_v1_says_of_every_field_what_becomes_of_it() -> None:
     assert set(ROWS.values()) == {*Said.__subclasses__(), *Sampling.__subclasses__()}
-    page = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "v1.md").read_text(encoding="utf-8")
+    page = (Path(__file__).resolve().parents[3] / "docs" / "reference" / "v1.md").read_text(encoding="utf-8")
     rows = dict(re.findall(r"^\| ([a-z _]+) \| (.* \| .* \| .*) \|$", page, re.MULTILINE))
     for where, struct in ROWS.items():
         listed = [set(re.findall(r"`(\w+)`", cell)) for cell in rows[where].split(" | ")]

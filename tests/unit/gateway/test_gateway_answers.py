@@ -98,5 +98,5 @@ def test_without_a_token_budget_the_tokens_are_those_that_requests_in_flight_may
 
 
 def test_the_table_of_endings_is_current() -> None:
-    page = Path(__file__).parents[2] / "docs" / "reference" / "errors.md"
+    page = Path(__file__).parents[3] / "docs" / "reference" / "errors.md"
     assert page.read_text() == table(), "run: python -m scheduling.gateway.errors > docs/reference/errors.md"

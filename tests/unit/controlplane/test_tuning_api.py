@@ -26,7 +26,7 @@ from tenants import tuning
 from tenants.models import Pool, Trial
 from tests.support import worlds
 from tests.support.telemetry_world import record
-from tests.unit.test_telemetry_api import CAST, client, routes
+from tests.unit.telemetry.test_telemetry_api import CAST, client, routes
 
 pytestmark = pytest.mark.django_db
 READS = ("pools/llama/versions", "pools/llama/tuning", "pools/llama/trials", "pools/llama/trust", "lab/recordings",

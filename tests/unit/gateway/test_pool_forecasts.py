@@ -21,7 +21,7 @@ from scheduling.gateway.forecasts import (
 )
 from scheduling.gateway.prepare import Prepared, prepare
 from scheduling.state.history import Observation, Reset, Seal, decode_fields
-from tests.unit.test_gateway_prepare import POOL
+from tests.unit.gateway.test_gateway_prepare import POOL
 
 ENCODED = msgspec.msgpack.Encoder().encode
 

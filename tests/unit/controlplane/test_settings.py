@@ -9,7 +9,7 @@ import pytest
 
 from controlplane import env as environment
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def test_an_empty_environment_gives_the_defaults():

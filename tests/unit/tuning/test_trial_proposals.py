@@ -11,7 +11,7 @@ from telemetry.ledger import writer
 from tenants.models import AuditEntry, Pool, Trial
 from tests.support import worlds
 from tests.support.telemetry_world import record
-from tests.unit.test_telemetry_api import CAST, client
+from tests.unit.telemetry.test_telemetry_api import CAST, client
 
 pytestmark = pytest.mark.django_db
 

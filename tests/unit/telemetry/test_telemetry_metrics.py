@@ -17,7 +17,7 @@ from telemetry.metrics import MAX_TENANTS, PREFIX, TABLE, Metrics, _PoolGauges
 from tests.support.redis_server import RedisServer
 from tests.support.telemetry_world import ENTITLEMENTS, NOW, MemoryStore, record, refused, sample
 
-DOCS = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
+DOCS = Path(__file__).parents[3] / "docs" / "reference" / "metrics.md"
 
 
 def samples(metrics: Metrics) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:

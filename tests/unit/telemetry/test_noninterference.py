@@ -34,8 +34,8 @@ from tenants.models import Pool
 from tests.support import worlds
 from tests.support.redis_server import RedisServer
 from tests.support.telemetry_world import ENTITLEMENTS, MemoryStore, globex_record, record, sample
-from tests.unit.test_api_inputs import OPERATIONS, _filled
-from tests.unit.test_queue_api import entry
+from tests.unit.telemetry.test_queue_api import entry
+from tests.unit.tenants.test_api_inputs import OPERATIONS, _filled
 
 pytestmark = pytest.mark.django_db
 

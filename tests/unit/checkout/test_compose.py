@@ -6,9 +6,9 @@ from pathlib import Path
 
 import yaml
 
-DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
+DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
 EXAMPLE = (DEPLOY / "quartermaster.env.example").read_text(encoding="utf-8")
-COMPOSE = yaml.safe_load((Path(__file__).resolve().parents[2] / "docker-compose.yml").read_text(encoding="utf-8"))
+COMPOSE = yaml.safe_load((Path(__file__).resolve().parents[3] / "docker-compose.yml").read_text(encoding="utf-8"))
 
 
 def test_downloaded_models_outlive_the_container_whoever_runs_in_it() -> None:

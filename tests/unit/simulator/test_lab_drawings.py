@@ -13,7 +13,7 @@ from scheduling.simulator.drawings import Curve, parse_drawing
 from scheduling.simulator.lab import ScenarioError, load_scenario, parse_scenario, scenario_names
 from scheduling.simulator.result import Outcome
 from scheduling.simulator.timeline import WINDOWS, timeline
-from tests.unit.test_simulator_lab import SMALL
+from tests.unit.simulator.test_simulator_lab import SMALL
 
 FIGURE = {
     "file": "small-1",

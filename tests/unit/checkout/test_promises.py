@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.mutations import MUTATIONS
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "docs" / "reference" / "promises.md").read_text()
 COUNT, COLUMNS = 40, 5
 ROW = re.compile(r"^\| (\d+) \|.*\|$", re.MULTILINE)

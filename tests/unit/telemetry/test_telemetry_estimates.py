@@ -24,7 +24,7 @@ from tenants.models import AuditEntry
 from tests.support import worlds
 from tests.support.redis_server import RedisServer
 from tests.support.telemetry_world import record
-from tests.unit.test_pool_forecasts import Stream, call_of
+from tests.unit.gateway.test_pool_forecasts import Stream, call_of
 
 pytestmark = pytest.mark.django_db
 ALL_TIME = "estimates?from=2020-01-01T00:00:00Z"
