@@ -25,11 +25,12 @@ def bucket_debts(
     longest_s = max((min(MAX_S, 2 * depth / rate) for rate, depth in budgets.values()), default=0.0)
     rows = (
         LedgerEntry.objects.filter(
-            pool=pool, received_at__gte=now - timedelta(seconds=longest_s),
+            pool=pool,
+            received_at__gte=now - timedelta(seconds=longest_s),
             done_at__lt=datetime.fromtimestamp(before_s, tz=UTC),
         )
         .exclude(outcome="refused")
         .order_by("-received_at")
         .values_list("entitlement", "received_at", "input_tokens", "output_tokens")[:MAX_ROWS]
-    )  # fmt: skip
+    )
     return debts(((e, (now - at).total_seconds(), given + made) for e, at, given, made in rows), budgets)

@@ -110,9 +110,12 @@ class _Play:
         self._note(f"{ended['state']} after {over - begun:.0f} s: {ended['reason']}")
         await self._drained(begun, over)
         self._found["slow engine"] = {
-            "state": ended["state"], "reason": ended["reason"], "after_s": over - begun, "serving": serving,
+            "state": ended["state"],
+            "reason": ended["reason"],
+            "after_s": over - begun,
+            "serving": serving,
             "requests": _outcomes([row for row in self._drive.rows if begun <= row.sent_s < over]),
-        }  # fmt: skip
+        }
 
     async def _killed_worker(self) -> None:
         await asyncio.sleep(30)  # what the slow engine left behind is over
@@ -129,10 +132,12 @@ class _Play:
         await asyncio.sleep(5)
         await self._drained(begun, over)
         self._found["killed worker"] = {
-            "state": ended["state"], "reason": ended["reason"], "after_s": over - killed,
+            "state": ended["state"],
+            "reason": ended["reason"],
+            "after_s": over - killed,
             "serving": await self._params(),
             "requests": _outcomes([row for row in self._drive.rows if begun <= row.sent_s < over]),
-        }  # fmt: skip
+        }
 
     # --- how
 

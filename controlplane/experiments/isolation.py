@@ -26,11 +26,12 @@ def noise(experiment: Experiment, rows: Sequence[Sent], samples: Sequence[Sample
         waits = sorted(row.queue_s for row in quiet if row.queue_s is not None)
         first = sorted(row.ttft_s for row in quiet if row.ttft_s is not None)
         found[phase.name] = {
-            "sent": len(quiet), "refused": sum(row.status in (429, 503) for row in quiet),
+            "sent": len(quiet),
+            "refused": sum(row.status in (429, 503) for row in quiet),
             "waited": sum(wait > 0 for wait in waits),
             **{f"queue_p{p}_s": nearest_rank(waits, p / 100) for p in (50, 95, 99)},
             **{f"ttft_p{p}_s": nearest_rank(first, p / 100) for p in (50, 95, 99)},
-        }  # fmt: skip
+        }
     alone, noisy = (found[phase.name] for phase in (experiment.phases[0], experiment.phases[-1]))
     for figure in ("queue_p95_s", "ttft_p95_s"):
         ratio = None
@@ -54,7 +55,9 @@ NOISY: Final = Experiment(
     members=(
         *(_quiet(number) for number in range(1, QUIET + 1)),
         Member(
-            "spot-noisy", "spot", NOISY_SLOTS,
+            "spot-noisy",
+            "spot",
+            NOISY_SLOTS,
             Crowd("spot-noisy", 26, 26 / NOISE_PER_S, 75, 160, 64, (64, 64), open_loop=True),
             ttft_s=30.0,
         ),
@@ -63,7 +66,7 @@ NOISY: Final = Experiment(
     headroom_slots=4,
     slots=NOISY_SLOTS,
     findings=noise,
-)  # fmt: skip
+)
 
 
 # --- half the replicas lost

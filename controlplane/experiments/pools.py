@@ -18,9 +18,7 @@ from controlplane.experiments.plan import SERVICE_S, Experiment, Member, Outage,
 from scheduling.simulator.lab import SCENARIOS_DIR
 
 
-def _paced(
-    name: str, service_class: str, concurrency: int, target_s: float, starts_s: float, ends_s: float
-) -> Member:  # fmt: skip
+def _paced(name: str, service_class: str, concurrency: int, target_s: float, starts_s: float, ends_s: float) -> Member:
     """As many clients as it has slots, each with its next request as soon as the last is answered."""
     crowd = Crowd(name, concurrency, SERVICE_S, starts_s, ends_s, 64, (64, 64))
     return Member(name, service_class, concurrency, crowd, ttft_s=target_s)

@@ -73,9 +73,11 @@ class RecordingsView(_Lab, generics.ListAPIView[LabRecording]):
         return super().get(request, *args, **kwargs)
 
     @extend_schema(
-        summary="Keep a recording", operation_id="lab_recordings_create", request=NewRecording,
+        summary="Keep a recording",
+        operation_id="lab_recordings_create",
+        request=NewRecording,
         responses={201: RecordingSerializer},
-    )  # fmt: skip
+    )
     def post(self, request: Request) -> Response:
         """A pool's last minutes, or a file. It stays when the ledger has forgotten."""
         body = NewRecording(data=request.data)
@@ -139,9 +141,11 @@ class RunsView(_Lab, generics.ListAPIView[LabRun]):
         return super().get(request, *args, **kwargs)
 
     @extend_schema(
-        summary="Try policies on a recording", operation_id="lab_runs_create", request=NewRun,
+        summary="Try policies on a recording",
+        operation_id="lab_runs_create",
+        request=NewRun,
         responses={202: AcceptedSerializer},
-    )  # fmt: skip
+    )
     def post(self, request: Request) -> Response:
         """Workers get on with it; read the run to see how far it is."""
         body = NewRun(data=request.data)

@@ -124,7 +124,7 @@ def _kept(name: str, pool: str, author: str, requests: int, span_s: float, packe
         raise LabError(f"there is a recording {name!r} already")
     return LabRecording.objects.create(
         name=name, pool=pool, author=author, requests=requests, span_s=span_s, packed=packed
-    )  # fmt: skip
+    )
 
 
 def unpacked(row: LabRecording) -> Recording:
@@ -207,9 +207,7 @@ def still() -> list[int]:
     """Runs that nobody works on."""
     rows = LabRun.objects.filter(state__in=("queued", "running"))
     before = timezone.now() - STILL
-    return [
-        run.pk for run in rows.only("pk", "moved_at", "at") if (run.moved_at or run.at) < before
-    ]  # fmt: skip
+    return [run.pk for run in rows.only("pk", "moved_at", "at") if (run.moved_at or run.at) < before]
 
 
 def table(run: LabRun) -> list[dict[str, Any]]:

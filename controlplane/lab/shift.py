@@ -178,10 +178,13 @@ def grid_of(policy: str, table: Sequence[Mapping[str, object]]) -> Grid:
         assert isinstance(after, list)
         told = ", ".join("never" if value is None else f"{value:.0f}" for value in back)
         grid.add_row(
-            str(row["workload"]), str(row["mode"]), told if row["mode"] != "oracle" else "",
-            figure(sum(after) / len(after)), figure(min(after)),
+            str(row["workload"]),
+            str(row["mode"]),
+            told if row["mode"] != "oracle" else "",
+            figure(sum(after) / len(after)),
+            figure(min(after)),
             *(f"{row[name]:.1f}" for name in ("repartition", "rejected", "canary", "promoted", "rolled back")),
-        )  # fmt: skip
+        )
     return grid
 
 

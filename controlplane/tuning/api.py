@@ -101,9 +101,11 @@ class RollbackSerializer(serializers.Serializer[Any]):
 
 class RollbackView(StaffOnly, APIView):
     @extend_schema(
-        summary="Go back to an earlier policy version", operation_id="pools_rollback", request=RollbackSerializer,
+        summary="Go back to an earlier policy version",
+        operation_id="pools_rollback",
+        request=RollbackSerializer,
         responses=VersionSerializer,
-    )  # fmt: skip
+    )
     def post(self, request: Request, pool: str) -> Response:
         """Its content serves again, as a new version; a canary that runs ends."""
         body = RollbackSerializer(data=request.data)
@@ -139,18 +141,18 @@ class TuningView(StaffOnly, APIView):
         return Response(TuningSerializer(tuning.tuning_of(self.pool())).data)
 
     @extend_schema(
-        summary="Change how a pool is tuned", operation_id="pools_tuning_set", request=TuningBody,
+        summary="Change how a pool is tuned",
+        operation_id="pools_tuning_set",
+        request=TuningBody,
         responses=TuningSerializer,
-    )  # fmt: skip
+    )
     def put(self, request: Request, pool: str) -> Response:
         """Off ends a canary: the version before it serves again."""
         body = TuningBody(data=request.data)
         body.is_valid(raise_exception=True)
         given = body.validated_data.get("settings")
         settings = None if given is None else {k: int(v) if v == int(v) else v for k, v in given.items()}
-        row = tuning.set_tuning(
-            actor=self.actor, pool=self.pool(), mode=body.validated_data["mode"], settings=settings
-        )  # fmt: skip
+        row = tuning.set_tuning(actor=self.actor, pool=self.pool(), mode=body.validated_data["mode"], settings=settings)
         return Response(TuningSerializer(row).data)
 
 
@@ -187,9 +189,11 @@ class TrialsView(StaffOnly, generics.ListAPIView[Trial]):
         return super().get(request, *args, **kwargs)
 
     @extend_schema(
-        summary="Propose a trial", operation_id="pools_trials_create", request=Proposal,
+        summary="Propose a trial",
+        operation_id="pools_trials_create",
+        request=Proposal,
         responses={201: TrialSerializer},
-    )  # fmt: skip
+    )
     def post(self, request: Request, pool: str) -> Response:
         """Other parameters of the serving policy. Nothing changes before it is started."""
         body = Proposal(data=request.data)
@@ -252,9 +256,11 @@ class CalibrationSerializer(serializers.ModelSerializer[Calibration]):
 
 class TrustView(StaffOnly, APIView):
     @extend_schema(
-        summary="How far a pool's lab can be trusted", operation_id="pools_trust", parameters=[TrustQuery],
+        summary="How far a pool's lab can be trusted",
+        operation_id="pools_trust",
+        parameters=[TrustQuery],
         responses={200: OpenApiTypes.OBJECT},
-    )  # fmt: skip
+    )
     def get(self, request: Request, pool: str) -> Response:
         """Simulated against live on the last minutes: [live, simulated] seconds of p50 and p95, first and last token;
         null where there was nothing to compare. With the calibration behind it, and what earlier ones were worth."""

@@ -51,9 +51,11 @@ class LengthsView(StaffOnly, APIView):
     """The partition picture of a pool."""
 
     @extend_schema(
-        summary="Prompt lengths of a pool and its queues' borders", operation_id="pools_lengths",
-        parameters=[LengthsQuery], responses=LengthsSerializer,
-    )  # fmt: skip
+        summary="Prompt lengths of a pool and its queues' borders",
+        operation_id="pools_lengths",
+        parameters=[LengthsQuery],
+        responses=LengthsSerializer,
+    )
     def get(self, request: Request, pool: str) -> Response:
         """Requests an engine worked on, by prompt length [tokens]: of the last minutes and of the long-term sample.
         ``queues``: lowest and highest length of each queue of the serving policy; empty where it has none."""

@@ -42,9 +42,7 @@ class Trust:
 
 def serving_of(version: PolicyVersion | Pool) -> Serving:
     """What decides under a version, or in a pool now."""
-    return Serving(
-        version.policy, version.policy_params, version.modifiers, version.routing, version.routing_params
-    )  # fmt: skip
+    return Serving(version.policy, version.policy_params, version.modifiers, version.routing, version.routing_params)
 
 
 def replicas_of(pool: Pool, calibration: Calibration | None) -> tuple[Replica, ...]:
@@ -124,8 +122,10 @@ def trust(pool: Pool, since: datetime, until: datetime, calibration: Calibration
     simulated = traffic.serve(serving_of(pool))
     ttft = [outcome.ttft_s + known.overhead_s for outcome in simulated]
     ttlt = [outcome.ttlt_s + known.overhead_s for outcome in simulated]
-    pairs = ((_figures([row.ttft_s or 0.0 for row in live]), _figures(ttft)),
-             (_figures([row.ttlt_s for row in live]), _figures(ttlt)))  # fmt: skip
+    pairs = (
+        (_figures([row.ttft_s or 0.0 for row in live]), _figures(ttft)),
+        (_figures([row.ttlt_s for row in live]), _figures(ttlt)),
+    )
     found = [(a, b) for happened, said in pairs for a, b in zip(happened, said, strict=True)]
     return Trust(len(live), dict(zip(FIGURES, found, strict=True)))
 

@@ -64,12 +64,15 @@ def database_away(request: HttpRequest) -> HttpResponse:
     """Whoever asks cannot be told from anybody else, and nothing can be read or changed: since when, and what works."""
     away = sources.database_away()
     return notice(
-        request, 503, "The database does not answer",
+        request,
+        503,
+        "The database does not answer",
         f"The database does not answer, {away.since_in_words()}. Settings, requests, usage and alerts cannot be read "
         "or changed, nobody can log in, and alert rules are not evaluated. Inference continues with the "
         "last known configuration. Try again in a moment; an open page does so automatically.",
-        retry_s=DATABASE_RETRY_S, away=away,
-    )  # fmt: skip
+        retry_s=DATABASE_RETRY_S,
+        away=away,
+    )
 
 
 class DatabaseAway(Refusing):
@@ -87,6 +90,8 @@ def failed(request: HttpRequest) -> HttpResponse:
     if isinstance(sys.exc_info()[1], DATABASE_AWAY):
         return database_away(request)
     return notice(
-        request, 500, "Something went wrong",
+        request,
+        500,
+        "Something went wrong",
         "The error was logged. Try again; if it persists, tell your administrator when it happened.",
-    )  # fmt: skip
+    )

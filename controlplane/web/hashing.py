@@ -74,8 +74,9 @@ class Helper:
             if not self._turn.acquire(timeout=self._wait_s):
                 raise HashingBusy
             try:
-                return self._ask(b"%s %d %d %d\n" % (digest.encode(), iterations, len(password), len(salt))
-                                 + password + salt)  # fmt: skip
+                return self._ask(
+                    b"%s %d %d %d\n" % (digest.encode(), iterations, len(password), len(salt)) + password + salt
+                )
             finally:
                 self._turn.release()
         finally:

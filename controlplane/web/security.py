@@ -117,10 +117,13 @@ places = login_attempts.Places()
 
 def _busy(request: HttpRequest) -> HttpResponse:
     return notice(
-        request, 429, "Too many passwords at once",
+        request,
+        429,
+        "Too many passwords at once",
         "Too many passwords are being checked at this moment, and this one was not. Try again in a few seconds.",
-        retry_s=RETRY_S, code="passwords_busy",
-    )  # fmt: skip
+        retry_s=RETRY_S,
+        code="passwords_busy",
+    )
 
 
 def _has_password(request: HttpRequest) -> bool:

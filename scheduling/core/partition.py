@@ -67,11 +67,13 @@ def refine_and_prune(
     pieces.sort()
     intervals = [
         Interval(
-            distinct[start], distinct[end - 1], weight[end] - weight[start],
+            distinct[start],
+            distinct[end - 1],
+            weight[end] - weight[start],
             (moment[end] - moment[start]) / (weight[end] - weight[start]),
         )
         for start, end in pieces
-    ]  # fmt: skip
+    ]
     return tuple(_prune(intervals, max_queues))
 
 

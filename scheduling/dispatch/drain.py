@@ -68,8 +68,10 @@ class LedgerDrain:
             if not self._failures:
                 log.warning(
                     "pool %s: the ledger cannot be written (%s: %s); its entries wait in Redis",
-                    self._store.pool_id, type(error).__name__, error,
-                )  # fmt: skip
+                    self._store.pool_id,
+                    type(error).__name__,
+                    error,
+                )
             self._failures += 1
             return 0
         if self._failures:
@@ -78,8 +80,11 @@ class LedgerDrain:
         if unread := [entry for entry in entries if entry.record is None]:
             log.error(
                 "pool %s: %d ledger entries cannot be read and are set aside in ledger:unread; the first (%s): %s",
-                self._store.pool_id, len(unread), unread[0].id, unread[0].why,
-            )  # fmt: skip
+                self._store.pool_id,
+                len(unread),
+                unread[0].id,
+                unread[0].why,
+            )
             await self._store.ledger_set_aside(unread)
         await self._store.ledger_delete([entry.id for entry in entries])
         return len(entries)

@@ -99,8 +99,11 @@ class Leadership:
                 if late_s > 0:
                     log.warning(
                         "pool %s: this process stalled %.1f s past its time as a leader; nobody has led since, so it "
-                        "goes on (epoch %d)", self._store.pool_id, late_s, self.epoch,
-                    )  # fmt: skip
+                        "goes on (epoch %d)",
+                        self._store.pool_id,
+                        late_s,
+                        self.epoch,
+                    )
             except StateUnavailable:
                 if loop.time() >= self._until:
                     break
@@ -179,6 +182,8 @@ class Leadership:
             else:
                 log.warning(
                     "pool %s: the database does not keep the epoch floor (%s); leading without it, tried again each "
-                    "renewal", self._store.pool_id, type(error).__name__,
-                )  # fmt: skip
+                    "renewal",
+                    self._store.pool_id,
+                    type(error).__name__,
+                )
         return asked.result() if error is None else None

@@ -74,6 +74,8 @@ class Buckets:
                 break  # an earlier leader was here
         self._over = True
         log.info(
-            "pool %s: %d buckets begin with what the ledger says was used, %.0f tokens", self._store.pool_id,
-            len(debits), sum(owed.values()),
-        )  # fmt: skip
+            "pool %s: %d buckets begin with what the ledger says was used, %.0f tokens",
+            self._store.pool_id,
+            len(debits),
+            sum(owed.values()),
+        )

@@ -101,10 +101,12 @@ class DispatchService:
         resp = RespConnection(setup.redis_url, name="dispatch")
         catalog = CatalogCache(setup.load_catalog, setup.catalog_version)
         bell = Subscriber(
-            setup.redis_url, [CATALOG_CHANNEL, RESIGNED_CHANNEL, leader_channel(self.holder)], self._heard(catalog),
+            setup.redis_url,
+            [CATALOG_CHANNEL, RESIGNED_CHANNEL, leader_channel(self.holder)],
+            self._heard(catalog),
             name="dispatch-bell",
             on_ready=catalog.notify,
-        )  # fmt: skip
+        )
         roll_call: asyncio.Task[None] | None = None
         try:
             await resp.start()

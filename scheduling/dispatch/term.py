@@ -124,8 +124,10 @@ class Term:
         if snapshot.lost_ms and snapshot.rebuilding_ms:
             log.warning(
                 "pool %s: Redis lost its data (it was flushed, or started without it); nothing is admitted for %.1f s, "
-                "until gateways have said what runs and waits", self._pool.id, snapshot.rebuilding_ms / 1000,
-            )  # fmt: skip
+                "until gateways have said what runs and waits",
+                self._pool.id,
+                snapshot.rebuilding_ms / 1000,
+            )
         self.monitor.update(self._pool, {name for name, b in snapshot.backends.items() if b.ready})
         self._standings = Standings(self._pool, self._catalog, snapshot)
 
@@ -397,8 +399,10 @@ class Term:
             return snapshot
         log.error(
             "pool %s: shared state did not agree with its leases and queue and was put right: %s%s",
-            self._pool.id, ", ".join(differed[:8]), f"; {'; '.join(seen)}" if seen else "",
-        )  # fmt: skip
+            self._pool.id,
+            ", ".join(differed[:8]),
+            f"; {'; '.join(seen)}" if seen else "",
+        )
         self._notify()
         return await self._store.view()
 

@@ -273,9 +273,12 @@ def settle_usage(raw: Raw, asked: Asked, frames: int, characters: int) -> tuple[
         return Usage(given, given + made, made), False
     given, made = told.prompt_tokens, told.completion_tokens
     usage = Usage(
-        given, given + made, made, _details(told.prompt_tokens_details, given),
+        given,
+        given + made,
+        made,
+        _details(told.prompt_tokens_details, given),
         _details(told.completion_tokens_details, made),
-    )  # fmt: skip
+    )
     return usage, told.total_tokens in (None, given + made)
 
 

@@ -28,9 +28,10 @@ def _check(size: int, limit: int, param: str) -> None:
         raise Refusal(Reason.INVALID_REQUEST, param=param, detail="This key's tier allows no structured output.")
     if size > limit:
         raise Refusal(
-            Reason.INVALID_REQUEST, param=param,
+            Reason.INVALID_REQUEST,
+            param=param,
             detail=f"{param} constrains the output by {size} bytes; this key's tier allows {limit}.",
-        )  # fmt: skip
+        )
 
 
 def _size(outputs: StructuredOutputs) -> int:

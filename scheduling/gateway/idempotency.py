@@ -70,9 +70,10 @@ class Idempotency:
 
     def __init__(self, config: GatewayConfig, resp: RespConnection) -> None:
         limits = KeepLimits(
-            int(config.idempotency_keep_s * 1000), config.idempotency_keys,
+            int(config.idempotency_keep_s * 1000),
+            config.idempotency_keys,
             config.idempotency_bytes if config.idempotency_answers else 0,
-        )  # fmt: skip
+        )
         self._store = IdempotencyStore(resp, config.gateway_id, limits)
         self._answers = config.idempotency_answers
         self._largest = min(config.idempotency_largest, limits.bytes)
@@ -119,9 +120,10 @@ class Idempotency:
         """
         if not 1 <= len(key) <= MAX_KEY_CHARS or not all(32 < c < 127 for c in key):
             raise Refusal(
-                Reason.INVALID_REQUEST, param=HEADER,
+                Reason.INVALID_REQUEST,
+                param=HEADER,
                 detail=f"{HEADER} must be sent once, with 1 to {MAX_KEY_CHARS} visible ASCII characters.",
-            )  # fmt: skip
+            )
         assert call.access is not None
         tenant = call.access.entitlement.tenant
         path = call.scope["path"].encode()

@@ -91,9 +91,12 @@ class InputCounter:
         except (UpstreamError, TimeoutError, ValueError, msgspec.DecodeError, RecursionError) as error:
             self._resting[pool.id] = time.monotonic() + REST_S
             log.warning(
-                "pool %s: replica %s did not count a prompt (%s); estimating for %d s", pool.id, spec.id,
-                str(error) or type(error).__name__, REST_S,
-            )  # fmt: skip
+                "pool %s: replica %s did not count a prompt (%s); estimating for %d s",
+                pool.id,
+                spec.id,
+                str(error) or type(error).__name__,
+                REST_S,
+            )
             return None
 
 

@@ -236,9 +236,11 @@ def _constrain(body: ChatRequest | CompletionRequest) -> None:
     ):
         return
     guided = {
-        "json": body.guided_json, "regex": body.guided_regex, "choice": body.guided_choice,
+        "json": body.guided_json,
+        "regex": body.guided_regex,
+        "choice": body.guided_choice,
         "grammar": body.guided_grammar,
-    }  # fmt: skip
+    }
     given = {name: value for name, value in guided.items() if value is not None and value is not ABSENT}
     if "json" in given and bytes(body.guided_json) == b"null":
         del given["json"]

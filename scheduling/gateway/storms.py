@@ -82,8 +82,9 @@ class Storms:
             key.since, key.refused = now, 0
             log.warning(
                 "%s storms: it is refused (%s) and comes back at once; for as long it is answered without asking",
-                key.name, refusal.reason.value,
-            )  # fmt: skip
+                key.name,
+                refusal.reason.value,
+            )
         key.refusal = refusal
         key.until = now + MEMO_S
         key.back_at = now + (refusal.retry_s or 0.0)

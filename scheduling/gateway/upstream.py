@@ -417,8 +417,10 @@ class Backend:
         if prefix is None:
             prefix = self._heads[path] = b"POST " + path.encode("ascii") + self._common
         head = prefix + b"x-request-id: %b\r\n%bcontent-length: %d\r\n\r\n" % (
-            name.encode("ascii"), more, len(body),
-        )  # fmt: skip
+            name.encode("ascii"),
+            more,
+            len(body),
+        )
         connection = None if fresh else self._take()
         if connection is not None:
             try:

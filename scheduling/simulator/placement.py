@@ -160,9 +160,12 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     said = parser.parse_args()
     ideal, rows = evaluate(
-        read(said.trace, said.limit), replicas=said.replicas, cache_tokens=said.cache, rate=said.rate,
+        read(said.trace, said.limit),
+        replicas=said.replicas,
+        cache_tokens=said.cache,
+        rate=said.rate,
         preset=said.preset,
-    )  # fmt: skip
+    )
     if said.json:
         print(json.dumps({"ideal_hit_rate": ideal, "rows": [asdict(row) for row in rows]}, indent=2))
         return

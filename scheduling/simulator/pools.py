@@ -160,9 +160,9 @@ class PoolModel:
         self._admission = admission
         self._scheduler = Scheduler(ordering, make_routing("least_work"), rights=True)
         self._scheduler.headroom = pool.headroom_slots
-        self._view = PoolView({
-            b.id: BackendView(b.id, b.slots, b.kv_tokens, prefill_credit=b.prefill_tokens) for b in pool.backends
-        })  # fmt: skip
+        self._view = PoolView(
+            {b.id: BackendView(b.id, b.slots, b.kv_tokens, prefill_credit=b.prefill_tokens) for b in pool.backends}
+        )
         self._credit = any(b.prefill_tokens for b in pool.backends)
         self._shares = {client.spec.id: _Share() for client in clients}
         self._leases: dict[str, _Lease] = {}

@@ -100,9 +100,7 @@ class IdempotencyStore:
         if status is ClaimStatus.DONE:
             return Claim(status, request_id, Reason(reply[2].decode()), reply[3])
         if status is ClaimStatus.RUNNING:
-            return Claim(
-                status, request_id, age_s=reply[2] / 1000, ends_s=reply[3] / 1000, heard=bool(reply[4])
-            )  # fmt: skip
+            return Claim(status, request_id, age_s=reply[2] / 1000, ends_s=reply[3] / 1000, heard=bool(reply[4]))
         return Claim(status, request_id)
 
     async def hold(self, tenant: str, tickets: Sequence[Ticket]) -> list[HoldStatus]:

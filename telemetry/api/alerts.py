@@ -82,9 +82,11 @@ class AlertsOpenView(_InSight, APIView):
 
     @extend_schema(summary="Count the open alerts", operation_id="alerts_open", responses={200: OpenApiTypes.OBJECT})
     def get(self, request: Request) -> Response:
-        counts = self.rows(request).filter(STATES["open"]).aggregate(
-            open=Count("id"), critical=Count("id", filter=Q(severity=Severity.CRITICAL))
-        )  # fmt: skip
+        counts = (
+            self.rows(request)
+            .filter(STATES["open"])
+            .aggregate(open=Count("id"), critical=Count("id", filter=Q(severity=Severity.CRITICAL)))
+        )
         unwatched = [away.as_json() for away in sources.unwatched(viewer_of(request).tenants)]
         return Response(counts | {"unwatched": unwatched})
 

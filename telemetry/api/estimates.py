@@ -147,9 +147,11 @@ class EstimatesResetView(Telemetry, APIView):
         pool, category = query.validated_data["pool"], query.validated_data["category"]
         with transaction.atomic():
             audit.record(
-                actor=audit.Actor.of(request, "api"), action="reset estimates", instance=pool,
+                actor=audit.Actor.of(request, "api"),
+                action="reset estimates",
+                instance=pool,
                 after={"category": category or "all"},
-            )  # fmt: skip
+            )
             try:
                 drift_store().reset(pool.slug, category)
             except DriftUnavailable:

@@ -30,9 +30,11 @@ class NeighboursView(Telemetry, APIView):
     """Who had the slots while a tenant waited. Operators and admins: members never see who else is there."""
 
     @extend_schema(
-        summary="Who had the slots while a tenant's requests waited", operation_id="tenants_neighbours",
-        parameters=[NeighboursQuery], responses=NeighboursSerializer,
-    )  # fmt: skip
+        summary="Who had the slots while a tenant's requests waited",
+        operation_id="tenants_neighbours",
+        parameters=[NeighboursQuery],
+        responses=NeighboursSerializer,
+    )
     def get(self, request: Request, tenant: str) -> Response:
         """By pool: how long its requests waited, and by tenant the slot-seconds held meanwhile, the requests that held
         them, and how many of these came later and went first. ``refused``: its refusals by reason. What waits and

@@ -85,12 +85,14 @@ class UsageView(Telemetry, APIView):
             OpenApiParameter("to", OpenApiTypes.DATETIME, description="Received before; default now."),
             *(OpenApiParameter(name, str, description=f"Only this {name}'s.") for name in FILTERS),
             OpenApiParameter(
-                "format", str, enum=["json", "csv"],
+                "format",
+                str,
+                enum=["json", "csv"],
                 description=f"How to answer. JSON has at most {MAX_ROWS} rows; CSV is streamed and has no such limit.",
             ),
         ],
         responses=UsageSerializer,
-    )  # fmt: skip
+    )
     def get(self, request: Request, format: str | None = None) -> Response | StreamingHttpResponse:
         query = UsageQuery(data=request.query_params)
         query.is_valid(raise_exception=True)

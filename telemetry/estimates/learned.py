@@ -56,7 +56,7 @@ def _rows(pool: str, drift: dict[str, Any], at: datetime) -> list[LearnedFactor]
             pool=pool, at=at, scope="category", category=c["category"], factor=c["factor"], observed=c["tenants"]
         )
         for c in drift.get("prior", ())
-    ]  # fmt: skip
+    ]
     for tenant, found in sorted(drift.get("tenants", {}).items())[:MAX_TENANTS]:
         own = [("tenant", f["category"], f) for f in found["factors"]]
         own += [(SOURCE, c["source"], c) for c in found["calibration"]]
@@ -116,11 +116,14 @@ def errors(rows: QuerySet[LedgerEntry], since: datetime, until: datetime) -> dic
         .annotate(step=trunc("received_at"))
         .values("step")
         .annotate(
-            requests=Count("id"), actual=Avg("output_tokens"), expected=Avg("output_tokens_est"), mae=Avg(Abs(off)),
+            requests=Count("id"),
+            actual=Avg("output_tokens"),
+            expected=Avg("output_tokens_est"),
+            mae=Avg(Abs(off)),
             covered=Count("id", filter=Q(output_tokens__lte=F("output_tokens_p90"))),
         )
         .order_by("step")
-    )  # fmt: skip
+    )
     points = [
         {
             "at": round(row["step"].timestamp()),

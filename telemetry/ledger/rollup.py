@@ -27,7 +27,7 @@ from django.db.models import (
     Sum,
     Value,
     When,
-)  # fmt: skip
+)
 from django.db.models.functions import TruncHour
 from django.utils import timezone
 
@@ -95,8 +95,10 @@ def roll_up() -> int:
         left = UsageHour.objects.filter(_ABSURD).count()
         log.warning(
             "%d hours of usage had impossible figures and were added up again; %d rows that the ledger no longer knows "
-            "count as nothing", len(absurd), left,
-        )  # fmt: skip
+            "count as nothing",
+            len(absurd),
+            left,
+        )
     _mended = True
     with transaction.atomic():
         mark = RollupMark.objects.select_for_update().get(pk=1)

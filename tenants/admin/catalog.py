@@ -157,9 +157,11 @@ class BackendForm(forms.ModelForm):
     """The engine's key can be set and removed, never read."""
 
     api_key = forms.CharField(
-        label="API key", required=False, widget=UnfoldAdminPasswordWidget(render_value=False),
+        label="API key",
+        required=False,
+        widget=UnfoldAdminPasswordWidget(render_value=False),
         help_text="Sent to the engine (vLLM's --api-key). Leave empty to keep what is stored; it is never shown.",
-    )  # fmt: skip
+    )
     forget_api_key = forms.BooleanField(label="Remove the stored API key", required=False, widget=UnfoldBooleanWidget)
 
     class Meta:

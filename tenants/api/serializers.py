@@ -110,9 +110,11 @@ _NOT_FOR_MEMBERS = (
 
 
 _AMOUNTS = {
-    "type": "object", "nullable": True, "x-optional": True,
+    "type": "object",
+    "nullable": True,
+    "x-optional": True,
     "properties": {dimension: {"type": "number"} for dimension in DIMENSIONS},
-}  # fmt: skip
+}
 
 
 class PoolSerializer(BooksSerializer):
@@ -286,17 +288,23 @@ class IssuedKeySerializer(KeySerializer):
 
 class RotateSerializer(Strict):
     overlap_s = serializers.FloatField(
-        required=False, default=0.0, min_value=0, max_value=30 * 86_400,
+        required=False,
+        default=0.0,
+        min_value=0,
+        max_value=30 * 86_400,
         help_text="For how long the old key works on [s].",
-    )  # fmt: skip
+    )
 
 
 class TokenSerializer(_CredentialSerializer):
     user = serializers.CharField(source="user.username", read_only=True, help_text="In whose name it acts.")
     made_with = serializers.CharField(
-        source="made_with.public_id", read_only=True, default=None, allow_null=True,
+        source="made_with.public_id",
+        read_only=True,
+        default=None,
+        allow_null=True,
         help_text="Id of the token it was made with, and ends with. null: made by a session or a command.",
-    )  # fmt: skip
+    )
 
     class Meta:
         model = AccessToken
@@ -315,9 +323,11 @@ class IssuedTokenSerializer(TokenSerializer):
 
 class MembershipSerializer(BooksSerializer):
     user = serializers.SlugRelatedField(
-        slug_field="username", queryset=get_user_model()._default_manager.all(), help_text="User name.",
+        slug_field="username",
+        queryset=get_user_model()._default_manager.all(),
+        help_text="User name.",
         error_messages={"does_not_exist": "There is no user {value!r}. An admin makes users in the back office."},
-    )  # fmt: skip
+    )
     tenant = Named(Tenant, required=False, allow_null=True, help_text="Null for admins and operators.")
 
     class Meta:

@@ -51,8 +51,9 @@ class _Loader(yaml.SafeLoader):
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
             event = self.peek_event()
-            raise yaml.MarkedYAMLError(problem="aliases (*name) are not supported: write the value out",
-                                       problem_mark=event.start_mark)  # fmt: skip
+            raise yaml.MarkedYAMLError(
+                problem="aliases (*name) are not supported: write the value out", problem_mark=event.start_mark
+            )
         return super().compose_node(parent, index)
 
 

@@ -80,8 +80,11 @@ async def _read(url: str, cookie: str, opens: int, talk: Connection) -> None:
 def window(port: int, key: str, rate: float, seconds: float, pids: dict[str, list[int]]) -> Window:
     """Requests at a steady rate for so long. In a process of its own."""
     body: dict[str, object] = {
-        "model": MODEL, "max_tokens": 16, "ignore_eos": True, "messages": [{"role": "user", "content": WORDS}],
-    }  # fmt: skip
+        "model": MODEL,
+        "max_tokens": 16,
+        "ignore_eos": True,
+        "messages": [{"role": "user", "content": WORDS}],
+    }
     load = Load(port, request(port, body, key), CONNECTIONS, interval_s=CONNECTIONS / rate)
     marks: list[dict[str, float]] = []
     seen = uvloop.run(load.run(WARM_S, seconds, lambda: marks.append(_clocks(pids))))

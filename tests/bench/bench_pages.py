@@ -155,9 +155,12 @@ def past(now_s: float) -> None:
     store = LiveStore(os.environ["QUARTERMASTER_REDIS_URL"])
     for age in range(900, 0, -1):
         store.store(
-            "llama", 1, 1000 - age, msgspec.json.encode(pool.snapshot),
+            "llama",
+            1,
+            1000 - age,
+            msgspec.json.encode(pool.snapshot),
             msgspec.json.encode(point | {"at": now_s - age}),
-        )  # fmt: skip
+        )
     store.close()
 
 
@@ -187,22 +190,31 @@ def questions(rows: int, now: datetime) -> Iterator[tuple[str, str, str, dict[st
     yield "requests: beginning of an id, none", "admin", requests, {"request_id": "req_ffff"}
     yield "requests: failed, of a rare tenant", "admin", requests, {"outcome": "failed", "tenant": "rare"}
     yield (
-        "requests: refused for concurrency, SLO missed (none)", "admin", requests,
+        "requests: refused for concurrency, SLO missed (none)",
+        "admin",
+        requests,
         {"outcome": "refused", "reason": "concurrency", "slo_met": "false"},
-    )  # fmt: skip
+    )
     yield "requests: no such tier, the largest tenant", "admin", requests, {"tier": "none", "tenant": "tenant-00"}
-    yield "requests: no such tier, after half", "admin", requests, {
-        "tier": "none", "cursor": cursor(timedelta(days=DAYS / 2))
-    }  # fmt: skip
+    yield (
+        "requests: no such tier, after half",
+        "admin",
+        requests,
+        {"tier": "none", "cursor": cursor(timedelta(days=DAYS / 2))},
+    )
     yield "requests: no such tier, a member's", "member-of-tenant-00", requests, {"tier": "none"}
     yield (
-        "requests: missed, of a rare tenant, mistral", "admin", requests,
+        "requests: missed, of a rare tenant, mistral",
+        "admin",
+        requests,
         {"slo_met": "false", "tenant": "rare", "pool": "mistral"},
-    )  # fmt: skip
+    )
     yield (
-        "requests: an hour of five days ago", "admin", requests,
+        "requests: an hour of five days ago",
+        "admin",
+        requests,
         {"from": (now - timedelta(days=5)).isoformat(), "to": (now - timedelta(days=5, hours=-1)).isoformat()},
-    )  # fmt: skip
+    )
     yield "requests: a member's first page", "member-of-tenant-00", requests, {}
     yield (
         "requests: a member's page after half",
@@ -221,9 +233,11 @@ def questions(rows: int, now: datetime) -> Iterator[tuple[str, str, str, dict[st
     for minutes, name in ((5, "5 min"), (15, "15 min"), (60, "1 h"), (360, "6 h"), (1440, "24 h"), (10_080, "7 days")):
         yield f"overview: {name}", "admin", "/api/v1/live/history", {"pool": "llama", "minutes": minutes}
     yield (
-        "overview: an hour of three days ago", "admin", "/api/v1/live/history",
+        "overview: an hour of three days ago",
+        "admin",
+        "/api/v1/live/history",
         {"pool": "llama", "minutes": 60, "until": (now - timedelta(days=3)).timestamp()},
-    )  # fmt: skip
+    )
 
 
 def returned(body: dict[str, Any]) -> int:

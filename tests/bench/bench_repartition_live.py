@@ -146,9 +146,11 @@ def main() -> None:
             demo = up.demo()
             assert python(up, FILL.replace("POOL", demo["pool"])).wait(300) == 0
             api = httpx.Client(
-                base_url=f"{up.url}/api/v1/pools/{demo['pool']}/", timeout=30, follow_redirects=True,
+                base_url=f"{up.url}/api/v1/pools/{demo['pool']}/",
+                timeout=30,
+                follow_redirects=True,
                 headers=up.admin(),
-            )  # fmt: skip
+            )
             api.post("policy", json={"policy": "ewsjf", "params": {"partition": "1-9000"}}).raise_for_status()
             settings = {"recut_s": 0.1, "most_requests": RECORDED, "every_s": 1e6, "drift_gap": 0.4}
             api.put("tuning", json={"mode": "off", "settings": settings}).raise_for_status()

@@ -36,16 +36,14 @@ async def measure(server: RedisServer, entitlements: int, rounds: int) -> None:
     pool_id = f"bench-{entitlements}"
     pool = pool_spec(pool_id, backends=(backend("b1", slots=1, pool=pool_id),), policy="priority", queue_limit=10**6)
     waits = tier(over_limit=OverLimit.WAIT, queue_limit=10**6)
-    specs = [
-        entitlement(f"e{n}", pool_id, tier=waits, tokens_per_s=1e6, burst_tokens=1e9) for n in range(entitlements)
-    ]  # fmt: skip
+    specs = [entitlement(f"e{n}", pool_id, tier=waits, tokens_per_s=1e6, burst_tokens=1e9) for n in range(entitlements)]
     resp = RespConnection(server.url, name="bench")
     await resp.start()
     store, est = PoolStore(resp, pool_id), estimate()
     notices: asyncio.Queue[GrantNotice] = asyncio.Queue()
     ear = Subscriber(
         server.url, [gateway_channel("gw-1")], lambda _, payload: notices.put_nowait(codec.decode_notice(payload))
-    )  # fmt: skip
+    )
     await ear.start()
     redis = psutil.Process(server.pid)
     async with dispatching(server.url, catalog_of(pool, *specs)) as dispatcher:

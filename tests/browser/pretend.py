@@ -229,9 +229,10 @@ class PretendPool:
                 slow = max(e["ttft_ms"].get("p95", 0.0) for e in mine)
                 tbt = {"p50": 21.0, "p95": 34.0 + slow / 60, "p99": 48.0 + slow / 60}
                 latency = {
-                    "ttft_ms": {"p50": slow / 3, "p95": slow, "p99": slow * 1.6}, "tbt_ms": tbt,
+                    "ttft_ms": {"p50": slow / 3, "p95": slow, "p99": slow * 1.6},
+                    "tbt_ms": tbt,
                     "ttlt_ms": {"p50": 2000.0, "p95": slow * 9, "p99": slow * 15},
-                }  # fmt: skip
+                }
                 rows[tier] |= {"attainment": 1 - missed / total, "latency": latency}
         return rows
 

@@ -119,9 +119,11 @@ def instance(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iter
     folder = tmp_path_factory.mktemp("outages")
     with postgresql(folder) as database:
         up = Up(
-            folder / "home", QUARTERMASTER_DATABASE_URL=database, DEMO_LOAD="on",
+            folder / "home",
+            QUARTERMASTER_DATABASE_URL=database,
+            DEMO_LOAD="on",
             QUARTERMASTER_SECRET_KEY=secrets.token_urlsafe(48),
-        ).start()  # fmt: skip
+        ).start()
         try:
             up.wait_ready()
             yield Instance(up, Running(up.url, up.demo()), folder / "pg")

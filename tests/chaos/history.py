@@ -106,9 +106,11 @@ def _state(left: Left) -> list[str]:
     if left.totals:
         broken.append(f"totals are left: {left.totals}")
     for what, n in (
-        ("leases are held", left.leases), ("requests wait", left.waiting), ("generations run", left.open_on_engines),
+        ("leases are held", left.leases),
+        ("requests wait", left.waiting),
+        ("generations run", left.open_on_engines),
         ("ledger entries are set aside", left.set_aside),
-    ):  # fmt: skip
+    ):
         if n:
             broken.append(f"{n} {what} though every request has ended")
     if not left.ready:

@@ -270,9 +270,12 @@ class Run:
         self.note("settled", after_s=round(time.monotonic() - began, 1))
         pipe = self.redis.pipeline()
         for command, name in (
-            ("hgetall", "totals"), ("zcard", "leases"), ("zcard", "waiting"), ("hgetall", "buckets"),
+            ("hgetall", "totals"),
+            ("zcard", "leases"),
+            ("zcard", "waiting"),
+            ("hgetall", "buckets"),
             ("xlen", "ledger:unread"),
-        ):  # fmt: skip
+        ):
             getattr(pipe, command)(self._key(name))
         totals, leases, waiting, buckets, unread = pipe.execute()
         used = {

@@ -46,8 +46,10 @@ def dispatcher(url: str, number: int, *flags: str) -> Iterator[subprocess.Popen[
     root = Path(__file__).resolve().parents[2]
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.support.dispatch_process", url, "p", str(number), *flags],
-        cwd=root, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+        cwd=root,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     try:
         yield process
     finally:
@@ -121,7 +123,7 @@ async def test_nothing_that_a_stopped_leader_writes_is_accepted(
     gateway = Gateway(PoolStore(resp, "p"))
     ear = Subscriber(
         private_redis.url, [gateway_channel("gw-1")], lambda _, data: gateway.notices.append(codec.decode_notice(data))
-    )  # fmt: skip
+    )
     await ear.start()
 
     async def led_by(number: int) -> bool:

@@ -23,8 +23,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 IN_FLIGHT = 16
 SETTINGS = {
-    "QUARTERMASTER_SIM_REPLICAS": "1", "QUARTERMASTER_SIM_SLOTS": "16", "QUARTERMASTER_WEB_PROCESSES": "1",
-}  # fmt: skip
+    "QUARTERMASTER_SIM_REPLICAS": "1",
+    "QUARTERMASTER_SIM_SLOTS": "16",
+    "QUARTERMASTER_WEB_PROCESSES": "1",
+}
 
 
 def state(up: Up) -> redis.Redis:
@@ -62,14 +64,20 @@ def keep_busy(up: Up) -> set[str]:
     def stream(key: str) -> None:
         demo = up.demo()
         body = {
-            "model": demo["model"], "messages": [{"role": "user", "content": "go on"}], "max_tokens": 4000,
-            "stream": True, "ignore_eos": True,
-        }  # fmt: skip
+            "model": demo["model"],
+            "messages": [{"role": "user", "content": "go on"}],
+            "max_tokens": 4000,
+            "stream": True,
+            "ignore_eos": True,
+        }
         try:
             with httpx.stream(
-                "POST", f"{up.url}/v1/chat/completions", json=body, timeout=120,
+                "POST",
+                f"{up.url}/v1/chat/completions",
+                json=body,
+                timeout=120,
                 headers={"authorization": f"Bearer {demo['keys'][key]}"},
-            ) as answer:  # fmt: skip
+            ) as answer:
                 for _ in answer.iter_raw():
                     pass
         except httpx.HTTPError:

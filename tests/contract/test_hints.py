@@ -179,8 +179,10 @@ def drained(scheduler: Scheduler, requests: list[QueuedRequest]) -> list[QueuedR
 def more_than(without: list[QueuedRequest], hinted: list[QueuedRequest]) -> list[str]:
     """Who had taken more by some turn, and of what."""
     measures: dict[str, Callable[[QueuedRequest], float]] = {
-        "kv": lambda r: r.kv_tokens, "input": lambda r: r.input_tokens, "output": lambda r: r.output_tokens,
-    }  # fmt: skip
+        "kv": lambda r: r.kv_tokens,
+        "input": lambda r: r.input_tokens,
+        "output": lambda r: r.output_tokens,
+    }
     found = []
     for name, measure in measures.items():
         taken: dict[str, float] = defaultdict(float)
@@ -224,9 +226,10 @@ def test_what_its_client_wants_soonest_takes_the_first_turn_of_its_entitlement(p
 def test_a_new_policy_version_does_not_give_back_a_turn_that_was_given_away():
     scheduler = scheduler_of("fifo", ())
     sent = [
-        Sent(0, "acme", STANDARD, 1000.0, 100, 100), Sent(1, "globex", STANDARD, 1001.0, 100, 100),
+        Sent(0, "acme", STANDARD, 1000.0, 100, 100),
+        Sent(1, "globex", STANDARD, 1001.0, 100, 100),
         Sent(2, "acme", STANDARD, 1002.0, 100, 100, priority=-1),
-    ]  # fmt: skip
+    ]
     for each in sent:
         scheduler.offer(each.queued(), each.at_s)
     first = scheduler.step(pool_view(backend_view(slots=1)), 1003.0)

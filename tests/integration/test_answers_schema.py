@@ -30,9 +30,12 @@ LISTS = {
 }  # fmt: skip
 
 ANSWERS = {
-    "usage?group_by=tenant,pool": "Usage", "tenants/acme/neighbours": "Neighbours", "pools/llama/lengths": "Lengths",
-    "pools/llama/tuning": "Tuning", "me": "Me",
-}  # fmt: skip
+    "usage?group_by=tenant,pool": "Usage",
+    "tenants/acme/neighbours": "Neighbours",
+    "pools/llama/lengths": "Lengths",
+    "pools/llama/tuning": "Tuning",
+    "me": "Me",
+}
 
 
 @pytest.fixture(scope="module")
@@ -93,5 +96,7 @@ def test_answers_have_the_fields_of_their_schemas(adam: APIClient, schemas: dict
 def test_a_key_that_is_missing_too_many_or_null_is_found(schemas: dict[str, Any]) -> None:
     row = {"tenant": "acme", "slot_s": 1.0, "share": 1.0, "requests": None, "overtaken": 0}
     assert faults({"held": [row]}, {"properties": {"held": {"items": {"$ref": "#/Holder"}}}}, schemas) == [
-        ".held[] lacks overtook", ".held[] has overtaken", ".held[].requests is null"
-    ]  # fmt: skip
+        ".held[] lacks overtook",
+        ".held[] has overtaken",
+        ".held[].requests is null",
+    ]

@@ -109,9 +109,11 @@ async def until(condition: Any, seconds: float) -> float:
 @pytest.mark.timeout(400)
 async def test_replicas_follow_a_load_that_triples_and_no_request_is_lost_when_they_go(tmp_path: Path) -> None:
     up = Up(
-        tmp_path / "home", QUARTERMASTER_SIM_REPLICAS="1", QUARTERMASTER_SIM_SLOTS=str(SLOTS),
+        tmp_path / "home",
+        QUARTERMASTER_SIM_REPLICAS="1",
+        QUARTERMASTER_SIM_SLOTS=str(SLOTS),
         QUARTERMASTER_SIM_PRESET="llama-3-8b-a100",
-    )  # fmt: skip
+    )
     os.makedirs(up.home, exist_ok=True)
     up.start()
     try:

@@ -38,8 +38,10 @@ def chunked(data: bytes) -> bytes:
 def whole(body: bytes, *more: bytes) -> bytes:
     head = b"".join(line + b"\r\n" for line in more)
     return b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n%bcontent-length: %d\r\n\r\n%b" % (
-        head, len(body), body,
-    )  # fmt: skip
+        head,
+        len(body),
+        body,
+    )
 
 
 def piece(name: str, text: Any = " word", finish: Any = None, **more: Any) -> dict[str, Any]:
@@ -151,7 +153,7 @@ STREAMS = [
     Bad("ended-without-done", lambda r: HEAD + chunked(good(r)) + END, "backend_lost"),
     Bad("chunk-garbage", lambda r: HEAD + chunked(good(r)) + b"zz\r\n", "backend_lost"),
     Bad("chunk-overflow", lambda r: HEAD + b"f" * 17 + b"\r\n", "backend_lost"),
-]  # fmt: skip
+]
 
 WHOLES = [
     Bad("cut-json", lambda r: whole(answer(r)[:-20])),
@@ -188,7 +190,7 @@ WHOLES = [
     Bad("hundred-continues", lambda r: b"HTTP/1.1 100 Continue\r\n\r\n" * 100 + whole(answer(r)), "completed"),
     Bad("second-answer", lambda r: whole(answer(r)) + whole(answer(r)), "completed"),
     Bad("garbage-behind", lambda r: whole(answer(r)) + b"garbage", "completed"),
-]  # fmt: skip
+]
 
 
 @pytest.fixture
@@ -325,9 +327,12 @@ async def test_the_log_tells_of_a_change_and_not_of_every_answer(
 
 
 def late(request: str) -> bytes:
-    return whole(answer(request, choices=[
-        {"index": 0, "message": {"role": "assistant", "content": " SECRET"}, "finish_reason": "stop"}
-    ]))  # fmt: skip
+    return whole(
+        answer(
+            request,
+            choices=[{"index": 0, "message": {"role": "assistant", "content": " SECRET"}, "finish_reason": "stop"}],
+        )
+    )
 
 
 class Late:

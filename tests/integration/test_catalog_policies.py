@@ -35,9 +35,12 @@ def adam(world: worlds.World) -> APIClient:
 
 def test_what_an_operator_sets_is_what_the_leader_gets(adam: APIClient) -> None:
     given = {
-        "policy": "edf", "params": {}, "modifiers": AROUND, "routing": "prefix_affinity",
+        "policy": "edf",
+        "params": {},
+        "modifiers": AROUND,
+        "routing": "prefix_affinity",
         "routing_params": {"skew_tokens": 500},
-    }  # fmt: skip
+    }
     answer = adam.post(API + "pools/llama/policy", given, format="json")
     assert answer.status_code == 200, answer.json()
     assert (answer.json()["modifiers"], answer.json()["policy_version"]) == (AROUND, 2)

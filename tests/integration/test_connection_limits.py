@@ -25,9 +25,12 @@ POST = b"POST %s HTTP/1.1\r\nhost: 127.0.0.1\r\ntransfer-encoding: chunked\r\n\r
 @pytest.fixture(scope="module")
 def web(tmp_path_factory, redis_server) -> Iterator[WebProcess]:
     process = WebProcess(
-        tmp_path_factory.mktemp("web") / "home", redis_server.url, header_timeout_s=str(HEAD_S), body_timeout_s="5",
+        tmp_path_factory.mktemp("web") / "home",
+        redis_server.url,
+        header_timeout_s=str(HEAD_S),
+        body_timeout_s="5",
         send_timeout_s="2",
-    )  # fmt: skip
+    )
     process.manage("")
     process.start()
     try:

@@ -239,9 +239,7 @@ async def test_redis_killed_and_back_needs_no_restart(private_redis: RedisServer
 async def test_what_a_dead_gateway_left_is_swept_and_recorded(gateway: Gateway, resp: RespConnection):
     catalog, spec = simple(gateway)
     telemetry = Telemetry()
-    async with dispatching(
-        gateway.url, catalog, telemetry=telemetry
-    ) as dispatcher:  # fmt: skip
+    async with dispatching(gateway.url, catalog, telemetry=telemetry) as dispatcher:
         await ready(dispatcher, gateway.store)
         await gateway.admit("r0", spec)
         await gateway.admit("r1", spec)
@@ -347,9 +345,7 @@ async def test_an_expired_request_is_not_granted(gateway: Gateway):
 async def test_a_suspected_dead_replica_is_taken_out_and_its_work_goes_elsewhere(gateway: Gateway):
     pool_id = gateway.pool.id
     engines = Engines()
-    gateway.pool = replace(
-        gateway.pool, backends=tuple(backend(name, slots=1, pool=pool_id) for name in ("b1", "b2"))
-    )  # fmt: skip
+    gateway.pool = replace(gateway.pool, backends=tuple(backend(name, slots=1, pool=pool_id) for name in ("b1", "b2")))
     catalog, spec = simple(gateway)
     async with dispatching(gateway.url, catalog, engines=engines) as dispatcher:
         await ready(dispatcher, gateway.store)
@@ -368,7 +364,7 @@ async def test_a_suspected_dead_replica_is_taken_out_and_its_work_goes_elsewhere
         await until_await(one)
         again = await gateway.store.requeue(
             request("r0", spec, gateway=gateway.name), 300, FACTS, exclude_backend=failed.backend
-        )  # fmt: skip
+        )
         assert (again.status, again.attempt) == (AdmissionStatus.GRANTED, 2)
         assert again.backend != failed.backend
 

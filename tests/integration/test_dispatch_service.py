@@ -47,7 +47,7 @@ class FixedPools:
 def setup_of(url: str, catalog: FixedPools, telemetry: Telemetry | None = None) -> DispatchSetup:
     return DispatchSetup(
         url, catalog.load, catalog.current, telemetry or Telemetry(), Floors(), "test", Engines().factory
-    )  # fmt: skip
+    )
 
 
 @asynccontextmanager

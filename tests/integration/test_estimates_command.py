@@ -14,9 +14,11 @@ import pytest
 from django.core.management import CommandError, call_command
 
 TASKS = {
-    "list the parts of": 20, "write a python function about": 180, "summarise the report on": 60,
+    "list the parts of": 20,
+    "write a python function about": 180,
+    "summarise the report on": 60,
     "tell a long story about": 400,
-}  # fmt: skip
+}
 METHODS = [
     "words", "tokens", "words + EMA", "tokens + EMA", "application history", "semantic history 1k",
     "semantic history 10k", "semantic history 10k, cosine >= 0.8", "product, all tenants in one history",

@@ -19,7 +19,7 @@ from tests.support.redis_server import RedisServer
 ASKED, ANSWERED = "canary-in-the-prompt", "canary-in-the-answer"
 CONFIG = GatewayConfig(
     first_token_timeout_s=0.5, idle_token_timeout_s=0.5, request_timeout_s=3.0, renew_every_s=0.2, max_body_bytes=50_000
-)  # fmt: skip
+)
 
 
 @pytest.fixture

@@ -31,8 +31,9 @@ async def world(redis_url: str, pool_id: str) -> AsyncIterator[World]:
         await made.configure(
             pool={"backends": (one,)},
             tier=replace(TIER, name="cheap", service_class=ServiceClass.PREEMPTIBLE),
-            tokens_per_s=1e-6, burst_tokens=10_000.0,
-        )  # fmt: skip
+            tokens_per_s=1e-6,
+            burst_tokens=10_000.0,
+        )
         await made.store.set_ready(made.epoch, one.id, one)
         yield made
 

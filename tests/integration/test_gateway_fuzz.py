@@ -33,8 +33,11 @@ CHAT: dict[str, Any] = {
     "messages": [
         {"role": "system", "content": "be brief"},
         {"role": "user", "content": [{"type": "text", "text": "hello"}]},
-        {"role": "assistant", "reasoning": "so", "tool_calls": [
-            {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]},
+        {
+            "role": "assistant",
+            "reasoning": "so",
+            "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}],
+        },
         {"role": "tool", "tool_call_id": "c1", "content": "42"},
     ],
     "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}],
@@ -48,7 +51,7 @@ CHAT: dict[str, Any] = {
     "response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": {"type": "object"}}},
     "vllm_xargs": {"a": 1},
     "chat_template_kwargs": {"enable_thinking": False},
-}  # fmt: skip
+}
 COMPLETION: dict[str, Any] = {
     "model": "demo", "prompt": "a b c", "suffix": "d", "max_tokens": 3, "stop": "x", "seed": 1, "cache_salt": "mine",
     "structured_outputs": {"regex": "a+"}, "bad_words": ["b"], "priority": 3,

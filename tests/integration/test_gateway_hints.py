@@ -27,13 +27,17 @@ async def places(redis_url: str, pool_id: str, policy: str, hints: bool) -> tupl
         engine = world.engines[0]
         one = BackendSpec(f"{pool_id}-b0", pool_id, engine.url, 1, 1_000_000)
         world.pool = replace(world.pool, backends=(one,), policy=policy)
-        specs = {name: replace(world.entitlement, id=f"{pool_id}-{name}", tenant=name, tier=STANDARD)
-                 for name in ("quiet", "eager")}  # fmt: skip
+        specs = {
+            name: replace(world.entitlement, id=f"{pool_id}-{name}", tenant=name, tier=STANDARD)
+            for name in ("quiet", "eager")
+        }
         keys = {name: make_key(n, spec.id) for n, (name, spec) in enumerate(specs.items(), start=900)}
         world.catalog = Catalog(
-            2, {pool_id: world.pool}, {spec.id: spec for spec in specs.values()},
+            2,
+            {pool_id: world.pool},
+            {spec.id: spec for spec in specs.values()},
             {key.id: key for _, key in keys.values()},
-        )  # fmt: skip
+        )
         await world.app._catalog.refreshed(10)
 
         def ask(client: httpx.AsyncClient, name: str, number: int, **changes: Any) -> asyncio.Task[httpx.Response]:

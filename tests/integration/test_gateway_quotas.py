@@ -15,9 +15,9 @@ async def test_a_spent_quota_refuses_until_the_day_ends_and_the_soft_one_nobody(
     async with gateway_world(redis_url, pool_id) as world:
         tenant = f"{pool_id}-tenant"
         await world.configure(tenant=tenant)
-        world.catalog = replace(world.catalog, version=world.catalog.version + 1, quotas={
-            tenant: (QuotaSpec("day", 10, 20_000),)
-        })  # fmt: skip
+        world.catalog = replace(
+            world.catalog, version=world.catalog.version + 1, quotas={tenant: (QuotaSpec("day", 10, 20_000),)}
+        )
         await world.app._catalog.refreshed(10)
         body = {"model": "demo", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 8}
         async with world.http() as http:

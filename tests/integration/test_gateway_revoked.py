@@ -103,8 +103,9 @@ async def test_what_waits_and_runs_under_a_key_that_is_not_valid_any_more_ends(
 
 async def test_requests_of_other_keys_go_on(world: World):
     token, other = make_key(990, world.entitlement.id)
-    both = replace(world.catalog, version=world.catalog.version + 1,
-                   keys={world.key_spec.id: world.key_spec, other.id: other})  # fmt: skip
+    both = replace(
+        world.catalog, version=world.catalog.version + 1, keys={world.key_spec.id: world.key_spec, other.id: other}
+    )
     world.catalog = both
     world.engines[0].script = replace(world.engines[0].script, first_pause_s=3600.0)
     await world.app._catalog.refreshed(10)

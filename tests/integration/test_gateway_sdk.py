@@ -140,8 +140,11 @@ async def test_a_streamed_thought_reaches_the_client_and_goes_back(world: World)
         history: list[Any] = [*HELLO, {"role": "assistant", "content": "", "reasoning": thought, "tool_calls": calls}]
         await client.chat.completions.create(model="demo", messages=history, tools=WEATHER)
     assert engine.bodies[1]["messages"][1] == {
-        "role": "assistant", "content": "", "reasoning": thought, "tool_calls": [CALL],
-    }  # fmt: skip
+        "role": "assistant",
+        "content": "",
+        "reasoning": thought,
+        "tool_calls": [CALL],
+    }
 
 
 async def test_a_stream_with_usage(world: World) -> None:

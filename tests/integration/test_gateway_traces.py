@@ -51,8 +51,10 @@ async def test_a_clients_trace_goes_through_to_the_engine_and_the_collector_with
     found = plain(chat["request"].attributes)
     assert (found["gen_ai.usage.input_tokens"], found["gen_ai.usage.output_tokens"]) == (12, 5)
     assert (found["gen_ai.request.model"], found["quartermaster.tenant"], found["quartermaster.pool"]) == (
-        "demo", "acme", pool_id,
-    )  # fmt: skip
+        "demo",
+        "acme",
+        pool_id,
+    )
     assert found["quartermaster.reason"] == "length"
 
     own = receiver.of(whole.headers["x-request-id"])

@@ -120,9 +120,11 @@ def proxy(up: Up, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
 
 """
     proxy = Proxy(
-        tmp_path_factory.mktemp("litellm"), up.url,
-        {"QUARTERMASTER_KEY_RESEARCH": keys["premium"], "QUARTERMASTER_KEY_SUPPORT": keys["standard"]}, other,
-    )  # fmt: skip
+        tmp_path_factory.mktemp("litellm"),
+        up.url,
+        {"QUARTERMASTER_KEY_RESEARCH": keys["premium"], "QUARTERMASTER_KEY_SUPPORT": keys["standard"]},
+        other,
+    )
     proxy.start(installed())
     try:
         yield proxy.wait_ready()

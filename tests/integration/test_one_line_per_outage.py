@@ -48,9 +48,10 @@ async def test_requests_without_redis_write_no_line_each(
 
 
 @pytest.mark.parametrize(
-    "script", [Script(refuse=True), Script(status=500), Script(raw=lambda _: b"\x00\x01 no HTTP\r\n", then_close=True)],
+    "script",
+    [Script(refuse=True), Script(status=500), Script(raw=lambda _: b"\x00\x01 no HTTP\r\n", then_close=True)],
     ids=["refuses", "fails", "garbage"],
-)  # fmt: skip
+)
 async def test_requests_to_a_broken_engine_write_no_line_each(
     redis_url: str, pool_id: str, caplog: pytest.LogCaptureFixture, script: Script
 ) -> None:

@@ -40,9 +40,12 @@ async def opened(up: Up) -> tuple[tuple[int, int], tuple[int, int]]:
     """What the web process holds before, and with all streams open."""
     demo = up.demo()
     body = {
-        "model": demo["model"], "messages": [{"role": "user", "content": "x"}], "max_tokens": 1000, "stream": True,
+        "model": demo["model"],
+        "messages": [{"role": "user", "content": "x"}],
+        "max_tokens": 1000,
+        "stream": True,
         "ignore_eos": True,
-    }  # fmt: skip
+    }
     headers = {"Authorization": f"Bearer {demo['keys']['batch']}"}
     before = held(up)
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:

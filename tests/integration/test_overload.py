@@ -111,8 +111,10 @@ def test_health_login_and_the_leader_go_on_beside_a_key_that_storms(up: Up):
                 took.append(time.monotonic() - begun)
         time.sleep(0.02)
     took.sort()
-    print(f"/healthz: p50 {took[len(took) // 2] * 1000:.0f} ms, p99 {took[int(len(took) * 0.99)] * 1000:.0f} ms, "
-          f"{len(took)} asked; {dict(storm.statuses)}")  # fmt: skip
+    print(
+        f"/healthz: p50 {took[len(took) // 2] * 1000:.0f} ms, p99 {took[int(len(took) * 0.99)] * 1000:.0f} ms, "
+        f"{len(took)} asked; {dict(storm.statuses)}"
+    )
     assert storm.statuses[429] > storm.statuses[200], "it was no storm"
     assert {status for _, status in statuses} == {200}, statuses
     assert epoch(up) == before, "the leader did not come to renew"

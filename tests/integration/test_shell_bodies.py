@@ -42,9 +42,12 @@ class Site:
 async def served():
     site = Site()
     config = uvicorn.Config(
-        BodyLimits(site, LIMIT, body_timeout_s=0.5, send_timeout_s=0.5), port=0,
-        http=protocol(4096, 5.0, ConnectionLimits(1000, 0)), lifespan="off", log_config=None,
-    )  # fmt: skip
+        BodyLimits(site, LIMIT, body_timeout_s=0.5, send_timeout_s=0.5),
+        port=0,
+        http=protocol(4096, 5.0, ConnectionLimits(1000, 0)),
+        lifespan="off",
+        log_config=None,
+    )
     server = uvicorn.Server(config)
     server.install_signal_handlers = lambda: None
     task = asyncio.create_task(server._serve())

@@ -225,9 +225,7 @@ def test_every_connection_is_counted_out_again():
     connections = ConnectionLimits(3, 1)
     for _ in range(3):
         entered = [(address, *connections.enter(address)) for address in ("a", "a", "b", "c", "d", *["a"] * 20)]
-        assert [place for _, place, _ in entered[:5]] == [
-            Place.FREE, Place.ADDRESS, Place.FREE, Place.FREE, Place.FULL
-        ]  # fmt: skip
+        assert [place for _, place, _ in entered[:5]] == [Place.FREE, Place.ADDRESS, Place.FREE, Place.FREE, Place.FULL]
         assert not entered[-1][2]
         assert connections.inside == 3
         for address, place, inside in reversed(entered):

@@ -41,9 +41,12 @@ FORMATS = {
     "twelve words": lambda n: b"1 acme b1 140 0 140 300 0 1700000000000 gone 1 - " + old_record(n),
     "fourteen words": lambda n: b"1 acme elastic b1 140 0 140 300 0 1700000000000 gone 1 0 - " + old_record(n),
 }
-UNKNOWN = {"newer": newer, "same words, newer record": lambda n: FORMATS["fourteen words"](n).replace(
-    b'{"request"', b'{"v":%d,"request"' % NEWER
-)}  # fmt: skip
+UNKNOWN = {
+    "newer": newer,
+    "same words, newer record": lambda n: FORMATS["fourteen words"](n).replace(
+        b'{"request"', b'{"v":%d,"request"' % NEWER
+    ),
+}
 JUNK = {"empty": lambda n: b"", "words": lambda n: b"1 2 3", "bytes": lambda n: b"\xff\x00" * 40}
 
 
@@ -64,9 +67,11 @@ async def test_sixteen_leases_of_another_version_end_with_a_record_each_and_gran
     make = (FORMATS | UNKNOWN)[written]
     telemetry, spec = Telemetry(), entitlement("acme", pool_id)
     await hold(
-        resp, pool_id, {f"old-{n}": make(f"old-{n}") for n in range(16)},
+        resp,
+        pool_id,
+        {f"old-{n}": make(f"old-{n}") for n in range(16)},
         {"run": 16, "e:acme:run": 16, "b:b1:run": 16, "b:b1:kv": 16 * 140},
-    )  # fmt: skip
+    )
     async with (
         make_gateway(redis_url, resp, pool_id) as gateway,
         dispatching(redis_url, catalog_of(gateway.pool, spec), telemetry=telemetry) as dispatcher,

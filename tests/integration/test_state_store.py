@@ -166,8 +166,10 @@ async def test_a_moved_attempt_beyond_its_baseline_leaves_the_headroom_alone(poo
         answers[f"{spec.id} {spec.concurrency}"] = moved.status
         await pool_store.finish(mine.id, 2, Reason.CLIENT_LEFT, 0, False, ledger(mine.id))
     assert answers == {
-        "acme 8": AdmissionStatus.GRANTED, "spot 8": AdmissionStatus.QUEUED, "acme 1": AdmissionStatus.GRANTED,
-    }  # fmt: skip
+        "acme 8": AdmissionStatus.GRANTED,
+        "spot 8": AdmissionStatus.QUEUED,
+        "acme 1": AdmissionStatus.GRANTED,
+    }
 
 
 async def test_what_a_dead_gateway_held_is_swept_with_a_ledger_entry(

@@ -275,9 +275,10 @@ async def test_a_tenants_prompt_is_not_found_in_the_cache_that_anothers_filled(r
         async def cached(both: Tenants, tenant: str) -> int:
             async with both.world.sdk(api_key=both.keys[tenant]) as client:
                 answer = await client.chat.completions.create(
-                    model="demo", max_tokens=2,
+                    model="demo",
+                    max_tokens=2,
                     messages=[{"role": "system", "content": SYSTEM}, {"role": "user", "content": "When does it open?"}],
-                )  # fmt: skip
+                )
             assert answer.usage is not None
             assert answer.usage.prompt_tokens_details is not None
             found = answer.usage.prompt_tokens_details.cached_tokens

@@ -43,10 +43,13 @@ class Site:
     def handshake(self, *, user: str = "", cookie: str = "", **headers: str) -> tuple[int, bytes, socket.socket]:
         """The status of a handshake's answer, all of it, and the connection."""
         asked = {
-            "host": f"127.0.0.1:{self.web.port}", "origin": self.web.url, "upgrade": "websocket",
-            "connection": "upgrade", "sec-websocket-version": "13",
+            "host": f"127.0.0.1:{self.web.port}",
+            "origin": self.web.url,
+            "upgrade": "websocket",
+            "connection": "upgrade",
+            "sec-websocket-version": "13",
             "sec-websocket-key": base64.b64encode(os.urandom(16)).decode(),
-        } | headers  # fmt: skip
+        } | headers
         path = asked.pop("path", "/ws/live")
         cookie = cookie or self.sessions.get(user, "")
         if cookie:

@@ -244,8 +244,10 @@ def test_a_lower_class_is_granted_only_when_no_higher_one_that_waits_has_room(
     queue = make_policy(policy, None, bands).queue()
     order = (
         (ServiceClass.DEDICATED, ServiceClass.GUARANTEED),
-        (ServiceClass.ELASTIC,), (ServiceClass.SPOT,), (ServiceClass.PREEMPTIBLE,),
-    )  # fmt: skip
+        (ServiceClass.ELASTIC,),
+        (ServiceClass.SPOT,),
+        (ServiceClass.PREEMPTIBLE,),
+    )
     for number in range(60):
         service_class = stream.choice(list(ServiceClass))
         queue.push(waiting(number, f"{service_class}-{number % 3}", service_class=service_class), 1000.0 + number)

@@ -37,9 +37,7 @@ PREPARED = prepare(b'{"model": "demo", "prompt": "x", "max_tokens": 8}', False, 
 @given(SLOS, SECONDS, SECONDS, st.integers(1, 40))
 def test_the_ledger_and_the_simulator_judge_alike(slo: Slo, first: float, more: float, tokens: int) -> None:
     arrival = 4096.0
-    kept = promise_kept(
-        Outcome.COMPLETED, True, tokens, arrival, arrival, arrival + first, arrival + first + more, slo
-    )  # fmt: skip
+    kept = promise_kept(Outcome.COMPLETED, True, tokens, arrival, arrival, arrival + first, arrival + first + more, slo)
     late_without_rate = slo.interactive and slo.tbt_s is None
     if not (late_without_rate and tokens == 1):  # its only token is its last: the ledger sees it leave, too
         assert kept is not is_late(slo, first, first + more, tokens)

@@ -129,14 +129,14 @@ class World:
     async def _compare(self, move: str) -> None:
         call, p = self._resp.call, self.prefix
         entries, answers, size, *sets = await asyncio.gather(
-            call("HGETALL", p + "entries"), call("HGETALL", p + "answers"), call("GET", p + "bytes"),
+            call("HGETALL", p + "entries"),
+            call("HGETALL", p + "answers"),
+            call("GET", p + "bytes"),
             *(call("ZRANGE", p + name, 0, -1, "WITHSCORES") for name in ("running", "done", "kept")),
-        )  # fmt: skip
+        )
         known = {k.decode(): v.decode() for k, v in zip(entries[::2], entries[1::2], strict=True)}
         kept = {k.decode(): v for k, v in zip(answers[::2], answers[1::2], strict=True)}
-        running, done, order = [
-            {k.decode(): int(v) for k, v in zip(s[::2], s[1::2], strict=True)} for s in sets
-        ]  # fmt: skip
+        running, done, order = [{k.decode(): int(v) for k, v in zip(s[::2], s[1::2], strict=True)} for s in sets]
         reference = self.reference.entries
         assert known == {k: e.words() for k, e in reference.items()}, f"after {move}"
         assert kept == {k: e.answer for k, e in reference.items() if e.answer}, f"after {move}"

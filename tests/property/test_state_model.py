@@ -139,9 +139,11 @@ class StateMachine(RuleBasedStateMachine):
         self.world.evict(**given)
 
     @rule(
-        holder=HOLDER, weights=st.dictionaries(NAMES, st.sampled_from(WEIGHTS), min_size=1), gone=st.lists(NAMES),
+        holder=HOLDER,
+        weights=st.dictionaries(NAMES, st.sampled_from(WEIGHTS), min_size=1),
+        gone=st.lists(NAMES),
         again=AGAIN,
-    )  # fmt: skip
+    )
     def set_standing(self, **given: Any) -> None:
         self.world.set_standing(**given)
 

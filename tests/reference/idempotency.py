@@ -52,9 +52,12 @@ class ReferenceIdempotency:
             return Claim(ClaimStatus.DONE, x.request_id, x.reason, x.answer)
         if x.request_id != t.request_id:
             return Claim(
-                ClaimStatus.RUNNING, x.request_id, age_s=max(0, now - x.began_ms) / 1000,
-                ends_s=(x.ends_ms - now) / 1000, heard=self._listens(x.gateway),
-            )  # fmt: skip
+                ClaimStatus.RUNNING,
+                x.request_id,
+                age_s=max(0, now - x.began_ms) / 1000,
+                ends_s=(x.ends_ms - now) / 1000,
+                heard=self._listens(x.gateway),
+            )
         return Claim(ClaimStatus.MINE)
 
     def hold(self, gateway: str, tickets: Sequence[Ticket]) -> list[HoldStatus]:

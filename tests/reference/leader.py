@@ -317,8 +317,10 @@ class ReferenceLeader(PoolMemory):
         )
         self.totals = {
             f"e:{name}:{limit}": old[f"e:{name}:{limit}"]
-            for name in inflight for limit in ("cap", "base") if f"e:{name}:{limit}" in old
-        }  # fmt: skip
+            for name in inflight
+            for limit in ("cap", "base")
+            if f"e:{name}:{limit}" in old
+        }
         self.weights = {n: weights.get(n, self._weight(n, 1.0)) for n in inflight}
         for e in self.held.values():
             self._count(e, 1, 0)

@@ -52,9 +52,10 @@ def main() -> None:
     pool = pool_spec(args.pool, backends=(backend("b1", 1, pool=args.pool),), policy="fifo", policy_version=args.number)
     catalog = Catalog(1, {pool.id: pool}, {e.id: e for e in [entitlement("acme", pool.id)]}, {})
     service = DispatchService(
-        DispatchSetup(args.redis_url, lambda: catalog, lambda: 1, Telemetry(), Floors(), f"d{args.number}",
-                      Engines().factory)
-    )  # fmt: skip
+        DispatchSetup(
+            args.redis_url, lambda: catalog, lambda: 1, Telemetry(), Floors(), f"d{args.number}", Engines().factory
+        )
+    )
     asyncio.run(service.serve())
 
 

@@ -93,10 +93,12 @@ class World:
         self.config = config
         self.metrics = SeenMetrics()
         self.pool = PoolSpec(
-            pool_id, "demo", "fake-upstream",
+            pool_id,
+            "demo",
+            "fake-upstream",
             tuple(BackendSpec(f"{pool_id}-b{i}", pool_id, e.url, 64, 1_000_000) for i, e in enumerate(engines)),
             aliases=("default",),
-        )  # fmt: skip
+        )
         self.entitlement = EntitlementSpec(
             f"{pool_id}-ent", "acme", pool_id, TIER, EntitlementState.BOUND, 0.0, 0.0, 0, 256
         )
@@ -114,9 +116,11 @@ class World:
 
     def _catalog(self, version: int) -> Catalog:
         return Catalog(
-            version, {self.pool.id: self.pool}, {self.entitlement.id: self.entitlement},
+            version,
+            {self.pool.id: self.pool},
+            {self.entitlement.id: self.entitlement},
             {self.key_spec.id: self.key_spec},
-        )  # fmt: skip
+        )
 
     async def configure(self, *, pool: dict[str, Any] | None = None, **entitlement: Any) -> None:
         """Changes the pool and the entitlement, and waits until the gateway knows."""
@@ -248,12 +252,15 @@ async def gateway_world(
     world.app = GatewayApp(world.config, CatalogCache(world.load, world.version), redis_url, world.metrics, connections)
     server = uvicorn.Server(
         uvicorn.Config(
-            world.app, port=0, http=protocol(
-                world.config.max_header_bytes, world.config.header_timeout_s, connections
-            ),
-            lifespan="off", log_config=None, access_log=False, timeout_graceful_shutdown=5,
+            world.app,
+            port=0,
+            http=protocol(world.config.max_header_bytes, world.config.header_timeout_s, connections),
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            timeout_graceful_shutdown=5,
         )
-    )  # fmt: skip
+    )
     world.server = server
     await world.app.start()
     serving = asyncio.create_task(server._serve())

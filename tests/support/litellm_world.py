@@ -48,8 +48,11 @@ def installed() -> Path:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", HOME], check=True)
     done = subprocess.run(
         [ROOT / ".venv/bin/uv", "pip", "install", "-q", "--python", python, "--require-hashes", "-r", LOCK],
-        env=bootstrap.package_environment(), capture_output=True, text=True, timeout=600,
-    )  # fmt: skip
+        env=bootstrap.package_environment(),
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
     if done.returncode != 0:
         pytest.skip(f"LiteLLM cannot be installed here: {done.stderr.strip()[-300:]}")
     record.write_text(digest)

@@ -43,9 +43,7 @@ class Gateway:
     async def admit(self, request_id: str, spec: EntitlementSpec, **changes: object) -> Admission:
         self.asked += 1
         est = estimate()
-        asked = request(
-            request_id, spec, est, gateway=self.name, arrival_s=1_700_000_000.0 + self.asked, **changes
-        )  # fmt: skip
+        asked = request(request_id, spec, est, gateway=self.name, arrival_s=1_700_000_000.0 + self.asked, **changes)
         return await self.store.admit(spec, self.pool, asked, est, 300, FACTS)
 
     async def finish(self, request_id: str, attempt: int = 1) -> None:

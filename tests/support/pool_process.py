@@ -188,7 +188,7 @@ def _as(record: Any, reason: Reason, tokens: int, status: int) -> Any:
     fresh = ledger(record.request_id, reason)
     return replace(
         record, outcome=fresh.outcome, reason=reason.value, status=status, output_tokens=tokens, slo_met=None
-    )  # fmt: skip
+    )
 
 
 if __name__ == "__main__":

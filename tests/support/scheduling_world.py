@@ -8,8 +8,11 @@ from typing import Any
 
 from scheduling.core.types import BackendView, PoolView, QueuedRequest, ServiceClass
 
-TIERS = {0: ("premium", ServiceClass.GUARANTEED, 50.0), 1: ("standard", ServiceClass.ELASTIC, 30.0),
-         2: ("batch", ServiceClass.SPOT, 20.0)}  # fmt: skip
+TIERS = {
+    0: ("premium", ServiceClass.GUARANTEED, 50.0),
+    1: ("standard", ServiceClass.ELASTIC, 30.0),
+    2: ("batch", ServiceClass.SPOT, 20.0),
+}
 
 
 def waiting(number: int, entitlement: str = "acme", rank: int = 1, **changes: Any) -> QueuedRequest:

@@ -315,17 +315,16 @@ class World:
         items = [
             GrantItem(f"r{n}", max(1, self.request_of(n).attempt + off), at, self.cap_of(n), "fifo@1", "first of 2")
             for n, at, off in picks
-        ]  # fmt: skip
+        ]
         self._both("grant", again, self.epochs[holder], items)
         self._compare_told()
 
     def evict(self, holder: str, picks: list[tuple[int, str, int]], again: bool) -> None:
         items = [
-            EvictItem(f"r{n}", max(1, self.request_of(n).attempt + off), self.cap_of(n), exclude, "fifo@1",
-                      "reserved")
+            EvictItem(f"r{n}", max(1, self.request_of(n).attempt + off), self.cap_of(n), exclude, "fifo@1", "reserved")
             for n, exclude, off in picks
             if RIGHTS[self.spec_of(n).tier.service_class].evicts
-        ]  # fmt: skip
+        ]
         if not items:
             return
         self._both("evict", again, self.epochs[holder], items, repeats=False)
@@ -371,7 +370,7 @@ class World:
         for entries, expiries, what in (
             (self.reference.held, self.reference.leases, "leases"),
             (self.reference.queue, self.reference.waiting, "waiting"),
-        ):  # fmt: skip
+        ):
             if entries and rng.random() < 0.3:
                 lost = rng.choice(sorted(entries))
                 del expiries[lost]
@@ -626,12 +625,14 @@ class World:
             cap = CAPS[e.entitlement]
             exclude = codec.decode_request(e.record).request.exclude_backend if len(after.ready) > 1 else ""
             if (
-                codec.place_of(name, e) in after.order and first[e.entitlement] <= TRIED_OF_EACH
-                and after.waiting[name] > self.now and (cap is None or run < cap)
+                codec.place_of(name, e) in after.order
+                and first[e.entitlement] <= TRIED_OF_EACH
+                and after.waiting[name] > self.now
+                and (cap is None or run < cap)
                 and not (spared and run >= BASES[e.entitlement])
                 and any(s > 0 and kv >= e.kv and b != exclude for b, (s, kv) in free.items())
                 and gateway_channel(e.gateway) in self._ears.listening
-            ):  # fmt: skip
+            ):
                 yield name, e
 
     def _ledger_id(self, fields: tuple[bytes, ...]) -> str:

@@ -51,9 +51,12 @@ def pool_spec(name: str = "p", **changes: Any) -> PoolSpec:
 
 def estimate(input_tokens: int = 100, output: int = 50, **changes: Any) -> Estimate:
     given: dict[str, Any] = {
-        "input_tokens": input_tokens, "output_bound": output, "output_tokens": float(output),
-        "kv_tokens": input_tokens + output, "cost_tokens": input_tokens + output,
-    }  # fmt: skip
+        "input_tokens": input_tokens,
+        "output_bound": output,
+        "output_tokens": float(output),
+        "kv_tokens": input_tokens + output,
+        "cost_tokens": input_tokens + output,
+    }
     return Estimate(**(given | changes))
 
 

@@ -27,9 +27,11 @@ from telemetry.feed.store import LiveUnavailable, Stored
 NOW = 1_790_000_000.0
 
 POOL = PoolSpec(
-    id="llama", model="meta/llama", upstream_model="meta/llama",
+    id="llama",
+    model="meta/llama",
+    upstream_model="meta/llama",
     backends=(BackendSpec("gpu-1", "llama", "http://10.0.0.1:8000", slots=32, kv_tokens=100_000),),
-)  # fmt: skip
+)
 PREMIUM = TierSpec("premium", ServiceClass.GUARANTEED, 0, 50.0, Slo(ttft_s=1.0, tbt_s=0.1))
 STANDARD = TierSpec("standard", ServiceClass.ELASTIC, 1, 30.0, Slo(ttft_s=5.0, tbt_s=0.2))
 

@@ -45,9 +45,11 @@ class Command(BaseCommand):
         parser.add_argument("--json", type=Path, metavar="FILE", help="writes figures, samples and requests")
         parser.add_argument("--plot", type=Path, metavar="DIR", help="draws them as SVG files in this folder")
         parser.add_argument(
-            "--admission", choices=("on", "off"), default="on",
+            "--admission",
+            choices=("on", "off"),
+            default="on",
             help="off: everything is let through to the engine, the paper's baseline",
-        )  # fmt: skip
+        )
         parser.add_argument(
             "--headroom", type=int, metavar="SLOTS", help="of the pool, instead of the experiment's own"
         )
@@ -68,9 +70,12 @@ class Command(BaseCommand):
             experiment = replace(experiment, headroom_slots=options["headroom"])
         console = Console(stderr=True)
         bar = Progress(
-            TextColumn("{task.description:44}"), BarColumn(), TextColumn("{task.completed:.0f}/{task.total:.0f} s"),
-            TimeElapsedColumn(), console=console,
-        )  # fmt: skip
+            TextColumn("{task.description:44}"),
+            BarColumn(),
+            TextColumn("{task.completed:.0f}/{task.total:.0f} s"),
+            TimeElapsedColumn(),
+            console=console,
+        )
         try:
             with bar, tempfile.TemporaryDirectory(prefix="qm-experiment-") as home:
                 item = bar.add_task("starting an instance", total=experiment.length_s)
@@ -81,9 +86,12 @@ class Command(BaseCommand):
                     bar.update(item, completed=min(now_s, experiment.length_s), description=text)
 
                 found = run(
-                    experiment, Path(home) / "home", admission=options["admission"] == "on", seed=options["seed"],
+                    experiment,
+                    Path(home) / "home",
+                    admission=options["admission"] == "on",
+                    seed=options["seed"],
                     on_tick=tick,
-                )  # fmt: skip
+                )
         except ExperimentError as problem:
             raise CommandError(str(problem)) from problem
         except KeyboardInterrupt:

@@ -501,9 +501,12 @@ class Command(BaseCommand):
     @contextmanager
     def _progress(total: int) -> Iterator[tuple[Progress, TaskID]]:
         bar = Progress(
-            TextColumn("{task.description:32}"), BarColumn(), TextColumn("{task.completed:.0f}/{task.total:.0f}"),
-            TimeElapsedColumn(), console=Console(stderr=True),
-        )  # fmt: skip
+            TextColumn("{task.description:32}"),
+            BarColumn(),
+            TextColumn("{task.completed:.0f}/{task.total:.0f}"),
+            TimeElapsedColumn(),
+            console=Console(stderr=True),
+        )
         with bar:
             yield bar, bar.add_task("runs", total=total)
 

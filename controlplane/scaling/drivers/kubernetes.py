@@ -79,9 +79,10 @@ class KubernetesDriver:
         going = [pod for pod in self._pods() if _name(pod) in names and not pod["metadata"].get("deletionTimestamp")]
         for pod in going:
             self._call(
-                "PATCH", f"/api/v1/namespaces/{self._namespace}/pods/{pod['metadata']['name']}",
+                "PATCH",
+                f"/api/v1/namespaces/{self._namespace}/pods/{pod['metadata']['name']}",
                 {"metadata": {"annotations": {COST: FIRST_TO_GO}}},
-            )  # fmt: skip
+            )
         if going:
             self._set_scale(max(0, self._scale() - len(going)))
 

@@ -131,8 +131,9 @@ class Chain:
         held = len(tenant.history)
         tenant.wider.observe(facts, actual, cut=cut)
         drift = tenant.baseline.drift
-        self.prior.vote(name, facts.category, drift.bias(facts.category, model=facts.model),
-                        drift.observed(facts.category))  # fmt: skip
+        self.prior.vote(
+            name, facts.category, drift.bias(facts.category, model=facts.model), drift.observed(facts.category)
+        )
         if len(tenant.history) > held:
             self._applications.add(name)
             if self._applications.total > APPLICATIONS_KEPT:

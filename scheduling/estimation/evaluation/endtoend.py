@@ -45,9 +45,11 @@ class Learning:
         assert found is not None
         found = found.truncated(BOUND)
         return replace(
-            request.queued, output_tokens=found.mean, output_lengths=found.lengths,
+            request.queued,
+            output_tokens=found.mean,
+            output_lengths=found.lengths,
             output_probabilities=found.probabilities,
-        )  # fmt: skip
+        )
 
     def observe(self, request: SimRequest) -> None:
         self._method.learn(self._cases[request.index])

@@ -38,20 +38,28 @@ class Command(BaseCommand):
         simulate = actions.add_parser("simulate", help="waiting times with each predictor, in a simulated engine")
         for action in (evaluate, simulate):
             action.add_argument(
-                "--data", nargs="+", required=True, metavar="FILE",
+                "--data",
+                nargs="+",
+                required=True,
+                metavar="FILE",
                 help="CSV, JSON lines, JSON or Parquet, .gz or not, or folders of them: a prompt and its answer or the "
                 "answer's length per row",
-            )  # fmt: skip
+            )
             action.add_argument("--json", type=Path, metavar="FILE", help="writes the figures as JSON")
             action.add_argument(
-                "--tokenizer", type=Path, metavar="FILE",
+                "--tokenizer",
+                type=Path,
+                metavar="FILE",
                 help="a model's tokenizer.json: counts where the files do not, and is what is timed",
-            )  # fmt: skip
+            )
             action.add_argument(
-                "--tenants", type=int, default=TENANTS, metavar="N",
+                "--tenants",
+                type=int,
+                default=TENANTS,
+                metavar="N",
                 help="prompts of which the files name neither tenant nor application are dealt to so many tenants, of "
                 f"sizes 1, 1/2, ... 1/N (default {TENANTS}; 1: all are one tenant's)",
-            )  # fmt: skip
+            )
         simulate.add_argument("--seed", type=int, default=1, help="for the arrivals and the order of the prompts")
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -81,9 +89,10 @@ class Command(BaseCommand):
         with _bar(console) as bar:
             task = bar.add_task("", total=None)
             report = endtoend.compare(
-                run.cases_of(examples, Embedder()), seed,
+                run.cases_of(examples, Embedder()),
+                seed,
                 lambda name, done, total: bar.update(task, description=name, completed=done, total=total),
-            )  # fmt: skip
+            )
         if out is not None:
             out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
         _table(
@@ -115,9 +124,9 @@ class Command(BaseCommand):
         console = self._console()
         with _bar(console) as bar:
             task = bar.add_task("", total=None)
-            scores = run.compare(train, test, lambda name, done, total: bar.update(
-                task, description=name, completed=done, total=total
-            ))  # fmt: skip
+            scores = run.compare(
+                train, test, lambda name, done, total: bar.update(task, description=name, completed=done, total=total)
+            )
             bar.update(task, description="drift, classifiers, latency")
             report: dict[str, Any] = {
                 "data": {
@@ -179,11 +188,14 @@ class Command(BaseCommand):
             ],
         )  # fmt: skip
         _table(
-            console, "A tenant new to a pool that the others have taught: MAE [tokens] of its first answers",
+            console,
+            "A tenant new to a pool that the others have taught: MAE [tokens] of its first answers",
             ("answers", "own history", "one history"),
-            [(f"{n['from']} to {n['to']}", _figure(n[PRODUCT], 1), _figure(n[TOGETHER], 1))
-             for n in report["newcomers"]],
-        )  # fmt: skip
+            [
+                (f"{n['from']} to {n['to']}", _figure(n[PRODUCT], 1), _figure(n[TOGETHER], 1))
+                for n in report["newcomers"]
+            ],
+        )
         drift = report["drift"]
         if drift["rows"]:
             _table(
@@ -207,9 +219,11 @@ class Command(BaseCommand):
         )  # fmt: skip
         names = [name for name in report["convergence"][0] if name != "after"]
         _table(
-            console, "How fast: MAE [tokens] of the next answers after so many",
-            ("answers", *names), [(c["after"], *(f"{c[n]:.1f}" for n in names)) for c in report["convergence"]],
-        )  # fmt: skip
+            console,
+            "How fast: MAE [tokens] of the next answers after so many",
+            ("answers", *names),
+            [(c["after"], *(f"{c[n]:.1f}" for n in names)) for c in report["convergence"]],
+        )
         _table(
             console, "Categories: what they are worth to tokens + EMA",
             ("classifier", "MAE", "Spearman", "labels told", "share of prompts"),

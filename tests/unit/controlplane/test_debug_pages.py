@@ -38,8 +38,11 @@ def ask(method: str, path: str, **given: Any) -> tuple[int, str]:
     client = Client(raise_request_exception=False, enforce_csrf_checks=False)
     client.cookies["qm_session_8000"] = "cookie-of-ada"
     client.cookies["other"] = "cookie-of-ada"
-    answer = getattr(client, method)(path, headers={"authorization": "Bearer qma-AAAAAAAAAAAA.bearer"} | given, data={
-        "username": "ada", "password": "password-of-ada"} if method == "post" else None)  # fmt: skip
+    answer = getattr(client, method)(
+        path,
+        headers={"authorization": "Bearer qma-AAAAAAAAAAAA.bearer"} | given,
+        data={"username": "ada", "password": "password-of-ada"} if method == "post" else None,
+    )
     return answer.status_code, answer.content.decode()
 
 

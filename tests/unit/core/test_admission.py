@@ -39,9 +39,12 @@ B1 = BackendView("b1", slots=4, kv_tokens=1000)
 ASK = Ask(kv=100, charge=150, body_bytes=200)
 POOL = pool_spec(queue_limit=10, queue_bytes=10_000, threshold=0.0)
 ACME = entitlement(
-    concurrency=3, tokens_per_s=50.0, burst_tokens=500.0, kv_tokens=400,
+    concurrency=3,
+    tokens_per_s=50.0,
+    burst_tokens=500.0,
+    kv_tokens=400,
     tier=tier(service_class=ServiceClass.SPOT, queue_limit=2),
-)  # fmt: skip
+)
 
 
 def view(**changes: Any) -> AdmissionView:
@@ -195,13 +198,16 @@ BUSY = {"backends": (FULL,), "waiting": 12, "able": 12, "ent_waiting": 2, "light
         ("idle, over its KV share", WIDE, (GRANT, Reason.KV_BUDGET, GRANT, Reason.KV_BUDGET)),
         ("busy", BUSY, (QUEUE, QUEUE, Reason.LOW_PRIORITY, Reason.LOW_PRIORITY)),
         ("busy, heavier", BUSY | {"weight": 31.0}, (QUEUE, QUEUE, Reason.QUEUE_FULL, Reason.QUEUE_FULL)),
-        ("busy, room in its queue", BUSY | {"weight": 31.0, "ent_waiting": 0, "waiting": 9, "able": 9},
-         (QUEUE, QUEUE, QUEUE, QUEUE)),
+        (
+            "busy, room in its queue",
+            BUSY | {"weight": 31.0, "ent_waiting": 0, "waiting": 9, "able": 9},
+            (QUEUE, QUEUE, QUEUE, QUEUE),
+        ),
         ("busy, over r_e", BUSY | OVER, (Reason.CONCURRENCY,) * 4),
         ("busy, over its bucket", BUSY | POOR, (Reason.TOKEN_BUDGET,) * 4),
         ("busy, over its KV share", BUSY | WIDE, (Reason.KV_BUDGET,) * 4),
     ],
-)  # fmt: skip
+)
 def test_what_each_class_may(what: str, state: dict[str, Any], answers: tuple[AdmissionAnswer | Reason, ...]):
     for service_class, expected in zip((D, G, E, S, P), (*answers, answers[3]), strict=True):
         verdict, reason, _ = decide(view(**state), spec=of_class(service_class))
@@ -348,9 +354,12 @@ def test_the_replica_with_least_work_is_chosen_then_fewest_running_then_by_name(
 
 
 @given(
-    level=st.floats(-1e6, 1e6), rate=st.floats(0, 1e5), depth=st.floats(0, 1e6), at=st.integers(0, 10**9),
+    level=st.floats(-1e6, 1e6),
+    rate=st.floats(0, 1e5),
+    depth=st.floats(0, 1e6),
+    at=st.integers(0, 10**9),
     passed=st.integers(-10_000, 10**7),
-)  # fmt: skip
+)
 def test_a_bucket_never_holds_more_than_its_depth_nor_loses_by_time(
     level: float, rate: float, depth: float, at: int, passed: int
 ):

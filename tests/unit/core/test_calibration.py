@@ -22,9 +22,7 @@ def seen(model: StepTime, level: int, context: float, slots: int = 1000, steps: 
     return Burst(level, seconds, steps * prefill, steps * running, running, running, level - running, context)
 
 
-@given(
-    st.floats(1e-3, 0.1), st.floats(0, 1e-3), st.floats(0, 1e-3), st.floats(0, 1e-6)
-)  # fmt: skip
+@given(st.floats(1e-3, 0.1), st.floats(0, 1e-3), st.floats(0, 1e-3), st.floats(0, 1e-6))
 def test_step_times_that_made_the_counters_are_found_again(t0: float, a: float, b: float, c: float) -> None:
     model = StepTime(t0=t0, a=a, b=b, c=c, e=0.0, knee=0.0, a2=0.0)
     bursts = [seen(model, *level) for level in LEVELS]
@@ -81,11 +79,14 @@ def test_context_is_the_mean_over_time_of_what_runs() -> None:
     ("page", "tokens"),
     [
         ('vllm:cache_config_info{block_size="16",engine="0",num_gpu_blocks="100"} 1.0', 1600),
-        ('# HELP x\nvllm:cache_config_info{num_gpu_blocks="100",block_size="16"} 1\n'
-         'vllm:cache_config_info{num_gpu_blocks="50",block_size="16"} 1\n', 2400),
+        (
+            '# HELP x\nvllm:cache_config_info{num_gpu_blocks="100",block_size="16"} 1\n'
+            'vllm:cache_config_info{num_gpu_blocks="50",block_size="16"} 1\n',
+            2400,
+        ),
         ('vllm:cache_config_info{block_size="16",num_gpu_blocks="None"} 1.0', None),
         ("vllm:num_requests_running 1", None),
     ],
-)  # fmt: skip
+)
 def test_kv_cache_is_blocks_times_their_size_over_all_engines(page: str, tokens: int | None) -> None:
     assert kv_tokens_of(page) == tokens

@@ -44,9 +44,12 @@ def test_priority_serves_lower_ranks_first_and_arrival_within_a_rank():
 def test_a_clients_priority_exchanges_turns_within_its_entitlement_and_harms_nobody_else():
     scheduler = offered(
         make("priority"),
-        waiting(1, "acme"), waiting(2, "globex"), waiting(3, "acme"), waiting(4, "globex"),
+        waiting(1, "acme"),
+        waiting(2, "globex"),
+        waiting(3, "acme"),
+        waiting(4, "globex"),
         waiting(5, "acme", client_priority=-5),
-    )  # fmt: skip
+    )
     assert granted(scheduler.step(big(), 2000.0)) == [
         "req_000005",  # acme's turns are 1, 3 and 5; its most urgent request takes the first
         "req_000002",

@@ -20,7 +20,7 @@ LOOKS = st.lists(
         st.floats(0.0, 30.0), st.none() | st.floats(0, 1e9), st.floats(0, 1e12), st.floats(0, 1e12), st.booleans()
     ),
     max_size=60,
-)  # fmt: skip
+)
 
 
 @given(budget=st.none() | st.integers(-5, 10**9), looks=LOOKS, prompts=st.lists(st.integers(0, 10**9), max_size=40))
@@ -59,9 +59,7 @@ def long_prompts(tokens: int = 3000) -> PrefillCredit:
 
 def test_it_begins_with_one_step_and_says_where_the_engine_does_not_tell() -> None:
     credit = PrefillCredit()
-    assert (credit.credit, credit.why) == (
-        USUAL_BUDGET, "one step of 2048 tokens, as the engine does not say its own"
-    )  # fmt: skip
+    assert (credit.credit, credit.why) == (USUAL_BUDGET, "one step of 2048 tokens, as the engine does not say its own")
     credit.set_budget(512)
     assert (credit.credit, credit.why) == (512, "one step of 512 tokens")
 

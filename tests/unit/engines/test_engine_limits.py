@@ -21,9 +21,11 @@ REAL = Path(__file__).parent / "vllm_0_32_metrics.txt"  # of a real server on a 
 
 
 @given(
-    slots=st.none() | st.integers(1, 10**6), kv=st.none() | st.integers(1, 10**12),
-    learned=st.none() | st.integers(1, 10**6), longest=st.integers(1, 10**6),
-)  # fmt: skip
+    slots=st.none() | st.integers(1, 10**6),
+    kv=st.none() | st.integers(1, 10**12),
+    learned=st.none() | st.integers(1, 10**6),
+    longest=st.integers(1, 10**6),
+)
 def test_nothing_typed_in_lets_more_into_an_engine_than_it_says(
     slots: int | None, kv: int | None, learned: int | None, longest: int
 ) -> None:

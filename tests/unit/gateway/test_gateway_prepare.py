@@ -561,9 +561,10 @@ def test_whatever_a_template_may_write_into_the_prompt_counts_as_input(more: dic
 
 def test_a_tokenizer_is_given_what_the_estimate_counts() -> None:
     body = {
-        "model": POOL.model, "chat_template_kwargs": {"persona": "pirate"},
+        "model": POOL.model,
+        "chat_template_kwargs": {"persona": "pirate"},
         "messages": [{"role": "assistant", "refusal": "never", "name": "anne"}],
-    }  # fmt: skip
+    }
     text, messages = _texts(prepare(json.dumps(body).encode(), True, POOL))
     assert (set(text.split()), messages) == ({"pirate", "never", "anne"}, 1)
     text, _ = _texts(prepare(json.dumps({"model": POOL.model, "prompt": "a", "suffix": "b"}).encode(), False, POOL))

@@ -46,8 +46,10 @@ def cut(data: bytes, points: list[int]) -> list[bytes]:
 
 @given(
     st.lists(SAID, min_size=1, max_size=8),
-    st.lists(st.integers(0, 10**6), max_size=30), st.booleans(), st.booleans(),
-)  # fmt: skip
+    st.lists(st.integers(0, 10**6), max_size=30),
+    st.booleans(),
+    st.booleans(),
+)
 def test_frames_pass_unchanged_and_usage_is_found_wherever_reads_end(
     texts: list[str], points: list[int], strip: bool, spaced: bool
 ) -> None:

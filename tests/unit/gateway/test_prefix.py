@@ -173,8 +173,9 @@ def test_points_are_few_and_go_deeper_whatever_the_text(text: str, tenant: str, 
 
 def test_points_survive_being_written() -> None:
     assert read_points(write_points(4096.5, [("0" * 12, 7), ("f" * 12, 2**30)])) == (
-        4096, [("0" * 12, 7), ("f" * 12, MAX_WORTH)],
-    )  # fmt: skip
+        4096,
+        [("0" * 12, 7), ("f" * 12, MAX_WORTH)],
+    )
 
 
 @pytest.mark.parametrize(("routing", "has_points"), [("least_work", False), ("prefix_affinity", True)])

@@ -28,10 +28,9 @@ def open_loop(load: float, **changes: object) -> Overload:
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"concurrency": 100, "tier": tier(queue_limit=20)},
-     {"tier": tier(over_limit=OverLimit.WAIT, queue_limit=20)}],
+    [{}, {"concurrency": 100, "tier": tier(queue_limit=20)}, {"tier": tier(over_limit=OverLimit.WAIT, queue_limit=20)}],
     ids=["refused at its concurrency", "refused at its queue", "refused where it may wait"],
-)  # fmt: skip
+)
 def test_at_ten_times_the_load_clients_are_told_to_wait_five_times_as_long_at_least(changes: dict[str, object]):
     once, tenfold = open_loop(1, **changes), open_loop(10, **changes)
     assert tenfold.told_p50() >= 5 * once.told_p50()

@@ -257,8 +257,9 @@ def test_lab_compare_and_lab_tune_can_be_asked_for_a_policy_in_front(azure: Path
         told = []
         for where in ((), ("--where", "front", "--credit", "2048", "--signal-ms", "5")):
             out = StringIO()
-            call_command("lab", "--processes", "1", *ask, *where, "--seeds", "1", "--trace", str(azure), "--json",
-                         stdout=out)  # fmt: skip
+            call_command(
+                "lab", "--processes", "1", *ask, *where, "--seeds", "1", "--trace", str(azure), "--json", stdout=out
+            )
             told.append(json.loads(out.getvalue()))
         assert told[0] != told[1]
 

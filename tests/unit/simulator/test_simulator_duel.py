@@ -25,14 +25,17 @@ from scheduling.simulator.setups import engine_config, requests_of
 from scheduling.simulator.workload import Belief, SimRequest, Tier, make_request
 
 SMALL = {
-    "id": "U-0", "title": "small", "paper": "none", "seeds": [1],
+    "id": "U-0",
+    "title": "small",
+    "paper": "none",
+    "seeds": [1],
     "engine": {"preset": "llama-3-8b-a100"},
     "workload": {"kind": "poisson", "lengths": "azure-code", "rate": 2.0, "count": 40},
     "tier": [{"name": "Q1", "ttft_s": 6.0, "tbt_s": 0.05}],
     "told_truth": ["limit"],
     "run": [{"name": n, "policy": "fifo"} for n in ("ours", "a", "b", "limit")],
     "duel": [{"name": "d", "metric": "x", "unit": "s", "ours": "ours", "rivals": ["a", "b"], "limits": ["limit"]}],
-}  # fmt: skip
+}
 MODEL = StepTime(t0=0.01, a=1e-4, b=1e-4, c=1e-7, e=0.0, knee=500.0, a2=1e-5)
 
 

@@ -40,13 +40,14 @@ def drift(**tenants: list[tuple[str, float, int]]) -> dict[str, Any]:
         "prior": [{"category": "code", "factor": 0.8, "tenants": 6}],
         "tenants": {
             name: {
-                "learned": 9, "prompts": 5,
+                "learned": 9,
+                "prompts": 5,
                 "factors": [dict(zip(keys, one, strict=True)) for one in factors],
                 "calibration": [{"source": "similar", "factor": 1.2, "observed": 512}],
             }
             for name, factors in tenants.items()
         },
-    }  # fmt: skip
+    }
 
 
 @pytest.fixture

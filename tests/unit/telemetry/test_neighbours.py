@@ -51,9 +51,12 @@ def test_who_came_later_and_went_first_overtook_and_who_came_before_did_not() ->
 
 def times(received: float, queued: float | None, granted: float | None, done: float) -> dict[str, Any]:
     return {
-        "received_s": S + received, "queued_s": None if queued is None else S + queued,
-        "granted_s": None if granted is None else S + granted, "first_token_s": None, "done_s": S + done,
-    }  # fmt: skip
+        "received_s": S + received,
+        "queued_s": None if queued is None else S + queued,
+        "granted_s": None if granted is None else S + granted,
+        "first_token_s": None,
+        "done_s": S + done,
+    }
 
 
 def story_rows() -> list[LedgerRecord]:

@@ -69,9 +69,11 @@ def _snapshot(acme: bool) -> snapshots.Snapshot:
         own | {"globex-llama": 7},
     )
     shot = sample(
-        NOW_S, view=view, waiting=({"acme-llama": 3} if acme else {}) | {"globex-llama": 1},
+        NOW_S,
+        view=view,
+        waiting=({"acme-llama": 3} if acme else {}) | {"globex-llama": 1},
         oldest_wait_s=90.0 if acme else 5.0,
-    )  # fmt: skip
+    )
     return snapshots.snapshot(shot, window, ENTITLEMENTS, 5)
 
 

@@ -97,9 +97,12 @@ def test_a_new_day_begins_at_nothing_and_the_month_goes_on() -> None:
 
 @pytest.mark.parametrize(
     ("at", "period", "ends"),
-    [("2026-12-31T23:59:59", "day", "2027-01-01"), ("2026-12-31T23:59:59", "month", "2027-01-01"),
-     ("2028-02-29T12:00:00", "month", "2028-03-01")],
-)  # fmt: skip
+    [
+        ("2026-12-31T23:59:59", "day", "2027-01-01"),
+        ("2026-12-31T23:59:59", "month", "2027-01-01"),
+        ("2028-02-29T12:00:00", "month", "2028-03-01"),
+    ],
+)
 def test_periods_end_at_midnight_utc(at: str, period: str, ends: str) -> None:
     _, end_s = period_bounds_s(datetime.fromisoformat(at).replace(tzinfo=UTC).timestamp(), period)
     assert end_s == datetime.fromisoformat(ends).replace(tzinfo=UTC).timestamp()

@@ -83,10 +83,11 @@ def test_errors_coverage_and_calibration_come_from_judged_answers(world: worlds.
 
 def shown(learned: int) -> dict[str, Any]:
     return {
-        "learned": learned, "prompts": learned - 1,
+        "learned": learned,
+        "prompts": learned - 1,
         "factors": [{"category": "summary", "factor": 0.8, "observed": learned}],
         "calibration": [{"source": "similar", "factor": 1.1, "observed": learned}],
-    }  # fmt: skip
+    }
 
 
 def server_url(server: redis.Redis) -> str:
@@ -97,10 +98,12 @@ def server_url(server: redis.Redis) -> str:
 def test_a_member_sees_its_own_errors_factors_and_counts_only(world: worlds.World, server: redis.Redis) -> None:
     entries()
     drift = {
-        "predictor": "similar", "learned": 1_009, "prompts": 1_007,
+        "predictor": "similar",
+        "learned": 1_009,
+        "prompts": 1_007,
         "prior": [{"category": "summary", "factor": 0.9, "tenants": 7}],
         "tenants": {"acme": shown(1_000), "globex": shown(9)},
-    }  # fmt: skip
+    }
     server.set(drift_key("llama"), msgspec.json.encode(drift))
     seen = client(world, "carol").get(f"/api/v1/{ALL_TIME}").json()
     assert seen["overall"]["requests"] == 5
@@ -112,8 +115,10 @@ def test_a_member_sees_its_own_errors_factors_and_counts_only(world: worlds.Worl
     pool = seen["pools"]["llama"]
     assert (pool["learned"], pool["prompts"]) == (1_009, 1_007)
     assert [(f["scope"], f["name"]) for f in pool["factors"]] == [
-        ("category", ""), ("tenant", "acme"), ("tenant", "globex"),
-    ]  # fmt: skip
+        ("category", ""),
+        ("tenant", "acme"),
+        ("tenant", "globex"),
+    ]
 
 
 async def gateway_with(storm: bool) -> bytes:
@@ -149,9 +154,12 @@ def test_nothing_a_member_reads_of_estimates_depends_on_another_tenants_traffic(
         found = [
             api.get(f"/api/v1/{path}").json()
             for path in (
-                f"estimates?{past}", f"estimates?{past}&pool=llama", f"estimates/history?{past}", "requests?limit=50"
+                f"estimates?{past}",
+                f"estimates?{past}&pool=llama",
+                f"estimates/history?{past}",
+                "requests?limit=50",
             )
-        ]  # fmt: skip
+        ]
         for one in found[2]["factors"]:
             one["points"] = [factor for _, factor in one["points"]]  # when it was kept is the clock's affair
         return found

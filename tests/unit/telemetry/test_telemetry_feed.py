@@ -293,9 +293,12 @@ def test_members_see_in_the_history_why_their_own_requests_were_refused() -> Non
 
 
 def test_a_point_of_the_history_names_only_the_busiest_tenants() -> None:
-    many = {f"e{n}": ENTITLEMENTS["acme-llama"].__class__(
-        f"e{n}", f"t{n}", "llama", ENTITLEMENTS["acme-llama"].tier, ENTITLEMENTS["acme-llama"].state, 0, 0, 0, 4
-    ) for n in range(80)}  # fmt: skip
+    many = {
+        f"e{n}": ENTITLEMENTS["acme-llama"].__class__(
+            f"e{n}", f"t{n}", "llama", ENTITLEMENTS["acme-llama"].tier, ENTITLEMENTS["acme-llama"].state, 0, 0, 0, 4
+        )
+        for n in range(80)
+    }
     shot = snapshots.snapshot(sample(waiting={f"e{n}": n for n in range(80)}), Window(), many, 1)
     point = history.point(shot)
     assert len(point["tenants"]) == history.TENANTS

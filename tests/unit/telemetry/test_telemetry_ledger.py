@@ -34,8 +34,11 @@ class Published:
 
 def recorder(**changes: Any) -> Recorder:
     values: dict[str, Any] = {
-        "publisher": Published(), "entitlements": dict, "start_purge": lambda: None, "clock": lambda: NOW,
-    }  # fmt: skip
+        "publisher": Published(),
+        "entitlements": dict,
+        "start_purge": lambda: None,
+        "clock": lambda: NOW,
+    }
     return Recorder(**(values | changes))
 
 

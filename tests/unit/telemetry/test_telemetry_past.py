@@ -28,8 +28,10 @@ def shot(at_s: float, **changes: Any) -> snapshots.Snapshot:
     window.add(globex_record(2, done_s=at_s, received_s=at_s - 3), at_s)
     standings = {"acme-llama": Standing(600.0, 0.25, 0.0), "globex-llama": Standing(30.0, -0.5, 0.1)}
     values: dict[str, Any] = {
-        "kv_used": {"acme-llama": 2000}, "served_per_s": {"acme-llama": 120.0}, "standings": standings,
-    }  # fmt: skip
+        "kv_used": {"acme-llama": 2000},
+        "served_per_s": {"acme-llama": 120.0},
+        "standings": standings,
+    }
     return snapshots.snapshot(sample(at_s, **(values | changes)), window, ENTITLEMENTS, 1)
 
 

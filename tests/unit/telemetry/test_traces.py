@@ -83,20 +83,24 @@ def test_the_whole_carries_the_names_that_tools_know_and_the_story_of_the_ledger
     assert found["http.response.status_code"] == made.status
     there = plain(spans["dispatch"].attributes)
     assert (there["quartermaster.backend"], there["quartermaster.policy"], there["quartermaster.why"]) == (
-        made.backend, made.policy, made.why,
-    )  # fmt: skip
+        made.backend,
+        made.policy,
+        made.why,
+    )
     assert {s.status.code for s in spans.values()} == {Status.STATUS_CODE_UNSET}
 
 
 def test_a_refused_request_has_no_more_than_its_admission_and_a_failed_one_is_an_error(
     traces: Traces, receiver: Receiver
 ) -> None:
-    traces.take([
-        refused(1, trace=CHAT, request_id="req_1"),
-        refused(2, trace=CHAT, request_id="req_2", reason="no_backend", status=503),
-        record(3, trace=CHAT, request_id="req_3", outcome="failed", reason="backend_lost"),
-        refused(4, trace=CHAT, request_id="req_4", reason="queue_timeout", queued_s=NOW - 2.0),
-    ])  # fmt: skip
+    traces.take(
+        [
+            refused(1, trace=CHAT, request_id="req_1"),
+            refused(2, trace=CHAT, request_id="req_2", reason="no_backend", status=503),
+            record(3, trace=CHAT, request_id="req_3", outcome="failed", reason="backend_lost"),
+            refused(4, trace=CHAT, request_id="req_4", reason="queue_timeout", queued_s=NOW - 2.0),
+        ]
+    )
     traces.flush()
     assert set(receiver.of("req_1")) == {"request", "admit"}
     assert plain(receiver.of("req_1")["request"].attributes)["error.type"] == "concurrency"
@@ -110,11 +114,13 @@ def test_a_refused_request_has_no_more_than_its_admission_and_a_failed_one_is_an
 def test_the_clients_trace_is_continued_and_its_wish_not_to_be_recorded_obeyed(
     traces: Traces, receiver: Receiver
 ) -> None:
-    traces.take([
-        record(1, trace=LINE, request_id="req_1"),
-        record(2, trace=LINE[:-1] + "0", request_id="req_2"),
-        record(3, trace="", request_id="req_3"),
-    ])  # fmt: skip
+    traces.take(
+        [
+            record(1, trace=LINE, request_id="req_1"),
+            record(2, trace=LINE[:-1] + "0", request_id="req_2"),
+            record(3, trace="", request_id="req_3"),
+        ]
+    )
     traces.flush()
     whole = receiver.of("req_1")["request"]
     assert whole.trace_id.hex() == "4bf92f3577b34da6a3ce929d0e0e4736"

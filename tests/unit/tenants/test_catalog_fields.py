@@ -46,11 +46,13 @@ EXCEPTIONS: dict[str, dict[tuple[str, str], str]] = {
         ("backends", "api_key"): "a secret: never in a file",
         ("backends", "managed"): "what a driver manages is not in files: it comes and goes by itself",
         ("alert-rules", ALL): "what somebody watches; files say what there is",
-        **{(route, "slug"): "metadata.name"
-           for route in ("tenants", "slos", "tiers", "pools", "backends", "entitlements")},
+        **{
+            (route, "slug"): "metadata.name"
+            for route in ("tenants", "slos", "tiers", "pools", "backends", "entitlements")
+        },
     },
     "admin": {("alert-rules", ALL): "are written in the console, beside the alerts"},
-}  # fmt: skip
+}
 
 
 def writable(route: str) -> set[str]:

@@ -133,7 +133,7 @@ def test_the_audit_outlives_what_it_tells_about(world: worlds.World) -> None:
             "needs a burst",
         ),
     ],
-)  # fmt: skip
+)
 def test_a_refused_value_names_its_field_and_what_to_do(world: worlds.World, instance, field: str, words: str) -> None:
     with pytest.raises(ValidationError) as refused:
         _save(instance(world))

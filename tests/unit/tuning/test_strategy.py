@@ -559,10 +559,11 @@ def test_tokens_that_were_held_up_and_came_in_a_heap_do_not_spoil_a_calibration(
     truth = load_preset("llama-3-8b-a100").step_time
     ran = replace(found, replicas=(Replica(truth, 8, 200_000),)).serve(Serving("fifo"))
     rows = [
-        Timed("a", o.arrival_s + o.wait_s, o.arrival_s + o.ttft_s, o.arrival_s + o.ttlt_s, o.input_tokens,
-              o.output_tokens)
+        Timed(
+            "a", o.arrival_s + o.wait_s, o.arrival_s + o.ttft_s, o.arrival_s + o.ttlt_s, o.input_tokens, o.output_tokens
+        )
         for o in ran
-    ]  # fmt: skip
+    ]
     heaps = [replace(row, first_s=row.done_s - 1e-3) if n % 20 == 0 else row for n, row in enumerate(rows)]
     clean, spoilt = calibrate(rows), calibrate(heaps)
     assert spoilt.step_time.step(0, 8, 4000) == pytest.approx(clean.step_time.step(0, 8, 4000), rel=0.1)

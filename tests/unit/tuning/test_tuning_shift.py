@@ -21,9 +21,7 @@ from scheduling.tuning.space import SPACES, defaults, params_of, queues_of
 from scheduling.tuning.traffic import Serving, Traffic
 
 SHIFT_S, END_S = 120.0, 300.0
-QUICK = LoopSettings(
-    every_s=1e6, trials=2, pairs=3, least_requests=100, most_requests=300, window_s=600, interval_s=30
-)  # fmt: skip
+QUICK = LoopSettings(every_s=1e6, trials=2, pairs=3, least_requests=100, most_requests=300, window_s=600, interval_s=30)
 
 
 def loop(mode: str, shift_s: float = SHIFT_S) -> Loop:
