@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from controlplane.embedded.home import CannotStart, Home
 from controlplane.env import Env
-from scheduling.core.step_time import load_preset
+from scheduling.core.step_time import EnginePreset, load_preset
 
 # vLLM's own --max-num-batched-tokens for serving where it is not told: by the GPU, 2,048 for all others
 SERVING_STEP_TOKENS = (("H100", 8192), ("H200", 8192), ("H800", 8192), ("MI300", 8192), ("B200", 8192))
@@ -55,6 +55,11 @@ def plan(env: Env, home: Home, say: Callable[[str], None]) -> Plan:
     return simulated(env, home)
 
 
+def step_tokens(preset: EnginePreset) -> int:
+    """The step budget of a simulated engine: what vLLM serves with on this hardware."""
+    return next((tokens for gpu, tokens in SERVING_STEP_TOKENS if preset.gpu.startswith(gpu)), 2048)
+
+
 def simulated(env: Env, home: Home) -> Plan:
     try:
         preset = load_preset(env.sim_preset)
@@ -64,11 +69,10 @@ def simulated(env: Env, home: Home) -> Plan:
     slots = env.sim_slots or preset.slots
     names = [f"engine-{i}" for i in range(env.sim_replicas)]
     ports = home.ports(names)
-    step_tokens = next((tokens for gpu, tokens in SERVING_STEP_TOKENS if preset.gpu.startswith(gpu)), 2048)
     command = [
         *(sys.executable, "-m", "scheduling.engines.simulated"),
         *("--host", "127.0.0.1", "--model", model, "--preset", preset.name, "--slots", str(slots)),
-        *("--scheduling-policy", "priority", "--max-num-batched-tokens", str(step_tokens)),
+        *("--scheduling-policy", "priority", "--max-num-batched-tokens", str(step_tokens(preset))),
     ]
     return Plan(
         [Engine(name, f"http://127.0.0.1:{ports[name]}", slots, preset.kv_tokens) for name in names],

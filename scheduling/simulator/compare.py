@@ -256,14 +256,8 @@ def prepare(case: Case) -> Prepared:
     if case.slots < 0:
         raise CompareError("slots must be at least 1, or 0 for the preset's")
     preset = load_preset(case.preset)
-    config = EngineConfig(
-        preset.step_time,
-        token_budget=case.token_budget or preset.token_budget,
-        max_seqs=case.slots or preset.slots,
-        kv_tokens=preset.kv_tokens,
-        preempt_prefills=True,
-    )
-    rows, notes = _rows(case, config)
+    config = config_of(case)
+    rows, notes = rows_at_load(case, config)
     kept = [row for row in rows if _fits(row, config)]
     notes["left_out"] = float(len(rows) - len(kept))
     begun = math.ceil(HISTORY * len(kept))
@@ -289,8 +283,21 @@ def prepare(case: Case) -> Prepared:
     return Prepared(tuple(requests), config, weights, partition, lengths, notes)
 
 
-def _rows(case: Case, config: EngineConfig) -> tuple[list[TraceRequest], dict[str, float]]:
-    """The trace's requests at the load that was asked for."""
+def config_of(case: Case) -> EngineConfig:
+    """A replica of the case."""
+    preset = load_preset(case.preset)
+    return EngineConfig(
+        preset.step_time,
+        token_budget=case.token_budget or preset.token_budget,
+        max_seqs=case.slots or preset.slots,
+        kv_tokens=preset.kv_tokens,
+        preempt_prefills=True,
+    )
+
+
+def rows_at_load(case: Case, config: EngineConfig) -> tuple[list[TraceRequest], dict[str, float]]:
+    """The trace's requests at the load that was asked for, and the ``capacity`` [requests/s of a replica] and ``speed``
+    that this takes. Raises CompareError, TraceError or OSError."""
     path, from_s, span_s = Path(case.trace), case.from_minute * 60, case.minutes * 60
     if is_servegen(path):
         if not case.lengths:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+import shlex
+import sys
 import tempfile
 from argparse import ArgumentParser
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -16,29 +20,37 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from controlplane.experiments import canary
+from controlplane.experiments import canary, policies
 from controlplane.experiments.clients import Drive
 from controlplane.experiments.drawings import drawings
 from controlplane.experiments.instance import ExperimentError
 from controlplane.experiments.plan import Experiment
 from controlplane.experiments.run import run
 from controlplane.experiments.shipped import EXPERIMENTS
+from controlplane.lab.front import machine
+from controlplane.replay import client
+from controlplane.replay.instance import CannotAsk
+from scheduling.core.registry import PolicyError, make_ordering
+from scheduling.simulator.compare import CompareError
+from scheduling.simulator.trace import TraceError
 
 PLOT = "plot"
+POLICIES = "policies"
 
 
 class Command(BaseCommand):
     help = (
         "Starts an instance of its own with simulated engines, drives it over HTTP as the token-pools paper did, and "
-        "prints each phase's figures. pools-2 and canary take 6 minutes, the others 2 to 4. 'plot' draws what was kept "
-        "before."
+        "prints each phase's figures. pools-2 and canary take 6 minutes, the others 2 to 4. 'policies' replays traces "
+        "under several policies, with and without prefill credit, and keeps each run in --json. 'plot' draws what was "
+        "kept before."
     )
     requires_system_checks: Sequence[str] = []
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument(
             "name",
-            choices=[*sorted((*EXPERIMENTS, canary.CANARY.name)), PLOT],
+            choices=[*sorted((*EXPERIMENTS, canary.CANARY.name, POLICIES)), PLOT],
             help="; ".join(e.title for e in (*EXPERIMENTS.values(), canary.CANARY)),
         )
         parser.add_argument("files", nargs="*", type=Path, help="with 'plot': what --json wrote")
@@ -54,6 +66,19 @@ class Command(BaseCommand):
             "--headroom", type=int, metavar="SLOTS", help="of the pool, instead of the experiment's own"
         )
         parser.add_argument("--seed", type=int, default=0, help="of the lengths that clients ask for")
+        self._add_policies(parser.add_argument_group("policies"))
+
+    @staticmethod
+    def _add_policies(group: Any) -> None:
+        group.add_argument("--trace", type=Path, action="append", default=[], metavar="FILE", help="may be repeated")
+        group.add_argument("--policies", default="fifo,priority,hybrid,unified", metavar="NAME,NAME")
+        group.add_argument("--loads", default="0.8,1,1.3", metavar="N,N", help="of the replicas' capacity")
+        group.add_argument("--credits", default="off,on", metavar="off,on", help="prefill credit of the pool")
+        group.add_argument("--from-minute", type=float, default=18.0, metavar="M", help="of the trace (default 18)")
+        group.add_argument("--minutes", type=float, default=3.0, metavar="M", help="of real time a run (default 3)")
+        group.add_argument("--replicas", type=int, default=4, help="simulated engines (default 4)")
+        group.add_argument("--preset", default="llama-3-8b-a100", help="what they imitate (default %(default)s)")
+        group.add_argument("--output", type=Path, metavar="PAGE.md", help="write the runs of --json as a page")
 
     def handle(self, *args: Any, **options: Any) -> None:
         if (options["name"] == PLOT) != bool(options["files"]):
@@ -64,6 +89,9 @@ class Command(BaseCommand):
             return
         if options["name"] == canary.CANARY.name:
             self._canary(options)
+            return
+        if options["name"] == POLICIES:
+            self._policies(options)
             return
         experiment = EXPERIMENTS[options["name"]]
         if options["headroom"] is not None:
@@ -116,6 +144,39 @@ class Command(BaseCommand):
         if options["json"]:
             options["json"].write_text(text, encoding="utf-8")
 
+    def _policies(self, options: dict[str, Any]) -> None:
+        if not options["trace"] or options["json"] is None:
+            raise CommandError("'policies' needs --trace FILE and --json FILE, in which runs are kept")
+        console = Console(stderr=True)
+        bar = Progress(
+            TextColumn("{task.description:44}"),
+            BarColumn(),
+            TextColumn("{task.completed:.0f}/{task.total:.0f} requests"),
+            TimeElapsedColumn(),
+            console=console,
+        )
+        try:
+            runs = _runs(options)
+            results = policies.Results(options["json"])
+            with bar, tempfile.TemporaryDirectory(prefix="qm-experiment-") as home:
+                item = bar.add_task("starting an instance", total=1)
+
+                def tick(progress: client.Progress) -> None:
+                    text = f"open {progress.open}, completed {progress.completed}"
+                    bar.update(item, total=progress.total, completed=progress.sent, description=text)
+
+                policies.perform(runs, Path(home) / "home", results, console.print, tick)
+        except (ExperimentError, CannotAsk, CompareError, TraceError, OSError) as problem:
+            raise CommandError(str(problem)) from problem
+        except KeyboardInterrupt:
+            raise CommandError("interrupted; runs that ended are kept", returncode=130) from None
+        kept = [results.runs[run.key] for run in runs]
+        told = [Path(word).name if Path(word) in options["trace"] else word for word in sys.argv[1:]]
+        text = policies.page(kept, shlex.join(["manage.py", *told]), machine(), date.today().isoformat())
+        if options["output"]:
+            options["output"].write_text(text, encoding="utf-8")
+        self.stdout.write(text)
+
     def _plot(self, folder: Path, found: list[dict[str, Any]]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         for name, drawing in drawings(found).items():
@@ -142,6 +203,33 @@ class Command(BaseCommand):
         console.print(f"longest queue {pool['queue_max']}, utilization {_text(pool['utilization'])}")
         for name, value in found.get("findings", {}).items():
             console.print(f"{name}: {json.dumps(value)}", markup=False)
+
+
+def _runs(options: dict[str, Any]) -> list[policies.Run]:
+    """Every combination, loads and policies innermost. Raises CommandError for what is none."""
+    loads, names, credits = (options[name].split(",") for name in ("loads", "policies", "credits"))
+    if unknown := [credit for credit in credits if credit not in policies.CREDITS]:
+        raise CommandError(f"--credits: {', '.join(unknown)} is neither off nor on")
+    try:
+        for name in names:
+            make_ordering(name)
+    except PolicyError as problem:
+        raise CommandError(f"--policies: {problem}") from None
+    try:
+        numbers = [float(load) for load in loads]
+    except ValueError:
+        raise CommandError(f"--loads: {options['loads']!r} is not N,N") from None
+    for name, value in (("loads", min(numbers)), ("minutes", options["minutes"]), ("replicas", options["replicas"])):
+        if not 0 < value < math.inf:
+            raise CommandError(f"--{name} must be above 0")
+    shape = {name: options[name] for name in ("from_minute", "minutes", "replicas", "preset", "seed")}
+    return [
+        policies.Run(str(trace), load, name, credit, **shape)
+        for trace in options["trace"]
+        for load in numbers
+        for name in names
+        for credit in credits
+    ]
 
 
 def _require_writable(file: Path | None, folder: Path | None) -> None:
