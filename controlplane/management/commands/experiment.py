@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from controlplane.experiments import canary, policies
+from controlplane.experiments import canary, credit, policies
 from controlplane.experiments.clients import Drive
 from controlplane.experiments.drawings import drawings
 from controlplane.experiments.instance import ExperimentError
@@ -36,6 +36,7 @@ from scheduling.simulator.trace import TraceError
 
 PLOT = "plot"
 POLICIES = "policies"
+CREDIT = "credit"
 
 
 class Command(BaseCommand):
@@ -43,14 +44,14 @@ class Command(BaseCommand):
         "Starts an instance of its own with simulated engines, drives it over HTTP as the token-pools paper did, and "
         "prints each phase's figures. pools-2 and canary take 6 minutes, the others 2 to 4. 'policies' replays traces "
         "under several policies, with and without prefill credit, and keeps each run in --json. 'plot' draws what was "
-        "kept before."
+        "kept before. 'credit' needs an engine that runs (--engine)."
     )
     requires_system_checks: Sequence[str] = []
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument(
             "name",
-            choices=[*sorted((*EXPERIMENTS, canary.CANARY.name, POLICIES)), PLOT],
+            choices=[*sorted((*EXPERIMENTS, canary.CANARY.name, POLICIES, CREDIT)), PLOT],
             help="; ".join(e.title for e in (*EXPERIMENTS.values(), canary.CANARY)),
         )
         parser.add_argument("files", nargs="*", type=Path, help="with 'plot': what --json wrote")
@@ -67,6 +68,7 @@ class Command(BaseCommand):
         )
         parser.add_argument("--seed", type=int, default=0, help="of the lengths that clients ask for")
         self._add_policies(parser.add_argument_group("policies"))
+        self._add_credit(parser.add_argument_group("credit"))
 
     @staticmethod
     def _add_policies(group: Any) -> None:
@@ -80,6 +82,14 @@ class Command(BaseCommand):
         group.add_argument("--preset", default="llama-3-8b-a100", help="what they imitate (default %(default)s)")
         group.add_argument("--output", type=Path, metavar="PAGE.md", help="write the runs of --json as a page")
 
+    @staticmethod
+    def _add_credit(group: Any) -> None:
+        group.add_argument("--engine", metavar="URL", help="a vLLM server that runs, in its default order (fcfs)")
+        group.add_argument("--slots", type=int, default=32, help="its --max-num-seqs (default 32)")
+        group.add_argument(
+            "--prompt-tokens", type=int, default=3000, metavar="N", help="of a long prompt (default 3000)"
+        )
+
     def handle(self, *args: Any, **options: Any) -> None:
         if (options["name"] == PLOT) != bool(options["files"]):
             raise CommandError("'plot' needs files that --json wrote, and no other name takes any")
@@ -89,6 +99,9 @@ class Command(BaseCommand):
             return
         if options["name"] == canary.CANARY.name:
             self._canary(options)
+            return
+        if options["name"] == CREDIT:
+            self._credit(options)
             return
         if options["name"] == POLICIES:
             self._policies(options)
@@ -135,6 +148,23 @@ class Command(BaseCommand):
         try:
             with tempfile.TemporaryDirectory(prefix="qm-experiment-") as home:
                 found = canary.run(Path(home) / "home", console.print, seed=options["seed"])
+        except ExperimentError as problem:
+            raise CommandError(str(problem)) from problem
+        except KeyboardInterrupt:
+            raise CommandError("interrupted; the instance was ended", returncode=130) from None
+        text = json.dumps(found, indent=1)
+        self.stdout.write(text)
+        if options["json"]:
+            options["json"].write_text(text, encoding="utf-8")
+
+    def _credit(self, options: dict[str, Any]) -> None:
+        if not options["engine"] or min(options["slots"], options["prompt_tokens"]) < 1:
+            raise CommandError("'credit' needs --engine URL, and --slots and --prompt-tokens of at least 1")
+        shape = {name: options[name] for name in ("slots", "prompt_tokens", "seed")}
+        console = Console(stderr=True)
+        try:
+            with tempfile.TemporaryDirectory(prefix="qm-experiment-") as home:
+                found = credit.run(Path(home) / "home", options["engine"], console.print, **shape)
         except ExperimentError as problem:
             raise CommandError(str(problem)) from problem
         except KeyboardInterrupt:
