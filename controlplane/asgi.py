@@ -11,7 +11,7 @@ import json
 import os
 from collections.abc import Awaitable, Callable, MutableMapping
 from hmac import compare_digest
-from typing import Any
+from typing import Any, cast
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
 
@@ -63,7 +63,10 @@ class Application:
         )
         self._pages = _behind_proxies(
             BodyLimits(
-                django_application, settings.DATA_UPLOAD_MAX_MEMORY_SIZE, env.body_timeout_s, env.send_timeout_s
+                cast(Any, django_application),
+                settings.DATA_UPLOAD_MAX_MEMORY_SIZE,
+                env.body_timeout_s,
+                env.send_timeout_s,
             ),
             env.proxies,
         )

@@ -20,7 +20,7 @@ from django.conf import settings
 from controlplane.embedded.child import die_with_parent
 
 if TYPE_CHECKING:
-    from kombu import Connection
+    from kombu.connection import Connection
 
     from scheduling.dispatch.runner import DispatchSetup
 

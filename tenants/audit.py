@@ -7,7 +7,7 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
-from django.contrib.auth.models import AbstractBaseUser
+from django.contrib.auth.models import AbstractBaseUser, User
 from django.db.models import Model
 from django.http import HttpRequest
 
@@ -22,13 +22,14 @@ class Actor:
 
     name: str
     via: str  # api | admin | cli | system
-    user: AbstractBaseUser | None = None
+    user: User | None = None
     request_id: str = ""
 
     @classmethod
     def of(cls, request: HttpRequest, via: str) -> Actor:
         """The signed-in user behind an HTTP request."""
-        return cls(request.user.get_username(), via, request.user, request.headers.get("x-request-id", "")[:64])
+        user = request.user if isinstance(request.user, User) else None
+        return cls(request.user.get_username(), via, user, request.headers.get("x-request-id", "")[:64])
 
 
 SYSTEM = Actor("quartermaster", "system")
@@ -95,7 +96,7 @@ def record(
         actor=actor.name,
         via=actor.via,
         action=action,
-        kind=instance._meta.model_name,
+        kind=instance._meta.model_name or "",
         object_id=str(instance)[:150],
         tenant=tenant,
         before=before,

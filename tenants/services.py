@@ -12,10 +12,10 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from django.contrib.auth import get_user_model
-from django.contrib.auth.models import AbstractBaseUser
+from django.contrib.auth.models import AbstractBaseUser, User
 from django.core.exceptions import ValidationError
 from django.db import models, transaction
 from django.utils import timezone
@@ -39,6 +39,7 @@ from tenants.models import (
 from tenants.validators import check_webhook
 
 M = TypeVar("M", bound=models.Model)
+K = TypeVar("K", ApiKey, AccessToken)
 
 # What the catalog is made of: writing one of these bumps the version. Memberships and tokens are not in it.
 _CATALOGUED = ("slo", "tier", "tenant", "pool", "backend", "entitlement", "apikey", "quota")
@@ -125,7 +126,7 @@ def save(*, actor: Actor, instance: M, action: str = "") -> M:
         with _an_admin_remains(instance):
             instance.save()
         if isinstance(instance, Pool):
-            versions.keep(instance, stored, actor.name)
+            versions.keep(instance, cast("Pool | None", stored), actor.name)
         shown_before, shown_after = difference(before, after)
         record(
             actor=actor,
@@ -135,7 +136,7 @@ def save(*, actor: Actor, instance: M, action: str = "") -> M:
             after=shown_after,
         )
         _touch(current, instance)
-        if isinstance(instance, Backend) and stored is not None:
+        if isinstance(instance, Backend) and isinstance(stored, Backend):
             current.pools.add(stored.pool_id)  # it may have moved to another pool
         if isinstance(instance, Membership):
             _open_admin_site(instance.user)
@@ -221,7 +222,7 @@ def rotate_key(*, actor: Actor, key: ApiKey, overlap_s: float = 0.0) -> Issued:
 def issue_token(
     *,
     actor: Actor,
-    user: AbstractBaseUser,
+    user: User,
     name: str,
     expires_at: datetime | None = None,
     made_with: AccessToken | None = None,
@@ -349,9 +350,9 @@ def settle_due(*, now: datetime | None = None) -> None:
         current.pools.update(Pool.objects.values_list("pk", flat=True))
 
 
-def _revoke(*, actor: Actor, row: M) -> M:
+def _revoke(*, actor: Actor, row: K) -> K:
     with change(actor=actor) as current:
-        row = type(row).objects.select_for_update().get(pk=row.pk)
+        row = type(row)._default_manager.select_for_update().get(pk=row.pk)
         if row.revoked_at is None:
             row.revoked_at = timezone.now()
             row.save(update_fields=["revoked_at"])
@@ -428,20 +429,20 @@ def _belongings(instance: models.Model) -> Iterator[models.Model]:
             yield from instance.quotas.all()
         case Pool():
             yield from instance.prices.all()
-        case AbstractBaseUser():
+        case User():
             yield from instance.memberships.all()
             yield from instance.access_tokens.all()
 
 
 def _refuse_fixed(stored: models.Model, instance: models.Model) -> None:
     for name in getattr(instance, "fixed", ()):
-        attname = instance._meta.get_field(name).attname
+        attname = cast("models.Field", instance._meta.get_field(name)).attname
         if getattr(stored, attname) != getattr(instance, attname):
             raise ValidationError({name: "This cannot change after creation. Make a new object and delete this one."})
 
 
 def _number_policy(stored: models.Model, instance: models.Model) -> None:
-    if isinstance(instance, Pool):
+    if isinstance(instance, Pool) and isinstance(stored, Pool):
         same = all(getattr(stored, name) == getattr(instance, name) for name in DECIDES)
         instance.policy_version = stored.policy_version + (0 if same else 1)
 
@@ -482,7 +483,7 @@ def _refuse_past(expires_at: datetime | None) -> None:
         raise ValidationError({"expires_at": "This time has passed. Give a later one, or leave it empty."})
 
 
-def _open_admin_site(user: AbstractBaseUser) -> None:
+def _open_admin_site(user: User) -> None:
     """Admins and operators may sign in to the back office; members have the console."""
     user = get_user_model()._default_manager.get(pk=user.pk)
     staff = user.is_superuser or user.memberships.filter(role__in=[Role.ADMIN, Role.OPERATOR]).exists()

@@ -74,8 +74,8 @@ def load_catalog() -> core.Catalog:
         if entitlement in entitlements
     }
     quotas: dict[str, tuple[core.QuotaSpec, ...]] = {}
-    for tenant, *limits in Quota.objects.values_list("tenant__slug", "period", "soft_tokens", "hard_tokens"):
-        quotas[tenant] = (*quotas.get(tenant, ()), core.QuotaSpec(*limits))
+    for tenant, period, soft, hard in Quota.objects.values_list("tenant__slug", "period", "soft_tokens", "hard_tokens"):
+        quotas[tenant] = (*quotas.get(tenant, ()), core.QuotaSpec(period, soft, hard))
     return core.Catalog(version=version, pools=pools, entitlements=entitlements, keys=keys, quotas=quotas)
 
 

@@ -33,7 +33,7 @@ def asked(plan: Plan) -> Plan:
                     "model: start with engines of one model and add other pools in the back office."
                 )
             model = model or str(card["id"])
-            longest = longest or int(card.get("max_model_len") or 8192)
+            longest = longest or int(str(card.get("max_model_len") or 8192))
             kv_tokens = engine.kv_tokens or _kv_tokens(http, engine.url)
             engines.append(Engine(engine.name, engine.url, engine.slots, kv_tokens))
     return Plan(engines, pool=plan.pool, model=model, max_model_len=longest)

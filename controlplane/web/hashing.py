@@ -157,7 +157,7 @@ class PasswordHasher(PBKDF2PasswordHasher):
     def encode(self, password: str, salt: str, iterations: int | None = None) -> str:
         if _helper is None:
             return super().encode(password, salt, iterations)
-        self._check_encode_args(password, salt)
+        self._check_encode_args(password, salt)  # type: ignore[attr-defined]  # Django's own, not in its stubs
         iterations = iterations or self.iterations
         found = _helper.pbkdf2(self.digest().name, password.encode(), salt.encode(), iterations)
         return f"{self.algorithm}${iterations}${salt}${base64.b64encode(found).decode('ascii').strip()}"

@@ -21,7 +21,7 @@ import unicodedata
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from hashlib import sha256
 from typing import Protocol
 
@@ -191,12 +191,14 @@ class Attempt:
 
     def unchecked(self) -> None:
         """No password was checked after all."""
-        _tried(lambda: [self._store.give_back(key) for key in self._taken])
+        for key in self._taken:
+            _tried(partial(self._store.give_back, key))
 
     def right(self) -> None:
         """It was right: wrong ones of that name from there are forgotten."""
         self.unchecked()
-        _tried(lambda: (self._store.forget(self._keys.pair), self._store.mark(self._keys.known, KNOWN_S)))
+        _tried(partial(self._store.forget, self._keys.pair))
+        _tried(partial(self._store.mark, self._keys.known, KNOWN_S))
 
 
 def begin(name: str, address: str) -> tuple[Attempt | None, Refusal | None]:

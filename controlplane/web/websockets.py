@@ -14,7 +14,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from django.conf import settings
-from django.http.request import is_same_domain, split_domain_port, validate_host
+from django.http.request import split_domain_port, validate_host
+from django.utils.http import is_same_domain
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from scheduling.core.outcomes import ENDINGS, Reason

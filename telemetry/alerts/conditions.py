@@ -40,7 +40,7 @@ def seen(rule: AlertRule, snapshot: Mapping[str, Any], shares: Shares) -> dict[s
         }
     if rule.pool not in ("", pool):
         return {}
-    return _OF_POOL[rule.kind](rule, pool, snapshot)
+    return _OF_POOL[RuleKind(rule.kind)](rule, pool, snapshot)
 
 
 def _slo(rule: AlertRule, pool: str, snapshot: Mapping[str, Any]) -> dict[str, Seen]:

@@ -137,7 +137,7 @@ class RuleSerializer(serializers.ModelSerializer[AlertRule]):
         return attrs
 
 
-class _Rules(Telemetry):
+class _Rules(Telemetry, generics.GenericAPIView[AlertRule]):
     """Operators see them, admins write them; for members they do not exist."""
 
     serializer_class = RuleSerializer
@@ -145,7 +145,7 @@ class _Rules(Telemetry):
     pagination_class = None
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
-        super().initial(request, *args, **kwargs)  # type: ignore[misc]
+        super().initial(request, *args, **kwargs)
         scope = scope_of(request)
         if not scope.sees_all:
             raise Http404
@@ -157,7 +157,7 @@ class _Rules(Telemetry):
         with transaction.atomic():
             rule = serializer.save()
             shown = audit.difference(before, audit.snapshot(rule))
-            actor = audit.Actor.of(self.request, "api")  # type: ignore[attr-defined]
+            actor = audit.Actor.of(self.request, "api")
             audit.record(actor=actor, action=action, instance=rule, before=shown[0], after=shown[1])
             if not rule.enabled:
                 lifecycle.resolve(Alert.objects.filter(rule=rule), "The rule was switched off.")

@@ -7,6 +7,7 @@ from typing import Any
 from rest_framework.exceptions import APIException
 from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
+from rest_framework.views import APIView
 
 from telemetry.access import Viewer, viewer_in
 from telemetry.feed.sources import sources
@@ -23,7 +24,7 @@ class MayLook(BasePermission):
         return bool(request.user and request.user.is_authenticated) and scope_of(request).role is not None
 
 
-class Telemetry:
+class Telemetry(APIView):
     """Mixed into views: a session or an access token signs in, any role may look."""
 
     authentication_classes = AUTHENTICATION
@@ -50,7 +51,7 @@ class RedisAway(Unavailable):
             "not affected; new ones are refused with 503."
         )
         super().__init__(text)
-        self.detail = {"detail": text, "code": away.code, **away.as_json()}  # type: ignore[assignment]
+        self.detail = {"detail": text, "code": away.code, **away.as_json()}  # type: ignore[dict-item]
 
 
 def viewer_of(request: Request) -> Viewer:
@@ -58,5 +59,5 @@ def viewer_of(request: Request) -> Viewer:
     held = getattr(request, "_quartermaster_viewer", None)
     if held is None:
         held = viewer_in(scope_of(request))
-        request._quartermaster_viewer = held
+        request._quartermaster_viewer = held  # type: ignore[attr-defined]
     return held

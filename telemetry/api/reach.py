@@ -69,7 +69,7 @@ class NewestFirst(inputs.NewestFirst):
     def __init__(self) -> None:
         self.ended: datetime | None = None
 
-    def paginate_queryset(self, queryset: QuerySet[Any], request: Request, view: Any = None) -> list[Any] | None:
+    def paginate_queryset(self, queryset: Any, request: Request, view: Any = None) -> list[Any] | None:
         """``view.searched_to(before)`` tells how far back a page is searched that begins before a moment."""
         cursor = self.decode_cursor(request)
         end = None
@@ -77,7 +77,7 @@ class NewestFirst(inputs.NewestFirst):
             end = view.searched_to(cursor.position if cursor else None)
             if end is not None:
                 queryset = queryset.filter(received_at__gte=end)
-        page = super().paginate_queryset(queryset, request, view)
+        page: list[Any] | None = super().paginate_queryset(queryset, request, view)
         if end is not None and not self.has_next:  # a full page says by its last row how far it got
             self.ended = end
         return page
@@ -85,7 +85,7 @@ class NewestFirst(inputs.NewestFirst):
     def get_next_link(self) -> str | None:
         if self.ended is None:
             return super().get_next_link()
-        return self.encode_cursor(Cursor(offset=0, reverse=False, position=str(self.ended)))
+        return self.encode_cursor(Cursor(offset=0, reverse=False, position=str(self.ended)))  # type: ignore[arg-type]
 
     def get_paginated_response(self, data: Any) -> Response:
         answer = super().get_paginated_response(data)

@@ -48,7 +48,8 @@ def errors(rows: QuerySet[LedgerEntry], group: str | None = None) -> list[dict[s
     if group is None:
         found: Iterable[dict[str, Any]] = [rows.aggregate(**figures)]
     else:
-        found = rows.order_by().values(name=F(GROUPS[group])).annotate(**figures).order_by("-requests")[:MAX_GROUPS]
+        groups: Any = rows.order_by().values(name=F(GROUPS[group])).annotate(**figures)
+        found = groups.order_by("-requests")[:MAX_GROUPS]
     return [_row(row) for row in found if row["requests"]]
 
 

@@ -7,7 +7,7 @@ each pool are kept, so that a drift that came and went can be seen afterwards.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -111,7 +111,7 @@ def errors(rows: QuerySet[LedgerEntry], since: datetime, until: datetime) -> dic
     predictions are right on the whole; ``coverage90``: share within the limit of 90 %; ``mae`` [tokens]."""
     name, trunc = steps(since, until)
     off = Cast(F("output_tokens"), FloatField()) - F("output_tokens_est")
-    found: Iterable[dict[str, Any]] = (
+    found: Any = (
         rows.order_by()
         .annotate(step=trunc("received_at"))
         .values("step")

@@ -71,7 +71,7 @@ class LiveStore:
     """
 
     def __init__(self, url: str) -> None:
-        self._redis = blocking_client(url)
+        self._redis: Any = blocking_client(url)  # redis-py's own types do not tell text from bytes
         self._store = self._redis.register_script(_STORE)
 
     def store(self, pool: str, epoch: int, seq: int, snapshot: bytes, point: bytes) -> bool:

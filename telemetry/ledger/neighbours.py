@@ -106,7 +106,9 @@ def neighbours(
     read = list(ended.values_list("pool", "queued_at", "granted_at", "done_at")[: MAX_WAITS + 1])
     waits: dict[str, list[Span]] = {}
     for pool, queued, granted, done in read[:MAX_WAITS]:
-        waits.setdefault(pool, []).append((queued.timestamp(), (granted or done).timestamp()))
+        left = granted or done
+        if queued is not None and left is not None:
+            waits.setdefault(pool, []).append((queued.timestamp(), left.timestamp()))
     now_s = until.timestamp()
     for pool, since_s in waiting:
         waits.setdefault(pool, []).append((since_s, now_s))
@@ -174,7 +176,7 @@ def ahead_of(row: LedgerEntry) -> Json | None:
     for _, _, tenant in granted:
         tenants[tenant] = tenants.get(tenant, 0) + 1
     steps = [[_ms(row, row.queued_at), len(granted)]]
-    steps += [[_ms(row, at), len(granted) - i] for i, (at, _, _) in enumerate(granted, 1)]
+    steps += [[_ms(row, at), len(granted) - i] for i, (at, _, _) in enumerate(granted, 1) if at is not None]
     stride = max(1, -(-len(steps) // MAX_STEPS))
     found: Json = {
         "count": len(granted),

@@ -94,7 +94,7 @@ class QueueStore:
         try:
             for pool in pools:
                 for table in ("queue", "held"):
-                    data = self._redis.hget(f"qm:{{{pool}}}:{table}", request_id)
+                    data: Any = self._redis.hget(f"qm:{{{pool}}}:{table}", request_id)
                     if data is not None:
                         with suppress(ValueError):
                             return Found(pool, request_id, decode_entry(data))

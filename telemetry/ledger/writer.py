@@ -22,11 +22,11 @@ BATCH = 500  # rows per transaction: short enough that SQLite's other writers ha
 Row = tuple[Any, ...]
 
 _FIELDS = [f for f in LedgerEntry._meta.concrete_fields if not f.primary_key]
-_LIMITS = {f.name: f.max_length for f in _FIELDS if getattr(f, "max_length", None)}
+_LIMITS = {f.name: f.max_length for f in _FIELDS if f.max_length}
 # Straight SQL: model instances and their preparation cost four times the insert itself, and the worker writes as many
 # rows as all gateways together end requests. Both databases know this form of "ignore what is there".
 _INSERT = (
-    f"INSERT INTO {LedgerEntry._meta.db_table} ({', '.join(f.column for f in _FIELDS)}) "  # noqa: S608 our own names
+    f"INSERT INTO {LedgerEntry._meta.db_table} ({', '.join(str(f.column) for f in _FIELDS)}) "  # noqa: S608 our own names
     f"VALUES ({', '.join(['%s'] * len(_FIELDS))}) ON CONFLICT (request_id) DO NOTHING"
 )
 

@@ -5,10 +5,11 @@ It does not travel through a message or a redirect: those are stored (in a cooki
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from django import forms
 from django.contrib import admin, messages
+from django.contrib.auth.models import User
 from django.core.exceptions import ValidationError
 from django.db.models import Model, QuerySet
 from django.forms import ModelForm
@@ -36,7 +37,7 @@ class CredentialAdmin(BooksAdmin):
     """Makes, shows and ends; a credential is never edited, and its row stays for the audit."""
 
     form = CredentialForm
-    actions: ClassVar = ("revoke",)
+    actions: ClassVar[tuple[str, ...]] = ("revoke",)
     what: ClassVar = "key"
 
     def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
@@ -62,10 +63,10 @@ class CredentialAdmin(BooksAdmin):
     def save_model(self, request: HttpRequest, obj: Any, form: ModelForm, change: bool) -> None:
         issued = self.issue(request, obj)
         obj.pk, obj.public_id = issued.row.pk, issued.row.public_id
-        request.issued_once = [issued]
+        request.issued_once = [issued]  # type: ignore[attr-defined]
 
     def response_add(self, request: HttpRequest, obj: Any, post_url_continue: Any = None) -> HttpResponse:
-        return self.shown_once(request, request.issued_once)
+        return self.shown_once(request, request.issued_once)  # type: ignore[attr-defined]
 
     def shown_once(self, request: HttpRequest, issued: list[services.Issued]) -> TemplateResponse:
         context = self.admin_site.each_context(request) | {
@@ -86,7 +87,7 @@ class ApiKeyAdmin(CredentialAdmin):
     list_select_related = ("entitlement__tenant",)
     search_fields = ("public_id", "name", "entitlement__slug")
     autocomplete_fields = ("entitlement",)
-    actions: ClassVar = ("revoke", "rotate")
+    actions: ClassVar[tuple[str, ...]] = ("revoke", "rotate")
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
         if obj is None:
@@ -146,7 +147,7 @@ class AccessTokenAdmin(CredentialAdmin):
 
     def issue(self, request: HttpRequest, obj: AccessToken) -> services.Issued:
         return services.issue_token(
-            actor=actor_of(request), user=request.user, name=obj.name, expires_at=obj.expires_at
+            actor=actor_of(request), user=cast(User, request.user), name=obj.name, expires_at=obj.expires_at
         )
 
     @action(description="Revoke now", permissions=["end"])

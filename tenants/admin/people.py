@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from django.contrib import admin
 from django.contrib.auth import get_user_model
 from django.contrib.auth.admin import UserAdmin as DjangoUserAdmin
 from django.contrib.auth.models import Group
-from django.db.models import QuerySet
+from django.db.models import Model, QuerySet
 from django.forms import ModelForm
 from django.http import HttpRequest, HttpResponse
 from unfold.admin import TabularInline
@@ -55,7 +55,7 @@ admin.site.unregister(User)
 
 
 @admin.register(User)
-class UserAdmin(BooksAdmin, DjangoUserAdmin):
+class UserAdmin(BooksAdmin, DjangoUserAdmin):  # type: ignore[misc]  # both say how fields look; ours is meant
     form = UserChangeForm
     add_form = UserCreationForm
     change_password_form = AdminPasswordChangeForm
@@ -100,5 +100,10 @@ class UserAdmin(BooksAdmin, DjangoUserAdmin):
             answer = super().user_change_password(request, id, form_url)
             if request.method == "POST" and answer.status_code == 302:
                 user = self.get_object(request, id)
-                record(actor=actor_of(request), action="password", instance=user, after={"password": "(changed)"})
+                record(
+                    actor=actor_of(request),
+                    action="password",
+                    instance=cast(Model, user),
+                    after={"password": "(changed)"},
+                )
         return answer

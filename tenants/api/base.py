@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 from django.core.exceptions import NON_FIELD_ERRORS
 from django.core.exceptions import ValidationError as ModelValidationError
@@ -16,6 +16,7 @@ from rest_framework.filters import SearchFilter
 from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
 from rest_framework.response import Response
+from rest_framework.views import APIView
 
 from tenants import preview, services
 from tenants.access import Scope, scope_of
@@ -57,7 +58,7 @@ class Conflict(APIException):
     default_code = "conflict"
 
 
-class ScopedView:
+class ScopedView(APIView):
     """Mixed into views: authentication, permission, and the model's own errors as HTTP answers."""
 
     authentication_classes = AUTHENTICATION
@@ -101,7 +102,7 @@ class BooksViewSet(ScopedView, mixins.ListModelMixin, mixins.RetrieveModelMixin,
         rows = self.scope.visible(self.model)
         return rows.select_related(*self.related) if self.related else rows
 
-    def permission_denied(self, request: Request, message: str | None = None, code: str | None = None) -> None:
+    def permission_denied(self, request: Request, message: str | None = None, code: str | None = None) -> NoReturn:
         """Out of sight comes before forbidden: a foreign id must look like one that never was."""
         key = self.kwargs.get(self.lookup_url_kwarg or self.lookup_field)
         known = self.scope.role is not None

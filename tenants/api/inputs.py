@@ -189,7 +189,7 @@ class NewestFirst(CursorPagination):
         cursor = super().decode_cursor(request)
         if cursor is None or cursor.position is None:
             return cursor
-        position = moment(cursor.position)
+        position = moment(str(cursor.position))
         if position is None:
             raise NotFound(self.invalid_cursor_message)
-        return cursor._replace(position=str(position))  # in UTC: PostgreSQL refuses odd offsets, such as +23:59
+        return cursor._replace(position=str(position))  # type: ignore[arg-type]  # in UTC: PostgreSQL refuses odd offsets, such as +23:59

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from typing import Any
+from typing import Any, ClassVar
 
 from django.contrib.auth import get_user_model
 from django.db.models import Model, QuerySet
@@ -240,7 +240,7 @@ class QuotaSerializer(BooksSerializer):
     class Meta:
         model = Quota
         fields = ["id", "tenant", "period", "soft_tokens", "hard_tokens"]
-        validators = []  # the model's own constraints say it better
+        validators: ClassVar[list[Any]] = []  # the model's own constraints say it better
 
 
 class PriceSerializer(BooksSerializer):
@@ -252,7 +252,7 @@ class PriceSerializer(BooksSerializer):
             "id", "pool", "valid_from", "currency", "per_million_input", "per_million_output", "per_gpu_second",
             "slots_per_gpu",
         ]  # fmt: skip
-        validators = []
+        validators: ClassVar[list[Any]] = []
 
 
 class _CredentialSerializer(BooksSerializer):
@@ -333,7 +333,7 @@ class MembershipSerializer(BooksSerializer):
     class Meta:
         model = Membership
         fields = ["id", "user", "tenant", "role", "created_at"]
-        validators = []  # the model's own constraints say it better
+        validators: ClassVar[list[Any]] = []  # the model's own constraints say it better
 
 
 class AuditSerializer(serializers.ModelSerializer):

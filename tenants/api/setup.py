@@ -157,8 +157,8 @@ class SetupView(ScopedView, APIView):
             entitlement = made.get("entitlement")
             if entitlement is None:
                 raise ValidationError({"key": {"non_field_errors": ["A key needs the entitlement it opens."]}})
-            body = FirstKeySerializer(data=given["key"])
-            made["key"] = self._kept("key", body, lambda values: self._issue(entitlement, values))
+            first = FirstKeySerializer(data=given["key"])
+            made["key"] = self._kept("key", first, lambda values: self._issue(entitlement, values))
         return made
 
     def _save(self, row: Any) -> Any:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
+from django.contrib.auth.models import User
 from django.db.models import QuerySet
 from drf_spectacular.utils import OpenApiParameter, extend_schema, extend_schema_view
 from rest_framework import status, viewsets
@@ -325,7 +326,7 @@ class TokenViewSet(BooksViewSet):
         given = body.validated_data
         if asking is not None and "expires_at" not in given:
             given["expires_at"] = asking.expires_at
-        issued = services.issue_token(actor=self.actor, user=request.user, made_with=asking, **given)
+        issued = services.issue_token(actor=self.actor, user=cast(User, request.user), made_with=asking, **given)
         shown = self.get_serializer(issued.row).data | {"token": issued.credential.text}
         return Response(shown, status=status.HTTP_201_CREATED, headers={"Cache-Control": "no-store"})
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -26,7 +27,7 @@ class Field:
     path: str
     attribute: str
     type: str  # text, whole, number, money, flag, time, names, params, ref
-    ref: type[Model] | None = None
+    ref: builtins.type[Model] | None = None
     nullable: bool = False
     required: bool = False
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from django.contrib.auth import get_user_model
 from django.core.exceptions import NON_FIELD_ERRORS, ValidationError
@@ -138,7 +138,7 @@ def _fresh(change: Change, actor: Actor) -> Model:
     if change.kind is not MEMBERSHIP:
         return change.kind.model(**{change.kind.key: change.name})
     users = get_user_model()
-    username = change.desired.state["user"]
+    username = cast(Desired, change.desired).state["user"]
     user = users._default_manager.filter(username=username).first()
     if user is None:  # cannot sign in until an admin sets a password
         user = users(username=username)

@@ -7,7 +7,7 @@ lines of them can stand for gigabytes).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import yaml
 
@@ -68,7 +68,7 @@ def read(text: str, file: str = "<stdin>") -> list[Node]:
     try:
         loader = _Loader(text)
         while loader.check_node():
-            root = _convert(loader, loader.get_node(), file, "")
+            root = _convert(loader, cast(yaml.Node, loader.get_node()), file, "")
             if root.value is None:
                 continue
             items += _items(root)

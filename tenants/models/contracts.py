@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.db.models import Q
@@ -10,7 +13,7 @@ from scheduling.core import types as core
 from tenants.models.base import Named
 from tenants.validators import finite
 
-_POSITIVE = [finite, MinValueValidator(0.001)]
+_POSITIVE: list[Callable[[Any], None]] = [finite, MinValueValidator(0.001)]
 
 
 class Slo(Named):

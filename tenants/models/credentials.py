@@ -38,7 +38,7 @@ class Credential(models.Model):
     @classmethod
     def active_at(cls, now: datetime) -> QuerySet:
         """Those that open the door at a time."""
-        return cls.objects.filter(Q(expires_at__isnull=True) | Q(expires_at__gt=now), revoked_at__isnull=True)
+        return cls._default_manager.filter(Q(expires_at__isnull=True) | Q(expires_at__gt=now), revoked_at__isnull=True)
 
 
 class ApiKey(Credential):

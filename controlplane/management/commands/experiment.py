@@ -9,11 +9,10 @@ import shlex
 import sys
 import tempfile
 from argparse import ArgumentParser
-from collections.abc import Sequence
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 from django.core.management.base import BaseCommand, CommandError
 from rich.console import Console
@@ -46,7 +45,7 @@ class Command(BaseCommand):
         "under several policies, with and without prefill credit, and keeps each run in --json. 'plot' draws what was "
         "kept before. 'credit' needs an engine that runs (--engine)."
     )
-    requires_system_checks: Sequence[str] = []
+    requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument(
@@ -227,7 +226,7 @@ class Command(BaseCommand):
                 _text(row["ttft_p99_s"]), _text(row["queue_p95_s"]), _text(row["slots_mean"]),
                 _text(row["debt_peak"]), weight,
             )  # fmt: skip
-        console = Console(file=self.stdout._out, width=None if self.stdout.isatty() else 170)
+        console = Console(file=cast(IO[str], self.stdout._out), width=None if self.stdout.isatty() else 170)
         console.print(grid)
         pool = found["pool"]
         console.print(f"longest queue {pool['queue_max']}, utilization {_text(pool['utilization'])}")

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
@@ -42,7 +42,7 @@ class Command(BaseCommand):
         "Runs the tables of the scheduling papers in the simulator and shows the paper's figures beside ours. "
         "Needs no running instance; figures are kept in QUARTERMASTER_HOME/lab, so an interrupted run goes on."
     )
-    requires_system_checks: Sequence[str] = []
+    requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--processes", type=int, default=0, help="how many run at once (default: all cores)")
@@ -511,7 +511,7 @@ class Command(BaseCommand):
             yield bar, bar.add_task("runs", total=total)
 
     def _console(self) -> Console:
-        return Console(file=self.stdout._out, width=None if self.stdout.isatty() else 170)
+        return Console(file=cast(IO[str], self.stdout._out), width=None if self.stdout.isatty() else 170)
 
 
 def _numbers(text: str, option: str) -> list[float]:

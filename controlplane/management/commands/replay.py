@@ -14,7 +14,7 @@ import signal
 import sys
 import time
 from argparse import ArgumentParser
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,7 @@ class Command(BaseCommand):
         "and prints what its clients saw per tenant and tier. Ctrl-C ends it early and keeps the partial report. What "
         "it needs it asks of the instance, with the keys and the access token of --tenants-from."
     )
-    requires_system_checks: Sequence[str] = []
+    requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("trace", type=Path, help="trace file")
@@ -119,7 +119,7 @@ class Command(BaseCommand):
         with contextlib.closing(instance):
             try:
                 with _asking(console, "asking the instance"):
-                    targets, missing = self.check(instance, replay, ledger=not options["no_ledger"])
+                    targets, missing = self.check_instance(instance, replay, ledger=not options["no_ledger"])
                     served_by = self.served_by(instance, replay)
             except KeyboardInterrupt:
                 raise CommandError("interrupted: nothing was sent", returncode=130) from None
@@ -128,7 +128,7 @@ class Command(BaseCommand):
             self.finish(instance, draft, console, interrupted=interrupted, ledger=not options["no_ledger"])
 
     @staticmethod
-    def check(instance: Instance, replay: Replay, *, ledger: bool) -> tuple[dict[str, Slo], dict[str, str]]:
+    def check_instance(instance: Instance, replay: Replay, *, ledger: bool) -> tuple[dict[str, Slo], dict[str, str]]:
         """Everything that the end will need, asked for before anything is sent: the tiers' promises, and what of the
         report will be missing and why."""
         try:

@@ -7,7 +7,7 @@ import time
 from argparse import ArgumentParser
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 from django.core.management.base import BaseCommand, CommandError
 from rich.console import Console
@@ -108,7 +108,7 @@ class Command(BaseCommand):
         )  # fmt: skip
 
     def _console(self) -> Console:
-        return Console(file=self.stdout._out if hasattr(self.stdout, "_out") else None)
+        return Console(file=cast("IO[str] | None", getattr(self.stdout, "_out", None)))
 
     def _evaluate(
         self, examples: list[data.Example], count: Callable[[str], int] | None, out: Path | None, began: float
