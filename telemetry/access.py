@@ -14,7 +14,7 @@ from tenants.models import Tenant
 
 @dataclass(frozen=True, slots=True)
 class Viewer:
-    """A user's sight: ``tenants`` is None for those who see everything, else the names of its own tenants."""
+    """What a user may see: ``tenants`` is None for those who see everything, else the names of its own tenants."""
 
     role: str
     tenants: frozenset[str] | None
@@ -24,7 +24,7 @@ class Viewer:
         return self.tenants is None or bool(self.tenants)
 
     def requests(self) -> QuerySet[LedgerEntry]:
-        """The ledger's rows in sight."""
+        """The ledger's visible rows."""
         if self.tenants is None:
             return LedgerEntry.objects.all()
         return LedgerEntry.objects.filter(tenant__in=self.tenants)

@@ -33,4 +33,4 @@ def bucket_debts(
         .order_by("-received_at")
         .values_list("entitlement", "received_at", "input_tokens", "output_tokens")[:MAX_ROWS]
     )
-    return debts(((e, (now - at).total_seconds(), given + made) for e, at, given, made in rows), budgets)
+    return debts(((e, (now - at).total_seconds(), given + output) for e, at, given, output in rows), budgets)

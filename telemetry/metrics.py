@@ -32,7 +32,7 @@ MAX_TENANTS = 1000  # label values; every further tenant counts as "other"
 OTHER = "other"
 REFRESH_S = 1.0
 FIRST_S = 2.0  # a scrape waits so long for the first figures after a start or a rest; Redis has half a second
-RESTS_AFTER_S = 120.0  # nobody scraped for so long: stop reading snapshots
+RESTS_AFTER_S = 120.0  # without a scrape for so long: stop reading snapshots
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,11 +214,11 @@ class _Histogram:
         self.series: dict[Labels, tuple[list[int], list[float]]] = {}  # counts per bucket, [sum]
 
     def observe(self, labels: Labels, value: float) -> None:
-        held = self.series.get(labels)
-        if held is None:
-            held = self.series[labels] = ([0] * (len(self.bounds) + 1), [0.0])
-        held[0][bisect_left(self.bounds, value)] += 1
-        held[1][0] += value
+        series = self.series.get(labels)
+        if series is None:
+            series = self.series[labels] = ([0] * (len(self.bounds) + 1), [0.0])
+        series[0][bisect_left(self.bounds, value)] += 1
+        series[1][0] += value
 
 
 class Metrics:
@@ -265,15 +265,15 @@ class Metrics:
         if record.slo_met is False:
             labels = (pool, tier, tenant)
             self._violations[labels] = self._violations.get(labels, 0) + 1
-        found = durations_ms(record)
-        if QUEUE in found:
-            self._wait.observe((pool, tier, outcome), found[QUEUE] / 1000)
-        if TTFT in found:
-            self._first.observe((pool, tier), found[TTFT] / 1000)
-        if TBT in found:
-            self._token.observe((pool, tier), found[TBT] / 1000)
-        if TTLT in found:
-            self._total.observe((pool, tier), found[TTLT] / 1000)
+        durations = durations_ms(record)
+        if QUEUE in durations:
+            self._wait.observe((pool, tier, outcome), durations[QUEUE] / 1000)
+        if TTFT in durations:
+            self._first.observe((pool, tier), durations[TTFT] / 1000)
+        if TBT in durations:
+            self._token.observe((pool, tier), durations[TBT] / 1000)
+        if TTLT in durations:
+            self._total.observe((pool, tier), durations[TTLT] / 1000)
 
     def rejected(self, reason: str, status: int) -> None:
         """A request without a valid key, or outside any route, was answered."""
@@ -400,7 +400,7 @@ def _histogram_family(name: str, metric: Metric, histogram: _Histogram) -> Histo
 
 
 class _PoolGauges:
-    """Gauges out of the stored snapshots, at most a second behind them while somebody scrapes."""
+    """Gauges out of the stored snapshots, at most a second behind them while metrics are scraped."""
 
     def __init__(self, store: LiveStore, clock: Callable[[], float]) -> None:
         self._store = store
@@ -415,7 +415,7 @@ class _PoolGauges:
         self._memory: tuple[int, int] | None = None  # bytes used, and the limit
 
     def wanted(self) -> None:
-        """Somebody scrapes: keep reading for a while. Waits for the first figures, :data:`FIRST_S` at most: a page
+        """Called at each scrape: keeps reading a while. Waits for the first figures, :data:`FIRST_S` at most: a page
         without them would say that there is no pool."""
         self._wanted_s = time.monotonic()
         with self._starting:
@@ -428,15 +428,15 @@ class _PoolGauges:
     def refresh(self) -> None:
         """Reads the snapshots once. What cannot be read keeps its old figures, and its age tells."""
         try:
-            known = {name: (int(s["epoch"]), int(s["seq"])) for name, s in self._snapshots.items()}
-            found = self._store.load_all(known)
+            versions = {name: (int(s["epoch"]), int(s["seq"])) for name, s in self._snapshots.items()}
+            newer = self._store.load_all(versions)
             self._memory = self._store.memory()
         except LiveUnavailable:
             self._available = False
             return
         self._available = True
         self._snapshots = {
-            name: stored.snapshot if stored is not None else self._snapshots[name] for name, stored in found.items()
+            name: stored.snapshot if stored is not None else self._snapshots[name] for name, stored in newer.items()
         }
 
     def samples(self) -> Samples:

@@ -1,4 +1,4 @@
-"""Takes what the dispatch loop hands upward: ledger records for the catalog, samples for the live feed.
+"""Takes what the dispatch loop reports: ledger records for the catalog, samples for the live feed.
 
 Implements ``scheduling.dispatch.ports.TelemetryPort``. Called from one dedicated thread, never from an event loop.
 """
@@ -66,21 +66,21 @@ class ConfiguredEntitlements:
 
 
 def start_roll_up() -> None:
-    """Rings for :func:`telemetry.tasks.roll_up`. A lost ring is made up for in the next minute."""
+    """Queues :func:`telemetry.tasks.roll_up`. A lost start is made up for in the next minute."""
     from telemetry.tasks import roll_up
 
     roll_up.apply_async(retry=False)
 
 
 def start_purge() -> None:
-    """Rings for :func:`telemetry.tasks.purge_ledger`. A lost ring is made up for in the next hour."""
+    """Queues :func:`telemetry.tasks.purge_ledger`. A lost start is made up for in the next hour."""
     from telemetry.tasks import purge_ledger
 
     purge_ledger.apply_async(retry=False)
 
 
 class Sink(Protocol):
-    """A part that acts on what happened: telemetry hands it on, and knows no more of it. Neither method raises."""
+    """A part that acts on what happened. Telemetry calls it and knows no more of it. Neither method raises."""
 
     def count(self, pool: str, records: Sequence[LedgerRecord]) -> None:
         """Requests that ended."""
@@ -90,7 +90,7 @@ class Sink(Protocol):
 
 
 class Recorder:
-    """The telemetry floor as the dispatch service sees it."""
+    """What the dispatch service reports to: the ledger, the live feed, metrics, alerts and quotas."""
 
     def __init__(
         self,
@@ -164,7 +164,7 @@ class Recorder:
         self._roll_up(self._clock())
 
     def pools(self, names: Collection[str]) -> None:
-        """Forgets what was shown of pools that are no more. Never raises."""
+        """Forgets pools that no longer exist. Never raises."""
         for pool in self._windows.keys() - set(names):
             del self._windows[pool]
         self._publisher.keep_only(names)
@@ -193,11 +193,13 @@ class Recorder:
 
 
 def make_recorder(redis_url: str | None = None, sinks: Sequence[Sink] = ()) -> Recorder:
-    """The recorder of a worker process, as the shell plugs it in, with the parts that act on what it hears."""
+    """The recorder of a worker process, as the shell plugs it in, with the sinks that act on what happens."""
     url = redis_url or settings.QUARTERMASTER_REDIS_URL
     traces = None
     if settings.ENV.traces:
-        from telemetry.traces import make_traces  # OpenTelemetry: half a second and 22 MB that nobody else has to pay
+        from telemetry.traces import (
+            make_traces,
+        )  # OpenTelemetry: half a second and 22 MB, spent only where used
 
         traces = make_traces()
     configured = ConfiguredEntitlements()

@@ -131,8 +131,8 @@ def make_traces(environ: Mapping[str, str] = os.environ) -> Traces:
     # they repeat themselves once per batch; Tally says it once
     for name in ("opentelemetry.exporter", "opentelemetry.sdk._shared_internal"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
-    told = environ.get(OTEL_EXPORTER_OTLP_TRACES_TIMEOUT) or environ.get(OTEL_EXPORTER_OTLP_TIMEOUT)
-    exporter = OTLPSpanExporter(timeout=None if told else TIMEOUT_S)
+    timeout = environ.get(OTEL_EXPORTER_OTLP_TRACES_TIMEOUT) or environ.get(OTEL_EXPORTER_OTLP_TIMEOUT)
+    exporter = OTLPSpanExporter(timeout=None if timeout else TIMEOUT_S)
     own = {"service.instance.id": f"{socket.gethostname()}-{os.getpid()}"}
     if not environ.get(OTEL_SERVICE_NAME) and "service.name=" not in environ.get(OTEL_RESOURCE_ATTRIBUTES, ""):
         own["service.name"] = "quartermaster"
@@ -197,7 +197,7 @@ def _status(record: LedgerRecord) -> Status:
 
 
 def _of_request(record: LedgerRecord, operation: str) -> Attributes:
-    found: dict[str, str | int | float | bool | Sequence[str]] = {
+    attributes: dict[str, str | int | float | bool | Sequence[str]] = {
         "gen_ai.operation.name": operation,
         "gen_ai.provider.name": PROVIDER,
         "gen_ai.system": PROVIDER,  # its older name, which many tools still look for
@@ -215,27 +215,27 @@ def _of_request(record: LedgerRecord, operation: str) -> Attributes:
         "quartermaster.streamed": record.streamed,
     }
     if record.output_bound:
-        found["gen_ai.request.max_tokens"] = record.output_bound
+        attributes["gen_ai.request.max_tokens"] = record.output_bound
     if record.input_tokens or record.output_tokens:
-        found["gen_ai.usage.input_tokens"] = record.input_tokens
-        found["gen_ai.usage.output_tokens"] = record.output_tokens
+        attributes["gen_ai.usage.input_tokens"] = record.input_tokens
+        attributes["gen_ai.usage.output_tokens"] = record.output_tokens
     if record.outcome == Outcome.COMPLETED:
-        found["gen_ai.response.finish_reasons"] = (record.reason,)
+        attributes["gen_ai.response.finish_reasons"] = (record.reason,)
     else:
-        found["error.type"] = record.reason
+        attributes["error.type"] = record.reason
     if record.slo_met is not None:
-        found["quartermaster.slo_met"] = record.slo_met
-    return found
+        attributes["quartermaster.slo_met"] = record.slo_met
+    return attributes
 
 
 def _of_admission(record: LedgerRecord) -> Attributes:
-    found: dict[str, str | int | float] = {
+    attributes: dict[str, str | int | float] = {
         "quartermaster.estimate.input_tokens": record.input_tokens_est,
         "quartermaster.estimate.output_tokens": record.output_tokens_est,
     }
     if record.admission:
-        found["quartermaster.admission"] = record.admission
-    return found
+        attributes["quartermaster.admission"] = record.admission
+    return attributes
 
 
 def _of_dispatch(record: LedgerRecord) -> Attributes:

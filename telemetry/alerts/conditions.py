@@ -61,19 +61,21 @@ def _queue(rule: AlertRule, pool: str, snapshot: Mapping[str, Any]) -> dict[str,
 
 def _debt(rule: AlertRule, pool: str, snapshot: Mapping[str, Any]) -> dict[str, Seen]:
     return {
-        name: Seen(found["debt"], f"Entitlement {name} in pool {pool} has debt {found['debt']:.2f}", found["tenant"])
-        for name, found in snapshot.get("entitlements", {}).items()
-        if "debt" in found and rule.tenant in ("", found["tenant"])
+        name: Seen(
+            standing["debt"], f"Entitlement {name} in pool {pool} has debt {standing['debt']:.2f}", standing["tenant"]
+        )
+        for name, standing in snapshot.get("entitlements", {}).items()
+        if "debt" in standing and rule.tenant in ("", standing["tenant"])
     }
 
 
 def _backend(rule: AlertRule, pool: str, snapshot: Mapping[str, Any]) -> dict[str, Seen]:
     return {
         name: Seen(
-            float(found["state"] not in ("ready", "draining", "drained")),
-            f"Backend {name} of pool {pool} is {found['state']}: {found['why']}",
+            float(backend["state"] not in ("ready", "draining", "drained")),
+            f"Backend {name} of pool {pool} is {backend['state']}: {backend['why']}",
         )
-        for name, found in snapshot.get("backends", {}).items()
+        for name, backend in snapshot.get("backends", {}).items()
     }
 
 

@@ -26,10 +26,10 @@ GIVE_UP_AFTER = timedelta(days=2)
 
 def raise_alert(kind: str, name: str, line: str, **fields: str | int) -> bool:
     """Stores an alert; False when one of that name was there. It stays one, however often it is raised."""
-    _, made = Alert.objects.get_or_create(name=name[:200], defaults={"kind": kind, "line": line[:300], **fields})
-    if made:
+    _, created = Alert.objects.get_or_create(name=name[:200], defaults={"kind": kind, "line": line[:300], **fields})
+    if created:
         log.warning("alert %s: %s", name, line)
-    return made
+    return created
 
 
 def fire(rule: AlertRule, *, pool: str, subject: str, tenant: str, line: str, value: float, at_s: float) -> bool:
@@ -72,12 +72,12 @@ def deliver() -> int:
             content = _content(alert, ended)
             post(_address(alert), settings.QUARTERMASTER_WEBHOOK_SECRET, content["id"], content)
         except Exception as error:  # whatever is wrong with one alert, the others are delivered
-            told = "; ".join(error.messages) if isinstance(error, ValidationError) else error
+            message = "; ".join(error.messages) if isinstance(error, ValidationError) else error
             if not isinstance(error, (WebhookError, ValidationError)):
                 log.exception("alert %s cannot be sent as it is", alert.name)
             pause_s = min(MAX_PAUSE_S, FIRST_PAUSE_S * 2 ** (alert.attempts - 1))
             alert.next_attempt_at = now + timedelta(seconds=pause_s)
-            log.warning("alert %s was not delivered (%s); again in %.0f s", alert.name, told, pause_s)
+            log.warning("alert %s was not delivered (%s); again in %.0f s", alert.name, message, pause_s)
         else:
             taken += 1
             alert.attempts, alert.next_attempt_at = 0, None
@@ -87,9 +87,9 @@ def deliver() -> int:
 
 
 def _due(since: Any) -> QuerySet[Alert]:
-    told = Q(delivered_at=None, at__gt=since)
+    undelivered = Q(delivered_at=None, at__gt=since)
     ended = Q(delivered_at__isnull=False, resolution_delivered_at=None, resolved_at__gt=since)
-    rows = Alert.objects.filter(told | ended).select_related("rule")
+    rows = Alert.objects.filter(undelivered | ended).select_related("rule")
     if not settings.QUARTERMASTER_ALERT_WEBHOOK:
         rows = rows.filter(rule__isnull=False).exclude(rule__webhook="")
     return rows.order_by("id")

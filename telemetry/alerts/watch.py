@@ -27,7 +27,7 @@ _Key = tuple[int, str, str]  # rule, pool, subject
 
 
 def start_delivery() -> None:
-    """Rings for :func:`telemetry.tasks.deliver_alerts`. A lost ring is made up for in the next minute."""
+    """Queues :func:`telemetry.tasks.deliver_alerts`. A lost start is made up for in the next minute."""
     from telemetry.tasks import deliver_alerts
 
     deliver_alerts.apply_async(retry=False)
@@ -67,12 +67,12 @@ class AlertWatch:
         """Whether there is something new to deliver."""
         rules = list(AlertRule.objects.filter(enabled=True))
         lasting = Alert.objects.filter(Q(pool=pool) | Q(pool=""), resolved_at=None, rule__isnull=False)
-        found = {(a.rule_id, a.pool, a.subject): a for a in lasting}
+        open_alerts = {(a.rule_id, a.pool, a.subject): a for a in lasting}
         news, looked = False, set()
-        for key, rule, one in _subjects(rules, pool, snapshot, shares, found):
+        for key, rule, one in _subjects(rules, pool, snapshot, shares, open_alerts):
             looked.add(key)
             try:
-                news |= self._judge(key, rule, one, found.get(key), now_s)
+                news |= self._judge(key, rule, one, open_alerts.get(key), now_s)
             except (OperationalError, InterfaceError):
                 raise  # the database is away, for all of them
             except Exception:
@@ -100,7 +100,7 @@ class AlertWatch:
 
 
 def _subjects(
-    rules: Sequence[AlertRule], pool: str, snapshot: Mapping[str, Any], shares: Shares, found: Mapping[Any, Alert]
+    rules: Sequence[AlertRule], pool: str, snapshot: Mapping[str, Any], shares: Shares, open_alerts: Mapping[Any, Alert]
 ) -> Iterator[tuple[_Key, AlertRule, Seen | None]]:
     """Everything the rules see here, and what they saw when an alert began and do not see any more."""
     for rule in rules:
@@ -110,6 +110,6 @@ def _subjects(
         except Exception:
             log.exception("alert rule %s cannot be looked at in pool %s; the others are", rule.name, pool)
             continue
-        gone = {subject for (of, where, subject) in found if of == rule.pk and where == place} - now.keys()
+        gone = {subject for (of, where, subject) in open_alerts if of == rule.pk and where == place} - now.keys()
         for subject in sorted(now.keys() | gone):
             yield (rule.pk, place, subject), rule, now.get(subject)

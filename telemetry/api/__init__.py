@@ -1,1 +1,1 @@
-"""REST of the telemetry floor: the live snapshots, the requests' ledger, usage. Read-only and tenant-scoped."""
+"""REST of telemetry: the live snapshots, the requests' ledger, usage. Read-only and tenant-scoped."""

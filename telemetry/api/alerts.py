@@ -1,4 +1,4 @@
-"""``/api/v1/alerts`` and ``/api/v1/alert-rules``: what operators were told, what is wrong now, and when to be told."""
+"""``/api/v1/alerts`` and ``/api/v1/alert-rules``: past and open alerts, and the rules that open them."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ class NewestFirst(inputs.NewestFirst):
     ordering = ("-at", "-id")
 
 
-class _InSight(Telemetry):
+class _VisibleAlerts(Telemetry):
     def rows(self, request: Request) -> QuerySet[Alert]:
         tenants = viewer_of(request).tenants
         rows = Alert.objects.select_related("rule")
         return rows if tenants is None else rows.filter(tenant__in=tenants)
 
 
-class AlertsView(_InSight, generics.ListAPIView[Alert]):
+class AlertsView(_VisibleAlerts, generics.ListAPIView[Alert]):
     """Alerts, newest first. Members see those about their tenants."""
 
     serializer_class = AlertSerializer
@@ -77,8 +77,8 @@ class AlertsView(_InSight, generics.ListAPIView[Alert]):
         return super().get(request, *args, **kwargs)
 
 
-class AlertsOpenView(_InSight, APIView):
-    """How many alerts are open, and of which pools nobody looks at the rules: what a badge shows."""
+class AlertsOpenView(_VisibleAlerts, APIView):
+    """How many alerts are open, and the pools whose alert rules are not checked now."""
 
     @extend_schema(summary="Count the open alerts", operation_id="alerts_open", responses={200: OpenApiTypes.OBJECT})
     def get(self, request: Request) -> Response:
@@ -175,7 +175,7 @@ class RulesView(_Rules, generics.ListCreateAPIView[AlertRule]):
 
 
 class RuleView(_Rules, generics.RetrieveUpdateDestroyAPIView[AlertRule]):
-    """One rule. Deleting it ends its open alerts; what it told stays."""
+    """One rule. Deleting it resolves its open alerts; past alerts stay."""
 
     http_method_names = ["get", "patch", "delete", "head", "options"]
 

@@ -55,9 +55,9 @@ class RedisAway(Unavailable):
 
 
 def viewer_of(request: Request) -> Viewer:
-    """The user's sight, read once per request."""
-    held = getattr(request, "_quartermaster_viewer", None)
-    if held is None:
-        held = viewer_in(scope_of(request))
-        request._quartermaster_viewer = held  # type: ignore[attr-defined]
-    return held
+    """Which tenants the user may see, read once per request."""
+    viewer = getattr(request, "_quartermaster_viewer", None)
+    if viewer is None:
+        viewer = viewer_in(scope_of(request))
+        request._quartermaster_viewer = viewer
+    return viewer

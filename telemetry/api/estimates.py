@@ -59,7 +59,7 @@ class EstimatesQuery(serializers.Serializer[Any]):
 
 
 ASKED = [
-    OpenApiParameter("pool", str, description="Name of the pool; all in sight where absent."),
+    OpenApiParameter("pool", str, description="Name of the pool; all visible pools where absent."),
     OpenApiParameter("from", OpenApiTypes.DATETIME, description="Received at or after; default an hour before 'to'."),
     OpenApiParameter("to", OpenApiTypes.DATETIME, description="Received before; default now."),
 ]
@@ -69,12 +69,12 @@ def _asked(request: Request) -> tuple[datetime, datetime, QuerySet[LedgerEntry],
     """From when until when, which of the user's requests can be judged, and which pools are asked about."""
     query = EstimatesQuery(data=request.query_params)
     query.is_valid(raise_exception=True)
-    asked = query.validated_data
-    rows = viewer_of(request).requests().filter(received_at__gte=asked["from"], received_at__lt=asked["to"])
+    params = query.validated_data
+    rows = viewer_of(request).requests().filter(received_at__gte=params["from"], received_at__lt=params["to"])
     pools = scope_of(request).visible(Pool)
-    if "pool" in asked:
-        rows, pools = rows.filter(pool=asked["pool"]), pools.filter(slug=asked["pool"])
-    return asked["from"], asked["to"], drift.judged(rows), pools
+    if "pool" in params:
+        rows, pools = rows.filter(pool=params["pool"]), pools.filter(slug=params["pool"])
+    return params["from"], params["to"], drift.judged(rows), pools
 
 
 class EstimatesView(Telemetry, APIView):
@@ -92,8 +92,8 @@ class EstimatesView(Telemetry, APIView):
         try:
             learned_pools: dict[str, Any] | None = {
                 name: seen
-                for name, found in drift_store().load(pools.values_list("slug", flat=True)).items()
-                if (seen := drift.visible(found, viewer.tenants)) is not None
+                for name, stored in drift_store().load(pools.values_list("slug", flat=True)).items()
+                if (seen := drift.visible(stored, viewer.tenants)) is not None
             }
         except (DriftUnavailable, Unavailable):
             learned_pools = None  # the past is in the database all the same
@@ -124,8 +124,8 @@ class EstimatesHistoryView(Telemetry, APIView):
         kept = LearnedFactor.objects.filter(pool__in=pools.values("slug"), at__gte=since, at__lt=until)
         if viewer.tenants is not None:
             kept = kept.filter(learned.OF_TENANTS, name__in=viewer.tenants)
-        found = learned.errors(rows, since, until)
-        return Response({"from": since.isoformat(), "to": until.isoformat(), **found, "factors": learned.factors(kept)})
+        lines = learned.errors(rows, since, until)
+        return Response({"from": since.isoformat(), "to": until.isoformat(), **lines, "factors": learned.factors(kept)})
 
 
 class ResetQuery(serializers.Serializer[Any]):

@@ -34,9 +34,9 @@ def last_used(viewer: Viewer, tenant: str = "") -> dict[str, datetime]:
     recent = LedgerEntry.objects.filter(received_at__gte=seam)
     if names is not None:
         hours, recent = hours.filter(tenant__in=names), recent.filter(tenant__in=names)
-    found = dict(hours.order_by().values("key_id").annotate(at=Max("hour")).values_list("key_id", "at"))
-    found |= dict(recent.order_by().values("key_id").annotate(at=Max("received_at")).values_list("key_id", "at"))
-    return {key: at.astimezone(UTC) for key, at in found.items() if key}
+    used_at = dict(hours.order_by().values("key_id").annotate(at=Max("hour")).values_list("key_id", "at"))
+    used_at |= dict(recent.order_by().values("key_id").annotate(at=Max("received_at")).values_list("key_id", "at"))
+    return {key: at.astimezone(UTC) for key, at in used_at.items() if key}
 
 
 class KeysLastUsedView(Telemetry, APIView):
@@ -50,5 +50,5 @@ class KeysLastUsedView(Telemetry, APIView):
     )
     def get(self, request: Request) -> Response:
         """Times by key id; a key that is missing was not used as far back as usage is kept."""
-        found = last_used(viewer_of(request), request.query_params.get("tenant", ""))
-        return Response({key: at.isoformat() for key, at in found.items()})
+        used_at = last_used(viewer_of(request), request.query_params.get("tenant", ""))
+        return Response({key: at.isoformat() for key, at in used_at.items()})

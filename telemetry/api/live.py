@@ -1,4 +1,4 @@
-"""``/api/v1/live``: the stored snapshots and their history, for those who do not keep a socket open."""
+"""``/api/v1/live``: the stored snapshots and their history, for clients without a WebSocket."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def live_store() -> LiveStore:
 
 
 class LiveView(Telemetry, APIView):
-    """The latest snapshot of every pool in sight."""
+    """The latest snapshot of every visible pool."""
 
     @extend_schema(summary="Live snapshots (docs/reference/feed.md)", responses={200: OpenApiTypes.OBJECT})
     def get(self, request: Request) -> Response:
@@ -49,8 +49,8 @@ class LiveView(Telemetry, APIView):
         except LiveUnavailable:
             raise RedisAway from None
         pools: dict[str, Any] = {}
-        for name, found in stored.items():
-            seen = snapshots.visible(found.snapshot, viewer.tenants) if found is not None else None
+        for name, pool in stored.items():
+            seen = snapshots.visible(pool.snapshot, viewer.tenants) if pool is not None else None
             if seen is not None:
                 pools[name] = seen
         return Response({"at": round(time.time(), 3), "pools": pools})

@@ -53,15 +53,15 @@ class NeighboursView(Telemetry, APIView):
             for pool in pools:
                 store = queue_store()
                 late_s = now_s - store.now_s(pool)  # rows of the ledger are told in the time of day
-                for found in store.waiting(pool):
-                    if found.tenant == tenant:
-                        waiting.append((pool, found.entry.queued_request().arrival_s + late_s))
-                for found in store.running(pool):
-                    r = found.entry.queued_request()
-                    granted_s = found.entry.granted_ms / 1000 + late_s
+                for item in store.waiting(pool):
+                    if item.tenant == tenant:
+                        waiting.append((pool, item.entry.queued_request().arrival_s + late_s))
+                for item in store.running(pool):
+                    r = item.entry.queued_request()
+                    granted_s = item.entry.granted_ms / 1000 + late_s
                     run = neighbours.Run(r.tenant, r.arrival_s + late_s, granted_s, now_s)
                     running.append((pool, run))
         except (QueueUnavailable, Unavailable):
             live = False
-        told = neighbours.neighbours(tenant, until - timedelta(minutes=minutes), until, waiting, running)
-        return Response(told | {"minutes": minutes, "live": live})
+        report = neighbours.neighbours(tenant, until - timedelta(minutes=minutes), until, waiting, running)
+        return Response(report | {"minutes": minutes, "live": live})

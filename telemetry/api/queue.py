@@ -1,4 +1,4 @@
-"""``/api/v1/pools/<pool>/queue``: what waits, in the order in which it would run, and what runs; and its cancelling."""
+"""``/api/v1/pools/<pool>/queue``: what waits, in the order in which it would run, what runs, and cancelling."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rest_framework.views import APIView
 
 from telemetry.access import Viewer
 from telemetry.api.common import RedisAway, Telemetry, Unavailable, viewer_of
-from telemetry.ledger.queue import Found, QueueStore, QueueUnavailable
+from telemetry.ledger.queue import LiveRequest, QueueStore, QueueUnavailable
 from tenants import audit
 from tenants.access import scope_of
 from tenants.models import Pool, Tenant
@@ -46,12 +46,12 @@ def queue_store() -> QueueStore:
     return store_at(settings.QUARTERMASTER_REDIS_URL)
 
 
-def pools_in_sight(request: Request) -> list[str]:
+def visible_pools(request: Request) -> list[str]:
     return list(scope_of(request).visible(Pool).values_list("slug", flat=True))
 
 
 class NotReached(APIException):
-    """409: nobody listens for the gateway that has the request."""
+    """409: the gateway that has the request is not connected."""
 
     status_code = status.HTTP_409_CONFLICT
     default_code = "gateway_away"
@@ -67,7 +67,7 @@ class QueueView(Telemetry, APIView):
         summary="What waits, in order, and what runs", operation_id="pools_queue", responses=OpenApiTypes.OBJECT
     )
     def get(self, request: Request, pool: str) -> Response:
-        if pool not in pools_in_sight(request):
+        if pool not in visible_pools(request):
             raise Http404
         viewer = viewer_of(request)
         try:
@@ -81,9 +81,9 @@ class QueueView(Telemetry, APIView):
                 "at": round(now_s, 3),
                 "preview": preview and seen(preview, viewer),
                 "running": [
-                    running_row(found, viewer)
-                    for found in running
-                    if viewer.tenants is None or found.tenant in viewer.tenants
+                    running_row(item, viewer)
+                    for item in running
+                    if viewer.tenants is None or item.tenant in viewer.tenants
                 ],
             }
         )
@@ -103,19 +103,19 @@ class CancelView(Telemetry, APIView):
             raise PermissionDenied("Only operators and admins can cancel requests.")
         try:
             store = queue_store()
-            found = store.find(request_id, pools_in_sight(request))
-            if found is None:
+            item = store.find(request_id, visible_pools(request))
+            if item is None:
                 raise Http404
-            tenant = Tenant.objects.filter(slug=found.tenant).first()
-            instance = tenant or Pool.objects.get(slug=found.pool)
-            state = "waiting" if found.waits else "running"
+            tenant = Tenant.objects.filter(slug=item.tenant).first()
+            instance = tenant or Pool.objects.get(slug=item.pool)
+            state = "waiting" if item.waits else "running"
             with transaction.atomic():
                 audit.record(
                     actor=audit.Actor.of(request, "api"), action="cancel request", instance=instance,
-                    after={"request": request_id, "pool": found.pool, "entitlement": found.entry.entitlement,
+                    after={"request": request_id, "pool": item.pool, "entitlement": item.entry.entitlement,
                            "state": state},
                 )  # fmt: skip
-                if not store.cancel(found):
+                if not store.cancel(item):
                     raise NotReached
         except QueueUnavailable:
             raise RedisAway from None
@@ -138,10 +138,10 @@ def seen(preview: dict[str, Any], viewer: Viewer) -> dict[str, Any]:
     return {name: preview[name] for name in _HEAD_FOR_MEMBERS if name in preview} | {"requests": own}
 
 
-def running_row(found: Found, viewer: Viewer) -> dict[str, Any]:
-    entry, r = found.entry, found.entry.queued_request()
+def running_row(item: LiveRequest, viewer: Viewer) -> dict[str, Any]:
+    entry, r = item.entry, item.entry.queued_request()
     row: dict[str, Any] = {
-        "id": found.id,
+        "id": item.id,
         "tenant": r.tenant,
         "entitlement": entry.entitlement,
         "tier": r.tier,

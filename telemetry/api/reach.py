@@ -24,12 +24,12 @@ INDEXED = ("tenant", "pool", "entitlement", "key_id")  # each followed by receiv
 
 
 def searched_to(
-    sight: QuerySet[LedgerEntry], tenants: frozenset[str] | None, filters: Mapping[str, Any]
+    visible_rows: QuerySet[LedgerEntry], tenants: frozenset[str] | None, filters: Mapping[str, Any]
 ) -> datetime | None:
     """The moment back to which a page is searched; None: to the ledger's beginning.
 
     Args:
-        sight: the rows that the user may see, in the time that was asked for.
+        visible_rows: the rows that the user may see, in the time that was asked for.
         tenants: whose rows these are; None: everybody's.
         filters: what else has to hold, by column.
     """
@@ -48,7 +48,7 @@ def searched_to(
         ways.append([{"tenant": name} for name in sorted(tenants)])
     furthest: datetime | None = None
     for way in ways:
-        marks = [_mark(sight.filter(**each), (CANDIDATES if each else NEIGHBOURS) // len(way)) for each in way]
+        marks = [_mark(visible_rows.filter(**each), (CANDIDATES if each else NEIGHBOURS) // len(way)) for each in way]
         ends = [mark for mark in marks if mark is not None]
         if not ends:
             return None  # so few that all of them are looked at

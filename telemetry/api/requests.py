@@ -18,7 +18,7 @@ from rest_framework.views import APIView
 from scheduling.core.outcomes import Outcome, Reason, outcome_of
 from telemetry.api import live
 from telemetry.api.common import RedisAway, Telemetry, Unavailable, viewer_of
-from telemetry.api.queue import pools_in_sight, queue_store, running_row
+from telemetry.api.queue import queue_store, running_row, visible_pools
 from telemetry.api.reach import NewestFirst, searched_to
 from telemetry.feed.history import Point
 from telemetry.feed.store import KEEP_S, LiveUnavailable
@@ -99,7 +99,7 @@ class RequestsQuery(serializers.Serializer[Any]):
         return {times[name]: given.pop(name) for name in times if name in given}, given
 
     def rows(self, rows: QuerySet[LedgerEntry], operator: bool) -> QuerySet[LedgerEntry]:
-        """Narrows the rows in sight."""
+        """Narrows the visible rows."""
         times, rest = self.narrowed(operator)
         if "request_id" in rest:
             rest["request_id__startswith"] = rest.pop("request_id")
@@ -120,10 +120,10 @@ class RequestsView(Telemetry, generics.ListAPIView[LedgerEntry]):
     def searched_to(self, before: str | None) -> datetime | None:
         viewer = viewer_of(self.request)
         times, rest = RequestsQuery(data=self.request.query_params).narrowed(viewer.tenants is None)
-        sight = viewer.requests().filter(**times)
+        visible_rows = viewer.requests().filter(**times)
         if before is not None:
-            sight = sight.filter(received_at__lt=before)
-        return searched_to(sight, viewer.tenants, rest)
+            visible_rows = visible_rows.filter(received_at__lt=before)
+        return searched_to(visible_rows, viewer.tenants, rest)
 
     @extend_schema(summary="Ended requests, newest first", parameters=[RequestsQuery])
     def get(self, request: Any, *args: Any, **kwargs: Any) -> Any:
@@ -156,11 +156,11 @@ class RequestView(Telemetry, APIView):
     def _alive(self, request: Request, request_id: str) -> dict[str, Any]:
         viewer = viewer_of(request)
         try:
-            found = queue_store().find(request_id, pools_in_sight(request))
+            item = queue_store().find(request_id, visible_pools(request))
         except QueueUnavailable:  # it may run all the same: "there is no such request" would be a guess
             raise RedisAway from None
         except Unavailable:
             raise Http404 from None
-        if found is None or not (viewer.tenants is None or found.tenant in viewer.tenants):
+        if item is None or not (viewer.tenants is None or item.tenant in viewer.tenants):
             raise Http404
-        return {"state": "waiting" if found.waits else "running", "pool": found.pool} | running_row(found, viewer)
+        return {"state": "waiting" if item.waits else "running", "pool": item.pool} | running_row(item, viewer)

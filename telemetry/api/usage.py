@@ -71,7 +71,7 @@ class UsageQuery(serializers.Serializer[Any]):
 
 
 class UsageView(Telemetry, APIView):
-    """Usage of the tenants in sight."""
+    """Usage of the visible tenants."""
 
     renderer_classes = [JSONRenderer, CSVRenderer]
 
@@ -103,13 +103,13 @@ class UsageView(Telemetry, APIView):
         columns = [*groups, *usage.FIGURES]
         if getattr(request.accepted_renderer, "format", "") == "csv":
             return _stream(columns, rows, since, until)
-        found = list(islice(rows, MAX_ROWS + 1))
-        if len(found) > MAX_ROWS:
+        lines = list(islice(rows, MAX_ROWS + 1))
+        if len(lines) > MAX_ROWS:
             raise serializers.ValidationError(
                 {"detail": f"More than {MAX_ROWS} rows. Shorten the range, group by less, or take format=csv."}
             )
-        found.sort(key=lambda row: tuple(row[name] for name in groups))
-        return Response({"from": since.isoformat(), "to": until.isoformat(), "columns": columns, "rows": found})
+        lines.sort(key=lambda row: tuple(row[name] for name in groups))
+        return Response({"from": since.isoformat(), "to": until.isoformat(), "columns": columns, "rows": lines})
 
 
 class _Line:

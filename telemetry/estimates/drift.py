@@ -46,11 +46,10 @@ def errors(rows: QuerySet[LedgerEntry], group: str | None = None) -> list[dict[s
         "input_mae": Avg(Abs(Cast(F("input_tokens"), FloatField()) - F("input_tokens_est"))),
     }
     if group is None:
-        found: Iterable[dict[str, Any]] = [rows.aggregate(**figures)]
+        groups: Iterable[dict[str, Any]] = [rows.aggregate(**figures)]
     else:
-        groups: Any = rows.order_by().values(name=F(GROUPS[group])).annotate(**figures)
-        found = groups.order_by("-requests")[:MAX_GROUPS]
-    return [_row(row) for row in found if row["requests"]]
+        groups = rows.order_by().values(name=F(GROUPS[group])).annotate(**figures).order_by("-requests")[:MAX_GROUPS]
+    return [_row(row) for row in groups if row["requests"]]
 
 
 def _row(row: dict[str, Any]) -> dict[str, Any]:
@@ -80,15 +79,15 @@ class DriftStore:
         self._redis = blocking_client(url)
 
     def load(self, pools: Iterable[str]) -> dict[str, dict[str, Any]]:
-        """By pool, those that said something within the last minutes. Raises :class:`DriftUnavailable`."""
+        """By pool, those with a report within the last minutes. Raises :class:`DriftUnavailable`."""
         names = list(pools)
         if not names:
             return {}
         try:
-            held = self._redis.mget([drift_key(name) for name in names])
+            texts = self._redis.mget([drift_key(name) for name in names])
         except redis.RedisError as error:
             raise DriftUnavailable(type(error).__name__) from error
-        return {name: msgspec.json.decode(text) for name, text in zip(names, held, strict=True) if text is not None}
+        return {name: msgspec.json.decode(text) for name, text in zip(names, texts, strict=True) if text is not None}
 
     def reset(self, pool: str, category: str) -> None:
         """Tells every gateway to forget the drift of a category, or (empty) of all.
@@ -105,18 +104,18 @@ def visible(drift: dict[str, Any], tenants: frozenset[str] | None) -> dict[str, 
     """What of a pool's drift a viewer may see: members their own tenants' counts, factors and calibration, and nothing
     that others' requests change; operators (``tenants`` None) all of it, with what the pool tells of all tenants
     together (scope ``category``, ``observed`` in tenants). None where there is nothing for the viewer."""
-    held: dict[str, Any] = drift.get("tenants", {})
+    shares: dict[str, Any] = drift.get("tenants", {})
     if tenants is not None:
-        held = {name: found for name, found in held.items() if name in tenants}
-        if not held:
+        shares = {name: share for name, share in shares.items() if name in tenants}
+        if not shares:
             return None
     factors = [
-        {"scope": "tenant", "name": name, **factor} for name, found in held.items() for factor in found["factors"]
+        {"scope": "tenant", "name": name, **factor} for name, share in shares.items() for factor in share["factors"]
     ]
-    calibration = [{"tenant": name, **one} for name, found in held.items() for one in found["calibration"]]
+    calibration = [{"tenant": name, **one} for name, share in shares.items() for one in share["calibration"]]
     if tenants is None:
         learned, prompts = drift.get("learned", 0), drift.get("prompts", 0)
-        told = [
+        own = [
             {
                 "scope": "category",
                 "name": "",
@@ -127,14 +126,14 @@ def visible(drift: dict[str, Any], tenants: frozenset[str] | None) -> dict[str, 
             for c in drift.get("prior", ())
         ]
     else:
-        learned, prompts = (sum(found[name] for found in held.values()) for name in ("learned", "prompts"))
-        told = []
+        learned, prompts = (sum(share[name] for share in shares.values()) for name in ("learned", "prompts"))
+        own = []
     factors.sort(key=lambda f: -f["observed"])
     calibration.sort(key=lambda c: -c["observed"])
     return {
         "predictor": drift.get("predictor", ""),
         "learned": learned,
         "prompts": prompts,
-        "factors": (told + factors)[:MAX_FACTORS],
+        "factors": (own + factors)[:MAX_FACTORS],
         "calibration": calibration[:MAX_FACTORS],
     }

@@ -41,11 +41,11 @@ def keep(store: DriftStore | None = None) -> int:
             return 0
         store = DriftStore(settings.QUARTERMASTER_REDIS_URL)
     try:
-        found = store.load(Pool.objects.values_list("slug", flat=True))
+        drifts = store.load(Pool.objects.values_list("slug", flat=True))
     except DriftUnavailable as error:
         log.warning("what predictions have learned was not kept: Redis does not answer (%s)", error)
         return 0
-    rows = [row for pool, drift in found.items() for row in _rows(pool, drift, now)]
+    rows = [row for pool, drift in drifts.items() for row in _rows(pool, drift, now)]
     LearnedFactor.objects.bulk_create(rows)
     return len(rows)
 
@@ -57,9 +57,9 @@ def _rows(pool: str, drift: dict[str, Any], at: datetime) -> list[LearnedFactor]
         )
         for c in drift.get("prior", ())
     ]
-    for tenant, found in sorted(drift.get("tenants", {}).items())[:MAX_TENANTS]:
-        own = [("tenant", f["category"], f) for f in found["factors"]]
-        own += [(SOURCE, c["source"], c) for c in found["calibration"]]
+    for tenant, share in sorted(drift.get("tenants", {}).items())[:MAX_TENANTS]:
+        own = [("tenant", f["category"], f) for f in share["factors"]]
+        own += [(SOURCE, c["source"], c) for c in share["calibration"]]
         own.sort(key=lambda one: -one[2]["observed"])
         rows += [
             LearnedFactor(
@@ -111,7 +111,7 @@ def errors(rows: QuerySet[LedgerEntry], since: datetime, until: datetime) -> dic
     predictions are right on the whole; ``coverage90``: share within the limit of 90 %; ``mae`` [tokens]."""
     name, trunc = steps(since, until)
     off = Cast(F("output_tokens"), FloatField()) - F("output_tokens_est")
-    found: Any = (
+    groups: Iterable[dict[str, Any]] = (
         rows.order_by()
         .annotate(step=trunc("received_at"))
         .values("step")
@@ -132,6 +132,6 @@ def errors(rows: QuerySet[LedgerEntry], since: datetime, until: datetime) -> dic
             "mae": round(row["mae"], 2),
             "coverage90": round(row["covered"] / row["requests"], 4),
         }
-        for row in found
+        for row in groups
     ]
     return {"step": name, "points": points}

@@ -178,11 +178,11 @@ def in_steps(points: Iterable[Point], step_s: int) -> list[Point]:
 
 
 def _mean_row(rows: Sequence[Point | None]) -> Point:
-    known = [row for row in rows if row is not None]
+    present = [row for row in rows if row is not None]
     out = _mean([row or {} for row in rows], absent_is_zero=True)
-    if "tenant" in known[-1]:
-        out["tenant"] = known[-1]["tenant"]
-    if any("refusals" in row for row in known):
+    if "tenant" in present[-1]:
+        out["tenant"] = present[-1]["tenant"]
+    if any("refusals" in row for row in present):
         out["refusals"] = _counts([row or {} for row in rows])
     return out
 

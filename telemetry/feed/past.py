@@ -122,8 +122,8 @@ class Past:
                     # The last of the finer rows is written a little after it is over.
                     if first is None or (begin := first // step * step) + step > now - finer:
                         break
-                    found = _rows(name, finer).filter(at__gte=begin, at__lt=begin + step).order_by("at")
-                    done = history.merged([msgspec.json.decode(text) for text in found.values_list("point", flat=True)])
+                    parts = _rows(name, finer).filter(at__gte=begin, at__lt=begin + step).order_by("at")
+                    done = history.merged([msgspec.json.decode(text) for text in parts.values_list("point", flat=True)])
                     _store([PastPoint(pool=name, step_s=step, at=begin, point=msgspec.json.encode(done).decode())])
                     begin += step
                 else:
@@ -170,13 +170,13 @@ def points(pool: str, since_s: float, until_s: float, step_s: int, now_s: float)
     """
     finest = 10 if since_s >= now_s - KEPT_S[10] else 60
     step_s = max(step_s, finest)
-    found: list[Point] = []
+    series: list[Point] = []
     begin = int(since_s)
     for stored in sorted((s for s in KEPT_S if s <= step_s), reverse=True):
         rows = _rows(pool, stored).filter(at__gte=begin, at__lt=int(until_s)).order_by("at")
         read = list(rows.values_list("at", "point"))
         decoded = [msgspec.json.decode(text) for _, text in read]
-        found += history.in_steps(decoded, step_s) if step_s > stored else decoded
+        series += history.in_steps(decoded, step_s) if step_s > stored else decoded
         if read:
             begin = read[-1][0] + stored
-    return found
+    return series

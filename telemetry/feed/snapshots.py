@@ -258,11 +258,11 @@ def _backend(id_: str, slots: int, sample: Sample) -> dict[str, Any]:
         "foreign": status.foreign,
         "observed_s": round(status.observed_s, 1) or None,
     }
-    said = {"limits_why": status.limits_why, "credit_why": status.credit_why}
+    reasons = {"limits_why": status.limits_why, "credit_why": status.credit_why}
     return (
         row
         | {key: value for key, value in observed.items() if value is not None}
-        | {key: words for key, words in said.items() if words}
+        | {key: words for key, words in reasons.items() if words}
     )
 
 

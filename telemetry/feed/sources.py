@@ -28,7 +28,7 @@ RULES_S = 20.0  # rules are looked at every five seconds
 DATABASE_S = 6.0  # the catalog asks every two seconds
 REDIS, DATABASE, LEADER, RULES = "redis", "database", "leader", "rules"
 
-Sight = frozenset[str] | None  # the tenants someone may see; None: all
+Tenants = frozenset[str] | None  # the tenants someone may see; None: all
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,30 +132,30 @@ class Sources:
                 self._pool(name, now_s).tenants = tenants
             self._configured = True
 
-    def pools(self, sight: Sight) -> list[str] | None:
-        """The configured pools in sight by name; None where they are not known."""
+    def pools(self, tenants: Tenants) -> list[str] | None:
+        """Names of the configured, visible pools; None where they are not known."""
         with self._lock:
             if not self._configured:
                 return None
-            return [name for name, pool in sorted(self._pools.items()) if _in_sight(pool, sight)]
+            return [name for name, pool in sorted(self._pools.items()) if _visible(pool, tenants)]
 
     def state(self) -> tuple[list[Away], dict[str, frozenset[str]] | None]:
-        """All that anybody could be told, to be compared: what is away, and the configured pools with their tenants."""
+        """The whole state, to be compared: what is unavailable, and the configured pools with their tenants."""
         away = self.away()
         with self._lock:
             return away, {name: pool.tenants for name, pool in self._pools.items()} if self._configured else None
 
-    def away(self, sight: Sight = None) -> list[Away]:
-        """All that cannot be seen now, of what ``sight`` may see. What depends on a source that is away itself is not
+    def away(self, tenants: Tenants = None) -> list[Away]:
+        """All that cannot be seen now, of what ``tenants`` may see. What depends on a source that is away itself is not
         told beside it: without Redis nobody knows of leaders."""
         with self._lock:
-            found = [away for away in (self._of(DATABASE, self._database), self._of(REDIS, self._redis)) if away]
+            outages = [away for away in (self._of(DATABASE, self._database), self._of(REDIS, self._redis)) if away]
             if not self._redis.answers:
-                return found
+                return outages
             for name, pool in sorted(self._pools.items()):
-                if _in_sight(pool, sight):
-                    found += self._of_pool(name, pool, self.clock(), rules=self._database.answers)
-            return found
+                if _visible(pool, tenants):
+                    outages += self._of_pool(name, pool, self.clock(), rules=self._database.answers)
+            return outages
 
     def redis_away(self) -> Away:
         """For an answer that Redis did not give: since when."""
@@ -167,17 +167,17 @@ class Sources:
         with self._lock:
             return self._away(DATABASE, self._database)
 
-    def unwatched(self, sight: Sight) -> list[Away]:
-        """Of each pool in sight whose alert rules nobody looks at: since when, whatever it is that is away."""
+    def unwatched(self, tenants: Tenants) -> list[Away]:
+        """Each visible pool whose alert rules are not checked now, and since when, whatever the cause."""
         with self._lock:
-            now_s, found = self.clock(), []
+            now_s, outages = self.clock(), []
             for name, pool in sorted(self._pools.items()):
-                if not _in_sight(pool, sight):
+                if not _visible(pool, tenants):
                     continue
                 blind = not (self._redis.answers and self._database.answers)
                 if blind or self._of_pool(name, pool, now_s, rules=True):
-                    found.append(self._away(RULES, _Seen(pool.rules_s), name, pool.known_s))
-            return found
+                    outages.append(self._away(RULES, _Seen(pool.rules_s), name, pool.known_s))
+            return outages
 
     def _of_pool(self, name: str, pool: _Pool, now_s: float, *, rules: bool) -> list[Away]:
         if now_s - (pool.published_s or pool.known_s) > LEADER_S:
@@ -204,8 +204,8 @@ def _note(seen: _Seen, answers: bool, at_s: float) -> None:
         seen.at_s = at_s
 
 
-def _in_sight(pool: _Pool, sight: Sight) -> bool:
-    return sight is None or bool(pool.tenants & sight)
+def _visible(pool: _Pool, tenants: Tenants) -> bool:
+    return tenants is None or bool(pool.tenants & tenants)
 
 
 class DatabaseStatus(Protocol):

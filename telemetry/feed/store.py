@@ -112,8 +112,8 @@ class LiveStore:
     def memory(self) -> tuple[int, int] | None:
         """Bytes that Redis uses, and how many it may (0: no limit); None where it does not tell."""
         try:
-            found = self._redis.info("memory")
-            return int(found["used_memory"]), int(found.get("maxmemory", 0))
+            info = self._redis.info("memory")
+            return int(info["used_memory"]), int(info.get("maxmemory", 0))
         except redis.ResponseError:
             return None
         except (KeyError, ValueError):
@@ -150,22 +150,22 @@ class LiveStore:
         snapshot = _read(fields[2], _OF_SNAPSHOT)
         return None if snapshot is None else Stored(int(fields[0]), int(fields[1]), snapshot)
 
-    def load_all(self, known: Mapping[str, tuple[int, int]] | None = None) -> dict[str, Stored | None]:
+    def load_all(self, versions: Mapping[str, tuple[int, int]] | None = None) -> dict[str, Stored | None]:
         """The latest snapshot of every pool; None for one whose ``(epoch, seq)`` is the one in ``known``."""
-        found: dict[str, Stored | None] = {}
+        by_pool: dict[str, Stored | None] = {}
         for pool in self.pools():
-            if known and pool in known:
+            if versions and pool in versions:
                 try:
                     numbers = self._redis.hmget(_key(pool), "epoch", "seq")
                 except redis.RedisError as error:
                     raise LiveUnavailable(type(error).__name__) from error
-                if None not in numbers and (int(numbers[0]), int(numbers[1])) == known[pool]:
-                    found[pool] = None
+                if None not in numbers and (int(numbers[0]), int(numbers[1])) == versions[pool]:
+                    by_pool[pool] = None
                     continue
             stored = self.load(pool)
             if stored is not None:
-                found[pool] = stored
-        return found
+                by_pool[pool] = stored
+        return by_pool
 
     def history(self, pool: str, points: int = POINTS) -> list[Point]:
         """At most ``points`` latest points, oldest first, without those that this release cannot read."""

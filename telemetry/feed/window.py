@@ -52,19 +52,19 @@ def durations_ms(record: LedgerRecord) -> dict[int, float]:
     Time to first token and total time count from arrival (QoServe 3.2); time between tokens is the mean over the
     request; the queue's share is what it waited for a slot, also when it gave up.
     """
-    found: dict[int, float] = {}
+    durations: dict[int, float] = {}
     if record.first_token_s is not None:
-        found[TTFT] = (record.first_token_s - record.received_s) * 1000
+        durations[TTFT] = (record.first_token_s - record.received_s) * 1000
     if record.outcome == Outcome.COMPLETED and record.reason != Reason.REPLAYED:
-        found[TTLT] = (record.done_s - record.received_s) * 1000
+        durations[TTLT] = (record.done_s - record.received_s) * 1000
         if record.first_token_s is not None and record.output_tokens > 1:
-            found[TBT] = (record.done_s - record.first_token_s) * 1000 / (record.output_tokens - 1)
+            durations[TBT] = (record.done_s - record.first_token_s) * 1000 / (record.output_tokens - 1)
     if record.queued_s is not None:
         until_s = record.granted_s if record.granted_s is not None else record.done_s
-        found[QUEUE] = (until_s - record.queued_s) * 1000
+        durations[QUEUE] = (until_s - record.queued_s) * 1000
     elif record.granted_s is not None:
-        found[QUEUE] = 0.0  # granted in the round trip that admitted it
-    return found
+        durations[QUEUE] = 0.0  # granted in the round trip that admitted it
+    return durations
 
 
 @dataclass(slots=True)
@@ -120,13 +120,13 @@ def _merge_counts(into: dict[_Key, int], other: dict[_Key, int], sign: int) -> N
 def _nearest_rank(buckets: list[tuple[int, int]]) -> dict[str, float]:
     total = sum(count for _, count in buckets)
     ranks = [(math.ceil(total * percent / 100), name) for percent, name in PERCENTILES]
-    found: dict[str, float] = {}
+    values: dict[str, float] = {}
     seen = 0
     for bucket, count in buckets:
         seen += count
         while ranks and seen >= ranks[0][0]:
-            found[ranks.pop(0)[1]] = round(value_of(bucket), 1)
-    return found
+            values[ranks.pop(0)[1]] = round(value_of(bucket), 1)
+    return values
 
 
 def _cell_of(record: LedgerRecord) -> Cell:

@@ -71,19 +71,19 @@ class Waited:
         return self._before[i - 1] + min(at, self._ends[i - 1]) - self._starts[i - 1]
 
 
-def held(waited: Waited, runs: Iterable[Run]) -> list[Json]:
-    """By tenant, who held most first: slot-seconds while somebody waited, by how many requests, how many overtook."""
-    found: dict[str, Json] = {}
+def holders(waited: Waited, runs: Iterable[Run]) -> list[Json]:
+    """By tenant, the largest share first: slot-seconds held during the waits, number of requests, how many overtook."""
+    rows_by_tenant: dict[str, Json] = {}
     for run in runs:
         slot_s = waited.within(run.granted_s, run.done_s)
         if slot_s <= 0:
             continue
-        row = found.setdefault(run.tenant, {"tenant": run.tenant, "slot_s": 0.0, "requests": 0, "overtook": 0})
+        row = rows_by_tenant.setdefault(run.tenant, {"tenant": run.tenant, "slot_s": 0.0, "requests": 0, "overtook": 0})
         row["slot_s"] += slot_s
         row["requests"] += 1
         row["overtook"] += waited.overtaken_by(run)
-    whole = sum(row["slot_s"] for row in found.values())
-    rows = sorted(found.values(), key=lambda row: (-row["slot_s"], row["tenant"]))
+    whole = sum(row["slot_s"] for row in rows_by_tenant.values())
+    rows = sorted(rows_by_tenant.values(), key=lambda row: (-row["slot_s"], row["tenant"]))
     return [row | {"slot_s": round(row["slot_s"], 3), "share": round(row["slot_s"] / whole, 4)} for row in rows]
 
 
@@ -94,7 +94,7 @@ def neighbours(
     waiting: Iterable[tuple[str, float]] = (),
     running: Iterable[tuple[str, Run]] = (),
 ) -> Json:
-    """Whom a tenant's requests waited for.
+    """Which tenants' requests a tenant's requests waited for.
 
     Args:
         since, until: of the arrival of its requests.
@@ -118,13 +118,13 @@ def neighbours(
     refused: dict[str, int] = {}
     for reason in own.filter(outcome="refused").values_list("reason", flat=True)[:MAX_RUNS]:
         refused[reason] = refused.get(reason, 0) + 1
-    found = []
+    lines = []
     for pool, spans in sorted(waits.items()):
         waited = Waited(spans)
         runs, whole = _runs(pool, spans, live.get(pool, ()))
-        rows = held(waited, runs)
+        rows = holders(waited, runs)
         lengths = sorted(end - start for start, end in spans)
-        found.append(
+        lines.append(
             {
                 "pool": pool,
                 "requests": len(spans),
@@ -136,7 +136,7 @@ def neighbours(
                 "whole": whole and len(read) <= MAX_WAITS,
             }
         )
-    return {"tenant": tenant, "received": own.count(), "refused": refused, "pools": found}
+    return {"tenant": tenant, "received": own.count(), "refused": refused, "pools": lines}
 
 
 def _runs(pool: str, spans: Sequence[Span], live: Iterable[Run]) -> tuple[list[Run], bool]:
@@ -178,7 +178,7 @@ def ahead_of(row: LedgerEntry) -> Json | None:
     steps = [[_ms(row, row.queued_at), len(granted)]]
     steps += [[_ms(row, at), len(granted) - i] for i, (at, _, _) in enumerate(granted, 1) if at is not None]
     stride = max(1, -(-len(steps) // MAX_STEPS))
-    found: Json = {
+    summary: Json = {
         "count": len(granted),
         "overtook": sum(received > row.received_at for _, received, _ in granted),
         "tenants": dict(sorted(tenants.items(), key=lambda item: -item[1])),
@@ -187,8 +187,8 @@ def ahead_of(row: LedgerEntry) -> Json | None:
     last = before.exclude(why="").last()
     if last is not None:
         names = ("request_id", "tenant", "tier", "entitlement", "received_at", "granted_at", "policy", "why")
-        found["last"] = {name: getattr(last, name) for name in (*names, "input_tokens_est", "output_tokens_est")}
-    return found
+        summary["last"] = {name: getattr(last, name) for name in (*names, "input_tokens_est", "output_tokens_est")}
+    return summary
 
 
 def _ms(row: LedgerEntry, at: datetime) -> float:

@@ -1,4 +1,4 @@
-"""What waits and what runs in a pool now, and an operator's word to end one of them.
+"""What waits and what runs in a pool now, and how an operator ends one of them.
 
 Blocking client with short limits and no retries, for threads of web processes. The order of what waits is the leader's
 (``docs/internals/state.md``, ``preview``); asking for it leaves the mark on which the leader writes it.
@@ -26,7 +26,7 @@ class QueueUnavailable(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class LiveRequest:
     """A request that waits or runs."""
 
     pool: str
@@ -53,13 +53,13 @@ class QueueStore:
         try:
             key = preview_key(pool)
             self._redis.set(f"{key}:asked", 1, px=ASKED_MS)
-            held = self._redis.get(key)
+            text = self._redis.get(key)
         except redis.RedisError as error:
             raise QueueUnavailable(type(error).__name__) from error
-        return None if held is None else msgspec.json.decode(held)
+        return None if text is None else msgspec.json.decode(text)
 
     def now_s(self, pool: str) -> float:
-        """State time (``docs/internals/state.md``) [s]: what the times of waiting and running requests are told in."""
+        """State time (``docs/internals/state.md``) [s]: the clock of the times of waiting and running requests."""
         try:
             seconds, micros = self._redis.time()
             offset_ms = self._redis.hget(f"qm:{{{pool}}}:clock", "offset")
@@ -67,29 +67,29 @@ class QueueStore:
             raise QueueUnavailable(type(error).__name__) from error
         return seconds + micros / 1e6 + int(offset_ms or 0) / 1000
 
-    def running(self, pool: str) -> list[Found]:
+    def running(self, pool: str) -> list[LiveRequest]:
         """What runs, oldest grant first; :data:`MAX_RUNNING` of it where there is more."""
         return sorted(self._all(pool, "held"), key=lambda each: (each.entry.granted_ms, each.id))
 
-    def waiting(self, pool: str) -> list[Found]:
+    def waiting(self, pool: str) -> list[LiveRequest]:
         """What waits, in no order; :data:`MAX_RUNNING` of it where there is more."""
         return self._all(pool, "queue")
 
-    def _all(self, pool: str, table: str) -> list[Found]:
-        found: dict[str, Found] = {}
+    def _all(self, pool: str, table: str) -> list[LiveRequest]:
+        requests: dict[str, LiveRequest] = {}
         try:
             for name, data in self._redis.hscan_iter(f"qm:{{{pool}}}:{table}", count=MAX_RUNNING):
                 try:
-                    found[name.decode()] = Found(pool, name.decode(), decode_entry(data))
+                    requests[name.decode()] = LiveRequest(pool, name.decode(), decode_entry(data))
                 except ValueError:
                     continue  # of another version: its pool's leader ends it
-                if len(found) >= MAX_RUNNING:
+                if len(requests) >= MAX_RUNNING:
                     break
         except redis.RedisError as error:
             raise QueueUnavailable(type(error).__name__) from error
-        return list(found.values())
+        return list(requests.values())
 
-    def find(self, request_id: str, pools: Iterable[str]) -> Found | None:
+    def find(self, request_id: str, pools: Iterable[str]) -> LiveRequest | None:
         """A request that waits or runs in one of these pools."""
         try:
             for pool in pools:
@@ -97,14 +97,14 @@ class QueueStore:
                     data: Any = self._redis.hget(f"qm:{{{pool}}}:{table}", request_id)
                     if data is not None:
                         with suppress(ValueError):
-                            return Found(pool, request_id, decode_entry(data))
+                            return LiveRequest(pool, request_id, decode_entry(data))
         except redis.RedisError as error:
             raise QueueUnavailable(type(error).__name__) from error
         return None
 
-    def cancel(self, found: Found) -> bool:
-        """Tells its gateway to end it; False where nobody listens there."""
+    def cancel(self, item: LiveRequest) -> bool:
+        """Tells its gateway to end it; False where that gateway is not connected."""
         try:
-            return bool(self._redis.publish(gateway_channel(found.entry.gateway), encode_cancel(found.id)))
+            return bool(self._redis.publish(gateway_channel(item.entry.gateway), encode_cancel(item.id)))
         except redis.RedisError as error:
             raise QueueUnavailable(type(error).__name__) from error

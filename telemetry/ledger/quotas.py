@@ -1,4 +1,4 @@
-"""The leader's side of quotas: tells gateways what each tenant used, and people when a limit is passed.
+"""The leader's side of quotas: publishes what each tenant used to gateways, and raises an alert when a limit is passed.
 
 The figures are sums of the ledger: read from the database when a term or a day begins and every few minutes, and moved
 on with every batch of records in between. Called from the dispatch service's telemetry thread.
@@ -41,7 +41,7 @@ Quotas = Callable[[], Mapping[str, tuple[QuotaSpec, ...]]]
 
 
 class Board(Protocol):
-    """Where the figures are put up."""
+    """Where the figures are published."""
 
     def put(self, pool: str, usage: PoolUsage) -> dict[str, PoolUsage]:
         """Writes one pool's figures; all pools' as they are now."""
@@ -58,8 +58,8 @@ class RedisBoard:
         with self._redis.pipeline(transaction=False) as pipe:
             pipe.hset(USAGE_KEY, pool, encode_usage(usage))
             pipe.hgetall(USAGE_KEY)
-            found = pipe.execute()[1]
-        decoded = {name.decode(): decode_usage(value) for name, value in found.items()}
+            values = pipe.execute()[1]
+        decoded = {name.decode(): decode_usage(value) for name, value in values.items()}
         return {name: one for name, one in decoded.items() if one is not None}
 
 
@@ -87,30 +87,30 @@ class UsageFeed:
 
     def count(self, pool: str, records: Sequence[LedgerRecord]) -> None:
         """Records that are in the ledger now."""
-        known = self._pools.get(pool)
-        if known is None:
+        usage = self._pools.get(pool)
+        if usage is None:
             return
         for record in records:
-            known.as_of_s = max(known.as_of_s, record.done_s)
+            usage.as_of_s = max(usage.as_of_s, record.done_s)
             record = sane(record)
-            if record.tenant not in known.tenants or record.outcome == Outcome.REFUSED:
+            if record.tenant not in usage.tenants or record.outcome == Outcome.REFUSED:
                 continue
-            cell = known.tokens.setdefault(record.tenant, [0, 0])
+            cell = usage.tokens.setdefault(record.tenant, [0, 0])
             for index, name in enumerate(period_names(record.received_s)):
-                if name == (known.day, known.month)[index]:
+                if name == (usage.day, usage.month)[index]:
                     cell[index] += record.input_tokens + record.output_tokens
 
     def publish(self, pool: str, epoch: int, now_s: float) -> None:
-        """Puts up the pool's figures and checks the limits. Once a second; never raises."""
+        """Publishes the pool's figures and checks the limits. Once a second; never raises."""
         try:
             quotas = self._quotas()
             if not quotas:
                 self._pools.pop(pool, None)
                 self.shares = {}
                 return
-            known = self._current(pool, epoch, frozenset(quotas), now_s)
-            tokens = {tenant: (day, month) for tenant, (day, month) in known.tokens.items()}
-            everywhere = self._board.put(pool, PoolUsage(known.as_of_s, known.day, known.month, tokens))
+            usage = self._current(pool, epoch, frozenset(quotas), now_s)
+            tokens = {tenant: (day, month) for tenant, (day, month) in usage.tokens.items()}
+            everywhere = self._board.put(pool, PoolUsage(usage.as_of_s, usage.day, usage.month, tokens))
             self._check(quotas, everywhere, now_s)
             self._available = True
         except redis.RedisError as error:
@@ -122,16 +122,16 @@ class UsageFeed:
 
     def _current(self, pool: str, epoch: int, tenants: frozenset[str], now_s: float) -> _Pool:
         day, month = period_names(now_s)
-        known = self._pools.get(pool)
+        usage = self._pools.get(pool)
         if (
-            known is None
-            or (known.epoch, known.tenants, known.day) != (epoch, tenants, day)
-            or now_s - known.read_s >= READ_AGAIN_S
+            usage is None
+            or (usage.epoch, usage.tenants, usage.day) != (epoch, tenants, day)
+            or now_s - usage.read_s >= READ_AGAIN_S
         ):
-            as_of_s = known.as_of_s if known is not None else 0.0
-            known = _Pool(epoch, tenants, day, month, now_s, as_of_s, read_ledger(pool, tenants, now_s))
-            self._pools[pool] = known
-        return known
+            as_of_s = usage.as_of_s if usage is not None else 0.0
+            usage = _Pool(epoch, tenants, day, month, now_s, as_of_s, read_ledger(pool, tenants, now_s))
+            self._pools[pool] = usage
+        return usage
 
     def _check(
         self, quotas: Mapping[str, tuple[QuotaSpec, ...]], everywhere: Mapping[str, PoolUsage], now_s: float
@@ -173,20 +173,20 @@ def read_ledger(pool: str, tenants: frozenset[str], now_s: float) -> dict[str, l
     day = datetime.fromtimestamp(period_bounds_s(now_s, "day")[0], tz=UTC)
     month = datetime.fromtimestamp(period_bounds_s(now_s, "month")[0], tz=UTC)
     seam = max(month, rollup.rolled_until() or month)
-    found: dict[str, list[int]] = {}
+    used: dict[str, list[int]] = {}
     mine = {"pool": pool, "tenant__in": tenants}
     hours = UsageHour.objects.filter(hour__gte=month, hour__lt=seam, **mine)
     entries = LedgerEntry.objects.filter(~Q(outcome=Outcome.REFUSED.value), received_at__gte=seam, **mine)
     of_hours = (rollup.OF_HOUR["input_tokens"], rollup.OF_HOUR["output_tokens"])
     sources = ((hours, "hour", of_hours), (entries, "received_at", (rollup.INPUT, rollup.OUTPUT)))
-    for rows, moment, (given, made) in sources:
+    for rows, moment, (given, output) in sources:
         today = Q(**{f"{moment}__gte": day})
         sums = rows.order_by().values("tenant").annotate(
-            in_day=Sum(given, filter=today, default=0), out_day=Sum(made, filter=today, default=0),
-            in_month=Sum(given, default=0), out_month=Sum(made, default=0),
+            in_day=Sum(given, filter=today, default=0), out_day=Sum(output, filter=today, default=0),
+            in_month=Sum(given, default=0), out_month=Sum(output, default=0),
         )  # fmt: skip
         for row in sums:
-            cell = found.setdefault(row["tenant"], [0, 0])
+            cell = used.setdefault(row["tenant"], [0, 0])
             cell[0] += row["in_day"] + row["out_day"]
             cell[1] += row["in_month"] + row["out_month"]
-    return found
+    return used

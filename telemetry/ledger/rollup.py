@@ -140,12 +140,12 @@ def _write(hour: datetime) -> None:
         )
     )
     rows = []
-    for found in sums:
-        slot_time = found.pop("slot_time")
-        found["slot_ms"] = max(0, round(slot_time.total_seconds() * 1000)) if slot_time else 0
-        found["input_tokens"], found["output_tokens"] = found.pop("sum_input"), found.pop("sum_output")
-        found["slo_met"] = found.pop("met")
-        rows.append(UsageHour(hour=hour, **found))
+    for group in sums:
+        slot_time = group.pop("slot_time")
+        group["slot_ms"] = max(0, round(slot_time.total_seconds() * 1000)) if slot_time else 0
+        group["input_tokens"], group["output_tokens"] = group.pop("sum_input"), group.pop("sum_output")
+        group["slo_met"] = group.pop("met")
+        rows.append(UsageHour(hour=hour, **group))
     stored = UsageHour.objects.filter(hour=hour).aggregate(requests=Sum("requests", default=0))["requests"]
     if stored > sum(row.requests for row in rows):
         return  # the ledger has forgotten part of this hour: a straggler must not replace what was added up

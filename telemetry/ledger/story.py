@@ -1,4 +1,4 @@
-"""One request's story beyond its ledger row: each check of admission with its numbers, what it weighed, what it cost.
+"""What explains one request beyond its ledger row: each check of admission with its numbers, its weight, its cost.
 
 What was measured is in the row (``admission``) and in the standings that the pool's leader published; what was
 configured (class, SLO, coefficients, price) is looked up as it is now, and said so.
@@ -53,11 +53,11 @@ def checks(row: LedgerEntry, others: bool = True) -> list[Json]:
     failed = next((i for i, (_, reasons) in enumerate(RULES) if row.reason in reasons), None)
     if not figures and failed is None:
         return []
-    found = []
+    rows = []
     for i, (name, _) in enumerate(RULES):
         state = "passed" if failed is None or i < failed else "failed" if i == failed else "not_reached"
-        found.append({"rule": name, "state": state} | _compared(name, figures, row.queued_at is not None))
-    return found
+        rows.append({"rule": name, "state": state} | _compared(name, figures, row.queued_at is not None))
+    return rows
 
 
 def _compared(rule: str, f: Json, queued: bool) -> Json:
@@ -89,14 +89,14 @@ def positions(row: LedgerEntry) -> list[Json]:
     figures: Json = msgspec.json.decode(row.admission) if row.admission else {}
     if row.queued_at is None or "position" not in figures:
         return []
-    found: list[Json] = [{"at": row.queued_at.isoformat(), "place": figures["position"]}]
+    places: list[Json] = [{"at": row.queued_at.isoformat(), "place": figures["position"]}]
     if row.granted_at is not None:
-        found.append({"at": row.granted_at.isoformat(), "place": 0})
-    return found
+        places.append({"at": row.granted_at.isoformat(), "place": 0})
+    return places
 
 
 def weight(row: LedgerEntry, recent: Iterable[Point], now_s: float, others: bool = True) -> Json | None:
-    """The four factors of its entitlement's weight when it arrived (token pools, eq. 1); None where nobody knows.
+    """The four factors of its entitlement's weight when it arrived (token pools, eq. 1); None where unknown.
     ``others``: with the mean target of all entitlements of the pool, which is made of the neighbours' too."""
     received_s = row.received_at.timestamp()
     points = [p for p in recent if abs(p["at"] - received_s) <= _NEAR_S]
@@ -108,10 +108,10 @@ def weight(row: LedgerEntry, recent: Iterable[Point], now_s: float, others: bool
     nearest = min(stood, key=lambda p: abs(p["at"] - received_s))
     standing = nearest["entitlements"][row.entitlement]
     spec = Entitlement.objects.select_related("tier__slo", "pool").filter(slug=row.entitlement).first()
-    found: Json = {name: standing[name] for name in ("weight", "debt", "burst") if name in standing}
-    found["at"] = nearest["at"]
+    result: Json = {name: standing[name] for name in ("weight", "debt", "burst") if name in standing}
+    result["at"] = nearest["at"]
     if spec is None:
-        return found
+        return result
     bound = Entitlement.objects.select_related("tier__slo").filter(
         pool=spec.pool, state__in=(EntitlementState.BOUND.value, EntitlementState.DEGRADED.value)
     )
@@ -121,8 +121,8 @@ def weight(row: LedgerEntry, recent: Iterable[Point], now_s: float, others: bool
     parts = core.factors(
         ServiceClass(spec.tier.service_class), ratio, standing["debt"], standing.get("burst", 0.0), coefficients
     )
-    found |= {"factors": asdict(parts), "class": spec.tier.service_class}
-    return found | {"slo_mean_s": mean} if others else found
+    result |= {"factors": asdict(parts), "class": spec.tier.service_class}
+    return result | {"slo_mean_s": mean} if others else result
 
 
 def story(row: LedgerEntry, recent: Iterable[Point], now_s: float, others: bool = True) -> Json:

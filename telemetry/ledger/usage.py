@@ -130,19 +130,19 @@ def _sums(
         .annotate(**(_of_ledger() if ledger else _of_hours()))
         .order_by(*keys, "price")
     )
-    held: tuple[tuple[Any, ...], _Cell] | None = None
+    current: tuple[tuple[Any, ...], _Cell] | None = None
     for row in found.iterator(chunk_size=2000):
         key = tuple(row[name] for name in keys)
-        if held is not None and held[0] != key:
-            yield held
-            held = None
+        if current is not None and current[0] != key:
+            yield current
+            current = None
         cell = _cell(row, rates)
-        if held is None:
-            held = (key, cell)
+        if current is None:
+            current = (key, cell)
         else:
-            held[1].add(cell)
-    if held is not None:
-        yield held
+            current[1].add(cell)
+    if current is not None:
+        yield current
 
 
 def _price(moment: str, rates: Sequence[_Rate]) -> Any:
@@ -216,16 +216,16 @@ def cost_of(row: LedgerEntry) -> dict[str, Any] | None:
 
 def _rates() -> list[_Rate]:
     prices = list(Price.objects.select_related("pool").order_by("pool_id", "valid_from"))
-    found = []
+    rates = []
     for price, following in zip(prices, [*prices[1:], None], strict=False):
         until = following.valid_from if following is not None and following.pool_id == price.pool_id else None
-        found.append(
+        rates.append(
             _Rate(
                 price.pool.slug, price.valid_from, until, price.currency, float(price.per_million_input) / 1e6,
                 float(price.per_million_output) / 1e6, float(price.per_gpu_second) / price.slots_per_gpu,
             )
         )  # fmt: skip
-    return found
+    return rates
 
 
 def _shown(groups: Sequence[str], key: tuple[Any, ...], cell: _Cell) -> dict[str, Any]:

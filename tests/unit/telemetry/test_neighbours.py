@@ -12,7 +12,7 @@ from rest_framework.test import APIClient
 
 from scheduling.core.ledger import LedgerRecord
 from telemetry.ledger import neighbours, writer
-from telemetry.ledger.neighbours import Run, Waited, held
+from telemetry.ledger.neighbours import Run, Waited, holders
 from telemetry.ledger.queue import QueueUnavailable
 from telemetry.models import LedgerEntry
 from tests.support import worlds
@@ -26,7 +26,7 @@ def test_only_time_in_which_somebody_waited_counts() -> None:
     waited = Waited([(10, 20), (15, 25), (40, 50)])
     assert waited.seconds == 25
     runs = [Run("acme", 0, 0, 12), Run("globex", 0, 18, 45), Run("globex", 30, 30, 39), Run("dune", 0, 60, 90)]
-    rows = held(waited, runs)
+    rows = holders(waited, runs)
     assert [(row["tenant"], row["slot_s"], row["requests"]) for row in rows] == [("globex", 12, 1), ("acme", 2, 1)]
     assert [row["share"] for row in rows] == [pytest.approx(12 / 14, abs=1e-4), pytest.approx(2 / 14, abs=1e-4)]
 
@@ -39,7 +39,7 @@ def test_it_agrees_with_counting_second_by_second() -> None:
     ticks = [i * step for i in range(-500, 13_000)]
     open_ = [t for t in ticks if any(a <= t < b for a, b in waits)]
     counted = sum(sum(r.granted_s <= t < r.done_s for r in runs) for t in open_) * step
-    assert held(Waited(waits), runs)[0]["slot_s"] == pytest.approx(counted, rel=0.01)
+    assert holders(Waited(waits), runs)[0]["slot_s"] == pytest.approx(counted, rel=0.01)
 
 
 def test_who_came_later_and_went_first_overtook_and_who_came_before_did_not() -> None:
