@@ -20,7 +20,7 @@ class LedgerEntry(models.Model):
 
     request_id = models.CharField(max_length=64, unique=True)
     pool = models.CharField(max_length=63)
-    model = models.CharField(max_length=200, help_text="The name the client asked for.")
+    model = models.CharField(max_length=200, help_text="The model name in the request.")
     tenant = models.CharField(max_length=63)
     tier = models.CharField(max_length=63)
     entitlement = models.CharField(max_length=63)
@@ -28,12 +28,12 @@ class LedgerEntry(models.Model):
     gateway = models.CharField(max_length=64)
     outcome = models.CharField(max_length=16, choices=[(o.value, o.value) for o in Outcome])
     reason = models.CharField(max_length=32, choices=reason_choices)
-    status = models.PositiveSmallIntegerField("HTTP status", help_text="What the client saw; 0 where there was none.")
+    status = models.PositiveSmallIntegerField("HTTP status", help_text="As sent to the client; 0 if none was sent.")
     streamed = models.BooleanField()
     attempts = models.PositiveIntegerField()
     backend = models.CharField(max_length=63, blank=True)
-    policy = models.CharField(max_length=80, blank=True, help_text="Name@version, or direct where nobody waited.")
-    why = models.CharField(max_length=300, blank=True, help_text="Why now and why there.")
+    policy = models.CharField(max_length=80, blank=True, help_text="Name@version, or direct where none waited.")
+    why = models.CharField(max_length=300, blank=True, help_text="Why it was granted then, and on that backend.")
 
     input_tokens_est = models.BigIntegerField("input, estimated [tokens]")
     output_tokens_est = models.FloatField("output, estimated [tokens]")
@@ -54,7 +54,7 @@ class LedgerEntry(models.Model):
 
     category = models.CharField(max_length=16, blank=True, default="", help_text="What the prompt is about.")
     estimate_source = models.CharField(
-        "estimated by", max_length=16, blank=True, default="", help_text="Which predictor spoke."
+        "estimated by", max_length=16, blank=True, default="", help_text="The predictor that was used."
     )
     output_tokens_p90 = models.FloatField(
         "output, 90 % limit [tokens]", default=0.0, help_text="90 of 100 such answers were expected not to be longer."
@@ -155,7 +155,7 @@ class RuleKind(models.TextChoices):
     SLO = "slo_attainment", "SLO attainment over the last minute [0..1], below"
     QUEUE = "queue_age", "wait of the oldest request in the queue [s], above"
     DEBT = "debt", "service debt of an entitlement, above"
-    BACKEND = "backend_health", "a backend that gets no work although nobody drains it"
+    BACKEND = "backend_health", "a backend that receives no work and is not draining"
     QUOTA = "quota", "share of a tenant's quota that is used [0..1], above"
 
 
@@ -169,21 +169,19 @@ class AlertRule(models.Model):
 
     name = models.CharField(max_length=63, unique=True)
     kind = models.CharField(max_length=16, choices=RuleKind.choices)
-    threshold = models.FloatField(null=True, blank=True, help_text="Where it begins to be wrong; none for backends.")
+    threshold = models.FloatField(null=True, blank=True, help_text="The alert opens beyond this; none for backends.")
     clear_threshold = models.FloatField(
-        null=True, blank=True, help_text="Where it is right again; the threshold itself where empty."
+        null=True, blank=True, help_text="The alert clears at this value. Empty: the threshold."
     )
     for_s = models.PositiveIntegerField(
         "for [s]",
         default=60,
         help_text="How long the condition must hold before the alert opens, and be absent before it closes.",
     )
-    pool = models.CharField(max_length=63, blank=True, help_text="Every pool where empty.")
-    tenant = models.CharField(max_length=63, blank=True, help_text="The whole pool, or every tenant, where empty.")
+    pool = models.CharField(max_length=63, blank=True, help_text="Empty: every pool.")
+    tenant = models.CharField(max_length=63, blank=True, help_text="Empty: the whole pool, or every tenant.")
     severity = models.CharField(max_length=8, choices=Severity.choices, default=Severity.WARNING)
-    webhook = models.CharField(
-        max_length=500, blank=True, help_text="Sent here; to QUARTERMASTER_ALERT_WEBHOOK where empty."
-    )
+    webhook = models.CharField(max_length=500, blank=True, help_text="Empty: QUARTERMASTER_ALERT_WEBHOOK.")
     enabled = models.BooleanField(default=True)
 
     class Meta:
@@ -202,19 +200,19 @@ class Alert(models.Model):
 
     at = models.DateTimeField(auto_now_add=True)
     kind = models.CharField(max_length=32)  # quota_soft | quota_hard | scaling_failed | a RuleKind
-    name = models.CharField(max_length=200, unique=True, help_text="What it is about: the same is told only once.")
+    name = models.CharField(max_length=200, unique=True, help_text="Identifies the alert: one name is stored once.")
     severity = models.CharField(max_length=8, choices=Severity.choices, default=Severity.WARNING)
     rule = models.ForeignKey(AlertRule, on_delete=models.SET_NULL, null=True, blank=True, related_name="alerts")
-    subject = models.CharField(max_length=200, blank=True, help_text="Entitlement, backend or quota, of a rule.")
+    subject = models.CharField(max_length=200, blank=True, help_text="The entitlement, backend or quota of a rule.")
     tenant = models.CharField(max_length=63, blank=True)
     pool = models.CharField(max_length=63, blank=True)
     line = models.CharField("what", max_length=300)
-    value = models.FloatField(null=True, blank=True, help_text="What was seen, in the rule's unit.")
+    value = models.FloatField(null=True, blank=True, help_text="The value, in the rule's unit.")
     threshold = models.FloatField(null=True, blank=True)
     used_tokens = models.BigIntegerField("used [tokens]", null=True, blank=True)
     limit_tokens = models.BigIntegerField("limit [tokens]", null=True, blank=True)
     resolved_at = models.DateTimeField("resolved", null=True, blank=True)
-    resolution = models.CharField(max_length=300, blank=True, help_text="Why it is over.")
+    resolution = models.CharField(max_length=300, blank=True, help_text="Why it was resolved.")
     delivered_at = models.DateTimeField("delivered", null=True, blank=True)
     resolution_delivered_at = models.DateTimeField("resolution delivered", null=True, blank=True)
     attempts = models.PositiveIntegerField(default=0)
@@ -252,7 +250,7 @@ class LearnedFactor(models.Model):
     name = models.CharField(max_length=200, blank=True, help_text="The tenant, model or source.")
     category = models.CharField(max_length=16, blank=True)
     factor = models.FloatField()
-    observed = models.BigIntegerField(help_text="Answers that taught it.")
+    observed = models.BigIntegerField(help_text="Answers it was learned from.")
 
     class Meta:
         ordering = ["pool", "at", "id"]
@@ -272,7 +270,7 @@ class _Seen(models.Model):
     dimension = models.CharField(max_length=16, blank=True, help_text="Slots, KV tokens or tokens/s: what is tightest.")
     used = models.FloatField(default=0.0)
     waiting = models.FloatField(default=0.0)
-    refused = models.FloatField(default=0.0, help_text="For want of capacity, as the room it would have taken.")
+    refused = models.FloatField(default=0.0, help_text="Refused for lack of capacity, as capacity.")
     entitled = models.FloatField(default=0.0)
     per_replica = models.FloatField(default=0.0)
     slo_met = models.IntegerField("SLO met", default=0)
@@ -287,9 +285,9 @@ class ScalingState(_Seen):
 
     pool = models.CharField(max_length=63, unique=True)
     mode = models.CharField(max_length=9)
-    current = models.PositiveIntegerField(help_text="Replicas there are, without those that leave.")
-    leaving = models.PositiveIntegerField(default=0, help_text="Replicas that drain in order to be removed.")
-    wanted = models.PositiveIntegerField(help_text="Replicas the planner wants now.")
+    current = models.PositiveIntegerField(help_text="Replicas, without draining ones.")
+    leaving = models.PositiveIntegerField(default=0, help_text="Replicas that drain before removal.")
+    wanted = models.PositiveIntegerField(help_text="Replicas that the planner proposes now.")
 
     def __str__(self) -> str:
         return f"{self.pool}: {self.current} -> {self.wanted}"
@@ -308,7 +306,7 @@ class ScalingDecision(_Seen):
 
     from_replicas = models.PositiveIntegerField("from")
     to_replicas = models.PositiveIntegerField("to")
-    applied = models.BooleanField(default=False, help_text="Whether the driver was asked to do it.")
+    applied = models.BooleanField(default=False, help_text="Whether the driver was called.")
     outcome = models.CharField(max_length=10, choices=OUTCOMES)
     detail = models.CharField(max_length=300, blank=True)
     finished_at = models.DateTimeField("finished", null=True, blank=True)
@@ -408,7 +406,7 @@ class LabRun(models.Model):
 
     name = models.CharField(max_length=100)
     recording = models.ForeignKey(LabRecording, on_delete=models.PROTECT, related_name="runs")
-    pool = models.CharField(max_length=63, help_text="Whose engines, limits and policy are taken.")
+    pool = models.CharField(max_length=63, help_text="The pool whose engines, limits and policy are used.")
     author = models.CharField(max_length=150)
     at = models.DateTimeField(auto_now_add=True)
     state = models.CharField(max_length=9, choices=STATES, default="queued")
@@ -417,7 +415,7 @@ class LabRun(models.Model):
     found = models.JSONField(default=dict, help_text="Policy and variant -> figures.")
     done = models.PositiveIntegerField(default=0)
     total = models.PositiveIntegerField()
-    moved_at = models.DateTimeField(null=True, help_text="When a worker last got on with it.")
+    moved_at = models.DateTimeField(null=True, help_text="When a worker last made progress.")
     finished_at = models.DateTimeField(null=True)
 
     class Meta:

@@ -67,8 +67,9 @@ const router = createBrowserRouter(
         path="*"
         element={
           <Empty title="Page not found">
+            <title>Page not found · Quartermaster</title>
             <p>
-              The address may be out of date. The <a className="link" href="/">overview</a> has what happens now.
+              The address may be out of date. The <a className="link" href="/">overview</a> shows the current state.
             </p>
           </Empty>
         }

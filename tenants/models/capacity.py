@@ -39,7 +39,7 @@ class ScalingDriver(models.TextChoices):
     LOCAL = "local", "local: processes on the machine of `make up`"
     KUBERNETES = "kubernetes", "kubernetes: the scale of a Deployment"
     WEBHOOK = "webhook", "webhook: a signed call to your own program"
-    EXTERNAL = "external", "external: KEDA or an HPA reads the wanted replicas from us"
+    EXTERNAL = "external", "external: KEDA or an HPA reads the proposed replicas from the API"
 
 
 class Predictor(models.TextChoices):
@@ -58,19 +58,19 @@ class Pool(Named):
     """One model behind one capacity: that of its backends together."""
 
     model = models.CharField(
-        max_length=200, validators=[model_name_validator], help_text="The name clients ask for in 'model'."
+        max_length=200, validators=[model_name_validator], help_text="The model name that clients send."
     )
     upstream_model = models.CharField(
         max_length=200,
         blank=True,
         validators=[model_name_validator],
-        help_text="The name the engines serve it under. Empty: the same as the model.",
+        help_text="The model name that the engines use. Empty: the same.",
     )
     aliases = models.JSONField(
         default=list,
         blank=True,
         validators=[validate_aliases],
-        help_text='Other names clients may ask for, such as ["default"].',
+        help_text='Other model names that clients may send, such as ["default"].',
     )
     policy = models.CharField(max_length=63, default="unified", help_text="The rule that orders the queue.")
     policy_params = models.JSONField(
@@ -84,7 +84,7 @@ class Pool(Named):
         default=dict,
         blank=True,
         validators=[validate_modifiers],
-        help_text='What is laid around the policy, by name with parameters, such as {"bands": {}, "fair": {}}.',
+        help_text='Layers around the policy, by name with parameters, such as {"bands": {}, "fair": {}}.',
     )
     routing = models.CharField(max_length=63, default="prefix_affinity", help_text="The rule that chooses the backend.")
     routing_params = models.JSONField(
@@ -125,7 +125,7 @@ class Pool(Named):
     threshold = models.FloatField(
         default=0.0,
         validators=[finite, MinValueValidator(0.0)],
-        help_text="Weight under which a contended pool refuses. 0 refuses nobody.",
+        help_text="While the pool is contended, requests below this weight are refused. 0: none.",
     )
     headroom_slots = models.PositiveIntegerField(
         "headroom [slots]",
@@ -165,7 +165,7 @@ class Pool(Named):
         max_length=16,
         choices=Predictor.choices,
         default=Predictor.SIMILAR,
-        help_text="How output lengths are foreseen. They order the queue; what is reserved and charged is the bound.",
+        help_text="How output lengths are predicted. They order the queue; the bound is reserved and charged.",
     )
     tokenizer = models.CharField(
         max_length=300,
@@ -186,19 +186,22 @@ class Pool(Named):
         null=True,
         blank=True,
         validators=[MaxValueValidator(1_000_000)],
-        help_text="Prompt tokens that a backend may have before their first output token. Empty: found while it "
-        "serves. 0: no bound, requests then wait inside the engine.",
+        help_text="Prompt tokens that a backend may have before their first output token. Empty: adjusted "
+        "automatically. 0: no bound, requests then wait inside the engine.",
     )
     scaling_mode = models.CharField(
-        max_length=9, choices=ScalingMode.choices, default=ScalingMode.OFF, help_text="Who acts on the planner's word."
+        max_length=9,
+        choices=ScalingMode.choices,
+        default=ScalingMode.OFF,
+        help_text="What proposals of the planner lead to.",
     )
     min_replicas = models.PositiveIntegerField(
-        default=1, validators=_AT_LEAST_ONE, help_text="The planner never goes below."
+        default=1, validators=_AT_LEAST_ONE, help_text="The planner never proposes fewer."
     )
     max_replicas = models.PositiveIntegerField(
         default=1,
         validators=[MinValueValidator(1), MaxValueValidator(10_000)],
-        help_text="The planner never goes above. It limits what may be reserved while scaling is on.",
+        help_text="The planner never proposes more. While scaling is on, it limits what may be reserved.",
     )
     scaling_driver = models.CharField(max_length=16, choices=ScalingDriver.choices, blank=True, default="")
     scaling_params = models.JSONField(
@@ -218,19 +221,19 @@ class Pool(Named):
         "cooldown up [s]",
         default=30.0,
         validators=[finite, MinValueValidator(1.0), MaxValueValidator(86_400)],
-        help_text="After a growth the next waits this long [s].",
+        help_text="Minimum time between two increases [s].",
     )
     scale_down_cooldown_s = models.FloatField(
         "cooldown down [s]",
         default=300.0,
         validators=[finite, MinValueValidator(1.0), MaxValueValidator(86_400)],
-        help_text="Fewer replicas must have sufficed for this long [s], and no change been made in it.",
+        help_text="Replicas are removed after fewer have sufficed for this long [s], without another change.",
     )
     drain_limit_s = models.FloatField(
         "longest drain [s]",
         default=600.0,
         validators=[finite, MinValueValidator(1.0), MaxValueValidator(86_400)],
-        help_text="A replica that leaves is ended after this long [s] even if requests still run there.",
+        help_text="A draining replica is stopped after this long [s], even if requests still run there.",
     )
 
     class Meta:
@@ -309,9 +312,9 @@ class Backend(Named):
         max_length=500,
         blank=True,
         default="",
-        help_text="Sent to the engine (vLLM's --api-key). Written once, never shown again.",
+        help_text="Sent to the engine (vLLM's --api-key). Never shown again.",
     )
-    draining = models.BooleanField(default=False, help_text="Gets no new work; what runs there finishes.")
+    draining = models.BooleanField(default=False, help_text="Receives no new requests; running requests finish.")
     dcgm_url = models.CharField(
         "GPU exporter URL",
         max_length=200,
@@ -329,7 +332,8 @@ class Backend(Named):
     )
     silent_since = models.DateTimeField(null=True, blank=True, editable=False)  # the pool's leader finds it dead
     managed = models.BooleanField(
-        default=False, help_text="A scaling driver may drain and remove it. Others are never removed by themselves."
+        default=False,
+        help_text="A scaling driver may drain and remove it. Others are never removed automatically.",
     )
     leaving_since = models.DateTimeField(null=True, blank=True, editable=False)  # it drains in order to be removed
 

@@ -38,7 +38,7 @@ class Slo(Named):
         null=True,
         blank=True,
         validators=_POSITIVE,
-        help_text="Time to last token [s]. Promises about whole answers have only this.",
+        help_text="Time to last token [s]. SLOs for whole answers have only this.",
     )
 
     class Meta:

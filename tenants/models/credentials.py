@@ -65,7 +65,7 @@ class AccessToken(Credential):
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="access_tokens")
     made_with = models.ForeignKey(
         "self", null=True, blank=True, editable=False, on_delete=models.CASCADE, related_name="made",
-        help_text="The token it was made with, which it does not outlive. None: made by a session or a command.",
+        help_text="The token that created it; it ends with that token. None: created in a session or by a command.",
     )  # fmt: skip
 
     fixed: ClassVar[tuple[str, ...]] = ("public_id", "digest", "user", "made_with", "revoked_at")

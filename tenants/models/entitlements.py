@@ -40,7 +40,7 @@ class Entitlement(Named):
         "burst [tokens]",
         default=0.0,
         validators=[finite, MinValueValidator(0.0)],
-        help_text="Depth of the token bucket [tokens]; needed where tokens per second are set.",
+        help_text="Depth of the token bucket [tokens]; required with tokens per second.",
     )
     kv_tokens = models.PositiveBigIntegerField(
         "KV share [tokens]", default=0, help_text="KV cache it may hold at once [tokens]. 0 sets no limit."
@@ -48,7 +48,7 @@ class Entitlement(Named):
     concurrency = models.PositiveIntegerField(
         default=8, validators=[MinValueValidator(1)], help_text="Requests that may run at once."
     )
-    valid_from = models.DateTimeField(null=True, blank=True, help_text="Not before this time. Empty: at once.")
+    valid_from = models.DateTimeField(null=True, blank=True, help_text="Starts at this time. Empty: at once.")
     valid_until = models.DateTimeField(null=True, blank=True, help_text="Ends at this time. Empty: never.")
     state = models.CharField(
         max_length=8, choices=EntitlementState.choices, default=EntitlementState.PENDING, editable=False

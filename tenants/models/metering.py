@@ -40,7 +40,7 @@ class Quota(models.Model):
         null=True,
         blank=True,
         validators=_AT_LEAST_ONE,
-        help_text="From here on requests are refused until the period ends [tokens]. Empty: none.",
+        help_text="Beyond it requests are refused until the period ends [tokens]. Empty: none.",
     )
 
     fixed: ClassVar[tuple[str, ...]] = ("tenant", "period")

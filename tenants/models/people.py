@@ -18,7 +18,7 @@ class Tenant(Named):
         null=True,
         blank=True,
         editable=False,
-        help_text="Since then new requests of its keys are refused; what had been admitted goes on.",
+        help_text="Since then new requests of its keys are refused; admitted requests continue.",
     )
     paused_reason = models.CharField(max_length=200, blank=True, editable=False)
 

@@ -13,9 +13,9 @@ from tenants.models.capacity import Pool
 
 
 class TuningMode(models.TextChoices):
-    OFF = "off", "off: nobody tunes"
-    ADVISE = "advise", "advise: candidates are tried on recordings and shown, nothing is changed"
-    AUTOMATIC = "automatic", "automatic: winners become canaries, and are kept or taken back"
+    OFF = "off", "off: no tuning"
+    ADVISE = "advise", "advise: candidates are tried on recordings and listed, nothing is changed"
+    AUTOMATIC = "automatic", "automatic: winners become canaries, and are kept or rolled back"
 
 
 class Author(models.TextChoices):
@@ -61,7 +61,7 @@ class PolicyVersion(models.Model):
     pool = models.ForeignKey(Pool, on_delete=models.CASCADE, related_name="versions")
     number = models.PositiveIntegerField(help_text="The pool's policy version.")
     parent = models.ForeignKey("self", on_delete=models.CASCADE, null=True, related_name="children")
-    restores = models.PositiveIntegerField(null=True, help_text="The version whose content this one brings back.")
+    restores = models.PositiveIntegerField(null=True, help_text="The version whose content this one restores.")
     at = models.DateTimeField(auto_now_add=True)
     author_kind = models.CharField(max_length=9, choices=Author.choices)
     author = models.CharField(max_length=150)
@@ -94,12 +94,12 @@ class PolicyVersion(models.Model):
 
 
 class TrialState(models.TextChoices):
-    PROPOSED = "proposed", "proposed: tried on a recording, or waiting for somebody to start it"
+    PROPOSED = "proposed", "proposed: tried on a recording, or waiting to be started"
     REJECTED = "rejected", "rejected: it did not win on the recording"
-    CANARY = "canary", "canary: it serves, watched"
+    CANARY = "canary", "canary: active under guard rails"
     PROMOTED = "promoted", "promoted: it is kept"
-    ROLLED_BACK = "rolled_back", "rolled back: the version before serves again"
-    ABORTED = "aborted", "aborted: nobody could watch it, the version before serves"
+    ROLLED_BACK = "rolled_back", "rolled back: the version before is active again"
+    ABORTED = "aborted", "aborted: it could not be judged, the version before is active"
 
 
 class Trial(models.Model):
@@ -109,22 +109,22 @@ class Trial(models.Model):
     at = models.DateTimeField("proposed")
     state = models.CharField(max_length=11, choices=TrialState.choices, default=TrialState.PROPOSED)
     reason = models.CharField("why it is in this state", max_length=300, blank=True)
-    study = models.DateTimeField(help_text="When the study began that it belongs to: one window, several trials.")
-    number = models.PositiveIntegerField(help_text="In its study, from 0: what serves now.")
+    study = models.DateTimeField(help_text="Start of its study: one window, several trials.")
+    number = models.PositiveIntegerField(help_text="In its study, from 0: the active version.")
     base = models.ForeignKey(PolicyVersion, on_delete=models.CASCADE, related_name="+")
     version = models.ForeignKey(PolicyVersion, on_delete=models.CASCADE, null=True, related_name="+")
     values = models.JSONField(default=dict, help_text="The knobs.")
     params = models.JSONField(default=dict, help_text="The policy's parameters that follow from them.")
     window_from = models.DateTimeField()
     window_until = models.DateTimeField()
-    requests = models.PositiveIntegerField(default=0, help_text="Of the recording it was tried on.")
+    requests = models.PositiveIntegerField(default=0, help_text="Requests of the recording it was tried on.")
     reward = models.FloatField(null=True)
     parts = models.JSONField(default=dict, help_text="Of the reward.")
-    gate = models.JSONField(default=dict, help_text="What the replay said against the version that served.")
-    guard = models.JSONField(default=dict, help_text="What the guard rails said of the canary.")
+    gate = models.JSONField(default=dict, help_text="Result of the replay against the active version.")
+    guard = models.JSONField(default=dict, help_text="Result of the guard rails for the canary.")
     canary_at = models.DateTimeField(null=True)
     canary_until = models.DateTimeField(null=True)
-    watched_at = models.DateTimeField(null=True, help_text="When the canary was last looked at.")
+    watched_at = models.DateTimeField(null=True, help_text="When the canary was last judged.")
     ended_at = models.DateTimeField(null=True)
 
     class Meta:

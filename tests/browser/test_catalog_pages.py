@@ -223,7 +223,7 @@ def test_deleting_says_what_goes_with_it(page: Page, running: Running) -> None:
     make_tenant(page, running, name)
     page.get_by_role("button", name=re.compile("^Delete " + name)).click()
     dialog = page.get_by_role("dialog")
-    expect(dialog).to_contain_text("One key goes with it and stops working.")
+    expect(dialog).to_contain_text("One key is deleted with it and stops working.")
     expect(dialog.get_by_role("button", name="Cancel")).to_be_focused()
     assert axe.serious(page) == []
     dialog.get_by_role("button", name="Delete").click()
@@ -247,8 +247,8 @@ def test_an_operator_reads_the_books_and_only_drains(page: Page, running: Runnin
     page.get_by_role("dialog").get_by_role("button", name="Drain", exact=True).click()
     row = page.locator(f"[data-row={name}]")
     expect(row).to_contain_text("draining")
-    page.get_by_role("button", name=f"Put back {name}").click()
-    page.get_by_role("dialog").get_by_role("button", name="Put back").click()
+    page.get_by_role("button", name=f"Return to service {name}").click()
+    page.get_by_role("dialog").get_by_role("button", name="Return to service").click()
     expect(row).to_contain_text("ready")
 
 

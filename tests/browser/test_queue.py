@@ -52,7 +52,7 @@ def test_an_operator_pauses_a_tenant_with_a_reason_and_drains_a_backend(page: Pa
     stage.open("/queue")
     page.get_by_label("Tenant").select_option("dune")
     page.get_by_role("button", name="Pause", exact=True).click()
-    page.get_by_role("dialog").get_by_label("Why").fill("a runaway job")
+    page.get_by_role("dialog").get_by_label("Reason, for the audit log").fill("a runaway job")
     assert serious(page) == []
     page.get_by_role("button", name="Pause the tenant").click()
     expect(page.get_by_role("dialog")).to_have_count(0)

@@ -1,5 +1,5 @@
 // Made by `make generated` from the OpenAPI schema. Not edited by hand.
-// schema 3df8c102ed6b6efb, body 2543afa1ccf98826
+// schema 8c0039e32ee9b807, body 0c1ce9664e13fdb9
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
 export interface components {
@@ -16,7 +16,7 @@ export interface components {
             name: string;
             /** @description Empty, or why the run does not begin at once. */
             notice: string;
-            /** @description Whose engines, limits and policy are taken. */
+            /** @description The pool whose engines, limits and policy are used. */
             pool: string;
             problem: string;
             recording: string;
@@ -30,11 +30,11 @@ export interface components {
             kind: string;
             limit_tokens: number | null;
             line: string;
-            /** @description What it is about: the same is told only once. */
+            /** @description Identifies the alert: one name is stored once. */
             name: string;
             /** @default  */
             pool: string;
-            /** @description Why it is over. */
+            /** @description Why it was resolved. */
             resolution: string;
             resolved_at: string | null;
             rule: number | null;
@@ -43,14 +43,14 @@ export interface components {
             severity: components["schemas"]["SeverityEnum"];
             state: string;
             /**
-             * @description Entitlement, backend or quota, of a rule.
+             * @description The entitlement, backend or quota of a rule.
              * @default
              */
             subject: string;
             tenant: string;
             threshold: number | null;
             used_tokens: number | null;
-            /** @description What was seen, in the rule's unit. */
+            /** @description The value, in the rule's unit. */
             value: number | null;
         };
         Audit: {
@@ -81,14 +81,14 @@ export interface components {
             dcgm_url: string;
             /** @description A short description. */
             description: string;
-            /** @description Gets no new work; what runs there finishes. */
+            /** @description Receives no new requests; running requests finish. */
             draining: boolean;
             /** @description Whether a key for the engine is stored. */
             has_api_key: boolean;
             /** @description Tokens its KV cache holds; vLLM logs it at start. */
             kv_tokens: number;
             leaving_since: string | null;
-            /** @description A scaling driver may drain and remove it. Others are never removed by themselves. */
+            /** @description A scaling driver may drain and remove it. Others are never removed automatically. */
             managed: boolean;
             /** @description Name of the pool. */
             pool: string;
@@ -125,7 +125,7 @@ export interface components {
         };
         /** @description A row of the catalog. */
         Entitlement: {
-            /** @description Depth of the token bucket [tokens]; needed where tokens per second are set. */
+            /** @description Depth of the token bucket [tokens]; required with tokens per second. */
             burst_tokens: number;
             /** @description Requests that may run at once. */
             concurrency: number;
@@ -146,7 +146,7 @@ export interface components {
             tier: string;
             /** @description Refill of the token bucket [tokens/s]. 0 enforces no token budget. */
             tokens_per_s: number;
-            /** @description Not before this time. Empty: at once. */
+            /** @description Starts at this time. Empty: at once. */
             valid_from: string | null;
             /** @description Ends at this time. Empty: never. */
             valid_until: string | null;
@@ -282,9 +282,9 @@ export interface components {
             slug: string;
         };
         /**
-         * @description * `off` - off: nobody tunes
-         *     * `advise` - advise: candidates are tried on recordings and shown, nothing is changed
-         *     * `automatic` - automatic: winners become canaries, and are kept or taken back
+         * @description * `off` - off: no tuning
+         *     * `advise` - advise: candidates are tried on recordings and listed, nothing is changed
+         *     * `automatic` - automatic: winners become canaries, and are kept or rolled back
          * @enum {string}
          */
         ModeEnum: "off" | "advise" | "automatic";
@@ -501,7 +501,7 @@ export interface components {
         };
         /** @description A row of the catalog. */
         Pool: {
-            /** @description Other names clients may ask for, such as ["default"]. */
+            /** @description Other model names that clients may send, such as ["default"]. */
             aliases: string[];
             /** @description For weight, debt and burst, if they differ from the defaults, such as {"debt": 4.0, "gamma_debt": 0.7, "class_weights": {"elastic": 100}}. */
             coefficients: {
@@ -511,7 +511,7 @@ export interface components {
             default_output_tokens: number;
             /** @description A short description. */
             description: string;
-            /** @description A replica that leaves is ended after this long [s] even if requests still run there. */
+            /** @description A draining replica is stopped after this long [s], even if requests still run there. */
             drain_limit_s: number;
             /** @description Free slots kept for requests within a dedicated, guaranteed or elastic baseline, so that these need not wait for one to end. 0: all idle slots are lent. */
             headroom_slots: number;
@@ -523,13 +523,13 @@ export interface components {
             max_model_len: number;
             /** @description A larger max_tokens is refused [tokens]. */
             max_output_tokens: number;
-            /** @description The planner never goes above. It limits what may be reserved while scaling is on. */
+            /** @description The planner never proposes more. While scaling is on, it limits what may be reserved. */
             max_replicas: number;
-            /** @description The planner never goes below. */
+            /** @description The planner never proposes fewer. */
             min_replicas: number;
-            /** @description The name clients ask for in 'model'. */
+            /** @description The model name that clients send. */
             model: string;
-            /** @description What is laid around the policy, by name with parameters, such as {"bands": {}, "fair": {}}. */
+            /** @description Layers around the policy, by name with parameters, such as {"bands": {}, "fair": {}}. */
             modifiers: {
                 [key: string]: unknown;
             };
@@ -542,14 +542,14 @@ export interface components {
             /** @description Counts changes of policy, modifiers, routing or their parameters. */
             policy_version: number;
             /**
-             * @description How output lengths are foreseen. They order the queue; what is reserved and charged is the bound.
+             * @description How output lengths are predicted. They order the queue; the bound is reserved and charged.
              *
              *     * `off` - off: every answer is expected to reach its bound
              *     * `history` - history: the key's past answers, else the prompt's category
              *     * `similar` - similar: answers to similar prompts, else as history
              */
             predictor: components["schemas"]["PredictorEnum"];
-            /** @description Prompt tokens that a backend may have before their first output token. Empty: found while it serves. 0: no bound, requests then wait inside the engine. */
+            /** @description Prompt tokens that a backend may have before their first output token. Empty: adjusted automatically. 0: no bound, requests then wait inside the engine. */
             prefill_credit: number | null;
             /**
              * @description Whose prompts an engine may reuse from its prefix cache: each tenant's requests carry a salt of their own (vLLM's cache_salt), or all tenants share.
@@ -581,15 +581,15 @@ export interface components {
             routing_params: {
                 [key: string]: unknown;
             };
-            /** @description Fewer replicas must have sufficed for this long [s], and no change been made in it. */
+            /** @description Replicas are removed after fewer have sufficed for this long [s], without another change. */
             scale_down_cooldown_s: number;
-            /** @description After a growth the next waits this long [s]. */
+            /** @description Minimum time between two increases [s]. */
             scale_up_cooldown_s: number;
             scaling_driver: components["schemas"]["ScalingDriverEnum"] | components["schemas"]["BlankEnum"];
             /** @description Capacity kept free above the demand: 0.2 is 20 %. */
             scaling_headroom: number;
             /**
-             * @description Who acts on the planner's word.
+             * @description What proposals of the planner lead to.
              *
              *     * `off` - off
              *     * `advise` - advise: proposals are stored and shown, nothing is done
@@ -606,11 +606,11 @@ export interface components {
             slots: number;
             /** @description Name in URLs, files and metrics: lower-case letters, digits and hyphens. Cannot be changed later. */
             slug: string;
-            /** @description Weight under which a contended pool refuses. 0 refuses nobody. */
+            /** @description While the pool is contended, requests below this weight are refused. 0: none. */
             threshold: number;
             /** @description Counts input tokens: the path of a tokenizer.json on the gateways, or 'backend' to ask an engine. Empty: estimated from words and bytes. */
             tokenizer: string;
-            /** @description The name the engines serve it under. Empty: the same as the model. */
+            /** @description The model name that the engines use. Empty: the same. */
             upstream_model: string;
         };
         /** @description The waits of a tenant's requests in one pool. */
@@ -660,7 +660,7 @@ export interface components {
         };
         /** @description A row of the catalog. */
         Quota: {
-            /** @description From here on requests are refused until the period ends [tokens]. Empty: none. */
+            /** @description Beyond it requests are refused until the period ends [tokens]. Empty: none. */
             hard_tokens: number | null;
             id: number;
             period: components["schemas"]["PeriodEnum"];
@@ -733,7 +733,7 @@ export interface components {
             category: string;
             done_at: string;
             entitlement: string;
-            /** @description Which predictor spoke. */
+            /** @description The predictor that was used. */
             estimate_source: string;
             first_token_at: string | null;
             gateway: string;
@@ -742,7 +742,7 @@ export interface components {
             input_tokens_est: number;
             /** @description The key's public part. */
             key_id: string;
-            /** @description The name the client asked for. */
+            /** @description The model name in the request. */
             model: string;
             outcome: components["schemas"]["OutcomeEnum"];
             output_bound: number;
@@ -752,7 +752,7 @@ export interface components {
             output_tokens_est: number;
             /** @description 90 of 100 such answers were expected not to be longer. */
             output_tokens_p90: number;
-            /** @description Name@version, or direct where nobody waited. */
+            /** @description Name@version, or direct where none waited. */
             policy: string;
             pool: string;
             /** @description Wait for a slot, also of one who gave up waiting. */
@@ -762,7 +762,7 @@ export interface components {
             received_at: string;
             request_id: string;
             slo_met: boolean | null;
-            /** @description What the client saw; 0 where there was none. */
+            /** @description As sent to the client; 0 if none was sent. */
             status: number;
             streamed: boolean;
             tbt_slo_s: number | null;
@@ -774,11 +774,11 @@ export interface components {
             ttft_ms: number | null;
             ttft_slo_s: number | null;
             ttlt_slo_s: number | null;
-            /** @description Why now and why there. */
+            /** @description Why it was granted then, and on that backend. */
             why: string;
         };
         Rule: {
-            /** @description Where it is right again; the threshold itself where empty. */
+            /** @description The alert clears at this value. Empty: the threshold. */
             clear_threshold: number | null;
             enabled: boolean;
             /** @default 60 */
@@ -788,21 +788,21 @@ export interface components {
             name: string;
             /** @description Its open alerts. */
             open: number;
-            /** @description Every pool where empty. */
+            /** @description Empty: every pool. */
             pool: string;
             severity: components["schemas"]["SeverityEnum"];
-            /** @description The whole pool, or every tenant, where empty. */
+            /** @description Empty: the whole pool, or every tenant. */
             tenant: string;
-            /** @description Where it begins to be wrong; none for backends. */
+            /** @description The alert opens beyond this; none for backends. */
             threshold: number | null;
-            /** @description Sent here; to QUARTERMASTER_ALERT_WEBHOOK where empty. */
+            /** @description Empty: QUARTERMASTER_ALERT_WEBHOOK. */
             webhook: string;
         };
         /**
          * @description * `slo_attainment` - SLO attainment over the last minute [0..1], below
          *     * `queue_age` - wait of the oldest request in the queue [s], above
          *     * `debt` - service debt of an entitlement, above
-         *     * `backend_health` - a backend that gets no work although nobody drains it
+         *     * `backend_health` - a backend that receives no work and is not draining
          *     * `quota` - share of a tenant's quota that is used [0..1], above
          * @enum {string}
          */
@@ -816,7 +816,7 @@ export interface components {
             finished_at: string | null;
             id: number;
             name: string;
-            /** @description Whose engines, limits and policy are taken. */
+            /** @description The pool whose engines, limits and policy are used. */
             pool: string;
             problem: string;
             recording: string;
@@ -828,7 +828,7 @@ export interface components {
          *     * `local` - local: processes on the machine of `make up`
          *     * `kubernetes` - kubernetes: the scale of a Deployment
          *     * `webhook` - webhook: a signed call to your own program
-         *     * `external` - external: KEDA or an HPA reads the wanted replicas from us
+         *     * `external` - external: KEDA or an HPA reads the proposed replicas from the API
          * @enum {string}
          */
         ScalingDriverEnum: "local" | "kubernetes" | "webhook" | "external";
@@ -864,7 +864,7 @@ export interface components {
             tbt_s: number | null;
             /** @description Time to first token [s]. Interactive SLOs have TTFT and TBT. */
             ttft_s: number | null;
-            /** @description Time to last token [s]. Promises about whole answers have only this. */
+            /** @description Time to last token [s]. SLOs for whole answers have only this. */
             ttlt_s: number | null;
         };
         /** @enum {string} */
@@ -875,7 +875,7 @@ export interface components {
             /** @description A short description. */
             description: string;
             paused_reason: string;
-            /** @description Since then new requests of its keys are refused; what had been admitted goes on. */
+            /** @description Since then new requests of its keys are refused; admitted requests continue. */
             paused_since: string | null;
             /** @description Name in URLs, files and metrics: lower-case letters, digits and hyphens. Cannot be changed later. */
             slug: string;
@@ -931,16 +931,16 @@ export interface components {
             canary_at: string | null;
             canary_until: string | null;
             ended_at: string | null;
-            /** @description What the replay said against the version that served. */
+            /** @description Result of the replay against the active version. */
             gate: {
                 [key: string]: unknown;
             };
-            /** @description What the guard rails said of the canary. */
+            /** @description Result of the guard rails for the canary. */
             guard: {
                 [key: string]: unknown;
             };
             id: number;
-            /** @description In its study, from 0: what serves now. */
+            /** @description In its study, from 0: the active version. */
             number: number;
             /** @description The policy's parameters that follow from them. */
             params: {
@@ -951,11 +951,11 @@ export interface components {
                 [key: string]: unknown;
             };
             reason: string;
-            /** @description Of the recording it was tried on. */
+            /** @description Requests of the recording it was tried on. */
             requests: number;
             reward: number | null;
             state: components["schemas"]["TrialStateEnum"];
-            /** @description When the study began that it belongs to: one window, several trials. */
+            /** @description Start of its study: one window, several trials. */
             study: string;
             /** @description The knobs. */
             values: {
@@ -963,18 +963,18 @@ export interface components {
             };
             /** @description Its own, once it has served. */
             version: number | null;
-            /** @description When the canary was last looked at. */
+            /** @description When the canary was last judged. */
             watched_at: string | null;
             window_from: string;
             window_until: string;
         };
         /**
-         * @description * `proposed` - proposed: tried on a recording, or waiting for somebody to start it
+         * @description * `proposed` - proposed: tried on a recording, or waiting to be started
          *     * `rejected` - rejected: it did not win on the recording
-         *     * `canary` - canary: it serves, watched
+         *     * `canary` - canary: active under guard rails
          *     * `promoted` - promoted: it is kept
-         *     * `rolled_back` - rolled back: the version before serves again
-         *     * `aborted` - aborted: nobody could watch it, the version before serves
+         *     * `rolled_back` - rolled back: the version before is active again
+         *     * `aborted` - aborted: it could not be judged, the version before is active
          * @enum {string}
          */
         TrialStateEnum: "proposed" | "rejected" | "canary" | "promoted" | "rolled_back" | "aborted";
@@ -1033,7 +1033,7 @@ export interface components {
                 [key: string]: unknown;
             };
             reason: string;
-            /** @description The version whose content this one brings back. */
+            /** @description The version whose content this one restores. */
             restores: number | null;
             routing: string;
             routing_params: {

@@ -29,13 +29,13 @@ export function Curve({ label, points }: Props) {
         </g>
       ))}
       <text x={x(0.5)} y={SIZE - 3} textAnchor="middle" fill="currentColor" className="text-[10px]">
-        quantile said, %
+        predicted quantile, %
       </text>
       <line x1={x(0)} y1={y(0)} x2={x(1)} y2={y(1)} stroke="currentColor" strokeDasharray="4 3" />
       <path d={line.map((p, i) => `${i ? "L" : "M"}${x(p.x).toFixed(1)} ${y(p.y).toFixed(1)}`).join("")} fill="none" stroke="var(--accent)" strokeWidth="2" />
       {points.map((p) => (
         <circle key={p.x} cx={x(p.x)} cy={y(p.y)} r="3" fill="var(--accent)">
-          <title>{`${Math.round(p.x * 100)} % said, ${(p.y * 100).toFixed(1)} % seen`}</title>
+          <title>{`${Math.round(p.x * 100)} % predicted, ${(p.y * 100).toFixed(1)} % observed`}</title>
         </circle>
       ))}
     </svg>

@@ -254,7 +254,7 @@ function Rules({ away }: { away: readonly Outage[] }) {
           }}
         >
           <p>{sentence(deleted)}.</p>
-          <p>This condition is no longer watched. {deleted.open ? `Its ${deleted.open} open alert${deleted.open > 1 ? "s end" : " ends"}. ` : ""}What it told so far stays.</p>
+          <p>This condition is no longer evaluated. {deleted.open ? `Its ${deleted.open} open alert${deleted.open > 1 ? "s end" : " ends"}. ` : ""}Past alerts are kept.</p>
         </Confirm>
       )}
     </section>

@@ -74,7 +74,7 @@ function Reset({ pools, categories, onClose }: { pools: string[]; categories: st
         onClose(true);
       }}
     >
-      <p>Every gateway begins again with the base lengths and corrects them with the next answers; it takes about 100 of them. Past prompts and histories stay. It is in the audit log.</p>
+      <p>Every gateway starts from the base lengths again and corrects them from the next answers, about 100 of them. Stored prompts and histories are kept. The reset is recorded in the audit log.</p>
       <div className="flex flex-wrap gap-3">
         <label className="flex flex-col gap-1">
           <span className="label">Pool</span>
@@ -110,7 +110,7 @@ function LearnedNow({ pools }: { pools: Estimates["pools"] }) {
             {pool} <Badge>{predictor}</Badge>
           </p>
           <p className="text-soft">
-            {compact(learned ?? 0)} answers learned from, {compact(prompts ?? 0)} prompts held{user.role === "member" ? ", of your tenants" : ""}.
+            {compact(learned ?? 0)} answers observed, {compact(prompts ?? 0)} prompts stored{user.role === "member" ? ", of your tenants" : ""}.
           </p>
           {calibration.length > 0 && (
             <p className="text-soft">
@@ -159,6 +159,7 @@ export function Drift() {
 
   return (
     <>
+      <title>Drift · Quartermaster</title>
       <div className="mb-4 flex flex-wrap items-end gap-x-4 gap-y-2">
         <div className="mr-auto">
           <h1 className="flex flex-wrap items-center gap-2 text-lg font-semibold tracking-tight">
@@ -214,9 +215,9 @@ export function Drift() {
               <h2 id="calibration" className="text-sm font-medium">
                 Calibration
               </h2>
-              <p className="mb-2 text-2xs text-faint">Share of answers within each quantile of their distribution, %. On the dashed line it is right; below it, answers are longer than said.</p>
+              <p className="mb-2 text-2xs text-faint">Share of answers within each quantile of their distribution, %. On the dashed line it is right; below it, answers are longer than predicted.</p>
               {now.data.calibration.length > 0 ? (
-                <Curve label={`Calibration: ${now.data.calibration.map((p) => `${Math.round(p.level * 100)} % said, ${Math.round(p.share * 100)} % seen`).join("; ")}`} points={now.data.calibration.map(({ level, share }) => ({ x: level, y: share }))} />
+                <Curve label={`Calibration: ${now.data.calibration.map((p) => `${Math.round(p.level * 100)} % predicted, ${Math.round(p.share * 100)} % observed`).join("; ")}`} points={now.data.calibration.map(({ level, share }) => ({ x: level, y: share }))} />
               ) : (
                 <p className="py-10 text-center text-sm text-faint">No predicted answer completed in this period.</p>
               )}

@@ -108,7 +108,7 @@ function Run({ id, onOpen, onClose }: { id: string; onOpen: (run: LabRun) => voi
               {run.name} <Badge tone={tones[run.state]}>{run.state}</Badge>
             </h2>
             <p className="text-sm text-soft">
-              On {run.recording}, pool {run.pool}, {run.asked.variants} variants, {run.asked.replicas || "all"} replicas{run.asked.slos ? ", SLOs of its own" : ""}; by {run.author}, <When at={run.at} />
+              On {run.recording}, pool {run.pool}, {run.asked.variants} variants, {run.asked.replicas || "all"} replicas{run.asked.slos ? ", with other SLOs" : ""}; by {run.author}, <When at={run.at} />
             </p>
           </div>
           <div className="flex flex-wrap gap-2">
@@ -210,6 +210,7 @@ export function Lab() {
   const id = query.get("run");
   return (
     <>
+      <title>Lab · Quartermaster</title>
       <div className="mb-4 flex flex-wrap items-end gap-x-4 gap-y-2">
         <div className="mr-auto">
           <h1 className="text-lg font-semibold tracking-tight">Lab</h1>

@@ -183,7 +183,7 @@ export function NewRun({ pools, onMade, onClose }: Props) {
                       {one.name} ({compact(one.requests)} requests, {age(one.span_s)})
                     </option>
                   ))}
-                  {recordings.data?.results.length === 0 && <option value="">there is none yet</option>}
+                  {recordings.data?.results.length === 0 && <option value="">no recordings yet</option>}
                 </select>
               </label>
             )}
@@ -191,7 +191,7 @@ export function NewRun({ pools, onMade, onClose }: Props) {
               <label className="flex flex-col gap-1 text-sm font-medium">
                 Recording or trace
                 <input type="file" className="text-sm" onChange={(event) => setFile(event.target.files?.[0] ?? null)} />
-                <span className="text-2xs font-normal text-faint">Any that `lab compare` reads, up to 32 MiB.</span>
+                <span className="text-2xs font-normal text-faint">Any format that `lab compare` reads, up to 32 MiB.</span>
               </label>
             )}
           </div>

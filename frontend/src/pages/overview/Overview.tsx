@@ -86,13 +86,13 @@ function FirstRequest({ snapshot }: { snapshot: Snapshot }) {
   -d '{"model": "${snapshot.model ?? "MODEL"}", "messages": [{"role": "user", "content": "Hello"}]}'`;
   return (
     <section className="panel p-4">
-      <h2 className="text-sm font-semibold">Nothing has been sent to this pool in the last minutes</h2>
+      <h2 className="text-sm font-semibold">No request has reached this pool in the last minutes</h2>
       {user.role === "admin" && Object.keys(snapshot.entitlements ?? {}).length === 0 && (
         <p className="mt-1 text-sm">
           <Link className="link" to="/welcome">
             Give the first tenant a share and a key
           </Link>
-          ; nobody is entitled to this pool yet.
+          ; no tenant has an entitlement to this pool yet.
         </p>
       )}
       <p className="mt-1 text-sm text-soft">Put a key of one of its entitlements into KEY and send a request; it appears here within a second.</p>

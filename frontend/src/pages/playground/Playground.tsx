@@ -67,7 +67,7 @@ function Answer({ current, now }: { current: Run; now: number }) {
         )}
       </div>
       <dl className="grid grid-cols-2 gap-x-4 gap-y-2 border-b border-line px-4 py-3 sm:grid-cols-3 xl:grid-cols-6" data-testid="speed">
-        <Figure label="TTFT" value={text(duration(ttftMs))} title="From sending to the first text, as this browser saw it" />
+        <Figure label="TTFT" value={text(duration(ttftMs))} title="From sending to the first text, as measured by this browser" />
         <Figure label="Waited" value={text(duration(current.queueMs))} title="In the queue, as measured by the gateway" />
         <Figure label="Speed" value={rate(tokensPerS)} unit={tokensPerS === undefined ? undefined : "tok/s"} title="Tokens after the first" />
         <Figure label="Longest gap" value={text(duration(worstMs))} title="Longest time between two chunks" />
@@ -162,7 +162,7 @@ export function Playground() {
     <>
       <title>Playground · Quartermaster</title>
       <h1 className="text-lg font-semibold tracking-tight">Playground</h1>
-      <p className="mb-3 max-w-4xl text-sm text-soft">Send a prompt with one of your keys and see what a client sees. It is charged like any other request.</p>
+      <p className="mb-3 max-w-4xl text-sm text-soft">Send a prompt with one of your keys and see the answer as a client receives it. It is charged like any other request.</p>
       <div className="grid grid-cols-1 items-start gap-3 lg:grid-cols-[minmax(20rem,26rem)_minmax(0,1fr)]">
         <form
           className="panel space-y-4 p-4"
@@ -204,7 +204,7 @@ export function Playground() {
               {pasted ? "This key is incomplete. A key is qm-, an id, a dot and a secret." : "Kept in memory until this page is reloaded. Never stored."}{" "}
               {!key && !pasted && (
                 <>
-                  No key? <Link className="link" to="/tenants">Make one</Link> with its tenant.
+                  No key? <Link className="link" to="/tenants">Create one</Link> on its tenant's page.
                 </>
               )}
             </p>
@@ -245,7 +245,7 @@ export function Playground() {
                 }
               }}
             />
-            <p className="mt-1 text-2xs text-faint">Enter sends, Shift+Enter makes a new line.</p>
+            <p className="mt-1 text-2xs text-faint">Enter sends; Shift+Enter starts a new line.</p>
           </div>
           <details>
             <summary className="text-sm text-soft hover:text-ink">More</summary>
@@ -279,7 +279,7 @@ export function Playground() {
           ) : (
             <section className="panel p-4">
               <h2 className="text-sm font-semibold">The same request in Python</h2>
-              <p className="mt-1 mb-2 text-sm text-soft">Any OpenAI client works; only the address and the key are ours.</p>
+              <p className="mt-1 mb-2 text-sm text-soft">Any OpenAI client works with this base URL and key.</p>
               <Code text={python(model, badTokens ? "" : maxTokens)} label="Request with the OpenAI SDK" />
             </section>
           )}

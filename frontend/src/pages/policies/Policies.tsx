@@ -279,6 +279,7 @@ export function Policies() {
     );
   return (
     <>
+      <title>Policies · Quartermaster</title>
       <div className="mb-4 flex flex-wrap items-end gap-x-4 gap-y-2">
         <div className="mr-auto">
           <h1 className="text-lg font-semibold tracking-tight">Policies</h1>

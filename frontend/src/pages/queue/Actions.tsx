@@ -13,7 +13,7 @@ const questions: Record<Asked["kind"], { title: (name: string) => string; action
   pause: { title: (name) => `Pause ${name}?`, action: "Pause the tenant", text: "New requests of its keys are refused with tenant_paused, in every pool, until someone resumes it. Waiting and running requests continue." },
   resume: { title: (name) => `Resume ${name}?`, action: "Resume the tenant", text: "Its requests are admitted again at once." },
   drain: { title: (name) => `Drain ${name}?`, action: "Drain the backend", text: "It receives no new work; running requests finish." },
-  undrain: { title: (name) => `Put ${name} back?`, action: "Put it back", text: "It receives work again once it has answered a probe." },
+  undrain: { title: (name) => `Return ${name} to service?`, action: "Return it to service", text: "It receives work again once it has answered a probe." },
 };
 
 function run({ kind, name }: Asked, reason: string): Promise<unknown> {
@@ -72,7 +72,7 @@ export function Actions({ snapshot }: { snapshot: Snapshot }) {
             </select>
           </label>
           <button type="button" className="button" onClick={() => setAsked({ kind: drains ? "undrain" : "drain", name: machine[0] })}>
-            {drains ? "Put back" : "Drain"}
+            {drains ? "Return to service" : "Drain"}
           </button>
         </div>
       )}

@@ -31,7 +31,7 @@ export function Confirm({ title, action, reason, run, onDone, onClose, children 
       <div className="mt-2 space-y-2 text-sm text-soft">{children}</div>
       {reason && (
         <label className="mt-3 flex flex-col gap-1">
-          <span className="label">Why (stands in the audit log)</span>
+          <span className="label">Reason, for the audit log</span>
           <input className="field" maxLength={200} value={why} onChange={(event) => setWhy(event.target.value)} data-autofocus />
         </label>
       )}

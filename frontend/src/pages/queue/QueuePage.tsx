@@ -200,7 +200,7 @@ export function QueuePage() {
         )}
       </div>
       <p className="mt-0.5 mb-4 text-sm text-soft">
-        What waits, in the order in which it would run if nothing else came. Starts follow from how long a slot is occupied; the order is that of the scheduler itself
+        Waiting requests in the order in which they would start if no others arrived. Start times are estimated from how long requests hold a slot; the order is the scheduler's own
         {preview && !preview.exact && ", approximate because the queue is long"}.
       </p>
       {error && !blind && (
@@ -223,7 +223,7 @@ export function QueuePage() {
           <section aria-labelledby="waiting-title">
             <h2 id="waiting-title" className="mb-2 text-sm font-semibold">
               Waiting <span className="font-normal text-faint">{preview === null ? NONE : preview.waiting !== undefined && preview.waiting > waiting.length ? `first ${waiting.length} of ${preview.waiting}` : waiting.length}</span>
-              {!!preview?.parked && <span className="ml-2 font-normal text-warn">{preview.parked} wait for a gateway that does not listen</span>}
+              {!!preview?.parked && <span className="ml-2 font-normal text-warn">{preview.parked} wait for a gateway that is not connected</span>}
             </h2>
             {leaderless ? (
               <Unknown what="Waiting requests in order" outage={leaderless}>

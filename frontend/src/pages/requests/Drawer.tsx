@@ -64,7 +64,7 @@ function Fact({ name, children }: { name: string; children: ReactNode }) {
   );
 }
 
-const promised = (s: number | null): string => (s === null ? NONE : text(seconds(s)));
+const target = (s: number | null): string => (s === null ? NONE : text(seconds(s)));
 
 function Story({ row, story }: { row: LedgerRow; story: Told | undefined }) {
   const received = Date.parse(row.received_at) / 1000;
@@ -121,13 +121,13 @@ function Story({ row, story }: { row: LedgerRow; story: Told | undefined }) {
       {story && <Checks story={story} />}
       {story && <Weight story={story} />}
       <section>
-        <h3 className="label">Promise</h3>
+        <h3 className="label">SLO targets</h3>
         <table className="mt-1 w-full text-sm">
           <thead>
             <tr className="text-2xs text-faint">
               <td />
               <th scope="col" className="text-right font-medium">
-                promised
+                target
               </th>
               <th scope="col" className="text-right font-medium">
                 actual
@@ -146,7 +146,7 @@ function Story({ row, story }: { row: LedgerRow; story: Told | undefined }) {
                 <th scope="row" className="py-1 text-left font-normal">
                   {name}
                 </th>
-                <td className="text-right">{promised(slo)}</td>
+                <td className="text-right">{target(slo)}</td>
                 <td className="text-right font-medium">{text(duration(actual))}</td>
               </tr>
             ))}

@@ -66,7 +66,7 @@ export function Weight({ story }: { story: Story }) {
         )}
       </p>
       <p className="mt-1 text-xs text-faint">
-        Debt {weight.debt.toFixed(2)}, burst {(weight.burst ?? 0).toFixed(2)}, as the scheduler said at {moment(weight.at)}; class and SLO as they are configured now.
+        Debt {weight.debt.toFixed(2)}, burst {(weight.burst ?? 0).toFixed(2)}, as reported by the scheduler at {moment(weight.at)}; class and SLO as they are configured now.
       </p>
     </section>
   );
@@ -143,7 +143,7 @@ export function StillAlive({ id, alive, now }: { id: string; alive: Alive; now: 
           onClose={() => setAsking(false)}
         >
           <p>
-            A request of <b>{alive.tenant}</b>. Its client receives <code>operator</code>; what it produced is charged.
+            A request of <b>{alive.tenant}</b>. Its client receives <code>operator</code>; the tokens it produced are charged.
           </p>
         </Confirm>
       )}

@@ -4,7 +4,7 @@ import type { Check, Story } from "../../api/requests";
 import { compact, words } from "../../lib/format";
 
 const names: Record<string, string> = {
-  right: "Entitled, and its tenant not paused",
+  right: "Entitlement usable, tenant not paused",
   quota: "Quota of the day or month",
   pool: "Scheduler and a ready backend",
   concurrency: "Concurrency",

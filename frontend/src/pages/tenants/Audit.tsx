@@ -45,7 +45,7 @@ function Changes({ entry }: { entry: AuditEntry }) {
   );
 }
 
-/** Who changed what, newest first. */
+/** All changes, newest first. */
 export function AuditPanel({ query = {} }: { query?: Record<string, string> }) {
   const [kind, setKind] = useState("");
   const [search, setSearch] = useState("");
@@ -112,7 +112,7 @@ export function AuditPage() {
     <>
       <title>Audit · Quartermaster</title>
       <h1 className="text-lg font-semibold tracking-tight">Audit</h1>
-      <p className="mb-3 text-sm text-soft">Who changed what, newest first. Entries are never edited or deleted, and contain no secrets.</p>
+      <p className="mb-3 text-sm text-soft">All changes, newest first. Entries are never edited or deleted, and contain no secrets.</p>
       <AuditPanel />
     </>
   );

@@ -77,7 +77,7 @@ function BackendState({ row, live }: { row: Backend; live: BackendFigures | unde
       {unseen !== undefined && !row.silent_since && <span className="block text-2xs text-warn">unseen {since({ since: unseen })}</span>}
       {row.silent_since && (
         <span className="block text-2xs text-bad">
-          silent since <Ago at={row.silent_since} />
+          no answer since <Ago at={row.silent_since} />
         </span>
       )}
       {row.leaving_since && (
@@ -92,18 +92,18 @@ function BackendState({ row, live }: { row: Backend; live: BackendFigures | unde
 /** What the engine says of its limits, and what is in force; unknown is not shown as a number. */
 function EngineLimits({ live }: { live: BackendFigures | undefined }) {
   if (live?.slots_in_force === undefined) return null;
-  const said = (figure: number | undefined) => (figure === undefined ? "not said" : compact(figure));
+  const said = (figure: number | undefined) => (figure === undefined ? "not reported" : compact(figure));
   const credit = live.prefill_credit === undefined ? "unknown" : live.prefill_credit === 0 ? "no bound" : `${compact(live.prefill_credit)} tokens`;
   return (
     <>
       <span
         className="block text-2xs text-faint"
-        title={`The engine says: slots ${said(live.engine_slots)}, KV cache ${said(live.engine_kv_tokens)} tokens, step ${said(live.engine_step_tokens)} tokens, context ${said(live.engine_max_model_len)} tokens. Prefill credit ${credit}${live.credit_why ? `: ${live.credit_why}` : ""}.`}
+        title={`Reported by the engine: slots ${said(live.engine_slots)}, KV cache ${said(live.engine_kv_tokens)} tokens, step ${said(live.engine_step_tokens)} tokens, context ${said(live.engine_max_model_len)} tokens. Prefill credit ${credit}${live.credit_why ? `: ${live.credit_why}` : ""}.`}
       >
         prefill credit {credit}
       </span>
       {live.limits_why && <span className="block whitespace-normal text-2xs text-warn">{live.limits_why}</span>}
-      {!!live.foreign && live.foreign > 2 && <span className="block whitespace-normal text-2xs text-warn">{count(live.foreign)} requests in it were not sent from here</span>}
+      {!!live.foreign && live.foreign > 2 && <span className="block whitespace-normal text-2xs text-warn">{count(live.foreign)} requests in it were not sent by Quartermaster</span>}
     </>
   );
 }
@@ -167,16 +167,16 @@ export function Backends() {
         empty={user.role === "admin" ? "No backend yet. Add the address of a vLLM server." : "No backend yet."}
         aboveForm={(row) => row === undefined && <Look />}
         actions={(row) => (
-          <button type="button" className="button h-7" onClick={() => setDraining(row)} aria-label={`${row.draining ? "Put back" : "Drain"} ${row.slug}`}>
-            {row.draining ? "Put back" : "Drain"}
+          <button type="button" className="button h-7" onClick={() => setDraining(row)} aria-label={`${row.draining ? "Return to service" : "Drain"} ${row.slug}`}>
+            {row.draining ? "Return to service" : "Drain"}
           </button>
         )}
         effects
       />
       {draining && (
         <Confirm
-          title={draining.draining ? `Put ${draining.slug} back?` : `Drain ${draining.slug}?`}
-          action={draining.draining ? "Put back" : "Drain"}
+          title={draining.draining ? `Return ${draining.slug} to service?` : `Drain ${draining.slug}?`}
+          action={draining.draining ? "Return to service" : "Drain"}
           onClose={() => setDraining(null)}
           onRun={async () => {
             await send("POST", `backends/${draining.slug}/${draining.draining ? "undrain" : "drain"}`);
@@ -189,7 +189,7 @@ export function Backends() {
             <p>It receives work again once it has answered a one-token probe.</p>
           ) : (
             <p>
-              It gets no new work; what runs there finishes ({live.get(draining.slug)?.running === undefined ? "how many is unknown" : `${count(live.get(draining.slug)?.running)} now`}). The pool has {draining.slots} slots less meanwhile.
+              It receives no new work; requests running there finish ({live.get(draining.slug)?.running === undefined ? "how many is unknown" : `${count(live.get(draining.slug)?.running)} now`}). The pool has {draining.slots} slots fewer until it returns.
             </p>
           )}
           {mayWrite && <DrainEffects row={draining} />}

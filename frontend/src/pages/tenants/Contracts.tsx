@@ -30,7 +30,7 @@ export function Tiers() {
     { label: "Weight", right: true, by: (row) => row.weight, cell: (row) => row.weight },
     { label: "Over its limit", by: (row) => row.over_limit, cell: (row) => (row.over_limit === "refuse" ? "refused" : "waits") },
     { label: "Queue limit", right: true, by: (row) => row.queue_limit, cell: (row) => count(row.queue_limit) },
-    { label: "Longest wait", right: true, by: (row) => row.max_wait_s, cell: (row) => time(row.max_wait_s) },
+    { label: "Maximum wait", right: true, by: (row) => row.max_wait_s, cell: (row) => time(row.max_wait_s) },
     { label: "Entitlements", right: true, by: (row) => used(row.slug), cell: (row) => used(row.slug) },
   ];
   return <Resource<Tier> what="tier" title="Tiers" intro="Contract templates: service class, SLO and queueing rule. A change applies to every entitlement of the tier at once." path="tiers" columns={columns} specs={() => tierSpecs(options(slos.map((s) => s.slug)))} id={(row) => row.slug} empty="No tier yet." effects />;

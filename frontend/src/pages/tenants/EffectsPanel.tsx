@@ -79,7 +79,7 @@ export function EffectsPanel({ effects, pending, own }: { effects: Effects | und
                 </span>
                 <span>
                   <span className="mr-1 inline-block size-2 rounded-xs bg-accent opacity-30" />
-                  elastic, owed over time
+                  elastic, met over time
                 </span>
               </p>
             </div>

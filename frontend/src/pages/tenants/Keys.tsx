@@ -109,7 +109,7 @@ export function Keys({ tenant }: { tenant: string }) {
           <h2 id="keys-title" className="text-sm font-semibold">
             Keys
           </h2>
-          <p className="text-sm text-soft">Each opens one entitlement on /v1. The secret is shown once, when a key is made.</p>
+          <p className="text-sm text-soft">Each key authenticates requests for one entitlement. The secret is shown once, when the key is created.</p>
         </div>
         <div className="flex items-center gap-3">
           {(hidden > 0 || all) && (

@@ -79,7 +79,7 @@ export function Pools() {
               ) : (
                 <>
                   {own.length}
-                  {silent > 0 && <span className="text-warn">, {silent} silent</span>}
+                  {silent > 0 && <span className="text-warn">, {silent} not answering</span>}
                 </>
               );
             },

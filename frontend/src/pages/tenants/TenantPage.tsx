@@ -126,7 +126,7 @@ export function TenantPage() {
         <title>No such tenant · Quartermaster</title>
         <h1 className="text-base font-semibold text-ink">There is no tenant {slug}</h1>
         <p className="mt-2">
-          It may have been deleted, or you may not see it. <Link className="link" to="/tenants">All tenants</Link> that you see.
+          It may have been deleted, or you may not see it. See <Link className="link" to="/tenants">all tenants</Link>.
         </p>
       </div>
     );

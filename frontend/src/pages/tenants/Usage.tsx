@@ -128,7 +128,7 @@ export function UsagePage() {
     <>
       <title>Usage · Quartermaster</title>
       <h1 className="text-lg font-semibold tracking-tight">Usage</h1>
-      <p className="mb-3 text-sm text-soft">{user.role === "member" ? "Of your tenants." : "Of all tenants."} Whole hours outlive the ledger; the newest are exact to the request.</p>
+      <p className="mb-3 text-sm text-soft">{user.role === "member" ? "Of your tenants." : "Of all tenants."} Complete hours are kept longer than the ledger; the newest are exact to the request.</p>
       <UsagePanel />
     </>
   );

@@ -9,11 +9,11 @@ export const CAUSES: Record<string, string> = {
   token_budget: "its own token budget",
   kv_budget: "its own share of the KV cache",
   quota_exceeded: "its own quota",
-  too_long: "longer than the model takes",
+  too_long: "longer than the model's context",
   tenant_paused: "the tenant was paused",
   low_priority: "the pool was contended and other entitlements had more weight",
   queue_full: "the pool's queue was full",
-  queue_timeout: "it waited as long as its tier allows",
+  queue_timeout: "it waited as long as its tier permits",
   no_backend: "the pool had no backend that answered",
   rebuilding: "the pool's state was being rebuilt",
   state_unavailable: "Redis did not answer",
@@ -27,5 +27,5 @@ export function blame(waits: PoolWaits, tenant: string): string {
   const [most] = others;
   if (waits.held.length === 0) return `Its requests waited ${time} while nothing ran.`;
   if (!most || own >= 0.5) return `Its requests waited ${time}, mostly for its own requests, which held ${text(percent(own))} of the slots in use.`;
-  return `${most.tenant} held the most slots of the others: ${text(percent(most.share))} of those in use while its requests waited ${time} in total.`;
+  return `${most.tenant} held more slots than any other tenant: ${text(percent(most.share))} of those in use while its requests waited ${time} in total.`;
 }

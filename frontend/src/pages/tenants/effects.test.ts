@@ -30,7 +30,7 @@ it("an elastic share is promised, not reserved", () => {
 it("says that a share fits, or why not", () => {
   expect(findings(effects(effect({ entitlements: [changed({ state: "bound", reason: "" })] })), "mine")).toEqual([{ mood: "good", text: "It fits: its share is reserved at once." }]);
   const reason = "needs 30 slots, the pool has 24 left to reserve: add backends or lower it";
-  expect(findings(effects(effect({ entitlements: [changed({ state: "pending", reason })] })), "mine")).toEqual([{ mood: "warn", text: `It does not fit yet and waits: ${reason}.` }]);
+  expect(findings(effects(effect({ entitlements: [changed({ state: "pending", reason })] })), "mine")).toEqual([{ mood: "warn", text: `It does not fit yet and stays pending: ${reason}.` }]);
   expect(findings(effects(effect({})), "mine")).toEqual([{ mood: "good", text: "It fits, and no other entitlement is affected." }]);
 });
 
@@ -42,6 +42,6 @@ it("names others who would suffer", () => {
 
 it("counts the keys that go with it", () => {
   const gone = { action: "delete", kind: "apikey", object: "qm-1", before: {}, after: null };
-  expect(findings({ pools: [], changes: [gone, gone] })).toEqual([{ mood: "warn", text: "2 keys go with it and stop working." }]);
-  expect(findings({ pools: [], changes: [gone] })[0]!.text).toBe("One key goes with it and stops working.");
+  expect(findings({ pools: [], changes: [gone, gone] })).toEqual([{ mood: "warn", text: "2 keys are deleted with it and stop working." }]);
+  expect(findings({ pools: [], changes: [gone] })[0]!.text).toBe("One key is deleted with it and stops working.");
 });

@@ -55,7 +55,7 @@ export interface Finding {
   text: string;
 }
 
-const works = (entitlement: ChangedEntitlement): string => (entitlement.service_class === "dedicated" || entitlement.service_class === "guaranteed" ? "It fits: its share is reserved at once." : entitlement.service_class === "elastic" ? "It takes effect at once: its share is owed over time, not reserved." : "It takes effect at once: it uses capacity that others leave idle.");
+const works = (entitlement: ChangedEntitlement): string => (entitlement.service_class === "dedicated" || entitlement.service_class === "guaranteed" ? "It fits: its share is reserved at once." : entitlement.service_class === "elastic" ? "It takes effect at once: its share is met on average over time, not reserved." : "It takes effect at once: it uses capacity that others leave idle.");
 
 function sentence(own: string | undefined, changed: ChangedEntitlement): Finding | null {
   const { entitlement: name, before, after } = changed;
@@ -72,7 +72,7 @@ function sentence(own: string | undefined, changed: ChangedEntitlement): Finding
     case "expired":
       return { mood: "warn", text: `${mine ? "It" : name} would be over${why}.` };
     default:
-      return { mood: "warn", text: `${mine ? "It does not fit yet and waits" : `${name} (${changed.tenant}) waits`}${why}.` };
+      return { mood: "warn", text: `${mine ? "It does not fit yet and stays pending" : `${name} (${changed.tenant}) becomes pending`}${why}.` };
   }
 }
 
@@ -84,7 +84,7 @@ export function findings(effects: Effects, own?: string): Finding[] {
       if (said) found.push(said);
     }
   const keys = effects.changes.filter((change) => change.kind === "apikey" && change.action === "delete").length;
-  if (keys) found.push({ mood: "warn", text: `${keys === 1 ? "One key goes" : `${keys} keys go`} with it and stop${keys === 1 ? "s" : ""} working.` });
+  if (keys) found.push({ mood: "warn", text: `${keys === 1 ? "One key is deleted" : `${keys} keys are deleted`} with it and stop${keys === 1 ? "s" : ""} working.` });
   if (effects.pools.length && own && !found.some((f) => f.mood === "warn")) {
     const touched = effects.pools.some((pool) => pool.entitlements.some((changed) => changed.entitlement === own));
     if (!touched) found.push({ mood: "good", text: "It fits, and no other entitlement is affected." });

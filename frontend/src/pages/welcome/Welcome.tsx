@@ -37,7 +37,7 @@ function engineSpecs(found: EngineFound): FieldSpec[] {
   return [
     found.models.length > 1
       ? { name: "pool.model", label: "Model", kind: "choice", required: true, initial: model?.id, options: found.models.map(({ id }) => ({ value: id, label: id })) }
-      : { name: "pool.model", label: "Model", kind: "text", required: true, initial: model?.id ?? "", help: "The name clients ask for." },
+      : { name: "pool.model", label: "Model", kind: "text", required: true, initial: model?.id ?? "", help: "The model name that clients use." },
     { name: "pool.slug", label: "Pool", kind: "slug", required: true, initial: name, help: "Its name in addresses, files and metrics." },
     { name: "backend.slots", label: "Slots", unit: "sequences", kind: "integer", min: 1, placeholder: "from the engine", help: "Sequences the engine may run at once (vLLM's --max-num-seqs). Empty: as the engine reports." },
     { name: "backend.kv_tokens", label: "KV cache", unit: "tokens", kind: "integer", min: 1, initial: found.kv_tokens ? String(found.kv_tokens) : "", placeholder: "200000", help: found.kv_tokens ? "Reported by the engine." : "Not reported by the engine; vLLM logs it at start." },

@@ -50,7 +50,7 @@ export function steps(have: Inventory): Step[] {
 /** What stands above the steps. What is configured is known from the catalog; that it serves is known only while it is seen. */
 export function heading(more: boolean, unseen: boolean, serves: boolean): { title: string; text: string } {
   if (more) return { title: "Welcome to Quartermaster", text: "Three steps from an empty installation to the first answer. You can leave at any time and continue later." };
-  if (unseen) return { title: "Configured, but part of it cannot be seen", text: "A pool, a tenant and a key are configured. Whether they serve requests now is not fully known; the notice above says what is missing." };
+  if (unseen) return { title: "Configured, but part of it cannot be seen", text: "A pool, a tenant and a key are configured. Whether they serve requests now is not fully known; the notice above lists what is missing." };
   if (!serves) return { title: "Configured, but no backend is ready", text: "A pool, a tenant and a key are configured. Requests are answered as soon as a backend of the pool is ready." };
   return { title: "Everything is set up", text: "A pool is serving, a tenant may use it, and the first request has arrived." };
 }
