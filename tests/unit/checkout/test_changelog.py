@@ -19,7 +19,7 @@ def number(version: str) -> tuple[int, ...]:
 
 def test_versions_are_numbered_dated_and_newest_first():
     names, dates = [name for name, _ in HEADINGS], [day for _, day in HEADINGS]
-    assert names[0] == "Unreleased" and dates[0] == "", "new entries go under [Unreleased], at the top"
+    assert (names[0], dates[0]) == ("Unreleased", ""), "new entries go under [Unreleased], at the top"
     versions = [number(name) for name in names[1:]]
     assert versions == sorted(set(versions), reverse=True)
     days = [date.fromisoformat(day) for day in dates[1:]]
@@ -38,4 +38,5 @@ def test_the_tree_is_on_its_way_to_the_version_after_the_newest():
 def test_each_version_has_each_kind_of_change_once():
     for section in re.split(r"^## ", TEXT, flags=re.MULTILINE)[1:]:
         kinds = re.findall(r"^### (.*)$", section, flags=re.MULTILINE)
-        assert len(kinds) == len(set(kinds)) and set(kinds) <= KINDS, section.splitlines()[0]
+        assert len(kinds) == len(set(kinds)), section.splitlines()[0]
+        assert set(kinds) <= KINDS, section.splitlines()[0]
