@@ -124,9 +124,9 @@ def scope_for(user: AbstractBaseUser | AnonymousUser | None) -> Scope:
 
 def scope_of(request: Any) -> Scope:
     """The scope of a request's user, read once per request and user."""
-    held = getattr(request, "_quartermaster_scope", None)
+    scope = getattr(request, "_quartermaster_scope", None)
     user = request.user
-    if held is None or held.user_id != user.pk:
-        held = scope_for(user)
-        request._quartermaster_scope = held
-    return held
+    if scope is None or scope.user_id != user.pk:
+        scope = scope_for(user)
+        request._quartermaster_scope = scope
+    return scope

@@ -55,8 +55,8 @@ def judge(configured: Amounts, live: Amounts, claims: Iterable[Claim], now: date
         if claim.service_class not in RESERVING:
             yield Binding(claim.id, EntitlementState.BOUND, "")
             continue
-        held = claim.state in (EntitlementState.BOUND, EntitlementState.DEGRADED)
-        unkept = EntitlementState.DEGRADED if held else EntitlementState.PENDING
+        was_bound = claim.state in (EntitlementState.BOUND, EntitlementState.DEGRADED)
+        unkept = EntitlementState.DEGRADED if was_bound else EntitlementState.PENDING
         if short := tightest(claim.share, configured):
             yield Binding(claim.id, unkept, f"{_shortage(claim, short, configured)}: add backends or lower it")
             continue

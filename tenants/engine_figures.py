@@ -37,22 +37,22 @@ def filled(data: Any, wait_s: float, url: str = "", api_key: str = "") -> Any:
         validate_base_url(address)
     except ValidationError:
         return rest  # it is refused for that
-    said = asyncio.run(_ask(address, key, wait_s))
-    return rest | {name: said[name] for name in left if name in said}
+    reported = asyncio.run(_ask(address, key, wait_s))
+    return rest | {name: reported[name] for name in left if name in reported}
 
 
 async def _ask(url: str, api_key: str, wait_s: float) -> dict[str, int]:
-    found: dict[str, int] = {}
+    figures: dict[str, int] = {}
     try:
         async with asyncio.timeout(wait_s), control_http() as http:
             client = VllmClient(url, http=http, api_key=api_key)
             metrics = await client.scrape()
-            found["slots"] = UNSAID_SLOTS
+            figures["slots"] = UNSAID_SLOTS
             if metrics.kv_tokens is not None:
-                found["kv_tokens"] = metrics.kv_tokens
+                figures["kv_tokens"] = metrics.kv_tokens
             facts = await client.facts(metrics.engines)
             if facts.slots is not None:
-                found["slots"] = min(facts.slots, 100_000)
+                figures["slots"] = min(facts.slots, 100_000)
     except (EngineError, TimeoutError):
         pass
-    return found
+    return figures

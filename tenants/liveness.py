@@ -28,7 +28,7 @@ class Liveness:
 
     def see(self, pool: str, answering: Mapping[str, bool], now_s: float) -> None:
         """Takes one look at a pool; writes when something has changed. Never raises: the next look tries again."""
-        told = self._told.get(pool, {})
+        reported = self._told.get(pool, {})
         wanted = {}
         for backend, answers in answering.items():
             if answers:
@@ -36,9 +36,9 @@ class Liveness:
                 wanted[backend] = True
             elif now_s - self._away_since.setdefault((pool, backend), now_s) >= GRACE_S:
                 wanted[backend] = False
-            elif backend in told:
-                wanted[backend] = told[backend]
-        if wanted != told and self._write(pool, wanted):
+            elif backend in reported:
+                wanted[backend] = reported[backend]
+        if wanted != reported and self._write(pool, wanted):
             self._told[pool] = wanted
 
     @own_connection

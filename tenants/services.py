@@ -258,12 +258,12 @@ def revoke_token(*, actor: Actor, token: AccessToken) -> AccessToken:
     """Ends a token and those made with it, now. Doing it twice changes nothing."""
     with change(actor=actor):
         ended = _revoke(actor=actor, row=token)
-        made = [ended.pk]
-        while made:  # those made with these, and so on
-            rows = list(AccessToken.objects.filter(made_with_id__in=made))
+        parents = [ended.pk]
+        while parents:  # those made with these, and so on
+            rows = list(AccessToken.objects.filter(made_with_id__in=parents))
             for row in rows:
                 _revoke(actor=actor, row=row)
-            made = [row.pk for row in rows]
+            parents = [row.pk for row in rows]
     return ended
 
 

@@ -50,9 +50,9 @@ def set_tuning(*, actor: Actor, pool: Pool, mode: str, settings: Mapping[str, fl
 
 def version_now(pool: Pool) -> PolicyVersion:
     """The version that serves; written now for a pool that is older than its versions."""
-    found = PolicyVersion.objects.filter(pool=pool, number=pool.policy_version).first()
-    if found is not None:
-        return found
+    version = PolicyVersion.objects.filter(pool=pool, number=pool.policy_version).first()
+    if version is not None:
+        return version
     with because(Note("as it was before versions were kept")):
         kept = keep(pool, None, "")
     return kept or PolicyVersion.objects.get(pool=pool, number=pool.policy_version)

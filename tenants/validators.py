@@ -144,15 +144,15 @@ SCALING_PARAMS: dict[str, dict[str, tuple[type, bool]]] = {
 
 def validate_scaling_params(driver: str, value: object) -> None:
     """Parameters of a scaling driver, by what that driver takes."""
-    known = SCALING_PARAMS[driver]
+    allowed = SCALING_PARAMS[driver]
     given = value if isinstance(value, Mapping) else {}
-    faults = [f"{name!r} is missing" for name, (_, needed) in known.items() if needed and not given.get(name)]
+    faults = [f"{name!r} is missing" for name, (_, needed) in allowed.items() if needed and not given.get(name)]
     for name, parameter in given.items():
-        if name not in known:
-            faults.append(f"there is no {name!r}; there are: {', '.join(known) or 'none'}")
-        elif known[name][0] is int and not (type(parameter) is int and parameter > 0):
+        if name not in allowed:
+            faults.append(f"there is no {name!r}; there are: {', '.join(allowed) or 'none'}")
+        elif allowed[name][0] is int and not (type(parameter) is int and parameter > 0):
             faults.append(f"{name!r} must be a whole number of 1 or more, not {parameter!r}")
-        elif known[name][0] is str and not isinstance(parameter, str):
+        elif allowed[name][0] is str and not isinstance(parameter, str):
             faults.append(f"{name!r} must be a text, not {parameter!r}")
     if not faults and driver == "webhook":
         try:

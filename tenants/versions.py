@@ -49,16 +49,16 @@ def keep(pool: Pool, stored: Pool | None, author: str) -> PolicyVersion | None:
 
 def changes(before: Any, after: Any) -> dict[str, list[Any]]:
     """Field, or parameter of a field, to [before, after]."""
-    found: dict[str, list[Any]] = {}
+    differences: dict[str, list[Any]] = {}
     for name in PolicyVersion.content:
         old, new = getattr(before, name), getattr(after, name)
         if isinstance(new, dict) and isinstance(old, dict):
             for key in sorted(old.keys() | new.keys()):
                 if old.get(key) != new.get(key):
-                    found[f"{name}.{key}"] = [old.get(key), new.get(key)]
+                    differences[f"{name}.{key}"] = [old.get(key), new.get(key)]
         elif old != new:
-            found[name] = [old, new]
-    return found
+            differences[name] = [old, new]
+    return differences
 
 
 def _make(pool: Pool, before: Pool | None, author: str, note: Note, parent: PolicyVersion | None) -> PolicyVersion:

@@ -121,9 +121,9 @@ class PoolAdmin(BooksAdmin):
         )
 
     def formfield_for_dbfield(self, db_field: Field, request: HttpRequest, **kwargs: Any) -> Any:
-        known = {"policy": orderings, "routing": routings}.get(db_field.name)
-        if known is not None:
-            names = [(name, name) for name in known()]
+        registry = {"policy": orderings, "routing": routings}.get(db_field.name)
+        if registry is not None:
+            names = [(name, name) for name in registry()]
             return forms.ChoiceField(choices=names, widget=UnfoldAdminSelectWidget, help_text=db_field.help_text)
         return super().formfield_for_dbfield(db_field, request, **kwargs)
 
@@ -273,8 +273,8 @@ class EntitlementAdmin(BooksAdmin):
         return str(entitlement.state_at(timezone.now()))
 
 
-def _amounts(found: dict[str, float]) -> str:
-    return ", ".join(f"{value:g} {name.replace('_', ' ')}" for name, value in found.items() if value) or "nothing"
+def _amounts(amounts: dict[str, float]) -> str:
+    return ", ".join(f"{value:g} {name.replace('_', ' ')}" for name, value in amounts.items() if value) or "nothing"
 
 
 @admin.register(Quota)

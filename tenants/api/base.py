@@ -105,8 +105,8 @@ class BooksViewSet(ScopedView, mixins.ListModelMixin, mixins.RetrieveModelMixin,
     def permission_denied(self, request: Request, message: str | None = None, code: str | None = None) -> NoReturn:
         """Out of sight comes before forbidden: a foreign id must look like one that never was."""
         key = self.kwargs.get(self.lookup_url_kwarg or self.lookup_field)
-        known = self.scope.role is not None
-        if key is not None and known and not self.get_queryset().filter(**{self.lookup_field: key}).exists():
+        has_role = self.scope.role is not None
+        if key is not None and has_role and not self.get_queryset().filter(**{self.lookup_field: key}).exists():
             raise NotFound
         super().permission_denied(request, message, code)
 

@@ -47,12 +47,12 @@ class BoundedJSONParser(JSONParser):
         if not _shallow(text):
             raise ParseError(f"The body has more than {MAX_LEVELS} lists and objects in each other.")
         try:
-            found = json.loads(text, parse_int=_whole, parse_float=_finite, parse_constant=_no_constant)
+            document = json.loads(text, parse_int=_whole, parse_float=_finite, parse_constant=_no_constant)
         except ValueError as error:
             raise ParseError(f"JSON parse error - {error}") from None
         if "\\u0000" in text or "\\ud" in text.lower():  # as raw bytes neither gets through the decoder
-            _check(found, "")
-        return found
+            _check(document, "")
+        return document
 
 
 def _shallow(text: str) -> bool:
@@ -114,10 +114,10 @@ class Moment(serializers.DateTimeField):
     """A time from :data:`EARLIEST` up to :data:`LATEST`."""
 
     def enforce_timezone(self, value: datetime) -> datetime:
-        found: datetime = super().enforce_timezone(value)
-        if not EARLIEST <= found <= LATEST:
+        aware: datetime = super().enforce_timezone(value)
+        if not EARLIEST <= aware <= LATEST:
             raise ValidationError(_TIME)
-        return found
+        return aware
 
 
 class Timed(serializers.ModelSerializer):
@@ -132,13 +132,13 @@ class Timed(serializers.ModelSerializer):
 def moment(text: str) -> datetime | None:
     """A time in UTC, or None for a text that is none (or names no zone), and for one out of bounds."""
     try:
-        found = parse_datetime(text)
-        if found is None or not is_aware(found):
+        value = parse_datetime(text)
+        if value is None or not is_aware(value):
             return None
-        found = found.astimezone(UTC)
+        value = value.astimezone(UTC)
     except (ValueError, OverflowError):
         return None
-    return found if EARLIEST <= found <= LATEST else None
+    return value if EARLIEST <= value <= LATEST else None
 
 
 # --- pages
@@ -161,16 +161,16 @@ class Page(LimitOffsetPagination):
     max_limit = 1000
 
     def get_limit(self, request: Request) -> int:
-        asked = _number(request, self.limit_query_param, 1, self.max_limit)
-        return self.default_limit if asked is None else min(asked, self.max_limit)
+        limit = _number(request, self.limit_query_param, 1, self.max_limit)
+        return self.default_limit if limit is None else min(limit, self.max_limit)
 
     def get_offset(self, request: Request) -> int:
-        asked = _number(request, self.offset_query_param, 0, MAX_OFFSET) or 0
-        if asked > MAX_OFFSET:
+        offset = _number(request, self.offset_query_param, 0, MAX_OFFSET) or 0
+        if offset > MAX_OFFSET:
             raise ValidationError(
                 {"offset": f"Use a whole number from 0 to {MAX_OFFSET}; filter to see what lies further."}
             )
-        return asked
+        return offset
 
 
 class NewestFirst(CursorPagination):
@@ -182,8 +182,8 @@ class NewestFirst(CursorPagination):
     invalid_cursor_message = "This cursor is not valid. Start without one, and follow `next`."
 
     def get_page_size(self, request: Request) -> int:
-        asked = _number(request, self.page_size_query_param, 1, self.max_page_size)
-        return self.page_size if asked is None else min(asked, self.max_page_size)
+        size = _number(request, self.page_size_query_param, 1, self.max_page_size)
+        return self.page_size if size is None else min(size, self.max_page_size)
 
     def decode_cursor(self, request: Request) -> Cursor | None:
         cursor = super().decode_cursor(request)

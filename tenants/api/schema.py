@@ -15,8 +15,8 @@ class JsonByDefault(OpenApiSerializerFieldExtension):
 
     def map_serializer_field(self, auto_schema: Any, direction: str) -> dict[str, Any]:
         model = getattr(getattr(self.target.parent, "Meta", None), "model", None)
-        known = {f.name: f for f in model._meta.get_fields()} if model else {}
-        default = getattr(known.get(self.target.source), "default", None)
+        model_fields = {f.name: f for f in model._meta.get_fields()} if model else {}
+        default = getattr(model_fields.get(self.target.source), "default", None)
         if default is list:
             return {"type": "array", "items": {"type": "string"}}
         if default is dict:

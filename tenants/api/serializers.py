@@ -164,8 +164,8 @@ class PoolSerializer(BooksSerializer):
 
     @extend_schema_field(_AMOUNTS)
     def get_provisionable(self, pool: Pool) -> dict[str, float] | None:
-        found = promises.provisionable(pool) if self._for_staff() else None
-        return None if found is None else found.as_dict()
+        capacity = promises.provisionable(pool) if self._for_staff() else None
+        return None if capacity is None else capacity.as_dict()
 
 
 class PolicySerializer(Strict):

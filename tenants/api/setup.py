@@ -67,9 +67,9 @@ class EngineCheckView(ScopedView, APIView):
         body = EngineCheckSerializer(data=request.data)
         body.is_valid(raise_exception=True)
         url = body.validated_data["url"]
-        found = asyncio.run(look(url, body.validated_data["api_key"]))
-        known = Backend.objects.filter(url=url).first()
-        return Response(EngineFoundSerializer(found | {"used_by": known and known.slug}).data)
+        engine = asyncio.run(look(url, body.validated_data["api_key"]))
+        backend = Backend.objects.filter(url=url).first()
+        return Response(EngineFoundSerializer(engine | {"used_by": backend and backend.slug}).data)
 
 
 async def look(url: str, api_key: str) -> dict[str, Any]:
@@ -131,9 +131,9 @@ class SetupView(ScopedView, APIView):
         if is_trial(request):
             return Response(preview.effects(self.actor, lambda: self._make(request, given)).as_dict())
         with services.change(actor=self.actor):
-            made = self._make(request, given)
+            saved = self._make(request, given)
         shown = {}
-        for part, row in made.items():
+        for part, row in saved.items():
             if isinstance(row, services.Issued):
                 row.row.refresh_from_db()
                 shown[part] = rows.KeySerializer(row.row).data | {"key": row.credential.text}
@@ -143,23 +143,23 @@ class SetupView(ScopedView, APIView):
         return Response(shown, status=status.HTTP_201_CREATED, headers={"Cache-Control": "no-store"})
 
     def _make(self, request: Request, given: dict[str, Any]) -> dict[str, Any]:
-        made: dict[str, Any] = {}
+        rows: dict[str, Any] = {}
         for part, (model, serializer, refers_to) in self.PARTS.items():
             if part not in given:
                 continue
             data = dict(given[part]) if isinstance(given[part], dict) else given[part]
             for other in refers_to:
-                if other in made and isinstance(data, dict):
-                    data.setdefault(other, made[other].slug)
+                if other in rows and isinstance(data, dict):
+                    data.setdefault(other, rows[other].slug)
             body = serializer(data=data, context={"request": request})
-            made[part] = self._kept(part, body, lambda values, m=model: self._save(m(**values)))
+            rows[part] = self._kept(part, body, lambda values, m=model: self._save(m(**values)))
         if "key" in given:
-            entitlement = made.get("entitlement")
+            entitlement = rows.get("entitlement")
             if entitlement is None:
                 raise ValidationError({"key": {"non_field_errors": ["A key needs the entitlement it opens."]}})
-            first = FirstKeySerializer(data=given["key"])
-            made["key"] = self._kept("key", first, lambda values: self._issue(entitlement, values))
-        return made
+            body = FirstKeySerializer(data=given["key"])
+            rows["key"] = self._kept("key", body, lambda values: self._issue(entitlement, values))
+        return rows
 
     def _save(self, row: Any) -> Any:
         return services.save(actor=self.actor, instance=row)

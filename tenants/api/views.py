@@ -389,17 +389,17 @@ class PolicyListView(ScopedView, APIView):
         summary="List policies", operation_id="policies_list", responses=serializers.PolicyInfoSerializer(many=True)
     )
     def get(self, request: Request) -> Response:
-        found = []
-        for kind, known in (("ordering", orderings()), ("modifier", modifiers()), ("routing", routings())):
-            for name, policy in known.items():
+        infos = []
+        for kind, registry in (("ordering", orderings()), ("modifier", modifiers()), ("routing", routings())):
+            for name, policy in registry.items():
                 doc = inspect.getdoc(policy) or ""
                 params = [
                     {"name": field.name, "type": str(field.type), "default": field.default}
                     for field in dataclasses.fields(policy)
                     if field.init
                 ]
-                found.append({"name": name, "kind": kind, "question": doc.partition("\n")[0], "params": params})
-        return Response(serializers.PolicyInfoSerializer(found, many=True).data)
+                infos.append({"name": name, "kind": kind, "question": doc.partition("\n")[0], "params": params})
+        return Response(serializers.PolicyInfoSerializer(infos, many=True).data)
 
 
 class MeView(ScopedView, APIView):

@@ -62,7 +62,7 @@ def export() -> str:
 
 def parse(items: list[Node]) -> list[Desired]:
     """What the objects of a file say. Raises ManifestError with every fault found."""
-    found: list[Desired] = []
+    documents: list[Desired] = []
     faults: list[str] = []
     seen: dict[tuple[str, str], Node] = {}
     for item in items:
@@ -75,10 +75,10 @@ def parse(items: list[Node]) -> list[Desired]:
             earlier = seen.setdefault((one.kind.name, one.name), one.node)
             if earlier is not one.node:
                 faults.append(one.node.fault(f"{one.kind.name} {one.name!r} already stands at line {earlier.line}"))
-        found += objects
+        documents += objects
     if faults:
         raise ManifestError(faults)
-    return found
+    return documents
 
 
 def _object(item: Node) -> list[Desired]:
@@ -152,9 +152,9 @@ def _read_fields(one: Desired, spec: Node, fields: tuple[Field, ...], nested: tu
             elif path in one.kind.gone:
                 one.ignored.append(child.fault(f"ignored: {one.kind.gone[path]}"))
             else:
-                known = [*by_path, *nested]
-                close = difflib.get_close_matches(path, known, n=1)
-                hint = f"did you mean {close[0]!r}?" if close else f"there are: {', '.join(known)}"
+                names = [*by_path, *nested]
+                close = difflib.get_close_matches(path, names, n=1)
+                hint = f"did you mean {close[0]!r}?" if close else f"there are: {', '.join(names)}"
                 faults.append(child.fault(f"{one.kind.name} has no field {path!r}; {hint}"))
 
     walk(spec, "")
@@ -163,13 +163,13 @@ def _read_fields(one: Desired, spec: Node, fields: tuple[Field, ...], nested: tu
     return apart
 
 
-def _mapping(node: Node, known: tuple[str, ...] | None) -> dict[str, Node]:
+def _mapping(node: Node, allowed: tuple[str, ...] | None) -> dict[str, Node]:
     if not isinstance(node.value, dict):
         raise node.fail("must be an object: names with values")
-    if known is not None:
+    if allowed is not None:
         for key, child in node.value.items():
-            if key not in known:
-                raise child.fail(f"there is no {key!r} here; there are: {', '.join(known)}")
+            if key not in allowed:
+                raise child.fail(f"there is no {key!r} here; there are: {', '.join(allowed)}")
     return node.value
 
 

@@ -126,10 +126,10 @@ def _do(change: Change, actor: Actor) -> None:
 
 def _now(row: Model, where: Any) -> Model:
     """The row as it is under the lock."""
-    found = type(row)._default_manager.filter(pk=row.pk).first()
-    if found is None:
+    current = type(row)._default_manager.filter(pk=row.pk).first()
+    if current is None:
         raise ManifestError([where("somebody deleted this a moment ago; run apply again")])
-    return found
+    return current
 
 
 def _fresh(change: Change, actor: Actor) -> Model:
