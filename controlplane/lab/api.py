@@ -36,10 +36,10 @@ class _Lab(StaffOnly):
 
     @staticmethod
     def named(slug: str) -> Pool:
-        found = Pool.objects.filter(slug=slug).first()
-        if found is None:
+        pool = Pool.objects.filter(slug=slug).first()
+        if pool is None:
             raise ValidationError({"pool": f"There is no pool {slug!r}."})
-        return found
+        return pool
 
 
 class RecordingSerializer(serializers.ModelSerializer[LabRecording]):
@@ -82,12 +82,12 @@ class RecordingsView(_Lab, generics.ListAPIView[LabRecording]):
         """A pool's last minutes, or a file. It stays when the ledger has forgotten."""
         body = NewRecording(data=request.data)
         body.is_valid(raise_exception=True)
-        told, author = body.validated_data, self.actor.name
-        if "file" in told:
-            row = runs.keep_trace(data=told["file"].read(runs.LARGEST + 1), name=told["name"], author=author)
+        data, author = body.validated_data, self.actor.name
+        if "file" in data:
+            row = runs.keep_trace(data=data["file"].read(runs.LARGEST + 1), name=data["name"], author=author)
         else:
-            pool = self.named(told["pool"])
-            row = runs.keep_window(pool=pool, minutes=told["minutes"], name=told["name"], author=author)
+            pool = self.named(data["pool"])
+            row = runs.keep_window(pool=pool, minutes=data["minutes"], name=data["name"], author=author)
         return Response(RecordingSerializer(row).data, status=status.HTTP_201_CREATED)
 
 
@@ -150,13 +150,13 @@ class RunsView(_Lab, generics.ListAPIView[LabRun]):
         """Workers get on with it; read the run to see how far it is."""
         body = NewRun(data=request.data)
         body.is_valid(raise_exception=True)
-        told = body.validated_data
-        recording = LabRecording.objects.filter(name=told["recording"]).first()
+        data = body.validated_data
+        recording = LabRecording.objects.filter(name=data["recording"]).first()
         if recording is None:
-            raise ValidationError({"recording": f"There is no recording {told['recording']!r}."})
-        asked = runs.Asked(tuple(told["policies"]), told["variants"], told["replicas"], told["slos"] or None)
+            raise ValidationError({"recording": f"There is no recording {data['recording']!r}."})
+        spec = runs.Asked(tuple(data["policies"]), data["variants"], data["replicas"], data["slos"] or None)
         run = runs.ask(
-            recording=recording, pool=self.named(told["pool"]), asked=asked, name=told["name"], author=self.actor.name
+            recording=recording, pool=self.named(data["pool"]), asked=spec, name=data["name"], author=self.actor.name
         )
         return accepted(run)
 
@@ -165,10 +165,10 @@ class RunView(_Lab, APIView):
     """One run."""
 
     def run(self) -> LabRun:
-        found = LabRun.objects.select_related("recording").filter(pk=self.kwargs["run"]).first()
-        if found is None:
+        run = LabRun.objects.select_related("recording").filter(pk=self.kwargs["run"]).first()
+        if run is None:
             raise Http404
-        return found
+        return run
 
     @extend_schema(summary="Read a lab run", operation_id="lab_run", responses={200: OpenApiTypes.OBJECT})
     def get(self, request: Request, run: int) -> Response:

@@ -77,8 +77,8 @@ class Parity:
         return max(abs(line.points) for line in self.lines[1:])
 
     def as_json(self) -> dict[str, Any]:
-        told = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "lines"}
-        return {**told, "worst": self.worst, "tiers": [line.as_json() for line in self.lines]}
+        columns = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "lines"}
+        return {**columns, "worst": self.worst, "tiers": [line.as_json() for line in self.lines]}
 
 
 def read_report(path: Path) -> dict[str, Any]:
@@ -140,8 +140,8 @@ def compare(report: Mapping[str, Any], setup: Setup) -> Parity:
     )
 
 
-def _pool(told: Mapping[str, Any], rows: Sequence[Sent], setup: Setup) -> tuple[Traffic, Serving]:
-    pool, preset = told["pool"], load_preset(setup.preset)
+def _pool(instance: Mapping[str, Any], rows: Sequence[Sent], setup: Setup) -> tuple[Traffic, Serving]:
+    pool, preset = instance["pool"], load_preset(setup.preset)
     serving = Serving(
         setup.policy or pool["policy"],
         {} if setup.policy else pool["policy_params"],
@@ -158,16 +158,16 @@ def _pool(told: Mapping[str, Any], rows: Sequence[Sent], setup: Setup) -> tuple[
             (row.get("prefill_tokens") or pool.get("prefill_credit") or 0) if setup.credit is None else setup.credit,
             setup.engine_order,
         )
-        for row in told["backends"]
+        for row in instance["backends"]
     )
     if not replicas:
         raise CompareError("the report names no backend that takes work")
     tiers = tuple(
         Tier(name, Slo(row["ttft_s"], row["tbt_s"], row["ttlt_s"]), row["rank"], row["weight"],
              service_class=ServiceClass(row["service_class"]))
-        for name, row in told["tiers"].items() if "ttft_s" in row
+        for name, row in instance["tiers"].items() if "ttft_s" in row
     )  # fmt: skip
-    entitlements = told["entitlements"]
+    entitlements = instance["entitlements"]
     recorded = tuple(
         Recorded(
             row.planned_s + row.late_s,

@@ -93,8 +93,8 @@ def _legend(names: Sequence[str], width: int) -> tuple[list[str], int]:
 
 def _panel(panel: Panel, names: Sequence[str], wide: int) -> list[str]:
     right, bottom = wide - RIGHT, HEIGHT - BOTTOM
-    found = [y for series in panel.series for y in series.ys if math.isfinite(y) and (y > 0 or not panel.log_y)]
-    ticks = _log_ticks(found) if panel.log_y else _ticks(min([0.0, *found]), panel.y_most or max([1e-9, *found]))
+    ys = [y for series in panel.series for y in series.ys if math.isfinite(y) and (y > 0 or not panel.log_y)]
+    ticks = _log_ticks(ys) if panel.log_y else _ticks(min([0.0, *ys]), panel.y_most or max([1e-9, *ys]))
     to_y = _scale(ticks[0], ticks[-1], bottom, TOP, panel.log_y)
     out = [f'<text class="t" x="{LEFT}" y="18">{escape(panel.title)}</text>']
     for tick in ticks:
@@ -182,8 +182,8 @@ def _ticks(low: float, high: float) -> list[float]:
     return [round(number * step, 12) for number in range(first, last + 1)]
 
 
-def _log_ticks(found: Sequence[float]) -> list[float]:
+def _log_ticks(ys: Sequence[float]) -> list[float]:
     """Powers of ten around the figures."""
-    low, high = (min(found), max(found)) if found else (1.0, 10.0)
+    low, high = (min(ys), max(ys)) if ys else (1.0, 10.0)
     first, last = math.floor(math.log10(low) + 1e-9), math.ceil(math.log10(high) - 1e-9)
     return [10.0**power for power in range(first, max(last, first + 1) + 1)]

@@ -176,13 +176,13 @@ def work(run_id: int) -> bool:
     if run is None:
         return False
     try:
-        asked = _asked(run)
+        spec = _asked(run)
         pool = Pool.objects.get(slug=run.pool)
-        traffic = _traffic(run.recording, pool, asked)
+        traffic = _traffic(run.recording, pool, spec)
         if traffic is None:
             raise LabError(f"pool {run.pool} has no backend that takes work any more")
         begun = time.monotonic()
-        for key, policy, variant in _missing(run, asked):
+        for key, policy, variant in _missing(run, spec):
             requests = traffic.requests(variant)
             figures = figures_of(requests, traffic.run(_serving(policy, pool), requests))
             if not _store(run_id, key, figures):
@@ -213,15 +213,15 @@ def still() -> list[int]:
 def table(run: LabRun) -> list[dict[str, Any]]:
     """Policy by policy and figure by figure: mean, 95 % interval, and the difference to the first policy with its own.
     Of a run that is not done: of the variants that every policy has."""
-    asked = _asked(run)
-    complete = [v for v in _variants(asked) if all(_key(policy, v) in run.found for policy in asked.policies)]
+    spec = _asked(run)
+    complete = [v for v in _variants(spec) if all(_key(policy, v) in run.found for policy in spec.policies)]
     if not complete:
         return []
-    found: dict[str, Sequence[Figures]] = {
-        policy: [run.found[_key(policy, variant)] for variant in complete] for policy in asked.policies
+    figures_by_policy: dict[str, Sequence[Figures]] = {
+        policy: [run.found[_key(policy, variant)] for variant in complete] for policy in spec.policies
     }
     rows = []
-    for policy, figures in compare(found).items():
+    for policy, figures in compare(figures_by_policy).items():
         for name, (own, difference) in figures.items():
             group, _, figure = name.partition("|")
             row: dict[str, Any] = {"policy": policy, "group": group, "figure": figure, "variants": len(complete)}
@@ -236,17 +236,17 @@ def _asked(run: LabRun) -> Asked:
     return Asked(**{**run.asked, "policies": tuple(run.asked["policies"])})
 
 
-def _variants(asked: Asked) -> range:
-    return range(1, asked.variants + 1)
+def _variants(spec: Asked) -> range:
+    return range(1, spec.variants + 1)
 
 
 def _key(policy: str, variant: int) -> str:
     return f"{policy}#{variant}"
 
 
-def _missing(run: LabRun, asked: Asked) -> Iterator[tuple[str, str, int]]:
-    for variant in _variants(asked):
-        for policy in asked.policies:
+def _missing(run: LabRun, spec: Asked) -> Iterator[tuple[str, str, int]]:
+    for variant in _variants(spec):
+        for policy in spec.policies:
             if _key(policy, variant) not in run.found:
                 yield _key(policy, variant), policy, variant
 
@@ -263,18 +263,18 @@ def _serving(policy: str, pool: Pool) -> Serving:
     return Serving(name, dict(params), {modifier: {} for modifier in around}, now.routing, now.routing_params)
 
 
-def _traffic(recording: LabRecording, pool: Pool, asked: Asked) -> Traffic | None:
-    found = unpacked(recording)
-    if asked.slos:
-        unknown = set(asked.slos) - {tier.name for tier in found.tiers}
+def _traffic(recording: LabRecording, pool: Pool, spec: Asked) -> Traffic | None:
+    recorded = unpacked(recording)
+    if spec.slos:
+        unknown = set(spec.slos) - {tier.name for tier in recorded.tiers}
         if unknown:
-            names = ", ".join(tier.name for tier in found.tiers)
+            names = ", ".join(tier.name for tier in recorded.tiers)
             raise LabError(f"slos: the recording has no tier {', '.join(sorted(unknown))}; it has: {names}")
-        found = replace(found, tiers=tuple(_promised(tier, asked.slos) for tier in found.tiers))
-    traffic = replicas.as_traffic(pool, found)
-    if traffic is None or not asked.replicas:
+        recorded = replace(recorded, tiers=tuple(_promised(tier, spec.slos) for tier in recorded.tiers))
+    traffic = replicas.as_traffic(pool, recorded)
+    if traffic is None or not spec.replicas:
         return traffic
-    many = tuple(traffic.replicas[n % len(traffic.replicas)] for n in range(asked.replicas))
+    many = tuple(traffic.replicas[n % len(traffic.replicas)] for n in range(spec.replicas))
     return replace(traffic, replicas=many)
 
 

@@ -75,13 +75,12 @@ def rows_of(kind: str, seed: int, until_s: float, shift_s: float, from_s: float 
     """Requests of a stretch of time; what comes at ``shift_s`` or later is of the second mix."""
     arrivals, draw_, tiers = (rng(seed, f"shift {name}") for name in ("arrivals", "lengths", "tiers"))
     low = (PERIOD_S - PEAK_S * PEAK) / (PERIOD_S - PEAK_S)
-    found: list[Recorded] = []
-    at = from_s
+    at, rows = from_s, []
     while True:
         rate = RATES[at >= shift_s] * (PEAK if at % PERIOD_S < PEAK_S else low)
         at += arrivals.expovariate(rate)
         if at >= until_s:
-            return tuple(found)
+            return tuple(rows)
         after = at >= shift_s
         long = draw_.random() < LONG[after]
         given = draw_.randint(*(LONG_PROMPT if long else SHORT_PROMPT))
@@ -90,7 +89,7 @@ def rows_of(kind: str, seed: int, until_s: float, shift_s: float, from_s: float 
         name = mixed.name
         if kind == "swapped":
             name = pick_tier(tiers, SHIPPED[:2]).name if long == after else "batch"
-        found.append(
+        rows.append(
             Recorded(at, given, draw_.randint(*out), name, name, expected_tokens=sum(out) / 2, output_bound=LONG_OUT[1])
         )
 
@@ -115,13 +114,13 @@ def run_job(job: Job) -> Figures:
     else:
         outcomes = loop.run()
     first = rows[0].arrival_s  # outcomes count from the first arrival
-    found = {f"slo.{n}": share for n, share in enumerate(_windows(outcomes, first))}
-    found["after"] = attainment(outcomes, BEFORE_S - first, math.inf)
+    figures = {f"slo.{n}": share for n, share in enumerate(_windows(outcomes, first))}
+    figures["after"] = attainment(outcomes, BEFORE_S - first, math.inf)
     for what in ("repartition", "rejected", "proposed", "canary", "promoted", "rolled back"):
-        found[what] = float(sum(step.what == what for step in loop.done))
+        figures[what] = float(sum(step.what == what for step in loop.done))
     kept = [step.at_s - BEFORE_S for step in loop.done if step.what == "promoted" and step.at_s > BEFORE_S]
-    found["first promoted"] = kept[0] if kept else math.nan
-    return found
+    figures["first promoted"] = kept[0] if kept else math.nan
+    return figures
 
 
 def places() -> list[float]:
@@ -151,19 +150,19 @@ def kept_name(job: Job) -> str:
     return f"shift-{digest.hexdigest()[:24]}"
 
 
-def rows_of_table(found: Mapping[Job, Figures]) -> list[dict[str, object]]:
+def rows_of_table(figures_of: Mapping[Job, Figures]) -> list[dict[str, object]]:
     """For each kind and mode, over the seeds: times back (null: never), attainment after the shift, what was done."""
     table: list[dict[str, object]] = []
     for kind in KINDS:
         for mode in (*MODES, "oracle"):
-            mine = sorted((job for job in found if (job.kind, job.mode) == (kind, mode)), key=lambda job: job.seed)
-            back = [back_s(found[job], found[replace(job, mode="oracle")]) for job in mine]
+            mine = sorted((job for job in figures_of if (job.kind, job.mode) == (kind, mode)), key=lambda job: job.seed)
+            back = [back_s(figures_of[job], figures_of[replace(job, mode="oracle")]) for job in mine]
             table.append({
                 "workload": kind, "mode": mode, "back_s": [None if math.isnan(value) else value for value in back],
-                "after": [found[job]["after"] for job in mine],
-                **{name: sum(found[job][name] for job in mine) / len(mine)
+                "after": [figures_of[job]["after"] for job in mine],
+                **{name: sum(figures_of[job][name] for job in mine) / len(mine)
                    for name in ("repartition", "rejected", "canary", "promoted", "rolled back")},
-                "first_promoted_s": [None if math.isnan(v := found[job]["first promoted"]) else v for job in mine],
+                "first_promoted_s": [None if math.isnan(v := figures_of[job]["first promoted"]) else v for job in mine],
             })  # fmt: skip
     return table
 
@@ -177,11 +176,11 @@ def grid_of(policy: str, table: Sequence[Mapping[str, object]]) -> Grid:
         back, after = row["back_s"], row["after"]
         assert isinstance(back, list)
         assert isinstance(after, list)
-        told = ", ".join("never" if value is None else f"{value:.0f}" for value in back)
+        times = ", ".join("never" if value is None else f"{value:.0f}" for value in back)
         grid.add_row(
             str(row["workload"]),
             str(row["mode"]),
-            told if row["mode"] != "oracle" else "",
+            times if row["mode"] != "oracle" else "",
             figure(sum(after) / len(after)),
             figure(min(after)),
             *(f"{row[name]:.1f}" for name in ("repartition", "rejected", "canary", "promoted", "rolled back")),
@@ -189,14 +188,14 @@ def grid_of(policy: str, table: Sequence[Mapping[str, object]]) -> Grid:
     return grid
 
 
-def drawing(policy: str, found: Mapping[Job, Figures]) -> str:
+def drawing(policy: str, figures_of: Mapping[Job, Figures]) -> str:
     """SLO attainment of the five minutes up to a moment, mean over the seeds."""
     xs = tuple((at + WINDOW_S) / 60.0 for at in places())
     panels = []
     for kind in KINDS:
         series = []
         for mode in ("oracle", *MODES):
-            mine = [figures for job, figures in found.items() if (job.kind, job.mode) == (kind, mode)]
+            mine = [figures for job, figures in figures_of.items() if (job.kind, job.mode) == (kind, mode)]
             ys = tuple(sum(row[f"slo.{n}"] for row in mine) / len(mine) for n in range(len(xs)))
             series.append(Series({"oracle": "tuned for it beforehand"}.get(mode, f"loop {mode}"), ys))
         title = {"same": "tiers stay", "swapped": "long prompts become the urgent ones"}[kind]

@@ -67,9 +67,9 @@ class Lab:
             else:
                 figures[job] = kept
                 done(job)
-        for job, found in self._run(missing, work):
-            self._keep(name(job), found)
-            figures[job] = found
+        for job, result in self._run(missing, work):
+            self._keep(name(job), result)
+            figures[job] = result
             done(job)
         return figures
 
@@ -149,7 +149,7 @@ def interval(line: Line) -> str:
 def report(tables: Sequence[Table], images: str = "images/papers") -> str:
     """All tables as one page of Markdown. ``images``: where the drawings lie, seen from the page."""
     judged = [line for _, lines in tables for line in lines if line.verdict != "shown"]
-    held = sum(line.verdict == "holds" for line in judged)
+    holding = sum(line.verdict == "holds" for line in judged)
     out = [
         "# The papers' figures beside ours",
         "",
@@ -157,7 +157,7 @@ def report(tables: Sequence[Table], images: str = "images/papers") -> str:
         "in the interval that is allowed; one that *differs* says so, and why if that is known. Workloads,",
         "engines and runs are in `scheduling/simulator/scenarios/`.",
         "",
-        f"{held} of {len(judged)} figures hold.",
+        f"{holding} of {len(judged)} figures hold.",
         "",
     ]
     for scenario, lines in tables:
@@ -167,8 +167,8 @@ def report(tables: Sequence[Table], images: str = "images/papers") -> str:
         out += ["| figure | unit | paper | ours | allowed | verdict |", "|---|---|---|---|---|---|"]
         for line in lines:
             verdict = f"**{line.verdict}**" if line.verdict == "differs" else line.verdict
-            told = f"{verdict}: {line.note}" if line.note else verdict
-            cells = (line.row, line.unit, line.paper, figure(line.ours), interval(line), told)
+            cell = f"{verdict}: {line.note}" if line.note else verdict
+            cells = (line.row, line.unit, line.paper, figure(line.ours), interval(line), cell)
             out.append("| " + " | ".join(cells) + " |")
         out.append("")
         for drawing in scenario.drawings:

@@ -59,9 +59,9 @@ class Line:
         return next((n for n, best in enumerate(self.so_far) if best >= ENOUGH * self.random_best), None)
 
     def as_json(self) -> dict[str, Any]:
-        found = asdict(self)
-        del found["random_rewards"]
-        return {**found, "random_best": None if math.isnan(self.random_best) else self.random_best}
+        columns = asdict(self)
+        del columns["random_rewards"]
+        return {**columns, "random_best": None if math.isnan(self.random_best) else self.random_best}
 
 
 def searches(case: Case, trials: int, random: int) -> Iterator[Search]:
@@ -93,14 +93,14 @@ def kept_name(search: Search) -> str:
     return f"tune-{digest.hexdigest()[:24]}"
 
 
-def lines_of(jobs: Sequence[Search], found: Mapping[Search, Figures]) -> list[Line]:
+def lines_of(jobs: Sequence[Search], figures_of: Mapping[Search, Figures]) -> list[Line]:
     """A line for each case, in order."""
     lines = []
     for case in dict.fromkeys(job.case for job in jobs):
         mine = sorted((job for job in jobs if job.case == case), key=lambda job: job.part)
-        default, *rewards = _rewards(found[mine[0]])
-        drawn = tuple(reward for job in mine[1:] for reward in _rewards(found[job]))
-        best = {knob.name: found[mine[0]][f"best.{knob.name}"] for knob in space_of(case.policy)}
+        default, *rewards = _rewards(figures_of[mine[0]])
+        drawn = tuple(reward for job in mine[1:] for reward in _rewards(figures_of[job]))
+        best = {knob.name: figures_of[mine[0]][f"best.{knob.name}"] for knob in space_of(case.policy)}
         lines.append(Line(case.name, case.seed, default, tuple(rewards), drawn, best))
     return lines
 

@@ -18,25 +18,25 @@ def cells(row: MatchResult) -> tuple[str, ...]:
     """A row as text, in the order of ``COLUMNS``."""
     limit = "" if row.limit is None else figure(row.limit)
     gap = f"{row.difference:+.1f} % ({row.low:+.1f} to {row.high:+.1f})"
-    told = f"{row.verdict} by {abs(row.difference):.1f} %" if row.verdict != "as good" else row.verdict
-    return row.row, row.unit, figure(row.ours), f"{figure(row.theirs)}, {row.best}", limit, gap, told
+    verdict = f"{row.verdict} by {abs(row.difference):.1f} %" if row.verdict != "as good" else row.verdict
+    return row.row, row.unit, figure(row.ours), f"{figure(row.theirs)}, {row.best}", limit, gap, verdict
 
 
-def grids(found: Rows) -> list[Grid]:
+def grids(matches: Rows) -> list[Grid]:
     """A table for each match."""
-    made = []
-    for match, rows in found:
+    result = []
+    for match, rows in matches:
         grid = Grid(*COLUMNS, title=f"{match.id}: {match.title}", caption=match.note)
         for row in rows:
             *plain, verdict = cells(row)
             grid.add_row(*plain, f"[{COLOURS[row.verdict]}]{verdict}[/]")
-        made.append(grid)
-    return made
+        result.append(grid)
+    return result
 
 
-def section(found: Rows, seeds: int) -> str:
+def section(matches: Rows, seeds: int) -> str:
     """The page's section."""
-    rows = [row for _, table in found for row in table]
+    rows = [row for _, table in matches for row in table]
     worse = sum(row.verdict == "worse" for row in rows)
     out = [
         "## The default policy",
@@ -50,7 +50,7 @@ def section(found: Rows, seeds: int) -> str:
         f"{len(rows) - worse} of {len(rows)} figures are as good or better.",
         "",
     ]
-    for match, table in found:
+    for match, table in matches:
         out += [f"### {match.id}: {match.title}", "", f"{match.paper}. {match.note}".strip(), ""]
         out += ["| " + " | ".join(COLUMNS) + " |", "|" + "---|" * len(COLUMNS)]
         out += ["| " + " | ".join(_marked(row)) + " |" for row in table]

@@ -36,10 +36,10 @@ class StaffOnly(Telemetry):
             raise Http404
 
     def pool(self) -> Pool:
-        found = Pool.objects.filter(slug=self.kwargs["pool"]).first()
-        if found is None:
+        pool = Pool.objects.filter(slug=self.kwargs["pool"]).first()  # type: ignore[attr-defined]
+        if pool is None:
             raise Http404
-        return found
+        return pool
 
     @property
     def actor(self) -> Actor:
@@ -110,8 +110,8 @@ class RollbackView(StaffOnly, APIView):
         """Its content serves again, as a new version; a canary that runs ends."""
         body = RollbackSerializer(data=request.data)
         body.is_valid(raise_exception=True)
-        told = body.validated_data
-        row = tuning.rollback(actor=self.actor, pool=self.pool(), number=told["version"], reason=told["reason"])
+        data = body.validated_data
+        row = tuning.rollback(actor=self.actor, pool=self.pool(), number=data["version"], reason=data["reason"])
         return Response(VersionSerializer(tuning.version_now(row)).data)
 
 
@@ -198,8 +198,8 @@ class TrialsView(StaffOnly, generics.ListAPIView[Trial]):
         """Other parameters of the serving policy. Nothing changes before it is started."""
         body = Proposal(data=request.data)
         body.is_valid(raise_exception=True)
-        told = body.validated_data
-        row = tuning.propose(actor=self.actor, pool=self.pool(), params=told["params"], reason=told["reason"])
+        data = body.validated_data
+        row = tuning.propose(actor=self.actor, pool=self.pool(), params=data["params"], reason=data["reason"])
         return Response(TrialSerializer(row).data, status=status.HTTP_201_CREATED)
 
 
@@ -208,10 +208,10 @@ class TrialView(StaffOnly, APIView):
 
     def trial(self) -> Trial:
         rows = Trial.objects.filter(pool=self.pool()).select_related("base", "version")
-        found = rows.filter(pk=self.kwargs["trial"]).first()
-        if found is None:
+        trial = rows.filter(pk=self.kwargs["trial"]).first()
+        if trial is None:
             raise Http404
-        return found
+        return trial
 
     @extend_schema(summary="Read a trial", operation_id="pools_trial", responses=TrialSerializer)
     def get(self, request: Request, pool: str, trial: int) -> Response:
@@ -267,13 +267,13 @@ class TrustView(StaffOnly, APIView):
         query = TrustQuery(data=request.query_params)
         query.is_valid(raise_exception=True)
         row, now = self.pool(), timezone.now()
-        told = replicas.trust(row, now - timedelta(minutes=query.validated_data["minutes"]), now)
-        known = Calibration.objects.filter(pool=row.slug)[:50]
+        trust = replicas.trust(row, now - timedelta(minutes=query.validated_data["minutes"]), now)
+        calibrations = Calibration.objects.filter(pool=row.slug)[:50]
         return Response(
             {
                 "pool": row.slug,
                 "minutes": query.validated_data["minutes"],
-                "trust": told.as_json() if told is not None else None,
-                "calibrations": CalibrationSerializer(known, many=True).data,
+                "trust": trust.as_json() if trust is not None else None,
+                "calibrations": CalibrationSerializer(calibrations, many=True).data,
             }
         )

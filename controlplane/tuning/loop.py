@@ -114,11 +114,11 @@ def _close(trial: Trial, state: TrialState, reason: str, guard: dict[str, object
 
 def _tally(pool: str, since: datetime, until: datetime) -> dict[str, Tally]:
     rows = LedgerEntry.objects.filter(pool=pool, received_at__gte=since, received_at__lt=until)
-    found = rows.values_list("tier", "slo_met", "queued_at", "granted_at", "received_at")
+    entries = rows.values_list("tier", "slo_met", "queued_at", "granted_at", "received_at")
     return tally(
         [
             (tier, met, None if granted is None else max(0.0, (granted - (queued or received)).total_seconds()))
-            for tier, met, queued, granted, received in found
+            for tier, met, queued, granted, received in entries
         ]
     )
 
@@ -129,8 +129,8 @@ def _tally(pool: str, since: datetime, until: datetime) -> dict[str, Tally]:
 def _judge_asked(pool: Pool, settings: LoopSettings, now: datetime) -> str:
     """Tries what a person proposed against what serves, as soon as there is traffic to try it on. Empty when there is
     nothing to do."""
-    asked = Trial.objects.filter(pool=pool, state=TrialState.PROPOSED, reward=None, values={}, gate={})
-    trial = asked.select_related("base", "pool").order_by("at").first()
+    trials = Trial.objects.filter(pool=pool, state=TrialState.PROPOSED, reward=None, values={}, gate={})
+    trial = trials.select_related("base", "pool").order_by("at").first()
     if trial is None:
         return ""
     if trial.base.number != pool.policy_version:
@@ -142,12 +142,12 @@ def _judge_asked(pool: Pool, settings: LoopSettings, now: datetime) -> str:
     if traffic is None or len(traffic.rows) < settings.least_requests:
         return ""
     serving = replicas.serving_of(trial.base)
-    passed, said, told = gate(Gate(traffic, serving, settings), serving, trial.params)
+    passed, why, figures = gate(Gate(traffic, serving, settings), serving, trial.params)
     Trial.objects.filter(pk=trial.pk, state=TrialState.PROPOSED).update(
-        gate=told, reason=said[:300], requests=len(traffic.rows), window_from=since, window_until=now
+        gate=figures, reason=why[:300], requests=len(traffic.rows), window_from=since, window_until=now
     )
     trial.refresh_from_db()
-    return "proposed" if passed else _close(trial, TrialState.REJECTED, said)
+    return "proposed" if passed else _close(trial, TrialState.REJECTED, why)
 
 
 # --- queues
@@ -195,8 +195,8 @@ def _cut_from(pool: Pool, version: PolicyVersion, settings: LoopSettings) -> lis
         received_at__lt=cut.at,
         granted_at__isnull=False,
     )
-    found = list(rows.order_by("-received_at").values_list("input_tokens", flat=True)[: settings.most_requests])
-    return found if len(found) >= REFERENCE else recent.lengths(pool.slug)
+    lengths = list(rows.order_by("-received_at").values_list("input_tokens", flat=True)[: settings.most_requests])
+    return lengths if len(lengths) >= REFERENCE else recent.lengths(pool.slug)
 
 
 def _cut(version: PolicyVersion) -> PolicyVersion:
@@ -264,8 +264,8 @@ def _study(pool: Pool, settings: LoopSettings, automatic: bool, now: datetime) -
 def _changed(pool: Pool) -> datetime | None:
     """When queues were last cut anew because prompts had changed, or somebody was advised to."""
     cut = PolicyVersion.objects.filter(pool=pool, author_kind=Author.OPTIMISER, reason__startswith=DRIFT).first()
-    said = Trial.objects.filter(pool=pool, reward=None).exclude(values={}).first()  # as ``_advise`` writes them
-    return max((row.at for row in (cut, said) if row is not None), default=None)
+    advised = Trial.objects.filter(pool=pool, reward=None).exclude(values={}).first()  # as ``_advise`` writes them
+    return max((row.at for row in (cut, advised) if row is not None), default=None)
 
 
 def _open(pool: Pool) -> list[Trial]:
@@ -304,21 +304,21 @@ def _conclude(
     if not better:
         _reject(trials, "what serves was better")
         return "nothing better was found"
-    serving, said = replicas.serving_of(base), ""
-    held = Gate(traffic, serving, settings)
+    serving, why = replicas.serving_of(base), ""
+    gate_check = Gate(traffic, serving, settings)
     for best in sorted(better, key=lambda trial: -(trial.reward or 0.0))[:GATED]:
-        passed, said, told = gate(held, serving, best.params)
-        Trial.objects.filter(pk=best.pk, state=TrialState.PROPOSED).update(gate=told, reason=said[:300])
+        passed, why, figures = gate(gate_check, serving, best.params)
+        Trial.objects.filter(pk=best.pk, state=TrialState.PROPOSED).update(gate=figures, reason=why[:300])
         if passed:
             break
-        _reject([best], said)
+        _reject([best], why)
     else:
         _reject([trial for trial in trials if not _gated(trial)], "another of its study was better")
-        return f"rejected: {said}"
+        return f"rejected: {why}"
     _reject([trial for trial in trials if trial.pk != best.pk and not _gated(trial)], "another of its study was better")
     best.refresh_from_db()
     if automatic:
-        tuning.start_canary(actor=tuning.OPTIMISER, trial=best, reason=said)
+        tuning.start_canary(actor=tuning.OPTIMISER, trial=best, reason=why)
         return "canary"
     return "proposed"
 
@@ -327,10 +327,10 @@ def _gated(trial: Trial) -> bool:
     return Trial.objects.filter(pk=trial.pk).exclude(gate={}).exists()
 
 
-def gate(held: Gate, serving: Serving, params: dict[str, float | int | str]) -> tuple[bool, str, dict[str, object]]:
+def gate(judge: Gate, serving: Serving, params: dict[str, float | int | str]) -> tuple[bool, str, dict[str, object]]:
     """Whether parameters win on recent traffic without starving anybody, why, and the figures."""
     try:
-        verdict = held.judge(replace(serving, params=params))
+        verdict = judge.judge(replace(serving, params=params))
     except PolicyError as error:
         return False, f"it is no policy: {error}", {"passed": False}
     return verdict.passed, verdict.reason, verdict.as_json()
@@ -343,9 +343,9 @@ def _reject(trials: Sequence[Trial], reason: str) -> None:
 
 def _values_now(pool: Pool, version: PolicyVersion) -> dict[str, float]:
     """The knobs of what serves. How queues were cut is not a parameter; it is what the last kept trial says."""
-    found = values_of(SPACES[pool.policy], version.policy_params)
+    values = values_of(SPACES[pool.policy], version.policy_params)
     kept = Trial.objects.filter(pool=pool, state=TrialState.PROMOTED, version__number__lte=version.number)
     last = kept.order_by("-version__number").first()
     if last is not None:
-        found.update({name: last.values[name] for name in ("split_alpha", "max_queues") if name in last.values})
-    return found
+        values.update({name: last.values[name] for name in ("split_alpha", "max_queues") if name in last.values})
+    return values

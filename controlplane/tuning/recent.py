@@ -39,10 +39,10 @@ def record(pool: str, since: datetime, until: datetime | None = None) -> Recordi
     rows = LedgerEntry.objects.filter(pool=pool, received_at__gte=since)
     if until is not None:
         rows = rows.filter(received_at__lt=until)
-    found = list(rows.order_by("-received_at", "-id").values_list(*_COLUMNS)[:MOST])
-    found.reverse()
-    start = found[0][0] if found else since
-    recorded = tuple(_recorded(row, start) for row in found)
+    entries = list(rows.order_by("-received_at", "-id").values_list(*_COLUMNS)[:MOST])
+    entries.reverse()
+    start = entries[0][0] if entries else since
+    recorded = tuple(_recorded(row, start) for row in entries)
     return Recording(pool, tiers_of({row.tier for row in recorded}), recorded)
 
 
@@ -72,13 +72,13 @@ def export_sample(pool: str, out: TextIO) -> int:
 
 def tiers_of(names: set[str]) -> tuple[LabTier, ...]:
     """The contracts of these names as a lab knows them. One that was deleted has promised nothing."""
-    known = {
+    tiers = {
         tier.slug: LabTier(
             tier.slug, slo_spec(tier.slo), tier.rank, tier.weight, service_class=ServiceClass(tier.service_class)
         )
         for tier in Tier.objects.filter(slug__in=names).select_related("slo")
     }
-    return tuple(known.get(name) or LabTier(name) for name in sorted(names))
+    return tuple(tiers.get(name) or LabTier(name) for name in sorted(names))
 
 
 def _recorded(row: tuple, start: datetime) -> Recorded:

@@ -82,15 +82,15 @@ def latest(pool: str) -> Calibration | None:
 def recalibrate(pool: Pool, since: datetime, until: datetime) -> Calibration | None:
     """Fits the engines anew on a window, and stores it with what the fit before it was worth on this window. None
     where the window does not tell."""
-    found = calibrate(timed(pool.slug, since, until))
-    if found is None:
+    fit = calibrate(timed(pool.slug, since, until))
+    if fit is None:
         return None
     before = latest(pool.slug)
     worth = trust(pool, since, until, before) if before is not None else None
     row = Calibration.objects.create(
-        pool=pool.slug, at=until, step_time=asdict(found.step_time), overhead_s=found.overhead_s, error=found.error,
-        token_budget=found.token_budget,
-        requests=found.requests, trust=worth.as_json() if worth is not None else {},
+        pool=pool.slug, at=until, step_time=asdict(fit.step_time), overhead_s=fit.overhead_s, error=fit.error,
+        token_budget=fit.token_budget,
+        requests=fit.requests, trust=worth.as_json() if worth is not None else {},
     )  # fmt: skip
     old = Calibration.objects.filter(pool=pool.slug).values_list("id", flat=True)[KEPT:]
     Calibration.objects.filter(id__in=list(old)).delete()
@@ -112,22 +112,22 @@ def timed(pool: str, since: datetime, until: datetime) -> list[Timed]:
 def trust(pool: Pool, since: datetime, until: datetime, calibration: Calibration | None = None) -> Trust | None:
     """Replays a window under the policy that serves, and compares with what happened. None without requests or without
     a calibration."""
-    known = calibration or latest(pool.slug)
-    traffic = traffic_of(pool, since, until, most=COMPARED, calibration=known)
-    if traffic is None or known is None:
+    fit = calibration or latest(pool.slug)
+    traffic = traffic_of(pool, since, until, most=COMPARED, calibration=fit)
+    if traffic is None or fit is None:
         return None
     live = [row for row in traffic.rows if row.outcome == "completed" and row.ttft_s is not None]
     if not live:
         return None
     simulated = traffic.serve(serving_of(pool))
-    ttft = [outcome.ttft_s + known.overhead_s for outcome in simulated]
-    ttlt = [outcome.ttlt_s + known.overhead_s for outcome in simulated]
+    ttft = [outcome.ttft_s + fit.overhead_s for outcome in simulated]
+    ttlt = [outcome.ttlt_s + fit.overhead_s for outcome in simulated]
     pairs = (
         (_figures([row.ttft_s or 0.0 for row in live]), _figures(ttft)),
         (_figures([row.ttlt_s for row in live]), _figures(ttlt)),
     )
-    found = [(a, b) for happened, said in pairs for a, b in zip(happened, said, strict=True)]
-    return Trust(len(live), dict(zip(FIGURES, found, strict=True)))
+    columns = [(a, b) for happened, replayed in pairs for a, b in zip(happened, replayed, strict=True)]
+    return Trust(len(live), dict(zip(FIGURES, columns, strict=True)))
 
 
 def window(minutes: float, now: datetime) -> tuple[datetime, datetime]:

@@ -265,8 +265,8 @@ class Command(BaseCommand):
             def done(case: Case) -> None:
                 bar.update(item, advance=1, description=f"{case.name}: {case.label}"[:32])
 
-            found = Lab(self._folder(), options["processes"]).figures(cases, run_case, compare.kept_name, done)
-        rows = compare.rows_of(cases, found)
+            figures = Lab(self._folder(), options["processes"]).figures(cases, run_case, compare.kept_name, done)
+        rows = compare.rows_of(cases, figures)
         if plot is not None:
             plot.write_text(compare.drawing(rows), encoding="utf-8")
         if options["json"]:
@@ -290,19 +290,19 @@ class Command(BaseCommand):
             options["policy"],
         )
         report = parity.read_report(options["report"])
-        found = parity.compare(report, setup)
+        result = parity.compare(report, setup)
         if options["json"]:
-            self.stdout.write(json.dumps(found.as_json(), indent=1))
+            self.stdout.write(json.dumps(result.as_json(), indent=1))
         else:
-            self._console().print(parity.grid_of(found, str(report.get("trace", ""))))
-            speeds = f"live {figure(found.live_tokens_per_s)}, lab {figure(found.simulated_tokens_per_s)}"
-            queued = f"mean {found.waiting:.2f}, p99 {found.waiting_p99:.0f}"
+            self._console().print(parity.grid_of(result, str(report.get("trace", ""))))
+            speeds = f"live {figure(result.live_tokens_per_s)}, lab {figure(result.simulated_tokens_per_s)}"
+            queued = f"mean {result.waiting:.2f}, p99 {result.waiting_p99:.0f}"
             self.stdout.write(
-                f"tokens/s: {speeds}; waiting in a simulated engine: {queued}; {found.left_out} left out; largest "
-                f"difference of a tier: {found.worst:.1f} points"
+                f"tokens/s: {speeds}; waiting in a simulated engine: {queued}; {result.left_out} left out; largest "
+                f"difference of a tier: {result.worst:.1f} points"
             )
-        if options["within"] is not None and not found.worst <= options["within"]:
-            raise CommandError(f"a tier differs by {found.worst:.1f} points, more than {options['within']:g}")
+        if options["within"] is not None and not result.worst <= options["within"]:
+            raise CommandError(f"a tier differs by {result.worst:.1f} points, more than {options['within']:g}")
 
     def _front(self, options: dict[str, Any]) -> None:
         loads, credits, delays = (_numbers(options[name], f"--{name}") for name in ("loads", "credits", "delays"))
@@ -314,18 +314,18 @@ class Command(BaseCommand):
         plain = self._cases(options, [(*parse_policy(text), False) for text in options["policies"]])
         if options["loads"] != "1":
             plain = [replace(case, load=load) for load in loads for case in plain]
-        cases = [made for case in plain for made in front.variants(case, [int(n) for n in credits], delays)]
+        cases = [variant for case in plain for variant in front.variants(case, [int(n) for n in credits], delays)]
         with self._progress(len(cases)) as (bar, item):
 
             def done(case: Case) -> None:
                 bar.update(item, advance=1, description=f"{case.name}: {case.label}"[:32])
 
-            found = Lab(self._folder(), options["processes"]).figures(cases, run_case, compare.kept_name, done)
-        lines = front.lines_of(cases, found)
+            figures = Lab(self._folder(), options["processes"]).figures(cases, run_case, compare.kept_name, done)
+        lines = front.lines_of(cases, figures)
         if output is not None:
             before = output.read_text(encoding="utf-8") if options["append"] and output.exists() else ""
-            told = [Path(word).name if word in options["trace"] else word for word in sys.argv[1:]]
-            page = front.page(lines, cases, shlex.join(["manage.py", *told]), before)
+            words = [Path(word).name if word in options["trace"] else word for word in sys.argv[1:]]
+            page = front.page(lines, cases, shlex.join(["manage.py", *words]), before)
             output.write_text(page, encoding="utf-8")
             self.stdout.write(f"wrote {output}")
         elif options["json"]:
@@ -345,11 +345,11 @@ class Command(BaseCommand):
         with self._progress(sum(job.trials for job in jobs)) as (bar, item):
 
             def done(job: tune.Search) -> None:
-                told = f"{job.case.name}, seed {job.case.seed}"[:32]
-                bar.update(item, advance=job.trials, description=told)
+                label = f"{job.case.name}, seed {job.case.seed}"[:32]
+                bar.update(item, advance=job.trials, description=label)
 
-            found = Lab(self._folder(), options["processes"]).figures(jobs, tune.run_search, tune.kept_name, done)
-        lines = tune.lines_of(jobs, found)
+            figures = Lab(self._folder(), options["processes"]).figures(jobs, tune.run_search, tune.kept_name, done)
+        lines = tune.lines_of(jobs, figures)
         if plot is not None:
             plot.write_text(tune.drawing(policy, lines), encoding="utf-8")
         if options["json"]:
@@ -372,10 +372,10 @@ class Command(BaseCommand):
             def done(job: shift.Job) -> None:
                 bar.update(item, advance=1, description=f"{job.kind}, {job.mode}, seed {job.seed}")
 
-            found = Lab(self._folder(), options["processes"]).figures(jobs, shift.run_job, shift.kept_name, done)
-        table = shift.rows_of_table(found)
+            figures = Lab(self._folder(), options["processes"]).figures(jobs, shift.run_job, shift.kept_name, done)
+        table = shift.rows_of_table(figures)
         if plot is not None:
-            plot.write_text(shift.drawing(policy, found), encoding="utf-8")
+            plot.write_text(shift.drawing(policy, figures), encoding="utf-8")
         if options["json"]:
             self.stdout.write(json.dumps(table, indent=1))
         else:
@@ -405,17 +405,17 @@ class Command(BaseCommand):
         if pool is None or not options["minutes"] > 0:
             raise CommandError(f"there is no pool {options['pool']!r}" if pool is None else "--minutes must be above 0")
         now, span = _moment(options["until"]), timedelta(minutes=options["minutes"])
-        found = replicas.recalibrate(pool, now - 2 * span, now - span) if options["calibrate"] else None
-        if options["calibrate"] and found is None:
+        calibration = replicas.recalibrate(pool, now - 2 * span, now - span) if options["calibrate"] else None
+        if options["calibrate"] and calibration is None:
             raise CommandError("the time before does not tell how fast the engines are: too few requests, or too alike")
-        told = replicas.trust(pool, now - span, now, found)
-        if told is None:
+        trust = replicas.trust(pool, now - span, now, calibration)
+        if trust is None:
             raise CommandError("there is nothing to compare: no requests in that time, or no calibration yet")
         if options["json"]:
-            self.stdout.write(json.dumps(told.as_json(), indent=1))
+            self.stdout.write(json.dumps(trust.as_json(), indent=1))
             return
-        grid = Grid("", "live s", "simulated s", "error %", title=f"{pool.slug}: {told.requests} requests")
-        for name, (live, simulated) in told.figures.items():
+        grid = Grid("", "live s", "simulated s", "error %", title=f"{pool.slug}: {trust.requests} requests")
+        for name, (live, simulated) in trust.figures.items():
             grid.add_row(name, figure(live), figure(simulated), f"{100 * (simulated / live - 1):+.1f}")
         self._console().print(grid)
 
@@ -435,9 +435,9 @@ class Command(BaseCommand):
         names = [Path(trace).name.split(".")[0] for trace in options["trace"]]
         if len(set(names)) < len(names):
             raise CommandError("--trace: two files have the same name, their rows could not be told apart")
-        told = ("lengths", "replicas", "preset", "slots", "from_minute", "minutes", "load", "as_recorded")
+        options_kept = ("lengths", "replicas", "preset", "slots", "from_minute", "minutes", "load", "as_recorded")
         where = ("where", "prefill_tokens", "signal_ms", "engine_order")
-        same = {name: options[name] for name in (*told, *where) if name in options}
+        same = {name: options[name] for name in (*options_kept, *where) if name in options}
         make_ordering(same.get("engine_order", "fifo"))
         shares = parse_shares(options["tiers"])
         return [
@@ -474,12 +474,12 @@ class Command(BaseCommand):
     def _unified(self, options: dict[str, Any]) -> None:
         if options["seeds"] < 2:
             raise CommandError("--seeds must be at least 2: one run has no noise to be judged by")
-        found = self._duels(options["seeds"], options["processes"])
+        matches = self._duels(options["seeds"], options["processes"])
         if options["json"]:
-            rows = [row.as_json() for _, table in found for row in table]
+            rows = [row.as_json() for _, table in matches for row in table]
             self.stdout.write(json.dumps(rows, indent=1, ensure_ascii=False))
             return
-        for grid in unified.grids(found):
+        for grid in unified.grids(matches):
             self._console().print(grid)
 
     def _duels(self, seeds: int, processes: int) -> unified.Rows:
@@ -516,12 +516,12 @@ class Command(BaseCommand):
 
 def _numbers(text: str, option: str) -> list[float]:
     try:
-        found = [float(part) for part in text.split(",")]
+        numbers = [float(part) for part in text.split(",")]
     except ValueError:
-        found = []
-    if not found or not all(0 <= number < math.inf for number in found):
+        numbers = []
+    if not numbers or not all(0 <= number < math.inf for number in numbers):
         raise CommandError(f"{option}: {text!r} is not a list of numbers from 0, as 0,2048")
-    return found
+    return numbers
 
 
 def _moment(text: str) -> datetime:
@@ -529,7 +529,7 @@ def _moment(text: str) -> datetime:
     if not text:
         return timezone.now()
     try:
-        found = datetime.fromisoformat(text)
+        moment = datetime.fromisoformat(text)
     except ValueError as problem:
         raise CommandError(f"--until: {text!r} is no moment such as 2026-11-21T09:30") from problem
-    return found if timezone.is_aware(found) else timezone.make_aware(found)
+    return moment if timezone.is_aware(moment) else timezone.make_aware(moment)
