@@ -65,27 +65,27 @@ async def measure(
         each, done = seconds / len(todo), 0.0
         bursts: list[Burst] = []
 
-        def went(by: float) -> None:
+        def progress(by: float) -> None:
             nonlocal done
             done += by
             passed(done, each * (len(bursts) + 1 + len(todo)))
 
         while todo:
             level, shape = todo.pop(0)
-            found = await loading.burst(client, http, model, headers, level, shape, each, draw, went)
-            bursts.append(found)
+            result = await loading.burst(client, http, model, headers, level, shape, each, draw, progress)
+            bursts.append(result)
             await loading.quiet(client)
             largest = not any(more > level and kind is shape for more, kind in todo)
-            if shape is SHORT and largest and not saturated(found) and level < MOST:
+            if shape is SHORT and largest and not saturated(result) and level < MOST:
                 todo.insert(0, (min(MOST, 2 * level), SHORT))  # it ran all that was offered: it may run more
     return Measured(kv_tokens, tuple(bursts), propose(bursts, usual.context))
 
 
 def changes(spec: BackendSpec, measured: Measured) -> dict[str, tuple[float, float]]:
     """What the catalog would say instead: field -> (now, then). Throughput is cut to two digits: more is noise."""
-    found = {"tokens_per_s": float(f"{measured.proposal.tokens_per_s:.2g}")}
+    figures = {"tokens_per_s": float(f"{measured.proposal.tokens_per_s:.2g}")}
     if measured.proposal.slots is not None:
-        found["slots"] = measured.proposal.slots
+        figures["slots"] = measured.proposal.slots
     if measured.kv_tokens is not None:
-        found["kv_tokens"] = measured.kv_tokens
-    return {name: (getattr(spec, name), then) for name, then in found.items() if getattr(spec, name) != then}
+        figures["kv_tokens"] = measured.kv_tokens
+    return {name: (getattr(spec, name), then) for name, then in figures.items() if getattr(spec, name) != then}

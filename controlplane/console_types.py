@@ -43,18 +43,18 @@ def answers() -> dict[str, Any]:
     """The schemas of what the API answers, as OpenAPI. Each row has all its fields: only requests leave some out."""
     schema = SchemaGenerator().get_schema(request=None, public=True)
     components: dict[str, Any] = schema["components"]["schemas"]
-    found: dict[str, Any] = {}
+    bodies: dict[str, Any] = {}
     todo = list(_references(list(_responses(schema["paths"]))))
     while todo:
         name = todo.pop()
-        if name not in found:
-            found[name] = _answered(components[name])
-            todo += _references(found[name])
+        if name not in bodies:
+            bodies[name] = _answered(components[name])
+            todo += _references(bodies[name])
     return {
         "openapi": schema["openapi"],
         "info": {"title": schema["info"]["title"], "version": schema["info"]["version"]},
         "paths": {},
-        "components": {"schemas": dict(sorted(found.items()))},
+        "components": {"schemas": dict(sorted(bodies.items()))},
     }
 
 
@@ -110,9 +110,10 @@ def _answered(node: Any) -> Any:
 
 def resources() -> dict[str, serializers.Serializer[Any]]:
     """What can be written over REST, by its route."""
-    views: list[tuple[str, Any, str]] = router.registry
-    found = {prefix: view.serializer_class() for prefix, view, _ in views}
-    return {route: s for route, s in found.items() if isinstance(s, Strict)} | {"alert-rules": RuleSerializer()}
+    serializers_by_route = {prefix: view.serializer_class() for prefix, view, _ in router.registry}
+    return {route: s for route, s in serializers_by_route.items() if isinstance(s, Strict)} | {
+        "alert-rules": RuleSerializer()
+    }
 
 
 def fields(serializer: serializers.Serializer[Any]) -> dict[str, dict[str, Any]]:
@@ -134,7 +135,7 @@ def _field(serializer: serializers.Serializer[Any], field: serializers.Field[Any
     initial = _initial(field, model)
     nothing = field.allow_null or getattr(field, "allow_blank", False) or kind in ("words", "json", "flag", "secret")
     low, high = getattr(field, "min_value", None), getattr(field, "max_value", None)
-    known = {
+    described = {
         "kind": kind,
         "required": not nothing,
         "initial": initial,
@@ -145,7 +146,7 @@ def _field(serializer: serializers.Serializer[Any], field: serializers.Field[Any
         "options": _options(field) if kind == "choice" else None,
         "help": _BRACKETS.sub("", help_text) if help_text and not isinstance(field, Named) else None,
     }
-    return {key: value for key, value in known.items() if value is not None and value is not False}
+    return {key: value for key, value in described.items() if value is not None and value is not False}
 
 
 def _kind(field: serializers.Field[Any, Any, Any, Any], model: Any) -> str:
@@ -200,9 +201,9 @@ def data() -> str:
     }
     forms = {route: fields(serializer) for route, serializer in sorted(resources().items())}
     lines = []
-    for route, known in forms.items():
+    for route, named in forms.items():
         lines.append(f"  {json.dumps(route)}: {{")
-        lines += [f"    {name}: {json.dumps(field, ensure_ascii=False)}," for name, field in known.items()]
+        lines += [f"    {name}: {json.dumps(field, ensure_ascii=False)}," for name, field in named.items()]
         lines.append("  },")
     return (
         "// Made by `make generated` from the serializers and scheduling/core/outcomes.py. Not edited by hand.\n\n"

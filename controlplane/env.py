@@ -241,8 +241,8 @@ def load(environ: Mapping[str, str] | None = None) -> Env:
 
 def unknown(environ: Mapping[str, str]) -> list[str]:
     """Variables with our prefix that are no setting: probably a typing error, worth a line at start."""
-    known = {env_name(f.name) for f in fields(Env)}
-    return sorted(n for n in environ if n.startswith(PREFIX) and n not in known)
+    names = {env_name(f.name) for f in fields(Env)}
+    return sorted(n for n in environ if n.startswith(PREFIX) and n not in names)
 
 
 def table() -> list[tuple[str, str, str, str]]:

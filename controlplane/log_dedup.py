@@ -52,10 +52,10 @@ class Repeats(logging.Filter):
         self._last[kind] = now
         if last is not None and now - last < QUIET_S:
             return False
-        said = " ".join(record.getMessage().split())
+        message = " ".join(record.getMessage().split())
         if error is not None:
-            said += f" ({' '.join(f'{type(error).__name__}: {error}'.split())})"
-        record.msg, record.args = "%s; repetitions are left out", (said,)
+            message += f" ({' '.join(f'{type(error).__name__}: {error}'.split())})"
+        record.msg, record.args = "%s; repetitions are left out", (message,)
         record.exc_info = record.exc_text = None
         setattr(record, _JUDGED, True)
         return True

@@ -34,16 +34,16 @@ def main() -> int:
     from scheduling.dispatch.runner import DispatchService
 
     service = DispatchService(make_dispatch())
-    asked = threading.Event()
+    stop = threading.Event()
 
     def leave(_number: int, _frame: FrameType | None) -> None:
         service.begin_stop()
-        asked.set()
+        stop.set()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, leave)
     service.start()
-    while not asked.wait(60.0):
+    while not stop.wait(60.0):
         pass
     if not service.stop():
         log.warning("the dispatch service did not stop in time; its leaderships run out by themselves")

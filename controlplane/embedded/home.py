@@ -84,13 +84,13 @@ class Home:
     def ports(self, names: list[str]) -> dict[str, int]:
         """A free loopback port for each name; the one it had last time where that is still free."""
         file = self.path / "ports.json"
-        known: dict[str, int] = {}
+        stored: dict[str, int] = {}
         if file.exists():
-            known = {k: int(v) for k, v in json.loads(file.read_text()).items()}
+            stored = {k: int(v) for k, v in json.loads(file.read_text()).items()}
         chosen: dict[str, int] = {}
-        held = []
+        listeners = []
         for name in names:
-            for wanted in (known.get(name, 0), 0):
+            for wanted in (stored.get(name, 0), 0):
                 listener = socket.socket()
                 listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 try:
@@ -98,12 +98,12 @@ class Home:
                 except OSError:
                     listener.close()
                     continue
-                held.append(listener)  # kept until all are chosen, so that no two get the same
+                listeners.append(listener)  # kept until all are chosen, so that no two get the same
                 chosen[name] = listener.getsockname()[1]
                 break
-        for listener in held:
+        for listener in listeners:
             listener.close()
-        write_private(file, known | chosen)
+        write_private(file, stored | chosen)
         return chosen
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import django
 
 from controlplane import env as environment
-from controlplane.embedded.ask import asked
+from controlplane.embedded.ask import ask
 from controlplane.embedded.engines import Engine, Plan
 from controlplane.embedded.home import CannotStart, write_private
 
@@ -37,17 +37,17 @@ def main(base_url: str, plan: Plan) -> None:
     if not schema.shipped() <= schema.applied():
         call_command("migrate", interactive=False, verbosity=1)
     logging.getLogger("httpx").setLevel(logging.WARNING)
-    plan = asked(plan)
+    plan = ask(plan)
     pool = plan.pool or slug(plan.model)
     file = environment.load().home / "demo.json"
-    known = read(file)
-    passwords = {name: known.get("passwords", {}).get(name) or secrets.token_urlsafe(12) for name in PEOPLE}
+    stored = read(file)
+    passwords = {name: stored.get("passwords", {}).get(name) or secrets.token_urlsafe(12) for name in PEOPLE}
     keys = ensure_demo(
         pool,
         plan.model,
         [(engine.name, engine.url, engine.slots, engine.kv_tokens) for engine in plan.engines],
         passwords=passwords,
-        remembered=known.get("keys"),
+        remembered=stored.get("keys"),
         max_model_len=plan.max_model_len,
     ).as_dict()
     write_private(
@@ -58,13 +58,13 @@ def main(base_url: str, plan: Plan) -> None:
                 "url": f"{base_url}/admin/",
                 "username": "admin",
                 "password": passwords["admin"],
-                "token": ensure_token("admin", known.get("admin", {}).get("token", "")),
+                "token": ensure_token("admin", stored.get("admin", {}).get("token", "")),
             },
             "model": plan.model,
             "pool": pool,
             "keys": {tier: keys[tier] for tier in TIERS},
             "passwords": passwords,
-            "token": ensure_token("operator", known.get("token", "")),  # what `manage.py replay` reads the ledger with
+            "token": ensure_token("operator", stored.get("token", "")),  # what `manage.py replay` reads the ledger with
         },
     )
 

@@ -34,12 +34,12 @@ def template(configured: str, plan: Plan) -> list[str] | None:
 
 def wanted(home: Path, words: list[str]) -> dict[str, list[str]]:
     """Command by name of every replica that should run."""
-    found: dict[str, list[str]] = {}
+    commands: dict[str, list[str]] = {}
     for path in sorted((home / FOLDER).glob("*.json")):
         try:
             paper = json.loads(path.read_text())
             values = {"port": int(paper["port"]), "index": int(paper["index"]), "name": path.stem}
         except (OSError, ValueError, KeyError, TypeError):
             continue  # removed at this moment, or not ours
-        found[path.stem] = [word.format(**values) for word in words]
-    return found
+        commands[path.stem] = [word.format(**values) for word in words]
+    return commands

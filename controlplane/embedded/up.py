@@ -301,7 +301,7 @@ class Instance:
         say("ending" + (" (again Ctrl-C ends it at once)" if "web" in self.children else ""))
         if self._listener is not None:
             self._listener.close()
-        asked = self.asked_to_stop
+        requests_before = self.asked_to_stop
         webs = [n for n in self.children if n.startswith("web")]
         deciders = ["worker", "standby"]
         engines_ = [n for n in self.children if n not in ("load", *webs, *deciders, "redis")]
@@ -314,7 +314,7 @@ class Instance:
                 child.ask_to_stop()
             for child in group:
                 deadline = time.monotonic() + child.stop_s
-                while child.running and time.monotonic() < deadline and self.asked_to_stop <= max(asked, 1):
+                while child.running and time.monotonic() < deadline and self.asked_to_stop <= max(requests_before, 1):
                     time.sleep(TICK_S / 4)
                 if not child.wait_stopped(time.monotonic()):
                     say(f"{child.name} did not end in time and was killed")

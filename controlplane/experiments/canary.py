@@ -186,19 +186,19 @@ class _Play:
         answer = await self._api.request(method, path, json=body)
         if answer.status_code >= 400:
             raise ExperimentError(f"{method} {path}: {answer.status_code} {answer.text[:300]}")
-        found: dict[str, Any] = answer.json()
-        return found
+        result: dict[str, Any] = answer.json()
+        return result
 
 
 def _outcomes(rows: Sequence[Sent]) -> dict[str, Any]:
     """How each request ended for its client, by entitlement: in time, late, or the reason it was given."""
-    found: dict[str, Any] = {}
+    outcomes: dict[str, Any] = {}
     for member in CANARY.members:
         mine = [row for row in rows if row.entitlement == member.name]
         ends = Counter(_end(row, member.ttft_s) for row in mine)
         waits = sorted(row.queue_s for row in mine if row.queue_s is not None)
-        found[member.name] = {"sent": len(mine), **ends, "wait_p95_s": nearest_rank(waits, 0.95)}
-    return found
+        outcomes[member.name] = {"sent": len(mine), **ends, "wait_p95_s": nearest_rank(waits, 0.95)}
+    return outcomes
 
 
 def _end(row: Sent, ttft_s: float) -> str:

@@ -55,7 +55,7 @@ def summary(experiment: Experiment, rows: Sequence[Sent], samples: Sequence[Samp
     # until the first answers are due the pool fills up
     steady = [s for s in inside if s.at_s >= experiment.members[0].crowd.period_s]
     used = [min(s.running, experiment.slots) / _serving(experiment, s) for s in steady]
-    found = {
+    report = {
         "phases": phases,
         "pool": {
             "queue_max": max((s.waiting + s.engine_waiting for s in inside), default=0),
@@ -63,8 +63,8 @@ def summary(experiment: Experiment, rows: Sequence[Sent], samples: Sequence[Samp
         },
     }
     if experiment.findings is not None:
-        found["findings"] = dict(experiment.findings(experiment, rows, inside))
-    return found
+        report["findings"] = dict(experiment.findings(experiment, rows, inside))
+    return report
 
 
 def _serving(experiment: Experiment, sample: Sample) -> int:

@@ -20,26 +20,26 @@ NOISE_PER_S = 100 * NOISY_SLOTS / (QUIET + 1) / SERVICE_S  # a hundred times wha
 
 def noise(experiment: Experiment, rows: Sequence[Sent], samples: Sequence[Sample]) -> Mapping[str, Any]:
     """What the quiet tenants noticed: p95 of their waits and of their times to first token, alone and beside it."""
-    found: dict[str, Any] = {}
+    figures: dict[str, Any] = {}
     for phase in experiment.phases:
         quiet = _sent_in(rows, phase, "quiet-")
         waits = sorted(row.queue_s for row in quiet if row.queue_s is not None)
         first = sorted(row.ttft_s for row in quiet if row.ttft_s is not None)
-        found[phase.name] = {
+        figures[phase.name] = {
             "sent": len(quiet),
             "refused": sum(row.status in (429, 503) for row in quiet),
             "waited": sum(wait > 0 for wait in waits),
             **{f"queue_p{p}_s": nearest_rank(waits, p / 100) for p in (50, 95, 99)},
             **{f"ttft_p{p}_s": nearest_rank(first, p / 100) for p in (50, 95, 99)},
         }
-    alone, noisy = (found[phase.name] for phase in (experiment.phases[0], experiment.phases[-1]))
+    alone, noisy = (figures[phase.name] for phase in (experiment.phases[0], experiment.phases[-1]))
     for figure in ("queue_p95_s", "ttft_p95_s"):
         ratio = None
         if noisy[figure] is not None and alone[figure] is not None:
             equal = noisy[figure] <= alone[figure]
             ratio = noisy[figure] / alone[figure] if alone[figure] else 1.0 if equal else math.inf
-        found[f"{figure.removesuffix('_s')}_ratio"] = ratio if ratio != math.inf else "inf"
-    return found
+        figures[f"{figure.removesuffix('_s')}_ratio"] = ratio if ratio != math.inf else "inf"
+    return figures
 
 
 def _quiet(number: int) -> Member:
@@ -76,16 +76,16 @@ def herd(experiment: Experiment, rows: Sequence[Sent], samples: Sequence[Sample]
     """How refused clients come back: what they were told, when they came, and how thick around the recovery."""
     outage = experiment.outage
     assert outage is not None
-    told = sorted(row.retry_s for row in rows if row.retry_s is not None and _during(row, outage))
+    waits = sorted(row.retry_s for row in rows if row.retry_s is not None and _during(row, outage))
     per_second = Counter(math.floor(row.sent_s) for row in rows)
     last = [per_second[s] for s in range(int(outage.ends_s) - 30, int(outage.ends_s))]
     after = [per_second[s] for s in range(int(outage.ends_s), int(outage.ends_s) + 30)]
-    widths = Counter(math.floor(wait / 0.05) for wait in told)
+    widths = Counter(math.floor(wait / 0.05) for wait in waits)
     guaranteed = [m.name for m in experiment.members if m.service_class == "guaranteed"]
     refused = Counter(row.reason for row in rows if row.entitlement in guaranteed and row.status in (429, 503))
     return {
         "guaranteed_refused": dict(refused),
-        "retry_after_s": {f"p{p}": nearest_rank(told, p / 100) for p in (1, 5, 50, 95, 99)},
+        "retry_after_s": {f"p{p}": nearest_rank(waits, p / 100) for p in (1, 5, 50, 95, 99)},
         "retry_after_histogram": {f"{n * 0.05:.2f}": widths[n] for n in sorted(widths)},
         "sent_per_s_outage_mean": math.fsum(last) / len(last),
         "sent_per_s_outage_max": max(last),

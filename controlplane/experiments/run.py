@@ -106,16 +106,16 @@ async def _break(instance: Instance, drive: Drive, outage: Outage | None) -> Non
     dead = {name: instance.pid(name) for name in outage.engines}
     for pid in dead.values():
         os.kill(pid, signal.SIGKILL)
-    held: dict[str, int] = {}
+    stopped: dict[str, int] = {}
     try:
-        while len(held) < len(dead):
+        while len(stopped) < len(dead):
             await asyncio.sleep(LOOK_S)
-            for name in dead.keys() - held.keys():
+            for name in dead.keys() - stopped.keys():
                 pid = instance.pid(name)
                 if pid not in (0, dead[name]):
                     os.kill(pid, signal.SIGSTOP)
-                    held[name] = pid
+                    stopped[name] = pid
         await asyncio.sleep(outage.ends_s - drive.now_s())
     finally:
-        for pid in held.values():
+        for pid in stopped.values():
             os.kill(pid, signal.SIGCONT)

@@ -98,14 +98,14 @@ class Instance:
     def ledger(self, senders: Iterable[Sender]) -> dict[str, dict[str, Any]]:
         """The ledger's rows of these keys since :meth:`check_keys`, by request id. Raises :class:`CannotAsk`."""
         since = (self._began or datetime.now(UTC)) - MARGIN
-        found: dict[str, dict[str, Any]] = {}
+        entries: dict[str, dict[str, Any]] = {}
         for sender in senders:
-            asked = {"key_id": _public_id(sender), "from": since.isoformat(), "limit": str(PAGE)}
-            while asked:
-                page = self._api("requests", **asked)
-                found |= {row["request_id"]: row for row in page["results"]}
-                asked = dict(httpx.URL(page["next"]).params) if page["next"] else {}
-        return found
+            params = {"key_id": _public_id(sender), "from": since.isoformat(), "limit": str(PAGE)}
+            while params:
+                page = self._api("requests", **params)
+                entries |= {row["request_id"]: row for row in page["results"]}
+                params = dict(httpx.URL(page["next"]).params) if page["next"] else {}
+        return entries
 
     def _listed(self, path: str) -> Iterator[dict[str, Any]]:
         offset = 0
@@ -135,12 +135,12 @@ def _json(answer: httpx.Response, what: str) -> dict[str, Any]:
     if answer.status_code != 200:
         raise CannotAsk(f"{what} was answered {answer.status_code}")
     try:
-        told = answer.json()
+        body = answer.json()
     except ValueError:
-        told = None
-    if not isinstance(told, dict):
+        body = None
+    if not isinstance(body, dict):
         raise CannotAsk(f"{what}: the answer is not of this API; is the URL that of an instance?")
-    return told
+    return body
 
 
 def _told(row: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:

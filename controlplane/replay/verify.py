@@ -47,16 +47,16 @@ def compare(rows: Iterable[Sent], read: Callable[[], Mapping[str, Row]], patienc
     Tokens are compared for completed requests; for the others only how they ended.
     """
     rows = list(rows)
-    known = {row.request_id: row for row in rows if row.request_id}
-    result = Comparison(sent=len(known), without_id=len(rows) - len(known))
+    sent = {row.request_id: row for row in rows if row.request_id}
+    result = Comparison(sent=len(sent), without_id=len(rows) - len(sent))
     deadline = time.monotonic() + patience_s
     while True:
-        entries = {name: row for name, row in read().items() if name in known}
-        if len(entries) == len(known) or time.monotonic() > deadline:
+        entries = {name: row for name, row in read().items() if name in sent}
+        if len(entries) == len(sent) or time.monotonic() > deadline:
             break
         time.sleep(LOOK_S)
     result.found = len(entries)
-    for request_id, row in known.items():
+    for request_id, row in sent.items():
         _count(result.client, row.outcome, row.input_tokens, row.output_tokens)
         entry = entries.get(request_id)
         if entry is None:

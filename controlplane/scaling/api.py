@@ -44,10 +44,10 @@ class _StaffOnly(Telemetry, APIView):
     def pool(self, request: Request, name: str) -> Pool:
         if viewer_of(request).tenants is not None:
             raise Http404
-        found = Pool.objects.prefetch_related("backends", "entitlements__tier").filter(slug=name).first()
-        if found is None:
+        pool = Pool.objects.prefetch_related("backends", "entitlements__tier").filter(slug=name).first()
+        if pool is None:
             raise Http404
-        return found
+        return pool
 
 
 class ScalingView(_StaffOnly):

@@ -93,7 +93,7 @@ class DemandWindow:
                 times.setdefault(r.entitlement, []).append(r.done_s - r.granted_s)
             elif r.reason in NO_ROOM and r.entitlement in entitled:
                 counts[r.entitlement] = counts.get(r.entitlement, 0) + 1
-        every = [t for found in times.values() for t in found]
+        every = [t for seconds in times.values() for t in seconds]
         usual_s = sum(every) / len(every) if every else UNKNOWN_OCCUPATION_S
         total = 0.0
         for name, count in counts.items():

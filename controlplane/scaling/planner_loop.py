@@ -69,9 +69,9 @@ class Scaler:
 
     def count(self, pool: str, records: Sequence[LedgerRecord]) -> None:
         """Requests that ended."""
-        known = self._pools.get(pool)
-        if known is not None:
-            known.window.add(records)
+        state = self._pools.get(pool)
+        if state is not None:
+            state.window.add(records)
 
     def sample(self, sample: Sample, entitlements: Mapping[str, EntitlementSpec]) -> None:
         """The pool's second. Never raises."""
@@ -86,54 +86,54 @@ class Scaler:
     @own_connection
     def _sample(self, sample: Sample, entitlements: Mapping[str, EntitlementSpec]) -> None:
         spec = sample.pool.scaling
-        known = self._known(sample)
-        known.window.look(sample)
+        state = self._known(sample)
+        state.window.look(sample)
         turn = Turn(sample, None)
-        if sample.at_s - known.planned_s >= min(MAX_PLAN_S, max(MIN_PLAN_S, spec.up_cooldown_s / 10)):
-            known.planned_s = sample.at_s
-            turn = self._plan(sample, known, known.window.demand(sample, entitlements))
+        if sample.at_s - state.planned_s >= min(MAX_PLAN_S, max(MIN_PLAN_S, spec.up_cooldown_s / 10)):
+            state.planned_s = sample.at_s
+            turn = self._plan(sample, state, state.window.demand(sample, entitlements))
         if self._carry_out is not None and spec.mode is ScalingMode.AUTOMATIC and spec.driver != EXTERNAL:
             self._carry_out(turn)
 
     def _known(self, sample: Sample) -> _Pool:
-        known = self._pools.get(sample.pool.id)
+        state = self._pools.get(sample.pool.id)
         window_s = min(MAX_WINDOW_S, max(MIN_WINDOW_S, sample.pool.scaling.up_cooldown_s))
-        if known is None or known.epoch != sample.epoch or known.window.window_s != window_s:
-            known = _Pool(sample.epoch, DemandWindow(window_s), _remembered(sample.pool.id), planned_s=sample.at_s)
+        if state is None or state.epoch != sample.epoch or state.window.window_s != window_s:
+            state = _Pool(sample.epoch, DemandWindow(window_s), _remembered(sample.pool.id), planned_s=sample.at_s)
             running = ScalingDecision.objects.filter(pool=sample.pool.id, outcome="running").order_by("-id").first()
             if running is not None and running.to_replicas > running.from_replicas:
-                known.growing = (running.pk, running.to_replicas, running.at.timestamp())
-            self._pools[sample.pool.id] = known
-        return known
+                state.growing = (running.pk, running.to_replicas, running.at.timestamp())
+            self._pools[sample.pool.id] = state
+        return state
 
-    def _plan(self, sample: Sample, known: _Pool, demand: Demand) -> Turn:
+    def _plan(self, sample: Sample, state: _Pool, demand: Demand) -> Turn:
         spec = sample.pool.scaling
-        demand = self._with_growth(sample, known, demand)
-        proposal, known.memory = plan(spec, demand, known.memory)
-        self._store_state(sample, known, demand, proposal)
+        demand = self._with_growth(sample, state, demand)
+        proposal, state.memory = plan(spec, demand, state.memory)
+        self._store_state(sample, state, demand, proposal)
         if proposal.wanted == proposal.current:
-            known.advised = None
+            state.advised = None
             return Turn(sample, None)
         acts = spec.mode is ScalingMode.AUTOMATIC
         move = (proposal.current, proposal.wanted)
-        if (not acts or spec.driver == EXTERNAL) and known.advised == move:
+        if (not acts or spec.driver == EXTERNAL) and state.advised == move:
             return Turn(sample, None)  # it is said already
         decision = self._decide(sample, demand, proposal)
         if decision is None:
             return Turn(sample, None)
         log.info("pool %s: %s", sample.pool.id, proposal.reason)
-        known.advised = move
+        state.advised = move
         if not acts or spec.driver == EXTERNAL:
             return Turn(sample, None)
-        known.memory = changed(known.memory, sample.at_s, *move)
-        known.growing = (decision.pk, proposal.wanted, sample.at_s) if proposal.wanted > proposal.current else None
+        state.memory = changed(state.memory, sample.at_s, *move)
+        state.growing = (decision.pk, proposal.wanted, sample.at_s) if proposal.wanted > proposal.current else None
         return Turn(sample, proposal.wanted, decision.pk)
 
-    def _with_growth(self, sample: Sample, known: _Pool, demand: Demand) -> Demand:
+    def _with_growth(self, sample: Sample, state: _Pool, demand: Demand) -> Demand:
         """Replicas that were ordered count until they are there, or have not come."""
-        if known.growing is None:
+        if state.growing is None:
             return demand
-        decision, target, since_s = known.growing
+        decision, target, since_s = state.growing
         row = ScalingDecision.objects.filter(pk=decision).first()
         if demand.replicas >= target:
             finish(decision, "done", "")
@@ -144,7 +144,7 @@ class Scaler:
             )  # fmt: skip
         else:
             finish(decision, "failed", f"only {demand.replicas} of {target} replicas came")
-        known.growing = None
+        state.growing = None
         return demand
 
     def _decide(self, sample: Sample, demand: Demand, proposal: Proposal) -> ScalingDecision | None:
@@ -168,10 +168,10 @@ class Scaler:
                 **_seen(sample, demand, proposal),
             )
 
-    def _store_state(self, sample: Sample, known: _Pool, demand: Demand, proposal: Proposal) -> None:
+    def _store_state(self, sample: Sample, state: _Pool, demand: Demand, proposal: Proposal) -> None:
         leaving = sum(1 for b in sample.pool.backends if b.leaving_since_s is not None)
         about = (proposal.current, proposal.wanted, leaving, proposal.reason)
-        if about == known.stored and sample.at_s - known.stored_s < MAX_WINDOW_S:
+        if about == state.stored and sample.at_s - state.stored_s < MAX_WINDOW_S:
             return
         seen = _seen(sample, demand, proposal)
         del seen["pool"]
@@ -185,7 +185,7 @@ class Scaler:
                 "leaving": leaving,
             },
         )
-        known.stored, known.stored_s = about, sample.at_s
+        state.stored, state.stored_s = about, sample.at_s
 
 
 def finish(decision: int, outcome: str, detail: str) -> None:

@@ -25,7 +25,7 @@ BLOT = "(hidden)"
 def secrets() -> list[str]:
     """The values of all secret settings and of the passwords in them, the longest first."""
 
-    def found() -> Iterator[str]:
+    def values() -> Iterator[str]:
         yield settings.SECRET_KEY
         for field in dataclasses.fields(settings.ENV):
             if not field.metadata.get("secret"):
@@ -36,7 +36,7 @@ def secrets() -> list[str]:
                 password = urlsplit(value).password or ""
                 yield from (password, unquote(password))
 
-    return sorted({text for text in found() if len(text) >= SHORTEST}, key=len, reverse=True)
+    return sorted({text for text in values() if len(text) >= SHORTEST}, key=len, reverse=True)
 
 
 class NothingSecret(SafeExceptionReporterFilter):

@@ -124,16 +124,16 @@ class Helper:
 
 def _line_within(stream: IO[bytes], seconds: float) -> bytes:
     """Raises TimeoutError, or EOFError where it was not all of a line."""
-    end, found = time.monotonic() + seconds, b""
-    while not found.endswith(b"\n"):
+    end, line = time.monotonic() + seconds, b""
+    while not line.endswith(b"\n"):
         readable, _, _ = select.select([stream], [], [], max(0.0, end - time.monotonic()))
         if not readable:
             raise TimeoutError
         data = os.read(stream.fileno(), 4096)
         if not data:
             raise EOFError
-        found += data
-    return found
+        line += data
+    return line
 
 
 _helper: Helper | None = None
@@ -159,5 +159,5 @@ class PasswordHasher(PBKDF2PasswordHasher):
             return super().encode(password, salt, iterations)
         self._check_encode_args(password, salt)  # type: ignore[attr-defined]  # Django's own, not in its stubs
         iterations = iterations or self.iterations
-        found = _helper.pbkdf2(self.digest().name, password.encode(), salt.encode(), iterations)
-        return f"{self.algorithm}${iterations}${salt}${base64.b64encode(found).decode('ascii').strip()}"
+        digest = _helper.pbkdf2(self.digest().name, password.encode(), salt.encode(), iterations)
+        return f"{self.algorithm}${iterations}${salt}${base64.b64encode(digest).decode('ascii').strip()}"

@@ -208,14 +208,14 @@ def begin(name: str, address: str) -> tuple[Attempt | None, Refusal | None]:
     url = settings.QUARTERMASTER_REDIS_URL
     if url:
         try:
-            found = _begin(_shared(url), keys)
+            result = _begin(_shared(url), keys)
         except redis.RedisError as error:
             if not _away:
                 log.warning("Redis is away (%s): passwords are counted in this process only", type(error).__name__)
             _away = True
         else:
             _away = False
-            return found
+            return result
     return _begin(_local, keys)
 
 

@@ -113,9 +113,9 @@ def protocol(
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
             transport.set_write_buffer_limits(high=UNREAD_BYTES)
-            found = transport.get_extra_info("socket")
-            if found is not None and hasattr(socket, "TCP_NOTSENT_LOWAT"):
-                found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
+            sock = transport.get_extra_info("socket")
+            if sock is not None and hasattr(socket, "TCP_NOTSENT_LOWAT"):
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
             self._address = self.client[0] if self.client else ""
             self._place, self._inside = connections.enter(self._address)
             if not self._inside:

@@ -215,8 +215,8 @@ def _same_origin(origin: bytes, host: bytes) -> bool:
 
 def _parts(origin: str) -> tuple[str, str, int] | None:
     try:
-        found = urlsplit(origin.lower())
-        port = found.port or DEFAULT_PORTS[found.scheme]
+        parts = urlsplit(origin.lower())
+        port = parts.port or DEFAULT_PORTS[parts.scheme]
     except (ValueError, KeyError):
         return None
-    return (found.scheme, found.hostname, port) if found.hostname and found.path in ("", "/") else None
+    return (parts.scheme, parts.hostname, port) if parts.hostname and parts.path in ("", "/") else None

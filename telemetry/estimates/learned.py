@@ -89,7 +89,7 @@ def factors(rows: QuerySet[LearnedFactor]) -> list[dict[str, Any]]:
         line["points"].append([round(at.timestamp()), round(factor, 4)])
     for line in lines.values():
         line["points"] = list(_thinned(line["points"]))
-    return sorted(lines.values(), key=lambda found: -found["observed"])
+    return sorted(lines.values(), key=lambda row: -row["observed"])
 
 
 def _thinned(points: list[list[float]]) -> Iterator[list[float]]:

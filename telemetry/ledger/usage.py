@@ -123,7 +123,7 @@ def _sums(
 ) -> Iterator[tuple[tuple[Any, ...], _Cell]]:
     keys = {f"by_{name}": F(COLUMNS[name]) if name in COLUMNS else TIMES[name](moment, tzinfo=UTC) for name in groups}
     ledger = rows.model is LedgerEntry
-    found = (
+    sums = (
         rows.order_by()
         .annotate(**keys, price=_price(moment, rates))
         .values(*keys, "price")
@@ -131,7 +131,7 @@ def _sums(
         .order_by(*keys, "price")
     )
     current: tuple[tuple[Any, ...], _Cell] | None = None
-    for row in found.iterator(chunk_size=2000):
+    for row in sums.iterator(chunk_size=2000):
         key = tuple(row[name] for name in keys)
         if current is not None and current[0] != key:
             yield current

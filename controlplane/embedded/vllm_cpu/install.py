@@ -49,14 +49,14 @@ def install(home: Path, say: Say) -> Path:
         "venv": _digest(REQUIREMENTS) + " for Python " + sys.version.split()[0],
         "model": _digest(MODEL_SCRIPT),
     }
-    found = json.loads(marker.read_text()) if marker.exists() else {}
-    if found == wanted:
+    installed = json.loads(marker.read_text()) if marker.exists() else {}
+    if installed == wanted:
         return folder
     check_machine(home)
     began = time.monotonic()
     folder.mkdir(parents=True, exist_ok=True)
     marker.unlink(missing_ok=True)
-    if found.get("venv") != wanted["venv"]:
+    if installed.get("venv") != wanted["venv"]:
         _make_venv(folder / "venv", say)
     _make_model(folder / "venv", folder / "model", say)
     write_private(marker, wanted)

@@ -72,8 +72,8 @@ class Command(BaseCommand):
         self.stdout.write(f"{pool.slug}: {size} bytes of KV cache a token")
         for note in notes:
             self.stdout.write(f"  {note}")
-        found = {} if pool.kv_bytes_per_token == size else {"kv_bytes_per_token": (pool.kv_bytes_per_token, size)}
-        self._settle(pool, found, apply)
+        changes = {} if pool.kv_bytes_per_token == size else {"kv_bytes_per_token": (pool.kv_bytes_per_token, size)}
+        self._settle(pool, changes, apply)
 
     @staticmethod
     def _backends(pool: Pool, wanted: Sequence[str] | None) -> list[Backend]:
@@ -122,14 +122,14 @@ class Command(BaseCommand):
         if measured.kv_tokens is None:
             out("  /metrics does not report KV blocks (vllm:cache_config_info): the KV cache stays as it is")
 
-    def _settle(self, row: Pool | Backend, found: Mapping[str, tuple[float, float]], apply: bool) -> None:
-        for name, (now, then) in found.items():
+    def _settle(self, row: Pool | Backend, changes: Mapping[str, tuple[float, float]], apply: bool) -> None:
+        for name, (now, then) in changes.items():
             self.stdout.write(f"  {name}: {now:.10g} -> {then:.10g}")
-        if not found:
+        if not changes:
             self.stdout.write("  the catalog says so already")
         elif apply:
             fresh = type(row).objects.get(pk=row.pk)
-            for name, (_, then) in found.items():
+            for name, (_, then) in changes.items():
                 setattr(fresh, name, then)
             try:
                 services.save(actor=Actor(getpass.getuser(), "cli"), instance=fresh, action="calibrate")

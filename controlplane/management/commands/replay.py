@@ -180,8 +180,8 @@ class Command(BaseCommand):
         if draft.problem:
             raise CommandError(f"--report: {draft.problem}")
         if unasked:
-            told = "; ".join(f"{part}: {why}" for part, why in unasked.items())
-            raise CommandError(f"the report is partial. {told}", returncode=130 if interrupted else 1)
+            reasons = "; ".join(f"{part}: {why}" for part, why in unasked.items())
+            raise CommandError(f"the report is partial. {reasons}", returncode=130 if interrupted else 1)
 
     def run_with_bar(self, replay: Replay, console: Console, draft: _Draft) -> bool:
         """Runs the replay under a progress bar; True when Ctrl-C ended it."""

@@ -61,13 +61,13 @@ class KubernetesDriver:
         self._verify = str(authorities) if authorities.exists() else True
 
     def replicas(self) -> Sequence[Replica]:
-        found = []
+        replicas = []
         for pod in self._pods():
             address = pod["status"].get("podIP")
             if address and pod["status"].get("phase") == "Running" and not pod["metadata"].get("deletionTimestamp"):
                 host = f"[{address}]" if ":" in address else address
-                found.append(Replica(_name(pod), f"http://{host}:{self._port}"))
-        return found
+                replicas.append(Replica(_name(pod), f"http://{host}:{self._port}"))
+        return replicas
 
     def grow(self, order: Order) -> None:
         if self._scale() < order.replicas:
@@ -91,14 +91,14 @@ class KubernetesDriver:
         labels = ",".join(f"{name}={value}" for name, value in sorted(selector.get("matchLabels", {}).items()))
         if not labels or selector.get("matchExpressions"):
             raise DriverError(f"Deployment {self._deployment} must select its pods by matchLabels alone")
-        found: list[dict[str, Any]] = []
+        pods: list[dict[str, Any]] = []
         query = {"labelSelector": labels, "limit": str(PAGE)}
         while True:
             page = self._call("GET", f"/api/v1/namespaces/{self._namespace}/pods", query=query)
-            found += page["items"]
+            pods += page["items"]
             query["continue"] = page.get("metadata", {}).get("continue", "")
             if not query["continue"]:
-                return found
+                return pods
 
     def _path(self) -> str:
         return f"/apis/apps/v1/namespaces/{self._namespace}/deployments/{self._deployment}"

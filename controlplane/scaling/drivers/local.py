@@ -30,15 +30,15 @@ class LocalDriver:
         self._folder = self._home / FOLDER
 
     def replicas(self) -> Sequence[Replica]:
-        found = []
+        replicas = []
         for path in sorted(self._folder.glob("*.json")):
             try:
                 paper = json.loads(path.read_text())
                 if paper["pool"] == self._pool.id:
-                    found.append(Replica(path.stem, f"http://127.0.0.1:{int(paper['port'])}"))
+                    replicas.append(Replica(path.stem, f"http://127.0.0.1:{int(paper['port'])}"))
             except (OSError, ValueError, KeyError, TypeError):
                 continue  # being written, or not ours
-        return found
+        return replicas
 
     def grow(self, order: Order) -> None:
         if not (self._home / "run" / SUPPORT).exists():

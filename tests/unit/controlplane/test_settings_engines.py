@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from controlplane.embedded import engines
-from controlplane.embedded.ask import KV_TOKENS_UNKNOWN, asked
+from controlplane.embedded.ask import KV_TOKENS_UNKNOWN, ask
 from controlplane.embedded.engines import Engine, Plan
 from controlplane.embedded.home import CannotStart, Home
 from controlplane.embedded.prepare import slug
@@ -52,19 +52,19 @@ def plan(*urls: str) -> Plan:
 
 def test_model_length_and_cache_are_asked_for():
     with server({"/v1/models": models("a/B", max_model_len=4096), "/metrics": (200, METRICS)}) as url:
-        found = asked(plan(url))
+        found = ask(plan(url))
     assert (found.model, found.max_model_len) == ("a/B", 4096)
     assert found.engines == [Engine("engine-0", url, 256, 131072)]
 
 
 def test_an_engine_without_the_cache_metric_gets_a_size_that_any_gpu_has():
     with server({"/v1/models": models("b")}) as url:
-        assert asked(plan(url)).engines[0].kv_tokens == KV_TOKENS_UNKNOWN
+        assert ask(plan(url)).engines[0].kv_tokens == KV_TOKENS_UNKNOWN
 
 
 def test_what_the_plan_knows_is_not_asked():
     known = Plan([Engine("e", "http://127.0.0.1:9", 4, 100)], model="m", max_model_len=10)
-    assert asked(known) is known
+    assert ask(known) is known
 
 
 def test_engines_of_two_models_do_not_make_one_pool():
@@ -73,17 +73,17 @@ def test_engines_of_two_models_do_not_make_one_pool():
         server({"/v1/models": models("b")}) as two,
         pytest.raises(CannotStart, match=r"'b'.*'a'"),
     ):
-        asked(plan(one, two))
+        ask(plan(one, two))
 
 
 def test_a_server_that_is_no_vllm_is_named():
     with server({"/v1/models": (200, "<html>")}) as url, pytest.raises(CannotStart, match=url):
-        asked(plan(url))
+        ask(plan(url))
 
 
 def test_an_engine_that_wants_a_key_says_where_to_put_it():
     with server({"/v1/models": (401, "{}")}) as url, pytest.raises(CannotStart, match="API key"):
-        asked(plan(url))
+        ask(plan(url))
 
 
 @pytest.mark.parametrize(
