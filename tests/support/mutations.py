@@ -350,31 +350,31 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(m.name for m in MUTATIONS)}")
     parser.add_argument("--sample", type=int, default=0, help="only so many, another choice each day")
-    asked = parser.parse_args(arguments)
-    unknown = set(asked.names) - {mutation.name for mutation in MUTATIONS}
+    options = parser.parse_args(arguments)
+    unknown = set(options.names) - {mutation.name for mutation in MUTATIONS}
     if unknown:
         parser.error(f"unknown: {', '.join(sorted(unknown))}")
-    chosen = [mutation for mutation in MUTATIONS if not asked.names or mutation.name in asked.names]
-    if asked.sample:
-        chosen = random.Random(datetime.date.today().isoformat()).sample(chosen, min(asked.sample, len(chosen)))
+    chosen = [mutation for mutation in MUTATIONS if not options.names or mutation.name in options.names]
+    if options.sample:
+        chosen = random.Random(datetime.date.today().isoformat()).sample(chosen, min(options.sample, len(chosen)))
     survived = 0
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         tree = Path(folder)
         copy_tree(tree)
-        sound, told = run_tests(tree, tuple(dict.fromkeys(test for mutation in chosen for test in mutation.tests)))
+        sound, output = run_tests(tree, tuple(dict.fromkeys(test for mutation in chosen for test in mutation.tests)))
         if sound != 0:
-            print(f"the tests fail without any mutation: {told}")
+            print(f"the tests fail without any mutation: {output}")
             return 1
         for mutation in chosen:
             started = time.monotonic()
             text = apply(tree, mutation)
-            status, told = run_tests(tree, mutation.tests)
+            status, output = run_tests(tree, mutation.tests)
             (tree / mutation.file).write_text(text, encoding="utf-8")
             caught = status == 1
             survived += not caught
             verdict, spent = "caught" if caught else "SURVIVED", time.monotonic() - started
             print(f"{mutation.name:14} {verdict:9} {spent:4.1f} s  {mutation.what}")
-            print(f"{'':14} {mutation.file}: {mutation.new}\n{'':14} {told if caught else ''}".rstrip(), flush=True)
+            print(f"{'':14} {mutation.file}: {mutation.new}\n{'':14} {output if caught else ''}".rstrip(), flush=True)
     print(f"{len(chosen) - survived} of {len(chosen)} mutants caught")
     return 1 if survived else 0
 

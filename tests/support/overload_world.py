@@ -104,8 +104,8 @@ class Overload:
         job.attempts += 1
         name = f"r{next(self._count)}"
         est = estimate()
-        asked = request(name, job.spec, est)
-        answer = self.reference.admit(job.spec, self.pool, asked, est, 300, FACTS)
+        queued = request(name, job.spec, est)
+        answer = self.reference.admit(job.spec, self.pool, queued, est, 300, FACTS)
         if answer.status is AdmissionStatus.REFUSED:
             assert answer.reason is not None
             self.reasons[answer.reason] = self.reasons.get(answer.reason, 0) + 1

@@ -43,8 +43,8 @@ class Gateway:
     async def admit(self, request_id: str, spec: EntitlementSpec, **changes: object) -> Admission:
         self.asked += 1
         est = estimate()
-        asked = request(request_id, spec, est, gateway=self.name, arrival_s=1_700_000_000.0 + self.asked, **changes)
-        return await self.store.admit(spec, self.pool, asked, est, 300, FACTS)
+        queued = request(request_id, spec, est, gateway=self.name, arrival_s=1_700_000_000.0 + self.asked, **changes)
+        return await self.store.admit(spec, self.pool, queued, est, 300, FACTS)
 
     async def finish(self, request_id: str, attempt: int = 1) -> None:
         await self.store.finish(request_id, attempt, Reason.STOP, 140, True, ledger(request_id, pool=self.pool.id))

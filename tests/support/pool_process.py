@@ -51,8 +51,8 @@ def tenants_of(pool_id: str) -> list[EntitlementSpec]:
     def one(name: str, service_class: ServiceClass, concurrency: int, **changes: Any) -> EntitlementSpec:
         waits = OverLimit.WAIT if changes.pop("waits", False) else OverLimit.REFUSE
         given: dict[str, Any] = {"tokens_per_s": REFILL, "burst_tokens": 1e9}
-        made = tier(name=name, service_class=service_class, over_limit=waits, queue_limit=20)
-        return entitlement(name, pool_id, tier=made, concurrency=concurrency, **(given | changes))
+        spec = tier(name=name, service_class=service_class, over_limit=waits, queue_limit=20)
+        return entitlement(name, pool_id, tier=spec, concurrency=concurrency, **(given | changes))
 
     return [
         one("gold", ServiceClass.GUARANTEED, 4),
@@ -132,7 +132,7 @@ class Process:
         rng = self.rng
         spec = rng.choice(self.tenants)
         est = estimate(rng.randrange(5, 200), rng.randrange(5, 100))
-        asked = request(name, spec, est, gateway=self.name, arrival_s=time.time())
+        queued = request(name, spec, est, gateway=self.name, arrival_s=time.time())
         live = self.live[name] = Live(1, asyncio.get_running_loop().create_future(), asyncio.Event())
         self.note("sent", name, spec.id)
         record = replace(
@@ -141,7 +141,7 @@ class Process:
         )  # fmt: skip
         try:
             facts = replace(FACTS, streamed=rng.random() < 0.8)
-            answer = await self.store.admit(spec, self.pool, asked, est, rng.randrange(100, 2000), facts)
+            answer = await self.store.admit(spec, self.pool, queued, est, rng.randrange(100, 2000), facts)
             if answer.status is AdmissionStatus.REFUSED:
                 assert answer.reason is not None
                 self.note("refused", name, answer.reason.value)
@@ -151,8 +151,8 @@ class Process:
             if answer.status is AdmissionStatus.GRANTED:
                 live.granted.set_result(answer.backend)
             reason, used, ran = await self.live_through(name, live, spec, est.input_tokens, est.output_bound)
-            said = await self.store.finish(name, 1, reason, used, ran, _as(record, reason, used if ran else 0, 200))
-            self.note("done", name, reason.value, used if ran else 0, said.status.value)
+            finish = await self.store.finish(name, 1, reason, used, ran, _as(record, reason, used if ran else 0, 200))
+            self.note("done", name, reason.value, used if ran else 0, finish.status.value)
         finally:
             del self.live[name]
 

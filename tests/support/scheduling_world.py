@@ -31,12 +31,12 @@ def crowd(seed: int, count: int = 200, tenants: int = 7) -> list[QueuedRequest]:
     """Mixed requests of several tenants in order of arrival; the same for the same seed."""
     rng = random.Random(seed)
     ranks = {f"t{n}": rng.choice((0, 1, 2)) for n in range(tenants)}
-    made = []
+    requests = []
     for number in range(count):
         tenant = rng.choice(sorted(ranks))
         size, output = rng.choice((20, 200, 2000)), rng.choice((16.0, 128.0, 600.0))
         interactive = ranks[tenant] < 2
-        made.append(
+        requests.append(
             waiting(
                 number,
                 tenant,
@@ -50,7 +50,7 @@ def crowd(seed: int, count: int = 200, tenants: int = 7) -> list[QueuedRequest]:
                 ttlt_deadline_s=None if interactive else 1600.0 + number,
             )
         )
-    return made
+    return requests
 
 
 def pool_view(*backends: BackendView, running: dict[str, int] | None = None) -> PoolView:

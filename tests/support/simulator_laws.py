@@ -89,10 +89,10 @@ def check_continuous(engine: ContinuousEngine) -> list[Violation]:
         broken.append(Violation(13, f"{len(running)} of {config.max_seqs}"))
     kv = engine.kv
     if kv.total:
-        held = sum(-(-(context - 1) // config.block) for context in contexts)
-        held += sum(-(-s.prompt // config.block) for s in running if s.state == PREFILL)
-        if held + kv.free != kv.total or kv.free < 0:
-            broken.append(Violation(14, f"{held} held and {kv.free} free of {kv.total}"))
+        blocks = sum(-(-(context - 1) // config.block) for context in contexts)
+        blocks += sum(-(-s.prompt // config.block) for s in running if s.state == PREFILL)
+        if blocks + kv.free != kv.total or kv.free < 0:
+            broken.append(Violation(14, f"{blocks} held and {kv.free} free of {kv.total}"))
     begun = [s for s in running if s.state == PREFILL and s is not engine.current and s.queued.id not in engine.paused]
     if begun:
         broken.append(Violation(15, f"{begun[0].queued.id} was begun and nobody goes on with it"))
@@ -106,9 +106,9 @@ def check_ranked(engine: RankedEngine) -> list[Violation]:
     broken = []
     if len(engine.running) > engine.config.max_seqs:
         broken.append(Violation(13, f"{len(engine.running)} of {engine.config.max_seqs}"))
-    held = sum(s.prompt + s.generated for s in engine.running)
-    if 0 < engine.config.kv_tokens < held:
-        broken.append(Violation(14, f"{held} KV tokens of {engine.config.kv_tokens}"))
+    tokens = sum(s.prompt + s.generated for s in engine.running)
+    if 0 < engine.config.kv_tokens < tokens:
+        broken.append(Violation(14, f"{tokens} KV tokens of {engine.config.kv_tokens}"))
     if not engine.running and len(engine.queue) and engine.counters.stretches and not engine.stale:
         broken.append(Violation(15, "nothing runs though something waits"))
     return broken
@@ -129,14 +129,14 @@ def check_tokens(engine: Engine) -> list[Violation]:
     """Law 17 of a run that has ended: tokens made and prompts processed are those of the workload, and what was thrown
     away by preemption on top."""
     broken = []
-    made = sum(life.sim.output_tokens for life in engine.finished)
-    if engine.counters.output_tokens != made:
-        broken.append(Violation(17, f"{engine.counters.output_tokens} tokens made, {made} asked"))
+    generated = sum(life.sim.output_tokens for life in engine.finished)
+    if engine.counters.output_tokens != generated:
+        broken.append(Violation(17, f"{engine.counters.output_tokens} tokens made, {generated} asked"))
     # The prompt of a sequence that was preempted while it decoded holds what it had generated.
-    asked = sum(life.prompt for life in engine.finished)
+    prompts = sum(life.prompt for life in engine.finished)
     again = sum(life.recomputed for life in engine.finished)
-    if engine.counters.prefill_tokens != asked + again:
-        broken.append(Violation(17, f"{engine.counters.prefill_tokens} prefilled, {asked} + {again} asked"))
+    if engine.counters.prefill_tokens != prompts + again:
+        broken.append(Violation(17, f"{engine.counters.prefill_tokens} prefilled, {prompts} + {again} asked"))
     return broken
 
 

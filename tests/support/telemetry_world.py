@@ -116,9 +116,9 @@ class MemoryStore:
         self._answer()
         return 1_000_000, 0
 
-    def load_all(self, known: Mapping[str, tuple[int, int]] | None = None) -> dict[str, Stored | None]:
+    def load_all(self, versions: Mapping[str, tuple[int, int]] | None = None) -> dict[str, Stored | None]:
         self._answer()
-        same = {p for p, row in self.stored.items() if known and known.get(p) == row[:2]}
+        same = {p for p, row in self.stored.items() if versions and versions.get(p) == row[:2]}
         return {pool: None if pool in same else self.load(pool) for pool in self.stored}
 
     def history(self, pool: str, points: int = 900) -> list[Point]:

@@ -74,9 +74,9 @@ def build() -> World:
 
 def tier(slug: str) -> Tier:
     """A shipped tier; made anew where a test's database was emptied of what migrations put there."""
-    found = Tier.objects.filter(slug=slug).first()
-    if found is not None:
-        return found
+    row = Tier.objects.filter(slug=slug).first()
+    if row is not None:
+        return row
     slo = Slo.objects.filter(slug="interactive").first() or _save(Slo(slug="interactive", ttft_s=1.0, tbt_s=0.1))
     service_class = {"premium": "guaranteed", "standard": "elastic", "batch": "spot"}[slug]
     return _save(Tier(slug=slug, slo=slo, service_class=service_class))
