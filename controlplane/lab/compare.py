@@ -29,8 +29,8 @@ class Row:
     figures: Mapping[str, float]
 
     def as_json(self) -> dict[str, Any]:
-        figures = {name: None if math.isnan(value) else value for name, value in self.figures.items()}
-        return {"trace": self.trace, "policy": self.policy, **figures}
+        found = {name: None if math.isnan(value) else value for name, value in self.figures.items()}
+        return {"trace": self.trace, "policy": self.policy, **found}
 
 
 def kept_name(case: Case) -> str:
@@ -38,7 +38,7 @@ def kept_name(case: Case) -> str:
     return f"compare-{fingerprint(case, code_digest())}"
 
 
-def rows_of(cases: Sequence[Case], figures_of: Mapping[Case, Figures]) -> list[Row]:
+def rows_of(cases: Sequence[Case], found: Mapping[Case, Figures]) -> list[Row]:
     """A row for each policy on each trace, in the order of the cases. A figure that a seed does not have (nobody
     waited) is the mean over those that have it."""
     groups: dict[tuple[str, str], list[Case]] = {}
@@ -46,22 +46,22 @@ def rows_of(cases: Sequence[Case], figures_of: Mapping[Case, Figures]) -> list[R
         groups.setdefault((case.name, case.label), []).append(case)
     rows = []
     for (trace, policy), seeds in groups.items():
-        names = figures_of[seeds[0]]
-        figures = {name: _mean([figures_of[case][name] for case in seeds]) for name in names}
+        names = found[seeds[0]]
+        figures = {name: _mean([found[case][name] for case in seeds]) for name in names}
         rows.append(Row(trace, policy, _tiers(seeds[0], figures), figures))
     return rows
 
 
 def _tiers(case: Case, figures: Figures) -> tuple[str, ...]:
     """Those that have figures, in the order of the shares; a recording has tiers of its own."""
-    named = [name.removeprefix("slo.") for name in figures if name.startswith("slo.")]
-    shared = [name for name, _ in case.shares if name in named]
-    return (*shared, *(name for name in named if name not in shared))
+    found = [name.removeprefix("slo.") for name in figures if name.startswith("slo.")]
+    known = [name for name, _ in case.shares if name in found]
+    return (*known, *(name for name in found if name not in known))
 
 
 def _mean(values: Sequence[float]) -> float:
-    numbers = [value for value in values if not math.isnan(value)]
-    return math.fsum(numbers) / len(numbers) if numbers else math.nan
+    known = [value for value in values if not math.isnan(value)]
+    return math.fsum(known) / len(known) if known else math.nan
 
 
 def grids(rows: Sequence[Row], cases: Sequence[Case]) -> list[Grid]:
@@ -89,20 +89,17 @@ def _cell(value: float) -> str:
 
 
 def _title(row: Row, case: Case) -> str:
-    values = row.figures
-    way = "clients' rates x" if "clients_left_out" in values else "arrivals x"
+    told = row.figures
+    way = "clients' rates x" if "clients_left_out" in told else "arrivals x"
     parts = [
-        f"{row.trace}: {values['requests']:.0f} requests, {values['tenants']:.0f} tenants, "
-        f"{case.replicas} x {case.preset}",
-        f"load {case.load:g} of {case.replicas} x {values['capacity']:.3g} requests/s ({way}{values['speed']:.3g})",
+        f"{row.trace}: {told['requests']:.0f} requests, {told['tenants']:.0f} tenants, {case.replicas} x {case.preset}",
+        f"load {case.load:g} of {case.replicas} x {told['capacity']:.3g} requests/s ({way}{told['speed']:.3g})",
     ]
-    if values["left_out"]:
-        parts.append(f"{values['left_out']:.0f} larger than the KV cache left out")
-    if values.get("clients_left_out"):
-        share = values["clients_left_out_share"]
-        parts.append(
-            f"{values['clients_left_out']:.0f} clients without lengths left out, {share:.0f} % of the requests"
-        )
+    if told["left_out"]:
+        parts.append(f"{told['left_out']:.0f} larger than the KV cache left out")
+    if told.get("clients_left_out"):
+        share = told["clients_left_out_share"]
+        parts.append(f"{told['clients_left_out']:.0f} clients without lengths left out, {share:.0f} % of the requests")
     return "; ".join(parts)
 
 

@@ -54,8 +54,8 @@ class Line:
     waiting_p99: float
 
     def as_json(self) -> dict[str, Any]:
-        columns = {name: getattr(self, name) for name in self.__slots__ if name != "tiers"}
-        return {**columns, **{f"slo.{tier}": value for tier, value in self.tiers.items()}}
+        told = {name: getattr(self, name) for name in self.__slots__ if name != "tiers"}
+        return {**told, **{f"slo.{tier}": value for tier, value in self.tiers.items()}}
 
 
 def variants(case: Case, credits: Sequence[int], delays_ms: Sequence[float]) -> Iterator[Case]:
@@ -67,16 +67,16 @@ def variants(case: Case, credits: Sequence[int], delays_ms: Sequence[float]) -> 
     yield replace(case, where=FRONT, engine_order="priority")
 
 
-def lines_of(cases: Sequence[Case], figures_of: Mapping[Case, Figures]) -> list[Line]:
+def lines_of(cases: Sequence[Case], found: Mapping[Case, Figures]) -> list[Line]:
     """A line for each trace, load, policy and way, in the order of the cases."""
     groups: dict[Case, list[Case]] = {}
     for case in cases:
         groups.setdefault(replace(case, seed=0), []).append(case)
     lines = []
     for way, seeds in groups.items():
-        row = rows_of(seeds, figures_of)[0]
+        row = rows_of(seeds, found)[0]
         inside = replace(way, where=INSIDE, prefill_tokens=0, signal_ms=0.0, engine_order="fifo")
-        base = rows_of(groups[inside], figures_of)[0].figures["tokens_per_s"]
+        base = rows_of(groups[inside], found)[0].figures["tokens_per_s"]
         lines.append(
             Line(
                 trace=way.name,
@@ -106,19 +106,19 @@ def tables(lines: Sequence[Line]) -> Iterator[tuple[str, list[str], list[list[st
         rows, last = [], ""
         for line in mine:
             policy, last = ("" if line.policy == last else line.policy), line.policy
-            cells = [figure(line.tokens_per_s), f"{line.share:.1f}", f"{line.waiting:.2f}", f"{line.waiting_p99:.0f}"]
-            rows.append([policy, line.label, *(f"{value:.1f}" for value in line.tiers.values()), *cells])
+            told = [figure(line.tokens_per_s), f"{line.share:.1f}", f"{line.waiting:.2f}", f"{line.waiting_p99:.0f}"]
+            rows.append([policy, line.label, *(f"{value:.1f}" for value in line.tiers.values()), *told])
         yield f"{trace} at {load:g} of capacity", head, rows
 
 
 def grids(lines: Sequence[Line]) -> list[Grid]:
-    result = []
+    made = []
     for title, head, rows in tables(lines):
         grid = Grid(*head, title=title)
         for row in rows:
             grid.add_row(*row)
-        result.append(grid)
-    return result
+        made.append(grid)
+    return made
 
 
 def page(lines: Sequence[Line], cases: Sequence[Case], command: str, before: str = "") -> str:

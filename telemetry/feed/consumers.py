@@ -122,23 +122,23 @@ class LiveConsumer(AsyncJsonWebsocketConsumer):
     async def _pump(self, subscriber: Subscriber) -> None:
         """Sends until the client leaves or stops reading. One message is on its way at a time: that is the buffer."""
         told_available = True
-        told_sources = (self.hub.sources_revision, subscriber.tenants)
+        told_sources = (self.hub.sources_revision, subscriber.sight)
         await self._push(
             {
                 "type": "hello",
                 "role": self.viewer.role,
                 "heartbeat_s": HEARTBEAT_S,
                 "at": round(time.time(), 3),
-                "pools": self.hub.pools(subscriber.tenants),
-                "sources": self.hub.sources(subscriber.tenants),
+                "pools": self.hub.pools(subscriber.sight),
+                "sources": self.hub.sources(subscriber.sight),
             }
         )
         beat_s = time.monotonic() + HEARTBEAT_S
         while True:
-            subscriber.wake.clear()
-            if (state := (self.hub.sources_revision, subscriber.tenants)) != told_sources:
+            subscriber.bell.clear()
+            if (state := (self.hub.sources_revision, subscriber.sight)) != told_sources:
                 told_sources = state
-                await self._push({"type": "sources"} | self.hub.sources(subscriber.tenants))
+                await self._push({"type": "sources"} | self.hub.sources(subscriber.sight))
             while (text := await self.hub.next_message(subscriber)) is not None:
                 await self._push(text)
             if self.hub.available != told_available:
@@ -146,7 +146,7 @@ class LiveConsumer(AsyncJsonWebsocketConsumer):
                 await self._push(_AVAILABLE if told_available else _UNAVAILABLE)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(beat_s - time.monotonic()):
-                    await subscriber.wake.wait()
+                    await subscriber.bell.wait()
             if time.monotonic() >= beat_s:
                 beat_s = time.monotonic() + HEARTBEAT_S
                 await self._push({"type": "heartbeat", "at": round(time.time(), 3)})
@@ -169,7 +169,7 @@ class LiveConsumer(AsyncJsonWebsocketConsumer):
                 subscriber.look(viewer.tenants)
 
     async def _look_again(self) -> Viewer | None:
-        """The user's tenants by the database's present state, or None when nobody is logged in any more."""
+        """The user's sight by the database's present state, or None when nobody is logged in any more."""
         key = getattr(self.scope.get("session"), "session_key", None)
         if key is None:
             return None

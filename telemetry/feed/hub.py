@@ -33,7 +33,7 @@ HISTORY_BYTES = 1024 * 1024  # of one encoded history: what a socket's buffer ma
 HISTORY_ROWS = (12, 10, 8, 6, 4)  # busiest tenants and entitlements in it: as many as fit
 FINE_S, APART_S = 300.0, 2.9  # each second of the charts' first window; before it, close enough to be drawn as one line
 
-Tenants = frozenset[str] | None  # the tenants a socket may see; None: all
+Sight = frozenset[str] | None  # the tenants a socket may see; None: all
 
 
 @dataclass(slots=True)
@@ -56,31 +56,31 @@ class _Pool:
     revision: int
     patch: bytes = b""  # from ``patch_from``, where the last step was a change by one
     patch_from: int = 0
-    scoped: dict[Tenants, _Scoped] = field(default_factory=dict)
+    scoped: dict[Sight, _Scoped] = field(default_factory=dict)
     points: deque[history.Point] | None = None  # loaded when a socket first asks
     heard_s: float = 0.0  # when it took its last step, monotonic
 
 
 class Subscriber:
-    """One socket's place in the feed: what it was sent, and the event that wakes its task."""
+    """One socket's place in the feed: what it was sent, and the bell that wakes it."""
 
-    def __init__(self, tenants: Tenants) -> None:
-        self.tenants = tenants
+    def __init__(self, sight: Sight) -> None:
+        self.sight = sight
         self.sent: dict[str, int] = {}  # pool on its screen -> revision; 0 asks for the whole snapshot
         self.history_due: list[str] = []
-        self.wake = asyncio.Event()
+        self.bell = asyncio.Event()
 
     def resync(self, pool: str) -> None:
         """The next message of a pool on its screen is the whole snapshot."""
         self.sent[pool] = 0
-        self.wake.set()
+        self.bell.set()
 
-    def look(self, tenants: Tenants) -> None:
+    def look(self, sight: Sight) -> None:
         """From now on with other rights."""
-        self.tenants = tenants
+        self.sight = sight
         for pool in self.sent:
             self.sent[pool] = 0
-        self.wake.set()
+        self.bell.set()
 
 
 class LiveHub:
@@ -100,11 +100,11 @@ class LiveHub:
         self._fresh_s = float("-inf")  # when a change came in or the store was read
         self.available = True  # whether the store answered last time
 
-    async def subscribe(self, tenants: Tenants) -> Subscriber:
+    async def subscribe(self, sight: Sight) -> Subscriber:
         """A new socket. The latest snapshots are known when this returns, unless Redis is away."""
         if not self._tasks:
             self._tasks = [asyncio.create_task(self._listen()), asyncio.create_task(self._compare())]
-        subscriber = Subscriber(tenants)
+        subscriber = Subscriber(sight)
         self._subscribers.add(subscriber)
         if time.monotonic() - self._fresh_s > QUIET_S:
             await self.reload()
@@ -114,10 +114,10 @@ class LiveHub:
     async def unsubscribe(self, subscriber: Subscriber) -> None:
         """A socket is gone; with the last one the hub rests."""
         self._subscribers.discard(subscriber)
-        tenant_sets = {s.tenants for s in self._subscribers}
+        sights = {s.sight for s in self._subscribers}
         for pool in self._pools.values():
-            for tenants in pool.scoped.keys() - tenant_sets:
-                del pool.scoped[tenants]
+            for sight in pool.scoped.keys() - sights:
+                del pool.scoped[sight]
         if not self._subscribers:
             tasks, self._tasks = self._tasks, []
             for task in tasks:
@@ -127,15 +127,15 @@ class LiveHub:
                 self._pools.clear()
                 self._fresh_s = float("-inf")
 
-    def sources(self, tenants: Tenants) -> dict[str, Any]:
-        """Which sources are unavailable to ``tenants`` now, and which pools there are, as far as that is known."""
-        message: dict[str, Any] = {"away": [away.as_json() for away in self._seen.away(tenants)]}
-        pools = self._seen.pools(tenants)
+    def sources(self, sight: Sight) -> dict[str, Any]:
+        """What cannot be seen now of what ``sight`` may see, and which pools there are, as far as that is known."""
+        message: dict[str, Any] = {"away": [away.as_json() for away in self._seen.away(sight)]}
+        pools = self._seen.pools(sight)
         return message if pools is None else message | {"pools": pools}
 
-    def pools(self, tenants: Tenants) -> list[str]:
+    def pools(self, sight: Sight) -> list[str]:
         """Names of the visible pools."""
-        return [name for name in sorted(self._pools) if self._scoped(self._pools[name], tenants).snapshot is not None]
+        return [name for name in sorted(self._pools) if self._scoped(self._pools[name], sight).snapshot is not None]
 
     async def next_message(self, subscriber: Subscriber) -> str | None:
         """The next text this socket has to get, or None when it is up to date.
@@ -145,12 +145,12 @@ class LiveHub:
         if subscriber.history_due:
             name = subscriber.history_due.pop(0)
             if name in self._pools:
-                return await self._history(name, subscriber.tenants)
+                return await self._history(name, subscriber.sight)
         for name, pool in sorted(self._pools.items()):
             had = subscriber.sent.get(name)
             if had == pool.revision:
                 continue
-            scoped = self._scoped(pool, subscriber.tenants)
+            scoped = self._scoped(pool, subscriber.sight)
             if scoped.snapshot is None:
                 if had is None:
                     continue
@@ -244,22 +244,22 @@ class LiveHub:
             if time.monotonic() - min(heard_s, self._fresh_s) >= QUIET_S:
                 await self.reload()
 
-    def _scoped(self, pool: _Pool, tenants: Tenants) -> _Scoped:
-        before = pool.scoped.get(tenants)
+    def _scoped(self, pool: _Pool, sight: Sight) -> _Scoped:
+        before = pool.scoped.get(sight)
         if before is not None and before.revision == pool.revision:
             return before
-        scoped = _Scoped(pool.revision, snapshots.visible(pool.snapshot, tenants))
+        scoped = _Scoped(pool.revision, snapshots.visible(pool.snapshot, sight))
         if scoped.snapshot is not None and pool.patch:
             name, seq = pool.snapshot["pool"], scoped.snapshot["seq"]
-            if tenants is None:
+            if sight is None:
                 scoped.delta = _text({"type": "delta", "pool": name, "seq": seq, "patch": msgspec.Raw(pool.patch)})
             elif before is not None and before.revision == pool.patch_from and before.snapshot is not None:
                 patch = snapshots.delta(before.snapshot, scoped.snapshot)
                 scoped.delta = _text({"type": "delta", "pool": name, "seq": seq, "patch": patch})
-        pool.scoped[tenants] = scoped
+        pool.scoped[sight] = scoped
         return scoped
 
-    async def _history(self, name: str, tenants: Tenants) -> str | None:
+    async def _history(self, name: str, sight: Sight) -> str | None:
         pool = self._pools[name]
         if pool.points is None:
             try:
@@ -271,10 +271,10 @@ class LiveHub:
                 pool.points = deque(points, maxlen=history.POINTS)
         async with self._encoding:  # those who open the page together share one
             pool = self._pools.get(name, pool)
-            scoped = self._scoped(pool, tenants)
+            scoped = self._scoped(pool, sight)
             if scoped.history is None:
                 # Tens of milliseconds, which nobody's stream should wait for.
-                scoped.history = await asyncio.to_thread(encode_history, name, list(pool.points or ()), tenants)
+                scoped.history = await asyncio.to_thread(encode_history, name, list(pool.points or ()), sight)
             return scoped.history
 
     def _look_at_sources(self) -> None:
@@ -293,12 +293,12 @@ class LiveHub:
 
     def _notify(self) -> None:
         for subscriber in self._subscribers:
-            subscriber.wake.set()
+            subscriber.bell.set()
 
 
-def encode_history(pool: str, points: list[history.Point], tenants: Tenants) -> str:
+def encode_history(pool: str, points: list[history.Point], sight: Sight) -> str:
     """The history message: each second of the last minutes, older ones further apart, within :data:`HISTORY_BYTES`."""
-    seen = [history.slim(history.visible(p, tenants)) for p in history.spaced(points, FINE_S, APART_S)]
+    seen = [history.slim(history.visible(p, sight)) for p in history.spaced(points, FINE_S, APART_S)]
     rows = iter(HISTORY_ROWS)
     most = next(rows)
     while True:

@@ -125,7 +125,7 @@ class Command(BaseCommand):
                     text = f"sent {len(drive.rows)}, completed {done}"
                     bar.update(item, completed=min(now_s, experiment.length_s), description=text)
 
-                report = run(
+                found = run(
                     experiment,
                     Path(home) / "home",
                     admission=options["admission"] == "on",
@@ -136,39 +136,39 @@ class Command(BaseCommand):
             raise CommandError(str(problem)) from problem
         except KeyboardInterrupt:
             raise CommandError("interrupted; the instance was ended", returncode=130) from None
-        self._show(experiment, report)
+        self._show(experiment, found)
         if options["json"]:
-            options["json"].write_text(json.dumps(report, indent=1), encoding="utf-8")
+            options["json"].write_text(json.dumps(found, indent=1), encoding="utf-8")
         if options["plot"]:
-            self._plot(options["plot"], [report])
+            self._plot(options["plot"], [found])
 
     def _canary(self, options: dict[str, Any]) -> None:
         console = Console(stderr=True)
         try:
             with tempfile.TemporaryDirectory(prefix="qm-experiment-") as home:
-                report = canary.run(Path(home) / "home", console.print, seed=options["seed"])
+                found = canary.run(Path(home) / "home", console.print, seed=options["seed"])
         except ExperimentError as problem:
             raise CommandError(str(problem)) from problem
         except KeyboardInterrupt:
             raise CommandError("interrupted; the instance was ended", returncode=130) from None
-        text = json.dumps(report, indent=1)
+        text = json.dumps(found, indent=1)
         self.stdout.write(text)
         if options["json"]:
             options["json"].write_text(text, encoding="utf-8")
 
-    def _plot(self, folder: Path, reports: list[dict[str, Any]]) -> None:
+    def _plot(self, folder: Path, found: list[dict[str, Any]]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        for name, drawing in drawings(reports).items():
+        for name, drawing in drawings(found).items():
             (folder / f"{name}.svg").write_text(drawing, encoding="utf-8")
             self.stdout.write(f"{folder / name}.svg")
 
-    def _show(self, experiment: Experiment, report: dict[str, Any]) -> None:
+    def _show(self, experiment: Experiment, found: dict[str, Any]) -> None:
         grid = Table(
             "phase", "entitlement", "class", "sent", "completed", "refused", "of it low priority", "TTFT p50 s",
             "TTFT p99 s", "wait p95 s", "slots", "debt peak", "weight",
-            title=f"{experiment.title}; admission {report['admission']}",
+            title=f"{experiment.title}; admission {found['admission']}",
         )  # fmt: skip
-        for row in report["phases"]:
+        for row in found["phases"]:
             weight = "" if row["weight_min"] is None else f"{row['weight_min']:.4g} to {row['weight_max']:.4g}"
             grid.add_row(
                 row["phase"], row["entitlement"], row["class"], str(row["sent"]), str(row["completed"]),
@@ -178,9 +178,9 @@ class Command(BaseCommand):
             )  # fmt: skip
         console = Console(file=cast(IO[str], self.stdout._out), width=None if self.stdout.isatty() else 170)
         console.print(grid)
-        pool = report["pool"]
+        pool = found["pool"]
         console.print(f"longest queue {pool['queue_max']}, utilization {_text(pool['utilization'])}")
-        for name, value in report.get("findings", {}).items():
+        for name, value in found.get("findings", {}).items():
             console.print(f"{name}: {json.dumps(value)}", markup=False)
 
 

@@ -142,7 +142,7 @@ def _heard(store: MemoryStore) -> list[Any]:
     async def listen() -> list[Any]:
         hub = LiveHub(store)  # type: ignore[arg-type]
         mine = await hub.subscribe(frozenset({"globex"}))
-        texts = [hub.pools(mine.tenants)]
+        texts = [hub.pools(mine.sight)]
         while (text := await hub.next_message(mine)) is not None:
             texts.append(msgspec.json.decode(text))
         await hub.unsubscribe(mine)
