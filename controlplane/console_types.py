@@ -100,8 +100,9 @@ def _answered(node: Any) -> Any:
     if isinstance(node.get("properties"), dict):
         properties = {name: v for name, v in node["properties"].items() if not v.get("writeOnly")}
         kept["properties"] = {name: _answered(v) for name, v in properties.items()}
-        if not kept.pop("x-optional", False):
-            kept["required"] = sorted(properties)
+        optional = kept.pop("x-optional", [])  # true: any of them; else those that may be missing
+        if optional is not True:
+            kept["required"] = sorted(properties.keys() - set(optional))
     return kept
 
 

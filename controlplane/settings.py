@@ -223,7 +223,11 @@ SPECTACULAR_SETTINGS = {
     "TITLE": "Quartermaster management API",
     "DESCRIPTION": "Tenants, tiers, pools, backends, entitlements, keys, usage and audit.",
     "VERSION": "1",
-    "ENUM_NAME_OVERRIDES": {"LabRunState": "telemetry.models.LabRun.STATES"},  # of more than one answer
+    "ENUM_NAME_OVERRIDES": {  # choices of more than one answer, or of fields of one name
+        "LabRunState": "telemetry.models.LabRun.STATES",
+        "ScalingMode": "tenants.models.capacity.ScalingMode.choices",
+        "TuningMode": "tenants.models.tuning.TuningMode.choices",
+    },
     "SERVE_INCLUDE_SCHEMA": False,
     "SERVE_PERMISSIONS": ["rest_framework.permissions.IsAuthenticated"],
     "SWAGGER_UI_DIST": "SIDECAR",

@@ -297,11 +297,11 @@ class ScalingDecision(_Seen):
     """A proposal to have more or fewer replicas, and what became of it."""
 
     OUTCOMES = (
-        ("advised", "advised: nobody was asked to do it"),
-        ("running", "running: the driver is at it"),
+        ("advised", "advised: not carried out"),
+        ("running", "running: the driver carries it out"),
         ("done", "done"),
         ("failed", "failed"),
-        ("superseded", "superseded: a later decision took over"),
+        ("superseded", "superseded: replaced by a later decision"),
     )
 
     from_replicas = models.PositiveIntegerField("from")

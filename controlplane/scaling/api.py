@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 from django.http import Http404
 from django.utils import timezone
@@ -38,6 +39,18 @@ class DecisionSerializer(serializers.ModelSerializer[ScalingDecision]):
         fields = ["id", "from_replicas", "to_replicas", "applied", "outcome", "detail", "finished_at", *_SEEN]
 
 
+class ScalingSerializer(serializers.Serializer[Any]):
+    pool = serializers.CharField()
+    mode = serializers.ChoiceField(choices=ScalingMode.choices)
+    driver = serializers.CharField()
+    min_replicas = serializers.IntegerField()
+    max_replicas = serializers.IntegerField()
+    promised = serializers.DictField(child=serializers.FloatField(), help_text="By dimension.")
+    provisionable = serializers.DictField(child=serializers.FloatField(), allow_null=True, help_text="By dimension.")
+    state = StateSerializer(allow_null=True, help_text="Null while scaling is off, or the planner has not run.")
+    decisions = DecisionSerializer(many=True)
+
+
 class _StaffOnly(Telemetry, APIView):
     """Where engines stand and how many is the operators' business: for members it does not exist."""
 
@@ -53,7 +66,7 @@ class _StaffOnly(Telemetry, APIView):
 class ScalingView(_StaffOnly):
     """A pool's scaling: what is promised and provisionable, what the planner saw last, and its latest decisions."""
 
-    @extend_schema(summary="Read a pool's scaling", operation_id="pools_scaling", responses={200: OpenApiTypes.OBJECT})
+    @extend_schema(summary="Read a pool's scaling", operation_id="pools_scaling", responses=ScalingSerializer)
     def get(self, request: Request, pool: str) -> Response:
         row = self.pool(request, pool)
         state = ScalingState.objects.filter(pool=pool).first() if row.scaling_mode != ScalingMode.OFF else None

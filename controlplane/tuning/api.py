@@ -10,7 +10,6 @@ from django.core.exceptions import ValidationError as ModelError
 from django.db.models import QuerySet
 from django.http import Http404
 from django.utils import timezone
-from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import extend_schema, extend_schema_field
 from rest_framework import generics, serializers, status
 from rest_framework.exceptions import ValidationError
@@ -254,12 +253,28 @@ class CalibrationSerializer(serializers.ModelSerializer[Calibration]):
         exclude = ["id", "pool"]
 
 
+class TrustFiguresSerializer(serializers.Serializer[Any]):
+    requests = serializers.IntegerField()
+    figures = serializers.DictField(
+        child=serializers.ListField(child=serializers.FloatField()), help_text="[live, simulated], seconds."
+    )
+    worst = serializers.FloatField(help_text="Largest relative difference.")
+    trusted = serializers.BooleanField()
+
+
+class TrustSerializer(serializers.Serializer[Any]):
+    pool = serializers.CharField()
+    minutes = serializers.FloatField()
+    trust = TrustFiguresSerializer(allow_null=True, help_text="Null where there was nothing to compare.")
+    calibrations = CalibrationSerializer(many=True)
+
+
 class TrustView(StaffOnly, APIView):
     @extend_schema(
         summary="How far a pool's lab can be trusted",
         operation_id="pools_trust",
         parameters=[TrustQuery],
-        responses={200: OpenApiTypes.OBJECT},
+        responses=TrustSerializer,
     )
     def get(self, request: Request, pool: str) -> Response:
         """Simulated against live on the last minutes: [live, simulated] seconds of p50 and p95, first and last token;

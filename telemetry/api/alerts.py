@@ -8,7 +8,6 @@ from django.core.exceptions import ValidationError as ModelValidationError
 from django.db import transaction
 from django.db.models import Count, Q, QuerySet
 from django.http import Http404
-from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import generics, serializers
 from rest_framework.exceptions import PermissionDenied
@@ -17,6 +16,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from telemetry.alerts import lifecycle
+from telemetry.api.answers import OpenAlertsSerializer
 from telemetry.api.common import Telemetry, viewer_of
 from telemetry.feed.sources import sources
 from telemetry.models import Alert, AlertRule, RuleKind, Severity
@@ -80,7 +80,7 @@ class AlertsView(_VisibleAlerts, generics.ListAPIView[Alert]):
 class AlertsOpenView(_VisibleAlerts, APIView):
     """How many alerts are open, and the pools whose alert rules are not checked now."""
 
-    @extend_schema(summary="Count the open alerts", operation_id="alerts_open", responses={200: OpenApiTypes.OBJECT})
+    @extend_schema(summary="Count the open alerts", operation_id="alerts_open", responses=OpenAlertsSerializer)
     def get(self, request: Request) -> Response:
         counts = (
             self.rows(request)

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from drf_spectacular.utils import extend_schema_serializer
 from rest_framework import serializers
 
 from telemetry.ledger.usage import COUNTS
+
+OPTIONAL = "x-optional"  # in the schema: true, or the fields that may be missing (controlplane/console_types.py)
 
 
 class HolderSerializer(serializers.Serializer[Any]):
@@ -66,3 +69,199 @@ class UsageSerializer(serializers.Serializer[Any]):
     def get_fields(self) -> dict[str, serializers.Field[Any, Any, Any, Any]]:
         # "from" is a word of the language and cannot be a class attribute
         return {"from": serializers.CharField()} | super().get_fields()
+
+
+# --- alerts
+
+
+@extend_schema_serializer(extensions={OPTIONAL: ["at_least", "pool"]})
+class AwaySerializer(serializers.Serializer[Any]):
+    """A source of data that does not answer (``docs/reference/feed.md``)."""
+
+    source = serializers.CharField()
+    since = serializers.FloatField(help_text="Epoch seconds.")
+    at_least = serializers.BooleanField(help_text="Present and true: it may have been longer.")
+    pool = serializers.CharField(help_text="Missing where it concerns no single pool.")
+
+
+class OpenAlertsSerializer(serializers.Serializer[Any]):
+    open = serializers.IntegerField()
+    critical = serializers.IntegerField()
+    unwatched = AwaySerializer(many=True, help_text="Pools whose alert rules are not evaluated now, and since when.")
+
+
+# --- estimates
+
+
+@extend_schema_serializer(extensions={OPTIONAL: ["name"]})
+class ErrorsSerializer(serializers.Serializer[Any]):
+    """Errors of predictions [tokens], of all judged answers or of one group."""
+
+    name = serializers.CharField(help_text="Of the group; missing over all.")
+    requests = serializers.IntegerField()
+    actual = serializers.FloatField(help_text="Mean output.")
+    expected = serializers.FloatField(help_text="Mean prediction.")
+    mae = serializers.FloatField(help_text="Mean absolute error.")
+    error = serializers.FloatField(help_text="Mean of actual - expected.")
+    input_mae = serializers.FloatField(help_text="Mean absolute error of the prompt's estimate.")
+    coverage90 = serializers.FloatField(help_text="Share of answers within the 90 % limit.")
+
+
+class ErrorsByGroupSerializer(serializers.Serializer[Any]):
+    category = ErrorsSerializer(many=True)
+    tenant = ErrorsSerializer(many=True)
+    model = ErrorsSerializer(many=True)
+    source = ErrorsSerializer(many=True)
+
+
+class LevelSerializer(serializers.Serializer[Any]):
+    level = serializers.FloatField(help_text="Quantile that was predicted.")
+    share = serializers.FloatField(help_text="Share of answers within it.")
+
+
+class FactorSerializer(serializers.Serializer[Any]):
+    """How predictions of a category are corrected now."""
+
+    scope = serializers.CharField()
+    name = serializers.CharField()
+    category = serializers.CharField()
+    factor = serializers.FloatField()
+    observed = serializers.IntegerField()
+
+
+class LimitFactorSerializer(serializers.Serializer[Any]):
+    """How the 90 % limit of a predictor is corrected now."""
+
+    tenant = serializers.CharField()
+    source = serializers.CharField()
+    factor = serializers.FloatField()
+    observed = serializers.IntegerField()
+
+
+class LearnedSerializer(serializers.Serializer[Any]):
+    """What the gateways have learned in one pool."""
+
+    predictor = serializers.CharField()
+    learned = serializers.IntegerField()
+    prompts = serializers.IntegerField()
+    factors = FactorSerializer(many=True)
+    calibration = LimitFactorSerializer(many=True)
+
+
+class EstimatesSerializer(serializers.Serializer[Any]):
+    to = serializers.CharField()
+    overall = ErrorsSerializer(allow_null=True)
+    by = ErrorsByGroupSerializer()
+    calibration = LevelSerializer(many=True)
+    pools = serializers.DictField(
+        child=LearnedSerializer(), allow_null=True, help_text="By pool; null while Redis does not answer."
+    )
+
+    def get_fields(self) -> dict[str, serializers.Field[Any, Any, Any, Any]]:
+        return {"from": serializers.CharField()} | super().get_fields()
+
+
+class ErrorPointSerializer(serializers.Serializer[Any]):
+    at = serializers.IntegerField(help_text="Epoch seconds.")
+    requests = serializers.IntegerField()
+    ratio = serializers.FloatField(allow_null=True, help_text="Actual to expected tokens.")
+    mae = serializers.FloatField()
+    coverage90 = serializers.FloatField()
+
+
+class FactorLineSerializer(serializers.Serializer[Any]):
+    pool = serializers.CharField()
+    scope = serializers.CharField()
+    name = serializers.CharField()
+    category = serializers.CharField()
+    observed = serializers.IntegerField()
+    points = serializers.ListField(
+        child=serializers.ListField(child=serializers.FloatField()), help_text="[epoch s, factor]"
+    )
+
+
+class EstimatesHistorySerializer(serializers.Serializer[Any]):
+    to = serializers.CharField()
+    step = serializers.ChoiceField(choices=["minute", "hour", "day"])
+    points = ErrorPointSerializer(many=True)
+    factors = FactorLineSerializer(many=True)
+
+    def get_fields(self) -> dict[str, serializers.Field[Any, Any, Any, Any]]:
+        return {"from": serializers.CharField()} | super().get_fields()
+
+
+# --- queue
+
+
+@extend_schema_serializer(extensions={OPTIONAL: ["low", "high", "score"]})
+class QueuePartSerializer(serializers.Serializer[Any]):
+    """A queue, band or bubble of the policy."""
+
+    name = serializers.CharField()
+    kind = serializers.ChoiceField(choices=["band", "queue", "bubble", "relegated"])
+    waiting = serializers.IntegerField()
+    low = serializers.IntegerField(help_text="Shortest prompt [tokens].")
+    high = serializers.IntegerField(help_text="Longest prompt [tokens].")
+    score = serializers.FloatField()
+
+
+class _InFlightSerializer(serializers.Serializer[Any]):
+    id = serializers.CharField()
+    tenant = serializers.CharField()
+    entitlement = serializers.CharField()
+    tier = serializers.CharField()
+    arrival_s = serializers.FloatField(help_text="State time [s].")
+    input_tokens = serializers.IntegerField()
+    output_tokens = serializers.FloatField(help_text="Expected.")
+    attempt = serializers.IntegerField()
+    backend = serializers.CharField(help_text="Operators and admins only.")
+
+    def get_fields(self) -> dict[str, serializers.Field[Any, Any, Any, Any]]:
+        return {"class": serializers.CharField()} | super().get_fields()
+
+
+@extend_schema_serializer(extensions={OPTIONAL: ["expires_s", "deadline_s", "priority", "start_s", "backend", "why"]})
+class WaitingSerializer(_InFlightSerializer):
+    place = serializers.IntegerField(help_text="Among all; for members within the entitlement.")
+    expires_s = serializers.FloatField()
+    deadline_s = serializers.FloatField()
+    kv_tokens = serializers.IntegerField()
+    priority = serializers.IntegerField()
+    start_s = serializers.FloatField(help_text="Expected start. Operators and admins only.")
+    why = serializers.CharField(help_text="Operators and admins only.")
+
+
+@extend_schema_serializer(extensions={OPTIONAL: ["backend", "gateway"]})
+class RunningSerializer(_InFlightSerializer):
+    granted_s = serializers.FloatField(allow_null=True)
+    output_bound = serializers.IntegerField()
+    served = serializers.IntegerField(help_text="Tokens produced so far.")
+    gateway = serializers.CharField(help_text="Operators and admins only.")
+
+
+@extend_schema_serializer(extensions={OPTIONAL: ["epoch", "waiting", "parked", "occupation_s", "took_ms", "parts"]})
+class PreviewSerializer(serializers.Serializer[Any]):
+    """The order of the queue, as the pool's leader last computed it."""
+
+    at = serializers.FloatField()
+    epoch = serializers.IntegerField()
+    policy = serializers.CharField()
+    waiting = serializers.IntegerField()
+    parked = serializers.IntegerField(help_text="Waiting for a gateway that is not connected.")
+    occupation_s = serializers.FloatField(help_text="How long a request holds a slot, mean.")
+    took_ms = serializers.FloatField()
+    exact = serializers.BooleanField(help_text="False: approximate, because the queue is long.")
+    parts = QueuePartSerializer(many=True)
+    requests = WaitingSerializer(many=True)
+
+
+class QueueSerializer(serializers.Serializer[Any]):
+    pool = serializers.CharField()
+    at = serializers.FloatField(help_text="State time [s].")
+    preview = PreviewSerializer(allow_null=True, help_text="Null until the leader has computed one.")
+    running = RunningSerializer(many=True)
+
+
+class CancelledSerializer(serializers.Serializer[Any]):
+    request_id = serializers.CharField()
+    was = serializers.ChoiceField(choices=["waiting", "running"])

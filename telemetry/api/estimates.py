@@ -19,6 +19,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from scheduling.core.estimate.category import Category
+from telemetry.api.answers import EstimatesHistorySerializer, EstimatesSerializer
 from telemetry.api.common import RedisAway, Telemetry, Unavailable, viewer_of
 from telemetry.estimates import drift, learned
 from telemetry.estimates.drift import DriftStore, DriftUnavailable
@@ -83,7 +84,7 @@ class EstimatesView(Telemetry, APIView):
     @extend_schema(
         summary="Predicted against actual output lengths (docs/internals/estimates.md)",
         parameters=ASKED,
-        responses={200: OpenApiTypes.OBJECT},
+        responses=EstimatesSerializer,
     )
     def get(self, request: Request) -> Response:
         viewer = viewer_of(request)
@@ -116,7 +117,7 @@ class EstimatesHistoryView(Telemetry, APIView):
         summary="Predicted against actual output lengths, over time (docs/internals/estimates.md)",
         operation_id="estimates_history",
         parameters=ASKED,
-        responses={200: OpenApiTypes.OBJECT},
+        responses=EstimatesHistorySerializer,
     )
     def get(self, request: Request) -> Response:
         viewer = viewer_of(request)

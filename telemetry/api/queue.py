@@ -9,7 +9,6 @@ from typing import Any
 from django.conf import settings
 from django.db import transaction
 from django.http import Http404
-from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import extend_schema
 from rest_framework import status
 from rest_framework.exceptions import APIException, PermissionDenied
@@ -18,6 +17,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from telemetry.access import Viewer
+from telemetry.api.answers import CancelledSerializer, QueueSerializer
 from telemetry.api.common import RedisAway, Telemetry, Unavailable, viewer_of
 from telemetry.ledger.queue import LiveRequest, QueueStore, QueueUnavailable
 from tenants import audit
@@ -63,9 +63,7 @@ class NotReached(APIException):
 class QueueView(Telemetry, APIView):
     """The queue of a pool. Members see their tenants' requests, and each one's place in its entitlement."""
 
-    @extend_schema(
-        summary="What waits, in order, and what runs", operation_id="pools_queue", responses=OpenApiTypes.OBJECT
-    )
+    @extend_schema(summary="What waits, in order, and what runs", operation_id="pools_queue", responses=QueueSerializer)
     def get(self, request: Request, pool: str) -> Response:
         if pool not in visible_pools(request):
             raise Http404
@@ -96,7 +94,7 @@ class CancelView(Telemetry, APIView):
         summary="Cancel a waiting or running request",
         operation_id="requests_cancel",
         request=None,
-        responses={202: OpenApiTypes.OBJECT},
+        responses={202: CancelledSerializer},
     )
     def post(self, request: Request, request_id: str) -> Response:
         if not scope_of(request).may_operate:

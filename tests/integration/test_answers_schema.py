@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
 from unittest import mock
@@ -12,13 +13,19 @@ from django.utils import timezone
 from rest_framework.test import APIClient
 
 from controlplane import console_types
+from scheduling.core.contracts import QueuePart
+from scheduling.core.preview import Planned, Preview
+from scheduling.dispatch import queue_preview
+from scheduling.state.codec import decode_entry
 from telemetry.ledger import writer
-from telemetry.ledger.queue import QueueUnavailable
+from telemetry.ledger.queue import LiveRequest, QueueUnavailable
 from tenants import services
 from tenants.audit import SYSTEM
 from tenants.models import Price, Quota
 from tests.support import worlds
+from tests.support.state_world import entitlement, estimate, request
 from tests.support.telemetry_world import globex_record, record
+from tests.unit.telemetry.test_queue_api import entry
 
 pytestmark = pytest.mark.django_db
 API = "/api/v1/"
@@ -35,6 +42,12 @@ ANSWERS = {
     "pools/llama/lengths": "Lengths",
     "pools/llama/tuning": "Tuning",
     "me": "Me",
+    "alerts/open": "OpenAlerts",
+    "estimates": "Estimates",
+    "estimates/history": "EstimatesHistory",
+    "pools/llama/queue": "Queue",
+    "pools/llama/scaling": "Scaling",
+    "pools/llama/trust": "Trust",
 }
 
 
@@ -79,13 +92,48 @@ def faults(value: Any, schema: dict[str, Any], schemas: dict[str, Any], path: st
     return found
 
 
+class _Learned:
+    """What gateways have reported of one tenant and of all."""
+
+    def load(self, pools: Iterable[str]) -> dict[str, Any]:
+        factor = {"category": "code", "factor": 1.2, "observed": 40}
+        limit = {"source": "similar", "factor": 1.1, "observed": 40}
+        share = {"learned": 40, "prompts": 3, "factors": [factor], "calibration": [limit]}
+        prior = [{"category": "code", "factor": 1.1, "tenants": 2}]
+        return {name: {"predictor": "similar", "tenants": {"acme": share}, "prior": prior} for name in pools}
+
+
+class _Queue:
+    """A pool in which one request waits and one runs."""
+
+    def preview(self, pool: str) -> dict[str, Any]:
+        planned = Planned(request("req_w", entitlement("acme-llama"), estimate()), 12.0, "gpu-1", "oldest arrival")
+        parts = (QueuePart("0", "queue", 1, 1, 64, 0.5), QueuePart("elastic band", "band", 1))
+        head = {
+            "at": 1.0, "epoch": 1, "policy": "unified@1", "waiting": 1, "parked": 0, "occupation_s": 2.0,
+            "took_ms": 1.0,
+        }  # fmt: skip
+        answer: dict[str, Any] = head | queue_preview._body(Preview((planned,), parts, exact=True))
+        return answer
+
+    def running(self, pool: str) -> list[LiveRequest]:
+        return [LiveRequest(pool, "req_r", decode_entry(entry("req_r", "acme", "gw-1", 1000)))]
+
+    def now_s(self, pool: str) -> float:
+        return 2.0
+
+
 def test_answers_have_the_fields_of_their_schemas(adam: APIClient, schemas: dict[str, Any]) -> None:
     wrong = []
     for route, name in LISTS.items():
         rows = adam.get(API + route).json()["results"]
         assert rows, f"{route}: an empty list compares nothing"
         wrong += [fault for row in rows for fault in faults(row, schemas[name], schemas, route)]
-    with mock.patch("telemetry.api.neighbours.queue_store", side_effect=QueueUnavailable):
+    with (
+        mock.patch("telemetry.api.neighbours.queue_store", side_effect=QueueUnavailable),
+        mock.patch("telemetry.api.estimates.drift_store", return_value=_Learned()),
+        mock.patch("telemetry.api.queue.queue_store", return_value=_Queue()),
+    ):
         for address, name in ANSWERS.items():
             answer = adam.get(API + address)
             assert answer.status_code == 200

@@ -8,53 +8,13 @@ type Schemas = components["schemas"];
 /** JSON whose contents the schema leaves open. */
 type Known<T, Contents> = Omit<T, keyof Contents> & Contents;
 
-export interface ErrorRow {
-  name?: string;
-  requests: number;
-  actual: number;
-  expected: number;
-  mae: number;
-  error: number;
-  input_mae: number;
-  coverage90: number;
-}
-
-export type Group = "category" | "tenant" | "model" | "source";
-
-export interface Learned {
-  predictor: string;
-  learned?: number;
-  prompts?: number;
-  factors?: { scope: string; name: string; category: string; factor: number; observed: number }[];
-  calibration?: { tenant: string; source: string; factor: number; observed: number }[];
-}
-
-export interface Estimates {
-  from: string;
-  to: string;
-  overall: ErrorRow | null;
-  by: Record<Group, ErrorRow[]>;
-  calibration: { level: number; share: number }[];
-  /** By pool; null while Redis does not answer. */
-  pools: Record<string, Learned> | null;
-}
-
-export interface FactorLine {
-  pool: string;
-  scope: string;
-  name: string;
-  category: string;
-  observed: number;
-  points: [number, number][];
-}
-
-export interface EstimatesHistory {
-  from: string;
-  to: string;
-  step: "minute" | "hour" | "day";
-  points: { at: number; requests: number; ratio: number | null; mae: number; coverage90: number }[];
-  factors: FactorLine[];
-}
+export type ErrorRow = Schemas["Errors"];
+export type Estimates = Schemas["Estimates"];
+export type Group = keyof Estimates["by"];
+export type Learned = Schemas["Learned"];
+/** Points are [epoch s, factor]. */
+export type FactorLine = Known<Schemas["FactorLine"], { points: [number, number][] }>;
+export type EstimatesHistory = Known<Schemas["EstimatesHistory"], { factors: FactorLine[] }>;
 
 export type AlertRow = Schemas["Alert"];
 
@@ -62,12 +22,8 @@ export type AlertPage = Pick<Schemas["PaginatedAlertList"], "next" | "results">;
 
 export type AlertRule = Schemas["Rule"];
 
-export interface OpenAlerts {
-  open: number;
-  critical: number;
-  /** Pools whose rules nobody looks at, and since when. */
-  unwatched: Away[];
-}
+/** ``unwatched``: pools whose rules are not evaluated, and since when. */
+export type OpenAlerts = Known<Schemas["OpenAlerts"], { unwatched: Away[] }>;
 
 export type Params = Record<string, unknown>;
 
@@ -87,19 +43,9 @@ export type Trial = Known<
 
 export type Tuning = Known<Schemas["Tuning"], { settings: Record<string, number> }>;
 
-/** What the planner of replicas wants (pools/{slug}/scaling). */
-export interface Scaling {
-  mode: "off" | "advise" | "automatic";
-  promised: { slots: number };
-  state: { current: number; wanted: number; reason: string } | null;
-}
-
-export interface Trust {
-  pool: string;
-  minutes: number;
-  trust: { requests: number; figures: Record<string, [number, number]>; worst: number; trusted: boolean } | null;
-  calibrations: { at: string; error: number; requests: number }[];
-}
+export type Scaling = Schemas["Scaling"];
+/** Figures are [live, simulated]. */
+export type Trust = Known<Schemas["Trust"], { trust: Known<Schemas["TrustFigures"], { figures: Record<string, [number, number]> }> | null }>;
 
 export type Lengths = Known<Schemas["Lengths"], { queues: [number, number][] }>;
 

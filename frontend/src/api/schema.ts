@@ -1,5 +1,5 @@
 // Made by `make generated` from the OpenAPI schema. Not edited by hand.
-// schema 8c0039e32ee9b807, body 0c1ce9664e13fdb9
+// schema 747eb4b08fc832af, body 10de4706912f9169
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
 export interface components {
@@ -75,6 +75,16 @@ export interface components {
          * @enum {string}
          */
         AuthorKindEnum: "person" | "optimiser";
+        /** @description A source of data that does not answer (``docs/reference/feed.md``). */
+        Away: {
+            /** @description Present and true: it may have been longer. */
+            at_least?: boolean;
+            /** @description Missing where it concerns no single pool. */
+            pool?: string;
+            /** @description Epoch seconds. */
+            since: number;
+            source: string;
+        };
         /** @description A row of the catalog. */
         Backend: {
             /** @description DCGM exporter, such as http://10.0.0.7:9400/metrics. Empty: the engine's own /metrics is tried. */
@@ -104,6 +114,56 @@ export interface components {
         };
         /** @enum {unknown} */
         BlankEnum: "";
+        Calibration: {
+            at: string;
+            /** @description Mean relative error of the time per token. */
+            error: number;
+            /** @description Of gateway and network, on every first token. */
+            overhead_s: number;
+            requests: number;
+            /** @description Coefficients [s]: t0, a, b, c, e, knee, a2. */
+            step_time: unknown;
+            token_budget: number;
+            /** @description Simulated against live, on the window before this fit. */
+            trust: {
+                [key: string]: unknown;
+            };
+        };
+        Cancelled: {
+            request_id: string;
+            was: components["schemas"]["WasEnum"];
+        };
+        Decision: {
+            /** @description Whether the driver was called. */
+            applied: boolean;
+            at: string;
+            detail: string;
+            /** @description Slots, KV tokens or tokens/s: what is tightest. */
+            dimension: string;
+            entitled: number;
+            finished_at: string | null;
+            from_replicas: number;
+            id: number;
+            outcome: components["schemas"]["DecisionOutcomeEnum"];
+            per_replica: number;
+            reason: string;
+            /** @description Refused for lack of capacity, as capacity. */
+            refused: number;
+            slo_met: number;
+            slo_total: number;
+            to_replicas: number;
+            used: number;
+            waiting: number;
+        };
+        /**
+         * @description * `advised` - advised: not carried out
+         *     * `running` - running: the driver carries it out
+         *     * `done` - done
+         *     * `failed` - failed
+         *     * `superseded` - superseded: replaced by a later decision
+         * @enum {string}
+         */
+        DecisionOutcomeEnum: "advised" | "running" | "done" | "failed" | "superseded";
         /** @description What was found there. */
         EngineFound: {
             /** @description What its KV cache holds, where it says so. */
@@ -153,6 +213,74 @@ export interface components {
         };
         /** @enum {string} */
         EntitlementStateEnum: "pending" | "bound" | "degraded" | "expired";
+        ErrorPoint: {
+            /** @description Epoch seconds. */
+            at: number;
+            coverage90: number;
+            mae: number;
+            /** @description Actual to expected tokens. */
+            ratio: number | null;
+            requests: number;
+        };
+        /** @description Errors of predictions [tokens], of all judged answers or of one group. */
+        Errors: {
+            /** @description Mean output. */
+            actual: number;
+            /** @description Share of answers within the 90 % limit. */
+            coverage90: number;
+            /** @description Mean of actual - expected. */
+            error: number;
+            /** @description Mean prediction. */
+            expected: number;
+            /** @description Mean absolute error of the prompt's estimate. */
+            input_mae: number;
+            /** @description Mean absolute error. */
+            mae: number;
+            /** @description Of the group; missing over all. */
+            name?: string;
+            requests: number;
+        };
+        ErrorsByGroup: {
+            category: components["schemas"]["Errors"][];
+            model: components["schemas"]["Errors"][];
+            source: components["schemas"]["Errors"][];
+            tenant: components["schemas"]["Errors"][];
+        };
+        Estimates: {
+            by: components["schemas"]["ErrorsByGroup"];
+            calibration: components["schemas"]["Level"][];
+            from: string;
+            overall: components["schemas"]["Errors"] | null;
+            /** @description By pool; null while Redis does not answer. */
+            pools: {
+                [key: string]: components["schemas"]["Learned"];
+            } | null;
+            to: string;
+        };
+        EstimatesHistory: {
+            factors: components["schemas"]["FactorLine"][];
+            from: string;
+            points: components["schemas"]["ErrorPoint"][];
+            step: components["schemas"]["StepEnum"];
+            to: string;
+        };
+        /** @description How predictions of a category are corrected now. */
+        Factor: {
+            category: string;
+            factor: number;
+            name: string;
+            observed: number;
+            scope: string;
+        };
+        FactorLine: {
+            category: string;
+            name: string;
+            observed: number;
+            /** @description [epoch s, factor] */
+            points: number[][];
+            pool: string;
+            scope: string;
+        };
         /** @description Who had slots while somebody waited. */
         Holder: {
             /** @description Of these, how many came later and went first. */
@@ -228,6 +356,14 @@ export interface components {
          * @enum {string}
          */
         LabRunState: "queued" | "running" | "done" | "failed" | "cancelled";
+        /** @description What the gateways have learned in one pool. */
+        Learned: {
+            calibration: components["schemas"]["LimitFactor"][];
+            factors: components["schemas"]["Factor"][];
+            learned: number;
+            predictor: string;
+            prompts: number;
+        };
         /** @description Requests by prompt length, for the schema. */
         Lengths: {
             /** @description Of the bins [tokens]. */
@@ -239,6 +375,19 @@ export interface components {
             recent: number[];
             /** @description Of the long-term sample. */
             sample: number[];
+        };
+        Level: {
+            /** @description Quantile that was predicted. */
+            level: number;
+            /** @description Share of answers within it. */
+            share: number;
+        };
+        /** @description How the 90 % limit of a predictor is corrected now. */
+        LimitFactor: {
+            factor: number;
+            observed: number;
+            source: string;
+            tenant: string;
         };
         /** @description Who is signed in, and what that allows. */
         Me: {
@@ -281,13 +430,6 @@ export interface components {
             description: string;
             slug: string;
         };
-        /**
-         * @description * `off` - off: no tuning
-         *     * `advise` - advise: candidates are tried on recordings and listed, nothing is changed
-         *     * `automatic` - automatic: winners become canaries, and are kept or rolled back
-         * @enum {string}
-         */
-        ModeEnum: "off" | "advise" | "automatic";
         Neighbours: {
             /** @description Whether what waits and runs now could be read. */
             live: boolean;
@@ -300,14 +442,12 @@ export interface components {
             };
             tenant: string;
         };
-        /**
-         * @description * `completed` - completed
-         *     * `refused` - refused
-         *     * `failed` - failed
-         *     * `cancelled` - cancelled
-         * @enum {string}
-         */
-        OutcomeEnum: "completed" | "refused" | "failed" | "cancelled";
+        OpenAlerts: {
+            critical: number;
+            open: number;
+            /** @description Pools whose alert rules are not evaluated now, and since when. */
+            unwatched: components["schemas"]["Away"][];
+        };
         /**
          * @description * `refuse` - refuse with 429 and Retry-After
          *     * `wait` - wait in the queue
@@ -595,7 +735,7 @@ export interface components {
              *     * `advise` - advise: proposals are stored and shown, nothing is done
              *     * `automatic` - automatic: the driver carries proposals out
              */
-            scaling_mode: components["schemas"]["ScalingModeEnum"];
+            scaling_mode: components["schemas"]["ScalingMode"];
             /** @description The driver's parameters by name, such as {"deployment": "vllm-llama"} (docs/guide/scaling.md). */
             scaling_params: {
                 [key: string]: unknown;
@@ -640,6 +780,22 @@ export interface components {
          * @enum {string}
          */
         PrefixCacheEnum: "isolated" | "shared" | "unsalted";
+        /** @description The order of the queue, as the pool's leader last computed it. */
+        Preview: {
+            at: number;
+            epoch?: number;
+            /** @description False: approximate, because the queue is long. */
+            exact: boolean;
+            /** @description How long a request holds a slot, mean. */
+            occupation_s?: number;
+            /** @description Waiting for a gateway that is not connected. */
+            parked?: number;
+            parts?: components["schemas"]["QueuePart"][];
+            policy: string;
+            requests: components["schemas"]["Waiting"][];
+            took_ms?: number;
+            waiting?: number;
+        };
         /** @description A row of the catalog. */
         Price: {
             /** @description Three letters, such as EUR. */
@@ -658,6 +814,33 @@ export interface components {
             /** @description Rounded down to the hour. */
             valid_from: string;
         };
+        Queue: {
+            /** @description State time [s]. */
+            at: number;
+            pool: string;
+            /** @description Null until the leader has computed one. */
+            preview: components["schemas"]["Preview"] | null;
+            running: components["schemas"]["Running"][];
+        };
+        /** @description A queue, band or bubble of the policy. */
+        QueuePart: {
+            /** @description Longest prompt [tokens]. */
+            high?: number;
+            kind: components["schemas"]["QueuePartKindEnum"];
+            /** @description Shortest prompt [tokens]. */
+            low?: number;
+            name: string;
+            score?: number;
+            waiting: number;
+        };
+        /**
+         * @description * `band` - band
+         *     * `queue` - queue
+         *     * `bubble` - bubble
+         *     * `relegated` - relegated
+         * @enum {string}
+         */
+        QueuePartKindEnum: "band" | "queue" | "bubble" | "relegated";
         /** @description A row of the catalog. */
         Quota: {
             /** @description Beyond it requests are refused until the period ends [tokens]. Empty: none. */
@@ -744,7 +927,7 @@ export interface components {
             key_id: string;
             /** @description The model name in the request. */
             model: string;
-            outcome: components["schemas"]["OutcomeEnum"];
+            outcome: components["schemas"]["RequestOutcomeEnum"];
             output_bound: number;
             /** @description Share of such answers expected to be shorter than this one was. */
             output_rank: number | null;
@@ -777,6 +960,14 @@ export interface components {
             /** @description Why it was granted then, and on that backend. */
             why: string;
         };
+        /**
+         * @description * `completed` - completed
+         *     * `refused` - refused
+         *     * `failed` - failed
+         *     * `cancelled` - cancelled
+         * @enum {string}
+         */
+        RequestOutcomeEnum: "completed" | "refused" | "failed" | "cancelled";
         Rule: {
             /** @description The alert clears at this value. Empty: the threshold. */
             clear_threshold: number | null;
@@ -823,6 +1014,45 @@ export interface components {
             state: components["schemas"]["LabRunState"];
             total: number;
         };
+        Running: {
+            /** @description State time [s]. */
+            arrival_s: number;
+            attempt: number;
+            /** @description Operators and admins only. */
+            backend?: string;
+            class: string;
+            entitlement: string;
+            /** @description Operators and admins only. */
+            gateway?: string;
+            granted_s: number | null;
+            id: string;
+            input_tokens: number;
+            output_bound: number;
+            /** @description Expected. */
+            output_tokens: number;
+            /** @description Tokens produced so far. */
+            served: number;
+            tenant: string;
+            tier: string;
+        };
+        Scaling: {
+            decisions: components["schemas"]["Decision"][];
+            driver: string;
+            max_replicas: number;
+            min_replicas: number;
+            mode: components["schemas"]["ScalingMode"];
+            pool: string;
+            /** @description By dimension. */
+            promised: {
+                [key: string]: number;
+            };
+            /** @description By dimension. */
+            provisionable: {
+                [key: string]: number;
+            } | null;
+            /** @description Null while scaling is off, or the planner has not run. */
+            state: components["schemas"]["State"] | null;
+        };
         /**
          * @description * `` - none
          *     * `local` - local: processes on the machine of `make up`
@@ -838,7 +1068,7 @@ export interface components {
          *     * `automatic` - automatic: the driver carries proposals out
          * @enum {string}
          */
-        ScalingModeEnum: "off" | "advise" | "automatic";
+        ScalingMode: "off" | "advise" | "automatic";
         /**
          * @description * `dedicated` - dedicated: reserved, may burst
          *     * `guaranteed` - guaranteed: reserved, never bursts
@@ -867,8 +1097,36 @@ export interface components {
             /** @description Time to last token [s]. SLOs for whole answers have only this. */
             ttlt_s: number | null;
         };
+        State: {
+            at: string;
+            /** @description Replicas, without draining ones. */
+            current: number;
+            /** @description Slots, KV tokens or tokens/s: what is tightest. */
+            dimension: string;
+            entitled: number;
+            /** @description Replicas that drain before removal. */
+            leaving: number;
+            mode: string;
+            per_replica: number;
+            reason: string;
+            /** @description Refused for lack of capacity, as capacity. */
+            refused: number;
+            slo_met: number;
+            slo_total: number;
+            used: number;
+            waiting: number;
+            /** @description Replicas that the planner proposes now. */
+            wanted: number;
+        };
         /** @enum {string} */
         StatusEnum: "active" | "expired" | "revoked";
+        /**
+         * @description * `minute` - minute
+         *     * `hour` - hour
+         *     * `day` - day
+         * @enum {string}
+         */
+        StepEnum: "minute" | "hour" | "day";
         /** @description A row of the catalog. */
         Tenant: {
             created_at: string;
@@ -978,17 +1236,41 @@ export interface components {
          * @enum {string}
          */
         TrialStateEnum: "proposed" | "rejected" | "canary" | "promoted" | "rolled_back" | "aborted";
+        Trust: {
+            calibrations: components["schemas"]["Calibration"][];
+            minutes: number;
+            pool: string;
+            /** @description Null where there was nothing to compare. */
+            trust: components["schemas"]["TrustFigures"] | null;
+        };
+        TrustFigures: {
+            /** @description [live, simulated], seconds. */
+            figures: {
+                [key: string]: number[];
+            };
+            requests: number;
+            trusted: boolean;
+            /** @description Largest relative difference. */
+            worst: number;
+        };
         Tuning: {
             /** @description All settings, defaults included. */
             effective: {
                 [key: string]: number;
             };
-            mode: components["schemas"]["ModeEnum"];
+            mode: components["schemas"]["TuningMode"];
             /** @description Where they differ from the defaults (docs/guide/tuning.md), such as {"interval_s": 600}. */
             settings: {
                 [key: string]: unknown;
             };
         };
+        /**
+         * @description * `off` - off: no tuning
+         *     * `advise` - advise: candidates are tried on recordings and listed, nothing is changed
+         *     * `automatic` - automatic: winners become canaries, and are kept or rolled back
+         * @enum {string}
+         */
+        TuningMode: "off" | "advise" | "automatic";
         Usage: {
             columns: string[];
             from: string;
@@ -1042,6 +1324,37 @@ export interface components {
             /** @description Whether it decides now. */
             serving: boolean;
         };
+        Waiting: {
+            /** @description State time [s]. */
+            arrival_s: number;
+            attempt: number;
+            /** @description Operators and admins only. */
+            backend?: string;
+            class: string;
+            deadline_s?: number;
+            entitlement: string;
+            expires_s?: number;
+            id: string;
+            input_tokens: number;
+            kv_tokens: number;
+            /** @description Expected. */
+            output_tokens: number;
+            /** @description Among all; for members within the entitlement. */
+            place: number;
+            priority?: number;
+            /** @description Expected start. Operators and admins only. */
+            start_s?: number;
+            tenant: string;
+            tier: string;
+            /** @description Operators and admins only. */
+            why?: string;
+        };
+        /**
+         * @description * `waiting` - waiting
+         *     * `running` - running
+         * @enum {string}
+         */
+        WasEnum: "waiting" | "running";
     };
     responses: never;
     parameters: never;

@@ -87,7 +87,7 @@ export function Strategy({ pool }: { pool: string }) {
             )}
           </Cell>
           <Cell label="Replicas" badge={plan && <NowBadge tone={plan.mode === "automatic" ? "good" : "plain"}>{plan.mode}</NowBadge>}>
-            {!plan ? "…" : plan.mode === "off" ? `Scaling is off. ${compact(plan.promised.slots)} slots are reserved.` : plan.state ? `${plan.state.current} running, ${plan.state.wanted} wanted: ${plan.state.reason}` : "The planner has not run yet."}
+            {!plan ? "…" : plan.mode === "off" ? `Scaling is off.${plan.promised.slots === undefined ? "" : ` ${compact(plan.promised.slots)} slots are reserved.`}` : plan.state ? `${plan.state.current} running, ${plan.state.wanted} wanted: ${plan.state.reason}` : "The planner has not run yet."}
           </Cell>
         </dl>
       )}

@@ -3,7 +3,7 @@ import type { Waiting } from "../../api/queue";
 import { borders, isRelegated, outlook, split, startIn } from "./order";
 
 const row = (changes: Partial<Waiting>): Waiting => ({
-  id: "r", tenant: "a", entitlement: "a-e", tier: "t", class: "elastic", arrival_s: 0, input_tokens: 1, output_tokens: 1, kv_tokens: 1, attempt: 1, why: "w", ...changes,
+  id: "r", place: 1, tenant: "a", entitlement: "a-e", tier: "t", class: "elastic", arrival_s: 0, input_tokens: 1, output_tokens: 1, kv_tokens: 1, attempt: 1, why: "w", ...changes,
 });
 
 it("an expected start is told from now on", () => {
