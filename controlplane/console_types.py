@@ -111,7 +111,8 @@ def _answered(node: Any) -> Any:
 
 def resources() -> dict[str, serializers.Serializer[Any]]:
     """What can be written over REST, by its route."""
-    serializers_by_route = {prefix: view.serializer_class() for prefix, view, _ in router.registry}
+    views: list[tuple[str, Any, str]] = router.registry
+    serializers_by_route = {prefix: view.serializer_class() for prefix, view, _ in views}
     return {route: s for route, s in serializers_by_route.items() if isinstance(s, Strict)} | {
         "alert-rules": RuleSerializer()
     }

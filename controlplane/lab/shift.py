@@ -75,7 +75,8 @@ def rows_of(kind: str, seed: int, until_s: float, shift_s: float, from_s: float 
     """Requests of a stretch of time; what comes at ``shift_s`` or later is of the second mix."""
     arrivals, draw_, tiers = (rng(seed, f"shift {name}") for name in ("arrivals", "lengths", "tiers"))
     low = (PERIOD_S - PEAK_S * PEAK) / (PERIOD_S - PEAK_S)
-    at, rows = from_s, []
+    rows: list[Recorded] = []
+    at = from_s
     while True:
         rate = RATES[at >= shift_s] * (PEAK if at % PERIOD_S < PEAK_S else low)
         at += arrivals.expovariate(rate)

@@ -35,7 +35,7 @@ class StaffOnly(Telemetry):
             raise Http404
 
     def pool(self) -> Pool:
-        pool = Pool.objects.filter(slug=self.kwargs["pool"]).first()  # type: ignore[attr-defined]
+        pool = Pool.objects.filter(slug=self.kwargs["pool"]).first()
         if pool is None:
             raise Http404
         return pool

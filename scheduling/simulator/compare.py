@@ -255,7 +255,6 @@ def prepare(case: Case) -> Prepared:
         raise CompareError("replicas must be at least 1, load and minutes above 0, the first minute at least 0")
     if case.slots < 0:
         raise CompareError("slots must be at least 1, or 0 for the preset's")
-    preset = load_preset(case.preset)
     config = config_of(case)
     rows, notes = rows_at_load(case, config)
     kept = [row for row in rows if _fits(row, config)]

@@ -78,7 +78,7 @@ class UsageSerializer(serializers.Serializer[Any]):
 class AwaySerializer(serializers.Serializer[Any]):
     """A source of data that does not answer (``docs/reference/feed.md``)."""
 
-    source = serializers.CharField()
+    source = serializers.CharField()  # type: ignore[assignment]  # also an attribute of fields
     since = serializers.FloatField(help_text="Epoch seconds.")
     at_least = serializers.BooleanField(help_text="Present and true: it may have been longer.")
     pool = serializers.CharField(help_text="Missing where it concerns no single pool.")
@@ -111,7 +111,7 @@ class ErrorsByGroupSerializer(serializers.Serializer[Any]):
     category = ErrorsSerializer(many=True)
     tenant = ErrorsSerializer(many=True)
     model = ErrorsSerializer(many=True)
-    source = ErrorsSerializer(many=True)
+    source = ErrorsSerializer(many=True)  # type: ignore[assignment]
 
 
 class LevelSerializer(serializers.Serializer[Any]):
@@ -133,7 +133,7 @@ class LimitFactorSerializer(serializers.Serializer[Any]):
     """How the 90 % limit of a predictor is corrected now."""
 
     tenant = serializers.CharField()
-    source = serializers.CharField()
+    source = serializers.CharField()  # type: ignore[assignment]  # also an attribute of fields
     factor = serializers.FloatField()
     observed = serializers.IntegerField()
 

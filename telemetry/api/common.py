@@ -59,5 +59,5 @@ def viewer_of(request: Request) -> Viewer:
     viewer = getattr(request, "_quartermaster_viewer", None)
     if viewer is None:
         viewer = viewer_in(scope_of(request))
-        request._quartermaster_viewer = viewer
+        request._quartermaster_viewer = viewer  # type: ignore[attr-defined]
     return viewer

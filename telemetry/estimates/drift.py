@@ -46,7 +46,7 @@ def errors(rows: QuerySet[LedgerEntry], group: str | None = None) -> list[dict[s
         "input_mae": Avg(Abs(Cast(F("input_tokens"), FloatField()) - F("input_tokens_est"))),
     }
     if group is None:
-        groups: Iterable[dict[str, Any]] = [rows.aggregate(**figures)]
+        groups: Any = [rows.aggregate(**figures)]
     else:
         groups = rows.order_by().values(name=F(GROUPS[group])).annotate(**figures).order_by("-requests")[:MAX_GROUPS]
     return [_row(row) for row in groups if row["requests"]]

@@ -111,7 +111,7 @@ def errors(rows: QuerySet[LedgerEntry], since: datetime, until: datetime) -> dic
     predictions are right on the whole; ``coverage90``: share within the limit of 90 %; ``mae`` [tokens]."""
     name, trunc = steps(since, until)
     off = Cast(F("output_tokens"), FloatField()) - F("output_tokens_est")
-    groups: Iterable[dict[str, Any]] = (
+    groups: Any = (
         rows.order_by()
         .annotate(step=trunc("received_at"))
         .values("step")

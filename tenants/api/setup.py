@@ -157,8 +157,8 @@ class SetupView(ScopedView, APIView):
             entitlement = rows.get("entitlement")
             if entitlement is None:
                 raise ValidationError({"key": {"non_field_errors": ["A key needs the entitlement it opens."]}})
-            body = FirstKeySerializer(data=given["key"])
-            rows["key"] = self._kept("key", body, lambda values: self._issue(entitlement, values))
+            key = FirstKeySerializer(data=given["key"])
+            rows["key"] = self._kept("key", key, lambda values: self._issue(entitlement, values))
         return rows
 
     def _save(self, row: Any) -> Any:

@@ -156,6 +156,56 @@ class Command(BaseCommand):
         if options["json"]:
             options["json"].write_text(text, encoding="utf-8")
 
+    def _credit(self, options: dict[str, Any]) -> None:
+        if not options["engine"] or min(options["slots"], options["prompt_tokens"]) < 1:
+            raise CommandError("'credit' needs --engine URL, and --slots and --prompt-tokens of at least 1")
+        shape = {name: options[name] for name in ("slots", "prompt_tokens", "seed")}
+        console = Console(stderr=True)
+        try:
+            with tempfile.TemporaryDirectory(prefix="qm-experiment-") as home:
+                found = credit.run(Path(home) / "home", options["engine"], console.print, **shape)
+        except ExperimentError as problem:
+            raise CommandError(str(problem)) from problem
+        except KeyboardInterrupt:
+            raise CommandError("interrupted; the instance was ended", returncode=130) from None
+        text = json.dumps(found, indent=1)
+        self.stdout.write(text)
+        if options["json"]:
+            options["json"].write_text(text, encoding="utf-8")
+
+    def _policies(self, options: dict[str, Any]) -> None:
+        if not options["trace"] or options["json"] is None:
+            raise CommandError("'policies' needs --trace FILE and --json FILE, in which runs are kept")
+        console = Console(stderr=True)
+        bar = Progress(
+            TextColumn("{task.description:44}"),
+            BarColumn(),
+            TextColumn("{task.completed:.0f}/{task.total:.0f} requests"),
+            TimeElapsedColumn(),
+            console=console,
+        )
+        try:
+            runs = _runs(options)
+            results = policies.Results(options["json"])
+            with bar, tempfile.TemporaryDirectory(prefix="qm-experiment-") as home:
+                item = bar.add_task("starting an instance", total=1)
+
+                def tick(progress: client.Progress) -> None:
+                    text = f"open {progress.open}, completed {progress.completed}"
+                    bar.update(item, total=progress.total, completed=progress.sent, description=text)
+
+                policies.perform(runs, Path(home) / "home", results, console.print, tick)
+        except (ExperimentError, CannotAsk, CompareError, TraceError, OSError) as problem:
+            raise CommandError(str(problem)) from problem
+        except KeyboardInterrupt:
+            raise CommandError("interrupted; runs that ended are kept", returncode=130) from None
+        kept = [results.runs[run.key] for run in runs]
+        told = [Path(word).name if Path(word) in options["trace"] else word for word in sys.argv[1:]]
+        text = policies.page(kept, shlex.join(["manage.py", *told]), machine(), date.today().isoformat())
+        if options["output"]:
+            options["output"].write_text(text, encoding="utf-8")
+        self.stdout.write(text)
+
     def _plot(self, folder: Path, found: list[dict[str, Any]]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         for name, drawing in drawings(found).items():
