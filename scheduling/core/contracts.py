@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
-from scheduling.core.types import BackendView, PoolView, QueuedRequest
+from scheduling.core.types import BackendView, PoolView, QueuedRequest, ServiceClass
 
 Key = tuple[float, ...]
 
@@ -118,8 +118,54 @@ class Modifier(Protocol):
 class CountsService(Protocol):
     """What a queue may offer besides: it learns what a request that it gave out has really used."""
 
-    def settle(self, request_id: str, input_tokens: int, output_tokens: int) -> None:
-        """It used so many tokens. Ids that the queue did not give out, or has forgotten, are ignored."""
+    def settle(self, request_id: str, input_tokens: int, output_tokens: int) -> bool:
+        """It used so many tokens. False, and nothing happens, for an id that the queue did not give out or has
+        forgotten."""
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What a request used that has ended, wherever it was granted."""
+
+    request_id: str
+    entitlement: str
+    service_class: ServiceClass
+    weight: float
+    input_tokens: int
+    output_tokens: int
+
+
+class Shares(Protocol):
+    """Who of a group of entitlements had how much. Most requests are granted on arrival, by a script: what they are
+    served counts like what a queue gave out."""
+
+    group: str
+
+    def serve(self, served: Served) -> None:
+        """A request ended that was not given out here."""
+
+    def watch(self, running: Mapping[str, tuple[int, float]]) -> None:
+        """How many of each entitlement run now, wherever they were granted, and its weight."""
+
+    def kept(self) -> dict[str, float]:
+        """What was served, without what still runs: for who goes on after this one."""
+
+    def resume(self, kept: Mapping[str, float]) -> None:
+        """Goes on from what another one kept. Before anything waits."""
+
+
+@runtime_checkable
+class KeepsShares(Protocol):
+    """What a queue may offer besides: it counts who had how much."""
+
+    def shares(self, service_class: ServiceClass) -> Iterator[Shares]:
+        """Those in which entitlements of this class are counted; one may come twice."""
+
+
+def shares_of(queue: RequestQueue, service_class: ServiceClass) -> Iterator[Shares]:
+    """Those of a queue that is itself a part."""
+    if isinstance(queue, KeepsShares):
+        yield from queue.shares(service_class)
 
 
 class Router(Protocol):

@@ -17,7 +17,8 @@ Pure: time is handed in, effects are the caller's.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
@@ -31,6 +32,9 @@ from scheduling.core.contracts import (
     OrderingPolicy,
     RequestQueue,
     RoutingPolicy,
+    Served,
+    Shares,
+    shares_of,
 )
 from scheduling.core.queues.turns import HintedTurns
 from scheduling.core.types import BackendView, Grant, PoolView, QueuedRequest, ServiceClass
@@ -38,12 +42,18 @@ from scheduling.core.types import BackendView, Grant, PoolView, QueuedRequest, S
 RESERVED = frozenset(c for c, r in RIGHTS.items() if r.reserved)
 BASELINE = frozenset(c for c, r in RIGHTS.items() if r.baseline)
 BURSTS = frozenset(c for c, r in RIGHTS.items() if r.bursts)
+COUNTED_KEPT = 32_768  # ended requests that are not counted again
 EXPIRE_PER_CALL = 1000  # bounds one call when a whole queue expires at once
 
 
 def work_of(request: QueuedRequest) -> int:
     """Outstanding work that a request adds to its replica [tokens]: input and expected output."""
     return math.ceil(request.input_tokens + request.output_tokens)
+
+
+def _shares_in(queue: RequestQueue) -> tuple[Shares, ...]:
+    """All in which a queue counts who had how much, by their groups."""
+    return tuple({s.group: s for c in ServiceClass for s in shares_of(queue, c)}.values())
 
 
 @dataclass(slots=True)
@@ -83,6 +93,8 @@ class Scheduler:
         self._of_class: dict[ServiceClass, int] = dict.fromkeys(ServiceClass, 0)  # how many of each wait
         self._class_of: dict[str, ServiceClass] = {}  # of the entitlements that have ever waited here
         self._queue = HintedTurns(policy.queue())
+        self._shares = _shares_in(self._queue)
+        self._counted: OrderedDict[str, None] = OrderedDict()  # requests whose end is counted in shares
         self._router = routing.router()
         self._waiting: dict[str, QueuedRequest] = {}
         self._expiries: list[tuple[float, str]] = []
@@ -125,6 +137,7 @@ class Scheduler:
         """The same again, with a router that remembers nothing. ``shared``: objects by id that both may hold."""
         keep = shared | {id(self.policy): self.policy, id(self.routing): self.routing}
         keep[id(self._router)] = self.routing.router()
+        keep[id(self._counted)] = OrderedDict()
         return deepcopy(self, keep)
 
     def offer(self, request: QueuedRequest, now_s: float) -> None:
@@ -167,6 +180,44 @@ class Scheduler:
         """What a granted request has really used, for queues that count it; 0 for a grant that came to nothing."""
         self._queue.settle(request_id, input_tokens, output_tokens)
 
+    def served(self, served: Served) -> None:
+        """A request has ended, wherever it was granted. Told again it changes nothing."""
+        if not self._shares:
+            self._queue.settle(served.request_id, served.input_tokens, served.output_tokens)
+            return
+        if served.request_id in self._counted:
+            return
+        self._counted[served.request_id] = None
+        if len(self._counted) > COUNTED_KEPT:
+            self._counted.popitem(last=False)
+        if not self._queue.settle(served.request_id, served.input_tokens, served.output_tokens):
+            for shares in self._shares_of(served.service_class):
+                shares.serve(served)
+
+    def watch(self, running: Iterable[tuple[str, ServiceClass, float, int]]) -> None:
+        """What runs now, wherever it was granted: entitlement, class, weight and how many."""
+        if not self._shares:
+            return
+        by_shares: dict[str, dict[str, tuple[int, float]]] = {shares.group: {} for shares in self._shares}
+        for name, service_class, weight, count in running:
+            for shares in self._shares_of(service_class):
+                by_shares[shares.group][name] = (count, weight)
+        for shares in self._shares:
+            shares.watch(by_shares[shares.group])
+
+    def kept_shares(self) -> dict[str, dict[str, float]]:
+        """Who had how much, for the scheduler that goes on after this one; nothing where the policy counts none."""
+        return {shares.group: shares.kept() for shares in self._shares}
+
+    def resume_shares(self, kept: Mapping[str, Mapping[str, float]]) -> None:
+        """Goes on from what another scheduler kept. Before anything waits."""
+        for shares in self._shares:
+            if shares.group in kept:
+                shares.resume(kept[shares.group])
+
+    def _shares_of(self, service_class: ServiceClass) -> Iterable[Shares]:
+        return {shares.group: shares for shares in self._queue.shares(service_class)}.values()
+
     @property
     def learns_places(self) -> bool:
         """Whether the routing goes by where prompts ran."""
@@ -183,7 +234,10 @@ class Scheduler:
         if routing != self.routing:
             self._router = routing.router()
         self.policy, self.routing = policy, routing
-        self._queue.refill(policy.queue(), now_s)
+        kept, inside = self.kept_shares(), policy.queue()
+        self._shares = _shares_in(inside)
+        self.resume_shares(kept)
+        self._queue.refill(inside, now_s)
         self._hold = self._prefill_hold = None
         self.kept = {}
 

@@ -18,7 +18,6 @@ from itertools import chain
 from scheduling.core.entitlement import TICK_S as STANDING_S
 from scheduling.core.invariants import check_step, remember
 from scheduling.core.ledger import LedgerRecord
-from scheduling.core.outcomes import Reason
 from scheduling.core.placement import read_points
 from scheduling.core.preview import parts_of
 from scheduling.core.registry import PolicyError
@@ -32,6 +31,7 @@ from scheduling.dispatch.ports import TelemetryPort
 from scheduling.dispatch.queue_preview import QueuePreview
 from scheduling.dispatch.restore import Buckets
 from scheduling.dispatch.samples import Sampler
+from scheduling.dispatch.shares import KeptShares
 from scheduling.dispatch.standing import Standings
 from scheduling.dispatch.stuck import stuck
 from scheduling.state.skew import ClockSkew
@@ -86,6 +86,7 @@ class Term:
         self._sampler = Sampler(holder, epoch)
         self._skew = ClockSkew(store.time_s)
         self._preview = QueuePreview(store, epoch)
+        self._shares = KeptShares(store, epoch)
         self.laws = Laws(store)
         self._buckets = Buckets(store, epoch, telemetry, telemetry_thread)
         self._epoch = epoch
@@ -102,6 +103,7 @@ class Term:
         self._entitlements: dict[str, None] = {}  # of what waits; some may have left since the last second
         self._wake = asyncio.Event()
         self._loaded = asyncio.Event()
+        self._ended_early: list[LedgerRecord] = []  # before the queue was read
         self._stale = True  # the queue must be read again
         self._last_event = "0-0"
         self._steps = 0
@@ -130,6 +132,7 @@ class Term:
             )
         self.monitor.update(self._pool, {name for name, b in snapshot.backends.items() if b.ready})
         self._standings = Standings(self._pool, self._catalog, snapshot)
+        await self._shares.resume(self.scheduler)
 
     @property
     def standings(self) -> dict[str, Standing]:
@@ -165,11 +168,11 @@ class Term:
         self._notify()
 
     def ended(self, records: Iterable[LedgerRecord]) -> None:
-        """What requests have really used, for policies that count it. One may come twice; who was lost with its gateway
-        stays at its estimate."""
-        for record in records:
-            if record.reason is not Reason.GATEWAY_LOST:
-                self.scheduler.settle(record.request_id, record.input_tokens, record.output_tokens)
+        """What requests have really used, for policies that count it. One may come twice."""
+        if not self._loaded.is_set():  # who waits comes first: it is lifted to nobody who was served since
+            self._ended_early.extend(records)
+            return
+        self._shares.ended(self.scheduler, records, self._catalog)
 
     # --- the three loops of a term
 
@@ -223,6 +226,8 @@ class Term:
                 await self.laws.look(snapshot, self._catalog)
                 await self._call_back()
                 self._compare(snapshot)
+                if self._loaded.is_set():
+                    await self._shares.look(self.scheduler, snapshot, self._catalog)
                 self._entitlements = {request.entitlement: None for request in self.scheduler}
                 await self._weigh(snapshot)
                 await self._skew.measure()
@@ -284,7 +289,10 @@ class Term:
             self._offer(request, now_s)
         self._stale = False
         self._read_at = asyncio.get_running_loop().time()
-        self._loaded.set()
+        if not self._loaded.is_set():
+            self._loaded.set()
+            self.ended(self._ended_early)
+            self._ended_early.clear()
 
     # --- deciding
 

@@ -413,6 +413,21 @@ class PoolStore:
         """Shows the order of what waits (JSON) for a while."""
         await self._resp.call(b"SET", self._key("preview"), data, b"PX", str(PREVIEW_MS).encode())
 
+    async def keep_shares(self, epoch: int, data: bytes) -> None:
+        """Who had how much by this leader's count, for the next one. Each epoch has a field of its own: who was
+        superseded overwrites nothing that is read."""
+        await self._resp.call(b"HSET", self._key("shares"), str(epoch).encode(), data)
+
+    async def former_shares(self, epoch: int) -> bytes | None:
+        """What the last leader before ``epoch`` kept; what others left is deleted."""
+        key = self._key("shares")
+        flat = await self._resp.call(b"HGETALL", key)
+        found = {int(field): data for field, data in zip(flat[::2], flat[1::2], strict=True)}
+        last = max((e for e in found if e < epoch), default=None)
+        if outdated := [str(e).encode() for e in found if last is not None and e < last]:
+            await self._resp.call(b"HDEL", key, *outdated)
+        return None if last is None else found[last]
+
     async def ledger_progress(self) -> LedgerProgress:
         """How far the ledger was written. What was taken before this was asked is not newer than ``newest``, and stored
         as soon as ``oldest`` of a later look is newer than that, of the same data set (which is read last)."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from scheduling.core.contracts import Served
 from scheduling.core.outcomes import Reason
 from scheduling.core.placement import write_points
 from scheduling.state.resp import RespConnection
@@ -19,7 +20,8 @@ SEVEN = write_points(10**6, [("7" * 12, 400)])  # a prompt that begins so
 
 
 async def end(gateway: Gateway, notice: GrantNotice, output_tokens: int) -> None:
-    record = ledger(notice.request_id, pool=gateway.pool.id, output_tokens=output_tokens)
+    owner = notice.request_id.partition("-")[0]
+    record = ledger(notice.request_id, pool=gateway.pool.id, entitlement=owner, output_tokens=output_tokens)
     await gateway.store.finish(notice.request_id, notice.attempt, Reason.STOP, 140, True, record)
 
 
@@ -37,13 +39,13 @@ async def test_turns_follow_what_tenants_have_really_used(redis_url: str, resp: 
             assert term is not None
             await until(lambda: len(term.scheduler) == 20)
             told: dict[str, Any] = {}
-            settle = term.scheduler.settle
+            served = term.scheduler.served
 
-            def heard(request_id: str, input_tokens: int, output_tokens: int) -> None:
-                told[request_id] = output_tokens
-                settle(request_id, input_tokens, output_tokens)
+            def heard(ended: Served) -> None:
+                told[ended.request_id] = ended.output_tokens
+                served(ended)
 
-            term.scheduler.settle = heard  # type: ignore[method-assign]
+            term.scheduler.served = heard  # type: ignore[method-assign]
             await gateway.finish("first")
             for count in range(12):
                 await until(lambda count=count: len(gateway.notices) > count)

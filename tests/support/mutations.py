@@ -40,6 +40,30 @@ class Mutation:
 
 MUTATIONS = (
     Mutation(
+        "free-on-arrival",
+        "what was granted on arrival costs no turns",
+        "scheduling/core/scheduler.py",
+        "                shares.serve(served)",
+        "                pass",
+        ("tests/unit/core/test_fair_shares.py",),
+    ),
+    Mutation(
+        "shares-forgotten",
+        "a new leader counts shares from zero",
+        "scheduling/dispatch/shares.py",
+        "        scheduler.resume_shares(kept)",
+        "        pass",
+        ("tests/integration/test_shares_live.py",),
+    ),
+    Mutation(
+        "night-remembered",
+        "what was had while nobody waited costs turns later",
+        "scheduling/core/queues/fair.py",
+        "            self._last = min(names, key=lambda name: (self._value[name], name))",
+        "            pass",
+        ("tests/unit/core/test_fair_shares.py",),
+    ),
+    Mutation(
         "shared-history",
         "all tenants of a pool are predicted from one history",
         "scheduling/core/estimate/chain.py",

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from scheduling.core.contracts import CountsService, Fits, Maker, QueuePart, RequestQueue, parts_of
+from scheduling.core.contracts import CountsService, Fits, Maker, QueuePart, RequestQueue, Shares, parts_of, shares_of
 from scheduling.core.registry import modifier
 from scheduling.core.types import PoolView, QueuedRequest, ServiceClass
 
@@ -81,7 +81,10 @@ class BandQueue:
                 return request
         return None
 
-    def settle(self, request_id: str, input_tokens: int, output_tokens: int) -> None:
-        for band in self._bands:
-            if isinstance(band, CountsService):
-                band.settle(request_id, input_tokens, output_tokens)
+    def settle(self, request_id: str, input_tokens: int, output_tokens: int) -> bool:
+        return any(
+            isinstance(b, CountsService) and b.settle(request_id, input_tokens, output_tokens) for b in self._bands
+        )
+
+    def shares(self, service_class: ServiceClass) -> Iterator[Shares]:
+        yield from shares_of(self._bands[BAND_OF[service_class]], service_class)

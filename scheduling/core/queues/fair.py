@@ -5,7 +5,9 @@ Formula: ``c_e += (input_weight * input + output_weight * output) / weight`` whe
 the estimate, and corrected when what it used is known; the smallest ``c`` of those that wait and may run goes next,
 and within an entitlement the policy. Who begins to wait is lifted to ``min c`` of those that wait already, or where
 nobody does to ``c`` of the one that waited last: time without demand is no credit. An entitlement that runs as many as
-it may does not count as waiting, and is lifted likewise when it may run again.
+it may does not count as waiting, and is lifted likewise when it may run again. What was granted elsewhere (on arrival,
+or by hand-outs while nobody led) counts as if it had waited for no time: while it runs by the mean of what its
+entitlement's requests used, at its end by what it used.
 Inputs: input tokens and expected output tokens; the tier's weight.
 Cost: O(log entitlements) on top of the policy's, which sees one entitlement at a time.
 Who starves: nobody. Between two entitlements that wait all the time, service per weight differs by at most twice the
@@ -19,16 +21,18 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import ClassVar
 
-from scheduling.core.contracts import ANY_NUMBER, NOT_NOW, Fits, Maker, RequestQueue
+from scheduling.core.contracts import ANY_NUMBER, NOT_NOW, Fits, Maker, RequestQueue, Served, Shares
 from scheduling.core.queues.keyed import LOOK_PAST
 from scheduling.core.queues.least import Least
 from scheduling.core.registry import modifier
-from scheduling.core.types import PoolView, QueuedRequest
+from scheduling.core.types import PoolView, QueuedRequest, ServiceClass
 
 CHARGES_KEPT = 32_768  # granted requests whose charge can still be corrected
 SPARE_COUNTERS = 1024  # counters of idle entitlements that are kept in any case
+MEAN_SHARE = 0.1  # of the newest request in the mean of what requests used
 MISSES = 4 * LOOK_PAST  # requests without room that one step looks past, over all entitlements
 
 
@@ -50,7 +54,7 @@ class Fair:
         groups: dict[str, Counters] = {}
 
         def made(group: str) -> RequestQueue:
-            return FairQueue(groups.setdefault(group, Counters(self)), lambda: make(group))
+            return FairQueue(groups.setdefault(group, Counters(self, group)), lambda: make(group))
 
         return made
 
@@ -67,17 +71,32 @@ class _Charge:
     at_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class _Elsewhere:
+    """What runs of one entitlement that was not granted here, and what it was charged until it ends."""
+
+    count: int = 0
+    amount: float = 0.0  # tokens / weight
+
+
+_NONE = _Elsewhere()
+
+
 class Counters:
     """Virtual token counters of entitlements that compete with each other. Several queues may share them: a request
-    that is moved from one to another stays in the same competition."""
+    that is moved from one to another stays in the same competition. A :class:`scheduling.core.contracts.Shares`."""
 
-    def __init__(self, policy: Fair) -> None:
+    def __init__(self, policy: Fair, group: str = "") -> None:
+        self.group = group
         self._policy = policy
         self._value: dict[str, float] = {}
         self._waiting: dict[str, int] = {}  # requests by entitlement, over all queues
         self._active = Least()  # those that wait and may run
         self._last = ""  # who was active last
         self._charges: OrderedDict[str, _Charge] = OrderedDict()
+        self._granted: dict[str, int] = {}  # charges by entitlement
+        self._elsewhere: dict[str, _Elsewhere] = {}
+        self._mean: dict[str, float] = {"": 0.0}  # tokens of one request, by entitlement; "": over all
         self._shown: list[Least] = []
         self._crowd = SPARE_COUNTERS  # so many counters are looked through for idle ones
 
@@ -92,7 +111,7 @@ class Counters:
     def arrive(self, request: QueuedRequest, now_s: float) -> None:
         """One more of its requests waits. A grant that is taken back at once leaves no trace."""
         name = request.entitlement
-        charge = self._charges.pop(request.id, None)
+        charge = self._take_charge(request.id)
         if charge is not None:
             self._add(charge.entitlement, -charge.amount)
         count = self._waiting.get(name, 0)
@@ -124,16 +143,88 @@ class Counters:
         weight = max(request.weight, 1e-9)
         amount = self._policy.tokens(request.input_tokens, request.output_tokens) / weight
         self._charges[request.id] = _Charge(request.entitlement, amount, weight, now_s)
+        self._granted[request.entitlement] = self._granted.get(request.entitlement, 0) + 1
         if len(self._charges) > CHARGES_KEPT:
-            self._charges.popitem(last=False)
+            self._take_charge(next(iter(self._charges)))
         self._add(request.entitlement, amount)
 
-    def settle(self, request_id: str, input_tokens: int, output_tokens: int) -> None:
-        """What it was charged becomes what it used."""
+    def settle(self, request_id: str, input_tokens: int, output_tokens: int) -> bool:
+        """What it was charged becomes what it used; False where nothing was charged for it here."""
+        charge = self._take_charge(request_id)
+        if charge is None:
+            return False
+        used = self._policy.tokens(input_tokens, output_tokens) / charge.weight
+        self._add(charge.entitlement, used - charge.amount)
+        return True
+
+    def serve(self, served: Served) -> None:
+        """A request ended that was granted elsewhere: it is charged what it used."""
+        name, used = served.entitlement, self._policy.tokens(served.input_tokens, served.output_tokens)
+        for key in (name, ""):
+            mean = self._mean.get(key, 0.0)
+            self._mean[key] = mean + MEAN_SHARE * (used - mean) if mean else used
+        charged = 0.0
+        if (runs := self._elsewhere.get(name)) is None:
+            self._lift([name])
+        else:
+            charged = runs.amount / runs.count
+            self._set_elsewhere(name, runs.count - 1, runs.amount - charged)
+        self._add(name, used / max(served.weight, 1e-9) - charged)
+        self._forget_idle()
+
+    def watch(self, running: Mapping[str, tuple[int, float]]) -> None:
+        """What runs beyond what was granted here is charged the mean until it ends."""
+        elsewhere = {name: (max(0, n - self._granted.get(name, 0)), weight) for name, (n, weight) in running.items()}
+        elsewhere = dict.fromkeys(self._elsewhere, (0, 1.0)) | elsewhere
+        self._lift([name for name, (n, _) in elsewhere.items() if n > self._elsewhere.get(name, _NONE).count])
+        for name, (n, weight) in elsewhere.items():
+            amount = n * (self._mean.get(name) or self._mean[""]) / max(weight, 1e-9)
+            if change := amount - self._elsewhere.get(name, _NONE).amount:
+                self._add(name, change)
+            self._set_elsewhere(name, n, amount)
+        self._forget_idle()
+
+    def kept(self) -> dict[str, float]:
+        """Counters without what runs: who goes on charges that anew, for it knows of none who granted it. That of who
+        was active last is "" as well."""
+        values = dict(self._value)
+        charged = [(c.entitlement, c.amount) for c in self._charges.values()]
+        for name, amount in chain(charged, ((name, runs.amount) for name, runs in self._elsewhere.items())):
+            if name in values:
+                values[name] -= amount
+        active = [values[name] for name in self._value if name in self._active]
+        values[""] = min(active, default=values.get(self._last, 0.0))
+        return values
+
+    def resume(self, kept: Mapping[str, float]) -> None:
+        """Goes on from there. Whoever waits is lifted to what is kept under ""."""
+        self._value = dict(kept)
+        self._crowd = max(self._crowd, 2 * len(kept))
+
+    def _take_charge(self, request_id: str) -> _Charge | None:
         charge = self._charges.pop(request_id, None)
         if charge is not None:
-            used = self._policy.tokens(input_tokens, output_tokens) / charge.weight
-            self._add(charge.entitlement, used - charge.amount)
+            left = self._granted[charge.entitlement] - 1
+            if left:
+                self._granted[charge.entitlement] = left
+            else:
+                del self._granted[charge.entitlement]
+        return charge
+
+    def _set_elsewhere(self, name: str, count: int, amount: float) -> None:
+        if count:
+            self._elsewhere[name] = _Elsewhere(count, amount)
+        else:
+            self._elsewhere.pop(name, None)
+
+    def _lift(self, names: list[str]) -> None:
+        """They have got something elsewhere: as if they had waited, all of them for the same moment."""
+        floor = self._value.get(self._active.first() or self._last, 0.0)
+        names = [name for name in names if name not in self._active]
+        for name in names:
+            self._set(name, max(self._value.get(name, 0.0), floor))
+        if names:
+            self._last = min(names, key=lambda name: (self._value[name], name))
 
     def _activate(self, name: str, *, lift: bool) -> None:
         value = self._value.get(name, 0.0)
@@ -155,10 +246,15 @@ class Counters:
     def _forget_idle(self) -> None:
         """Drops counters that would be lifted anyway when their entitlements come back."""
         if len(self._value) > self._crowd:
-            last = self._value[self._last]
-            floor = self._value[self._active.first() or self._last]
-            self._value = {name: v for name, v in self._value.items() if name in self._waiting or v > floor}
+            last = self._value.get(self._last, 0.0)
+            floor = self._value.get(self._active.first() or self._last, 0.0)
+            self._value = {
+                name: v
+                for name, v in self._value.items()
+                if name in self._waiting or name in self._elsewhere or v > floor
+            }
             self._value[self._last] = last
+            self._mean = {name: mean for name, mean in self._mean.items() if name in self._value or not name}
             self._crowd = 2 * len(self._value) + SPARE_COUNTERS
 
 
@@ -254,8 +350,11 @@ class FairQueue:
             return request
         return None
 
-    def settle(self, request_id: str, input_tokens: int, output_tokens: int) -> None:
-        self._counters.settle(request_id, input_tokens, output_tokens)
+    def settle(self, request_id: str, input_tokens: int, output_tokens: int) -> bool:
+        return self._counters.settle(request_id, input_tokens, output_tokens)
+
+    def shares(self, service_class: ServiceClass) -> Iterator[Shares]:
+        yield self._counters
 
     def _begin_step(self, fits: Fits, running: Mapping[str, int]) -> None:
         """What had no room in the last step may have it now."""

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from scheduling.core.contracts import CountsService, Fits, Key, QueuePart, RequestQueue, parts_of
+from scheduling.core.contracts import CountsService, Fits, Key, QueuePart, RequestQueue, Shares, parts_of, shares_of
 from scheduling.core.queues.keyed import KeyedQueue
-from scheduling.core.types import PoolView, QueuedRequest
+from scheduling.core.types import PoolView, QueuedRequest, ServiceClass
 
 
 def asked_for_s(request: QueuedRequest) -> float:
@@ -72,9 +72,11 @@ class OverdueTurns:
             self._oldest.discard(request.id)
         return request
 
-    def settle(self, request_id: str, input_tokens: int, output_tokens: int) -> None:
-        if isinstance(self._inside, CountsService):
-            self._inside.settle(request_id, input_tokens, output_tokens)
+    def settle(self, request_id: str, input_tokens: int, output_tokens: int) -> bool:
+        return isinstance(self._inside, CountsService) and self._inside.settle(request_id, input_tokens, output_tokens)
+
+    def shares(self, service_class: ServiceClass) -> Iterator[Shares]:
+        yield from shares_of(self._inside, service_class)
 
 
 def _key(request: QueuedRequest) -> Key:

@@ -23,7 +23,7 @@ from itertools import chain
 from math import exp, inf
 from typing import ClassVar
 
-from scheduling.core.contracts import CountsService, Fits, Maker, QueuePart, RequestQueue, parts_of
+from scheduling.core.contracts import CountsService, Fits, Maker, QueuePart, RequestQueue, Shares, parts_of, shares_of
 from scheduling.core.queues.bands import BAND_OF
 from scheduling.core.registry import modifier
 from scheduling.core.relegation import Relegation, judge
@@ -150,10 +150,13 @@ class RelegatingQueue:
         self._pending = len(self) > 0
         return chosen
 
-    def settle(self, request_id: str, input_tokens: int, output_tokens: int) -> None:
+    def settle(self, request_id: str, input_tokens: int, output_tokens: int) -> bool:
+        both = (self._timely, self._relegated)
+        return any(isinstance(q, CountsService) and q.settle(request_id, input_tokens, output_tokens) for q in both)
+
+    def shares(self, service_class: ServiceClass) -> Iterator[Shares]:
         for queue in (self._timely, self._relegated):
-            if isinstance(queue, CountsService):
-                queue.settle(request_id, input_tokens, output_tokens)
+            yield from shares_of(queue, service_class)
 
     def _in_time(self, view: PoolView, now_s: float, fits: Fits) -> QueuedRequest | None:
         while self._waiting and (request := self._timely.select(view, now_s, fits)) is not None:

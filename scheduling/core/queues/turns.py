@@ -23,10 +23,10 @@ from dataclasses import replace
 from itertools import islice
 from math import inf
 
-from scheduling.core.contracts import CountsService, Fits, QueuePart, RequestQueue, parts_of
+from scheduling.core.contracts import CountsService, Fits, QueuePart, RequestQueue, Shares, parts_of, shares_of
 from scheduling.core.deadline import ordering_deadline_s
 from scheduling.core.queues.keyed import LOOK_PAST
-from scheduling.core.types import PoolView, QueuedRequest
+from scheduling.core.types import PoolView, QueuedRequest, ServiceClass
 
 RAN_KEPT = 32_768  # requests that left from another's place and may come back or be settled
 
@@ -136,12 +136,16 @@ class HintedTurns:
         self._last = (chosen.id, place, chosen is not owner)
         return chosen
 
-    def settle(self, request_id: str, input_tokens: int, output_tokens: int) -> None:
+    def settle(self, request_id: str, input_tokens: int, output_tokens: int) -> bool:
         left = self._forget_run(request_id)
         name = request_id if left is None else left.id
         # Where another one left from the place of that name, what is counted there is not this one's.
-        if isinstance(self._inside, CountsService) and name not in self._left_by:
-            self._inside.settle(name, input_tokens, output_tokens)
+        if not isinstance(self._inside, CountsService) or name in self._left_by:
+            return False
+        return self._inside.settle(name, input_tokens, output_tokens)
+
+    def shares(self, service_class: ServiceClass) -> Iterator[Shares]:
+        yield from shares_of(self._inside, service_class)
 
     def refill(self, inside: RequestQueue, now_s: float) -> None:
         """Moves everything that waits into an empty queue in another order; who has whose place stays."""
