@@ -6,12 +6,14 @@ Called in threads of the gateway and the dispatch loop, which are not requests.
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 from django.db import DatabaseError
 from django.utils import timezone
 
 from scheduling.core import entitlement
 from scheduling.core import types as core
+from scheduling.core.capacity import automatic_headroom
 from tenants import services
 from tenants.connections import own_connection
 from tenants.models import ApiKey, CatalogVersion, Entitlement, Pool, Quota, Slo, Tier
@@ -44,7 +46,8 @@ def load_catalog() -> core.Catalog:
     """
     now = timezone.now()
     version = CatalogVersion.objects.values_list("version", flat=True).filter(pk=1).first() or 0
-    pools = {pool.slug: pool_spec(pool) for pool in Pool.objects.prefetch_related("backends")}
+    rows = {pool.slug: pool for pool in Pool.objects.prefetch_related("backends")}
+    pools = {slug: pool_spec(pool) for slug, pool in rows.items()}
     tiers = {tier.pk: tier_spec(tier) for tier in Tier.objects.select_related("slo")}
     entitlements = {}
     for row in Entitlement.objects.select_related("tenant", "pool"):
@@ -62,7 +65,12 @@ def load_catalog() -> core.Catalog:
                 valid_until_s=row.valid_until.timestamp() if row.valid_until else None,
                 paused=row.tenant.paused_since is not None,
             )
-    rows = ApiKey.active_at(now).values_list("public_id", "digest", "entitlement__slug", "expires_at")
+    automatic = {slug for slug, pool in rows.items() if pool.headroom_slots is None}
+    mine = {slug: [e for e in entitlements.values() if e.pool == slug] for slug in automatic}
+    for slug, of_pool in mine.items():
+        slots = sum(backend.slots for backend in pools[slug].backends)
+        pools[slug] = replace(pools[slug], headroom_slots=automatic_headroom(slots, of_pool))
+    key_rows = ApiKey.active_at(now).values_list("public_id", "digest", "entitlement__slug", "expires_at")
     keys = {
         public_id: core.KeySpec(
             id=public_id,
@@ -70,7 +78,7 @@ def load_catalog() -> core.Catalog:
             entitlement=entitlement,
             expires_s=expires_at.timestamp() if expires_at else None,
         )
-        for public_id, digest, entitlement, expires_at in rows
+        for public_id, digest, entitlement, expires_at in key_rows
         if entitlement in entitlements
     }
     quotas: dict[str, tuple[core.QuotaSpec, ...]] = {}
@@ -115,7 +123,7 @@ def pool_spec(pool: Pool) -> core.PoolSpec:
         queue_limit=pool.queue_limit,
         queue_bytes=pool.queue_bytes,
         threshold=pool.threshold,
-        headroom_slots=pool.headroom_slots,
+        headroom_slots=pool.headroom_slots or 0,  # automatic: once its entitlements are known
         aliases=tuple(pool.aliases),
         kv_bytes_per_token=pool.kv_bytes_per_token,
         predictor=core.PredictorMode(pool.predictor),

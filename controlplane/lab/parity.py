@@ -185,7 +185,7 @@ def _pool(instance: Mapping[str, Any], rows: Sequence[Sent], setup: Setup) -> tu
         raise CompareError(f"the instance has no tier {', '.join(sorted(missing))}: senders' tiers are named otherwise")
     limits = {row["slug"]: row["concurrency"] for row in entitlements.values() if row}
     delay_s = setup.signal_ms / 1000.0
-    return Traffic(recorded, tiers, replicas, limits, pool.get("headroom_slots", 0), delay_s), serving
+    return Traffic(recorded, tiers, replicas, limits, pool.get("headroom_slots") or 0, delay_s), serving
 
 
 def _summary(rows: Sequence[Sent], slos: Mapping[str, Slo]) -> dict[str, Any]:

@@ -12,10 +12,12 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from scheduling.core.admission import baseline_slots
 from scheduling.core.types import BackendSpec, EntitlementSpec, EntitlementState, ServiceClass
 
 RESERVING = frozenset({ServiceClass.DEDICATED, ServiceClass.GUARANTEED})  # Table 1: baseline "reserved"
 DIMENSIONS = {"slots": "slots", "kv_tokens": "KV tokens", "tokens_per_s": "tokens/s"}  # attribute -> as people read it
+AUTOMATIC_SHARE = 6  # one slot in so many is kept free for baselines where nobody says how many
 _ALMOST = 1e-9  # sums of shares that are equal on paper
 
 
@@ -83,3 +85,15 @@ def tightest(wanted: Amounts, left: Amounts) -> str:
         if getattr(wanted, name) > room + _ALMOST * max(1.0, abs(room)):
             return name
     return ""
+
+
+def automatic_headroom(slots: int, entitlements: Iterable[EntitlementSpec]) -> int:
+    """Free slots that a pool keeps for baselines where nobody has set how many: a sixth of its slots, and never more
+    than all baselines together. None where nobody could take what belongs to another: one entitlement alone, or only
+    guaranteed ones, which never go beyond theirs.
+    """
+    bound = [e for e in entitlements if e.state in (EntitlementState.BOUND, EntitlementState.DEGRADED)]
+    if len(bound) < 2 or all(e.tier.service_class is ServiceClass.GUARANTEED for e in bound):
+        return 0
+    baselines = sum(baseline_slots(e.tier.service_class, e.concurrency) for e in bound)
+    return min(baselines, (slots + AUTOMATIC_SHARE // 2) // AUTOMATIC_SHARE)

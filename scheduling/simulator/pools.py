@@ -257,7 +257,6 @@ class PoolModel:
     def _request(self, attempt: Attempt) -> QueuedRequest:
         spec = attempt.client.spec
         number = next(self._numbers)
-        cap = cap_of(spec.tier.service_class, spec.concurrency) if self._admission else None
         bound = attempt.client.output_tokens[1]
         expires_s = self.now_s + spec.tier.max_wait_s if self._admission else None
         return QueuedRequest(
@@ -277,7 +276,7 @@ class PoolModel:
             ttft_deadline_s=None if spec.tier.slo.ttft_s is None else self.now_s + spec.tier.slo.ttft_s,
             ttlt_deadline_s=None if spec.tier.slo.ttlt_s is None else self.now_s + spec.tier.slo.ttlt_s,
             expires_s=expires_s,
-            concurrency=cap or 0,
+            concurrency=spec.concurrency if self._admission else 0,
         )
 
     def _decide(self, spec: EntitlementSpec, request: QueuedRequest) -> AdmissionDecision:

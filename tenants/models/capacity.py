@@ -129,11 +129,13 @@ class Pool(Named):
     )
     headroom_slots = models.PositiveIntegerField(
         "headroom [slots]",
-        default=0,
+        null=True,
+        blank=True,
         validators=[MaxValueValidator(100_000)],
         help_text=(
             "Free slots kept for requests within a dedicated, guaranteed or elastic baseline, so that these need not "
-            "wait for one to end. 0: all idle slots are lent."
+            "wait for one to end. Empty: a sixth of the slots, at most all baselines, where others could take them. "
+            "0: all idle slots are lent."
         ),
     )
     kv_bytes_per_token = models.PositiveIntegerField(

@@ -48,6 +48,14 @@ MUTATIONS = (
         ("tests/unit/core/test_fair_shares.py",),
     ),
     Mutation(
+        "no-headroom",
+        "new pools lend all that is idle",
+        "scheduling/core/capacity.py",
+        "    return min(baselines, (slots + AUTOMATIC_SHARE // 2) // AUTOMATIC_SHARE)",
+        "    return 0",
+        ("tests/unit/core/test_noisy_neighbour.py",),
+    ),
+    Mutation(
         "shares-forgotten",
         "a new leader counts shares from zero",
         "scheduling/dispatch/shares.py",

@@ -1,5 +1,5 @@
 // Made by `make generated` from the OpenAPI schema. Not edited by hand.
-// schema 747eb4b08fc832af, body 10de4706912f9169
+// schema 9381f99cbc894d55, body 9e06d9bcc74504a5
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
 export interface components {
@@ -653,8 +653,8 @@ export interface components {
             description: string;
             /** @description A draining replica is stopped after this long [s], even if requests still run there. */
             drain_limit_s: number;
-            /** @description Free slots kept for requests within a dedicated, guaranteed or elastic baseline, so that these need not wait for one to end. 0: all idle slots are lent. */
-            headroom_slots: number;
+            /** @description Free slots kept for requests within a dedicated, guaranteed or elastic baseline, so that these need not wait for one to end. Empty: a sixth of the slots, at most all baselines, where others could take them. 0: all idle slots are lent. */
+            headroom_slots: number | null;
             /** @description 2 x layers x KV heads x head size x bytes: 131072 for Llama-3-8B in 16 bit. */
             kv_bytes_per_token: number;
             /** @description KV cache [tokens], draining backends left out. */

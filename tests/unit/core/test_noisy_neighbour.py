@@ -1,0 +1,114 @@
+"""One tenant at a hundred times its share beside twenty quiet ones, on virtual time, as a new pool is set up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from scheduling.core.capacity import automatic_headroom
+from scheduling.core.compose import make_policy
+from scheduling.core.percentiles import nearest_rank
+from scheduling.core.types import (
+    BackendSpec,
+    EntitlementSpec,
+    EntitlementState,
+    OverLimit,
+    PoolSpec,
+    ServiceClass,
+    Slo,
+    TierSpec,
+)
+from scheduling.simulator.pools import Client, PoolModel, Service
+
+QUIET, SLOTS, ALMOST_S = 20, 24, 0.005
+SPOT, ELASTIC, GUARANTEED = ServiceClass.SPOT, ServiceClass.ELASTIC, ServiceClass.GUARANTEED
+
+
+def entitled(name: str, service_class: ServiceClass, slots: int, over: OverLimit) -> EntitlementSpec:
+    slo = Slo(ttlt_s=600.0) if service_class is SPOT else Slo(ttft_s=1.0, tbt_s=0.1)
+    tier = TierSpec(
+        service_class.value, service_class, 2 if service_class is SPOT else 0, 1.0, slo, over_limit=over,
+        queue_limit=50, max_wait_s=60.0,
+    )  # fmt: skip
+    return EntitlementSpec(name, name, "pool", tier, EntitlementState.BOUND, 0.0, 0.0, 0, slots)
+
+
+def p95_wait_s(
+    noisy: ServiceClass | None,
+    *,
+    load: float = 0.25,
+    prompt: int = 200,
+    answer: tuple[int, int] = (8, 200),
+    over: OverLimit = OverLimit.REFUSE,
+    headroom: int | None = None,
+    end_s: float = 60.0,
+) -> float:
+    """Of the quiet ones, who fill ``load`` of the slots together. ``headroom`` None: as a new pool has it."""
+    clients = [
+        Client(
+            entitled(f"quiet-{n:02}", GUARANTEED, 1, OverLimit.REFUSE), 0.0, end_s, load * SLOTS / QUIET, False, prompt,
+            answer,
+        )
+        for n in range(QUIET)
+    ]  # fmt: skip
+    specs = [client.spec for client in clients]
+    loud = entitled("noisy", noisy or SPOT, SLOTS if noisy is SPOT else 4, over)
+    if noisy is not None:
+        clients.append(Client(loud, 0.0, end_s, 100 * SLOTS / (QUIET + 1), False, prompt, answer, 0))
+    if headroom is None:
+        headroom = automatic_headroom(SLOTS, [*specs, loud])
+    backends = tuple(BackendSpec(f"b{n}", "pool", "", SLOTS // 2, 1 << 40) for n in range(2))
+    pool = PoolSpec("pool", "model", "model", backends, headroom_slots=headroom)
+    model = PoolModel(pool, clients, Service(1 / 8000, 0.02), make_policy(pool.policy or "unified"), seed=3)
+    waits = [
+        a.start_s - a.arrival_s
+        for a in model.run(end_s).attempts
+        if a.client.spec.id.startswith("quiet") and a.start_s is not None and a.arrival_s > end_s / 10
+    ]
+    assert len(waits) > 80
+    return nearest_rank(sorted(waits), 0.95)
+
+
+KINDS: dict[str, Any] = {
+    "short": {"prompt": 50, "answer": (4, 40), "end_s": 25.0},
+    "long prompts": {"prompt": 6000, "answer": (8, 100), "end_s": 60.0},
+    "long answers": {"prompt": 200, "answer": (200, 600), "end_s": 400.0},
+}
+
+
+SAMPLE = [
+    (SPOT, OverLimit.WAIT, "long prompts"),
+    (ELASTIC, OverLimit.WAIT, "long answers"),
+    (GUARANTEED, OverLimit.REFUSE, "long answers"),
+]
+CASES = [(noisy, over, kind) for noisy in (SPOT, ELASTIC, GUARANTEED) for over in OverLimit for kind in KINDS]
+
+
+@pytest.mark.parametrize(
+    ("noisy", "over", "kind"),
+    [case if case in SAMPLE else pytest.param(*case, marks=pytest.mark.slow) for case in CASES],
+)
+def test_a_noisy_neighbour_costs_quiet_tenants_at_most_a_fifth_of_their_wait(
+    noisy: ServiceClass, over: OverLimit, kind: str
+):
+    alone, beside = p95_wait_s(None, **KINDS[kind]), p95_wait_s(noisy, over=over, **KINDS[kind])
+    assert beside <= 1.2 * alone + ALMOST_S
+
+
+@pytest.mark.parametrize("noisy", [SPOT, ELASTIC], ids=str)
+def test_without_headroom_they_wait_for_its_requests_to_end(noisy: ServiceClass):
+    alone, beside = (p95_wait_s(each, headroom=0, **KINDS["long answers"]) for each in (None, noisy))
+    assert beside > 1.2 * alone + ALMOST_S
+
+
+def test_automatic_headroom_is_for_those_who_have_baselines_beside_others():
+    guaranteed = entitled("a", GUARANTEED, 2, OverLimit.REFUSE)
+    elastic = entitled("b", ELASTIC, 2, OverLimit.REFUSE)
+    spot = entitled("c", SPOT, 20, OverLimit.REFUSE)
+    assert automatic_headroom(24, [guaranteed, elastic, spot]) == 4
+    assert automatic_headroom(24, [guaranteed, spot]) == 2  # never more than all baselines
+    assert automatic_headroom(24, [spot, spot]) == 0
+    assert automatic_headroom(24, [elastic]) == 0  # nobody else to keep it for
+    assert automatic_headroom(24, [guaranteed, guaranteed]) == 0  # nobody who takes what is not his
+    assert [automatic_headroom(slots, [guaranteed, elastic, spot]) for slots in (0, 1, 2, 3, 8)] == [0, 0, 0, 1, 1]
