@@ -224,7 +224,7 @@ def node(*arguments: str, quiet: bool = True, folder: str = FRONTEND, given: byt
     return ended.stdout
 
 
-def console_sources():
+def console_sources() -> list[str]:
     sources = []
     for folder, folders, names in os.walk(FRONTEND):
         folders[:] = sorted(f for f in folders if f not in NOT_SOURCES)

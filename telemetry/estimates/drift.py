@@ -48,7 +48,8 @@ def errors(rows: QuerySet[LedgerEntry], group: str | None = None) -> list[dict[s
     if group is None:
         groups: Any = [rows.aggregate(**figures)]
     else:
-        groups = rows.order_by().values(name=F(GROUPS[group])).annotate(**figures).order_by("-requests")[:MAX_GROUPS]
+        groups = rows.order_by().values(name=F(GROUPS[group])).annotate(**figures)
+        groups = groups.order_by("-requests")[:MAX_GROUPS]
     return [_row(row) for row in groups if row["requests"]]
 
 
