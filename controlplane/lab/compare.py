@@ -12,7 +12,7 @@ from rich.table import Table as Grid
 
 from controlplane.lab.plot import Panel, Series, draw
 from controlplane.lab.tables import Figures, figure
-from scheduling.simulator.compare import Case, fingerprint
+from scheduling.simulator.compare import INSIDE, Case, fingerprint
 from scheduling.simulator.lab import code_digest
 
 TIER_COLUMNS = (("slo", "in time %"), ("ttft.p50", "TTFT p50 s"), ("ttft.p95", "p95"), ("ttft.p99", "p99"),
@@ -90,9 +90,11 @@ def _cell(value: float) -> str:
 
 def _title(row: Row, case: Case) -> str:
     told = row.figures
+    inside = ", the policy inside every engine, which this product is not" if case.where == INSIDE else ""
     way = "clients' rates x" if "clients_left_out" in told else "arrivals x"
     parts = [
-        f"{row.trace}: {told['requests']:.0f} requests, {told['tenants']:.0f} tenants, {case.replicas} x {case.preset}",
+        f"{row.trace}: {told['requests']:.0f} requests, {told['tenants']:.0f} tenants, {case.replicas} x "
+        f"{case.preset}{inside}",
         f"load {case.load:g} of {case.replicas} x {told['capacity']:.3g} requests/s ({way}{told['speed']:.3g})",
     ]
     if told["left_out"]:

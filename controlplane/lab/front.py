@@ -27,8 +27,10 @@ the papers simulate it. How requests are made: [lab.md](lab.md). More policies i
   takes it in the order of the grants.
 * *credit*: prompt tokens granted to a replica whose first token has not come; a prompt above the credit runs alone.
 * *ms*: from an engine's token to the grant that follows from it.
-* *engines by priority*: no credit, but engines that take what they were granted by the tiers' ranks (vLLM's
-  `--scheduling-policy priority`).
+* *automatic credit*: found while it serves, by the rule that serves live; with the delay that is assumed live, and
+  engines that are told the policy's order: what the product does unless it is told otherwise.
+* *engines told the order*: engines that take what they were granted by the number that the product tells them (vLLM's
+  `--scheduling-policy priority`); else in the order of the grants.
 
 In time: the share of requests that kept their tier's promise [%]. Tokens/s: from the first arrival to the last answer.
 Waiting: requests in an engine's own queue, where no policy reaches them, mean and p99 over time and engines.
@@ -43,7 +45,7 @@ class Line:
     load: float
     policy: str
     where: str
-    credit: int
+    credit: int | None
     delay_ms: float
     engine_order: str
     label: str
@@ -59,12 +61,14 @@ class Line:
 
 
 def variants(case: Case, credits: Sequence[int], delays_ms: Sequence[float]) -> Iterator[Case]:
-    """A policy inside, in front with each credit and delay, and in front of engines that know the tiers' ranks."""
+    """A policy inside, in front as the product serves, with each credit and delay, and without credit in front of
+    engines that are told the order."""
     yield replace(case, where=INSIDE)
+    yield replace(case, where=FRONT)
     for delay in delays_ms:
         for credit in credits:
-            yield replace(case, where=FRONT, prefill_tokens=credit, signal_ms=delay)
-    yield replace(case, where=FRONT, engine_order="priority")
+            yield replace(case, where=FRONT, prefill_tokens=credit, signal_ms=delay, engine_order="fifo")
+    yield replace(case, where=FRONT, prefill_tokens=0)
 
 
 def lines_of(cases: Sequence[Case], found: Mapping[Case, Figures]) -> list[Line]:
@@ -75,16 +79,16 @@ def lines_of(cases: Sequence[Case], found: Mapping[Case, Figures]) -> list[Line]
     lines = []
     for way, seeds in groups.items():
         row = rows_of(seeds, found)[0]
-        inside = replace(way, where=INSIDE, prefill_tokens=0, signal_ms=0.0, engine_order="fifo")
+        inside = replace(way, where=INSIDE, prefill_tokens=None, signal_ms=None, engine_order="priority")
         base = rows_of(groups[inside], found)[0].figures["tokens_per_s"]
         lines.append(
             Line(
                 trace=way.name,
                 load=way.load,
-                policy=replace(way, where=INSIDE).label,
+                policy=way.named,
                 where=way.where,
                 credit=way.prefill_tokens,
-                delay_ms=way.signal_ms,
+                delay_ms=1e3 * way.signal_s,
                 engine_order=way.engine_order,
                 label="inside" if way.where == INSIDE else f"in front, {way.bounds}",
                 tiers={tier: row.figures[f"slo.{tier}"] for tier in row.tiers},

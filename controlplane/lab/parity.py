@@ -16,6 +16,7 @@ from rich.table import Table as Grid
 
 from controlplane.lab.tables import figure
 from controlplane.replay.report import Sent, summarise
+from scheduling.core.prefill_credit import USUAL_BUDGET
 from scheduling.core.step_time import load_preset
 from scheduling.core.types import ServiceClass, Slo
 from scheduling.simulator.compare import CompareError
@@ -36,9 +37,10 @@ class Setup:
     preset: str
     credit: int | None = None
     signal_ms: float = 5.0
-    engine_order: str = "fifo"
+    engine_order: str = "priority"
     slots: int | None = None
     policy: str | None = None
+    step_tokens: int = USUAL_BUDGET
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,8 +156,8 @@ def _pool(instance: Mapping[str, Any], rows: Sequence[Sent], setup: Setup) -> tu
             preset.step_time,
             row["slots"] if setup.slots is None else setup.slots,
             row["kv_tokens"],
-            preset.token_budget,
-            (row.get("prefill_tokens") or pool.get("prefill_credit") or 0) if setup.credit is None else setup.credit,
+            setup.step_tokens,
+            _credit(pool, row) if setup.credit is None else setup.credit,
             setup.engine_order,
         )
         for row in instance["backends"]
@@ -188,6 +190,13 @@ def _pool(instance: Mapping[str, Any], rows: Sequence[Sent], setup: Setup) -> tu
     return Traffic(recorded, tiers, replicas, limits, pool.get("headroom_slots") or 0, delay_s), serving
 
 
+def _credit(pool: Mapping[str, Any], backend: Mapping[str, Any]) -> int | None:
+    """The pool's prefill credit, else the replica's own figure; None is found while it serves."""
+    if pool.get("prefill_credit") is not None:
+        return int(pool["prefill_credit"])
+    return backend.get("prefill_tokens") or None
+
+
 def _summary(rows: Sequence[Sent], slos: Mapping[str, Slo]) -> dict[str, Any]:
     """By the replay's own rule, over the time from the first request to the last answer."""
     begin = min(row.planned_s + row.late_s for row in rows)
@@ -211,10 +220,13 @@ def _rank(tiers: Sequence[Tier], name: str) -> tuple[int, str]:
 
 def _words(traffic: Traffic, serving: Serving) -> str:
     one = traffic.replicas[0]
-    credit = f"prefill credit {one.prefill_tokens}" if one.prefill_tokens else "no prefill credit"
+    credit = {None: "automatic prefill credit", 0: "no prefill credit"}.get(
+        one.prefill_tokens, f"prefill credit {one.prefill_tokens}"
+    )
     return (
-        f"{serving.policy}, {len(traffic.replicas)} replicas of {one.slots} slots and {one.kv_tokens} KV tokens, "
-        f"{credit}, {1000 * traffic.signal_s:g} ms until a grant follows, engines in order of {one.order}"
+        f"{serving.policy}, {len(traffic.replicas)} replicas of {one.slots} slots, {one.kv_tokens} KV tokens and "
+        f"{one.token_budget} tokens a step, {credit}, {1000 * traffic.signal_s:g} ms until a grant follows, engines in "
+        f"order of {one.order}"
     )
 
 

@@ -23,7 +23,7 @@ import scheduling.tuning
 from controlplane.lab.plot import Panel, Series, draw
 from controlplane.lab.tables import Figures, figure
 from scheduling.core.step_time import load_preset
-from scheduling.simulator.compare import SHIPPED
+from scheduling.simulator.compare import GRANT_DELAY_S, SHIPPED
 from scheduling.simulator.kernel import rng
 from scheduling.simulator.lab import code_digest
 from scheduling.simulator.recording import Recorded
@@ -98,10 +98,10 @@ def rows_of(kind: str, seed: int, until_s: float, shift_s: float, from_s: float 
 def run_job(job: Job) -> Figures:
     """Attainment by windows, and what the loop did."""
     preset = load_preset(PRESET)
-    replicas = (Replica(preset.step_time, SLOTS, preset.kv_tokens, preset.token_budget),)
+    replicas = (Replica(preset.step_time, SLOTS, preset.kv_tokens, preset.token_budget, None, "priority"),)
     rows = rows_of(job.kind, job.seed, BEFORE_S + AFTER_S, BEFORE_S)
-    pool = Traffic(rows, SHIPPED, replicas)
-    earlier = Traffic(rows_of(job.kind, 1000 + job.seed, BEFORE_S / 2, math.inf), SHIPPED, replicas)
+    pool = Traffic(rows, SHIPPED, replicas, signal_s=GRANT_DELAY_S)
+    earlier = replace(pool, rows=rows_of(job.kind, 1000 + job.seed, BEFORE_S / 2, math.inf))
     seen = [row.input_tokens for row in earlier.rows]
     start = defaults(SPACES[job.policy])
     serving = Serving(job.policy, params_of(start, queues_of(start, seen)))
@@ -109,7 +109,7 @@ def run_job(job: Job) -> Figures:
     serving = replace(serving, params=params)
     loop = Loop(pool, serving, values, seen, SETTINGS, job.mode, job.follows_s, job.seed)
     if job.mode == "oracle":
-        later = Traffic(rows_of(job.kind, 2000 + job.seed, BEFORE_S / 2, 0.0), SHIPPED, replicas)
+        later = replace(pool, rows=rows_of(job.kind, 2000 + job.seed, BEFORE_S / 2, 0.0))
         _, best = best_values(later, serving, values, SETTINGS, ORACLE, job.seed)
         outcomes = loop.run_told(BEFORE_S, replace(serving, params=best))
     else:

@@ -8,16 +8,17 @@ from datetime import datetime, timedelta
 
 from controlplane.tuning import recent
 from scheduling.core.percentiles import interpolated
+from scheduling.core.prefill_credit import USUAL_BUDGET
 from scheduling.core.step_time import StepTime, load_preset
+from scheduling.simulator.compare import GRANT_DELAY_S
 from scheduling.simulator.recording import Recording
 from scheduling.simulator.replay import Replica
 from scheduling.tuning.calibrate import Timed, calibrate
 from scheduling.tuning.traffic import Serving, Traffic
 from telemetry.models import Calibration, LedgerEntry
-from tenants.models import Entitlement, PolicyVersion, Pool
+from tenants.models import Backend, Entitlement, PolicyVersion, Pool
 
 UNKNOWN = "llama-3-8b-a100"  # stands for engines of which nothing has been measured yet
-GRANT_DELAY_S = 0.005  # from an engine's token over a gateway to the leader's next grant
 TRUSTED = 0.10  # relative error of a figure up to which a lab's word is worth something
 COMPARED = 5000  # requests of a window that are replayed for a comparison
 KEPT = 200  # calibrations of a pool
@@ -46,11 +47,20 @@ def serving_of(version: PolicyVersion | Pool) -> Serving:
 
 
 def replicas_of(pool: Pool, calibration: Calibration | None) -> tuple[Replica, ...]:
-    """The pool's backends that take work, as fast as they were last found to be."""
+    """The pool's backends that take work, as fast as they were last found to be, with the pool's prefill credit.
+
+    A step budget that no calibration has found is the one that live credits begin with, as most engines serve by it.
+    """
     step = StepTime(**calibration.step_time) if calibration is not None else load_preset(UNKNOWN).step_time
-    budget = calibration.token_budget if calibration is not None else load_preset(UNKNOWN).token_budget
+    budget = calibration.token_budget if calibration is not None else USUAL_BUDGET
     rows = [backend for backend in pool.backends.all() if not backend.draining]
-    return tuple(Replica(step, row.slots, row.kv_tokens, budget, row.spec().prefill_tokens) for row in rows)
+    return tuple(Replica(step, row.slots, row.kv_tokens, budget, _credit(pool, row), "priority") for row in rows)
+
+
+def _credit(pool: Pool, backend: Backend) -> int | None:
+    """The pool's prefill credit, else the replica's own figure; None is found while it serves."""
+    own = backend.spec().prefill_tokens or None
+    return own if pool.prefill_credit is None else pool.prefill_credit
 
 
 def traffic_of(

@@ -8,10 +8,11 @@ What a trace does not say is made up the same way for all of them, from named ra
   ``as_recorded`` arrivals stay what they were.
 * **Tiers.** A trace without tenants: each request draws its tier by the shares. With tenants: each belongs to one tier,
   the largest tenant first, to the tier that is furthest from its share. A recording of a pool says it all itself.
-* **Where the policy decides.** ``inside``: requests are sent to a replica when they arrive, and each replica's engine
-  orders its own queue by the policy, as a policy inside vLLM would; this is what the papers simulate. ``front``: one
-  queue in front of all replicas, as this product serves (:mod:`scheduling.simulator.replay`): what is granted is worked
-  on in the engine's own order, and the policy reaches only what was not granted yet.
+* **Where the policy decides.** ``front``: one queue in front of all replicas, as this product serves
+  (:mod:`scheduling.simulator.replay`): what is granted is worked on in the engine's own order, and the policy reaches
+  only what was not granted yet. Unless told otherwise as live: automatic prefill credit, 5 ms until a grant follows,
+  engines that are told the policy's order. ``inside``: requests are sent to a replica when they arrive, and each
+  replica's engine orders its own queue by the policy, as a policy inside vLLM would; this is what the papers simulate.
 * **Beliefs.** Policies never see a true length. The first tenth of the trace is history: it is not replayed, and what
   is believed of a later request is the distribution of outputs in it, of the same tenant if that has enough, else of
   prompts of similar length. EWSJF's queues are cut from the history's prompts.
@@ -41,6 +42,7 @@ from scheduling.simulator.engine_queue import Stay, stays_of, waiting
 from scheduling.simulator.fairness import Service, jain_of_backlogged
 from scheduling.simulator.kernel import rng
 from scheduling.simulator.oracle import told
+from scheduling.simulator.prefix_cache import prefixes_of
 from scheduling.simulator.replay import Replay, Replica
 from scheduling.simulator.result import Outcome, by_tier, late_share, makespan_s, outcomes_of
 from scheduling.simulator.servegen import generate, is_servegen, read_mix
@@ -58,6 +60,8 @@ ENOUGH = 50  # requests of a tenant or of a length from which a distribution is 
 VALUES = 20  # of a believed distribution
 GROUPS = 4  # of prompts by length
 INSIDE, FRONT = PLACES = ("inside", "front")
+ROUTING = "prefix_affinity"  # of new pools
+GRANT_DELAY_S = 0.005  # from an engine's token over a gateway to the leader's next grant
 PROBE = 3000  # requests that capacity is measured with
 
 
@@ -87,11 +91,12 @@ class Case:
     clairvoyant: bool = False  # the policy is told true lengths: what no live policy can know, as a limit
     seed: int = 1
     as_recorded: bool = False  # arrivals at their own rate, whatever the replicas can serve
-    where: str = INSIDE  # the policy decides: "inside" every replica, or in "front" of them all
-    prefill_tokens: int = 0  # in front: prefill credit of a replica [prompt tokens]; 0 is no bound
-    signal_ms: float = 0.0  # in front: from an engine's token to the grant that follows from it
+    where: str = FRONT  # the policy decides: in "front" of all replicas, or "inside" each
+    # in front: prefill credit of a replica [prompt tokens]; None: found while it serves, 0: no bound
+    prefill_tokens: int | None = None
+    signal_ms: float | None = None  # in front: from an engine's token to the grant that follows from it; None: as live
     slots: int = 0  # of a replica; 0: the preset's
-    engine_order: str = "fifo"  # in front: how an engine takes what was granted, a policy by name
+    engine_order: str = "priority"  # in front: how an engine takes what was granted, a policy by name
 
     @property
     def name(self) -> str:
@@ -99,18 +104,31 @@ class Case:
 
     @property
     def label(self) -> str:
-        told = ",".join(f"{key}={value}" for key, value in self.params)
-        label = f"{self.policy}:{told}" if told else self.policy
-        if self.where == FRONT:
-            label = f"{label} in front, {self.bounds}"
+        label = self.named
+        if self.where == INSIDE:
+            label = f"{label} inside"
+        elif (self.prefill_tokens, self.signal_ms, self.engine_order) != (None, None, "priority"):
+            label = f"{label}, {self.bounds}"
         return f"{label} knowing lengths" if self.clairvoyant else label
+
+    @property
+    def named(self) -> str:
+        """The policy with its parameters."""
+        told = ",".join(f"{key}={value}" for key, value in self.params)
+        return f"{self.policy}:{told}" if told else self.policy
+
+    @property
+    def signal_s(self) -> float:
+        """From an engine's token to the grant that follows from it [s]."""
+        return GRANT_DELAY_S if self.signal_ms is None else self.signal_ms / 1e3
 
     @property
     def bounds(self) -> str:
         """What bounds grants of a policy in front beside slots and KV cache, in words."""
-        credit = {0: "no credit", 1: "one prompt at a time"}.get(self.prefill_tokens, f"credit {self.prefill_tokens}")
-        order = "" if self.engine_order == "fifo" else f", engines by {self.engine_order}"
-        return f"{credit}{f', {self.signal_ms:g} ms' if self.signal_ms else ''}{order}"
+        named = {None: "automatic credit", 0: "no credit", 1: "one prompt at a time"}
+        credit = named.get(self.prefill_tokens, f"credit {self.prefill_tokens}")
+        order = ", engines told the order" if self.engine_order == "priority" else f", engines by {self.engine_order}"
+        return f"{credit}{f', {1e3 * self.signal_s:g} ms' if self.signal_s else ''}{order}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,19 +229,19 @@ def serve(case: Case, config: EngineConfig, ordering: OrderingPolicy, requests: 
     """Requests under a policy, where the case puts it. Raises CompareError or PolicyError."""
     if case.where not in PLACES:
         raise CompareError(f"where is {' or '.join(PLACES)}, not {case.where!r}")
-    if case.prefill_tokens < 0 or not case.signal_ms >= 0:
+    if (case.prefill_tokens or 0) < 0 or not case.signal_s >= 0:
         raise CompareError("the prefill credit and the signal's delay must be at least 0")
-    if case.where == INSIDE and (case.prefill_tokens or case.signal_ms):
-        raise CompareError("prefill credit and the signal's delay are of a policy in front: ask for --where front")
-    routing = make_routing("least_work")
+    if case.where == INSIDE and (case.prefill_tokens is not None or case.signal_ms is not None):
+        raise CompareError("prefill credit and the signal's delay are of a policy in front: leave out --where inside")
+    routing = make_routing(ROUTING)
     if case.where == INSIDE:
         engines = [ContinuousEngine(config, ordering) for _ in range(case.replicas)]
-        lives = Cluster(engines, routing).run(requests)
+        lives = Cluster(engines, make_routing("least_work")).run(requests)
         return Served(outcomes_of(lives), engines, stays_of(lives))
     replica = Replica(
         config.truth, config.max_seqs, config.kv_tokens, config.token_budget, case.prefill_tokens, case.engine_order
     )
-    replay = Replay([replica] * case.replicas, ordering, routing, signal_s=case.signal_ms / 1000.0)
+    replay = Replay([replica] * case.replicas, ordering, routing, signal_s=case.signal_s)
     # As a gateway does, which cuts a bound to what the model still takes: none is larger than a replica.
     bounded = [_within(request, config.kv_tokens) for request in requests]
     return Served(replay.run(bounded), replay.engines, replay.stays)
@@ -272,9 +290,11 @@ def prepare(case: Case) -> Prepared:
     for index, row in enumerate(replayed):
         tier = recorded.get(row.tier) or tier_of.get(row.tenant) or pick_tier(random, tiers)
         at = row.arrival_s - replayed[0].arrival_s
-        requests.append(
-            make_request(index, at, row.input_tokens, row.output_tokens, tier, believe(row), tenant=row.tenant)
-        )
+        made = make_request(index, at, row.input_tokens, row.output_tokens, tier, believe(row), tenant=row.tenant)
+        if row.blocks:
+            queued = replace(made.queued, prefixes=prefixes_of(row.blocks, row.input_tokens))
+            made = replace(made, queued=queued, blocks=row.blocks)
+        requests.append(made)
     weights = {request.queued.tenant: request.queued.weight for request in requests}
     lengths = tuple(row.input_tokens for row in history)
     partition = ",".join(f"{i.low}-{i.high}" for i in refine_and_prune(lengths))

@@ -13,48 +13,25 @@ from __future__ import annotations
 
 import argparse
 import gzip
-import hashlib
 import json
 import sys
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from scheduling.core.compose import make_policy
-from scheduling.core.placement import NAME_CHARS, SKEW_TOKENS, valued, write_points
 from scheduling.core.registry import make_routing, routings
 from scheduling.core.step_time import load_preset
 from scheduling.simulator.cluster import Cluster
 from scheduling.simulator.continuous import ContinuousEngine
 from scheduling.simulator.engine import EngineConfig
 from scheduling.simulator.kernel import to_s
+from scheduling.simulator.prefix_cache import BLOCK_TOKENS, BlockCache, prefixes_of
 from scheduling.simulator.trace import TraceRequest, spread
 from scheduling.simulator.workload import Belief, SimRequest, Tier, make_request
 
-BLOCK_TOKENS = 512  # of Mooncake's hash_ids
 STAMPS_S = 3.0
 EXPECTED_OUTPUT = 350.0  # tokens, of every answer: nothing is known of its length when it is placed
-
-
-class BlockCache:
-    """Blocks of prompts, the least recently used one leaves first."""
-
-    def __init__(self, blocks: int) -> None:
-        self._most = blocks
-        self._known: OrderedDict[int, None] = OrderedDict()
-
-    def take(self, ids: Sequence[int]) -> int:
-        """How many blocks from the beginning are known; all of them are from now on."""
-        found, going = 0, True
-        for block in ids:
-            going = going and block in self._known
-            found += going
-            self._known[block] = None
-            self._known.move_to_end(block)
-        while len(self._known) > self._most:
-            self._known.popitem(last=False)
-        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,16 +58,6 @@ def read(path: Path, limit: int | None = None) -> list[tuple[TraceRequest, tuple
         [TraceRequest((r["timestamp"] - start) / 1000, r["input_length"], r["output_length"]) for r in rows], STAMPS_S
     )
     return [(request, tuple(row["hash_ids"])) for request, row in zip(requests, rows, strict=True)]
-
-
-def prefixes_of(ids: Sequence[int], tokens: int, skew: float = SKEW_TOKENS) -> str:
-    """What the gateway would say of a prompt of token ids: a point after 1, 2, 4, 8 ... blocks."""
-    points, last, start, stop = [], b"", 0, 1
-    while stop <= len(ids):
-        last = hashlib.sha1(last + repr(ids[start:stop]).encode(), usedforsecurity=False).digest()
-        points.append((last.hex()[:NAME_CHARS], min(tokens, stop * BLOCK_TOKENS)))
-        start, stop = stop, 2 * stop
-    return write_points(skew, valued(points, tokens, tokens, goes_on=True)) if points else ""
 
 
 def evaluate(

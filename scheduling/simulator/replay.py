@@ -7,28 +7,35 @@ granted; :class:`scheduling.core.scheduler.Scheduler` decides here as it does th
 
 What a grant took comes back ``signal_s`` after it was over: prefill credit after the first token, slot and KV cache
 after the last one. Live that is the way from an engine over a gateway to the leader's next grant.
+
+Every replica has a prefix cache: what it finds there of a prompt's blocks is not computed. Requests that say nothing of
+their blocks share none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from scheduling.core.compose import Composed
 from scheduling.core.contracts import OrderingPolicy, RoutingPolicy
+from scheduling.core.engine_order import EngineOrder, HasDue, arrival_s
 from scheduling.core.registry import make_ordering
 from scheduling.core.scheduler import Scheduler
 from scheduling.core.step_time import StepTime
 from scheduling.core.types import BackendView, Grant, PoolView
 from scheduling.simulator import room
 from scheduling.simulator.continuous import ContinuousEngine
+from scheduling.simulator.credit import EVERY_S, AutomaticCredits
 from scheduling.simulator.engine import EngineConfig
 from scheduling.simulator.engine import Sequence as Life
 from scheduling.simulator.engine_queue import Stay
 from scheduling.simulator.kernel import NEVER, Kernel, to_fs, to_s
+from scheduling.simulator.prefix_cache import BLOCK_TOKENS, BlockCache
 from scheduling.simulator.result import Outcome, outcomes_of
 from scheduling.simulator.workload import SimRequest
 
-FIRST, ENDED, ARRIVED, WAKE, LOOK = range(5)  # ranks of events at one instant
+FIRST, ENDED, ARRIVED, WAKE, LOOK, COUNT = range(6)  # ranks of events at one instant
 
 Looker = Callable[[float, Sequence[Life], float], OrderingPolicy | None]
 
@@ -37,17 +44,19 @@ Looker = Callable[[float, Sequence[Life], float], OrderingPolicy | None]
 class Replica:
     """One backend: what its engine is, and how much is granted to it at once.
 
-    ``prefill_tokens``: its prefill credit, prompt tokens granted whose first token has not come; 0 is no bound.
-    ``order``: how the engine takes what it was granted, an ordering policy by name: "fifo" as vLLM's fcfs does,
-    "priority" as its priority scheduling by the tiers' ranks.
+    ``prefill_tokens``: its prefill credit, prompt tokens granted whose first token has not come; 0 is no bound, None
+    is found while it serves, as live. ``order``: how the engine takes what it was granted, an ordering policy by name:
+    "fifo" as vLLM's fcfs does, "priority" as its priority scheduling by the number it is told
+    (:mod:`scheduling.core.engine_order`). ``cache_tokens``: its prefix cache; 0: as large as its KV cache.
     """
 
     step_time: StepTime
     slots: int
     kv_tokens: int
     token_budget: int = 2048
-    prefill_tokens: int = 0
+    prefill_tokens: int | None = 0
     order: str = "fifo"
+    cache_tokens: int = 0
 
     def engine(self) -> ContinuousEngine:
         config = EngineConfig(
@@ -61,7 +70,7 @@ class Replica:
 
     def view(self, name: str) -> BackendView:
         """The replica as the scheduler sees it, with nothing on it."""
-        return BackendView(name, self.slots, self.kv_tokens, prefill_credit=self.prefill_tokens)
+        return BackendView(name, self.slots, self.kv_tokens, prefill_credit=self.prefill_tokens or 0)
 
 
 class Replay:
@@ -87,6 +96,19 @@ class Replay:
         self._scheduler.headroom = headroom
         self._signal_fs = to_fs(signal_s)
         self._kernel = Kernel()
+        self._caches = [BlockCache((replica.cache_tokens or replica.kv_tokens) // BLOCK_TOKENS) for replica in replicas]
+        self.cached_tokens = 0  # of prompts: found in the caches
+        self._told = [replica.order == "priority" for replica in replicas]
+        self._engine_order = _order_of(ordering)
+        self._ranks: set[int] = set()
+        self._credits = AutomaticCredits(
+            {
+                _name(n): (self.engines[n], replica.token_budget)
+                for n, replica in enumerate(replicas)
+                if replica.prefill_tokens is None
+            },
+            self._view,
+        )
         self._wakes = [NEVER] * len(self.engines)
         self._ended_seen = [0] * len(self.engines)
         self._first_seen = [0] * len(self.engines)
@@ -106,6 +128,10 @@ class Replay:
             last_s = to_s(requests[-1].arrival_fs)
             for number in range(1, int(last_s / every_s) + 1):
                 self._kernel.post(to_fs(number * every_s), LOOK, look)
+        self._ranks = {request.queued.rank for request in requests}
+        self._engine_order = _order_of(self._scheduler.policy, self._ranks)
+        if self._credits and requests:
+            self._kernel.post(requests[0].arrival_fs + to_fs(EVERY_S), COUNT, None)
         for request in requests:
             if request.queued.kv_tokens > max(backend.kv_tokens for backend in self._view.backends.values()):
                 raise ValueError(f"{request.queued.id} needs {request.queued.kv_tokens} KV tokens; no replica has them")
@@ -120,6 +146,8 @@ class Replay:
                 self._grant()
             elif rank == LOOK:
                 self._look(what)
+            elif rank == COUNT:
+                self._count()
             else:
                 (self._first_token if rank == FIRST else self._ended)(what)
                 if not self._kernel.more_now(before=ARRIVED):  # what one step freed is granted in one decision
@@ -145,13 +173,24 @@ class Replay:
         policy = look(self._now_s, self._lives, self._now_s - oldest_s)
         if policy is not None:
             self._scheduler.swap(policy, self._scheduler.routing, self._now_s)
+            self._engine_order = _order_of(policy, self._ranks)
             self._grant()
 
+    def _count(self) -> None:
+        """A second has passed: credits follow what engines did, as long as anything is left."""
+        self._credits.look(self._now_s)
+        self._grant()
+        if len(self._kernel):
+            self._kernel.post(self._kernel.now_fs + to_fs(EVERY_S), COUNT, None)
+
     def _grant(self) -> None:
-        if not any(backend.running < backend.slots for backend in self._view.backends.values()):
-            return
-        for grant in self._scheduler.step(self._view, self._now_s):
+        grants = []
+        if any(backend.running < backend.slots for backend in self._view.backends.values()):
+            grants = self._scheduler.step(self._view, self._now_s)
+        for grant in grants:
             self._start(grant)
+        if self._credits:
+            self._credits.decided(len(self._scheduler) > 0, [grant.request.prefill_tokens for grant in grants])
 
     def _start(self, grant: Grant) -> None:
         number = int(grant.backend)
@@ -159,8 +198,14 @@ class Replay:
         # The engine knows the order in which requests reach it, not that in which clients sent them.
         self._granted += 1
         as_reached = replace(grant.request, arrival_s=self._now_s, seq=self._granted)
+        if self._told[number]:  # lower is sooner: all that such an engine knows of the order
+            as_reached = replace(as_reached, rank=self._engine_order.priority(grant.request))
         life = self.engines[number].offer(replace(request, arrival_fs=self._kernel.now_fs, queued=as_reached))
         life.replica = number
+        if request.blocks:
+            found = min(self._caches[number].take(request.blocks) * BLOCK_TOKENS, request.input_tokens - 1)
+            life.prefilled = found
+            self.cached_tokens += found
         self._rouse(number)
 
     def _first_token(self, life: Life) -> None:
@@ -195,6 +240,12 @@ class Replay:
         self._ended_seen[number] = len(engine.finished)
         if goes_on:
             self._rouse(number)
+
+
+def _order_of(policy: OrderingPolicy, ranks: Iterable[int] = ()) -> EngineOrder:
+    """What engines are told of a policy; of one with modifiers around it, the policy's own."""
+    inner = policy.policy if isinstance(policy, Composed) else policy
+    return EngineOrder(inner.due_s if isinstance(inner, HasDue) else arrival_s, ranks)
 
 
 def _name(number: int) -> str:

@@ -41,6 +41,7 @@ class TraceRequest:
     output_tokens: int
     tenant: str = ""  # where the recording says who asked
     tier: str = ""  # where it says under which contract
+    blocks: tuple[int, ...] = ()  # where it says which blocks the prompt consists of (Mooncake)
 
 
 class TraceError(ValueError):
@@ -51,7 +52,7 @@ class TraceError(ValueError):
         self.path, self.line, self.problem = path, line, problem
 
 
-Row = tuple[float, int, int]
+Row = tuple[float, int, int, tuple[int, ...]]
 MAX_LINE = 1024 * 1024  # characters
 MAX_TOKENS = 10_000_000  # more than any model takes
 _STAMP = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(\.\d+)?(Z|[+-]\d\d:?\d\d)?")
@@ -83,7 +84,7 @@ def read_trace(
         raise TraceError(path, 1, "the file holds no request")
     rows.sort(key=lambda row: row[0])
     start = rows[0][0]
-    requests = [TraceRequest(at - start, given, out) for at, given, out in rows]
+    requests = [TraceRequest(at - start, given, out, blocks=blocks) for at, given, out, blocks in rows]
     if spread_s:
         requests = spread(requests, spread_s)
     if until_s is not None:
@@ -212,7 +213,8 @@ def _azure(path: Path, _first: str, stream: io.TextIOBase) -> Iterator[Row]:
             at = _epoch_s(cells[0].strip())
         except ValueError as problem:
             raise TraceError(path, number, f"TIMESTAMP {cells[0]!r} is not a date and time") from problem
-        yield at, _tokens(path, number, "ContextTokens", cells[1]), _tokens(path, number, "GeneratedTokens", cells[2])
+        given = _tokens(path, number, "ContextTokens", cells[1])
+        yield at, given, _tokens(path, number, "GeneratedTokens", cells[2]), ()
 
 
 def _epoch_s(stamp: str) -> float:
@@ -246,7 +248,14 @@ def _mooncake(path: Path, first: str, stream: io.TextIOBase) -> Iterator[Row]:
             stamp / 1000.0,
             _tokens(path, number, "input_length", entry["input_length"]),
             _tokens(path, number, "output_length", entry["output_length"]),
+            _blocks(path, number, entry.get("hash_ids", [])),
         )
+
+
+def _blocks(path: Path, number: int, ids: object) -> tuple[int, ...]:
+    if not isinstance(ids, list) or not all(isinstance(one, int) for one in ids):
+        raise TraceError(path, number, "hash_ids is not a list of whole numbers")
+    return tuple(ids)
 
 
 def _tokens(path: Path, number: int, column: str, value: object) -> int:

@@ -24,9 +24,10 @@ from rich.table import Table as Grid
 from controlplane.lab import compare, front, parity, shift, tune, unified
 from controlplane.lab.tables import Lab, Table, figure, interval, report
 from controlplane.tuning import recent, replicas
+from scheduling.core.prefill_credit import USUAL_BUDGET
 from scheduling.core.registry import PolicyError, make_ordering
 from scheduling.core.step_time import preset_names
-from scheduling.simulator.compare import PLACES, Case, CompareError, parse_policy, parse_shares, run_case
+from scheduling.simulator.compare import GRANT_DELAY_S, PLACES, Case, CompareError, parse_policy, parse_shares, run_case
 from scheduling.simulator.duel import SEEDS, Bout, bout_name, bouts_of, fight, load_match, match_names, verdicts_of
 from scheduling.simulator.lab import Scenario, ScenarioError, Task, load_scenario, scenario_names, tasks_of
 from scheduling.simulator.trace import TraceError
@@ -127,8 +128,10 @@ class Command(BaseCommand):
         delay = "from an engine's token to the grant that follows from it (default %(default)g)"
         parser.add_argument("--signal-ms", type=float, default=5.0, metavar="MS", help=delay)
         parser.add_argument(
-            "--engine-order", default="fifo", metavar="POLICY", help="how engines take what was granted"
+            "--engine-order", default="priority", metavar="POLICY", help="how engines take what was granted"
         )
+        budget = "tokens of an engine's step (default %(default)s, as the engines of `make up` have)"
+        parser.add_argument("--step-tokens", type=int, default=USUAL_BUDGET, metavar="N", help=budget)
         within = "fail when a tier's attainment differs by more [points]"
         parser.add_argument("--within", type=float, metavar="POINTS", help=within)
         parser.add_argument("--json", action="store_true", help="the figures as JSON on standard output")
@@ -137,17 +140,21 @@ class Command(BaseCommand):
     def _add_where(parser: ArgumentParser) -> None:
         ours = Case("", "")
         where = (
-            "the policy decides: inside every engine, as the papers have it, or in front of them all, as this product "
-            "does (default %(default)s)"
+            "the policy decides: in front of all engines, as this product does, or inside each, as the papers have it "
+            "(default %(default)s)"
         )
         parser.add_argument("--where", choices=PLACES, default=ours.where, help=where)
         credit = (
-            "in front: prefill credit of a replica [prompt tokens], 1 is one prompt at a time (default 0: no bound)"
+            "in front: prefill credit of a replica [prompt tokens], 1 is one prompt at a time, 0 is no bound (default: "
+            "found while it serves, as live)"
         )
-        parser.add_argument("--credit", dest="prefill_tokens", type=int, default=0, metavar="N", help=credit)
-        delay = "in front: from an engine's token to the grant that follows from it (default 0)"
-        parser.add_argument("--signal-ms", type=float, default=0.0, metavar="MS", help=delay)
-        order = "in front: how engines take what they were granted, a policy by name (default fifo, as vLLM's fcfs)"
+        parser.add_argument("--credit", dest="prefill_tokens", type=int, metavar="N", help=credit)
+        delay = f"in front: from an engine's token to the grant that follows from it (default {1e3 * GRANT_DELAY_S:g})"
+        parser.add_argument("--signal-ms", type=float, metavar="MS", help=delay)
+        order = (
+            "in front: how engines take what they were granted: fifo as vLLM's fcfs, or priority, told the policy's "
+            "order (default %(default)s)"
+        )
         parser.add_argument("--engine-order", default=ours.engine_order, metavar="POLICY", help=order)
 
     @classmethod
@@ -278,8 +285,12 @@ class Command(BaseCommand):
     def _parity(self, options: dict[str, Any]) -> None:
         if options["preset"] not in preset_names():
             raise CommandError(f"--preset: unknown {options['preset']!r}; there are: {', '.join(preset_names())}")
-        if not options["signal_ms"] >= 0 or (options["credit"] or 0) < 0 or (options["slots"] or 1) < 1:
-            raise CommandError("--signal-ms and --credit must be at least 0, --slots at least 1")
+        if (
+            not options["signal_ms"] >= 0
+            or (options["credit"] or 0) < 0
+            or min(options["slots"] or 1, options["step_tokens"]) < 1
+        ):
+            raise CommandError("--signal-ms and --credit must be at least 0, --slots and --step-tokens at least 1")
         make_ordering(options["engine_order"])
         setup = parity.Setup(
             options["preset"],
@@ -288,6 +299,7 @@ class Command(BaseCommand):
             options["engine_order"],
             options["slots"],
             options["policy"],
+            options["step_tokens"],
         )
         report = parity.read_report(options["report"])
         result = parity.compare(report, setup)

@@ -236,8 +236,9 @@ def test_the_command_shows_a_policy_inside_and_in_front_and_writes_the_page(
     out = StringIO()
     call_command(*ask, "--json", stdout=out)
     rows = json.loads(out.getvalue())
-    ways = ["inside", "in front, no credit, 5 ms", "in front, credit 2048, 5 ms"]
-    ways.append("in front, no credit, engines by priority")
+    ways = ["inside", "in front, automatic credit, 5 ms, engines told the order"]
+    ways += [f"in front, {credit}, 5 ms, engines by fifo" for credit in ("no credit", "credit 2048")]
+    ways.append("in front, no credit, 5 ms, engines told the order")
     assert [(row["load"], row["policy"], row["label"]) for row in rows] == [
         (load, policy, way) for load in (1.0, 1.3) for policy in ("fifo", "unified") for way in ways
     ]
@@ -255,7 +256,7 @@ def test_lab_compare_and_lab_tune_can_be_asked_for_a_policy_in_front(azure: Path
     settings.HOME = tmp_path  # type: ignore[attr-defined]
     for ask in (("compare", "ewsjf"), ("tune", "--trials", "1", "--random", "0")):
         told = []
-        for where in ((), ("--where", "front", "--credit", "2048", "--signal-ms", "5")):
+        for where in ((), ("--where", "inside")):
             out = StringIO()
             call_command(
                 "lab", "--processes", "1", *ask, *where, "--seeds", "1", "--trace", str(azure), "--json", stdout=out
@@ -271,7 +272,7 @@ def test_lab_compare_and_lab_tune_can_be_asked_for_a_policy_in_front(azure: Path
         (["fifo", "--tiers", "gold=1"], "TIER=SHARE"),
         (["fifo", "--preset", "abacus"], "there are: "),
         (["fifo", "--seeds", "0"], "--seeds"),
-        (["fifo", "--credit", "2048"], "--where front"),
+        (["fifo", "--where", "inside", "--credit", "2048"], "leave out --where inside"),
         (["fifo", "--where", "front", "--engine-order", "fofi"], "unknown ordering policy"),
         (["fifo", "--slots", "-1"], "slots"),
         (["fifo", "--load", "0"], "load"),

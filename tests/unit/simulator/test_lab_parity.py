@@ -38,7 +38,7 @@ POOL = {
 
 
 @cache
-def live(credit: int) -> dict[str, Any]:
+def live(credit: int | None) -> dict[str, Any]:
     """A report of an instance that does just what the lab does, with this prefill credit."""
     random, at, requests = Random(4), 100.0, []
     for index in range(200):
@@ -48,7 +48,7 @@ def live(credit: int) -> dict[str, Any]:
         out = random.randint(5, 40)
         requests.append(make_request(index, at, random.randint(1000, 3000), out, tier, Belief(float(out), out)))
     preset = load_preset("llama-3-8b-a100")
-    replica = Replica(preset.step_time, 128, 421_000, preset.token_budget, credit)
+    replica = Replica(preset.step_time, 128, 421_000, 2048, credit, "priority")
     replay = Replay([replica] * 2, make_ordering("priority"), make_routing("least_work"), signal_s=0.005)
     rows = [
         Sent(
@@ -63,15 +63,15 @@ def live(credit: int) -> dict[str, Any]:
 
 
 def test_an_instance_that_does_what_the_lab_does_differs_by_nothing():
-    report = live(2048)
+    report = live(None)
     found = parity.compare(report, parity.Setup("llama-3-8b-a100"))
     assert [line.tier for line in found.lines] == ["all", "premium", "batch"]
     assert found.worst == 0.0
     assert found.left_out == 1
     for line in found.lines[1:]:
         assert line.live == pytest.approx(100 * report["tiers"][line.tier]["slo_attainment"], abs=0.01)
-        assert line.live_ttft_s == pytest.approx(line.simulated_ttft_s)
-    assert found.live_tokens_per_s == pytest.approx(found.simulated_tokens_per_s)
+        assert line.live_ttft_s == pytest.approx(line.simulated_ttft_s, rel=0.01)  # the order is told in steps of 20 ms
+    assert found.live_tokens_per_s == pytest.approx(found.simulated_tokens_per_s, rel=0.01)
 
 
 def test_an_instance_without_the_credit_that_its_pool_claims_is_found_out():

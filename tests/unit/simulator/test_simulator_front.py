@@ -37,7 +37,7 @@ def overload(count: int = 400, seed: int = 1) -> list[SimRequest]:
     return made
 
 
-def replay_of(credit: int, signal_s: float = 0.0, replicas: int = 2, **more: int) -> Replay:
+def replay_of(credit: int | None, signal_s: float = 0.0, replicas: int = 2, **more: int) -> Replay:
     replica = Replica(A100, 64, 400_000, 512, credit)
     return Replay([replica] * replicas, make_ordering("unified"), make_routing("least_work"), signal_s=signal_s, **more)
 
@@ -155,17 +155,63 @@ def test_a_case_says_where_its_policy_decides(tmp_path: Path):
     lines += [f"2023-11-16 18:{n // 60:02}:{n % 60:02}.0,{800 + 37 * n % 2000},{5 + n % 30}" for n in range(400)]
     trace = tmp_path / "trace.csv"
     trace.write_text("\n".join(lines))
-    inside = Case(str(trace), "unified", load=1.2)
-    front = replace(inside, where="front", prefill_tokens=2048)
+    live = Case(str(trace), "unified", load=1.2)
+    inside = replace(live, where="inside")
+    front = replace(live, prefill_tokens=2048, engine_order="fifo")
     assert bare(inside) == bare(front)
-    assert inside.label == "unified"
-    assert front.label == "unified in front, credit 2048"
+    assert live.label == "unified"
+    assert inside.label == "unified inside"
+    assert front.label == "unified, credit 2048, 5 ms, engines by fifo"
     figures = run_case(front)
     assert figures["requests"] == run_case(inside)["requests"]
     assert figures["engine_waiting.p99"] <= 3
-    with pytest.raises(CompareError, match="--where front"):
+    with pytest.raises(CompareError, match="leave out --where inside"):
         run_case(replace(inside, prefill_tokens=2048))
     with pytest.raises(CompareError, match="inside or front"):
         run_case(replace(inside, where="beside"))
     with pytest.raises(CompareError, match="at least 0"):
         run_case(replace(front, signal_ms=-1.0))
+
+
+def test_automatic_credit_begins_with_a_step_and_keeps_promises_as_a_fixed_one_does():
+    work = overload()
+    automatic, none = replay_of(None, 0.005), replay_of(0, 0.005)
+    assert {b.prefill_credit for b in automatic.view.backends.values()} == {512}
+    early, late = automatic.run(work), none.run(work)
+    assert in_time(early, "premium") > 0.85 > 0.3 > in_time(late, "premium")
+    assert waiting(automatic.stays, 2).p99 <= 6 < waiting(none.stays, 2).p99
+    grown = {b.prefill_credit for b in automatic.view.backends.values()}
+    assert max(grown) > 512, "requests waited for credit only while steps were not full"
+
+
+def test_a_fixed_credit_is_left_alone():
+    replay = replay_of(2048, 0.005)
+    replay.run(overload(200))
+    assert {b.prefill_credit for b in replay.view.backends.values()} == {2048}
+
+
+def test_what_a_replica_has_in_its_prefix_cache_is_not_computed_again():
+    tier = Tier("t", Slo(ttft_s=1.0))
+    work = [replace(request(n, 2.0 * n, 2048, 2, tier), blocks=(1, 2, 3, 4)) for n in range(3)]
+    work.append(replace(request(3, 6.0, 2048, 2, tier), blocks=(1, 2, 9, 4)))
+    work.append(request(4, 8.0, 2048, 2, tier))
+    replay = Replay([Replica(A100, 8, 100_000, 512)], make_ordering("fifo"), make_routing("least_work"))
+    first, again, third, half, other = (o.ttft_s for o in replay.run(work))
+    assert replay.cached_tokens == 2 * 2047 + 1024
+    assert again == third < half < first == other
+    small = Replay(
+        [Replica(A100, 8, 100_000, 512, cache_tokens=1024)], make_ordering("fifo"), make_routing("least_work")
+    )
+    small.run(work)
+    assert small.cached_tokens == 0, "the least recently used block has left"
+
+
+def test_engines_by_priority_are_told_the_policys_own_order():
+    tier = Tier("t", Slo(ttlt_s=100.0))
+    first, long, soon = request(0, 0.0, 4000, 3, tier), request(1, 0.1, 3000, 3, tier), request(2, 0.1, 300, 3, tier)
+    for order, expected in (("priority", [0, 2, 1]), ("fifo", [0, 1, 2])):
+        replay = Replay([Replica(A100, 8, 100_000, 512, 0, order)], make_ordering("edf"), make_routing("least_work"))
+        late = replace(long, queued=replace(long.queued, ttlt_deadline_s=60.0))
+        early = replace(soon, queued=replace(soon.queued, ttlt_deadline_s=30.0))
+        found = replay.run([first, late, early])
+        assert [o.index for o in sorted(found, key=lambda o: o.ttft_s + o.arrival_s)] == expected

@@ -429,10 +429,23 @@ def test_trials_are_served_in_front_of_the_pools_own_replicas_with_its_headroom(
     assert found is not None
     replay = found.replay(replicas.serving_of(pool))
     assert (found.headroom, replay.headroom) == (1, 1)
-    assert [(b.slots, b.kv_tokens, b.prefill_credit) for b in replay.view.backends.values()] == [
-        (row.slots, row.kv_tokens, row.spec().prefill_tokens) for row in pool.backends.all()
+    assert [(b.slots, b.kv_tokens) for b in replay.view.backends.values()] == [
+        (row.slots, row.kv_tokens) for row in pool.backends.all()
     ]
     assert found.signal_s == replicas.GRANT_DELAY_S
+
+
+@pytest.mark.parametrize("credit", [None, 0, 3000])
+def test_what_gives_advice_grants_by_the_pools_own_prefill_credit(pool: Pool, credit: int | None):
+    now = timezone.now()
+    traffic(100, now)
+    pool.prefill_credit = credit
+    services.save(actor=ANN, instance=pool)
+    found = replicas.traffic_of(pool, now - timedelta(hours=1), now)
+    assert found is not None
+    assert {(r.prefill_tokens, r.token_budget, r.order) for r in found.replicas} == {(credit, 2048, "priority")}
+    begun = {b.prefill_credit for b in found.replay(replicas.serving_of(pool)).view.backends.values()}
+    assert begun == {2048 if credit is None else credit}, "what is found while it serves begins with one step"
 
 
 def test_a_candidate_that_is_no_policy_is_rejected(pool: Pool):

@@ -1,0 +1,45 @@
+"""A replica's prefix cache: blocks of prompts it has computed, the least recently used one leaves first.
+
+What an engine finds there of a prompt's beginning it does not compute again. A prompt's blocks are chained ids, as
+vLLM's and Mooncake's are: equal ids mean that everything up to the end of the block is equal.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from scheduling.core.placement import NAME_CHARS, SKEW_TOKENS, valued, write_points
+
+BLOCK_TOKENS = 512  # of a trace's block ids, as Mooncake's hash_ids are
+
+
+class BlockCache:
+    """Blocks of prompts. ``blocks``: how many it holds."""
+
+    def __init__(self, blocks: int) -> None:
+        self._most = blocks
+        self._known: OrderedDict[int, None] = OrderedDict()
+
+    def take(self, ids: Sequence[int]) -> int:
+        """How many blocks from the beginning are known; all of them are from now on."""
+        found, going = 0, True
+        for block in ids:
+            going = going and block in self._known
+            found += going
+            self._known[block] = None
+            self._known.move_to_end(block)
+        while len(self._known) > self._most:
+            self._known.popitem(last=False)
+        return found
+
+
+def prefixes_of(ids: Sequence[int], tokens: int, skew: float = SKEW_TOKENS) -> str:
+    """What the gateway would say of a prompt of token ids: a point after 1, 2, 4, 8 ... blocks."""
+    points, last, start, stop = [], b"", 0, 1
+    while stop <= len(ids):
+        last = hashlib.sha1(last + repr(ids[start:stop]).encode(), usedforsecurity=False).digest()
+        points.append((last.hex()[:NAME_CHARS], min(tokens, stop * BLOCK_TOKENS)))
+        start, stop = stop, 2 * stop
+    return write_points(skew, valued(points, tokens, tokens, goes_on=True)) if points else ""
