@@ -171,6 +171,9 @@ class Coefficients:
     class_weights: dict[ServiceClass, float] = field(default_factory=_class_weights)
 
 
+COEFFICIENTS = Coefficients()  # those of a pool that names none
+
+
 @dataclass(frozen=True, slots=True)
 class PoolSpec:
     """One model behind one capacity."""
@@ -330,6 +333,7 @@ class PoolView:
     backends: dict[str, BackendView]
     running_by_entitlement: dict[str, int] = field(default_factory=dict)
     standings: dict[str, Standing] = field(default_factory=dict)  # by entitlement; one without has no debt or burst
+    coefficients: Coefficients = COEFFICIENTS  # by which the pool weighs those
 
     def free_slots(self) -> int:
         return sum(max(0, b.slots - b.running) for b in self.backends.values() if b.ready)

@@ -308,6 +308,7 @@ class Term:
             now_s = self._set_clock(look.now_ms)
             view = look.pool_view(now_s)
             view.standings = self.standings
+            view.coefficients = self._pool.coefficients
             self.monitor.mask(view)
             grants = self._step(view, now_s)
             self._left = view
@@ -476,6 +477,7 @@ class Term:
         now_s = snapshot.now_ms / 1000.0
         view = snapshot.pool_view(now_s)
         view.standings = self.standings
+        view.coefficients = self._pool.coefficients
         self.monitor.mask(view)
         await self._preview.show(
             self.scheduler, view, now_s, snapshot.service_ms, self.policy, parked=len(self._parked)

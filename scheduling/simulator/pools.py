@@ -161,7 +161,8 @@ class PoolModel:
         self._scheduler = Scheduler(ordering, make_routing("least_work"), rights=True)
         self._scheduler.headroom = pool.headroom_slots
         self._view = PoolView(
-            {b.id: BackendView(b.id, b.slots, b.kv_tokens, prefill_credit=b.prefill_tokens) for b in pool.backends}
+            {b.id: BackendView(b.id, b.slots, b.kv_tokens, prefill_credit=b.prefill_tokens) for b in pool.backends},
+            coefficients=pool.coefficients,
         )
         self._credit = any(b.prefill_tokens for b in pool.backends)
         self._shares = {client.spec.id: _Share() for client in clients}

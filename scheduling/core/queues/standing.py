@@ -4,8 +4,9 @@ Question: whose request goes first, when what they ask for is alike?
 Formula: an entitlement's requests keep their order among themselves; against those of others the first component of
 their key is less by ``shift = unit * ln(f)``, ``f = (1 + a_debt * debt) / (1 + a_burst * burst)``: the two factors of
 token pools eq. 1 that change while requests wait. ``unit`` is what a weight e times as high is worth in the key.
-Inputs: ``PoolView.standings``, as last seen; an entitlement without one is owed nothing.
-Cost: O(log n); O(entitlements that wait) in a step in which the standings are others.
+Inputs: ``PoolView.standings`` and the pool's ``coefficients``, as last seen; an entitlement without a standing is owed
+nothing.
+Cost: O(log n); O(entitlements that wait) in a step in which standings or coefficients are others.
 Source: token pools 3.3, eq. 1.
 """
 
@@ -17,18 +18,19 @@ from math import log
 from scheduling.core.contracts import Fits, Key
 from scheduling.core.entitlement import Coefficients, factors
 from scheduling.core.queues.keyed import Entry, KeyedQueue
-from scheduling.core.types import PoolView, QueuedRequest, ServiceClass, Standing
+from scheduling.core.types import COEFFICIENTS, PoolView, QueuedRequest, ServiceClass, Standing
 
-MAX_BURST = 4.0  # what counts of a burst: with debt within 1 the shift stays within ln(5) units
-COEFFICIENTS = Coefficients()
-MAX_SHIFT = log(1.0 + max(COEFFICIENTS.debt, COEFFICIENTS.burst * MAX_BURST))  # units, either way
+MAX_BURST = 4.0  # what counts of a burst: with debt within 1 the default coefficients shift by at most ln(5) units
+MAX_SHIFT = log(1.0 + max(COEFFICIENTS.debt, COEFFICIENTS.burst * MAX_BURST))  # units, either way, by these
 
 
-def standing_factor(standing: Standing) -> float:
-    """How many times as much an entitlement weighs for what it is owed and what it took, between 1/5 and 5."""
+def standing_factor(standing: Standing, coefficients: Coefficients = COEFFICIENTS) -> float:
+    """How many times as much an entitlement weighs for what it is owed and what it took: at most as much, either way,
+    as for the whole debt or the largest burst that counts (5 by the default coefficients)."""
     debt, burst = max(-1.0, min(1.0, standing.debt)), max(0.0, min(MAX_BURST, standing.burst))
-    parts = factors(ServiceClass.ELASTIC, 1.0, debt, burst, COEFFICIENTS)
-    return max(1.0 / 5.0, min(5.0, parts.debt * parts.burst))
+    parts = factors(ServiceClass.ELASTIC, 1.0, debt, burst, coefficients)
+    most = 1.0 + max(coefficients.debt, coefficients.burst * MAX_BURST)
+    return max(1.0 / most, min(most, parts.debt * parts.burst))
 
 
 class StandingQueue(KeyedQueue):
@@ -40,16 +42,18 @@ class StandingQueue(KeyedQueue):
         super().__init__(key, describe)
         self._unit = unit
         self._standings: Mapping[str, Standing] = {}
+        self._coefficients = COEFFICIENTS
         self._shifts: dict[str, tuple[Standing, float]] = {}  # of the standings that were asked for
 
     def peek(self, view: PoolView, fits: Fits) -> QueuedRequest | None:
-        if fits is not self._step and view.standings is not self._standings:
-            self._learn(view.standings)
+        others = view.standings is not self._standings or view.coefficients is not self._coefficients
+        if fits is not self._step and others:
+            self._learn(view.standings, view.coefficients)
         return super().peek(view, fits)
 
     def explain(self, request: QueuedRequest) -> str:
         standing = self._standings.get(request.entitlement)
-        told = "" if standing is None else f", standing x {standing_factor(standing):.2g}"
+        told = "" if standing is None else f", standing x {standing_factor(standing, self._coefficients):.2g}"
         return super().explain(request) + told
 
     def shift(self, entitlement: str) -> float:
@@ -59,12 +63,19 @@ class StandingQueue(KeyedQueue):
             return 0.0
         known = self._shifts.get(entitlement)
         if known is None or known[0] is not standing:
-            known = self._shifts[entitlement] = (standing, self._unit * log(standing_factor(standing)))
+            known = self._shifts[entitlement] = (
+                standing,
+                self._unit * log(standing_factor(standing, self._coefficients)),
+            )
         return known[1]
 
-    def _learn(self, standings: Mapping[str, Standing]) -> None:
+    def _learn(self, standings: Mapping[str, Standing], coefficients: Coefficients) -> None:
         before = self._standings
         self._standings = standings
+        if coefficients != self._coefficients:
+            self._shifts.clear()
+            before = {}
+        self._coefficients = coefficients
         if any(before.get(name) is not standings.get(name) for name in self._lanes):
             self._shifts = {name: kept for name, kept in self._shifts.items() if name in self._lanes}
             self._rebuild_heads()

@@ -13,7 +13,7 @@ from scheduling.core.order.unified import PREFILL_STEPS, Unified, cost_left
 from scheduling.core.queues.standing import MAX_SHIFT, StandingQueue, standing_factor
 from scheduling.core.registry import PolicyError, make_ordering, make_routing
 from scheduling.core.scheduler import Scheduler
-from scheduling.core.types import BackendView, PoolView, QueuedRequest, ServiceClass, Standing
+from scheduling.core.types import BackendView, Coefficients, PoolView, QueuedRequest, ServiceClass, Standing
 
 BASE = QueuedRequest(
     id="r", seq=0, arrival_s=0.0, entitlement="e", tenant="t", tier="standard", rank=1, weight=30.0,
@@ -142,6 +142,23 @@ def test_a_debt_of_a_grade_outweighs_a_cost_of_a_grade() -> None:
     view = PoolView({}, standings={"poor": owed})
     assert queue.select(view, 0.0, lambda r: True).id == "poor"  # type: ignore[union-attr]  # 25 - 10 ln 5 = 8.9
     assert queue.shift("poor") == pytest.approx(10.0 * log(5.0)) == pytest.approx(10.0 * MAX_SHIFT)
+
+
+def test_what_is_owed_counts_by_the_pools_own_coefficients() -> None:
+    standings = {"owed": Standing(1.0, debt=0.5)}
+    for debt, expected in ((0.0, "even"), (4.0, "owed")):
+        queue = filled(request("b", entitlement="owed", seq=2), request("a", entitlement="even", seq=1))
+        view = PoolView({}, standings=standings, coefficients=Coefficients(debt=debt))
+        taken = queue.select(view, 0.0, lambda r: True)
+        assert taken is not None
+        assert taken.entitlement == expected
+    queue = filled(request("b", entitlement="owed", seq=2), request("a", entitlement="even", seq=1))
+    ignored = PoolView({}, standings=standings, coefficients=Coefficients(debt=0.0))
+    assert queue.select(ignored, 0.0, lambda r: False) is None
+    changed = replace(ignored, coefficients=Coefficients())
+    taken = queue.select(changed, 1.0, lambda r: True)
+    assert taken is not None
+    assert taken.entitlement == "owed", "coefficients that change while requests wait count at once"
 
 
 def test_extreme_standings_stay_within_a_factor_of_five() -> None:
