@@ -58,8 +58,8 @@ RIGHTS: Final[Mapping[ServiceClass, Rights]] = {
     ServiceClass.DEDICATED: Rights(baseline=True, reserved=True, bursts=True, over_budget=True, evicts=True),
     ServiceClass.GUARANTEED: Rights(baseline=True, reserved=True, evicts=True),
     ServiceClass.ELASTIC: Rights(baseline=True, bursts=True, evicts=True),
-    ServiceClass.SPOT: Rights(),
-    ServiceClass.PREEMPTIBLE: Rights(),
+    ServiceClass.SPOT: Rights(bursts=True),
+    ServiceClass.PREEMPTIBLE: Rights(bursts=True),
 }
 
 

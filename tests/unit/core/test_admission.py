@@ -82,10 +82,14 @@ def test_a_free_slot_and_nobody_waiting_is_granted_on_that_replica():
     [
         ({"rebuilding_ms": 3100}, Reason.REBUILDING, 3100),
         ({"backends": ()}, Reason.NO_BACKEND, 5000),
-        ({"ent_running": 2, "ent_waiting": 1}, Reason.CONCURRENCY, 2000),  # one of three slots each third of 6 s
+        (
+            {"ent_running": 2, "ent_waiting": 1, "waiting": 4},
+            Reason.CONCURRENCY,
+            2000,
+        ),  # one of three slots each third of 6 s
         ({"level": 149.0}, Reason.TOKEN_BUDGET, 1000),  # 1 token at 50 tokens/s: but nobody is told less than a second
         ({"level": -850.0}, Reason.TOKEN_BUDGET, 20_000),
-        ({"ent_kv": 301, "ent_running": 2}, Reason.KV_BUDGET, 3000),
+        ({"ent_kv": 301, "ent_running": 2, "waiting": 4}, Reason.KV_BUDGET, 3000),
         ({"ent_waiting": 2, "waiting": 5}, Reason.QUEUE_FULL, 4000),  # two before it through three lanes of 6 s
         ({"waiting": 10}, Reason.QUEUE_FULL, 10_000),  # ten before it through four slots of 4 s
         ({"waiting": 1, "able": 4, "waiting_bytes": 9801}, Reason.QUEUE_FULL, 1000),
@@ -123,7 +127,7 @@ def test_the_first_rule_that_fails_names_the_reason():
 
 def test_waiting_cannot_help_a_request_that_is_larger_than_its_bucket_or_its_share():
     assert decide(view(), dataclasses.replace(ASK, charge=501)) == (AdmissionAnswer.REFUSE, Reason.TOKEN_BUDGET, None)
-    assert decide(view(), dataclasses.replace(ASK, kv=401)) == (AdmissionAnswer.REFUSE, Reason.KV_BUDGET, None)
+    assert decide(view(waiting=4), dataclasses.replace(ASK, kv=401)) == (AdmissionAnswer.REFUSE, Reason.KV_BUDGET, None)
 
 
 def test_zero_means_that_no_budget_and_no_share_is_enforced():
@@ -193,9 +197,9 @@ BUSY = {"backends": (FULL,), "waiting": 12, "able": 12, "ent_waiting": 2, "light
     ("what", "state", "answers"),
     [  #                           dedicated             guaranteed            elastic               spot, preemptible
         ("idle", {}, (GRANT, GRANT, GRANT, GRANT)),
-        ("idle, over r_e", OVER, (GRANT, Reason.CONCURRENCY, GRANT, Reason.CONCURRENCY)),
+        ("idle, over r_e", OVER, (GRANT, Reason.CONCURRENCY, GRANT, GRANT)),
         ("idle, over its bucket", POOR, (GRANT, Reason.TOKEN_BUDGET, Reason.TOKEN_BUDGET, Reason.TOKEN_BUDGET)),
-        ("idle, over its KV share", WIDE, (GRANT, Reason.KV_BUDGET, GRANT, Reason.KV_BUDGET)),
+        ("idle, over its KV share", WIDE, (GRANT, Reason.KV_BUDGET, GRANT, GRANT)),
         ("busy", BUSY, (QUEUE, QUEUE, Reason.LOW_PRIORITY, Reason.LOW_PRIORITY)),
         ("busy, heavier", BUSY | {"weight": 31.0}, (QUEUE, QUEUE, Reason.QUEUE_FULL, Reason.QUEUE_FULL)),
         (
@@ -329,8 +333,8 @@ def test_before_the_first_tick_a_weight_is_the_class_and_the_slo_where_a_mean_is
 
 def test_a_tier_that_waits_queues_over_its_concurrency_until_its_queue_is_full():
     batch = of_class(ServiceClass.SPOT, over_limit=OverLimit.WAIT)
-    assert decide(view(ent_running=3), spec=batch)[0] is AdmissionAnswer.QUEUE
-    assert decide(view(ent_running=3, ent_waiting=2, waiting=2), spec=batch)[1] is Reason.QUEUE_FULL
+    assert decide(view(ent_running=3, waiting=4), spec=batch)[0] is AdmissionAnswer.QUEUE
+    assert decide(view(ent_running=3, ent_waiting=2, waiting=4), spec=batch)[1] is Reason.QUEUE_FULL
 
 
 def test_a_tier_with_no_queue_is_refused_instead_of_waiting():

@@ -74,10 +74,16 @@ def test_fair_shares_are_not_forgotten_while_owners_take_the_slots():
 
 def test_a_limit_is_kept_by_who_may_not_burst():
     world = scheduler("fifo", ("bands", "fair"))
-    for number, service_class in enumerate((ServiceClass.GUARANTEED, ServiceClass.SPOT, ServiceClass.PREEMPTIBLE)):
+    for number, service_class in enumerate(ServiceClass):
         world.offer(waiting(number, service_class.value, service_class=service_class, concurrency=1), 1000.0)
     running = {c.value: 1 for c in ServiceClass}
-    assert ids(g.request for g in world.step(pool_view(backend_view(slots=9), running=running), 1100.0)) == []
+    granted = [g.request.service_class for g in world.step(pool_view(backend_view(slots=9), running=running), 1100.0)]
+    assert granted == [
+        ServiceClass.DEDICATED,
+        ServiceClass.ELASTIC,
+        ServiceClass.SPOT,
+        ServiceClass.PREEMPTIBLE,
+    ], "all but guaranteed take what is idle (token pools, Table 1), better classes first"
 
 
 @every_composition
