@@ -307,6 +307,7 @@ class BackendView:
     observed_s: float = 0.0  # when this was true
     prefill_credit: int = 0  # prompt tokens that may be granted and not prefilled at once; 0: no bound
     prefill_used: int = 0  # of those: granted, and their first output token has not come
+    prefill_per_s: float = 0.0  # prompt tokens it was measured to compute a second; 0: not known
 
     def room_for(self, kv_tokens: int, prefill_tokens: int) -> bool:
         """The one rule for room: a slot, KV cache and prefill credit."""

@@ -18,6 +18,7 @@ from typing import Protocol
 
 from scheduling.core.engine_limits import EngineFacts, SlotLimit, in_force
 from scheduling.core.prefill_credit import Counters, PrefillCredit, Prompts
+from scheduling.core.prefill_speed import PrefillSpeed
 from scheduling.core.types import BackendSpec, PoolSpec, PoolView
 from scheduling.dispatch.outliers import Outlier
 from scheduling.dispatch.ports import BackendStatus
@@ -73,6 +74,7 @@ class _Backend:
     asking: asyncio.Task[None] | None = None
     learned: SlotLimit = field(default_factory=SlotLimit)
     credit: PrefillCredit = field(default_factory=PrefillCredit)
+    speed: PrefillSpeed = field(default_factory=PrefillSpeed)
     wanted_credit: int | None = None  # the pool's: None finds it, 0 is none, else so many tokens
     foreign: deque[int] = field(default_factory=lambda: deque(maxlen=FOREIGN_LOOKS))  # beyond our leases, by look
     limited: bool = False  # the latest decision left requests waiting that lack only its credit
@@ -221,9 +223,11 @@ class BackendMonitor:
         await self._change(backend, "ejected", why)
 
     def mask(self, view: PoolView) -> None:
-        """Takes replicas out of a decision's view that this monitor would not use."""
+        """Takes replicas out of a decision's view that this monitor would not use, and says how fast the others are."""
         for name, seen in view.backends.items():
             backend = self._backends.get(name)
+            if backend is not None:
+                seen.prefill_per_s = backend.speed.tokens_per_s
             if backend is None or backend.doubted or not _serves(backend):
                 seen.ready = False
 
@@ -296,6 +300,7 @@ class BackendMonitor:
         ours = max(0, min(metrics.waiting, leases - metrics.running))
         counted = Counters(now_s, metrics.steps, computed, metrics.generation_tokens, ours)
         backend.credit.seen(counted, backend.limited)
+        backend.speed.seen(counted, backend.limited)
 
     async def _check(self, backend: _Backend) -> None:
         now_s, asked = asyncio.get_running_loop().time(), False

@@ -26,10 +26,10 @@ from scheduling.core.step_time import StepTime
 from scheduling.core.types import BackendView, Grant, PoolView
 from scheduling.simulator import room
 from scheduling.simulator.continuous import ContinuousEngine
-from scheduling.simulator.credit import EVERY_S, AutomaticCredits
 from scheduling.simulator.engine import EngineConfig
 from scheduling.simulator.engine import Sequence as Life
 from scheduling.simulator.engine_queue import Stay
+from scheduling.simulator.engine_watch import EVERY_S, EngineWatch, Watched
 from scheduling.simulator.kernel import NEVER, Kernel, to_fs, to_s
 from scheduling.simulator.prefix_cache import BLOCK_TOKENS, BlockCache
 from scheduling.simulator.result import Outcome, outcomes_of
@@ -101,11 +101,10 @@ class Replay:
         self._told = [replica.order == "priority" for replica in replicas]
         self._engine_order = _order_of(ordering)
         self._ranks: set[int] = set()
-        self._credits = AutomaticCredits(
+        self._watch = EngineWatch(
             {
-                _name(n): (self.engines[n], replica.token_budget)
+                _name(n): Watched(self.engines[n], replica.token_budget, replica.prefill_tokens)
                 for n, replica in enumerate(replicas)
-                if replica.prefill_tokens is None
             },
             self._view,
         )
@@ -130,7 +129,7 @@ class Replay:
                 self._kernel.post(to_fs(number * every_s), LOOK, look)
         self._ranks = {request.queued.rank for request in requests}
         self._engine_order = _order_of(self._scheduler.policy, self._ranks)
-        if self._credits and requests:
+        if requests:
             self._kernel.post(requests[0].arrival_fs + to_fs(EVERY_S), COUNT, None)
         for request in requests:
             if request.queued.kv_tokens > max(backend.kv_tokens for backend in self._view.backends.values()):
@@ -177,8 +176,8 @@ class Replay:
             self._grant()
 
     def _count(self) -> None:
-        """A second has passed: credits follow what engines did, as long as anything is left."""
-        self._credits.look(self._now_s)
+        """A second has passed: credits and speeds follow what engines did, as long as anything is left."""
+        self._watch.look(self._now_s)
         self._grant()
         if len(self._kernel):
             self._kernel.post(self._kernel.now_fs + to_fs(EVERY_S), COUNT, None)
@@ -189,8 +188,7 @@ class Replay:
             grants = self._scheduler.step(self._view, self._now_s)
         for grant in grants:
             self._start(grant)
-        if self._credits:
-            self._credits.decided(len(self._scheduler) > 0, [grant.request.prefill_tokens for grant in grants])
+        self._watch.decided(len(self._scheduler) > 0, [grant.request.prefill_tokens for grant in grants])
 
     def _start(self, grant: Grant) -> None:
         number = int(grant.backend)

@@ -284,6 +284,16 @@ def test_what_is_late_gives_way_to_what_can_be_in_time_and_runs_afterwards():
     assert all(reason.startswith("relegated, earliest deadline") for _, reason in after)
 
 
+@pytest.mark.parametrize(("measured", "first"), [(0.0, "req_000002"), (500.0, "req_000003"), (40_000.0, "req_000002")])
+def test_what_is_late_is_judged_by_the_speed_that_was_measured(measured: float, first: str):
+    scheduler = relegating(prefill_rate=8_500.0)
+    scheduler.offer(late(2, 1004.0, input_tokens=2_000), 1001.0)  # 0.2 s of an A100, 4 s at 500 tokens/s
+    scheduler.offer(late(3, 1010.0), 1001.0)
+    view = pool_view(replace(backend_view(slots=1, kv_tokens=10**9), prefill_per_s=measured))
+    (grant,) = scheduler.step(view, 1002.0)
+    assert grant.request.id == first
+
+
 def test_low_classes_are_relegated_before_any_other():
     scheduler = relegating(prefill_rate=1000.0)
     scheduler.offer(late(1, 1000.0), 1001.0)  # late, but low ones wait: they go instead

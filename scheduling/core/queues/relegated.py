@@ -2,12 +2,13 @@
 
 Question: is it still worth while to serve this request before the others?
 Formula: due = first token's deadline, or that of the last less ``pace_s`` per expected output token; late when
-``now + input / prefill_rate`` is after it. A low request is late as soon as the prompts of the important ones that wait
+``now + input / speed`` is after it. A low request is late as soon as the prompts of the important ones that wait
 as well (at the rate at which prompts have been leaving) do not end before it is due. Where an important one is late and
 low ones wait, these are relegated and it is served; else it is relegated. Relegated requests run, in the same order,
 when nothing else that waits has room.
-Inputs: deadlines; input and expected output tokens; service class (``low_class`` and everything below is low); the rate
-at which prompts leave the queue, measured here while requests wait.
+Inputs: deadlines; input and expected output tokens; the speed of the fastest replica as it was measured
+(``prefill_rate`` until it is known); service class (``low_class`` and everything below is low); the rate at which
+prompts leave the queue, measured here while requests wait.
 Cost: O(1) on top of the policy's for each request looked at; at most 4 are relegated in one step.
 Who starves: relegated requests, as long as others that can be in time fill the pool; ``max_wait_s`` ends it.
 Source: QoServe 3.4; ``prefill_rate`` of its artifact (8,500 tokens/s). Here in front of the replicas: time to wait is
@@ -85,6 +86,7 @@ class RelegatingQueue:
         self._last = ""  # the id selected last
         self._step: Fits | None = None
         self._moved = 0  # in this step
+        self._speed = policy.prefill_rate  # of one replica [prompt tokens/s]
         self._rate = 0.0  # prompt tokens/s that leave; 0: not known yet
         self._since_s = 0.0
         self._left = 0  # prompt tokens selected since then
@@ -179,11 +181,11 @@ class RelegatingQueue:
             policy.due_s(request),
             now_s,
             request.input_tokens,
-            policy.prefill_rate,
+            self._speed,
             low=low,
             low_waiting=self._low_waiting > 0,
             # the pool's backlog as so much work of one replica
-            backlog_tokens=self._backlog * policy.prefill_rate / max(self._rate, 1.0),
+            backlog_tokens=self._backlog * self._speed / max(self._rate, 1.0),
         )
         if verdict is Relegation.RELEGATE_LOW_FIRST:
             self._round += 1
@@ -201,8 +203,10 @@ class RelegatingQueue:
 
     def _measure(self, view: PoolView, now_s: float) -> None:
         """The rate at which prompts leave, over times in which something waited."""
+        known = [b.prefill_per_s for b in view.backends.values() if b.ready and b.prefill_per_s > 0]
+        self._speed = max(known, default=self._policy.prefill_rate)
         if not self._rate:
-            self._rate = self._policy.prefill_rate * max(1, sum(b.ready for b in view.backends.values()))
+            self._rate = self._speed * max(1, sum(b.ready for b in view.backends.values()))
             self._since_s = now_s
         passed = now_s - self._since_s
         if passed <= 0:

@@ -11,7 +11,7 @@ from scheduling.core.invariants import check_step, remember
 from scheduling.core.registry import make_routing, modifiers, orderings
 from scheduling.core.scheduler import Scheduler
 from scheduling.core.types import ServiceClass
-from tests.support.scheduling_world import backend_view, ids, pool_view, waiting
+from tests.support.scheduling_world import backend_view, pool_view, waiting
 
 SETS = [(), *(names for size in (1, len(modifiers())) for names in combinations(modifiers(), size))]
 every_composition = pytest.mark.parametrize(

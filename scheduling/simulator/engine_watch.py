@@ -1,0 +1,64 @@
+"""Prefill credits and speeds of a simulated pool's replicas, found while it serves, by the rules that find them live.
+
+:class:`scheduling.core.prefill_credit.PrefillCredit` and :class:`scheduling.core.prefill_speed.PrefillSpeed` are fed as
+the leader feeds them: once a second with each engine's counters, and after each decision with whether requests wait for
+nothing but credit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from scheduling.core.prefill_credit import Counters, PrefillCredit, Prompts
+from scheduling.core.prefill_speed import PrefillSpeed
+from scheduling.core.types import PoolView
+from scheduling.simulator.continuous import ContinuousEngine
+
+EVERY_S = 1.0  # between two looks at an engine's counters, as the leader scrapes
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """An engine, its step budget [tokens], and its prefill credit (None: found here)."""
+
+    engine: ContinuousEngine
+    budget: int
+    credit: int | None
+
+
+class EngineWatch:
+    """``engines`` by the names of their replicas. What is found stands in the view."""
+
+    def __init__(self, engines: Mapping[str, Watched], view: PoolView) -> None:
+        self._engines = engines
+        self._view = view
+        self._prompts = Prompts()
+        self._limited = dict.fromkeys(engines, False)
+        self._speeds = {name: PrefillSpeed() for name in engines}
+        self._credits: dict[str, PrefillCredit] = {}
+        for name, each in engines.items():
+            credit = self._credits[name] = PrefillCredit(prompts=self._prompts)
+            credit.set_budget(each.budget)
+            if each.credit is None:
+                view.backends[name].prefill_credit = credit.credit
+
+    def decided(self, waits: bool, prompts: Iterable[int]) -> None:
+        """After a decision that granted all it could. ``waits``: a request is left over; ``prompts``: lengths of what
+        was granted [tokens]."""
+        self._prompts.add(prompts)
+        for name, credit in self._credits.items():
+            self._limited[name] = waits and credit.binds(self._view.backends[name])
+
+    def look(self, now_s: float) -> None:
+        """Takes every engine's counters, and lets the view have the credits and speeds that follow."""
+        for name, each in self._engines.items():
+            engine, credit, seen = each.engine, self._credits[name], self._view.backends[name]
+            told = engine.counters
+            waiting = len(engine.inbox) - engine.taken + len(engine.live) - len(engine.admitted)
+            counted = Counters(now_s, told.steps, told.prefill_tokens, told.output_tokens, waiting)
+            credit.seen(counted, self._limited[name])
+            self._speeds[name].seen(counted, self._limited[name])
+            seen.prefill_per_s = self._speeds[name].tokens_per_s
+            if each.credit is None:
+                seen.prefill_credit = credit.credit
