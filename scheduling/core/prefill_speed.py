@@ -1,8 +1,8 @@
 """How many prompt tokens does a replica compute a second, when it has enough of them?
 
 Formula: prompt tokens computed / time, over the looks between which prompts were at hand throughout: requests waited
-for its prefill credit, or stood in its own queue. A moving average with a time constant of :data:`MEMORY_S` of such time;
-0 (not known) until there were :data:`SURE_S`.
+for its prefill credit, or stood in its own queue. A moving average with a time constant of :data:`MEMORY_S` of such
+time; 0 (not known) until there were :data:`SURE_S`.
 Inputs: the engine's counters once a second; whether requests waited for its credit.
 Source: QoServe's artifact keeps such an average inside the engine; here from outside.
 """

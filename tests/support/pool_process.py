@@ -61,7 +61,7 @@ def tenants_of(pool_id: str) -> list[EntitlementSpec]:
         one("elastic", ServiceClass.ELASTIC, 3),
         one("patient", ServiceClass.ELASTIC, 2, waits=True),
         one("spot", ServiceClass.SPOT, 4, kv_tokens=500),
-        one("batch", ServiceClass.SPOT, 3, waits=True),
+        one("batch", ServiceClass.SPOT, 3),  # spot that waited would take all that is idle before "cheap" does
         one("cheap", ServiceClass.PREEMPTIBLE, 4, waits=True),
     ]
 

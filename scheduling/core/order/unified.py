@@ -4,14 +4,17 @@ Question: which waiting request goes next, in a pool that nobody has tuned?
 Formula: reserved classes before elastic before spot before preemptible (``queues/bands.py``). Within a band
 ``P = deadline + alpha * work left`` [s] of requests with an SLO (QoServe eq. 4 and 5), smallest first; one without is
 treated as if it had to end ``patience_s`` after its arrival, and among these the cheapest goes:
-``floor(ln G + rank * ln tier_ratio)``, then ``G``, the Gittins index of what is left of ``X = O^2/2 + I*(O + 300)``
-[token steps of KV]. Costs within a factor of e count as alike; a rank is worth ``tier_ratio`` times the cost. What an
-entitlement is owed moves its requests by ``ln f``: so many grades of cost, or ``debt_s`` seconds of deadline each.
+``floor(ln G + rank * ln tier_ratio)``, then ``G``, the mean cost that is left, ``E[X - age | X > age]`` of
+``X = O^2/2 + I*O`` [token steps of KV]: what runs here runs to its end, and of such the least mean goes first. With
+``preempts`` = 1, inside an engine that takes running requests out for better ones, ``G`` is the Gittins index of what
+is left of ``X = O^2/2 + I*(O + 300)``. Costs within a factor of e count as alike; a rank is worth ``tier_ratio`` times the
+cost. What an entitlement is owed moves its requests by ``ln f``: so many grades of cost, or ``debt_s`` seconds of
+deadline each.
 What cannot be in time gives way within its band (``queues/relegated.py``), and at the latest every ``every``-th turn
 goes to who has waited longest, once that is more than ``patience_s`` past its deadline (``queues/overdue.py``).
 Inputs: service class, deadlines, prompt tokens, output-length distribution or expected output, tokens generated, tier
-rank, standings. Each may be missing: without SLOs this is SageSched with a cost for prefill, without distributions it
-is mean cost, without standings nobody is owed anything, with nothing at all it is fifo.
+rank, standings. Each may be missing: without SLOs this is mean cost (with ``preempts`` SageSched with a cost for
+prefill), without standings nobody is owed anything, with nothing at all it is fifo.
 Parameters: those above; ``relegate`` = 0 where the engine relegates by itself.
 Cost: O(log n) per decision and O(m) for a distribution of m values when pushed; O(entitlements) when standings change.
 Who starves: nobody: a request that is overdue waits for at most 2 * ``every`` turns for each one that was asked for
@@ -30,7 +33,7 @@ from math import floor, inf, log
 
 from scheduling.core.contracts import Fits, Key, Maker, RequestQueue
 from scheduling.core.deadline import due_by_deadline_s
-from scheduling.core.gittins import CostDistribution, service_cost
+from scheduling.core.gittins import CostDistribution, cost_of, service_cost
 from scheduling.core.order.hybrid import Hybrid, work_left
 from scheduling.core.queues.bands import Bands
 from scheduling.core.queues.keyed import LOOK_PAST
@@ -56,6 +59,7 @@ class Unified:
     patience_s: float = 600.0
     every: int = 32
     relegate: int = 1
+    preempts: int = 0
 
     def __post_init__(self) -> None:
         if self.alpha_ms < 0 or self.debt_s < 0 or self.patience_s <= 0:
@@ -64,8 +68,8 @@ class Unified:
             raise ValueError("tier_ratio must be at least 1: a better tier is worth more, not less")
         if self.every < 2:
             raise ValueError("every must be at least 2: with 1 every turn would go to the oldest")
-        if self.relegate not in (0, 1):
-            raise ValueError("relegate is 0 or 1")
+        if self.relegate not in (0, 1) or self.preempts not in (0, 1):
+            raise ValueError("relegate and preempts are 0 or 1")
 
     def queue(self) -> RequestQueue:
         look = _Look()
@@ -87,7 +91,7 @@ class Unified:
 
     def price(self, request: QueuedRequest) -> Key:
         """Grade and cost [token steps] of a request without an SLO."""
-        cost = cost_left(request)
+        cost = index_left(request) if self.preempts else mean_left(request)
         return (float(floor(log(max(1.0, cost)) + request.rank * log(self.tier_ratio))), cost)
 
     def describe_urgency(self, request: QueuedRequest) -> str:
@@ -100,7 +104,14 @@ class Unified:
         return f"cost {cost:.3g} token steps, rank {request.rank}: grade {grade:.0f}"
 
 
-def cost_left(request: QueuedRequest) -> float:
+def mean_left(request: QueuedRequest) -> float:
+    """The mean cost of what is left of a request [token steps of KV]; of one that outlived every length that was
+    thought possible, as much as it has had."""
+    age = service_cost(request.input_tokens, request.generated)
+    return cost_of(request).mean_remaining(age) or age
+
+
+def index_left(request: QueuedRequest) -> float:
     """The Gittins index of what is left of a request [token steps of KV], its prefill included.
 
     One that outlived every length that was thought possible is expected to go on for as much as it has had.

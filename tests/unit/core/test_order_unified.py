@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import log
+from random import Random
 
 import pytest
 
 from scheduling.core.contracts import RequestQueue
 from scheduling.core.order.hybrid import work_left
-from scheduling.core.order.unified import PREFILL_STEPS, Unified, cost_left
+from scheduling.core.order.unified import PREFILL_STEPS, Unified, index_left, mean_left
 from scheduling.core.queues.standing import MAX_SHIFT, StandingQueue, standing_factor
 from scheduling.core.registry import PolicyError, make_ordering, make_routing
 from scheduling.core.scheduler import Scheduler
@@ -80,26 +81,26 @@ def test_without_promises_the_cheapest_goes_by_the_predicted_distribution() -> N
     mostly_short = request(
         "gamble", output_tokens=300.0, output_lengths=(10.0, 1170.0), output_probabilities=(0.75, 0.25)
     )
-    assert order(filled(surely_long, mostly_short)) == ["gamble", "long"]
+    assert order(filled(surely_long, mostly_short, preempts=1)) == ["gamble", "long"]
 
 
 def test_a_prompt_costs_what_its_prefill_keeps_the_engine_from_doing() -> None:
     short_answer = request("reader", input_tokens=2000, output_tokens=10.0)  # 20,050 token steps of KV
     long_answer = request("writer", input_tokens=10, output_tokens=300.0)  # 48,000
-    assert order(filled(short_answer, long_answer)) == ["writer", "reader"]
-    assert cost_left(short_answer) == pytest.approx(10**2 / 2 + 2000 * (10 + PREFILL_STEPS))
+    assert order(filled(short_answer, long_answer, preempts=1)) == ["writer", "reader"]
+    assert index_left(short_answer) == pytest.approx(10**2 / 2 + 2000 * (10 + PREFILL_STEPS))
 
 
 def test_a_request_that_was_preempted_is_ranked_by_what_is_left() -> None:
     begun = request("begun", output_tokens=500.0, prefilled=100, generated=450)
     fresh = request("fresh", output_tokens=200.0)
     assert order(filled(fresh, begun)) == ["begun", "fresh"]
-    assert cost_left(replace(begun, generated=0)) < cost_left(replace(begun, generated=0, prefilled=0))
+    assert index_left(replace(begun, generated=0)) < index_left(replace(begun, generated=0, prefilled=0))
 
 
 def test_one_that_outlived_its_prediction_is_expected_to_go_on_for_as_long_again() -> None:
     outlived = request("outlived", output_tokens=50.0, prefilled=100, generated=400)
-    assert cost_left(outlived) == pytest.approx(400**2 / 2 + 100 * 400 + 100 * PREFILL_STEPS)
+    assert index_left(outlived) == pytest.approx(400**2 / 2 + 100 * 400 + 100 * PREFILL_STEPS)
 
 
 def test_costs_that_are_alike_yield_to_the_tier_and_others_do_not() -> None:
@@ -131,6 +132,29 @@ def test_a_standing_that_changes_while_requests_wait_counts_at_once() -> None:
     then = PoolView({}, standings={"a": Standing(1.0, debt=0.4)})
     taken = [queue.select(view, 0.0, lambda r: True) for view in (first, then, FREE)]
     assert [r.entitlement for r in taken if r] == ["b", "a", "a"]
+
+
+def test_without_promises_requests_that_run_to_their_end_go_in_the_order_of_mean_cost() -> None:
+    """Gittins is the index of service that may be broken off: it lets long answers that may be short go first."""
+    gamble = request("gamble", output_lengths=(10.0, 1000.0), output_probabilities=(0.5, 0.5))
+    sure = request("sure", output_lengths=(300.0,), output_probabilities=(1.0,))
+    assert mean_left(gamble) > mean_left(sure)
+    assert order(filled(gamble, sure)) == ["sure", "gamble"]
+    assert order(filled(gamble, sure, preempts=1)) == ["gamble", "sure"]
+    random = Random(5)
+    mixed = [
+        request(f"r{n}", input_tokens=random.randint(10, 4000), output_tokens=float(random.randint(1, 900)))
+        for n in range(40)
+    ]
+    mean_cost = make_ordering("mean_cost", {}).queue()
+    for r in mixed:
+        mean_cost.push(r, 0.0)
+    assert order(filled(*mixed)) == order(mean_cost)
+
+
+def test_what_outlived_every_length_is_expected_to_go_on_for_as_much_as_it_has_had() -> None:
+    outlived = request("old", generated=500, output_lengths=(100.0,), output_probabilities=(1.0,))
+    assert mean_left(outlived) == pytest.approx(500**2 / 2 + 100 * 500)
 
 
 def test_a_debt_of_a_grade_outweighs_a_cost_of_a_grade() -> None:
@@ -222,7 +246,7 @@ def test_explanations_give_the_terms() -> None:
         assert request_ is not None
         told = {
             "x": "elastic band, due 5.80 s after arrival: deadline 5.00 + work 0.80",
-            "y": "elastic band, cost 4.5e+04 token steps, rank 1: grade 11",
+            "y": "elastic band, cost 1.5e+04 token steps, rank 1: grade 10",
         }
         assert text == told[request_.id]
 
