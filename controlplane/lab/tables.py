@@ -17,7 +17,17 @@ from typing import TypeVar
 
 from controlplane.lab.plot import Panel, Series, draw
 from scheduling.simulator.drawings import Axes, Look
-from scheduling.simulator.lab import Line, Scenario, Task, fingerprint, lines_of, look_of, perform, tasks_of
+from scheduling.simulator.lab import (
+    CONTRADICTS,
+    Line,
+    Scenario,
+    Task,
+    fingerprint,
+    lines_of,
+    look_of,
+    perform,
+    tasks_of,
+)
 
 Table = tuple[Scenario, list[Line]]
 Images = dict[str, str]  # a drawing's file without .svg, and its text
@@ -149,15 +159,20 @@ def interval(line: Line) -> str:
 def report(tables: Sequence[Table], images: str = "images/papers") -> str:
     """All tables as one page of Markdown. ``images``: where the drawings lie, seen from the page."""
     judged = [line for _, lines in tables for line in lines if line.verdict != "shown"]
-    holding = sum(line.verdict == "holds" for line in judged)
+    holding, against = (sum(line.verdict == verdict for line in judged) for verdict in ("holds", CONTRADICTS))
     out = [
         "# The papers' figures beside ours",
         "",
         "Written by `manage.py lab report`; every table is `manage.py lab run NAME`. A figure *holds* when ours lies",
-        "in the interval that is allowed; one that *differs* says so, and why if that is known. Workloads,",
-        "engines and runs are in `scheduling/simulator/scenarios/`.",
+        "in the interval that is allowed; one that *differs* says so, and why if that is known. Where we claim that",
+        "the paper's own figure cannot come out, the interval is our claim: a figure in it *contradicts the paper, as",
+        "expected*. Workloads, engines and runs are in `scheduling/simulator/scenarios/`.",
         "",
-        f"{holding} of {len(judged)} figures hold.",
+        "Every policy here decides inside each engine, as the papers have it, with the preemption that they assume.",
+        "This product decides in front of its engines: what that is worth is in [compare.md](compare.md) and in",
+        "[front.md](front.md).",
+        "",
+        f"{holding} of {len(judged)} figures hold, {against} contradict the paper as expected.",
         "",
     ]
     for scenario, lines in tables:

@@ -94,7 +94,7 @@ class EnginePreset:
     model: str  # Hugging Face id
     gpu: str
     gpus: int
-    label: str  # "measured" | "roofline"
+    label: str  # "measured" | "fitted" (to a figure that a paper prints) | "roofline"
     source: str
     step_time: StepTime
     kv_tokens: int  # KV cache [tokens]
@@ -140,6 +140,6 @@ def parse_preset(name: str, data: dict[str, Any]) -> EnginePreset:
             raise ValueError(f"preset {name}: {key} must be a whole number above 0, not {value!r}")
         if kind == "str" and not (isinstance(value, str) and value):
             raise ValueError(f"preset {name}: {key} must be text, not {value!r}")
-    if values["label"] not in ("measured", "roofline"):
-        raise ValueError(f"preset {name}: label must be 'measured' or 'roofline', not {values['label']!r}")
+    if values["label"] not in ("measured", "fitted", "roofline"):
+        raise ValueError(f"preset {name}: label must be 'measured', 'fitted' or 'roofline', not {values['label']!r}")
     return EnginePreset(name=name, step_time=step_time, **values)

@@ -63,6 +63,7 @@ class Row:
     order: str = ""
     values: tuple[float, ...] = ()
     note: str = ""  # why it does not come out, or what was assumed
+    contradicts: bool = False  # the interval is our claim, and the paper's own figure lies outside of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,8 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A row with our figure. ``verdict``: "holds", "differs", or "shown" where there is nothing to judge by."""
+    """A row with our figure. ``verdict``: "holds", "differs", :data:`CONTRADICTS` where ours lies in an interval that
+    the paper's own figure is outside of, or "shown" where there is nothing to judge by."""
 
     scenario: str
     row: str
@@ -219,6 +221,7 @@ def code_digest() -> str:
     return digest.hexdigest()
 
 
+CONTRADICTS = "contradicts the paper, as expected"
 Figures = Mapping[Task, Mapping[str, float]]
 
 
@@ -264,9 +267,13 @@ def _judged(scenario: Scenario, row: Row, ours: float, holds: bool, found: str =
         ours=ours,
         low=row.low if math.isfinite(row.low) else None,
         high=row.high if math.isfinite(row.high) else None,
-        verdict=("holds" if holds else "differs") if bounded else "shown",
+        verdict=(_held(row) if holds else "differs") if bounded else "shown",
         note="; ".join(text for text in (found, row.note) if text),
     )
+
+
+def _held(row: Row) -> str:
+    return CONTRADICTS if row.contradicts else "holds"
 
 
 def _figure(scenario: Scenario, run: str, metric: str, figures: Figures) -> float:

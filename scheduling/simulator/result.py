@@ -92,9 +92,12 @@ def makespan_s(outcomes: Sequence[Outcome]) -> float:
 
 def goodput(late_at: Callable[[float], float], low: float, high: float, *, allowed: float = 0.01, step: float) -> float:
     """The highest rate on a grid of ``step`` between ``low`` and ``high`` at which at most ``allowed`` of the requests
-    are late (QoServe 4.1.2). By bisection: lateness is taken to grow with the rate. ``low`` when even that is too high.
+    are late (QoServe 4.1.2). By bisection: lateness is taken to grow with the rate. nan when
+    even ``low`` is too high: the grid says nothing of where it lies.
     """
     places = round((high - low) / step)
+    if late_at(low) > allowed:
+        return math.nan
     good, bad = 0, places + 1
     while bad - good > 1:
         middle = (good + bad) // 2
@@ -102,4 +105,4 @@ def goodput(late_at: Callable[[float], float], low: float, high: float, *, allow
             good = middle
         else:
             bad = middle
-    return low + good * step
+    return round(low + good * step, 9)

@@ -141,7 +141,7 @@ def requests_of(settings: Mapping[str, Any], seed: int) -> list[SimRequest]:
     count = int(values.pop("count", 0))
     try:
         if kind == "families":
-            families = make_families(rng(int(values.pop("family_seed", 1)), "families"), int(values.pop("families")))
+            families = make_families(rng(int(values.pop("family_seed", seed)), "families"), int(values.pop("families")))
             made = from_families(poisson(arrivals, values.pop("rate")), count, families, tiers[0], lengths)
             _nothing_left(values)
             return made

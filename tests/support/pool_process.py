@@ -58,10 +58,10 @@ def tenants_of(pool_id: str) -> list[EntitlementSpec]:
         one("gold", ServiceClass.GUARANTEED, 4),
         one("poor", ServiceClass.GUARANTEED, 2, burst_tokens=10_000.0),
         one("own", ServiceClass.DEDICATED, 3, kv_tokens=600),
-        one("elastic", ServiceClass.ELASTIC, 3),
+        one("elastic", ServiceClass.ELASTIC, 3, kv_tokens=400),
         one("patient", ServiceClass.ELASTIC, 2, waits=True),
         one("spot", ServiceClass.SPOT, 4, kv_tokens=500),
-        one("batch", ServiceClass.SPOT, 3),  # spot that waited would take all that is idle before "cheap" does
+        one("batch", ServiceClass.PREEMPTIBLE, 3, waits=True),
         one("cheap", ServiceClass.PREEMPTIBLE, 4, waits=True),
     ]
 

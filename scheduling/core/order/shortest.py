@@ -22,16 +22,24 @@ from scheduling.core.types import QueuedRequest
 @ordering("shortest")
 @dataclass(frozen=True, slots=True)
 class ShortestJobFirst:
-    """Smallest expected token budget first."""
+    """Smallest expected token budget first. ``output_only`` = 1 counts the expected output alone, as predictors of
+    output length do (SageSched's SSJF)."""
+
+    output_only: int = 0
+
+    def __post_init__(self) -> None:
+        if self.output_only not in (0, 1):
+            raise ValueError("output_only is 0 or 1")
 
     def queue(self) -> RequestQueue:
         return KeyedQueue(self.key, self.describe)
 
     def key(self, request: QueuedRequest) -> Key:
-        return (request.input_tokens + request.output_tokens,)
+        return (request.output_tokens if self.output_only else request.input_tokens + request.output_tokens,)
 
     def due_s(self, request: QueuedRequest) -> float:
         return due_by_cost_s(request, self.key(request)[0], USUAL_TOKENS)
 
     def describe(self, request: QueuedRequest) -> str:
-        return f"shortest: {request.input_tokens} + {request.output_tokens:.0f} expected tokens"
+        prompt = "" if self.output_only else f"{request.input_tokens} + "
+        return f"shortest: {prompt}{request.output_tokens:.0f} expected tokens"

@@ -7,8 +7,8 @@ treated as if it had to end ``patience_s`` after its arrival, and among these th
 ``floor(ln G + rank * ln tier_ratio)``, then ``G``, the mean cost that is left, ``E[X - age | X > age]`` of
 ``X = O^2/2 + I*O`` [token steps of KV]: what runs here runs to its end, and of such the least mean goes first. With
 ``preempts`` = 1, inside an engine that takes running requests out for better ones, ``G`` is the Gittins index of what
-is left of ``X = O^2/2 + I*(O + 300)``. Costs within a factor of e count as alike; a rank is worth ``tier_ratio`` times the
-cost. What an entitlement is owed moves its requests by ``ln f``: so many grades of cost, or ``debt_s`` seconds of
+is left of ``X = O^2/2 + I*(O + 300)``. Costs within a factor of e count as alike; a rank is worth ``tier_ratio`` times
+the cost. What an entitlement is owed moves its requests by ``ln f``: so many grades of cost, or ``debt_s`` seconds of
 deadline each.
 What cannot be in time gives way within its band (``queues/relegated.py``), and at the latest every ``every``-th turn
 goes to who has waited longest, once that is more than ``patience_s`` past its deadline (``queues/overdue.py``).

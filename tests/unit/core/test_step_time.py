@@ -110,7 +110,7 @@ def test_roofline_presets_pass_through_their_two_points(name: str, t256: float, 
 @pytest.mark.parametrize("name", preset_names())
 def test_every_preset_says_where_it_comes_from_and_fits_its_gpus(name: str) -> None:
     preset = load_preset(name)
-    assert preset.label in ("measured", "roofline")
+    assert preset.label in ("measured", "fitted", "roofline")
     assert preset.source
     assert preset.weights_bytes + preset.kv_tokens * preset.kv_bytes_per_token <= preset.gpus * preset.gpu_memory_bytes
     assert preset.max_model_len <= preset.kv_tokens

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from io import StringIO
+from math import nan
 from pathlib import Path
 
 import pytest
@@ -109,6 +110,10 @@ def test_a_slower_truth_leaves_the_planner_with_what_it_believed():
 
 def test_a_figure_holds_inside_its_interval_and_differs_outside():
     assert judged(row(run="one", low=1, high=2), one=1.5).verdict == "holds"
+    against = row(run="one", low=1, high=2, paper="30", contradicts=True)
+    assert judged(against, one=1.5).verdict == "contradicts the paper, as expected"
+    assert judged(against, one=2.5).verdict == "differs"
+    assert judged(row(run="one", low=1, high=2), one=nan).verdict == "differs", "what is not known does not hold"
     assert judged(row(run="one", low=1, high=2), one=2.5).verdict == "differs"
     assert judged(row(run="one"), one=2.5).verdict == "shown"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import islice, pairwise
-from math import inf
+from math import inf, isnan
 
 import pytest
 
@@ -228,7 +228,8 @@ def test_promises_are_broken_by_the_first_or_by_the_last_token():
 def test_goodput_is_the_last_rate_of_the_grid_that_keeps_its_promises():
     assert goodput(lambda rate: 0.0 if rate <= 2.74 else 0.5, 1.0, 4.0, step=0.05) == pytest.approx(2.7)
     assert goodput(lambda rate: 0.0, 1.0, 4.0, step=0.05) == pytest.approx(4.0)
-    assert goodput(lambda rate: 1.0, 1.0, 4.0, step=0.05) == pytest.approx(1.0)
+    assert isnan(goodput(lambda rate: 1.0, 1.0, 4.0, step=0.05)), "the lowest rate is too high: nothing is known"
+    assert goodput(lambda rate: 0.0 if rate <= 3.8 else 1.0, 2.8, 4.4, step=0.05) == 3.8
 
 
 def test_families_tell_policies_the_distribution_that_their_outputs_are_drawn_from():
