@@ -38,7 +38,7 @@ from controlplane.web.connections import ALWAYS_OPEN, RETRY_S, ConnectionLimits,
 from controlplane.web.websockets import MESSAGE_BYTES, BoundedSocket
 from scheduling.core.outcomes import ENDINGS, Reason
 from scheduling.gateway.app import new_request_id
-from scheduling.gateway.call import ABORT, PEER
+from scheduling.gateway.call import ABORT, PEER, WRITE
 from scheduling.gateway.errors import reason_header
 from scheduling.gateway.headers import NO_RETRY, retry_after
 
@@ -109,6 +109,7 @@ def protocol(
         _inside = False
         _upgraded = False
         _address = ""
+        _extensions: dict[str, Any]  # of its requests
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
@@ -117,6 +118,7 @@ def protocol(
             if sock is not None and hasattr(socket, "TCP_NOTSENT_LOWAT"):
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
             self._address = self.client[0] if self.client else ""
+            self._extensions = {ABORT: transport.abort, PEER: self._address, WRITE: self._write_piece}
             self._place, self._inside = connections.enter(self._address)
             if not self._inside:
                 self._refuse_place()
@@ -199,7 +201,7 @@ def protocol(
 
         def on_message_begin(self) -> None:
             super().on_message_begin()
-            self.scope["extensions"] = {ABORT: self.transport.abort, PEER: self._address}  # type: ignore[dict-item]
+            self.scope["extensions"] = self._extensions  # type: ignore[typeddict-item]
             if self._head_timer is None and not self.transport.is_closing():  # a further request on a kept connection
                 self._head_timer = self.loop.call_later(head_timeout_s, self._head_late)
 
@@ -238,6 +240,15 @@ def protocol(
         def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
             self._running = cycle
             super()._start_asgi_task(cycle, app)
+
+        def _write_piece(self, piece: bytes) -> bool:
+            """What uvicorn's ``send`` does with a piece of the running answer, without a task to wait for it."""
+            cycle = self._running
+            if cycle is None or self.flow.write_paused or not cycle.chunked_encoding or cycle.response_complete:
+                return False
+            if not cycle.disconnected:
+                cycle.transport.write(b"%x\r\n%b\r\n" % (len(piece), piece))
+            return True
 
         def on_body(self, body: bytes) -> None:
             self._body += len(body)

@@ -36,6 +36,9 @@ LISTEN_AFTER_S = 0.2  # shorter calls are over before a disconnect could be acte
 NEVER = float("inf")
 PEER = "quartermaster.peer"  # ASGI extension of our server: where the connection comes from, be it a proxy
 ABORT = "quartermaster.abort"  # ASGI extension of our server: drops the connection without waiting for its reader
+# ASGI extension of our server: writes a further piece of a streamed body at once. False: its reader is slow, ``send``
+# is to be asked, which waits for it
+WRITE = "quartermaster.write"
 
 
 class Call:

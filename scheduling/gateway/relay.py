@@ -17,7 +17,7 @@ from scheduling.core.tracing import engine_traceparent
 from scheduling.core.types import BackendSpec
 from scheduling.gateway.answers import Asked, Broken, Usage, error_message, read_answer
 from scheduling.gateway.attempts import AttemptCounts
-from scheduling.gateway.call import Call
+from scheduling.gateway.call import WRITE, Call
 from scheduling.gateway.config import GatewayConfig
 from scheduling.gateway.errors import Refusal, reason_header
 from scheduling.gateway.first_tokens import FirstTokens
@@ -216,21 +216,24 @@ class Relay:
         call.limit(Reason.SLOW_READER, now() + send_s)
         headers = [SSE, NO_CACHE, NO_BUFFERING, *self._answer_headers(call)]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        while True:
-            if rename is not None:
-                out = rename(out)
-            if frames.done:
-                break
+        pour = _Pour(call, frames, rename, idle_s)
+        out = pour.named(out)
+        while not frames.done:
             if out:
                 call.limit(Reason.SLOW_READER, now() + send_s)
                 await send({"type": "http.response.body", "body": out, "more_body": True})
                 call.limit(Reason.BACKEND_STALLED, now() + idle_s)
             if frames.failed:
                 raise self._broken(call, frames.failed, suspect=frames.suspect)
+            if pour.write is not None:
+                await connection.follow(pour.take)
+                out = pour.left()
+                if out or frames.done or frames.failed:
+                    continue
             data = await connection.read()
             if not data:
                 raise EngineTrouble(Reason.BACKEND_LOST, "the stream was cut", suspect=True)
-            out = frames.feed(data)
+            out = pour.named(frames.feed(data))
         assert frames.usage is not None
         self._count(call, frames.usage, frames.believed)
         if frames.surplus:
@@ -241,6 +244,48 @@ class Relay:
         call.limit(Reason.SLOW_READER, now() + send_s)
         await send({"type": "http.response.body", "body": out})
         return ending_of(frames.finish)
+
+
+class _Pour:
+    """Passes a stream on where it arrives: for each piece that came, one piece is written, and no task runs.
+
+    What cannot be passed on so (the end, a fault, a reader who is slow) is kept, and the task goes on with it.
+    """
+
+    __slots__ = ("_call", "_frames", "_idle_s", "_left", "_now", "_rename", "write")
+
+    def __init__(self, call: Call, frames: Frames, rename: Callable[[bytes], bytes] | None, idle_s: float) -> None:
+        self._call = call
+        self._frames = frames
+        self._rename = rename
+        self._idle_s = idle_s
+        self._now = call.loop.time
+        self._left = b""
+        extensions = call.scope.get("extensions")
+        self.write: Callable[[bytes], bool] | None = extensions.get(WRITE) if extensions else None
+
+    def named(self, out: bytes) -> bytes:
+        """With the model's name as clients know it."""
+        return out if self._rename is None else self._rename(out)
+
+    def take(self, data: bytes) -> bool:
+        """Whether it was passed on, and the next piece may come. Never raises."""
+        frames = self._frames
+        out = frames.feed(data)
+        if self._rename is not None:
+            out = self._rename(out)
+        write = self.write
+        if frames.done or frames.failed or write is None or (out and not write(out)):
+            self._left = out
+            return False
+        if out:
+            self._call.deadline = self._now() + self._idle_s  # of BACKEND_STALLED, which it is about
+        return True
+
+    def left(self) -> bytes:
+        """What was not passed on. Once."""
+        out, self._left = self._left, b""
+        return out
 
 
 async def _read_error(connection: Connection) -> bytes:
