@@ -12,6 +12,8 @@ A prompt of 50 words costs some 30 us (``docs/internals/estimates.md``); SageSch
 from __future__ import annotations
 
 import re
+from collections import Counter
+from math import log2, sqrt
 from zlib import crc32
 
 import numpy as np
@@ -58,14 +60,16 @@ class Embedder:
         rows = self._rows
         if len(rows) + len(words) > WORDS_KEPT:
             rows.clear()
-        found = np.array([rows[word] if word in rows else self._learn(word) for word in words])
-        unique, counts = np.unique(found, return_counts=True)
-        whole: Vector = np.sqrt(counts).astype(np.float32) @ self._words[unique]
+        counts = Counter(words)
+        found = [rows[word] if word in rows else self._learn(word) for word in counts]
+        roots = np.array([sqrt(count) for count in counts.values()], np.float32)
+        whole: Vector = roots @ self._words[found]
         whole /= _norm(whole)
-        first = int(self._hashes[found[:2]].sum() * 7 % BUCKETS)
-        head: Vector = self._words[found[:HEAD_WORDS]].sum(axis=0) + self._table[first]
+        begins = [rows[word] for word in words[:HEAD_WORDS]]
+        first = int(self._hashes[begins[:2]].sum() * 7 % BUCKETS)
+        head: Vector = np.add.reduce(self._words[begins]) + self._table[first]
         whole += (HEAD_WEIGHT / _norm(head)) * head
-        size = np.log2(1.0 + len(words))
+        size = log2(1.0 + len(words))
         step = int(size)
         part = np.float32(size - step)
         whole += LENGTH_WEIGHT * ((1.0 - part) * self._table[step] + part * self._table[step + 1])
@@ -89,12 +93,13 @@ class Embedder:
 
 
 def _norm(vector: Vector) -> float:
-    return float(np.sqrt(vector @ vector)) or 1.0
+    return sqrt(vector @ vector) or 1.0
 
 
 def pack(vector: Vector) -> bytes:
     """96 bytes for shared state: one signed byte a dimension."""
-    return np.round(vector * (SCALE / float(np.abs(vector).max()))).astype(np.int8).tobytes()
+    packed: NDArray[np.int8] = np.rint(vector * (SCALE / np.maximum.reduce(np.abs(vector)))).astype(np.int8)
+    return packed.tobytes()
 
 
 def unpack(packed: bytes) -> Vector:

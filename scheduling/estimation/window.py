@@ -91,8 +91,10 @@ class RingWindow:
         if rows > MIN_ROWS and self._count <= rows // 4:
             self._lay_out(max(MIN_ROWS, rows // 2))
 
-    def nearest(self, embedding: Vector, count: int) -> tuple[Sequence[float], Sequence[float], Sequence[bool]]:
-        """Cosines, lengths and whether each was cut, of the ``count`` most similar."""
+    def nearest(
+        self, embedding: Vector, count: int, least: float = -2.0
+    ) -> tuple[Sequence[float], Sequence[float], Sequence[bool]]:
+        """Cosines, lengths and whether each was cut, of the ``count`` most similar whose cosine is above ``least``."""
         same = self._repeats.get(pack(embedding))
         if same is not None and len(same) >= KNOWN_BY_HEART:
             return [1.0] * len(same), [length for length, _ in same], [cut for _, cut in same]
@@ -107,7 +109,9 @@ class RingWindow:
             np.dot(self._vectors[start : start + straight], embedding, out=products[:straight])
             if straight < n:
                 np.dot(self._vectors[: n - straight], embedding, out=products[straight:n])
-        found = np.argpartition(products[:n], n - count)[n - count :] if n > count else np.arange(n)
+        found = (products[:n] > least).nonzero()[0]  # few are: to order all of them would cost as much as the search
+        if len(found) > count:
+            found = found[products[found].argpartition(len(found) - count)[len(found) - count :]]
         at = (found + start) % rows if start else found
         return products[found].tolist(), self._lengths[at].tolist(), self._cut[at].tolist()
 

@@ -13,6 +13,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable
+from dataclasses import dataclass
 from hashlib import blake2b
 
 import msgspec
@@ -60,17 +61,34 @@ def prompt_text(prepared: Prepared) -> str:
     return f"{user[: TEXT_LOOKED_AT - SYSTEM_LOOKED_AT]}\n{system}" if system else user[:TEXT_LOOKED_AT]
 
 
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """An answer that may be told of: most are not, so what is told is made of it late."""
+
+    outlook: Outlook
+    actual: int  # output tokens
+    cut: bool  # by its bound
+
+    def observation(self) -> Observation:
+        facts, forecast = self.outlook.facts, self.outlook.forecast
+        return Observation(
+            facts.application, facts.tenant, facts.model, facts.category, round(facts.input_tokens), self.actual,
+            self.cut, forecast.prediction.source, forecast.raw_p90,
+            b"" if facts.embedding is None else pack(facts.embedding),
+        )  # fmt: skip
+
+
 class _Telling:
     """What is to be told in the next round: at most ``TAUGHT_PER_ROUND`` observations, of each tenant a fair sample of
     its own, so that nobody's storm keeps another's answers from being learned."""
 
     def __init__(self) -> None:
-        self.pending: dict[str, list[Observation]] = {}
+        self.pending: dict[str, list[_Ended]] = {}
         self._offered: dict[str, int] = {}
         self._shares = Shares()
 
-    def offer(self, seen: Observation) -> None:
-        name = seen.tenant
+    def offer(self, seen: _Ended) -> None:
+        name = seen.outlook.facts.tenant
         offered = self._offered[name] = self._offered.get(name, 0) + 1
         if self._shares.total >= TAUGHT_PER_ROUND:
             largest = self._shares.largest()
@@ -88,7 +106,7 @@ class _Telling:
         self._shares.add(name)
 
     def all(self) -> list[Observation]:
-        return [seen for tenant in self.pending.values() for seen in tenant]
+        return [seen.observation() for tenant in self.pending.values() for seen in tenant]
 
 
 class PoolForecasts:
@@ -101,6 +119,8 @@ class PoolForecasts:
         self.learned = 0  # observations since this process started
         self._embedder = embedder
         self._known: dict[tuple[str, bytes], tuple[str, Vector | None]] = {}
+        # what was said since something was last learned: the same question has the same answer until then
+        self._looked: dict[tuple[tuple[str, bytes], str, str, int, int], Outlook] = {}
         self._telling = _Telling()
         self._last_id = "0"
 
@@ -110,16 +130,23 @@ class PoolForecasts:
         assert access is not None
         assert prepared is not None
         tenant = access.entitlement.tenant
-        category, vector = self._read(tenant, prompt_text(prepared))
-        facts = PromptFacts(access.key.id, tenant, access.pool.model, category, input_tokens, bound, vector)
-        call.outlook = Outlook(facts, self.chain.predict(facts))
-        return call.outlook
+        text = prompt_text(prepared)
+        # by tenant: how long this takes tells nobody what others have asked
+        place = tenant, blake2b(text.encode(errors="surrogatepass"), digest_size=16).digest() if text else b""
+        question = place, access.key.id, access.pool.model, input_tokens, bound
+        outlook = self._looked.get(question)
+        if outlook is None:
+            if len(self._looked) >= PROMPTS_KEPT:
+                self._looked.clear()
+            category, vector = self._read(place, text)
+            facts = PromptFacts(access.key.id, tenant, access.pool.model, category, input_tokens, bound, vector)
+            outlook = self._looked[question] = Outlook(facts, self.chain.predict(facts))
+        call.outlook = outlook
+        return outlook
 
-    def _read(self, tenant: str, text: str) -> tuple[str, Vector | None]:
+    def _read(self, place: tuple[str, bytes], text: str) -> tuple[str, Vector | None]:
         if not text:
             return "", None
-        # by tenant: how long this takes tells nobody what others have asked
-        place = tenant, blake2b(text.encode(errors="surrogatepass"), digest_size=16).digest()
         known = self._known.get(place)
         if known is None:
             if len(self._known) >= PROMPTS_KEPT:
@@ -132,16 +159,10 @@ class PoolForecasts:
         """A request came to its end by itself with so many output tokens. Told to all in the next round."""
         if actual < 1:
             return
-        facts, forecast = outlook.facts, outlook.forecast
+        facts = outlook.facts
         # an engine that stops below our bound will do so again: only our own bound hides how long an answer is
         cut = facts.output_bound is not None and actual >= facts.output_bound
-        self._telling.offer(
-            Observation(
-                facts.application, facts.tenant, facts.model, facts.category, round(facts.input_tokens), actual, cut,
-                forecast.prediction.source, forecast.raw_p90,
-                b"" if facts.embedding is None else pack(facts.embedding),
-            )
-        )  # fmt: skip
+        self._telling.offer(_Ended(outlook, actual, cut))
 
     async def round(self) -> None:
         """Tells what was seen here, learns what was seen anywhere. Raises ``StateUnavailable``."""
@@ -157,6 +178,7 @@ class PoolForecasts:
             await asyncio.sleep(0)
 
     def _learn(self, seen: Observation | Reset | None) -> None:
+        self._looked.clear()
         if isinstance(seen, Reset):
             self.chain.reset(seen.category or None)
         elif seen is not None:

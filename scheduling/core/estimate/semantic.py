@@ -28,8 +28,11 @@ ENOUGH = 0.5  # weight of similar prompts from which this predictor speaks
 class PastPrompts(Protocol):
     """A bounded first-in-first-out window of embeddings with lengths, searched exactly (``scheduling.estimation``)."""
 
-    def nearest(self, embedding: Any, count: int) -> tuple[Sequence[float], Sequence[float], Sequence[bool]]:
-        """Cosines, output lengths and whether each was cut, of the ``count`` most similar; in no order."""
+    def nearest(
+        self, embedding: Any, count: int, least: float
+    ) -> tuple[Sequence[float], Sequence[float], Sequence[bool]]:
+        """Cosines, output lengths and whether each was cut, of the ``count`` most similar whose cosine is above
+        ``least``; in no order."""
 
     def add(self, embedding: Any, actual: int, cut: bool) -> None:
         """Takes one in; the oldest leaves when the window is full."""
@@ -76,7 +79,7 @@ class SimilarPrompts:
         weigh = self._weight
         samples: list[Sample] = []
         mass = 0.0
-        for cosine, length, cut in zip(*self._window.nearest(facts.embedding, NEIGHBOURS), strict=True):
+        for cosine, length, cut in zip(*self._window.nearest(facts.embedding, NEIGHBOURS, MIN_SIMILAR), strict=True):
             counts = weigh(cosine)
             if counts > 0.0:
                 samples.append((length, cut, counts))

@@ -182,5 +182,21 @@ def test_equal_observations_are_sealed_differently() -> None:
 def test_embeddings_of_known_prompts_are_bounded() -> None:
     pool = forecasts(PredictorMode.HISTORY)
     for number in range(PROMPTS_KEPT + 10):
-        pool._read("acme", f"prompt {number}")
+        pool._read(("acme", b"%d" % number), f"prompt {number}")
     assert len(pool._known) == PROMPTS_KEPT
+
+
+def test_a_repeated_question_is_answered_from_memory_until_something_is_learned() -> None:
+    pool = forecasts(PredictorMode.HISTORY)
+    first = pool.look(call_of("once more"), 12, 400)
+    assert pool.look(call_of("once more"), 12, 400) is first
+    assert pool.look(call_of("once more"), 12, 300) is not first  # another bound is another question
+    pool._learn(Observation("key", "acme", "m", "", 12, 90, False, "", 0.0, b""))
+    assert pool.look(call_of("once more"), 12, 400) is not first
+
+
+def test_remembered_answers_are_bounded() -> None:
+    pool = forecasts(PredictorMode.HISTORY)
+    for bound in range(1, PROMPTS_KEPT + 10):
+        pool.look(call_of("once more"), 12, bound)
+    assert len(pool._looked) <= PROMPTS_KEPT
