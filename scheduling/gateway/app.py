@@ -30,13 +30,14 @@ from scheduling.gateway.headers import JSON
 from scheduling.gateway.idempotency import Idempotency
 from scheduling.gateway.in_flight import InFlight
 from scheduling.gateway.input_tokens import InputCounter
-from scheduling.gateway.lifecycle import Lifecycle, answer_headers, send_answer
+from scheduling.gateway.lifecycle import Lifecycle, Services, send_answer
 from scheduling.gateway.openai_types import ModelCard, ModelList
 from scheduling.gateway.outbox import Outbox
 from scheduling.gateway.ports import GatewayMetrics, Places
 from scheduling.gateway.prepare import prepare
 from scheduling.gateway.quotas import Quotas
-from scheduling.gateway.relay import EngineTrouble
+from scheduling.gateway.relay import EngineTrouble, answer_headers
+from scheduling.gateway.stages import Identified
 from scheduling.gateway.storms import HOLD_S, MAX_DRAINED, MAX_HELD, Storms
 from scheduling.gateway.upstream import Upstream
 from scheduling.state.history import HistoryStream
@@ -110,20 +111,22 @@ class GatewayApp:
         self._outbox.unstored.on_lost = self._idempotency.lost
         self._storms = Storms()
         self._lifecycle = Lifecycle(
-            config,
-            catalog,
-            lambda: self._keyring,
-            self._store,
-            self._in_flight,
-            self._outbox,
-            self._upstream,
-            self._forecasts,
-            InputCounter(self._counting),
-            metrics,
-            lambda: self._resp.available,
-            self._quotas,
-            self._idempotency,
-            self._storms,
+            Services(
+                config,
+                catalog,
+                lambda: self._keyring,
+                self._store,
+                self._in_flight,
+                self._outbox,
+                self._upstream,
+                self._forecasts,
+                InputCounter(self._counting),
+                metrics,
+                lambda: self._resp.available,
+                self._quotas,
+                self._idempotency,
+                self._storms,
+            )
         )
         self._open_of_key: dict[str, int] = {}
         self._open_of_tenant: dict[str, int] = {}
@@ -215,7 +218,7 @@ class GatewayApp:
         """Ends what waits and runs under keys that are not valid any more."""
         holds = self._keyring.holds
         for call in self._watch.calls:
-            if call.access is not None and not holds(call.access.key.id, now_s):
+            if call.identified is not None and not holds(call.identified.access.key.id, now_s):
                 call.interrupt(Reason.KEY_REVOKED)
 
     def _state_changed(self, available: bool) -> None:
@@ -247,9 +250,9 @@ class GatewayApp:
         for upstream in (self._upstream, self._counting):
             upstream.trim(asyncio.get_running_loop().time())
         for call in self._watch.calls:
-            pieces = call.pieces()
-            if pieces and call.access is not None:
-                self._lifecycle.attempts.moved(call.access.pool.id, call.backend, pieces)
+            submitted = call.submitted
+            if submitted is not None and (pieces := submitted.pieces()):
+                self._lifecycle.attempts.moved(submitted.access.pool.id, submitted.backend, pieces)
         self._lifecycle.report()
         self._storms.forget(asyncio.get_running_loop().time())
         now_s = time.time()
@@ -308,7 +311,8 @@ class GatewayApp:
         except asyncio.CancelledError:
             if call.why is None:  # the server gives up on us: it waits for nothing any more
                 call.closed = True
-                self._lifecycle.abandon(call, Reason.SHUTTING_DOWN)
+                if call.identified is not None:
+                    self._lifecycle.abandon(call.identified, Reason.SHUTTING_DOWN)
                 raise
             call.task.uncancel()
             reason = call.why
@@ -333,16 +337,16 @@ class GatewayApp:
         config = self.config
         head = Head(scope["headers"], config.max_header_bytes)
         check_size(head, config.max_body_bytes)
-        call.access = await self._access(head.authorization, call.received_s)
-        if config.traces:
-            call.trace = trace_line(CHAT if chat else COMPLETION, head.traceparent)
+        access = await self._access(head.authorization, call.received_s)
+        trace = trace_line(CHAT if chat else COMPLETION, head.traceparent) if config.traces else ""
+        identified = call.identified = Identified(call, access, trace)
         if self._draining:
             raise Refusal(Reason.SHUTTING_DOWN, close=True)
-        key_id = call.access.key.id
+        key_id = access.key.id
         count = self._open_of_key.get(key_id, 0)
         if count >= config.max_open_per_key:
             raise Refusal(Reason.CONCURRENCY, close=True, inflight=count, limit=config.max_open_per_key)
-        tenant = call.access.entitlement.tenant
+        tenant = access.entitlement.tenant
         held = self._open_of_tenant.get(tenant, 0)
         peer = (scope.get("extensions") or _NO_EXTENSIONS).get(PEER, "")
         if held >= FEW and self._places is not None:
@@ -362,11 +366,11 @@ class GatewayApp:
         try:
             refusal = self._storms.answer(key_id, call.started_loop) if self._storms else None
             if refusal is not None:
-                await self._turn_away(call, head, refusal)
+                await self._turn_away(identified, head, refusal)
                 return
-            await self._generate(call, head, chat)
+            await self._generate(identified, head, chat)
         except Refusal as refusal:
-            self._storms.refused(call.access, refusal, call.loop.time())
+            self._storms.refused(access, refusal, call.loop.time())
             raise
         finally:
             self._open -= 1
@@ -374,10 +378,9 @@ class GatewayApp:
             _less(self._open_of_tenant, tenant)
             _less(self._open_of_peer, peer)
 
-    async def _turn_away(self, call: Call, head: Head, refusal: Refusal) -> None:
+    async def _turn_away(self, identified: Identified, head: Head, refusal: Refusal) -> None:
         """Refuses a request of a key that storms: no parsing, no question to shared state, no ledger row."""
-        access = call.access
-        assert access is not None
+        call, access = identified.call, identified.access
         call.limit(Reason.SLOW_REQUEST, call.started_loop + self.config.body_timeout_s)
         if (head.content_length or 0) <= MAX_DRAINED:  # read: a new connection would cost us more
             call.body_read = await drain(call.receive, MAX_DRAINED)
@@ -392,22 +395,22 @@ class GatewayApp:
         refusal.close = not call.body_read
         await send_answer(call, render(refusal, answer_headers(call)))
 
-    async def _generate(self, call: Call, head: Head, chat: bool) -> None:
+    async def _generate(self, identified: Identified, head: Head, chat: bool) -> None:
         """A request of a known key, from its body on."""
-        config = self.config
-        assert call.access is not None
+        config, call, access = self.config, identified.call, identified.access
         call.last_deadline = call.started_loop + config.request_timeout_s
         call.limit(Reason.SLOW_REQUEST, call.started_loop + config.body_timeout_s)
         data = await read_body(call.receive, config.max_body_bytes)
         call.limit(Reason.DEADLINE, call.last_deadline)
         call.body_read = True
-        call.body_bytes = len(data)
-        call.prepared = prepare(data, chat, call.access.pool)
-        check_grammar(call.prepared.body, call.access.entitlement.tier.max_grammar_bytes)
+        size = len(data)
+        prepared = prepare(data, chat, access.pool)
+        identified.streamed = prepared.stream
+        check_grammar(prepared.body, access.entitlement.tier.max_grammar_bytes)
         if head.idempotency_key is not None:
-            call.idempotency = self._idempotency.pass_for(call, head.idempotency_key, data)
+            identified.idempotency = self._idempotency.pass_for(identified, head.idempotency_key, data)
         del data  # it may be large, and the call may wait
-        await self._lifecycle.run(call, head.hints)
+        await self._lifecycle.run(identified, prepared, size, head.hints)
 
     async def _access(self, authorization: bytes | None, now_s: float) -> Access:
         parts = split_key(authorization)
@@ -442,8 +445,8 @@ class GatewayApp:
         await send_answer(call, Answer(200, headers, body))
 
     async def _fail(self, call: Call, reason: Reason, refusal: Refusal | None) -> None:
-        if call.access is not None:
-            await self._lifecycle.conclude(call, reason, refusal)
+        if call.identified is not None:
+            await self._lifecycle.conclude(call.identified, reason, refusal)
             return
         # nobody's request: no ledger, only metrics
         call.closed = True

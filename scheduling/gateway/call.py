@@ -11,20 +11,11 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from scheduling.core.estimate.chain import Outlook
 from scheduling.core.outcomes import Reason
-from scheduling.core.types import Estimate, QueuedRequest
-from scheduling.gateway.auth import Access
 from scheduling.gateway.guard import Receive, Scope, Send
-from scheduling.gateway.prepare import Prepared
-from scheduling.gateway.upstream import Connection
-from scheduling.state.types import Admission, GrantNotice, RequestFacts
-
-if TYPE_CHECKING:
-    from scheduling.gateway.idempotency import Pass
+from scheduling.gateway.stages import Estimated, Identified, Submitted
 
 log = logging.getLogger(__name__)
 
@@ -42,59 +33,30 @@ WRITE = "quartermaster.write"
 
 
 class Call:
-    """What is known of one open request; fields fill up along its life. Times are epoch seconds unless named loop."""
+    """One open request as its connection and the clock see it. Times are epoch seconds unless named loop."""
 
     __slots__ = (
-        "access",
-        "admission",
-        "admitted",
-        "attempt",
-        "backend",
-        "body_bytes",
         "body_read",
         "closed",
-        "connection",
         "deadline",
         "deadline_reason",
-        "estimate",
-        "facts",
-        "first_token_s",
-        "frames",
-        "granted_s",
+        "estimated",
         "id",
-        "idempotency",
-        "inflight",
-        "input_tokens",
-        "known",
+        "identified",
         "last_deadline",
-        "level_tokens",
         "listener",
         "loop",
-        "moving",
-        "notice",
-        "outlook",
-        "output_tokens",
-        "passed",
-        "policy",
-        "prefill",
-        "prepared",
-        "queued_s",
-        "ran",
         "receive",
         "received_s",
-        "request",
         "responding",
         "scope",
         "send",
-        "seq",
         "started_loop",
         "status",
         "streaming",
+        "submitted",
         "task",
-        "trace",
-        "waiter",
         "why",
-        "why_there",
     )
 
     def __init__(
@@ -115,41 +77,11 @@ class Call:
         self.closed = False  # the end has begun: no more interruptions
         self.body_read = False
         self.listener: asyncio.Task[None] | None = None
-        # who and what
-        self.access: Access | None = None
-        self.prepared: Prepared | None = None
-        self.body_bytes = 0
-        self.trace = ""  # where traces are on
-        self.idempotency: Pass | None = None  # where the client sent a key
-        self.estimate: Estimate | None = None
-        self.outlook: Outlook | None = None  # where the pool predicts
-        self.request: QueuedRequest | None = None
-        self.facts: RequestFacts | None = None
-        # shared state
-        self.known = False  # Redis may know it: it must be finished there
-        self.admitted = False  # Redis said so: it is renewed
-        self.attempt = 1
-        self.seq = 0
-        self.moving = False  # between two attempts
-        self.backend = ""
-        self.prefill = 0  # what it holds of its replica's prefill credit, as far as is known here [prompt tokens]
-        self.policy = ""
-        self.why_there = ""
-        self.notice: GrantNotice | None = None
-        self.waiter: asyncio.Future[None] | None = None
-        self.admission: Admission | None = None  # the first answer of shared state
-        self.inflight = 0
-        self.level_tokens: float | None = None
-        # progress
-        self.connection: Connection | None = None
-        self.queued_s: float | None = None
-        self.granted_s: float | None = None
-        self.first_token_s: float | None = None
-        self.ran = False  # the engine took it
-        self.frames: Any = None
-        self.passed: tuple[Any, int] = (None, 0)  # the frames of an attempt, and how many of them were reported
-        self.input_tokens = 0
-        self.output_tokens = 0
+        # the furthest of these is what is known of it (``scheduling.gateway.stages``)
+        self.identified: Identified | None = None
+        self.estimated: Estimated | None = None
+        self.submitted: Submitted | None = None
+        # the answer
         self.responding = False  # the response has begun
         self.streaming = False
         self.status = 0
@@ -168,32 +100,6 @@ class Call:
         if self.why is None and not self.closed:
             self.why = reason
             self.task.cancel()
-
-    def queued_request(self) -> QueuedRequest:
-        """The request at the attempt and arrival number that shared state gave it."""
-        assert self.request is not None
-        return replace(self.request, attempt=self.attempt, seq=self.seq)
-
-    def served(self) -> int:
-        """Tokens of it so far, its input included: by the frames that were passed on. 0 until its first token."""
-        frames = self.frames
-        if frames is None or not frames.count or self.estimate is None:
-            return 0
-        return self.estimate.input_tokens + int(frames.count)
-
-    def pieces(self) -> int:
-        """How many pieces of its stream have arrived since this was last asked."""
-        frames = self.frames
-        if frames is None or self.closed:
-            return 0
-        known = self.passed[1] if self.passed[0] is frames else 0
-        self.passed = (frames, frames.count)
-        return int(frames.count) - known
-
-    def wake(self) -> None:
-        waiter = self.waiter
-        if waiter is not None and not waiter.done():
-            waiter.set_result(None)
 
     def forgive(self) -> None:
         """Takes an interruption back: its cause was dealt with."""

@@ -25,7 +25,7 @@ from scheduling.core.estimate.shares import Shares
 from scheduling.core.types import Catalog, PoolSpec, PredictorMode
 from scheduling.estimation.embedding import Embedder, Vector, pack, unpack
 from scheduling.estimation.window import RingWindow
-from scheduling.gateway.call import Call
+from scheduling.gateway.auth import Access
 from scheduling.gateway.openai_types import ChatRequest
 from scheduling.gateway.prepare import Prepared
 from scheduling.state.history import HistoryStream, Observation, Reset
@@ -124,11 +124,8 @@ class PoolForecasts:
         self._telling = _Telling()
         self._last_id = "0"
 
-    def look(self, call: Call, input_tokens: int, bound: int) -> Outlook:
+    def look(self, access: Access, prepared: Prepared, input_tokens: int, bound: int) -> Outlook:
         """What to expect of a request, which keeps it until its end. Never fails for any text."""
-        access, prepared = call.access, call.prepared
-        assert access is not None
-        assert prepared is not None
         tenant = access.entitlement.tenant
         text = prompt_text(prepared)
         # by tenant: how long this takes tells nobody what others have asked
@@ -141,7 +138,6 @@ class PoolForecasts:
             category, vector = self._read(place, text)
             facts = PromptFacts(access.key.id, tenant, access.pool.model, category, input_tokens, bound, vector)
             outlook = self._looked[question] = Outlook(facts, self.chain.predict(facts))
-        call.outlook = outlook
         return outlook
 
     def _read(self, place: tuple[str, bytes], text: str) -> tuple[str, Vector | None]:

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from scheduling.core.outcomes import Reason
-from scheduling.gateway.call import Call
+from scheduling.gateway.stages import Submitted
 from scheduling.state.codec import decode_notice
 from scheduling.state.store import PoolStore
 from scheduling.state.types import (
@@ -46,7 +46,7 @@ class InFlight:
         """``in_service``: whether a replica is configured and not draining, so that not being ready means it is ill.
         ``measure`` is called after each round."""
         self._measure = measure
-        self.calls: dict[str, Call] = {}
+        self.calls: dict[str, Submitted] = {}
         self._in_service = in_service
         self._seen_ready: dict[str, set[str]] = {}  # pool -> replicas, since its state was last lost
         self._turn_s: dict[str, float] = {}  # pool -> what one who comes to wait would wait for a slot, likewise
@@ -72,18 +72,20 @@ class InFlight:
     def heard(self, payload: bytes) -> None:
         """A grant arrived on this gateway's channel, or word that a preemptible request has lost its slot."""
         notice = decode_notice(payload)
-        call = self.calls.get(notice.request_id)
-        if call is None:
+        submitted = self.calls.get(notice.request_id)
+        if submitted is None:
             return
         if isinstance(notice, CancelNotice):
-            call.interrupt(Reason.OPERATOR)
+            submitted.call.interrupt(Reason.OPERATOR)
             return
         if isinstance(notice, EvictionNotice):
-            if notice.attempt >= call.attempt:  # the answer that tells us of a later attempt may still be on its way
-                call.interrupt(Reason.EVICTED)
+            if (
+                notice.attempt >= submitted.attempt
+            ):  # the answer that tells us of a later attempt may still be on its way
+                submitted.call.interrupt(Reason.EVICTED)
             return
-        call.notice = notice
-        call.wake()
+        submitted.notice = notice
+        submitted.wake()
 
     def ejected(self, backend: str) -> None:
         """A replica was found ill: what runs there and has sent its client nothing goes elsewhere.
@@ -96,10 +98,10 @@ class InFlight:
         loop.call_later(CROSSED_S, self._move_off, backend)
 
     def _move_off(self, backend: str, only: set[tuple[str, str]] | None = None) -> None:
-        for call in self.calls.values():
-            concerned = call.backend == backend and (only is None or (call.id, backend) in only)
-            if concerned and not call.responding and not call.moving:
-                call.interrupt(Reason.BACKEND_LOST)
+        for submitted in self.calls.values():
+            concerned = submitted.backend == backend and (only is None or (submitted.id, backend) in only)
+            if concerned and not submitted.call.responding and not submitted.moving:
+                submitted.call.interrupt(Reason.BACKEND_LOST)
 
     def turn_s(self, pool: str) -> float:
         """After how long a slot is expected for one who comes to wait now, by the last look at the pool; 0: unknown."""
@@ -107,7 +109,7 @@ class InFlight:
 
     @property
     def waiting(self) -> int:
-        return sum(call.waiter is not None for call in self.calls.values())
+        return sum(submitted.waiter is not None for submitted in self.calls.values())
 
     async def _run(self) -> None:
         while True:
@@ -128,34 +130,34 @@ class InFlight:
 
     async def round(self) -> None:
         """Renews everything once. Raises :class:`StateUnavailable`."""
-        pools: dict[str, list[Call]] = {}
-        for call in self.calls.values():
-            if call.admitted and not call.closed and not call.moving and call.access is not None:
-                pools.setdefault(call.access.pool.id, []).append(call)
+        pools: dict[str, list[Submitted]] = {}
+        for submitted in self.calls.values():
+            if submitted.admitted and not submitted.call.closed and not submitted.moving:
+                pools.setdefault(submitted.access.pool.id, []).append(submitted)
         for pool, calls in pools.items():
             store = self._stores(pool)
             for start in range(0, len(calls), BATCH):
-                batch = [c for c in calls[start : start + BATCH] if not c.closed and not c.moving]
+                batch = [c for c in calls[start : start + BATCH] if not c.call.closed and not c.moving]
                 # a grant on the other connection may overtake the answer: it counts what ran when we asked
                 ran = {c.id for c in batch if c.waiter is None and c.backend}
                 renewals = await store.renew(self._gateway_id, [(c.id, c.attempt, c.served()) for c in batch])
                 lost = []
-                for call, renewal in zip(batch, renewals, strict=True):
-                    if call.closed or call.moving or call.attempt != renewal.attempt:
+                for submitted, renewal in zip(batch, renewals, strict=True):
+                    if submitted.call.closed or submitted.moving or submitted.attempt != renewal.attempt:
                         continue
                     if renewal.status is RenewStatus.UNKNOWN:
-                        lost.append(self._announce(store, call))
+                        lost.append(self._announce(store, submitted))
                     else:
-                        self._heed(call, renewal, call.id in ran)
+                        self._heed(submitted, renewal, submitted.id in ran)
                 await asyncio.gather(*lost)
             await self._look(pool, store, calls)
         for pool in self._seen_ready.keys() - pools.keys():
             self._turn_s.pop(pool, None)
             del self._seen_ready[pool]  # nothing runs there: what is remembered would be old when something does
 
-    async def _look(self, pool: str, store: PoolStore, calls: list[Call]) -> None:
+    async def _look(self, pool: str, store: PoolStore, calls: list[Submitted]) -> None:
         """Moves off what runs at a replica that was ready and is not any more, if its notification was lost."""
-        there = {(call.id, call.backend) for call in calls if call.backend}  # a grant may overtake the answer
+        there = {(c.id, c.backend) for c in calls if c.backend}  # a grant may overtake the answer
         view = await store.view()
         if not view.leader or view.rebuilding_ms > 0:  # nobody says who is ready
             self._seen_ready.pop(pool, None)
@@ -170,30 +172,29 @@ class InFlight:
             if self._in_service(backend):
                 self._move_off(backend, there)
 
-    def _heed(self, call: Call, renewal: Renewal, ran: bool) -> None:
+    def _heed(self, submitted: Submitted, renewal: Renewal, ran: bool) -> None:
         match renewal.status:
             case RenewStatus.HOLDS:
-                if call.waiter is not None:  # the notification was lost
-                    call.notice = GrantNotice(
-                        call.id, call.attempt, renewal.backend, renewal.policy, renewal.why, renewal.prefill
+                if submitted.waiter is not None:  # the notification was lost
+                    submitted.notice = GrantNotice(
+                        submitted.id, submitted.attempt, renewal.backend, renewal.policy, renewal.why, renewal.prefill
                     )
-                    call.wake()
+                    submitted.wake()
             case RenewStatus.WAITS:
                 if ran:
-                    call.interrupt(Reason.LEASE_LOST)
+                    submitted.call.interrupt(Reason.LEASE_LOST)
             case RenewStatus.ENDED:
                 told = renewal.reason
-                call.interrupt(told if told in (Reason.OPERATOR, Reason.EVICTED) else Reason.LEASE_LOST)
+                submitted.call.interrupt(told if told in (Reason.OPERATOR, Reason.EVICTED) else Reason.LEASE_LOST)
             case RenewStatus.STALE:
-                call.interrupt(Reason.LEASE_LOST)
+                submitted.call.interrupt(Reason.LEASE_LOST)
 
-    async def _announce(self, store: PoolStore, call: Call) -> None:
-        assert call.access is not None
-        assert call.estimate is not None
-        assert call.facts is not None
+    async def _announce(self, store: PoolStore, submitted: Submitted) -> None:
+        access, estimated = submitted.access, submitted.estimated
         result = await store.announce(
-            call.access.entitlement, call.access.pool, call.queued_request(), call.estimate, call.body_bytes,
-            call.facts, call.backend, call.served(), prefill=call.prefill, sent_s=call.now_s(),
+            access.entitlement, access.pool, submitted.queued_request(), estimated.estimate, estimated.body_bytes,
+            estimated.facts, submitted.backend, submitted.served(), prefill=submitted.prefill,
+            sent_s=submitted.call.now_s(),
         )  # fmt: skip
         if result.status is AnnounceStatus.ENDED:
-            call.interrupt(Reason.EVICTED if result.reason is Reason.EVICTED else Reason.LEASE_LOST)
+            submitted.call.interrupt(Reason.EVICTED if result.reason is Reason.EVICTED else Reason.LEASE_LOST)

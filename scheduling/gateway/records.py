@@ -8,21 +8,26 @@ from scheduling.core.ledger import LedgerRecord
 from scheduling.core.outcomes import Outcome, Reason, outcome_of
 from scheduling.core.slo import promise_kept
 from scheduling.core.types import EntitlementSpec, Estimate
-from scheduling.gateway.call import Call
+from scheduling.gateway.stages import Identified, Progress
 from scheduling.state.codec import DIRECT
+from scheduling.state.types import Admission
+
+_NOTHING = Estimate(0, 0, 0.0, 0, 0, source="")  # of a request that ends before it was estimated
+_NOWHERE = Progress()  # ... or before shared state was asked
 
 
-def record_of(call: Call, reason: Reason, gateway_id: str) -> LedgerRecord:
+def record_of(identified: Identified, reason: Reason, gateway_id: str) -> LedgerRecord:
     """The record of a call with a valid key that ends now with ``reason``."""
-    access = call.access
-    assert access is not None
-    entitlement, prepared, estimate = access.entitlement, call.prepared, call.estimate
+    call, access = identified.call, identified.access
+    estimated, run = call.estimated, call.submitted or _NOWHERE
+    entitlement = access.entitlement
+    estimate = _NOTHING if estimated is None else estimated.estimate
     slo = entitlement.tier.slo
-    streamed = prepared is not None and prepared.stream
     outcome = outcome_of(reason).value
     done_s = call.now_s()
-    outlook = call.outlook
-    answered = outcome == Outcome.COMPLETED and call.output_tokens > 0
+    rank = None
+    if estimated is not None and estimated.outlook is not None and outcome == Outcome.COMPLETED and run.output_tokens:
+        rank = estimated.outlook.forecast.prediction.rank(run.output_tokens)
     return LedgerRecord(
         request_id=call.id,
         pool=access.pool.id,
@@ -35,42 +40,40 @@ def record_of(call: Call, reason: Reason, gateway_id: str) -> LedgerRecord:
         outcome=outcome,
         reason=reason.value,
         status=call.status,
-        streamed=streamed,
-        attempts=call.attempt,
-        backend=call.backend,
-        policy=call.policy or (DIRECT if call.backend else ""),
-        why=call.why_there,
-        input_tokens_est=estimate.input_tokens if estimate is not None else 0,
-        output_tokens_est=estimate.output_tokens if estimate is not None else 0.0,
-        output_bound=estimate.output_bound if estimate is not None else 0,
-        input_tokens=call.input_tokens,
-        output_tokens=call.output_tokens,
+        streamed=identified.streamed,
+        attempts=run.attempt,
+        backend=run.backend,
+        policy=run.policy or (DIRECT if run.backend else ""),
+        why=run.why_there,
+        input_tokens_est=estimate.input_tokens,
+        output_tokens_est=estimate.output_tokens,
+        output_bound=estimate.output_bound,
+        input_tokens=run.input_tokens,
+        output_tokens=run.output_tokens,
         received_s=call.received_s,
-        queued_s=call.queued_s,
-        granted_s=call.granted_s,
-        first_token_s=call.first_token_s,
+        queued_s=run.queued_s,
+        granted_s=run.granted_s,
+        first_token_s=run.first_token_s,
         done_s=done_s,
         ttft_slo_s=slo.ttft_s,
         tbt_slo_s=slo.tbt_s,
         ttlt_slo_s=slo.ttlt_s,
         slo_met=promise_kept(
-            outcome, streamed, call.output_tokens, call.received_s, call.granted_s, call.first_token_s, done_s, slo,
+            outcome, identified.streamed, run.output_tokens, call.received_s, run.granted_s, run.first_token_s, done_s,
+            slo,
         ),
-        category=estimate.category if estimate is not None else "",
-        estimate_source=estimate.source if estimate is not None else "",
-        output_tokens_p90=estimate.output_p90 if estimate is not None else 0.0,
-        output_rank=outlook.forecast.prediction.rank(call.output_tokens) if outlook is not None and answered else None,
-        trace=call.trace,
-        admission=_admission(call, entitlement, estimate),
+        category=estimate.category,
+        estimate_source=estimate.source,
+        output_tokens_p90=estimate.output_p90,
+        output_rank=rank,
+        trace=identified.trace,
+        admission="" if run.admission is None else _admission(run.admission, entitlement, estimate),
     )  # fmt: skip
 
 
-def _admission(call: Call, entitlement: EntitlementSpec, estimate: Estimate | None) -> str:
+def _admission(admission: Admission, entitlement: EntitlementSpec, estimate: Estimate) -> str:
     """What the rules of admission compared (``docs/reference/admission.md``), short: a figure that plays no part is
     left out."""
-    admission = call.admission
-    if admission is None or estimate is None:
-        return ""
     figures: dict[str, str | int | float] = {
         "answer": admission.status.value,
         "inflight": admission.inflight,  # with this one, unless it was refused

@@ -24,6 +24,7 @@ from scheduling.gateway.first_tokens import FirstTokens
 from scheduling.gateway.headers import JSON, NO_BUFFERING, NO_CACHE, SSE, Header
 from scheduling.gateway.ports import GatewayMetrics
 from scheduling.gateway.sse import Frames
+from scheduling.gateway.stages import Estimated, Submitted
 from scheduling.gateway.upstream import Connection, Upstream, UpstreamError
 
 log = logging.getLogger(__name__)
@@ -64,39 +65,36 @@ def ending_of(finish_reason: str) -> Reason:
 
 
 class Relay:
-    """Runs attempts. ``answer_headers`` makes the headers that every answer of a call carries."""
+    """Runs attempts."""
 
     def __init__(
         self,
         config: GatewayConfig,
         upstream: Upstream,
-        answer_headers: Callable[[Call], list[Header]],
         metrics: GatewayMetrics,
         attempts: AttemptCounts,
         first_tokens: FirstTokens,
     ) -> None:
         self._config = config
         self._upstream = upstream
-        self._answer_headers = answer_headers
         self._metrics = metrics
         self._attempts = attempts
         self._first_tokens = first_tokens
         self._disbelieved: set[str] = set()  # replicas whose last usage was not believed
 
-    async def run(self, call: Call, spec: BackendSpec, body: bytes) -> Reason:
+    async def run(self, submitted: Submitted, spec: BackendSpec, body: bytes) -> Reason:
         """The whole attempt, to the client's last byte. Raises :class:`EngineTrouble`, or :class:`Refusal` where the
         engine refuses the input."""
-        prepared = call.prepared
-        assert prepared is not None
+        call, prepared, trace = submitted.call, submitted.estimated.prepared, submitted.estimated.facts.trace
         path = CHAT_PATH if prepared.chat else COMPLETION_PATH
         try:
             backend = self._upstream.backend(spec)
         except ValueError as exc:
             raise EngineTrouble(Reason.BACKEND_LOST, str(exc), suspect=False) from None
-        call.ran = True
-        more = b"" if not call.trace else b"traceparent: %b\r\n" % engine_traceparent(call.id, call.trace).encode()
+        submitted.ran = True
+        more = b"" if not trace else b"traceparent: %b\r\n" % engine_traceparent(call.id, trace).encode()
         # an engine takes an id once only, and names its answer by it
-        name = call.id if call.attempt == 1 else f"{call.id}-{call.attempt}"
+        name = call.id if submitted.attempt == 1 else f"{call.id}-{submitted.attempt}"
         whole = not prepared.stream
         limit = self._config.max_answer_bytes if whole else 0
         try:
@@ -107,81 +105,68 @@ class Relay:
                 # it names no request, so it may be late and another's: on a new connection it cannot be
                 connection.abort()
                 connection = await backend.exchange(path, body, name, more, whole=whole, limit=limit, fresh=True)
-            call.connection = connection
+            submitted.connection = connection
             if connection.status != 200:
                 answer = connection.whole_body() if whole else await _read_error(connection)
-                raise _refused(call, connection, answer)
+                raise _refused(submitted, connection, answer)
             if whole:
-                return await self._whole(call, connection)
-            return await self._stream(call, connection)
+                return await self._whole(submitted, connection)
+            return await self._stream(submitted, connection)
         except UpstreamError as exc:
             raise EngineTrouble(Reason.BACKEND_LOST, exc.why, suspect=True) from None
 
-    def _asked(self, call: Call) -> Asked:
-        prepared, access, estimate = call.prepared, call.access, call.estimate
-        assert prepared is not None
-        assert access is not None
-        assert estimate is not None
-        exact = int(prepared.raw_input) if prepared.exact_input else 0
-        return Asked.of(
-            prepared.chat, prepared.output_bound, estimate.input_tokens, exact, call.body_bytes,
-            access.pool.max_model_len,
-        )  # fmt: skip
-
-    def _broken(self, call: Call, why: str, *, suspect: bool = True) -> EngineTrouble:
-        assert call.access is not None
-        self._metrics.answer_rejected(call.access.pool.id, call.backend, BROKEN)
+    def _broken(self, submitted: Submitted, why: str, *, suspect: bool = True) -> EngineTrouble:
+        self._metrics.answer_rejected(submitted.access.pool.id, submitted.backend, BROKEN)
         return EngineTrouble(Reason.BACKEND_ERROR, why, suspect=suspect)
 
-    def _check_own(self, call: Call, connection: Connection, answer_id: str) -> None:
+    def _check_own(self, submitted: Submitted, connection: Connection, answer_id: str) -> None:
         """Whether this is the answer to what was asked; raises :class:`EngineTrouble` where it may be another's."""
         if connection.proves(answer_id):
             return
-        assert call.access is not None
-        self._metrics.answer_rejected(call.access.pool.id, call.backend, FOREIGN)
+        self._metrics.answer_rejected(submitted.access.pool.id, submitted.backend, FOREIGN)
         log.error(
             "request %s: replica %s gave the answer to another request; it was not passed on",
-            call.id,
-            call.backend,
+            submitted.id,
+            submitted.backend,
         )
         raise EngineTrouble(Reason.BACKEND_ERROR, "the answer to another request", suspect=True)
 
-    def _count(self, call: Call, usage: Usage, believed: bool) -> None:
+    def _count(self, submitted: Submitted, usage: Usage, believed: bool) -> None:
         """What the request is charged: the engine's figures where they can be true, else our own."""
-        call.input_tokens, call.output_tokens = usage.prompt_tokens, usage.completion_tokens
+        submitted.input_tokens, submitted.output_tokens = usage.prompt_tokens, usage.completion_tokens
         if believed:
-            if self._disbelieved and call.backend in self._disbelieved:
-                self._disbelieved.discard(call.backend)
-                log.warning("replica %s: its usage figures can be true again", call.backend)
+            if self._disbelieved and submitted.backend in self._disbelieved:
+                self._disbelieved.discard(submitted.backend)
+                log.warning("replica %s: its usage figures can be true again", submitted.backend)
             return
-        assert call.access is not None
-        self._metrics.usage_rejected(call.access.pool.id, call.backend)
-        if call.backend not in self._disbelieved:
-            self._disbelieved.add(call.backend)
+        self._metrics.usage_rejected(submitted.access.pool.id, submitted.backend)
+        if submitted.backend not in self._disbelieved:
+            self._disbelieved.add(submitted.backend)
             log.warning(
                 "replica %s: its usage cannot be true or is missing, first in request %s; our own count is charged",
-                call.backend,
-                call.id,
+                submitted.backend,
+                submitted.id,
             )
 
-    async def _whole(self, call: Call, connection: Connection) -> Reason:
-        access = call.access
-        assert access is not None
+    async def _whole(self, submitted: Submitted, connection: Connection) -> Reason:
+        call, access, idempotency = submitted.call, submitted.access, submitted.estimated.idempotency
         try:
             answer = read_answer(
-                connection.whole_body(), self._asked(call), None if access.rename is None else access.pool.model
+                connection.whole_body(),
+                _asked(submitted.estimated),
+                None if access.rename is None else access.pool.model,
             )
         except Broken as exc:
-            raise self._broken(call, exc.why) from None
-        self._check_own(call, connection, answer.id)
-        self._attempts.succeeded(access.pool.id, call.backend)
+            raise self._broken(submitted, exc.why) from None
+        self._check_own(submitted, connection, answer.id)
+        self._attempts.succeeded(access.pool.id, submitted.backend)
         connection.release()
-        call.connection = None
-        self._count(call, answer.usage, answer.believed)
+        submitted.connection = None
+        self._count(submitted, answer.usage, answer.believed)
         reason, body = ending_of(answer.finish), answer.body
-        if call.idempotency is not None:
-            await call.idempotency.settle(reason, body)
-        headers = [JSON, (b"content-length", b"%d" % len(body)), reason_header(reason), *self._answer_headers(call)]
+        if idempotency is not None:
+            await idempotency.settle(reason, body)
+        headers = [JSON, (b"content-length", b"%d" % len(body)), reason_header(reason), *answer_headers(call)]
         call.responding = True
         call.status = 200
         call.limit(Reason.SLOW_READER, call.loop.time() + self._config.send_timeout_s)
@@ -189,12 +174,9 @@ class Relay:
         await call.send({"type": "http.response.body", "body": body})
         return reason
 
-    async def _stream(self, call: Call, connection: Connection) -> Reason:
-        prepared, access = call.prepared, call.access
-        assert prepared is not None
-        assert access is not None
-        rename = access.rename
-        frames = call.frames = Frames(not prepared.wants_usage, self._asked(call))
+    async def _stream(self, submitted: Submitted, connection: Connection) -> Reason:
+        call, access, estimated = submitted.call, submitted.access, submitted.estimated
+        frames = submitted.frames = Frames(not estimated.prepared.wants_usage, _asked(estimated))
         out = b""
         while not out and not frames.done:
             data = await connection.read()
@@ -202,21 +184,21 @@ class Relay:
                 raise EngineTrouble(Reason.BACKEND_LOST, "the stream ended before it began", suspect=True)
             out = frames.feed(data)
             if frames.failed:
-                raise self._broken(call, frames.failed, suspect=frames.suspect)
-        self._check_own(call, connection, frames.id)
-        self._attempts.succeeded(access.pool.id, call.backend)
-        if call.prefill:
-            call.prefill = 0
-            self._first_tokens.came(access.pool.id, call.id, call.attempt)
-        call.first_token_s = call.now_s()
+                raise self._broken(submitted, frames.failed, suspect=frames.suspect)
+        self._check_own(submitted, connection, frames.id)
+        self._attempts.succeeded(access.pool.id, submitted.backend)
+        if submitted.prefill:
+            submitted.prefill = 0
+            self._first_tokens.came(access.pool.id, call.id, submitted.attempt)
+        submitted.first_token_s = call.now_s()
         send, now = call.send, call.loop.time
         send_s, idle_s = self._config.send_timeout_s, self._config.idle_token_timeout_s
         call.responding = call.streaming = True
         call.status = 200
         call.limit(Reason.SLOW_READER, now() + send_s)
-        headers = [SSE, NO_CACHE, NO_BUFFERING, *self._answer_headers(call)]
+        headers = [SSE, NO_CACHE, NO_BUFFERING, *answer_headers(call)]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        pour = _Pour(call, frames, rename, idle_s)
+        pour = _Pour(call, frames, access.rename, idle_s)
         out = pour.named(out)
         while not frames.done:
             if out:
@@ -224,7 +206,7 @@ class Relay:
                 await send({"type": "http.response.body", "body": out, "more_body": True})
                 call.limit(Reason.BACKEND_STALLED, now() + idle_s)
             if frames.failed:
-                raise self._broken(call, frames.failed, suspect=frames.suspect)
+                raise self._broken(submitted, frames.failed, suspect=frames.suspect)
             if pour.write is not None:
                 await connection.follow(pour.take)
                 out = pour.left()
@@ -235,15 +217,46 @@ class Relay:
                 raise EngineTrouble(Reason.BACKEND_LOST, "the stream was cut", suspect=True)
             out = pour.named(frames.feed(data))
         assert frames.usage is not None
-        self._count(call, frames.usage, frames.believed)
+        self._count(submitted, frames.usage, frames.believed)
         if frames.surplus:
             connection.abort()  # whatever it says next, nobody asked for it
         else:
             connection.release(tail=True)
-        call.connection = None
+        submitted.connection = None
         call.limit(Reason.SLOW_READER, now() + send_s)
         await send({"type": "http.response.body", "body": out})
         return ending_of(frames.finish)
+
+
+def _asked(estimated: Estimated) -> Asked:
+    prepared, exact = estimated.prepared, 0
+    if prepared.exact_input:
+        exact = int(prepared.raw_input)
+    return Asked.of(
+        prepared.chat, prepared.output_bound, estimated.estimate.input_tokens, exact, estimated.body_bytes,
+        estimated.access.pool.max_model_len,
+    )  # fmt: skip
+
+
+def answer_headers(call: Call) -> list[Header]:
+    """What every answer to a valid key carries."""
+    headers: list[Header] = [(b"x-request-id", call.id.encode("ascii"))]
+    identified, submitted = call.identified, call.submitted
+    if identified is None:
+        return headers
+    if call.estimated is not None:
+        headers.append((b"x-quartermaster-estimate-tokens", b"%d" % call.estimated.estimate.cost_tokens))
+    queued = 0.0
+    if submitted is not None:
+        admission = submitted.admission
+        if admission is not None and (admission.inflight or admission.level_tokens is not None):
+            headers += identified.access.limits.render(admission.inflight, admission.level_tokens)
+        if submitted.queued_s is not None:
+            queued = (submitted.granted_s or call.now_s()) - submitted.queued_s
+    headers.append((b"x-quartermaster-queue-ms", b"%d" % (queued * 1000)))
+    if identified.idempotency is not None and identified.idempotency.original:
+        headers.append((b"x-quartermaster-original-request", identified.idempotency.original.encode("ascii")))
+    return headers
 
 
 class _Pour:
@@ -297,18 +310,17 @@ async def _read_error(connection: Connection) -> bytes:
     return b"".join(parts)
 
 
-def _refused(call: Call, connection: Connection, answer: bytes) -> Exception:
+def _refused(submitted: Submitted, connection: Connection, answer: bytes) -> Exception:
     """What an engine's error status means. Its own words reach the client only where they are about the input."""
     status = connection.status
     connection.abort()  # an error names no request: what follows it on this connection could not be told apart
-    call.connection = None
-    call.ran = False
+    submitted.connection = None
+    submitted.ran = False
     if status in INPUT_REFUSED:
         return Refusal(
             Reason.INVALID_REQUEST, detail=error_message(answer)[:MAX_DETAIL_CHARS] or "The engine refused it."
         )
-    assert call.access is not None
-    why = what_it_means(status, call.access.pool.upstream_model)
+    why = what_it_means(status, submitted.access.pool.upstream_model)
     if status in NOT_ADMITTED:
         return EngineTrouble(
             Reason.NO_BACKEND, why, suspect=False, refused=True, retry_after_s=connection.retry_after_s

@@ -73,6 +73,10 @@ def call_of(text: str) -> Any:
     )
 
 
+def look(pool: PoolForecasts, call: Any) -> None:
+    call.outlook = pool.look(call.access, call.prepared, 50, 512)
+
+
 def timed(calls: list[Any], work: Callable[[Any], object]) -> tuple[float, float]:
     """Median and 99th percentile [us] of this thread's own CPU time."""
     spent = []
@@ -93,18 +97,18 @@ def measure() -> dict[str, tuple[float, float]]:
     gc.freeze()
     gc.set_threshold(YOUNG_OBJECTS)
     for text in prompts(100, 55):
-        pool.look(call_of(text), 50, 512)
+        look(pool, call_of(text))
     steps = {
-        "predict a new prompt": timed(new, lambda call: pool.look(call, 50, 512)),
+        "predict a new prompt": timed(new, lambda call: look(pool, call)),
         "tell": timed(new, lambda call: pool.ended(call.outlook, 120)),
     }
-    pool.look(again[0], 50, 512)
+    look(pool, again[0])
     known = again[0].outlook.facts
     for _ in range(20):
         pool._learn(
             Observation("key7", "acme", "m", known.category, 50, 100, False, "similar", 99.0, pack(known.embedding))
         )
-    steps["predict a prompt known by heart"] = timed(again, lambda call: pool.look(call, 50, 512))
+    steps["predict a prompt known by heart"] = timed(again, lambda call: look(pool, call))
     seen = [
         Observation("key7", "acme", "m", f.category, 50, 120, False, "similar", 99.0, pack(f.embedding))
         for f in (call.outlook.facts for call in new)

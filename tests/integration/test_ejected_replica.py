@@ -31,7 +31,7 @@ async def ask(client: httpx.AsyncClient, stream: bool, tokens: int) -> httpx.Res
 
 
 def runs_at(world: World, backend: str, *, responding: bool) -> int:
-    return sum(c.backend == backend and c.responding is responding for c in world.app._watch.calls)
+    return sum(c.backend == backend and c.call.responding is responding for c in world.app._in_flight.calls.values())
 
 
 def error_of(answer: httpx.Response) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from scheduling.core.estimate.chain import Outlook
 from scheduling.core.types import PredictorMode
 from scheduling.estimation.embedding import Embedder
 from scheduling.gateway.forecasts import (
@@ -62,6 +63,11 @@ def forecasts(mode: PredictorMode = PredictorMode.SIMILAR, stream: Stream | None
     return PoolForecasts(mode, stream or Stream(), Embedder())  # type: ignore[arg-type]
 
 
+def look(pool: PoolForecasts, call: Any, input_tokens: int, bound: int) -> Outlook:
+    call.outlook = pool.look(call.access, call.prepared, input_tokens, bound)
+    return call.outlook  # type: ignore[no-any-return]
+
+
 def test_a_conversation_is_judged_by_what_the_user_said_last() -> None:
     prepared = chat(
         {"role": "system", "content": "You are a pirate. " + "x" * 1000},
@@ -86,7 +92,7 @@ def test_any_text_gets_a_prediction_within_its_bound(text: str) -> None:
     pool = forecasts()
     call = SimpleNamespace(**vars(call_of("x")))
     call.prepared.body.messages[0].content = text
-    outlook = pool.look(call, 10, 25)
+    outlook = look(pool, call, 10, 25)
     assert call.outlook is outlook
     assert outlook.forecast.prediction.lengths[-1] <= 25
     assert outlook.forecast.p90 <= 25
@@ -96,14 +102,14 @@ async def test_what_is_told_is_learned_by_all_and_by_itself_once() -> None:
     stream = Stream()
     one, other = forecasts(stream=stream), forecasts(stream=stream)
     call = call_of("Describe the harbour")
-    one.look(call, 12, 400)
+    look(one, call, 12, 400)
     one.ended(call.outlook, 33)
     for pool in (one, other, one, other):
         await pool.round()
     assert (one.learned, other.learned) == (1, 1)
     for pool in (one, other):
         again = call_of("Describe the harbour")
-        assert pool.look(again, 12, 400).forecast.prediction.source == "similar"
+        assert look(pool, again, 12, 400).forecast.prediction.source == "similar"
 
 
 async def test_an_answer_at_its_bound_is_told_as_cut_and_one_below_is_not() -> None:
@@ -111,7 +117,7 @@ async def test_an_answer_at_its_bound_is_told_as_cut_and_one_below_is_not() -> N
     pool = forecasts(stream=stream)
     for bound in (40, 41):
         call = call_of("Describe the harbour")
-        pool.look(call, 12, bound)
+        look(pool, call, 12, bound)
         pool.ended(call.outlook, 40)
     await pool.round()
     assert [seen.cut for seen in stream.entries if isinstance(seen, Observation)] == [True, False]
@@ -121,7 +127,7 @@ async def test_a_busy_gateway_tells_a_fair_sample() -> None:
     stream = Stream()
     pool = forecasts(PredictorMode.HISTORY, stream)
     call = call_of("Describe the harbour")
-    pool.look(call, 12, 100_000)
+    look(pool, call, 12, 100_000)
     for actual in range(1, 2001):
         pool.ended(call.outlook, actual)
     await pool.round()
@@ -134,7 +140,7 @@ async def test_history_mode_keeps_no_embeddings_and_says_so() -> None:
     stream = Stream()
     pool = forecasts(PredictorMode.HISTORY, stream)
     call = call_of("Describe the harbour")
-    pool.look(call, 12, 400)
+    look(pool, call, 12, 400)
     pool.ended(call.outlook, 33)
     await pool.round()
     [seen] = stream.entries
@@ -188,15 +194,15 @@ def test_embeddings_of_known_prompts_are_bounded() -> None:
 
 def test_a_repeated_question_is_answered_from_memory_until_something_is_learned() -> None:
     pool = forecasts(PredictorMode.HISTORY)
-    first = pool.look(call_of("once more"), 12, 400)
-    assert pool.look(call_of("once more"), 12, 400) is first
-    assert pool.look(call_of("once more"), 12, 300) is not first  # another bound is another question
+    first = look(pool, call_of("once more"), 12, 400)
+    assert look(pool, call_of("once more"), 12, 400) is first
+    assert look(pool, call_of("once more"), 12, 300) is not first  # another bound is another question
     pool._learn(Observation("key", "acme", "m", "", 12, 90, False, "", 0.0, b""))
-    assert pool.look(call_of("once more"), 12, 400) is not first
+    assert look(pool, call_of("once more"), 12, 400) is not first
 
 
 def test_remembered_answers_are_bounded() -> None:
     pool = forecasts(PredictorMode.HISTORY)
     for bound in range(1, PROMPTS_KEPT + 10):
-        pool.look(call_of("once more"), 12, bound)
+        look(pool, call_of("once more"), 12, bound)
     assert len(pool._looked) <= PROMPTS_KEPT

@@ -129,8 +129,7 @@ async def gateway_with(storm: bool) -> bytes:
         for tenant, actual in (("acme", 4_000),) * (20 if storm else 0) + (("globex", 100 + number),):
             call = call_of(f"Describe ship {number} of the fleet")
             call.access.entitlement.tenant, call.access.key.id = tenant, f"key of {tenant}"
-            pool.look(call, 50, 8_000)
-            pool.ended(call.outlook, actual)
+            pool.ended(pool.look(call.access, call.prepared, 50, 8_000), actual)
         await pool.round()
     return pool.drift()
 
