@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeGuard, runtime_checkable
 
 from scheduling.core.types import BackendView, PoolView, QueuedRequest, ServiceClass
 
@@ -173,6 +173,19 @@ class Router(Protocol):
 
     def choose(self, request: QueuedRequest, backends: Iterable[BackendView]) -> BackendView | None:
         """The replica, among those with room, or None."""
+
+
+def counts_service(queue: object) -> TypeGuard[CountsService]:
+    """``isinstance(queue, CountsService)``, found out once for each kind: at every end it is asked of every layer, and
+    a protocol goes through all of its names each time."""
+    kind = type(queue)
+    known = _COUNTS_SERVICE.get(kind)
+    if known is None:
+        known = _COUNTS_SERVICE[kind] = issubclass(kind, CountsService)
+    return known
+
+
+_COUNTS_SERVICE: dict[type, bool] = {}
 
 
 @runtime_checkable

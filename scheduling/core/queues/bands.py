@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from scheduling.core.contracts import CountsService, Fits, Maker, QueuePart, RequestQueue, Shares, parts_of, shares_of
+from scheduling.core.contracts import Fits, Maker, QueuePart, RequestQueue, Shares, counts_service, parts_of, shares_of
 from scheduling.core.registry import modifier
 from scheduling.core.types import PoolView, QueuedRequest, ServiceClass
 
@@ -82,9 +82,7 @@ class BandQueue:
         return None
 
     def settle(self, request_id: str, input_tokens: int, output_tokens: int) -> bool:
-        return any(
-            isinstance(b, CountsService) and b.settle(request_id, input_tokens, output_tokens) for b in self._bands
-        )
+        return any(counts_service(b) and b.settle(request_id, input_tokens, output_tokens) for b in self._bands)
 
     def shares(self, service_class: ServiceClass) -> Iterator[Shares]:
         yield from shares_of(self._bands[BAND_OF[service_class]], service_class)

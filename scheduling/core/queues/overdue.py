@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from scheduling.core.contracts import CountsService, Fits, Key, QueuePart, RequestQueue, Shares, parts_of, shares_of
+from scheduling.core.contracts import Fits, Key, QueuePart, RequestQueue, Shares, counts_service, parts_of, shares_of
 from scheduling.core.queues.keyed import KeyedQueue
 from scheduling.core.types import PoolView, QueuedRequest, ServiceClass
 
@@ -73,7 +73,7 @@ class OverdueTurns:
         return request
 
     def settle(self, request_id: str, input_tokens: int, output_tokens: int) -> bool:
-        return isinstance(self._inside, CountsService) and self._inside.settle(request_id, input_tokens, output_tokens)
+        return counts_service(self._inside) and self._inside.settle(request_id, input_tokens, output_tokens)
 
     def shares(self, service_class: ServiceClass) -> Iterator[Shares]:
         yield from shares_of(self._inside, service_class)

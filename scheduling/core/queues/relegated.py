@@ -24,7 +24,7 @@ from itertools import chain
 from math import exp, inf
 from typing import ClassVar
 
-from scheduling.core.contracts import CountsService, Fits, Maker, QueuePart, RequestQueue, Shares, parts_of, shares_of
+from scheduling.core.contracts import Fits, Maker, QueuePart, RequestQueue, Shares, counts_service, parts_of, shares_of
 from scheduling.core.queues.bands import BAND_OF
 from scheduling.core.registry import modifier
 from scheduling.core.relegation import Relegation, judge
@@ -154,7 +154,7 @@ class RelegatingQueue:
 
     def settle(self, request_id: str, input_tokens: int, output_tokens: int) -> bool:
         both = (self._timely, self._relegated)
-        return any(isinstance(q, CountsService) and q.settle(request_id, input_tokens, output_tokens) for q in both)
+        return any(counts_service(q) and q.settle(request_id, input_tokens, output_tokens) for q in both)
 
     def shares(self, service_class: ServiceClass) -> Iterator[Shares]:
         for queue in (self._timely, self._relegated):

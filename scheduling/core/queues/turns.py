@@ -23,7 +23,7 @@ from dataclasses import replace
 from itertools import islice
 from math import inf
 
-from scheduling.core.contracts import CountsService, Fits, QueuePart, RequestQueue, Shares, parts_of, shares_of
+from scheduling.core.contracts import Fits, QueuePart, RequestQueue, Shares, counts_service, parts_of, shares_of
 from scheduling.core.deadline import ordering_deadline_s
 from scheduling.core.queues.keyed import LOOK_PAST
 from scheduling.core.types import PoolView, QueuedRequest, ServiceClass
@@ -140,7 +140,7 @@ class HintedTurns:
         left = self._forget_run(request_id)
         name = request_id if left is None else left.id
         # Where another one left from the place of that name, what is counted there is not this one's.
-        if not isinstance(self._inside, CountsService) or name in self._left_by:
+        if not counts_service(self._inside) or name in self._left_by:
             return False
         return self._inside.settle(name, input_tokens, output_tokens)
 
