@@ -270,8 +270,8 @@ async def test_a_lease_ended_elsewhere_ends_the_stream(world: World) -> None:
     async with world.http() as client:
         running = asyncio.create_task(ask(client, stream=True, max_tokens=400))
         await until(lambda: world.engines[0].open == 1)
-            await until(lambda: bool(world.app._in_flight.calls))
-            [call] = world.app._in_flight.calls.values()
+        await until(lambda: bool(world.app._in_flight.calls))
+        [call] = world.app._in_flight.calls.values()
         await until(lambda: call.admitted)
         await world.resp.call(b"ZADD", f"qm:{{{world.pool.id}}}:leases", b"XX", b"1", call.id)
         await world.store.sweep(world.epoch)
