@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-import pickle
 import signal
-import subprocess
-import sys
+from asyncio.subprocess import Process
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import openai
 import psutil
 import pytest
 
-from scheduling.gateway.config import GatewayConfig, new_gateway_id
+from scheduling.gateway.config import GatewayConfig
+from tests.support.gateway_process import gateway_process
 from tests.support.gateway_world import World, gateway_world
 
 CONFIG = GatewayConfig(first_token_timeout_s=1.0, idle_token_timeout_s=1.0, renew_every_s=0.3, send_timeout_s=60)
@@ -31,28 +29,7 @@ async def world(redis_url: str, pool_id: str) -> AsyncIterator[World]:
         yield world
 
 
-@asynccontextmanager
-async def gateway_process(world: World, config: GatewayConfig = CONFIG) -> AsyncIterator[tuple[psutil.Process, int]]:
-    """A gateway of its own beside the world's; its process and port."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tests.support.gateway_process", world.redis_url,
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-    )  # fmt: skip
-    try:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.write(pickle.dumps((world.catalog, replace(config, gateway_id=new_gateway_id()))))
-        process.stdin.close()
-        async with asyncio.timeout(60):
-            port = int(await process.stdout.readline())
-        yield psutil.Process(process.pid), port
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
-
-
-async def words(world: World, port: int, asleep: psutil.Process, opened: asyncio.Event | None = None) -> int:
+async def words(world: World, port: int, asleep: Process, opened: asyncio.Event | None = None) -> int:
     """How many words a stream had during which the gateway slept."""
     async with world.sdk(base_url=f"http://127.0.0.1:{port}/v1") as client:
         asked = asyncio.create_task(
@@ -74,7 +51,7 @@ async def words(world: World, port: int, asleep: psutil.Process, opened: asyncio
         return count
 
 
-async def sleep(process: psutil.Process) -> None:
+async def sleep(process: Process) -> None:
     process.send_signal(signal.SIGSTOP)
     try:
         await asyncio.sleep(SLEEP_S)
@@ -84,20 +61,20 @@ async def sleep(process: psutil.Process) -> None:
 
 async def test_what_an_engine_said_while_the_gateway_slept_counts(world: World) -> None:
     world.engines[0].script = replace(world.engines[0].script, pause_s=0.4)
-    async with gateway_process(world) as (process, port):
+    async with gateway_process(world, CONFIG) as (process, port):
         assert await words(world, port, process, asyncio.Event()) == 10
 
 
 async def test_a_first_token_that_came_while_the_gateway_slept_is_in_time(world: World) -> None:
     world.engines[0].script = replace(world.engines[0].script, first_pause_s=0.5)
-    async with gateway_process(world) as (process, port):
+    async with gateway_process(world, CONFIG) as (process, port):
         assert await words(world, port, process) == 10
     assert len(world.engines[0].bodies) == 1
 
 
 async def test_an_engine_that_says_nothing_afterwards_is_still_found(world: World) -> None:
     world.engines[0].script = replace(world.engines[0].script, stall_after=3)
-    async with gateway_process(world) as (process, port):
+    async with gateway_process(world, CONFIG) as (process, port):
         with pytest.raises(openai.APIError, match="token"):
             await words(world, port, process, asyncio.Event())
 
@@ -109,7 +86,8 @@ async def test_readers_that_do_not_read_are_held_in_little_memory(world: World) 
     patient = replace(CONFIG, first_token_timeout_s=60, idle_token_timeout_s=60)
     async with gateway_process(world, patient) as (process, port):
         await asyncio.sleep(0.5)
-        before, writers = process.memory_info().rss, []
+        memory = psutil.Process(process.pid).memory_info
+        before, writers = memory().rss, []
         for _ in range(READERS):
             _, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
             writer.transport.pause_reading()  # type: ignore[attr-defined]
@@ -119,7 +97,7 @@ async def test_readers_that_do_not_read_are_held_in_little_memory(world: World) 
             seen = []  # until it grows no more
             while len(seen) < 6 or seen[-1] > seen[-4] + 20_000 or world.engines[0].open < READERS:
                 await asyncio.sleep(0.5)
-                seen.append((process.memory_info().rss - before) / READERS)
+                seen.append((memory().rss - before) / READERS)
         for writer in writers:
             writer.transport.abort()
         print(f"{seen[-1] / 1000:.0f} KB for each reader that does not read")

@@ -1,21 +1,79 @@
 """A gateway in a process of its own, to be killed: ``python -m tests.support.gateway_process REDIS_URL``.
 
-Reads its catalog and its settings, pickled, from stdin; prints its port when it serves.
+Reads its catalog and its settings, pickled, from stdin; prints its port when it serves. On SIGUSR1 it prints the
+longest time [CPU ms] that its event loop has stood still since the last one, at one look every 2 ms: its own work, not
+what the machine gave to others meanwhile.
 """
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import pickle
+import signal
+import subprocess
 import sys
+import time
+from asyncio.subprocess import Process
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import uvicorn
 
 from controlplane.web.connections import ConnectionLimits
-from controlplane.web.serve import protocol
+from controlplane.web.serve import YOUNG_OBJECTS, protocol
 from scheduling.catalog import CatalogCache
 from scheduling.gateway.app import GatewayApp
-from tests.support.gateway_world import SeenMetrics
+from scheduling.gateway.config import GatewayConfig, new_gateway_id
+from tests.support.gateway_world import SeenMetrics, World
+
+LOOK_S = 0.002
+
+
+@asynccontextmanager
+async def gateway_process(world: World, config: GatewayConfig) -> AsyncIterator[tuple[Process, int]]:
+    """A gateway of its own beside the world's; its process and port."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "tests.support.gateway_process", world.redis_url,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(pickle.dumps((world.catalog, replace(config, gateway_id=new_gateway_id()))))
+        process.stdin.close()
+        async with asyncio.timeout(60):
+            port = int(await process.stdout.readline())
+        yield process, port
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+async def longest_turn_ms(process: Process) -> float:
+    """How long the loop of such a process stood still at most since this was asked last [CPU ms]."""
+    assert process.stdout is not None
+    process.send_signal(signal.SIGUSR1)
+    async with asyncio.timeout(60):
+        return float(await process.stdout.readline())
+
+
+async def watch() -> None:
+    """Measures the longest turn of the loop until cancelled."""
+    longest_s, before_s = 0.0, time.thread_time()
+
+    def tell() -> None:
+        nonlocal longest_s
+        print(f"{longest_s * 1000:.1f}", flush=True)
+        longest_s = 0.0
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, tell)
+    while True:
+        await asyncio.sleep(LOOK_S)
+        now_s = time.thread_time()
+        longest_s, before_s = max(longest_s, now_s - before_s), now_s
 
 
 async def main(redis_url: str) -> None:
@@ -27,8 +85,14 @@ async def main(redis_url: str) -> None:
     serving = asyncio.create_task(server._serve())
     while not (server.started and app.ready):
         await asyncio.sleep(0.01)
+    gc.collect()  # as the web process does
+    gc.freeze()
+    gc.set_threshold(YOUNG_OBJECTS)
+    watching = asyncio.create_task(watch())
+    await asyncio.sleep(0)
     print(server.servers[0].sockets[0].getsockname()[1], flush=True)
     await serving
+    watching.cancel()
 
 
 if __name__ == "__main__":

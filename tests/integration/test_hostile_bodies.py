@@ -1,0 +1,87 @@
+"""How long one request can keep the event loop from everybody's streams, whatever its body is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from scheduling.gateway.config import GatewayConfig
+from scheduling.gateway.prepare import MAX_PARTS
+from tests.support.gateway_process import gateway_process, longest_turn_ms
+from tests.support.gateway_world import World, gateway_world
+
+CONFIG = GatewayConfig()
+SIZE = CONFIG.max_body_bytes - 300
+LONGEST_MS = 150.0  # of CPU: the promise is 50 on a machine of its own; up to 480 without a bound on parts
+
+
+def filled(piece: bytes, separator: bytes = b",", size: int = SIZE) -> bytes:
+    return separator.join([piece] * (size // (len(piece) + len(separator))))
+
+
+def chat(field: str, value: bytes) -> bytes:
+    text = b'{"model":"demo","max_tokens":2,"messages":[{"role":"user","content":"x"}],"%b":%b}'
+    return text % (field.encode(), value)
+
+
+def prompt(value: bytes) -> bytes:
+    return b'{"model":"demo","max_tokens":2,"prompt":%b}' % value
+
+
+def pairs(number: int) -> bytes:
+    return b"{%b}" % b",".join(b'"k%d":"v"' % n for n in range(number))
+
+
+FULL = MAX_PARTS - 50
+TOO_MANY: dict[str, Callable[[], bytes]] = {
+    "objects in an unknown field": lambda: chat("x", b"[%b]" % filled(b"{}")),
+    "pairs in metadata": lambda: chat("metadata", pairs(280_000)),
+    "messages": lambda: b'{"model":"demo","messages":[%b]}' % filled(b'{"role":"user","content":"x"}'),
+    "parts": lambda: (
+        b'{"model":"demo","messages":[{"role":"user","content":[%b]}]}' % filled(b'{"type":"text","text":""}')
+    ),
+    "tools": lambda: chat("tools", b"[%b]" % filled(b'{"type":"function","function":{"name":"f"}}')),
+    "strings that end in a backslash": lambda: chat("stop", b"[%b]" % filled(b'"\\\\"')),
+}
+OTHERS: dict[str, Callable[[], bytes]] = {
+    "as many objects as may be, in an unknown field": lambda: chat("x", b"[%b]" % b",".join([b"{}"] * FULL)),
+    "as many strings as may be, in metadata": lambda: chat("metadata", pairs(FULL // 2)),
+    "numbers in metadata": lambda: chat("metadata", b"[%b]" % filled(b"1e9")),
+    "token ids": lambda: prompt(b"[%b]" % filled(b"1")),
+    "quotes": lambda: prompt(b'"%b"' % filled(b'\\"', b"")),
+    "escapes": lambda: prompt(b'"%b"' % filled(b"\\u2028", b"")),
+}
+
+
+async def ask(world: World, port: int, body: bytes) -> bytes:
+    path = "/v1/completions" if b'"prompt"' in body[:60] else "/v1/chat/completions"
+    head = f"POST {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\nauthorization: Bearer {world.key}\r\n"
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
+        async with asyncio.timeout(60):
+            return await reader.read(-1)
+    finally:
+        writer.transport.abort()
+
+
+@pytest.mark.timeout(240)
+async def test_no_body_holds_up_the_event_loop(redis_url: str, pool_id: str) -> None:
+    found: dict[str, float] = {}
+    async with (
+        gateway_world(redis_url, pool_id, config=CONFIG) as world,
+        gateway_process(world, CONFIG) as (process, port),
+    ):
+        assert b" 200 " in await ask(world, port, prompt(b'"x"'))  # its lazy imports are over
+        await longest_turn_ms(process)
+        for name, make in (TOO_MANY | OTHERS).items():
+            body = await asyncio.to_thread(make)
+            answer = await ask(world, port, body)
+            found[name] = await longest_turn_ms(process)
+            assert answer[9:12] in (b"200", b"400"), (name, answer[:300])
+            assert (b"strings, objects and arrays" in answer) == (name in TOO_MANY), (name, answer[:300])
+    worst = max(found, key=lambda name: found[name])
+    print(f"\nthe loop stood still for {found[worst]:.0f} ms of CPU at most, for: {worst}; {found}")
+    assert found[worst] <= LONGEST_MS, found
