@@ -133,7 +133,8 @@ class LiveConsumer(AsyncJsonWebsocketConsumer):
                 "sources": self.hub.sources(subscriber.sight),
             }
         )
-        beat_s = time.monotonic() + HEARTBEAT_S
+        # Spread, so that sockets opened together do not beat together.
+        beat_s = time.monotonic() + HEARTBEAT_S * random.uniform(0.2, 1.0)
         while True:
             subscriber.bell.clear()
             if (state := (self.hub.sources_revision, subscriber.sight)) != told_sources:

@@ -10,10 +10,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import time
 import weakref
 from collections import deque
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -29,8 +31,13 @@ log = logging.getLogger(__name__)
 
 COMPARE_S = 1.0  # how often the stored numbers are looked at while no change comes in
 QUIET_S = 2.5  # ... of a pool, that is, after this long without one
-HISTORY_BYTES = 1024 * 1024  # of one encoded history: what a socket's buffer may hold is bounded
+HISTORY_BYTES = (
+    768 * 1024
+)  # of one encoded history, beside which a socket's buffers hold 80 KiB of what it does not read
 HISTORY_ROWS = (12, 10, 8, 6, 4)  # busiest tenants and entitlements in it: as many as fit
+SPREAD_S = 0.5  # in which all sockets are woken: each costs 50 us, and 500 in a row would hold up every stream on /v1
+STEP_S = 0.002  # between two groups of them
+AT_ONCE = 4  # sockets that may be woken together however many there are
 FINE_S, APART_S = 300.0, 2.9  # each second of the charts' first window; before it, close enough to be drawn as one line
 
 Sight = frozenset[str] | None  # the tenants a socket may see; None: all
@@ -97,6 +104,8 @@ class LiveHub:
         self._loading = asyncio.Lock()
         self._encoding = asyncio.Lock()
         self._revision = 0
+        self._due: dict[Subscriber, None] = {}  # those still to be woken, in order
+        self._waking: asyncio.Task[None] | None = None
         self._fresh_s = float("-inf")  # when a change came in or the store was read
         self.available = True  # whether the store answered last time
 
@@ -114,6 +123,7 @@ class LiveHub:
     async def unsubscribe(self, subscriber: Subscriber) -> None:
         """A socket is gone; with the last one the hub rests."""
         self._subscribers.discard(subscriber)
+        self._due.pop(subscriber, None)
         sights = {s.sight for s in self._subscribers}
         for pool in self._pools.values():
             for sight in pool.scoped.keys() - sights:
@@ -292,7 +302,30 @@ class LiveHub:
             self._notify()
 
     def _notify(self) -> None:
-        for subscriber in self._subscribers:
+        """Wakes all sockets, a few at a time; who still waits for an earlier turn gets both at once."""
+        self._due |= dict.fromkeys(self._subscribers)
+        if self._waking is None:
+            self._wake(AT_ONCE)
+            if self._due:
+                self._waking = asyncio.create_task(self._wake_all())
+
+    async def _wake_all(self) -> None:
+        loop = asyncio.get_running_loop()
+        before_s = loop.time()
+        try:
+            while self._due:
+                await asyncio.sleep(STEP_S)
+                now_s = loop.time()
+                # A loop that is busy takes a few more in each of its turns, lest the last one waits for seconds.
+                share = min(now_s - before_s, AT_ONCE * STEP_S) / SPREAD_S
+                self._wake(math.ceil(share * len(self._subscribers)))
+                before_s = now_s
+        finally:
+            self._waking = None
+
+    def _wake(self, number: int) -> None:
+        for subscriber in list(islice(self._due, number)):
+            del self._due[subscriber]
             subscriber.bell.set()
 
 

@@ -379,6 +379,19 @@ async def test_without_the_database_the_last_catalog_stays_in_force(world: World
         assert (await ask(client)).status_code == 200
 
 
+async def test_a_key_that_is_revoked_while_the_database_is_away_stops_when_it_is_back(world: World) -> None:
+    world.database_down = True
+    await world.app._catalog.refreshed(5)
+    world.catalog = replace(world.catalog, version=world.catalog.version + 1, keys={})  # revoked, and nobody is told
+    async with world.http() as client:
+        assert (await ask(client)).status_code == 200
+        world.database_down = False
+        async with asyncio.timeout(30):
+            while (answer := await ask(client)).status_code == 200:
+                await asyncio.sleep(0.1)
+    assert answer.status_code == 401
+
+
 # --- the end
 
 

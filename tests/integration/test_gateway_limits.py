@@ -307,6 +307,22 @@ async def test_forged_internal_headers_do_not_travel(world: World) -> None:
     assert head["x-request-id"] != "req_forged"
 
 
+@pytest.mark.parametrize(
+    "host", ["a#@b", "x/v1/models?#@b", "evil.example:1@127.0.0.1", "[::1", "%2e%2e/", "a\xe9", "", "127.0.0.1:99999"]
+)
+async def test_whatever_host_is_asked_for_the_request_line_alone_decides_where_it_goes(world: World, host: str) -> None:
+    body = b'{"model": "demo", "prompt": "x", "max_tokens": 2}'
+    head = f"POST /v1/completions HTTP/1.1\r\nhost: {host}\r\nauthorization: Bearer {world.key}\r\n"
+    tail = f"connection: close\r\ncontent-length: {len(body)}\r\n\r\n"
+    answer = await talk(world, (head + tail).encode("latin-1"), body)
+    assert answer.status == 200
+    [seen] = world.engines[0].heads
+    assert seen["host"] == world.engines[0].url.removeprefix("http://")
+    closed = head.replace("/v1/completions", "/v1/load_lora_adapter")
+    assert (await talk(world, (closed + tail).encode("latin-1"), body)).status == 404
+    assert len(world.engines[0].heads) == 1
+
+
 @pytest.mark.parametrize("value", ["0", "-5", "nan", "soon", "1e99"])
 async def test_a_hint_must_be_a_time(world: World, value: str) -> None:
     async with world.http() as client:

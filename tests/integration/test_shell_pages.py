@@ -203,3 +203,9 @@ def test_strangers_with_other_hosts_do_not_fill_the_log(client, settings):
     told = [line for line in lines if line.name == "django.security.DisallowedHost"]
     assert len(told) <= 1
     assert all(line.exc_info is None for line in told)
+
+
+@pytest.mark.parametrize("host", ["a#@localhost", "localhost/login?#@b", "localhost:1@evil", "evil.localhost.", ""])
+def test_a_host_that_is_not_ours_gets_no_page(client, settings, host):
+    settings.ALLOWED_HOSTS = ["localhost"]
+    assert client.get("/login", HTTP_HOST=host).status_code == 400

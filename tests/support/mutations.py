@@ -225,6 +225,68 @@ MUTATIONS = (
         ("tests/unit/gateway/test_gateway_prepare.py::test_an_unknown_field_is_refused_by_its_path_and_taken_as_null",),
     ),
     Mutation(
+        "forgets-the-catalog",
+        "without the database no key is known any more (promise 23)",
+        "scheduling/catalog.py",
+        "        except Exception as exc:\n            if not self._failing:",
+        "        except Exception as exc:\n            self._current = None\n            if not self._failing:",
+        (
+            "tests/unit/gateway/test_gateway_parts.py::test_without_a_database_the_old_catalog_stays_and_the_log_says_so_once",
+        ),
+    ),
+    Mutation(
+        "deaf-after-an-outage",
+        "once the database was away, nobody looks at it again, so that a revoked key lives on (promise 23)",
+        "scheduling/catalog.py",
+        "            self._wake.clear()\n            await self._look()",
+        "            self._wake.clear()\n            if not self._failing:\n                await self._look()",
+        (
+            "tests/integration/test_gateway_failures.py::"
+            "test_a_key_that_is_revoked_while_the_database_is_away_stops_when_it_is_back",
+        ),
+    ),
+    Mutation(
+        "head-without-end",
+        "a request's head may take as long as it likes (promise 34)",
+        "controlplane/web/serve.py",
+        "                limit_s = head_timeout_s if self._place is Place.FREE else min(head_timeout_s, KEPT_HEAD_S)",
+        "                limit_s = 1e6",
+        ("tests/integration/test_shell_serve.py::test_drips_do_not_buy_time",),
+    ),
+    Mutation(
+        "parts-without-end",
+        "a body may be of any number of objects, so that one request holds up every stream (promise 34)",
+        "scheduling/gateway/prepare.py",
+        "MAX_PARTS = 65_536",
+        "MAX_PARTS = 2**32",
+        ("tests/integration/test_hostile_bodies.py",),
+    ),
+    Mutation(
+        "anybody-is-a-proxy",
+        "whoever says so comes from another address (promise 36)",
+        "controlplane/asgi.py",
+        "    return ProxyHeadersMiddleware(app, proxies) if proxies else app",
+        '    return ProxyHeadersMiddleware(app, "*")',
+        ("tests/integration/test_passwords.py::test_who_is_no_proxy_cannot_choose_an_address",),
+    ),
+    Mutation(
+        "clients-headers-travel",
+        "what a client wrote into its head reaches the engine (promise 36)",
+        "scheduling/gateway/app.py",
+        "        call = Call(new_request_id(time.time()), scope, receive, send, loop)",
+        '        mine = dict(scope["headers"]).get(b"x-request-id", b"").decode() or new_request_id(time.time())\n'
+        "        call = Call(mine, scope, receive, send, loop)",
+        ("tests/integration/test_gateway_limits.py::test_forged_internal_headers_do_not_travel",),
+    ),
+    Mutation(
+        "all-screens-at-once",
+        "a change wakes all dashboards in one turn of the loop (promise 29)",
+        "telemetry/feed/hub.py",
+        "            self._wake(AT_ONCE)",
+        "            self._wake(len(self._due))",
+        ("tests/integration/test_many_dashboards.py",),
+    ),
+    Mutation(
         "open-event",
         "an error's frame is not ended, so that what follows becomes part of it (promise 37)",
         "scheduling/gateway/errors.py",
