@@ -1,6 +1,6 @@
 """Redis that answers and takes no writes, and Redis that moves to another node behind the same name.
 
-Full: told once, refused explicitly, and what frees memory goes on. Moved: requests go on within seconds, although the
+Full, or unable to save: told once, refused explicitly. Moved: requests go on within seconds, although the
 old node lives on as a replica and nobody closes the connections to it.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from types import SimpleNamespace
@@ -24,7 +24,7 @@ from scheduling.state.resp import RespConnection
 from tests.support.dispatch_world import Telemetry, catalog_of, dispatching, until_await
 from tests.support.gateway_world import gateway_world, until
 from tests.support.pool_gateway import make_gateway, ready
-from tests.support.redis_server import RedisServer
+from tests.support.redis_server import RedisServer, Sentinel
 from tests.support.state_world import entitlement
 
 CONFIG = GatewayConfig(renew_every_s=0.2)
@@ -39,9 +39,48 @@ async def ask(client: httpx.AsyncClient, **changes: Any) -> httpx.Response:
     return await client.post("/v1/chat/completions", json=body)
 
 
-async def test_a_full_redis_refuses_explicitly_is_logged_once_and_serves_again_by_itself(
-    private_redis: RedisServer, pool_id: str, caplog: pytest.LogCaptureFixture
+async def fill(server: RedisServer) -> None:
+    limit(server, 1)
+
+
+async def empty(server: RedisServer) -> None:
+    limit(server, 0)
+
+
+async def fail_to_save(server: RedisServer) -> None:
+    """Its file cannot be replaced, as on a full disk, so that it refuses writes (``stop-writes-on-bgsave-error``)."""
+    (server.folder / "dump.rdb").mkdir()
+    (server.folder / "dump.rdb" / "in the way").touch()
+    assert server.command("CONFIG", "SET", "save", "1 1").startswith(b"+OK")
+    server.command("BGSAVE")
+
+    async def failed() -> bool:
+        return b"rdb_last_bgsave_status:err" in server.command("INFO", "persistence")
+
+    await until_await(failed, 60)
+
+
+async def save_again(server: RedisServer) -> None:
+    """There is room again: Redis tries once in 5 s by itself."""
+    (server.folder / "dump.rdb" / "in the way").unlink()
+    (server.folder / "dump.rdb").rmdir()
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "code", "frees"),
+    [(fill, empty, "OOM", True), (fail_to_save, save_again, "MISCONF", False)],
+    ids=["out of memory", "its last save failed"],
+)
+async def test_a_redis_that_takes_no_writes_is_logged_once_and_serves_again_by_itself(
+    private_redis: RedisServer,
+    pool_id: str,
+    caplog: pytest.LogCaptureFixture,
+    begin: Callable[[RedisServer], Awaitable[None]],
+    end: Callable[[RedisServer], Awaitable[None]],
+    code: str,
+    frees: bool,
 ):
+    """``frees``: whether what only frees memory goes on, so that a request that ends gives its slot back meanwhile."""
     caplog.set_level(logging.INFO)
 
     def lines(text: str) -> int:
@@ -57,7 +96,7 @@ async def test_a_full_redis_refuses_explicitly_is_logged_once_and_serves_again_b
         world.engines[0].script.pause_s = 0.05
         running = asyncio.create_task(ask(client, stream=True, max_tokens=60))
         await until(lambda: world.engines[0].open == 1)
-        limit(private_redis, 1)
+        await begin(private_redis)
         for _ in range(5):
             answer = await ask(client)
             assert (answer.status_code, answer.json()["error"]["code"]) == (503, "state_unavailable")
@@ -66,14 +105,15 @@ async def test_a_full_redis_refuses_explicitly_is_logged_once_and_serves_again_b
         await asyncio.sleep(LOOK_AGAIN_S * 1.1)
         serves, report = await readiness.look()
         assert not serves
-        assert any(m.startswith("Redis: it takes no writes: OOM") for m in report["waiting_for"])
+        assert any(m.startswith(f"Redis: it takes no writes: {code}") for m in report["waiting_for"])
         assert (await running).text.endswith("data: [DONE]\n\n")  # what runs is renewed, and ends
-        assert await world.running() == (0, 0)
-        limit(private_redis, 0)
-        await until(lambda: gauges.get("state_refuses_writes") == 0.0)
+        if frees:
+            assert await world.running() == (0, 0)
+        await end(private_redis)
+        await until(lambda: gauges.get("state_refuses_writes") == 0.0, 60)
         assert (await ask(client)).status_code == 200
         await world.settled()
-        assert lines("refuses writes: OOM") == lines("takes writes again") == 1
+        assert lines(f"refuses writes: {code}") == lines("takes writes again") == 1
         assert len({r.request_id for r in await world.ledger_of(8)}) == 8
         await readiness.stop()
 
@@ -225,6 +265,45 @@ async def test_requests_go_on_when_redis_moves_to_another_node_behind_its_name(
     pool_id: str, how: Callable[[RedisServer, RedisServer], None]
 ):
     print(f"\n{how.__name__}: served again after {await fail_over(pool_id, how):.1f} s")
+
+
+async def test_requests_go_on_when_sentinel_promotes_the_replica_of_a_master_that_was_killed(pool_id: str):
+    """Nobody but a real sentinel says who is the master; the one address before them follows it."""
+    async with two_nodes() as (first, second, proxy):
+        sentinel = Sentinel(first)
+
+        async def follow() -> None:
+            while True:
+                proxy.to = await asyncio.to_thread(sentinel.master) or proxy.to
+                await asyncio.sleep(0.1)
+
+        async def knows_both() -> bool:
+            return str(second.port).encode() in await asyncio.to_thread(sentinel.ask, "SENTINEL", "replicas", "qm")
+
+        following = asyncio.create_task(follow())
+        try:
+            await until_await(knows_both, 60)
+            async with gateway_world(proxy.url, pool_id, config=CONFIG) as world, world.http() as client:
+                assert (await ask(client)).status_code == 200
+                world.engines[0].script.pause_s = 0.05
+                running = asyncio.create_task(ask(client, stream=True, max_tokens=100))
+                await until(lambda: world.engines[0].open == 1)
+                first.kill()
+                began = asyncio.get_running_loop().time()
+
+                async def served() -> bool:
+                    answer = await ask(client, max_tokens=1)
+                    assert answer.status_code in (200, 503), answer.text
+                    return answer.status_code == 200
+
+                await until_await(served, 60)
+                print(f"\nserved again {asyncio.get_running_loop().time() - began:.1f} s after SIGKILL of the master")
+                assert proxy.to == second.port
+                assert (await running).text.endswith("data: [DONE]\n\n")
+                await world.settled()
+        finally:
+            following.cancel()
+            sentinel.stop()
 
 
 @pytest.mark.slow

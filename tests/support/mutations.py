@@ -179,6 +179,17 @@ MUTATIONS = (
         ),
     ),
     Mutation(
+        "failed-save-unnoticed",
+        "a Redis that takes no writes since its save failed is taken for a fault of one call (promise 20)",
+        "scheduling/state/resp.py",
+        '_REFUSING = frozenset({"OOM", "MISCONF", "READONLY", "NOREPLICAS"})',
+        '_REFUSING = frozenset({"OOM", "READONLY", "NOREPLICAS"})',
+        (
+            "tests/integration/test_redis_full_or_moved.py::"
+            "test_a_redis_that_takes_no_writes_is_logged_once_and_serves_again_by_itself",
+        ),
+    ),
+    Mutation(
         "calls-without-limit",
         "a call to a frozen Redis has no time limit (promise 21)",
         "scheduling/state/resp.py",
@@ -267,7 +278,7 @@ MUTATIONS = (
         "controlplane/asgi.py",
         "    return ProxyHeadersMiddleware(app, proxies) if proxies else app",
         '    return ProxyHeadersMiddleware(app, "*")',
-        ("tests/integration/test_passwords.py::test_who_is_no_proxy_cannot_choose_an_address",),
+        ("tests/integration/test_passwords.py::test_who_is_no_proxy_cannot_choose_an_address[one]",),
     ),
     Mutation(
         "clients-headers-travel",

@@ -35,6 +35,11 @@ class RedisServer:
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
+    def folder(self) -> Path:
+        """Where it saves its data."""
+        return self._dir
+
+    @property
     def pid(self) -> int:
         assert self._process is not None
         return self._process.pid
@@ -87,4 +92,40 @@ class RedisServer:
     def stop(self) -> None:
         """Ends it for good and removes its files."""
         self.kill()
+        shutil.rmtree(self._dir, ignore_errors=True)
+
+
+class Sentinel:
+    """One sentinel that watches one master called ``qm`` and promotes its replica when it is gone for half a second."""
+
+    def __init__(self, master: RedisServer) -> None:
+        self.port = free_port()
+        self._dir = Path(tempfile.mkdtemp(prefix="qm-sentinel-"))
+        config = self._dir / "sentinel.conf"
+        config.write_text(
+            f"port {self.port}\nbind 127.0.0.1\ndir {self._dir}\nsentinel monitor qm 127.0.0.1 {master.port} 1\n"
+            "sentinel down-after-milliseconds qm 500\nsentinel failover-timeout qm 3000\n"
+        )
+        with (self._dir / "log").open("ab") as out:
+            self._process = subprocess.Popen(
+                [str(get_binary_path()), str(config), "--sentinel"], stdout=out, stderr=out, stdin=subprocess.DEVNULL
+            )
+
+    def ask(self, *words: str) -> bytes:
+        """The raw answer; empty while it does not listen yet."""
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), timeout=2) as s:
+                s.sendall(_command(*words))
+                return s.recv(65536)
+        except OSError:
+            return b""
+
+    def master(self) -> int:
+        """The port of whom it calls the master; 0: it does not say."""
+        lines = self.ask("SENTINEL", "get-master-addr-by-name", "qm").split(b"\r\n")
+        return int(lines[4]) if len(lines) > 4 else 0
+
+    def stop(self) -> None:
+        self._process.kill()
+        self._process.wait()
         shutil.rmtree(self._dir, ignore_errors=True)
