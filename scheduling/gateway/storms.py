@@ -31,7 +31,7 @@ STORM_PER_S = 20.0  # refusals of one key that cost what they cost
 STORM_AFTER = 200  # as many beyond that, and beyond its admissions, and the key storms
 STORM_MOST = 240  # so that it is over two seconds after the refusals are
 MEMO_S = 0.05
-HOLD_S = 0.2
+HOLD_S = 0.5
 MAX_HELD = 2_000  # answers held back in this process; what comes then is answered at once
 MAX_DRAINED = 256 * 1024  # bytes of a body that are read for the connection's sake; with a longer one it is closed
 

@@ -153,6 +153,7 @@ def held(connection: BoundedSocket) -> int:
     return connection.transport.get_write_buffer_size() + queued[0]
 
 
+@pytest.mark.django_db(transaction=True)  # Channels closes connections to it
 async def test_less_than_a_megabyte_is_held_for_a_dashboard_that_does_not_read_and_it_is_closed(
     server: uvicorn.Server,
 ) -> None:

@@ -1,6 +1,6 @@
 """A whole instance at ten times its load, by clients that come back at once: what it serves, and the exempt lane.
 
-Figures are printed; what is asserted are counts, with room for a machine that is busy with other tests.
+Figures are printed; what is asserted are counts and one time, with room for a machine that is busy with other tests.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from statistics import median
 
+import psutil
 import pytest
 
 from tests.support.instance import Up
@@ -21,6 +23,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 WINDOW_S = 8.0
 AT_1X = 40  # clients in a closed loop that fill the one replica of the instance
+HEALTH_P99_S = 2.0  # promised are 0.2 s; a machine that is busy with other tests gets ten times that (before: 5 s)
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +52,7 @@ class Load(threading.Thread):
             + data
         )
         self.statuses: Counter[int] = Counter()
+        self.told_s: list[float] = []  # Retry-After of each refusal
 
     def run(self) -> None:
         asyncio.run(self._run())
@@ -68,6 +72,8 @@ class Load(threading.Thread):
                 await reader.readexactly(int(length[1]))
                 if time.monotonic() < end:
                     self.statuses[int(head[9:12])] += 1
+                    if (told := re.search(rb"retry-after-ms: (\d+)", head)) is not None:
+                        self.told_s.append(int(told[1]) / 1000)
         finally:
             writer.close()
 
@@ -82,39 +88,64 @@ def under(up: Up, *loads: Load) -> Counter[int]:
     return sum((load.statuses for load in loads), Counter())
 
 
+def clocks(up: Up) -> dict[str, float]:
+    """CPU [s] that each part of the instance has used, and this process, which makes the load."""
+    used: Counter[str] = Counter({"load": sum(psutil.Process().cpu_times()[:2])})
+    for pid in up.tree()[1:]:
+        process = psutil.Process(pid)
+        line = " ".join(process.cmdline())
+        parts = ("web.serve", "simulated", "valkey", "celery")
+        used[next((part for part in parts if part in line), "rest")] += sum(process.cpu_times()[:2])
+    return dict(used)
+
+
 def epoch(up: Up) -> str:
-    found = re.search(r"quartermaster_leader_epoch\{[^}]*\} (\S+)", up.get("/metrics")[1].decode())
-    assert found is not None
-    return found[1]
+    found: list[str] = []
+
+    def told() -> bool:  # a web process that has just begun has not looked yet
+        found.extend(re.findall(r"quartermaster_leader_epoch\{[^}]*\} (\S+)", up.get("/metrics")[1].decode()))
+        return bool(found)
+
+    up.wait(told)
+    return found[0]
 
 
 def test_goodput_holds_at_ten_times_the_load(up: Up):
     under(up, Load(up, "standard", AT_1X, 3.0))  # everything is warm
     served = {}
     for times in (1, 2, 5, 10):
-        statuses = under(up, Load(up, "standard", times * AT_1X))
+        before, load = clocks(up), Load(up, "standard", times * AT_1X)
+        statuses = under(up, load)
+        after = clocks(up)
+        used = {part: round((after[part] - before.get(part, 0.0)) / WINDOW_S, 2) for part in after}
         served[times] = statuses[200]
-        print(f"{times:2d}x: {statuses[200] / WINDOW_S:.1f}/s served, {statuses[429] / WINDOW_S:.0f}/s refused")
+        print(
+            f"{times:2d}x: {statuses[200] / WINDOW_S:.1f}/s served, {statuses[429] / WINDOW_S:.0f}/s refused, told to "
+            f"come back after {median(load.told_s or [0.0]):.1f} s (p50); cores: {sum(used.values()):.2f}, {used}"
+        )
         assert set(statuses) <= {200, 429}
     assert min(served.values()) >= 0.7 * served[1]
 
 
 def test_health_login_and_the_leader_go_on_beside_a_key_that_storms(up: Up):
-    before, took, statuses = epoch(up), [], Counter()
+    before, statuses = epoch(up), Counter[tuple[str, int]]()
+    times: dict[str, list[float]] = {"/healthz": [], "/readyz": [], "/login": []}
     storm = Load(up, "standard", 10 * AT_1X)
     storm.start()
     while storm.is_alive():
-        for path in ("/healthz", "/readyz", "/login"):
+        for path, took in times.items():
             begun = time.monotonic()
             statuses[path, up.get(path)[0]] += 1
-            if path == "/healthz":
-                took.append(time.monotonic() - begun)
+            took.append(time.monotonic() - begun)
         time.sleep(0.02)
-    took.sort()
-    print(
-        f"/healthz: p50 {took[len(took) // 2] * 1000:.0f} ms, p99 {took[int(len(took) * 0.99)] * 1000:.0f} ms, "
-        f"{len(took)} asked; {dict(storm.statuses)}"
-    )
+    for path, took in times.items():
+        took.sort()
+        print(
+            f"{path}: p50 {took[len(took) // 2] * 1000:.0f} ms, p99 {took[int(len(took) * 0.99)] * 1000:.0f} ms, "
+            f"{len(took)} asked; {dict(storm.statuses)}"
+        )
+    took = times["/healthz"]
+    assert took[int(len(took) * 0.99)] <= HEALTH_P99_S
     assert storm.statuses[429] > storm.statuses[200], "it was no storm"
     assert {status for _, status in statuses} == {200}, statuses
     assert epoch(up) == before, "the leader did not come to renew"
