@@ -152,6 +152,14 @@ MUTATIONS = (
         ("tests/integration/test_shell_serve.py",),
     ),
     Mutation(
+        "waits-beyond-its-time",
+        "a request whose time is over stays in the queue (promise 16)",
+        "scheduling/core/scheduler.py",
+        "                self.withdraw(request_id)\n                over.append(request)",
+        "                pass",
+        ("tests/unit/core/test_scheduler.py::test_an_expired_request_is_never_granted",),
+    ),
+    Mutation(
         "retries-without-end",
         "a retry is granted whatever was retried before (promise 17)",
         "scheduling/gateway/retries.py",
@@ -217,6 +225,14 @@ MUTATIONS = (
         '    return hashlib.sha256(secret.encode("ascii")).hexdigest()',
         "    return secret",
         ("tests/unit/tenants/test_tenants_services.py",),
+    ),
+    Mutation(
+        "every-tenant-in-sight",
+        "a member sees what belongs to other tenants (promise 32)",
+        "tenants/access.py",
+        "        return model._default_manager.filter(_VISIBLE_TO_MEMBERS[model](self.tenant_ids))",
+        "        return model._default_manager.all()",
+        ("tests/unit/tenants/test_tenants_access_matrix.py",),
     ),
     Mutation(
         "prompt-in-the-log",
