@@ -1,16 +1,11 @@
-"""Many dashboards, and some that do not read: how long they keep the loop from streams, and what is held for them.
-
-The real consumer behind the real server's connections; the store is played from memory.
-"""
+"""Many dashboards, and some that do not read: how long they keep the loop from streams, and what is held for them."""
 
 from __future__ import annotations
 
 import array
 import asyncio
-import base64
 import fcntl
 import json
-import os
 import socket
 import termios
 from collections import Counter
@@ -21,16 +16,12 @@ import pytest
 import uvicorn
 from channels.layers import channel_layers
 from django.conf import settings
-from django.contrib.auth import SESSION_KEY
 
-from controlplane.web.connections import ConnectionLimits
-from controlplane.web.serve import protocol
 from controlplane.web.websockets import BoundedSocket
-from telemetry.access import Viewer
 from telemetry.feed import consumers, history, hub, snapshots
-from telemetry.feed.publisher import Publisher
 from telemetry.feed.sources import Sources
 from telemetry.feed.window import Window
+from tests.support.dashboards import IN_MEMORY, Leader, handshake, port_of, serving
 from tests.support.telemetry_world import ENTITLEMENTS, NOW, MemoryStore, sample
 
 DASHBOARDS = 500
@@ -38,26 +29,9 @@ STALLED = 8
 HELD_BYTES = 1_000_000  # for each that does not read
 
 
-class Leader:
-    """Publishes into the store; the change goes straight to the hub."""
-
-    def __init__(self, store: MemoryStore, to: hub.LiveHub) -> None:
-        self.messages: list[dict[str, object]] = []
-        self.publisher = Publisher(store, self.messages.append)
-        self.to, self.at_s = to, NOW
-
-    async def second(self) -> None:
-        self.at_s += 1
-        self.publisher.publish(sample(self.at_s, waiting={"acme-llama": int(self.at_s - NOW)}), Window(), ENTITLEMENTS)
-        messages, self.messages[:] = list(self.messages), []
-        for message in messages:
-            await self.to._frame(message)
-
-
 @pytest.fixture(autouse=True)
 def layer() -> Iterator[None]:
-    backend = {"default": {"BACKEND": "channels.layers.InMemoryChannelLayer"}}
-    with mock.patch.object(settings, "CHANNEL_LAYERS", backend):
+    with mock.patch.object(settings, "CHANNEL_LAYERS", IN_MEMORY):
         channel_layers.backends = {}
         yield
     channel_layers.backends = {}
@@ -108,39 +82,10 @@ async def test_a_change_wakes_five_hundred_dashboards_a_few_in_each_turn_of_the_
             await the_hub.unsubscribe(subscriber)
 
 
-class Known(consumers.LiveConsumer):
-    """Everybody is an operator: the database is not asked."""
-
-    async def _look_again(self) -> Viewer | None:
-        return Viewer("operator", None)
-
-
-async def application(scope: dict[str, object], receive: object, send: object) -> None:
-    if scope["type"] == "websocket":
-        await Known.as_asgi()(scope | {"session": {SESSION_KEY: os.urandom(4).hex()}}, receive, send)
-
-
 @pytest.fixture
 async def server() -> AsyncIterator[uvicorn.Server]:
-    http = protocol(8192, 10.0, ConnectionLimits(10_000, 0, 1000))
-    config = uvicorn.Config(
-        application, port=0, http=http, ws=BoundedSocket, ws_per_message_deflate=False, lifespan="off", log_config=None
-    )
-    server = uvicorn.Server(config)
-    serving = asyncio.create_task(server._serve())
-    while not server.started:
-        await asyncio.sleep(0.01)
-    yield server
-    server.should_exit = True
-    await serving
-
-
-def handshake(port: int) -> bytes:
-    key = base64.b64encode(os.urandom(16)).decode()
-    return (
-        f"GET /ws/live HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\nupgrade: websocket\r\nconnection: upgrade\r\n"
-        f"sec-websocket-version: 13\r\nsec-websocket-key: {key}\r\n\r\n"
-    ).encode()
+    async with serving() as server:
+        yield server
 
 
 def held(connection: BoundedSocket) -> int:
@@ -164,7 +109,7 @@ async def test_less_than_a_megabyte_is_held_for_a_dashboard_that_does_not_read_a
     rows = {f"tenant-{n:030d}": next(iter(point["tenants"].values())) for n in range(50)}
     past = [point | {"at": NOW - 900 + n, "tenants": rows} for n in range(900)]
     await leader.second()
-    port = server.servers[0].sockets[0].getsockname()[1]
+    port = port_of(server)
     silent: list[socket.socket] = []
     with (
         mock.patch.object(consumers, "running_hub", return_value=the_hub),
