@@ -29,6 +29,7 @@ from controlplane.web import hashing
 from controlplane.web.body_limits import BodyLimits
 from controlplane.web.connections import ConnectionLimits
 from controlplane.web.health import Readiness
+from controlplane.web.request_heads import PlainHeads
 from controlplane.web.websockets import Handshakes
 from controlplane.wiring import make_catalog, make_gateway, make_source_watch
 from scheduling.gateway.app import GatewayApp
@@ -56,14 +57,14 @@ class Application:
         )
         self._sockets = _behind_proxies(
             Handshakes(
-                AuthMiddlewareStack(URLRouter(websocket_urlpatterns)),
+                PlainHeads(AuthMiddlewareStack(URLRouter(websocket_urlpatterns))),
                 [f"/{route.pattern}" for route in websocket_urlpatterns],
             ),
             env.proxies,
         )
         self._pages = _behind_proxies(
             BodyLimits(
-                cast(Any, django_application),
+                PlainHeads(cast(Any, django_application)),
                 settings.DATA_UPLOAD_MAX_MEMORY_SIZE,
                 env.body_timeout_s,
                 env.send_timeout_s,

@@ -22,6 +22,7 @@ from scheduling.core.engine_status import what_it_means
 from scheduling.engines import prometheus_text as prom
 
 MAX_BODY_BYTES = 2 * 1024 * 1024  # no control answer is larger (a page of metrics has 50 kB); one that is, is broken
+MAX_LINE_CHARS = 64 * 1024  # of a line of metrics that is read as labels; vLLM's has 2,000
 MAX_REQUESTS = 1_000_000  # sequences a server can say that it runs or queues
 MAX_COUNTED = 1e15  # of tokens or requests since its start: a million a second for 30 years
 MAX_GPU_BYTES = float(2**50)
@@ -127,17 +128,21 @@ def parse_metrics(page: str) -> EngineMetrics:
     )
 
 
-_LABELS = re.compile(r"vllm:cache_config_info\{([^}\n]*)\}")
-_LABEL = re.compile(r'(\w+)="([^"]*)"')
+_CACHE_CONFIG = "vllm:cache_config_info{"
+_LABEL = re.compile(r'\b(\w+)="([^"]*)"')  # a word is tried once, from its beginning: a long one costs no square
 
 
 def kv_tokens_of(page: str) -> int | None:
     """KV cache [tokens] that the engines behind ``/metrics`` report, None where they do not: their own figure, or
-    blocks x block size of releases that have none."""
-    total, start = 0, page.find("\nvllm:cache_config_info{") + 1
-    if start == 0 and not page.startswith("vllm:cache_config_info{"):
+    blocks x block size of releases that have none. Takes time in proportion to the page, whatever is on it."""
+    total, start = 0, 0 if page.startswith(_CACHE_CONFIG) else page.find("\n" + _CACHE_CONFIG) + 1
+    if start == 0 and not page.startswith(_CACHE_CONFIG):
         return None
-    for labels in _LABELS.findall(page, start):
+    while True:
+        line, _, _ = page[start : start + MAX_LINE_CHARS].partition("\n")
+        labels, closed, _ = line[len(_CACHE_CONFIG) :].partition("}")
+        if not closed:
+            return None
         known = dict(_LABEL.findall(labels))
         try:
             if known.get("kv_cache_size_tokens", "None") != "None":
@@ -149,7 +154,9 @@ def kv_tokens_of(page: str) -> int | None:
         if not (0 < tokens <= MAX_KV_TOKENS and 0 < each <= MAX_KV_TOKENS):
             return None
         total += tokens * each
-    return total if 0 < total <= MAX_KV_TOKENS else None
+        start = page.find("\n" + _CACHE_CONFIG, start) + 1
+        if start == 0:
+            return total if total <= MAX_KV_TOKENS else None
 
 
 def _told(name: str, value: float, most: float) -> float:

@@ -27,7 +27,8 @@ MAX_DIGITS = 19  # of a whole number: 64 bits, which is what the databases hold
 MAX_OFFSET = 1_000_000  # rows of a list that are skipped; every one of them is read
 EARLIEST, LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC)  # room for sums on both sides
 
-_TOKENS = re.compile(r'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]', re.DOTALL)
+# A text without an end goes to the end of the body: tried again at each of its quotes, it would take their square.
+_TOKENS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|[\[{]|[\]}]', re.DOTALL)
 _NUL, _HALF = "Leave out the NUL character.", "This holds half of a surrogate pair, which is no character."
 _TIME = f"Use a time from {EARLIEST:%Y} up to {LATEST:%Y}."
 
