@@ -23,6 +23,7 @@ from telemetry.feed.sources import SourceWatch, sources
 from telemetry.feed.store import LiveStore
 from telemetry.recorder import make_recorder
 from tenants import specs
+from tenants.connections import lock_wait
 from tenants.epochs import BookedEpochs
 from tenants.liveness import Liveness
 
@@ -80,15 +81,23 @@ def make_source_watch(catalog: CatalogCache) -> SourceWatch:
     return SourceWatch(sources, LiveStore(settings.ENV.redis_url), catalog, pools)
 
 
+LOCK_WAIT_S = 0.5  # a sample writes in up to four places
+
+
 class Eyes:
-    """What the dispatch service tells: records and samples go to telemetry, which backends answer to the catalog."""
+    """What the dispatch service tells: records and samples go to telemetry, which backends answer to the catalog.
+
+    One thread does all of it. Whoever holds SQLite's lock must not keep it from publishing: what could not be written
+    is written later, but a pool that is not published for five seconds has no scheduler to everybody who looks.
+    """
 
     def __init__(self, recorder: TelemetryPort, liveness: Liveness) -> None:
         self._recorder = recorder
         self._liveness = liveness
 
     def write_ledger(self, pool: str, records: Sequence[LedgerRecord]) -> None:
-        self._recorder.write_ledger(pool, records)
+        with lock_wait(LOCK_WAIT_S):
+            self._recorder.write_ledger(pool, records)
 
     def bucket_debts(
         self, pool: str, budgets: Mapping[str, tuple[float, float]], before_s: float, now_s: float
@@ -96,9 +105,10 @@ class Eyes:
         return self._recorder.bucket_debts(pool, budgets, before_s, now_s)
 
     def sample(self, sample: Sample) -> None:
-        self._recorder.sample(sample)
         answering = {b.id: b.state in ("ready", "draining") for b in sample.backends}
-        self._liveness.see(sample.pool.id, answering, sample.at_s)
+        with lock_wait(LOCK_WAIT_S):
+            self._recorder.sample(sample)
+            self._liveness.see(sample.pool.id, answering, sample.at_s)
 
     def pools(self, names: Collection[str]) -> None:
         self._recorder.pools(names)

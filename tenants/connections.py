@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from django.db import close_old_connections, connection
+from django.db.backends.signals import connection_created
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+_thread = threading.local()
 
 
 def own_connection(function: Callable[P, R]) -> Callable[P, R]:
@@ -30,3 +35,27 @@ def own_connection(function: Callable[P, R]) -> Callable[P, R]:
             close_old_connections()
 
     return wrapper
+
+
+@contextmanager
+def lock_wait(seconds: float) -> Iterator[None]:
+    """What this thread asks of SQLite meanwhile waits no longer for another writer; then it is an ``OperationalError``.
+
+    Of connections made meanwhile. (PostgreSQL's own limits hold for every connection.)
+    """
+    before = getattr(_thread, "lock_wait_s", None)
+    _thread.lock_wait_s = seconds
+    try:
+        yield
+    finally:
+        _thread.lock_wait_s = before
+
+
+def _limit_lock_wait(sender: Any, connection: Any, **_: Any) -> None:
+    seconds = getattr(_thread, "lock_wait_s", None)
+    if seconds is not None and connection.vendor == "sqlite":
+        with connection.cursor() as cursor:
+            cursor.execute(f"PRAGMA busy_timeout = {int(seconds * 1000)}")
+
+
+connection_created.connect(_limit_lock_wait, dispatch_uid="tenants.connections.lock_wait")

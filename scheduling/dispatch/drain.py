@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 
@@ -39,6 +40,13 @@ class LedgerDrain:
         self._telemetry = telemetry
         self._thread = thread
         self._failures = 0
+        self._stored_s = time.time()  # what had ended by then is stored
+
+    @property
+    def behind_since_s(self) -> float | None:
+        """Since when requests that ended are not stored, because the database does not take them [epoch s]; None: all
+        are, as far as is known."""
+        return self._stored_s if self._failures else None
 
     async def run(self) -> None:
         """Drains until cancelled. Redis or the database being away only delays it."""
@@ -54,9 +62,11 @@ class LedgerDrain:
 
     async def drain_once(self) -> int:
         """Moves at most ``BATCH`` entries; how many are gone from the stream now."""
+        now_s = time.time()
         entries = await self._store.ledger_read(BATCH)
         self._read(entries)
         if not entries:
+            self._stored_s = now_s
             return 0
         records = [entry.record for entry in entries if entry.record is not None]
         self._ended(records)
@@ -77,6 +87,8 @@ class LedgerDrain:
         if self._failures:
             log.info("pool %s: the ledger is written again", self._store.pool_id)
             self._failures = 0
+        if len(entries) < BATCH:
+            self._stored_s = now_s
         if unread := [entry for entry in entries if entry.record is None]:
             log.error(
                 "pool %s: %d ledger entries cannot be read and are set aside in ledger:unread; the first (%s): %s",

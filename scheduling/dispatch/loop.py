@@ -132,6 +132,7 @@ class PoolDispatcher:
                 drain = LedgerDrain(
                     self._store, self._crew.telemetry, self._crew.telemetry_thread, term.ended, term.laws.settled
                 )
+                term.ledger_since = lambda: drain.behind_since_s
                 for name, work in (
                     ("hear", term.hear()),
                     ("decide", term.decide()),

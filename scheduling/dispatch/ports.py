@@ -59,6 +59,7 @@ class Sample:
     totals_rebuilt: int = 0  # how often totals in Redis differed from the leases and were written anew
     ledger_unread: int = 0  # entries of the ledger stream that could not be read, set aside in Redis
     clock_skew_s: float | None = None  # of the leader's clock, ahead of Redis'; None: not known
+    ledger_since_s: float | None = None  # since when ended requests are not stored [epoch s]; None: they are
     state_lost_s: float = 0.0  # when the pool's data in Redis was found lost [epoch s of Redis]; 0: never
     bucket_gaps: dict[str, float] = field(
         default_factory=dict

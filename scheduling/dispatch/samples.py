@@ -37,6 +37,7 @@ class Sampler:
         parts: Sequence[QueuePart] = (),
         skew_s: float | None = None,
         bucket_gaps: Mapping[str, float] | None = None,
+        ledger_since_s: float | None = None,
     ) -> Sample:
         """``waiting`` is what waits now; O(of it). ``parts``: what the policy's queue consists of. ``skew_s``: of this
         process' clock, by which the sample is dated as replicas' figures are: people compare it with theirs."""
@@ -65,6 +66,7 @@ class Sampler:
             totals_rebuilt=snapshot.rebuilt,
             ledger_unread=snapshot.counts.unread,
             clock_skew_s=skew_s,
+            ledger_since_s=ledger_since_s,
             state_lost_s=snapshot.lost_ms / 1000,
             bucket_gaps=dict(bucket_gaps or {}),
             parts=_leaves(parts),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from dataclasses import replace
 from itertools import chain
@@ -88,6 +88,7 @@ class Term:
         self._preview = QueuePreview(store, epoch)
         self._shares = KeptShares(store, epoch)
         self.laws = Laws(store)
+        self.ledger_since: Callable[[], float | None] = lambda: None  # since when ended requests are not stored
         self._buckets = Buckets(store, epoch, telemetry, telemetry_thread)
         self._epoch = epoch
         self._catalog = catalog
@@ -489,7 +490,7 @@ class Term:
         sample = self._sampler.sample(
             replace(snapshot, standings=self.standings), self._pool, self.policy, chain(self.scheduler, self._parked),
             self.monitor.statuses(), parts_of(self.scheduler, snapshot.now_ms / 1000.0), self._skew.seconds,
-            self.laws.gaps,
+            self.laws.gaps, self.ledger_since(),
         )  # fmt: skip
         self._sampling = asyncio.get_running_loop().run_in_executor(self._thread, self._telemetry.sample, sample)
         self._sampling.add_done_callback(self._sampled)

@@ -86,17 +86,19 @@ class AlertWatch:
         if alert is None:
             if not timer.lasts(one is not None and wrong(rule, one.value), now_s, rule.for_s) or one is None:
                 return False
-            del self._timers[key]
             line = one.line + limit_in_words(rule) + "."
-            return lifecycle.fire(
+            fired = lifecycle.fire(
                 rule, pool=key[1], subject=key[2], tenant=one.tenant, line=line, value=one.value, at_s=now_s
             )
+            del self._timers[key]  # not before it is stored: the next look tries again
+            return fired
         if not timer.lasts(one is None or right(rule, one.value), now_s, rule.for_s):
             return False
-        del self._timers[key]
-        return lifecycle.resolve(
+        resolved = lifecycle.resolve(
             Alert.objects.filter(pk=alert.pk), one.line if one else "There is nothing to see any more"
         )
+        del self._timers[key]
+        return resolved
 
 
 def _subjects(

@@ -61,6 +61,7 @@ def snapshot(sample: Sample, window: Window, entitlements: Mapping[str, Entitlem
         "state": {"rebuilt": sample.totals_rebuilt, "unread": sample.ledger_unread}
         | ({} if sample.clock_skew_s is None else {"skew_s": round(sample.clock_skew_s, 3)})
         | ({"lost": round(sample.state_lost_s, 3)} if sample.state_lost_s else {}),
+        **({} if sample.ledger_since_s is None else {"ledger_since": round(sample.ledger_since_s, 3)}),
         "running": in_engines,
         "slots": sum(b.slots for b in view.backends.values() if b.ready),
         "kv_used": sum(b.kv_used for b in view.backends.values()),

@@ -73,6 +73,7 @@ class Running:
 
     url: str
     demo: dict[str, Any]
+    home: Path | None = None
 
     def log_in(self, page: Page, who: str = "admin") -> None:
         page.goto(self.url)
@@ -103,7 +104,7 @@ def running(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Itera
     try:
         wait_for(lambda: process.poll() is not None or _ready(url), 120, log.read_text)
         assert process.poll() is None, log.read_text()
-        yield Running(url, json.loads((home / "demo.json").read_text()))
+        yield Running(url, json.loads((home / "demo.json").read_text()), home)
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGINT)

@@ -2,7 +2,9 @@
 cannot be seen and since when, says nothing that was not read, and recovers by itself.
 
 One real instance on PostgreSQL for all of it, with its demo load. Processes are stopped (SIGSTOP), so that nothing is
-started again in between; PostgreSQL is shut down and started.
+started again in between, or killed while what would start them again is stopped; PostgreSQL is shut down and started.
+Everybody looks: the admin at every page, an operator and a tenant's member at some (all of them in `make test-slow`).
+SQLite's lock is held on the session's instance.
 """
 
 from __future__ import annotations
@@ -11,10 +13,11 @@ import re
 import secrets
 import shlex
 import signal
+import sqlite3
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -64,7 +67,13 @@ ALL_IS_WELL = (
     "The live feed is up to date", "Predictions are accurate",
     "Asking the scheduler for the order", "2 of 2 ready", "no slots",
 )  # fmt: skip
+NOT_FOR_MEMBERS = ("No backend yet", "No roles assigned", "Address of your vLLM server")  # they are, out of their sight
 WELL_WITHOUT_AN_ENGINE = ("Everything is set up", "A pool is serving", "All clear", "2 of 2 ready")
+
+OTHERS_PAGES = {
+    "operator": ["/", "/queue", "/backends", "/alerts"],
+    "member": ["/", "/queue", "/tenants/acme", "/usage", "/alerts", "/backends", "/roles", "/welcome"],
+}
 
 # Notes every such phrase that is on the page at any moment, also one that is replaced at once.
 RECORDER = """
@@ -100,6 +109,15 @@ class Instance:
 
         return resume
 
+    def killed(self, pids: list[int]) -> Callable[[], None]:
+        """Kills processes, and keeps them from being started again; what lets that happen."""
+        assert self.up.process is not None
+        supervisor = psutil.Process(self.up.process.pid)
+        supervisor.suspend()
+        for pid in pids:
+            psutil.Process(pid).kill()
+        return supervisor.resume
+
     def without_database(self) -> Callable[[], None]:
         pid = int((self.cluster / "postmaster.pid").read_text().splitlines()[0])
         command = shlex.split((self.cluster / "postmaster.opts").read_text())
@@ -132,13 +150,15 @@ def instance(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 @contextmanager
-def browsing(browser: Browser, instance: Instance, phrases: tuple[str, ...]) -> Iterator[BrowserContext]:
+def browsing(
+    browser: Browser, running: Running, phrases: tuple[str, ...], who: str = "admin"
+) -> Iterator[BrowserContext]:
     """Somebody who has logged in, in a time zone whose clock the test knows."""
     context = browser.new_context(viewport={"width": 1440, "height": 900}, reduced_motion="reduce", timezone_id="UTC")
     context.set_default_timeout(30_000)
     context.add_init_script(RECORDER % list(phrases))
     page = context.new_page()
-    instance.running.log_in(page)
+    running.log_in(page, who)
     expect(page.get_by_test_id("connection")).to_have_attribute("data-state", "live")
     page.close()
     try:
@@ -166,13 +186,113 @@ def test_no_page_of_the_router_is_left_out() -> None:
     assert routes == set(ADDRESSES), "give the new page a row, and look at what it says in an outage"
 
 
+def faults_of(pages: dict[str, Page], outage: str, told_s: float) -> list[str]:
+    """What pages that were opened in an outage say wrong, or do not say."""
+    faults = []
+    for address, page in pages.items():
+        notice = page.locator(f"[data-outage={outage}]")
+        expect(notice, address).to_be_visible()
+        if abs(since_s(notice.inner_text()) - told_s) > 1:
+            faults.append(f"{address} says another time: {notice.inner_text()}")
+        settled(page)
+        if said := page.evaluate("[...window.__said]"):
+            faults.append(f"{address} says {said}")
+        green = outage in ("redis", "leader") and not address.startswith(PAST) and page.evaluate(GREEN)
+        if green:
+            faults.append(f"{address} shows as good: {green}")
+        if page.evaluate("document.documentElement.scrollWidth > innerWidth"):
+            faults.append(f"{address} scrolls sideways")
+    return faults
+
+
+def opened(context: BrowserContext, url: str, addresses: list[str]) -> dict[str, Page]:
+    tabs = {address: context.new_page() for address in addresses}
+    for address, page in tabs.items():
+        page.goto(url + address, wait_until="commit")
+    return tabs
+
+
+@pytest.mark.parametrize("every_page", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("outage", ["redis", "leader", "engine"])
+def test_an_operator_and_a_member_are_told_as_much_by_the_pages_they_open_in_an_outage(
+    outage: str, every_page: bool, browser: Browser, instance: Instance
+) -> None:
+    phrases = (WELL_WITHOUT_AN_ENGINE if outage == "engine" else ALL_IS_WELL) + NOT_FOR_MEMBERS
+    names = {"redis": ["redis"], "leader": ["worker", "standby"], "engine": ["engine-1"]}[outage]
+    with ExitStack() as ends:
+        contexts = {
+            who: ends.enter_context(
+                browsing(
+                    browser, instance.running, phrases if who == "member" else phrases[: -len(NOT_FOR_MEMBERS)], who
+                )
+            )
+            for who in OTHERS_PAGES
+        }
+        began_s = time.time()
+        ends.callback(once := _Once(instance.killed([instance.up.pid(name) for name in names])))
+        first = contexts["operator"].new_page()
+        first.goto(instance.up.url + "/queue")
+        told_s = since_s(first.locator(f"[data-outage={outage}]").inner_text())
+        assert began_s - 10 < told_s < began_s + 10, "the moment it was last seen"
+        first.close()
+        faults, everywhere = [], {}
+        for who, context in contexts.items():
+            tabs = opened(context, instance.up.url, PAGES if every_page else OTHERS_PAGES[who])
+            faults += [f"{who}: {fault}" for fault in faults_of(tabs, outage, told_s)]
+            everywhere |= {f"{who} {address}": page for address, page in tabs.items()}
+        assert not faults, "\n".join(faults)
+        once()
+        for name, page in everywhere.items():
+            expect(page.get_by_test_id("outages"), name).to_have_count(0, timeout=90_000)
+            expect(page.locator("[data-unknown]"), name).to_have_count(0)
+
+
+def test_while_sqlite_is_locked_pages_say_what_is_not_stored_and_that_the_rest_goes_on(
+    browser: Browser, running: Running
+) -> None:
+    """Its lock is held for longer than a leader may be silent: it is still one, and publishes what it does."""
+    assert running.home is not None
+    with ExitStack() as ends:
+        tabs = {}
+        contexts = {who: ends.enter_context(browsing(browser, running, (), who)) for who in ("admin", "member")}
+        watching = contexts["admin"].new_page()
+        watching.goto(running.url + "/queue")
+        database = ends.enter_context(closing(sqlite3.connect(running.home / "db.sqlite3", isolation_level=None)))
+        database.execute("PRAGMA busy_timeout = 30000")
+        watching.evaluate(
+            """() => { window.__outages = new Set(); setInterval(() => {
+                 for (const e of document.querySelectorAll("[data-outage]")) window.__outages.add(e.dataset.outage);
+               }, 200); }"""
+        )
+        database.execute("BEGIN EXCLUSIVE")
+        began_s = time.time()
+        for who, context in contexts.items():
+            tabs |= {
+                f"{who} {a}": page
+                for a, page in opened(context, running.url, ["/", "/requests", "/usage", "/alerts"]).items()
+            }
+        for name, page in tabs.items():
+            notice = page.locator("[data-outage=ledger]")
+            expect(notice, name).to_be_visible()
+            assert began_s - 15 < since_s(notice.inner_text()) < began_s + 10, name
+            settled(page)
+        assert "is not all in it yet" in tabs["member /usage"].inner_text("main")
+        while time.time() < began_s + 12:
+            time.sleep(0.5)
+        assert watching.evaluate("[...window.__outages]") == ["ledger"], "the leader leads, and rules are evaluated"
+        expect(tabs["admin /"].get_by_test_id("connection")).to_have_attribute("data-state", "live")
+        database.execute("ROLLBACK")
+        for name, page in tabs.items():
+            expect(page.get_by_test_id("outages"), name).to_have_count(0)
+
+
 @pytest.mark.parametrize("outage", ["redis", "leader", "engine"])
 def test_a_page_opened_in_an_outage_says_what_cannot_be_seen_and_recovers_by_itself(
     outage: str, browser: Browser, instance: Instance
 ) -> None:
     phrases = WELL_WITHOUT_AN_ENGINE if outage == "engine" else ALL_IS_WELL
     faults: list[str] = []
-    with browsing(browser, instance, phrases) as context, ExitStack() as ends:
+    with browsing(browser, instance.running, phrases) as context, ExitStack() as ends:
         before = context.new_page()  # open when it begins
         before.goto(instance.up.url + "/queue")
         settled(before)
@@ -189,15 +309,7 @@ def test_a_page_opened_in_an_outage_says_what_cannot_be_seen_and_recovers_by_its
         for address in PAGES:
             tabs[address] = page = context.new_page()
             page.goto(instance.up.url + address)
-            notice = page.locator(f"[data-outage={outage}]")
-            expect(notice).to_be_visible()
-            if abs(since_s(notice.inner_text()) - told_s) > 1:
-                faults.append(f"{address} says another time: {notice.inner_text()}")
-            settled(page)
-            if said := page.evaluate("[...window.__said]"):
-                faults.append(f"{address} says {said}")
-            if outage != "engine" and not address.startswith(PAST) and (green := page.evaluate(GREEN)):
-                faults.append(f"{address} shows as good: {green}")
+            faults += faults_of({address: page}, outage, told_s)
         assert not faults, "\n".join(faults)
         resume()
         for address, page in [("/queue, open before", before), *tabs.items()]:
@@ -213,12 +325,13 @@ def test_without_the_database_every_page_says_so_since_when_and_comes_back_by_it
     browser: Browser, instance: Instance
 ) -> None:
     faults: list[str] = []
-    with browsing(browser, instance, ALL_IS_WELL) as context, ExitStack() as ends:
+    with browsing(browser, instance.running, ALL_IS_WELL) as context, ExitStack() as ends:
         before = context.new_page()
         before.goto(instance.up.url + "/alerts")
         settled(before)
         began_s = time.time()
-        start = ends.enter_context(_once(instance.without_database()))
+        start = _Once(instance.without_database())
+        ends.callback(start)
         notice = before.locator("[data-outage=database]")
         expect(notice).to_be_visible()
         told_s = since_s(notice.inner_text())
@@ -252,18 +365,13 @@ def test_without_the_database_every_page_says_so_since_when_and_comes_back_by_it
         expect(before.get_by_role("region", name="Alert rules")).to_be_visible()
 
 
-@contextmanager
-def _once(start: Callable[[], None]) -> Iterator[Callable[[], None]]:
-    """Whatever happens in between, it is started, and once."""
-    done = False
+class _Once:
+    """Whatever happens in between, it is called, and once."""
 
-    def run() -> None:
-        nonlocal done
-        if not done:
-            done = True
-            start()
+    def __init__(self, call: Callable[[], None]) -> None:
+        self._call: Callable[[], None] | None = call
 
-    try:
-        yield run
-    finally:
-        run()
+    def __call__(self) -> None:
+        call, self._call = self._call, None
+        if call is not None:
+            call()

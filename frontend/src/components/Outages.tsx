@@ -25,6 +25,8 @@ export function sentence(outage: Outage): { what: string; means: string } {
       return { what: `No scheduler has led pool ${outage.pool} ${when}.`, means: "Its queue, slots, weights, debts and the health of its replicas are unknown, and its alert rules are not evaluated. A new request starts only if a slot is free at once; waiting requests are not started by the scheduler. Requests that ended since are not in the ledger yet." };
     case "rules":
       return { what: `The alert rules of pool ${outage.pool} have not been evaluated ${when}.`, means: "No new alerts are sent for it; live figures continue." };
+    case "ledger":
+      return { what: `The database has taken no requests of pool ${outage.pool} ${when}.`, means: "Requests that ended since are missing in the ledger, in usage and in this minute's figures; they are kept in Redis and stored as soon as the database can be written. Changes may fail. Inference and live queues continue." };
     case "engine":
       return outage.since === undefined
         ? { what: `Replica ${outage.backend} of pool ${outage.pool} has not been seen yet.`, means: "Its figures are unknown, and it receives no work." }

@@ -75,3 +75,9 @@ it("says that everything is set up only where a backend is seen to be ready", ()
   expect(heading(false, false, true).title).toBe("Everything is set up");
   expect([heading(false, true, true).title, heading(false, false, false).title].join()).not.toContain("Everything");
 });
+
+it("tells since when a pool's requests are not stored, unless the whole database is away", () => {
+  const late = message({ type: "snapshot", pool: "llama", seq: 1, data: { ...full, backends: {}, ledger_since: T - 7 } });
+  expect(outagesOf(play(hello(), late), T)).toEqual([{ source: "ledger", pool: "llama", since: T - 7 }]);
+  expect(outagesOf(play(hello([{ source: "database", since: T - 9 }]), late), T).map((o) => o.source)).toEqual(["database"]);
+});

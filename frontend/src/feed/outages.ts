@@ -4,7 +4,7 @@ import { ageOf, STALE_AFTER_S, type FeedState } from "./reducer";
 import type { Away } from "./types";
 
 export interface Outage {
-  source: "server" | "redis" | "database" | "leader" | "rules" | "engine";
+  source: "server" | "redis" | "database" | "leader" | "rules" | "ledger" | "engine";
   /** Epoch seconds; missing where it has never been seen. */
   since?: number;
   /** It was away before anybody here could look. */
@@ -31,6 +31,14 @@ function engines(state: FeedState, now: number): Outage[] {
   });
 }
 
+/** Pools whose leader cannot store what ended: the database is there, and takes no writes. */
+function ledgers(state: FeedState, now: number): Outage[] {
+  return Object.entries(state.pools).flatMap(([pool, held]): Outage[] => {
+    const since = held.snapshot.ledger_since;
+    return since === undefined || ageOf(state, held, now) > STALE_AFTER_S ? [] : [{ source: "ledger", pool, since }];
+  });
+}
+
 /** `now` is this browser's clock [s]. What depends on something that is away itself is not told beside it. */
 export function outagesOf(state: FeedState, now: number): Outage[] {
   if (state.connection === "signed_out" || state.connection === "forbidden") return [];
@@ -43,7 +51,8 @@ export function outagesOf(state: FeedState, now: number): Outage[] {
   }
   if (!state.stateAvailable && !told.some((one) => one.source === "redis")) told.push({ source: "redis", since: state.unavailableAt + state.clockOffset });
   if (told.some((one) => one.source === "redis")) return told.filter((one) => one.source !== "leader" && one.source !== "rules");
-  return [...told, ...engines(state, now)];
+  const written = told.some((one) => one.source === "database") ? [] : ledgers(state, now);
+  return [...told, ...written, ...engines(state, now)];
 }
 
 /** Whether what a pool does now can be said at all. */

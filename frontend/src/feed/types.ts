@@ -127,6 +127,8 @@ export interface Snapshot {
   policy?: string;
   leader?: string;
   epoch?: number;
+  /** Since when requests that ended are not stored, because the database takes no writes [epoch seconds]; missing: they are. */
+  ledger_since?: number;
   /** Of the shared state: how often totals were written anew, entries that cannot be read, clock ahead of Redis', when data was lost. */
   state?: { rebuilt?: number; unread?: number; skew_s?: number; lost?: number };
   queue?: { depth?: number; oldest_s?: number; limit?: number; parts?: Counts };

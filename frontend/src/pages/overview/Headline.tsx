@@ -38,7 +38,7 @@ const Tile = memo(function Tile({ label, value, alert, spark, top, title, childr
       <dd className={`mt-0.5 text-[1.6rem] leading-8 font-semibold tracking-tight ${alert ? "text-bad" : "text-ink"}`}>
         <Figure {...value} />
       </dd>
-      <dd className="mt-0.5 h-4 truncate text-2xs text-soft">{children}</dd>
+      <dd className="mt-0.5 min-h-4 text-2xs text-soft lg:truncate">{children}</dd>
       <Sparkline values={spark} top={top} className="pointer-events-none absolute top-2 right-2.5 h-5 w-[36%] md:top-2.5 md:h-8 text-accent opacity-80" />
     </div>
   );

@@ -5,6 +5,7 @@ import { send } from "../../api/client";
 import { Badge } from "../../components/Badge";
 import { since } from "../../components/Outages";
 import { Icon } from "../../components/icons";
+import { Empty } from "../../components/Shell";
 import { notify } from "../../components/Notices";
 import type { Column } from "../../components/Table";
 import type { BackendFigures } from "../../feed/types";
@@ -154,6 +155,12 @@ export function Backends() {
     { label: "GPU", right: true, by: (row) => live.get(row.slug)?.gpu_util, cell: (row) => text(percent(live.get(row.slug)?.gpu_util)) },
     { label: "Managed by", by: (row) => String(row.managed), cell: (row) => (row.managed ? "scaling driver" : "operators") },
   ];
+  if (user.role === "member")
+    return (
+      <Empty title="This page is for operators">
+        <p>Backends serve every tenant. What your requests wait for is in the queue.</p>
+      </Empty>
+    );
   return (
     <>
       <Resource<Backend>

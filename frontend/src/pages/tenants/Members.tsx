@@ -1,4 +1,5 @@
 import type { Membership } from "../../api/catalog";
+import { Empty } from "../../components/Shell";
 import type { Column } from "../../components/Table";
 import { user } from "../../lib/page";
 import { When } from "./parts";
@@ -45,6 +46,12 @@ export function Members({ tenant }: { tenant: string }) {
 
 /** Who is admin or operator. */
 export function Roles() {
+  if (user.role === "member")
+    return (
+      <Empty title="This page is for operators">
+        <p>Who belongs to your tenant is on its own page.</p>
+      </Empty>
+    );
   return (
     <Resource<Membership>
       what="role"

@@ -2,8 +2,10 @@ import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import { useSearchParams } from "react-router";
 import type { Key, Usage, UsageRow } from "../../api/catalog";
 import { get } from "../../api/client";
+import { since } from "../../components/Outages";
 import { Segmented } from "../../components/Segmented";
 import { Table, type Column } from "../../components/Table";
+import { useOutages } from "../../feed/live";
 import { compact, NONE, percent, seconds, text } from "../../lib/format";
 import { user } from "../../lib/page";
 import { useBooks } from "./data";
@@ -124,11 +126,12 @@ export function UsagePanel({ tenant }: { tenant?: string }) {
 }
 
 export function UsagePage() {
+  const missing = useOutages().find(({ source }) => source === "redis" || source === "leader" || source === "ledger" || source === "server");
   return (
     <>
       <title>Usage · Quartermaster</title>
       <h1 className="text-lg font-semibold tracking-tight">Usage</h1>
-      <p className="mb-3 text-sm text-soft">{user.role === "member" ? "Of your tenants." : "Of all tenants."} Complete hours are kept longer than the ledger; the newest are exact to the request.</p>
+      <p className="mb-3 text-sm text-soft">{user.role === "member" ? "Of your tenants." : "Of all tenants."} {missing ? `What ended ${since(missing)} is not all included yet.` : "Complete hours are kept longer than the ledger; the newest are exact to the request."}</p>
       <UsagePanel />
     </>
   );

@@ -7,8 +7,10 @@ import { Code, CopyButton } from "../../components/Copy";
 import type { FieldSpec } from "../../components/form/form";
 import { ResourceForm } from "../../components/form/ResourceForm";
 import { Icon } from "../../components/icons";
+import { Empty } from "../../components/Shell";
 import { useOutages } from "../../feed/live";
 import { hold } from "../../lib/keyring";
+import { user } from "../../lib/page";
 import { Found, lookAt } from "../tenants/Backends";
 import { useBooks, useRefresh, useSnapshots } from "../tenants/data";
 import { curl, Failed, Waiting } from "../tenants/parts";
@@ -144,6 +146,16 @@ function FirstRequest({ made, model }: { made: IssuedKey | null; model: string }
 
 /** From nothing to the first request, by the hand. */
 export function Welcome() {
+  if (user.role === "member")
+    return (
+      <Empty title="This page is for admins">
+        <p>Here an installation gets its first pool and tenant. To send requests you need a key of your tenant.</p>
+      </Empty>
+    );
+  return <Steps />;
+}
+
+function Steps() {
   const refresh = useRefresh();
   const navigate = useNavigate();
   const have = useQuery({ queryKey: ["catalog", "inventory"], queryFn: ({ signal }) => inventory(signal), refetchInterval: REFRESH_MS });
