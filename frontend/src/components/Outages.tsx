@@ -26,8 +26,9 @@ export function sentence(outage: Outage): { what: string; means: string } {
     case "rules":
       return { what: `The alert rules of pool ${outage.pool} have not been evaluated ${when}.`, means: "No new alerts are sent for it; live figures continue." };
     case "ledger":
-      return { what: `The database has taken no requests of pool ${outage.pool} ${when}.`, means: "Requests that ended since are missing in the ledger, in usage and in this minute's figures; they are kept in Redis and stored as soon as the database can be written. Changes may fail. Inference and live queues continue." };
+      return { what: `The database has taken no requests of pool ${outage.pool} ${when}.`, means: "Requests that ended since are missing in the ledger and in usage; they are kept in Redis and stored as soon as the database can be written. Changes may fail. Inference and live queues continue." };
     case "engine":
+      if (outage.ejected) return { what: `Replica ${outage.backend} of pool ${outage.pool} was ejected.`, means: "It failed requests or probes. Until a probe succeeds it receives no work and is left out of the pool's totals." };
       return outage.since === undefined
         ? { what: `Replica ${outage.backend} of pool ${outage.pool} has not been seen yet.`, means: "Its figures are unknown, and it receives no work." }
         : { what: `Replica ${outage.backend} of pool ${outage.pool} has not been seen ${when}.`, means: "Its figures are unknown. Until it answers it receives no work and is left out of the pool's totals." };

@@ -76,6 +76,15 @@ it("says that everything is set up only where a backend is seen to be ready", ()
   expect([heading(false, true, true).title, heading(false, false, false).title].join()).not.toContain("Everything");
 });
 
+it("does not say of a replica that was just ejected that nobody has seen it", () => {
+  const sick = { "gpu-0": { state: "ejected" as const, observed_s: T - 1 }, "gpu-1": { state: "probing" as const } };
+  const state = play(hello(), message({ type: "snapshot", pool: "llama", seq: 1, data: { ...full, backends: sick } }));
+  expect(outagesOf(state, T)).toEqual([
+    { source: "engine", pool: "llama", backend: "gpu-0", ejected: true },
+    { source: "engine", pool: "llama", backend: "gpu-1" },
+  ]);
+});
+
 it("tells since when a pool's requests are not stored, unless the whole database is away", () => {
   const late = message({ type: "snapshot", pool: "llama", seq: 1, data: { ...full, backends: {}, ledger_since: T - 7 } });
   expect(outagesOf(play(hello(), late), T)).toEqual([{ source: "ledger", pool: "llama", since: T - 7 }]);

@@ -11,6 +11,8 @@ export interface Outage {
   atLeast?: boolean;
   pool?: string;
   backend?: string;
+  /** A replica that was seen, and fails what it is asked for. */
+  ejected?: boolean;
 }
 
 /** A connection that is made again within this time is not worth a word. */
@@ -26,7 +28,7 @@ function engines(state: FeedState, now: number): Outage[] {
     if (ageOf(state, held, now) > STALE_AFTER_S) return [];
     return Object.entries(held.snapshot.backends ?? {}).flatMap(([backend, row]): Outage[] => {
       const unseen = row.unseen_since !== undefined || row.state === "ejected" || row.state === "probing";
-      return unseen ? [{ source: "engine", pool, backend, ...(row.unseen_since === undefined ? {} : { since: row.unseen_since }) }] : [];
+      return unseen ? [{ source: "engine", pool, backend, ...(row.unseen_since !== undefined ? { since: row.unseen_since } : row.state === "ejected" ? { ejected: true } : {}) }] : [];
     });
   });
 }

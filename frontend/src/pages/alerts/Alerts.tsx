@@ -12,7 +12,7 @@ import { since } from "../../components/Outages";
 import { Segmented } from "../../components/Segmented";
 import { Sheet } from "../../components/Sheet";
 import { Table, type Column } from "../../components/Table";
-import { useOutages } from "../../feed/live";
+import { useFeed, useOutages } from "../../feed/live";
 import { asOutage, type Outage } from "../../feed/outages";
 import { age } from "../../lib/format";
 import { user } from "../../lib/page";
@@ -48,7 +48,7 @@ function Unwatched({ away }: { away: readonly Outage[] }) {
 
 function Open({ alerts, blind, partly }: { alerts: readonly AlertRow[]; blind: boolean; partly: boolean }) {
   if (alerts.length === 0 && blind) return <p className="panel p-4 text-sm text-soft">No alert was open when the rules were last evaluated. Whether one should be open now is unknown.</p>;
-  if (alerts.length === 0 && partly) return <p className="panel p-4 text-sm text-soft">No alert is open. Rules that cannot be evaluated are listed above.</p>;
+  if (alerts.length === 0 && partly) return <p className="panel p-4 text-sm text-soft">No alert is open{user.role === "member" ? " for your tenants" : ""}.</p>;
   if (alerts.length === 0)
     return (
       <p className="panel flex items-center gap-2 p-4 text-sm text-soft">
@@ -266,6 +266,9 @@ export function Alerts() {
   const open = useQuery({ queryKey: ["alerts", "now"], queryFn: ({ signal }) => get<AlertPage>("alerts", { state: "open", limit: "200" }, signal), refetchInterval: REFRESH_MS });
   const counted = useQuery({ queryKey: ["alerts", "open"], queryFn: ({ signal }) => get<OpenAlerts>("alerts/open", {}, signal), refetchInterval: REFRESH_MS });
   const outages = useOutages();
+  const feed = useFeed();
+  // "All clear" is said once it is known that everything is seen: the feed's first words come after the page's.
+  const heard = feed.connection === "open" && feed.known !== undefined && feed.known.every((pool) => feed.pools[pool] !== undefined);
   // As the server counts it; where it cannot be asked, what the feed says.
   const told = outages.filter(({ source }) => source !== "engine");
   const counts: readonly Outage[] = counted.data?.unwatched.map(asOutage) ?? [];
@@ -282,7 +285,7 @@ export function Alerts() {
           Open now
         </h2>
         {away.length > 0 && <Unwatched away={away} />}
-        {open.error ? <Failed error={open.error} retry={() => void open.refetch()} /> : !open.data || (away.length === 0 && counted.isPending) ? <Waiting /> : <Open alerts={open.data.results} blind={away.length > 0} partly={outages.length > 0} />}
+        {open.error ? <Failed error={open.error} retry={() => void open.refetch()} /> : !open.data || (away.length === 0 && counted.isPending) ? <Waiting /> : <Open alerts={open.data.results} blind={away.length > 0} partly={outages.length > 0 || !heard} />}
       </section>
       {user.role !== "member" && <Rules away={away} />}
       <History />

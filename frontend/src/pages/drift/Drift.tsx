@@ -133,7 +133,8 @@ export function Drift() {
   const [scope, setScope] = useState<Group>("category");
   const [resetting, setResetting] = useState(false);
   const dark = useDark();
-  const blind = isBlind(useOutages(), pool || undefined);
+  const outages = useOutages();
+  const blind = isBlind(outages, pool || undefined) || outages.some((one) => one.source === "ledger" && (!pool || one.pool === pool));
 
   const asked = () => {
     const to = Date.now();
