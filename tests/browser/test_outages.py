@@ -213,7 +213,7 @@ def opened(context: BrowserContext, url: str, addresses: list[str]) -> dict[str,
 
 
 @pytest.mark.parametrize("every_page", [False, pytest.param(True, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("outage", ["redis", "leader", "engine"])
+@pytest.mark.parametrize("outage", ["redis", "leader", pytest.param("engine", marks=pytest.mark.slow)])
 def test_an_operator_and_a_member_are_told_as_much_by_the_pages_they_open_in_an_outage(
     outage: str, every_page: bool, browser: Browser, instance: Instance
 ) -> None:
@@ -278,7 +278,7 @@ def test_while_sqlite_is_locked_pages_say_what_is_not_stored_and_that_the_rest_g
             expect(notice, name).to_be_visible()
             assert began_s - 15 < since_s(notice.inner_text()) < began_s + 10, name
             settled(page)
-        assert "is not all in it yet" in tabs["member /usage"].inner_text("main")
+        assert "is not all included yet" in tabs["member /usage"].inner_text("main")
         while time.time() < began_s + 12:
             time.sleep(0.5)
         assert watching.evaluate("[...window.__outages]") == ["ledger"], "the leader leads, and rules are evaluated"
