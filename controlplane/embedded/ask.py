@@ -64,6 +64,6 @@ def _kv_tokens(http: httpx.Client, url: str) -> int:
     except httpx.HTTPError:
         return KV_TOKENS_UNKNOWN
     info = re.search(r"^vllm:cache_config_info\{(.*)\}", page, re.MULTILINE)
-    labels = dict(re.findall(r'(\w+)="([^"]*)"', info.group(1))) if info else {}
+    labels = dict(re.findall(r'\b(\w+)="([^"]*)"', info.group(1))) if info else {}
     blocks, size = labels.get("num_gpu_blocks", ""), labels.get("block_size", "")
     return int(blocks) * int(size) if blocks.isdigit() and size.isdigit() else KV_TOKENS_UNKNOWN

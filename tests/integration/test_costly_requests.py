@@ -13,6 +13,8 @@ import pytest
 
 from tests.support.web_process import WebProcess
 
+pytestmark = pytest.mark.timeout(300)  # a process is started, on a busy machine
+
 HEAD_BYTES = 30_000  # just below QUARTERMASTER_MAX_HEADER_BYTES
 HANDSHAKES = 20
 CPU_S = 0.5  # for one refused request; 30,000 escaped quotes in a cookie took 1.5 to 10 s
