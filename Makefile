@@ -3,6 +3,7 @@ PYTHON ?= python3
 PY := .venv/bin/python
 SETUP := $(PYTHON) controlplane/embedded/bootstrap.py
 PYTEST := $(PY) -m pytest
+SHARED := $(PY) -m tests.support.parallel
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-test up check test test-postgresql test-slow chaos soak fuzz mutants lab bench test-frontend test-browser test-vllm test-litellm generated lint types lock clean
@@ -21,10 +22,10 @@ up: ## run everything in the foreground: web, worker, Redis, engines, demo (Ctrl
 	@exec $(PY) -m controlplane.embedded --with-parent
 
 check: lint types ## lint, types, unit and contract tests: before each commit
-	$(PYTEST) -q tests/unit tests/contract $(ARGS)
+	$(SHARED) tests/unit tests/contract $(ARGS)
 
 test: setup-test ## unit, property, contract and integration tests on SQLite, then those of the database on PostgreSQL
-	$(PYTEST) $(ARGS)
+	$(SHARED) $(ARGS)
 	$(PY) -m tests.support.on_postgresql $(ARGS)
 
 test-postgresql: setup-test ## tests that use the database, on a PostgreSQL started for them

