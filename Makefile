@@ -3,10 +3,10 @@ PYTHON ?= python3
 PY := .venv/bin/python
 SETUP := $(PYTHON) controlplane/embedded/bootstrap.py
 PYTEST := $(PY) -m pytest
-SHARED := $(PY) -m tests.support.parallel
+SHARED := $(PY) -m tests.support.parallel $(if $(JOBS),-j $(JOBS))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test up check test test-postgresql test-slow chaos soak fuzz mutants lab bench test-frontend test-browser test-vllm test-litellm generated lint types lock clean
+.PHONY: help setup setup-test up check test test-quick test-postgresql test-slow chaos soak fuzz mutants lab bench test-frontend test-browser test-vllm test-litellm generated lint types lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -21,15 +21,18 @@ up: ## run everything in the foreground: web, worker, Redis, engines, demo (Ctrl
 	@$(SETUP) run console
 	@exec $(PY) -m controlplane.embedded --with-parent
 
-check: lint types ## lint, types, unit and contract tests: before each commit
+check: setup-test ## lint, types, unit and contract tests side by side: before each commit
+	@$(MAKE) --no-print-directory -j 3 lint types test-quick
+
+test-quick: setup-test ## unit and contract tests
 	$(SHARED) tests/unit tests/contract $(ARGS)
 
 test: setup-test ## unit, property, contract and integration tests on SQLite, then those of the database on PostgreSQL
 	$(SHARED) $(ARGS)
-	$(PY) -m tests.support.on_postgresql $(ARGS)
+	$(PY) -m tests.support.on_postgresql $(if $(JOBS),-j $(JOBS)) $(ARGS)
 
 test-postgresql: setup-test ## tests that use the database, on a PostgreSQL started for them
-	$(PY) -m tests.support.on_postgresql $(ARGS)
+	$(PY) -m tests.support.on_postgresql $(if $(JOBS),-j $(JOBS)) $(ARGS)
 
 test-slow: setup-test ## tests that take minutes
 	$(PYTEST) -m slow --timeout 1200 $(ARGS)
@@ -55,8 +58,8 @@ bench: setup-test ## measure the gateway and the loop
 test-frontend: setup-test ## the console's own tests and types
 	@$(SETUP) frontend-tests
 
-test-browser: setup-test ## the console and the back office in Chromium
-	$(PYTEST) -m browser --timeout 600 $(ARGS)
+test-browser: setup-test ## the console and the back office in Chromium; in several processes: JOBS=2
+	$(if $(JOBS),$(SHARED),$(PYTEST)) -m browser --timeout 600 $(ARGS)
 
 test-vllm: setup-test ## against a real vLLM on the CPU
 	$(PYTEST) -m vllm --timeout 1800 $(ARGS)

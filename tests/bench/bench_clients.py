@@ -25,7 +25,8 @@ from scheduling.core.types import BackendSpec
 from scheduling.gateway.upstream import Backend
 from scheduling.state.resp import RespConnection
 from scheduling.state.script import make_script
-from tests.support.instance import ROOT, free_port
+from tests.support.instance import ROOT
+from tests.support.ports import free_port
 from tests.support.redis_server import RedisServer
 
 PATH = "/v1/chat/completions"

@@ -33,7 +33,8 @@ import uvloop
 from tests.bench.bench_console import session_of
 from tests.bench.bench_gateway import AT_ONCE, KV_TOKENS, MODEL, PRESET, SLOTS, SPEED, WORDS, cpu_s, tree
 from tests.bench.load import Load, Seen, request
-from tests.support.instance import ROOT, Up, free_port
+from tests.support.instance import ROOT, Up
+from tests.support.ports import free_port
 
 CONNECTIONS = 64
 WARM_S = 2.0

@@ -31,7 +31,8 @@ import uvloop
 
 from scheduling.core.step_time import load_preset
 from tests.bench.load import Load, Seen, request
-from tests.support.instance import ROOT, Up, free_port
+from tests.support.instance import ROOT, Up
+from tests.support.ports import free_port
 
 PRESET = "llama-3-8b-a100"
 MODEL = "bench"

@@ -20,7 +20,8 @@ import psutil
 import pytest
 
 from controlplane.web.login_attempts import FAILURES, PER_ADDRESS
-from tests.support.redis_server import RedisServer, free_port
+from tests.support.ports import free_port
+from tests.support.redis_server import RedisServer
 
 ROOT = Path(__file__).resolve().parents[2]
 PASSWORD = "correct horse battery"

@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 from django.core.management import CommandError, call_command
 
-from tests.support.instance import ROOT, Up, free_port
+from tests.support.instance import ROOT, Up
+from tests.support.ports import free_port
 
 SHORT = [(n * 0.1, 30, 5) for n in range(20)]  # seconds, input and output tokens
 LONG = [(n * 0.25, 30, 20) for n in range(480)]  # two minutes

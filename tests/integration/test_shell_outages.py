@@ -14,7 +14,7 @@ from django.test import Client
 from psycopg_pool import ConnectionPool, PoolTimeout
 
 from controlplane.log_dedup import QUIET_S, Repeats
-from tests.support.redis_server import free_port
+from tests.support.ports import free_port
 
 
 def log_record(message, *args, error=None, level=logging.ERROR):

@@ -27,7 +27,8 @@ import controlplane.tuning.tasks  # noqa: F401
 import telemetry.tasks  # noqa: F401
 from controlplane.celery import Application, app
 from controlplane.lab.runs import STILL
-from tests.support.instance import ROOT, Up, free_port
+from tests.support.instance import ROOT, Up
+from tests.support.ports import free_port
 
 SENDING = {"apply_async", "apply", "delay", "send_task", "signature", "si", "s"}
 AT_ONCE_S = 5.0  # what a person calls at once on a busy machine; without a bound it was 6 to 10 s

@@ -13,7 +13,8 @@ import openai
 import psutil
 import pytest
 
-from tests.support.instance import ROOT, Up, bindable, free_port, gone
+from tests.support.instance import ROOT, Up, bindable, gone
+from tests.support.ports import free_port
 
 
 @pytest.fixture(scope="module")

@@ -17,14 +17,10 @@ import openai
 import psutil
 import redis
 
+from tests.support.ports import free_port
+
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 100  # generous: other tests may share the machine
-
-
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
 
 
 class Up:

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from controlplane.embedded import bootstrap
-from tests.support.instance import LIMIT_S, ROOT, free_port
+from tests.support.instance import LIMIT_S, ROOT
+from tests.support.ports import free_port
 
 HOME = ROOT / ".venv" / "litellm"
 LOCK = ROOT / "requirements-litellm.lock"

