@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.timeout(300)
+
 ROOT = Path(__file__).resolve().parents[3]
 FILES = {
     "test_one": "def test_a(): pass\ndef test_b(): pass\n",
@@ -24,7 +26,7 @@ def run(folder: Path, *arguments: str, **files: str) -> tuple[int, str]:
     (folder / "pytest.ini").write_text("[pytest]\n")
     command = [sys.executable, "-m", "tests.support.parallel", "-j", "2", "-p", "no:randomly", "-ra", *arguments]
     environ = os.environ | {"PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # which cost seconds
-    done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=250)
     return done.returncode, done.stdout + done.stderr
 
 
