@@ -3,7 +3,8 @@ PYTHON ?= python3
 PY := .venv/bin/python
 SETUP := $(PYTHON) controlplane/embedded/bootstrap.py
 PYTEST := $(PY) -m pytest
-SHARED := $(PY) -m tests.support.parallel $(if $(JOBS),-j $(JOBS))
+JOBS ?= 3
+SHARED := $(PYTEST) -n $(JOBS) --dist loadfile
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-test up check test test-quick test-postgresql test-slow chaos soak fuzz mutants lab bench test-frontend test-browser test-vllm test-litellm generated lint types lock clean
@@ -29,10 +30,10 @@ test-quick: setup-test ## unit and contract tests
 
 test: setup-test ## unit, property, contract and integration tests on SQLite, then those of the database on PostgreSQL
 	$(SHARED) $(ARGS)
-	$(PY) -m tests.support.on_postgresql $(if $(JOBS),-j $(JOBS)) $(ARGS)
+	$(PY) -m tests.support.on_postgresql -n $(JOBS) --dist loadfile $(ARGS)
 
 test-postgresql: setup-test ## tests that use the database, on a PostgreSQL started for them
-	$(PY) -m tests.support.on_postgresql $(if $(JOBS),-j $(JOBS)) $(ARGS)
+	$(PY) -m tests.support.on_postgresql -n $(JOBS) --dist loadfile $(ARGS)
 
 test-slow: setup-test ## tests that take minutes
 	$(PYTEST) -m slow --timeout 1200 $(ARGS)
@@ -58,8 +59,8 @@ bench: setup-test ## measure the gateway and the loop
 test-frontend: setup-test ## the console's own tests and types
 	@$(SETUP) frontend-tests
 
-test-browser: setup-test ## the console and the back office in Chromium; in several processes: JOBS=2
-	$(if $(JOBS),$(SHARED),$(PYTEST)) -m browser --timeout 600 $(ARGS)
+test-browser: setup-test ## the console and the back office in Chromium
+	$(PYTEST) -m browser --timeout 600 $(ARGS)
 
 test-vllm: setup-test ## against a real vLLM on the CPU
 	$(PYTEST) -m vllm --timeout 1800 $(ARGS)

@@ -6,7 +6,10 @@ Called in threads of the gateway and the dispatch loop, which are not requests.
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import replace
+from datetime import datetime
 
 from django.db import DatabaseError
 from django.utils import timezone
@@ -52,24 +55,13 @@ def load_catalog() -> core.Catalog:
     entitlements = {}
     for row in Entitlement.objects.select_related("tenant", "pool"):
         if row.tier_id in tiers and row.pool.slug in pools:
-            entitlements[row.slug] = core.EntitlementSpec(
-                id=row.slug,
-                tenant=row.tenant.slug,
-                pool=row.pool.slug,
-                tier=tiers[row.tier_id],
-                state=core.EntitlementState(row.state_at(now)),
-                tokens_per_s=row.tokens_per_s,
-                burst_tokens=row.burst_tokens,
-                kv_tokens=row.kv_tokens,
-                concurrency=row.concurrency,
-                valid_until_s=row.valid_until.timestamp() if row.valid_until else None,
-                paused=row.tenant.paused_since is not None,
-            )
-    automatic = {slug for slug, pool in rows.items() if pool.headroom_slots is None}
-    mine = {slug: [e for e in entitlements.values() if e.pool == slug] for slug in automatic}
-    for slug, of_pool in mine.items():
-        slots = sum(backend.slots for backend in pools[slug].backends)
-        pools[slug] = replace(pools[slug], headroom_slots=automatic_headroom(slots, of_pool))
+            entitlements[row.slug] = _entitlement_spec(row, tiers[row.tier_id], now)
+    by_pool: dict[str, list[core.EntitlementSpec]] = defaultdict(list)
+    for spec in entitlements.values():
+        by_pool[spec.pool].append(spec)
+    for slug, pool in rows.items():
+        if pool.headroom_slots is None:
+            pools[slug] = replace(pools[slug], headroom_slots=_automatic_headroom(pools[slug], by_pool[slug]))
     key_rows = ApiKey.active_at(now).values_list("public_id", "digest", "entitlement__slug", "expires_at")
     keys = {
         public_id: core.KeySpec(
@@ -85,6 +77,35 @@ def load_catalog() -> core.Catalog:
     for tenant, period, soft, hard in Quota.objects.values_list("tenant__slug", "period", "soft_tokens", "hard_tokens"):
         quotas[tenant] = (*quotas.get(tenant, ()), core.QuotaSpec(period, soft, hard))
     return core.Catalog(version=version, pools=pools, entitlements=entitlements, keys=keys, quotas=quotas)
+
+
+def headroom_of(pool: Pool) -> int:
+    """Free slots that a pool keeps for baselines, as it is configured now."""
+    if pool.headroom_slots is not None:
+        return pool.headroom_slots
+    now = timezone.now()
+    of_pool = Entitlement.objects.filter(pool=pool).select_related("tenant", "pool", "tier__slo")
+    return _automatic_headroom(pool_spec(pool), (_entitlement_spec(row, tier_spec(row.tier), now) for row in of_pool))
+
+
+def _automatic_headroom(pool: core.PoolSpec, entitlements: Iterable[core.EntitlementSpec]) -> int:
+    return automatic_headroom(sum(backend.slots for backend in pool.backends), entitlements)
+
+
+def _entitlement_spec(row: Entitlement, tier: core.TierSpec, now: datetime) -> core.EntitlementSpec:
+    return core.EntitlementSpec(
+        id=row.slug,
+        tenant=row.tenant.slug,
+        pool=row.pool.slug,
+        tier=tier,
+        state=core.EntitlementState(row.state_at(now)),
+        tokens_per_s=row.tokens_per_s,
+        burst_tokens=row.burst_tokens,
+        kv_tokens=row.kv_tokens,
+        concurrency=row.concurrency,
+        valid_until_s=row.valid_until.timestamp() if row.valid_until else None,
+        paused=row.tenant.paused_since is not None,
+    )
 
 
 def slo_spec(slo: Slo) -> core.Slo:

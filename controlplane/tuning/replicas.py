@@ -17,6 +17,7 @@ from scheduling.tuning.calibrate import Timed, calibrate
 from scheduling.tuning.traffic import Serving, Traffic
 from telemetry.models import Calibration, LedgerEntry
 from tenants.models import Backend, Entitlement, PolicyVersion, Pool
+from tenants.specs import headroom_of
 
 UNKNOWN = "llama-3-8b-a100"  # stands for engines of which nothing has been measured yet
 TRUSTED = 0.10  # relative error of a figure up to which a lab's word is worth something
@@ -81,7 +82,7 @@ def as_traffic(
     if not rows or not replicas:
         return None
     limits = dict(Entitlement.objects.filter(pool=pool).values_list("slug", "concurrency"))
-    return Traffic(tuple(rows), recording.tiers, replicas, limits, pool.headroom_slots, GRANT_DELAY_S)
+    return Traffic(tuple(rows), recording.tiers, replicas, limits, headroom_of(pool), GRANT_DELAY_S)
 
 
 def latest(pool: str) -> Calibration | None:

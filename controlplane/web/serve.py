@@ -201,7 +201,7 @@ def protocol(
 
         def on_message_begin(self) -> None:
             super().on_message_begin()
-            self.scope["extensions"] = self._extensions  # type: ignore[typeddict-item]
+            self.scope["extensions"] = self._extensions
             if self._head_timer is None and not self.transport.is_closing():  # a further request on a kept connection
                 self._head_timer = self.loop.call_later(head_timeout_s, self._head_late)
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import parallel
 from tests.support.postgresql import postgresql
 
 DATABASE_FIXTURES = {"db", "transactional_db", "django_db_reset_sequences", "django_db_serialized_rollback"}
@@ -31,7 +30,7 @@ def main(arguments: list[str]) -> int:
         os.environ["QUARTERMASTER_DATABASE_URL"] = url
         os.environ["QUARTERMASTER_SECRET_KEY"] = secrets.token_urlsafe(48)
         # The server goes away with the test databases, so nobody waits for the last connection to drop them.
-        return parallel.main([*arguments, "--reuse-db", "-p", "tests.support.on_postgresql"])
+        return int(pytest.main([*arguments, "--reuse-db", "-p", "tests.support.on_postgresql"]))
 
 
 if __name__ == "__main__":

@@ -74,7 +74,7 @@ export const FIELDS = {
     max_output_tokens: {"kind": "integer", "required": true, "initial": "4096", "unit": "tokens", "min": 1, "help": "A larger max_tokens is refused."},
     queue_limit: {"kind": "integer", "required": true, "initial": "10000", "min": 0, "help": "Requests that may wait in the pool."},
     queue_bytes: {"kind": "integer", "required": true, "initial": "268435456", "unit": "bytes", "min": 1, "help": "Bodies of waiting requests, over all gateways."},
-    threshold: {"kind": "number", "required": true, "initial": "0", "min": 0, "help": "Weight under which a contended pool refuses. 0 refuses nobody."},
+    threshold: {"kind": "number", "required": true, "initial": "0", "min": 0, "help": "While the pool is contended, requests below this weight are refused. 0: none."},
     headroom_slots: {"kind": "integer", "unit": "slots", "min": 0, "max": 100000, "help": "Free slots kept for requests within a dedicated, guaranteed or elastic baseline, so that these need not wait for one to end. Empty: a sixth of the slots, at most all baselines, where others could take them. 0: all idle slots are lent."},
     kv_bytes_per_token: {"kind": "integer", "required": true, "initial": "131072", "min": 1, "help": "2 x layers x KV heads x head size x bytes: 131072 for Llama-3-8B in 16 bit."},
     predictor: {"kind": "choice", "required": true, "initial": "similar", "options": [{"value": "off", "label": "off: every answer is expected to reach its bound"}, {"value": "history", "label": "history: the key's past answers, else the prompt's category"}, {"value": "similar", "label": "similar: answers to similar prompts, else as history"}], "help": "How output lengths are predicted. They order the queue; the bound is reserved and charged."},

@@ -1,5 +1,5 @@
 // Made by `make generated` from the OpenAPI schema. Not edited by hand.
-// schema 9381f99cbc894d55, body 9e06d9bcc74504a5
+// schema d99e3b3fae411809, body b422cc873b1acfbf
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
 export interface components {

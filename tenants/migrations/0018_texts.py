@@ -9,7 +9,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('tenants', '0016_plain_texts'),
+        ('tenants', '0017_headroom'),
     ]
 
     operations = [
