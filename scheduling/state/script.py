@@ -9,6 +9,7 @@ nothing that can be configured does.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -25,6 +26,9 @@ NAMES: Final = (
     "sweep", "view",
 )  # fmt: skip
 
+_NAME = re.compile(r"[A-Za-z_]\w*")
+_STATEMENT = re.compile(r"\n(?=(?:--.*\n)*local )")  # a comment belongs to what follows it
+_DECLARED = re.compile(r"^local (?:function )?([^=(\n]+)", re.MULTILINE)
 _FOLDER = Path(__file__).parent / "scripts"
 _CONSTANTS = (
     "LEASE_MS", "LEADER_MS", "REBUILD_MS", "SWEEP_GAP_MS", "ENDED_MS", "SERVICE_MS", "NO_BACKEND_RETRY_MS",
@@ -102,5 +106,21 @@ def load_family(
     at = _FOLDER / folder
     told = "".join(f"local {name} = {value}\n" for name, value in constants.items())
     clock = f"local CLOCK_TICK_MS, CLOCK_GAP_MS = {CLOCK_TICK_MS}, {gap_ms}\n" + REDIS_CLOCK
-    shared = clock + told + (at / "prelude.lua").read_text()
-    return {name: make_script(name, shared + (at / f"{name}.lua").read_text()) for name in names}
+    prelude = (at / "prelude.lua").read_text()
+    bodies = {name: (at / f"{name}.lua").read_text() for name in names}
+    return {
+        name: make_script(name, f"{clock}{told}{needed_of(prelude, body)}\n{body}") for name, body in bodies.items()
+    }
+
+
+def needed_of(prelude: str, body: str) -> str:
+    """The statements of a prelude (all of them ``local``, each above those that use it) that a body needs, directly or
+    through others. A server makes every function of a script anew in each call, and its collector walks over those of
+    all scripts: what a script has no use for would cost as much as what it does."""
+    used, kept = set(_NAME.findall(body)), []
+    for statement in reversed(_STATEMENT.split(prelude)):
+        names = _DECLARED.search(statement)
+        if names is None or not used.isdisjoint(_NAME.findall(names[1])):
+            kept.append(statement)
+            used.update(_NAME.findall(statement))
+    return "\n".join(reversed(kept))

@@ -419,7 +419,7 @@ end
 -- are free, whether one has room but for its prefill credit, and the credit of the replica that was chosen. Without a
 -- record, or points in it: by outstanding work alone; ties: fewest running, then name.
 local function choose(ready, v, kv, exclude, pre, record)
-  local fit, least, sum, slots, free, roomy = {}, math.huge, 0, 0, 0, false
+  local fit, credits, least, sum, slots, free, roomy = {}, {}, math.huge, 0, 0, 0, false
   for i = 1, #ready, 2 do
     local name = ready[i]
     local s, k, credit = offered(ready[i + 1])
@@ -430,7 +430,7 @@ local function choose(ready, v, kv, exclude, pre, record)
     local fits = name ~= exclude and run < s and v[j + 1] + kv <= k
     roomy = roomy or fits
     if fits and prefill_fits(credit, v[j + 3], pre) then
-      fit[#fit + 1] = i
+      fit[#fit + 1], credits[i] = i, credit
       least, sum = math.min(least, v[j + 2]), sum + v[j + 2]
     end
   end
@@ -456,8 +456,7 @@ local function choose(ready, v, kv, exclude, pre, record)
         end
       end
       if better then
-        best, at, best_run, best_score = name, j, run, score
-        _, _, best_credit = offered(ready[i + 1])
+        best, at, best_run, best_score, best_credit = name, j, run, score, credits[i]
       end
     end
   end
