@@ -213,7 +213,7 @@ def choose_prey(
             continue
         out = taken.setdefault(b.id, [])
         out.append(p)
-        used = b.prefill_used - sum(x.prefill for x in out)
+        used = max(0, b.prefill_used - sum(x.prefill for x in out))
         left = replace(b, running=b.running - len(out), kv_used=b.kv_used - sum(x.kv for x in out), prefill_used=used)
         if left.room_for(kv, prefill):
             return b.id, tuple(x.id for x in out)

@@ -1,17 +1,16 @@
 """How many prompt tokens a replica needs at hand so that it does not run dry: its prefill credit, set while it serves.
 
-Question: what is the smallest credit at which the engine still does at least 0.98 of what it does without one?
-Too much moves the queue into the engine, where no policy reaches it; too little leaves its steps part empty. One step
-budget ``B`` is the least: less cannot fill a step. It is enough while the engine keeps up, for then nothing is lost.
-When requests wait for credit without a break and the engine's steps are not full, throughput is lost: while the last
-part of a prompt is computed, the next prompt has to be there to fill the step. That takes at most
-``p90 + B + r * g``: a prompt as long as nine of ten, counted until its last part is done, a step beside it,
-and what is computed [r tokens/s] until a freed credit has become a grant [g s].
-Where credit comes back later (whole answers show no first token, gateways may be slow) the engine's own queue is empty
-at every look while its steps are not full: then it may go on up, to :data:`MAX_BUDGETS` step budgets.
-Between the bounds the credit moves by steps, one per :data:`STRETCH_S`: up where more than :data:`ALWAYS` of the time
-was limited by credit and steps were not full, down where less than :data:`SELDOM` was or steps were full. It does not
-go up while more than :data:`MAX_WAITING` stand in the engine's own queue, and goes down where that lasts.
+Question: what is the smallest credit at which the engine still does at least 0.98 of what it does without one? Too
+much moves the queue into the engine, where no policy reaches it; too little leaves its steps part empty. What is
+predicted to be prefilled before a grant could reach the engine counts no more (:mod:`scheduling.core.prefill_pace`),
+so the credit is what is there when a step begins. Half a step budget ``B`` is the least: steps cost most of what they
+cost by the token, and a prompt that does not fit beside others begins when they are done. When requests wait for
+credit without a break and the engine's steps are less than :data:`NOT_FULL` full (short prompts), it goes up to
+``B``: more does not fit into a step. Where nothing is ever found in the engine's own queue meanwhile, predictions
+come too late (gateways or leader are slow): then it may go on, to :data:`MAX_BUDGETS` step budgets. It moves by
+steps, one per :data:`STRETCH_S`: up where more than :data:`ALWAYS` of the time was limited by credit, down where less
+than :data:`SELDOM` was or steps were full. It does not go up while more than :data:`MAX_WAITING` stand in the
+engine's own queue, and goes down where that lasts. A new leader goes on with what the one before left.
 Inputs: the engine's counters once a second; whether requests waited for nothing but credit; prompts granted lately.
 Source: ours; for chunked prefill as in vLLM V1 and Sarathi-Serve. Measured: ``docs/reference/capacity.md``.
 """
@@ -30,11 +29,10 @@ STRETCH_S = 10.0
 MAX_BUDGETS = 16  # for credit that comes back late
 MAX_WAITING = 2  # requests that may stand in an engine's own queue between two of its steps
 ALWAYS, SELDOM = 0.9, 0.5
-FULL, NOT_FULL = 0.98, 0.95  # of the room that decodes leave in a step
+FULL, NOT_FULL = 0.98, 0.85  # of the room that decodes leave in a step
 GROW, SHRINK = 1.25, 0.9
 PROMPTS = 256  # of the last grants
 LOOK_EVERY = 32  # grants
-TURNAROUND_S = 0.005  # from a first token at the gateway to the next grant at the engine
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +51,6 @@ class Prompts:
     """How long prompts were that were granted lately [tokens]."""
 
     usual: int = 1  # half of them are not longer
-    long: int = 0  # nine of ten are not longer
     _lengths: deque[int] = field(default_factory=lambda: deque(maxlen=PROMPTS))
     _new: int = 0
 
@@ -64,7 +61,7 @@ class Prompts:
             self._new += 1
         if self._new >= LOOK_EVERY or (self._new and before < LOOK_EVERY):
             found = sorted(self._lengths)
-            self.usual, self.long = found[len(found) // 2], found[min(len(found) - 1, len(found) * 9 // 10)]
+            self.usual = found[len(found) // 2]
             self._new = 0
 
 
@@ -77,6 +74,7 @@ class PrefillCredit:
     credit: int = 0
     prompts: Prompts = field(default_factory=lambda: Prompts())  # shared by the replicas of a pool
     why: str = ""
+    _inherited: int = 0  # what the leader before left, until this one has judged
     _before: Counters | None = None
     _stretch_s: float = 0.0
     _limited_s: float = 0.0
@@ -90,8 +88,13 @@ class PrefillCredit:
         self._begin()
 
     def _begin(self) -> None:
-        self.credit = self.budget
-        self.why = f"one step of {self.budget} tokens" + ("" if self.said else ", as the engine does not say its own")
+        self.credit = self.least
+        self.why = f"half a step of {self.budget} tokens" + (
+            "" if self.said else ", as the engine does not say its own"
+        )
+        if self._inherited:
+            self.credit = min(max(self.least, self._inherited), MAX_BUDGETS * self.budget)
+            self.why = "as the leader before left it"
         self._before = None
         self._forget()
 
@@ -99,6 +102,8 @@ class PrefillCredit:
         """The engine's step budget [tokens]; None where it does not say. Another one begins anew."""
         wanted = USUAL_BUDGET if budget is None else max(1, min(budget, MAX_BUDGET))
         if (wanted, budget is not None) != (self.budget, self.said):
+            if wanted != self.budget:
+                self._inherited = 0
             self.budget, self.said = wanted, budget is not None
             self._begin()
 
@@ -107,10 +112,14 @@ class PrefillCredit:
         usual = self.prompts.usual
         return view.roomy(usual) and not prefill_fits(self.credit, view.prefill_used, usual)
 
-    def most(self) -> int:
-        """What it takes at most that no step runs dry [tokens]."""
-        gap = self._prefill / self._stretch_s * TURNAROUND_S if self._stretch_s > 0 else 0.0
-        return max(self.budget, min(MAX_BUDGET, round(self.prompts.long + self.budget + gap)))
+    @property
+    def least(self) -> int:
+        return max(1, self.budget // 2)
+
+    def inherit(self, credit: int) -> None:
+        """Goes on with what the leader before had found; 0: it had none."""
+        self._inherited = credit
+        self._begin()
 
     def seen(self, now: Counters, limited: bool) -> None:
         """Takes the counters. ``limited``: since the last look requests waited, and for nothing but credit."""
@@ -136,15 +145,15 @@ class PrefillCredit:
 
     def _judge(self) -> None:
         limited = self._limited_s / self._stretch_s
-        most, before, full = self.most(), self.credit, self._fullness()
-        if full is not None and not self._found:
-            most = max(most, MAX_BUDGETS * self.budget)  # it runs dry, and nothing stands in it
+        before, full = self.credit, self._fullness()
+        most = self.budget if self._found else MAX_BUDGETS * self.budget  # it runs dry, and nothing stands in it
+        self._inherited = 0
         wanted = before
         if limited > ALWAYS and (full is None or full < NOT_FULL) and not self._queued and before < most:
             wanted = min(most, round(before * GROW))
         elif limited < SELDOM or (full is not None and full >= FULL) or self._queued > 1 or before > most:
             wanted = round(before * SHRINK)
-        self.credit = max(self.budget, min(MAX_BUDGET, wanted))
+        self.credit = max(self.least, min(MAX_BUDGET, wanted))
         moved = "raised" if self.credit > before else "lowered" if self.credit < before else "kept"
         steps = "" if full is None else f", steps of {self.budget} tokens were {full:.0%} full"
         queued = f", {self._queued} looks found more than {MAX_WAITING} in its queue" if self._queued else ""

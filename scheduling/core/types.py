@@ -147,6 +147,7 @@ class BackendSpec:
     leaving_since_s: float | None = None  # it drains in order to be removed
     tokens_per_s: float = 0.0  # what it was measured to process, prompt and output together; 0: not measured
     prefill_tokens: int = 0  # prompt tokens it may have before their first output token at once; 0: no bound
+    step_tokens: int = 0  # what its engine computes in one step at most; 0: it does not say
 
 
 def _class_weights() -> dict[ServiceClass, float]:
@@ -282,14 +283,12 @@ class QueuedRequest:
 
 
 PREFILL_PER_S = 4_000.0  # prompt tokens that a replica is taken to prefill a second, where previews know nothing better
-# The same for when whole answers, which show no first token, give their credit back, while no stream has shown
-# more. Too low would leave engines idle; too high lets whole answers wait inside them, as they do without credit.
-WHOLE_PREFILL_PER_S = 32_000.0
 
 
 def prefill_fits(credit: int, used: int, need: int) -> bool:
     """Whether a replica's prefill credit has room for ``need`` more prompt tokens beside ``used``, whose first output
-    token has not come. 0 is no bound; a prompt above the credit runs alone."""
+    token has not come and is not predicted to come by then (``scheduling.core.prefill_pace``). 0 is no bound; a prompt
+    above the credit runs alone."""
     return credit == 0 or used == 0 or used + need <= credit
 
 
@@ -306,7 +305,8 @@ class BackendView:
     ready: bool = True
     observed_s: float = 0.0  # when this was true
     prefill_credit: int = 0  # prompt tokens that may be granted and not prefilled at once; 0: no bound
-    prefill_used: int = 0  # of those: granted, and their first output token has not come
+    prefill_used: int = 0  # of those: granted, their first output token has not come and is not predicted to
+    falls_s: float = 0.0  # until fewer are, if no first token comes; 0: not before one does
     prefill_per_s: float = 0.0  # prompt tokens it was measured to compute a second; 0: not known
 
     def room_for(self, kv_tokens: int, prefill_tokens: int) -> bool:

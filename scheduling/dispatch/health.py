@@ -38,6 +38,7 @@ STALLED_PROBE_S = 4.0  # of one that runs requests and did not move for 15 s: 20
 MOVED_S = 3.0  # tokens that gateways saw so long ago are progress
 FOREIGN_LOOKS = 5  # in a row: leases lag behind what engines run by moments
 _CREDIT_WHY = {None: "", 0: "off: the pool says that there is no bound"}
+ON_ITS_WAY_S = 0.05  # what was granted so long before a look may not have been in the engine
 ASK_AGAIN_S = 10.0  # for its limits, where an engine did not answer
 LEASES_FRESH_S = 3.0  # older lease counts say nothing; the engine's own are used
 
@@ -107,10 +108,13 @@ class BackendMonitor:
         self._leases_at = float("-inf")
         self._prompts = Prompts()
 
-    def update(self, pool: PoolSpec, inherited: set[str] | None = None) -> None:
+    def update(
+        self, pool: PoolSpec, inherited: set[str] | None = None, credits: Mapping[str, int] | None = None
+    ) -> None:
         """Follows the catalog: new replicas are probed, gone ones dropped, moved ones probed again.
 
-        ``inherited`` names replicas that a former leader had found ready: they stay so until they fail.
+        ``inherited`` names replicas that a former leader had found ready: they stay so until they fail, and go on with
+        the prefill ``credits`` that they had.
         """
         specs = {spec.id: spec for spec in pool.backends}
         for name in [name for name in self._backends if name not in specs]:
@@ -126,6 +130,7 @@ class BackendMonitor:
                 backend.longest, backend.wanted_credit = pool.max_model_len, pool.prefill_credit
                 if inherited is not None and name in inherited:
                     backend.state, backend.why = "ready", "found ready by the leader before"
+                    backend.credit.inherit((credits or {}).get(name, 0))
                 backend.task = self._group.create_task(self._follow(backend), name=f"health-{pool.id}-{name}")
             elif known.spec != spec or known.model != pool.upstream_model:
                 known.facts = None
@@ -302,6 +307,16 @@ class BackendMonitor:
         backend.credit.seen(counted, backend.limited)
         backend.speed.seen(counted, backend.limited)
 
+    async def _tell_prefilled(self, backend: _Backend, metrics: EngineMetrics, asked_s: float) -> None:
+        """Nobody sees the first token of a whole answer: those that do not wait in the engine have been prefilled."""
+        if not _serves(backend) or not _limits(backend)[0].prefill_tokens or not self._leases.get(backend.spec.id, 1):
+            return
+        age_s = asyncio.get_running_loop().time() - asked_s + ON_ITS_WAY_S
+        try:
+            await self._store.prefilled(self._epoch, backend.spec.id, metrics.waiting, age_s)
+        except StateUnavailable:
+            return  # the next look says it again
+
     async def _check(self, backend: _Backend) -> None:
         now_s, asked = asyncio.get_running_loop().time(), False
         try:
@@ -317,6 +332,7 @@ class BackendMonitor:
             backend.doubted = False
             if fresh:
                 self._learn(backend, metrics, leases, now_s)
+            await self._tell_prefilled(backend, metrics, now_s)
         if verdict is HealthStep.KEEP and backend.ask and now_s - backend.asked_s >= ASK_EVERY_S:
             backend.watch.why = f"requests failed there: it {backend.outlier.why}"
             verdict, asked = HealthStep.PROBE, True
@@ -377,7 +393,8 @@ def _limits(backend: _Backend) -> tuple[BackendSpec, str]:
     spec, why = in_force(backend.spec, _said(backend), backend.learned.slots, backend.longest)
     wanted = backend.wanted_credit
     found = spec.prefill_tokens or backend.credit.credit  # a replica's own figure, where it has one, stands
-    return replace(spec, prefill_tokens=found if wanted is None else wanted), why
+    credit = found if wanted is None else wanted
+    return replace(spec, prefill_tokens=credit, step_tokens=backend.credit.budget), why
 
 
 def _offer(backend: _Backend) -> BackendSpec:

@@ -49,7 +49,9 @@ from scheduling.state.types import (
 
 log = logging.getLogger("quartermaster.dispatch")
 
-CREDIT_TICK_S = 0.05  # while anyone waits for prefill credit: of whole answers it comes back without a notification
+CREDIT_TICK_S = 0.005  # after grants that left somebody waiting for prefill credit: when it is there must be asked
+TO_ENGINE_S = 0.002  # from a grant over its gateway to the engine
+MAX_TURNAROUND_S = 0.05
 TICK_S = 0.25  # while anyone waits, a decision is tried at least so often
 HOUSE_S = 1.0
 BLOCK_MS = 1000  # how long one read of the notifications waits
@@ -118,6 +120,9 @@ class Term:
         self._left: PoolView | None = None  # the pool as the last decision left it
         self._swept_s: float | None = None
         self._compare_at = 0.0  # at once: what is there may be of another version
+        self._due_s = 0.0  # when the decision that is made now was due
+        self._falls_s = 0.0  # in how long somebody who waits for prefill credit may have it
+        self._decides_s = CREDIT_TICK_S  # from when a decision is due to its grants, on average
         self._stuck = -1  # as it was told; what the former leader told is not known
 
     async def open(self) -> None:
@@ -131,7 +136,8 @@ class Term:
                 self._pool.id,
                 snapshot.rebuilding_ms / 1000,
             )
-        self.monitor.update(self._pool, {name for name, b in snapshot.backends.items() if b.ready})
+        found = {name: b for name, b in snapshot.backends.items() if b.ready}
+        self.monitor.update(self._pool, set(found), {name: b.prefill_credit for name, b in found.items()})
         self._standings = Standings(self._pool, self._catalog, snapshot)
         await self._shares.resume(self.scheduler)
 
@@ -206,8 +212,10 @@ class Term:
                 self._stale = True  # which of the last grants took effect is not known
                 await asyncio.sleep(PAUSE_S)
                 continue
+            loop = asyncio.get_running_loop()
+            tick_s = min(TICK_S, self._falls_s or TICK_S) if self.scheduler.kept else TICK_S
+            self._due_s = loop.time() + tick_s
             try:
-                tick_s = CREDIT_TICK_S if self.scheduler.kept else TICK_S
                 async with asyncio.timeout(tick_s if len(self.scheduler) else None):
                     await self._wake.wait()
             except TimeoutError:
@@ -241,7 +249,14 @@ class Term:
     # --- hearing
 
     def _notify(self) -> None:
-        self._wake.set()
+        if not self._wake.is_set():
+            self._due_s = min(self._due_s, asyncio.get_running_loop().time())
+            self._wake.set()
+
+    @property
+    def turnaround_s(self) -> float:
+        """How long it takes from when a decision is due until what it granted is in its engine."""
+        return min(MAX_TURNAROUND_S, self._decides_s + TO_ENGINE_S)
 
     def _set_clock(self, now_ms: int) -> float:
         """Redis time [epoch s] is the pool's clock; between looks it goes on with the loop's."""
@@ -299,6 +314,7 @@ class Term:
 
     async def _grant(self) -> None:
         self._left = None
+        self._falls_s = 0.0
         if not len(self.scheduler):
             self.monitor.idle()  # else the decision before stands until the next one, which may take a while
         while len(self.scheduler):
@@ -315,6 +331,7 @@ class Term:
             self._left = view
             self.monitor.decided(view, len(self.scheduler) > 0, (g.request.prefill_tokens for g in grants))
             if not grants:
+                self._falls_s = min((s for b in self.scheduler.kept if (s := view.backends[b].falls_s)), default=0.0)
                 if look.preemptible:
                     await self._evict(view)
                 return
@@ -322,7 +339,10 @@ class Term:
                 GrantItem(g.request.id, g.request.attempt, g.backend, most_running(g.request), self.policy, g.reason)
                 for g in grants
             ]
-            statuses = await self._store.grant(self._epoch, items)
+            statuses = await self._store.grant(self._epoch, items, turnaround_s=self.turnaround_s)
+            took_s = min(MAX_TURNAROUND_S, max(0.0, asyncio.get_running_loop().time() - self._due_s))
+            self._decides_s += 0.05 * (took_s - self._decides_s)
+            self._falls_s = CREDIT_TICK_S
             refused = away = False
             for grant, status in zip(grants, statuses, strict=True):
                 # gone: it left, or waits again at another attempt, of which its own notification tells

@@ -6,7 +6,8 @@ granted; :class:`scheduling.core.scheduler.Scheduler` decides here as it does th
 :class:`scheduling.simulator.cluster.Cluster` has a queue in every replica instead, as a policy inside vLLM has.)
 
 What a grant took comes back ``signal_s`` after it was over: prefill credit after the first token, slot and KV cache
-after the last one. Live that is the way from an engine over a gateway to the leader's next grant.
+after the last one. Live that is the way from an engine over a gateway to the leader's next grant. What is predicted to
+be prefilled by then counts no more (:class:`scheduling.core.prefill_pace.PrefillPace`, as live).
 
 Every replica has a prefix cache: what it finds there of a prompt's blocks is not computed. Requests that say nothing of
 their blocks share none.
@@ -20,6 +21,7 @@ from dataclasses import dataclass, replace
 from scheduling.core.compose import Composed
 from scheduling.core.contracts import OrderingPolicy, RoutingPolicy
 from scheduling.core.engine_order import EngineOrder, HasDue, arrival_s
+from scheduling.core.prefill_pace import PrefillPace
 from scheduling.core.registry import make_ordering
 from scheduling.core.scheduler import Scheduler
 from scheduling.core.step_time import StepTime
@@ -35,7 +37,7 @@ from scheduling.simulator.prefix_cache import BLOCK_TOKENS, BlockCache
 from scheduling.simulator.result import Outcome, outcomes_of
 from scheduling.simulator.workload import SimRequest
 
-FIRST, ENDED, ARRIVED, WAKE, LOOK, COUNT = range(6)  # ranks of events at one instant
+FIRST, ENDED, ARRIVED, WAKE, LOOK, COUNT, PACED = range(7)  # ranks of events at one instant
 
 Looker = Callable[[float, Sequence[Life], float], OrderingPolicy | None]
 
@@ -114,6 +116,11 @@ class Replay:
         self._requests: dict[str, SimRequest] = {}
         self._lives: list[Life] = []
         self._granted = 0
+        self._steps = [replica.token_budget for replica in replicas]
+        self._paces = [PrefillPace() for _ in replicas]
+        self._held = [0] * len(self.engines)  # of each one's prefill credit, by what has no first token
+        self._bounded = any(replica.prefill_tokens != 0 for replica in replicas)
+        self._paced = NEVER  # when the next prediction is to be looked at
 
     def run(
         self, requests: Sequence[SimRequest], look: Looker | None = None, *, every_s: float = 10.0
@@ -147,6 +154,10 @@ class Replay:
                 self._look(what)
             elif rank == COUNT:
                 self._count()
+            elif rank == PACED:
+                if self._kernel.now_fs == self._paced:
+                    self._paced = NEVER
+                    self._grant()
             else:
                 (self._first_token if rank == FIRST else self._ended)(what)
                 if not self._kernel.more_now(before=ARRIVED):  # what one step freed is granted in one decision
@@ -183,12 +194,33 @@ class Replay:
             self._kernel.post(self._kernel.now_fs + to_fs(EVERY_S), COUNT, None)
 
     def _grant(self) -> None:
+        if self._bounded:
+            self._predict()
         grants = []
         if any(backend.running < backend.slots for backend in self._view.backends.values()):
             grants = self._scheduler.step(self._view, self._now_s)
         for grant in grants:
             self._start(grant)
+        if self._scheduler.kept:
+            self._look_again()
         self._watch.decided(len(self._scheduler) > 0, [grant.request.prefill_tokens for grant in grants])
+
+    def _predict(self) -> None:
+        """What counts of each replica's prefill credit now."""
+        now_ms, turnaround_ms = self._now_s * 1000.0, to_s(self._signal_fs) * 1000.0
+        for number, backend in enumerate(self._view.backends.values()):
+            held, step, pace = self._held[number], self._steps[number], self._paces[number]
+            backend.prefill_used = pace.ahead(held, step, turnaround_ms, now_ms)
+            backend.falls_s = pace.falls_in_ms(held, step, turnaround_ms, now_ms) / 1000.0
+
+    def _look_again(self) -> None:
+        """Somebody waits for credit: the next decision is due when less is predicted to count."""
+        falls = [b.falls_s for b in self._view.backends.values() if b.id in self._scheduler.kept and b.falls_s > 0]
+        at = self._kernel.now_fs + to_fs(min(falls)) if falls else NEVER
+        if at < self._paced or self._paced <= self._kernel.now_fs:
+            self._paced = at
+            if at != NEVER:
+                self._kernel.post(at, PACED, None)
 
     def _start(self, grant: Grant) -> None:
         number = int(grant.backend)
@@ -204,10 +236,17 @@ class Replay:
             found = min(self._caches[number].take(request.blocks) * BLOCK_TOKENS, request.input_tokens - 1)
             life.prefilled = found
             self.cached_tokens += found
+        need = grant.request.prefill_tokens
+        self._paces[number].granted(self._held[number], need, False, self._now_s * 1000.0)
+        self._held[number] += need
         self._rouse(number)
 
     def _first_token(self, life: Life) -> None:
         room.first_token(self._view, life.sim.queued, _name(life.replica))
+        number, need = life.replica, life.sim.queued.prefill_tokens
+        self._held[number] -= need
+        granted_ms, now_ms = to_s(life.sim.arrival_fs) * 1000.0, self._now_s * 1000.0
+        self._paces[number].told(self._held[number], need, granted_ms, self._steps[number], now_ms)
 
     def _ended(self, life: Life) -> None:
         request = self._requests.pop(life.sim.queued.id)

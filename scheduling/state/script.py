@@ -16,14 +16,14 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from scheduling.core import admission, placement
-from scheduling.core.types import WHOLE_PREFILL_PER_S
+from scheduling.core import admission, placement, prefill_pace
+from scheduling.core.prefill_credit import USUAL_BUDGET
 from scheduling.state import types
 
 NAMES: Final = (
     "admit", "announce", "audit", "debit", "elect", "evict", "finish", "first_tokens", "grant", "look", "pause",
-    "rebuild", "record", "renew", "report", "requeue", "resign", "set_ready", "set_standing", "set_stuck", "suspect",
-    "sweep", "view",
+    "prefilled", "rebuild", "record", "renew", "report", "requeue", "resign", "set_ready", "set_standing",
+    "set_stuck", "suspect", "sweep", "view",
 )  # fmt: skip
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
@@ -33,8 +33,9 @@ _FOLDER = Path(__file__).parent / "scripts"
 _CONSTANTS = (
     "LEASE_MS", "LEADER_MS", "REBUILD_MS", "SWEEP_GAP_MS", "ENDED_MS", "SERVICE_MS", "NO_BACKEND_RETRY_MS",
     "EVENTS_KEPT", "LEDGER_KEPT", "MAX_USED", "ENTRY_FORMAT", "GRANTS_AT_ONCE",
-    "ENTITLEMENTS_AT_ONCE", "TRIED_OF_EACH", "PREFILL_KEPT",
+    "ENTITLEMENTS_AT_ONCE", "TRIED_OF_EACH",
 )  # fmt: skip
+_PACE = ("TURNAROUND_MS", "WHOLE_AT_ONCE", "FASTER")
 _PLACEMENT = ("POINTS_KEPT", "PLACES_KEPT", "NAME_CHARS", "POINT_CHARS")
 _ADMISSION = ("MIN_RETRY_MS", "MAX_TOLD_MS", "SERVED_PER_RETURN")
 
@@ -93,7 +94,8 @@ def make_script(name: str, text: str) -> Script:
 def load_scripts() -> dict[str, Script]:
     """All scripts by name."""
     constants = {c: getattr(types, c) for c in _CONSTANTS} | {c: getattr(admission, c) for c in _ADMISSION}
-    constants["WHOLE_PREFILL_PER_S"] = WHOLE_PREFILL_PER_S
+    constants |= {c: getattr(prefill_pace, c) for c in _PACE}
+    constants |= {"PREFILL_KEPT": prefill_pace.KEPT, "USUAL_BUDGET": USUAL_BUDGET}
     constants |= {c: getattr(placement, c) for c in _PLACEMENT}
     return load_family("", NAMES, constants, types.CLOCK_GAP_MS)
 

@@ -262,11 +262,14 @@ class PoolStore:
         """Gives the leadership back at once; nothing happens to another holder's."""
         await self._eval("resign", holder, self.pool_id)
 
-    async def grant(self, epoch: int, items: Sequence[GrantItem]) -> list[GrantStatus]:
-        """Turns waiting entries into leases and tells their gateways; answers in the order of ``items``."""
+    async def grant(
+        self, epoch: int, items: Sequence[GrantItem], *, turnaround_s: float | None = None
+    ) -> list[GrantStatus]:
+        """Turns waiting entries into leases and tells their gateways; answers in the order of ``items``.
+        ``turnaround_s``: how long it takes from a decision to the engine, if that was measured."""
         statuses: list[GrantStatus] = []
         for batch in _batches(items):
-            flat: list[str | int] = [epoch]
+            flat: list[str | int] = [epoch, "-" if turnaround_s is None else round(turnaround_s * 1000)]
             for g in batch:
                 flat += (g.request_id, g.attempt, g.backend, g.concurrency, codec.encode_note(g.policy, g.why))
             reply = _unfenced(await self._eval("grant", *flat))
@@ -303,9 +306,16 @@ class PoolStore:
 
     async def set_ready(self, epoch: int, backend_id: str, spec: BackendSpec | None, *, ill: bool = False) -> None:
         """Puts a replica in (``spec``) or out (None) of those that may get work. ``ill``: gateways are told."""
-        slots, kv, credit = (spec.slots, spec.kv_tokens, spec.prefill_tokens) if spec is not None else (0, 0, 0)
-        ready = 0 if spec is None else 1
-        _unfenced(await self._eval("set_ready", epoch, backend_id, ready, slots, kv, 1 if ill else 0, credit))
+        offer = (0, 0, 0, 0, 0)
+        if spec is not None:
+            offer = (1, spec.slots, spec.kv_tokens, spec.prefill_tokens, spec.step_tokens)
+        ready, slots, kv, credit, step = offer
+        _unfenced(await self._eval("set_ready", epoch, backend_id, ready, slots, kv, 1 if ill else 0, credit, step))
+
+    async def prefilled(self, epoch: int, backend_id: str, waiting: int, age_s: float) -> int:
+        """``waiting`` requests stood in the engine's own queue ``age_s`` ago: whole answers granted there before those
+        give their prefill credit back. How many did."""
+        return int(_unfenced(await self._eval("prefilled", epoch, backend_id, waiting, math.ceil(age_s * 1000))))
 
     async def sweep(self, epoch: int, passed_s: float | None = None) -> list[SweptRequest]:
         """Ends up to 100 leases and 100 waiting entries whose gateway stopped renewing them. ``passed_s``: since this
@@ -354,9 +364,9 @@ class PoolStore:
         at = 0
         for name, offer in zip(ready[::2], ready[1::2], strict=True):
             slots, kv, credit = codec.decode_offer(offer.decode())
-            run, used, work, prefill = figures[at : at + 4]
-            backends[name.decode()] = BackendTotals(True, slots, kv, run, used, work, credit, prefill)
-            at += 4
+            run, used, work, prefill, falls = figures[at : at + 5]
+            backends[name.decode()] = BackendTotals(True, slots, kv, run, used, work, credit, prefill, falls)
+            at += 5
         running = dict(zip(entitlements, figures[at:], strict=True))
         return Look(now_ms, rebuilding_ms, backends, running, preemptible)
 

@@ -35,8 +35,6 @@ MAX_USED: Final = 2 * MAX_TOKENS  # tokens of one request, in and out: a larger 
 ENTRY_FORMAT: Final = 3  # of what ``held`` and ``queue`` keep; older ones are read, newer ones are not
 LEDGER_KEPT: Final = 1_000_000  # ended requests kept while the database is away, oldest dropped first
 
-PREFILL_KEPT: Final = 0.9  # of what is known of a replica's prefill rate, at each further look at it
-
 UNREAD_KEPT: Final = 10_000  # ledger entries set aside because they could not be read, oldest dropped first
 
 PREVIEW_MS: Final = 15_000  # a preview that nobody renews is not shown for longer
@@ -361,7 +359,8 @@ class BackendTotals:
     kv_used: int
     work_tokens: int
     prefill_credit: int = 0  # prompt tokens that may be granted and not prefilled; 0: no bound
-    prefill_used: int = 0
+    prefill_used: int = 0  # in a look: those that count (``scheduling.core.prefill_pace``), else those that are held
+    falls_ms: int = 0  # in how many ms fewer count if no first token comes; 0: not before
 
 
 def _views(backends: Mapping[str, BackendTotals], observed_s: float) -> dict[str, BackendView]:
@@ -377,6 +376,7 @@ def _views(backends: Mapping[str, BackendTotals], observed_s: float) -> dict[str
             observed_s=observed_s,
             prefill_credit=b.prefill_credit,
             prefill_used=b.prefill_used,
+            falls_s=b.falls_ms / 1000.0,
         )
         for name, b in backends.items()
     }

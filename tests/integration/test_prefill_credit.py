@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from scheduling.core.outcomes import Reason
-from scheduling.core.types import WHOLE_PREFILL_PER_S, BackendSpec, OverLimit
+from scheduling.core.types import BackendSpec, OverLimit
 from scheduling.gateway.config import GatewayConfig
 from scheduling.state import codec
 from scheduling.state.resp import RespConnection
@@ -161,8 +161,13 @@ class Pool:
         asked = request(name, ACME, est, gateway="nobody")
         return (await self.store.admit(ACME, self.spec, asked, est, 300, facts)).status
 
-    async def used(self) -> int:
+    async def counts(self) -> int:
+        """Of the credit: what is not predicted to be prefilled."""
         return (await self.store.look([])).backends["b1"].prefill_used
+
+    async def used(self) -> int:
+        """What is held of the credit."""
+        return (await self.store.view()).backends["b1"].prefill_used
 
 
 @pytest.fixture
@@ -183,42 +188,42 @@ async def test_credit_comes_back_at_the_first_token_or_the_end_once(pool: Pool):
     assert await pool.used() == 0
 
 
-async def test_a_whole_answer_gives_its_credit_back_when_its_prompt_should_have_been_prefilled(pool: Pool):
-    await pool.begin(1000)
-    tokens = int(WHOLE_PREFILL_PER_S * 0.3)
-    assert await pool.admit("whole", tokens, streamed=False) is AdmissionStatus.GRANTED
-    assert await pool.used() == tokens
-
-    async def given_back() -> bool:
-        return await pool.used() == 0
-
-    await until_await(given_back, 60)
-    assert (await pool.store.view()).running == 1
-    assert await pool.admit("next", 900) is AdmissionStatus.GRANTED
-
-
-async def test_streams_teach_how_long_whole_answers_take_to_prefill(pool: Pool):
-    await pool.begin(10**6)
+async def test_a_whole_answer_gives_its_credit_back_when_its_engine_no_longer_lets_it_wait(pool: Pool):
+    await pool.begin(3000)
     for n in range(3):
-        assert await pool.admit(f"s{n}", 1_000_000 // 3) is AdmissionStatus.GRANTED
-    await asyncio.sleep(0.05)
-    assert await pool.store.first_tokens([(f"s{n}", 1) for n in range(3)]) == 3
-    known = (await pool.resp.call("HGET", pool.store._key("meta"), "prefill:b1")).decode().split()
-    assert 20 <= float(known[0]) < 60_000
-    assert float(known[1]) == pytest.approx(999_999)
-    assert await pool.admit("whole", 100_000, streamed=False) is AdmissionStatus.GRANTED
-    (_, due) = await pool.resp.call("ZRANGE", pool.store._key("prefills"), 0, -1, "WITHSCORES")
-    predicted_ms = float(due) - (await pool.store.view()).now_ms
-    assert predicted_ms < 100_000 / WHOLE_PREFILL_PER_S * 1000 / 2, "the rate that streams had was not used"
+        assert await pool.admit(f"w{n}", 900, streamed=False) is AdmissionStatus.GRANTED
+    assert await pool.store.prefilled(pool.epoch, "b1", 0, 60.0) == 0, "a look of before the grants says nothing"
+    assert await pool.store.prefilled(pool.epoch, "b1", 1, 0.0) == 2, "the last of them waits in the engine"
+    assert await pool.used() == 900
+    assert await pool.store.prefilled(pool.epoch, "b1", 0, 0.0) == 1
+    assert await pool.used() == 0
+    assert (await pool.store.view()).running == 3
 
 
-async def test_streams_of_an_idle_replica_do_not_hold_whole_answers_back(pool: Pool):
-    """One short prompt at a time shows how long a step takes, not how much fits into it."""
-    await pool.begin(10**6)
-    await pool.resp.call("HSET", pool.store._key("meta"), "prefill:b1", "1000.000 10.000 0")  # 10 tokens/s
-    assert await pool.admit("whole", 3200, streamed=False) is AdmissionStatus.GRANTED
-    (_, due) = await pool.resp.call("ZRANGE", pool.store._key("prefills"), 0, -1, "WITHSCORES")
-    assert float(due) - (await pool.store.view()).now_ms <= 3200 / WHOLE_PREFILL_PER_S * 1000
+async def test_the_first_token_of_a_stream_shows_that_whole_answers_before_it_are_prefilled(pool: Pool):
+    await pool.begin(3000)
+    assert await pool.admit("whole", 900, streamed=False) is AdmissionStatus.GRANTED
+    assert await pool.admit("stream", 900) is AdmissionStatus.GRANTED
+    await asyncio.sleep(0.01)
+    assert await pool.admit("later", 900, streamed=False) is AdmissionStatus.GRANTED
+    assert await pool.store.first_tokens([("stream", 1)]) == 1
+    assert await pool.used() == 900, "the later one holds its credit"
+
+
+async def test_what_is_predicted_to_be_prefilled_makes_room_before_its_first_token(pool: Pool):
+    """And no more than was there at the last first token: an engine that stands still gets no third prompt."""
+    await pool.begin(1000)
+    pace = b"0.000 0 0 100.000 1000.000 0"  # 10 tokens/ms
+    await pool.resp.call("HSET", pool.store._key("credits"), "b1 pace", pace)
+    assert await pool.admit("a", 1000) is AdmissionStatus.GRANTED
+    await asyncio.sleep(0.2)
+    assert await pool.counts() == 0
+    assert await pool.used() == 1000, "it holds its credit until its first token"
+    assert await pool.admit("b", 1000) is AdmissionStatus.GRANTED
+    await asyncio.sleep(0.2)
+    assert await pool.admit("c", 1) is AdmissionStatus.QUEUED
+    assert await pool.store.first_tokens([("a", 1)]) == 1
+    assert await pool.used() == 1000
 
 
 async def test_entries_and_offers_of_before_there_was_credit_are_read(pool: Pool, pool_id: str):

@@ -163,6 +163,10 @@ class StateMachine(RuleBasedStateMachine):
     def elect(self, **given: Any) -> None:
         self.world.elect(**given)
 
+    @rule(holder=HOLDER, at=AT, waiting=st.integers(0, 2), age_ms=st.sampled_from((0, 400)))
+    def prefilled(self, **given: Any) -> None:
+        self.world.prefilled(**given)
+
     @rule(holder=HOLDER, again=AGAIN)
     def resign(self, **given: Any) -> None:
         self.world.resign(**given)
@@ -311,9 +315,17 @@ BAD_TWINS = {
     ),
     "those who cannot run holding up arrivals": ("finish", "local stuck = idle and", "local stuck = false and"),
     "an epoch that goes back with the state": ("elect", "epoch = math.max(epoch, floor) + 1", "epoch = epoch + 1"),
-    "direct grants that do not look at prefill credit": ("admit", "prefill_fits(credit, v[j + 3], pre)", "true"),
-    "grants that do not look at prefill credit": ("grant", "if not prefill_fits(credit, used, x.pre)", "if false"),
-    "prompts above the credit that never run": ("grant", "credit == 0 or used == 0 or", "credit == 0 or"),
+    "direct grants that do not look at prefill credit": (
+        "admit",
+        "prefill_fits(credit, ahead_of(name, v[j + 3], now_ms()), pre)",
+        "true",
+    ),
+    "grants that do not look at prefill credit": (
+        "grant",
+        "if credit > 0 and not prefill_fits(",
+        "if false and not prefill_fits(",
+    ),
+    "prompts above the credit that never run": ("grant", "credit == 0 or ahead == 0 or", "credit == 0 or"),
     "prefill credit taken past those who wait": ("admit", "(credit == 0 or first == 0)", "true"),
     "refusals for want of prefill credit": (
         "admit",
@@ -338,8 +350,29 @@ BAD_TWINS = {
     ),
     "first tokens that nobody is told of": ("first_tokens", "if freed then offer_free(freed, now) end", ""),
     "a requeue that takes no prefill credit": ("requeue", "held.pre = tonumber(ARGV[9])", ""),
-    "whole answers that hold prefill credit to their end": ("look", "if bound then give_back_due(now) end", ""),
-    "whole answers that give it back at once": ("admit", "now + prefill_ms(x.backend, used + x.pre)", "now"),
+    "whole answers that hold prefill credit to their end": (
+        "prefilled",
+        "local done = #found - waiting",
+        "local done = 0",
+    ),
+    "whole answers that give it back at once": ("prefilled", "local done = #found - waiting", "local done = #found"),
+    "an engine's word about what it has not seen": ("prefilled", "now - tonumber(ARGV[4])", "now"),
+    "an engine's word without a fence": ("prefilled", FENCE, ""),
+    "whole answers that a later first token does not show": (
+        "first_tokens",
+        "whole_answers(backend, granted, WHOLE_AT_ONCE)",
+        "{}",
+    ),
+    "predictions that nobody makes": ("look", "ahead, falls = ahead_of(ready[i], ahead, now)", ""),
+    "predictions without bound": ("look", "math.max(0, used - p.sure)", "0"),
+    "predictions that arrivals do not follow": ("admit", "ahead_of(name, v[j + 3], now_ms())", "v[j + 3]"),
+    "predictions that decisions do not follow": ("grant", "ahead_of(backend, used, now)", "used"),
+    "predictions that first tokens do not correct": (
+        "first_tokens",
+        "math.max(left_of(p, now), used - p.step)",
+        "left_of(p, now)",
+    ),
+    "grants that predictions forget": ("grant", "  pace_granted(x.backend, used, x.pre, whole, now)\n", ""),
     "small prompts past one that lacks prefill credit": ("finish", "elseif roomy then", "elseif false then"),
     "prefill credit that its sums forget": ("rebuild", "b.pre + pre", "b.pre"),
     "prompts placed by work alone": ("admit", "v[j + 2] - (worth[name] or 0)", "v[j + 2]"),

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from scheduling.core.admission import RIGHTS, choose_backend, choose_prey, is_roomy
 from scheduling.core.outcomes import Reason
+from scheduling.core.prefill_pace import PrefillPace
 from scheduling.core.types import BackendSpec, BackendView, ServiceClass, Standing
 from scheduling.state import codec
 from scheduling.state.codec import Entry
@@ -84,8 +85,10 @@ class ReferenceLeader(PoolMemory):
             del self.meta["leader"], self.meta["leader_until"]
             self.meta.pop("leader_listens", None)
 
-    def grant(self, epoch: int, items: Sequence[GrantItem]) -> list[GrantStatus]:
+    def grant(self, epoch: int, items: Sequence[GrantItem], *, turnaround_s: float | None = None) -> list[GrantStatus]:
         self._fence(epoch)
+        if turnaround_s is not None:
+            self.turnaround = round(turnaround_s * 1000)
         return [self._grant(g) for g in items]
 
     def _grant(self, g: GrantItem) -> GrantStatus:
@@ -138,7 +141,6 @@ class ReferenceLeader(PoolMemory):
             for _, name in heaviest[first : first + ENTITLEMENTS_AT_ONCE]
             if self._able(name) > 0
         ]
-        self._give_back_due(now)
         granted, idle, failed = 0, False, Counter[str]()
         while granted < GRANTS_AT_ONCE:
             backends = self._backends()
@@ -214,7 +216,6 @@ class ReferenceLeader(PoolMemory):
             return GrantStatus.OK if held is not None and held.attempt == i.attempt else GrantStatus.GONE
         if e.attempt != i.attempt:
             return GrantStatus.GONE
-        self._give_back_due(now)
         if self._total(f"e:{e.entitlement}:run") >= i.cap:
             return GrantStatus.ENT
         if not self._listens(gateway_channel(e.gateway)):
@@ -260,11 +261,30 @@ class ReferenceLeader(PoolMemory):
         self._fence(epoch)
         if spec is None:
             self.ready.pop(backend_id, None)
-            self.meta.pop(f"prefill:{backend_id}", None)
+            self.paces.pop(backend_id, None)
+            self.steps.pop(backend_id, None)
             if ill:
                 self._publish(EJECTED_CHANNEL, backend_id.encode())
         else:
             self.ready[backend_id] = (spec.slots, spec.kv_tokens, spec.prefill_tokens)
+            if spec.step_tokens:
+                self.steps[backend_id] = spec.step_tokens
+            else:
+                self.steps.pop(backend_id, None)
+
+    def prefilled(self, epoch: int, backend_id: str, waiting: int, age_s: float) -> int:
+        self._fence(epoch)
+        now = self._now()
+        found = self._whole_answers(backend_id, now - math.ceil(age_s * 1000), 1000)
+        done = found[: max(0, len(found) - waiting)]
+        given = sum(self._give_back(name) for name in done)
+        if given:
+            self._told(backend_id, given, min(self.held[name].granted_ms for name in done), now)
+        if not waiting and found and self._total("wait"):
+            self.paces.setdefault(backend_id, PrefillPace()).faster()
+        if given:
+            self._offer_free(backend_id, now)
+        return len(done)
 
     def sweep(self, epoch: int, passed_s: float | None = None) -> list[SweptRequest]:
         self._fence(epoch)
@@ -340,10 +360,16 @@ class ReferenceLeader(PoolMemory):
 
     def look(self, entitlements: Sequence[str]) -> Look:
         now = self._now()
-        self._give_back_due(now)
         backends = {
             b.id: BackendTotals(
-                True, b.slots, b.kv_tokens, b.running, b.kv_used, int(b.work_tokens), b.prefill_credit, b.prefill_used
+                True,
+                b.slots,
+                b.kv_tokens,
+                b.running,
+                b.kv_used,
+                int(b.work_tokens),
+                b.prefill_credit,
+                *self._ahead(b.id),
             )
             for b in self._backends()
         }

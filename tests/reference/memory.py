@@ -5,14 +5,15 @@ Leases and waiting entries change only together with their totals, here as there
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from scheduling.core.admission import Prey, able_to_run, baseline_slots, cap_of, first_weight, refill
 from scheduling.core.outcomes import Reason
 from scheduling.core.placement import PrefixIndex, Warmth
-from scheduling.core.types import WHOLE_PREFILL_PER_S, BackendView, EntitlementSpec, PoolSpec, ServiceClass, Standing
+from scheduling.core.prefill_credit import USUAL_BUDGET
+from scheduling.core.prefill_pace import TURNAROUND_MS, PrefillPace
+from scheduling.core.types import BackendView, EntitlementSpec, PoolSpec, ServiceClass, Standing
 from scheduling.state import codec
 from scheduling.state.codec import Entry
 from scheduling.state.standing import standing_words
@@ -44,6 +45,7 @@ class Dump:
     meter: Mapping[str, int]
     prey: Mapping[str, int]
     prefills: Mapping[str, int]
+    paces: Mapping[str, str]
     evicted: Mapping[str, bytes]
     leaving: Mapping[str, int]
     warm: Mapping[str, str]
@@ -76,7 +78,10 @@ class PoolMemory:
         self.weights: dict[str, float] = {}  # of the entitlements in flight
         self.meter: dict[str, int] = {}
         self.prey: dict[str, int] = {}  # preemptible leases, by the time of their grant
-        self.prefills: dict[str, int] = {}  # whole answers, by when they should have been prefilled
+        self.prefills: dict[str, int] = {}  # whole answers that hold prefill credit, by the time of their grant
+        self.paces: dict[str, PrefillPace] = {}  # of replicas
+        self.steps: dict[str, int] = {}  # their step budgets, where they say them
+        self.turnaround: int | None = None
         self.evicted: dict[str, Entry] = {}
         self.leaving: dict[str, int] = {}
         self.buckets: dict[str, Bucket] = {}
@@ -118,6 +123,7 @@ class PoolMemory:
             meter=dict(self.meter),
             prey=dict(self.prey),
             prefills=dict(self.prefills),
+            paces=self._paces(),
             evicted={k: codec.encode_entry(e) for k, e in self.evicted.items()},
             leaving=dict(self.leaving),
             warm=dict(self.places.now),
@@ -140,10 +146,28 @@ class PoolMemory:
         return tuple(
             BackendView(
                 name, slots, kv, self._total(f"b:{name}:run"), self._total(f"b:{name}:kv"),
-                self._total(f"b:{name}:work"), prefill_credit=credit, prefill_used=self._total(f"b:{name}:pre"),
+                self._total(f"b:{name}:work"), prefill_credit=credit, prefill_used=self._ahead(name)[0],
             )
             for name, (slots, kv, credit) in self.ready.items()
         )  # fmt: skip
+
+    def _ahead(self, backend: str) -> tuple[int, int]:
+        """What counts of a replica's prefill credit, and in how many ms that falls."""
+        used = self._total(f"b:{backend}:pre")
+        if not self.ready[backend][2]:
+            return used, 0
+        pace, now = self.paces.get(backend, PrefillPace()), self._now()
+        step = self.steps.get(backend, USUAL_BUDGET)
+        turnaround = TURNAROUND_MS if self.turnaround is None else self.turnaround
+        return pace.ahead(used, step, turnaround, now), pace.falls_in_ms(used, step, turnaround, now)
+
+    def _paces(self) -> dict[str, str]:
+        shown = {
+            f"{name} pace": f"{p.left:.3f} {p.at_ms:.0f} {p.sure} {p.ms:.3f} {p.tokens:.3f} {p.last_ms:.0f}"
+            for name, p in self.paces.items()
+        }
+        shown |= {f"{name} step": str(step) for name, step in self.steps.items()}
+        return shown if self.turnaround is None else shown | {" turnaround": str(self.turnaround)}
 
     def _shift(self, name: str, delta: int) -> None:
         new = self._total(name) + delta
@@ -211,21 +235,16 @@ class PoolMemory:
             self.prey[request_id] = e.granted_ms
 
     def _charged(self, request_id: str, e: Entry, credit: int) -> Entry:
-        """A lease takes of the prefill credit of its replica, if that has one; who answers whole gives it back when it
-        should have been prefilled. Before the sums are changed."""
+        """A lease takes of the prefill credit of its replica, if that has one; of whole answers its engine tells.
+        Before the sums are changed."""
         e = e if credit else replace(e, prefill=0)
-        if e.prefill and not codec.decode_request(e.record).facts.streamed:
-            used = self._total(f"b:{e.backend}:pre")
-            self.prefills[request_id] = self._now() + self._prefill_ms(e.backend, used + e.prefill)
+        if e.prefill:
+            whole = not codec.decode_request(e.record).facts.streamed
+            if whole:
+                self.prefills[request_id] = self._now()
+            pace = self.paces.setdefault(e.backend, PrefillPace())
+            pace.granted(self._total(f"b:{e.backend}:pre"), e.prefill, whole, self._now())
         return e
-
-    def _prefill_ms(self, backend: str, tokens: int) -> int:
-        known = self.meta.get(f"prefill:{backend}")
-        most = math.ceil(tokens * 1000 / WHOLE_PREFILL_PER_S)
-        if known is None:
-            return most
-        ms, seen, _ = map(float, str(known).split())
-        return min(most, math.ceil(tokens * ms / seen))
 
     def _credit(self, backend: str) -> int:
         return self.ready[backend][2]
@@ -240,12 +259,15 @@ class PoolMemory:
         self._shift(f"b:{e.backend}:pre", -e.prefill)
         return e.prefill
 
-    def _give_back_due(self, now: int) -> None:
-        """Whole answers that should have been prefilled by now."""
-        if any(credit for _, _, credit in self.ready.values()):
-            for request_id in self._due(self.prefills, now):
-                self._give_back(request_id)
-                self.prefills.pop(request_id, None)
+    def _whole_answers(self, backend: str, by: int, most: int) -> list[str]:
+        """Those that hold prefill credit there and were granted by then, the first first; of ``most`` of all."""
+        older = [name for at, name in sorted((at, name) for name, at in self.prefills.items()) if at <= by][:most]
+        return [name for name in older if name in self.held and self.held[name].backend == backend]
+
+    def _told(self, backend: str, given: int, granted: int, now: int) -> None:
+        pace = self.paces.setdefault(backend, PrefillPace())
+        used = self._total(f"b:{backend}:pre")
+        pace.told(used, given, granted, self.steps.get(backend, USUAL_BUDGET), now)
 
     def _put_lease(self, request_id: str, e: Entry, expiry: int) -> None:
         self._keep_lease(request_id, e, expiry)

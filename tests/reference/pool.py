@@ -24,6 +24,7 @@ from scheduling.core.admission import (
 )
 from scheduling.core.ledger import LedgerRecord
 from scheduling.core.outcomes import Reason
+from scheduling.core.prefill_pace import WHOLE_AT_ONCE
 from scheduling.core.types import EntitlementSpec, Estimate, PoolSpec, QueuedRequest
 from scheduling.state import codec
 from scheduling.state.codec import Entry
@@ -31,7 +32,6 @@ from scheduling.state.types import (
     LEASE_MS,
     MAX_USED,
     NO_BACKEND_RETRY_MS,
-    PREFILL_KEPT,
     SERVICE_MS,
     Admission,
     AdmissionStatus,
@@ -66,7 +66,6 @@ class ReferencePool(ReferenceLeader):
         sent_s: float = 0.0,
     ) -> Admission:
         now = self._now()
-        self._give_back_due(now)
         rate, depth = spec.tokens_per_s, spec.burst_tokens
         charge = estimate.cost_tokens if rate > 0 else 0
         level = self._level(spec.id, rate, depth, now)
@@ -172,7 +171,6 @@ class ReferencePool(ReferenceLeader):
         record = codec.encode_request(StoredRequest(again, facts, sent_s))
         entry = replace(held, attempt=attempt + 1, body_bytes=body_bytes, record=record, note="-")
         entry = replace(entry, prefill=request.prefill_tokens)
-        self._give_back_due(now)
         backends = self._backends()
         backend = choose_backend(backends, held.kv, exclude_backend, entry.prefill, self._warmth(record))
         running = self._total(f"e:{held.entitlement}:run")
@@ -313,12 +311,12 @@ class ReferencePool(ReferenceLeader):
             if e is None or e.attempt != attempt or not self._give_back(request_id):
                 continue
             tokens, granted = places.get(e.backend, (0, e.granted_ms))
-            places[e.backend] = (tokens + e.prefill, min(granted, e.granted_ms))
+            older = self._whole_answers(e.backend, e.granted_ms, WHOLE_AT_ONCE)
+            tokens += e.prefill + sum(self._give_back(name) for name in older)
+            places[e.backend] = (tokens, min(granted, e.granted_ms))
             told, freed = told + 1, e.backend
         for backend, (more, granted) in places.items():
-            ms, seen, last = map(float, str(self.meta.get(f"prefill:{backend}", "0 0 0")).split())
-            ms = PREFILL_KEPT * ms + max(1, now - max(last, granted))
-            self.meta[f"prefill:{backend}"] = f"{ms:.3f} {PREFILL_KEPT * seen + more:.3f} {now}"
+            self._told(backend, more, granted, now)
         if freed:
             self._offer_free(freed, now)
         return told

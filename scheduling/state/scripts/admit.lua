@@ -11,7 +11,7 @@ local waits_over, reserved, bursts = ARGV[12] == '1', ARGV[22] == '1', ARGV[23] 
 local has_baseline, headroom, pre = ARGV[26] == '1', tonumber(ARGV[27]), tonumber(ARGV[28])
 local now = now_ms()
 
-local ready, v = survey(ent, now)
+local ready, v = survey(ent)
 local waiting, able, ent_run, ent_wait = v[2], v[4], v[5], v[6]
 local inflight = ent_run + ent_wait
 

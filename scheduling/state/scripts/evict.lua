@@ -14,7 +14,7 @@ for i = 2, #ARGV, 5 do
     local y = held and parse(held)
     if y and y.attempt == attempt then said = 'ok' end
   elseif x.attempt == attempt then
-    local ready, v = survey(x.ent, now)
+    local ready, v = survey(x.ent)
     local backend, at, _, _, roomy, credit = choose(ready, v, x.kv, exclude, x.pre, x.record)
     local used = backend and v[at + 3]
     if v[5] >= cap then

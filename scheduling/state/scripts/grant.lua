@@ -1,11 +1,13 @@
 -- The leader's decisions: waiting -> lease, each checked again here, each told to the gateway that waits.
 -- A gateway that nobody hears for (PUBLISH counts its listeners) gets nothing, and a lease ends when the waiting entry
 -- would have ended: a slot given to a dead gateway is not lost for longer than what it held when it died.
--- epoch, then <= 100 x (id attempt backend cap note) -> fenced, or per item: ok | gone | full | ent | away
+-- `turnaround`: from a decision to the engine [ms], as the leader measured it; -: not measured.
+-- epoch turnaround, then <= 100 x (id attempt backend cap note) -> fenced, or per item: ok | gone | full | ent | away
 if fenced(ARGV[1]) then return 'fenced' end
 local now = now_ms()
 local out = {}
-for i = 2, #ARGV, 5 do
+if ARGV[2] ~= '-' then call('HSET', CREDITS, ' turnaround', ARGV[2]) end
+for i = 3, #ARGV, 5 do
   local id, attempt, backend, cap, note = ARGV[i], tonumber(ARGV[i + 1]), ARGV[i + 2], tonumber(ARGV[i + 3]), ARGV[i + 4]
   local said
   local text = call('HGET', QUEUE, id)

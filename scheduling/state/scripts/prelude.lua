@@ -69,9 +69,68 @@ local function offers()
   return ready
 end
 
--- `prefill_fits` in Python: room for a prompt beside those whose first token has not come.
-local function prefill_fits(credit, used, need)
-  return credit == 0 or used == 0 or used + need <= credit
+-- `prefill_fits` in Python: room for a prompt beside those that count (`ahead`): whose first token has not come and is
+-- not predicted to come by then.
+local function prefill_fits(credit, ahead, need)
+  return credit == 0 or ahead == 0 or ahead + need <= credit
+end
+
+-- `PrefillPace` in Python (scheduling/core/prefill_pace.py): what is left to prefill, predicted. In `credits` under
+-- `<replica> pace`: left at sure ms tokens last; under `<replica> step` its step budget, under ` turnaround` [ms].
+local paces = {}
+local function pace_of(backend)
+  local p = paces[backend]
+  if p then return p end
+  local v = call('HMGET', CREDITS, backend .. ' pace', backend .. ' step', ' turnaround')
+  local left, at, sure, ms, tokens, last = string.match(v[1] or '', '^(%S+) (%S+) (%S+) (%S+) (%S+) (%S+)$')
+  p = {
+    left = tonumber(left) or 0, at = tonumber(at) or 0, sure = tonumber(sure) or 0, ms = tonumber(ms) or 0,
+    tokens = tonumber(tokens) or 0, last = tonumber(last) or 0, step = math.max(1, tonumber(v[2]) or USUAL_BUDGET),
+    turnaround = tonumber(v[3]) or TURNAROUND_MS,
+  }
+  paces[backend] = p
+  return p
+end
+
+local function keep_pace(backend, p)
+  call('HSET', CREDITS, backend .. ' pace', string.format('%.3f %.0f %.0f %.3f %.3f %.0f', p.left, p.at, p.sure, p.ms,
+    p.tokens, p.last))
+end
+
+-- As it is kept.
+local function kept(x) return tonumber(string.format('%.3f', x)) end
+
+local function per_ms(p) return p.ms > 0 and p.tokens / p.ms or 0 end
+
+local function left_of(p, now) return math.max(0, p.left - per_ms(p) * math.max(0, now - p.at)) end
+
+local function pace_granted(backend, used, need, whole, now)
+  local p = pace_of(backend)
+  if used == 0 then p.sure = need elseif whole then p.sure = p.sure + need end
+  p.left, p.at = kept(math.min(left_of(p, now), used) + need), now
+  keep_pace(backend, p)
+end
+
+local function pace_told(backend, used, given, granted, now)
+  local p = pace_of(backend)
+  p.left, p.at, p.sure = kept(math.min(math.max(left_of(p, now), used - p.step), used)), now, used
+  p.ms = kept(PREFILL_KEPT * p.ms + math.max(1, now - math.max(p.last, granted)))
+  p.tokens, p.last = kept(PREFILL_KEPT * p.tokens + given), now
+  keep_pace(backend, p)
+end
+
+-- Of the `used` tokens those that count, and in how many ms they are fewer (0: not before a first token comes).
+local function ahead_of(backend, used, now)
+  if used <= 0 then return 0, 0 end
+  local p = pace_of(backend)
+  local rate, least = per_ms(p), math.max(0, used - p.sure)
+  if rate <= 0 or least >= used then return used, 0 end
+  local left, done = math.min(p.left, used), rate * math.max(0, now + p.turnaround - p.at)
+  if done >= left then return least, 0 end
+  local steps = math.floor(done / p.step)
+  local ahead = math.max(least, math.ceil(left - p.step * steps))
+  if ahead <= least then return ahead, 0 end
+  return ahead, math.max(1, math.ceil((math.min(left, p.step * (steps + 1)) - done) / rate))
 end
 
 local function compose(x)
@@ -181,22 +240,14 @@ local function keep_lease(id, x, expiry)
   if x.class == 'preemptible' then call('ZADD', PREY, x.granted, id) end
 end
 
--- How long so many prompt tokens take, at the rate that streams of a replica have shown, or faster: while little runs it
--- is one of latency. In `prefill:<replica>`: ms of prefill, tokens prefilled in them (both fade), the last first token.
-local function prefill_ms(backend, tokens)
-  local ms, seen = string.match(call('HGET', META, 'prefill:' .. backend) or '', '^(%S+) (%S+)')
-  local most = math.ceil(tokens * 1000 / WHOLE_PREFILL_PER_S)
-  if not ms then return most end
-  return math.min(most, math.ceil(tokens * tonumber(ms) / tonumber(seen)))  -- an idle one shows too little
-end
-
 -- A lease takes of the prefill credit of its replica, if that has one. Nobody sees the first token of a whole answer:
--- it is given back when all that was granted there should have been prefilled. Before the sums are changed.
+-- its replica's engine tells of them (`prefilled`). Before the sums are changed.
 local function charge_prefill(id, x, credit, used, now)
   if credit == 0 then x.pre = 0 end
-  if x.pre > 0 and string.find(x.record, WHOLE, 1, true) then
-    call('ZADD', PREFILLS, now + prefill_ms(x.backend, used + x.pre), id)
-  end
+  if x.pre == 0 then return end
+  local whole = string.find(x.record, WHOLE, 1, true)
+  if whole then call('ZADD', PREFILLS, now, id) end
+  pace_granted(x.backend, used, x.pre, whole, now)
 end
 
 local function put_lease(id, x, expiry)
@@ -266,7 +317,7 @@ local function grant_waiting(id, x, backend, cap, note, now)
   local slots, kv, credit = offered(offer)
   local used = tonumber(v[4]) or 0
   if (tonumber(v[1]) or 0) >= slots or (tonumber(v[2]) or 0) + x.kv > kv then return 'full' end
-  if not prefill_fits(credit, used, x.pre) then return 'full' end
+  if credit > 0 and not prefill_fits(credit, ahead_of(backend, used, now), x.pre) then return 'full' end
   if (tonumber(v[3]) or 0) >= cap then return 'ent' end
   local told = notice(id, x, backend, note, credit)
   if call('PUBLISH', 'qm:gw:' .. x.gateway, told) == 0 then return 'away' end
@@ -283,7 +334,9 @@ end
 local function shift(name, delta)
   if delta == 0 then return end
   local sum = redis.pcall('HINCRBY', TOTALS, name, delta)
-  if sum == 0 or type(sum) == 'table' then call('HDEL', TOTALS, name) end  -- no number: the leader writes it anew
+  if sum ~= 0 and type(sum) ~= 'table' then return sum end
+  call('HDEL', TOTALS, name)  -- no number: the leader writes it anew
+  return 0
 end
 
 local function keep_total(name, value)
@@ -303,27 +356,27 @@ local function set_limits(ent, wait, run, old_cap, cap, old_base, base)
 end
 
 -- What a lease holds of a prefill credit is given back: at its first token, or when that must have come. Once: what it
--- holds is 0 then. The rest of the entry is left as it is. -> how much, where, and when it was granted
+-- holds is 0 then. The rest of the entry is left as it is. -> how much, where, when it was granted, and what is held there
 local function give_back(id, text)
   local head, backend, middle, granted, more, pre, record = string.match(
     text, '^(%d+ %S+ %S+ )(%S+)( %d+ %d+ %d+ %d+ %d+ )(%d+)( %S+ %d+ %d+ %S+ )' .. HEAD .. '(%d+)(,.*)$')
   pre = tonumber(pre)
   if not pre or pre == 0 then return 0 end
   call('HSET', HELD, id, head .. backend .. middle .. granted .. more .. HEAD .. '0' .. record)
-  shift('b:' .. backend .. ':pre', -pre)
+  local left = shift('b:' .. backend .. ':pre', -pre)
   if string.find(record, WHOLE, 1, true) then call('ZREM', PREFILLS, id) end
-  return pre, backend, tonumber(granted)
+  return pre, backend, tonumber(granted), left
 end
 
--- Whole answers that should have been prefilled by now. -> whether there were some
-local function give_back_due(now)
-  local due = call('ZRANGEBYSCORE', PREFILLS, '-inf', now, 'LIMIT', 0, 100)
-  for _, id in ipairs(due) do
+-- Whole answers that hold prefill credit of a replica and were granted by then, the first first; at most so many of all
+-- are looked at.
+local function whole_answers(backend, by, most)
+  local found = {}
+  for _, id in ipairs(call('ZRANGEBYSCORE', PREFILLS, '-inf', by, 'LIMIT', 0, most)) do
     local text = call('HGET', HELD, id)
-    if text then give_back(id, text) end
-    call('ZREM', PREFILLS, id)
+    if text and string.match(text, '^%S+ %S+ %S+ (%S+)') == backend then found[#found + 1] = {id, text} end
   end
-  return #due > 0
+  return found
 end
 
 -- Tokens served, in all. A sum that can take no more (only a wrong figure makes it so) begins anew.
@@ -392,14 +445,8 @@ end
 -- {run, wait, bytes, able, run, wait and kv of the entitlement, its cap or false, due, its baseline or false, then run,
 -- kv, work and prefill of each replica}
 local REPLICAS, SUMS = 11, 4
-local function survey(ent, now)
+local function survey(ent)
   local ready = offers()
-  for i = 2, now and #ready or 0, 2 do
-    if string.sub(ready[i], -2) ~= ' 0' then  -- a credit, or an offer of before there was one
-      give_back_due(now)
-      break
-    end
-  end
   local e = 'e:' .. ent
   local fields = {'run', 'wait', 'bytes', 'able', e .. ':run', e .. ':wait', e .. ':kv', e .. ':cap', 'due', e .. ':base'}
   for i = 1, #ready, 2 do
@@ -429,7 +476,7 @@ local function choose(ready, v, kv, exclude, pre, record)
     free = free + math.max(0, s - run)
     local fits = name ~= exclude and run < s and v[j + 1] + kv <= k
     roomy = roomy or fits
-    if fits and prefill_fits(credit, v[j + 3], pre) then
+    if fits and (credit == 0 or prefill_fits(credit, ahead_of(name, v[j + 3], now_ms()), pre)) then
       fit[#fit + 1], credits[i] = i, credit
       least, sum = math.min(least, v[j + 2]), sum + v[j + 2]
     end
@@ -476,7 +523,9 @@ local function make_room(ready, v, kv, exclude, pre, now)
     if ready[i] ~= exclude then
       local s, k, credit = offered(ready[i + 1])
       local j = REPLICAS + (i - 1) / 2 * SUMS
-      place[ready[i]] = {slots = s, kv = k, credit = credit, run = v[j], used = v[j + 1], pre = v[j + 3], out = {}}
+      local ahead = credit > 0 and ahead_of(ready[i], v[j + 3], now) or 0
+      place[ready[i]] = {slots = s, kv = k, credit = credit, run = v[j], used = v[j + 1], pre = v[j + 3],
+        ahead = ahead, out = {}}
     end
   end
   for i = 1, #ids do
@@ -484,8 +533,8 @@ local function make_room(ready, v, kv, exclude, pre, now)
     local b = x and place[x.backend]
     if b then
       b.out[#b.out + 1] = {ids[i], x}
-      b.run, b.used, b.pre = b.run - 1, b.used - x.kv, b.pre - x.pre
-      if b.run < b.slots and b.used + kv <= b.kv and prefill_fits(b.credit, b.pre, pre) then
+      b.run, b.used, b.pre, b.ahead = b.run - 1, b.used - x.kv, b.pre - x.pre, math.max(0, b.ahead - x.pre)
+      if b.run < b.slots and b.used + kv <= b.kv and prefill_fits(b.credit, b.ahead, pre) then
         for _, one in ipairs(b.out) do
           local id, y = one[1], one[2]
           drop_lease(id, y)
@@ -583,7 +632,7 @@ local function hand_out(now)
   end
 
   local granted, idle = 0, false
-  local ready, v = survey('-', now)
+  local ready, v = survey('-')
   while granted < GRANTS_AT_ONCE do
     local _, _, _, free = choose(ready, v, 0, '', 0)
     local line = free > 0 and next_line(free <= headroom)

@@ -29,7 +29,7 @@ local failed_at = held.backend
 held.attempt, held.bytes, held.record, held.note = attempt + 1, tonumber(ARGV[5]), tail_of(ARGV[6]), '-'
 held.pre = tonumber(ARGV[9])
 
-local ready, v = survey(held.ent, now)
+local ready, v = survey(held.ent)
 local backend, at, _, free, _, credit = choose(ready, v, held.kv, exclude, held.pre, held.record)
 local kept = v[5] < tonumber(ARGV[7]) and 0 or tonumber(ARGV[8])
 if backend and free - kept > v[4] and v[5] < cap and (credit == 0 or v[4] == 0) then

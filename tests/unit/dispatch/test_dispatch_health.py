@@ -20,7 +20,12 @@ class Store:
     def __init__(self) -> None:
         self.ready: dict[str, BackendSpec] = {}
         self.told_ill: set[str] = set()
+        self.looks: list[tuple[str, int]] = []  # (replica, waiting in it) that shared state was told
         self.down = False
+
+    async def prefilled(self, epoch: int, backend_id: str, waiting: int, age_s: float) -> int:
+        self.looks.append((backend_id, waiting))
+        return 0
 
     async def set_ready(self, epoch: int, backend_id: str, spec: BackendSpec | None, *, ill: bool = False) -> None:
         if self.down:
@@ -417,9 +422,9 @@ async def test_requests_that_others_send_to_an_engine_do_not_take_our_slots(w: W
 
 
 @ward
-async def test_a_replica_has_the_credit_that_its_pool_says_or_one_step_of_its_engine(w: Ward):
+async def test_a_replica_has_the_credit_that_its_pool_says_or_half_a_step_of_its_engine(w: Ward):
     w.engines["b3"].says = EngineFacts(step_tokens=512)
-    for wanted, offered in ((None, 512), (0, 0), (3000, 3000)):
+    for wanted, offered in ((None, 256), (0, 0), (3000, 3000)):
         w.monitor.update(pool_spec(backends=(*w.pool.backends, typed("b3")), prefill_credit=wanted))
         await w.live(3)
         assert _offer(w.monitor._backends["b3"]).prefill_tokens == offered
@@ -465,4 +470,16 @@ async def test_credit_grows_while_every_decision_leaves_requests_that_lack_only_
     assert w.monitor._backends["b1"].credit.credit > before, "what was decided stands until the next decision"
     w.monitor.idle()
     await w.live(200)
-    assert w.monitor._backends["b1"].credit.credit == w.monitor._backends["b1"].credit.budget
+    assert w.monitor._backends["b1"].credit.credit == w.monitor._backends["b1"].credit.least
+
+
+@ward
+async def test_shared_state_is_told_what_waits_in_engines_that_have_a_credit(w: Ward):
+    w.engines["b1"].waiting, w.leases["b1"] = 3, 9
+    w.monitor.update(pool_spec(backends=w.pool.backends))
+    await w.live(3)
+    assert ("b1", 3) in w.store.looks
+    w.monitor.update(pool_spec(backends=w.pool.backends, prefill_credit=0))
+    w.store.looks.clear()
+    await w.live(3)
+    assert w.store.looks == [], "nobody holds credit there"

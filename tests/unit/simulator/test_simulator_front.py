@@ -72,21 +72,24 @@ def test_without_credit_a_policy_in_front_reaches_nothing_and_with_it_premium_is
 
 @pytest.mark.parametrize("credit", [1, 2048, 4096])
 @pytest.mark.parametrize("signal_s", [0.0, 0.005])
-def test_no_replica_is_granted_more_prompt_tokens_than_its_credit_but_for_one_prompt_alone(
-    credit: int, signal_s: float
-):
+def test_no_replica_is_granted_more_than_its_credit_beside_what_it_prefills(credit: int, signal_s: float):
     work = overload(300)
     replay = replay_of(credit, signal_s, replicas=1)
     outcomes = replay.run(work)
-    # Each takes its prompt's tokens from its grant until its first token was heard of.
+    # Each takes its prompt's tokens from its grant until its first token was heard of. What is beyond the credit was
+    # predicted to be prefilled: it had been granted before the last first token that was heard of.
     spans = sorted((o.arrival_s + o.wait_s, o.arrival_s + o.ttft_s + signal_s, o.input_tokens) for o in outcomes)
     for begun, _, tokens in spans:
-        beside = sum(other for since, until, other in spans if since < begun - 1e-9 and until > begun + 1e-9)
-        assert beside == 0 or beside + tokens <= credit
+        last = max((until for _, until, _ in spans if until <= begun + 1e-9), default=0.0)
+        beside = [(since, other) for since, until, other in spans if since < begun - 1e-9 and until > begun + 1e-9]
+        counts = sum(other for since, other in beside if since > last + 1e-9)
+        first = min((since for since, _ in beside), default=0.0)  # what an idle replica was granted may be predicted
+        counts -= sum(other for since, other in beside if since > last + 1e-9 and since <= first + 1e-9)
+        assert counts == 0 or counts + tokens <= max(credit, tokens)
     assert max(sum(t for a, b, t in spans if a <= at < b) for at, _, _ in spans) > credit / 2
 
 
-def test_a_grant_follows_no_sooner_than_the_signal_takes():
+def test_a_grant_is_in_the_engine_when_a_prompt_is_done_although_the_signal_takes_time():
     work = overload(200)
     for signal_s in (0.0, 0.005, 0.05):
         outcomes = replay_of(1, signal_s, replicas=1).run(work)
@@ -94,7 +97,8 @@ def test_a_grant_follows_no_sooner_than_the_signal_takes():
         gaps = [
             after.arrival_s + after.wait_s - (before.arrival_s + before.ttft_s) for before, after in pairwise(ordered)
         ]
-        assert min(gaps) == pytest.approx(signal_s, abs=1e-9)
+        assert max(gaps) <= signal_s + 1e-9, "it follows at the latest from the first token"
+        assert signal_s == 0.0 or sorted(gaps)[len(gaps) // 2] < 0.0, "most come before it"
 
 
 @pytest.mark.parametrize("credit", [0, 1, 2048])
