@@ -68,7 +68,7 @@ async def test_prompts_are_prefilled_one_after_the_other_and_their_answers_strea
     assert [a.status_code for a in answers] == [200] * 8
     await world.settled()
     prompt = (await world.ledger_of(8))[0].input_tokens_est
-    assert seen == {0, prompt}, "more than one prompt was granted and not prefilled"
+    assert prompt in seen <= {0, prompt, 2 * prompt}, "more was granted than one prompt and, as predicted, its next"
     assert most_run > 1, "an answer kept the credit of its prompt to its end"
     assert await used(world) == 0
 
