@@ -22,7 +22,7 @@ export function sentence(outage: Outage): { what: string; means: string } {
     case "database":
       return { what: `The database has not answered ${when}.`, means: "Settings, requests, usage and alerts cannot be read or changed, and alert rules are not evaluated. Inference continues with the last known configuration." };
     case "leader":
-      return { what: `No scheduler has led pool ${outage.pool} ${when}.`, means: "Its queue, slots, weights, debts and the health of its replicas are unknown, and its alert rules are not evaluated. A new request starts only if a slot is free at once; waiting requests are not started by the scheduler. Requests that ended since are not in the ledger yet." };
+      return { what: `No scheduler has led pool ${outage.pool} ${when}.`, means: "Its queue, slots, weights, debts and the health of its replicas are unknown, and its alert rules are not evaluated. Free slots still go to requests that wait, but not in the policy's order. Requests that ended since are not in the ledger yet." };
     case "rules":
       return { what: `The alert rules of pool ${outage.pool} have not been evaluated ${when}.`, means: "No new alerts are sent for it; live figures continue." };
     case "ledger":
