@@ -61,7 +61,7 @@ def tenants_of(pool_id: str) -> list[EntitlementSpec]:
         one("elastic", ServiceClass.ELASTIC, 3, kv_tokens=400),
         one("patient", ServiceClass.ELASTIC, 2, waits=True),
         one("spot", ServiceClass.SPOT, 4, kv_tokens=500),
-        one("batch", ServiceClass.PREEMPTIBLE, 3, waits=True),
+        one("batch", ServiceClass.SPOT, 3, waits=True),
         one("cheap", ServiceClass.PREEMPTIBLE, 4, waits=True),
     ]
 
