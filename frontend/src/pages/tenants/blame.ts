@@ -27,5 +27,5 @@ export function blame(waits: PoolWaits, tenant: string): string {
   const [most] = others;
   if (waits.held.length === 0) return `Its requests waited ${time} while nothing ran.`;
   if (!most || own >= 0.5) return `Its requests waited ${time}, mostly for its own requests, which held ${text(percent(own))} of the slots in use.`;
-  return `${most.tenant} held more slots than any other tenant: ${text(percent(most.share))} of those in use while its requests waited ${time} in total.`;
+  return `Of the other tenants, ${most.tenant} held the most slots: ${text(percent(most.share))} of those in use while its requests waited ${time} in total.`;
 }
