@@ -212,10 +212,8 @@ MUTATIONS = (
         "no-second-replica",
         "what its replica failed before a byte is not tried elsewhere (promise 27)",
         "scheduling/gateway/lifecycle.py",
-        "        assert call.access is not None\n        if trouble.refused:\n"
-        "            return call.attempt < MAX_REFUSED",
-        "        assert call.access is not None\n        return False\n        if trouble.refused:\n"
-        "            return call.attempt < MAX_REFUSED",
+        "        if trouble.refused:\n            return submitted.attempt < MAX_REFUSED",
+        "        return False\n        if trouble.refused:\n            return submitted.attempt < MAX_REFUSED",
         ("tests/integration/test_gateway_failures.py::test_a_replica_that_is_gone_is_left_for_another_and_reported",),
     ),
     Mutation(
@@ -238,9 +236,9 @@ MUTATIONS = (
         "prompt-in-the-log",
         "what is sent to an engine is logged (promise 33)",
         "scheduling/gateway/lifecycle.py",
-        "        reason = await self._run_somewhere(call, body)\n",
+        "        reason = await self._run_somewhere(submitted, body)\n",
         '        __import__("logging").getLogger("quartermaster").warning("%s", body)\n'
-        "        reason = await self._run_somewhere(call, body)\n",
+        "        reason = await self._run_somewhere(submitted, body)\n",
         ("tests/integration/test_gateway_canaries.py",),
     ),
     Mutation(
