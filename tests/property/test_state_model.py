@@ -366,7 +366,11 @@ BAD_TWINS = {
     "predictions that nobody makes": ("look", "ahead, falls = ahead_of(ready[i], ahead, now)", ""),
     "predictions without bound": ("look", "math.max(0, used - p.sure)", "0"),
     "predictions that arrivals do not follow": ("admit", "ahead_of(name, v[j + 3], now_ms())", "v[j + 3]"),
-    "predictions that decisions do not follow": ("grant", "ahead_of(backend, used, now)", "used"),
+    "predictions that decisions do not follow": (
+        "grant",
+        "prefill_fits(credit, ahead_of(backend, used, now), x.pre)",
+        "prefill_fits(credit, used, x.pre)",
+    ),
     "predictions that first tokens do not correct": (
         "first_tokens",
         "math.max(left_of(p, now), used - p.step)",
