@@ -85,7 +85,7 @@ def test_starts_follow_from_the_mean_occupation_of_a_slot() -> None:
 
 def test_who_is_at_its_limit_starts_when_its_own_end() -> None:
     scheduler = Scheduler(make_policy("fifo"), make_routing("least_work"), max_grants=100, rights=True)
-    scheduler.offer(waiting(1, "full", 2, concurrency=1), NOW)
+    scheduler.offer(waiting(1, "full", 0, concurrency=1), NOW)
     view = pool_view(backend_view(slots=8, running=1, kv_tokens=10**9))
     view.running_by_entitlement["full"] = 1
     (planned,) = preview(copy_of(scheduler, NOW), view, NOW, 10, 3.0).planned
