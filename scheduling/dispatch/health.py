@@ -129,7 +129,7 @@ class BackendMonitor:
                 backend.credit.prompts = self._prompts
                 backend.longest, backend.wanted_credit = pool.max_model_len, pool.prefill_credit
                 if inherited is not None and name in inherited:
-                    backend.state, backend.why = "ready", "found ready by the leader before"
+                    backend.state, backend.why = "ready", "ready under the previous leader"
                     backend.credit.inherit((credits or {}).get(name, 0))
                 backend.task = self._group.create_task(self._follow(backend), name=f"health-{pool.id}-{name}")
             elif known.spec != spec or known.model != pool.upstream_model:

@@ -19,6 +19,7 @@ it("durations carry the unit that fits", () => {
     "2 min 05 s",
     "2 h 02 min",
   ]);
+  expect([119_700, 3_599_800].map((ms) => text(duration(ms)))).toEqual(["2 min 00 s", "1 h 00 min"]); // no 60th second
   expect(text(duration(undefined))).toBe("–");
 });
 

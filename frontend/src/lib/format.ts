@@ -39,8 +39,9 @@ export function duration(ms: number | undefined): Figure {
   const s = ms / 1000;
   if (s < 9.995) return { value: two.format(s), unit: "s" };
   if (s < 99.95) return { value: one.format(s), unit: "s" };
-  if (s < 3600) return { value: `${Math.floor(s / 60)} min ${String(Math.round(s % 60)).padStart(2, "0")}`, unit: "s" };
-  return { value: `${Math.floor(s / 3600)} h ${String(Math.floor((s % 3600) / 60)).padStart(2, "0")}`, unit: "min" };
+  const whole_s = Math.round(s);
+  if (whole_s < 3600) return { value: `${Math.floor(whole_s / 60)} min ${String(whole_s % 60).padStart(2, "0")}`, unit: "s" };
+  return { value: `${Math.floor(whole_s / 3600)} h ${String(Math.floor((whole_s % 3600) / 60)).padStart(2, "0")}`, unit: "min" };
 }
 
 export const seconds = (s: number | undefined): Figure => duration(s === undefined ? undefined : s * 1000);

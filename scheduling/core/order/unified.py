@@ -51,7 +51,7 @@ BUCKET_TOKENS = 100  # a request that was preempted is ranked anew when it has g
 @ordering("unified")
 @dataclass(frozen=True, slots=True)
 class Unified:
-    """Promises by urgency, everything else by cost, classes and debts minded, nobody forgotten."""
+    """Requests with an SLO by deadline, the others by cost; service class and debt count, and long waits get turns."""
 
     alpha_ms: float = 8.0
     tier_ratio: float = 3.0

@@ -11,7 +11,7 @@ import { rows, sorted, type Grouping, type Row, type SortKey } from "../rows";
 const states: Record<string, Tone> = { bound: "good", degraded: "warn", pending: "warn", expired: "bad" };
 
 function Percentile({ value }: { value: Percentiles }) {
-  const cell = "inline-block w-15 text-right";
+  const cell = "inline-block min-w-15 pl-2 text-right whitespace-nowrap";
   return (
     <>
       <span className={`${cell} text-soft`}>{text(duration(value.p50))}</span>
