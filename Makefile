@@ -4,7 +4,7 @@ PY := .venv/bin/python
 SETUP := $(PYTHON) controlplane/embedded/bootstrap.py
 PYTEST := $(PY) -m pytest
 JOBS ?= 3
-SHARED := $(PYTEST) -n $(JOBS) --dist loadfile
+SHARED := $(PYTEST) -n $(JOBS) --dist loadgroup --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-test up check test test-quick test-postgresql test-slow chaos soak fuzz mutants lab bench test-frontend test-browser test-vllm test-litellm generated lint types lock clean
@@ -30,10 +30,10 @@ test-quick: setup-test ## unit and contract tests
 
 test: setup-test ## unit, property, contract and integration tests on SQLite, then those of the database on PostgreSQL
 	$(SHARED) $(ARGS)
-	$(PY) -m tests.support.on_postgresql -n $(JOBS) --dist loadfile $(ARGS)
+	$(PY) -m tests.support.on_postgresql -n $(JOBS) --dist loadgroup --no-loadscope-reorder $(ARGS)
 
 test-postgresql: setup-test ## tests that use the database, on a PostgreSQL started for them
-	$(PY) -m tests.support.on_postgresql -n $(JOBS) --dist loadfile $(ARGS)
+	$(PY) -m tests.support.on_postgresql -n $(JOBS) --dist loadgroup --no-loadscope-reorder $(ARGS)
 
 test-slow: setup-test ## tests that take minutes
 	$(PYTEST) -m slow --timeout 1200 $(ARGS)

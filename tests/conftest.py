@@ -22,6 +22,19 @@ from tests.support.redis_server import RedisServer
 _pools = itertools.count(1)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """For several processes (``--dist loadgroup``): each takes a file at a time, and what empties the database at its
+    end, seeded rows included, comes after everything else."""
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group(item.path.stem + ("-last" if _empties(item) else "")))
+    items.sort(key=_empties)
+
+
+def _empties(item: pytest.Item) -> bool:
+    marker = item.get_closest_marker("django_db")
+    return bool(marker and marker.kwargs.get("transaction")) or "transactional_db" in getattr(item, "fixturenames", ())
+
+
 def pytest_collection_finish() -> None:
     """Thousands of collected tests are no garbage: looking through them again and again was 6 % of the time."""
     gc.collect()

@@ -25,10 +25,12 @@ from tests.support.redis_server import RedisServer
 from tests.support.state_world import FACTS, backend, entitlement, estimate, leads_on, ledger, request, tier
 
 
-def tiered(name: str, pool_id: str, rank: int, **changes: object) -> EntitlementSpec:
+def tiered(
+    name: str, pool_id: str, rank: int, service_class: ServiceClass = ServiceClass.SPOT, **changes: object
+) -> EntitlementSpec:
     given = {
         "tier": tier(
-            service_class=ServiceClass.SPOT, name=f"tier{rank}", rank=rank, over_limit=OverLimit.WAIT, queue_limit=1000
+            service_class=service_class, name=f"tier{rank}", rank=rank, over_limit=OverLimit.WAIT, queue_limit=1000
         )
     }
     return entitlement(name, pool_id, **(given | changes))
@@ -73,7 +75,10 @@ async def test_an_uncontended_pool_rings_no_doorbell(gateway: Gateway, resp: Res
 
 
 async def test_an_entitlement_over_its_concurrency_waits_and_others_pass(gateway: Gateway):
-    full, other = tiered("full", gateway.pool.id, 0, concurrency=1), tiered("other", gateway.pool.id, 2)
+    full, other = (
+        tiered("full", gateway.pool.id, 0, ServiceClass.GUARANTEED, concurrency=1),
+        tiered("other", gateway.pool.id, 2),
+    )
     gateway.pool = replace(gateway.pool, backends=(backend("b1", slots=2, pool=gateway.pool.id),))
     async with dispatching(gateway.url, catalog_of(gateway.pool, full, other)) as dispatcher:
         await ready(dispatcher, gateway.store)
@@ -85,7 +90,7 @@ async def test_an_entitlement_over_its_concurrency_waits_and_others_pass(gateway
 
 
 async def test_a_raised_concurrency_frees_what_waits(gateway: Gateway):
-    spec = tiered("acme", gateway.pool.id, 1, concurrency=1)
+    spec = tiered("acme", gateway.pool.id, 1, ServiceClass.GUARANTEED, concurrency=1)
     gateway.pool = replace(gateway.pool, backends=(backend("b1", slots=4, pool=gateway.pool.id),))
     async with dispatching(gateway.url, catalog_of(gateway.pool, spec)) as dispatcher:
         await ready(dispatcher, gateway.store)

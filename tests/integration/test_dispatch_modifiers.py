@@ -10,6 +10,7 @@ import pytest
 from scheduling.core.contracts import Served
 from scheduling.core.outcomes import Reason
 from scheduling.core.placement import write_points
+from scheduling.core.types import ServiceClass
 from scheduling.state.resp import RespConnection
 from scheduling.state.types import GrantNotice
 from tests.integration.test_dispatch_loop import Gateway, make_gateway, ready, tiered
@@ -65,7 +66,7 @@ async def test_a_prefix_goes_where_it_went_before(
     async with make_gateway(redis_url, resp, pool_id) as gateway:
         backends = tuple(backend(name, slots=2, pool=pool_id) for name in ("b1", "b2"))
         gateway.pool = replace(gateway.pool, backends=backends, routing=routing)
-        one, other = tiered("one", pool_id, 1, concurrency=1), tiered("other", pool_id, 1)
+        one, other = tiered("one", pool_id, 1, ServiceClass.GUARANTEED, concurrency=1), tiered("other", pool_id, 1)
         async with dispatching(redis_url, catalog_of(gateway.pool, one, other)) as dispatcher:
             await ready(dispatcher, gateway.store)
             assert (await gateway.admit("load", other)).backend == "b1"

@@ -100,7 +100,8 @@ class Watcher:
         for b in self._pool.backends:
             at_most(f"slots of {b.id}", view.backends[b.id].running, b.slots)
             at_most(f"KV of {b.id}", view.backends[b.id].kv_used, b.kv_tokens)
-            at_most(f"prefill of {b.id}", view.backends[b.id].prefill_used, b.prefill_tokens)
+            # what is predicted to be prefilled counts no more, once for what was there at a first token
+            at_most(f"prefill of {b.id}", view.backends[b.id].prefill_used, 2 * b.prefill_tokens)
             self.most_prefill = max(self.most_prefill, view.backends[b.id].prefill_used)
         at_most("queue", view.waiting, self._pool.queue_limit + sum(e.concurrency for e in self._tenants.values()))
         for name, e in view.entitlements.items():

@@ -268,7 +268,8 @@ async def test_a_leader_grants_the_next_prompt_at_the_first_token(redis_url: str
             for n in range(1, 10):
                 assert (await gateway.admit(f"r{n}", spec)).status is AdmissionStatus.QUEUED
             for n in range(9):
-                assert len(gateway.notices) == n, "a prompt was granted before the one before it was prefilled"
+                # once a first token has shown a rate, the next prompt may come a predicted step before its own
+                assert n <= len(gateway.notices) <= n + min(n, 1), "more than the next prompt was granted"
                 assert await gateway.store.first_tokens([(f"r{n}", 1)]) == 1
                 await until_await(lambda n=n: _heard(gateway.notices, n + 1), 60)
                 assert (gateway.notices[n].request_id, gateway.notices[n].prefill) == (f"r{n + 1}", 100)

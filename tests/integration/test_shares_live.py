@@ -30,8 +30,7 @@ async def test_a_leader_that_follows_goes_on_with_the_shares_of_the_last_one(
             for number in range(10):
                 await gateway.admit(f"brief-{number}", brief)
                 await gateway.admit(f"wordy-{number}", wordy)
-            term = dispatcher.term
-            assert term is not None
+            term = await until(lambda: dispatcher.term)
             await until(lambda: len(term.scheduler) == 20)
             await gateway.finish("first")
             # until wordy has had one long answer
@@ -72,8 +71,7 @@ async def test_what_is_granted_on_arrival_counts_while_it_runs_and_when_it_has_e
         direct = tiered("direct", pool_id, 1)
         async with dispatching(redis_url, catalog_of(gateway.pool, direct)) as dispatcher:
             await ready(dispatcher, gateway.store)
-            term = dispatcher.term
-            assert term is not None
+            term = await until(lambda: dispatcher.term)
 
             def counted() -> float:
                 return term.scheduler.kept_shares()[""].get("direct", 0.0)

@@ -459,7 +459,7 @@ async def test_as_a_process_it_says_where_it_listens_and_ends_on_sigterm(http: h
     try:
         assert process.stdout is not None
         line = (await process.stdout.readline()).decode()
-        assert "qwen3-8b-gb10 (measured), 16 slots" in line
+        assert "qwen3-8b-gb10 (fitted), 16 slots" in line
         url = line.split(" on ")[1].split(": ")[0]
         assert await VllmClient(url, http=http).probe()
         process.send_signal(signal.SIGTERM)

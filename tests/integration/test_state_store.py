@@ -248,13 +248,15 @@ async def test_after_a_lost_state_nothing_is_admitted_until_leases_are_announced
 async def test_a_tier_that_waits_goes_over_its_concurrency_up_to_its_queue_limit(pool_store: PoolStore):
     await led(pool_store, slots=4)
     batch = entitlement(
-        "batch", concurrency=1, tier=tier(service_class=ServiceClass.SPOT, over_limit=OverLimit.WAIT, queue_limit=1)
+        "batch",
+        concurrency=1,
+        tier=tier(service_class=ServiceClass.GUARANTEED, over_limit=OverLimit.WAIT, queue_limit=1),
     )
     assert (await admit(pool_store, "r1", batch)).status is AdmissionStatus.GRANTED
     assert (await admit(pool_store, "r2", batch)).status is AdmissionStatus.QUEUED
     full = await admit(pool_store, "r3", batch)
     assert (full.reason, full.inflight) == (Reason.QUEUE_FULL, 2)
-    strict = entitlement("strict", concurrency=0, tier=tier(service_class=ServiceClass.SPOT))
+    strict = entitlement("strict", concurrency=0, tier=tier(service_class=ServiceClass.GUARANTEED))
     assert (await admit(pool_store, "r4", strict)).reason is Reason.CONCURRENCY
 
 
