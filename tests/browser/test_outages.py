@@ -63,7 +63,7 @@ PAST = ("/requests", "/audit", "/lab")  # what they show as good is over
 ALL_IS_WELL = (
     "Everything is set up", "requests are coming in", "A pool is serving", "All clear",
     "no access to a pool", "No pools yet", "No pool yet", "No requests waiting.", "no requests waiting",
-    "No requests running", "none in the last minute", "Nothing has been sent to this pool",
+    "No requests running", "none in the last minute", "No request has reached this pool",
     "The live feed is up to date", "Predictions are accurate",
     "Asking the scheduler for the order", "2 of 2 ready", "no slots",
 )  # fmt: skip

@@ -178,7 +178,7 @@ def test_an_installation_without_pools_leads_admins_and_tells_others_whom_to_ask
 
 def test_a_pool_to_which_nothing_was_sent_shows_how_to_send(page: Page) -> None:
     Stage(page, [PretendPool(at=time.time(), idle=True)]).open()
-    expect(page.get_by_text("Nothing has been sent to this pool")).to_be_visible()
+    expect(page.get_by_text("No request has reached this pool")).to_be_visible()
     expect(page.locator("pre")).to_contain_text("/v1/chat/completions")
 
 
