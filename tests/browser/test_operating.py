@@ -58,7 +58,7 @@ def test_an_operator_sees_what_predictions_were_worth_and_resets_what_was_learne
     page.get_by_role("group", name="Group by").get_by_role("button", name="Tenant").click()
     table = page.get_by_role("region", name="Estimate against actual")
     expect(table.get_by_role("rowheader", name=re.compile("acme|globex|initech")).first).to_be_visible()
-    expect(page.get_by_role("img", name=re.compile("^Calibration: 10 % said"))).to_be_visible()
+    expect(page.get_by_role("img", name=re.compile("^Calibration: 10 % predicted"))).to_be_visible()
     page.get_by_role("button", name="Reset…").click()
     dialog = page.get_by_role("dialog")
     expect(dialog).to_contain_text("audit log")

@@ -191,7 +191,7 @@ def test_why_a_request_waited_is_found_by_its_id(page: Page, running: Running, c
     expect(story.get_by_test_id("ahead")).to_be_visible()
     expect(story).to_contain_text("Admission, check by check")
     expect(story).to_contain_text(re.compile(r"place \d+ in the queue"))
-    task.took("find why request X waited, its `x-request-id` in hand")
+    task.took("find why a request waited, given its `x-request-id`")
 
 
 def test_who_hurts_a_tenant_is_named(page: Page, running: Running, crowded: Crowded) -> None:
@@ -201,7 +201,7 @@ def test_who_hurts_a_tenant_is_named(page: Page, running: Running, crowded: Crow
     page.get_by_role("link", name="Neighbours").click()
     expect(page.get_by_test_id("blame")).to_contain_text(f"{crowded.hog} held the most slots")
     expect(page.get_by_role("region", name="Slots of pool")).to_contain_text(crowded.hog)
-    task.took("find who hurts tenant Y")
+    task.took("find which tenant another one waited for")
 
 
 def test_a_policy_is_put_on_trial_and_rolled_back(page: Page, running: Running) -> None:
@@ -222,7 +222,7 @@ def test_a_policy_is_put_on_trial_and_rolled_back(page: Page, running: Running) 
     page.get_by_role("dialog").get_by_role("button", name="Roll back to version").click()
     expect(page.get_by_test_id("canary")).to_have_count(0)
     expect(page.locator("#serving")).to_contain_text(before.partition("@")[0])
-    task.took("roll back to the version before")
+    task.took("roll back to the previous version")
 
 
 def test_a_seventh_click_would_be_noticed(page: Page, running: Running) -> None:
@@ -230,4 +230,4 @@ def test_a_seventh_click_would_be_noticed(page: Page, running: Running) -> None:
     for _ in range(MOST + 1):
         task.visit("Requests")
     with pytest.raises(AssertionError):
-        task.took("find who hurts tenant Y")
+        task.took("find which tenant another one waited for")
