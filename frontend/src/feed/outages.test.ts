@@ -1,7 +1,7 @@
 import { expect, it } from "vitest";
 import { heading } from "../pages/welcome/steps";
 import { blank } from "./blank";
-import { hides, isBlind, outagesOf } from "./outages";
+import { hides, isBlind, isHeard, outagesOf } from "./outages";
 import { freshness, initialFeed, isStale, reduce, type FeedEvent, type FeedState } from "./reducer";
 import type { Away, ServerMessage, Snapshot } from "./types";
 
@@ -89,4 +89,11 @@ it("tells since when a pool's requests are not stored, unless the whole database
   const late = message({ type: "snapshot", pool: "llama", seq: 1, data: { ...full, backends: {}, ledger_since: T - 7 } });
   expect(outagesOf(play(hello(), late), T)).toEqual([{ source: "ledger", pool: "llama", since: T - 7 }]);
   expect(outagesOf(play(hello([{ source: "database", since: T - 9 }]), late), T).map((o) => o.source)).toEqual(["database"]);
+});
+
+it("nothing may be called well before every pool was heard", () => {
+  expect(isHeard(initialFeed)).toBe(false);
+  expect(isHeard(play(hello()))).toBe(false);
+  expect(isHeard(play(hello(), first))).toBe(false); // qwen was not heard
+  expect(isHeard(play(hello(), first, message({ type: "snapshot", pool: "qwen", seq: 1, data: { ...full, pool: "qwen" } })))).toBe(true);
 });

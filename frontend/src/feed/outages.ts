@@ -57,6 +57,10 @@ export function outagesOf(state: FeedState, now: number): Outage[] {
   return [...told, ...written, ...engines(state, now)];
 }
 
+/** Whether the feed has said what every pool does: before that nothing may be called well. */
+export const isHeard = (state: FeedState): boolean =>
+  state.connection === "open" && state.known !== undefined && state.known.every((pool) => state.pools[pool] !== undefined);
+
 /** Whether what a pool does now can be said at all. */
 export const isBlind = (outages: readonly Outage[], pool?: string): boolean =>
   outages.some(({ source, pool: of }) => source === "server" || source === "redis" || source === "database" || (source === "leader" && (pool === undefined || of === pool)));

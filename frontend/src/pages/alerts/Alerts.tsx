@@ -13,7 +13,7 @@ import { Segmented } from "../../components/Segmented";
 import { Sheet } from "../../components/Sheet";
 import { Table, type Column } from "../../components/Table";
 import { useFeed, useOutages } from "../../feed/live";
-import { asOutage, type Outage } from "../../feed/outages";
+import { asOutage, isHeard, type Outage } from "../../feed/outages";
 import { age } from "../../lib/format";
 import { user } from "../../lib/page";
 import { useBooks } from "../tenants/data";
@@ -268,7 +268,7 @@ export function Alerts() {
   const outages = useOutages();
   const feed = useFeed();
   // "All clear" is said once it is known that everything is seen: the feed's first words come after the page's.
-  const heard = feed.connection === "open" && feed.known !== undefined && feed.known.every((pool) => feed.pools[pool] !== undefined);
+  const heard = isHeard(feed);
   // As the server counts it; where it cannot be asked, what the feed says.
   const told = outages.filter(({ source }) => source !== "engine");
   const counts: readonly Outage[] = counted.data?.unwatched.map(asOutage) ?? [];

@@ -7,8 +7,8 @@ import { Curve } from "../../charts/Curve";
 import { TimeChart } from "../../charts/TimeChart";
 import { Badge } from "../../components/Badge";
 import { NowBadge } from "../../components/Outages";
-import { useOutages } from "../../feed/live";
-import { isBlind } from "../../feed/outages";
+import { useFeed, useOutages } from "../../feed/live";
+import { isBlind, isHeard } from "../../feed/outages";
 import { Notices, notify } from "../../components/Notices";
 import { Segmented } from "../../components/Segmented";
 import { Table, type Column } from "../../components/Table";
@@ -134,6 +134,7 @@ export function Drift() {
   const [resetting, setResetting] = useState(false);
   const dark = useDark();
   const outages = useOutages();
+  const heard = isHeard(useFeed());
   const blind = isBlind(outages, pool || undefined) || outages.some((one) => one.source === "ledger" && (!pool || one.pool === pool));
 
   const asked = () => {
@@ -164,7 +165,7 @@ export function Drift() {
       <div className="mb-4 flex flex-wrap items-end gap-x-4 gap-y-2">
         <div className="mr-auto">
           <h1 className="flex flex-wrap items-center gap-2 text-lg font-semibold tracking-tight">
-            Drift {said && <NowBadge tone={said.tone}>{blind ? "As of the outage" : said.text}</NowBadge>}
+            Drift {said && (heard || blind) && <NowBadge tone={said.tone}>{blind ? "As of the outage" : said.text}</NowBadge>}
           </h1>
           <p className="text-sm text-soft">Expected and actual answer lengths.</p>
         </div>
