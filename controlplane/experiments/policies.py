@@ -27,7 +27,7 @@ from controlplane.replay.report import rows_as_json, summarise
 from scheduling.core.percentiles import nearest_rank
 from scheduling.core.step_time import load_preset
 from scheduling.engines import prometheus_text
-from scheduling.simulator.compare import Case, config_of, rows_at_load
+from scheduling.simulator.compare import INSIDE, Case, config_of, rows_at_load
 from scheduling.simulator.trace import TraceRequest
 
 LOOK_S: Final = 0.5  # between two looks at the engines' own queues
@@ -168,16 +168,21 @@ def _of_tier(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _lab(report: dict[str, Any], run: Run) -> dict[str, Any]:
-    """The same requests in the lab, with the policy in front of the same replicas."""
+    """The same requests in the lab, with the policy in front of the same replicas, and inside each of them."""
     credit = 0 if run.credit == "off" else step_tokens(load_preset(run.preset))
     setup = parity.Setup(run.preset, credit, SIGNAL_MS, engine_order="priority")
-    found = parity.compare(report, setup)
+    found, inside = parity.compare(report, setup), parity.compare(report, replace(setup, where=INSIDE))
     return {
-        "tiers": {line.tier: line.simulated for line in found.lines[1:]},
+        "tiers": _shares(found),
         "tokens_per_s": found.simulated_tokens_per_s,
         "live_tokens_per_s": found.live_tokens_per_s,
         "engine_waiting_p99": found.waiting_p99,
+        "inside": {"tiers": _shares(inside), "tokens_per_s": inside.simulated_tokens_per_s},
     }
+
+
+def _shares(found: parity.Parity) -> dict[str, float]:
+    return {line.tier: line.simulated for line in found.lines[1:]}
 
 
 async def _watch(engines: Iterable[str], waiting: list[float]) -> None:
@@ -200,11 +205,12 @@ def _expect(answer: httpx.Response) -> None:
 
 HEAD: Final = """# Policies in front of replicas, live
 
-Each line is one run over HTTP against one instance with simulated engines (`--scheduling-policy priority`), and beside
-it the same requests in the lab with the same pool. Under a tier: the share of its requests that kept its promise [%],
-of those that were not refused. Waiting: `vllm:num_requests_waiting` of an engine, looked at twice a second. The lab
-assumes {signal:g} ms from a first token to the next grant and one step's tokens as the automatic credit. More of the
-lab: [front.md](front.md).
+Each line is one run over HTTP against one instance with simulated engines (`--scheduling-policy priority`). Three
+figures in a cell are live / the same requests in the lab, the policy in front of the same replicas / the same requests
+in the lab, the policy inside each engine, which this product does not do. Under a tier: the share of its requests that
+kept its promise [%], of those that were not refused. Waiting: `vllm:num_requests_waiting` of an engine, live, looked at
+twice a second. The lab assumes {signal:g} ms from a first token to the next grant and the tokens of one step as credit,
+and knows true lengths in both places. More of the lab: [front.md](front.md).
 """
 
 
@@ -215,16 +221,20 @@ def page(runs: Iterable[dict[str, Any]], command: str, machine: str, day: str) -
     for trace, load in dict.fromkeys((run["trace"], run["load"]) for run in runs):
         mine = [run for run in runs if (run["trace"], run["load"]) == (trace, load)]
         tiers = [tier for tier in TIERS if any(tier in run["tiers"] for run in mine)]
-        head = ["policy", "credit", *(f"{tier} live / lab" for tier in tiers), f"{tiers[0]} TTFT p50 / p95 s"]
-        head += ["tokens/s live / lab", "waiting mean / p99"]
+        head = ["policy", "credit", *tiers, f"{tiers[0]} TTFT p50 / p95 s", "refused", "tokens/s", "waiting mean / p99"]
         lines = [head, ["---"] * len(head)]
         for run in mine:
             lab, first = run["lab"], run["tiers"][tiers[0]]["ttft_s"]
-            shares = [_pair(run["tiers"].get(tier, {}).get("in_time"), lab["tiers"].get(tier)) for tier in tiers]
-            speeds = _pair(lab["live_tokens_per_s"], lab["tokens_per_s"], digits=0)
-            queued = _pair(run["engine_waiting_mean"], run["engine_waiting_p99"], digits=1)
-            first_token = _pair(first["p50"], first["p95"], digits=2)
-            lines.append([run["policy"], run["credit"], *shares, first_token, speeds, queued])
+            inside = lab["inside"]
+            shares = [
+                _cell(run["tiers"].get(tier, {}).get("in_time"), lab["tiers"].get(tier), inside["tiers"].get(tier))
+                for tier in tiers
+            ]
+            speeds = _cell(lab["live_tokens_per_s"], lab["tokens_per_s"], inside["tokens_per_s"], digits=0)
+            refused = str(sum(tier["refused"] for tier in run["tiers"].values()))
+            queued = _cell(run["engine_waiting_mean"], run["engine_waiting_p99"])
+            first_token = _cell(first["p50"], first["p95"], digits=2)
+            lines.append([run["policy"], run["credit"], *shares, first_token, refused, speeds, queued])
         table = "\n".join("| " + " | ".join(line) + " |" for line in lines)
         one = mine[0]
         parts.append(
@@ -235,5 +245,5 @@ def page(runs: Iterable[dict[str, Any]], command: str, machine: str, day: str) -
     return "\n".join(parts)
 
 
-def _pair(left: float | None, right: float | None, digits: int = 1) -> str:
-    return " / ".join("-" if value is None else f"{value:.{digits}f}" for value in (left, right))
+def _cell(*values: float | None, digits: int = 1) -> str:
+    return " / ".join("-" if value is None else f"{value:.{digits}f}" for value in values)

@@ -19,11 +19,13 @@ from controlplane.replay.report import Sent, summarise
 from scheduling.core.prefill_credit import USUAL_BUDGET
 from scheduling.core.step_time import load_preset
 from scheduling.core.types import ServiceClass, Slo
-from scheduling.simulator.compare import CompareError
-from scheduling.simulator.engine_queue import waiting
+from scheduling.simulator.compare import FRONT, CompareError, serve_inside
+from scheduling.simulator.engine import EngineConfig
+from scheduling.simulator.engine_queue import Stay, waiting
 from scheduling.simulator.recording import Recorded
 from scheduling.simulator.replay import Replica
-from scheduling.simulator.workload import Tier
+from scheduling.simulator.result import Outcome
+from scheduling.simulator.workload import SimRequest, Tier
 from scheduling.tuning.traffic import Serving, Traffic
 
 LARGEST = 256 * 1024 * 1024  # bytes of a report: 1,000,000 requests
@@ -41,6 +43,7 @@ class Setup:
     slots: int | None = None
     policy: str | None = None
     step_tokens: int = USUAL_BUDGET
+    where: str = FRONT  # INSIDE: the policy orders each engine's own queue, which this product does not do
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +114,7 @@ def compare(report: Mapping[str, Any], setup: Setup) -> Parity:
     requests = traffic.requests()
     if not requests:
         raise CompareError("no request of the report was worked on by an engine")
-    replay = traffic.replay(serving)
-    outcomes = replay.run(requests)
+    outcomes, stays = _run(traffic, serving, setup.where, requests)
     # The lab leaves out what no replica could hold: pair by arrival, which both have in the same order.
     kept = iter(ran)
     begin = ran[0].planned_s + ran[0].late_s
@@ -130,7 +132,7 @@ def compare(report: Mapping[str, Any], setup: Setup) -> Parity:
     live, lab = _summary([row for row, _ in pairs], slos), _summary([row for _, row in pairs], slos)
     lines = [_line("all", len(pairs), live["total"], lab["total"])]
     lines += [_line(n, live["tiers"][n]["sent"], live["tiers"][n], lab["tiers"][n]) for n in names]
-    queued = waiting(replay.stays, len(traffic.replicas))
+    queued = waiting(stays, len(traffic.replicas))
     return Parity(
         lines,
         len(sent) - len(pairs),
@@ -139,6 +141,27 @@ def compare(report: Mapping[str, Any], setup: Setup) -> Parity:
         queued.mean,
         queued.p99,
         _words(traffic, serving),
+    )
+
+
+def _run(
+    traffic: Traffic, serving: Serving, where: str, requests: Sequence[SimRequest]
+) -> tuple[Sequence[Outcome], Sequence[Stay]]:
+    """Outcomes in order of arrival, and stays in the engines' own queues."""
+    if where == FRONT:
+        replay = traffic.replay(serving)
+        return replay.run(requests), replay.stays
+    served = serve_inside([_engine(replica) for replica in traffic.replicas], serving.ordering(), requests)
+    return served.outcomes, served.stays
+
+
+def _engine(replica: Replica) -> EngineConfig:
+    return EngineConfig(
+        replica.step_time,
+        token_budget=replica.token_budget,
+        max_seqs=replica.slots,
+        kv_tokens=replica.kv_tokens,
+        preempt_prefills=True,
     )
 
 

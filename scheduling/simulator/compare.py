@@ -235,9 +235,7 @@ def serve(case: Case, config: EngineConfig, ordering: OrderingPolicy, requests: 
         raise CompareError("prefill credit and the signal's delay are of a policy in front: leave out --where inside")
     routing = make_routing(ROUTING)
     if case.where == INSIDE:
-        engines = [ContinuousEngine(config, ordering) for _ in range(case.replicas)]
-        lives = Cluster(engines, make_routing("least_work")).run(requests)
-        return Served(outcomes_of(lives), engines, stays_of(lives))
+        return serve_inside([config] * case.replicas, ordering, requests)
     replica = Replica(
         config.truth, config.max_seqs, config.kv_tokens, config.token_budget, case.prefill_tokens, case.engine_order
     )
@@ -245,6 +243,13 @@ def serve(case: Case, config: EngineConfig, ordering: OrderingPolicy, requests: 
     # As a gateway does, which cuts a bound to what the model still takes: none is larger than a replica.
     bounded = [_within(request, config.kv_tokens) for request in requests]
     return Served(replay.run(bounded), replay.engines, replay.stays)
+
+
+def serve_inside(configs: Sequence[EngineConfig], ordering: OrderingPolicy, requests: Sequence[SimRequest]) -> Served:
+    """Requests that are sent to an engine when they arrive, each of which orders its own queue by the policy."""
+    engines = [ContinuousEngine(config, ordering) for config in configs]
+    lives = Cluster(engines, make_routing("least_work")).run(requests)
+    return Served(outcomes_of(lives), engines, stays_of(lives))
 
 
 def _within(request: SimRequest, kv_tokens: int) -> SimRequest:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from scheduling.core.compose import make_policy
-from scheduling.core.contracts import RoutingPolicy
+from scheduling.core.contracts import OrderingPolicy, RoutingPolicy
 from scheduling.core.registry import make_routing
 from scheduling.simulator.kernel import rng
 from scheduling.simulator.recording import Recorded
@@ -32,6 +32,10 @@ class Serving:
     modifiers: Mapping[str, Params] = field(default_factory=dict)
     routing: str = "least_work"
     routing_params: Params = field(default_factory=dict)
+
+    def ordering(self) -> OrderingPolicy:
+        """Raises PolicyError for a policy that cannot be made."""
+        return make_policy(self.policy, dict(self.params), {k: dict(v) for k, v in self.modifiers.items()})
 
 
 @dataclass(frozen=True)
@@ -92,9 +96,8 @@ class Traffic:
 
     def replay(self, serving: Serving) -> Replay:
         """The pool with nothing on it. Raises PolicyError for a policy that cannot be made."""
-        ordering = make_policy(serving.policy, dict(serving.params), {k: dict(v) for k, v in serving.modifiers.items()})
         routing: RoutingPolicy = make_routing(serving.routing, dict(serving.routing_params))
-        return Replay(self.replicas, ordering, routing, headroom=self.headroom, signal_s=self.signal_s)
+        return Replay(self.replicas, serving.ordering(), routing, headroom=self.headroom, signal_s=self.signal_s)
 
     def felt(self, requests: Sequence[SimRequest], outcomes: Sequence[Outcome]) -> list[Felt]:
         """What users felt, for the reward."""

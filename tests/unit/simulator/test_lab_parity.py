@@ -17,6 +17,7 @@ from controlplane.replay.report import Sent, rows_as_json, summarise
 from scheduling.core.registry import make_ordering, make_routing
 from scheduling.core.step_time import load_preset
 from scheduling.core.types import Slo
+from scheduling.simulator.compare import INSIDE
 from scheduling.simulator.replay import Replay, Replica
 from scheduling.simulator.workload import Belief, Tier, make_request
 
@@ -111,3 +112,11 @@ def test_what_a_report_lacks_is_told(tmp_path: Path, change: dict[str, Any], tol
     path.write_text("[")
     with pytest.raises(CommandError, match="no report"):
         call_command("lab", "parity", "--report", str(path))
+
+
+def test_the_same_requests_can_be_served_with_the_policy_inside_every_engine() -> None:
+    report = live(0)
+    inside = parity.compare(report, parity.Setup("llama-3-8b-a100", where=INSIDE))
+    front = parity.compare(report, parity.Setup("llama-3-8b-a100"))
+    assert [line.requests for line in inside.lines] == [line.requests for line in front.lines]
+    assert inside.waiting > front.waiting  # arrivals wait in the engines, where the policy orders them
