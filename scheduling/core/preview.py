@@ -4,7 +4,8 @@ Question: when is it whose turn, and why then?
 A scheduler is copied (:func:`copy_of`) and the copy decides in a pool whose replicas free one slot after the other:
 each request that runs occupies its slot for the pool's mean occupation, those that run now are spread evenly over it.
 So it follows every rule of the real decisions (rights, limits, relegation, room for the large), and its times are what
-that mean makes of them. Prompts are prefilled one after the other at each replica. The copied scheduler is not touched.
+that mean makes of them. Prompts are prefilled one after the other at each replica, as fast as it was measured to. The
+copied scheduler is not touched.
 Cost: copying is O(waiting): with its queue up to ``EXACT_UP_TO`` requests; beyond, they are pushed into a fresh queue
 of the same policy, which knows nothing of turns given so far. Then one decision per slot that is freed.
 """
@@ -60,16 +61,13 @@ def copy_of(scheduler: Scheduler, now_s: float, exact_up_to: int = EXACT_UP_TO) 
     return Copied(scheduler.copied(memo), exact=True)
 
 
-def preview(
-    copied: Copied, view: PoolView, now_s: float, most: int, occupation_s: float, prefill_per_s: float = PREFILL_PER_S
-) -> Preview:
+def preview(copied: Copied, view: PoolView, now_s: float, most: int, occupation_s: float) -> Preview:
     """Plays a copy forward until ``most`` requests have started, or nothing more would within :data:`HORIZON_S`.
 
     Args:
         copied: spent by this.
         view: the pool now; its objects stay as they are.
         occupation_s: how long a slot is occupied, on average.
-        prefill_per_s: prompt tokens that a replica prefills a second.
     """
     scheduler = copied.scheduler
     parts = parts_of(scheduler, now_s)
@@ -84,8 +82,10 @@ def preview(
     prefilled_s: dict[str, float] = {}  # replica -> when all that was granted there has its first token
 
     def prefill(backend: str, tokens: int, at_s: float) -> None:
-        if tokens and pool.backends[backend].prefill_credit:
-            prefilled_s[backend] = max(at_s, prefilled_s.get(backend, at_s)) + tokens / prefill_per_s
+        replica = pool.backends[backend]
+        if tokens and replica.prefill_credit:
+            takes_s = tokens / (replica.prefill_per_s or PREFILL_PER_S)
+            prefilled_s[backend] = max(at_s, prefilled_s.get(backend, at_s)) + takes_s
             heappush(ends, (prefilled_s[backend], len(planned), backend, "", 0, 0, tokens))
 
     planned: list[Planned] = []

@@ -282,7 +282,7 @@ class QueuedRequest:
         return self.input_tokens
 
 
-PREFILL_PER_S = 4_000.0  # prompt tokens that a replica is taken to prefill a second, where previews know nothing better
+PREFILL_PER_S = 4_000.0  # prompt tokens that a preview takes a replica to prefill a second until it was measured
 
 
 def prefill_fits(credit: int, used: int, need: int) -> bool:

@@ -195,8 +195,8 @@ def test_a_preview_waits_for_credit_as_decisions_do():
     scheduler = make()
     for n in (1, 2, 3):
         scheduler.offer(prompt(n, 2000), 2000.0)
-    view = pool_view(backend_view(slots=10, prefill_credit=2048))
-    shown = preview(copy_of(scheduler, 2000.0), view, 2000.0, 10, 60.0, prefill_per_s=1000.0)
+    view = pool_view(backend_view(slots=10, prefill_credit=2048, prefill_per_s=1000.0))
+    shown = preview(copy_of(scheduler, 2000.0), view, 2000.0, 10, 60.0)
     assert [(p.request.id[-1], p.start_s) for p in shown.planned] == [("1", 2000.0), ("2", 2002.0), ("3", 2004.0)]
     assert ids(scheduler) == ["req_000001", "req_000002", "req_000003"]
 

@@ -112,3 +112,17 @@ def test_the_queues_of_similar_prompts_are_shown_with_borders_bubbles_and_scores
     assert ("queue", 1000, 2000, 1) in parts
     assert any(kind == "bubble" and waits == 1 for kind, _, _, waits in parts)
     assert all(p.score is not None for p in shown.parts if p.waiting and p.low is not None)
+
+
+def test_prompts_wait_for_credit_as_long_as_their_replica_was_measured_to_prefill() -> None:
+    def starts(prefill_per_s: float) -> list[float | None]:
+        scheduler = Scheduler(make_policy("fifo"), make_routing("least_work"), max_grants=100, rights=True)
+        for i in range(3):
+            scheduler.offer(waiting(i, input_tokens=2000), NOW)
+        view = pool_view(backend_view(slots=8, kv_tokens=10**9))
+        for backend in view.backends.values():
+            backend.prefill_credit, backend.prefill_per_s = 2000, prefill_per_s
+        return [p.start_s for p in preview(copy_of(scheduler, NOW), view, NOW, 10, 60.0).planned]
+
+    assert starts(10_000.0) == pytest.approx([NOW, NOW + 0.2, NOW + 0.4])
+    assert starts(0.0) == pytest.approx([NOW, NOW + 0.5, NOW + 1.0])  # not measured yet
