@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 from django.conf import settings
 
-PROCESSES, ROUNDS = 6, 60
+PROCESSES, ROUNDS = 8, 300
+LONGEST_S = 20.0  # that a transaction may take
 WRITER = """
-import json, sys
+import json, sys, time
 from django.conf import settings
 name, options, rounds = sys.argv[1], json.loads(sys.argv[2]), int(sys.argv[3])
 settings.configure(
@@ -27,20 +28,22 @@ from django.db import OperationalError, connection, transaction
 connection.ensure_connection()
 print("ready", flush=True)
 sys.stdin.readline()
-errors = 0
+errors, longest_s = 0, 0.0
 for _ in range(rounds):
+    began_s = time.monotonic()
     try:
         with transaction.atomic(), connection.cursor() as cursor:
             (n,) = cursor.execute("SELECT n FROM counter").fetchone()
             cursor.execute("UPDATE counter SET n = %s", [n + 1])
     except OperationalError:
         errors += 1
-print(errors, flush=True)
+    longest_s = max(longest_s, time.monotonic() - began_s)
+print(errors, longest_s, flush=True)
 """
 
 
-def counted(file: Path, options: dict[str, Any]) -> tuple[int, int]:
-    """What the processes counted up to together, and how many of their transactions failed."""
+def counted(file: Path, options: dict[str, Any]) -> tuple[int, int, float]:
+    """What the processes counted up to together, how many of their transactions failed, and the longest one [s]."""
     with sqlite3.connect(file) as database:
         database.execute("CREATE TABLE counter (n INTEGER)")
         database.execute("INSERT INTO counter VALUES (0)")
@@ -55,7 +58,7 @@ def counted(file: Path, options: dict[str, Any]) -> tuple[int, int]:
         for writer in writers:
             writer.stdin.write("go\n")
             writer.stdin.flush()
-        errors = sum(int(writer.communicate(timeout=90)[0]) for writer in writers)
+        said = [writer.communicate(timeout=240)[0].split() for writer in writers]
     finally:
         for writer in writers:
             writer.kill()
@@ -63,7 +66,7 @@ def counted(file: Path, options: dict[str, Any]) -> tuple[int, int]:
     with sqlite3.connect(file) as database:
         (n,) = database.execute("SELECT n FROM counter").fetchone()
     database.close()
-    return n, errors
+    return n, sum(int(errors) for errors, _ in said), max(float(longest_s) for _, longest_s in said)
 
 
 @pytest.mark.skipif("sqlite" not in settings.DATABASES["default"]["ENGINE"], reason="this is about SQLite")
@@ -73,6 +76,8 @@ def test_processes_that_read_and_write_are_never_refused(tmp_path: Path, deferre
     assert options["transaction_mode"] == "IMMEDIATE"
     if deferred:
         options["transaction_mode"] = "DEFERRED"
-    n, errors = counted(tmp_path / "counter.sqlite3", options)
+    n, errors, longest_s = counted(tmp_path / "counter.sqlite3", options)
+    print(f"{n} transactions, {errors} refused, the longest took {longest_s:.2f} s")
     assert n + errors == PROCESSES * ROUNDS
+    assert longest_s < LONGEST_S
     assert (errors > 0) == deferred
