@@ -227,11 +227,18 @@ async def test_a_key_expires_and_is_revoked_and_a_new_one_works_at_once(world: W
         spec = world.key_spec
         world.key_spec = KeySpec(spec.id, spec.digest, spec.entitlement, expires_s=1.0)
         await world.configure()
-        with pytest.raises(openai.AuthenticationError):
+        with pytest.raises(openai.AuthenticationError) as expired:
             await client.models.list()
         world.key_spec = spec
         world.catalog = world._catalog(world.catalog.version + 1)  # nobody rings: the unknown key itself makes it look
         await client.models.list()
+        world.catalog = replace(world.catalog, version=world.catalog.version + 1, keys={})
+        await world.app._catalog.refreshed(world.catalog.version)
+        with pytest.raises(openai.AuthenticationError) as revoked:
+            await client.models.list()
+    async with world.http() as client:
+        missing = await client.get("/v1/models", headers={"authorization": ""})
+    assert expired.value.response.content == revoked.value.response.content == missing.content
 
 
 async def test_an_unknown_model(world: World) -> None:
