@@ -1,6 +1,6 @@
 """Where a request runs, by what is outstanding there and by what of its prompt is likely to be cached there.
 
-One rule for everybody: the ``admit`` script (``choose`` in ``scripts/prelude.lua``, which says it in Lua), its
+One rule for everybody: the ``admit`` script (``choose`` in ``scripts/shared/placement.lua``, which says it in Lua), its
 reference model, the leader's router and the simulator. A prompt is known by *points*: chained hashes of its beginning,
 each of all that is before it, as an engine's prefix cache has them for its blocks. An index says of a point on which
 replicas prompts with that beginning ran last. With each point goes what it is worth to run where it is cached, in

@@ -8,7 +8,8 @@ steps, so the prediction moves by whole steps.
 First tokens correct it: what is left then is what is granted without one, less at most a step that began meanwhile.
 Only what was there at the last first token may be predicted away, so an engine that stands still gets no more than
 twice its credit; and what is held is still given back once, at the real first token or at the end.
-Same in Lua: ``scheduling/state/scripts/prelude.lua`` (``pace_of``). Source: ours. Measured: ``docs/results/front.md``.
+Same in Lua: ``pace_of`` in ``scheduling/state/scripts/shared/credit.lua``. Source: ours. Measured:
+``docs/results/front.md``.
 """
 
 from __future__ import annotations

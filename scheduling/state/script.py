@@ -1,14 +1,15 @@
-"""The Lua scripts, put together: clock, constants, prelude, body.
+"""The Lua scripts, put together: clock, constants, what several share, body.
 
 Every script is one string for Redis, made of four texts: how it reads the time, the constants of
 :mod:`scheduling.state.types`, :mod:`scheduling.core.admission` and :mod:`scheduling.core.placement` (one truth for
-Python and Lua), ``prelude.lua`` and its own file. The model-based test replaces the first of them to make time pass;
-nothing that can be configured does.
+Python and Lua), what it uses of the files in ``scripts/shared`` and its own file. The model-based test replaces the
+first of them to make time pass; nothing that can be configured does.
 """
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,9 +26,14 @@ NAMES: Final = (
     "prefilled", "rebuild", "record", "renew", "report", "requeue", "resign", "set_ready", "set_standing",
     "set_stuck", "suspect", "sweep", "view",
 )  # fmt: skip
+SHARED: Final = (  # scripts/shared/<part>.lua; each uses those before it
+    "keys", "entries", "replicas", "totals", "credit", "prefixes", "leases", "queue", "grants", "buckets", "events",
+    "placement", "leaderless",
+)  # fmt: skip
 
+_COMMENT = re.compile(r"--.*")
 _NAME = re.compile(r"[A-Za-z_]\w*")
-_STATEMENT = re.compile(r"\n(?=(?:--.*\n)*local )")  # a comment belongs to what follows it
+_STATEMENT = re.compile(r"^(?:--.*\n)*local ", re.MULTILINE)  # a comment belongs to what follows it
 _DECLARED = re.compile(r"^local (?:function )?([^=(\n]+)", re.MULTILINE)
 _FOLDER = Path(__file__).parent / "scripts"
 _CONSTANTS = (
@@ -97,32 +103,44 @@ def load_scripts() -> dict[str, Script]:
     constants |= {c: getattr(prefill_pace, c) for c in _PACE}
     constants |= {"PREFILL_KEPT": prefill_pace.KEPT, "USUAL_BUDGET": USUAL_BUDGET}
     constants |= {c: getattr(placement, c) for c in _PLACEMENT}
-    return load_family("", NAMES, constants, types.CLOCK_GAP_MS)
+    return load_family("", NAMES, constants, [f"shared/{part}" for part in SHARED], types.CLOCK_GAP_MS)
 
 
 def load_family(
-    folder: str, names: Sequence[str], constants: Mapping[str, float], gap_ms: int = NO_GAP_MS
+    folder: str,
+    names: Sequence[str],
+    constants: Mapping[str, float],
+    shared: Sequence[str] = ("shared",),
+    gap_ms: int = NO_GAP_MS,
 ) -> dict[str, Script]:
-    """The scripts of one folder, which share its prelude, by name. ``gap_ms``: a longer time between two calls is taken
-    for a step of the clock until somebody says that it has passed (``believe``)."""
+    """The scripts of one folder, by name, and the files of it that they share. ``gap_ms``: a longer time between two
+    calls is taken for a step of the clock until somebody says that it has passed (``believe``)."""
     at = _FOLDER / folder
     told = "".join(f"local {name} = {value}\n" for name, value in constants.items())
     clock = f"local CLOCK_TICK_MS, CLOCK_GAP_MS = {CLOCK_TICK_MS}, {gap_ms}\n" + REDIS_CLOCK
-    prelude = (at / "prelude.lua").read_text()
+    parts = [(at / f"{part}.lua").read_text() for part in shared]
     bodies = {name: (at / f"{name}.lua").read_text() for name in names}
-    return {
-        name: make_script(name, f"{clock}{told}{needed_of(prelude, body)}\n{body}") for name, body in bodies.items()
-    }
+    return {name: make_script(name, f"{clock}{told}{needed_of(parts, body)}\n{body}") for name, body in bodies.items()}
 
 
-def needed_of(prelude: str, body: str) -> str:
-    """The statements of a prelude (all of them ``local``, each above those that use it) that a body needs, directly or
+def needed_of(parts: Sequence[str], body: str) -> str:
+    """The statements of shared files (all of them ``local``, each below those it uses) that a body needs, directly or
     through others. A server makes every function of a script anew in each call, and its collector walks over those of
     all scripts: what a script has no use for would cost as much as what it does."""
-    used, kept = set(_NAME.findall(body)), []
-    for statement in reversed(_STATEMENT.split(prelude)):
+    used, kept = _names(body), []
+    for statement in reversed([s for part in parts for s in _statements(part)]):
         names = _DECLARED.search(statement)
-        if names is None or not used.isdisjoint(_NAME.findall(names[1])):
+        if names is not None and not used.isdisjoint(_NAME.findall(names[1])):
             kept.append(statement)
-            used.update(_NAME.findall(statement))
-    return "\n".join(reversed(kept))
+            used |= _names(statement)
+    return "".join(reversed(kept))
+
+
+def _names(text: str) -> set[str]:
+    return set(_NAME.findall(_COMMENT.sub("", text)))
+
+
+def _statements(text: str) -> list[str]:
+    """Each with its comment; what stands above the first (what the file is about) is none."""
+    starts = [found.start() for found in _STATEMENT.finditer(text)]
+    return [text[a:b] for a, b in itertools.pairwise([*starts, len(text)])]

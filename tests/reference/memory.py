@@ -1,4 +1,4 @@
-"""A pool's keys in memory: what the prelude of the scripts is to Redis (``scripts/prelude.lua``), in Python.
+"""A pool's keys in memory: what the scripts share (``scripts/shared``) is to Redis, in Python.
 
 Leases and waiting entries change only together with their totals, here as there.
 """

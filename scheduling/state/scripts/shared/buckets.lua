@@ -1,0 +1,46 @@
+-- Token buckets, tokens served, and how long a slot is occupied.
+
+-- Token buckets. A level is what it was at `at`; rate and depth are those of the last charge.
+local function refill(level, at, rate, depth, now)
+  return math.min(depth, level + rate * math.max(0, now - at) / 1000)
+end
+
+-- A bucket as it is kept, now; false where it is not known whole.
+local function level_now(level, at, rate, depth, now)
+  level, at, rate, depth = tonumber(level), tonumber(at), tonumber(rate), tonumber(depth)
+  return level and at and rate and depth and refill(level, at, rate, depth, now)
+end
+
+local function set_level(ent, level, now, rate, depth)
+  call('HSET', BUCKETS, ent .. ':level', string.format('%.6f', level), ent .. ':at', now, ent .. ':rate', rate,
+    ent .. ':depth', depth)
+end
+
+-- charge -> actual. May leave less than nothing.
+local function settle(ent, charge, actual, now)
+  if charge == 0 then return end
+  local b = call('HMGET', BUCKETS, ent .. ':level', ent .. ':at', ent .. ':rate', ent .. ':depth')
+  local level, depth = level_now(b[1], b[2], b[3], b[4], now), tonumber(b[4])
+  if not level then return end
+  call('HSET', BUCKETS, ent .. ':level', string.format('%.6f', math.min(depth, level + charge - actual)),
+    ent .. ':at', now)
+end
+
+local function average(old, new)
+  old = old and tonumber(old)
+  if old then new = 0.9 * old + 0.1 * new end
+  return string.format('%.3f', new)
+end
+
+-- How long a slot was occupied, for the retry times of refusals.
+local function learn_service(ent, ms)
+  call('HSET', META, 'service_ms', average(call('HGET', META, 'service_ms'), ms))
+  call('HSET', BUCKETS, ent .. ':service_ms', average(call('HGET', BUCKETS, ent .. ':service_ms'), ms))
+end
+
+-- Tokens served, in all. A sum that can take no more (only a wrong figure makes it so) begins anew.
+local function add_served(ent, more)
+  if more == 0 then return end
+  local sum = redis.pcall('HINCRBY', METER, ent .. ':served', more)
+  if type(sum) == 'table' then call('HSET', METER, ent .. ':served', math.max(0, more)) end
+end

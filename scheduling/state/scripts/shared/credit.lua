@@ -1,0 +1,99 @@
+-- Prefill credit of replicas: who holds it, and what is predicted to be prefilled.
+
+-- `prefill_fits` in Python: room for a prompt beside those that count (`ahead`): whose first token has not come and is
+-- not predicted to come by then.
+local function prefill_fits(credit, ahead, need)
+  return credit == 0 or ahead == 0 or ahead + need <= credit
+end
+
+-- `PrefillPace` in Python (scheduling/core/prefill_pace.py): what is left to prefill, predicted. In `credits` under
+-- `<replica> pace`: left at sure ms tokens last; under `<replica> step` its step budget, under ` turnaround` [ms].
+local paces = {}
+local function pace_of(backend)
+  local p = paces[backend]
+  if p then return p end
+  local v = call('HMGET', CREDITS, backend .. ' pace', backend .. ' step', ' turnaround')
+  local left, at, sure, ms, tokens, last = string.match(v[1] or '', '^(%S+) (%S+) (%S+) (%S+) (%S+) (%S+)$')
+  p = {
+    left = tonumber(left) or 0, at = tonumber(at) or 0, sure = tonumber(sure) or 0, ms = tonumber(ms) or 0,
+    tokens = tonumber(tokens) or 0, last = tonumber(last) or 0, step = math.max(1, tonumber(v[2]) or USUAL_BUDGET),
+    turnaround = tonumber(v[3]) or TURNAROUND_MS,
+  }
+  paces[backend] = p
+  return p
+end
+
+local function keep_pace(backend, p)
+  call('HSET', CREDITS, backend .. ' pace', string.format('%.3f %.0f %.0f %.3f %.3f %.0f', p.left, p.at, p.sure, p.ms,
+    p.tokens, p.last))
+end
+
+-- As it is kept.
+local function kept(x) return tonumber(string.format('%.3f', x)) end
+
+local function per_ms(p) return p.ms > 0 and p.tokens / p.ms or 0 end
+
+local function left_of(p, now) return math.max(0, p.left - per_ms(p) * math.max(0, now - p.at)) end
+
+local function pace_granted(backend, used, need, whole, now)
+  local p = pace_of(backend)
+  if used == 0 then p.sure = need elseif whole then p.sure = p.sure + need end
+  p.left, p.at = kept(math.min(left_of(p, now), used) + need), now
+  keep_pace(backend, p)
+end
+
+local function pace_told(backend, used, given, granted, now)
+  local p = pace_of(backend)
+  p.left, p.at, p.sure = kept(math.min(math.max(left_of(p, now), used - p.step), used)), now, used
+  p.ms = kept(PREFILL_KEPT * p.ms + math.max(1, now - math.max(p.last, granted)))
+  p.tokens, p.last = kept(PREFILL_KEPT * p.tokens + given), now
+  keep_pace(backend, p)
+end
+
+-- Of the `used` tokens those that count, and in how many ms they are fewer (0: not before a first token comes).
+local function ahead_of(backend, used, now)
+  if used <= 0 then return 0, 0 end
+  local p = pace_of(backend)
+  local rate, least = per_ms(p), math.max(0, used - p.sure)
+  if rate <= 0 or least >= used then return used, 0 end
+  local left, done = math.min(p.left, used), rate * math.max(0, now + p.turnaround - p.at)
+  if done >= left then return least, 0 end
+  local steps = math.floor(done / p.step)
+  local ahead = math.max(least, math.ceil(left - p.step * steps))
+  if ahead <= least then return ahead, 0 end
+  return ahead, math.max(1, math.ceil((math.min(left, p.step * (steps + 1)) - done) / rate))
+end
+
+-- A lease takes of the prefill credit of its replica, if that has one. Nobody sees the first token of a whole answer:
+-- its replica's engine tells of them (`prefilled`). Before the sums are changed.
+local function charge_prefill(id, x, credit, used, now)
+  if credit == 0 then x.pre = 0 end
+  if x.pre == 0 then return end
+  local whole = string.find(x.record, WHOLE, 1, true)
+  if whole then call('ZADD', PREFILLS, now, id) end
+  pace_granted(x.backend, used, x.pre, whole, now)
+end
+
+-- What a lease holds of a prefill credit is given back: at its first token, or when that must have come. Once: what it
+-- holds is 0 then. The rest of the entry is left as it is. -> how much, where, when it was granted, and what is held there
+local function give_back(id, text)
+  local head, backend, middle, granted, more, pre, record = string.match(
+    text, '^(%d+ %S+ %S+ )(%S+)( %d+ %d+ %d+ %d+ %d+ )(%d+)( %S+ %d+ %d+ %S+ )' .. HEAD .. '(%d+)(,.*)$')
+  pre = tonumber(pre)
+  if not pre or pre == 0 then return 0 end
+  call('HSET', HELD, id, head .. backend .. middle .. granted .. more .. HEAD .. '0' .. record)
+  local left = shift('b:' .. backend .. ':pre', -pre)
+  if string.find(record, WHOLE, 1, true) then call('ZREM', PREFILLS, id) end
+  return pre, backend, tonumber(granted), left
+end
+
+-- Whole answers that hold prefill credit of a replica and were granted by then, the first first; at most so many of all
+-- are looked at.
+local function whole_answers(backend, by, most)
+  local found = {}
+  for _, id in ipairs(call('ZRANGEBYSCORE', PREFILLS, '-inf', by, 'LIMIT', 0, most)) do
+    local text = call('HGET', HELD, id)
+    if text and string.match(text, '^%S+ %S+ %S+ (%S+)') == backend then found[#found + 1] = {id, text} end
+  end
+  return found
+end

@@ -1,0 +1,36 @@
+-- From waiting to a lease.
+
+-- Waiting -> lease. It ends when the waiting entry would have ended.
+local function promote(id, x, backend, now, note, credit, used)
+  local expiry = call('ZSCORE', WAITING, id) or now + LEASE_MS
+  call('ZREM', WAITING, id)
+  call('HDEL', QUEUE, id)
+  call('ZREM', ORDER, place_of(id, x))
+  x.backend, x.granted, x.note = backend, now, note
+  charge_prefill(id, x, credit, used, now)
+  keep_lease(id, x, expiry)
+  count(x, 1, -1)
+end
+
+-- What a gateway is told of a grant: the last word says what it takes of a prefill credit.
+local function notice(id, x, backend, note, credit)
+  return id .. ' ' .. x.attempt .. ' ' .. backend .. ' ' .. note .. ' ' .. (credit > 0 and x.pre or 0)
+end
+
+-- A decision made good: waiting -> lease, if replica and entitlement have room, and its gateway, which is told, listens
+-- (PUBLISH counts who does). -> ok | full | ent | away
+local function grant_waiting(id, x, backend, cap, note, now)
+  local offer = call('HGET', READY, backend)
+  offer = offer and offer .. ' ' .. (call('HGET', CREDITS, backend) or '0')
+  local b = 'b:' .. backend
+  local v = call('HMGET', TOTALS, b .. ':run', b .. ':kv', 'e:' .. x.ent .. ':run', b .. ':pre')
+  local slots, kv, credit = offered(offer)
+  local used = tonumber(v[4]) or 0
+  if (tonumber(v[1]) or 0) >= slots or (tonumber(v[2]) or 0) + x.kv > kv then return 'full' end
+  if credit > 0 and not prefill_fits(credit, ahead_of(backend, used, now), x.pre) then return 'full' end
+  if (tonumber(v[3]) or 0) >= cap then return 'ent' end
+  local told = notice(id, x, backend, note, credit)
+  if call('PUBLISH', 'qm:gw:' .. x.gateway, told) == 0 then return 'away' end
+  promote(id, x, backend, now, note, credit, used)
+  return 'ok'
+end

@@ -1,0 +1,110 @@
+-- Which replica a request goes to, and who makes room for it.
+
+-- The ready replicas and sums: of the pool, of one entitlement, and of each replica. One read of each hash.
+-- {run, wait, bytes, able, run, wait and kv of the entitlement, its cap or false, due, its baseline or false, then run,
+-- kv, work and prefill of each replica}
+local REPLICAS, SUMS = 11, 4
+local function survey(ent)
+  local ready = offers()
+  local e = 'e:' .. ent
+  local fields = {'run', 'wait', 'bytes', 'able', e .. ':run', e .. ':wait', e .. ':kv', e .. ':cap', 'due', e .. ':base'}
+  for i = 1, #ready, 2 do
+    local b = 'b:' .. ready[i]
+    local n = #fields
+    fields[n + 1], fields[n + 2], fields[n + 3], fields[n + 4] = b .. ':run', b .. ':kv', b .. ':work', b .. ':pre'
+  end
+  local v = call('HMGET', TOTALS, unpack(fields))
+  local cap, base = tonumber(v[8]), tonumber(v[10])
+  for i = 1, #fields do v[i] = tonumber(v[i]) or 0 end
+  v[8], v[10] = cap or false, base or false
+  return ready, v
+end
+
+-- The replica with room that scheduling/core/placement.py names (`place`): the least outstanding work, less what is
+-- cached there of the record's prompt, with its place in the survey; the slots of all ready replicas, how many of them
+-- are free, whether one has room but for its prefill credit, and the credit of the replica that was chosen. Without a
+-- record, or points in it: by outstanding work alone; ties: fewest running, then name.
+local function choose(ready, v, kv, exclude, pre, record)
+  local fit, credits, least, sum, slots, free, roomy = {}, {}, math.huge, 0, 0, 0, false
+  for i = 1, #ready, 2 do
+    local name = ready[i]
+    local s, k, credit = offered(ready[i + 1])
+    slots = slots + s
+    local j = REPLICAS + (i - 1) / 2 * SUMS
+    local run = v[j]
+    free = free + math.max(0, s - run)
+    local fits = name ~= exclude and run < s and v[j + 1] + kv <= k
+    roomy = roomy or fits
+    if fits and (credit == 0 or prefill_fits(credit, ahead_of(name, v[j + 3], now_ms()), pre)) then
+      fit[#fit + 1], credits[i] = i, credit
+      least, sum = math.min(least, v[j + 2]), sum + v[j + 2]
+    end
+  end
+  local p = #fit > 1 and record and points_of(record)
+  local worth = {}  -- to run there, in tokens of outstanding work
+  if p then
+    for n, name in ipairs(p.names) do
+      for replica in string.gmatch(p.ran[n] or p.before[name] or '', '%S+') do worth[replica] = p.worth[n] end
+    end
+  end
+  local most = p and least + math.max(p.skew, sum / #fit) or math.huge
+  local best, at, best_run, best_score, best_credit = false, 0, 0, 0, 0
+  for _, i in ipairs(fit) do
+    local name, j = ready[i], REPLICAS + (i - 1) / 2 * SUMS
+    local run, score = v[j], v[j + 2] - (worth[name] or 0)
+    if v[j + 2] <= most then
+      local better = not best or score < best_score or (score == best_score and run < best_run)
+      if not better and score == best_score and run == best_run then
+        if p then
+          better = redis.sha1hex(p.names[1] .. name) < redis.sha1hex(p.names[1] .. best)
+        else
+          better = name < best
+        end
+      end
+      if better then
+        best, at, best_run, best_score, best_credit = name, j, run, score, credits[i]
+      end
+    end
+  end
+  return best, at, slots, free, roomy, best_credit
+end
+
+-- Makes room on one ready replica by ending preemptible leases, newest first; -> that replica, its prefill credit and
+-- what of it is used then, or false where all of the newest hundred would not do. An evicted request is out of the way
+-- at once: its slot and KV are free, its gateway is told, and it has ended. Only its accounts stay open until the
+-- gateway says how much it had used (`finish`), or is found dead (`sweep`).
+local function make_room(ready, v, kv, exclude, pre, now)
+  local ids = call('ZREVRANGE', PREY, 0, 99)
+  if #ids == 0 then return false end
+  local texts = call('HMGET', HELD, unpack(ids))
+  local place = {}
+  for i = 1, #ready, 2 do
+    if ready[i] ~= exclude then
+      local s, k, credit = offered(ready[i + 1])
+      local j = REPLICAS + (i - 1) / 2 * SUMS
+      local ahead = credit > 0 and ahead_of(ready[i], v[j + 3], now) or 0
+      place[ready[i]] = {slots = s, kv = k, credit = credit, run = v[j], used = v[j + 1], pre = v[j + 3],
+        ahead = ahead, out = {}}
+    end
+  end
+  for i = 1, #ids do
+    local x = texts[i] and parse(texts[i])
+    local b = x and place[x.backend]
+    if b then
+      b.out[#b.out + 1] = {ids[i], x}
+      b.run, b.used, b.pre, b.ahead = b.run - 1, b.used - x.kv, b.pre - x.pre, math.max(0, b.ahead - x.pre)
+      if b.run < b.slots and b.used + kv <= b.kv and prefill_fits(b.credit, b.ahead, pre) then
+        for _, one in ipairs(b.out) do
+          local id, y = one[1], one[2]
+          drop_lease(id, y)
+          call('HSET', EVICTED, id, compose(y))
+          call('ZADD', LEAVING, now + LEASE_MS, id)
+          call('SET', P .. 'ended:' .. id, 'evicted')  -- until its accounts are closed
+          call('PUBLISH', 'qm:gw:' .. y.gateway, id .. ' ' .. y.attempt .. ' - evicted')
+        end
+        return x.backend, b.credit, b.pre
+      end
+    end
+  end
+  return false
+end

@@ -1,0 +1,49 @@
+-- The index of where prompts ran: replicas by point, the last first, in two generations
+-- (scheduling/core/placement.py).
+
+-- The points of a record and what is known of each; nil for a request without points. The last answer is kept: whoever
+-- chooses a replica by it grants next.
+local known_record, known_points
+local function points_of(record)
+  if record == known_record then return known_points end
+  known_record, known_points = record, nil
+  local _, at = string.find(record, '"prefixes":"', 1, true)
+  local skew, text = string.match(record, '^(%x+):(%x+)"', (at or #record) + 1)
+  if not skew then return nil end
+  local names, worth = {}, {}
+  for i = 1, #text, POINT_CHARS do
+    names[#names + 1] = string.sub(text, i, i + NAME_CHARS - 1)
+    worth[#worth + 1] = tonumber(string.sub(text, i + NAME_CHARS, i + POINT_CHARS - 1), 16)
+  end
+  local ran, before, missing = call('HMGET', WARM, unpack(names)), {}, {}
+  for i, name in ipairs(names) do
+    if not ran[i] then missing[#missing + 1] = name end
+  end
+  if #missing > 0 then
+    local v = call('HMGET', WARM_BEFORE, unpack(missing))
+    for i, name in ipairs(missing) do before[name] = v[i] end
+  end
+  known_points = {skew = tonumber(skew, 16), names = names, worth = worth, ran = ran, before = before}
+  return known_points
+end
+
+-- A request was granted there: the next one with the same beginning finds it cached.
+local function remember_place(x)
+  local p = points_of(x.record)
+  if not p then return end
+  local set = {}
+  for i, name in ipairs(p.names) do
+    local places, n = x.backend, 1
+    for other in string.gmatch(p.ran[i] or p.before[name] or '', '%S+') do
+      if other ~= x.backend and n < PLACES_KEPT then places, n = places .. ' ' .. other, n + 1 end
+    end
+    if places ~= p.ran[i] then set[#set + 1], set[#set + 2] = name, places end
+  end
+  known_record = nil
+  if #set == 0 then return end
+  call('HSET', WARM, unpack(set))
+  if call('HLEN', WARM) > POINTS_KEPT then
+    call('UNLINK', WARM_BEFORE)
+    call('RENAME', WARM, WARM_BEFORE)
+  end
+end

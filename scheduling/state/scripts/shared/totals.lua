@@ -1,0 +1,75 @@
+-- Sums of what waits and runs: of the pool, of each entitlement, of each replica.
+
+-- How many of an entitlement's waiting requests could run if slots were free; no cap: it may burst.
+local function able_of(wait, run, cap)
+  if not cap then return wait end
+  return math.max(0, math.min(wait, cap - run))
+end
+
+-- And how many of them within its baseline; no base: it has none.
+local function due_of(wait, run, base)
+  return base and able_of(wait, run, base) or 0
+end
+
+-- The sums change by one entry: `run` and `wait` say by how much more it runs and waits. A sum that reaches 0 is
+-- deleted. An entitlement of which nothing is left in flight is forgotten, unless it is `staying`.
+local function count(x, run, wait, staying)
+  local e, b = 'e:' .. x.ent, 'b:' .. x.backend
+  local fields = {'able', 'run', 'wait', 'bytes', e .. ':run', e .. ':wait', e .. ':kv', e .. ':cap', b .. ':run',
+    b .. ':kv', b .. ':work', 'due', e .. ':base', b .. ':pre'}
+  local v = call('HMGET', TOTALS, unpack(fields))
+  local ent_run, ent_wait, cap, base = tonumber(v[5]) or 0, tonumber(v[6]) or 0, tonumber(v[8]), tonumber(v[13])
+  local able = able_of(ent_wait + wait, ent_run + run, cap) - able_of(ent_wait, ent_run, cap)
+  local due = due_of(ent_wait + wait, ent_run + run, base) - due_of(ent_wait, ent_run, base)
+  local deltas = {able, run, wait, wait * x.bytes, run, wait, (run + wait) * x.kv, 0, run, run * x.kv, run * x.work,
+    due, 0, run * x.pre}
+  local set, gone = {}, {}
+  for i = 1, #fields do
+    if deltas[i] ~= 0 then
+      local new = (tonumber(v[i]) or 0) + deltas[i]
+      if new == 0 then
+        gone[#gone + 1] = fields[i]
+      else
+        set[#set + 1] = fields[i]
+        set[#set + 1] = new
+      end
+    end
+  end
+  if not staying and ent_run + ent_wait + run + wait == 0 then
+    if v[8] then gone[#gone + 1] = fields[8] end
+    if v[13] then gone[#gone + 1] = fields[13] end
+    call('ZREM', WEIGHTS, x.ent)
+  end
+  if #set > 0 then call('HSET', TOTALS, unpack(set)) end
+  if #gone > 0 then call('HDEL', TOTALS, unpack(gone)) end
+end
+
+local function shift(name, delta)
+  if delta == 0 then return end
+  local sum = redis.pcall('HINCRBY', TOTALS, name, delta)
+  if sum ~= 0 and type(sum) ~= 'table' then return sum end
+  call('HDEL', TOTALS, name)  -- no number: the leader writes it anew
+  return 0
+end
+
+local function keep_total(name, value)
+  if value then call('HSET', TOTALS, name, value) else call('HDEL', TOTALS, name) end
+end
+
+-- An entitlement begins to have something in flight, or its cap or baseline is another now. `able` and `due` follow.
+local function set_limits(ent, wait, run, old_cap, cap, old_base, base)
+  if cap ~= old_cap then
+    keep_total('e:' .. ent .. ':cap', cap)
+    shift('able', able_of(wait, run, cap) - able_of(wait, run, old_cap))
+  end
+  if base ~= old_base then
+    keep_total('e:' .. ent .. ':base', base)
+    shift('due', due_of(wait, run, base) - due_of(wait, run, old_base))
+  end
+end
+
+-- What an entitlement weighs, as the leader's last tick said; before the first of them, what the caller says.
+local function weight_of(ent, first)
+  local s = call('HGET', STANDING, ent)
+  return s and string.match(s, '^%S+') or first
+end
