@@ -30,20 +30,26 @@ from tenants.models import (
     Tier,
 )
 
+UNKNOWN_NAMED = 20  # of a body's unknown fields: each is compared with all that there are, and answered with their list
+UNKNOWN_LETTERS = 100  # of an unknown name that are compared
+
 
 class Strict(serializers.Serializer):
     """Refuses fields it does not know: a misspelt one would otherwise change nothing, silently."""
 
     def to_internal_value(self, data: Any) -> Any:
         if isinstance(data, dict):
-            unknown = {name: [self._unknown(str(name))] for name in data if name not in self.fields}
+            unknown = [name for name in data if name not in self.fields]
             if unknown:
-                raise serializers.ValidationError(unknown)
+                said = {name: [self._unknown(str(name))] for name in unknown[:UNKNOWN_NAMED]}
+                if len(unknown) > UNKNOWN_NAMED:
+                    said["non_field_errors"] = [f"{len(unknown) - UNKNOWN_NAMED} more fields are unknown."]
+                raise serializers.ValidationError(said)
         return super().to_internal_value(data)
 
     def _unknown(self, name: str) -> str:
         writable = [field for field, rule in self.fields.items() if not rule.read_only]
-        close = difflib.get_close_matches(name, writable, n=1)
+        close = difflib.get_close_matches(name[:UNKNOWN_LETTERS], writable, n=1)
         hint = f" Did you mean {close[0]!r}?" if close else ""
         return f"There is no such field.{hint} Fields: {', '.join(writable) or 'none'}."
 
