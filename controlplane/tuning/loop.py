@@ -85,12 +85,12 @@ def _watch(pool: Pool, trial: Trial, settings: LoopSettings, oldest_wait_s: floa
     assert trial.canary_at is not None
     assert trial.canary_until is not None
     if trial.version is not None and pool.policy_version != trial.version.number:
-        return _close(trial, TrialState.ABORTED, "the policy was changed while it served")
+        return _close(trial, TrialState.ABORTED, "the policy was changed during the trial")
     if trial.watched_at is None or now - trial.watched_at > BLIND:
-        return _close(trial, TrialState.ABORTED, "nobody watched it: the worker or the leader was away")
+        return _close(trial, TrialState.ABORTED, "it was not checked for a minute: no worker or leader was available")
     watcher = trial.guard.get("leader") or leader
     if leader and leader != watcher:
-        return _close(trial, TrialState.ABORTED, f"{watcher}, which watched it, is gone")
+        return _close(trial, TrialState.ABORTED, f"its leader {watcher} was replaced")
     since = trial.canary_at - timedelta(seconds=settings.window_s)
     since = max(since, _changed(pool) or since)  # how well prompts were served that come no more says nothing
     before, lately = _tally(pool.slug, since, trial.canary_at), _tally(pool.slug, trial.canary_at, now)
@@ -99,8 +99,8 @@ def _watch(pool: Pool, trial: Trial, settings: LoopSettings, oldest_wait_s: floa
         return _close(trial, TrialState.ROLLED_BACK, rails.reason, rails.as_json())
     if now >= trial.canary_until:
         if not rails.enough:
-            return _close(trial, TrialState.ROLLED_BACK, "too few requests came to judge it by", rails.as_json())
-        return _close(trial, TrialState.PROMOTED, "it served its interval without a complaint", rails.as_json())
+            return _close(trial, TrialState.ROLLED_BACK, "too few requests arrived to judge it", rails.as_json())
+        return _close(trial, TrialState.PROMOTED, "it completed its interval within the guard rails", rails.as_json())
     guard = {**rails.as_json(), "leader": watcher}
     Trial.objects.filter(pk=trial.pk, state=TrialState.CANARY).update(watched_at=now, guard=guard)
     return "watched"
@@ -182,7 +182,7 @@ def _repartition(pool: Pool, settings: LoopSettings, automatic: bool, now: datet
         return _advise(pool, version, params, values, why, now, settings)
     with because(Note(why, Author.OPTIMISER)):
         set_policy(actor=tuning.OPTIMISER, pool=pool, policy=pool.policy, params=params)
-    _abort_open(pool, "the queues were cut anew")
+    _abort_open(pool, "the queue boundaries were recomputed")
     return why
 
 
@@ -302,7 +302,7 @@ def _conclude(
     """The best trials meet what serves, one after the other, until one wins; the others are done."""
     better = [trial for trial in trials[1:] if (trial.reward or 0.0) > (trials[0].reward or 0.0)]
     if not better:
-        _reject(trials, "what serves was better")
+        _reject(trials, "the active version was better")
         return "nothing better was found"
     serving, why = replicas.serving_of(base), ""
     gate_check = Gate(traffic, serving, settings)
@@ -313,9 +313,12 @@ def _conclude(
             break
         _reject([best], why)
     else:
-        _reject([trial for trial in trials if not _gated(trial)], "another of its study was better")
+        _reject([trial for trial in trials if not _gated(trial)], "another candidate of the study was better")
         return f"rejected: {why}"
-    _reject([trial for trial in trials if trial.pk != best.pk and not _gated(trial)], "another of its study was better")
+    _reject(
+        [trial for trial in trials if trial.pk != best.pk and not _gated(trial)],
+        "another candidate of the study was better",
+    )
     best.refresh_from_db()
     if automatic:
         tuning.start_canary(actor=tuning.OPTIMISER, trial=best, reason=why)
@@ -332,7 +335,7 @@ def gate(judge: Gate, serving: Serving, params: dict[str, float | int | str]) ->
     try:
         verdict = judge.judge(replace(serving, params=params))
     except PolicyError as error:
-        return False, f"it is no policy: {error}", {"passed": False}
+        return False, f"invalid policy: {error}", {"passed": False}
     return verdict.passed, verdict.reason, verdict.as_json()
 
 

@@ -75,7 +75,7 @@ def watch(before: Mapping[str, Tally], now: Mapping[str, Tally], oldest_wait_s: 
     longest = interpolated([wait for tally in before.values() for wait in tally.waits], 0.99)
     longest = 0.0 if math.isnan(longest) else longest
     if oldest_wait_s > max(10 * settings.starvation_s, settings.starvation * longest):
-        reasons.append(f"a request waits for {oldest_wait_s:.0f} s")
+        reasons.append(f"a request has waited for {oldest_wait_s:.0f} s")
     told = sum(len(tally.waits) for tally in now.values())
     enough = told >= settings.least_canary
     return Rails(bool(reasons), "; ".join(reasons), enough, evidence, limit, waits, attained)

@@ -139,7 +139,7 @@ class Loop:
         tried = _study(traffic, self.serving, self.values, self.settings, self.settings.trials, self.seed + int(now_s))
         better = sorted((trial for trial in tried[1:] if trial.reward > tried[0].reward), key=lambda t: -t.reward)
         if not better:
-            self._note(now_s, "rejected", "what serves was better")
+            self._note(now_s, "rejected", "the active version was better")
             return
         gate = Gate(traffic, self.serving, self.settings)
         for best in better[:GATED]:

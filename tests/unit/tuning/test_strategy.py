@@ -455,7 +455,7 @@ def test_a_candidate_that_is_no_policy_is_rejected(pool: Pool):
     serving = replicas.serving_of(pool)
     passed, reason, _ = loop.gate(Gate(found, serving, LoopSettings()), serving, {"urgency": -1.0})
     assert not passed
-    assert "it is no policy" in reason
+    assert "invalid policy" in reason
 
 
 def test_the_first_queues_are_cut_from_the_long_run_and_new_ones_when_prompts_change(

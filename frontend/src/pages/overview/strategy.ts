@@ -16,7 +16,7 @@ export function canaryLine(trial: Trial, nowMs: number): string {
   return `trial ${trial.id}${trial.version === null ? "" : ` as version ${trial.version}`}: ${left > 0 ? `${age(left)} left` : "ending"}, ${rails}`;
 }
 
-/** "trial 2, 5 min ago: it served its interval without a complaint" */
+/** "trial 2, 5 min ago: it completed its interval within the guard rails" */
 export function lastLine(trial: Trial, nowMs: number): string {
   const ended = trial.ended_at ?? trial.at;
   const why = trial.guard.reason || trial.gate.reason || trial.reason;
