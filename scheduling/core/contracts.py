@@ -11,14 +11,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeGuard, runtime_checkable
 
-from scheduling.core.types import BackendView, PoolView, QueuedRequest, ServiceClass
+from scheduling.core.rounds import Round
+from scheduling.core.types import BackendView, QueuedRequest, ServiceClass
 
 Key = tuple[float, ...]
-
-# What ``PoolView.running_by_entitlement`` may say in place of a number, for one round of a step:
-NOT_NOW = 2**31 - 1  # it has no turn, whatever it runs
-ANY_NUMBER = -1  # its concurrency does not count
-Fits = Callable[[QueuedRequest], bool]
 
 
 class RequestQueue(Protocol):
@@ -30,13 +26,11 @@ class RequestQueue(Protocol):
     def discard(self, request_id: str) -> bool:
         """Removes a request wherever it stands; False when it was not there."""
 
-    def select(self, view: PoolView, now_s: float, fits: Fits) -> QueuedRequest | None:
-        """Removes and returns the request that goes next among those for which ``fits`` holds, or None.
+    def select(self, round_: Round, now_s: float) -> QueuedRequest | None:
+        """Removes and returns the request that goes next among those for which ``round_.fits`` holds, or None.
 
-        ``fits`` says whether the request's entitlement and at least one replica have room; it is monotone within one
-        round of ``Scheduler.step`` (what did not fit will not fit until something ends). Each round comes with its own
-        ``fits`` object, so a queue may keep what it learned for as long as it is handed the same one. Where the view
-        says that an entitlement runs as many as it may, none of its requests fits: a queue need not ask for each.
+        A queue may keep what it learned for as long as it is handed the same :class:`Round`. Where ``round_.keeps_out``
+        an entitlement none of its requests fits: a queue need not ask for each.
         """
 
     def explain(self, request: QueuedRequest) -> str:
@@ -52,7 +46,7 @@ class Contest(Protocol):
     """What a queue may offer besides: the answer to a question that engines ask at every arrival, without the push and
     the select that it would otherwise take."""
 
-    def goes_before(self, request: QueuedRequest, view: PoolView, fits: Fits) -> bool:
+    def goes_before(self, request: QueuedRequest, round_: Round) -> bool:
         """Whether something that waits would be selected before ``request`` (which does not wait) if it were pushed."""
 
 

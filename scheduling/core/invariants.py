@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 
-from scheduling.core.scheduler import BASELINE, BURSTS
+from scheduling.core.step import BASELINE, BURSTS
 from scheduling.core.types import BackendView, Grant, PoolView, QueuedRequest, ServiceClass, prefill_fits
 
 LAWS: dict[int, str] = {
@@ -62,15 +62,15 @@ def check_step(
     now_s: float,
     *,
     max_grants: int = 100,
-    held: bool = False,
-    kept: Mapping[str, str] | None = None,
+    kv_hold: bool = False,
+    credit_holds: Mapping[str, str] | None = None,
     rights: bool = False,
     headroom: int = 0,
 ) -> list[Violation]:
     """All laws broken by one step; empty when it was right.
 
-    ``after`` is what waits now; ``held`` says that a replica is kept free for a large request (law 4 then rests);
-    ``kept`` for which request each replica is kept that is (``Scheduler.kept``: law 4 then looks at the others);
+    ``after`` is what waits now; ``kv_hold`` says that a replica is kept free for a large request (law 4 then rests);
+    ``credit_holds`` for which request each replica is kept that is (law 4 then looks at the others);
     ``rights`` that some service classes may run more than their concurrency (law 3 then leaves them out); the last
     ``headroom`` free slots are kept from who is beyond its baseline or has none.
     """
@@ -91,8 +91,8 @@ def check_step(
         expired = request.expires_s is not None and request.expires_s <= now_s
         if request_id not in granted and request_id not in left and not expired:
             broken.append(Violation(7, request_id))
-    kept = kept or {}
-    for name, request_id in kept.items():
+    credit_holds = credit_holds or {}
+    for name, request_id in credit_holds.items():
         waits, backend = left.get(request_id), backends[name]
         if (
             waits is None
@@ -100,8 +100,8 @@ def check_step(
             or backend.room_for(waits.kv_tokens, waits.prefill_tokens)
         ):
             broken.append(Violation(9, f"{name} for {request_id}"))
-    if len(grants) < max_grants and not held:
-        others = {name: backend for name, backend in backends.items() if name not in kept}
+    if len(grants) < max_grants and not kv_hold:
+        others = {name: backend for name, backend in backends.items() if name not in credit_holds}
         spared = sum(b.slots - b.running for b in backends.values() if b.ready and b.running < b.slots) <= headroom
         ready = [name for name, backend in backends.items() if backend.ready]
         broken.extend(_idle(left.values(), others, ready, running, now_s, BURSTS if rights else (), spared))

@@ -16,7 +16,8 @@ from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
 
 from scheduling.core.contracts import QueuePart, ShowsParts
-from scheduling.core.scheduler import Scheduler, work_of
+from scheduling.core.scheduler import Scheduler
+from scheduling.core.step import work_of
 from scheduling.core.types import PREFILL_PER_S, BackendView, PoolView, QueuedRequest
 
 EXACT_UP_TO = 500  # requests that wait; more are pushed anew

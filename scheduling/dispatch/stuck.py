@@ -16,7 +16,7 @@ from scheduling.core.types import PoolView
 def stuck(scheduler: Scheduler, left: PoolView | None) -> int:
     """How many of those that shared state counts as able to run are not. ``left``: the pool after a decision that has
     granted all it could; None: there was none."""
-    if left is None or scheduler.held is not None or scheduler.kept or left.free_slots() <= 0:
+    if left is None or scheduler.kv_hold is not None or scheduler.credit_holds or left.free_slots() <= 0:
         return 0
     waiting = Counter(request.entitlement for request in scheduler)
     caps = {r.entitlement: cap_of(r.service_class, r.concurrency) for r in scheduler}

@@ -213,7 +213,7 @@ class Term:
                 await asyncio.sleep(PAUSE_S)
                 continue
             loop = asyncio.get_running_loop()
-            tick_s = min(TICK_S, self._falls_s or TICK_S) if self.scheduler.kept else TICK_S
+            tick_s = min(TICK_S, self._falls_s or TICK_S) if self.scheduler.credit_holds else TICK_S
             self._due_s = loop.time() + tick_s
             try:
                 async with asyncio.timeout(tick_s if len(self.scheduler) else None):
@@ -331,7 +331,8 @@ class Term:
             self._left = view
             self.monitor.decided(view, len(self.scheduler) > 0, (g.request.prefill_tokens for g in grants))
             if not grants:
-                self._falls_s = min((s for b in self.scheduler.kept if (s := view.backends[b].falls_s)), default=0.0)
+                falls = (view.backends[name].falls_s for name in self.scheduler.credit_holds)
+                self._falls_s = min((s for s in falls if s), default=0.0)
                 if look.preemptible:
                     await self._evict(view)
                 return
@@ -403,11 +404,17 @@ class Term:
             return self.scheduler.step(view, now_s)
         before = remember(view, self.scheduler)
         grants = self.scheduler.step(view, now_s)
-        held = self.scheduler.held is not None
         broken = check_step(
-            before, grants, self.scheduler, now_s, max_grants=BATCH, held=held, kept=self.scheduler.kept, rights=True,
+            before,
+            grants,
+            self.scheduler,
+            now_s,
+            max_grants=BATCH,
+            kv_hold=self.scheduler.kv_hold is not None,
+            credit_holds=self.scheduler.credit_holds,
+            rights=True,
             headroom=self._pool.headroom_slots,
-        )  # fmt: skip
+        )
         for violation in broken:
             log.error("pool %s: policy %s broke %s", self._pool.id, self.policy, violation)
         return grants

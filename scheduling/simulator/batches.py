@@ -34,7 +34,7 @@ class BatchEngine(Engine):
             raise ValueError(f"{sim.queued.id} is larger than the KV cache of {self.config.kv_tokens} tokens")
 
     def stretch(self, horizon: int = NEVER) -> bool:
-        self._fits = None
+        self._round = None
         self._take_arrivals()
         batch = self._gather()
         if not batch:
@@ -159,7 +159,7 @@ class SlotsEngine(Engine):
         return super().offer(sim)
 
     def stretch(self, horizon: int = NEVER) -> bool:
-        self._fits = None
+        self._round = None
         if self._ends:
             self.counters.busy_fs += self.clock - self._counted_fs
         self._counted_fs = self.clock

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from scheduling.core.contracts import RoutingPolicy
-from scheduling.core.scheduler import work_of
+from scheduling.core.step import work_of
 from scheduling.core.types import BackendView
 from scheduling.simulator.engine import Engine
 from scheduling.simulator.engine import Sequence as Life

@@ -52,7 +52,7 @@ class ContinuousEngine(Intake):
     # --- one stretch
 
     def stretch(self, horizon: int = NEVER) -> bool:
-        self._fits = None
+        self._round = None
         arrival = self.next_arrival
         if arrival <= self.clock:
             self._take_arrivals()

@@ -12,7 +12,8 @@ from dataclasses import dataclass, fields
 from operator import attrgetter
 from typing import Protocol
 
-from scheduling.core.contracts import Contest, CountsService, Fits, OrderingPolicy, RequestQueue
+from scheduling.core.contracts import Contest, CountsService, OrderingPolicy, RequestQueue
+from scheduling.core.rounds import Round
 from scheduling.core.step_time import StepTime
 from scheduling.core.types import PoolView, QueuedRequest
 from scheduling.simulator.kernel import FS, NEVER
@@ -147,7 +148,7 @@ class Engine:
         self.decisions: list[Decision] | None = None  # a list here records every decision, for the laws
         self._estimator = estimator
         self._view = PoolView({})
-        self._fits: Fits | None = None  # one object per step: queues recognise a decision by it
+        self._round: Round | None = None  # one for each step
 
     def offer(self, sim: SimRequest) -> Sequence:
         """A request that arrives, in order of arrival. Raises ValueError when it could never run or comes too early."""
@@ -219,7 +220,7 @@ class Engine:
 
     def _pop(self, queue: RequestQueue) -> Sequence | None:
         """The request that the policy serves next, out of the queue."""
-        request = queue.select(self._view, self.clock / FS, self._fits or self._new_fits())
+        request = queue.select(self._round or self._new_round(), self.clock / FS)
         return None if request is None else self.live[request.id]
 
     def _stays_first(self, sequence: Sequence) -> bool:
@@ -227,7 +228,7 @@ class Engine:
         queue = self._contest
         if queue is None:
             return False
-        return not queue.goes_before(self._as_it_is(sequence), self._view, self._fits or self._new_fits())
+        return not queue.goes_before(self._as_it_is(sequence), self._round or self._new_round())
 
     def _push_back(self, sequence: Sequence, queue: RequestQueue) -> None:
         """Into a queue again, with what has been done of it."""
@@ -240,11 +241,10 @@ class Engine:
             queued = sequence.queued = _progressed(queued, sequence.prefilled, sequence.generated)
         return queued
 
-    def _new_fits(self) -> Fits:
+    def _new_round(self) -> Round:
         """Everything fits: an engine looks for room after its policy has chosen."""
-        fits: Fits = lambda request: True  # noqa: E731  # a new object for each step, see RequestQueue.select
-        self._fits = fits
-        return fits
+        self._round = Round(self._view, lambda request: True)
+        return self._round
 
 
 _FIELDS = tuple(field.name for field in fields(QueuedRequest))

@@ -32,7 +32,7 @@ class RankedEngine(Engine):
             raise ValueError(f"{sim.queued.id} is larger than the KV cache of {self.config.kv_tokens} tokens")
 
     def stretch(self, horizon: int = NEVER) -> bool:
-        self._fits = None
+        self._round = None
         arrival = self.next_arrival
         if arrival <= self.clock:
             self._take_arrivals()

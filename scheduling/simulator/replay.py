@@ -201,7 +201,7 @@ class Replay:
             grants = self._scheduler.step(self._view, self._now_s)
         for grant in grants:
             self._start(grant)
-        if self._scheduler.kept:
+        if self._scheduler.credit_holds:
             self._look_again()
         self._watch.decided(len(self._scheduler) > 0, [grant.request.prefill_tokens for grant in grants])
 
@@ -215,7 +215,8 @@ class Replay:
 
     def _look_again(self) -> None:
         """Somebody waits for credit: the next decision is due when less is predicted to count."""
-        falls = [b.falls_s for b in self._view.backends.values() if b.id in self._scheduler.kept and b.falls_s > 0]
+        waited_for = self._scheduler.credit_holds
+        falls = [b.falls_s for b in self._view.backends.values() if b.id in waited_for and b.falls_s > 0]
         at = self._kernel.now_fs + to_fs(min(falls)) if falls else NEVER
         if at < self._paced or self._paced <= self._kernel.now_fs:
             self._paced = at

@@ -6,7 +6,7 @@ that was admitted without the scheduler.
 
 from __future__ import annotations
 
-from scheduling.core.scheduler import work_of
+from scheduling.core.step import work_of
 from scheduling.core.types import PoolView, QueuedRequest
 
 

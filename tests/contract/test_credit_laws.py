@@ -31,8 +31,8 @@ def prompt(number: int, tokens: int, entitlement: str = "acme", rank: int = 1, *
 def granted(scheduler: Scheduler, view: PoolView, now_s: float = 2000.0) -> list[tuple[str, str]]:
     before = remember(view, scheduler)
     grants = scheduler.step(view, now_s)
-    held = scheduler.held is not None
-    assert check_step(before, grants, scheduler, now_s, max_grants=8, held=held, kept=scheduler.kept) == []
+    holds = {"kv_hold": scheduler.kv_hold is not None, "credit_holds": scheduler.credit_holds}
+    assert check_step(before, grants, scheduler, now_s, max_grants=8, **holds) == []
     return [(g.request.id[-1], g.backend) for g in grants]
 
 
@@ -74,11 +74,11 @@ def test_a_small_prompt_does_not_pass_one_that_lacks_only_credit():
     scheduler.offer(prompt(2, 100), 2000.0)
     view = pool_view(backend_view(prefill_credit=2048, prefill_used=1000, running=1))
     assert granted(scheduler, view) == []
-    assert scheduler.kept == {"b1": "req_000001"}
+    assert scheduler.credit_holds == {"b1": "req_000001"}
     assert stuck(scheduler, view) == 0  # arrivals do not pass it either
     view.backends["b1"].prefill_used = 0
     assert granted(scheduler, view) == [("1", "b1"), ("2", "b1")]
-    assert scheduler.kept == {}
+    assert scheduler.credit_holds == {}
 
 
 def test_other_replicas_serve_on_while_one_is_kept_for_a_prompt():
@@ -90,7 +90,7 @@ def test_other_replicas_serve_on_while_one_is_kept_for_a_prompt():
     near = backend_view("b1", prefill_credit=2048, prefill_used=900, running=1)
     far = backend_view("b2", prefill_credit=2048, prefill_used=1900, running=1)
     assert granted(scheduler, pool_view(near, far)) == [("2", "b2")]
-    assert scheduler.kept == {"b1": "req_000001", "b2": "req_000003"}
+    assert scheduler.credit_holds == {"b1": "req_000001", "b2": "req_000003"}
 
 
 def test_who_lacks_kv_cache_as_well_keeps_no_replica_from_others():
@@ -99,7 +99,7 @@ def test_who_lacks_kv_cache_as_well_keeps_no_replica_from_others():
     scheduler.offer(prompt(2, 100), 2000.0)
     view = pool_view(backend_view(kv_tokens=3000, kv_used=2000, prefill_credit=2048, prefill_used=1000, running=1))
     assert granted(scheduler, view) == [("2", "b1")]
-    assert scheduler.kept == {}
+    assert scheduler.credit_holds == {}
 
 
 def test_the_policys_first_takes_the_credit_that_another_waits_for():
@@ -142,8 +142,8 @@ def test_laws_hold_with_credit_and_everything_runs_in_the_end(name: str, seed: i
         view.backends["b2"].ready = rng.random() < 0.5
         before = remember(view, scheduler)
         grants = scheduler.step(view, now_s)
-        held = scheduler.held is not None
-        assert check_step(before, grants, scheduler, now_s, max_grants=8, held=held, kept=scheduler.kept) == []
+        holds = {"kv_hold": scheduler.kv_hold is not None, "credit_holds": scheduler.credit_holds}
+        assert check_step(before, grants, scheduler, now_s, max_grants=8, **holds) == []
         prefilling += [(g.request, g.backend) for g in grants]
     assert done == count
     assert all(b.prefill_used == 0 for b in view.backends.values())
@@ -187,7 +187,7 @@ def test_a_large_prompt_outlives_a_flood_of_small_ones(name: str, credits: tuple
 
 
 def test_without_keeping_a_replica_the_large_prompt_would_starve(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("scheduling.core.scheduler._Step._wants_credit_only", lambda self, request: True)
+    monkeypatch.setattr("scheduling.core.scheduler.Step._wants_credit_only", lambda self, request: True)
     assert large_ran_after("fifo", (1024,), 5000, make()) is None
 
 

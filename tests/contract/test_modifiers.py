@@ -14,6 +14,7 @@ from scheduling.core.compose import Composed, compose, make_policy
 from scheduling.core.contracts import RequestQueue
 from scheduling.core.invariants import check_step, remember
 from scheduling.core.registry import make_modifier, make_ordering, make_routing, modifiers, orderings
+from scheduling.core.rounds import Round
 from scheduling.core.scheduler import Scheduler
 from scheduling.core.types import PoolView, QueuedRequest
 from tests.support.scheduling_world import backend_view, crowd, ids, pool_view, waiting
@@ -49,8 +50,8 @@ def drain(queue: RequestQueue, view: PoolView, blocked: frozenset[str] = frozens
     def fits(request: QueuedRequest) -> bool:
         return request.entitlement not in blocked
 
-    out = []
-    while (request := queue.select(view, 1100.0, fits)) is not None:
+    out, one_round = [], Round(view, fits)
+    while (request := queue.select(one_round, 1100.0)) is not None:
         out.append(request)
     return out
 
@@ -86,7 +87,7 @@ def test_iteration_and_length_are_the_contents(policy: str, around: tuple[str, .
         now_s = rng.uniform(1000, 1900)
         what = rng.random()
         if what < 0.5:
-            out = queue.select(view, now_s, lambda request: True)
+            out = queue.select(Round(view, lambda request: True), now_s)
             assert out is not None
             if rng.random() < 0.2:  # it found no room after all
                 queue.push(out, now_s)
@@ -99,7 +100,7 @@ def test_iteration_and_length_are_the_contents(policy: str, around: tuple[str, .
         else:
             again = replace(left[rng.choice(sorted(left))], concurrency=500)
             queue.push(again, now_s)
-    assert queue.select(view, 5000.0, lambda request: True) is None
+    assert queue.select(Round(view, lambda request: True), 5000.0) is None
 
 
 @every_composition
@@ -127,7 +128,7 @@ def test_an_entitlement_without_room_blocks_nobody_and_comes_out_when_it_has_roo
 @every_composition
 def test_many_requests_without_room_do_not_hide_one_that_has_it(policy: str, around: tuple[str, ...]):
     queue = filled(policy, around, [waiting(n, "acme") for n in range(20)] + [waiting(99, "globex", input_tokens=50)])
-    small = queue.select(roomy(), 1100.0, lambda request: request.entitlement == "globex")
+    small = queue.select(Round(roomy(), lambda request: request.entitlement == "globex"), 1100.0)
     assert small is not None
     assert small.id == "req_000099"
 
@@ -137,7 +138,7 @@ def test_explanation_is_one_short_line_before_and_after_the_decision(policy: str
     requests = crowd(6, 30)
     queue = filled(policy, around, requests)
     texts = [queue.explain(request) for request in requests]
-    while (request := queue.select(roomy(), 1100.0, lambda request: True)) is not None:
+    while (request := queue.select(Round(roomy(), lambda request: True), 1100.0)) is not None:
         texts.append(queue.explain(request))
     assert len(texts) == 60
     for text in texts:
@@ -176,8 +177,8 @@ def test_laws_hold_after_every_step_of_a_random_life(policy: str, around: tuple[
         before = remember(view, scheduler)
         expired = scheduler.expire(now_s)
         grants = scheduler.step(view, now_s)
-        held = scheduler.held is not None
-        assert check_step(before, grants, scheduler, now_s, max_grants=8, held=held) == []
+        kv_hold = scheduler.kv_hold is not None
+        assert check_step(before, grants, scheduler, now_s, max_grants=8, kv_hold=kv_hold) == []
         for grant in grants:
             assert grant.request.id not in ended
             if rng.random() < 0.1:  # the state refused it: it waits again
@@ -226,7 +227,7 @@ def test_two_queues_of_one_composition_share_nothing():
     policy = make_policy("fifo", None, {name: {} for name in NAMES})
     one, other = policy.queue(), policy.queue()
     one.push(waiting(1, "a", weight=1.0), 1001.0)
-    assert one.select(roomy(), 1001.0, lambda request: True) is not None
+    assert one.select(Round(roomy(), lambda request: True), 1001.0) is not None
     one.push(waiting(2, "a", weight=1.0), 1002.0)
     other.push(waiting(2, "a", weight=1.0), 1002.0)
     assert "served 200 per weight" in one.explain(waiting(2, "a", weight=1.0))

@@ -12,6 +12,7 @@ import pytest
 from scheduling.core.contracts import RequestQueue
 from scheduling.core.invariants import check_step, remember
 from scheduling.core.registry import make_ordering, make_routing, orderings
+from scheduling.core.rounds import Round
 from scheduling.core.scheduler import Scheduler
 from scheduling.core.types import PoolView, QueuedRequest
 from tests.support.scheduling_world import backend_view, crowd, ids, pool_view, waiting
@@ -39,8 +40,8 @@ def drain(queue: RequestQueue, view: PoolView, blocked: frozenset[str] = frozens
     def fits(request: QueuedRequest) -> bool:
         return request.entitlement not in blocked
 
-    out = []
-    while (request := queue.select(view, 5000.0, fits)) is not None:
+    out, one_round = [], Round(view, fits)
+    while (request := queue.select(one_round, 5000.0)) is not None:
         out.append(request)
     return out
 
@@ -81,14 +82,14 @@ def test_iteration_and_length_are_the_contents(name: str):
         assert len(queue) == len(left)
         assert sorted(ids(queue)) == sorted(left)
         if rng.random() < 0.5:
-            out = queue.select(view, 5000.0, lambda request: True)
+            out = queue.select(Round(view, lambda request: True), 5000.0)
             assert out is not None
             del left[out.id]
         else:
             victim = rng.choice(sorted(left))
             assert queue.discard(victim)
             del left[victim]
-    assert queue.select(view, 5000.0, lambda request: True) is None
+    assert queue.select(Round(view, lambda request: True), 5000.0) is None
 
 
 @every_policy
@@ -117,7 +118,7 @@ def test_an_entitlement_without_room_blocks_nobody_and_comes_out_when_it_has_roo
 @every_policy
 def test_many_requests_without_room_do_not_hide_one_that_has_it(name: str):
     queue = filled(name, [waiting(n, "acme") for n in range(20)] + [waiting(99, "globex", input_tokens=50)])
-    small = queue.select(roomy(), 5000.0, lambda request: request.entitlement == "globex")
+    small = queue.select(Round(roomy(), lambda request: request.entitlement == "globex"), 5000.0)
     assert small is not None
     assert small.id == "req_000099"
 
@@ -162,8 +163,8 @@ def test_laws_hold_after_every_step_of_a_random_life(name: str, seed: int):
         before = remember(view, scheduler)
         expired = scheduler.expire(now_s)
         grants = scheduler.step(view, now_s)
-        held = scheduler.held is not None
-        assert check_step(before, grants, scheduler, now_s, max_grants=8, held=held) == []
+        kv_hold = scheduler.kv_hold is not None
+        assert check_step(before, grants, scheduler, now_s, max_grants=8, kv_hold=kv_hold) == []
         for grant in grants:
             assert grant.request.id not in ended
             ended.add(grant.request.id)

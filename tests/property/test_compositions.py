@@ -14,6 +14,7 @@ from scheduling.core.compose import make_policy
 from scheduling.core.contracts import OrderingPolicy
 from scheduling.core.queues.relegated import MAX_PER_STEP
 from scheduling.core.registry import make_routing, modifiers, orderings
+from scheduling.core.rounds import Round
 from scheduling.core.scheduler import Scheduler
 from scheduling.core.step_time import StepTime
 from scheduling.core.types import PoolView, QueuedRequest, ServiceClass
@@ -253,8 +254,8 @@ def test_a_lower_class_is_granted_only_when_no_higher_one_that_waits_has_room(
         queue.push(waiting(number, f"{service_class}-{number % 3}", service_class=service_class), 1000.0 + number)
     blocked = {f"{service_class}-{n}" for service_class in ServiceClass for n in range(3) if stream.random() < 0.3}
     seen = []
-    fits = lambda request: request.entitlement not in blocked  # noqa: E731  # one object for the step
-    while (request := queue.select(PoolView({}), 1100.0, fits)) is not None:
+    one_round = Round(PoolView({}), lambda request: request.entitlement not in blocked)
+    while (request := queue.select(one_round, 1100.0)) is not None:
         seen.append(next(band for band, classes in enumerate(order) if request.service_class in classes))
     assert seen == sorted(seen)
     assert all(request.entitlement in blocked for request in queue)
@@ -323,15 +324,15 @@ def test_a_prompt_that_was_begun_is_not_relegated_unless_it_was_before():
     queue = make_policy("fifo", None, {"relegate": {}}).queue()
     queue.push(late(1, 1000.0, prefilled=50), 2000.0)
     queue.push(late(2, 9000.0), 2000.0)
-    step = lambda request: True  # noqa: E731
-    first = queue.select(PoolView({}), 2000.0, step)
+    one_round = Round(PoolView({}), lambda request: True)
+    first = queue.select(one_round, 2000.0)
     assert first is not None
     assert first.id == "req_000001"
     queue.push(late(3, 1000.0), 2000.0)
-    assert [r.id for r in iter(lambda: queue.select(PoolView({}), 2000.0, step), None)] == ["req_000002", "req_000003"]
+    assert [r.id for r in iter(lambda: queue.select(one_round, 2000.0), None)] == ["req_000002", "req_000003"]
     queue.push(late(3, 1000.0, prefilled=60), 2001.0)  # interrupted: it goes on waiting for room nobody needs
     queue.push(late(4, 9000.0), 2001.0)
-    assert [r.id for r in iter(lambda: queue.select(PoolView({}), 2001.0, step), None)] == ["req_000004", "req_000003"]
+    assert [r.id for r in iter(lambda: queue.select(one_round, 2001.0), None)] == ["req_000004", "req_000003"]
 
 
 def test_a_step_relegates_a_bounded_number_and_all_run_in_the_end():
@@ -349,7 +350,7 @@ def test_one_step_relegates_at_most_so_many():
     requests = [late(number, 1000.0) for number in range(60)]
     for request in requests:
         queue.push(request, 2000.0)
-    assert queue.select(PoolView({}), 2000.0, lambda request: True) is not None
+    assert queue.select(Round(PoolView({}), lambda request: True), 2000.0) is not None
     assert sum(queue.explain(request).startswith("relegated") for request in queue) == MAX_PER_STEP
 
 
@@ -360,10 +361,10 @@ def test_the_backlog_is_judged_by_the_rate_at_which_prompts_have_left(pace_s: fl
     queue.push(late(1, 9e9, input_tokens=20_000), 1000.0)
     for number in range(300):
         queue.push(late(number + 2, 8e9, input_tokens=20_000), 1000.0)
-        assert queue.select(PoolView({}), 1000.0 + number * pace_s, lambda request: True) is not None
+        assert queue.select(Round(PoolView({}), lambda request: True), 1000.0 + number * pace_s) is not None
     now_s = 1000.0 + 300 * pace_s
     queue.push(late(900, now_s + 1.0, ServiceClass.SPOT), now_s)
-    chosen = queue.select(PoolView({}), now_s, lambda request: True)
+    chosen = queue.select(Round(PoolView({}), lambda request: True), now_s)
     assert chosen is not None
     assert chosen.id == first
 

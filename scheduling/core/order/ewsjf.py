@@ -20,11 +20,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import log
 
-from scheduling.core.contracts import Fits, Key, QueuePart, RequestQueue
+from scheduling.core.contracts import Key, QueuePart, RequestQueue
 from scheduling.core.partition import Interval, bubble, parse_partition, place
 from scheduling.core.queues.keyed import KeyedQueue
 from scheduling.core.registry import ordering
-from scheduling.core.types import PoolView, QueuedRequest
+from scheduling.core.rounds import Round
+from scheduling.core.types import QueuedRequest
 
 
 @ordering("ewsjf")
@@ -85,7 +86,7 @@ class _LengthQueues:
     policy: Ewsjf
     queues: list[_Queue] = field(init=False)
     _home: dict[str, _Queue] = field(default_factory=dict)
-    _step: Fits | None = None
+    _round: Round | None = None
     _primary: int = 0
     _why: str = ""
 
@@ -123,18 +124,18 @@ class _LengthQueues:
         queue = self._home.pop(request_id, None)
         return queue is not None and queue.waiting.discard(request_id)
 
-    def select(self, view: PoolView, now_s: float, fits: Fits) -> QueuedRequest | None:
-        if fits is not self._step:
-            self._step = fits
+    def select(self, round_: Round, now_s: float) -> QueuedRequest | None:
+        if round_ is not self._round:
+            self._round = round_
             self._drop_empty_bubbles()
             self._primary = -1
         if self._primary < 0:
-            self._primary = self._best(view, now_s, fits)
+            self._primary = self._best(round_, now_s)
             if self._primary < 0:
                 return None
         # greedy fill from the primary queue, then its neighbours, nearest first
         for at in sorted(range(len(self.queues)), key=lambda i: (abs(i - self._primary), i)):
-            request = self.queues[at].waiting.peek(view, fits)
+            request = self.queues[at].waiting.peek(round_)
             if request is not None:
                 self._why = self._explanation(at)
                 self.discard(request.id)
@@ -153,10 +154,10 @@ class _LengthQueues:
         role = "best score" if at == self._primary else "backfill"
         return f"{kind} {at + 1} of {len(self.queues)} ({interval.low}-{interval.high} tokens), {role}"
 
-    def _best(self, view: PoolView, now_s: float, fits: Fits) -> int:
+    def _best(self, round_: Round, now_s: float) -> int:
         best, best_score = -1, -1.0
         for at, queue in enumerate(self.queues):
-            oldest = queue.waiting.peek(view, fits)
+            oldest = queue.waiting.peek(round_)
             if oldest is None:
                 continue
             wait_s = max(0.0, now_s - oldest.arrival_s)

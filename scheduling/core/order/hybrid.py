@@ -19,11 +19,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import sqrt
 
-from scheduling.core.contracts import Fits, Key, RequestQueue
+from scheduling.core.contracts import Key, RequestQueue
 from scheduling.core.deadline import due_by_deadline_s, ordering_deadline_s
 from scheduling.core.queues.keyed import KeyedQueue
 from scheduling.core.registry import ordering
-from scheduling.core.types import PoolView, QueuedRequest
+from scheduling.core.rounds import Round
+from scheduling.core.types import QueuedRequest
 
 
 def work_left(request: QueuedRequest) -> float:
@@ -133,19 +134,19 @@ class _AdaptiveQueue:
         self._gone(request_id)
         return True
 
-    def select(self, view: PoolView, now_s: float, fits: Fits) -> QueuedRequest | None:
+    def select(self, round_: Round, now_s: float) -> QueuedRequest | None:
         if (self._work >= self._limit) is not self._busy:
             self._turn()
-        request = self._asked.select(view, now_s, fits)
+        request = self._asked.select(round_, now_s)
         if request is not None:
             self._gone(request.id)
         return request
 
-    def goes_before(self, request: QueuedRequest, view: PoolView, fits: Fits) -> bool:
+    def goes_before(self, request: QueuedRequest, round_: Round) -> bool:
         """A :class:`scheduling.core.contracts.Contest`."""
         if (self._work + work_left(request) >= self._limit) is not self._busy:
             self._turn()
-        return self._asked.goes_before(request, view, fits)
+        return self._asked.goes_before(request, round_)
 
     def _gone(self, request_id: str) -> None:
         self._work -= self._work_of.pop(request_id)

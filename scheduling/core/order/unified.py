@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import floor, inf, log
 
-from scheduling.core.contracts import Fits, Key, Maker, RequestQueue
+from scheduling.core.contracts import Key, Maker, RequestQueue
 from scheduling.core.deadline import due_by_deadline_s
 from scheduling.core.gittins import CostDistribution, cost_of, service_cost
 from scheduling.core.order.hybrid import Hybrid, work_left
@@ -41,10 +41,11 @@ from scheduling.core.queues.overdue import OverdueTurns
 from scheduling.core.queues.relegated import Relegate
 from scheduling.core.queues.standing import StandingQueue
 from scheduling.core.registry import ordering
-from scheduling.core.types import PoolView, QueuedRequest
+from scheduling.core.rounds import CountingRound, Round
+from scheduling.core.types import QueuedRequest
 
 PREFILL_STEPS = 300.0  # token steps of KV that one prompt token's prefill is worth
-MAX_MISSES = 2 * LOOK_PAST  # requests without room that one step looks past
+MAX_MISSES = 2 * LOOK_PAST  # requests without room that one round looks past
 BUCKET_TOKENS = 100  # a request that was preempted is ranked anew when it has generated another so many
 
 
@@ -136,27 +137,19 @@ def _index(
 
 
 class _Look:
-    """How much a step has looked past, over all bands: what bounds it when many large requests wait for KV cache."""
+    """How much a round has looked past, over all bands: what bounds it when many large requests wait for KV cache."""
 
     def __init__(self) -> None:
-        self._step: Fits | None = None
-        self._counted: Fits | None = None
-        self.misses = 0
+        self._round: Round | None = None
+        self._counting: CountingRound | None = None
 
-    def counting(self, fits: Fits) -> Fits:
-        """The same answers, counted; one object for the step."""
-        if fits is self._step and self._counted is not None:
-            return self._counted
-        self._step, self.misses = fits, 0
-
-        def counted(request: QueuedRequest) -> bool:
-            if fits(request):
-                return True
-            self.misses += 1
-            return False
-
-        self._counted = counted
-        return counted
+    def counting(self, round_: Round) -> CountingRound:
+        """What all bands are asked in for this round."""
+        counting = self._counting
+        if counting is None or round_ is not self._round:
+            self._round = round_
+            counting = self._counting = round_.counting_misses()
+        return counting
 
 
 class _Promises:
@@ -186,21 +179,21 @@ class _Promises:
     def discard(self, request_id: str) -> bool:
         return self._timed.discard(request_id) or self._free.discard(request_id)
 
-    def select(self, view: PoolView, now_s: float, fits: Fits) -> QueuedRequest | None:
-        counted = self._look.counting(fits)
-        while self._look.misses < MAX_MISSES:
-            place = self._next(view, counted)
+    def select(self, round_: Round, now_s: float) -> QueuedRequest | None:
+        counting = self._look.counting(round_)
+        while counting.misses < MAX_MISSES:
+            place = self._next(counting)
             if place is None:
                 return None
             # Asking the other queue may have made the scheduler keep room, so that nothing here fits any more.
-            if (request := place.select(view, now_s, counted)) is not None:
+            if (request := place.select(counting, now_s)) is not None:
                 return request
         return None
 
-    def _next(self, view: PoolView, fits: Fits) -> StandingQueue | None:
+    def _next(self, round_: Round) -> StandingQueue | None:
         """The queue whose first request goes: the one that is due earlier."""
-        timed = self._timed.peek(view, fits) if len(self._timed) else None
-        free = self._free.peek(view, fits) if len(self._free) else None
+        timed = self._timed.peek(round_) if len(self._timed) else None
+        free = self._free.peek(round_) if len(self._free) else None
         if timed is None or free is None:
             return self._free if timed is None and free is not None else self._timed if timed is not None else None
         return self._timed if self._urgency(timed)[0] <= free.arrival_s + self._patience_s else self._free

@@ -15,10 +15,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from scheduling.core.contracts import Fits, Key, RequestQueue
+from scheduling.core.contracts import Key, RequestQueue
 from scheduling.core.queues.keyed import KeyedQueue
 from scheduling.core.registry import ordering
-from scheduling.core.types import PoolView, QueuedRequest
+from scheduling.core.rounds import Round
+from scheduling.core.types import QueuedRequest
 
 
 @ordering("weighted")
@@ -65,8 +66,8 @@ class _TierTurns:
         tier = self._tier_of.pop(request_id, None)
         return tier is not None and self._tiers[tier].discard(request_id)
 
-    def select(self, view: PoolView, now_s: float, fits: Fits) -> QueuedRequest | None:
-        able = {tier: first for tier, queue in self._tiers.items() if (first := queue.peek(view, fits))}
+    def select(self, round_: Round, now_s: float) -> QueuedRequest | None:
+        able = {tier: first for tier, queue in self._tiers.items() if (first := queue.peek(round_))}
         if not able:
             return None
         total = 0.0

@@ -15,9 +15,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from scheduling.core.contracts import Fits, Maker, QueuePart, RequestQueue, Shares, counts_service, parts_of, shares_of
+from scheduling.core.contracts import Maker, QueuePart, RequestQueue, Shares, counts_service, parts_of, shares_of
 from scheduling.core.registry import modifier
-from scheduling.core.types import PoolView, QueuedRequest, ServiceClass
+from scheduling.core.rounds import Round
+from scheduling.core.types import QueuedRequest, ServiceClass
 
 BAND_OF: dict[ServiceClass, int] = {
     ServiceClass.DEDICATED: 0,
@@ -74,9 +75,9 @@ class BandQueue:
         band = self._home.pop(request_id, None)
         return band is not None and self._bands[band].discard(request_id)
 
-    def select(self, view: PoolView, now_s: float, fits: Fits) -> QueuedRequest | None:
+    def select(self, round_: Round, now_s: float) -> QueuedRequest | None:
         for band in self._bands:
-            if len(band) and (request := band.select(view, now_s, fits)) is not None:
+            if len(band) and (request := band.select(round_, now_s)) is not None:
                 del self._home[request.id]
                 return request
         return None

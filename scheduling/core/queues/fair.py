@@ -24,16 +24,17 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import ClassVar
 
-from scheduling.core.contracts import ANY_NUMBER, NOT_NOW, Fits, Maker, RequestQueue, Served, Shares
+from scheduling.core.contracts import Maker, RequestQueue, Served, Shares
 from scheduling.core.queues.keyed import LOOK_PAST
 from scheduling.core.queues.least import Least
 from scheduling.core.registry import modifier
-from scheduling.core.types import PoolView, QueuedRequest, ServiceClass
+from scheduling.core.rounds import CountingRound, Round
+from scheduling.core.types import QueuedRequest, ServiceClass
 
 CHARGES_KEPT = 32_768  # granted requests whose charge can still be corrected
 SPARE_COUNTERS = 1024  # counters of idle entitlements that are kept in any case
 MEAN_SHARE = 0.1  # of the newest request in the mean of what requests used
-MISSES = 4 * LOOK_PAST  # requests without room that one step looks past, over all entitlements
+MISSES = 4 * LOOK_PAST  # requests without room that one round looks past, over all entitlements
 
 
 @modifier("fair")
@@ -276,13 +277,12 @@ class FairQueue:
         self._make = make
         self._lanes: dict[str, _Lane] = {}
         self._home: dict[str, str] = {}  # request id -> entitlement
-        self._able = Least()  # lanes that may have something for this step
+        self._able = Least()  # lanes that may have something for this round
         counters.show_in(self._able)
-        self._full: dict[str, None] = {}  # lanes at their limit, or without a turn in this round; an ordered set
-        self._aside: list[str] = []  # lanes that had nothing with room in this step
-        self._step: Fits | None = None
-        self._fits: Fits = _never
-        self._misses = 0
+        self._kept_out: dict[str, int] = {}  # lanes at their limit, or without a turn; with their concurrency
+        self._aside: list[str] = []  # lanes that had nothing with room in this round
+        self._round: Round | None = None  # it was asked in last
+        self._counting: CountingRound | None = None  # and what its lanes are asked in
         self._last: tuple[str, float, RequestQueue] | None = None  # selected last, its counter then, and out of what
 
     def __len__(self) -> int:
@@ -313,7 +313,9 @@ class FairQueue:
         if home is None:
             self._home[request.id] = name
             self._counters.arrive(request, now_s)
-        if name not in self._full:
+        if name in self._kept_out:
+            self._kept_out[name] = request.concurrency
+        else:
             self._able.put(name, self._counters[name])
 
     def discard(self, request_id: str) -> bool:
@@ -324,22 +326,21 @@ class FairQueue:
         self._took(request_id, name)
         return True
 
-    def select(self, view: PoolView, now_s: float, fits: Fits) -> QueuedRequest | None:
-        running = view.running_by_entitlement
-        if fits is not self._step:
-            self._begin_step(fits, running)
+    def select(self, round_: Round, now_s: float) -> QueuedRequest | None:
+        counting = self._counting
+        if counting is None or round_ is not self._round:
+            counting = self._begin(round_)
         while (name := self._able.first()) is not None:
             lane = self._lanes[name]
-            runs = running.get(name, 0)
-            if 0 < lane.concurrency <= runs:
+            if round_.keeps_out(name, lane.concurrency):
                 self._able.drop(name)
-                self._full[name] = None
-                if runs != NOT_NOW:
+                self._kept_out[name] = lane.concurrency
+                if round_.has_turn(name):
                     self._counters.rest(name)
                 continue
-            if self._misses >= MISSES:
+            if counting.misses >= MISSES:
                 return None
-            request = lane.queue.select(view, now_s, self._fits)
+            request = lane.queue.select(counting, now_s)
             if request is None:
                 self._able.drop(name)
                 self._aside.append(name)
@@ -356,26 +357,19 @@ class FairQueue:
     def shares(self, service_class: ServiceClass) -> Iterator[Shares]:
         yield self._counters
 
-    def _begin_step(self, fits: Fits, running: Mapping[str, int]) -> None:
-        """What had no room in the last step may have it now."""
-        self._step, self._misses = fits, 0
-
-        def counted(request: QueuedRequest) -> bool:
-            if fits(request):
-                return True
-            self._misses += 1
-            return False
-
-        self._fits = counted
+    def _begin(self, round_: Round) -> CountingRound:
+        """What had no room in the last round may have it now."""
+        self._round, self._counting = round_, round_.counting_misses()
         for name in self._aside:
-            if name in self._lanes and name not in self._full:
+            if name in self._lanes and name not in self._kept_out:
                 self._able.put(name, self._counters[name])
         self._aside.clear()
-        for name in [n for n in self._full if not 0 < self._lanes[n].concurrency <= running.get(n, 0)]:
-            del self._full[name]
-            if running.get(name, 0) != ANY_NUMBER:  # who bursts is no more entitled than before
+        for name in round_.lets_in(self._kept_out):
+            del self._kept_out[name]
+            if round_.limited:  # who bursts is no more entitled than before
                 self._counters.wake(name)
             self._able.put(name, self._counters[name])
+        return self._counting
 
     def _took(self, request_id: str, name: str) -> None:
         """A request is no longer in its lane; an empty lane is not kept."""
@@ -383,9 +377,5 @@ class FairQueue:
         if not len(self._lanes[name].queue):
             del self._lanes[name]
             self._able.drop(name)
-            self._full.pop(name, None)
+            self._kept_out.pop(name, None)
         self._counters.leave(name)
-
-
-def _never(request: QueuedRequest) -> bool:
-    return False

@@ -4,23 +4,24 @@ Question: among thousands of waiting requests, which has the smallest key and ma
 
 Every entitlement has a lane, a heap of its own; the lanes' heads meet in one small heap. A lane whose entitlement runs
 as many requests as it may leaves that heap as a whole, so it neither blocks the others nor costs anything per decision,
-and is looked at again once per ``Scheduler.step`` (recognised by its ``fits`` object). Push, discard and select are
+and is looked at again once per round (``core/rounds.py``). Push, discard and select are
 O(log n). Removal is lazy: an entry is alive while it is the one in ``_items``, and a lane is rebuilt when more than
 half of it is dead.
 
-A request for which the replicas have no room is set aside for the rest of the step and the next one is tried, but at
-most ``LOOK_PAST`` times a step: the cost stays bounded when many large requests wait for KV cache.
+A request for which the replicas have no room is set aside for the rest of the round and the next one is tried, but at
+most ``LOOK_PAST`` times a round: the cost stays bounded when many large requests wait for KV cache.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush
 
-from scheduling.core.contracts import Fits, Key
-from scheduling.core.types import PoolView, QueuedRequest
+from scheduling.core.contracts import Key
+from scheduling.core.rounds import Round
+from scheduling.core.types import QueuedRequest
 
-LOOK_PAST = 32  # requests without room that one step looks past
+LOOK_PAST = 32  # requests without room that one round looks past
 
 Entry = tuple[float | int | str, ...]  # (*key, seq, id): keys of one queue have one length, so ids never meet floats
 
@@ -34,7 +35,7 @@ class _Lane:
         self.heap: list[Entry] = []  # unless parked, the first one is alive and is ``top``
         self.live = 0  # requests of this entitlement that wait, those set aside included
         self.top: Entry | None = None  # what this lane shows in the queue's heap of heads
-        self.parked = False  # shows nothing until the next step: its entitlement is full
+        self.parked = False  # shows nothing in this round: its entitlement is kept out
         self.concurrency = 0
 
 
@@ -51,9 +52,9 @@ class KeyedQueue:
         self._lanes: dict[str, _Lane] = {}
         # (place among the lanes, entitlement, entry); alive while the entry is its lane's ``top``
         self._heads: list[tuple[Entry, str, Entry]] = []
-        self._parked: dict[str, None] = {}  # an ordered set
+        self._parked: dict[str, int] = {}  # entitlements whose lanes are, with their concurrency
         self._aside: list[Entry] = []
-        self._step: Fits | None = None
+        self._round: Round | None = None
 
     def __len__(self) -> int:
         return len(self._items)
@@ -86,19 +87,18 @@ class KeyedQueue:
             heapify(lane.heap)
         return True
 
-    def select(self, view: PoolView, now_s: float, fits: Fits) -> QueuedRequest | None:
-        request = self.peek(view, fits)
+    def select(self, round_: Round, now_s: float) -> QueuedRequest | None:
+        request = self.peek(round_)
         if request is not None:
             self.discard(request.id)
         return request
 
-    def peek(self, view: PoolView, fits: Fits) -> QueuedRequest | None:
+    def peek(self, round_: Round) -> QueuedRequest | None:
         """What ``select`` would return, left in its place."""
-        running = view.running_by_entitlement
-        if fits is not self._step:
-            self._step = fits
+        if round_ is not self._round:
+            self._round = round_
             if self._aside or self._parked:
-                self._begin_step(running)
+                self._begin(round_)
         while self._heads:
             _, entitlement, entry = self._heads[0]
             lane = self._lanes.get(entitlement)
@@ -106,12 +106,12 @@ class KeyedQueue:
                 heappop(self._heads)  # an earlier head of this lane
                 continue
             request = self._items[entry[-1]][1]  # type: ignore[index]  # the last element is the id
-            if fits(request):
+            if round_.fits(request):
                 return request
-            if 0 < request.concurrency <= running.get(entitlement, 0):
+            if round_.keeps_out(entitlement, request.concurrency):
                 heappop(self._heads)
                 lane.top, lane.parked = None, True
-                self._parked[entitlement] = None
+                self._parked[entitlement] = lane.concurrency
             elif len(self._aside) < LOOK_PAST:
                 self._aside.append(heappop(lane.heap))
                 self._show_first(entitlement, lane)
@@ -119,9 +119,9 @@ class KeyedQueue:
                 return None
         return None
 
-    def goes_before(self, request: QueuedRequest, view: PoolView, fits: Fits) -> bool:
+    def goes_before(self, request: QueuedRequest, round_: Round) -> bool:
         """A :class:`scheduling.core.contracts.Contest`."""
-        first = self.peek(view, fits)
+        first = self.peek(round_)
         if first is None:
             return False
         entry: Entry = (*self._key(request), request.seq, request.id)
@@ -137,21 +137,23 @@ class KeyedQueue:
         if lane is None:
             lane = self._lanes[request.entitlement] = _Lane()
         lane.concurrency = request.concurrency
+        if lane.parked:
+            self._parked[request.entitlement] = request.concurrency
         lane.live += 1
         self._enter(request.entitlement, lane, entry)
 
-    def _begin_step(self, running: Mapping[str, int]) -> None:
-        """What did not fit in the last step may fit now."""
+    def _begin(self, round_: Round) -> None:
+        """What did not fit in the last round may fit now."""
         for entry in self._aside:
             if self._alive(entry):
                 entitlement = self._items[_id(entry)][1].entitlement
                 self._enter(entitlement, self._lanes[entitlement], entry)
         self._aside.clear()
-        lanes, now = self._lanes, running.get
-        for entitlement in [name for name in self._parked if not 0 < lanes[name].concurrency <= now(name, 0)]:
+        for entitlement in round_.lets_in(self._parked):
             del self._parked[entitlement]
-            lanes[entitlement].parked = False
-            self._show_first(entitlement, lanes[entitlement])
+            lane = self._lanes[entitlement]
+            lane.parked = False
+            self._show_first(entitlement, lane)
 
     def _alive(self, entry: Entry) -> bool:
         item = self._items.get(entry[-1])  # type: ignore[arg-type]  # the last element is the id

@@ -14,9 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from scheduling.core.contracts import Fits, Key, QueuePart, RequestQueue, Shares, counts_service, parts_of, shares_of
+from scheduling.core.contracts import Key, QueuePart, RequestQueue, Shares, counts_service, parts_of, shares_of
 from scheduling.core.queues.keyed import KeyedQueue
-from scheduling.core.types import PoolView, QueuedRequest, ServiceClass
+from scheduling.core.rounds import Round
+from scheduling.core.types import QueuedRequest, ServiceClass
 
 
 def asked_for_s(request: QueuedRequest) -> float:
@@ -57,16 +58,16 @@ class OverdueTurns:
         self._oldest.discard(request_id)
         return self._inside.discard(request_id)
 
-    def select(self, view: PoolView, now_s: float, fits: Fits) -> QueuedRequest | None:
+    def select(self, round_: Round, now_s: float) -> QueuedRequest | None:
         self._why = ("", "")
         if self._turns >= self._every - 1:
             self._turns = 0
-            oldest = self._oldest.peek(view, fits)
+            oldest = self._oldest.peek(round_)
             if oldest is not None and (over_s := now_s - asked_for_s(oldest)) > self._patience_s:
                 self._why = (oldest.id, f"overdue by {over_s:.0f} s: one turn in {self._every} goes to the oldest")
                 self.discard(oldest.id)
                 return oldest
-        request = self._inside.select(view, now_s, fits)
+        request = self._inside.select(round_, now_s)
         if request is not None:
             self._turns += 1
             self._oldest.discard(request.id)

@@ -24,10 +24,11 @@ from itertools import chain
 from math import exp, inf
 from typing import ClassVar
 
-from scheduling.core.contracts import Fits, Maker, QueuePart, RequestQueue, Shares, counts_service, parts_of, shares_of
+from scheduling.core.contracts import Maker, QueuePart, RequestQueue, Shares, counts_service, parts_of, shares_of
 from scheduling.core.queues.bands import BAND_OF
 from scheduling.core.registry import modifier
 from scheduling.core.relegation import Relegation, judge
+from scheduling.core.rounds import Round
 from scheduling.core.types import PoolView, QueuedRequest, ServiceClass
 
 MAX_PER_STEP = 4
@@ -70,7 +71,7 @@ class Relegate:
 class RelegatingQueue:
     """A :class:`scheduling.core.contracts.RequestQueue` of two in the same order: of those in time, and of the others.
 
-    Low requests that are relegated all at once are only marked (their round is over) and moved when their turn comes.
+    Low requests that are relegated all at once are only marked (their wave is over) and moved when their turn comes.
     """
 
     def __init__(self, policy: Relegate, timely: RequestQueue, relegated: RequestQueue) -> None:
@@ -78,14 +79,14 @@ class RelegatingQueue:
         self._timely = timely
         self._relegated = relegated
         self._late: set[str] = set()  # ids in ``relegated``
-        self._waiting: dict[str, tuple[QueuedRequest, int]] = {}  # those in ``timely``, with the round they came in
-        self._round = 0
-        self._low_waiting = 0  # of this round
+        self._waiting: dict[str, tuple[QueuedRequest, int]] = {}  # those in ``timely``, with the wave they came in
+        self._wave = 0
+        self._low_waiting = 0  # of this wave
         self._backlog = 0  # prompt tokens of the important ones in ``timely``
         self._ran: OrderedDict[str, None] = OrderedDict()  # were relegated when they were selected
         self._last = ""  # the id selected last
-        self._step: Fits | None = None
-        self._moved = 0  # in this step
+        self._round: Round | None = None  # it was asked in last
+        self._moved = 0  # relegated in it
         self._speed = policy.prefill_rate  # of one replica [prompt tokens/s]
         self._rate = 0.0  # prompt tokens/s that leave; 0: not known yet
         self._since_s = 0.0
@@ -118,7 +119,7 @@ class RelegatingQueue:
         self._ran.pop(request.id, None)
         if request.id in self._waiting:
             self._book_out(request.id)
-        self._waiting[request.id] = (request, self._round)
+        self._waiting[request.id] = (request, self._wave)
         if not self._policy.is_low(request):
             self._backlog += request.input_tokens - request.prefilled
         elif not begun:
@@ -134,13 +135,13 @@ class RelegatingQueue:
         self._book_out(request_id)
         return self._timely.discard(request_id)
 
-    def select(self, view: PoolView, now_s: float, fits: Fits) -> QueuedRequest | None:
-        if fits is not self._step:
-            self._step, self._moved = fits, 0
-            self._measure(view, now_s)
-        chosen = self._in_time(view, now_s, fits)
+    def select(self, round_: Round, now_s: float) -> QueuedRequest | None:
+        if round_ is not self._round:
+            self._round, self._moved = round_, 0
+            self._measure(round_.view, now_s)
+        chosen = self._in_time(round_, now_s)
         if chosen is None and self._late:
-            chosen = self._relegated.select(view, now_s, fits)
+            chosen = self._relegated.select(round_, now_s)
             if chosen is not None:
                 self._late.remove(chosen.id)
                 self._ran[chosen.id] = None
@@ -160,9 +161,9 @@ class RelegatingQueue:
         for queue in (self._timely, self._relegated):
             yield from shares_of(queue, service_class)
 
-    def _in_time(self, view: PoolView, now_s: float, fits: Fits) -> QueuedRequest | None:
-        while self._waiting and (request := self._timely.select(view, now_s, fits)) is not None:
-            outdated = self._book_out(request.id) < self._round
+    def _in_time(self, round_: Round, now_s: float) -> QueuedRequest | None:
+        while self._waiting and (request := self._timely.select(round_, now_s)) is not None:
+            outdated = self._book_out(request.id) < self._wave
             if self._moved >= MAX_PER_STEP or not self._gives_way(request, outdated, now_s):
                 return request
             self._moved += 1
@@ -188,16 +189,16 @@ class RelegatingQueue:
             backlog_tokens=self._backlog * self._speed / max(self._rate, 1.0),
         )
         if verdict is Relegation.RELEGATE_LOW_FIRST:
-            self._round += 1
+            self._wave += 1
             self._low_waiting = 0
         return verdict is Relegation.RELEGATE
 
     def _book_out(self, request_id: str) -> int:
-        """Takes a request out of the catalog of those in time; the round it came in."""
+        """Takes a request out of the catalog of those in time; the wave it came in."""
         request, came = self._waiting.pop(request_id)
         if not self._policy.is_low(request):
             self._backlog -= request.input_tokens - request.prefilled
-        elif came == self._round and not (request.prefilled or request.generated):
+        elif came == self._wave and not (request.prefilled or request.generated):
             self._low_waiting -= 1
         return came
 

@@ -15,10 +15,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from math import log
 
-from scheduling.core.contracts import Fits, Key
+from scheduling.core.contracts import Key
 from scheduling.core.entitlement import Coefficients, factors
 from scheduling.core.queues.keyed import Entry, KeyedQueue
-from scheduling.core.types import COEFFICIENTS, PoolView, QueuedRequest, ServiceClass, Standing
+from scheduling.core.rounds import Round
+from scheduling.core.types import COEFFICIENTS, QueuedRequest, ServiceClass, Standing
 
 MAX_BURST = 4.0  # what counts of a burst: with debt within 1 the default coefficients shift by at most ln(5) units
 MAX_SHIFT = log(1.0 + max(COEFFICIENTS.debt, COEFFICIENTS.burst * MAX_BURST))  # units, either way, by these
@@ -45,11 +46,12 @@ class StandingQueue(KeyedQueue):
         self._coefficients = COEFFICIENTS
         self._shifts: dict[str, tuple[Standing, float]] = {}  # of the standings that were asked for
 
-    def peek(self, view: PoolView, fits: Fits) -> QueuedRequest | None:
+    def peek(self, round_: Round) -> QueuedRequest | None:
+        view = round_.view
         others = view.standings is not self._standings or view.coefficients is not self._coefficients
-        if fits is not self._step and others:
+        if round_ is not self._round and others:
             self._learn(view.standings, view.coefficients)
-        return super().peek(view, fits)
+        return super().peek(round_)
 
     def explain(self, request: QueuedRequest) -> str:
         standing = self._standings.get(request.entitlement)

@@ -23,10 +23,11 @@ from dataclasses import replace
 from itertools import islice
 from math import inf
 
-from scheduling.core.contracts import Fits, QueuePart, RequestQueue, Shares, counts_service, parts_of, shares_of
+from scheduling.core.contracts import QueuePart, RequestQueue, Shares, counts_service, parts_of, shares_of
 from scheduling.core.deadline import ordering_deadline_s
 from scheduling.core.queues.keyed import LOOK_PAST
-from scheduling.core.types import PoolView, QueuedRequest, ServiceClass
+from scheduling.core.rounds import Round
+from scheduling.core.types import QueuedRequest, ServiceClass
 
 RAN_KEPT = 32_768  # requests that left from another's place and may come back or be settled
 
@@ -63,8 +64,8 @@ class HintedTurns:
         self._left_from: dict[str, QueuedRequest] = {}  # granted request -> the place, where it was not its own
         self._left_by: dict[str, str] = {}  # and the other way round
         self._last: tuple[str, QueuedRequest, bool] | None = None  # selected last, its place, whether by a hint
-        self._step: Fits | None = None
-        self._asked: Fits = _never
+        self._round: Round | None = None  # it was asked in last
+        self._asked: Round | None = None  # what the queue inside is asked in: about who stands at its places
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -110,14 +111,15 @@ class HintedTurns:
         self._drop(request)
         return self._inside.discard(name)
 
-    def select(self, view: PoolView, now_s: float, fits: Fits) -> QueuedRequest | None:
-        if fits is not self._step:
-            self._step = fits
-            self._asked = self._about_who_stands_there(fits) if self._hinted or self._at else fits
-        place = self._inside.select(view, now_s, self._asked)
+    def select(self, round_: Round, now_s: float) -> QueuedRequest | None:
+        asked = self._asked
+        if asked is None or round_ is not self._round:
+            self._round = round_
+            asked = self._asked = self._about_who_stands_there(round_) if self._hinted or self._at else round_
+        place = self._inside.select(asked, now_s)
         if place is None:
             return None
-        reordered = self._asked is not fits and bool(self._hinted or self._at)
+        reordered = asked is not round_ and bool(self._hinted or self._at)
         stands = self._at.pop(place.id, None)
         owner = self._waiting[place.id] if stands is None else stands[1]
         chosen = self._wanted(owner) if reordered else owner
@@ -150,21 +152,21 @@ class HintedTurns:
     def refill(self, inside: RequestQueue, now_s: float) -> None:
         """Moves everything that waits into an empty queue in another order; who has whose place stays."""
         self._inside = inside
-        self._step = self._last = None
+        self._round = self._asked = self._last = None
         self._left_from.clear()
         self._left_by.clear()
         for request in self._waiting.values():
             name = self._place_of.get(request.id)
             inside.push(request if name is None else self._at[name][0], now_s)
 
-    def _about_who_stands_there(self, fits: Fits) -> Fits:
-        at = self._at
+    def _about_who_stands_there(self, round_: Round) -> Round:
+        at, fits = self._at, round_.fits
 
-        def asked(place: QueuedRequest) -> bool:
+        def who_stands_fits(place: QueuedRequest) -> bool:
             stands = at.get(place.id)
             return fits(place if stands is None else stands[1])
 
-        return asked
+        return round_.asking(who_stands_fits)
 
     def _wanted(self, owner: QueuedRequest) -> QueuedRequest:
         """Who takes the turn of ``owner``. Whoever it is has room: ``owner`` has, and it needs no more."""
@@ -225,7 +227,3 @@ def _goes_before(wish: _Wish, request: QueuedRequest, mine: _Wish, owner: Queued
     if mine_s < inf:
         return wish[2] < inf and ordering_deadline_s(request) <= mine_s
     return wish[2] < mine[2]  # it gave a turn away earlier
-
-
-def _never(request: QueuedRequest) -> bool:
-    return False

@@ -13,6 +13,7 @@ from scheduling.core.order.ewsjf import Ewsjf
 from scheduling.core.order.gittins import Gittins
 from scheduling.core.order.hybrid import Hybrid
 from scheduling.core.registry import PolicyError, make_ordering
+from scheduling.core.rounds import Round
 from scheduling.core.types import PoolView, QueuedRequest, ServiceClass
 
 VIEW = PoolView({})
@@ -33,7 +34,7 @@ def fits(_: QueuedRequest) -> bool:
 def order(queue: RequestQueue, now_s: float = 0.0) -> list[str]:
     """Everything out, one per step."""
     result: list[str] = []
-    while (chosen := queue.select(VIEW, now_s, lambda r: True)) is not None:
+    while (chosen := queue.select(Round(VIEW, lambda r: True), now_s)) is not None:
         result.append(chosen.id)
     return result
 
@@ -133,7 +134,7 @@ def test_an_idle_tier_saves_up_no_turns() -> None:
 
 
 def order_n(queue: RequestQueue, count: int) -> list[str]:
-    chosen = [queue.select(VIEW, 0.0, lambda r: True) for _ in range(count)]
+    chosen = [queue.select(Round(VIEW, lambda r: True), 0.0) for _ in range(count)]
     return [r.id for r in chosen if r is not None]
 
 
@@ -154,8 +155,8 @@ def test_ewsjf_fills_greedily_from_the_best_queue_then_from_its_neighbours() -> 
         *(request(f"long{n}", input_tokens=5000 + n) for n in range(2)),
         partition="1-100,800-1000,4000-6000",
     )
-    taken = []
-    while (chosen := queue.select(VIEW, 1.0, fits)) is not None:  # one step: the same ``fits`` throughout
+    taken, one_round = [], Round(VIEW, fits)
+    while (chosen := queue.select(one_round, 1.0)) is not None:
         taken.append(chosen.id.rstrip("0123456789"))
     assert taken == ["short"] * 3 + ["middle"] * 2 + ["long"] * 2
 
@@ -165,7 +166,7 @@ def test_ewsjf_gives_a_prompt_in_a_gap_a_bubble_that_goes_when_it_stays_empty() 
     assert len(queue.queues) == 3  # type: ignore[attr-defined]
     assert order(queue) == ["odd"]
     for _ in range(5):
-        queue.select(VIEW, 0.0, lambda r: True)
+        queue.select(Round(VIEW, lambda r: True), 0.0)
     assert len(queue.queues) == 2  # type: ignore[attr-defined]
 
 
@@ -174,7 +175,7 @@ def drain_under_stream(step_s: float, limit: int, make: Callable[[int], QueuedRe
     queue = filled("ewsjf", request("long", input_tokens=8000), partition="1-100,4000-9000")
     for n in range(limit):
         queue.push(make(n), n * step_s)
-        chosen = queue.select(VIEW, n * step_s, lambda r: True)
+        chosen = queue.select(Round(VIEW, lambda r: True), n * step_s)
         if chosen is not None and chosen.id == "long":
             return n
     return limit

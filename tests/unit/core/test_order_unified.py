@@ -13,6 +13,7 @@ from scheduling.core.order.hybrid import work_left
 from scheduling.core.order.unified import PREFILL_STEPS, Unified, index_left, mean_left
 from scheduling.core.queues.standing import MAX_SHIFT, StandingQueue, standing_factor
 from scheduling.core.registry import PolicyError, make_ordering, make_routing
+from scheduling.core.rounds import Round
 from scheduling.core.scheduler import Scheduler
 from scheduling.core.types import BackendView, Coefficients, PoolView, QueuedRequest, ServiceClass, Standing
 
@@ -37,7 +38,7 @@ def filled(*requests: QueuedRequest, **params: float | int | str) -> RequestQueu
 def order(queue: RequestQueue, now_s: float = 0.0, view: PoolView = FREE) -> list[str]:
     """Everything out, one per step."""
     result: list[str] = []
-    while (chosen := queue.select(view, now_s, lambda r: True)) is not None:
+    while (chosen := queue.select(Round(view, lambda r: True), now_s)) is not None:
         result.append(chosen.id)
     return result
 
@@ -130,7 +131,7 @@ def test_a_standing_that_changes_while_requests_wait_counts_at_once() -> None:
     queue = filled(*[request(f"{who}{n}", entitlement=who, seq=n) for n in range(3) for who in ("a", "b")])
     first = PoolView({}, standings={"b": Standing(1.0, debt=0.4)})
     then = PoolView({}, standings={"a": Standing(1.0, debt=0.4)})
-    taken = [queue.select(view, 0.0, lambda r: True) for view in (first, then, FREE)]
+    taken = [queue.select(Round(view, lambda r: True), 0.0) for view in (first, then, FREE)]
     assert [r.entitlement for r in taken if r] == ["b", "a", "a"]
 
 
@@ -164,7 +165,7 @@ def test_a_debt_of_a_grade_outweighs_a_cost_of_a_grade() -> None:
     owed = Standing(1.0, debt=1.0)
     assert standing_factor(owed) == pytest.approx(5.0)
     view = PoolView({}, standings={"poor": owed})
-    assert queue.select(view, 0.0, lambda r: True).id == "poor"  # type: ignore[union-attr]  # 25 - 10 ln 5 = 8.9
+    assert queue.select(Round(view, lambda r: True), 0.0).id == "poor"  # type: ignore[union-attr]  # 25 - 10 ln 5 = 8.9
     assert queue.shift("poor") == pytest.approx(10.0 * log(5.0)) == pytest.approx(10.0 * MAX_SHIFT)
 
 
@@ -173,14 +174,14 @@ def test_what_is_owed_counts_by_the_pools_own_coefficients() -> None:
     for debt, expected in ((0.0, "even"), (4.0, "owed")):
         queue = filled(request("b", entitlement="owed", seq=2), request("a", entitlement="even", seq=1))
         view = PoolView({}, standings=standings, coefficients=Coefficients(debt=debt))
-        taken = queue.select(view, 0.0, lambda r: True)
+        taken = queue.select(Round(view, lambda r: True), 0.0)
         assert taken is not None
         assert taken.entitlement == expected
     queue = filled(request("b", entitlement="owed", seq=2), request("a", entitlement="even", seq=1))
     ignored = PoolView({}, standings=standings, coefficients=Coefficients(debt=0.0))
-    assert queue.select(ignored, 0.0, lambda r: False) is None
+    assert queue.select(Round(ignored, lambda r: False), 0.0) is None
     changed = replace(ignored, coefficients=Coefficients())
-    taken = queue.select(changed, 1.0, lambda r: True)
+    taken = queue.select(Round(changed, lambda r: True), 1.0)
     assert taken is not None
     assert taken.entitlement == "owed", "coefficients that change while requests wait count at once"
 
@@ -215,7 +216,7 @@ def test_nobody_waits_for_ever_while_better_ones_keep_coming(seed_kind: str) -> 
                 float(second),
             )
         turns_overdue += second > 61
-        if queue.select(FREE, float(second), lambda r: True).id == "victim":  # type: ignore[union-attr]
+        if queue.select(Round(FREE, lambda r: True), float(second)).id == "victim":  # type: ignore[union-attr]
             break
     assert turns_overdue <= 2 * 8
 
@@ -242,7 +243,7 @@ def test_a_clients_priority_orders_its_own_requests_only() -> None:
 def test_explanations_give_the_terms() -> None:
     queue = filled(request("x", ttft_deadline_s=5.0), request("y"))
     for _ in range(2):
-        request_, text = (r := queue.select(FREE, 0.0, lambda r: True)), queue.explain(r)  # type: ignore[arg-type]
+        request_, text = (r := queue.select(Round(FREE, lambda r: True), 0.0)), queue.explain(r)  # type: ignore[arg-type]
         assert request_ is not None
         told = {
             "x": "elastic band, due 5.80 s after arrival: deadline 5.00 + work 0.80",

@@ -6,7 +6,9 @@ import pytest
 
 from scheduling.core.queues.keyed import LOOK_PAST, KeyedQueue
 from scheduling.core.registry import make_ordering, make_routing
-from scheduling.core.scheduler import Scheduler, work_of
+from scheduling.core.rounds import Round
+from scheduling.core.scheduler import Scheduler
+from scheduling.core.step import work_of
 from scheduling.core.types import Grant, PoolView, QueuedRequest
 from tests.support.scheduling_world import backend_view, ids, pool_view, waiting
 
@@ -131,10 +133,10 @@ def test_smaller_requests_pass_one_that_lacks_kv_cache_until_its_patience_ends()
     assert granted(scheduler.step(view, 2000.0)) == ["req_000002", "req_000003"]
     view.backends["b1"].kv_used = 600
     assert granted(scheduler.step(view, 2002.5)) == []  # room for the small ones is kept free now
-    assert scheduler.held == "req_000001"
+    assert scheduler.kv_hold == "req_000001"
     view.backends["b1"].kv_used = 200
     assert granted(scheduler.step(view, 2003.0)) == ["req_000001"]
-    assert scheduler.held is None
+    assert scheduler.kv_hold is None
 
 
 def test_a_kept_replica_still_serves_what_the_policy_puts_first():
@@ -159,7 +161,7 @@ def test_a_request_that_fits_no_replica_at_all_keeps_nothing_free():
     scheduler = offered(make(patience_s=1.0), waiting(1, kv_tokens=5000), waiting(2))
     view = pool_view(backend_view(slots=1, kv_tokens=1000))
     scheduler.step(view, 2000.0)
-    assert scheduler.held is None
+    assert scheduler.kv_hold is None
 
 
 def test_withdrawing_the_request_a_replica_is_kept_for_frees_it():
@@ -193,7 +195,7 @@ def test_the_reason_is_a_line_a_person_can_read():
 
 def test_a_policy_that_selects_what_does_not_fit_is_named_in_the_error():
     class Careless(KeyedQueue):
-        def select(self, view: PoolView, now_s: float, fits: object) -> QueuedRequest | None:  # type: ignore[override]
+        def select(self, round_: Round, now_s: float) -> QueuedRequest | None:
             return next(iter(self), None)
 
     class Policy:
@@ -219,8 +221,9 @@ def test_a_full_lane_is_asked_once_per_step_however_many_wait_in_it():
         asked.append(request.id)
         return request.entitlement == "free"
 
-    assert queue.select(view, 0.0, fits).id == "req_005000"  # type: ignore[union-attr]
-    assert queue.select(view, 0.0, fits) is None
+    one_round = Round(view, fits)
+    assert queue.select(one_round, 0.0).id == "req_005000"  # type: ignore[union-attr]
+    assert queue.select(one_round, 0.0) is None
     assert asked == ["req_000000", "req_005000"]
 
 
@@ -235,7 +238,7 @@ def test_looking_past_requests_without_room_is_bounded_and_starts_anew_with_each
             asked.append(request.id)
             return False
 
-        assert queue.select(big(), 0.0, fits) is None
+        assert queue.select(Round(big(), fits), 0.0) is None
         assert len(asked) == LOOK_PAST + 1
         assert asked[0] == "req_000000"
     assert len(queue) == 1000

@@ -42,16 +42,16 @@ def test_a_wrong_step_breaks_its_law(law: int, view: PoolView, grants: list[Gran
 def test_work_conservation_rests_while_the_bound_is_reached_or_a_replica_is_kept_free():
     view = pool_view(backend_view())
     assert broken(view, [ONE, waiting(2)], [Grant(ONE, "b1", "")], [waiting(2)], max_grants=1) == set()
-    assert broken(view, [ONE], [], [ONE], held=True) == set()
+    assert broken(view, [ONE], [], [ONE], kv_hold=True) == set()
 
 
 def test_a_replica_is_kept_for_a_prompt_only_while_that_lacks_nothing_but_credit():
     lacking = pool_view(backend_view(prefill_credit=500, prefill_used=450))
-    assert broken(lacking, [ONE], [], [ONE], kept={"b1": ONE.id}) == set()
-    assert broken(pool_view(backend_view()), [ONE], [], [ONE], kept={"b1": ONE.id}) == {9}
-    assert broken(lacking, [ONE], [], [ONE], kept={"b1": "req_000007"}) == {9}
+    assert broken(lacking, [ONE], [], [ONE], credit_holds={"b1": ONE.id}) == set()
+    assert broken(pool_view(backend_view()), [ONE], [], [ONE], credit_holds={"b1": ONE.id}) == {9}
+    assert broken(lacking, [ONE], [], [ONE], credit_holds={"b1": "req_000007"}) == {9}
     full = pool_view(backend_view(slots=1, running=1, prefill_credit=500, prefill_used=450))
-    assert broken(full, [ONE], [], [ONE], kept={"b1": ONE.id}) == {9}
+    assert broken(full, [ONE], [], [ONE], credit_holds={"b1": ONE.id}) == {9}
 
 
 def test_a_violation_reads_as_a_sentence():

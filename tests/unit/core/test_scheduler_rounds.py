@@ -39,6 +39,16 @@ def test_an_owner_within_its_share_goes_before_a_crowd_of_others(policy: str, ar
 
 
 @every_composition
+def test_an_owner_goes_before_a_crowd_that_has_no_limit(policy: str, around: tuple[str, ...]):
+    world = scheduler(policy, around)
+    for number in range(400):  # all of them without a turn, more than a queue looks past one by one
+        world.offer(waiting(number, f"elastic-{number % 5}", 1, concurrency=0), 1000.0)
+    world.offer(waiting(500, "owner", 0, concurrency=5), 1000.0)
+    (grant,) = world.step(pool_view(backend_view(slots=1)), 1100.0)
+    assert grant.request.entitlement == "owner"
+
+
+@every_composition
 def test_idle_capacity_goes_to_who_may_burst_when_nobody_else_can_use_it(policy: str, around: tuple[str, ...]):
     world = scheduler(policy, around)
     for number in range(100):  # at their limits, and they may not burst

@@ -1,0 +1,80 @@
+"""One round of a step: who may go in it.
+
+A step asks its queue in up to three rounds (``Scheduler.step``): in each, some service classes have a turn, and limits
+of concurrency count or not. A queue is handed the :class:`Round` and recognises it by the object, so it may keep what
+it learned for as long as it is handed the same one. Nothing of a round outlives it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from scheduling.core.types import PoolView, QueuedRequest
+
+Fits = Callable[[QueuedRequest], bool]
+
+
+class Round:
+    """``fits``: whether a request's entitlement and at least one replica have room for it; within a round it only ever
+    turns from true to false. ``has_turn``: whether requests of an entitlement may go in this round at all; None: all
+    may. ``limited``: whether an entitlement's concurrency counts. ``view``: the pool as the step sees it.
+    """
+
+    __slots__ = ("_has_turn", "fits", "limited", "view")
+
+    def __init__(
+        self, view: PoolView, fits: Fits, has_turn: Callable[[str], bool] | None = None, *, limited: bool = True
+    ) -> None:
+        self.view = view
+        self.fits = fits
+        self.limited = limited
+        self._has_turn = has_turn
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Round:
+        """A queue that is copied gets rounds of its own: the one it was asked in last is not copied with it."""
+        return self
+
+    def has_turn(self, entitlement: str) -> bool:
+        """Whether requests of this entitlement may go in this round."""
+        return self._has_turn is None or self._has_turn(entitlement)
+
+    def is_full(self, entitlement: str, concurrency: int) -> bool:
+        """Whether it runs as many as it may by its ``concurrency`` (0: no limit), where limits count."""
+        return self.limited and 0 < concurrency <= self.view.running_by_entitlement.get(entitlement, 0)
+
+    def keeps_out(self, entitlement: str, concurrency: int) -> bool:
+        """Whether none of its requests fits: it has no turn or is full. A queue need not ask for each of them."""
+        return not self.has_turn(entitlement) or self.is_full(entitlement, concurrency)
+
+    def lets_in(self, concurrency: Mapping[str, int]) -> list[str]:
+        """Those entitlements, each given with its concurrency, that are not kept out."""
+        if self._has_turn is None and self.limited:  # asked once a step of all that were full before
+            running = self.view.running_by_entitlement.get
+            return [name for name, most in concurrency.items() if not 0 < most <= running(name, 0)]
+        return [name for name, most in concurrency.items() if not self.keeps_out(name, most)]
+
+    def asking(self, fits: Fits) -> Round:
+        """The same turns and limits with another answer to what fits: a round of its own."""
+        return Round(self.view, fits, self._has_turn, limited=self.limited)
+
+    def counting_misses(self) -> CountingRound:
+        """The same, counting what did not fit: a round of its own."""
+        return CountingRound(self.view, self.fits, self._has_turn, limited=self.limited)
+
+
+class CountingRound(Round):
+    """A round that knows how many requests were asked about in it that did not fit."""
+
+    __slots__ = ("misses",)
+
+    def __init__(
+        self, view: PoolView, fits: Fits, has_turn: Callable[[str], bool] | None = None, *, limited: bool = True
+    ) -> None:
+        def counted(request: QueuedRequest) -> bool:
+            if fits(request):
+                return True
+            self.misses += 1
+            return False
+
+        super().__init__(view, counted, has_turn, limited=limited)
+        self.misses = 0

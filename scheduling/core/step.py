@@ -1,0 +1,203 @@
+"""What one step knows, and what it leaves to the next.
+
+Question: which replicas still have room for whom, and for whom is one kept free?
+A request that lacks only KV cache is passed by smaller ones for ``patience_s``; then one replica takes nothing that
+comes after it in the policy's order until it fits. One that lacks only prefill credit is passed by nobody on the
+replica where it fits soonest.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from scheduling.core.admission import RIGHTS
+from scheduling.core.types import BackendView, PoolView, QueuedRequest
+
+RESERVED = frozenset(c for c, r in RIGHTS.items() if r.reserved)
+BASELINE = frozenset(c for c, r in RIGHTS.items() if r.baseline)
+BURSTS = frozenset(c for c, r in RIGHTS.items() if r.bursts)
+
+
+def work_of(request: QueuedRequest) -> int:
+    """Outstanding work that a request adds to its replica [tokens]: input and expected output."""
+    return math.ceil(request.input_tokens + request.output_tokens)
+
+
+@dataclass(slots=True)
+class Hold:
+    """A request that had no room although others had."""
+
+    request_id: str
+    since_s: float
+    backend: str = ""  # kept free for it once its patience has ended
+
+
+@dataclass(slots=True)
+class Holds:
+    """For whom room is kept: what one step leaves to the next."""
+
+    kv: Hold | None = None  # the first, in the policy's order, for which no replica had enough free KV cache
+    credit: Hold | None = None  # the first that lacked prefill credit while another one had room
+    by_replica: dict[str, str] = field(default_factory=dict)  # kept in the last step, and for whom: it lacked credit
+
+    def release(self, request_id: str) -> None:
+        """It waits no longer, or is being granted."""
+        if self.kv is not None and self.kv.request_id == request_id:
+            self.kv = None
+        if self.credit is not None and self.credit.request_id == request_id:
+            self.credit = None
+
+
+class Step:
+    """One step's view of replicas and limits. Books in ``view`` and in ``holds``.
+
+    ``waiting`` is what waits, by id; ``spare`` of the free slots are only for who is within a baseline; ``unreserved``
+    names entitlements whose promise the pool cannot keep now.
+    """
+
+    def __init__(
+        self,
+        view: PoolView,
+        now_s: float,
+        holds: Holds,
+        waiting: Mapping[str, QueuedRequest],
+        *,
+        patience_s: float,
+        spare: int,
+        unreserved: frozenset[str],
+    ) -> None:
+        self.view = view
+        self._now_s = now_s
+        self._holds = holds
+        self._patience_s = patience_s
+        self._unreserved = unreserved
+        self._ready = [backend for backend in view.backends.values() if backend.ready]
+        self._spare = spare
+        self._free = view.free_slots()
+        self.open = [backend for backend in self._ready if backend.running < backend.slots]
+        self._closed = ""  # replica that requests after the held one may not take; set when its turn has passed
+        self._pending = False  # whether a request was asked about that fits and is not booked yet
+        holds.by_replica = {}
+        if holds.kv is not None and self._entitlement_full(waiting[holds.kv.request_id]):
+            holds.kv = None  # something else than KV cache stops it now
+        if holds.credit is not None and now_s - holds.credit.since_s >= patience_s:
+            first = waiting[holds.credit.request_id]
+            if self._beyond_limits(first):
+                holds.credit = None
+            elif not self._has_candidate(first):
+                self._wants_credit_only(first)
+
+    def fits(self, request: QueuedRequest) -> bool:
+        """Whether entitlement and at least one replica have room. Within a step it only ever turns false."""
+        return not self._beyond_limits(request) and self._fits_somewhere(request)
+
+    def fits_reserved(self, request: QueuedRequest) -> bool:
+        """Whether it is an owner's who runs less than is reserved for it, and fits."""
+        owns = request.service_class in RESERVED and request.entitlement not in self._unreserved
+        return owns and request.concurrency > 0 and self.fits(request)
+
+    def fits_bursting(self, request: QueuedRequest) -> bool:
+        """Whether its entitlement may run more than its r_e, and a replica has room."""
+        return not self.sparing() and request.service_class in BURSTS and self._fits_somewhere(request)
+
+    def sparing(self) -> bool:
+        """Whether what is free now is kept for those within their baselines."""
+        return self._free <= self._spare > 0
+
+    def candidates(self, request: QueuedRequest) -> list[BackendView]:
+        """Replicas that may run it now."""
+        excluded = self._excluded(request)
+        kv, prefill = request.kv_tokens, request.prefill_tokens
+        return [b for b in self.open if b.room_for(kv, prefill) and b.id != excluded and b.id != self._closed]
+
+    def as_routed(self, request: QueuedRequest) -> QueuedRequest:
+        """The request with the exclusion that holds now."""
+        excluded = self._excluded(request)
+        return request if request.exclude_backend == excluded else replace(request, exclude_backend=excluded)
+
+    def book(self, request: QueuedRequest, backend: BackendView) -> None:
+        """It runs there."""
+        backend.running += 1
+        self._free -= 1
+        self._pending = False
+        backend.kv_used += request.kv_tokens
+        backend.prefill_used += request.prefill_tokens
+        backend.work_tokens += work_of(request)
+        running = self.view.running_by_entitlement
+        running[request.entitlement] = running.get(request.entitlement, 0) + 1
+        if backend.running >= backend.slots:
+            self.open.remove(backend)
+
+    def _entitlement_full(self, request: QueuedRequest) -> bool:
+        return 0 < request.concurrency <= self.view.running_by_entitlement.get(request.entitlement, 0)
+
+    def _beyond_limits(self, request: QueuedRequest) -> bool:
+        """Whether its entitlement or what is spared stops it, whatever room the replicas have."""
+        return self._entitlement_full(request) or (self.sparing() and request.service_class not in BASELINE)
+
+    def _fits_somewhere(self, request: QueuedRequest) -> bool:
+        if self._has_candidate(request):
+            self._pending = True
+            return True
+        hold = self._holds.kv
+        if not self._wants_credit_only(request) or (hold is not None and hold.request_id == request.id):
+            self._keep_room_for(request)
+        return False
+
+    def _has_candidate(self, request: QueuedRequest) -> bool:
+        excluded = self._excluded(request)
+        kv, prefill = request.kv_tokens, request.prefill_tokens
+        for backend in self.open:
+            if backend.room_for(kv, prefill) and backend.id != excluded and backend.id != self._closed:
+                return True
+        return False
+
+    def _wants_credit_only(self, request: QueuedRequest) -> bool:
+        """Whether a replica has room but for its prefill credit. The one where credit for it is there soonest takes
+        nothing else in this step: what has its first token there makes room for this request and no other, so that the
+        least that any replica has to wait for falls from step to step, and at the latest it runs alone.
+
+        Queues that compare several requests ask about some whose turn it is not. So who is asked while another one has
+        room keeps nothing in this step, and after ``patience_s`` the first of them comes before all in the next ones.
+        """
+        holds, excluded = self._holds, self._excluded(request)
+        if request.id in holds.by_replica.values():
+            return True
+        able = [b for b in self.open if b.roomy(request.kv_tokens) and b.id != excluded and b.id != self._closed]
+        if not able:
+            return any(b.roomy(request.kv_tokens) and b.id != excluded for b in self._ready if b.id in holds.by_replica)
+        if self._pending:
+            holds.credit = holds.credit or Hold(request.id, self._now_s)
+            return True
+        need = request.prefill_tokens
+
+        def lacks(b: BackendView) -> int:
+            return b.prefill_used + need - b.prefill_credit if need <= b.prefill_credit else b.prefill_used
+
+        nearest = min(able, key=lambda b: (lacks(b), b.id))
+        holds.by_replica[nearest.id] = request.id
+        self.open.remove(nearest)
+        return True
+
+    def _excluded(self, request: QueuedRequest) -> str:
+        """Where it failed before, unless that is the only replica left: it is ready again, so it has been probed."""
+        if request.exclude_backend and any(b.id != request.exclude_backend for b in self._ready):
+            return request.exclude_backend
+        return ""
+
+    def _keep_room_for(self, request: QueuedRequest) -> None:
+        hold = self._holds.kv
+        if hold is None:
+            if any(request.kv_tokens <= backend.kv_tokens for backend in self._ready):
+                self._holds.kv = Hold(request.id, self._now_s)
+            return
+        if hold.request_id != request.id or self._now_s - hold.since_s < self._patience_s:
+            return
+        excluded = self._excluded(request)
+        able = [b for b in self._ready if request.kv_tokens <= b.kv_tokens and b.id != excluded]
+        if not any(backend.id == hold.backend for backend in able):
+            nearest = min(able, key=lambda b: (b.kv_used - b.kv_tokens, b.id), default=None)
+            hold.backend = nearest.id if nearest is not None else ""
+        self._closed = hold.backend
