@@ -14,6 +14,7 @@ from django.utils import timezone
 from scheduling.core import planner
 from scheduling.core.capacity import Amounts
 from tenants.models import EntitlementState, Pool, ScalingMode
+from tenants.rows import pool_spec
 
 
 def promised(pool: Pool) -> Amounts:
@@ -30,8 +31,6 @@ def provisionable(pool: Pool) -> Amounts | None:
     """What the planner may bring the pool to; a dimension that is 0 is not known. None while scaling is off."""
     if pool.scaling_mode == ScalingMode.OFF:
         return None
-    from tenants.specs import pool_spec  # it imports the services, which import this
-
     spec = pool_spec(pool)
     return planner.provisionable(spec.scaling, spec.backends)
 

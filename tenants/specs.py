@@ -1,4 +1,4 @@
-"""Rows of the catalog as the frozen types of the core. What the gateway and the dispatch loop know comes from here.
+"""The catalog as frozen types of the core. What the gateway and the dispatch loop know comes from here.
 
 Called in threads of the gateway and the dispatch loop, which are not requests.
 """
@@ -9,17 +9,16 @@ import logging
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
-from datetime import datetime
 
 from django.db import DatabaseError
 from django.utils import timezone
 
-from scheduling.core import entitlement
 from scheduling.core import types as core
 from scheduling.core.capacity import automatic_headroom
 from tenants import services
 from tenants.connections import own_connection
-from tenants.models import ApiKey, CatalogVersion, Entitlement, Pool, Quota, Slo, Tier
+from tenants.models import ApiKey, CatalogVersion, Entitlement, Pool, Quota, Tier
+from tenants.rows import entitlement_spec, pool_spec, tier_spec
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +54,7 @@ def load_catalog() -> core.Catalog:
     entitlements = {}
     for row in Entitlement.objects.select_related("tenant", "pool"):
         if row.tier_id in tiers and row.pool.slug in pools:
-            entitlements[row.slug] = _entitlement_spec(row, tiers[row.tier_id], now)
+            entitlements[row.slug] = entitlement_spec(row, tiers[row.tier_id], now)
     by_pool: dict[str, list[core.EntitlementSpec]] = defaultdict(list)
     for spec in entitlements.values():
         by_pool[spec.pool].append(spec)
@@ -85,83 +84,8 @@ def headroom_of(pool: Pool) -> int:
         return pool.headroom_slots
     now = timezone.now()
     of_pool = Entitlement.objects.filter(pool=pool).select_related("tenant", "pool", "tier__slo")
-    return _automatic_headroom(pool_spec(pool), (_entitlement_spec(row, tier_spec(row.tier), now) for row in of_pool))
+    return _automatic_headroom(pool_spec(pool), (entitlement_spec(row, tier_spec(row.tier), now) for row in of_pool))
 
 
 def _automatic_headroom(pool: core.PoolSpec, entitlements: Iterable[core.EntitlementSpec]) -> int:
     return automatic_headroom(sum(backend.slots for backend in pool.backends), entitlements)
-
-
-def _entitlement_spec(row: Entitlement, tier: core.TierSpec, now: datetime) -> core.EntitlementSpec:
-    return core.EntitlementSpec(
-        id=row.slug,
-        tenant=row.tenant.slug,
-        pool=row.pool.slug,
-        tier=tier,
-        state=core.EntitlementState(row.state_at(now)),
-        tokens_per_s=row.tokens_per_s,
-        burst_tokens=row.burst_tokens,
-        kv_tokens=row.kv_tokens,
-        concurrency=row.concurrency,
-        valid_until_s=row.valid_until.timestamp() if row.valid_until else None,
-        paused=row.tenant.paused_since is not None,
-    )
-
-
-def slo_spec(slo: Slo) -> core.Slo:
-    return core.Slo(ttft_s=slo.ttft_s, tbt_s=slo.tbt_s, ttlt_s=slo.ttlt_s)
-
-
-def tier_spec(tier: Tier) -> core.TierSpec:
-    return core.TierSpec(
-        name=tier.slug,
-        service_class=core.ServiceClass(tier.service_class),
-        rank=tier.rank,
-        weight=tier.weight,
-        slo=slo_spec(tier.slo),
-        over_limit=core.OverLimit(tier.over_limit),
-        queue_limit=tier.queue_limit,
-        max_wait_s=tier.max_wait_s,
-        max_grammar_bytes=tier.max_grammar_bytes,
-    )
-
-
-def pool_spec(pool: Pool) -> core.PoolSpec:
-    return core.PoolSpec(
-        id=pool.slug,
-        model=pool.model,
-        upstream_model=pool.upstream_model or pool.model,
-        backends=tuple(backend.spec() for backend in pool.backends.all()),
-        policy=pool.policy,
-        policy_params=dict(pool.policy_params),
-        policy_version=pool.policy_version,
-        modifiers={name: dict(params) for name, params in pool.modifiers.items()},
-        routing=pool.routing,
-        routing_params=dict(pool.routing_params),
-        max_model_len=pool.max_model_len,
-        default_output_tokens=pool.default_output_tokens,
-        max_output_tokens=pool.max_output_tokens,
-        queue_limit=pool.queue_limit,
-        queue_bytes=pool.queue_bytes,
-        threshold=pool.threshold,
-        headroom_slots=pool.headroom_slots or 0,  # automatic: once its entitlements are known
-        aliases=tuple(pool.aliases),
-        kv_bytes_per_token=pool.kv_bytes_per_token,
-        predictor=core.PredictorMode(pool.predictor),
-        tokenizer=pool.tokenizer,
-        prefix_cache=core.PrefixCache(pool.prefix_cache),
-        coefficients=entitlement.read_coefficients(pool.coefficients),
-        prefill_credit=pool.prefill_credit,
-        slo_mean_s=pool.slo_mean_s,
-        scaling=core.ScalingSpec(
-            mode=core.ScalingMode(pool.scaling_mode),
-            min_replicas=pool.min_replicas,
-            max_replicas=pool.max_replicas,
-            driver=pool.scaling_driver,
-            params=dict(pool.scaling_params),
-            headroom=pool.scaling_headroom,
-            up_cooldown_s=pool.scale_up_cooldown_s,
-            down_cooldown_s=pool.scale_down_cooldown_s,
-            drain_limit_s=pool.drain_limit_s,
-        ),
-    )

@@ -7,8 +7,8 @@ import time
 
 import httpx
 
-from controlplane.embedded.engines import Engine, Plan
 from controlplane.embedded.home import CannotStart
+from controlplane.embedded.plan import Engine, Plan
 
 ASK_AGAIN_S = 1.0
 KV_TOKENS_UNKNOWN = 100_000  # an engine without vLLM's cache metric: small enough for any GPU

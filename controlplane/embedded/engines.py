@@ -4,38 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 from controlplane.embedded.home import CannotStart, Home
+from controlplane.embedded.plan import Engine, Plan
 from controlplane.env import Env
 from scheduling.core.step_time import EnginePreset, load_preset
 
 # vLLM's own --max-num-batched-tokens for serving where it is not told: by the GPU, 2,048 for all others
 SERVING_STEP_TOKENS = (("H100", 8192), ("H200", 8192), ("H800", 8192), ("MI300", 8192), ("B200", 8192))
 GIVEN_PATIENCE_S = 15.0  # a server named in ENGINE should be there
-
-
-@dataclass(frozen=True)
-class Engine:
-    """One replica: its address, and what it can hold (0: ask it)."""
-
-    name: str
-    url: str
-    slots: int
-    kv_tokens: int = 0
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What serves the model, and as which processes of ours (none for engines that already run)."""
-
-    engines: list[Engine]
-    pool: str = ""  # empty: named after the model
-    model: str = ""  # empty: ask the first engine
-    max_model_len: int = 0  # 0: ask the first engine
-    commands: dict[str, list[str]] = field(default_factory=dict)
-    environ: dict[str, str] = field(default_factory=dict)
-    patience_s: float = 90.0  # until they serve
 
 
 def plan(env: Env, home: Home, say: Callable[[str], None]) -> Plan:

@@ -18,8 +18,8 @@ import django
 
 from controlplane import env as environment
 from controlplane.embedded.ask import ask
-from controlplane.embedded.engines import Engine, Plan
 from controlplane.embedded.home import CannotStart, write_private
+from controlplane.embedded.plan import Engine, Plan
 
 PEOPLE = ("admin", "operator", "member")
 TIERS = ("premium", "standard", "batch")

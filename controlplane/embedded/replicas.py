@@ -10,7 +10,7 @@ import json
 import shlex
 from pathlib import Path
 
-from controlplane.embedded.engines import Plan
+from controlplane.embedded.plan import Plan
 
 FOLDER = "replicas"
 SUPPORT = "replicas-supported"  # in HOME/run while a supervisor looks after the folder

@@ -25,9 +25,9 @@ from typing import Any
 from controlplane import env as environment
 from controlplane.embedded import engines, replicas, valkey
 from controlplane.embedded.child import Child, die_with_parent
-from controlplane.embedded.engines import Plan
 from controlplane.embedded.gate import STANDBY, WEB, WORKER
 from controlplane.embedded.home import CannotStart, Home, require_free, write_private
+from controlplane.embedded.plan import Plan
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 TICK_S = 0.1

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from controlplane.experiments.clients import Crowd, Sent
-from controlplane.experiments.figures import Sample
 from controlplane.experiments.plan import SERVICE_S, Experiment, Member, Outage, Phase
+from controlplane.experiments.samples import Sample
 from scheduling.core.percentiles import nearest_rank
 
 # --- noisy neighbour

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from controlplane.experiments.clients import Crowd
-
-if TYPE_CHECKING:
-    from controlplane.experiments.clients import Sent
-    from controlplane.experiments.figures import Sample
+from controlplane.experiments.clients import Crowd, Sent
+from controlplane.experiments.samples import Sample
 
 PRESET = "qwen3-8b-gb10"
 SLOTS = 16

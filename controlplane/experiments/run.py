@@ -14,9 +14,10 @@ from typing import Any
 import aiohttp
 
 from controlplane.experiments.clients import Drive, Sent
-from controlplane.experiments.figures import Sample, sample_of, summary
+from controlplane.experiments.figures import summary
 from controlplane.experiments.instance import ExperimentError, Instance
 from controlplane.experiments.plan import OPEN_SLOTS, PRESET, Experiment, Outage, catalog_of
+from controlplane.experiments.samples import Sample, sample_of
 
 EVERY_S = 0.5  # between two looks at the live feed, which moves once a second
 LOOK_S = 0.02  # between two looks for a replica that was started again: it takes much longer before it can serve

@@ -30,7 +30,7 @@ from tenants import services
 from tenants.audit import Actor
 from tenants.connections import own_connection
 from tenants.models import Backend, Pool
-from tenants.specs import pool_spec
+from tenants.rows import pool_spec
 
 log = logging.getLogger(__name__)
 

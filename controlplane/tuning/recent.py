@@ -21,7 +21,7 @@ from scheduling.simulator.recording import Recorded, Recording, write_recording
 from scheduling.simulator.workload import Tier as LabTier
 from telemetry.models import LedgerEntry, Sampled, SampleMark
 from tenants.models import Pool, Tier
-from tenants.specs import slo_spec
+from tenants.rows import slo_spec
 
 SIZE = 10_000  # requests of a pool's sample
 MEMORY = 20  # times its size is what it remembers

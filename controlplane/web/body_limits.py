@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from scheduling.core.outcomes import Reason
-from scheduling.gateway.call import ABORT
+from scheduling.gateway.asgi import ABORT
 from scheduling.gateway.errors import Refusal
 from scheduling.gateway.guard import ClientGone, linger, read_body
 

@@ -38,7 +38,7 @@ from controlplane.web.connections import ALWAYS_OPEN, RETRY_S, ConnectionLimits,
 from controlplane.web.websockets import MESSAGE_BYTES, BoundedSocket
 from scheduling.core.outcomes import ENDINGS, Reason
 from scheduling.gateway.app import new_request_id
-from scheduling.gateway.call import ABORT, PEER, WRITE
+from scheduling.gateway.asgi import ABORT, PEER, WRITE
 from scheduling.gateway.errors import reason_header
 from scheduling.gateway.headers import NO_RETRY, retry_after
 

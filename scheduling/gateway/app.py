@@ -19,8 +19,8 @@ from scheduling.catalog import CatalogCache
 from scheduling.core.outcomes import Reason
 from scheduling.core.tracing import CHAT, COMPLETION, trace_line
 from scheduling.core.types import Catalog
+from scheduling.gateway.asgi import PEER
 from scheduling.gateway.auth import Access, Keyring, split_key
-from scheduling.gateway.call import PEER, Call, Timeouts
 from scheduling.gateway.config import GatewayConfig
 from scheduling.gateway.errors import Answer, Refusal, render
 from scheduling.gateway.forecasts import Forecasts
@@ -37,8 +37,9 @@ from scheduling.gateway.ports import GatewayMetrics, Places
 from scheduling.gateway.prepare import prepare
 from scheduling.gateway.quotas import Quotas
 from scheduling.gateway.relay import EngineTrouble, answer_headers
-from scheduling.gateway.stages import Identified
+from scheduling.gateway.stages import Call, Identified
 from scheduling.gateway.storms import HOLD_S, MAX_DRAINED, MAX_HELD, Storms
+from scheduling.gateway.timeouts import Timeouts
 from scheduling.gateway.upstream import Upstream
 from scheduling.state.history import HistoryStream
 from scheduling.state.resp import RespConnection
@@ -408,7 +409,13 @@ class GatewayApp:
         identified.streamed = prepared.stream
         check_grammar(prepared.body, access.entitlement.tier.max_grammar_bytes)
         if head.idempotency_key is not None:
-            identified.idempotency = self._idempotency.pass_for(identified, head.idempotency_key, data)
+            identified.idempotency = self._idempotency.pass_for(
+                identified.id,
+                identified.access.entitlement.tenant,
+                call.scope["path"],
+                head.idempotency_key,
+                data,
+            )
         del data  # it may be large, and the call may wait
         await self._lifecycle.run(identified, prepared, size, head.hints)
 

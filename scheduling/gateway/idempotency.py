@@ -20,7 +20,6 @@ from scheduling.core.outcomes import Outcome, Reason, outcome_of
 from scheduling.gateway.config import GatewayConfig
 from scheduling.gateway.errors import Refusal
 from scheduling.gateway.headers import Header
-from scheduling.gateway.stages import Identified
 from scheduling.state.idempotency import Claim, ClaimStatus, HoldStatus, IdempotencyStore, KeepLimits, Ticket
 from scheduling.state.resp import RespConnection
 from scheduling.state.types import BATCH, StateError, StateUnavailable
@@ -112,7 +111,7 @@ class Idempotency:
         self._lost = deque((ticket, reason) for ticket, reason, done_s in self._done if done_s >= since_s)
         self._wake.set()
 
-    def pass_for(self, identified: Identified, key: bytes, body: bytes) -> Pass:
+    def pass_for(self, request_id: str, tenant: str, path: str, key: bytes, body: bytes) -> Pass:
         """The pass of a call with a valid key.
 
         Raises:
@@ -124,13 +123,11 @@ class Idempotency:
                 param=HEADER,
                 detail=f"{HEADER} must be sent once, with 1 to {MAX_KEY_CHARS} visible ASCII characters.",
             )
-        tenant = identified.access.entitlement.tenant
-        path = identified.call.scope["path"].encode()
         name = b"%b\0%b" % (tenant.encode(), key)
         digest = hmac.digest(self._secret, b"key\0" + name, "sha256").hex()[:32]
-        whole = hmac.digest(self._secret, b"\0".join((name, path, hashlib.sha256(body).digest())), "sha256")
+        whole = hmac.digest(self._secret, b"\0".join((name, path.encode(), hashlib.sha256(body).digest())), "sha256")
         fingerprint = hmac.digest(whole, b"fingerprint", "sha256").hex()[:32]
-        return Pass(self, Ticket(tenant, digest, fingerprint, identified.id), hmac.digest(whole, b"answer", "sha256"))
+        return Pass(self, Ticket(tenant, digest, fingerprint, request_id), hmac.digest(whole, b"answer", "sha256"))
 
     async def begin(self, mine: Pass) -> bytes | None:
         """Takes the key: None where the call may run, or the answer to give again.

@@ -21,7 +21,6 @@ from scheduling.core.types import BackendSpec, EntitlementSpec, EntitlementState
 from scheduling.gateway.attempts import AttemptCounts
 from scheduling.gateway.auth import Keyring
 from scheduling.gateway.cache_salt import salt_for
-from scheduling.gateway.call import NEVER, Call
 from scheduling.gateway.config import GatewayConfig
 from scheduling.gateway.errors import Answer, Refusal, error_event, reason_header, render
 from scheduling.gateway.estimates import make_estimate, make_queued
@@ -39,7 +38,7 @@ from scheduling.gateway.quotas import Quotas
 from scheduling.gateway.records import record_of
 from scheduling.gateway.relay import EngineTrouble, Relay, answer_headers
 from scheduling.gateway.retries import RetryBudget
-from scheduling.gateway.stages import Estimated, Identified, Submitted
+from scheduling.gateway.stages import NEVER, Call, Estimated, Identified, Submitted
 from scheduling.gateway.storms import Storms
 from scheduling.gateway.upstream import Upstream
 from scheduling.state.store import PoolStore

@@ -16,15 +16,15 @@ from scheduling.core.outcomes import Reason
 from scheduling.core.tracing import engine_traceparent
 from scheduling.core.types import BackendSpec
 from scheduling.gateway.answers import Asked, Broken, Usage, error_message, read_answer
+from scheduling.gateway.asgi import WRITE
 from scheduling.gateway.attempts import AttemptCounts
-from scheduling.gateway.call import WRITE, Call
 from scheduling.gateway.config import GatewayConfig
 from scheduling.gateway.errors import Refusal, reason_header
 from scheduling.gateway.first_tokens import FirstTokens
 from scheduling.gateway.headers import JSON, NO_BUFFERING, NO_CACHE, SSE, Header
 from scheduling.gateway.ports import GatewayMetrics
 from scheduling.gateway.sse import Frames
-from scheduling.gateway.stages import Estimated, Submitted
+from scheduling.gateway.stages import Call, Estimated, Submitted
 from scheduling.gateway.upstream import Connection, Upstream, UpstreamError
 
 log = logging.getLogger(__name__)

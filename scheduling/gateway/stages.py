@@ -11,20 +11,116 @@ Who looks from outside (time limits, the end of a call that came to no good end)
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import Any
 
 from scheduling.core.estimate.chain import Outlook
+from scheduling.core.outcomes import Reason
 from scheduling.core.types import Estimate, QueuedRequest
+from scheduling.gateway.asgi import ABORT
 from scheduling.gateway.auth import Access
+from scheduling.gateway.guard import Receive, Scope, Send
+from scheduling.gateway.idempotency import Pass
 from scheduling.gateway.prepare import Prepared
 from scheduling.gateway.sse import Frames
 from scheduling.gateway.upstream import Connection
 from scheduling.state.types import Admission, GrantNotice, RequestFacts
 
-if TYPE_CHECKING:
-    from scheduling.gateway.call import Call
-    from scheduling.gateway.idempotency import Pass
+NEVER = float("inf")
+
+
+class Call:
+    """One open request as its connection and the clock see it. Times are epoch seconds unless named loop."""
+
+    __slots__ = (
+        "body_read",
+        "closed",
+        "deadline",
+        "deadline_reason",
+        "estimated",
+        "id",
+        "identified",
+        "last_deadline",
+        "listener",
+        "loop",
+        "receive",
+        "received_s",
+        "responding",
+        "scope",
+        "send",
+        "started_loop",
+        "status",
+        "streaming",
+        "submitted",
+        "task",
+        "why",
+    )
+
+    def __init__(
+        self, request_id: str, scope: Scope, receive: Receive, send: Send, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self.id = request_id
+        self.scope = scope
+        self.receive = receive
+        self.send = send
+        self.task: asyncio.Task[Any] = asyncio.current_task()  # type: ignore[assignment]
+        self.received_s = time.time()
+        self.loop = loop
+        self.started_loop = loop.time()
+        self.deadline = NEVER  # loop time; passed: interrupted with ``deadline_reason``
+        self.deadline_reason = Reason.DEADLINE
+        self.last_deadline = NEVER  # loop time: the limit of the whole request
+        self.why: Reason | None = None  # set once, by the first interruption
+        self.closed = False  # the end has begun: no more interruptions
+        self.body_read = False
+        self.listener: asyncio.Task[None] | None = None
+        # the furthest of these is what is known of it
+        self.identified: Identified | None = None
+        self.estimated: Estimated | None = None
+        self.submitted: Submitted | None = None
+        # the answer
+        self.responding = False  # the response has begun
+        self.streaming = False
+        self.status = 0
+
+    def now_s(self) -> float:
+        """The time as this request's times are told [epoch s]: when it came, and since then by a clock nobody sets."""
+        return self.received_s + (self.loop.time() - self.started_loop)
+
+    def limit(self, reason: Reason, at_loop: float) -> None:
+        """From now on the call ends with ``reason`` unless it gets further by ``at_loop``."""
+        self.deadline_reason = reason
+        self.deadline = at_loop
+
+    def interrupt(self, reason: Reason) -> None:
+        """Ends the call from outside: its task is cancelled where it waits, and ends with ``reason``. Once only."""
+        if self.why is None and not self.closed:
+            self.why = reason
+            self.task.cancel()
+
+    def forgive(self) -> None:
+        """Takes an interruption back: its cause was dealt with."""
+        self.why = None
+        self.task.uncancel()
+
+    async def abort_client(self) -> None:
+        """Drops the client's connection without waiting for it to read (where the server allows it). Returns when the
+        server knows: to it, an answer that ends early is a fault."""
+        extensions = self.scope.get("extensions")
+        abort = extensions.get(ABORT) if extensions else None
+        if abort is not None:
+            abort()
+            await asyncio.sleep(0)
+
+    def listen(self) -> None:
+        """Starts to wait for the client's disconnect. Only once the body has been read."""
+        self.listener = asyncio.create_task(self._listen())
+
+    async def _listen(self) -> None:
+        while (await self.receive())["type"] != "http.disconnect":
+            pass
+        self.interrupt(Reason.CLIENT_LEFT)
 
 
 @dataclass(slots=True, eq=False)

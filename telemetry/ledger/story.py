@@ -20,7 +20,7 @@ from telemetry.feed.history import Point
 from telemetry.ledger import neighbours, usage
 from telemetry.models import LedgerEntry
 from tenants.models import Entitlement
-from tenants.specs import slo_spec
+from tenants.rows import slo_spec
 
 Json = dict[str, Any]
 

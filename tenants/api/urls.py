@@ -24,8 +24,10 @@ router.register("tokens", views.TokenViewSet, "token")
 router.register("memberships", views.MembershipViewSet, "membership")
 router.register("audit", views.AuditViewSet, "audit")
 
+sections = tuple(prefix for prefix, _, _ in router.registry)
+
 urlpatterns = [
-    path("", views.RootView.as_view({"get": "list"}), name="api-root"),
+    path("", views.RootView.as_view({"get": "list"}, sections=sections), name="api-root"),
     re_path(r"^me/?$", views.MeView.as_view(), name="me"),
     re_path(r"^policies/?$", views.PolicyListView.as_view(), name="policies"),
     re_path(r"^engine-check/?$", setup.EngineCheckView.as_view(), name="engine-check"),

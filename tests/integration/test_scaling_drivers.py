@@ -16,7 +16,7 @@ import pytest
 from django.core.exceptions import ValidationError
 
 from controlplane.embedded import replicas
-from controlplane.embedded.engines import Engine, Plan
+from controlplane.embedded.plan import Engine, Plan
 from controlplane.scaling.drivers import DriverError, Order, Replica
 from controlplane.scaling.drivers.kubernetes import COST, Cluster, KubernetesDriver
 from controlplane.scaling.drivers.local import LocalDriver

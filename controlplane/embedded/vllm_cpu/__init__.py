@@ -1,7 +1,7 @@
 """``ENGINE=vllm make up``: real vLLM servers on the CPU with a tiny random model.
 
 ``plan(env, home, say)`` installs what is missing into ``HOME/vllm`` (first time: a minute or more, then a glance at a
-marker), and returns the :class:`~controlplane.embedded.engines.Plan` that the supervisor runs. Everything it needs is
+marker), and returns the :class:`~controlplane.embedded.plan.Plan` that the supervisor runs. Everything it needs is
 in three calls, should something else want them::
 
     folder = install.install(home.path, say)        # HOME/vllm; CannotStart says what is missing
@@ -17,10 +17,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from controlplane.embedded.plan import Engine, Plan
 from controlplane.embedded.vllm_cpu import install, serve
 
 if TYPE_CHECKING:
-    from controlplane.embedded.engines import Plan
     from controlplane.embedded.home import Home
     from controlplane.env import Env
 
@@ -29,8 +29,6 @@ def plan(env: Env, home: Home, say: Callable[[str], None]) -> Plan:
     """Raises:
     CannotStart: this machine cannot run it, or a part of it cannot be found.
     """
-    from controlplane.embedded.engines import Engine, Plan
-
     folder = install.install(home.path, say)
     names = [f"vllm-{i}" for i in range(serve.servers(env.sim_replicas))]
     ports = home.ports(names)

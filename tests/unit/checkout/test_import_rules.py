@@ -7,8 +7,11 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Mapping, Set
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
+import grimp
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -53,3 +56,21 @@ def test_the_simulator_imports_the_core_and_the_standard_library_only():
                 ours = ".".join(name.split(".")[:2]) in allowed
                 assert ours or name.split(".")[0] in sys.stdlib_module_names, f"{path.name} imports {name}"
     assert seen > 100
+
+
+def cycle_in(imports: Mapping[str, Set[str]]) -> list[str]:
+    """Modules that import each other in a circle, the first again at the end; empty where none do."""
+    try:
+        TopologicalSorter(imports).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+def test_no_module_imports_itself_by_way_of_others():
+    """Imports inside functions and those for types only count too: hiding a circle does not cut it."""
+    graph = grimp.build_graph(*PACKAGES, cache_dir=None)
+    imports = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
+    assert len(imports) > 400
+    assert cycle_in(imports) == []
+    assert cycle_in(imports | {"scheduling.core.types": {"scheduling.core.scheduler"}}) != []

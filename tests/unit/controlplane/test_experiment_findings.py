@@ -9,11 +9,12 @@ import pytest
 
 from controlplane.experiments.clients import Sent
 from controlplane.experiments.drawings import drawings
-from controlplane.experiments.figures import Sample, summary
+from controlplane.experiments.figures import summary
 from controlplane.experiments.isolation import EVICTION, NOISY, OUTAGE, herd, noise, taken_back
 from controlplane.experiments.plan import Experiment
 from controlplane.experiments.pools import POOLS_1, POOLS_2
 from controlplane.experiments.run import result
+from controlplane.experiments.samples import Sample
 
 
 def served(name, sent_s, queue_s=0.0, ttft_s=0.2, reason="", lasts_s=4.0):

@@ -11,9 +11,10 @@ from aiohttp import web
 from django.core.management import CommandError, call_command
 
 from controlplane.experiments.clients import Crowd, Drive, Sent
-from controlplane.experiments.figures import Sample, summary
+from controlplane.experiments.figures import summary
 from controlplane.experiments.plan import catalog_of
 from controlplane.experiments.pools import POOLS_1, POOLS_2
+from controlplane.experiments.samples import Sample
 from controlplane.experiments.shipped import EXPERIMENTS
 
 

@@ -14,7 +14,7 @@ from controlplane.scaling.planner_loop import Turn
 from scheduling.core.types import BackendView, PoolView
 from scheduling.dispatch.ports import BackendStatus, Sample
 from telemetry.models import Alert, ScalingDecision
-from tenants import services, specs
+from tenants import rows, services
 from tenants.audit import SYSTEM
 from tenants.models import Backend, Pool
 from tests.support import worlds
@@ -67,7 +67,7 @@ def controller(fleet: Fleet) -> Iterator[Controller]:
 
 def sample(running: dict[str, int] | None = None, at_s: float = NOW, engine: dict[str, int] | None = None) -> Sample:
     """As the leader sees the catalog now: what drains is not ready; ``running`` are leases, ``engine`` its count."""
-    spec = specs.pool_spec(Pool.objects.get(slug="llama"))
+    spec = rows.pool_spec(Pool.objects.get(slug="llama"))
     views = {
         b.id: BackendView(b.id, b.slots, b.kv_tokens, (running or {}).get(b.id, 0), ready=not b.draining)
         for b in spec.backends

@@ -8,8 +8,8 @@ from django.db import connection
 
 from controlplane import schema
 from controlplane.embedded import prepare
-from controlplane.embedded.engines import Plan
 from controlplane.embedded.home import CannotStart
+from controlplane.embedded.plan import Plan
 
 pytestmark = pytest.mark.django_db
 

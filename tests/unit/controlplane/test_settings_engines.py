@@ -13,8 +13,8 @@ import pytest
 
 from controlplane.embedded import engines
 from controlplane.embedded.ask import KV_TOKENS_UNKNOWN, ask
-from controlplane.embedded.engines import Engine, Plan
 from controlplane.embedded.home import CannotStart, Home
+from controlplane.embedded.plan import Engine, Plan
 from controlplane.embedded.prepare import slug
 from controlplane.env import load
 

@@ -11,7 +11,7 @@ from django.db.models import ProtectedError
 from django.utils import timezone
 
 from scheduling.core import types as core
-from tenants import demo, keys, notify, services, specs
+from tenants import demo, keys, notify, rows, services, specs
 from tenants.audit import SYSTEM
 from tenants.epochs import BookedEpochs
 from tenants.models import ApiKey, AuditEntry, Backend, CatalogVersion, Entitlement, Pool, Slo, Tenant, Tier
@@ -38,7 +38,7 @@ def _save(instance):  # type: ignore[no-untyped-def]
 
 
 def test_the_shipped_tiers_are_those_of_the_contract() -> None:
-    shown = {tier.slug: specs.tier_spec(tier) for tier in Tier.objects.select_related("slo")}
+    shown = {tier.slug: rows.tier_spec(tier) for tier in Tier.objects.select_related("slo")}
     assert shown["premium"] == core.TierSpec(
         "premium", core.ServiceClass.GUARANTEED, 0, 50, core.Slo(1.0, 0.1), core.OverLimit.REFUSE, 100, 30
     )

@@ -1,0 +1,6 @@
+"""Extensions of ASGI that our server has, by the names under which a scope's ``extensions`` hold them."""
+
+PEER = "quartermaster.peer"  # where the connection comes from, be it a proxy
+ABORT = "quartermaster.abort"  # drops the connection without waiting for its reader
+# writes a further piece of a streamed body at once. False: its reader is slow, ``send`` is to be asked, which waits
+WRITE = "quartermaster.write"
