@@ -16,7 +16,6 @@ from dataclasses import dataclass
 import httpx
 
 from scheduling.core.types import BackendSpec, Catalog, PoolSpec
-from scheduling.dispatch.drain import LedgerDrain
 from scheduling.dispatch.health import EngineControl, EngineFactory
 from scheduling.dispatch.leader import Leadership
 from scheduling.dispatch.ports import EpochFloor, TelemetryPort
@@ -129,16 +128,7 @@ class PoolDispatcher:
                 group.create_task(self._until_lost(), name=f"leader-{self.pool_id}")
                 await term.open()
                 self._term = term
-                drain = LedgerDrain(
-                    self._store, self._crew.telemetry, self._crew.telemetry_thread, term.ended, term.laws.settled
-                )
-                term.ledger_since = lambda: drain.behind_since_s
-                for name, work in (
-                    ("hear", term.hear()),
-                    ("decide", term.decide()),
-                    ("house", term.keep_house()),
-                    ("ledger", drain.run()),
-                ):
+                for name, work in term.loops().items():
                     group.create_task(work, name=f"{name}-{self.pool_id}")
         except* (_TermOver, Fenced, StateUnavailable):
             pass

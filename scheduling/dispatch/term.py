@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Coroutine, Iterable, Sequence
 from concurrent.futures import Executor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain
 
 from scheduling.core.entitlement import TICK_S as STANDING_S
@@ -23,6 +23,8 @@ from scheduling.core.preview import parts_of
 from scheduling.core.registry import PolicyError
 from scheduling.core.types import Catalog, Grant, PoolSpec, PoolView, QueuedRequest, Standing
 from scheduling.dispatch.configured import decided_by, give_rights, limits_of, policies_of, scheduler_of
+from scheduling.dispatch.decision_clock import DecisionClock
+from scheduling.dispatch.drain import LedgerDrain
 from scheduling.dispatch.evictions import evictions, most_running
 from scheduling.dispatch.health import BackendMonitor, EngineFactory
 from scheduling.dispatch.laws import Laws
@@ -34,6 +36,7 @@ from scheduling.dispatch.samples import Sampler
 from scheduling.dispatch.shares import KeptShares
 from scheduling.dispatch.standing import Standings
 from scheduling.dispatch.stuck import stuck
+from scheduling.dispatch.totals import Totals
 from scheduling.state.skew import ClockSkew
 from scheduling.state.store import PoolStore
 from scheduling.state.types import (
@@ -49,10 +52,6 @@ from scheduling.state.types import (
 
 log = logging.getLogger("quartermaster.dispatch")
 
-CREDIT_TICK_S = 0.005  # after grants that left somebody waiting for prefill credit: when it is there must be asked
-TO_ENGINE_S = 0.002  # from a grant over its gateway to the engine
-MAX_TURNAROUND_S = 0.05
-TICK_S = 0.25  # while anyone waits, a decision is tried at least so often
 HOUSE_S = 1.0
 BLOCK_MS = 1000  # how long one read of the notifications waits
 PAUSE_S = 0.25  # after Redis did not answer
@@ -61,10 +60,16 @@ CHECK_UP_TO = 500
 DRIFT_TICKS = 10  # so many looks in a row that find more waiting in Redis than here: read the queue again
 DRIFT_GAP_S = 30.0
 SWEEPS = 50  # batches of abandoned requests ended in one round of the house
-COMPARE_S = 30.0  # between two comparisons of every total with the entries
-COMPARE_UP_TO = 10_000  # entries: Redis does nothing else meanwhile (4 ms for 1,000)
 PLACES_ASKED = 500  # prompts of which is asked at once where they ran; the oldest of more are placed by work
 EVICT_AGAIN_S = 0.25  # after preemptible requests could make no room
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What shared state made of a decision's grants."""
+
+    refused: bool  # some had no room left, and wait on
+    away: bool  # somebody's gateway does not listen: its requests are parked
 
 
 class Term:
@@ -90,7 +95,8 @@ class Term:
         self._preview = QueuePreview(store, epoch)
         self._shares = KeptShares(store, epoch)
         self.laws = Laws(store)
-        self.ledger_since: Callable[[], float | None] = lambda: None  # since when ended requests are not stored
+        self._ledger = LedgerDrain(store, telemetry, telemetry_thread, self._count_ended, self.laws.settled)
+        self._totals = Totals(store, epoch)
         self._buckets = Buckets(store, epoch, telemetry, telemetry_thread)
         self._epoch = epoch
         self._catalog = catalog
@@ -119,10 +125,7 @@ class Term:
         self._evict_from = 0.0
         self._left: PoolView | None = None  # the pool as the last decision left it
         self._swept_s: float | None = None
-        self._compare_at = 0.0  # at once: what is there may be of another version
-        self._due_s = 0.0  # when the decision that is made now was due
-        self._falls_s = 0.0  # in how long somebody who waits for prefill credit may have it
-        self._decides_s = CREDIT_TICK_S  # from when a decision is due to its grants, on average
+        self._clock = DecisionClock()
         self._stuck = -1  # as it was told; what the former leader told is not known
 
     async def open(self) -> None:
@@ -174,16 +177,18 @@ class Term:
         )  # fmt: skip
         self._notify()
 
-    def ended(self, records: Iterable[LedgerRecord]) -> None:
-        """What requests have really used, for policies that count it. One may come twice."""
-        if not self._loaded.is_set():  # who waits comes first: it is lifted to nobody who was served since
-            self._ended_early.extend(records)
-            return
-        self._shares.ended(self.scheduler, records, self._catalog)
+    def loops(self) -> dict[str, Coroutine[None, None, None]]:
+        """All that a term does, by name; each runs until cancelled."""
+        return {
+            "hear": self._hear(),
+            "decide": self._decide(),
+            "house": self._keep_house(),
+            "ledger": self._ledger.run(),
+        }
 
-    # --- the three loops of a term
+    # --- its loops
 
-    async def hear(self) -> None:
+    async def _hear(self) -> None:
         """Reads notifications on their own connection and applies them."""
         await self._loaded.wait()
         while True:
@@ -200,7 +205,7 @@ class Term:
                     self._apply(event)
                 self._notify()
 
-    async def decide(self) -> None:
+    async def _decide(self) -> None:
         """Grants what may run: on every notification, and on ticks while anyone waits."""
         while True:
             try:
@@ -212,23 +217,24 @@ class Term:
                 self._stale = True  # which of the last grants took effect is not known
                 await asyncio.sleep(PAUSE_S)
                 continue
-            loop = asyncio.get_running_loop()
-            tick_s = min(TICK_S, self._falls_s or TICK_S) if self.scheduler.credit_holds else TICK_S
-            self._due_s = loop.time() + tick_s
+            wait_s = self._clock.wait(asyncio.get_running_loop().time(), for_credit=bool(self.scheduler.credit_holds))
             try:
-                async with asyncio.timeout(tick_s if len(self.scheduler) else None):
+                async with asyncio.timeout(wait_s if len(self.scheduler) else None):
                     await self._wake.wait()
             except TimeoutError:
                 pass
             self._wake.clear()
 
-    async def keep_house(self) -> None:
+    async def _keep_house(self) -> None:
         """Once a second: replicas, sweep, gateways that were away, standings, sample."""
         loop = asyncio.get_running_loop()
         while True:
             due = loop.time() + HOUSE_S
             try:
-                snapshot = await self._compare_totals(await self._store.view())
+                snapshot = await self._store.view()
+                if await self._totals.compare(snapshot):
+                    self._notify()
+                    snapshot = await self._store.view()
                 await self.monitor.reconcile(snapshot)
                 await self._sweep()
                 await self._buckets.look(snapshot, self._catalog)
@@ -250,13 +256,8 @@ class Term:
 
     def _notify(self) -> None:
         if not self._wake.is_set():
-            self._due_s = min(self._due_s, asyncio.get_running_loop().time())
+            self._clock.due(asyncio.get_running_loop().time())
             self._wake.set()
-
-    @property
-    def turnaround_s(self) -> float:
-        """How long it takes from when a decision is due until what it granted is in its engine."""
-        return min(MAX_TURNAROUND_S, self._decides_s + TO_ENGINE_S)
 
     def _set_clock(self, now_ms: int) -> float:
         """Redis time [epoch s] is the pool's clock; between looks it goes on with the loop's."""
@@ -307,14 +308,22 @@ class Term:
         self._read_at = asyncio.get_running_loop().time()
         if not self._loaded.is_set():
             self._loaded.set()
-            self.ended(self._ended_early)
+            self._count_ended(self._ended_early)
             self._ended_early.clear()
+
+    def _count_ended(self, records: Iterable[LedgerRecord]) -> None:
+        """What requests have really used, for policies that count it. One may come twice."""
+        if not self._loaded.is_set():  # who waits comes first: it is lifted to nobody who was served since
+            self._ended_early.extend(records)
+            return
+        self._shares.ended(self.scheduler, records, self._catalog)
 
     # --- deciding
 
     async def _grant(self) -> None:
+        """Decides until nothing more can be granted now."""
         self._left = None
-        self._falls_s = 0.0
+        self._clock.credit_falls_s = 0.0
         if not len(self.scheduler):
             self.monitor.idle()  # else the decision before stands until the next one, which may take a while
         while len(self.scheduler):
@@ -323,43 +332,52 @@ class Term:
                 return  # leases that were not announced again yet would be overrun
             await self._learn_places()
             now_s = self._set_clock(look.now_ms)
-            view = look.pool_view(now_s)
-            view.standings = self.standings
-            view.coefficients = self._pool.coefficients
-            self.monitor.mask(view)
+            view = self._as_it_counts(look.pool_view(now_s))
             grants = self._step(view, now_s)
             self._left = view
             self.monitor.decided(view, len(self.scheduler) > 0, (g.request.prefill_tokens for g in grants))
             if not grants:
                 falls = (view.backends[name].falls_s for name in self.scheduler.credit_holds)
-                self._falls_s = min((s for s in falls if s), default=0.0)
+                self._clock.credit_falls_s = min((s for s in falls if s), default=0.0)
                 if look.preemptible:
                     await self._evict(view)
                 return
-            items = [
-                GrantItem(g.request.id, g.request.attempt, g.backend, most_running(g.request), self.policy, g.reason)
-                for g in grants
-            ]
-            statuses = await self._store.grant(self._epoch, items, turnaround_s=self.turnaround_s)
-            took_s = min(MAX_TURNAROUND_S, max(0.0, asyncio.get_running_loop().time() - self._due_s))
-            self._decides_s += 0.05 * (took_s - self._decides_s)
-            self._falls_s = CREDIT_TICK_S
-            refused = away = False
-            for grant, status in zip(grants, statuses, strict=True):
-                # gone: it left, or waits again at another attempt, of which its own notification tells
-                if status in (GrantStatus.FULL, GrantStatus.ENT) and grant.request.id not in self.scheduler:
-                    self._offer(grant.request, now_s)
-                    refused = True
-                elif status is GrantStatus.AWAY:
-                    away = True
-                    self.scheduler.settle(grant.request.id, 0, 0)
-                    self._park(grant.request)
-                elif status is GrantStatus.GONE:
-                    self.scheduler.settle(grant.request.id, 0, 0)
-            if look.preemptible and not away and not refused:
-                continue  # the next look tells whether others must make room
-            if not away and (refused or len(grants) < BATCH):
-                return  # where a gateway was away, what it did not take is decided again at once, without it
+            written = await self._write(grants, now_s)
+            if written.away:
+                continue  # what its gateway did not take is decided again at once, without it
+            if written.refused:
+                return
+            if len(grants) < BATCH and not look.preemptible:
+                return  # else the next look tells whether others must make room
+
+    def _as_it_counts(self, view: PoolView) -> PoolView:
+        """The pool with what only the leader knows: standings, and replicas that are not ready or have less room."""
+        view.standings = self.standings
+        view.coefficients = self._pool.coefficients
+        self.monitor.mask(view)
+        return view
+
+    async def _write(self, grants: Sequence[Grant], now_s: float) -> Written:
+        """Writes a decision. What shared state refuses waits on here."""
+        items = [
+            GrantItem(g.request.id, g.request.attempt, g.backend, most_running(g.request), self.policy, g.reason)
+            for g in grants
+        ]
+        statuses = await self._store.grant(self._epoch, items, turnaround_s=self._clock.turnaround_s)
+        self._clock.granted(asyncio.get_running_loop().time())
+        refused = away = False
+        for grant, status in zip(grants, statuses, strict=True):
+            # gone: it left, or waits again at another attempt, of which its own notification tells
+            if status in (GrantStatus.FULL, GrantStatus.ENT) and grant.request.id not in self.scheduler:
+                self._offer(grant.request, now_s)
+                refused = True
+            elif status is GrantStatus.AWAY:
+                away = True
+                self.scheduler.settle(grant.request.id, 0, 0)
+                self._park(grant.request)
+            elif status is GrantStatus.GONE:
+                self.scheduler.settle(grant.request.id, 0, 0)
+        return Written(refused, away)
 
     async def _learn_places(self) -> None:
         """Where prompts like those that began to wait ran before: most were granted on arrival, by the script."""
@@ -421,28 +439,6 @@ class Term:
 
     # --- keeping house
 
-    async def _compare_totals(self, snapshot: PoolSnapshot) -> PoolSnapshot:
-        """Totals are counters: what once went wrong with one would stay wrong. The sums that can be compared in O(1)
-        are compared each second, all of them every :data:`COMPARE_S`; what differs is written anew from the entries.
-        """
-        now_s = asyncio.get_running_loop().time()
-        seen = snapshot.differences()
-        entries = snapshot.counts.held + snapshot.counts.queue
-        if not seen and (now_s < self._compare_at or entries > COMPARE_UP_TO):
-            return snapshot
-        differed = await self._store.rebuild(self._epoch)
-        self._compare_at = now_s + COMPARE_S
-        if not differed:
-            return snapshot
-        log.error(
-            "pool %s: shared state did not agree with its leases and queue and was put right: %s%s",
-            self._pool.id,
-            ", ".join(differed[:8]),
-            f"; {'; '.join(seen)}" if seen else "",
-        )
-        self._notify()
-        return await self._store.view()
-
     async def _sweep(self) -> None:
         loop = asyncio.get_running_loop()
         for _ in range(SWEEPS):
@@ -503,10 +499,7 @@ class Term:
 
     async def _show(self, snapshot: PoolSnapshot) -> None:
         now_s = snapshot.now_ms / 1000.0
-        view = snapshot.pool_view(now_s)
-        view.standings = self.standings
-        view.coefficients = self._pool.coefficients
-        self.monitor.mask(view)
+        view = self._as_it_counts(snapshot.pool_view(now_s))
         await self._preview.show(
             self.scheduler, view, now_s, snapshot.service_ms, self.policy, parked=len(self._parked)
         )
@@ -517,7 +510,7 @@ class Term:
         sample = self._sampler.sample(
             replace(snapshot, standings=self.standings), self._pool, self.policy, chain(self.scheduler, self._parked),
             self.monitor.statuses(), parts_of(self.scheduler, snapshot.now_ms / 1000.0), self._skew.seconds,
-            self.laws.gaps, self.ledger_since(),
+            self.laws.gaps, self._ledger.behind_since_s,
         )  # fmt: skip
         self._sampling = asyncio.get_running_loop().run_in_executor(self._thread, self._telemetry.sample, sample)
         self._sampling.add_done_callback(self._sampled)

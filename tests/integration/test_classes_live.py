@@ -12,7 +12,7 @@ import pytest_asyncio
 from scheduling.core.outcomes import Reason
 from scheduling.core.registry import orderings
 from scheduling.core.types import EntitlementSpec, OverLimit, ServiceClass, Slo
-from scheduling.dispatch import term
+from scheduling.dispatch import decision_clock, term
 from scheduling.state.resp import RespConnection
 from scheduling.state.types import Admission, AdmissionStatus, FinishStatus, RenewStatus
 from tests.support.dispatch_world import Telemetry, catalog_of, dispatching, until, until_await
@@ -165,7 +165,7 @@ async def test_nobody_is_evicted_for_the_surplus_of_others(gateway: Gateway):
         for name, spec in (("g2", beyond), ("s1", spot)):
             assert (await gateway.admit(name, spec)).status is AdmissionStatus.QUEUED
         await until(lambda: dispatcher.term is not None and len(dispatcher.term.scheduler) == 2)
-        await asyncio.sleep(2 * term.TICK_S)
+        await asyncio.sleep(2 * decision_clock.TICK_S)
         assert (gateway.evicted, gateway.granted()) == ([], [])
 
 

@@ -10,7 +10,6 @@ from typing import Any, cast
 import pytest
 
 from controlplane.web.health import LOOK_AGAIN_S, Readiness
-from scheduling.dispatch import term
 from scheduling.state.resp import RespConnection
 from scheduling.state.store import PoolStore
 from scheduling.state.types import AdmissionStatus
@@ -86,7 +85,7 @@ async def test_a_new_leader_compares_every_total_at_once(redis_url: str, resp: R
 async def test_every_total_is_compared_now_and_then(
     redis_url: str, resp: RespConnection, pool_id: str, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(term, "COMPARE_S", 1.0)
+    monkeypatch.setattr("scheduling.dispatch.totals.COMPARE_S", 1.0)
     spec = entitlement("acme", pool_id)
     key = f"qm:{{{pool_id}}}:totals"
     async with (

@@ -1,0 +1,40 @@
+"""When a pool's next decision is due, and how long decisions take. Times are of one monotonic clock [s]; pure."""
+
+from __future__ import annotations
+
+TICK_S = 0.25  # while anyone waits, a decision is tried at least so often
+CREDIT_TICK_S = 0.005  # after grants that left somebody waiting for prefill credit: when it is there must be asked
+TO_ENGINE_S = 0.002  # from a grant over its gateway to the engine
+MAX_TURNAROUND_S = 0.05
+NEWEST = 0.05  # share of the last decision in the mean of what they take
+
+
+class DecisionClock:
+    """``credit_falls_s``: in how long a replica counts less of its prefill credit, for which somebody waits; 0: nobody
+    does, or it is not known."""
+
+    def __init__(self) -> None:
+        self.credit_falls_s = 0.0
+        self._due_s = 0.0
+        self._takes_s = CREDIT_TICK_S  # from when a decision is due to its grants, on average
+
+    @property
+    def turnaround_s(self) -> float:
+        """How long it takes from when a decision is due until what it granted is in its engine."""
+        return min(MAX_TURNAROUND_S, self._takes_s + TO_ENGINE_S)
+
+    def wait(self, now_s: float, *, for_credit: bool) -> float:
+        """For how long the next decision may wait if nothing happens until then."""
+        tick_s = min(TICK_S, self.credit_falls_s or TICK_S) if for_credit else TICK_S
+        self._due_s = now_s + tick_s
+        return tick_s
+
+    def due(self, now_s: float) -> None:
+        """Something happened: the next decision is due now, unless it was before."""
+        self._due_s = min(self._due_s, now_s)
+
+    def granted(self, now_s: float) -> None:
+        """What was decided is written."""
+        took_s = min(MAX_TURNAROUND_S, max(0.0, now_s - self._due_s))
+        self._takes_s += NEWEST * (took_s - self._takes_s)
+        self.credit_falls_s = CREDIT_TICK_S

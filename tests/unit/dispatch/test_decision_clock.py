@@ -1,0 +1,35 @@
+"""When the next decision is due, and what a decision is said to take."""
+
+from __future__ import annotations
+
+import pytest
+
+from scheduling.dispatch.decision_clock import CREDIT_TICK_S, MAX_TURNAROUND_S, TICK_S, TO_ENGINE_S, DecisionClock
+
+
+def test_who_waits_for_credit_is_looked_at_when_less_is_predicted_to_count():
+    clock = DecisionClock()
+    assert clock.wait(10.0, for_credit=False) == TICK_S
+    clock.credit_falls_s = 0.02
+    assert clock.wait(10.0, for_credit=True) == 0.02
+    assert clock.wait(10.0, for_credit=False) == TICK_S
+    clock.granted(10.0)
+    assert clock.wait(10.0, for_credit=True) == CREDIT_TICK_S
+
+
+def test_a_decision_takes_from_when_it_was_due_not_from_when_it_might_have_come():
+    clock = DecisionClock()
+    before = clock.turnaround_s
+    clock.wait(10.0, for_credit=False)
+    clock.due(10.1)  # a notification, before the tick
+    clock.due(10.12)  # another one: the decision was due already
+    clock.granted(10.13)
+    assert clock.turnaround_s == pytest.approx(before + 0.05 * (0.03 - (before - TO_ENGINE_S)))
+
+
+def test_what_a_decision_is_said_to_take_is_bounded():
+    clock = DecisionClock()
+    for second in range(500):
+        clock.due(float(second))
+        clock.granted(second + 30.0)
+    assert clock.turnaround_s == MAX_TURNAROUND_S
