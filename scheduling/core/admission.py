@@ -278,9 +278,9 @@ def decide_admission(
         assert backend is not None
         return AdmissionDecision(AdmissionAnswer.GRANT, backend=backend, charge=charge)
     if not roomy and within and rights.evicts and (rights.reserved or view.able == 0):
-        found = choose_prey(view.prey, view.backends, ask.kv, ask.exclude_backend, ask.prefill)
-        if found is not None:
-            return AdmissionDecision(AdmissionAnswer.GRANT, backend=found[0], evict=found[1], charge=charge)
+        victim = choose_prey(view.prey, view.backends, ask.kv, ask.exclude_backend, ask.prefill)
+        if victim is not None:
+            return AdmissionDecision(AdmissionAnswer.GRANT, backend=victim[0], evict=victim[1], charge=charge)
     if not protected:
         if view.ent_waiting >= tier.queue_limit:
             # The time its own waiting requests take to get through the slots it may use.

@@ -102,13 +102,13 @@ def fit(bursts: Sequence[Burst]) -> tuple[StepTime | None, float]:
         for chosen in combinations(range(len(_COLUMNS)), size):
             if 0 not in chosen:
                 continue  # a step is never free
-            found, _, rank, _ = np.linalg.lstsq(scaled[:, chosen], np.ones(len(bursts)), rcond=None)
-            if rank < size or (found < 0).any() or found[0] <= 0:
+            coefficients, _, rank, _ = np.linalg.lstsq(scaled[:, chosen], np.ones(len(bursts)), rcond=None)
+            if rank < size or (coefficients < 0).any() or coefficients[0] <= 0:
                 continue
-            residual = float(((scaled[:, chosen] @ found - 1.0) ** 2).sum())
+            residual = float(((scaled[:, chosen] @ coefficients - 1.0) ** 2).sum())
             if residual < least * (1 - 1e-9):
                 least, best = residual, np.zeros(len(_COLUMNS))
-                best[list(chosen)] = found
+                best[list(chosen)] = coefficients
     if best is None:
         return None, 0.0
     error = float(np.abs(scaled @ best - 1.0).mean())

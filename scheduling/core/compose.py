@@ -40,10 +40,10 @@ def compose(policy: OrderingPolicy, modifiers: Mapping[str, Params]) -> Ordering
 
     Raises ``PolicyError`` that says what was wrong and what would be right.
     """
-    made = sorted((_modifier(name, params) for name, params in _by_name(modifiers)), key=lambda each: each.layer)
-    if not made:
+    layers = sorted((_modifier(name, params) for name, params in _by_name(modifiers)), key=lambda each: each.layer)
+    if not layers:
         return policy
-    return Composed("+".join([*(each.name for each in made), policy.name]), policy, tuple(made))
+    return Composed("+".join([*(each.name for each in layers), policy.name]), policy, tuple(layers))
 
 
 def make_policy(

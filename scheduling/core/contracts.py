@@ -173,10 +173,10 @@ def counts_service(queue: object) -> TypeGuard[CountsService]:
     """``isinstance(queue, CountsService)``, found out once for each kind: at every end it is asked of every layer, and
     a protocol goes through all of its names each time."""
     kind = type(queue)
-    known = _COUNTS_SERVICE.get(kind)
-    if known is None:
-        known = _COUNTS_SERVICE[kind] = issubclass(kind, CountsService)
-    return known
+    counts = _COUNTS_SERVICE.get(kind)
+    if counts is None:
+        counts = _COUNTS_SERVICE[kind] = issubclass(kind, CountsService)
+    return counts
 
 
 _COUNTS_SERVICE: dict[type, bool] = {}

@@ -65,19 +65,19 @@ class SlotLimit:
 def in_force(spec: BackendSpec, facts: EngineFacts, learned: int | None, longest: int) -> tuple[BackendSpec, str]:
     """The replica as it may be used, and in words what was cut (empty: nothing). ``longest``: a sequence of the pool
     [tokens]; so much KV is left, so that one that is too long for the engine is refused by it and does not wait."""
-    slots, kv, said = spec.slots, spec.kv_tokens, []
+    slots, kv, cuts = spec.slots, spec.kv_tokens, []
     if facts.slots is not None and facts.slots < slots:
-        said.append(f"{facts.slots} slots instead of {slots}: the engine says that it runs no more (--max-num-seqs)")
+        cuts.append(f"{facts.slots} slots instead of {slots}: the engine says that it runs no more (--max-num-seqs)")
         slots = facts.slots
     if learned is not None and learned < slots:
-        said.append(f"{learned} slots instead of {slots}: it was seen to run no more at once while requests waited")
+        cuts.append(f"{learned} slots instead of {slots}: it was seen to run no more at once while requests waited")
         slots = learned
     least = min(kv, longest)
     if facts.kv_tokens is not None and facts.kv_tokens < kv:
         cut = max(facts.kv_tokens, least)
         if cut < kv * (1.0 - ROUNDING):
-            said.append(f"{cut:,} KV tokens instead of {kv:,}: the engine's cache holds {facts.kv_tokens:,}")
+            cuts.append(f"{cut:,} KV tokens instead of {kv:,}: the engine's cache holds {facts.kv_tokens:,}")
         kv = cut
     if (slots, kv) == (spec.slots, spec.kv_tokens):
         return spec, ""
-    return replace(spec, slots=slots, kv_tokens=kv), "; ".join(said)
+    return replace(spec, slots=slots, kv_tokens=kv), "; ".join(cuts)

@@ -89,8 +89,8 @@ def read_coefficients(values: object) -> Coefficients:
     classes = values.get("class_weights", {})
     if not isinstance(classes, Mapping):
         raise ValueError('class_weights are by class, such as {"elastic": 100}')
-    _known("coefficient", values, [*scalars, "class_weights"])
-    _known("service class", list(classes), [c.value for c in ServiceClass])
+    _refuse_unknown("coefficient", values, [*scalars, "class_weights"])
+    _refuse_unknown("service class", list(classes), [c.value for c in ServiceClass])
     for name in scalars:
         decays = name.startswith("gamma")
         scalars[name] = _number(name, values.get(name, scalars[name]), 0.0, 0.999 if decays else 1000.0)
@@ -101,10 +101,10 @@ def read_coefficients(values: object) -> Coefficients:
     return Coefficients(**scalars, class_weights=weights)
 
 
-def _known(kind: str, names: Iterable[object], known: list[str]) -> None:
+def _refuse_unknown(kind: str, names: Iterable[object], allowed: list[str]) -> None:
     for name in names:
-        if name not in known:
-            raise ValueError(f"there is no {kind} {name!r}; there are: {', '.join(known)}")
+        if name not in allowed:
+            raise ValueError(f"there is no {kind} {name!r}; there are: {', '.join(allowed)}")
 
 
 def _number(name: str, value: object, low: float, high: float) -> float:
@@ -142,8 +142,8 @@ def slo_mean(targets: Iterable[float | None], setting: float | None = None) -> f
     """What targets are compared with [s]: the pool's setting, else the mean over its bound entitlements, else 1."""
     if setting is not None:
         return setting
-    known = [target for target in targets if target is not None]
-    return sum(known) / len(known) if known else 1.0
+    stated = [target for target in targets if target is not None]
+    return sum(stated) / len(stated) if stated else 1.0
 
 
 def slo_ratio(target: float | None, mean: float) -> float:
@@ -218,12 +218,12 @@ def tick(
     mean = slo_mean((baseline.slo_s for baseline in baselines.values()), slo_mean_s)
     after = {}
     for name, baseline in baselines.items():
-        held = before.get(name)
+        standing = before.get(name)
         used = usage.get(name, Usage())
         debt = 0.0
         if baseline.service_class not in WITHOUT_DEBT:
-            debt = next_debt(held.debt if held else 0.0, gap_of(baseline, used), coefficients, ticks)
-        burst = next_burst(held.burst if held else 0.0, burst_excess(baseline, used), coefficients, ticks)
+            debt = next_debt(standing.debt if standing else 0.0, gap_of(baseline, used), coefficients, ticks)
+        burst = next_burst(standing.burst if standing else 0.0, burst_excess(baseline, used), coefficients, ticks)
         ratio = slo_ratio(baseline.slo_s, mean)
         after[name] = Standing(weight(baseline.service_class, ratio, debt, burst, coefficients), debt, burst)
     return after

@@ -58,11 +58,15 @@ def sane(record: LedgerRecord) -> LedgerRecord:
 
     Gateways bound what engines report; this is for what got in elsewhere, or before they did.
     """
-    given, made = record.input_tokens, record.output_tokens
-    if 0 <= given <= MAX_TOKENS and 0 <= made <= MAX_TOKENS:
+    input_tokens, output_tokens = record.input_tokens, record.output_tokens
+    if 0 <= input_tokens <= MAX_TOKENS and 0 <= output_tokens <= MAX_TOKENS:
         return record
     return replace(
         record,
-        input_tokens=given if 0 <= given <= MAX_TOKENS else min(max(record.input_tokens_est, 0), MAX_TOKENS),
-        output_tokens=made if 0 <= made <= MAX_TOKENS else min(max(record.output_bound, 0), MAX_TOKENS),
+        input_tokens=_possible(input_tokens, record.input_tokens_est),
+        output_tokens=_possible(output_tokens, record.output_bound),
     )
+
+
+def _possible(tokens: int, else_: int) -> int:
+    return tokens if 0 <= tokens <= MAX_TOKENS else min(max(else_, 0), MAX_TOKENS)

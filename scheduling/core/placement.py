@@ -60,12 +60,12 @@ def valued(depths: Sequence[tuple[str, int]], whole: int, tokens: int, goes_on: 
 
     Who shares a point and not the next one shares half of what is between them, as far as anybody knows.
     """
-    found, following = [], whole
+    points, following = [], whole
     for name, depth in reversed(depths):
-        found.append((name, worth((depth + following) * tokens // (2 * whole), goes_on)))
+        points.append((name, worth((depth + following) * tokens // (2 * whole), goes_on)))
         following = depth
-    found.reverse()
-    return found
+    points.reverse()
+    return points
 
 
 def read_points(text: str) -> tuple[int, list[Point]]:
@@ -123,18 +123,18 @@ class PrefixIndex:
         if not prefixes:
             return None
         skew, points = read_points(prefixes)
-        found: dict[str, int] = {}
+        replicas: dict[str, int] = {}
         for name, value in points:  # the deepest comes last
             for replica in (self.now.get(name) or self.before.get(name) or "").split():
-                found[replica] = value
-        return Warmth(skew, points[0][0], found)
+                replicas[replica] = value
+        return Warmth(skew, points[0][0], replicas)
 
     def ran(self, prefixes: str, replica: str) -> None:
         """A request with these points was granted there."""
         if prefixes:
             for name, _ in read_points(prefixes)[1]:
-                known = (self.now.get(name) or self.before.get(name) or "").split()
-                self.now[name] = " ".join([replica, *(k for k in known if k != replica)][:PLACES_KEPT])
+                replicas = (self.now.get(name) or self.before.get(name) or "").split()
+                self.now[name] = " ".join([replica, *(k for k in replicas if k != replica)][:PLACES_KEPT])
             self._turn()
 
     def learn(self, places: Mapping[str, str]) -> None:

@@ -76,8 +76,8 @@ def one_replica(spec: ScalingSpec, backends: Iterable[BackendSpec]) -> Amounts:
     """What one more replica adds: as the driver's parameters say, else as much as the smallest there is."""
     there = [of_backend(b) for b in backends if b.leaving_since_s is None]
     least = {name: min((getattr(amounts, name) for amounts in there), default=0.0) for name in DIMENSIONS}
-    told = {name: float(spec.params[name]) for name in ("slots", "kv_tokens") if name in spec.params}
-    return Amounts(**least | told)
+    parameters = {name: float(spec.params[name]) for name in ("slots", "kv_tokens") if name in spec.params}
+    return Amounts(**least | parameters)
 
 
 def provisionable(spec: ScalingSpec, backends: Iterable[BackendSpec]) -> Amounts:

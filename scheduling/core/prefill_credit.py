@@ -60,8 +60,8 @@ class Prompts:
             self._lengths.append(length)
             self._new += 1
         if self._new >= LOOK_EVERY or (self._new and before < LOOK_EVERY):
-            found = sorted(self._lengths)
-            self.usual = found[len(found) // 2]
+            ordered = sorted(self._lengths)
+            self.usual = ordered[len(ordered) // 2]
             self._new = 0
 
 
@@ -70,7 +70,7 @@ class PrefillCredit:
     """The credit of one replica [tokens]. Fed about once a second with the engine's counters."""
 
     budget: int = USUAL_BUDGET  # tokens a step
-    said: bool = False  # by the engine
+    reported: bool = False  # whether the budget is what the engine says of itself
     credit: int = 0
     prompts: Prompts = field(default_factory=lambda: Prompts())  # shared by the replicas of a pool
     why: str = ""
@@ -80,7 +80,7 @@ class PrefillCredit:
     _limited_s: float = 0.0
     _steps: float | None = 0.0
     _queued: int = 0  # looks at which too many stood in the engine's queue
-    _found: int = 0  # looks at which any did
+    _occupied: int = 0  # looks at which any did
     _prefill: float = 0.0
     _output: float = 0.0
 
@@ -90,7 +90,7 @@ class PrefillCredit:
     def _begin(self) -> None:
         self.credit = self.least
         self.why = f"half a step of {self.budget} tokens" + (
-            "" if self.said else ", as the engine does not say its own"
+            "" if self.reported else ", as the engine does not say its own"
         )
         if self._inherited:
             self.credit = min(max(self.least, self._inherited), MAX_BUDGETS * self.budget)
@@ -101,10 +101,10 @@ class PrefillCredit:
     def set_budget(self, budget: int | None) -> None:
         """The engine's step budget [tokens]; None where it does not say. Another one begins anew."""
         wanted = USUAL_BUDGET if budget is None else max(1, min(budget, MAX_BUDGET))
-        if (wanted, budget is not None) != (self.budget, self.said):
+        if (wanted, budget is not None) != (self.budget, self.reported):
             if wanted != self.budget:
                 self._inherited = 0
-            self.budget, self.said = wanted, budget is not None
+            self.budget, self.reported = wanted, budget is not None
             self._begin()
 
     def binds(self, view: BackendView) -> bool:
@@ -133,7 +133,7 @@ class PrefillCredit:
             return
         self._stretch_s += now.at_s - before.at_s
         self._queued += now.waiting > MAX_WAITING
-        self._found += now.waiting > 0
+        self._occupied += now.waiting > 0
         if limited:
             self._limited_s += now.at_s - before.at_s
         self._prefill += prefill
@@ -146,7 +146,7 @@ class PrefillCredit:
     def _judge(self) -> None:
         limited = self._limited_s / self._stretch_s
         before, full = self.credit, self._fullness()
-        most = self.budget if self._found else MAX_BUDGETS * self.budget  # it runs dry, and nothing stands in it
+        most = self.budget if self._occupied else MAX_BUDGETS * self.budget  # it runs dry, and nothing stands in it
         self._inherited = 0
         wanted = before
         if limited > ALWAYS and (full is None or full < NOT_FULL) and not self._queued and before < most:
@@ -168,4 +168,4 @@ class PrefillCredit:
 
     def _forget(self) -> None:
         self._stretch_s = self._limited_s = self._prefill = self._output = 0.0
-        self._steps, self._queued, self._found = 0.0, 0, 0
+        self._steps, self._queued, self._occupied = 0.0, 0, 0

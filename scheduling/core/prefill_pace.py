@@ -53,7 +53,7 @@ class PrefillPace:
         """Its engine had nothing to do but what it had begun, while requests waited here."""
         self.ms = _kept(FASTER * self.ms)
 
-    def told(self, used: int, given: int, granted_ms: float, step: int, now_ms: float) -> None:
+    def first_token(self, used: int, given: int, granted_ms: float, step: int, now_ms: float) -> None:
         """First tokens came: of prompts with ``given`` tokens, the oldest granted at ``granted_ms``; ``used`` tokens
         are still held, and at most ``step`` of them are prefilled."""
         self.left = _kept(min(max(self._left(now_ms), used - step), used))

@@ -96,8 +96,8 @@ def preview(copied: Copied, view: PoolView, now_s: float, most: int, occupation_
     while len(scheduler) and len(planned) < most:
         for grant in scheduler.step(pool, at_s):
             r = grant.request
-            said = why.get(r.id) or grant.reason.partition("; waited")[0]
-            planned.append(Planned(r, at_s, grant.backend, said))
+            reason = why.get(r.id) or grant.reason.partition("; waited")[0]
+            planned.append(Planned(r, at_s, grant.backend, reason))
             end = (at_s + occupation_s, len(planned), grant.backend, r.entitlement, r.kv_tokens, work_of(r), 0)
             heappush(ends, end)
             prefill(grant.backend, r.prefill_tokens, at_s)

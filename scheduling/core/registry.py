@@ -104,8 +104,8 @@ def _discover(package: str) -> None:
     if package in _discovered:
         return
     module = importlib.import_module(package)
-    for found in pkgutil.iter_modules(getattr(module, "__path__", [])):
-        importlib.import_module(f"{package}.{found.name}")
+    for submodule in pkgutil.iter_modules(getattr(module, "__path__", [])):
+        importlib.import_module(f"{package}.{submodule.name}")
     _discovered.add(package)
 
 
@@ -117,9 +117,9 @@ def _make(kind: str, table: Mapping[str, type[Any]], name: str, params: Params) 
     values: dict[str, float | int | str] = {}
     for key, value in params.items():
         if key not in fields:
-            known = ", ".join(fields) or "none"
+            accepted = ", ".join(fields) or "none"
             raise PolicyError(
-                f"{kind} {name!r} has no parameter {key!r}{_hint(key, fields)}; its parameters are: {known}", key
+                f"{kind} {name!r} has no parameter {key!r}{_hint(key, fields)}; its parameters are: {accepted}", key
             )
         values[key] = _convert(f"{kind} {name!r}", key, value, str(fields[key].type))
     try:
@@ -139,6 +139,6 @@ def _convert(owner: str, key: str, value: float | int | str, wanted: str) -> flo
     return float(value) if wanted == "float" else value
 
 
-def _hint(name: str, known: Mapping[str, object]) -> str:
-    close = difflib.get_close_matches(name, known, n=1)
+def _hint(name: str, names: Mapping[str, object]) -> str:
+    close = difflib.get_close_matches(name, names, n=1)
     return f", did you mean {close[0]!r}?" if close else ""

@@ -30,10 +30,10 @@ def trace_line(operation: str, traceparent: bytes | None) -> str:
     """What a record carries. A ``traceparent`` that is not valid is dropped, as the standard wants."""
     if traceparent is None or len(traceparent) > _LONGEST:
         return operation
-    found = _FORM.fullmatch(traceparent)
-    if found is None:
+    match = _FORM.fullmatch(traceparent)
+    if match is None:
         return operation
-    version, trace, parent, flags, more = found.groups()
+    version, trace, parent, flags, more = match.groups()
     if version == b"ff" or (version == b"00" and more) or not trace.strip(b"0") or not parent.strip(b"0"):
         return operation
     return f"{operation} 00-{trace.decode()}-{parent.decode()}-{flags.decode()}"

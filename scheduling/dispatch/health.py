@@ -120,11 +120,11 @@ class BackendMonitor:
         for name in [name for name in self._backends if name not in specs]:
             self._drop(name)
         for name, spec in specs.items():
-            known = self._backends.get(name)
-            if known is not None and (known.spec.url, known.spec.api_key) != (spec.url, spec.api_key):
+            former = self._backends.get(name)
+            if former is not None and (former.spec.url, former.spec.api_key) != (spec.url, spec.api_key):
                 self._drop(name)
-                known = None
-            if known is None:
+                former = None
+            if former is None:
                 backend = self._backends[name] = _Backend(spec, self._engine(spec, pool), model=pool.upstream_model)
                 backend.credit.prompts = self._prompts
                 backend.longest, backend.wanted_credit = pool.max_model_len, pool.prefill_credit
@@ -132,13 +132,13 @@ class BackendMonitor:
                     backend.state, backend.why = "ready", "ready under the previous leader"
                     backend.credit.inherit((credits or {}).get(name, 0))
                 backend.task = self._group.create_task(self._follow(backend), name=f"health-{pool.id}-{name}")
-            elif known.spec != spec or known.model != pool.upstream_model:
-                known.facts = None
-                known.spec, known.control, known.model = spec, self._engine(spec, pool), pool.upstream_model
-                known.outlier.back_from_s = 0.0  # it may be well now
-                known.nudge.set()
-            if known is not None:
-                known.longest, known.wanted_credit = pool.max_model_len, pool.prefill_credit
+            elif former.spec != spec or former.model != pool.upstream_model:
+                former.facts = None
+                former.spec, former.control, former.model = spec, self._engine(spec, pool), pool.upstream_model
+                former.outlier.back_from_s = 0.0  # it may be well now
+                former.nudge.set()
+            if former is not None:
+                former.longest, former.wanted_credit = pool.max_model_len, pool.prefill_credit
 
     def decided(self, view: PoolView, waits: bool, prompts: Iterable[int]) -> None:
         """After a decision that granted all it could: ``view`` is the pool with its grants, ``waits`` whether a request
@@ -155,12 +155,12 @@ class BackendMonitor:
 
     def statuses(self) -> list[BackendStatus]:
         """All replicas as they are seen now, by name."""
-        found = []
+        statuses = []
         now_s = asyncio.get_running_loop().time()
         for name, b in sorted(self._backends.items()):
             m, rates = b.metrics, b.watch.rates
             spec, why = _limits(b)
-            found.append(
+            statuses.append(
                 BackendStatus(
                     id=name,
                     state="draining" if b.spec.draining else b.state,
@@ -174,7 +174,7 @@ class BackendMonitor:
                     gpu_util=m.gpu_util if m else None,
                     gpu_mem_used_bytes=m.gpu_mem_used_bytes if m else None,
                     gpu_mem_total_bytes=m.gpu_mem_total_bytes if m else None,
-                    said=_said(b),
+                    engine_facts=_facts_of(b),
                     slots=spec.slots,
                     kv_tokens=spec.kv_tokens,
                     prefill_credit=spec.prefill_tokens,
@@ -183,7 +183,7 @@ class BackendMonitor:
                     foreign=min(b.foreign) if len(b.foreign) == FOREIGN_LOOKS else None,
                 )
             )
-        return found
+        return statuses
 
     def suspect(self, name: str, why: str) -> None:
         """A gateway reports a failure: look at once, and grant nothing there until the answer is in."""
@@ -212,11 +212,11 @@ class BackendMonitor:
     def report(self, attempts: Mapping[str, Attempts]) -> None:
         """What one gateway's attempts came to: who fails what others do is ejected, but for the last that serves."""
         now_s = asyncio.get_running_loop().time()
-        for name, told in attempts.items():
+        for name, outcomes in attempts.items():
             backend = self._backends.get(name)
             if backend is None:
                 continue
-            why = backend.outlier.report(told, now_s)
+            why = backend.outlier.report(outcomes, now_s)
             if why and _serves(backend) and any(b is not backend and _serves(b) for b in self._backends.values()):
                 self._group.create_task(self._eject_outlier(backend, why), name=f"eject-{name}")
 
@@ -246,8 +246,8 @@ class BackendMonitor:
                 ill = backend is not None and backend.state == "ejected"
                 await self._store.set_ready(self._epoch, name, None, ill=ill)
         for name, backend in list(self._backends.items()):
-            known = snapshot.backends.get(name)
-            offered = (known.slots, known.kv_tokens, known.prefill_credit) if known and known.ready else None
+            shared = snapshot.backends.get(name)
+            offered = (shared.slots, shared.kv_tokens, shared.prefill_credit) if shared and shared.ready else None
             offer = _offer(backend)
             if _serves(backend) and offered != (offer.slots, offer.kv_tokens, offer.prefill_tokens):
                 await self._store.set_ready(self._epoch, name, offer)
@@ -383,17 +383,17 @@ class BackendMonitor:
             self._on_ready()
 
 
-def _said(backend: _Backend) -> EngineFacts:
+def _facts_of(backend: _Backend) -> EngineFacts:
     facts = backend.facts or EngineFacts()
     return facts if backend.metrics is None else replace(facts, kv_tokens=backend.metrics.kv_tokens)
 
 
 def _limits(backend: _Backend) -> tuple[BackendSpec, str]:
     """The replica as its engine lets it be used, with its prefill credit; and why it is less than what was typed."""
-    spec, why = in_force(backend.spec, _said(backend), backend.learned.slots, backend.longest)
+    spec, why = in_force(backend.spec, _facts_of(backend), backend.learned.slots, backend.longest)
     wanted = backend.wanted_credit
-    found = spec.prefill_tokens or backend.credit.credit  # a replica's own figure, where it has one, stands
-    credit = found if wanted is None else wanted
+    own = spec.prefill_tokens or backend.credit.credit  # a replica's own figure, where it has one, stands
+    credit = own if wanted is None else wanted
     return replace(spec, prefill_tokens=credit, step_tokens=backend.credit.budget), why
 
 

@@ -30,7 +30,7 @@ class BackendStatus:
     gpu_util: float | None = None  # 0..1
     gpu_mem_used_bytes: float | None = None
     gpu_mem_total_bytes: float | None = None
-    said: EngineFacts = field(default_factory=EngineFacts)  # by the engine, of its limits
+    engine_facts: EngineFacts = field(default_factory=EngineFacts)  # by the engine, of its limits
     slots: int = 0  # in force: what it is offered with, before pauses
     kv_tokens: int = 0
     prefill_credit: int = 0  # prompt tokens; 0: no bound
@@ -61,9 +61,7 @@ class Sample:
     clock_skew_s: float | None = None  # of the leader's clock, ahead of Redis'; None: not known
     ledger_since_s: float | None = None  # since when ended requests are not stored [epoch s]; None: they are
     state_lost_s: float = 0.0  # when the pool's data in Redis was found lost [epoch s of Redis]; 0: never
-    bucket_gaps: dict[str, float] = field(
-        default_factory=dict
-    )  # entitlement -> tokens beyond what laws allow (laws.py)
+    bucket_gaps: dict[str, float] = field(default_factory=dict)  # entitlement -> tokens too many, by the bucket audit
     parts: dict[str, int] = field(default_factory=dict)  # queue, band or bubble of the policy -> requests waiting in it
 
 

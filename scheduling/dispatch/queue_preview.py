@@ -44,7 +44,7 @@ class QueuePreview:
         waiting = len(scheduler)
         begun = time.perf_counter()
         copied = copy_of(scheduler, now_s)
-        found = await loop.run_in_executor(None, preview, copied, view, now_s, MOST, occupation_s)
+        plan = await loop.run_in_executor(None, preview, copied, view, now_s, MOST, occupation_s)
         took_s = time.perf_counter() - begun
         self._from_s = loop.time() + max(EVERY_S, SHARE * took_s)
         head = {
@@ -56,14 +56,14 @@ class QueuePreview:
             "occupation_s": round(occupation_s, 3),
             "took_ms": round(took_s * 1000, 1),
         }
-        await self._store.show_preview(msgspec.json.encode(head | _body(found)))
+        await self._store.show_preview(msgspec.json.encode(head | _body(plan)))
 
 
-def _body(found: Preview) -> dict[str, Any]:
+def _body(plan: Preview) -> dict[str, Any]:
     return {
-        "exact": found.exact,
-        "parts": [_known(asdict(part)) for part in found.parts],
-        "requests": [_request(planned) for planned in found.planned],
+        "exact": plan.exact,
+        "parts": [_without_none(asdict(part)) for part in plan.parts],
+        "requests": [_request(planned) for planned in plan.planned],
     }
 
 
@@ -87,8 +87,8 @@ def _request(planned: Planned) -> dict[str, Any]:
         "backend": planned.backend or None,
         "why": planned.why,
     }
-    return _known(row)
+    return _without_none(row)
 
 
-def _known(row: dict[str, Any]) -> dict[str, Any]:
+def _without_none(row: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in row.items() if value is not None}

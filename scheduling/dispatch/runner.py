@@ -110,8 +110,8 @@ class DispatchService:
         roll_call: asyncio.Task[None] | None = None
         try:
             await resp.start()
-            for known in (orderings, routings, modifiers):
-                known()  # imports them: the first term of a process that has followed begins at once
+            for registered in (orderings, routings, modifiers):
+                registered()  # imports them: the first term of a process that has followed begins at once
             self._crew = Crew(
                 setup.redis_url, resp, self.holder, setup.telemetry, telemetry_thread, setup.epochs, database,
                 setup.engine,
@@ -143,9 +143,9 @@ class DispatchService:
                 catalog.notify()
             elif (
                 channel == RESIGNED_CHANNEL
-                and (found := self.dispatchers.get(payload.decode(errors="replace"))) is not None
+                and (dispatcher := self.dispatchers.get(payload.decode(errors="replace"))) is not None
             ):
-                found.given_back()
+                dispatcher.given_back()
 
         return heard
 

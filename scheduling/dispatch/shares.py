@@ -31,7 +31,7 @@ class KeptShares:
     def __init__(self, store: PoolStore, epoch: int) -> None:
         self._store = store
         self._epoch = epoch
-        self._told: Kept = {}
+        self._written: Kept = {}
 
     async def resume(self, scheduler: Scheduler) -> None:
         """Goes on from where the leader before was. Raises StateUnavailable."""
@@ -67,6 +67,6 @@ class KeptShares:
             if e.running and name in specs
         )
         kept = scheduler.kept_shares()
-        if kept != self._told:
+        if kept != self._written:
             await self._store.keep_shares(self._epoch, msgspec.json.encode(kept))
-            self._told = kept
+            self._written = kept

@@ -22,12 +22,12 @@ from scheduling.core.placement import read_points
 from scheduling.core.preview import parts_of
 from scheduling.core.registry import PolicyError
 from scheduling.core.types import Catalog, Grant, PoolSpec, PoolView, QueuedRequest, Standing
+from scheduling.dispatch.bucket_audit import BucketAudit
 from scheduling.dispatch.configured import decided_by, give_rights, limits_of, policies_of, scheduler_of
 from scheduling.dispatch.decision_clock import DecisionClock
 from scheduling.dispatch.drain import LedgerDrain
 from scheduling.dispatch.evictions import evictions, most_running
 from scheduling.dispatch.health import BackendMonitor, EngineFactory
-from scheduling.dispatch.laws import Laws
 from scheduling.dispatch.parked import Parked
 from scheduling.dispatch.ports import TelemetryPort
 from scheduling.dispatch.queue_preview import QueuePreview
@@ -94,8 +94,8 @@ class Term:
         self._skew = ClockSkew(store.time_s)
         self._preview = QueuePreview(store, epoch)
         self._shares = KeptShares(store, epoch)
-        self.laws = Laws(store)
-        self._ledger = LedgerDrain(store, telemetry, telemetry_thread, self._count_ended, self.laws.settled)
+        self.bucket_audit = BucketAudit(store)
+        self._ledger = LedgerDrain(store, telemetry, telemetry_thread, self._count_ended, self.bucket_audit.settled)
         self._totals = Totals(store, epoch)
         self._buckets = Buckets(store, epoch, telemetry, telemetry_thread)
         self._epoch = epoch
@@ -139,8 +139,8 @@ class Term:
                 self._pool.id,
                 snapshot.rebuilding_ms / 1000,
             )
-        found = {name: b for name, b in snapshot.backends.items() if b.ready}
-        self.monitor.update(self._pool, set(found), {name: b.prefill_credit for name, b in found.items()})
+        ready = {name: b for name, b in snapshot.backends.items() if b.ready}
+        self.monitor.update(self._pool, set(ready), {name: b.prefill_credit for name, b in ready.items()})
         self._standings = Standings(self._pool, self._catalog, snapshot)
         await self._shares.resume(self.scheduler)
 
@@ -238,7 +238,7 @@ class Term:
                 await self.monitor.reconcile(snapshot)
                 await self._sweep()
                 await self._buckets.look(snapshot, self._catalog)
-                await self.laws.look(snapshot, self._catalog)
+                await self.bucket_audit.look(snapshot, self._catalog)
                 await self._call_back()
                 self._compare(snapshot)
                 if self._loaded.is_set():
@@ -297,9 +297,9 @@ class Term:
     async def _read_queue(self) -> None:
         self._last_event, waiting = await self._store.load_queue()
         self._parked.clear()
-        found = {request.id for request in waiting}
+        queued = {request.id for request in waiting}
         for request in list(self.scheduler):
-            if request.id not in found:
+            if request.id not in queued:
                 self.scheduler.withdraw(request.id)
         now_s = self._now_s()
         for request in waiting:
@@ -489,8 +489,8 @@ class Term:
 
         The other way round needs no care: a grant for something that left is answered ``gone``.
         """
-        known = len(self.scheduler) + len(self._parked)
-        self._drifted = self._drifted + 1 if snapshot.waiting > known else 0
+        here = len(self.scheduler) + len(self._parked)
+        self._drifted = self._drifted + 1 if snapshot.waiting > here else 0
         now_s = asyncio.get_running_loop().time()
         if self._drifted >= DRIFT_TICKS and now_s - self._read_at >= DRIFT_GAP_S:
             self._drifted = 0
@@ -510,7 +510,7 @@ class Term:
         sample = self._sampler.sample(
             replace(snapshot, standings=self.standings), self._pool, self.policy, chain(self.scheduler, self._parked),
             self.monitor.statuses(), parts_of(self.scheduler, snapshot.now_ms / 1000.0), self._skew.seconds,
-            self.laws.gaps, self._ledger.behind_since_s,
+            self.bucket_audit.gaps, self._ledger.behind_since_s,
         )  # fmt: skip
         self._sampling = asyncio.get_running_loop().run_in_executor(self._thread, self._telemetry.sample, sample)
         self._sampling.add_done_callback(self._sampled)

@@ -202,7 +202,7 @@ class PoolForecasts:
                 "prompts": chain.prompts,
                 "prior": [
                     {"category": category, "factor": factor, "tenants": tenants}
-                    for category, factor, tenants in chain.prior.told()
+                    for category, factor, tenants in chain.prior.shared_factors()
                 ],
                 "tenants": {name: _shown(tenant) for name, tenant in shown},
             }

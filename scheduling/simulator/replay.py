@@ -247,7 +247,7 @@ class Replay:
         number, need = life.replica, life.sim.queued.prefill_tokens
         self._held[number] -= need
         granted_ms, now_ms = to_s(life.sim.arrival_fs) * 1000.0, self._now_s * 1000.0
-        self._paces[number].told(self._held[number], need, granted_ms, self._steps[number], now_ms)
+        self._paces[number].first_token(self._held[number], need, granted_ms, self._steps[number], now_ms)
 
     def _ended(self, life: Life) -> None:
         request = self._requests.pop(life.sim.queued.id)

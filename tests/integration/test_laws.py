@@ -11,7 +11,7 @@ import pytest
 
 from scheduling.core.outcomes import Reason
 from scheduling.core.types import OverLimit
-from scheduling.dispatch import laws
+from scheduling.dispatch import bucket_audit
 from scheduling.dispatch.loop import PoolDispatcher
 from scheduling.state.resp import RespConnection
 from scheduling.state.types import AdmissionStatus, BucketLevel, PoolAudit
@@ -26,16 +26,16 @@ async def at_work(
     redis_url: str, resp: RespConnection, pool_id: str, monkeypatch: pytest.MonkeyPatch, failures: int = 0
 ) -> AsyncIterator[tuple[PoolDispatcher, Gateway, Telemetry, list[int]]]:
     """A pool in which requests come and end all the time, compared several times a second; how often so far."""
-    monkeypatch.setattr(laws, "EVERY_S", 0.3)
+    monkeypatch.setattr(bucket_audit, "EVERY_S", 0.3)
     monkeypatch.setattr("scheduling.dispatch.term.HOUSE_S", 0.1)
     compared: list[int] = []
-    compare = laws.Laws._compare
+    compare = bucket_audit.BucketAudit._compare
 
-    def counting(self: laws.Laws, *args: object) -> None:
+    def counting(self: bucket_audit.BucketAudit, *args: object) -> None:
         compare(self, *args)  # type: ignore[arg-type]
         compared.append(1)
 
-    monkeypatch.setattr(laws.Laws, "_compare", counting)
+    monkeypatch.setattr(bucket_audit.BucketAudit, "_compare", counting)
     telemetry = Telemetry(failures=failures)
     spec = entitlement(
         "acme", pool_id, concurrency=3, tokens_per_s=40.0, burst_tokens=3000.0,
@@ -83,7 +83,7 @@ async def test_sound_books_stay_quiet_while_requests_come_and_end(
         for _ in range(6):
             await more(compared, 1)
             assert dispatcher.term is not None
-            gaps.append(dispatcher.term.laws.gaps)
+            gaps.append(dispatcher.term.bucket_audit.gaps)
         assert gaps[-1] == {"acme": 0.0}
         assert {gap for found in gaps for gap in found.values()} == {0.0}
         await until(lambda: len(telemetry.records) > 10, 60)
@@ -121,7 +121,7 @@ async def test_a_broken_bucket_is_noticed_and_left_as_it_is(
         assert any("the bucket of acme holds" in r.getMessage() for r in caplog.records)
         await more(compared, 4)
         assert dispatcher.term is not None
-        assert dispatcher.term.laws.gaps == {"acme": 0.0}, "the next minute is compared with what is there"
+        assert dispatcher.term.bucket_audit.gaps == {"acme": 0.0}, "the next minute is compared with what is there"
 
 
 def test_bounds_follow_refill_charges_and_what_ended():
@@ -129,6 +129,8 @@ def test_bounds_follow_refill_charges_and_what_ended():
         return PoolAudit(int(now_s * 1000), "1", (0, 0), {"e": reserved}, {"e": BucketLevel(level, 10.0, 1000.0)})
 
     # 60 s at 10/s, 300 taken by what ended, 50 more in flight than before
-    assert laws.bounds_of("e", audit(0, 100, 0), audit(60, 350, 50), 300, 400, 1000.0) == (250, 350, 350)
-    assert laws.bounds_of("e", audit(0, 900, 0), audit(60, 1000, 0), 0, 0, 1000.0) == (1000, 1000, 1000)
-    assert laws.bounds_of("e", audit(0, 900, 0), audit(60, 1000, 0), 0, 0, 2000.0) is None  # another depth since
+    assert bucket_audit.bounds_of("e", audit(0, 100, 0), audit(60, 350, 50), 300, 400, 1000.0) == (250, 350, 350)
+    assert bucket_audit.bounds_of("e", audit(0, 900, 0), audit(60, 1000, 0), 0, 0, 1000.0) == (1000, 1000, 1000)
+    assert (
+        bucket_audit.bounds_of("e", audit(0, 900, 0), audit(60, 1000, 0), 0, 0, 2000.0) is None
+    )  # another depth since

@@ -267,7 +267,7 @@ class PoolMemory:
     def _told(self, backend: str, given: int, granted: int, now: int) -> None:
         pace = self.paces.setdefault(backend, PrefillPace())
         used = self._total(f"b:{backend}:pre")
-        pace.told(used, given, granted, self.steps.get(backend, USUAL_BUDGET), now)
+        pace.first_token(used, given, granted, self.steps.get(backend, USUAL_BUDGET), now)
 
     def _put_lease(self, request_id: str, e: Entry, expiry: int) -> None:
         self._keep_lease(request_id, e, expiry)

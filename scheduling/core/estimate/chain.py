@@ -33,9 +33,9 @@ class FirstThatKnows:
 
     def predict(self, facts: PromptFacts) -> Prediction | None:
         for predictor in self._predictors:
-            found = predictor.predict(facts)
-            if found is not None:
-                return found
+            prediction = predictor.predict(facts)
+            if prediction is not None:
+                return prediction
         return None
 
     def observe(self, facts: PromptFacts, actual: int, *, cut: bool = False) -> None:
@@ -72,12 +72,12 @@ class TenantChain:
         self.similar = None if window is None else SimilarPrompts(window, self.wider)
 
     def predict(self, facts: PromptFacts) -> Forecast:
-        found = None if self.similar is None else self.similar.predict(facts)
-        if found is None:
-            found = self.wider.predict(facts)
-            assert found is not None  # the baseline always speaks
+        prediction = None if self.similar is None else self.similar.predict(facts)
+        if prediction is None:
+            prediction = self.wider.predict(facts)
+            assert prediction is not None  # the baseline always speaks
         level = self.calibrator.level
-        return Forecast(found, self.calibrator.upper(found, facts.output_bound), found.quantile(level))
+        return Forecast(prediction, self.calibrator.upper(prediction, facts.output_bound), prediction.quantile(level))
 
 
 class Chain:
@@ -128,13 +128,13 @@ class Chain:
         tenant.learned += 1
         if source:
             tenant.calibrator.observe(source, raw_p90, actual)
-        held = len(tenant.history)
+        before = len(tenant.history)
         tenant.wider.observe(facts, actual, cut=cut)
         drift = tenant.baseline.drift
         self.prior.vote(
             name, facts.category, drift.bias(facts.category, model=facts.model), drift.observed(facts.category)
         )
-        if len(tenant.history) > held:
+        if len(tenant.history) > before:
             self._applications.add(name)
             if self._applications.total > APPLICATIONS_KEPT:
                 largest = self._applications.largest()
@@ -146,9 +146,9 @@ class Chain:
     def _remember(self, name: str, similar: SimilarPrompts, facts: PromptFacts, actual: int, cut: bool) -> None:
         if facts.embedding is None:
             return
-        held = len(similar)
+        before = len(similar)
         similar.observe(facts, actual, cut=cut)
-        if len(similar) == held:
+        if len(similar) == before:
             return  # its window was full
         self._prompts.add(name)
         if self._prompts.total > self._prompts_kept:

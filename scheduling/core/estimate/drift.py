@@ -65,14 +65,14 @@ class Drift:
     def bias(self, category: str, *, model: str = "", prior: float = 1.0) -> float:
         """``B``: the category's, moved towards the model's own as that becomes known. ``prior``: ``B`` before any
         answer."""
-        held = self._biases
-        known = held.get(("category", "", category))
-        if known is None or not known.observed:
+        biases = self._biases
+        shared = biases.get(("category", "", category))
+        if shared is None or not shared.observed:
             return prior
-        value = known.value
+        value = shared.value
         if self._prior_answers:  # factors are averaged as factors: by their logarithms
-            value *= (prior / value) ** (self._prior_answers / (known.observed + self._prior_answers))
-        own = held.get(("model", model, category)) if model else None
+            value *= (prior / value) ** (self._prior_answers / (shared.observed + self._prior_answers))
+        own = biases.get(("model", model, category)) if model else None
         if own is not None:
             value += (own.value - value) * own.observed / (own.observed + SHRINK)
         return value
@@ -99,31 +99,31 @@ class Drift:
             if not name and scope != "category":
                 continue
             key = (scope, name, category)
-            held = self._biases.get(key)
-            if held is None:
+            bias = self._biases.get(key)
+            if bias is None:
                 while len(self._biases) >= SCOPES_KEPT:
                     del self._biases[next(iter(self._biases))]
-                held = Bias(prior)
-            if cut and seen < held.value:
+                bias = Bias(prior)
+            if cut and seen < bias.value:
                 continue
-            keep = self._gamma if not self._averaging else min(self._gamma, held.observed / (held.observed + 1.0))
-            self._biases[key] = Bias(keep * held.value + (1.0 - keep) * seen, held.observed + 1)
+            keep = self._gamma if not self._averaging else min(self._gamma, bias.observed / (bias.observed + 1.0))
+            self._biases[key] = Bias(keep * bias.value + (1.0 - keep) * seen, bias.observed + 1)
 
     def reset(self, category: str | None = None) -> None:
         """Forgets what was learned, of one category or of all: every ``B`` is 1 again."""
         if category is None:
             self._biases.clear()
         else:
-            self._biases = {key: held for key, held in self._biases.items() if key[2] != category}
+            self._biases = {key: bias for key, bias in self._biases.items() if key[2] != category}
 
     def observed(self, category: str) -> int:
         """How many answers taught the category's bias."""
-        held = self._biases.get(("category", "", category))
-        return 0 if held is None else held.observed
+        bias = self._biases.get(("category", "", category))
+        return 0 if bias is None else bias.observed
 
     def factors(self) -> list[tuple[str, str, str, Bias]]:
         """``(scope, name, category, bias)`` of everything that was learned, to be shown."""
-        return [(*key, held) for key, held in sorted(self._biases.items())]
+        return [(*key, bias) for key, bias in sorted(self._biases.items())]
 
 
 class CategoryBaseline:
@@ -141,10 +141,11 @@ class CategoryBaseline:
         prior = self._prior(facts.category)
         mean = drift.expected(facts.category, facts.input_tokens, model=facts.model, prior=prior)
         scale = max(1.0, mean) / _SHAPE.mean
-        known = drift.observed(facts.category)
+        observed = drift.observed(facts.category)
         lengths = tuple([v * scale for v in _SHAPE.lengths])
-        made = replace(_SHAPE, lengths=lengths, mean=mean, source="category" if known else "prior", support=known)
-        return made.truncated(facts.output_bound)
+        source = "category" if observed else "prior"
+        shape = replace(_SHAPE, lengths=lengths, mean=mean, source=source, support=observed)
+        return shape.truncated(facts.output_bound)
 
     def observe(self, facts: PromptFacts, actual: int, *, cut: bool = False) -> None:
         self.drift.learn(facts.category, actual, cut=cut, model=facts.model, prior=self._prior(facts.category))

@@ -18,11 +18,11 @@ REFRESH = 8  # answers after which a distribution is made anew
 
 
 class _Application:
-    __slots__ = ("answers", "due", "made")
+    __slots__ = ("answers", "due", "prediction")
 
     def __init__(self) -> None:
         self.answers: deque[tuple[float, bool]] = deque(maxlen=WINDOW)
-        self.made: Prediction | None = None
+        self.prediction: Prediction | None = None
         self.due = 0
 
 
@@ -32,34 +32,34 @@ class ApplicationHistory:
     source = "application"
 
     def __init__(self) -> None:
-        self._held: dict[str, _Application] = {}
+        self._applications: dict[str, _Application] = {}
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self._applications)
 
     def forget_oldest(self) -> None:
         """Forgets the application longest unheard of. Raises StopIteration where there is none."""
-        del self._held[next(iter(self._held))]
+        del self._applications[next(iter(self._applications))]
 
     def predict(self, facts: PromptFacts) -> Prediction | None:
-        held = self._held.get(facts.application)
-        if held is None or len(held.answers) < MIN_OBSERVED:
+        application = self._applications.get(facts.application)
+        if application is None or len(application.answers) < MIN_OBSERVED:
             return None
-        if held.made is None or held.due <= 0:
-            samples = [(length, cut, 1.0) for length, cut in held.answers]
-            held.made = distribution(samples, self.source, float(len(samples)))
-            held.due = REFRESH
-        return held.made.truncated(facts.output_bound)
+        if application.prediction is None or application.due <= 0:
+            samples = [(length, cut, 1.0) for length, cut in application.answers]
+            application.prediction = distribution(samples, self.source, float(len(samples)))
+            application.due = REFRESH
+        return application.prediction.truncated(facts.output_bound)
 
     def observe(self, facts: PromptFacts, actual: int, *, cut: bool = False) -> None:
-        held = self._held.pop(facts.application, None)
-        if held is None:
-            while len(self._held) >= APPLICATIONS_KEPT:
+        application = self._applications.pop(facts.application, None)
+        if application is None:
+            while len(self._applications) >= APPLICATIONS_KEPT:
                 self.forget_oldest()
-            held = _Application()
-        self._held[facts.application] = held  # the last in order is the one heard of last
-        held.answers.append((float(actual), cut))
-        held.due -= 1
+            application = _Application()
+        self._applications[facts.application] = application  # the last in order is the one heard of last
+        application.answers.append((float(actual), cut))
+        application.due -= 1
 
 
 class PooledHistory:
@@ -70,8 +70,8 @@ class PooledHistory:
         self._source = source
 
     def predict(self, facts: PromptFacts) -> Prediction | None:
-        made = self._inner.predict(replace(facts, application=""))
-        return None if made is None else replace(made, source=self._source)
+        prediction = self._inner.predict(replace(facts, application=""))
+        return None if prediction is None else replace(prediction, source=self._source)
 
     def observe(self, facts: PromptFacts, actual: int, *, cut: bool = False) -> None:
         self._inner.observe(replace(facts, application=""), actual, cut=cut)

@@ -62,7 +62,7 @@ class PoolPrior:
         counts = min(1.0, (count - MIN_TENANTS + 1) / _RAMP)
         return exp(counts * STEP * self._sums[category] / count)
 
-    def told(self) -> list[tuple[str, float, int]]:
+    def shared_factors(self) -> list[tuple[str, float, int]]:
         """Category, factor and tenants behind it, of those that are told."""
         return [
             (category, self.factor(category), len(votes))

@@ -12,25 +12,25 @@ class Shares:
 
     def __init__(self) -> None:
         self.total = 0
-        self._held: dict[str, int] = {}
+        self._counts: dict[str, int] = {}
         self._by_count: dict[int, dict[str, None]] = {}  # owners by what they hold, in the order they came to hold it
         self._most = 0
 
     def of(self, owner: str) -> int:
-        return self._held.get(owner, 0)
+        return self._counts.get(owner, 0)
 
     def add(self, owner: str) -> None:
-        self._move(owner, self._held.get(owner, 0) + 1)
+        self._move(owner, self._counts.get(owner, 0) + 1)
         self.total += 1
 
     def remove(self, owner: str) -> None:
         """One entry less. Raises KeyError for an owner that holds nothing."""
-        self._move(owner, self._held[owner] - 1)
+        self._move(owner, self._counts[owner] - 1)
         self.total -= 1
 
     def drop(self, owner: str) -> None:
         """Everything of an owner is gone."""
-        self.total -= self._held.get(owner, 0)
+        self.total -= self._counts.get(owner, 0)
         self._move(owner, 0)
 
     def largest(self) -> str:
@@ -40,13 +40,13 @@ class Shares:
         return next(iter(self._by_count.get(self._most, ())))
 
     def _move(self, owner: str, count: int) -> None:
-        before = self._held.pop(owner, 0)
+        before = self._counts.pop(owner, 0)
         if before:
             level = self._by_count[before]
             del level[owner]
             if not level:
                 del self._by_count[before]
         if count:
-            self._held[owner] = count
+            self._counts[owner] = count
             self._by_count.setdefault(count, {})[owner] = None
             self._most = max(self._most, count)

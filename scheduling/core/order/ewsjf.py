@@ -168,12 +168,12 @@ class _LengthQueues:
 
     def _queue_for(self, length: int) -> _Queue:
         intervals = [queue.interval for queue in self.queues]
-        found = place(length, intervals)
-        if found is not None:
-            return self.queues[intervals.index(found)]
-        made = self._make(bubble(length, intervals), True)
-        insort(self.queues, made, key=lambda queue: queue.interval.low)
-        return made
+        interval = place(length, intervals)
+        if interval is not None:
+            return self.queues[intervals.index(interval)]
+        created = self._make(bubble(length, intervals), True)
+        insort(self.queues, created, key=lambda queue: queue.interval.low)
+        return created
 
     def _drop_empty_bubbles(self) -> None:
         for queue in self.queues:

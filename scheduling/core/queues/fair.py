@@ -54,10 +54,10 @@ class Fair:
     def around(self, make: Maker) -> Maker:
         groups: dict[str, Counters] = {}
 
-        def made(group: str) -> RequestQueue:
+        def make_queue(group: str) -> RequestQueue:
             return FairQueue(groups.setdefault(group, Counters(self, group)), lambda: make(group))
 
-        return made
+        return make_queue
 
     def tokens(self, input_tokens: float, output_tokens: float) -> float:
         """What was served, in input tokens."""

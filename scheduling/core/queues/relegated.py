@@ -204,8 +204,8 @@ class RelegatingQueue:
 
     def _measure(self, view: PoolView, now_s: float) -> None:
         """The rate at which prompts leave, over times in which something waited."""
-        known = [b.prefill_per_s for b in view.backends.values() if b.ready and b.prefill_per_s > 0]
-        self._speed = max(known, default=self._policy.prefill_rate)
+        speeds = [b.prefill_per_s for b in view.backends.values() if b.ready and b.prefill_per_s > 0]
+        self._speed = max(speeds, default=self._policy.prefill_rate)
         if not self._rate:
             self._rate = self._speed * max(1, sum(b.ready for b in view.backends.values()))
             self._since_s = now_s

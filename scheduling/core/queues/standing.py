@@ -55,21 +55,21 @@ class StandingQueue(KeyedQueue):
 
     def explain(self, request: QueuedRequest) -> str:
         standing = self._standings.get(request.entitlement)
-        told = "" if standing is None else f", standing x {standing_factor(standing, self._coefficients):.2g}"
-        return super().explain(request) + told
+        note = "" if standing is None else f", standing x {standing_factor(standing, self._coefficients):.2g}"
+        return super().explain(request) + note
 
     def shift(self, entitlement: str) -> float:
         """By how much its requests go earlier."""
         standing = self._standings.get(entitlement)
         if standing is None:
             return 0.0
-        known = self._shifts.get(entitlement)
-        if known is None or known[0] is not standing:
-            known = self._shifts[entitlement] = (
+        shift = self._shifts.get(entitlement)
+        if shift is None or shift[0] is not standing:
+            shift = self._shifts[entitlement] = (
                 standing,
                 self._unit * log(standing_factor(standing, self._coefficients)),
             )
-        return known[1]
+        return shift[1]
 
     def _learn(self, standings: Mapping[str, Standing], coefficients: Coefficients) -> None:
         before = self._standings

@@ -77,12 +77,12 @@ class HintedTurns:
         return parts_of(self._inside, "", now_s)
 
     def explain(self, request: QueuedRequest) -> str:
-        told = f", client priority {request.client_priority}" if request.client_priority else ""
+        note = f", client priority {request.client_priority}" if request.client_priority else ""
         if self._last is not None and self._last[0] == request.id:
             _, place, hinted = self._last
-            return self._inside.explain(place) + told + (", by its client's hint" if hinted else "")
+            return self._inside.explain(place) + note + (", by its client's hint" if hinted else "")
         name = self._place_of.get(request.id)
-        return self._inside.explain(request if name is None else self._at[name][0]) + told
+        return self._inside.explain(request if name is None else self._at[name][0]) + note
 
     def push(self, request: QueuedRequest, now_s: float) -> None:
         self.discard(request.id)

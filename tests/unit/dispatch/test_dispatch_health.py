@@ -452,9 +452,9 @@ async def test_a_status_says_what_the_engine_said_what_is_in_force_and_why(w: Wa
     w.monitor.update(pool_spec(backends=(*w.pool.backends, typed("b3"))))
     await w.live(4)
     found = {s.id: s for s in w.monitor.statuses()}
-    assert (found["b3"].said.slots, found["b3"].slots, found["b3"].kv_tokens) == (16, 16, 10**9)
+    assert (found["b3"].engine_facts.slots, found["b3"].slots, found["b3"].kv_tokens) == (16, 16, 10**9)
     assert found["b3"].limits_why.startswith("16 slots instead of 1000")
-    assert (found["b1"].said, found["b1"].limits_why) == (EngineFacts(), ""), "what is not said is not known"
+    assert (found["b1"].engine_facts, found["b1"].limits_why) == (EngineFacts(), ""), "what is not said is not known"
 
 
 @ward

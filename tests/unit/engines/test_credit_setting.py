@@ -205,7 +205,7 @@ def saturated(
             foresee(at_s)
             if first:
                 used -= tokens
-                pace.told(used, tokens, granted_s * 1000, budget, at_s * 1000)
+                pace.first_token(used, tokens, granted_s * 1000, budget, at_s * 1000)
             else:
                 view.running -= 1
                 view.kv_used -= tokens
@@ -235,7 +235,7 @@ def saturated(
                 given, granted_s = sum(tokens for _, tokens in unseen[:done]), unseen[0][0]
                 del unseen[:done]
                 used -= given
-                pace.told(used, given, granted_s * 1000, budget, now_s * 1000)
+                pace.first_token(used, given, granted_s * 1000, budget, now_s * 1000)
             if whole and engine.left_waiting == 0:
                 pace.faster()
             if whole:
@@ -251,7 +251,7 @@ def saturated(
 def test_a_saturated_replica_keeps_its_throughput_and_its_queue_stays_in_front(budget: int, mean: float) -> None:
     """Aims: 0.98 of unlimited, 2 waiting (p99 over steps); long runs: 0.96 to 0.99, 3 (docs/reference/capacity.md)."""
     unlimited, queued = saturated(None, budget, mean, 150.0)
-    credit = PrefillCredit(budget, said=True)
+    credit = PrefillCredit(budget, reported=True)
     found, waiting = saturated(credit, budget, mean, 300.0)
     assert found >= 0.95 * unlimited
     assert waiting <= 3
@@ -262,6 +262,6 @@ def test_a_saturated_replica_keeps_its_throughput_and_its_queue_stays_in_front(b
 def test_whole_answers_lose_no_throughput_although_nobody_sees_their_first_tokens(mean: float) -> None:
     """Aims: 0.98 of unlimited, 2 waiting (p99 over steps)."""
     unlimited, queued = saturated(None, 2048, mean, 100.0, whole=True)
-    found, waiting = saturated(PrefillCredit(2048, said=True), 2048, mean, 200.0, whole=True)
+    found, waiting = saturated(PrefillCredit(2048, reported=True), 2048, mean, 200.0, whole=True)
     assert found >= 0.95 * unlimited
     assert waiting <= queued / 2 or waiting <= 3

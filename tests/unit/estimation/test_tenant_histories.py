@@ -132,10 +132,10 @@ class TestPoolPrior:
             prior.vote(f"t{number}", "summary", 0.25, MIN_ANSWERS)
         prior.vote("late", "summary", 0.25, MIN_ANSWERS - 1)
         assert prior.factor("summary") == 1.0
-        assert prior.told() == []
+        assert prior.shared_factors() == []
         prior.vote("late", "summary", 0.25, MIN_ANSWERS)
         assert prior.factor("summary") < 1.0
-        assert [tenants for _, _, tenants in prior.told()] == [MIN_TENANTS]
+        assert [tenants for _, _, tenants in prior.shared_factors()] == [MIN_TENANTS]
 
     def test_a_newcomer_to_a_pool_of_many_begins_with_what_they_have_in_common(self) -> None:
         chain = Chain(None)

@@ -39,7 +39,7 @@ TOLERANCE = 1.0, 0.001  # tokens, and share of what moved
 Settled = tuple[tuple[int, int], str, int, int]  # id, entitlement, tokens taken, at most taken in between
 
 
-class Laws:
+class BucketAudit:
     """What one leader of one pool compares. ``gaps``: by how many tokens each compared bucket was beyond its bounds at
     the last comparison; above 0: too full, below: too empty."""
 
@@ -125,12 +125,12 @@ def bounds_of(
     """Lowest and highest level that a bucket can have, and the one it has [tokens]; None where its rate or depth
     changed. ``took`` of it by what ended, ``most`` at any moment of it. One that is not there is full."""
     first, last = before.buckets.get(name), now.buckets.get(name)
-    known = last or first
-    if known is None or known.depth != depth or (first is not None and last is not None and not _alike(first, last)):
+    bucket = last or first
+    if bucket is None or bucket.depth != depth or (first is not None and last is not None and not _alike(first, last)):
         return None
     began = first.level if first is not None else depth
     level = last.level if last is not None else depth
-    refilled = began + known.rate * (now.now_ms - before.now_ms) / 1000
+    refilled = began + bucket.rate * (now.now_ms - before.now_ms) / 1000
     flies, flew = _of(now.reserved, name), _of(before.reserved, name)
     return min(depth, refilled) - most - flies, min(depth, refilled - (took + flies - flew)), level
 
