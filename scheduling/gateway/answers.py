@@ -33,13 +33,13 @@ Finish = Annotated[str, Meta(max_length=32)]
 
 
 class Broken(Exception):
-    """The engine's answer is not one that a client may be given. ``why`` is for operators; ``said``: the engine says
+    """The engine's answer is not one that a client may be given. ``why`` is for operators; ``by_engine``: it says
     itself that it failed."""
 
-    def __init__(self, why: str, *, said: bool = False) -> None:
+    def __init__(self, why: str, *, by_engine: bool = False) -> None:
         super().__init__(why)
         self.why = why
-        self.said = said
+        self.by_engine = by_engine
 
 
 class Function(Struct):
@@ -66,11 +66,11 @@ class Said(Struct):
 
     @property
     def characters(self) -> int:
-        found = len(self.content or "") + len(self.reasoning or self.reasoning_content or "") + len(self.refusal or "")
+        count = len(self.content or "") + len(self.reasoning or self.reasoning_content or "") + len(self.refusal or "")
         for call in self.tool_calls or ():
             if call.function is not None:
-                found += len(call.function.name or "") + len(call.function.arguments or "")
-        return found
+                count += len(call.function.name or "") + len(call.function.arguments or "")
+        return count
 
 
 class ChatPiece(Struct):
@@ -203,7 +203,7 @@ def read_chunk(payload: bytes, chat: bool) -> ChatChunk | TextChunk:
     except _WRONG:
         raise _broken(payload, "a frame of the stream is not a completion chunk") from None
     if chunk.error is not ABSENT and bytes(chunk.error) != b"null":
-        raise Broken(FAILED, said=True)
+        raise Broken(FAILED, by_engine=True)
     if len(payload) > MAX_DIGITS:
         check_digits(payload)
     return chunk
@@ -214,7 +214,7 @@ def _broken(data: bytes, why: str) -> Broken:
         top = _decode_top(data)
     except _WRONG:
         return Broken(f"{why}: it is not a JSON object")
-    return Broken(FAILED, said=True) if "error" in top else Broken(why)
+    return Broken(FAILED, by_engine=True) if "error" in top else Broken(why)
 
 
 def check_digits(data: bytes) -> None:
@@ -261,25 +261,25 @@ def settle_usage(raw: Raw, asked: Asked, frames: int, characters: int) -> tuple[
     the answer (``frames`` 0 where it came whole)."""
     least = max(1 if characters else 0, (frames - FRAMES_SLACK) // 2, characters // MAX_TOKEN_CHARS)
     try:
-        told = _decode_told(raw)
+        usage_sent = _decode_told(raw)
     except _WRONG:
-        told = None
+        usage_sent = None
     if (
-        told is None
-        or not asked.least_input <= told.prompt_tokens <= asked.most_input
-        or not min(least, asked.output_bound) <= told.completion_tokens <= asked.output_bound
+        usage_sent is None
+        or not asked.least_input <= usage_sent.prompt_tokens <= asked.most_input
+        or not min(least, asked.output_bound) <= usage_sent.completion_tokens <= asked.output_bound
     ):
-        given, made = asked.input_tokens, own_count(frames, characters, asked.output_bound)
-        return Usage(given, given + made, made), False
-    given, made = told.prompt_tokens, told.completion_tokens
+        input_tokens, output_tokens = asked.input_tokens, own_count(frames, characters, asked.output_bound)
+        return Usage(input_tokens, input_tokens + output_tokens, output_tokens), False
+    input_tokens, output_tokens = usage_sent.prompt_tokens, usage_sent.completion_tokens
     usage = Usage(
-        given,
-        given + made,
-        made,
-        _details(told.prompt_tokens_details, given),
-        _details(told.completion_tokens_details, made),
+        input_tokens,
+        input_tokens + output_tokens,
+        output_tokens,
+        _details(usage_sent.prompt_tokens_details, input_tokens),
+        _details(usage_sent.completion_tokens_details, output_tokens),
     )
-    return usage, told.total_tokens in (None, given + made)
+    return usage, usage_sent.total_tokens in (None, input_tokens + output_tokens)
 
 
 def _details(raw: Raw, most: int) -> dict[str, int] | None:
@@ -287,10 +287,10 @@ def _details(raw: Raw, most: int) -> dict[str, int] | None:
     if raw is ABSENT:
         return None
     try:
-        found = _decode_details(raw)
+        details = _decode_details(raw)
     except _WRONG:
         return None
-    parts = {name: value for name, value in found.items() if type(value) is int and 0 <= value <= most}
+    parts = {name: value for name, value in details.items() if type(value) is int and 0 <= value <= most}
     return parts if 0 < len(parts) <= 16 else None
 
 
@@ -316,7 +316,7 @@ def read_answer(data: bytes, asked: Asked, model: str | None) -> WholeAnswer:
     except _WRONG:
         raise _broken(data, "the answer is not a completion") from None
     if answer.error is not ABSENT and bytes(answer.error) != b"null":
-        raise Broken(FAILED, said=True)
+        raise Broken(FAILED, by_engine=True)
     if len(data) > MAX_DIGITS:
         check_digits(data)
     choice = answer.choices[0]

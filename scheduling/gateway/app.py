@@ -348,9 +348,9 @@ class GatewayApp:
         if count >= config.max_open_per_key:
             raise Refusal(Reason.CONCURRENCY, close=True, inflight=count, limit=config.max_open_per_key)
         tenant = access.entitlement.tenant
-        held = self._open_of_tenant.get(tenant, 0)
+        of_tenant = self._open_of_tenant.get(tenant, 0)
         peer = (scope.get("extensions") or _NO_EXTENSIONS).get(PEER, "")
-        if held >= FEW and self._places is not None:
+        if of_tenant >= FEW and self._places is not None:
             # As many as are still free: a tenant alone gets half of all places, two a third each, and whoever comes
             # next finds as many as each of them has (Choudhury and Hahne's dynamic thresholds). Nobody is refused
             # while there is room, nobody takes it all. Counted in requests: connections that are about to be refused
@@ -358,11 +358,11 @@ class GatewayApp:
             free = self._places.most - self._open
             if self._places.per_address:
                 free = min(free, self._places.per_address - self._open_of_peer.get(peer, 0))
-            if held >= free:
-                raise Refusal(Reason.TENANT_CONNECTIONS, close=True, inflight=held, limit=max(FEW, free))
+            if of_tenant >= free:
+                raise Refusal(Reason.TENANT_CONNECTIONS, close=True, inflight=of_tenant, limit=max(FEW, free))
         self._open += 1
         self._open_of_key[key_id] = count + 1
-        self._open_of_tenant[tenant] = held + 1
+        self._open_of_tenant[tenant] = of_tenant + 1
         self._open_of_peer[peer] = self._open_of_peer.get(peer, 0) + 1
         try:
             refusal = self._storms.answer(key_id, call.started_loop) if self._storms else None
@@ -386,12 +386,12 @@ class GatewayApp:
         if (head.content_length or 0) <= MAX_DRAINED:  # read: a new connection would cost us more
             call.body_read = await drain(call.receive, MAX_DRAINED)
         call.closed = True
-        if self._storms.held < MAX_HELD:
-            self._storms.held += 1
+        if self._storms.held_back < MAX_HELD:
+            self._storms.held_back += 1
             try:
                 await asyncio.sleep(HOLD_S)
             finally:
-                self._storms.held -= 1
+                self._storms.held_back -= 1
         self._metrics.storm_refused(access.pool.id, access.entitlement.tenant, refusal.reason.value)
         refusal.close = not call.body_read
         await send_answer(call, render(refusal, answer_headers(call)))

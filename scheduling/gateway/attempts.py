@@ -42,10 +42,10 @@ class AttemptCounts:
 
     def _at(self, pool: str, backend: str) -> _Replica:
         replicas = self._pools.setdefault(pool, {})
-        found = replicas.get(backend)
-        if found is None:
-            found = replicas[backend] = _Replica()
-        return found
+        replica = replicas.get(backend)
+        if replica is None:
+            replica = replicas[backend] = _Replica()
+        return replica
 
     def succeeded(self, pool: str, backend: str) -> None:
         """A stream began, or a whole answer came."""
@@ -93,7 +93,7 @@ class AttemptCounts:
 
     def take(self) -> dict[str, dict[str, Attempts]]:
         """What is new since the last call, by pool and replica."""
-        told: dict[str, dict[str, Attempts]] = {}
+        fresh: dict[str, dict[str, Attempts]] = {}
         for pool, replicas in self._pools.items():
             new = {
                 name: Attempts(at.succeeded, at.failed, at.refused, at.moved, at.why)
@@ -105,13 +105,13 @@ class AttemptCounts:
                 at.succeeded = at.failed = at.refused = at.moved = 0
                 at.why = ""
             if new:
-                told[pool] = new
-        return told
+                fresh[pool] = new
+        return fresh
 
     def keep_only(self, backends: Iterable[str]) -> None:
         """Forgets replicas that are no longer configured."""
-        known = set(backends)
+        configured = set(backends)
         for pool in list(self._pools):
-            self._pools[pool] = {name: at for name, at in self._pools[pool].items() if name in known}
+            self._pools[pool] = {name: at for name, at in self._pools[pool].items() if name in configured}
             if not self._pools[pool]:
                 del self._pools[pool]

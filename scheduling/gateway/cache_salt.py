@@ -24,8 +24,8 @@ def tenant_key(secret: bytes, pool: str, tenant: str) -> bytes:
 def tenant_salt(key: bytes, client_salt: str | None = None) -> str:
     """43 characters: the tenant's own, or where the client sent a ``cache_salt``, that one within the tenant's. A
     client's salt divides what its tenant shares; it never reaches another tenant's."""
-    said = b"tenant" if client_salt is None else _CLIENT + client_salt.encode(errors="surrogatepass")
-    return urlsafe_b64encode(hmac.digest(key, said, "sha256")).rstrip(b"=").decode("ascii")
+    salt = b"tenant" if client_salt is None else _CLIENT + client_salt.encode(errors="surrogatepass")
+    return urlsafe_b64encode(hmac.digest(key, salt, "sha256")).rstrip(b"=").decode("ascii")
 
 
 def salt_for(mode: PrefixCache, key: bytes, own: str, client_salt: str | None) -> str | None:

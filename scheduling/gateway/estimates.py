@@ -46,10 +46,10 @@ def make_estimate(
     if look is None:
         return Estimate(tokens, bound, float(bound), kv, tokens + bound)
     outlook = look(tokens, bound)
-    said = outlook.forecast.prediction
+    prediction = outlook.forecast.prediction
     return Estimate(
-        tokens, bound, said.mean, kv, tokens + bound, said.source, outlook.forecast.p90, outlook.facts.category,
-        said.lengths, said.probabilities,
+        tokens, bound, prediction.mean, kv, tokens + bound, prediction.source, outlook.forecast.p90,
+        outlook.facts.category, prediction.lengths, prediction.probabilities,
     )  # fmt: skip
 
 

@@ -26,11 +26,11 @@ class FirstTokens:
         pending = self._pending
         if not pending:
             asyncio.get_running_loop().call_later(TOLD_AFTER_S, self._tell)
-        told = pending.get(pool)
-        if told is None:
+        words = pending.get(pool)
+        if words is None:
             pending[pool] = [request_id, attempt]
         else:
-            told += (request_id, attempt)
+            words += (request_id, attempt)
 
     def _tell(self) -> None:
         pending, self._pending = self._pending, {}

@@ -118,7 +118,7 @@ class PoolForecasts:
         self.chain = Chain(RingWindow if mode is PredictorMode.SIMILAR else None)
         self.learned = 0  # observations since this process started
         self._embedder = embedder
-        self._known: dict[tuple[str, bytes], tuple[str, Vector | None]] = {}
+        self._prompts: dict[tuple[str, bytes], tuple[str, Vector | None]] = {}
         # what was said since something was last learned: the same question has the same answer until then
         self._looked: dict[tuple[tuple[str, bytes], str, str, int, int], Outlook] = {}
         self._telling = _Telling()
@@ -143,13 +143,13 @@ class PoolForecasts:
     def _read(self, place: tuple[str, bytes], text: str) -> tuple[str, Vector | None]:
         if not text:
             return "", None
-        known = self._known.get(place)
-        if known is None:
-            if len(self._known) >= PROMPTS_KEPT:
-                del self._known[next(iter(self._known))]
+        prompt = self._prompts.get(place)
+        if prompt is None:
+            if len(self._prompts) >= PROMPTS_KEPT:
+                del self._prompts[next(iter(self._prompts))]
             vector = self._embedder.embed(text) if self.mode is PredictorMode.SIMILAR else None
-            known = self._known[place] = (classify(text).value, vector)
-        return known
+            prompt = self._prompts[place] = (classify(text).value, vector)
+        return prompt
 
     def ended(self, outlook: Outlook, actual: int) -> None:
         """A request came to its end by itself with so many output tokens. Told to all in the next round."""
@@ -257,10 +257,10 @@ class Forecasts:
         for spec in catalog.pools.values():
             if spec.predictor is PredictorMode.OFF:
                 continue
-            held = self._pools.get(spec.id)
-            if held is None or held.mode is not spec.predictor:
-                held = PoolForecasts(spec.predictor, self._stream(spec.id), self._embedder)
-            pools[spec.id] = held
+            forecasts = self._pools.get(spec.id)
+            if forecasts is None or forecasts.mode is not spec.predictor:
+                forecasts = PoolForecasts(spec.predictor, self._stream(spec.id), self._embedder)
+            pools[spec.id] = forecasts
         self._pools = pools
 
     def of(self, pool: PoolSpec) -> PoolForecasts | None:

@@ -39,8 +39,11 @@ def retry_after(seconds: float, spread: float | None = None) -> list[Header]:
     if spread is None:
         spread = random.random()
     wait = min(max(seconds, 0.05) * (0.75 + 0.5 * spread), MAX_RETRY_S)
-    told = [(b"retry-after-ms", b"%d" % max(1, int(wait * 1000))), (b"retry-after", b"%d" % max(1, int(wait + 0.999)))]
-    return told if seconds < MAX_RETRY_S else [*told, NO_RETRY]
+    sent = [
+        (b"retry-after-ms", b"%d" % max(1, int(wait * 1000))),
+        (b"retry-after", b"%d" % max(1, int(wait + 0.999))),
+    ]
+    return sent if seconds < MAX_RETRY_S else [*sent, NO_RETRY]
 
 
 def after_period(seconds: float, spread: float | None = None) -> list[Header]:

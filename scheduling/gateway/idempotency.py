@@ -226,8 +226,8 @@ class Idempotency:
         for tenant, passes in tenants.items():
             for start in range(0, len(passes), BATCH):
                 asked = [p for p in passes[start : start + BATCH] if p.held and not p.settled]
-                found = await self._store.hold(tenant, [p.ticket for p in asked])
-                for mine, status in zip(asked, found, strict=True):
+                statuses = await self._store.hold(tenant, [p.ticket for p in asked])
+                for mine, status in zip(asked, statuses, strict=True):
                     if status is HoldStatus.LOST:
                         # this process hung for longer than a hold: the slot is lost as well, and ends the call
                         self._forget(mine)

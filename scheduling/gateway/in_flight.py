@@ -184,8 +184,8 @@ class InFlight:
                 if ran:
                     submitted.call.interrupt(Reason.LEASE_LOST)
             case RenewStatus.ENDED:
-                told = renewal.reason
-                submitted.call.interrupt(told if told in (Reason.OPERATOR, Reason.EVICTED) else Reason.LEASE_LOST)
+                reason = renewal.reason
+                submitted.call.interrupt(reason if reason in (Reason.OPERATOR, Reason.EVICTED) else Reason.LEASE_LOST)
             case RenewStatus.STALE:
                 submitted.call.interrupt(Reason.LEASE_LOST)
 

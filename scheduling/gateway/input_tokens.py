@@ -49,14 +49,14 @@ class InputCounter:
         """Tokens of the prompt, or None where that cannot be told now."""
         if pool.tokenizer == BACKEND:
             return await self._ask(pool, prepared)
-        held = tokenizer.load(pool.tokenizer)
-        if held is None:
+        counter = tokenizer.load(pool.tokenizer)
+        if counter is None:
             return None
         text, messages = _texts(prepared)
         if len(text) > tokenizer.INLINE_CHARACTERS:
-            tokens = await asyncio.to_thread(held.count, text)
+            tokens = await asyncio.to_thread(counter.count, text)
         else:
-            tokens = held.count(text)
+            tokens = counter.count(text)
         return float(tokens + messages * MESSAGE_TOKENS)
 
     async def _ask(self, pool: PoolSpec, prepared: Prepared) -> float | None:
@@ -112,7 +112,7 @@ def _texts(prepared: Prepared) -> tuple[str, int]:
         parts += (tool.function.name, tool.function.description or "", bytes(tool.function.parameters).decode())
     for document in body.documents or ():
         parts += document.values()
-    parts += [said for said in (body.chat_template_kwargs or {}).values() if isinstance(said, str)]
+    parts += [value for value in (body.chat_template_kwargs or {}).values() if isinstance(value, str)]
     return "\n".join(parts), len(body.messages)
 
 
@@ -124,7 +124,7 @@ def _parts(message: Message) -> list[str]:
         parts = [part.text or part.refusal or part.thinking or "" for part in content or ()]
     if message.reasoning is not None:
         parts.append(message.reasoning)
-    parts += [said for said in (message.refusal, message.name, message.tool_call_id) if said]
+    parts += [value for value in (message.refusal, message.name, message.tool_call_id) if value]
     for call in message.tool_calls or ():
         parts += (call.id, call.function.name, call.function.arguments)
     return parts

@@ -178,12 +178,12 @@ class Lifecycle:
 
     def _calibration(self, pool: str, tenant: str) -> TokenCalibration:
         """What the tenant's own prompts taught of this pool's tokens: others' prompts do not move its estimates."""
-        found = self._calibrations.get((pool, tenant))
-        if found is None:
+        calibration = self._calibrations.get((pool, tenant))
+        if calibration is None:
             while len(self._calibrations) >= CALIBRATIONS_KEPT:
                 del self._calibrations[next(iter(self._calibrations))]
-            found = self._calibrations[pool, tenant] = TokenCalibration()
-        return found
+            calibration = self._calibrations[pool, tenant] = TokenCalibration()
+        return calibration
 
     # --- admission
 
@@ -208,7 +208,7 @@ class Lifecycle:
             raise Refusal(Reason.STATE_UNAVAILABLE) from None
         submitted.admission = admission
         if admission.status is AdmissionStatus.REFUSED:
-            submitted.known = False
+            submitted.in_state = False
             self._in_flight.calls.pop(call.id, None)
             raise Refusal(
                 admission.reason or Reason.INTERNAL,
@@ -426,7 +426,7 @@ class Lifecycle:
         self._metrics.ended(record)
         self._quotas.end(record)
         submitted = identified.call.submitted
-        if submitted is None or not submitted.known:
+        if submitted is None or not submitted.in_state:
             return record
         used = submitted.input_tokens + submitted.output_tokens
         return Ending(record.pool, submitted.id, submitted.attempt, reason, used, submitted.ran, record)

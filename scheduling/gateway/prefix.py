@@ -69,41 +69,41 @@ class _Chain:
     """Hashes, each of its text and the one before it: a hundred bits more of each than is told, so that who knows some
     cannot go on from there."""
 
-    __slots__ = ("_last", "chars", "points", "said")
+    __slots__ = ("_last", "chars", "pieces", "points")
 
     def __init__(self, last: bytes) -> None:
         self._last = last
-        self.said: list[str] = []  # since the last link
+        self.pieces: list[str] = []  # since the last link
         self.chars = 0  # of the prompt so far
         self.points: list[tuple[str, int]] = []
 
     def link(self) -> None:
         """A point from which the chain goes on."""
         self._last = last = self._hash()
-        self.said.clear()
+        self.pieces.clear()
         if self.chars >= MIN_CHARS:
             self.points.append((last.hex()[:NAME_CHARS], self.chars))
 
     def end(self) -> None:
         """A point beside the chain: whether there is one here does not change those that follow."""
-        if self.chars >= MIN_CHARS and self.said:
+        if self.chars >= MIN_CHARS and self.pieces:
             self.points.append((self._hash().hex()[:NAME_CHARS], self.chars))
 
     def _hash(self) -> bytes:
-        said = "\0".join(self.said).encode(errors="surrogatepass")
-        return sha1(self._last + said, usedforsecurity=False).digest()
+        texts = "\0".join(self.pieces).encode(errors="surrogatepass")
+        return sha1(self._last + texts, usedforsecurity=False).digest()
 
     def text(self, text: str) -> None:
         """A text of a prompt, with its points."""
-        size, start, stop, said = len(text), 0, _FIRST_STOP, self.said
+        size, start, stop, pieces = len(text), 0, _FIRST_STOP, self.pieces
         while stop <= size and stop <= _LONGEST:
-            said += (text[start : start + SAMPLE], text[stop - SAMPLE : stop])
+            pieces += (text[start : start + SAMPLE], text[stop - SAMPLE : stop])
             self.chars += stop - start
             self.link()
             start, stop = stop, stop * 2
         size -= start
         self.chars += size
-        said += (text[start:],) if size <= 2 * SAMPLE else (str(size), text[start : start + SAMPLE], text[-SAMPLE:])
+        pieces += (text[start:],) if size <= 2 * SAMPLE else (str(size), text[start : start + SAMPLE], text[-SAMPLE:])
 
     def ids(self, ids: list[int]) -> None:
         """The same for token ids."""
@@ -114,7 +114,7 @@ class _Chain:
             piece = (
                 ids[start:until] if until - start <= 2 * few else ids[start : start + few] + ids[until - few : until]
             )
-            self.said += (str(until - start), array("I", piece).tobytes().hex())
+            self.pieces += (str(until - start), array("I", piece).tobytes().hex())
             self.chars += (until - start) * TOKEN_CHARS
             if whole:
                 self.link()
@@ -124,11 +124,11 @@ class _Chain:
 def _chat(chain: _Chain, body: ChatRequest) -> bool:
     """The points of a conversation; whether it has an answer in it already. Beside its links it has a point at its end,
     which its next turn looks for, and one where its last turn ended: before the answer and what is asked now."""
-    said, goes_on = chain.said, False
+    pieces, goes_on = chain.pieces, False
     if body.tools:  # templates show them before the conversation
-        said.append(str(len(body.tools)))
+        pieces.append(str(len(body.tools)))
         for tool in body.tools[:8]:
-            said += (tool.function.name, str(len(tool.function.description or "")))
+            pieces += (tool.function.name, str(len(tool.function.description or "")))
     messages = body.messages[:MAX_MESSAGES]
     last = len(messages)
     for number, message in enumerate(messages, 1):
@@ -138,13 +138,13 @@ def _chat(chain: _Chain, body: ChatRequest) -> bool:
             text = _parts(message)
         size = len(text)
         if size <= 2 * SAMPLE:
-            said += (role, text)
+            pieces += (role, text)
             chain.chars += size
         elif size < _FIRST_STOP:
-            said += (role, str(size), text[:SAMPLE], text[-SAMPLE:])
+            pieces += (role, str(size), text[:SAMPLE], text[-SAMPLE:])
             chain.chars += size
         else:
-            said.append(role)
+            pieces.append(role)
             chain.text(text)
         if number in _LINKS:
             chain.link()
@@ -154,6 +154,6 @@ def _chat(chain: _Chain, body: ChatRequest) -> bool:
 
 
 def _parts(message: Message) -> str:
-    said = [part.text or "" for part in message.content or () if not isinstance(part, str)]
-    said += [f"\0{call.function.name}\0{call.function.arguments}" for call in message.tool_calls or ()]
-    return "".join(said)
+    pieces = [part.text or "" for part in message.content or () if not isinstance(part, str)]
+    pieces += [f"\0{call.function.name}\0{call.function.arguments}" for call in message.tool_calls or ()]
+    return "".join(pieces)

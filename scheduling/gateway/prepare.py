@@ -110,9 +110,9 @@ def _parts(data: bytes) -> int:
     return strings + outside.count(b"{") + outside.count(b"[")
 
 
-def _explained(said: str, chat: bool) -> tuple[str, str | None]:
+def _explained(error: str, chat: bool) -> tuple[str, str | None]:
     """What a parser said, as a sentence and the path of the field it is about."""
-    message, _, path = said.partition(" - at `$")
+    message, _, path = error.partition(" - at `$")
     path = path.rstrip("`").lstrip(".")
     if message.startswith(UNKNOWN):
         name = message.removeprefix(UNKNOWN).rstrip("`")
@@ -132,11 +132,11 @@ _Names = dict[str, "_Names | None"]
 
 def _names(struct: type) -> _Names:
     """The fields of a struct, and of the structs in them."""
-    found: _Names = {}
+    fields: _Names = {}
     for name, hint in get_type_hints(struct).items():
         inside = [kind for kind in _kinds(hint) if isinstance(kind, type) and issubclass(kind, msgspec.Struct)]
-        found[name] = _names(inside[0]) if inside else None
-    return found
+        fields[name] = _names(inside[0]) if inside else None
+    return fields
 
 
 def _kinds(hint: Any) -> list[Any]:
@@ -158,7 +158,7 @@ def _drop_nulls(value: Any, names: _Names) -> None:
         for item in value:
             _drop_nulls(item, names)
     elif isinstance(value, dict):
-        for name in [name for name, held in value.items() if held is None and name not in names]:
+        for name in [name for name, content in value.items() if content is None and name not in names]:
             del value[name]
         for name, inside in names.items():
             if inside is not None and name in value:
@@ -301,9 +301,9 @@ def _chat_tokens(body: ChatRequest) -> float:
         function = tool.function
         total += raw_tokens(function.name) + raw_tokens(function.description or "")
         total += _size(function.parameters) / BYTES_PER_TOKEN
-    for said in (body.chat_template_kwargs or {}).values():
-        if isinstance(said, str):
-            total += raw_tokens(said)
+    for value in (body.chat_template_kwargs or {}).values():
+        if isinstance(value, str):
+            total += raw_tokens(value)
     return total
 
 

@@ -37,7 +37,7 @@ class Quotas:
     def __init__(self, resp: RespConnection) -> None:
         self._resp = resp
         self._limits: dict[str, tuple[QuotaSpec, ...]] = {}
-        self._told: dict[str, PoolUsage] = {}
+        self._usage: dict[str, PoolUsage] = {}
         self._open: dict[str, tuple[str, float]] = {}  # request -> tenant, expected tokens
         self._opened: dict[str, float] = {}  # tenant -> their sum
         # (tenant, pool, when it ended / CELL_S) -> tokens, and the newest moment one of them was received
@@ -46,8 +46,8 @@ class Quotas:
         self._task: asyncio.Task[None] | None = None
 
     def configure(self, catalog: Catalog) -> None:
-        limits = {t: tuple(q for q in found if q.hard_tokens is not None) for t, found in catalog.quotas.items()}
-        self._limits = {tenant: found for tenant, found in limits.items() if found}
+        limits = {t: tuple(q for q in quotas if q.hard_tokens is not None) for t, quotas in catalog.quotas.items()}
+        self._limits = {tenant: quotas for tenant, quotas in limits.items() if quotas}
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._follow(), name="quotas")
@@ -104,16 +104,16 @@ class Quotas:
 
     def used(self, tenant: str, period: str, now_s: float) -> float:
         """Tokens of the running period [tokens], as far as this process knows."""
-        told = sum(usage.tokens(tenant, period, now_s) for usage in self._told.values())
-        return told + self._pending.get((tenant, period), 0.0) + self._opened.get(tenant, 0.0)
+        settled = sum(usage.tokens(tenant, period, now_s) for usage in self._usage.values())
+        return settled + self._pending.get((tenant, period), 0.0) + self._opened.get(tenant, 0.0)
 
-    def take(self, told: dict[str, PoolUsage], now_s: float) -> None:
+    def take(self, usage: dict[str, PoolUsage], now_s: float) -> None:
         """New figures of the leaders: what they contain is no longer counted here."""
-        self._told = told
+        self._usage = usage
         begins = {period: period_bounds_s(now_s, period)[0] for period in PERIODS}
         self._pending = {}
         for (tenant, pool, cell), (tokens, newest_s) in list(self._ended.items()):
-            known_s = told[pool].as_of_s if pool in told else 0.0
+            known_s = usage[pool].as_of_s if pool in usage else 0.0
             if (cell + 1) * CELL_S <= max(known_s, now_s - KEEP_S):
                 del self._ended[tenant, pool, cell]
                 continue

@@ -136,7 +136,7 @@ class Frames:
                 break
             except Broken as exc:
                 self._fail(exc.why)
-                self.suspect = not exc.said
+                self.suspect = not exc.by_engine
                 as_it_was = False
                 break
             if sent is payload and payload is not None and len(frame) == len(payload) + 6:
@@ -160,15 +160,15 @@ class Frames:
             self._first = chunk
         elif chunk.id != first.id:
             raise Broken("a frame of another answer")
-        told = chunk.usage is not ABSENT and bytes(chunk.usage) != b"null"
+        has_usage = chunk.usage is not ABSENT and bytes(chunk.usage) != b"null"
         if chunk.choices:
             piece = chunk.choices[0]
             self.count += 1
             self._characters += piece.characters
             if piece.finish_reason and not self.finish:
                 self.finish = piece.finish_reason
-            return without_usage(payload) if told else payload  # a running count is nothing that was asked for
-        if not told:
+            return without_usage(payload) if has_usage else payload  # a running count is nothing that was asked for
+        if not has_usage:
             return payload
         if self.usage is not None:
             return b""
@@ -202,18 +202,18 @@ class Frames:
 
 def _payload(frame: bytes) -> bytes | None:
     """The data of a frame that is not simply one ``data: `` line; None where it has none. Raises :class:`Broken`."""
-    found: bytes | None = None
+    data: bytes | None = None
     for line in frame.split(b"\n"):
         if not line or line.startswith(b":"):  # a comment: engines and proxies send them to keep a connection alive
             continue
         name, _, value = line.partition(b":")
         if name == b"data":
-            if found is not None:
+            if data is not None:
                 raise Broken("a frame has several lines of data")
-            found = value.strip(b" ")
+            data = value.strip(b" ")
         elif name not in _FIELDS:
             raise Broken("the stream is not made of server-sent events")
-    return found
+    return data
 
 
 def _last_boundary(data: bytes | bytearray, start: int) -> int:

@@ -187,7 +187,7 @@ class Submitted(Progress):
     call: Call
     access: Access
     estimated: Estimated
-    known: bool = True  # Redis may know it: it must be finished there
+    in_state: bool = True  # Redis may know it: it must be finished there
     admitted: bool = False  # Redis said so: it is renewed
 
     @property
@@ -210,9 +210,9 @@ class Submitted(Progress):
         frames = self.frames
         if frames is None or self.call.closed:
             return 0
-        known = self.reported[1] if self.reported[0] is frames else 0
+        before = self.reported[1] if self.reported[0] is frames else 0
         self.reported = (frames, frames.count)
-        return frames.count - known
+        return frames.count - before
 
     def wake(self) -> None:
         waiter = self.waiter

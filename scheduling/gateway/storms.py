@@ -62,7 +62,7 @@ class Storms:
 
     def __init__(self) -> None:
         self._keys: dict[str, _Key] = {}  # at most those of the catalog; forgotten when their score is 0
-        self.held = 0
+        self.held_back = 0
 
     def __bool__(self) -> bool:
         return bool(self._keys)

@@ -160,8 +160,8 @@ class Connection(asyncio.Protocol):
     @property
     def retry_after_s(self) -> float | None:
         """After how many seconds an engine that admits nothing wants to be asked again, where it says so."""
-        found = _RETRY_AFTER.search(self._head.partition(b"\r\n\r\n")[0] + b"\r\n")
-        return None if found is None else float(found[1])
+        match = _RETRY_AFTER.search(self._head.partition(b"\r\n\r\n")[0] + b"\r\n")
+        return None if match is None else float(match[1])
 
     def whole_body(self) -> bytes:
         return self._body[0] if len(self._body) == 1 else b"".join(self._body)
@@ -239,11 +239,11 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]
-        found = transport.get_extra_info("socket")
-        if found is not None:
-            found.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVED)
+        sock = transport.get_extra_info("socket")
+        if sock is not None:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVED)
             self._input = select.poll()
-            self._input.register(found.fileno(), select.POLLIN)
+            self._input.register(sock.fileno(), select.POLLIN)
         self._owner.opened(self)
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -189,7 +189,7 @@ def test_embeddings_of_known_prompts_are_bounded() -> None:
     pool = forecasts(PredictorMode.HISTORY)
     for number in range(PROMPTS_KEPT + 10):
         pool._read(("acme", b"%d" % number), f"prompt {number}")
-    assert len(pool._known) == PROMPTS_KEPT
+    assert len(pool._prompts) == PROMPTS_KEPT
 
 
 def test_a_repeated_question_is_answered_from_memory_until_something_is_learned() -> None:
