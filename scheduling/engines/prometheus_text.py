@@ -14,10 +14,10 @@ def samples(page: str, name: str) -> list[float]:
 
     Values that are no finite number are left out (an exporter writes NaN for "nothing known yet").
     """
-    found: list[float] = []
+    values: list[float] = []
     start = 0 if page.startswith(name) else page.find("\n" + name) + 1
     if start == 0 and not page.startswith(name):
-        return found
+        return values
     while True:
         after = start + len(name)
         end = page.find("\n", after)
@@ -25,10 +25,10 @@ def samples(page: str, name: str) -> list[float]:
         if page[after : after + 1] in ("{", " "):  # else a longer name that begins like ours
             value = _value(page[after:line_end])
             if value is not None:
-                found.append(value)
+                values.append(value)
         nxt = page.find("\n" + name, line_end)
         if nxt < 0:
-            return found
+            return values
         start = nxt + 1
 
 

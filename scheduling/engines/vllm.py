@@ -111,8 +111,8 @@ def parse_metrics(page: str) -> EngineMetrics:
         )
     util, used, total = parse_gpu(page)
     return EngineMetrics(
-        running=int(_told("vllm:num_requests_running", running, MAX_REQUESTS)),
-        waiting=int(_told("vllm:num_requests_waiting", waiting, MAX_REQUESTS)),
+        running=int(_plausible("vllm:num_requests_running", running, MAX_REQUESTS)),
+        waiting=int(_plausible("vllm:num_requests_waiting", waiting, MAX_REQUESTS)),
         kv_usage=_share(prom.mean(page, ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"))),
         generation_tokens=_counted(page, "vllm:generation_tokens_total"),
         prompt_tokens=_counted(page, "vllm:prompt_tokens_total"),
@@ -143,12 +143,12 @@ def kv_tokens_of(page: str) -> int | None:
         labels, closed, _ = line[len(_CACHE_CONFIG) :].partition("}")
         if not closed:
             return None
-        known = dict(_LABEL.findall(labels))
+        values = dict(_LABEL.findall(labels))
         try:
-            if known.get("kv_cache_size_tokens", "None") != "None":
-                tokens, each = int(known["kv_cache_size_tokens"][:20]), 1
+            if values.get("kv_cache_size_tokens", "None") != "None":
+                tokens, each = int(values["kv_cache_size_tokens"][:20]), 1
             else:
-                tokens, each = int(known["num_gpu_blocks"][:20]), int(known["block_size"][:20])
+                tokens, each = int(values["num_gpu_blocks"][:20]), int(values["block_size"][:20])
         except (KeyError, ValueError):
             return None
         if not (0 < tokens <= MAX_KV_TOKENS and 0 < each <= MAX_KV_TOKENS):
@@ -159,7 +159,7 @@ def kv_tokens_of(page: str) -> int | None:
             return total if total <= MAX_KV_TOKENS else None
 
 
-def _told(name: str, value: float, most: float) -> float:
+def _plausible(name: str, value: float, most: float) -> float:
     """A figure that decisions rest on; raises :class:`EngineProtocolError` where it cannot be true."""
     if not 0 <= value <= most:
         raise EngineProtocolError(f"/metrics says that {name} is {value:g}, which cannot be")
@@ -172,7 +172,7 @@ def _believed(value: int | None, most: int) -> int | None:
 
 
 def _counted(page: str, name: str) -> float:
-    return _told(name, prom.total(page, (name,)) or 0.0, MAX_COUNTED)
+    return _plausible(name, prom.total(page, (name,)) or 0.0, MAX_COUNTED)
 
 
 def _share(value: float | None, whole: float = 1.0) -> float | None:
@@ -311,18 +311,18 @@ class VllmClient:
         context = models.get(self.model) if self.model else next(iter(models.values()), None)
         try:
             body = await self._call("GET", "/server_info?config_format=json", timeout_s=FACTS_TIMEOUT_S)
-            told = msgspec.json.decode(body, type=_ServerInfo).vllm_config.scheduler_config
+            config = msgspec.json.decode(body, type=_ServerInfo).vllm_config.scheduler_config
         except (EngineRefused, EngineProtocolError, msgspec.MsgspecError, ValueError, RecursionError):
             return EngineFacts(max_model_len=context)
         slots, budget = (
-            _believed(told.max_num_seqs, MAX_REQUESTS),
-            _believed(told.max_num_batched_tokens, MAX_CONTEXT),
+            _believed(config.max_num_seqs, MAX_REQUESTS),
+            _believed(config.max_num_batched_tokens, MAX_CONTEXT),
         )
         return EngineFacts(
             slots=None if slots is None else min(MAX_REQUESTS, slots * engines),
             step_tokens=None if budget is None else budget * engines,
             max_model_len=context,
-            priority=None if told.policy is None else told.policy == "priority",
+            priority=None if config.policy is None else config.policy == "priority",
         )
 
     async def probe(self, timeout_s: float = PROBE_TIMEOUT_S) -> Probe:

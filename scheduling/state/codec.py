@@ -82,10 +82,10 @@ def decode_ledger(data: bytes) -> LedgerRecord:
     try:
         return _ledger_decoder.decode(data)
     except msgspec.ValidationError:
-        found = msgspec.json.decode(data, type=dict[str, Any])
-        if not found.get("request_id") or not found.get("done_s"):
+        fields = msgspec.json.decode(data, type=dict[str, Any])
+        if not fields.get("request_id") or not fields.get("done_s"):
             raise
-        return msgspec.convert(_NOTHING | {"received_s": found["done_s"]} | found, LedgerRecord)
+        return msgspec.convert(_NOTHING | {"received_s": fields["done_s"]} | fields, LedgerRecord)
 
 
 def encode_attempts(attempts: Mapping[str, Attempts]) -> bytes:
@@ -197,19 +197,19 @@ def decode_entry(data: bytes) -> Entry:
     words = data.split(b" ", 14)
     if len(words) != 15:
         raise ValueError(f"an entry has 14 words and a record, this has {len(words)} parts")
-    if (found := _FORMAT.match(words[14])) is not None and int(found[1]) > ENTRY_FORMAT:
-        raise ValueError(f"an entry of format {found[1].decode()}, and this version reads up to {ENTRY_FORMAT}")
+    if (format_ := _FORMAT.match(words[14])) is not None and int(format_[1]) > ENTRY_FORMAT:
+        raise ValueError(f"an entry of format {format_[1].decode()}, and this version reads up to {ENTRY_FORMAT}")
     text = [w.decode() for w in words[:14]]
     prefill = _HEADED.match(words[14])
     if prefill is not None and prefill[1] is not None:
-        held = int(prefill[1])
+        prefill_tokens = int(prefill[1])
     else:
-        held = decode_request(words[14]).request.prefill_tokens if text[3] == "-" else 0
+        prefill_tokens = decode_request(words[14]).request.prefill_tokens if text[3] == "-" else 0
     return Entry(
         attempt=int(text[0]), entitlement=text[1], service_class=text[2], backend="" if text[3] == "-" else text[3],
         kv=int(text[4]), charge=int(text[5]), work=int(text[6]), body_bytes=int(text[7]), queued_ms=int(text[8]),
         granted_ms=int(text[9]), gateway="" if text[10] == "-" else text[10], seq=int(text[11]), served=int(text[12]),
-        note=text[13], record=words[14], prefill=held,
+        note=text[13], record=words[14], prefill=prefill_tokens,
     )  # fmt: skip
 
 

@@ -105,14 +105,14 @@ class IdempotencyStore:
 
     async def hold(self, tenant: str, tickets: Sequence[Ticket]) -> list[HoldStatus]:
         """Renews claims of one tenant; answers in their order."""
-        found: list[HoldStatus] = []
+        statuses: list[HoldStatus] = []
         for batch in _batches(tickets):
             flat: list[str | int] = [self._gateway, self._limits.kept_ms]
             for t in batch:
                 flat += (t.key, t.fingerprint, t.request_id)
             reply = await self._resp.eval(self._scripts["hold"], prefix_of(tenant), flat)
-            found += [HoldStatus(word.decode()) for word in reply]
-        return found
+            statuses += [HoldStatus(word.decode()) for word in reply]
+        return statuses
 
     async def settle(self, t: Ticket, reason: Reason, answer: bytes = b"") -> bool:
         """The ticket's request completed. False where another one has its key, so that nothing was changed."""

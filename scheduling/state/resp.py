@@ -125,10 +125,10 @@ def parse_url(url: str) -> Address:
 
 def _tls(query: Mapping[str, str]) -> Tls:
     choices = {"ssl_cert_reqs": ("required", "none"), "ssl_check_hostname": ("true", "false")}
-    known = {*choices, "ssl_ca_certs", "ssl_certfile", "ssl_keyfile"}
+    options = {*choices, "ssl_ca_certs", "ssl_certfile", "ssl_keyfile"}
     for name, value in query.items():
-        if name.startswith("ssl_") and name not in known:
-            raise ValueError(f"Redis URL: there is no option {name}; known are {', '.join(sorted(known))}")
+        if name.startswith("ssl_") and name not in options:
+            raise ValueError(f"Redis URL: there is no option {name}; known are {', '.join(sorted(options))}")
         if name in choices and value.lower() not in choices[name]:
             raise ValueError(f"Redis URL: {name} must be {' or '.join(choices[name])}, not {value!r}")
     return Tls(
@@ -302,7 +302,7 @@ class Keeper:
         self._wire: Wire | None = None
         self._task: asyncio.Task[None] | None = None
         self._lost = asyncio.Event()
-        self._told: bool | None = None
+        self._logged: bool | None = None
         self._home: asyncio.AbstractEventLoop | None = None
 
     @property
@@ -320,13 +320,13 @@ class Keeper:
         """Called once per change of state."""
 
     def _tell(self, available: bool, why: str = "") -> None:
-        if available == self._told:
+        if available == self._logged:
             return
-        if available and self._told is not None:
+        if available and self._logged is not None:
             log.info("redis %s (%s): available again", self._address, self._name)
         elif not available:
             log.warning("redis %s (%s): unavailable, %s", self._address, self._name, why)
-        self._told = available
+        self._logged = available
         self._changed(available)
 
     def _on_lost(self, wire: Wire, why: str) -> None:
@@ -462,8 +462,8 @@ class RespConnection(Keeper):
 
     def _error(self, reply: hiredis.ReplyError, script: str = "") -> Exception:
         text = str(reply)
-        found = _OF_SCRIPT.search(text)
-        code = found[1] if found else text.partition(" ")[0]
+        match = _OF_SCRIPT.search(text)
+        code = match[1] if match else text.partition(" ")[0]
         if code in _REFUSING:
             self._refused(code, text)
         kind = StateUnavailable if code in _UNAVAILABLE else StateError

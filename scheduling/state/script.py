@@ -116,11 +116,13 @@ def load_family(
     """The scripts of one folder, by name, and the files of it that they share. ``gap_ms``: a longer time between two
     calls is taken for a step of the clock until somebody says that it has passed (``believe``)."""
     at = _FOLDER / folder
-    told = "".join(f"local {name} = {value}\n" for name, value in constants.items())
+    header = "".join(f"local {name} = {value}\n" for name, value in constants.items())
     clock = f"local CLOCK_TICK_MS, CLOCK_GAP_MS = {CLOCK_TICK_MS}, {gap_ms}\n" + REDIS_CLOCK
     parts = [(at / f"{part}.lua").read_text() for part in shared]
     bodies = {name: (at / f"{name}.lua").read_text() for name in names}
-    return {name: make_script(name, f"{clock}{told}{needed_of(parts, body)}\n{body}") for name, body in bodies.items()}
+    return {
+        name: make_script(name, f"{clock}{header}{needed_of(parts, body)}\n{body}") for name, body in bodies.items()
+    }
 
 
 def needed_of(parts: Sequence[str], body: str) -> str:

@@ -17,7 +17,7 @@ class ClockSkew:
 
     def __init__(self, read: Callable[[], Awaitable[float]]) -> None:
         self._read = read
-        self._found: tuple[float, float] | None = None  # when (monotonic), and how far ahead [s]
+        self._measured: tuple[float, float] | None = None  # when (monotonic), and how far ahead [s]
 
     async def measure(self) -> None:
         """Asks once; half of the way there and back is taken off. Raises nothing: what is old is forgotten."""
@@ -28,11 +28,11 @@ class ClockSkew:
             return
         ended_s = time.monotonic()
         if ended_s - began_s <= MAX_WAY_S:
-            self._found = ended_s, wall_s + (ended_s - began_s) / 2 - redis_s
+            self._measured = ended_s, wall_s + (ended_s - began_s) / 2 - redis_s
 
     @property
     def seconds(self) -> float | None:
         """By how much this process' clock is ahead of Redis' [s]; None: not measured lately."""
-        if self._found is None or time.monotonic() - self._found[0] > KNOWN_S:
+        if self._measured is None or time.monotonic() - self._measured[0] > KNOWN_S:
             return None
-        return self._found[1]
+        return self._measured[1]

@@ -215,10 +215,10 @@ class PoolStore:
     async def first_tokens(self, items: Sequence[tuple[str, int]]) -> int:
         """The first tokens of these (request, attempt) have come: their prefill credit is given back. How many held
         some. Told twice, or too late, it changes nothing."""
-        told = 0
+        released = 0
         for batch in _batches(items):
-            told += await self._eval("first_tokens", *(word for item in batch for word in item))
-        return told
+            released += await self._eval("first_tokens", *(word for item in batch for word in item))
+        return released
 
     def tell_first_tokens(self, words: Sequence[str | int]) -> None:
         """As ``first_tokens`` (request, attempt, request, ...), without waiting for an answer: what is lost is given
@@ -373,13 +373,15 @@ class PoolStore:
     async def places(self, points: Sequence[str]) -> dict[str, str]:
         """Where prompts with these points ran, the last first and a space between replicas, of those that are known.
         A plain read of the index that scripts keep (``scheduling.core.placement``)."""
-        known: dict[str, str] = {}
+        replicas: dict[str, str] = {}
         for start in range(0, len(points), 1000):
             names = points[start : start + 1000]
             for key in ("warm:before", "warm"):
                 reply = await self._resp.call(b"HMGET", self._key(key), *names)
-                known |= {name: found.decode() for name, found in zip(names, reply, strict=True) if found is not None}
-        return known
+                replicas |= {
+                    name: value.decode() for name, value in zip(names, reply, strict=True) if value is not None
+                }
+        return replicas
 
     async def load_queue(self) -> tuple[str, list[QueuedRequest]]:
         """Everything that waits, and the event id from which to go on reading ``events``.
@@ -387,17 +389,17 @@ class PoolStore:
         The id is read first: what happens meanwhile is heard again, and hearing it twice is harmless.
         """
         last = await self._resp.call(b"XREVRANGE", self._key("events"), b"+", b"-", b"COUNT", b"1")
-        found: dict[str, QueuedRequest] = {}
+        waiting: dict[str, QueuedRequest] = {}
         cursor = b"0"
         while True:
             cursor, flat = await self._resp.call(b"HSCAN", self._key("queue"), cursor, b"COUNT", b"500")
             for request_id, data in zip(flat[::2], flat[1::2], strict=True):
                 try:
-                    found[request_id.decode()] = codec.decode_entry(data).queued_request()
+                    waiting[request_id.decode()] = codec.decode_entry(data).queued_request()
                 except ValueError as e:
                     log.error("pool %s: %s waits and cannot be read: %s", self.pool_id, request_id.decode(), e)
             if cursor == b"0":
-                return (last[0][0].decode() if last else "0-0"), sorted(found.values(), key=lambda r: r.seq)
+                return (last[0][0].decode() if last else "0-0"), sorted(waiting.values(), key=lambda r: r.seq)
 
     async def time_s(self) -> float:
         """Redis' TIME [epoch s], which is not state time."""
@@ -432,11 +434,11 @@ class PoolStore:
         """What the last leader before ``epoch`` kept; what others left is deleted."""
         key = self._key("shares")
         flat = await self._resp.call(b"HGETALL", key)
-        found = {int(field): data for field, data in zip(flat[::2], flat[1::2], strict=True)}
-        last = max((e for e in found if e < epoch), default=None)
-        if outdated := [str(e).encode() for e in found if last is not None and e < last]:
+        kept = {int(field): data for field, data in zip(flat[::2], flat[1::2], strict=True)}
+        last = max((e for e in kept if e < epoch), default=None)
+        if outdated := [str(e).encode() for e in kept if last is not None and e < last]:
             await self._resp.call(b"HDEL", key, *outdated)
-        return None if last is None else found[last]
+        return None if last is None else kept[last]
 
     async def ledger_progress(self) -> LedgerProgress:
         """How far the ledger was written. What was taken before this was asked is not newer than ``newest``, and stored
@@ -481,8 +483,8 @@ def _cap(service_class: ServiceClass, concurrency: int) -> int:
     return NO_CAP if cap is None else cap
 
 
-def _entry_id(found: list[Any]) -> tuple[int, int] | None:
-    return replies.entry_id(found[0][0]) if found else None
+def _entry_id(entries: list[Any]) -> tuple[int, int] | None:
+    return replies.entry_id(entries[0][0]) if entries else None
 
 
 def _batches(items: Sequence[_T]) -> Iterable[Sequence[_T]]:

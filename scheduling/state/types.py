@@ -448,7 +448,7 @@ class PoolSnapshot:
 
     def differences(self) -> list[str]:
         """What cannot be true at one instant: "run is 99, leases are 0". Empty in a sound state."""
-        n, found = self.counts, []
+        n, differences = self.counts, []
         ents, backends = self.entitlements.values(), self.backends.values()
         for name, total, what, count in (
             ("run", self.running, "leases", n.leases),
@@ -461,11 +461,11 @@ class PoolSnapshot:
             ("leaving", n.leaving, "evicted requests", n.evicted),
         ):
             if total != count:
-                found.append(f"{name} is {total}, {what} {count}")
+                differences.append(f"{name} is {total}, {what} {count}")
         for name, b in self.backends.items():
             if b.prefill_used < 0 or (b.running == 0 and b.prefill_used):
-                found.append(f"prefill of {name} is {b.prefill_used}, it runs {b.running}")
-        return found
+                differences.append(f"prefill of {name} is {b.prefill_used}, it runs {b.running}")
+        return differences
 
     def pool_view(self, observed_s: float) -> PoolView:
         """The same facts as one scheduling decision sees them; a fresh view each time, for ``step`` writes into it."""

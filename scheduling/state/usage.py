@@ -74,9 +74,9 @@ async def read_usage(resp: RespConnection) -> dict[str, PoolUsage]:
         StateUnavailable: Redis does not answer.
     """
     flat = await resp.call("HGETALL", USAGE_KEY)
-    found: dict[str, PoolUsage] = {}
+    pools: dict[str, PoolUsage] = {}
     for name, value in zip(flat[::2], flat[1::2], strict=True):
         usage = decode_usage(value)
         if usage is not None:
-            found[name.decode()] = usage
-    return found
+            pools[name.decode()] = usage
+    return pools

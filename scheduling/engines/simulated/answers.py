@@ -174,11 +174,11 @@ class Answer:
     def _whole(self) -> bytes:
         choices: list[dict[str, Any]] = []
         for choice in self.choices:
-            said = text.generated_text(choice.start, choice.seq.generated)
-            what: dict[str, Any] = {"text": said}
+            content = text.generated_text(choice.start, choice.seq.generated)
+            what: dict[str, Any] = {"text": content}
             if self.chat:
                 nothing = dict.fromkeys(("refusal", "annotations", "audio", "function_call", "reasoning"))
-                what = {"message": {"role": "assistant", "content": said, **nothing}}
+                what = {"message": {"role": "assistant", "content": content, **nothing}}
             unused: tuple[str, ...] = () if self.chat else ("prompt_logprobs", "prompt_token_ids")
             choices.append(
                 {

@@ -85,9 +85,9 @@ class Api:
         """Answers a request, now or later."""
         route = self._routes.get((request.method, request.path))
         if route is None:
-            known = request.path in self._paths
-            detail = "Method Not Allowed" if known else "Not Found"
-            connection.respond(405 if known else 404, msgspec.json.encode({"detail": detail}))
+            exists = request.path in self._paths
+            detail = "Method Not Allowed" if exists else "Not Found"
+            connection.respond(405 if exists else 404, msgspec.json.encode({"detail": detail}))
             return
         if self.faults.hang and (request.path.startswith("/v1/") or request.path == "/tokenize"):
             parked = _Parked(connection, request)
@@ -145,8 +145,8 @@ class Api:
         if self._cache is not None:
             answer.cached_tokens = 0
             for choice, prompt in zip(answer.choices, ids, strict=False):
-                found = self._cache.take(prompt, body.cache_salt or "")
-                choice.seq.cached = min(found, (choice.seq.prompt_tokens - 1) // BLOCK_TOKENS * BLOCK_TOKENS)
+                cached = self._cache.take(prompt, body.cache_salt or "")
+                choice.seq.cached = min(cached, (choice.seq.prompt_tokens - 1) // BLOCK_TOKENS * BLOCK_TOKENS)
                 answer.cached_tokens += choice.seq.cached
         self._start(connection, answer)
 

@@ -37,11 +37,11 @@ _HEADS: dict[tuple[int, str], bytes] = {}
 
 
 def _head(status: int, content_type: str) -> bytes:
-    known = _HEADS.get((status, content_type))
-    if known is None:
-        known = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\ncontent-type: {content_type}\r\n".encode()
-        _HEADS[(status, content_type)] = known
-    return known
+    head = _HEADS.get((status, content_type))
+    if head is None:
+        head = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\ncontent-type: {content_type}\r\n".encode()
+        _HEADS[(status, content_type)] = head
+    return head
 
 
 @dataclass(slots=True)

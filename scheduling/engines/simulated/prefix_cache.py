@@ -21,26 +21,26 @@ class PrefixCache:
         self.queried = 0  # tokens of prompts that were looked up
         self.hit = 0  # of these, found
         self._most = blocks
-        self._known: OrderedDict[int, None] = OrderedDict()
+        self._blocks: OrderedDict[int, None] = OrderedDict()
 
     def take(self, ids: Sequence[int], salt: str) -> int:
         """Tokens of a prompt that are known already, in whole blocks and never all; remembers the rest."""
         self.queried += len(ids)
         mark = hash(("salt", salt)) if salt else 0
-        found, going = 0, True
+        cached, going = 0, True
         for start in range(0, len(ids) - BLOCK_TOKENS + 1, BLOCK_TOKENS):
             mark = hash((mark, *ids[start : start + BLOCK_TOKENS]))
-            if going and mark in self._known:
-                found += BLOCK_TOKENS
+            if going and mark in self._blocks:
+                cached += BLOCK_TOKENS
             else:
                 going = False
-            self._known[mark] = None
-            self._known.move_to_end(mark)
-        while len(self._known) > self._most:
-            self._known.popitem(last=False)
-        found = min(found, max(0, len(ids) - 1) // BLOCK_TOKENS * BLOCK_TOKENS)
-        self.hit += found
-        return found
+            self._blocks[mark] = None
+            self._blocks.move_to_end(mark)
+        while len(self._blocks) > self._most:
+            self._blocks.popitem(last=False)
+        cached = min(cached, max(0, len(ids) - 1) // BLOCK_TOKENS * BLOCK_TOKENS)
+        self.hit += cached
+        return cached
 
 
 def ids_of(texts: Sequence[str]) -> list[int]:

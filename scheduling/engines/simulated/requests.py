@@ -124,7 +124,7 @@ def completion_prompts(prompt: str | list[Any]) -> list[tuple[int, int]]:
         raise ApiError(400, "You must pass at least one prompt")
     if all(type(item) is int for item in prompt):
         return [(len(prompt), text.fingerprint(repr(prompt)))]
-    found: list[tuple[int, int]] = []
+    prompts: list[tuple[int, int]] = []
     for item in prompt:
         if not isinstance(item, str) and not (isinstance(item, list) and all(type(i) is int for i in item)):
             raise ApiError(
@@ -133,8 +133,8 @@ def completion_prompts(prompt: str | list[Any]) -> list[tuple[int, int]]:
                 "Bad Request",
                 "body.prompt",
             )
-        found.extend(completion_prompts(item))
-    return found
+        prompts.extend(completion_prompts(item))
+    return prompts
 
 
 def check(body: GenerationBody, bound: int | None, max_model_len: int) -> None:
