@@ -169,8 +169,7 @@ def _of_tier(row: dict[str, Any]) -> dict[str, Any]:
 
 def _lab(report: dict[str, Any], run: Run) -> dict[str, Any]:
     """The same requests in the lab, with the policy in front of the same replicas, and inside each of them."""
-    credit = 0 if run.credit == "off" else step_tokens(load_preset(run.preset))
-    setup = parity.Setup(run.preset, credit, SIGNAL_MS, engine_order="priority")
+    setup = parity.Setup(run.preset, CREDITS[run.credit], SIGNAL_MS, engine_order="priority")
     found, inside = parity.compare(report, setup), parity.compare(report, replace(setup, where=INSIDE))
     return {
         "tiers": _shares(found),
@@ -209,8 +208,8 @@ Each line is one run over HTTP against one instance with simulated engines (`--s
 figures in a cell are live / the same requests in the lab, the policy in front of the same replicas / the same requests
 in the lab, the policy inside each engine, which this product does not do. Under a tier: the share of its requests that
 kept its promise [%], of those that were not refused. Waiting: `vllm:num_requests_waiting` of an engine, live, looked at
-twice a second. The lab assumes {signal:g} ms from a first token to the next grant and the tokens of one step as credit,
-and knows true lengths in both places. More of the lab: [front.md](front.md).
+twice a second. The lab assumes {signal:g} ms from a first token to the next grant, finds the automatic credit as the
+product does, and knows true lengths in both places. More of the lab: [front.md](front.md).
 """
 
 
