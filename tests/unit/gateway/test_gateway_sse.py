@@ -8,7 +8,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scheduling.gateway import sse
@@ -144,6 +144,20 @@ def test_whatever_bytes_come_every_event_is_a_chunk_of_the_api(
         if usage := chunk.get("usage"):
             assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
             assert 0 <= usage["completion_tokens"] <= 100
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize(
+    "holds",
+    [
+        test_frames_pass_unchanged_and_usage_is_found_wherever_reads_end,
+        test_an_error_frame_of_the_engine_is_held_back,
+        test_whatever_bytes_come_every_event_is_a_chunk_of_the_api,
+    ],
+)
+def test_it_holds_in_ten_thousand_examples(holds: Any) -> None:
+    settings(max_examples=10_000, deadline=None, suppress_health_check=list(HealthCheck))(holds)()
 
 
 def test_other_line_ends_are_frame_ends_too() -> None:
