@@ -208,7 +208,7 @@ def rotate_key(*, actor: Actor, key: ApiKey, overlap_s: float = 0.0) -> Issued:
         key = ApiKey.objects.select_for_update().get(pk=key.pk)
         now = timezone.now()
         if key.status_at(now) != "active":
-            raise ValidationError(f"This key is {key.status_at(now)}; make a new one instead of rotating it.")
+            raise ValidationError(f"This key is {key.status_at(now)}. Create a new one instead of rotating it.")
         issued = issue_key(actor=actor, entitlement=key.entitlement, name=key.name, expires_at=key.expires_at)
         if overlap_s == 0:
             revoke_key(actor=actor, key=key)
@@ -242,7 +242,7 @@ def issue_token(
             # Under the lock of the catalog: a revocation that comes now finds the new one, or is found here.
             made_with = AccessToken.objects.get(pk=made_with.pk)
             if made_with.status_at(timezone.now()) != "active":
-                raise ValidationError("The token that asks for this has ended.")
+                raise ValidationError("The access token of this request has expired or was revoked.")
             if made_with.expires_at is not None and (expires_at is None or expires_at > made_with.expires_at):
                 raise ValidationError(
                     {"expires_at": f"A token made with another one ends with it, {made_with.expires_at.isoformat()}."}
@@ -300,7 +300,7 @@ def retire_backend(*, actor: Actor, backend: Backend) -> Backend:
     with change(actor=actor):
         backend = Backend.objects.select_for_update().get(pk=backend.pk)
         if not backend.managed:
-            raise ValidationError("Only backends that a scaling driver manages are removed by themselves.")
+            raise ValidationError("Only backends managed by a scaling driver can be removed automatically.")
         backend.draining, backend.leaving_since = True, backend.leaving_since or timezone.now()
         return save(actor=actor, instance=backend, action="retire")
 
@@ -438,7 +438,7 @@ def _refuse_fixed(stored: models.Model, instance: models.Model) -> None:
     for name in getattr(instance, "fixed", ()):
         attname = cast("models.Field", instance._meta.get_field(name)).attname
         if getattr(stored, attname) != getattr(instance, attname):
-            raise ValidationError({name: "This cannot change after creation. Make a new object and delete this one."})
+            raise ValidationError({name: "This cannot change after creation. Create a new object and delete this one."})
 
 
 def _number_policy(stored: models.Model, instance: models.Model) -> None:
@@ -470,7 +470,7 @@ def _an_admin_remains(instance: models.Model) -> Iterator[None]:
     before = concerned and _has_admin()
     yield
     if before and not _has_admin():
-        raise ValidationError("This would leave nobody with the admin role. Make somebody else admin first.")
+        raise ValidationError("This would leave no one with the admin role. Give it to someone else first.")
 
 
 def _has_admin() -> bool:

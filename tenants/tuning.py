@@ -84,7 +84,7 @@ def propose(*, actor: Actor, pool: Pool, params: Mapping[str, Any], reason: str 
     with services.change(actor=actor):
         pool = Pool.objects.select_for_update().get(pk=pool.pk)
         if dict(params) == pool.policy_params:
-            raise ValidationError({"params": "These are the parameters that serve now."})
+            raise ValidationError({"params": "These parameters are already active."})
         tried = Pool.objects.get(pk=pool.pk)
         tried.policy_params = dict(params)
         tried.full_clean()
@@ -109,9 +109,9 @@ def start_canary(*, actor: Actor, trial: Trial, reason: str) -> Trial:
         if trial.state != TrialState.PROPOSED:
             raise ValidationError(f"This trial is {trial.state}; only a proposed one can be started.")
         if Trial.objects.filter(pool=pool, state=TrialState.CANARY).exists():
-            raise ValidationError("Another canary runs in this pool; wait until it has ended.")
+            raise ValidationError("Another canary is running in this pool. Wait until it has ended.")
         if pool.policy_version != trial.base.number:
-            raise ValidationError("The pool's policy has changed since; this trial says nothing about the new one.")
+            raise ValidationError("The pool's policy has changed since this trial, so its result does not apply.")
         person = actor.via != "system"
         note = Note(f"canary: {reason}", Author.PERSON if person else Author.OPTIMISER)
         content = {name: getattr(trial.base, name) for name in PolicyVersion.content}

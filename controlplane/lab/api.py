@@ -56,7 +56,7 @@ class NewRecording(serializers.Serializer[Any]):
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         if ("pool" in attrs) == ("file" in attrs):
-            raise ValidationError("Name a pool, or bring a file.")
+            raise ValidationError("Give either a pool or a file.")
         return attrs
 
 

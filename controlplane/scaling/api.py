@@ -99,5 +99,7 @@ class ExternalMetricView(_StaffOnly):
         row = self.pool(request, pool)
         state = ScalingState.objects.filter(pool=pool, at__gt=timezone.now() - FRESH_FOR).first()
         if state is None or row.scaling_mode == ScalingMode.OFF:
-            raise Unavailable("The planner has said nothing of this pool in the last minutes. Is its scaling mode off?")
+            raise Unavailable(
+                "The planner has not reported on this pool in the last minutes. Check that its scaling mode is not off."
+            )
         return Response({"pool": pool, "replicas": state.wanted, "current": state.current, "at": state.at})

@@ -156,7 +156,7 @@ class SetupView(ScopedView, APIView):
         if "key" in given:
             entitlement = rows.get("entitlement")
             if entitlement is None:
-                raise ValidationError({"key": {"non_field_errors": ["A key needs the entitlement it opens."]}})
+                raise ValidationError({"key": {"non_field_errors": ["A key needs an entitlement."]}})
             key = FirstKeySerializer(data=given["key"])
             rows["key"] = self._kept("key", key, lambda values: self._issue(entitlement, values))
         return rows

@@ -287,7 +287,7 @@ class KeyViewSet(BooksViewSet):
 
     def _check_owner(self, entitlement: Entitlement) -> None:
         if not self.scope.may_manage_keys(entitlement):
-            raise PermissionDenied("Keys are made and ended by admins and by members of the entitlement's tenant.")
+            raise PermissionDenied("Only admins and members of the entitlement's tenant can create or revoke its keys.")
 
     def _once(self, issued: services.Issued) -> Response:
         shown = self.get_serializer(issued.row).data | {"key": issued.credential.text}

@@ -271,10 +271,10 @@ def test_a_member_role_needs_a_tenant_and_the_page_says_so(world: worlds.World) 
 def test_the_last_admin_cannot_be_deleted(world: worlds.World) -> None:
     client, adam = _client(world, "adam"), world.users["adam"]
     one = client.post(reverse("admin:auth_user_delete", args=[adam.pk]), {"post": "yes"}, follow=True)
-    assert "leave nobody with the admin role" in one.content.decode()
+    assert "leave no one with the admin role" in one.content.decode()
     selected = {"action": "delete_selected", "_selected_action": adam.memberships.get().pk, "post": "yes"}
     many = client.post(reverse("admin:tenants_membership_changelist"), selected, follow=True)
-    assert "leave nobody with the admin role" in many.content.decode()
+    assert "leave no one with the admin role" in many.content.decode()
     assert adam.memberships.exists()
 
 

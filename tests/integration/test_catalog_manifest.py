@@ -135,7 +135,7 @@ def test_a_pipeline_applies_without_being_asked_but_deletes_only_with_yes(
     assert "slots: 32 -> 48" in _apply(tmp_path, exported.replace("slots: 32", "slots: 48"))
     assert Backend.objects.get().slots == 48
     services.save(actor=SYSTEM, instance=Tenant(slug="old"))
-    with pytest.raises(CommandError, match="say --yes"):
+    with pytest.raises(CommandError, match="use --yes"):
         _apply(tmp_path, exported, "--prune")
     assert Tenant.objects.filter(slug="old").exists()
 

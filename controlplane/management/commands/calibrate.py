@@ -33,15 +33,15 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("pool", help="the pool's name")
-        parser.add_argument("--backend", action="append", help="only this one; may be given several times")
-        parser.add_argument("--seconds", type=float, default=40.0, help="for each replica, about (default 40)")
-        parser.add_argument("--config", type=Path, help="the model's config.json: KV bytes per token follow from it")
+        parser.add_argument("--backend", action="append", help="only this backend; may be repeated")
+        parser.add_argument("--seconds", type=float, default=40.0, help="approximate duration per replica (default 40)")
+        parser.add_argument("--config", type=Path, help="the model's config.json, to compute KV bytes per token")
         parser.add_argument("--kv-dtype", default="auto", help="vLLM's --kv-cache-dtype, such as fp8 (default auto)")
-        parser.add_argument("--no-load", action="store_true", help="look at --config only; no request is sent")
-        parser.add_argument("--prompt", type=int, default=384, help="tokens of a usual prompt (default 384)")
-        parser.add_argument("--output", type=int, default=64, help="tokens of a usual answer (default 64)")
+        parser.add_argument("--no-load", action="store_true", help="read only --config; send no requests")
+        parser.add_argument("--prompt", type=int, default=384, help="tokens of a typical prompt (default 384)")
+        parser.add_argument("--output", type=int, default=64, help="tokens of a typical answer (default 64)")
         parser.add_argument("--apply", action="store_true", help="write the proposal into the catalog")
-        parser.add_argument("--force", action="store_true", help="also while it serves others, whom it will slow down")
+        parser.add_argument("--force", action="store_true", help="run even while it serves other requests")
 
     def handle(self, *args: Any, **options: Any) -> None:
         if not 5 <= options["seconds"] <= 3600:

@@ -53,19 +53,19 @@ class Command(BaseCommand):
             choices=[*sorted((*EXPERIMENTS, canary.CANARY.name, POLICIES, CREDIT)), PLOT],
             help="; ".join(e.title for e in (*EXPERIMENTS.values(), canary.CANARY)),
         )
-        parser.add_argument("files", nargs="*", type=Path, help="with 'plot': what --json wrote")
-        parser.add_argument("--json", type=Path, metavar="FILE", help="writes figures, samples and requests")
-        parser.add_argument("--plot", type=Path, metavar="DIR", help="draws them as SVG files in this folder")
+        parser.add_argument("files", nargs="*", type=Path, help="with 'plot': files written by --json")
+        parser.add_argument("--json", type=Path, metavar="FILE", help="write figures, samples and requests")
+        parser.add_argument("--plot", type=Path, metavar="DIR", help="write charts as SVG files into this folder")
         parser.add_argument(
             "--admission",
             choices=("on", "off"),
             default="on",
-            help="off: everything is let through to the engine, the paper's baseline",
+            help="off: every request goes straight to the engine, the paper's baseline",
         )
         parser.add_argument(
-            "--headroom", type=int, metavar="SLOTS", help="of the pool, instead of the experiment's own"
+            "--headroom", type=int, metavar="SLOTS", help="headroom of the pool, instead of the experiment's own"
         )
-        parser.add_argument("--seed", type=int, default=0, help="of the lengths that clients ask for")
+        parser.add_argument("--seed", type=int, default=0, help="seed of the requested lengths")
         self._add_policies(parser.add_argument_group("policies"))
         self._add_credit(parser.add_argument_group("credit"))
 
@@ -73,20 +73,22 @@ class Command(BaseCommand):
     def _add_policies(group: Any) -> None:
         group.add_argument("--trace", type=Path, action="append", default=[], metavar="FILE", help="may be repeated")
         group.add_argument("--policies", default="fifo,priority,hybrid,unified", metavar="NAME,NAME")
-        group.add_argument("--loads", default="0.8,1,1.3", metavar="N,N", help="of the replicas' capacity")
+        group.add_argument("--loads", default="0.8,1,1.3", metavar="N,N", help="as shares of the replicas' capacity")
         group.add_argument("--credits", default="off,on", metavar="off,on", help="prefill credit of the pool")
-        group.add_argument("--from-minute", type=float, default=18.0, metavar="M", help="of the trace (default 18)")
-        group.add_argument("--minutes", type=float, default=3.0, metavar="M", help="of real time a run (default 3)")
+        group.add_argument(
+            "--from-minute", type=float, default=18.0, metavar="M", help="start in the trace (default 18)"
+        )
+        group.add_argument("--minutes", type=float, default=3.0, metavar="M", help="real time of a run (default 3)")
         group.add_argument("--replicas", type=int, default=4, help="simulated engines (default 4)")
-        group.add_argument("--preset", default="llama-3-8b-a100", help="what they imitate (default %(default)s)")
+        group.add_argument("--preset", default="llama-3-8b-a100", help="the engine model (default %(default)s)")
         group.add_argument("--output", type=Path, metavar="PAGE.md", help="write the runs of --json as a page")
 
     @staticmethod
     def _add_credit(group: Any) -> None:
-        group.add_argument("--engine", metavar="URL", help="a vLLM server that runs, in its default order (fcfs)")
+        group.add_argument("--engine", metavar="URL", help="a running vLLM server in its default order (fcfs)")
         group.add_argument("--slots", type=int, default=32, help="its --max-num-seqs (default 32)")
         group.add_argument(
-            "--prompt-tokens", type=int, default=3000, metavar="N", help="of a long prompt (default 3000)"
+            "--prompt-tokens", type=int, default=3000, metavar="N", help="tokens of a long prompt (default 3000)"
         )
 
     def handle(self, *args: Any, **options: Any) -> None:

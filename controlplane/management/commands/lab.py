@@ -41,50 +41,50 @@ PAGE = Path("docs/results/papers.md")
 class Command(BaseCommand):
     help = (
         "Runs the tables of the scheduling papers in the simulator and shows the paper's figures beside ours. "
-        "Needs no running instance; figures are kept in QUARTERMASTER_HOME/lab, so an interrupted run goes on."
+        "Needs no running instance; results are kept in QUARTERMASTER_HOME/lab, so an interrupted run continues."
     )
     requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("--processes", type=int, default=0, help="how many run at once (default: all cores)")
+        parser.add_argument("--processes", type=int, default=0, help="processes (default: one per core)")
         actions = parser.add_subparsers(dest="action", required=True)
-        actions.add_parser("list", help="the scenarios")
-        run = actions.add_parser("run", help="one or more scenarios")
+        actions.add_parser("list", help="list the scenarios")
+        run = actions.add_parser("run", help="run one or more scenarios")
         run.add_argument("names", nargs="+", metavar="NAME", help="a scenario's name or id, or 'all'")
         run.add_argument("--json", action="store_true", help="a list of rows as JSON on standard output")
-        self._add_compare(actions.add_parser("compare", help="policies side by side on recorded traces"))
-        self._add_front(actions.add_parser("front", help="policies inside every engine and in front of them all"))
-        self._add_tune(actions.add_parser("tune", help="the optimiser on recorded traces, beside random search"))
-        tape = actions.add_parser("record", help="writes what a pool was asked for lately as a trace, without any text")
+        self._add_compare(actions.add_parser("compare", help="compare policies on recorded traces"))
+        self._add_front(actions.add_parser("front", help="compare policies inside engines and in front of them"))
+        self._add_tune(actions.add_parser("tune", help="find parameters; compared with random search"))
+        tape = actions.add_parser("record", help="write a pool's recent requests as a trace, without any text")
         tape.add_argument("--pool", required=True)
         tape.add_argument("--minutes", type=float, default=60.0, help="how far back (default %(default)g)")
-        tape.add_argument("--sample", action="store_true", help="the long-term sample instead; its rate means nothing")
+        tape.add_argument("--sample", action="store_true", help="the long-term sample instead; its rate has no meaning")
         tape.add_argument("--out", type=Path, required=True, metavar="FILE.jsonl")
-        self._add_parity(
-            actions.add_parser("parity", help="a replay's requests once more in the lab: live and simulated")
-        )
-        sure = actions.add_parser("trust", help="simulated against live: how far a pool's lab can be trusted")
+        self._add_parity(actions.add_parser("parity", help="serve a replay's requests again in the lab, and compare"))
+        sure = actions.add_parser("trust", help="compare simulated and live latencies of a pool")
         sure.add_argument("--pool", required=True)
         sure.add_argument("--minutes", type=float, default=10.0, help="how far back (default %(default)g)")
         sure.add_argument("--until", default="", metavar="TIME", help="where the window ends, ISO 8601 (default: now)")
-        sure.add_argument("--calibrate", action="store_true", help="fit the engines anew first, on as long before that")
+        sure.add_argument(
+            "--calibrate", action="store_true", help="first fit the engines, on as much time before the window"
+        )
         sure.add_argument("--json", action="store_true", help="the figures as JSON on standard output")
-        mix = actions.add_parser("mix", help="writes EWSJF's 80/20 mix of short and long prompts as a trace")
+        mix = actions.add_parser("mix", help="write EWSJF's 80/20 mix of short and long prompts as a trace")
         mix.add_argument("--out", type=Path, required=True, metavar="FILE.csv")
         mix.add_argument("--requests", type=int, default=4000, help="how many (default 4000)")
         mix.add_argument("--rate", type=float, default=10.0, help="Poisson arrivals [requests/s] (default 10)")
         mix.add_argument("--seed", type=int, default=1)
-        change = actions.add_parser("shift", help="prompts change half-way: the strategic loop on, advising and off")
+        change = actions.add_parser("shift", help="show how tuning follows a change of prompts: automatic, advise, off")
         change.add_argument("--policy", default="ewsjf", help=f"one of {', '.join(SPACES)} (default ewsjf)")
-        change.add_argument("--seeds", type=int, default=5, help="runs with other traffic (default 5)")
-        follows = "minutes after which somebody starts what is proposed, in advise mode (default %(default)g)"
+        change.add_argument("--seeds", type=int, default=5, help="runs with different traffic (default 5)")
+        follows = "advise mode: minutes until a proposal is started (default %(default)g)"
         change.add_argument("--follows", type=float, default=15.0, help=follows)
-        change.add_argument("--plot", type=Path, metavar="FILE.svg", help="a drawing")
+        change.add_argument("--plot", type=Path, metavar="FILE.svg", help="write a chart")
         change.add_argument("--json", action="store_true", help="a list of rows as JSON on standard output")
-        duel = actions.add_parser("unified", help="the default policy against the best of the papers' policies")
+        duel = actions.add_parser("unified", help="compare the default policy with the best of each paper")
         duel.add_argument("--seeds", type=int, default=SEEDS, help=f"runs of each policy (default {SEEDS})")
         duel.add_argument("--json", action="store_true", help="a list of rows as JSON on standard output")
-        page = actions.add_parser("report", help="all scenarios, written as a page")
+        page = actions.add_parser("report", help="run all scenarios and write them as a page")
         page.add_argument("--output", type=Path, default=PAGE, help=f"default {PAGE}")
 
     @classmethod
@@ -92,9 +92,9 @@ class Command(BaseCommand):
         parser.add_argument("policies", nargs="+", metavar="POLICY", help="[MODIFIER+...]NAME[:PARAMETER=VALUE,...]")
         cls._add_case(parser)
         cls._add_where(parser)
-        oracle = "one more row: that policy, told the true lengths, as a limit"
+        oracle = "add a row: this policy with known true lengths, as an upper limit"
         parser.add_argument("--clairvoyant", metavar="POLICY", help=oracle)
-        parser.add_argument("--seeds", type=int, default=3, help="runs with other tiers, averaged (default 3)")
+        parser.add_argument("--seeds", type=int, default=3, help="runs with different tiers, averaged (default 3)")
         parser.add_argument("--json", action="store_true", help="a list of rows as JSON on standard output")
 
     @classmethod
@@ -102,35 +102,35 @@ class Command(BaseCommand):
         parser.add_argument("policies", nargs="+", metavar="POLICY", help="[MODIFIER+...]NAME[:PARAMETER=VALUE,...]")
         cls._add_case(parser)
         parser.set_defaults(replicas=4)
-        parser.add_argument("--loads", default="1", metavar="N,N", help="several, instead of --load")
+        parser.add_argument("--loads", default="1", metavar="N,N", help="loads to compare, instead of --load")
         credits = "prefill credits of a replica [prompt tokens], 0 none, 1 one prompt at a time (default %(default)s)"
         parser.add_argument("--credits", default="0,1,2048,4096", metavar="N,N", help=credits)
-        delays = "from an engine's token to the grant that follows [ms] (default %(default)s)"
+        delays = "delays from an engine's token to the grant that follows [ms] (default %(default)s)"
         parser.add_argument("--delays", default="0,5", metavar="N,N", help=delays)
-        parser.add_argument("--seeds", type=int, default=1, help="runs with other tiers, averaged (default 1)")
+        parser.add_argument("--seeds", type=int, default=1, help="runs with different tiers, averaged (default 1)")
         parser.add_argument("--json", action="store_true", help="a list of rows as JSON on standard output")
         parser.add_argument(
-            "--output", type=Path, metavar="PAGE.md", help="write the tables as a page, as docs/results/front.md"
+            "--output", type=Path, metavar="PAGE.md", help="write the tables as a page like docs/results/front.md"
         )
-        parser.add_argument("--append", action="store_true", help="add the tables to the page that is there")
+        parser.add_argument("--append", action="store_true", help="append the tables to an existing page")
 
     @staticmethod
     def _add_parity(parser: ArgumentParser) -> None:
         parser.add_argument(
-            "--report", type=Path, required=True, metavar="OUT.json", help="of `manage.py replay ... --rows`"
+            "--report", type=Path, required=True, metavar="OUT.json", help="written by `manage.py replay ... --rows`"
         )
-        parser.add_argument("--preset", default="llama-3-8b-a100", help="what an engine is (default %(default)s)")
+        parser.add_argument("--preset", default="llama-3-8b-a100", help="the engine model (default %(default)s)")
         parser.add_argument("--policy", help="instead of the pool's, with its default parameters")
-        parser.add_argument("--slots", type=int, help="of a replica, instead of the report's")
+        parser.add_argument("--slots", type=int, help="slots of a replica, instead of the report's")
         parser.add_argument(
-            "--credit", type=int, help="prefill credit of a replica, instead of the report's; 0 is none"
+            "--credit", type=int, help="prefill credit of a replica, instead of the report's; 0: no limit"
         )
-        delay = "from an engine's token to the grant that follows from it (default %(default)g)"
+        delay = "delay from an engine's token to the grant that follows from it (default %(default)g)"
         parser.add_argument("--signal-ms", type=float, default=5.0, metavar="MS", help=delay)
         parser.add_argument(
-            "--engine-order", default="priority", metavar="POLICY", help="how engines take what was granted"
+            "--engine-order", default="priority", metavar="POLICY", help="how engines order granted requests"
         )
-        budget = "tokens of an engine's step (default %(default)s, as the engines of `make up` have)"
+        budget = "token budget of an engine's step (default %(default)s, that of `make up`'s engines)"
         parser.add_argument("--step-tokens", type=int, default=USUAL_BUDGET, metavar="N", help=budget)
         within = "fail when a tier's attainment differs by more [points]"
         parser.add_argument("--within", type=float, metavar="POINTS", help=within)
@@ -149,7 +149,7 @@ class Command(BaseCommand):
             "found while it serves, as live)"
         )
         parser.add_argument("--credit", dest="prefill_tokens", type=int, metavar="N", help=credit)
-        delay = f"in front: from an engine's token to the grant that follows from it (default {1e3 * GRANT_DELAY_S:g})"
+        delay = f"in front: delay from an engine's token to the grant that follows (default {1e3 * GRANT_DELAY_S:g})"
         parser.add_argument("--signal-ms", type=float, metavar="MS", help=delay)
         order = (
             "in front: how engines take what they were granted: fifo as vLLM's fcfs, or priority, told the policy's "
@@ -163,9 +163,11 @@ class Command(BaseCommand):
         cls._add_case(parser)
         cls._add_where(parser)
         parser.set_defaults(minutes=10.0)
-        parser.add_argument("--trials", type=int, default=8, help="of the optimiser, after the default (default 8)")
-        parser.add_argument("--seeds", type=int, default=3, help="runs with other tiers and proposals (default 3)")
-        parser.add_argument("--random", type=int, default=60, help="trials of random search beside it (default 60)")
+        parser.add_argument(
+            "--trials", type=int, default=8, help="trials of the optimiser, after the defaults (default 8)"
+        )
+        parser.add_argument("--seeds", type=int, default=3, help="runs with different tiers and proposals (default 3)")
+        parser.add_argument("--random", type=int, default=60, help="trials of random search (default 60)")
         where = "rewards and best parameters as JSON, in a file or on standard output"
         parser.add_argument("--json", nargs="?", const="-", metavar="FILE", help=where)
 
@@ -180,19 +182,19 @@ class Command(BaseCommand):
         parser.add_argument("--trace", action="append", required=True, metavar="FILE", help=kinds)
         parser.add_argument("--lengths", default="", metavar="FILE", help="ServeGen's length distributions")
         parser.add_argument("--replicas", type=int, default=ours.replicas, help=f"engines (default {ours.replicas})")
-        parser.add_argument("--preset", default=ours.preset, help=f"what an engine is (default {ours.preset})")
+        parser.add_argument("--preset", default=ours.preset, help=f"the engine model (default {ours.preset})")
         parser.add_argument("--slots", type=int, default=0, help="sequences an engine runs at once (default: preset's)")
         parser.add_argument(
-            "--from-minute", type=float, default=ours.from_minute, help="skip that much of the recording"
+            "--from-minute", type=float, default=ours.from_minute, help="start at this minute of the recording"
         )
         parser.add_argument(
             "--minutes", type=float, default=ours.minutes, help="minutes of the recording (default %(default)g)"
         )
         load = f"mean arrivals as a share of what the replicas can serve (default {ours.load:g})"
         parser.add_argument("--load", type=float, default=ours.load, help=load)
-        parser.add_argument("--as-recorded", action="store_true", help="arrivals at their own rate, not at --load")
+        parser.add_argument("--as-recorded", action="store_true", help="keep the recorded rate instead of --load")
         parser.add_argument("--tiers", default=shares, help=f"shares of requests (default {shares})")
-        parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="a drawing")
+        parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="write a chart")
 
     def handle(self, *args: Any, **options: Any) -> None:
         if options["processes"] < 0:

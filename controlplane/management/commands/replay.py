@@ -41,14 +41,14 @@ SHARES = {"premium": 0.2, "standard": 0.5, "batch": 0.3}
 class Command(BaseCommand):
     help = (
         "Replays a recorded trace (Azure LLM inference CSV or Mooncake JSONL, gz included) against a running instance "
-        "and prints what its clients saw per tenant and tier. Ctrl-C ends it early and keeps the partial report. What "
-        "it needs it asks of the instance, with the keys and the access token of --tenants-from."
+        "and prints what its clients saw per tenant and tier. Ctrl-C ends it early and keeps the partial report. It "
+        "uses only the instance's API, with the keys and the access token of --tenants-from."
     )
     requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("trace", type=Path, help="trace file")
-        parser.add_argument("--speed", type=float, default=1.0, help="times the trace's own speed (default 1)")
+        parser.add_argument("--speed", type=float, default=1.0, help="multiple of the trace's own speed (default 1)")
         parser.add_argument("--limit", type=int, help="at most this many requests")
         parser.add_argument("--minutes", type=float, help="only the trace's first minutes")
         parser.add_argument(
@@ -59,12 +59,12 @@ class Command(BaseCommand):
             "default: demo.json of QUARTERMASTER_HOME",
         )
         parser.add_argument(
-            "--shares", default="", help="e.g. premium=0.2,standard=0.5,batch=0.3: who sends how much of it"
+            "--shares", default="", help="e.g. premium=0.2,standard=0.5,batch=0.3: share of requests per key"
         )
         parser.add_argument("--url", help="base URL, instead of the file's")
         parser.add_argument("--model", help="model, instead of the file's")
-        parser.add_argument("--seed", type=int, default=0, help="for which tenant sends which request, and its words")
-        parser.add_argument("--no-stream", action="store_true", help="ask for whole answers")
+        parser.add_argument("--seed", type=int, default=0, help="seed of tenants and words (default 0)")
+        parser.add_argument("--no-stream", action="store_true", help="request answers that are not streamed")
         parser.add_argument(
             "--respect-eos",
             action="store_true",
@@ -74,15 +74,15 @@ class Command(BaseCommand):
             "--token-file",
             type=Path,
             metavar="FILE",
-            help="access token (qma-...) of one who sees these keys, as `manage.py token USER` makes it; default: the "
+            help="access token (qma-...) of a user who may see these keys (`manage.py token USER`); default: the "
             "token in --tenants-from",
         )
-        parser.add_argument("--report", type=Path, metavar="OUT.json", help="writes the figures as JSON")
-        parser.add_argument("--rows", action="store_true", help="... with one entry per request")
+        parser.add_argument("--report", type=Path, metavar="OUT.json", help="write the results as JSON")
+        parser.add_argument("--rows", action="store_true", help="with --report: include one entry per request")
         parser.add_argument(
             "--no-ledger",
             action="store_true",
-            help="do not compare with the ledger; without an access token SLOs are not judged either",
+            help="do not compare with the ledger; without an access token SLOs are not evaluated either",
         )
 
     def handle(self, *args: Any, **options: Any) -> None:

@@ -34,8 +34,8 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         actions = parser.add_subparsers(dest="action", required=True)
-        evaluate = actions.add_parser("evaluate", help="errors by method, and the cost of an estimate")
-        simulate = actions.add_parser("simulate", help="waiting times with each predictor, in a simulated engine")
+        evaluate = actions.add_parser("evaluate", help="show errors by method, and the cost of an estimate")
+        simulate = actions.add_parser("simulate", help="show waiting times with each predictor, in a simulated engine")
         for action in (evaluate, simulate):
             action.add_argument(
                 "--data",
@@ -45,22 +45,22 @@ class Command(BaseCommand):
                 help="CSV, JSON lines, JSON or Parquet, .gz or not, or folders of them: a prompt and its answer or the "
                 "answer's length per row",
             )
-            action.add_argument("--json", type=Path, metavar="FILE", help="writes the figures as JSON")
+            action.add_argument("--json", type=Path, metavar="FILE", help="write the figures as JSON")
             action.add_argument(
                 "--tokenizer",
                 type=Path,
                 metavar="FILE",
-                help="a model's tokenizer.json: counts where the files do not, and is what is timed",
+                help="a model's tokenizer.json: counts tokens if the files do not, and is timed",
             )
             action.add_argument(
                 "--tenants",
                 type=int,
                 default=TENANTS,
                 metavar="N",
-                help="prompts of which the files name neither tenant nor application are dealt to so many tenants, of "
-                f"sizes 1, 1/2, ... 1/N (default {TENANTS}; 1: all are one tenant's)",
+                help="assign prompts without a tenant or application to this many tenants, of "
+                f"sizes 1, 1/2, ... 1/N (default {TENANTS}; 1: one tenant)",
             )
-        simulate.add_argument("--seed", type=int, default=1, help="for the arrivals and the order of the prompts")
+        simulate.add_argument("--seed", type=int, default=1, help="seed of the arrivals and the order of the prompts")
 
     def handle(self, *args: Any, **options: Any) -> None:
         out: Path | None = options["json"]

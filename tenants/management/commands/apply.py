@@ -18,16 +18,21 @@ _SIGNS = {"create": "+", "change": "~", "delete": "-"}
 
 
 class Command(BaseCommand):
-    help = "Shows what a YAML file would change in the catalog, asks at a terminal, and does it, all or nothing."
+    help = (
+        "Shows what a YAML file would change in the catalog, asks for confirmation at a terminal, and applies all of "
+        "it or nothing."
+    )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument(
-            "-f", "--file", required=True, help="File written by `export` or by hand; - reads standard input."
+            "-f", "--file", required=True, help="A file written by `export` or by hand; - reads standard input."
         )
-        parser.add_argument("--dry-run", action="store_true", help="Check and show, change nothing.")
-        parser.add_argument("--yes", action="store_true", help="Do not ask, not even before deleting.")
+        parser.add_argument("--dry-run", action="store_true", help="Show the changes without applying them.")
+        parser.add_argument("--yes", action="store_true", help="Do not ask for confirmation, not even before deleting.")
         parser.add_argument(
-            "--prune", action="store_true", help="Delete what the file does not have, of the kinds it has. Never keys."
+            "--prune",
+            action="store_true",
+            help="Delete objects that are not in the file, of kinds that it contains. Never keys.",
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -57,7 +62,9 @@ class Command(BaseCommand):
         """At a terminal a person is asked. A pipeline that applies what lies in git is not, but for what it deletes."""
         if file == "-" or not sys.stdin.isatty():
             if any(change.verb == "delete" for change in wanted.changes):
-                raise CommandError("There is nobody to ask whether to delete: say --yes, or --dry-run to look.")
+                raise CommandError(
+                    "This deletes objects and needs a confirmation: use --yes, or --dry-run to see them."
+                )
             return True
         return input("Apply? [y/N] ").strip().lower() in ("y", "yes")
 

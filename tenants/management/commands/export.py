@@ -16,7 +16,7 @@ class Command(BaseCommand):
     help = "Writes tiers, SLOs, pools, backends, tenants, entitlements, memberships and key names as one YAML document."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("-f", "--file", default="-", help="Where to write; - is standard output (default).")
+        parser.add_argument("-f", "--file", default="-", help="Output file; - is standard output (default).")
 
     def handle(self, *args: Any, **options: Any) -> None:
         text = manifest.export()

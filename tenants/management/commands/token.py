@@ -16,12 +16,12 @@ from tenants.audit import Actor
 
 
 class Command(BaseCommand):
-    help = "Makes an access token that acts in a user's name, and prints it once."
+    help = "Creates an access token that acts as a user, and prints it once."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("user", help="User name.")
         parser.add_argument("--name", default="automation", help="What it is for.")
-        parser.add_argument("--days", type=int, default=0, help="Days until it expires; 0 (default) never.")
+        parser.add_argument("--days", type=int, default=0, help="Days until it expires; 0 (default): never.")
 
     def handle(self, *args: Any, **options: Any) -> None:
         user = get_user_model()._default_manager.filter(username=options["user"]).first()

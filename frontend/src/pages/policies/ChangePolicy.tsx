@@ -73,7 +73,7 @@ export function ChangePolicy({ pool, serving, policies, onDone, onClose }: Props
     <Sheet title={`Policy of pool ${pool}`} subtitle="It takes effect when saved; waiting requests are reordered." onClose={onClose} wide>
       <div className="min-h-0 flex-1 space-y-6 overflow-y-auto px-5 py-4">
         <fieldset className="space-y-3">
-          <legend className="text-sm font-semibold">Order: who goes next</legend>
+          <legend className="text-sm font-semibold">Order: which request runs next</legend>
           <select
             aria-label="Order"
             className="field"

@@ -131,7 +131,7 @@ function Story({ trial, onClose }: { trial: Trial; onClose: () => void }) {
             <p className="rounded-md bg-raised px-2.5 py-1.5 text-sm">
               <Badge tone={gate.passed ? "good" : "bad"}>{gate.passed ? "passed" : "not passed"}</Badge> {gate.reason}
             </p>
-            {gate.gain !== undefined && <p className="text-sm text-soft">Penalty reduced by {gate.gain.toFixed(4)} on the mean; by {(gate.least_gain ?? 0).toFixed(4)} at least, at 95 %.</p>}
+            {gate.gain !== undefined && <p className="text-sm text-soft">Penalty reduced by {gate.gain.toFixed(4)} on average, and by at least {(gate.least_gain ?? 0).toFixed(4)} with 95 % confidence.</p>}
             <Pairs title="p99 wait by tier and prompt length" rows={gate.waits} format={waited} />
           </section>
         )}

@@ -160,7 +160,7 @@ export function QueuePage() {
     { label: "Request", cell: (row) => <Name id={row.id} /> },
     who(),
     { label: "Tier", by: (row) => row.tier, cell: (row) => row.tier },
-    { label: "Runs for", right: true, by: (row) => -(row.granted_s ?? 0), cell: (row) => (row.granted_s === null ? NONE : text(seconds(Math.max(0, (data?.at ?? 0) - row.granted_s)))) },
+    { label: "Running for", right: true, by: (row) => -(row.granted_s ?? 0), cell: (row) => (row.granted_s === null ? NONE : text(seconds(Math.max(0, (data?.at ?? 0) - row.granted_s)))) },
     { label: "Tokens in · so far / expected", right: true, by: (row) => row.served, cell: (row) => `${compact(row.input_tokens)} · ${compact(Math.max(0, row.served - row.input_tokens))} / ${compact(row.output_tokens)}` },
     ...(operator
       ? [

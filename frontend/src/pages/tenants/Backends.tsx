@@ -94,7 +94,7 @@ function BackendState({ row, live }: { row: Backend; live: BackendFigures | unde
 function EngineLimits({ live }: { live: BackendFigures | undefined }) {
   if (live?.slots_in_force === undefined) return null;
   const said = (figure: number | undefined) => (figure === undefined ? "not reported" : compact(figure));
-  const credit = live.prefill_credit === undefined ? "unknown" : live.prefill_credit === 0 ? "no bound" : `${compact(live.prefill_credit)} tokens`;
+  const credit = live.prefill_credit === undefined ? "unknown" : live.prefill_credit === 0 ? "no limit" : `${compact(live.prefill_credit)} tokens`;
   return (
     <>
       <span
