@@ -186,7 +186,7 @@ def _pool(instance: Mapping[str, Any], rows: Sequence[Sent], setup: Setup) -> tu
         for row in instance["backends"]
     )
     if not replicas:
-        raise CompareError("the report names no backend that takes work")
+        raise CompareError("the report has no backend in service")
     tiers = tuple(
         Tier(name, Slo(row["ttft_s"], row["tbt_s"], row["ttlt_s"]), row["rank"], row["weight"],
              service_class=ServiceClass(row["service_class"]))

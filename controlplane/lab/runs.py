@@ -99,14 +99,14 @@ def keep_trace(*, data: bytes, name: str, author: str) -> LabRecording:
             input=data, capture_output=True, timeout=READ_S, check=False, cwd=ROOT,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        raise LabError(f"the trace was not read within {READ_S:g} s; bring a shorter one") from None
+        raise LabError(f"the trace was not read within {READ_S:g} s; use a shorter one") from None
     finally:
         _reading.release()
     if done.returncode == import_trace.REFUSED:
         raise LabError(done.stderr.decode(errors="replace").strip())
     if done.returncode:
         log.warning("reading a trace ended with %d: %s", done.returncode, done.stderr[-500:].decode(errors="replace"))
-        raise LabError("the trace needs more memory or time to read than it is given; bring a shorter one")
+        raise LabError("the trace needs too much memory or time to read; use a shorter one")
     head, _, packed = done.stdout.partition(b"\n")
     requests, span_s = json.loads(head)
     return _kept(name, "", author, requests, span_s, packed)
@@ -143,7 +143,7 @@ def ask(*, recording: LabRecording, pool: Pool, asked: Asked, name: str, author:
         make_policy(one.policy, dict(one.params), {k: dict(v) for k, v in one.modifiers.items()})
         make_routing(one.routing, dict(one.routing_params))
     if _traffic(recording, pool, asked) is None:
-        raise LabError(f"pool {pool.slug} has no backend that takes work: nothing to replay on")
+        raise LabError(f"pool {pool.slug} has no backend in service, so there is nothing to replay on")
     return LabRun.objects.create(
         name=name, recording=recording, pool=pool.slug, author=author, asked=asdict(asked),
         total=len(asked.policies) * asked.variants,
@@ -180,7 +180,7 @@ def work(run_id: int) -> bool:
         pool = Pool.objects.get(slug=run.pool)
         traffic = _traffic(run.recording, pool, spec)
         if traffic is None:
-            raise LabError(f"pool {run.pool} has no backend that takes work any more")
+            raise LabError(f"pool {run.pool} has no backend in service any more")
         begun = time.monotonic()
         for key, policy, variant in _missing(run, spec):
             requests = traffic.requests(variant)

@@ -175,7 +175,7 @@ class Reason(StrEnum):
         "tenant_connections",
         429,
         "rate_limit_error",
-        "This server is nearly full, and this tenant has its share of it: {inflight} of {limit} open requests.",
+        "This server is nearly full, and this tenant already uses its share: {inflight} of {limit} open requests.",
         retry=True,
     )
     # The connections of one address.
@@ -192,7 +192,7 @@ class Reason(StrEnum):
         "user_connections",
         429,
         "rate_limit_error",
-        "You have as many live views open here as one user may. Close some.",
+        "You have reached the limit of open live views. Close some of them.",
         retry=True,
         recorded=False,
     )
@@ -201,7 +201,7 @@ class Reason(StrEnum):
         "server_full",
         503,
         "service_unavailable_error",
-        "This server has as many connections as it may.",
+        "This server has reached its limit of connections.",
         retry=True,
         recorded=False,
     )

@@ -411,7 +411,7 @@ class Command(BaseCommand):
                 count = recent.export(options["pool"], options["minutes"], out)
         if not count:
             options["out"].unlink()
-            raise CommandError(f"pool {options['pool']!r} was asked for nothing in that time; nothing is written")
+            raise CommandError(f"pool {options['pool']!r} had no requests in that time; nothing was written")
         self.stdout.write(f"wrote {count} requests to {options['out']}")
 
     def _trust(self, options: dict[str, Any]) -> None:
@@ -421,7 +421,9 @@ class Command(BaseCommand):
         now, span = _moment(options["until"]), timedelta(minutes=options["minutes"])
         calibration = replicas.recalibrate(pool, now - 2 * span, now - span) if options["calibrate"] else None
         if options["calibrate"] and calibration is None:
-            raise CommandError("the time before does not tell how fast the engines are: too few requests, or too alike")
+            raise CommandError(
+                "the engines cannot be fitted: the time before the window has too few requests, or too similar ones"
+            )
         trust = replicas.trust(pool, now - span, now, calibration)
         if trust is None:
             raise CommandError("there is nothing to compare: no requests in that time, or no calibration yet")
@@ -545,5 +547,5 @@ def _moment(text: str) -> datetime:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError as problem:
-        raise CommandError(f"--until: {text!r} is no moment such as 2026-11-21T09:30") from problem
+        raise CommandError(f"--until: {text!r} is not a time such as 2026-11-21T09:30") from problem
     return moment if timezone.is_aware(moment) else timezone.make_aware(moment)

@@ -338,7 +338,7 @@ def _senders(book: dict[str, Any], shares: str, path: Path) -> list[Sender]:
     if wanted:
         senders = [Sender(s.name, s.tier, s.key, wanted[s.name]) for s in senders if wanted.get(s.name, 0) > 0]
     if not senders:
-        raise CommandError("--shares: nobody would send anything")
+        raise CommandError("--shares: all shares are 0")
     return senders
 
 

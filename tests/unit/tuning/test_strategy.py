@@ -587,7 +587,7 @@ def test_the_command_tells_simulated_against_live_or_why_it_cannot(pool: Pool):
         call_command("lab", "trust", "--pool", "llama")
     with pytest.raises(CommandError, match="no pool"):
         call_command("lab", "trust", "--pool", "nothing")
-    with pytest.raises(CommandError, match="is no moment"):
+    with pytest.raises(CommandError, match="is not a time"):
         call_command("lab", "trust", "--pool", "llama", "--until", "yesterday")
     traffic(300, timezone.now(), rate=1.0)
     step = {"t0": 0.015, "a": 8e-5, "b": 1e-4, "c": 1e-7, "e": 0.0, "knee": 0.0, "a2": 0.0}
