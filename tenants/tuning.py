@@ -141,7 +141,7 @@ def close(
             pool = Pool.objects.select_for_update().get(pk=trial.pool_id)
             if trial.version is not None and pool.policy_version == trial.version.number:
                 content = {name: getattr(trial.base, name) for name in PolicyVersion.content}
-                note = Note(f"{state}: {reason}", Author.OPTIMISER, restores=trial.base.number)
+                note = Note(f"{state.replace('_', ' ')}: {reason}", Author.OPTIMISER, restores=trial.base.number)
                 _serve(actor, pool, content, note)
         _end(actor, trial, state, reason)
     return True
