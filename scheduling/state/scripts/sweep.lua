@@ -1,5 +1,5 @@
 -- Ends what nobody renewed, <= 100 leases and <= 100 waiting entries, each with its ledger entry in the same step, and
--- closes the catalog of <= 100 evicted requests of which their gateway said no last word.
+-- settles <= 100 evicted requests whose gateways have not reported their use.
 -- What waited is refunded whole; of what ran nobody can say how much it used, so its charge stands.
 -- After an outage of Redis every lease looks expired though its gateway lives: then renewals come first.
 -- `passed`: since the leader's sweep before, by its monotonic clock; -1: it made none.
