@@ -251,7 +251,7 @@ def test_a_trace_that_somebody_brings_is_kept_as_a_recording(world: worlds.World
     bad = SimpleUploadedFile("x", b"what is this")
     assert "line 1" in str(call(olga, "post", "lab/recordings", 400, {"name": "bad", "file": bad}, format="multipart"))
     assert "already" in str(call(olga, "post", "lab/recordings", 400, {"name": "azure", "pool": pool.slug}))
-    assert "Name a pool" in str(call(olga, "post", "lab/recordings", 400, {"name": "neither"}))
+    assert "Give either a pool or a file" in str(call(olga, "post", "lab/recordings", 400, {"name": "neither"}))
 
 
 AZURE_LINE = b"2023-11-16 18:17:03.9799600,10,5\n"
