@@ -1,6 +1,6 @@
 """Law: the scripts and their Python reference model are one machine, and it leaks nothing.
 
-Random walks (``state_model.py``) over admit, grant, evict, renew, announce, requeue, finish, sweep, elect,
+Random walks (``tests/support/state_model``) over admit, grant, evict, renew, announce, requeue, finish, sweep, elect,
 resign, set_ready, set_standing, record and suspect, by entitlements of all five classes; each call also made twice, as
 after a lost reply; with time passing, gateways that do not listen for a while, and the state flushed. The broken
 variants at the end show that the walks would notice: each is the real script with one protection taken out.

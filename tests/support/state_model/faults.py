@@ -1,0 +1,72 @@
+"""What nobody decides: time, notices about replicas, sums that go wrong, a state that is lost."""
+
+from __future__ import annotations
+
+import random
+
+from scheduling.state.types import (
+    Attempts,
+)
+from tests.support.state_model.scripts import POINTS
+from tests.support.state_model.sides import Sides
+
+
+class FaultMoves(Sides):
+    def suspect(self, at: str) -> None:
+        self._both("suspect", False, at, "connection refused")  # a notification: twice rings twice
+
+    def pause(self, at: str, refused: bool) -> None:
+        self._both("pause", False, at, 1.5, "status 429", refused=refused)
+
+    def report(self, at: str) -> None:
+        self._both("report", False, {at: Attempts(3, 1, 0, 40, "status 500")})
+
+    def pass_time(self, ms: int) -> None:
+        ended = set(self.reference.dump().ended)
+        self.now += ms
+        self._set_clock()
+        if gone := ended - set(self.reference.dump().ended):  # Redis would expire them by its own clock
+            self._run(self._resp.call("DEL", *(f"{self._prefix}ended:{i}" for i in gone)))
+        self._compare("pass_time")
+
+    def corrupt(self, holder: str, rng: random.Random) -> None:
+        """Totals and pairs go wrong, as by a script that failed half-way; the leader's next look heals them."""
+        if self.epochs[holder] != self.reference.meta.get("epoch"):
+            self._both("rebuild", False, self.epochs[holder])
+            return
+        names = sorted(n for n in self.reference.totals if not n.endswith((":cap", ":base")))
+        for name in ("run", "e:acme:run", "b:b9:work", "b:b1:pre", *rng.sample(names, min(3, len(names)))):
+            wrong = rng.choice((-3, 1, 99, 10**12))
+            self.reference.totals[name] = wrong
+            self._run(self._resp.call("HSET", self._prefix + "totals", name, wrong))
+        for entries, expiries, what in (
+            (self.reference.held, self.reference.leases, "leases"),
+            (self.reference.queue, self.reference.waiting, "waiting"),
+        ):
+            if entries and rng.random() < 0.3:
+                lost = rng.choice(sorted(entries))
+                del expiries[lost]
+                self._run(self._resp.call("ZREM", self._prefix + what, lost))
+            expiries["nobody"] = self.now
+            self._run(self._resp.call("ZADD", self._prefix + what, self.now, "nobody"))
+        if self.reference.prey and rng.random() < 0.3:
+            lost = rng.choice(sorted(self.reference.prey))
+            del self.reference.prey[lost]
+            self._run(self._resp.call("ZREM", self._prefix + "prey", lost))
+        self.reference.weights["nobody"] = 3.0
+        self._run(self._resp.call("ZADD", self._prefix + "weights", 3, "nobody"))
+        assert self._run(self.server.view()).differences() == self.reference.view().differences() != []
+        assert "e:acme:run" in self._both("rebuild", False, self.epochs[holder])
+        assert self._run(self.server.view()).differences() == []
+        assert self._both("rebuild", True, self.epochs[holder]) == [], "a sound state was written anew"
+
+    def flush(self) -> None:
+        """The whole state is lost, as by FLUSHALL, of this pool."""
+        keys = self._run(self._resp.call("KEYS", self._pattern("*")))
+        self._run(self._resp.call("DEL", *keys))
+        self.reference.flush()
+        self.reference.places.kept = POINTS
+        self._read = {"events": "-", "ledger": "-"}
+        self._ended_at.clear()
+        self._set_clock()
+        self._compare("flush")

@@ -1,0 +1,206 @@
+"""The laws that hold whatever the reference model says (``docs/internals/state.md``)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from scheduling.core.admission import RIGHTS, able_to_run
+from scheduling.core.types import (
+    ServiceClass,
+)
+from scheduling.state import codec
+from scheduling.state.codec import Entry
+from scheduling.state.standing import read_standing
+from scheduling.state.types import (
+    ENDED_MS,
+    TRIED_OF_EACH,
+    gateway_channel,
+)
+from tests.reference.memory import Dump
+from tests.support.state_model.listeners import Ears
+from tests.support.state_model.members import (
+    BACKENDS,
+    BASES,
+    CAPS,
+    ENTITLEMENTS,
+    POOL,
+    RESERVED,
+)
+
+
+class Laws:
+    """What is checked after each move. The attributes are those of :class:`Sides`."""
+
+    now: int
+    pool_id: str
+    led: bool
+    seen: set[tuple[str, str]]
+    _ears: Ears
+    _ended_at: dict[str, int]
+
+    def check_laws(self, move: str, before: Dump, after: Dump) -> None:
+        """The laws that hold whatever the reference model says."""
+        held = {k: codec.decode_entry(v) for k, v in after.held.items()}
+        queue = {k: codec.decode_entry(v) for k, v in after.queue.items()}
+        assert set(held) == set(after.leases), "a lease without expiry, or an expiry without lease"
+        assert set(queue) == set(after.waiting)
+        assert not set(held) & set(queue), "a request waits and runs"
+        places = {codec.place_of(i, e) for i, e in queue.items()}
+        assert set(after.order) <= places, "the order of what waits names what does not"
+        assert not (set(held) | set(queue)) & set(after.ended), "a request lives after its end"
+        evicted = set(after.evicted)
+        assert evicted == set(after.leaving) == {i for i in after.evicted if after.ended.get(i) == "evicted"}
+        assert not evicted & (set(held) | set(queue)), "an evicted request runs or waits"
+        assert set(after.prefills) == {
+            i for i, e in held.items() if e.prefill and not codec.decode_request(e.record).facts.streamed
+        }, "not the whole answers that hold prefill credit are to give it back"
+        assert set(after.prey) == {i for i, e in held.items() if e.service_class == ServiceClass.PREEMPTIBLE}
+
+        sums: dict[str, int] = {}
+        for e in held.values():
+            ent, at = f"e:{e.entitlement}", f"b:{e.backend}"
+            for name, x in (("run", 1), (f"{ent}:run", 1), (f"{ent}:kv", e.kv), (f"{at}:run", 1), (f"{at}:kv", e.kv),
+                            (f"{at}:work", e.work), (f"{at}:pre", e.prefill)):  # fmt: skip
+                sums[name] = sums.get(name, 0) + x
+        sums = {name: x for name, x in sums.items() if x}
+        for e in queue.values():
+            ent = f"e:{e.entitlement}"
+            for name, x in (("wait", 1), ("bytes", e.body_bytes), (f"{ent}:wait", 1), (f"{ent}:kv", e.kv)):
+                sums[name] = sums.get(name, 0) + x
+        caps = {name: n for name, n in after.totals.items() if name.endswith(":cap")}
+        inflight = {e.entitlement for e in (*held.values(), *queue.values())}
+        assert caps == {f"e:{name}:cap": c for name in inflight if (c := CAPS[name]) is not None}
+        assert set(after.weights) == inflight, "not the entitlements in flight are compared by weight"
+        able = sum(
+            able_to_run(sums.get(f"e:{name}:wait", 0), sums.get(f"e:{name}:run", 0), CAPS[name]) for name in inflight
+        )
+        bases = {name: n for name, n in after.totals.items() if name.endswith(":base")}
+        assert bases == {f"e:{name}:base": n for name in inflight if (n := BASES[name])}
+        due = sum(
+            able_to_run(sums.get(f"e:{name}:wait", 0), sums.get(f"e:{name}:run", 0), BASES[name]) for name in inflight
+        )
+        sums |= caps | bases | ({"able": able} if able else {}) | ({"due": due} if due else {})
+        assert dict(after.totals) == sums, "totals are not the sums over leases and queue"
+        for name, weight in after.weights.items():
+            known = after.standing.get(name)
+            assert known is None or weight == read_standing(known).weight, f"{name} is compared by an old weight"
+        if move in ("admit", "evict") and (out := evicted - set(before.evicted)):
+            for name in out:
+                known = before.held.get(name) or before.queue[name]  # it may have waited: handed out, and taken back
+                assert known.split(b" ")[2] == b"preemptible", "who is not preemptible lost its slot"
+            handed_out = {name for name, e in held.items() if e.note == codec.encode_note(*codec.LEADERLESS)}
+            winners = set(held) - set(before.held) - handed_out
+            assert winners, "a slot was taken back for nobody"
+            self.seen.add((move, f"{'granted' if move == 'admit' else 'ok'}, others evicted"))
+            assert all(RIGHTS[ServiceClass(held[name].service_class)].evicts for name in winners)
+
+        def grew(name: str) -> bool:
+            return after.totals.get(name, 0) > before.totals.get(name, 0)
+
+        if move != "announce":
+            for at in BACKENDS:
+                if grew(f"b:{at}:pre"):
+                    self._check_credit(move, at, held, before, after)
+                if grew(f"b:{at}:run"):
+                    slots, kv, _ = codec.decode_offer(after.ready[at])
+                    assert after.totals[f"b:{at}:run"] <= slots, f"{move} overshot the slots of {at}"
+                    assert after.totals[f"b:{at}:kv"] <= kv, f"{move} overshot the KV of {at}"
+            for spec in ENTITLEMENTS:
+                if grew(f"e:{spec.id}:run") and CAPS[spec.id] is not None:
+                    assert after.totals[f"e:{spec.id}:run"] <= spec.concurrency, f"{move} overshot r_e of {spec.id}"
+        if move == "admit" and grew("wait") and not any(grew(f"e:{name}:wait") for name in RESERVED):
+            assert after.totals["wait"] <= POOL.queue_limit
+            assert after.totals.get("bytes", 0) <= POOL.queue_bytes
+        if move == "admit":
+            for spec in ENTITLEMENTS:
+                level = after.buckets.get(f"{spec.id}:level")
+                if level is not None and level != before.buckets.get(f"{spec.id}:level"):
+                    owed = min(0.0, before.buckets.get(f"{spec.id}:level", 0.0))  # by those that used more
+                    assert level >= owed, "admission took a bucket below zero"
+        if move == "sweep" and set(before.evicted) - evicted:
+            self.seen.add(("sweep", "evicted"))
+        if handed := set(held) & set(before.queue) if move in ("admit", "finish", "renew", "requeue") else set():
+            assert not self.led, "scripts handed out slots though somebody leads"
+            assert int(after.meta.get("rebuild_until", 0)) <= self.now, "slots were handed out before leases came back"
+            self.seen.add((move, "handed out"))
+            self._check_handed(handed, before, after)
+        if move == "finish" and set(before.held) - set(held) and queue and not self.led:
+            self._check_none_idle(before, after)
+        for fields in after.ledger:
+            name = self._ledger_id(fields)
+            known = self._ended_at.get(name)
+            assert known is None or known + ENDED_MS <= self.now, f"{name} ended twice"
+            self._ended_at[name] = self.now
+
+    def _check_credit(self, move: str, at: str, held: dict[str, Entry], before: Dump, after: Dump) -> None:
+        """What was granted is within the credit of the replica, or it is one prompt alone."""
+        _, _, credit = codec.decode_offer(after.ready[at])
+        holding = [name for name, e in held.items() if e.backend == at and e.prefill]
+        used = after.totals[f"b:{at}:pre"]
+        assert credit > 0, f"{move} took of a credit that {at} does not have"
+        new = [name for name in holding if name not in before.held or not codec.decode_entry(before.held[name]).prefill]
+        sure = int(after.paces[f"{at} pace"].split()[2])
+        counts = used - sure
+        early = used > credit and len(holding) > 1
+        whole = any(not codec.decode_request(held[name].record).facts.streamed for name in holding)
+        assert not early or whole or counts <= credit or (counts <= sum(held[n].prefill for n in new)), (
+            f"{move} overshot the prefill credit of {at}"
+        )
+        self.seen.add((move, "early" if early else "alone" if used > credit else "within its credit"))
+
+    def _check_handed(self, handed: set[str], before: Dump, after: Dump) -> None:
+        """Of each entitlement who came first went first, unless it did not fit or nobody listens for it."""
+        held = {k: codec.decode_entry(after.held[k]) for k in handed}
+        for e in held.values():
+            assert codec.decode_note(e.note) == codec.LEADERLESS
+            assert gateway_channel(e.gateway) in self._ears.listening
+            exclude = codec.decode_request(e.record).request.exclude_backend
+            assert e.backend != exclude or len(after.ready) == 1, "back to the replica where it failed"
+        for name, data in after.queue.items():
+            e = codec.decode_entry(data)
+            later = [h for h in held.values() if h.entitlement == e.entitlement and h.seq > e.seq and h.kv >= e.kv]
+            passed = name in before.queue and codec.place_of(name, e) in after.order and later
+            assert not passed or codec.decode_request(e.record).request.exclude_backend, f"{name} was passed over"
+        owners = {e.entitlement for e in held.values() if RIGHTS[ServiceClass(e.service_class)].reserved}
+        if {e.entitlement for e in held.values()} - owners:
+            for name, e in self._could_run(before, after):
+                due = name in before.queue and after.totals.get(f"e:{e.entitlement}:run", 0) < BASES[e.entitlement]
+                assert not (due and RIGHTS[ServiceClass(e.service_class)].reserved), (
+                    f"{name} of an owner was passed over"
+                )
+
+    def _check_none_idle(self, before: Dump, after: Dump) -> None:
+        """Nobody leads, and a slot became free: whoever waits and could use one has it."""
+        if int(after.meta.get("rebuild_until", 0)) <= self.now:
+            able = [name for name, _ in self._could_run(before, after)]
+            assert not able, f"{able} wait beside free slots that they could use"
+
+    def _could_run(self, before: Dump, after: Dump) -> Iterator[tuple[str, Entry]]:
+        free = {
+            b: (slots - after.totals.get(f"b:{b}:run", 0), kv - after.totals.get(f"b:{b}:kv", 0))
+            for b, (slots, kv, _) in ((b, codec.decode_offer(words)) for b, words in after.ready.items())
+        }
+        offers = {b: codec.decode_offer(words) for b, words in after.ready.items()}
+        if any(credit for _, _, credit in offers.values()):
+            return  # one that lacks only credit holds up those after it
+        spared = sum(max(0, slots) for slots, _ in free.values()) <= int(after.meta.get("headroom", 0))
+        first = Counter(place.partition(" ")[0] for place in before.order)
+        for name, data in after.queue.items():
+            e = codec.decode_entry(data)
+            run = after.totals.get(f"e:{e.entitlement}:run", 0)
+            cap = CAPS[e.entitlement]
+            exclude = codec.decode_request(e.record).request.exclude_backend if len(after.ready) > 1 else ""
+            if (
+                codec.place_of(name, e) in after.order
+                and first[e.entitlement] <= TRIED_OF_EACH
+                and after.waiting[name] > self.now
+                and (cap is None or run < cap)
+                and not (spared and run >= BASES[e.entitlement])
+                and any(s > 0 and kv >= e.kv and b != exclude for b, (s, kv) in free.items())
+                and gateway_channel(e.gateway) in self._ears.listening
+            ):
+                yield name, e
+
+    def _ledger_id(self, fields: tuple[bytes, ...]) -> str:
+        return codec.decode_ledger_fields(self.pool_id, list(fields)).request_id

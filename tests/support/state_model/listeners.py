@@ -1,0 +1,47 @@
+"""Who listens for what is published."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import redis
+
+from scheduling.state.types import (
+    EJECTED_CHANNEL,
+)
+
+
+class Ears:
+    """Who listens on the real Redis, and what was heard."""
+
+    def __init__(self, url: str) -> None:
+        self._client = redis.Redis.from_url(url)
+        self._pubsub = self._client.pubsub()
+        self._pubsub.subscribe(EJECTED_CHANNEL)
+        self._next()
+        self.listening: set[str] = set()  # channels
+
+    def listen(self, channels: set[str]) -> None:
+        """From now on exactly these are listened on."""
+        for names, change, said in (
+            (channels - self.listening, self._pubsub.subscribe, "subscribe"),
+            (self.listening - channels, self._pubsub.unsubscribe, "unsubscribe"),
+        ):
+            if names:
+                change(*names)
+                assert [self._next()["type"] for _ in names] == [said] * len(names)
+        self.listening = set(channels)
+
+    def heard(self, count: int) -> list[tuple[str, bytes]]:
+        """The next ``count`` notifications that were published (channel, payload), in order."""
+        messages = [self._next() for _ in range(count)]
+        return [(m["channel"].decode(), m["data"]) for m in messages]
+
+    def _next(self) -> dict[str, Any]:
+        message = self._pubsub.get_message(timeout=10)
+        assert message is not None, "a gateway heard too little"
+        return message
+
+    def close(self) -> None:
+        self._pubsub.close()
+        self._client.close()

@@ -1,0 +1,27 @@
+"""The scripts of production, but for the clock, which reads a key so that time can pass."""
+
+from __future__ import annotations
+
+from scheduling.core.placement import POINTS_KEPT
+from scheduling.state.script import REDIS_CLOCK, Script, load_scripts, make_script
+
+TEST_CLOCK = (
+    "local CLOCK = KEYS[1] .. 'clock'\n"
+    "local function now_ms() return tonumber(redis.call('GET', KEYS[1] .. 'test_now')) end\n"
+    "local function believe() end\n"
+    "local function doubted() return 0 end\n"
+)
+POINTS = 12  # of prompts' beginnings that a generation of the index keeps
+
+
+def variant(script: Script, old: str, new: str) -> Script:
+    """A script with one text replaced; fails when that text is not there (any more)."""
+    text = script.source.decode()
+    assert old in text, f"{script.name}.lua no longer contains {old!r}"
+    return make_script(script.name, text.replace(old, new))
+
+
+def timed_scripts() -> dict[str, Script]:
+    scripts = {name: variant(s, REDIS_CLOCK, TEST_CLOCK) for name, s in load_scripts().items()}
+    few = f"local POINTS_KEPT = {POINTS}\n"  # so that generations of the index change
+    return {n: variant(s, f"local POINTS_KEPT = {POINTS_KEPT}\n", few) for n, s in scripts.items()}

@@ -1,0 +1,264 @@
+"""One pool on both sides, and how they are compared."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import itertools
+from collections.abc import Awaitable, Callable, Collection
+from typing import Any
+
+from scheduling.core.admission import MAX_TOLD_MS
+from scheduling.core.placement import write_points
+from scheduling.core.types import (
+    EntitlementSpec,
+    Estimate,
+    PoolSpec,
+    QueuedRequest,
+)
+from scheduling.state.resp import RespConnection
+from scheduling.state.script import Script
+from scheduling.state.store import NO_CAP, PoolStore
+from scheduling.state.types import (
+    EJECTED_CHANNEL,
+    Admission,
+    AdmissionStatus,
+    Fenced,
+    RequestFacts,
+    gateway_channel,
+    leader_channel,
+)
+from tests.reference.memory import Dump
+from tests.reference.pool import ReferencePool
+from tests.support.state_model.laws import Laws
+from tests.support.state_model.listeners import Ears
+from tests.support.state_model.members import (
+    CAPS,
+    ENTITLEMENTS,
+    GATEWAYS,
+    HOLDERS,
+    POOL,
+    SPARING,
+    WHOLE,
+)
+from tests.support.state_model.scripts import POINTS
+from tests.support.state_world import FACTS, estimate, request
+
+_worlds = itertools.count(1)
+
+
+class Sides(Laws):
+    """One pool on both sides. Raises AssertionError as soon as they differ or a law is broken."""
+
+    def __init__(
+        self, run: Callable[[Awaitable[Any]], Any], resp: RespConnection, scripts: dict[str, Script], ears: Ears
+    ) -> None:
+        self.pool_id = f"model-{next(_worlds)}"
+        self._run = run
+        self._resp = resp
+        self._prefix = f"qm:{{{self.pool_id}}}:"
+        self.now = 1_700_000_000_000
+        self.server = PoolStore(resp, self.pool_id, scripts=scripts)
+        self.reference = ReferencePool(self.pool_id, lambda: self.now, self._published, self._listens)
+        self.reference.places.kept = POINTS
+        self._ears = ears
+        self._told: list[tuple[str, bytes]] = []  # what the reference model published and Redis has yet to deliver
+        self.listen(set(GATEWAYS))
+        self.floor = 0  # what the database would remember
+        self.epochs = dict.fromkeys(HOLDERS, 0)  # what each leader believes
+        self._read = {"events": "-", "ledger": "-"}  # how far the streams were compared
+        self._ended_at: dict[str, int] = {}
+        self.seen: set[tuple[str, str]] = set()  # (move, answer) that came up
+        self._set_clock()
+        self._last = self.reference.dump()
+
+    # --- who and what
+
+    def spec_of(self, n: int) -> EntitlementSpec:
+        return ENTITLEMENTS[n % len(ENTITLEMENTS)]
+
+    def cap_of(self, n: int) -> int:
+        return CAPS[self.spec_of(n).id] or NO_CAP
+
+    @property
+    def led(self) -> bool:
+        return self.reference._decided(self.now)
+
+    def roomy(self) -> list[str]:
+        """Replicas with a free slot."""
+        return [
+            b for b, (slots, _, _) in self.reference.ready.items() if self.reference.totals.get(f"b:{b}:run", 0) < slots
+        ]
+
+    def facts_of(self, n: int) -> RequestFacts:
+        """Some answers are whole: nobody sees their first token."""
+        return WHOLE if n % 4 == 0 else FACTS
+
+    def pool_of(self, n: int) -> PoolSpec:
+        """Some requests meet the pool with headroom, some without: a setting may change at any time."""
+        return SPARING if n % 7 == 0 else POOL
+
+    def estimate_of(self, n: int) -> Estimate:
+        return estimate(40 + 17 * (n % 5), 30 + 11 * (n % 7))
+
+    def prefixes_of(self, n: int) -> str:
+        """Prompts begin with one of three system messages, some go on alike; every fifth is too short to tell."""
+        tokens = 4 * self.estimate_of(n).input_tokens
+        points = [(f"{n % 3:012x}", tokens // 4), (f"{n % 9 + 16:012x}", tokens // 2), (f"{n + 256:012x}", tokens)]
+        return "" if n % 5 == 0 else write_points(60 if n % 2 else 10**6, points)
+
+    def request_of(self, n: int, attempt: int | None = None) -> QueuedRequest:
+        name = f"r{n}"
+        e = self.reference.held.get(name) or self.reference.queue.get(name)
+        current = e.attempt if e else 1
+        return request(
+            name, self.spec_of(n), self.estimate_of(n), gateway=GATEWAYS[n % 2], seq=e.seq if e else n,
+            attempt=current if attempt is None else attempt, prefixes=self.prefixes_of(n),
+        )  # fmt: skip
+
+    # --- both sides
+
+    def listen(self, gateways: set[str], holders: Collection[str] = ()) -> None:
+        """From now on these gateways, and no others, hear of their grants; ``holders`` are seen to live."""
+        self._ears.listen({*map(gateway_channel, gateways), *map(leader_channel, holders)})
+
+    def _numbered(self, n: int) -> tuple[int, QueuedRequest]:
+        return n, self.request_of(n)
+
+    def _listens(self, channel: str) -> bool:
+        return channel in self._ears.listening
+
+    def _published(self, channel: str, payload: bytes) -> bool:
+        heard = channel in (EJECTED_CHANNEL, *self._ears.listening)
+        if heard:
+            self._told.append((channel, payload))
+        return heard
+
+    def _compare_told(self) -> None:
+        told, self._told = self._told, []
+        heard = self._ears.heard(len(told))
+        assert heard == told, f"gateways heard {heard}, the reference model told them {told}"
+
+    def _pattern(self, tail: str) -> str:
+        return self._prefix.replace("{", "[{]").replace("}", "[}]") + tail
+
+    def _set_clock(self) -> None:
+        self._run(self._resp.call("SET", self._prefix + "test_now", self.now))
+
+    def _call(self, name: str, *args: Any, **named: Any) -> tuple[Any, Any]:
+        answers: list[Any] = []
+        for call in (getattr(self.reference, name), lambda *a, **n: self._run(getattr(self.server, name)(*a, **n))):
+            try:
+                answers.append(call(*args, **named))
+            except Fenced:
+                answers.append("fenced")
+        return answers[0], answers[1]
+
+    def _both(self, name: str, again: bool, *args: Any, repeats: bool = True, **named: Any) -> Any:
+        before, led = self._last, self.led
+        mine, theirs = self._call(name, *args, **named)
+        assert theirs == mine, f"{name}{args}: the server answers {theirs}, the reference model {mine}"
+        self._compare(name)
+        self.seen |= {(name, a) for a in _kinds(mine)}
+        if mine == "fenced":
+            assert self._last == before, f"{name} changed something though it was fenced"
+        if again and repeats:
+            after = self._last
+            mine, theirs = self._call(name, *args, **named)
+            assert theirs == mine, f"{name}{args} again: the server answers {theirs}, the reference model {mine}"
+            self._compare(name)
+            assert _but_told(self._last) == _but_told(after), f"{name}{args} called again changed something"
+            assert self._last == after or _refused(mine), f"{name}{args} called again told somebody to come back"
+        if _refused(mine) and led:  # while nobody leads, slots are handed out before it is refused
+            self._check_refusal(before, args[0].id)
+        return mine
+
+    def _check_refusal(self, before: Dump, ent: str) -> None:
+        """A refusal changes nothing but what the next refused client of the entitlement is told."""
+        assert _but_told(self._last) == _but_told(before), "a refusal changed something"
+        old, new = before.buckets, self._last.buckets
+        changed = {name for name in new if name.endswith(":told") and new[name] != old.get(name)}
+        assert changed <= {f"{ent}:told"}, "a refusal told clients of others to come back"
+        for name in changed:
+            assert old.get(name, 0) < new[name] <= self.now + MAX_TOLD_MS, "clients were told to come back together"
+
+    def _compare(self, move: str) -> None:
+        reference = self.reference.dump()
+        server = self._run(self._server_dump())
+        for f in dataclasses.fields(Dump):
+            mine, theirs = getattr(reference, f.name), getattr(server, f.name)
+            assert theirs == mine, f"after {move}: {f.name} is {theirs} on the server and {mine} in the reference model"
+        self.check_laws(move, self._last, server)
+        # Streams are compared piece by piece; the reference model's are dropped once they were equal.
+        self._last = dataclasses.replace(server, events=(), ledger=())
+        self.reference.events.clear()
+        self.reference.ledger.clear()
+
+    async def _server_dump(self) -> Dump:
+        call, p = self._resp.call, self._prefix
+        names = ("meta", "ready", "held", "queue", "totals", "buckets", "standing", "meter", "evicted", "warm",
+                 "warm:before", "credits")  # fmt: skip
+        replies = await asyncio.gather(
+            *(call("HGETALL", p + n) for n in names),
+            *(
+                call("ZRANGE", p + n, 0, -1, "WITHSCORES")
+                for n in ("leases", "waiting", "weights", "prey", "leaving", "prefills")
+            ),
+            call("ZRANGE", p + "order", 0, -1),
+            *(call("XRANGE", p + n, self._read[n], "+") for n in ("events", "ledger")),
+            call("KEYS", self._pattern("ended:*")),
+        )
+        flat = [dict(zip(r[::2], r[1::2], strict=True)) for r in replies[:18]]
+        named = [{k.decode(): v for k, v in d.items()} for d in flat]
+        meta, ready, held, queue, totals, buckets, standing, meter, evicted, warm, warm_before, credits = named[:12]
+        leases, waiting, weights, prey, leaving, prefills = named[12:]
+        of_replicas = {k for k in credits if " " not in k}
+        assert of_replicas <= ready.keys(), "a credit of a replica that may get no work"
+        for n, r in zip(("events", "ledger"), replies[19:21], strict=True):
+            if r:
+                self._read[n] = "(" + r[-1][0].decode()
+        keys = replies[21]
+        reasons = await call("MGET", *keys) if keys else []
+        return Dump(
+            meta={k: v.decode() for k, v in meta.items()},
+            ready={k: f"{v.decode()} {credits.get(k, b'0').decode()}" for k, v in ready.items()},
+            leases={k: int(v) for k, v in leases.items()},
+            held=held,
+            waiting={k: int(v) for k, v in waiting.items()},
+            queue=queue,
+            order=[m.decode() for m in replies[18]],
+            totals={k: int(v) for k, v in totals.items()},
+            standing={k: v.decode() for k, v in standing.items()},
+            weights={k: float(v) for k, v in weights.items()},
+            meter={k: int(v) for k, v in meter.items()},
+            prey={k: int(v) for k, v in prey.items()},
+            prefills={k: int(v) for k, v in prefills.items()},
+            paces={k: v.decode() for k, v in credits.items() if " " in k},
+            evicted=evicted,
+            leaving={k: int(v) for k, v in leaving.items()},
+            warm={k: v.decode() for k, v in warm.items()},
+            warm_before={k: v.decode() for k, v in warm_before.items()},
+            buckets={k: float(v) for k, v in buckets.items()},
+            events=[(f[0].decode(), f[1]) for _, f in replies[19]],
+            ledger=[tuple(f) for _, f in replies[20]],
+            ended={k.decode().rpartition(":")[2]: v.decode() for k, v in zip(keys, reasons, strict=True)},
+        )
+
+
+def _refused(answer: Any) -> bool:
+    return isinstance(answer, Admission) and answer.status is AdmissionStatus.REFUSED
+
+
+def _but_told(dump: Dump) -> Dump:
+    """A dump without when refused clients were told to come back."""
+    kept = {name: value for name, value in dump.buckets.items() if not name.endswith(":told")}
+    return dataclasses.replace(dump, buckets=kept, events=(), ledger=())
+
+
+def _kinds(answer: Any) -> set[str]:
+    """The words by which an answer is told from others."""
+    if isinstance(answer, list):
+        return set().union(*map(_kinds, answer)) if answer else {"nothing"}
+    reason = getattr(answer, "reason", None)
+    status = getattr(answer, "status", answer)
+    return {f"{status} {reason}" if reason is not None else str(status)}
