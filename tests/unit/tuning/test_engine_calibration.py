@@ -1,0 +1,119 @@
+"""How fast engines are, by the ledger, and simulated against live."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import timedelta
+from io import StringIO
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.utils import timezone
+
+from controlplane.tuning import replicas
+from scheduling.core.step_time import load_preset
+from scheduling.simulator.replay import Replica
+from scheduling.tuning.calibrate import Timed, calibrate
+from scheduling.tuning.traffic import Serving
+from telemetry.ledger import writer
+from telemetry.models import Calibration, LedgerEntry
+from tenants.models import Pool
+from tests.support.telemetry_world import record
+from tests.support.tuning_world import traffic
+
+pytestmark = pytest.mark.django_db
+
+
+def test_engines_are_calibrated_from_the_ledger_and_a_lab_then_says_what_happened(pool: Pool):
+    now = timezone.now()
+    traffic(800, now, rate=2.0)
+    found = replicas.traffic_of(pool, now - timedelta(hours=1), now)
+    truth = load_preset("llama-3-8b-a100").step_time.slowed(1.7)
+
+    ran = replace(found, replicas=(Replica(truth, 4, 100_000),)).serve(Serving("ewsjf", pool.policy_params))
+    start = now.timestamp() - 3000
+    LedgerEntry.objects.all().delete()
+    writer.write(
+        [
+            record(
+                5000 + o.index, pool="llama", tier="premium", entitlement="", input_tokens=o.input_tokens,
+                output_tokens=o.output_tokens, output_bound=64, output_tokens_est=40.0,
+                received_s=start + o.arrival_s, queued_s=start + o.arrival_s,
+                granted_s=start + o.arrival_s + o.wait_s, first_token_s=start + o.arrival_s + o.ttft_s + 0.004,
+                done_s=start + o.arrival_s + o.ttlt_s + 0.004,
+            )
+            for o in ran
+        ]
+    )  # fmt: skip
+    made = replicas.recalibrate(pool, now - timedelta(hours=1), now)
+    assert made is not None
+    assert made.trust == {}, "there was no calibration before"
+    told = replicas.trust(pool, now - timedelta(hours=1), now)
+    assert told is not None
+    assert told.worst < replicas.TRUSTED
+    again = replicas.recalibrate(pool, now - timedelta(hours=1), now)
+    assert again.trust["trusted"]
+    assert Calibration.objects.count() == 2
+
+
+def test_calibration_finds_how_many_tokens_a_step_takes(pool: Pool):
+    now = timezone.now()
+    traffic(800, now, rate=2.0, long_share=0.5)
+    found = replicas.traffic_of(pool, now - timedelta(hours=1), now)
+    truth = load_preset("llama-3-8b-a100").step_time
+    timed = []
+    for budget in (512, 8192):
+        ran = replace(found, replicas=(Replica(truth, 8, 200_000, budget),)).serve(Serving("fifo"))
+        timed.append(
+            [
+                Timed("a", o.arrival_s + o.wait_s, o.arrival_s + o.ttft_s, o.arrival_s + o.ttlt_s, o.input_tokens,
+                      o.output_tokens)
+                for o in ran
+            ]
+        )  # fmt: skip
+    small, large = (calibrate(rows) for rows in timed)
+    assert small.token_budget <= 512
+    assert large.token_budget >= 4096
+    assert calibrate(timed[0][:20]) is None, "too few to tell"
+
+
+def test_tokens_that_were_held_up_and_came_in_a_heap_do_not_spoil_a_calibration(pool: Pool):
+    now = timezone.now()
+    traffic(400, now, rate=2.0)
+    found = replicas.traffic_of(pool, now - timedelta(hours=1), now)
+    truth = load_preset("llama-3-8b-a100").step_time
+    ran = replace(found, replicas=(Replica(truth, 8, 200_000),)).serve(Serving("fifo"))
+    rows = [
+        Timed(
+            "a", o.arrival_s + o.wait_s, o.arrival_s + o.ttft_s, o.arrival_s + o.ttlt_s, o.input_tokens, o.output_tokens
+        )
+        for o in ran
+    ]
+    heaps = [replace(row, first_s=row.done_s - 1e-3) if n % 20 == 0 else row for n, row in enumerate(rows)]
+    clean, spoilt = calibrate(rows), calibrate(heaps)
+    assert spoilt.step_time.step(0, 8, 4000) == pytest.approx(clean.step_time.step(0, 8, 4000), rel=0.1)
+
+
+def test_the_command_tells_simulated_against_live_or_why_it_cannot(pool: Pool):
+    with pytest.raises(CommandError, match="no calibration yet"):
+        call_command("lab", "trust", "--pool", "llama")
+    with pytest.raises(CommandError, match="no pool"):
+        call_command("lab", "trust", "--pool", "nothing")
+    with pytest.raises(CommandError, match="is not a time"):
+        call_command("lab", "trust", "--pool", "llama", "--until", "yesterday")
+    traffic(300, timezone.now(), rate=1.0)
+    step = {"t0": 0.015, "a": 8e-5, "b": 1e-4, "c": 1e-7, "e": 0.0, "knee": 0.0, "a2": 0.0}
+    Calibration.objects.create(
+        pool="llama", at=timezone.now(), step_time=step, overhead_s=0.01, error=0.1, requests=100, token_budget=2048
+    )
+    out = StringIO()
+    call_command("lab", "trust", "--pool", "llama", "--json", stdout=out)
+    told = json.loads(out.getvalue())
+    assert set(told["figures"]) == {"ttft p50", "ttft p95", "ttlt p50", "ttlt p95"}
+    live, simulated = told["figures"]["ttft p50"]
+    assert live == pytest.approx(0.6, abs=0.01)
+    assert simulated > 0
+    assert not told["trusted"], "these timings are no engine's"
+    with pytest.raises(CommandError, match="no requests in that time"):
+        call_command("lab", "trust", "--pool", "llama", "--until", "2020-01-01T12:00")
