@@ -224,7 +224,9 @@ SPECTACULAR_SETTINGS = {
     "DESCRIPTION": "Tenants, tiers, pools, backends, entitlements, keys, usage and audit.",
     "VERSION": "1",
     "ENUM_NAME_OVERRIDES": {  # choices of more than one answer, or of fields of one name
+        "InFlightState": "telemetry.api.answers.IN_FLIGHT",
         "LabRunState": "telemetry.models.LabRun.STATES",
+        "RequestOutcome": "telemetry.models.OUTCOMES_OF_REQUESTS",
         "ScalingMode": "tenants.models.capacity.ScalingMode.choices",
         "TuningMode": "tenants.models.tuning.TuningMode.choices",
     },

@@ -6,6 +6,8 @@ from django.db import models
 
 from scheduling.core.outcomes import Outcome, Reason
 
+OUTCOMES_OF_REQUESTS = [(outcome.value, outcome.value) for outcome in Outcome]
+
 
 def reason_choices() -> list[tuple[str, str]]:
     """(value, label) of each reason. A function, so that a new reason needs no migration."""
@@ -26,7 +28,7 @@ class LedgerEntry(models.Model):
     entitlement = models.CharField(max_length=63)
     key_id = models.CharField("key", max_length=32, help_text="The key's public part.")
     gateway = models.CharField(max_length=64)
-    outcome = models.CharField(max_length=16, choices=[(o.value, o.value) for o in Outcome])
+    outcome = models.CharField(max_length=16, choices=OUTCOMES_OF_REQUESTS)
     reason = models.CharField(max_length=32, choices=reason_choices)
     status = models.PositiveSmallIntegerField("HTTP status", help_text="As sent to the client; 0 if none was sent.")
     streamed = models.BooleanField()

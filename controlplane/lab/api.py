@@ -7,8 +7,7 @@ from typing import Any
 
 from django.db.models import QuerySet
 from django.http import Http404
-from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import extend_schema
+from drf_spectacular.utils import extend_schema, extend_schema_field, extend_schema_serializer
 from rest_framework import generics, serializers, status
 from rest_framework.exceptions import ValidationError
 from rest_framework.parsers import MultiPartParser
@@ -19,6 +18,7 @@ from rest_framework.views import APIView
 from controlplane.lab import runs
 from controlplane.tuning.api import Page, StaffOnly
 from scheduling.core.registry import PolicyError
+from telemetry.api.answers import OPTIONAL
 from telemetry.models import LabRecording, LabRun
 from tenants.api.inputs import BoundedJSONParser
 from tenants.models import Pool
@@ -91,12 +91,60 @@ class RecordingsView(_Lab, generics.ListAPIView[LabRecording]):
         return Response(RecordingSerializer(row).data, status=status.HTTP_201_CREATED)
 
 
+class AskedSerializer(serializers.Serializer[Any]):
+    """What a run is about."""
+
+    policies = serializers.ListField(child=serializers.CharField())
+    variants = serializers.IntegerField()
+    replicas = serializers.IntegerField(help_text="0: as many as the pool has.")
+    slos = serializers.DictField(
+        child=serializers.DictField(child=serializers.FloatField(allow_null=True)), allow_null=True
+    )
+
+
+@extend_schema_field(AskedSerializer)
+class AskedField(serializers.JSONField):
+    """As it is stored."""
+
+
+class SpreadSerializer(serializers.Serializer[Any]):
+    """A mean over variants and its 95 % interval."""
+
+    mean = serializers.FloatField()
+    low = serializers.FloatField()
+    high = serializers.FloatField()
+
+
+class DifferenceSerializer(SpreadSerializer):
+    sure = serializers.BooleanField(help_text="The interval leaves out 0.")
+
+
+@extend_schema_serializer(extensions={OPTIONAL: ["difference"]})
+class ResultSerializer(SpreadSerializer):
+    policy = serializers.CharField()
+    group = serializers.CharField()
+    figure = serializers.CharField()
+    variants = serializers.IntegerField(help_text="That every policy has.")
+    difference = DifferenceSerializer(help_text="To the first policy, in pairs; missing for that one.")
+
+
 class RunSerializer(serializers.ModelSerializer[LabRun]):
     recording = serializers.CharField(source="recording.name")
+    asked = AskedField(read_only=True, help_text="Policies, variants, replicas, SLOs.")
 
     class Meta:
         model = LabRun
         exclude = ["found", "moved_at"]
+
+
+class RunResultsSerializer(RunSerializer):
+    """A run with what has been found so far."""
+
+    results = serializers.SerializerMethodField()
+
+    @extend_schema_field(ResultSerializer(many=True))
+    def get_results(self, run: LabRun) -> list[dict[str, Any]]:
+        return runs.table(run)
 
 
 class AcceptedSerializer(RunSerializer):
@@ -170,12 +218,11 @@ class RunView(_Lab, APIView):
             raise Http404
         return run
 
-    @extend_schema(summary="Read a lab run", operation_id="lab_run", responses={200: OpenApiTypes.OBJECT})
+    @extend_schema(summary="Read a lab run", operation_id="lab_run", responses=RunResultsSerializer)
     def get(self, request: Request, run: int) -> Response:
         """With what has been found so far: each figure's mean, its 95 % interval, and the paired difference to the
         first policy."""
-        row = self.run()
-        return Response({**RunSerializer(row).data, "results": runs.table(row)})
+        return Response(RunResultsSerializer(self.run()).data)
 
 
 class RunCancelView(RunView):

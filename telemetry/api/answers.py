@@ -13,6 +13,7 @@ from rest_framework import serializers
 
 from telemetry.ledger.usage import COUNTS
 
+IN_FLIGHT = ("waiting", "running")
 OPTIONAL = "x-optional"  # in the schema: true, or the fields that may be missing (controlplane/console_types.py)
 
 
@@ -264,4 +265,106 @@ class QueueSerializer(serializers.Serializer[Any]):
 
 class CancelledSerializer(serializers.Serializer[Any]):
     request_id = serializers.CharField()
-    was = serializers.ChoiceField(choices=["waiting", "running"])
+    was = serializers.ChoiceField(choices=IN_FLIGHT)
+
+
+# --- one request
+
+
+@extend_schema_serializer(extensions={OPTIONAL: ["value", "limit", "depth", "unit", "note"]})
+class StoryCheckSerializer(serializers.Serializer[Any]):
+    """A rule of admission (``docs/reference/admission.md``), with what it compared where that was recorded."""
+
+    rule = serializers.CharField()
+    state = serializers.ChoiceField(choices=["passed", "failed", "not_reached"])
+    value = serializers.FloatField(allow_null=True)
+    limit = serializers.FloatField(allow_null=True)
+    depth = serializers.FloatField(help_text="Of the token bucket.")
+    unit = serializers.CharField()
+    note = serializers.CharField()
+
+
+class StoryFactorsSerializer(serializers.Serializer[Any]):
+    service_class = serializers.FloatField()
+    slo = serializers.FloatField()
+    burst = serializers.FloatField()
+    debt = serializers.FloatField()
+
+
+@extend_schema_serializer(extensions={OPTIONAL: ["weight", "burst", "factors", "class", "slo_mean_s"]})
+class StoryWeightSerializer(serializers.Serializer[Any]):
+    """The weight of its entitlement when it arrived."""
+
+    at = serializers.FloatField(help_text="Epoch seconds.")
+    weight = serializers.FloatField()
+    debt = serializers.FloatField()
+    burst = serializers.FloatField()
+    factors = StoryFactorsSerializer(help_text="Whose product the weight is.")
+    slo_mean_s = serializers.FloatField(help_text="Operators and admins only.")
+
+    def get_fields(self) -> dict[str, serializers.Field[Any, Any, Any, Any]]:
+        return {"class": serializers.CharField()} | super().get_fields()
+
+
+class StoryPlaceSerializer(serializers.Serializer[Any]):
+    at = serializers.DateTimeField()
+    place = serializers.IntegerField(help_text="In the pool's queue; 0: granted.")
+
+
+class AheadLastSerializer(serializers.Serializer[Any]):
+    """The last request that was granted before it, with the reason given."""
+
+    request_id = serializers.CharField()
+    tenant = serializers.CharField()
+    tier = serializers.CharField()
+    entitlement = serializers.CharField()
+    received_at = serializers.DateTimeField()
+    granted_at = serializers.DateTimeField()
+    policy = serializers.CharField()
+    why = serializers.CharField()
+    input_tokens_est = serializers.IntegerField()
+    output_tokens_est = serializers.FloatField()
+
+
+@extend_schema_serializer(extensions={OPTIONAL: ["last"]})
+class AheadSerializer(serializers.Serializer[Any]):
+    """What was granted while a request waited, in hindsight."""
+
+    count = serializers.IntegerField()
+    overtook = serializers.IntegerField(help_text="Of these, how many came later.")
+    tenants = serializers.DictField(child=serializers.IntegerField(), help_text="Requests by tenant.")
+    steps = serializers.ListField(
+        child=serializers.ListField(child=serializers.FloatField()),
+        help_text="[ms after it was received, how many still went before it]",
+    )
+    last = AheadLastSerializer()
+
+
+class RequestCostSerializer(serializers.Serializer[Any]):
+    amount = serializers.FloatField()
+    currency = serializers.CharField()
+    slot_s = serializers.FloatField()
+    parts = serializers.DictField(child=serializers.FloatField(), help_text="Of input, output, slot; 0 is missing.")
+
+
+class StorySerializer(serializers.Serializer[Any]):
+    """What is told of an ended request beside its row (``telemetry/ledger/story.py``)."""
+
+    checks = StoryCheckSerializer(many=True)
+    weight = StoryWeightSerializer(allow_null=True, help_text="Null where unknown.")
+    positions = StoryPlaceSerializer(many=True, help_text="Operators and admins only; else empty.")
+    ahead = AheadSerializer(allow_null=True, help_text="Operators and admins only; null where it did not wait.")
+    cost = RequestCostSerializer(allow_null=True, help_text="Null without a price, or where it did not run.")
+
+
+@extend_schema_serializer(extensions={OPTIONAL: ["backend", "gateway"]})
+class AliveSerializer(RunningSerializer):
+    """A request that waits or runs."""
+
+    state = serializers.ChoiceField(choices=IN_FLIGHT)
+    pool = serializers.CharField()
+
+
+class AliveRequestSerializer(serializers.Serializer[Any]):
+    request_id = serializers.CharField()
+    alive = AliveSerializer()

@@ -8,8 +8,7 @@ from typing import Any
 
 from django.db.models import QuerySet
 from django.http import Http404
-from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import extend_schema
+from drf_spectacular.utils import PolymorphicProxySerializer, extend_schema, extend_schema_serializer
 from rest_framework import generics, serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -17,6 +16,7 @@ from rest_framework.views import APIView
 
 from scheduling.core.outcomes import Outcome, Reason, outcome_of
 from telemetry.api import live
+from telemetry.api.answers import OPTIONAL, AliveRequestSerializer, StorySerializer
 from telemetry.api.common import RedisAway, Telemetry, Unavailable, viewer_of
 from telemetry.api.queue import queue_store, running_row, visible_pools
 from telemetry.api.reach import NewestFirst, searched_to
@@ -30,6 +30,7 @@ from tenants.api.inputs import Moment
 _OPERATORS_ONLY = ("gateway", "backend")  # where things run is no business of tenants
 
 
+@extend_schema_serializer(extensions={OPTIONAL: [*_OPERATORS_ONLY]})
 class RequestSerializer(serializers.ModelSerializer[LedgerEntry]):
     """A ledger entry, with the waits between its moments worked out."""
 
@@ -60,6 +61,12 @@ class RequestSerializer(serializers.ModelSerializer[LedgerEntry]):
 
     def get_total_ms(self, entry: LedgerEntry) -> float | None:
         return _ms(entry.received_at, entry.done_at)
+
+
+class RequestStorySerializer(RequestSerializer):
+    """An ended request with its story."""
+
+    story = StorySerializer(read_only=True)
 
 
 def _ms(start: datetime, end: datetime | None) -> float | None:
@@ -135,7 +142,9 @@ class RequestView(Telemetry, APIView):
 
     @extend_schema(
         summary="One request: estimate, checks of admission, weight, times, outcome, cost, and why",
-        responses={200: OpenApiTypes.OBJECT},
+        responses=PolymorphicProxySerializer(
+            "Told", [RequestStorySerializer, AliveRequestSerializer], resource_type_field_name=None
+        ),
     )
     def get(self, request: Request, request_id: str) -> Response:
         """An ended request with its story; one that waits or runs as ``{"request_id", "alive"}``."""

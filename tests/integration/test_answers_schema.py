@@ -12,7 +12,6 @@ import pytest
 from django.utils import timezone
 from rest_framework.test import APIClient
 
-from controlplane import console_types
 from scheduling.core.contracts import QueuePart
 from scheduling.core.preview import Planned, Preview
 from scheduling.dispatch import queue_preview
@@ -23,13 +22,13 @@ from tenants import services
 from tenants.audit import SYSTEM
 from tenants.models import Price, Quota
 from tests.support import worlds
+from tests.support.answer_schemas import faults, schemas_of_answers
 from tests.support.state_world import entitlement, estimate, request
 from tests.support.telemetry_world import globex_record, record
 from tests.unit.telemetry.test_queue_api import entry
 
 pytestmark = pytest.mark.django_db
 API = "/api/v1/"
-GROUPED = {"UsageRow"}  # the names that rows are grouped by stand beside their figures
 LISTS = {
     "tenants": "Tenant", "slos": "Slo", "tiers": "Tier", "pools": "Pool", "backends": "Backend",
     "entitlements": "Entitlement", "keys": "Key", "memberships": "Membership", "quotas": "Quota", "prices": "Price",
@@ -48,13 +47,14 @@ ANSWERS = {
     "pools/llama/queue": "Queue",
     "pools/llama/scaling": "Scaling",
     "pools/llama/trust": "Trust",
+    f"requests/{record(1).request_id}": "RequestStory",
+    "requests/req_r": "AliveRequest",
 }
 
 
 @pytest.fixture(scope="module")
 def schemas() -> dict[str, Any]:
-    known: dict[str, Any] = console_types.answers()["components"]["schemas"]
-    return known
+    return schemas_of_answers()
 
 
 @pytest.fixture
@@ -68,28 +68,6 @@ def adam() -> APIClient:
     held = {"received_s": now_s - 61, "queued_s": None, "granted_s": now_s - 61, "done_s": now_s - 49}
     writer.write([record(1, **waited, first_token_s=None), globex_record(2, **held, first_token_s=None)])
     return APIClient(HTTP_AUTHORIZATION=f"Bearer {world.tokens['adam'].credential.text}")
-
-
-def faults(value: Any, schema: dict[str, Any], schemas: dict[str, Any], path: str = "") -> list[str]:
-    """Where a value has other keys than its schema, by path."""
-    if len(schema.get("allOf", ())) == 1:
-        schema = schema["allOf"][0]
-    name = schema.get("$ref", "").rpartition("/")[2]
-    schema = schemas.get(name, schema)
-    if isinstance(value, list):
-        return [fault for item in value[:3] for fault in faults(item, schema.get("items", {}), schemas, f"{path}[]")]
-    if not isinstance(value, dict) or "properties" not in schema:
-        return []
-    missing, more = set(schema.get("required", ())) - value.keys(), value.keys() - schema["properties"].keys()
-    found = [f"{path} lacks {key}" for key in sorted(missing)]
-    found += [f"{path} has {key}" for key in sorted(more) if name not in GROUPED]
-    for key in value.keys() & schema["properties"].keys():
-        found += faults(value[key], schema["properties"][key], schemas, f"{path}.{key}")
-        if value[key] is None and not schema["properties"][key].get(
-            "nullable", not schema["properties"][key].get("type")
-        ):
-            found.append(f"{path}.{key} is null")
-    return found
 
 
 class _Learned:
@@ -119,6 +97,9 @@ class _Queue:
     def running(self, pool: str) -> list[LiveRequest]:
         return [LiveRequest(pool, "req_r", decode_entry(entry("req_r", "acme", "gw-1", 1000)))]
 
+    def find(self, request_id: str, pools: Iterable[str]) -> LiveRequest | None:
+        return next((one for one in self.running("llama") if one.id == request_id), None)
+
     def now_s(self, pool: str) -> float:
         return 2.0
 
@@ -133,6 +114,7 @@ def test_answers_have_the_fields_of_their_schemas(adam: APIClient, schemas: dict
         mock.patch("telemetry.api.neighbours.queue_store", side_effect=QueueUnavailable),
         mock.patch("telemetry.api.estimates.drift_store", return_value=_Learned()),
         mock.patch("telemetry.api.queue.queue_store", return_value=_Queue()),
+        mock.patch("telemetry.api.requests.queue_store", return_value=_Queue()),
     ):
         for address, name in ANSWERS.items():
             answer = adam.get(API + address)

@@ -53,28 +53,11 @@ export type PolicyInfo = Schemas["PolicyInfo"];
 
 export type Recording = Schemas["Recording"];
 
-export interface Spread {
-  mean: number;
-  low: number;
-  high: number;
-}
+export type Spread = Pick<Schemas["Result"], "mean" | "low" | "high">;
+export type ResultRow = Schemas["Result"];
 
-export interface ResultRow extends Spread {
-  policy: string;
-  group: string;
-  figure: string;
-  variants: number;
-  difference?: Spread & { sure: boolean };
-}
-
-export type LabRun = Known<
-  Schemas["Run"],
-  { asked: { policies: string[]; variants: number; replicas: number; slos: Record<string, Record<string, number>> | null } }
-> & {
-  /** Of one just asked for: empty, or why it does not begin at once. */
-  notice?: Schemas["Accepted"]["notice"];
-  results?: ResultRow[];
-};
+/** A run as lists have it; `notice` of one just asked for, `results` where one alone is read. */
+export type LabRun = Schemas["Run"] & Partial<Pick<Schemas["Accepted"], "notice"> & Pick<Schemas["RunResults"], "results">>;
 
 export interface Listed<T> {
   count: number;

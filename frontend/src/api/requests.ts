@@ -6,46 +6,12 @@ import type { components } from "./schema";
 
 type Schemas = components["schemas"];
 
-/** Gateway and backend are for operators and admins only. */
-export type LedgerRow = Omit<Schemas["Request"], "gateway" | "backend"> & Partial<Pick<Schemas["Request"], "gateway" | "backend">>;
-
-export interface Check {
-  rule: string;
-  state: "passed" | "failed" | "not_reached";
-  value?: number | null;
-  limit?: number | null;
-  depth?: number;
-  unit?: string;
-  note?: string;
-}
-
-/** What is told of one request beside its row (telemetry/ledger/story.py). */
-export interface Story {
-  checks: Check[];
-  weight: { weight?: number; debt: number; burst?: number; at: number; class?: string; factors?: { service_class: number; slo: number; burst: number; debt: number } } | null;
-  positions: { at: string; place: number }[];
-  ahead?: Ahead | null;
-  cost: { amount: number; currency: string; slot_s: number; parts: Record<string, number> } | null;
-}
-
-/** A request that waits or runs. */
-export interface Alive {
-  state: "waiting" | "running";
-  pool: string;
-  tenant: string;
-  entitlement: string;
-  tier: string;
-  arrival_s: number;
-  granted_s: number | null;
-  input_tokens: number;
-  output_tokens: number;
-  output_bound: number;
-  served: number;
-  backend?: string;
-  gateway?: string;
-}
-
-export type Told = (LedgerRow & { story?: Story; alive?: undefined }) | { request_id: string; alive: Alive };
+export type LedgerRow = Schemas["Request"];
+export type Check = Schemas["StoryCheck"];
+export type Story = Omit<Schemas["Story"], "ahead"> & { ahead: Ahead | null };
+export type Alive = Schemas["Alive"];
+/** One that ended with its story, or one that waits or runs. */
+export type Told = (Omit<Schemas["RequestStory"], "story"> & { story: Story; alive?: undefined }) | Schemas["AliveRequest"];
 
 /** Where `searched_to` is set the page ends there although it is not full, and `next` goes on. */
 export type Page = Pick<Schemas["PaginatedRequestList"], "next" | "searched_to"> & { results: LedgerRow[] };

@@ -1,5 +1,5 @@
 // Made by `make generated` from the OpenAPI schema. Not edited by hand.
-// schema d99e3b3fae411809, body b422cc873b1acfbf
+// schema 7ef1764b3472e5c2, body b584a2e7c0871c53
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
 export interface components {
@@ -7,7 +7,7 @@ export interface components {
         /** @description A run that was just asked for. */
         Accepted: {
             /** @description Policies, variants, replicas, SLOs. */
-            asked: unknown;
+            asked: components["schemas"]["Asked"];
             at: string;
             author: string;
             done: number;
@@ -22,6 +22,32 @@ export interface components {
             recording: string;
             state: components["schemas"]["LabRunState"];
             total: number;
+        };
+        /** @description What was granted while a request waited, in hindsight. */
+        Ahead: {
+            count: number;
+            last?: components["schemas"]["AheadLast"];
+            /** @description Of these, how many came later. */
+            overtook: number;
+            /** @description [ms after it was received, how many still went before it] */
+            steps: number[][];
+            /** @description Requests by tenant. */
+            tenants: {
+                [key: string]: number;
+            };
+        };
+        /** @description The last request that was granted before it, with the reason given. */
+        AheadLast: {
+            entitlement: string;
+            granted_at: string;
+            input_tokens_est: number;
+            output_tokens_est: number;
+            policy: string;
+            received_at: string;
+            request_id: string;
+            tenant: string;
+            tier: string;
+            why: string;
         };
         Alert: {
             at: string;
@@ -52,6 +78,46 @@ export interface components {
             used_tokens: number | null;
             /** @description The value, in the rule's unit. */
             value: number | null;
+        };
+        /** @description A request that waits or runs. */
+        Alive: {
+            /** @description State time [s]. */
+            arrival_s: number;
+            attempt: number;
+            /** @description Operators and admins only. */
+            backend?: string;
+            class: string;
+            entitlement: string;
+            /** @description Operators and admins only. */
+            gateway?: string;
+            granted_s: number | null;
+            id: string;
+            input_tokens: number;
+            output_bound: number;
+            /** @description Expected. */
+            output_tokens: number;
+            pool: string;
+            /** @description Tokens produced so far. */
+            served: number;
+            state: components["schemas"]["InFlightState"];
+            tenant: string;
+            tier: string;
+        };
+        AliveRequest: {
+            alive: components["schemas"]["Alive"];
+            request_id: string;
+        };
+        /** @description What a run is about. */
+        Asked: {
+            policies: string[];
+            /** @description 0: as many as the pool has. */
+            replicas: number;
+            slos: {
+                [key: string]: {
+                    [key: string]: number | null;
+                };
+            } | null;
+            variants: number;
         };
         Audit: {
             action: string;
@@ -131,7 +197,7 @@ export interface components {
         };
         Cancelled: {
             request_id: string;
-            was: components["schemas"]["WasEnum"];
+            was: components["schemas"]["InFlightState"];
         };
         Decision: {
             /** @description Whether the driver was called. */
@@ -164,6 +230,14 @@ export interface components {
          * @enum {string}
          */
         DecisionOutcomeEnum: "advised" | "running" | "done" | "failed" | "superseded";
+        /** @description A mean over variants and its 95 % interval. */
+        Difference: {
+            high: number;
+            low: number;
+            mean: number;
+            /** @description The interval leaves out 0. */
+            sure: boolean;
+        };
         /** @description What was found there. */
         EngineFound: {
             /** @description What its KV cache holds, where it says so. */
@@ -292,6 +366,12 @@ export interface components {
             slot_s: number;
             tenant: string;
         };
+        /**
+         * @description * `waiting` - waiting
+         *     * `running` - running
+         * @enum {string}
+         */
+        InFlightState: "waiting" | "running";
         /** @description A fresh key, with its secret for the only time. */
         IssuedKey: {
             created_at: string;
@@ -911,7 +991,7 @@ export interface components {
             /** @description JSON: the figures that it was admitted by. */
             admission: string;
             attempts: number;
-            backend: string;
+            backend?: string;
             /** @description What the prompt is about. */
             category: string;
             done_at: string;
@@ -919,7 +999,7 @@ export interface components {
             /** @description The predictor that was used. */
             estimate_source: string;
             first_token_at: string | null;
-            gateway: string;
+            gateway?: string;
             granted_at: string | null;
             input_tokens: number;
             input_tokens_est: number;
@@ -927,7 +1007,7 @@ export interface components {
             key_id: string;
             /** @description The model name in the request. */
             model: string;
-            outcome: components["schemas"]["RequestOutcomeEnum"];
+            outcome: components["schemas"]["RequestOutcome"];
             output_bound: number;
             /** @description Share of such answers expected to be shorter than this one was. */
             output_rank: number | null;
@@ -960,6 +1040,15 @@ export interface components {
             /** @description Why it was granted then, and on that backend. */
             why: string;
         };
+        RequestCost: {
+            amount: number;
+            currency: string;
+            /** @description Of input, output, slot; 0 is missing. */
+            parts: {
+                [key: string]: number;
+            };
+            slot_s: number;
+        };
         /**
          * @description * `completed` - completed
          *     * `refused` - refused
@@ -967,7 +1056,75 @@ export interface components {
          *     * `cancelled` - cancelled
          * @enum {string}
          */
-        RequestOutcomeEnum: "completed" | "refused" | "failed" | "cancelled";
+        RequestOutcome: "completed" | "refused" | "failed" | "cancelled";
+        /** @description An ended request with its story. */
+        RequestStory: {
+            /** @description JSON: the figures that it was admitted by. */
+            admission: string;
+            attempts: number;
+            backend?: string;
+            /** @description What the prompt is about. */
+            category: string;
+            done_at: string;
+            entitlement: string;
+            /** @description The predictor that was used. */
+            estimate_source: string;
+            first_token_at: string | null;
+            gateway?: string;
+            granted_at: string | null;
+            input_tokens: number;
+            input_tokens_est: number;
+            /** @description The key's public part. */
+            key_id: string;
+            /** @description The model name in the request. */
+            model: string;
+            outcome: components["schemas"]["RequestOutcome"];
+            output_bound: number;
+            /** @description Share of such answers expected to be shorter than this one was. */
+            output_rank: number | null;
+            output_tokens: number;
+            output_tokens_est: number;
+            /** @description 90 of 100 such answers were expected not to be longer. */
+            output_tokens_p90: number;
+            /** @description Name@version, or direct where none waited. */
+            policy: string;
+            pool: string;
+            /** @description Wait for a slot, also of one who gave up waiting. */
+            queue_ms: number | null;
+            queued_at: string | null;
+            reason: components["schemas"]["ReasonEnum"];
+            received_at: string;
+            request_id: string;
+            slo_met: boolean | null;
+            /** @description As sent to the client; 0 if none was sent. */
+            status: number;
+            story: components["schemas"]["Story"];
+            streamed: boolean;
+            tbt_slo_s: number | null;
+            tenant: string;
+            tier: string;
+            /** @description Done - received. */
+            total_ms: number | null;
+            /** @description First token - received. */
+            ttft_ms: number | null;
+            ttft_slo_s: number | null;
+            ttlt_slo_s: number | null;
+            /** @description Why it was granted then, and on that backend. */
+            why: string;
+        };
+        /** @description A mean over variants and its 95 % interval. */
+        Result: {
+            /** @description To the first policy, in pairs; missing for that one. */
+            difference?: components["schemas"]["Difference"];
+            figure: string;
+            group: string;
+            high: number;
+            low: number;
+            mean: number;
+            policy: string;
+            /** @description That every policy has. */
+            variants: number;
+        };
         Rule: {
             /** @description The alert clears at this value. Empty: the threshold. */
             clear_threshold: number | null;
@@ -1000,7 +1157,7 @@ export interface components {
         RuleKindEnum: "slo_attainment" | "queue_age" | "debt" | "backend_health" | "quota";
         Run: {
             /** @description Policies, variants, replicas, SLOs. */
-            asked: unknown;
+            asked: components["schemas"]["Asked"];
             at: string;
             author: string;
             done: number;
@@ -1034,6 +1191,24 @@ export interface components {
             served: number;
             tenant: string;
             tier: string;
+        };
+        /** @description A run with what has been found so far. */
+        RunResults: {
+            /** @description Policies, variants, replicas, SLOs. */
+            asked: components["schemas"]["Asked"];
+            at: string;
+            author: string;
+            done: number;
+            finished_at: string | null;
+            id: number;
+            name: string;
+            /** @description The pool whose engines, limits and policy are used. */
+            pool: string;
+            problem: string;
+            recording: string;
+            results: components["schemas"]["Result"][];
+            state: components["schemas"]["LabRunState"];
+            total: number;
         };
         Scaling: {
             decisions: components["schemas"]["Decision"][];
@@ -1127,6 +1302,60 @@ export interface components {
          * @enum {string}
          */
         StepEnum: "minute" | "hour" | "day";
+        /** @description What is told of an ended request beside its row (``telemetry/ledger/story.py``). */
+        Story: {
+            /** @description Operators and admins only; null where it did not wait. */
+            ahead: components["schemas"]["Ahead"] | null;
+            checks: components["schemas"]["StoryCheck"][];
+            /** @description Null without a price, or where it did not run. */
+            cost: components["schemas"]["RequestCost"] | null;
+            /** @description Operators and admins only; else empty. */
+            positions: components["schemas"]["StoryPlace"][];
+            /** @description Null where unknown. */
+            weight: components["schemas"]["StoryWeight"] | null;
+        };
+        /** @description A rule of admission (``docs/reference/admission.md``), with what it compared where that was recorded. */
+        StoryCheck: {
+            /** @description Of the token bucket. */
+            depth?: number;
+            limit?: number | null;
+            note?: string;
+            rule: string;
+            state: components["schemas"]["StoryCheckStateEnum"];
+            unit?: string;
+            value?: number | null;
+        };
+        /**
+         * @description * `passed` - passed
+         *     * `failed` - failed
+         *     * `not_reached` - not_reached
+         * @enum {string}
+         */
+        StoryCheckStateEnum: "passed" | "failed" | "not_reached";
+        StoryFactors: {
+            burst: number;
+            debt: number;
+            service_class: number;
+            slo: number;
+        };
+        StoryPlace: {
+            at: string;
+            /** @description In the pool's queue; 0: granted. */
+            place: number;
+        };
+        /** @description The weight of its entitlement when it arrived. */
+        StoryWeight: {
+            /** @description Epoch seconds. */
+            at: number;
+            burst?: number;
+            class?: string;
+            debt: number;
+            /** @description Whose product the weight is. */
+            factors?: components["schemas"]["StoryFactors"];
+            /** @description Operators and admins only. */
+            slo_mean_s?: number;
+            weight?: number;
+        };
         /** @description A row of the catalog. */
         Tenant: {
             created_at: string;
@@ -1182,6 +1411,7 @@ export interface components {
             /** @description In whose name it acts. */
             user: string;
         };
+        Told: components["schemas"]["RequestStory"] | components["schemas"]["AliveRequest"];
         Trial: {
             at: string;
             /** @description The version that served when it was made. */
@@ -1349,12 +1579,6 @@ export interface components {
             /** @description Operators and admins only. */
             why?: string;
         };
-        /**
-         * @description * `waiting` - waiting
-         *     * `running` - running
-         * @enum {string}
-         */
-        WasEnum: "waiting" | "running";
     };
     responses: never;
     parameters: never;

@@ -25,6 +25,7 @@ from telemetry.models import LabRecording, LabRun
 from tenants import tuning
 from tenants.models import Pool, Trial
 from tests.support import worlds
+from tests.support.answer_schemas import faults, schemas_of_answers
 from tests.support.telemetry_world import record
 from tests.unit.telemetry.test_telemetry_api import CAST, client, routes
 
@@ -167,6 +168,8 @@ def test_a_run_is_done_in_pieces_and_tells_intervals_for_every_tier_and_tenant(
         pass
     told = call(olga, "get", f"lab/runs/{number}", 200)
     assert (told["state"], told["done"]) == ("done", 6)
+    schemas = schemas_of_answers()
+    assert faults(told, schemas["RunResults"], schemas) == []
     rows = {(row["policy"], row["group"], row["figure"]): row for row in told["results"]}
     for group in ("all", "tier:premium", "tenant:acme", "tenant:globex"):
         row = rows["fifo", group, "ttft_p95"]
