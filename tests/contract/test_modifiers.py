@@ -12,11 +12,11 @@ import pytest
 
 from scheduling.core.compose import Composed, compose, make_policy
 from scheduling.core.contracts import RequestQueue
-from scheduling.core.invariants import check_step, remember
 from scheduling.core.registry import make_modifier, make_ordering, make_routing, modifiers, orderings
 from scheduling.core.rounds import Round
 from scheduling.core.scheduler import Scheduler
 from scheduling.core.types import PoolView, QueuedRequest
+from tests.support.random_life import live
 from tests.support.scheduling_world import backend_view, crowd, ids, pool_view, waiting
 
 ROOT = Path(__file__).parents[2]
@@ -149,49 +149,9 @@ def test_explanation_is_one_short_line_before_and_after_the_decision(policy: str
 
 @every_composition
 def test_laws_hold_after_every_step_of_a_random_life(policy: str, around: tuple[str, ...]):
-    rng = random.Random(5)
     ordering = make_policy(policy, None, {name: {} for name in around})
     scheduler = Scheduler(ordering, make_routing("least_work"), max_grants=8, patience_s=3.0)
-    view = pool_view(*(backend_view(f"b{n}", slots=4, kv_tokens=6000) for n in range(3)))
-    arrivals = [
-        replace(
-            r, concurrency=5, expires_s=r.arrival_s + rng.uniform(5, 90), exclude_backend=rng.choice(("", "", "b1"))
-        )
-        for r in crowd(5, 300)
-    ]
-    running: list[tuple[QueuedRequest, str]] = []
-    ended: set[str] = set()
-    now_s = 1000.0
-    while arrivals or len(scheduler) or running:
-        now_s += rng.uniform(0.1, 2.0)
-        while arrivals and arrivals[0].arrival_s <= now_s:
-            scheduler.offer(arrivals.pop(0), now_s)
-        rng.shuffle(running)
-        for request, where in [running.pop() for _ in range(min(len(running), rng.randrange(4)))]:
-            backend = view.backends[where]
-            backend.running -= 1
-            backend.kv_used -= request.kv_tokens
-            view.running_by_entitlement[request.entitlement] -= 1
-            scheduler.settle(request.id, request.input_tokens, rng.randrange(request.output_bound))
-        view.backends["b2"].ready = rng.random() < 0.8
-        before = remember(view, scheduler)
-        expired = scheduler.expire(now_s)
-        grants = scheduler.step(view, now_s)
-        kv_hold = scheduler.kv_hold is not None
-        assert check_step(before, grants, scheduler, now_s, max_grants=8, kv_hold=kv_hold) == []
-        for grant in grants:
-            assert grant.request.id not in ended
-            if rng.random() < 0.1:  # the state refused it: it waits again
-                backend = view.backends[grant.backend]
-                backend.running -= 1
-                backend.kv_used -= grant.request.kv_tokens
-                view.running_by_entitlement[grant.request.entitlement] -= 1
-                scheduler.offer(grant.request, now_s)
-                continue
-            ended.add(grant.request.id)
-            running.append((grant.request, grant.backend))
-        ended.update(request.id for request in expired)
-    assert len(ended) == 300
+    assert live(scheduler, seed=5, count=300, unruly=True) == 300
 
 
 @every_modifier
