@@ -11,8 +11,9 @@ import httpx
 from scheduling.core.calibration import Burst, Proposal, propose, saturated
 from scheduling.core.types import BackendSpec
 from scheduling.engines import loading
+from scheduling.engines.client import EngineError
+from scheduling.engines.kinds import make_client
 from scheduling.engines.loading import Shape
-from scheduling.engines.vllm import EngineError, VllmClient
 
 SHORT = Shape(32, 64)  # finds the limit of sequences; with the usual shape, step times
 USUAL = Shape(384, 64)
@@ -57,10 +58,10 @@ async def measure(
     headers = {"authorization": f"Bearer {spec.api_key}"} if spec.api_key else {}
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=MOST)
     async with httpx.AsyncClient(trust_env=False, follow_redirects=False, limits=limits) as http:
-        client = VllmClient(spec.url, http=http, model=model, api_key=spec.api_key)
+        client = make_client(spec.url, http=http, model=model, api_key=spec.api_key)
         if not force and (why := await loading.busy(client)):
             raise Busy(f"{why}: drain it first, or say --force")
-        kv_tokens = await loading.kv_tokens(client)
+        kv_tokens = await client.kv_tokens()
         todo = plan(spec.slots, usual)
         each, done = seconds / len(todo), 0.0
         bursts: list[Burst] = []

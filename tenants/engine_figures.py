@@ -8,7 +8,8 @@ from typing import Any
 
 from django.core.exceptions import ValidationError
 
-from scheduling.engines.vllm import EngineError, VllmClient, control_http
+from scheduling.engines.client import EngineError, control_http
+from scheduling.engines.kinds import make_client
 from tenants.validators import validate_base_url
 
 WAIT_S, TRIAL_S = 8.0, 2.0  # a person waits for it
@@ -45,7 +46,7 @@ async def _ask(url: str, api_key: str, wait_s: float) -> dict[str, int]:
     figures: dict[str, int] = {}
     try:
         async with asyncio.timeout(wait_s), control_http() as http:
-            client = VllmClient(url, http=http, api_key=api_key)
+            client = make_client(url, http=http, api_key=api_key)
             metrics = await client.scrape()
             figures["slots"] = UNSAID_SLOTS
             if metrics.kv_tokens is not None:

@@ -23,7 +23,7 @@ from scheduling.core.types import BackendSpec, PoolSpec, PoolView
 from scheduling.dispatch.outliers import Outlier
 from scheduling.dispatch.ports import BackendStatus
 from scheduling.dispatch.progress import HealthStep, ProgressWatch
-from scheduling.engines.vllm import EngineError, EngineMetrics, Probe
+from scheduling.engines.client import EngineError, EngineMetrics, Probe
 from scheduling.state.store import PoolStore
 from scheduling.state.types import Attempts, PoolSnapshot, StateUnavailable
 
@@ -44,7 +44,7 @@ LEASES_FRESH_S = 3.0  # older lease counts say nothing; the engine's own are use
 
 
 class EngineControl(Protocol):
-    """What health needs of a replica: :class:`scheduling.engines.vllm.VllmClient`."""
+    """What health needs of a replica: :class:`scheduling.engines.client.EngineClient` in part."""
 
     async def scrape(self) -> EngineMetrics: ...
 

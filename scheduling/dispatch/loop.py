@@ -20,7 +20,8 @@ from scheduling.dispatch.health import EngineControl, EngineFactory
 from scheduling.dispatch.leader import Leadership
 from scheduling.dispatch.ports import EpochFloor, TelemetryPort
 from scheduling.dispatch.term import BLOCK_MS, Term
-from scheduling.engines.vllm import VllmClient, control_http
+from scheduling.engines.client import control_http
+from scheduling.engines.kinds import make_client
 from scheduling.state.resp import CALL_TIMEOUT_S, RespConnection
 from scheduling.state.store import PoolStore
 from scheduling.state.types import Fenced, StateUnavailable
@@ -149,6 +150,6 @@ class PoolDispatcher:
 
 def _vllm(http: httpx.AsyncClient) -> EngineFactory:
     def make(spec: BackendSpec, pool: PoolSpec) -> EngineControl:
-        return VllmClient(spec.url, http=http, model=pool.upstream_model, api_key=spec.api_key, dcgm_url=spec.dcgm_url)
+        return make_client(spec.url, http=http, model=pool.upstream_model, api_key=spec.api_key, dcgm_url=spec.dcgm_url)
 
     return make

@@ -9,7 +9,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from enum import Enum
 
-from scheduling.engines.vllm import EngineMetrics
+from scheduling.engines.client import EngineMetrics
 
 STALLED_S = 15.0  # work in the engine and nothing moved for so long: it hangs
 DOUBTFUL_S = 8.0  # leases, but the engine says it runs nothing, and nothing moved: ask it for a token

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import httpx
 
 from scheduling.core.calibration import Burst
-from scheduling.engines.vllm import EngineError, EngineMetrics, EngineProtocolError, VllmClient, fetch, kv_tokens_of
+from scheduling.engines.client import EngineClient, EngineError, EngineMetrics, EngineProtocolError, fetch
 
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 LOOK_EVERY_S = 0.1
@@ -36,12 +36,7 @@ class Shape:
         return self.prompt + (self.output**2 + self.output**2 / 12) / (2 * self.output)
 
 
-async def kv_tokens(client: VllmClient) -> int | None:
-    """As :func:`kv_tokens_of`, from the replica itself. Raises EngineError where it does not answer."""
-    return kv_tokens_of(await client.page(timeout_s=5.0))
-
-
-async def busy(client: VllmClient, seconds: float = 1.0) -> str:
+async def busy(client: EngineClient, seconds: float = 1.0) -> str:
     """Why the replica is not free to be measured, or an empty text."""
     before = await client.scrape()
     await asyncio.sleep(seconds)
@@ -54,7 +49,7 @@ async def busy(client: VllmClient, seconds: float = 1.0) -> str:
 
 
 async def burst(
-    client: VllmClient,
+    client: EngineClient,
     http: httpx.AsyncClient,
     model: str,
     headers: dict[str, str],
@@ -119,7 +114,7 @@ async def burst(
 
 
 async def _watch(
-    client: VllmClient, seconds: float, passed: Callable[[float], None]
+    client: EngineClient, seconds: float, passed: Callable[[float], None]
 ) -> list[tuple[float, EngineMetrics]]:
     """Looks at the engine's counters until the time is over, those of the first part left out."""
     began = seen = time.monotonic()
@@ -135,7 +130,7 @@ async def _watch(
     return looks
 
 
-async def quiet(client: VllmClient, limit_s: float = 30.0) -> None:
+async def quiet(client: EngineClient, limit_s: float = 30.0) -> None:
     """Waits until nothing runs or waits: what was abandoned is given up by the engine within a moment."""
     deadline = time.monotonic() + limit_s
     while time.monotonic() < deadline:

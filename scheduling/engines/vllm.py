@@ -1,8 +1,5 @@
 """Control calls to one vLLM server (replica): what it says about itself, and whether it really generates.
 
-Requests of tenants never pass here; the gateway streams those itself. One shared ``httpx.AsyncClient`` (made by
-:func:`control_http`) serves the clients of all replicas of a process.
-
 Metric names: vLLM 0.32 (https://docs.vllm.ai/en/latest/usage/metrics.html), older spellings second; GPU figures:
 NVIDIA's DCGM exporter, from the replica's own page or from ``dcgm_url``.
 """
@@ -12,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import httpx
 import msgspec
@@ -20,8 +17,20 @@ import msgspec
 from scheduling.core.engine_limits import EngineFacts
 from scheduling.core.engine_status import what_it_means
 from scheduling.engines import prometheus_text as prom
+from scheduling.engines.client import (
+    FACTS_TIMEOUT_S,
+    PROBE_TIMEOUT_S,
+    SCRAPE_TIMEOUT_S,
+    EngineError,
+    EngineMetrics,
+    EngineModel,
+    EngineProtocolError,
+    EngineRefused,
+    EngineUnreachable,
+    Probe,
+    fetch,
+)
 
-MAX_BODY_BYTES = 2 * 1024 * 1024  # no control answer is larger (a page of metrics has 50 kB); one that is, is broken
 MAX_LINE_CHARS = 64 * 1024  # of a line of metrics that is read as labels; vLLM's has 2,000
 MAX_REQUESTS = 1_000_000  # sequences a server can say that it runs or queues
 MAX_COUNTED = 1e15  # of tokens or requests since its start: a million a second for 30 years
@@ -29,76 +38,7 @@ MAX_GPU_BYTES = float(2**50)
 MAX_MODELS, MAX_NAME_CHARS = 1000, 256
 MAX_CONTEXT = 1_000_000_000
 MAX_KV_TOKENS = 10**12  # no cache holds more
-FACTS_TIMEOUT_S = 30.0  # vLLM looks at its whole machine before it answers /server_info the first time
-SCRAPE_TIMEOUT_S = 2.0
-PROBE_TIMEOUT_S = 30.0
 MIB = 1024 * 1024
-
-
-class EngineError(Exception):
-    """A replica did not do what a control call asked. The text names the call and the cause, never a key."""
-
-
-class EngineUnreachable(EngineError):
-    """No connection, or no answer in time."""
-
-
-class EngineRefused(EngineError):
-    """It answered with an HTTP error. ``status`` is the code, ``detail`` the beginning of the body."""
-
-    def __init__(self, call: str, status: int, detail: str) -> None:
-        super().__init__(f"{call} answered {status}: {detail}" if detail else f"{call} answered {status}")
-        self.status = status
-        self.detail = detail
-
-
-class EngineProtocolError(EngineError):
-    """It answered something this client cannot read as vLLM's format."""
-
-
-@dataclass(frozen=True, slots=True)
-class EngineMetrics:
-    """One scrape, summed over the engines of the server. Totals count from the server's start."""
-
-    running: int  # sequences in the batch
-    waiting: int  # sequences in the engine's own queue
-    kv_usage: float | None  # 0..1
-    generation_tokens: float
-    prompt_tokens: float
-    successes: float  # requests that ended by themselves (aborts are not counted by vLLM)
-    preemptions: float
-    gpu_util: float | None = None  # 0..1, mean over its GPUs
-    gpu_mem_used_bytes: float | None = None
-    gpu_mem_total_bytes: float | None = None
-    engines: int = 1  # engines behind the server (data parallel); its limits are those of one
-    kv_tokens: int | None = None  # KV cache [tokens]; None: it does not say
-    steps: float | None = None  # of all engines; None: it does not count them
-    cached_tokens: float = 0.0  # prompt tokens that were found in its prefix cache, not computed
-
-    @property
-    def progress(self) -> float:
-        """A number that moves whenever the engine does work, and falls only when it restarts."""
-        return self.generation_tokens + self.prompt_tokens + self.successes
-
-
-@dataclass(frozen=True, slots=True)
-class EngineModel:
-    """A model a server offers under ``/v1/models``."""
-
-    id: str
-    max_model_len: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Probe:
-    """What came of a one-token generation. True when a token came."""
-
-    ok: bool
-    why: str  # one line for people
-    seconds: float
-
-    def __bool__(self) -> bool:
-        return self.ok
 
 
 def parse_metrics(page: str) -> EngineMetrics:
@@ -234,16 +174,6 @@ class _Generated(msgspec.Struct):
     usage: _Usage
 
 
-def control_http() -> httpx.AsyncClient:
-    """The client that control calls of a whole process share. The caller closes it (``aclose``)."""
-    # trust_env off: a proxy set for downloads must not stand between us and our own replicas.
-    return httpx.AsyncClient(
-        trust_env=False,
-        follow_redirects=False,
-        limits=httpx.Limits(max_connections=64, max_keepalive_connections=32, keepalive_expiry=4.0),
-    )
-
-
 class VllmClient:
     """Control calls to one replica. Every method raises :class:`EngineError` unless it says otherwise."""
 
@@ -275,6 +205,9 @@ class VllmClient:
     async def page(self, timeout_s: float = SCRAPE_TIMEOUT_S) -> str:
         """The text of ``/metrics``."""
         return (await self._call("GET", "/metrics", timeout_s=timeout_s)).decode(errors="replace")
+
+    async def kv_tokens(self, timeout_s: float = 5.0) -> int | None:
+        return kv_tokens_of(await self.page(timeout_s))
 
     async def health(self, timeout_s: float = SCRAPE_TIMEOUT_S) -> bool:
         """Whether ``/health`` is 200. Never raises. Says little: a dead engine behind a live front answers 200 too."""
@@ -374,39 +307,3 @@ class VllmClient:
         if status != 200:
             raise EngineRefused(call, status, body[:300].decode(errors="replace"))
         return body
-
-
-async def fetch(
-    http: httpx.AsyncClient,
-    method: str,
-    url: str,
-    call: str,
-    *,
-    timeout_s: float,
-    json: object = None,
-    headers: dict[str, str] | None = None,
-    limit: int = MAX_BODY_BYTES,
-) -> tuple[int, bytes]:
-    """Status and body of an engine's answer, at most ``limit`` bytes. ``call`` names it in errors.
-
-    Nothing is unpacked: a few bytes may hold gigabytes.
-
-    Raises:
-        EngineUnreachable, EngineProtocolError: there is no such answer.
-    """
-    try:
-        async with http.stream(
-            method, url, json=json, headers={**(headers or {}), "accept-encoding": "identity"}, timeout=timeout_s
-        ) as answer:
-            if answer.headers.get("content-encoding", "identity").lower() != "identity":
-                raise EngineProtocolError(f"{call} answered in an encoding that was not asked for")
-            body = bytearray()
-            async for chunk in answer.aiter_bytes():
-                body += chunk
-                if len(body) > limit:
-                    raise EngineProtocolError(f"{call} answered more than {limit} bytes")
-            return answer.status_code, bytes(body)
-    except httpx.TimeoutException as error:
-        raise EngineUnreachable(f"{call} did not answer within {timeout_s:g} s") from error
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise EngineUnreachable(f"{call} failed: {error or type(error).__name__}") from error

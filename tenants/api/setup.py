@@ -13,8 +13,8 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from scheduling.engines import loading
-from scheduling.engines.vllm import EngineError, Probe, VllmClient, control_http
+from scheduling.engines.client import EngineError, Probe, control_http
+from scheduling.engines.kinds import make_client
 from tenants import engine_figures, preview, services
 from tenants.api import serializers as rows
 from tenants.api.base import Right, ScopedView, as_answer, is_trial
@@ -75,13 +75,13 @@ class EngineCheckView(ScopedView, APIView):
 async def look(url: str, api_key: str) -> dict[str, Any]:
     """What is found at an address; never raises for what the other side does."""
     async with control_http() as http:
-        client = VllmClient(url, http=http, api_key=api_key)
+        client = make_client(url, http=http, api_key=api_key)
         try:
             models = await client.models()
         except EngineError as error:
             return {"reachable": False, "ready": False, "why": str(error), "models": [], "kv_tokens": None}
         try:
-            kv_tokens = await loading.kv_tokens(client)
+            kv_tokens = await client.kv_tokens()
         except EngineError:
             kv_tokens = None
         probe = await client.probe(PROBE_S) if models else Probe(False, "It serves no model.", 0.0)

@@ -11,8 +11,8 @@ import pytest
 
 from scheduling.core.types import BackendSpec, Catalog
 from scheduling.dispatch.loop import PoolDispatcher
+from scheduling.engines.client import control_http
 from scheduling.engines.simulated.server import EngineOptions, SimulatedServer, serving
-from scheduling.engines.vllm import control_http
 from tests.support.dispatch_world import catalog_of, dispatching, until
 from tests.support.state_world import pool_spec
 

@@ -23,8 +23,9 @@ from controlplane import sse
 from controlplane.calibration import measure
 from controlplane.embedded.vllm_cpu import serve
 from scheduling.core.types import BackendSpec
+from scheduling.engines.client import EngineMetrics, control_http
 from scheduling.engines.simulated.server import EngineOptions, serving
-from scheduling.engines.vllm import EngineMetrics, VllmClient, control_http
+from scheduling.engines.vllm import VllmClient
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]
 

@@ -16,7 +16,7 @@ from scheduling.core.ledger import LedgerRecord
 from scheduling.core.types import BackendSpec, Catalog, EntitlementSpec, PoolSpec
 from scheduling.dispatch.loop import Crew, PoolDispatcher
 from scheduling.dispatch.ports import Sample
-from scheduling.engines.vllm import EngineMetrics, EngineProtocolError, EngineUnreachable, Probe
+from scheduling.engines.client import EngineMetrics, EngineProtocolError, EngineUnreachable, Probe
 from scheduling.state.resp import RespConnection
 from scheduling.state.types import GrantNotice
 

@@ -17,8 +17,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from controlplane.calibration import Measured, changes, measure
 from scheduling.core.kv import kv_bytes_per_token, kv_notes
+from scheduling.engines.client import EngineError
 from scheduling.engines.loading import Shape
-from scheduling.engines.vllm import EngineError
 from tenants import services
 from tenants.audit import Actor
 from tenants.models import Backend, Pool

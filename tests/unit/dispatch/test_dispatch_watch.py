@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from scheduling.dispatch.progress import ProgressWatch
-from scheduling.engines.vllm import EngineMetrics
+from scheduling.engines.client import EngineMetrics
 
 
 def scrape(watch: ProgressWatch, at_s: float, prompt: float, generated: float) -> None:

@@ -11,17 +11,15 @@ import httpx
 import pytest
 
 from scheduling.engines import prometheus_text as prom
-from scheduling.engines.loading import kv_tokens_of
-from scheduling.engines.vllm import (
+from scheduling.engines.client import (
     MAX_BODY_BYTES,
     EngineModel,
     EngineProtocolError,
     EngineRefused,
     EngineUnreachable,
-    VllmClient,
     control_http,
-    parse_metrics,
 )
+from scheduling.engines.vllm import VllmClient, kv_tokens_of, parse_metrics
 
 PAGE = """# HELP vllm:num_requests_running Number of requests in model execution batches.
 # TYPE vllm:num_requests_running gauge

@@ -1,0 +1,157 @@
+"""What everybody knows of an engine: its client's calls, what they answer, and how they fail.
+
+Requests of tenants never pass here; the gateway streams those itself. One shared ``httpx.AsyncClient`` (made by
+:func:`control_http`) serves the clients of all replicas of a process.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import httpx
+
+from scheduling.core.engine_limits import EngineFacts
+
+MAX_BODY_BYTES = 2 * 1024 * 1024  # no control answer is larger (a page of metrics has 50 kB); one that is, is broken
+FACTS_TIMEOUT_S = 30.0  # an engine may look at its whole machine before it answers the first time
+SCRAPE_TIMEOUT_S = 2.0
+PROBE_TIMEOUT_S = 30.0
+
+
+class EngineError(Exception):
+    """A replica did not do what a control call asked. The text names the call and the cause, never a key."""
+
+
+class EngineUnreachable(EngineError):
+    """No connection, or no answer in time."""
+
+
+class EngineRefused(EngineError):
+    """It answered with an HTTP error. ``status`` is the code, ``detail`` the beginning of the body."""
+
+    def __init__(self, call: str, status: int, detail: str) -> None:
+        super().__init__(f"{call} answered {status}: {detail}" if detail else f"{call} answered {status}")
+        self.status = status
+        self.detail = detail
+
+
+class EngineProtocolError(EngineError):
+    """It answered something this client cannot read as its format."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineMetrics:
+    """One scrape, summed over the engines of the server. Totals count from the server's start."""
+
+    running: int  # sequences in the batch
+    waiting: int  # sequences in the engine's own queue
+    kv_usage: float | None  # 0..1
+    generation_tokens: float
+    prompt_tokens: float
+    successes: float  # requests that ended by themselves (aborts may not be counted)
+    preemptions: float
+    gpu_util: float | None = None  # 0..1, mean over its GPUs
+    gpu_mem_used_bytes: float | None = None
+    gpu_mem_total_bytes: float | None = None
+    engines: int = 1  # engines behind the server (data parallel); its limits are those of one
+    kv_tokens: int | None = None  # KV cache [tokens]; None: it does not say
+    steps: float | None = None  # of all engines; None: it does not count them
+    cached_tokens: float = 0.0  # prompt tokens that were found in its prefix cache, not computed
+
+    @property
+    def progress(self) -> float:
+        """A number that moves whenever the engine does work, and falls only when it restarts."""
+        return self.generation_tokens + self.prompt_tokens + self.successes
+
+
+@dataclass(frozen=True, slots=True)
+class EngineModel:
+    """A model a server offers."""
+
+    id: str
+    max_model_len: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """What came of a one-token generation. True when a token came."""
+
+    ok: bool
+    why: str  # one line for people
+    seconds: float
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+
+class EngineClient(Protocol):
+    """Control calls to one replica, of whatever kind (:mod:`scheduling.engines.kinds` makes them). Every method raises
+    :class:`EngineError` unless it says otherwise."""
+
+    url: str
+    model: str  # what a probe asks for; empty: the first that the server offers
+
+    async def scrape(self, timeout_s: float = SCRAPE_TIMEOUT_S) -> EngineMetrics:
+        """The metrics now."""
+
+    async def kv_tokens(self, timeout_s: float = 5.0) -> int | None:
+        """KV cache [tokens]; None: it does not say."""
+
+    async def health(self, timeout_s: float = SCRAPE_TIMEOUT_S) -> bool:
+        """Whether it says that it is well. Never raises."""
+
+    async def models(self, timeout_s: float = SCRAPE_TIMEOUT_S) -> list[EngineModel]:
+        """The models it serves, with their context length [tokens] where it says so."""
+
+    async def facts(self, engines: int = 1) -> EngineFacts:
+        """What it says of its limits; ``engines`` behind it have them each."""
+
+    async def probe(self, timeout_s: float = PROBE_TIMEOUT_S) -> Probe:
+        """Asks for one real token, the only proof that an engine generates. Never raises."""
+
+
+def control_http() -> httpx.AsyncClient:
+    """The client that control calls of a whole process share. The caller closes it (``aclose``)."""
+    # trust_env off: a proxy set for downloads must not stand between us and our own replicas.
+    return httpx.AsyncClient(
+        trust_env=False,
+        follow_redirects=False,
+        limits=httpx.Limits(max_connections=64, max_keepalive_connections=32, keepalive_expiry=4.0),
+    )
+
+
+async def fetch(
+    http: httpx.AsyncClient,
+    method: str,
+    url: str,
+    call: str,
+    *,
+    timeout_s: float,
+    json: object = None,
+    headers: dict[str, str] | None = None,
+    limit: int = MAX_BODY_BYTES,
+) -> tuple[int, bytes]:
+    """Status and body of an engine's answer, at most ``limit`` bytes. ``call`` names it in errors.
+
+    Nothing is unpacked: a few bytes may hold gigabytes.
+
+    Raises:
+        EngineUnreachable, EngineProtocolError: there is no such answer.
+    """
+    try:
+        async with http.stream(
+            method, url, json=json, headers={**(headers or {}), "accept-encoding": "identity"}, timeout=timeout_s
+        ) as answer:
+            if answer.headers.get("content-encoding", "identity").lower() != "identity":
+                raise EngineProtocolError(f"{call} answered in an encoding that was not asked for")
+            body = bytearray()
+            async for chunk in answer.aiter_bytes():
+                body += chunk
+                if len(body) > limit:
+                    raise EngineProtocolError(f"{call} answered more than {limit} bytes")
+            return answer.status_code, bytes(body)
+    except httpx.TimeoutException as error:
+        raise EngineUnreachable(f"{call} did not answer within {timeout_s:g} s") from error
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise EngineUnreachable(f"{call} failed: {error or type(error).__name__}") from error
