@@ -30,7 +30,7 @@ from scheduling.state.resp import RespConnection
 from scheduling.state.script import REDIS_CLOCK, Script
 from scheduling.state.types import gateway_channel
 from tests.reference.idempotency import ReferenceIdempotency
-from tests.support.state_model import TEST_CLOCK, Ears, variant
+from tests.support.state_model import TEST_CLOCK, Ears, model_connection, variant
 
 GATEWAYS = ("gw-idem-1", "gw-idem-2")
 LIMITS = KeepLimits(kept_ms=60_000, keys=6, bytes=100)
@@ -180,24 +180,8 @@ Make = Callable[..., World]
 
 @pytest.fixture
 def make_world(redis_url: str) -> Iterator[Make]:
-    with asyncio.Runner() as runner:
-
-        def run(awaitable: Awaitable[Any]) -> Any:
-            async def main() -> Any:
-                return await awaitable
-
-            return runner.run(main())
-
-        async def connect() -> RespConnection:
-            connection = RespConnection(redis_url, name="model", call_timeout=20.0)
-            assert await connection.start()
-            return connection
-
-        resp = runner.run(connect())
-        ears = Ears(redis_url)
+    with model_connection(redis_url) as (run, resp, ears):
         yield lambda scripts=None: World(run, resp, scripts or timed(), ears)
-        ears.close()
-        runner.run(resp.close())
 
 
 @pytest.mark.parametrize("seed", range(4))

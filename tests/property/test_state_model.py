@@ -8,8 +8,7 @@ variants at the end show that the walks would notice: each is the real script wi
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -17,7 +16,6 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
-from scheduling.state.resp import RespConnection
 from scheduling.state.script import Script
 from tests.support.state_model import (
     BACKENDS,
@@ -27,8 +25,8 @@ from tests.support.state_model import (
     REASONS,
     REQUESTS,
     WEIGHTS,
-    Ears,
     World,
+    model_connection,
     timed_scripts,
     variant,
     walk,
@@ -40,24 +38,8 @@ Make = Callable[..., World]
 @pytest.fixture
 def make_world(redis_url: str) -> Iterator[Make]:
     """Worlds on one connection and one loop of this test."""
-    with asyncio.Runner() as runner:
-
-        def run(awaitable: Awaitable[Any]) -> Any:
-            async def main() -> Any:
-                return await awaitable
-
-            return runner.run(main())
-
-        async def connect() -> RespConnection:
-            connection = RespConnection(redis_url, name="model", call_timeout=20.0)
-            assert await connection.start()
-            return connection
-
-        resp = runner.run(connect())
-        ears = Ears(redis_url)
+    with model_connection(redis_url) as (run, resp, ears):
         yield lambda scripts=None: World(run, resp, scripts or timed_scripts(), ears)
-        ears.close()
-        runner.run(resp.close())
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -7,7 +7,7 @@ key so that time can pass.
 
 from __future__ import annotations
 
-from tests.support.state_model.listeners import Ears
+from tests.support.state_model.listeners import Ears, model_connection
 from tests.support.state_model.members import BACKENDS, ENTITLEMENTS, GATEWAYS, HOLDERS, REASONS, REQUESTS, WEIGHTS
 from tests.support.state_model.scripts import TEST_CLOCK, timed_scripts, variant
 from tests.support.state_model.walk import World, walk
@@ -23,6 +23,7 @@ __all__ = [
     "WEIGHTS",
     "Ears",
     "World",
+    "model_connection",
     "timed_scripts",
     "variant",
     "walk",

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import redis
 
+from scheduling.state.resp import RespConnection
 from scheduling.state.types import (
     EJECTED_CHANNEL,
 )
@@ -45,3 +49,29 @@ class Ears:
     def close(self) -> None:
         self._pubsub.close()
         self._client.close()
+
+
+Run = Callable[[Awaitable[Any]], Any]
+
+
+@contextmanager
+def model_connection(url: str) -> Iterator[tuple[Run, RespConnection, Ears]]:
+    """What a world is made of: calls that run in one loop, a connection in it, and who listens."""
+    with asyncio.Runner() as runner:
+
+        def run(awaitable: Awaitable[Any]) -> Any:
+            async def main() -> Any:
+                return await awaitable
+
+            return runner.run(main())
+
+        async def connect() -> RespConnection:
+            connection = RespConnection(url, name="model", call_timeout=20.0)
+            assert await connection.start()
+            return connection
+
+        resp = runner.run(connect())
+        ears = Ears(url)
+        yield run, resp, ears
+        ears.close()
+        runner.run(resp.close())
