@@ -111,17 +111,17 @@ class BatchEngine(Engine):
         order = sorted(batch, key=lambda sequence: sequence.sim.output_tokens)
         running = len(batch)
         context = sum(sequence.sim.input_tokens + 1 for sequence in batch)
-        made, place = 1, 0
+        produced, place = 1, 0
         while True:
-            while place < len(order) and order[place].sim.output_tokens == made:
-                context -= order[place].sim.input_tokens + made
+            while place < len(order) and order[place].sim.output_tokens == produced:
+                context -= order[place].sim.input_tokens + produced
                 running, place = running - 1, place + 1
             if not running:
                 return
-            count = order[place].sim.output_tokens - made
+            count = order[place].sim.output_tokens - produced
             self._run(running, context, count)
             context += running * count
-            made += count
+            produced += count
 
     def _decode_padded(self, batch: list[Sequence]) -> None:
         longest = max(sequence.sim.input_tokens for sequence in batch)

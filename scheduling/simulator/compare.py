@@ -41,7 +41,7 @@ from scheduling.simulator.engine import EngineConfig
 from scheduling.simulator.engine_queue import Stay, stays_of, waiting
 from scheduling.simulator.fairness import Service, jain_of_backlogged
 from scheduling.simulator.kernel import rng
-from scheduling.simulator.oracle import told
+from scheduling.simulator.oracle import clairvoyant
 from scheduling.simulator.prefix_cache import prefixes_of
 from scheduling.simulator.replay import Replay, Replica
 from scheduling.simulator.result import Outcome, by_tier, late_share, makespan_s, outcomes_of
@@ -114,8 +114,8 @@ class Case:
     @property
     def named(self) -> str:
         """The policy with its parameters."""
-        told = ",".join(f"{key}={value}" for key, value in self.params)
-        return f"{self.policy}:{told}" if told else self.policy
+        params = ",".join(f"{key}={value}" for key, value in self.params)
+        return f"{self.policy}:{params}" if params else self.policy
 
     @property
     def signal_s(self) -> float:
@@ -170,7 +170,7 @@ def _value(text: str) -> float | int | str:
 
 def parse_shares(text: str) -> tuple[tuple[str, float], ...]:
     """``premium=20,standard=50,batch=30``: a share for each tier that takes part. Raises CompareError."""
-    known = [tier.name for tier in SHIPPED]
+    names = [tier.name for tier in SHIPPED]
     shares: dict[str, float] = {}
     for pair in text.split(","):
         name, _, value = (part.strip() for part in pair.partition("="))
@@ -178,14 +178,14 @@ def parse_shares(text: str) -> tuple[tuple[str, float], ...]:
             share = float(value)
         except ValueError:
             share = math.nan
-        if name not in known or not (math.isfinite(share) and share >= 0):
+        if name not in names or not (math.isfinite(share) and share >= 0):
             raise CompareError(
-                f"tiers: {pair!r} is not TIER=SHARE with a TIER of {', '.join(known)} and a SHARE from 0"
+                f"tiers: {pair!r} is not TIER=SHARE with a TIER of {', '.join(names)} and a SHARE from 0"
             )
         shares[name] = share
     if sum(shares.values()) <= 0:
         raise CompareError("tiers: one share at least has to be above 0")
-    return tuple((name, shares[name]) for name in known if shares.get(name, 0.0) > 0)
+    return tuple((name, shares[name]) for name in names if shares.get(name, 0.0) > 0)
 
 
 def run_case(case: Case) -> dict[str, float]:
@@ -199,7 +199,7 @@ def run_case(case: Case) -> dict[str, float]:
         params.setdefault("prefill_us", step.a * 1e6)
     ordering = make_named(case.policy, params)
     requests = (
-        [replace(request, queued=told(request)) for request in prepared.requests]
+        [replace(request, queued=clairvoyant(request)) for request in prepared.requests]
         if case.clairvoyant
         else prepared.requests
     )
@@ -336,8 +336,8 @@ def rows_at_load(case: Case, config: EngineConfig) -> tuple[list[TraceRequest], 
         scale = case.load * case.replicas * capacity / recorded
         rows = draw(scale=scale)
         share = 100.0 * sum(left_out) / (recorded + sum(left_out))
-        told = {"clients_left_out": float(len(left_out)), "clients_left_out_share": share}
-        return rows, {"capacity": capacity, "speed": scale, **told}
+        left = {"clients_left_out": float(len(left_out)), "clients_left_out_share": share}
+        return rows, {"capacity": capacity, "speed": scale, **left}
     rows = read_trace(path, until_s=from_s + span_s)
     rows = [row for row in rows if row.arrival_s >= from_s]
     if len(rows) < 2 or rows[-1].arrival_s <= rows[0].arrival_s:
@@ -359,8 +359,8 @@ def capacity_of(rows: Sequence[TraceRequest], config: EngineConfig) -> float:
         raise CompareError("no request of the trace fits into the KV cache of the preset")
     engine = ContinuousEngine(config, make_ordering("fifo"))
     belief, tier = Belief(1.0), SHIPPED[0]
-    made = (make_request(n, 0.0, row.input_tokens, row.output_tokens, tier, belief) for n, row in enumerate(rows))
-    return len(rows) / makespan_s(outcomes_of(engine.run(made)))
+    requests = (make_request(n, 0.0, row.input_tokens, row.output_tokens, tier, belief) for n, row in enumerate(rows))
+    return len(rows) / makespan_s(outcomes_of(engine.run(requests)))
 
 
 def _fits(row: TraceRequest, config: EngineConfig) -> bool:
@@ -376,12 +376,12 @@ def _tiers_of_tenants(rows: Sequence[TraceRequest], tiers: Sequence[Tier]) -> di
             counts[row.tenant] = counts.get(row.tenant, 0) + 1
     total = sum(tier.share for tier in tiers)
     missing = {tier.name: tier.share / total * len(rows) for tier in tiers}
-    found: dict[str, Tier] = {}
+    tier_of: dict[str, Tier] = {}
     for tenant in sorted(counts, key=lambda name: (-counts[name], name)):
         tier = max(tiers, key=lambda tier: (missing[tier.name], -tier.rank))
-        found[tenant] = tier
+        tier_of[tenant] = tier
         missing[tier.name] -= counts[tenant]
-    return found
+    return tier_of
 
 
 class Beliefs:
@@ -395,15 +395,15 @@ class Beliefs:
             for key in {(row.tenant, -1), ("", self._group(row)), ("", -1)}:
                 groups.setdefault(key, []).append(row.output_tokens)
         self._bound = max(row.output_tokens for row in history) * 2
-        self._known = {
+        self._beliefs = {
             key: _belief(outputs, self._bound)
             for key, outputs in groups.items()
             if len(outputs) >= ENOUGH or key == ("", -1)
         }
 
     def __call__(self, row: TraceRequest) -> Belief:
-        own = self._known.get((row.tenant, -1)) if row.tenant else None
-        return own or self._known.get(("", self._group(row))) or self._known["", -1]
+        own = self._beliefs.get((row.tenant, -1)) if row.tenant else None
+        return own or self._beliefs.get(("", self._group(row))) or self._beliefs["", -1]
 
     def _group(self, row: TraceRequest) -> int:
         return bisect_right(self._edges, row.input_tokens)

@@ -260,13 +260,13 @@ class ContinuousEngine(Intake):
         if self.paused.pop(victim.queued.id, None) is not None:
             self._unwait(victim)
         if victim.state == DECODE:
-            made = self.step_no - victim.joined_step
-            held = victim.context + made - 1
+            produced = self.step_no - victim.joined_step
+            kv_tokens = victim.context + produced - 1
             self._leave_decodes(victim)
-            victim.generated += made
+            victim.generated += produced
         else:
-            held = victim.prompt
-        self._release(victim, held)
+            kv_tokens = victim.prompt
+        self._release(victim, kv_tokens)
         if victim is self.current:
             self.current = None
         victim.recomputed += victim.prefilled

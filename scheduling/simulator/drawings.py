@@ -29,15 +29,15 @@ class Curve:
 
     def values(self, places: int, look: Look) -> tuple[float, ...]:
         runs, metrics, versus = (_each(names, places) for names in (self.runs, self.metrics, self.versus or ("",)))
-        found = []
+        values = []
         for place, (run, metric, base) in enumerate(zip(runs, metrics, versus, strict=True)):
             name = metric.replace("*", str(place))
             value = look(run, name)
             if base:
                 other = look(base, name)
                 value = 100.0 * (value / other - 1.0) if other else math.nan
-            found.append(value)
-        return tuple(found)
+            values.append(value)
+        return tuple(values)
 
     def minutes(self, look: Look) -> tuple[float, ...]:
         """The middle of each window of its run: runs differ in how long they take."""

@@ -88,9 +88,9 @@ def run_phases(
 ) -> list[Life]:
     """Runs the phases one after the other: each begins ``PAUSE_S`` after the last request of the one before ended."""
     arrivals, lengths = rng(seed, "arrivals"), rng(seed, "lengths")
-    start_s, made = 0.0, 0
+    start_s, sent = 0.0, 0
     for shape in shapes:
-        engine.run(phase(made, start_s, shape, arrivals, lengths))
-        made += shape[0]
+        engine.run(phase(sent, start_s, shape, arrivals, lengths))
+        sent += shape[0]
         start_s = to_s(engine.clock) + PAUSE_S
     return engine.finished

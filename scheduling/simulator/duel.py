@@ -107,7 +107,7 @@ def load_match(name: str) -> Match:
 def parse_match(name: str, data: Mapping[str, Any]) -> Match:
     """A match from a parsed file. Raises ScenarioError naming the entry."""
     data = dict(data)
-    told, counted = tuple(data.pop("told_truth", ())), tuple(data.pop("counted", ()))
+    clairvoyant, counted = tuple(data.pop("told_truth", ())), tuple(data.pop("counted", ()))
     raw_duels = data.pop("duel", [])
     scenario = parse_scenario(name, data)
     duels = []
@@ -120,11 +120,19 @@ def parse_match(name: str, data: Mapping[str, Any]) -> Match:
         unknown = {duel.ours, *duel.rivals, *duel.limits} - set(scenario.runs)
         if unknown or not duel.rivals:
             raise ScenarioError(f"{name}: duel {duel.name!r} has no rivals or unknown runs: {sorted(unknown)}")
-        if set(duel.limits) - set(told) - set(counted) or {duel.ours, *duel.rivals} & {*told, *counted}:
+        if set(duel.limits) - set(clairvoyant) - set(counted) or {duel.ours, *duel.rivals} & {*clairvoyant, *counted}:
             raise ScenarioError(f"{name}: duel {duel.name!r}: limits know the truth, and only they do")
         duels.append(duel)
     return Match(
-        name, scenario.id, scenario.title, scenario.paper, scenario.runs, tuple(duels), told, counted, scenario.note
+        name,
+        scenario.id,
+        scenario.title,
+        scenario.paper,
+        scenario.runs,
+        tuple(duels),
+        clairvoyant,
+        counted,
+        scenario.note,
     )
 
 
@@ -170,10 +178,10 @@ def verdicts_of(match: Match, figures: Mapping[Bout, Mapping[str, float]], seeds
 
 def _verdict(match: Match, duel: Duel, figures: Mapping[Bout, Mapping[str, float]], seeds: int) -> MatchResult:
     def column(run: str) -> list[float]:
-        found = [figures[Bout(match.name, run, seed)] for seed in range(1, seeds + 1)]
-        if any(duel.metric not in row for row in found):
+        results = [figures[Bout(match.name, run, seed)] for seed in range(1, seeds + 1)]
+        if any(duel.metric not in row for row in results):
             raise ScenarioError(f"{match.name}: run {run!r} has no figure {duel.metric!r}")
-        return [row[duel.metric] for row in found]
+        return [row[duel.metric] for row in results]
 
     sign = -1.0 if duel.higher else 1.0
     ours = column(duel.ours)

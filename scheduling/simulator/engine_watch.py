@@ -54,9 +54,9 @@ class EngineWatch:
         """Takes every engine's counters, and lets the view have the credits and speeds that follow."""
         for name, each in self._engines.items():
             engine, credit, seen = each.engine, self._credits[name], self._view.backends[name]
-            told = engine.counters
+            sums = engine.counters
             waiting = len(engine.inbox) - engine.taken + len(engine.live) - len(engine.admitted)
-            counted = Counters(now_s, told.steps, told.prefill_tokens, told.output_tokens, waiting)
+            counted = Counters(now_s, sums.steps, sums.prefill_tokens, sums.output_tokens, waiting)
             credit.seen(counted, self._limited[name])
             self._speeds[name].seen(counted, self._limited[name])
             seen.prefill_per_s = self._speeds[name].tokens_per_s

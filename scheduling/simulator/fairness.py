@@ -25,11 +25,11 @@ class Service(NamedTuple):
 
 def jain(values: Iterable[float]) -> float:
     """``(sum x)^2 / (n * sum x^2)``; 1 for equal values and where all are 0, nan without values."""
-    found = list(values)
-    squares = math.fsum(x * x for x in found)
-    if not found:
+    numbers = list(values)
+    squares = math.fsum(x * x for x in numbers)
+    if not numbers:
         return math.nan
-    return math.fsum(found) ** 2 / (len(found) * squares) if squares > 0 else 1.0
+    return math.fsum(numbers) ** 2 / (len(numbers) * squares) if squares > 0 else 1.0
 
 
 def jain_of_backlogged(served: Iterable[Service], weights: Mapping[str, float], window_s: float = WINDOW_S) -> float:
@@ -48,12 +48,12 @@ def jain_of_backlogged(served: Iterable[Service], weights: Mapping[str, float], 
         row = tokens.setdefault(tenant, {})
         _spread(row, start, first, outcome.input_tokens + 1.0, window_s)
         _spread(row, first, last, outcome.output_tokens - 1.0, window_s)
-    found = []
+    indexes = []
     for window in sorted({edge for edges in waiting.values() for edge in edges}):
         backlogged = [name for name, edges in waiting.items() if window in edges and window + 1 in edges]
         if len(backlogged) > 1:
-            found.append(jain(tokens[name].get(window, 0.0) / weights[name] for name in backlogged))
-    return mean(found)
+            indexes.append(jain(tokens[name].get(window, 0.0) / weights[name] for name in backlogged))
+    return mean(indexes)
 
 
 def _spread(row: dict[int, float], start: float, end: float, tokens: float, window_s: float) -> None:

@@ -30,11 +30,11 @@ def recorded(path: Path, most_bytes: int, most: int) -> Recording:
     unpacked. Requests of one without tiers draw one of the shipped ones. Raises TraceError and OSError."""
     tiers, rows = read_tiers(path, most_bytes=most_bytes), read_trace(path, limit=most, most_bytes=most_bytes)
     draw = rng(1, "tiers")
-    found = []
+    kept = []
     for row in rows:
         tier = row.tier or pick_tier(draw, SHIPPED).name
-        found.append(Recorded(row.arrival_s, row.input_tokens, row.output_tokens, row.tenant or tier, tier, wait_s=0.0))
-    return Recording("", tiers or SHIPPED, tuple(found))
+        kept.append(Recorded(row.arrival_s, row.input_tokens, row.output_tokens, row.tenant or tier, tier, wait_s=0.0))
+    return Recording("", tiers or SHIPPED, tuple(kept))
 
 
 def packed(recording: Recording) -> tuple[bytes, int]:

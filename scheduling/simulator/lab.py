@@ -123,9 +123,9 @@ def scenario_names() -> list[str]:
 
 def load_scenario(name: str) -> Scenario:
     """A scenario by name or by its id. Raises ScenarioError that lists the names, or says what is wrong in the file."""
-    for known in scenario_names():
-        scenario = _load(known)
-        if name.lower() in (known, scenario.id.lower()):
+    for each in scenario_names():
+        scenario = _load(each)
+        if name.lower() in (each, scenario.id.lower()):
             return scenario
     raise ScenarioError(f"unknown scenario {name!r}; there are: {', '.join(scenario_names())}")
 
@@ -176,8 +176,8 @@ def _drawing(name: str, raw: Mapping[str, Any], runs: Mapping[str, Run]) -> Draw
 
 
 def _make(cls: type[Any], raw: Mapping[str, Any], where: str) -> Any:
-    known = {f.name: f for f in fields(cls)}
-    odd = set(raw) - set(known)
+    names = {f.name: f for f in fields(cls)}
+    odd = set(raw) - set(names)
     if odd:
         raise ScenarioError(f"{where} has unknown entries: {', '.join(sorted(odd))}")
     values = {key: tuple(value) if isinstance(value, list) else value for key, value in raw.items()}
@@ -246,17 +246,17 @@ def _line(scenario: Scenario, row: Row, figures: Figures) -> Line:
     return _judged(scenario, row, ours, row.low <= ours <= row.high)
 
 
-def _comparison(scenario: Scenario, row: Row, found: Sequence[float]) -> Line:
+def _comparison(scenario: Scenario, row: Row, values: Sequence[float]) -> Line:
     if row.order == "least":
-        best = row.values[min(range(len(found)), key=lambda place: found[place])]
+        best = row.values[min(range(len(values)), key=lambda place: values[place])]
         return _judged(scenario, row, best, row.low <= best <= row.high)
-    pairs = list(pairwise(found))
+    pairs = list(pairwise(values))
     right = sum((a < b) if row.order == "rising" else (a > b) for a, b in pairs)
     whole = replace(row, low=len(pairs), high=len(pairs))
     return _judged(scenario, whole, float(right), right == len(pairs), f"{row.order} in {right} of {len(pairs)} steps")
 
 
-def _judged(scenario: Scenario, row: Row, ours: float, holds: bool, found: str = "") -> Line:
+def _judged(scenario: Scenario, row: Row, ours: float, holds: bool, finding: str = "") -> Line:
     bounded = math.isfinite(row.low) or math.isfinite(row.high)
     return Line(
         scenario=scenario.id,
@@ -267,12 +267,12 @@ def _judged(scenario: Scenario, row: Row, ours: float, holds: bool, found: str =
         ours=ours,
         low=row.low if math.isfinite(row.low) else None,
         high=row.high if math.isfinite(row.high) else None,
-        verdict=(_held(row) if holds else "differs") if bounded else "shown",
-        note="; ".join(text for text in (found, row.note) if text),
+        verdict=(_expected_verdict(row) if holds else "differs") if bounded else "shown",
+        note="; ".join(text for text in (finding, row.note) if text),
     )
 
 
-def _held(row: Row) -> str:
+def _expected_verdict(row: Row) -> str:
     return CONTRADICTS if row.contradicts else "holds"
 
 
@@ -280,9 +280,9 @@ def _figure(scenario: Scenario, run: str, metric: str, figures: Figures) -> floa
     """The mean over the run's seeds."""
     values = []
     for seed in scenario.runs[run].seeds:
-        known = figures[Task(scenario.name, run, seed)]
-        if metric not in known:
-            plain = [name for name in known if not name[-1:].isdigit()]  # not those of every window
+        results = figures[Task(scenario.name, run, seed)]
+        if metric not in results:
+            plain = [name for name in results if not name[-1:].isdigit()]  # not those of every window
             raise ScenarioError(f"{scenario.name}: run {run!r} has no figure {metric!r}; it has: {', '.join(plain)}")
-        values.append(known[metric])
+        values.append(results[metric])
     return math.fsum(values) / len(values)

@@ -18,7 +18,7 @@ from scheduling.simulator.kernel import to_s
 from scheduling.simulator.workload import SimRequest
 
 
-def told(request: SimRequest) -> QueuedRequest:
+def clairvoyant(request: SimRequest) -> QueuedRequest:
     """What a policy is told of a request, with its true length for an estimate."""
     out = float(request.output_tokens)
     return replace(request.queued, output_tokens=out, output_lengths=(out,), output_probabilities=(1.0,))
@@ -28,7 +28,7 @@ class Truth:
     """An :class:`scheduling.simulator.engine.Estimator` that tells what will happen."""
 
     def estimate(self, request: SimRequest) -> QueuedRequest:
-        return told(request)
+        return clairvoyant(request)
 
     def observe(self, request: SimRequest) -> None:
         """There is nothing to learn."""

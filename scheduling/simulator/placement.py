@@ -95,11 +95,11 @@ def _run(
     blocks: int, ideal: float,
 ) -> Row:  # fmt: skip
     caches = [BlockCache(blocks) for _ in range(replicas)]
-    found = [0] * replicas
+    hits = [0] * replicas
 
     def cached(number: int, request: SimRequest) -> int:
         tokens = min(caches[number].take(ids[request.index]) * BLOCK_TOKENS, request.input_tokens - 1)
-        found[number] += tokens
+        hits[number] += tokens
         return tokens
 
     engines = [ContinuousEngine(config, make_policy("fifo")) for _ in range(replicas)]
@@ -107,9 +107,9 @@ def _run(
     assigned = [0] * replicas
     for life in lives:
         assigned[life.replica] += life.sim.input_tokens + life.sim.output_tokens
-    computed = [a - f for a, f in zip(assigned, found, strict=True)]
+    computed = [a - f for a, f in zip(assigned, hits, strict=True)]
     ttft = sorted(to_s(life.first_fs - life.sim.arrival_fs) for life in lives)
-    hit_rate = sum(found) / sum(request.input_tokens for request in work)
+    hit_rate = sum(hits) / sum(request.input_tokens for request in work)
     return Row(
         name, hit_rate, hit_rate / ideal if ideal else 1.0, max(assigned) * replicas / sum(assigned),
         max(computed) * replicas / sum(computed), ttft[len(ttft) // 2], ttft[len(ttft) * 99 // 100],
@@ -125,15 +125,15 @@ def main() -> None:
     parser.add_argument("--preset", default="llama-3-8b-a100")
     parser.add_argument("--limit", type=int, help="only so many requests")
     parser.add_argument("--json", action="store_true")
-    said = parser.parse_args()
+    args = parser.parse_args()
     ideal, rows = evaluate(
-        read(said.trace, said.limit),
-        replicas=said.replicas,
-        cache_tokens=said.cache,
-        rate=said.rate,
-        preset=said.preset,
+        read(args.trace, args.limit),
+        replicas=args.replicas,
+        cache_tokens=args.cache,
+        rate=args.rate,
+        preset=args.preset,
     )
-    if said.json:
+    if args.json:
         print(json.dumps({"ideal_hit_rate": ideal, "rows": [asdict(row) for row in rows]}, indent=2))
         return
     print(f"one cache with the room of all: {ideal:.3f} of the prompt tokens are found\n")

@@ -60,8 +60,8 @@ def run_pool(
         name = f"{phase[0]}." if phase[0] else ""
         figures |= {f"{name}{key}": value for key, value in _of_pool(story, phase).items()}
         for client in clients:
-            found = _of_entitlement(story, phase, client)
-            figures |= {f"{name}{client.spec.id}.{key}": value for key, value in found.items()}
+            own = _of_entitlement(story, phase, client)
+            figures |= {f"{name}{client.spec.id}.{key}": value for key, value in own.items()}
     return figures | _by_the_clock(story, clients, phases[-1][2])
 
 
@@ -191,15 +191,15 @@ def _by_the_clock(story: Story, clients: Sequence[Client], end_s: float) -> dict
         figures[f"clock.slots.{k}"] = float(look.slots)
         for client in clients:
             name = client.spec.id
-            held = tick.standings.get(name) if client.begin_s <= middle <= client.end_s else None
+            standing = tick.standings.get(name) if client.begin_s <= middle <= client.end_s else None
             took = [
                 _since(a, a.end_s)
                 for a in story.attempts
                 if a.client.spec.id == name and a.end_s is not None and k * window <= a.arrival_s < (k + 1) * window
             ]
             figures[f"clock.running.{name}.{k}"] = float(look.running[name])
-            figures[f"clock.debt.{name}.{k}"] = held.debt if held else math.nan
-            figures[f"clock.weight.{name}.{k}"] = held.weight if held else math.nan
+            figures[f"clock.debt.{name}.{k}"] = standing.debt if standing else math.nan
+            figures[f"clock.weight.{name}.{k}"] = standing.weight if standing else math.nan
             figures[f"clock.e2e.{name}.{k}"] = max(took, default=math.nan)
     return figures
 

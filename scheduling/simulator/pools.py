@@ -324,9 +324,9 @@ class PoolModel:
         return able_to_run(share.waiting, share.running, baseline_slots(spec.tier.service_class, spec.concurrency))
 
     def _weight(self, name: str) -> float:
-        held = self._view.standings.get(name)
-        if held is not None:
-            return held.weight
+        standing = self._view.standings.get(name)
+        if standing is not None:
+            return standing.weight
         return first_weight(next(c.spec for c in self.clients if c.spec.id == name), self.pool)
 
     def _refuse(self, attempt: Attempt, reason: Reason, retry_ms: int | None, waited: bool = False) -> None:
@@ -409,7 +409,7 @@ class PoolModel:
             view = self._view.backends[spec.id]
             view.ready = slots >= spec.slots
             slots -= spec.slots if view.ready else 0
-        for lease in [held for held in self._leases.values() if not self._view.backends[held.backend].ready]:
+        for lease in [each for each in self._leases.values() if not self._view.backends[each.backend].ready]:
             self._end_early(lease, "replica lost")
         self._pump()
 

@@ -20,19 +20,19 @@ class BlockCache:
 
     def __init__(self, blocks: int) -> None:
         self._most = blocks
-        self._known: OrderedDict[int, None] = OrderedDict()
+        self._blocks: OrderedDict[int, None] = OrderedDict()
 
     def take(self, ids: Sequence[int]) -> int:
         """How many blocks from the beginning are known; all of them are from now on."""
-        found, going = 0, True
+        cached, going = 0, True
         for block in ids:
-            going = going and block in self._known
-            found += going
-            self._known[block] = None
-            self._known.move_to_end(block)
-        while len(self._known) > self._most:
-            self._known.popitem(last=False)
-        return found
+            going = going and block in self._blocks
+            cached += going
+            self._blocks[block] = None
+            self._blocks.move_to_end(block)
+        while len(self._blocks) > self._most:
+            self._blocks.popitem(last=False)
+        return cached
 
 
 def prefixes_of(ids: Sequence[int], tokens: int, skew: float = SKEW_TOKENS) -> str:

@@ -66,8 +66,8 @@ def write_recording(recording: Recording, out: Any) -> None:
     tiers = [_tier_row(tier) for tier in recording.tiers]
     out.write(json.dumps({MARK: FORMAT, "pool": recording.pool, "tiers": tiers}, ensure_ascii=False) + "\n")
     for row in recording.rows:
-        told = {name: round(value, 6) if isinstance(value, float) else value for name, value in asdict(row).items()}
-        out.write(json.dumps(told, ensure_ascii=False) + "\n")
+        cells = {name: round(value, 6) if isinstance(value, float) else value for name, value in asdict(row).items()}
+        out.write(json.dumps(cells, ensure_ascii=False) + "\n")
 
 
 def is_recording(first_line: str) -> bool:
@@ -129,12 +129,12 @@ def _value(number: int, name: str, value: object) -> Any:
 
 def _object(number: int, line: str) -> dict[str, Any]:
     try:
-        found = json.loads(line)
+        row = json.loads(line)
     except (ValueError, RecursionError) as problem:
         raise RecordingError(number, f"not a JSON object ({problem})") from problem
-    if not isinstance(found, dict):
+    if not isinstance(row, dict):
         raise RecordingError(number, "not a JSON object")
-    return found
+    return row
 
 
 def _tier_row(tier: Tier) -> dict[str, Any]:

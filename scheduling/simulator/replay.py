@@ -100,7 +100,7 @@ class Replay:
         self._kernel = Kernel()
         self._caches = [BlockCache((replica.cache_tokens or replica.kv_tokens) // BLOCK_TOKENS) for replica in replicas]
         self.cached_tokens = 0  # of prompts: found in the caches
-        self._told = [replica.order == "priority" for replica in replicas]
+        self._by_priority = [replica.order == "priority" for replica in replicas]
         self._engine_order = _order_of(ordering)
         self._ranks: set[int] = set()
         self._watch = EngineWatch(
@@ -118,7 +118,7 @@ class Replay:
         self._granted = 0
         self._steps = [replica.token_budget for replica in replicas]
         self._paces = [PrefillPace() for _ in replicas]
-        self._held = [0] * len(self.engines)  # of each one's prefill credit, by what has no first token
+        self._prefill_held = [0] * len(self.engines)  # of each one's prefill credit, by what has no first token
         self._bounded = any(replica.prefill_tokens != 0 for replica in replicas)
         self._paced = NEVER  # when the next prediction is to be looked at
 
@@ -209,9 +209,9 @@ class Replay:
         """What counts of each replica's prefill credit now."""
         now_ms, turnaround_ms = self._now_s * 1000.0, to_s(self._signal_fs) * 1000.0
         for number, backend in enumerate(self._view.backends.values()):
-            held, step, pace = self._held[number], self._steps[number], self._paces[number]
-            backend.prefill_used = pace.ahead(held, step, turnaround_ms, now_ms)
-            backend.falls_s = pace.falls_in_ms(held, step, turnaround_ms, now_ms) / 1000.0
+            used, step, pace = self._prefill_held[number], self._steps[number], self._paces[number]
+            backend.prefill_used = pace.ahead(used, step, turnaround_ms, now_ms)
+            backend.falls_s = pace.falls_in_ms(used, step, turnaround_ms, now_ms) / 1000.0
 
     def _look_again(self) -> None:
         """Somebody waits for credit: the next decision is due when less is predicted to count."""
@@ -229,25 +229,25 @@ class Replay:
         # The engine knows the order in which requests reach it, not that in which clients sent them.
         self._granted += 1
         as_reached = replace(grant.request, arrival_s=self._now_s, seq=self._granted)
-        if self._told[number]:  # lower is sooner: all that such an engine knows of the order
+        if self._by_priority[number]:  # lower is sooner: all that such an engine knows of the order
             as_reached = replace(as_reached, rank=self._engine_order.priority(grant.request))
         life = self.engines[number].offer(replace(request, arrival_fs=self._kernel.now_fs, queued=as_reached))
         life.replica = number
         if request.blocks:
-            found = min(self._caches[number].take(request.blocks) * BLOCK_TOKENS, request.input_tokens - 1)
-            life.prefilled = found
-            self.cached_tokens += found
+            cached = min(self._caches[number].take(request.blocks) * BLOCK_TOKENS, request.input_tokens - 1)
+            life.prefilled = cached
+            self.cached_tokens += cached
         need = grant.request.prefill_tokens
-        self._paces[number].granted(self._held[number], need, False, self._now_s * 1000.0)
-        self._held[number] += need
+        self._paces[number].granted(self._prefill_held[number], need, False, self._now_s * 1000.0)
+        self._prefill_held[number] += need
         self._rouse(number)
 
     def _first_token(self, life: Life) -> None:
         room.first_token(self._view, life.sim.queued, _name(life.replica))
         number, need = life.replica, life.sim.queued.prefill_tokens
-        self._held[number] -= need
+        self._prefill_held[number] -= need
         granted_ms, now_ms = to_s(life.sim.arrival_fs) * 1000.0, self._now_s * 1000.0
-        self._paces[number].first_token(self._held[number], need, granted_ms, self._steps[number], now_ms)
+        self._paces[number].first_token(self._prefill_held[number], need, granted_ms, self._steps[number], now_ms)
 
     def _ended(self, life: Life) -> None:
         request = self._requests.pop(life.sim.queued.id)

@@ -95,29 +95,29 @@ def read_mix(rates: Path, lengths: Path) -> Mix:
     """Reads both files. Raises TraceError with the line's number, OSError when there is no such file."""
     pdfs = _read_lengths(lengths)
     windows = _read_rates(rates)
-    known = {client: rows for client, rows in windows.items() if client in pdfs}
-    if not known:
+    described = {client: rows for client, rows in windows.items() if client in pdfs}
+    if not described:
         raise TraceError(lengths, 1, f"describes none of the clients of {rates}")
     start = min(rows[0][0] for rows in pdfs.values())
-    return Mix(known, pdfs, {client: rows for client, rows in windows.items() if client not in pdfs}, start)
+    return Mix(described, pdfs, {client: rows for client, rows in windows.items() if client not in pdfs}, start)
 
 
 def generate(mix: Mix, seed: int, scale: float, from_s: float, span_s: float) -> list[TraceRequest]:
     """Requests of ``span_s`` seconds from ``from_s`` (of the recording) on, every rate multiplied by ``scale``."""
-    made: list[TraceRequest] = []
+    requests: list[TraceRequest] = []
     for client, windows in mix.windows.items():
         gaps, sizes = rng(seed, f"servegen/{client}/gaps"), rng(seed, f"servegen/{client}/lengths")
         pdfs = mix.lengths[client]
         for at in _arrivals(windows, gaps, scale, from_s, from_s + span_s):
-            _, given, out = pdfs[max(0, bisect_right(pdfs, at, key=lambda row: row[0]) - 1)]
-            made.append(TraceRequest(at - from_s, given.draw(sizes), max(1, out.draw(sizes)), client))
-    made.sort(key=lambda request: (request.arrival_s, request.tenant))
-    return made
+            _, prompt, out = pdfs[max(0, bisect_right(pdfs, at, key=lambda row: row[0]) - 1)]
+            requests.append(TraceRequest(at - from_s, prompt.draw(sizes), max(1, out.draw(sizes)), client))
+    requests.sort(key=lambda request: (request.arrival_s, request.tenant))
+    return requests
 
 
 def _arrivals(windows: tuple[Window, ...], random: Random, scale: float, from_s: float, until_s: float) -> list[float]:
     """One client's arrivals: gaps of mean 1 in the time of its own rate, which runs faster where the rate is high."""
-    made: list[float] = []
+    times: list[float] = []
     need = -1.0
     for window in windows:
         start, end = max(from_s, window.start_s), min(until_s, window.start_s + WINDOW_S)
@@ -129,14 +129,14 @@ def _arrivals(windows: tuple[Window, ...], random: Random, scale: float, from_s:
         now = start
         while now + need / rate < end:
             now += need / rate
-            made.append(now)
+            times.append(now)
             need = window.gap(random)
         need -= (end - now) * rate
-    return made
+    return times
 
 
 def _read_rates(path: Path) -> dict[str, tuple[Window, ...]]:
-    found: dict[str, list[Window]] = {}
+    windows: dict[str, list[Window]] = {}
     with open_text(path) as stream:
         try:
             lines = list(csv.reader(stream))
@@ -154,14 +154,14 @@ def _read_rates(path: Path) -> dict[str, tuple[Window, ...]]:
             family,
             max(FAMILIES[family], _number(path, number, "param1", shape)),
         )
-        found.setdefault(client, []).append(window)
-    if not found:
+        windows.setdefault(client, []).append(window)
+    if not windows:
         raise TraceError(path, 2, "the file holds no client")
-    return {client: tuple(sorted(rows, key=lambda row: row.start_s)) for client, rows in sorted(found.items())}
+    return {client: tuple(sorted(rows, key=lambda row: row.start_s)) for client, rows in sorted(windows.items())}
 
 
 def _read_lengths(path: Path) -> dict[str, tuple[tuple[float, Pdf, Pdf], ...]]:
-    found: dict[str, list[tuple[float, Pdf, Pdf]]] = {}
+    rows_of: dict[str, list[tuple[float, Pdf, Pdf]]] = {}
     with open_text(path) as stream:
         number = 0
         try:
@@ -171,16 +171,16 @@ def _read_lengths(path: Path) -> dict[str, tuple[tuple[float, Pdf, Pdf], ...]]:
                     continue
                 entry = json.loads(line)
                 row = (float(entry["window_start_s"]), _pdf(entry["input_tokens"]), _pdf(entry["output_tokens"]))
-                found.setdefault(str(entry["client"]), []).append(row)
+                rows_of.setdefault(str(entry["client"]), []).append(row)
         except (EOFError, OSError, UnicodeDecodeError) as problem:
             raise TraceError(path, number + 1, f"the file ends in the middle or is damaged ({problem})") from problem
         except KeyError as problem:
             raise TraceError(path, number, f"{problem} missing") from problem
         except (TypeError, ValueError, AttributeError) as problem:
             raise TraceError(path, number, f"not an object with two length distributions ({problem})") from problem
-    if not found:
+    if not rows_of:
         raise TraceError(path, 1, "the file holds no length distribution")
-    return {client: tuple(sorted(rows, key=lambda row: row[0])) for client, rows in found.items()}
+    return {client: tuple(sorted(rows, key=lambda row: row[0])) for client, rows in rows_of.items()}
 
 
 def _pdf(raw: Mapping[str, float]) -> Pdf:

@@ -50,8 +50,8 @@ def execute(
     low, high, step = search
 
     def late_at(rate: float) -> float:
-        made = make_engine(config, ordering)
-        return late_share([outcome_of(life) for life in made.run(requests_of({**workload, "rate": rate}, seed))])
+        engine = make_engine(config, ordering)
+        return late_share([outcome_of(life) for life in engine.run(requests_of({**workload, "rate": rate}, seed))])
 
     return {"goodput": goodput(late_at, low, high, step=step)}
 
@@ -142,9 +142,9 @@ def requests_of(settings: Mapping[str, Any], seed: int) -> list[SimRequest]:
     try:
         if kind == "families":
             families = make_families(rng(int(values.pop("family_seed", seed)), "families"), int(values.pop("families")))
-            made = from_families(poisson(arrivals, values.pop("rate")), count, families, tiers[0], lengths)
+            requests = from_families(poisson(arrivals, values.pop("rate")), count, families, tiers[0], lengths)
             _nothing_left(values)
-            return made
+            return requests
         times = (
             square_wave(arrivals, values.pop("rates"), values.pop("period_s"))
             if kind == "square"
@@ -157,7 +157,7 @@ def requests_of(settings: Mapping[str, Any], seed: int) -> list[SimRequest]:
         else:
             raise SetupError(f"workload kind {kind!r}: there are poisson, square, mix, families, driftsched")
         expected = float(values.pop("expected_output", 15.0))
-        made = open_loop(
+        requests = open_loop(
             times,
             count,
             draw,
@@ -170,7 +170,7 @@ def requests_of(settings: Mapping[str, Any], seed: int) -> list[SimRequest]:
     except KeyError as problem:
         raise SetupError(f"workload {kind!r} needs {problem}") from problem
     _nothing_left(values)
-    return made
+    return requests
 
 
 def _nothing_left(values: Mapping[str, Any]) -> None:

@@ -231,8 +231,10 @@ def write_mix(path: Path, count: int, rate: float, seed: int) -> None:
     with path.open("w", encoding="utf-8") as out:
         out.write("TIMESTAMP,ContextTokens,GeneratedTokens\n")
         for at, _ in zip(poisson(gaps, rate), range(count), strict=False):
-            given, made = draw(lengths)
-            out.write(f"{(start + timedelta(seconds=at)).isoformat(' ', 'microseconds')},{given},{made}\n")
+            input_tokens, output_tokens = draw(lengths)
+            out.write(
+                f"{(start + timedelta(seconds=at)).isoformat(' ', 'microseconds')},{input_tokens},{output_tokens}\n"
+            )
 
 
 # --- who
@@ -260,13 +262,13 @@ def open_loop(
     low_share: float = 0.0,
 ) -> list[SimRequest]:
     """``count`` requests that come whatever the system does. ``low_share`` of them are not important."""
-    made: list[SimRequest] = []
+    requests: list[SimRequest] = []
     for index, at in zip(range(count), arrivals, strict=False):
         given, out = lengths(length_stream)
         tier = pick_tier(tier_stream, tiers)
         important = low_share <= 0.0 or tier_stream.random() >= low_share
-        made.append(make_request(index, at, given, out, tier, belief, important=important))
-    return made
+        requests.append(make_request(index, at, given, out, tier, belief, important=important))
+    return requests
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,13 +322,13 @@ def from_families(
     arrivals: Iterable[float], count: int, families: Sequence[Family], tier: Tier, random: Random, bound: int = 4096
 ) -> list[SimRequest]:
     """Requests of random families; each one's true output is drawn from the distribution that policies are told."""
-    made = []
+    requests = []
     for index, at in zip(range(count), arrivals, strict=False):
         family = families[random.randrange(len(families))]
         out = int(random.choices(family.lengths, family.probabilities)[0])
         given = random.randint(family.input_low, family.input_high)
-        made.append(make_request(index, at, given, out, tier, family.belief(bound), label=family.name))
-    return made
+        requests.append(make_request(index, at, given, out, tier, family.belief(bound), label=family.name))
+    return requests
 
 
 class ClosedLoop:
@@ -355,8 +357,8 @@ class ClosedLoop:
 
     def first(self) -> list[SimRequest]:
         """What the clients send to begin with."""
-        made = [self._ask(client, self._pause()) for client in range(len(self._left))]
-        return sorted(made, key=lambda request: request.arrival_fs)
+        requests = [self._ask(client, self._pause()) for client in range(len(self._left))]
+        return sorted(requests, key=lambda request: request.arrival_fs)
 
     def after(self, ended: SimRequest, now_fs: int) -> SimRequest | None:
         """What the client whose request has just ended sends next; None when it has sent all."""
