@@ -61,9 +61,9 @@ class Embedder:
         if len(rows) + len(words) > WORDS_KEPT:
             rows.clear()
         counts = Counter(words)
-        found = [rows[word] if word in rows else self._learn(word) for word in counts]
+        at = [rows[word] if word in rows else self._learn(word) for word in counts]
         roots = np.array([sqrt(count) for count in counts.values()], np.float32)
-        whole: Vector = roots @ self._words[found]
+        whole: Vector = roots @ self._words[at]
         whole /= _norm(whole)
         begins = [rows[word] for word in words[:HEAD_WORDS]]
         first = int(self._hashes[begins[:2]].sum() * 7 % BUCKETS)

@@ -32,7 +32,7 @@ class RingWindow:
         self._first = 0  # row of the oldest entry
         self._count = 0
         self._repeats: dict[bytes, list[tuple[float, bool]]] = {}  # the last answers per prompt, oldest first
-        self._held: dict[bytes, int] = {}  # entries of the ring per prompt
+        self._entries: dict[bytes, int] = {}  # entries of the ring per prompt
         rows = min(size, MIN_ROWS)
         self._vectors: Vector = np.zeros((rows, DIMENSIONS), np.float32)
         self._lengths: NDArray[np.float32] = np.zeros(rows, np.float32)
@@ -76,7 +76,7 @@ class RingWindow:
         self._lengths[at] = actual
         self._cut[at] = cut
         self._keys[at] = key
-        self._held[key] = self._held.get(key, 0) + 1
+        self._entries[key] = self._entries.get(key, 0) + 1
         repeats = self._repeats.setdefault(key, [])
         repeats.append((float(actual), cut))
         if len(repeats) > REPEATS:
@@ -109,20 +109,20 @@ class RingWindow:
             np.dot(self._vectors[start : start + straight], embedding, out=products[:straight])
             if straight < n:
                 np.dot(self._vectors[: n - straight], embedding, out=products[straight:n])
-        found = (products[:n] > least).nonzero()[0]  # few are: to order all of them would cost as much as the search
-        if len(found) > count:
-            found = found[products[found].argpartition(len(found) - count)[len(found) - count :]]
-        at = (found + start) % rows if start else found
-        return products[found].tolist(), self._lengths[at].tolist(), self._cut[at].tolist()
+        near = (products[:n] > least).nonzero()[0]  # few are: to order all of them would cost as much as the search
+        if len(near) > count:
+            near = near[products[near].argpartition(len(near) - count)[len(near) - count :]]
+        at = (near + start) % rows if start else near
+        return products[near].tolist(), self._lengths[at].tolist(), self._cut[at].tolist()
 
     def _drop_first(self) -> None:
         key = self._keys[self._first]
         self._first = (self._first + 1) % len(self._keys)
         self._count -= 1
-        left = self._held[key] - 1
+        left = self._entries[key] - 1
         if left:
-            self._held[key] = left
+            self._entries[key] = left
             repeats = self._repeats[key]
             del repeats[: max(0, len(repeats) - left)]
         else:
-            del self._held[key], self._repeats[key]
+            del self._entries[key], self._repeats[key]

@@ -104,13 +104,13 @@ def _first_tokens(step: StepTime, waits: Sequence[tuple[float, float, float, flo
         left = took - 1.5 * plain
         cost = max(0.0, float((left * prompts).sum() / (prompts * prompts).sum()))
         step = StepTime(step.t0, cost, step.b, step.c, 0.0, 0.0, 0.0)
-    found: list[tuple[float, float, int]] = []
+    fits: list[tuple[float, float, int]] = []
     for budget in BUDGETS:
         steps = np.maximum(1.0, np.ceil(prompts / budget)) + 0.5
         left = took - steps * plain - step.a * prompts
         overhead_s = max(0.0, float(np.median(left)))
-        found.append((float(np.abs((left - overhead_s) / took).mean()), overhead_s, budget))
-    _, overhead_s, budget = min(found, key=lambda one: (round(one[0], 3), -one[2]))
+        fits.append((float(np.abs((left - overhead_s) / took).mean()), overhead_s, budget))
+    _, overhead_s, budget = min(fits, key=lambda one: (round(one[0], 3), -one[2]))
     return step, overhead_s, budget
 
 
@@ -126,5 +126,5 @@ def _integral(start: NDArray[np.float64], end: NDArray[np.float64], height: NDAr
 
 def _between(curve: Curve, start: NDArray[np.float64], end: NDArray[np.float64]) -> NDArray[np.float64]:
     at, area = curve
-    found: NDArray[np.float64] = np.interp(end, at, area) - np.interp(start, at, area)
-    return found
+    areas: NDArray[np.float64] = np.interp(end, at, area) - np.interp(start, at, area)
+    return areas

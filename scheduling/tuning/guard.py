@@ -59,25 +59,25 @@ def watch(before: Mapping[str, Tally], now: Mapping[str, Tally], oldest_wait_s: 
     attained: dict[str, tuple[float, float]] = {}
     reasons = []
     for tier, tally in sorted(now.items()):
-        known = before.get(tier, Tally())
-        if known.judged >= settings.least_canary and tally.judged:
-            good = min(1.0 - 1.0 / (known.judged + 2), max(0.5 / known.judged, known.attainment))
+        earlier = before.get(tier, Tally())
+        if earlier.judged >= settings.least_canary and tally.judged:
+            good = min(1.0 - 1.0 / (earlier.judged + 2), max(0.5 / earlier.judged, earlier.attainment))
             evidence[tier] = ratio(tally, good, settings.drop)
-            attained[tier] = (known.attainment, tally.attainment)
+            attained[tier] = (earlier.attainment, tally.attainment)
             if evidence[tier] >= limit and tally.judged >= settings.least_canary:
                 reasons.append(
-                    f"SLO of {tier} {100 * tally.attainment:.1f} % instead of {100 * known.attainment:.1f} %"
+                    f"SLO of {tier} {100 * tally.attainment:.1f} % instead of {100 * earlier.attainment:.1f} %"
                 )
-        if len(known.waits) >= settings.least_canary and len(tally.waits) >= settings.least_canary:
-            waits[tier] = (interpolated(known.waits, 0.95), interpolated(tally.waits, 0.95))
+        if len(earlier.waits) >= settings.least_canary and len(tally.waits) >= settings.least_canary:
+            waits[tier] = (interpolated(earlier.waits, 0.95), interpolated(tally.waits, 0.95))
             if waits[tier][1] > max(settings.starvation_s, settings.wait_factor * waits[tier][0]):
                 reasons.append(f"p95 wait of {tier} {waits[tier][1]:.1f} s instead of {waits[tier][0]:.1f} s")
     longest = interpolated([wait for tally in before.values() for wait in tally.waits], 0.99)
     longest = 0.0 if math.isnan(longest) else longest
     if oldest_wait_s > max(10 * settings.starvation_s, settings.starvation * longest):
         reasons.append(f"a request has waited for {oldest_wait_s:.0f} s")
-    told = sum(len(tally.waits) for tally in now.values())
-    enough = told >= settings.least_canary
+    count = sum(len(tally.waits) for tally in now.values())
+    enough = count >= settings.least_canary
     return Rails(bool(reasons), "; ".join(reasons), enough, evidence, limit, waits, attained)
 
 

@@ -60,9 +60,9 @@ def outcomes(case: Case, prepared: Prepared, params: dict[str, float | int | str
     return serve(case, prepared.config, ordering, prepared.requests).outcomes
 
 
-def felt_by(prepared: Prepared, found: Sequence[Outcome]) -> list[Felt]:
+def felt_by(prepared: Prepared, outcomes: Sequence[Outcome]) -> list[Felt]:
     """What the recording's users felt."""
-    return [_felt(request, outcome, prepared) for request, outcome in zip(prepared.requests, found, strict=True)]
+    return [_felt(request, outcome, prepared) for request, outcome in zip(prepared.requests, outcomes, strict=True)]
 
 
 def _felt(request: SimRequest, outcome: Outcome, prepared: Prepared) -> Felt:
@@ -90,13 +90,13 @@ def tune(
     """
     space = space_of(case.policy)
     optimizer = Optimizer(space, seed, defaults(space))
-    made = []
+    trials_run = []
     for _ in range(1 + trials):
         trial = evaluate(case, optimizer.ask(), weights)
         optimizer.tell(trial.values, trial.reward)
-        made.append(trial)
+        trials_run.append(trial)
         done()
-    return Tuning(made[0], tuple(made[1:]))
+    return Tuning(trials_run[0], tuple(trials_run[1:]))
 
 
 def random_search(case: Case, trials: int, stream: str, weights: RewardWeights | None = None) -> list[Trial]:

@@ -29,7 +29,7 @@ class Optimizer:
         self._space = tuple(space)
         self._start: dict[str, float] | None = dict(start) if start is not None else None
         self._seed = seed
-        self._told: list[tuple[float, list[float]]] = []
+        self._trials: list[tuple[float, list[float]]] = []
         self._process = GaussianProcess(
             [Real(0.0, 1.0, name=knob.name) for knob in self._space],
             base_estimator="GP",
@@ -45,7 +45,7 @@ class Optimizer:
             return dict(self._start)
         with _quiet():
             shares = self._process.ask()
-        after = len(self._told) - SPREAD - 1
+        after = len(self._trials) - SPREAD - 1
         if after > 0 and after % NEAR_EVERY == 0:
             shares = self._near()
         return {knob.name: knob.at(float(share)) for knob, share in zip(self._space, shares, strict=True)}
@@ -54,13 +54,13 @@ class Optimizer:
         """What trying them came to."""
         self._start = None
         shares = [min(1.0, max(0.0, knob.share(values[knob.name]))) for knob in self._space]
-        self._told.append((reward, shares))
+        self._trials.append((reward, shares))
         with _quiet():
             self._process.tell(shares, -reward)
 
     def _near(self) -> list[float]:
-        random = Random(f"near {self._seed} {len(self._told)}")
-        _, best = max(self._told, key=lambda told: told[0])
+        random = Random(f"near {self._seed} {len(self._trials)}")
+        _, best = max(self._trials, key=lambda trial: trial[0])
         return [min(1.0, max(0.0, random.gauss(share, NEAR))) for share in best]
 
     def retell(self, trials: Sequence[tuple[Mapping[str, float], float]]) -> None:

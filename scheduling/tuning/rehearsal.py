@@ -174,12 +174,12 @@ class Loop:
         """What has ended of the window, the latest of it."""
         since_s = max(since_s, now_s - self.settings.window_s)
         start = self.pool.rows[0].arrival_s
-        found = sorted(o.index for o in self._ended if o.arrival_s >= since_s)[-self.settings.most_requests :]
-        return tuple(replace(self.pool.rows[n], arrival_s=self.pool.rows[n].arrival_s - start) for n in found)
+        recent = sorted(o.index for o in self._ended if o.arrival_s >= since_s)[-self.settings.most_requests :]
+        return tuple(replace(self.pool.rows[n], arrival_s=self.pool.rows[n].arrival_s - start) for n in recent)
 
     def _tally(self, since_s: float, until_s: float) -> dict[str, Tally]:
-        found = [o for o in self._ended if since_s <= o.arrival_s < until_s]
-        return tally([(o.tier, not o.late, o.wait_s) for o in found])
+        ended = [o for o in self._ended if since_s <= o.arrival_s < until_s]
+        return tally([(o.tier, not o.late, o.wait_s) for o in ended])
 
     def _with(self, params: Params) -> Serving:
         return replace(self.serving, params=params)
@@ -210,5 +210,5 @@ def _study(
 def attainment(outcomes: Sequence[Outcome], since_s: float, until_s: float) -> float:
     """The share [%] of requests that arrived in a stretch of time and kept their promise. ``outcomes`` by arrival."""
     arrivals = [outcome.arrival_s for outcome in outcomes]
-    found = outcomes[bisect_left(arrivals, since_s) : bisect_left(arrivals, until_s)]
-    return 100.0 * sum(not outcome.late for outcome in found) / len(found) if found else 100.0
+    within = outcomes[bisect_left(arrivals, since_s) : bisect_left(arrivals, until_s)]
+    return 100.0 * sum(not outcome.late for outcome in within) / len(within) if within else 100.0

@@ -65,10 +65,10 @@ def read_settings(raw: object) -> LoopSettings:
     """Settings by name; what is not named is the default. Raises ValueError that says what is wrong."""
     if not isinstance(raw, Mapping):
         raise ValueError('write settings by name, such as {"interval_s": 600}')
-    known = {field.name: field.type for field in fields(LoopSettings)}
+    types = {field.name: field.type for field in fields(LoopSettings)}
     for name, value in raw.items():
-        if name not in known:
-            raise ValueError(f"there is no {name!r}; there are: {', '.join(known)}")
+        if name not in types:
+            raise ValueError(f"there is no {name!r}; there are: {', '.join(types)}")
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise ValueError(f"{name} must be a number, not {value!r}")
     return LoopSettings(**raw)

@@ -87,14 +87,14 @@ def defaults(space: Iterable[Knob]) -> dict[str, float]:
 
 def values_of(space: Iterable[Knob], params: Mapping[str, object]) -> dict[str, float]:
     """The knobs as a policy's parameters have them, as near as the bounds allow; defaults for what they do not say."""
-    found = {}
+    values = {}
     for knob in space:
-        told = params.get(knob.name, knob.default)
-        value = float(told) if isinstance(told, int | float) else knob.default
-        found[knob.name] = min(knob.high, max(knob.low, value))
-    if LOW_SHARE in found and isinstance(low := params.get("alpha_low_ms"), int | float):
-        found[LOW_SHARE] = min(1.0, max(0.01, low / found["alpha_ms"]))
-    return found
+        raw = params.get(knob.name, knob.default)
+        value = float(raw) if isinstance(raw, int | float) else knob.default
+        values[knob.name] = min(knob.high, max(knob.low, value))
+    if LOW_SHARE in values and isinstance(low := params.get("alpha_low_ms"), int | float):
+        values[LOW_SHARE] = min(1.0, max(0.01, low / values["alpha_ms"]))
+    return values
 
 
 def draw(space: Iterable[Knob], random: Random) -> dict[str, float]:

@@ -61,17 +61,17 @@ class Traffic:
         for row in self.rows:
             blocks[min(BLOCKS - 1, int((row.arrival_s - start) / each))].append(row)
         draw = rng(number, "variant")
-        found = []
+        rows = []
         for place in range(BLOCKS):
             chosen = draw.randrange(BLOCKS)
-            found += [replace(row, arrival_s=row.arrival_s + (place - chosen) * each) for row in blocks[chosen]]
-        return tuple(found)
+            rows += [replace(row, arrival_s=row.arrival_s + (place - chosen) * each) for row in blocks[chosen]]
+        return tuple(rows)
 
     def requests(self, number: int = 0) -> list[SimRequest]:
         """A variant as requests. What could never run on a replica is left out."""
         tiers = {tier.name: tier for tier in self.tiers}
         most = max(replica.kv_tokens for replica in self.replicas)
-        made: list[SimRequest] = []
+        requests: list[SimRequest] = []
         rows = self.variant(number)
         for row in rows:
             given, out = max(1, row.input_tokens), max(1, row.output_tokens)
@@ -80,12 +80,12 @@ class Traffic:
                 continue
             belief = Belief(row.expected_tokens or float(out), bound)
             at = max(0.0, row.arrival_s - rows[0].arrival_s)
-            sim = make_request(len(made), at, given, out, tiers[row.tier], belief, tenant=row.tenant)
+            sim = make_request(len(requests), at, given, out, tiers[row.tier], belief, tenant=row.tenant)
             entitlement = row.entitlement or row.tenant
             limit = self.concurrency.get(entitlement, 0)
             sim.queued = replace(sim.queued, entitlement=entitlement, concurrency=limit)
-            made.append(sim)
-        return made
+            requests.append(sim)
+        return requests
 
     def serve(self, serving: Serving, number: int = 0) -> list[Outcome]:
         """What a variant comes to. Raises PolicyError for a policy that cannot be made."""

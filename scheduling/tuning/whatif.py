@@ -43,18 +43,18 @@ def figures_of(requests: Sequence[SimRequest], outcomes: Sequence[Outcome]) -> F
     for request, outcome in zip(requests, outcomes, strict=True):
         for group in ("all", f"tier:{request.tier}", f"tenant:{request.queued.tenant}"):
             groups.setdefault(group, []).append(outcome)
-    found: Figures = {}
+    figures: Figures = {}
     for group, rows in groups.items():
-        found[f"{group}|requests"] = float(len(rows))
-        found[f"{group}|slo"] = 100.0 * sum(not row.late for row in rows) / len(rows) if rows else math.nan
+        figures[f"{group}|requests"] = float(len(rows))
+        figures[f"{group}|slo"] = 100.0 * sum(not row.late for row in rows) / len(rows) if rows else math.nan
         for name, values in (
             ("ttft", [row.ttft_s for row in rows]),
             ("ttlt", [row.ttlt_s for row in rows]),
             ("wait", [row.wait_s for row in rows]),
         ):
             for label, share in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99)):
-                found[f"{group}|{name}_{label}"] = interpolated(values, share)
-    return found
+                figures[f"{group}|{name}_{label}"] = interpolated(values, share)
+    return figures
 
 
 def mean_of(values: Sequence[float]) -> Interval:
@@ -70,13 +70,13 @@ def mean_of(values: Sequence[float]) -> Interval:
     return Interval(mean, mean - half, mean + half)
 
 
-def compare(found: Mapping[str, Sequence[Figures]]) -> dict[str, dict[str, tuple[Interval, Interval | None]]]:
+def compare(by_policy: Mapping[str, Sequence[Figures]]) -> dict[str, dict[str, tuple[Interval, Interval | None]]]:
     """Policy, figure -> its interval, and that of its difference to the first policy (None for itself). Only figures
     that every policy has in every variant."""
-    first = next(iter(found.values()))
-    common = [name for name in first[0] if all(name in row for rows in found.values() for row in rows)]
+    first = next(iter(by_policy.values()))
+    common = [name for name in first[0] if all(name in row for rows in by_policy.values() for row in rows)]
     table: dict[str, dict[str, tuple[Interval, Interval | None]]] = {}
-    for policy, rows in found.items():
+    for policy, rows in by_policy.items():
         table[policy] = {}
         for name in common:
             own = [row[name] for row in rows]

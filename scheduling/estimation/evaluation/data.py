@@ -86,19 +86,19 @@ def deal(examples: Sequence[Example], tenants: int) -> list[Example]:
 
 def files_of(paths: Iterable[str]) -> list[Path]:
     """The files, and those in the folders. Raises :class:`DataError`."""
-    found: list[Path] = []
+    files: list[Path] = []
     for name in paths:
         path = Path(name)
         if path.is_dir():
             inside = sorted(p for p in path.rglob("*") if p.is_file() and p.name.endswith(SUFFIXES))
             if not inside:
                 raise DataError(f"{path} holds no file that ends in {', '.join(SUFFIXES)}")
-            found += inside
+            files += inside
         elif path.is_file():
-            found.append(path)
+            files.append(path)
         else:
             raise DataError(f"there is no file or folder {path}")
-    return found
+    return files
 
 
 def read(path: Path, count: Count | None = None) -> list[Example]:
@@ -146,21 +146,21 @@ def read_all(
 ) -> list[Example]:
     """The examples of files, and of those in folders. In a folder a file without any prompts is none of ours: ``skip``
     is told. Raises :class:`DataError`."""
-    found: list[Example] = []
+    examples: list[Example] = []
     left_out: list[NoExamples] = []
     for name in names:
         for path in files_of([name]):
             try:
-                found += read(path, count)
+                examples += read(path, count)
             except NoExamples as problem:
                 if not Path(name).is_dir():
                     raise
                 left_out.append(problem)
-    if left_out and not found:
+    if left_out and not examples:
         raise left_out[0]
     for one in left_out:
         skip(str(one))
-    return found
+    return examples
 
 
 def split(examples: list[Example]) -> tuple[list[Example], list[Example], str]:
@@ -201,10 +201,12 @@ def _rows(path: Path) -> Iterator[Mapping[str, Any]]:
             csv.field_size_limit(1 << 30)
             yield from csv.DictReader(io.StringIO(text))
         elif kind == "json":
-            held = json.loads(text)
-            if isinstance(held, dict):
-                held = next((held[name] for name in ("data", "rows") if isinstance(held.get(name), list)), [held])
-            for number, row in enumerate(held if isinstance(held, list) else [held], 1):
+            content = json.loads(text)
+            if isinstance(content, dict):
+                content = next(
+                    (content[name] for name in ("data", "rows") if isinstance(content.get(name), list)), [content]
+                )
+            for number, row in enumerate(content if isinstance(content, list) else [content], 1):
                 yield _object(row, f"{path}, entry {number}")
         else:
             # not splitlines: a prompt may hold U+2028 and others of Unicode's line ends as they are

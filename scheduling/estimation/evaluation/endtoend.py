@@ -41,14 +41,14 @@ class Learning:
         self._cases = cases
 
     def estimate(self, request: SimRequest) -> QueuedRequest:
-        found = self._method.expect(self._cases[request.index])
-        assert found is not None
-        found = found.truncated(BOUND)
+        prediction = self._method.expect(self._cases[request.index])
+        assert prediction is not None
+        prediction = prediction.truncated(BOUND)
         return replace(
             request.queued,
-            output_tokens=found.mean,
-            output_lengths=found.lengths,
-            output_probabilities=found.probabilities,
+            output_tokens=prediction.mean,
+            output_lengths=prediction.lengths,
+            output_probabilities=prediction.probabilities,
         )
 
     def observe(self, request: SimRequest) -> None:

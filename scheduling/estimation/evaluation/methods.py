@@ -89,17 +89,17 @@ class Distributional:
         self._calibrator = Calibrator()
 
     def expect(self, case: Case) -> Prediction:
-        found = self._predictor.predict(case.facts)
-        assert found is not None  # the baseline always speaks
-        return found
+        prediction = self._predictor.predict(case.facts)
+        assert prediction is not None  # the baseline always speaks
+        return prediction
 
     def say(self, case: Case) -> Said:
-        found = self.expect(case)
-        return found.mean, (*(found.quantile(q) for q in LEVELS[:-1]), self._calibrator.upper(found))
+        prediction = self.expect(case)
+        return prediction.mean, (*(prediction.quantile(q) for q in LEVELS[:-1]), self._calibrator.upper(prediction))
 
     def learn(self, case: Case) -> None:
-        found = self.expect(case)
-        self._calibrator.observe(found.source, found.quantile(LEVELS[-1]), case.example.output_tokens)
+        prediction = self.expect(case)
+        self._calibrator.observe(prediction.source, prediction.quantile(LEVELS[-1]), case.example.output_tokens)
         self._predictor.observe(case.facts, case.example.output_tokens)
 
 
@@ -153,8 +153,8 @@ class Oracle:
         return distribution([(length, False, 1.0) for _, _, length in same], "oracle", float(len(same)))
 
     def say(self, case: Case) -> Said | None:
-        found = self.expect(case)
-        return None if found is None else (found.mean, tuple(found.quantile(q) for q in LEVELS))
+        prediction = self.expect(case)
+        return None if prediction is None else (prediction.mean, tuple(prediction.quantile(q) for q in LEVELS))
 
     def learn(self, case: Case) -> None:
         return None
@@ -166,17 +166,17 @@ class PerModel:
     def __init__(self, name: str, make: Callable[[str], Any]) -> None:
         self.name = name
         self._make = make
-        self.made: dict[str, Any] = {}
+        self.instances: dict[str, Any] = {}
 
     def _of(self, case: Case) -> Any:
         model = case.example.model
-        if model not in self.made:
-            self.made[model] = self._make(self.name)
-        return self.made[model]
+        if model not in self.instances:
+            self.instances[model] = self._make(self.name)
+        return self.instances[model]
 
     def say(self, case: Case) -> Said | None:
-        said: Said | None = self._of(case).say(case)
-        return said
+        answer: Said | None = self._of(case).say(case)
+        return answer
 
     def expect(self, case: Case) -> Prediction | None:
         expected: Prediction | None = self._of(case).expect(case)

@@ -58,8 +58,8 @@ class Score:
         return {
             "name": self.name,
             **asdict(self.overall),
-            "by_file": {file: asdict(found) for file, found in self.by_file.items()},
-            "by_tenant": {tenant: asdict(found) for tenant, found in self.by_tenant.items()},
+            "by_file": {file: asdict(errors) for file, errors in self.by_file.items()},
+            "by_tenant": {tenant: asdict(errors) for tenant, errors in self.by_tenant.items()},
             "repeated": None if self.repeated is None else asdict(self.repeated),
         }
 
@@ -99,25 +99,25 @@ def compare(train: Sequence[Case], test: Sequence[Case], progress: Progress) -> 
 
 
 def _score(method: Method, test: Sequence[Case]) -> Score | None:
-    held: dict[str, list[Row]] = defaultdict(list)
+    of_file: dict[str, list[Row]] = defaultdict(list)
     of_tenant: dict[str, list[Row]] = defaultdict(list)
     repeated: list[Row] = []
     occurs = Counter(case.example.prompt for case in test)
     for case in test:
-        said = method.say(case)
-        if said is not None:
-            row = (float(case.example.output_tokens), *said)
-            held[case.example.file].append(row)
+        answer = method.say(case)
+        if answer is not None:
+            row = (float(case.example.output_tokens), *answer)
+            of_file[case.example.file].append(row)
             of_tenant[case.example.tenant].append(row)
             if occurs[case.example.prompt] > 1:
                 repeated.append(row)
-    everything = [row for rows in held.values() for row in rows]
+    everything = [row for rows in of_file.values() for row in rows]
     if not everything:
         return None
     return Score(
         method.name,
         _errors(everything),
-        {file: _errors(rows) for file, rows in sorted(held.items())},
+        {file: _errors(rows) for file, rows in sorted(of_file.items())},
         {tenant: _errors(rows) for tenant, rows in sorted(of_tenant.items())},
         _errors(repeated) if repeated else None,
     )
@@ -170,9 +170,9 @@ def convergence(cases: Sequence[Case]) -> list[dict[str, float]]:
     off: dict[str, list[float]] = {name: [] for name in runs}
     for case in cases[: CONVERGENCE[-1] + STRETCH]:
         for name, method in runs.items():
-            said = method.say(case)
-            if said is not None:
-                off[name].append(abs(said[0] - case.example.output_tokens))
+            answer = method.say(case)
+            if answer is not None:
+                off[name].append(abs(answer[0] - case.example.output_tokens))
             method.learn(case)
     return [
         {"after": after, **{name: _mean(e[after : after + STRETCH]) for name, e in off.items()}}
@@ -184,7 +184,7 @@ def convergence(cases: Sequence[Case]) -> list[dict[str, float]]:
 def newcomers(cases: Sequence[Case]) -> list[dict[str, Any]]:
     """What a tenant's first answers are worth: each tenant in turn comes to a pool that all others have taught, and is
     asked and taught in order. Mean absolute error [tokens] over all tenants, of the answers between two counts."""
-    found: dict[str, list[list[float]]] = {}
+    errors: dict[str, list[list[float]]] = {}
     models = sorted({case.example.model for case in cases})
     tenants = sorted({case.facts.tenant for case in cases})
     for name in (TOGETHER, PRODUCT):
@@ -199,9 +199,9 @@ def newcomers(cases: Sequence[Case]) -> list[dict[str, Any]]:
             for number, case in enumerate(own[: NEWCOMER[-1]]):
                 off[bisect_right(NEWCOMER, number) - 1].append(abs(method.say(case)[0] - case.example.output_tokens))
                 method.learn(case)
-        found[name] = off
+        errors[name] = off
     return [
-        {"from": low, "to": high, **{name: _mean(off[i]) if off[i] else None for name, off in found.items()}}
+        {"from": low, "to": high, **{name: _mean(off[i]) if off[i] else None for name, off in errors.items()}}
         for i, (low, high) in enumerate(pairwise(NEWCOMER))
     ]
 
@@ -229,9 +229,9 @@ def shift(cases: Sequence[Case]) -> dict[str, Any]:
             continue
         off: list[float] = []
         for case in (*before, *longer):
-            said = method.say(case)
-            assert said is not None
-            off.append(abs(said[0] - case.example.output_tokens))
+            answer = method.say(case)
+            assert answer is not None
+            off.append(abs(answer[0] - case.example.output_tokens))
             method.learn(case)
         old, new = off[: len(before)], off[len(before) :]
         stretches = [_mean(new[i : i + SHORT_STRETCH]) for i in range(0, len(new), SHORT_STRETCH)]
