@@ -17,8 +17,8 @@ from typing import Any
 from scheduling.core.estimate.category import classify
 from scheduling.core.estimate.contracts import PromptFacts
 from scheduling.core.estimate.drift import Drift
-from scheduling.estimation.classifier import LearnedClassifier, shipped
 from scheduling.estimation.embedding import Embedder
+from scheduling.estimation.evaluation.classifier import LearnedClassifier, shipped
 from scheduling.estimation.evaluation.data import Example
 from scheduling.estimation.evaluation.methods import (
     PRODUCT,

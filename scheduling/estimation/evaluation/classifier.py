@@ -96,9 +96,9 @@ class LearnedClassifier:
         if len(self.labels) < 2:
             raise ValueError("a classifier needs examples of at least two labels")
         self._embedder = embedder
-        held = [(v, label) for v, label in zip(map(embedder.embed, texts), labels, strict=True) if v is not None]
-        inputs = np.hstack([np.array([v for v, _ in held]), np.ones((len(held), 1), np.float32)])
-        targets = np.array([[1.0 if label == name else -1.0 for name in self.labels] for _, label in held])
+        embedded = [(v, label) for v, label in zip(map(embedder.embed, texts), labels, strict=True) if v is not None]
+        inputs = np.hstack([np.array([v for v, _ in embedded]), np.ones((len(embedded), 1), np.float32)])
+        targets = np.array([[1.0 if label == name else -1.0 for name in self.labels] for _, label in embedded])
         normal = inputs.T @ inputs + RIDGE * np.eye(DIMENSIONS + 1)
         self._weights: NDArray[np.float64] = np.linalg.solve(normal, inputs.T @ targets)
 
