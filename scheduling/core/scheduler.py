@@ -32,7 +32,7 @@ from scheduling.core.contracts import (
 )
 from scheduling.core.queues.turns import HintedTurns
 from scheduling.core.rounds import Round
-from scheduling.core.step import BASELINE, BURSTS, RESERVED, Holds, Step
+from scheduling.core.step import BASELINE, BURSTS, RESERVED, Holds, SchedulerStep
 from scheduling.core.types import Grant, PoolView, QueuedRequest, ServiceClass
 
 COUNTED_KEPT = 32_768  # ended requests that are not counted again
@@ -229,7 +229,7 @@ class Scheduler:
         if not self._waiting:
             self._holds.by_replica = {}
             return grants
-        step = Step(
+        step = SchedulerStep(
             view,
             now_s,
             self._holds,
@@ -258,7 +258,7 @@ class Scheduler:
                 step.book(request, backend)
         return grants
 
-    def _rounds(self, step: Step) -> Iterator[Round]:
+    def _rounds(self, step: SchedulerStep) -> Iterator[Round]:
         """Who may be chosen, in turn: owners within what is reserved for them, then everyone within limits (while the
         headroom is spared only those with a baseline), then who may burst."""
         view = step.view

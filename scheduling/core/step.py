@@ -50,7 +50,7 @@ class Holds:
             self.credit = None
 
 
-class Step:
+class SchedulerStep:
     """One step's view of replicas and limits. Books in ``view`` and in ``holds``.
 
     ``waiting`` is what waits, by id; ``spare`` of the free slots are only for who is within a baseline; ``unreserved``
