@@ -295,11 +295,11 @@ def prepare(case: Case) -> Prepared:
     for index, row in enumerate(replayed):
         tier = recorded.get(row.tier) or tier_of.get(row.tenant) or pick_tier(random, tiers)
         at = row.arrival_s - replayed[0].arrival_s
-        made = make_request(index, at, row.input_tokens, row.output_tokens, tier, believe(row), tenant=row.tenant)
+        sim = make_request(index, at, row.input_tokens, row.output_tokens, tier, believe(row), tenant=row.tenant)
         if row.blocks:
-            queued = replace(made.queued, prefixes=prefixes_of(row.blocks, row.input_tokens))
-            made = replace(made, queued=queued, blocks=row.blocks)
-        requests.append(made)
+            queued = replace(sim.queued, prefixes=prefixes_of(row.blocks, row.input_tokens))
+            sim = replace(sim, queued=queued, blocks=row.blocks)
+        requests.append(sim)
     weights = {request.queued.tenant: request.queued.weight for request in requests}
     lengths = tuple(row.input_tokens for row in history)
     partition = ",".join(f"{i.low}-{i.high}" for i in refine_and_prune(lengths))

@@ -79,11 +79,11 @@ def evaluate(
     tier = Tier("all")
     work = []
     for index, (request, ids) in enumerate(trace):
-        made = make_request(
+        sim = make_request(
             index, request.arrival_s / rate, request.input_tokens, max(1, request.output_tokens), tier,
             Belief(EXPECTED_OUTPUT),
         )  # fmt: skip
-        work.append(replace(made, queued=replace(made.queued, prefixes=prefixes_of(ids, request.input_tokens))))
+        work.append(replace(sim, queued=replace(sim.queued, prefixes=prefixes_of(ids, request.input_tokens))))
     config = EngineConfig(engine.step_time, token_budget=engine.token_budget, max_seqs=engine.slots)
     return ideal, [
         _run(name, work, [ids for _, ids in trace], config, replicas, blocks, ideal) for name in names or routings()
