@@ -20,7 +20,7 @@ class Round:
     may. ``limited``: whether an entitlement's concurrency counts. ``view``: the pool as the step sees it.
     """
 
-    __slots__ = ("_has_turn", "fits", "limited", "view")
+    __slots__ = ("_has_turn", "_running", "fits", "limited", "view")
 
     def __init__(
         self, view: PoolView, fits: Fits, has_turn: Callable[[str], bool] | None = None, *, limited: bool = True
@@ -29,6 +29,7 @@ class Round:
         self.fits = fits
         self.limited = limited
         self._has_turn = has_turn
+        self._running = view.running_by_entitlement
 
     def __deepcopy__(self, memo: dict[int, object]) -> Round:
         """A queue that is copied gets rounds of its own: the one it was asked in last is not copied with it."""
@@ -38,18 +39,17 @@ class Round:
         """Whether requests of this entitlement may go in this round."""
         return self._has_turn is None or self._has_turn(entitlement)
 
-    def is_full(self, entitlement: str, concurrency: int) -> bool:
-        """Whether it runs as many as it may by its ``concurrency`` (0: no limit), where limits count."""
-        return self.limited and 0 < concurrency <= self.view.running_by_entitlement.get(entitlement, 0)
-
     def keeps_out(self, entitlement: str, concurrency: int) -> bool:
-        """Whether none of its requests fits: it has no turn or is full. A queue need not ask for each of them."""
-        return not self.has_turn(entitlement) or self.is_full(entitlement, concurrency)
+        """Whether none of its requests fits: it has no turn, or limits count and it runs as many as its ``concurrency``
+        (0: no limit). A queue need not ask for each of them."""
+        if self._has_turn is not None and not self._has_turn(entitlement):
+            return True
+        return self.limited and 0 < concurrency <= self._running.get(entitlement, 0)
 
     def lets_in(self, concurrency: Mapping[str, int]) -> list[str]:
         """Those entitlements, each given with its concurrency, that are not kept out. Asked once a round of all that
         were kept out before: thousands."""
-        has_turn, running = self._has_turn, self.view.running_by_entitlement.get
+        has_turn, running = self._has_turn, self._running.get
         if not self.limited:
             return [name for name in concurrency if has_turn is None or has_turn(name)]
         able = [name for name, most in concurrency.items() if not 0 < most <= running(name, 0)]
