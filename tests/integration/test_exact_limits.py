@@ -12,6 +12,7 @@ import random
 import sys
 import time
 from collections import Counter, defaultdict
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,7 @@ from scheduling.state.types import PoolSnapshot
 from tests.support.dispatch_world import Telemetry, catalog_of, dispatching, until_await
 from tests.support.pool_gateway import ready
 from tests.support.pool_process import REFILL, pool_of, tenants_of
+from tests.support.state_world import ledger
 
 PROCESSES = 4
 LOST = {"gateway_lost", "evicted"}
@@ -115,7 +117,7 @@ class Watcher:
 
 async def play(url: str, pool_id: str, folder: Path, count: int, kills: int, seed: int) -> None:
     pool, tenants = pool_of(pool_id), tenants_of(pool_id)
-    telemetry, fleet = Telemetry(), Fleet(url, pool_id, folder, seed)
+    telemetry, fleet = Telemetry(unheard=2), Fleet(url, pool_id, folder, seed)
     resp = RespConnection(url, name="watcher", call_timeout=20.0)
     await resp.start()
     store = PoolStore(resp, pool_id)
@@ -142,19 +144,41 @@ async def play(url: str, pool_id: str, folder: Path, count: int, kills: int, see
             await asyncio.gather(watching, return_exceptions=True)
         view = await store.view()
     totals = await resp.call("HGETALL", f"qm:{{{pool_id}}}:totals")
+    written = await entries_written(resp, pool_id)
     await resp.close()
     assert watcher.overshoots == []
     assert watcher.looks > 50
     assert watcher.most_prefill > 0
     assert fleet.kills == kills
     assert totals == [], "something is still counted after everything ended"
-    check(fleet, telemetry.records, view, pool, count, seed)
+    assert telemetry.unheard == 0, "nothing was delivered twice: the run shows too little"
+    stored = as_stored(telemetry.records)
+    assert written == len(stored), "shared state wrote a request's end twice"
+    check(fleet, stored, view, pool, count, seed)
+
+
+async def entries_written(resp: RespConnection, pool_id: str) -> int:
+    """How many entries the pool's ledger stream ever had; the scripts write one when a request ends."""
+    told = await resp.call("XINFO", "STREAM", f"qm:{{{pool_id}}}:ledger")
+    return int(dict(zip(told[::2], told[1::2], strict=True))[b"entries-added"])
+
+
+def as_stored(delivered: list[LedgerRecord]) -> list[LedgerRecord]:
+    """What the database has after these deliveries: the first record of each request.
+
+    An entry of the stream comes again where the answer to a commit was lost, or the leader changed before the entry was
+    removed: the same record, which the database ignores. Two different records are two ends of one request.
+    """
+    stored: dict[str, LedgerRecord] = {}
+    for record in delivered:
+        first = stored.setdefault(record.request_id, record)
+        assert first == record, f"{record.request_id} ended twice: {first} and {record}"
+    return list(stored.values())
 
 
 def check(fleet: Fleet, records: list[LedgerRecord], view: PoolSnapshot, pool: PoolSpec, count: int, seed: int) -> None:
     """Histories, ledger and buckets are three accounts of one thing."""
     by_id = {r.request_id: r for r in records}
-    assert len(by_id) == len(records), "a request ended twice"
     lines = [json.loads(line) for history in fleet.histories for line in history.read_text().splitlines()]
     said: dict[str, dict[str, list[object]]] = defaultdict(dict)
     for kind, name, *rest in lines:
@@ -221,6 +245,26 @@ def held_at_once(fleet: Fleet, said: dict[str, dict[str, list[object]]], pool: P
     for _, size, what in sorted(moves):
         now[what] += size
         assert now[what] <= limits.get(what, 1e9), f"{what}: {now[what]} at once"
+
+
+def test_a_record_that_comes_again_is_no_second_end_and_another_record_is_one():
+    once = ledger("req-1")
+    assert as_stored([once, ledger("req-2"), replace(once)]) == [once, ledger("req-2")]
+    with pytest.raises(AssertionError, match="req-1 ended twice"):
+        as_stored([once, replace(once, output_tokens=once.output_tokens + 1)])
+
+
+async def test_an_end_that_shared_state_writes_twice_is_noticed_although_its_records_are_equal(
+    resp: RespConnection, pool_id: str
+):
+    store = PoolStore(resp, pool_id)
+    await store.record([ledger("req-1"), ledger("req-2")])
+    await store.record([ledger("req-1")])
+    assert await entries_written(resp, pool_id) == 2
+    await resp.call("DEL", f"qm:{{{pool_id}}}:ended:req-1")  # as if nobody remembered that it ended
+    await store.record([ledger("req-1")])
+    delivered = [entry.record for entry in await store.ledger_read(10) if entry.record is not None]
+    assert len(as_stored(delivered)) == 2 < await entries_written(resp, pool_id) == 3
 
 
 async def test_ten_thousand_requests_of_four_processes_overshoot_nothing(redis_url: str, pool_id: str, tmp_path: Path):

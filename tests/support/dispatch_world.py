@@ -97,11 +97,12 @@ class Floors:
 
 @dataclass
 class Telemetry:
-    """Keeps what it is given; the next ``failures`` writes fail."""
+    """Keeps what it is given; the next ``failures`` writes fail, the next ``unheard`` fail after they were kept."""
 
     records: list[LedgerRecord] = field(default_factory=list)
     samples: list[Sample] = field(default_factory=list)
     failures: int = 0
+    unheard: int = 0  # a commit whose answer is lost: the same records come again
     calls: int = 0
     rolls: list[frozenset[str]] = field(default_factory=list)
 
@@ -111,6 +112,9 @@ class Telemetry:
             self.failures -= 1
             raise ConnectionError("database away")
         self.records.extend(records)
+        if self.unheard and records:
+            self.unheard -= 1
+            raise ConnectionError("the answer to the commit was lost")
 
     def bucket_debts(
         self, pool: str, budgets: Mapping[str, tuple[float, float]], before_s: float, now_s: float
