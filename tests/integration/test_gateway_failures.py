@@ -154,7 +154,8 @@ async def cancel_storm(world: World, number: int) -> None:
     engine.script.pause_s = 0.01
     gate = asyncio.Semaphore(60)
     key = world.key
-    body = json.dumps({"model": "demo", "messages": HELLO, "max_tokens": 50, "stream": True}).encode()
+    # 40 s of generation: none of them ends by itself meanwhile
+    body = json.dumps({"model": "demo", "messages": HELLO, "max_tokens": 4000, "stream": True}).encode()
     head = (
         f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {key}\r\n"
         f"content-length: {len(body)}\r\n\r\n"
@@ -162,12 +163,16 @@ async def cancel_storm(world: World, number: int) -> None:
 
     async def leave(i: int) -> None:
         async with gate:
-            _, writer = await asyncio.open_connection("127.0.0.1", world.port)
+            reader, writer = await asyncio.open_connection("127.0.0.1", world.port)
             writer.write(head + body)
+            if i % 2 and b" 200 " in await reader.readline():  # else before its engine answers, or while it does
+                await reader.readuntil(b"data: ")
             await asyncio.sleep((i % 30) / 100)
             writer.transport.abort()
 
     await asyncio.gather(*(leave(i) for i in range(number)))
+    await until(lambda: engine.open == engine.connected == 0)
+    assert engine.aborted >= number // 20, "hardly any was left while its engine answered"
     engine.script.pause_s = 0.0
     async with world.http() as client:
         answers = await asyncio.gather(*(ask(client) for _ in range(100)))

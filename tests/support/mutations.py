@@ -120,6 +120,17 @@ MUTATIONS = (
         ("tests/integration/test_gateway_sdk.py",),
     ),
     Mutation(
+        "left-open",
+        "the connection to the engine outlives the client that left (promise 4)",
+        "scheduling/gateway/stages.py",
+        "            self.connection.abort()\n",
+        "",
+        (
+            "tests/integration/test_gateway_failures.py::"
+            "test_clients_that_leave_do_not_poison_the_pool_of_connections",
+        ),
+    ),
+    Mutation(
         "no-last-resort",
         "what still runs when a drain is over hears nothing",
         "scheduling/gateway/app.py",
