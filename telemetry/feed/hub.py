@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import math
 import time
 import weakref
 from collections import deque
@@ -35,9 +34,11 @@ HISTORY_BYTES = (
     768 * 1024
 )  # of one encoded history, beside which a socket's buffers hold 80 KiB of what it does not read
 HISTORY_ROWS = (12, 10, 8, 6, 4)  # busiest tenants and entitlements in it: as many as fit
-SPREAD_S = 0.5  # in which all sockets are woken: each costs 50 us, and 500 in a row would hold up every stream on /v1
-STEP_S = 0.002  # between two groups of them
-AT_ONCE = 4  # sockets that may be woken together however many there are
+# All sockets are woken within this time. Each costs 0.1 ms, most of it in the kernel: 500 in a row would hold up every
+# stream on /v1, and four in a row are what its slowest hundredth waits for. Changes come once a second.
+SPREAD_S = 0.8
+STEP_S = 0.001  # between two wakings
+LATE_S = 0.008  # for which a loop that is busy makes up in one turn
 FINE_S, APART_S = 300.0, 2.9  # each second of the charts' first window; before it, close enough to be drawn as one line
 
 Sight = frozenset[str] | None  # the tenants a socket may see; None: all
@@ -305,20 +306,21 @@ class LiveHub:
         """Wakes all sockets, a few at a time; who still waits for an earlier turn gets both at once."""
         self._due |= dict.fromkeys(self._subscribers)
         if self._waking is None:
-            self._wake(AT_ONCE)
+            self._wake(1)
             if self._due:
                 self._waking = asyncio.create_task(self._wake_all())
 
     async def _wake_all(self) -> None:
         loop = asyncio.get_running_loop()
-        before_s = loop.time()
+        before_s, owed = loop.time(), 0.0
         try:
             while self._due:
                 await asyncio.sleep(STEP_S)
                 now_s = loop.time()
                 # A loop that is busy takes a few more in each of its turns, lest the last one waits for seconds.
-                share = min(now_s - before_s, AT_ONCE * STEP_S) / SPREAD_S
-                self._wake(math.ceil(share * len(self._subscribers)))
+                owed += min(now_s - before_s, LATE_S) / SPREAD_S * len(self._subscribers)
+                self._wake(int(owed))
+                owed -= int(owed)
                 before_s = now_s
         finally:
             self._waking = None
