@@ -114,7 +114,6 @@ def instance(folder: Path, web: int) -> Iterator[Up]:
         ),
         *("--speed", str(SPEED), "--slots", str(SLOTS), "--kv-tokens", str(KV_TOKENS)),
     ]
-    folder.mkdir(exist_ok=True)
     with (folder / "engine.out").open("wb") as output:
         engine = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=output)
     up = Up(
