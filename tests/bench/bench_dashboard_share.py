@@ -7,6 +7,10 @@ are open and read by another process all the time; a change a second. A third pr
 steady rate. The loop forgets its dashboards (no change and no heartbeat is sent to them) and remembers them by turns,
 in blocks so short that other work on the machine meets both alike. Redis is a real one; the rest of an instance, and
 the cost of opening a dashboard, are not in it.
+
+**Work** is what no other process can change: the CPU time of the loop's thread between a request's arrival in the
+gateway and its answer's end, its own and what came in between. What was under way when it arrived is not in it:
+``bench_dashboard_turns`` tells how long that takes.
 """
 
 from __future__ import annotations
@@ -48,8 +52,13 @@ def ask(port: int, wire: bytes, rate: float, seconds: float, talk: Connection) -
     talk.send((list(seen.whole), dict(seen.errors)))
 
 
-async def measure(chosen: argparse.Namespace) -> list[tuple[bool, float, list[float]]]:
-    """Blocks in order: with dashboards or not, CPU of the loop's thread for each second, times of answers [s]."""
+Found = list[tuple[bool, float, list[float], list[float]]]
+
+
+async def measure(chosen: argparse.Namespace) -> Found:
+    """Blocks in order: with dashboards or not, CPU of the loop's thread for each second, and of answers the times and
+    the work [s]."""
+    from scheduling.gateway.app import GatewayApp
     from telemetry.feed import consumers, hub
     from telemetry.feed.sources import Sources
     from tests.bench.bench_dashboard_turns import read
@@ -72,6 +81,15 @@ async def measure(chosen: argparse.Namespace) -> list[tuple[bool, float, list[fl
 
     dashboards.Known._push = told  # type: ignore[method-assign]
 
+    work, serve = Stamped(), GatewayApp.__call__
+
+    async def timed(self: GatewayApp, scope: Any, receive: Any, send: Any) -> None:
+        since_s = time.thread_time()
+        await serve(self, scope, receive, send)
+        work.append(time.thread_time() - since_s)
+
+    GatewayApp.__call__ = timed  # type: ignore[method-assign]
+
     async def seconds() -> None:
         while True:
             await asyncio.sleep(1.0)
@@ -83,7 +101,7 @@ async def measure(chosen: argparse.Namespace) -> list[tuple[bool, float, list[fl
     ours, theirs = fork.Pipe()
     try:
         async with gateway_world(redis.url, "bench") as world, dashboards.serving() as server:
-            reader = fork.Process(target=read, args=(dashboards.port_of(server), chosen.opens), daemon=True)
+            reader = fork.Process(target=read, args=(dashboards.port_of(server), chosen.opens, 0.25), daemon=True)
             reader.start()
             while len(the_hub._subscribers) < chosen.opens:
                 await asyncio.sleep(0.1)
@@ -120,29 +138,34 @@ async def measure(chosen: argparse.Namespace) -> list[tuple[bool, float, list[fl
     finally:
         redis.stop()
     return [
-        (was, used, [took for at, took in answers if since_s <= at < over_s]) for was, since_s, over_s, used in blocks
+        (was, used, *([took for at, took in told if since_s <= at < over_s] for told in (answers, work)))
+        for was, since_s, over_s, used in blocks
     ]
 
 
-def summary(found: list[tuple[bool, float, list[float]]], seed: int) -> str:
+def summary(found: Found, seed: int) -> str:
     """Ratios with dashboards : without; 95 % by drawing groups of four neighbouring blocks again and again."""
     rng = random.Random(seed)
     fours = [found[i : i + 4] for i in range(0, len(found) // 4 * 4, 4)]
 
-    def times(chosen: list[list[tuple[bool, float, list[float]]]], watched: bool) -> list[float]:
-        return sorted(took for four in chosen for was, _, block in four if was is watched for took in block)
+    def times(chosen: list[Found], watched: bool, column: int) -> list[float]:
+        return sorted(took for four in chosen for block in four if block[0] is watched for took in block[column])
 
-    lines = [f"{len(times(fours, False))} answers without and {len(times(fours, True))} with dashboards"]
-    for share in SHARES:
-        ratios = [_at(times([four], True), share) / _at(times([four], False), share) for four in fours]
-        drawn = (rng.choices(fours, k=len(fours)) for _ in range(1000))
-        again = sorted(_at(times(some, True), share) / _at(times(some, False), share) for some in drawn)
-        without, with_them = _at(times(fours, False), share), _at(times(fours, True), share)
-        lines.append(
-            f"p{share * 100:.0f}: {without * 1000:.2f} -> {with_them * 1000:.2f} ms, {with_them / without:.3f} of all "
-            f"(95 % {again[25]:.2f}-{again[974]:.2f}); median of {len(fours)} ratios {statistics.median(ratios):.3f}"
-        )
-    cpu = [statistics.median(used for was, used, _ in found if was is watched) for watched in (False, True)]
+    lines = [f"{len(times(fours, False, 2))} answers without and {len(times(fours, True, 2))} with dashboards"]
+    for name, column in (("time", 2), ("work", 3)):
+        for share in SHARES:
+
+            def ratio(some: list[Found], column: int = column, share: float = share) -> float:
+                return _at(times(some, True, column), share) / _at(times(some, False, column), share)
+
+            again = sorted(ratio(rng.choices(fours, k=len(fours))) for _ in range(300))
+            without, with_them = (_at(times(fours, watched, column), share) * 1000 for watched in (False, True))
+            lines.append(
+                f"{name} p{share * 100:.0f}: {without:.3f} -> {with_them:.3f} ms, {with_them / without:.3f} of all "
+                f"(95 % {again[7]:.2f}-{again[292]:.2f}); median of {len(fours)} ratios "
+                f"{statistics.median(ratio([four]) for four in fours):.3f}"
+            )
+    cpu = [statistics.median(block[1] for block in found if block[0] is watched) for watched in (False, True)]
     lines.append(f"CPU of the loop's thread: {cpu[0] * 100:.1f} -> {cpu[1] * 100:.1f} % of a core")
     return "\n".join(lines)
 

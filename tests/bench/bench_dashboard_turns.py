@@ -18,8 +18,9 @@ from multiprocessing import get_context
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
 
 
-def read(port: int, opens: int) -> None:
-    """Opens so many dashboards and reads what they get, for ever."""
+def read(port: int, opens: int, pause_s: float = 0.0) -> None:
+    """Opens so many dashboards and reads what they get, for ever. ``pause_s`` between two rounds: who reads 500 sockets
+    as soon as they have something takes as much CPU as who writes them."""
     from tests.support.dashboards import handshake
 
     selector = selectors.DefaultSelector()
@@ -32,6 +33,7 @@ def read(port: int, opens: int) -> None:
         for key, _ in selector.select():
             if not key.fileobj.recv(65536):  # type: ignore[union-attr]
                 selector.unregister(key.fileobj)
+        time.sleep(pause_s)
 
 
 async def measure(opens: int, seconds: int) -> None:
