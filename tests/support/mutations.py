@@ -125,10 +125,7 @@ MUTATIONS = (
         "scheduling/gateway/stages.py",
         "            self.connection.abort()\n",
         "",
-        (
-            "tests/integration/test_gateway_failures.py::"
-            "test_clients_that_leave_do_not_poison_the_pool_of_connections",
-        ),
+        ("tests/integration/test_gateway_failures.py::test_clients_that_leave_do_not_poison_the_pool_of_connections",),
     ),
     Mutation(
         "no-last-resort",
