@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
+from scheduling.core.batch_account import REQUEST_ID
 from scheduling.core.budget import debts
 from telemetry.models import LedgerEntry
 from tenants.connections import own_connection
@@ -30,6 +31,7 @@ def bucket_debts(
             done_at__lt=datetime.fromtimestamp(before_s, tz=UTC),
         )
         .exclude(outcome="refused")
+        .exclude(request_id__startswith=REQUEST_ID)  # lines of batches, which no bucket pays for
         .order_by("-received_at")
         .values_list("entitlement", "received_at", "input_tokens", "output_tokens")[:MAX_ROWS]
     )

@@ -33,7 +33,7 @@ from scheduling.gateway.input_tokens import InputCounter
 from scheduling.gateway.lifecycle import Lifecycle, Services, send_answer
 from scheduling.gateway.openai_types import ModelCard, ModelList
 from scheduling.gateway.outbox import Outbox
-from scheduling.gateway.ports import GatewayMetrics, Places
+from scheduling.gateway.ports import GatewayMetrics, Places, Routes
 from scheduling.gateway.prepare import prepare
 from scheduling.gateway.quotas import Quotas
 from scheduling.gateway.relay import EngineTrouble, answer_headers
@@ -82,6 +82,7 @@ class GatewayApp:
         redis_url: str,
         metrics: GatewayMetrics,
         places: Places | None = None,
+        routes: Routes | None = None,
     ) -> None:
         self.config = config
         self._catalog = catalog
@@ -134,6 +135,7 @@ class GatewayApp:
         self._open_of_peer: dict[str, int] = {}  # by the address that their connections come from
         self._open = 0
         self._places = places
+        self._routes = routes
         self._draining = False
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -284,9 +286,9 @@ class GatewayApp:
                 await send({"type": "lifespan.shutdown.complete"})
                 return
 
-    async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _http(self, scope: Scope, receive: Receive, send: Send, request_id: str = "") -> None:
         loop = self._loop or asyncio.get_running_loop()
-        call = Call(new_request_id(time.time()), scope, receive, send, loop)
+        call = Call(request_id or new_request_id(time.time()), scope, receive, send, loop)
         calls = self._watch.calls
         calls.add(call)
         try:
@@ -431,7 +433,14 @@ class GatewayApp:
         raise Refusal(Reason.NO_KEY)
 
     async def _small(self, call: Call, path: str, method: str) -> None:
-        """``/v1/models`` and everything that does not exist."""
+        """``/v1/models``, what others serve, and everything that does not exist."""
+        if self._routes is not None and self._routes.serves(path):
+            head = Head(call.scope["headers"], self.config.max_header_bytes)
+            access = await self._access(head.authorization, call.received_s)
+            if self._draining:
+                raise Refusal(Reason.SHUTTING_DOWN, close=True)
+            await self._routes.serve(call, access, head)
+            return
         if path != _MODELS and not path.startswith(_MODELS + "/"):
             raise Refusal(Reason.INVALID_REQUEST, status=404, detail="This path does not exist under /v1.")
         if method not in ("GET", "HEAD"):

@@ -88,6 +88,10 @@ class Keyring:
         access = self._by_id.get(key_id)
         return access is not None and (access.key.expires_s is None or access.key.expires_s > now_s)
 
+    def opened(self, key_id: str) -> Access | None:
+        """What a key opens, for who acts in the name of somebody that has shown its secret."""
+        return self._by_id.get(key_id)
+
     def find(self, key_id: str, secret: bytes, now_s: float) -> Access | None:
         """The access of a valid key, else None. Takes the same steps whether the id exists or not."""
         access = self._by_id.get(key_id)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import secrets
 from dataclasses import dataclass, field
 
+from scheduling.core.outcomes import Reason
+
 
 def new_gateway_id() -> str:
     """An id for one process start: grants are published to it, leases carry it."""
@@ -42,3 +44,4 @@ class GatewayConfig:
     traces: bool = False  # whether records carry what a trace needs, and engines are told of it
     retry_share: float = 0.2  # retries at another replica, as a share of requests
     retry_floor: int = 3  # always allowed, however few requests there are
+    unrecorded: frozenset[Reason] = frozenset()  # refusals with these reasons leave no ledger row: whose caller waits

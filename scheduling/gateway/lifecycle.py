@@ -436,7 +436,7 @@ class Lifecycle:
         ending = self._ending(identified, reason)
         if isinstance(ending, Ending):
             await self._outbox.finish(ending)
-        else:
+        elif reason not in self._config.unrecorded:
             self._outbox.refused(ending)
 
     def abandon(self, identified: Identified, reason: Reason) -> None:
@@ -449,7 +449,7 @@ class Lifecycle:
         ending = self._ending(identified, reason)
         if isinstance(ending, Ending):
             self._outbox.keep(ending)
-        else:
+        elif reason not in self._config.unrecorded:
             self._outbox.refused(ending)
 
 

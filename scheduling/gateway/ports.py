@@ -5,9 +5,14 @@ Called on the event loop: must be cheap and never block.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from scheduling.core.ledger import LedgerRecord
+
+if TYPE_CHECKING:
+    from scheduling.gateway.auth import Access
+    from scheduling.gateway.call import Call
+    from scheduling.gateway.guard import Head
 
 
 class Places(Protocol):
@@ -44,3 +49,13 @@ class GatewayMetrics(Protocol):
     def gauge(self, name: str, value: float | None) -> None:
         """Sets one of: ``open_requests``, ``waiting_requests``, ``upstream_connections``, ``clock_skew_seconds``, which
         may be None: not known."""
+
+
+class Routes(Protocol):
+    """Paths under ``/v1`` that ask no engine, e.g. files and batches. The key was checked, the body was not read."""
+
+    def serves(self, path: str) -> bool:
+        """Whether it is one of them."""
+
+    async def serve(self, call: Call, access: Access, head: Head) -> None:
+        """Answers. A ``Refusal`` that it raises is answered by the gateway."""

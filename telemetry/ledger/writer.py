@@ -8,11 +8,13 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 from django.db import DatabaseError, InterfaceError, OperationalError, close_old_connections, connection, transaction
 
+from scheduling.core.batch_account import ACCOUNT, owner_of
 from scheduling.core.ledger import MAX_TOKENS, LedgerRecord, sane
 from telemetry.models import LedgerEntry
 
@@ -59,6 +61,8 @@ def row_of(record: LedgerRecord) -> Row:
     Text is cut to its column and freed of NUL (PostgreSQL refuses it), numbers are held in range.
     """
     record = sane(record)
+    if record.entitlement.endswith(ACCOUNT):  # a line of a batch is its entitlement's
+        record = replace(record, entitlement=owner_of(record.entitlement))
     moment = connection.ops.adapt_datetimefield_value
     values = {
         "status": min(max(record.status, 0), 32767),

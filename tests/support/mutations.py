@@ -306,7 +306,7 @@ MUTATIONS = (
         "clients-headers-travel",
         "what a client wrote into its head reaches the engine (promise 36)",
         "scheduling/gateway/app.py",
-        "        call = Call(new_request_id(time.time()), scope, receive, send, loop)",
+        "        call = Call(request_id or new_request_id(time.time()), scope, receive, send, loop)",
         '        mine = dict(scope["headers"]).get(b"x-request-id", b"").decode() or new_request_id(time.time())\n'
         "        call = Call(mine, scope, receive, send, loop)",
         ("tests/integration/test_gateway_limits.py::test_forged_internal_headers_do_not_travel",),
