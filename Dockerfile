@@ -31,6 +31,7 @@ ENV PATH=/opt/venv/bin:$PATH \
 # Static files are collected at build, so that the root file system can be read-only.
 RUN QUARTERMASTER_HOME=/tmp/build python manage.py collectstatic --noinput --verbosity 0 && rm -rf /tmp/build \
     && python -m servestatic.compress --quiet --no-brotli --no-zstd staticfiles
+RUN install --directory --owner 10001 --mode 700 /var/lib/quartermaster/files
 USER 10001
 EXPOSE 8000
 HEALTHCHECK --interval=10s --timeout=3s --start-period=30s \

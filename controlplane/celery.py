@@ -80,7 +80,7 @@ app.conf.update(
     task_store_errors_even_if_ignored=False,
     timezone="UTC",
 )
-app.autodiscover_tasks(["tenants", "telemetry", "controlplane.lab", "controlplane.tuning"])
+app.autodiscover_tasks(["tenants", "telemetry", "controlplane.lab", "controlplane.tuning", "controlplane.batches"])
 
 
 def _dispatch() -> DispatchSetup:

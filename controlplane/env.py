@@ -8,6 +8,7 @@ the documentation. ``QUARTERMASTER_<FIELD>`` is its name in the environment; an 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import secrets
 from collections.abc import Mapping
@@ -149,6 +150,27 @@ class Env:
     )
     retention_days: int = setting(30, "Ledger entries older than this are deleted [days].", low=1)
 
+    file_storage: str = setting(
+        "django.core.files.storage.FileSystemStorage",
+        "Class that keeps files of batches (`docs/guide/batches.md`), e.g. `storages.backends.s3.S3Storage` of "
+        "django-storages. Every process has to see the same files.",
+    )
+    file_storage_options: str = setting(
+        "", 'Its options as a JSON object, e.g. `{"bucket_name": "batches"}`. Empty: HOME/files.', secret=True
+    )
+    file_bytes: int = setting(100 * 1024 * 1024, "Largest file that can be brought to `/v1/files` [bytes].", low=1024)
+    files_per_entitlement: int = setting(200, "Files of one entitlement that are kept at once.", low=1)
+    tenant_file_bytes: int = setting(
+        2 * 1024 * 1024 * 1024, "Kept files of one tenant [bytes], results among them; over it nothing new is taken.",
+        low=1024,
+    )  # fmt: skip
+    file_keep_days: int = setting(30, "A file is deleted after this time [days].", low=1)
+    batch_lines: int = setting(100_000, "Lines of one batch.", low=1)
+    batches_per_entitlement: int = setting(10, "Batches of one entitlement that are open at once.", low=1)
+    batch_in_flight: int = setting(
+        256, "Lines of one entitlement's batches that run at once, however much is idle.", low=1
+    )
+
     alert_webhook: str = setting("", "`http(s)://` address that alerts are sent to. Empty: they are only shown.")
     webhook_hosts: str = setting(
         "",
@@ -198,6 +220,14 @@ class Env:
         """Whose word on where a request came from is taken."""
         named = [p.strip() for p in self.trusted_proxies.split(",") if p.strip()]
         return named or (["127.0.0.1", "::1"] if self.https else [])
+
+    @property
+    def file_storage_settings(self) -> dict[str, Any]:
+        """Options of the storage of files; ValueError where they are no JSON object."""
+        found = json.loads(self.file_storage_options or "{}")
+        if not isinstance(found, dict):
+            raise ValueError("not an object")
+        return found
 
     @property
     def engines(self) -> list[str]:
@@ -342,6 +372,10 @@ def _check(env: Env, given: frozenset[str]) -> list[str]:
         faults.append(f"{env_name('webhook_secret')}=(hidden): needs at least 16 characters")
     if env.alert_webhook and urlsplit(env.alert_webhook).scheme not in ("http", "https"):
         faults.append(f"{env_name('alert_webhook')}={env.alert_webhook!r}: must begin with http:// or https://")
+    try:
+        _ = env.file_storage_settings
+    except ValueError:
+        faults.append(f"{env_name('file_storage_options')}=(hidden): use a JSON object, or leave it empty")
     for name in ("alert_webhook", "webhook_hosts"):
         if getattr(env, name) and not env.webhook_secret:
             faults.append(f"{env_name(name)}: needs {env_name('webhook_secret')}, which signs what is sent")

@@ -8,7 +8,7 @@ from pathlib import Path
 from django.apps import apps
 from django.db import DatabaseError, connection
 
-OURS = ("tenants", "telemetry")
+OURS = ("tenants", "telemetry", "batches")
 
 Migration = tuple[str, str]  # app's label, name
 

@@ -50,6 +50,7 @@ INSTALLED_APPS = [
     "tenants",
     "telemetry",
     "controlplane",
+    "controlplane.batches",
 ]
 
 MIDDLEWARE = [
@@ -154,6 +155,17 @@ if ENV.redis_url:
 else:
     CHANNEL_LAYERS = {"default": {"BACKEND": "channels.layers.InMemoryChannelLayer"}}
     CACHES = {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}}
+
+# Files of batches. Several machines share them: every process that serves or works has to see the same.
+STORAGES: dict[str, Any] = {
+    "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
+    "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"},
+    "batches": {
+        "BACKEND": ENV.file_storage,
+        "OPTIONS": ENV.file_storage_settings
+        or {"location": HOME / "files", "file_permissions_mode": 0o600, "directory_permissions_mode": 0o700},
+    },
+}
 
 STATIC_URL = "/static/"
 STATIC_ROOT = BASE_DIR / "staticfiles"

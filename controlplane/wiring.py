@@ -8,6 +8,8 @@ from collections.abc import Collection, Mapping, Sequence
 
 from django.conf import settings
 
+from controlplane.batches.http import FileRoutes
+from controlplane.batches.starter import BatchStarter
 from controlplane.env import Env
 from controlplane.scaling.controller import Controller
 from controlplane.scaling.planner_loop import Scaler
@@ -64,7 +66,8 @@ def make_catalog() -> CatalogCache:
 def make_gateway(catalog: CatalogCache, metrics: GatewayMetrics, places: Places | None = None) -> GatewayApp:
     """The ``/v1`` application of this process. Its catalog is read by ``start``. ``places``: the server's connections,
     of which tenants have shares."""
-    return GatewayApp(gateway_config(settings.ENV), catalog, settings.ENV.redis_url, metrics, places)
+    env = settings.ENV
+    return GatewayApp(gateway_config(env), catalog, env.redis_url, metrics, places, FileRoutes(env))
 
 
 def make_source_watch(catalog: CatalogCache) -> SourceWatch:
@@ -120,6 +123,6 @@ def make_dispatch() -> DispatchSetup:
         redis_url=settings.ENV.redis_url,
         load_catalog=specs.load_catalog,
         catalog_version=specs.catalog_version,
-        telemetry=Eyes(make_recorder(sinks=(Scaler(Controller()), Starter())), Liveness()),
+        telemetry=Eyes(make_recorder(sinks=(Scaler(Controller()), Starter(), BatchStarter())), Liveness()),
         epochs=BookedEpochs(),
     )

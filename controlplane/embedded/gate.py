@@ -16,7 +16,7 @@ from pathlib import Path
 WEB = "controlplane.asgi"
 STANDBY = "controlplane.wiring"
 WORKER = (
-    "controlplane.celery,controlplane.wiring,telemetry.tasks,controlplane.lab.tasks,controlplane.tuning.tasks,celery.bin.celery,"
+    "controlplane.celery,controlplane.wiring,telemetry.tasks,controlplane.lab.tasks,controlplane.tuning.tasks,controlplane.batches.tasks,celery.bin.celery,"
     "celery.apps.worker,celery.worker.components,celery.worker.consumer,celery.concurrency.prefork,kombu.transport.redis"
 )
 

@@ -22,7 +22,8 @@ import httpx
 import pytest
 from kombu.exceptions import OperationalError
 
-import controlplane.lab.tasks  # registers them
+import controlplane.batches.tasks  # registers them
+import controlplane.lab.tasks
 import controlplane.tuning.tasks  # noqa: F401
 import telemetry.tasks  # noqa: F401
 from controlplane.celery import Application, app
@@ -42,9 +43,13 @@ SENT = {
     ("telemetry/alerts/watch.py", "start_delivery"): ("telemetry.deliver_alerts", "worker"),
     ("controlplane/lab/tasks.py", "resume_runs"): ("telemetry.run_lab", "worker"),
     ("controlplane/lab/tasks.py", "run_lab"): ("telemetry.run_lab", "worker"),
+    ("controlplane/batches/services.py", "notify"): ("batches.work", "web"),
+    ("controlplane/batches/starter.py", "start_work"): ("batches.work", "worker"),
+    ("controlplane/batches/tasks.py", "work"): ("batches.work", "worker"),
 }
 # what a person does, and what the web process sends for it
 ACTIONS = {"a what-if run": "telemetry.run_lab", "a what-if run once more": "telemetry.run_lab"}
+ELSEWHERE = {"batches.work": "test_batches.py"}  # tried between processes there
 
 
 def places() -> set[tuple[str, str]]:
@@ -74,7 +79,7 @@ def test_every_place_that_sends_a_task_says_from_which_process() -> None:
 
 
 def test_everything_that_the_web_process_sends_is_tried_between_processes() -> None:
-    assert {task for task, sender in SENT.values() if sender == "web"} == set(ACTIONS.values())
+    assert {task for task, sender in SENT.values() if sender == "web"} == {*ACTIONS.values(), *ELSEWHERE}
 
 
 @contextmanager

@@ -1,0 +1,1 @@
+"""Files and batches: work that may wait, done on capacity that is idle."""

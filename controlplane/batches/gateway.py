@@ -1,0 +1,131 @@
+"""A gateway without a door: it runs the lines of batches as the web process runs requests, on surplus capacity.
+
+The same parsing, limits, estimates, admission, retries and ledger. What differs: nobody connects to it, whoever calls
+names a key by its id, and the entitlement behind it is that of :mod:`scheduling.core.batch_account`. A refusal for want
+of room is no end of a line, so it leaves no ledger row.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, replace
+from typing import Any
+
+from scheduling.catalog import CatalogCache
+from scheduling.core.batch_account import surplus_of
+from scheduling.core.ledger import LedgerRecord
+from scheduling.core.outcomes import ENDINGS, Outcome, Reason
+from scheduling.core.types import Catalog
+from scheduling.gateway.app import NEW_KEY_WAIT_S, GatewayApp
+from scheduling.gateway.auth import Access
+from scheduling.gateway.config import GatewayConfig
+from scheduling.gateway.errors import Refusal
+from scheduling.gateway.guard import Message
+
+# Refusals after which a line waits: it may run later, and has not been an attempt.
+WAITS = frozenset(
+    reason for reason, ending in ENDINGS.items() if ending.outcome is Outcome.REFUSED and ending.retry
+) | {Reason.NOT_ENTITLED, Reason.TENANT_PAUSED, Reason.QUOTA_EXCEEDED}
+AGAIN = frozenset(
+    {Reason.EVICTED, Reason.LEASE_LOST, Reason.GATEWAY_LOST, Reason.CLIENT_LEFT}
+)  # it ran, and runs again
+LARGEST_ANSWER = 8 * 1024 * 1024  # bytes: results are held until they are stored
+
+
+class Unmeasured:
+    """Metrics of a process that serves no /metrics."""
+
+    def ended(self, record: LedgerRecord) -> None: ...
+
+    def rejected(self, reason: str, status: int) -> None: ...
+
+    def usage_rejected(self, pool: str, backend: str) -> None: ...
+
+    def answer_rejected(self, pool: str, backend: str, cause: str) -> None: ...
+
+    def storm_refused(self, pool: str, tenant: str, reason: str) -> None: ...
+
+    def state_available(self, available: bool) -> None: ...
+
+    def gauge(self, name: str, value: float | None) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class LineAnswer:
+    """How one run of a line ended. ``status`` 0: it was ended before there was an answer."""
+
+    status: int
+    reason: Reason
+    body: bytes
+
+    @property
+    def waits(self) -> bool:
+        """Whether the line was not run, or was stopped for others, and is to be run later."""
+        return self.reason in WAITS or self.reason in AGAIN
+
+    @property
+    def may_pass(self) -> bool:
+        """Whether it failed in a way that need not be so the next time."""
+        return self.reason.ending.outcome is not Outcome.COMPLETED and self.reason.ending.retry
+
+
+class SurplusGateway(GatewayApp):
+    """The gateway of a process that works on batches."""
+
+    def __init__(self, config: GatewayConfig, catalog: CatalogCache, redis_url: str) -> None:
+        config = replace(config, unrecorded=WAITS, max_answer_bytes=LARGEST_ANSWER, drain_s=0.0)
+        self._surplus: dict[str, Access] = {}
+        super().__init__(config, catalog, redis_url, Unmeasured())
+
+    async def run_line(self, key_id: str, path: str, body: bytes, request_id: str) -> LineAnswer:
+        """Runs one request. Cancelling it ends the request at its engine."""
+        status, headers, parts = 0, list[tuple[bytes, bytes]](), list[bytes]()
+        never = asyncio.get_running_loop().create_future()
+        sent = False
+
+        async def receive() -> Message:
+            nonlocal sent
+            if not sent:
+                sent = True
+                return {"type": "http.request", "body": body, "more_body": False}
+            await never  # there is no client who could leave
+            return {"type": "http.disconnect"}
+
+        async def send(message: Message) -> None:
+            nonlocal status, headers
+            if message["type"] == "http.response.start":
+                status, headers = message["status"], message["headers"]
+            else:
+                parts.append(message.get("body", b""))
+
+        scope: dict[str, Any] = {
+            "type": "http",
+            "method": "POST",
+            "path": path,
+            "headers": [(b"authorization", key_id.encode("ascii")), (b"content-length", b"%d" % len(body))],
+        }
+        await self._http(scope, receive, send, request_id)
+        reason = next((v.decode("ascii") for k, v in headers if k == b"x-quartermaster-reason"), "")
+        return LineAnswer(status, Reason(reason) if reason else Reason.CLIENT_LEFT, b"".join(parts))
+
+    def models(self, key_id: str) -> frozenset[str]:
+        """The names of the model that a key opens; none where it opens nothing."""
+        access = self._keyring.opened(key_id)
+        return frozenset() if access is None else frozenset((access.pool.model, *access.pool.aliases))
+
+    async def _access(self, authorization: bytes | None, now_s: float) -> Access:
+        key_id = (authorization or b"").decode("ascii")
+        if not self._keyring.holds(key_id, now_s):
+            await self._catalog.refreshed(NEW_KEY_WAIT_S)
+            if not self._keyring.holds(key_id, now_s):
+                raise Refusal(Reason.NO_KEY)
+        found = self._surplus.get(key_id)
+        if found is None:
+            access = self._keyring.opened(key_id)
+            assert access is not None
+            found = self._surplus[key_id] = replace(access, entitlement=surplus_of(access.entitlement))
+        return found
+
+    def _configured(self, catalog: Catalog) -> None:
+        self._surplus.clear()
+        super()._configured(catalog)

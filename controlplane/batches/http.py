@@ -1,0 +1,349 @@
+"""``/v1/files`` and ``/v1/batches``, as OpenAI defines them.
+
+The gateway has checked the key and asks here; everything that waits for the database, the storage or a disk does so in
+a few threads of this module's own. A file that comes is written to the temporary folder as it comes, whatever is wrong
+with it found before any of it is parsed, then taken apart by Django's own parser.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tempfile
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import IO, Any, TypeVar, cast
+from urllib.parse import parse_qsl
+
+from django.conf import settings
+from django.core.exceptions import SuspiciousOperation
+from django.core.files.uploadhandler import StopUpload, TemporaryFileUploadHandler
+from django.db import DatabaseError, InterfaceError
+from django.http.multipartparser import MultiPartParser, MultiPartParserError
+
+from controlplane.batches import services, wire
+from controlplane.batches.models import BATCH, BATCH_OUTPUT
+from controlplane.batches.services import Problem
+from controlplane.env import Env
+from scheduling.core.outcomes import Reason
+from scheduling.gateway.auth import Access
+from scheduling.gateway.call import Call
+from scheduling.gateway.errors import Answer, Refusal
+from scheduling.gateway.guard import ClientGone, Head, check_size, read_body
+from scheduling.gateway.headers import JSON
+from scheduling.gateway.lifecycle import send_answer
+
+T = TypeVar("T")
+
+THREADS = 4
+MOST_OPEN, MOST_OF_TENANT = 64, 8  # requests here at once, in one process
+FORM_BYTES = 64 * 1024  # what a form may have beside its file
+BODY_BYTES = 64 * 1024  # of a new batch
+PIECE = 256 * 1024  # bytes read, written and sent at once
+MAX_PAIRS, MAX_NAME, MAX_VALUE = 16, 64, 512  # of metadata, in characters
+SHORTEST_KEEP_S, LONGEST_KEEP_S = 3600, 2_592_000  # of a file, as a client may ask
+MAX_LIST, MAX_FILES_LIST = 100, 10_000
+MAX_ID = 64  # characters of an id in a path or a query
+FILES, BATCHES = "/v1/files", "/v1/batches"
+
+
+class FileRoutes:
+    """What the gateway of a web process hands on."""
+
+    def __init__(self, env: Env) -> None:
+        self._env = env
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="files")
+        self._open: dict[str, int] = {}
+
+    def serves(self, path: str) -> bool:
+        return path.startswith((FILES, BATCHES)) and path[len(FILES if path.startswith(FILES) else BATCHES) :][:1] in (
+            "", "/",
+        )  # fmt: skip
+
+    async def serve(self, call: Call, access: Access, head: Head) -> None:
+        tenant = access.entitlement.tenant
+        held = self._open.get(tenant, 0)
+        if held >= MOST_OF_TENANT or sum(self._open.values()) >= MOST_OPEN:
+            raise Refusal(Reason.TENANT_CONNECTIONS, close=True, inflight=held, limit=MOST_OF_TENANT)
+        self._open[tenant] = held + 1
+        call.last_deadline = call.started_loop + self._env.request_timeout_s
+        try:
+            await self._route(call, access, head)
+        except Problem as problem:
+            raise Refusal(
+                Reason.INVALID_REQUEST, status=problem.status, param=problem.param, detail=problem.detail
+            ) from None
+        except (DatabaseError, InterfaceError):
+            raise Refusal(Reason.STATE_UNAVAILABLE) from None
+        finally:
+            if self._open[tenant] == 1:
+                del self._open[tenant]
+            else:
+                self._open[tenant] -= 1
+
+    async def _route(self, call: Call, access: Access, head: Head) -> None:
+        path, method = call.scope["path"].rstrip("/"), call.scope["method"]
+        method = "GET" if method == "HEAD" else method
+        kind, _, rest = path.removeprefix("/v1/").partition("/")
+        ident, _, action = rest.partition("/")
+        handlers: dict[str, Callable[[], Any]]
+        if len(ident) > MAX_ID:
+            raise Problem("This does not exist.", None, 404)
+        if kind == "files" and not ident:
+            handlers = {"POST": lambda: self._upload(call, access, head), "GET": lambda: self._files(call, access)}
+        elif kind == "files" and not action:
+            handlers = {
+                "GET": lambda: self._file(call, access, ident),
+                "DELETE": lambda: self._drop(call, access, ident),
+            }
+        elif kind == "files" and action == "content":
+            handlers = {"GET": lambda: self._content(call, access, ident)}
+        elif kind == "batches" and not ident:
+            handlers = {"POST": lambda: self._create(call, access, head), "GET": lambda: self._batches(call, access)}
+        elif kind == "batches" and not action:
+            handlers = {"GET": lambda: self._batch(call, access, ident)}
+        elif kind == "batches" and action == "cancel":
+            handlers = {"POST": lambda: self._cancel(call, access, ident, head)}
+        else:
+            raise Problem("This path does not exist under /v1.", None, 404)
+        handler = handlers.get(method)
+        if handler is None:
+            allow = ", ".join(handlers)
+            raise Refusal(
+                Reason.INVALID_REQUEST, status=405, allow=allow.encode(), detail=f"{path[:100]} takes {allow}."
+            )
+        await handler()
+
+    async def _ask(self, function: Callable[..., T], *args: Any, **options: Any) -> T:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, lambda: function(*args, **options))
+
+    async def _answer(self, call: Call, found: Mapping[str, Any], status: int = 200) -> None:
+        body = wire.encode(found)
+        headers = [JSON, (b"content-length", b"%d" % len(body)), (b"x-request-id", call.id.encode("ascii"))]
+        call.closed = call.responding = True
+        await send_answer(call, Answer(status, headers, body))
+
+    # --- files
+
+    async def _upload(self, call: Call, access: Access, head: Head) -> None:
+        env, whose = self._env, access.entitlement
+        limit = env.file_bytes + FORM_BYTES
+        check_size(head, limit)
+        content_type = next((v for k, v in call.scope["headers"] if k == b"content-type"), b"").decode("latin-1")
+        if not content_type.lower().startswith("multipart/form-data"):
+            raise Problem("Send a form: multipart/form-data with purpose and file.")
+        await self._ask(services.room_for_file, whose.tenant, whose.id, head.content_length or 0)
+        with tempfile.TemporaryFile() as body:
+            size = await self._receive(call, body, limit)
+            call.body_read = True
+            call.limit(Reason.DEADLINE, call.last_deadline)
+            row = await self._ask(_keep, body, size, content_type, env, whose.tenant, whose.id)
+        await self._answer(call, wire.file_object(row))
+
+    async def _receive(self, call: Call, body: IO[bytes], limit: int) -> int:
+        """Writes the body as it comes, piece by piece, and returns its size."""
+        size, held, more = 0, list[bytes](), True
+        held_bytes = 0
+        while more:
+            call.limit(Reason.SLOW_REQUEST, call.loop.time() + self._env.body_timeout_s)
+            message = await call.receive()
+            if message["type"] != "http.request":
+                raise ClientGone
+            piece, more = message.get("body", b""), message.get("more_body", False)
+            size += len(piece)
+            if size > limit:
+                raise Refusal(Reason.TOO_LARGE, close=True, what="request body", limit=limit)
+            held.append(piece)
+            held_bytes += len(piece)
+            if held_bytes >= PIECE or not more:
+                await self._ask(body.write, b"".join(held))
+                held, held_bytes = [], 0
+        return size
+
+    async def _files(self, call: Call, access: Access) -> None:
+        query = _query(call, {"after", "limit", "order", "purpose"})
+        order, purpose = query.get("order", "desc"), query.get("purpose", "")
+        if order not in ("asc", "desc"):
+            raise Problem("order is asc or desc.", "order")
+        if purpose not in ("", BATCH, BATCH_OUTPUT):
+            raise Problem(f"purpose is {BATCH} or {BATCH_OUTPUT}.", "purpose")
+        rows, more = await self._ask(
+            services.files, access.entitlement.tenant, after=query.get("after", ""),
+            limit=_limit(query, MAX_FILES_LIST, MAX_FILES_LIST), ascending=order == "asc", purpose=purpose,
+        )  # fmt: skip
+        await self._answer(call, wire.page_object([wire.file_object(row) for row in rows], more))
+
+    async def _file(self, call: Call, access: Access, ident: str) -> None:
+        row = await self._ask(services.file, access.entitlement.tenant, ident)
+        await self._answer(call, wire.file_object(row))
+
+    async def _drop(self, call: Call, access: Access, ident: str) -> None:
+        await self._ask(services.delete_file, access.entitlement.tenant, ident)
+        await self._answer(call, {"id": ident, "object": "file", "deleted": True})
+
+    async def _content(self, call: Call, access: Access, ident: str) -> None:
+        row = await self._ask(services.file, access.entitlement.tenant, ident)
+        try:
+            content = await self._ask(services.storage().open, row.name, "rb")
+        except OSError:
+            raise Problem("The contents of this file are gone.", "file_id", 404) from None
+        try:
+            headers = [
+                (b"content-type", b"application/octet-stream"), (b"content-length", b"%d" % row.bytes),
+                (b"x-request-id", call.id.encode("ascii")), (b"content-disposition", b"attachment"),
+                (b"x-content-type-options", b"nosniff"),
+            ]  # fmt: skip
+            call.responding, call.status = True, 200
+            await call.send({"type": "http.response.start", "status": 200, "headers": headers})
+            left = row.bytes
+            while left > 0 and call.scope["method"] != "HEAD":
+                piece = await self._ask(content.read, min(PIECE, left))
+                if not piece:
+                    await call.abort_client()  # a length was promised that cannot be kept
+                    return
+                left -= len(piece)
+                call.limit(Reason.SLOW_READER, call.loop.time() + self._env.send_timeout_s)
+                await call.send({"type": "http.response.body", "body": piece, "more_body": left > 0})
+            if not row.bytes or call.scope["method"] == "HEAD":
+                await call.send({"type": "http.response.body", "body": b""})
+            call.closed = True
+        finally:
+            await self._ask(content.close)
+
+    # --- batches
+
+    async def _create(self, call: Call, access: Access, head: Head) -> None:
+        body = await self._json(call, head)
+        given = {name for name, value in body.items() if value is not None}
+        unknown = given - {"input_file_id", "endpoint", "completion_window", "metadata"}
+        if unknown:
+            raise Problem(f"This field is not known here: {min(unknown)[:100]}.", min(unknown)[:100])
+        for name in ("input_file_id", "endpoint", "completion_window"):
+            if not isinstance(body.get(name), str) or len(body[name]) > MAX_ID:
+                raise Problem(f"{name} is a text.", name)
+        row = await self._ask(
+            services.create, tenant=access.entitlement.tenant, entitlement=access.entitlement.id,
+            key_id=access.key.id, model=access.pool.model, endpoint=body["endpoint"],
+            input_file=body["input_file_id"], window=body["completion_window"], metadata=_metadata(body),
+        )  # fmt: skip
+        await self._ask(services.notify, row.pk)
+        await self._answer(call, wire.batch_object(row))
+
+    async def _batches(self, call: Call, access: Access) -> None:
+        query = _query(call, {"after", "limit"})
+        rows, more = await self._ask(
+            services.batches, access.entitlement.tenant, after=query.get("after", ""), limit=_limit(query, MAX_LIST, 20)
+        )
+        await self._answer(call, wire.page_object([wire.batch_object(row) for row in rows], more))
+
+    async def _batch(self, call: Call, access: Access, ident: str) -> None:
+        row = await self._ask(services.batch, access.entitlement.tenant, ident)
+        await self._answer(call, wire.batch_object(row))
+
+    async def _cancel(self, call: Call, access: Access, ident: str, head: Head) -> None:
+        check_size(head, BODY_BYTES)
+        call.limit(Reason.SLOW_REQUEST, call.loop.time() + self._env.body_timeout_s)
+        await read_body(call.receive, BODY_BYTES)
+        call.body_read = True
+        call.limit(Reason.DEADLINE, call.last_deadline)
+        row = await self._ask(services.cancel, access.entitlement.tenant, ident)
+        await self._ask(services.notify, row.pk)
+        await self._answer(call, wire.batch_object(row))
+
+    async def _json(self, call: Call, head: Head) -> dict[str, Any]:
+        check_size(head, BODY_BYTES)
+        call.limit(Reason.SLOW_REQUEST, call.loop.time() + self._env.body_timeout_s)
+        data = await read_body(call.receive, BODY_BYTES)
+        call.body_read = True
+        call.limit(Reason.DEADLINE, call.last_deadline)
+        try:
+            found = json.loads(data)
+        except (ValueError, RecursionError):
+            raise Problem("The body is not valid JSON.") from None
+        if not isinstance(found, dict):
+            raise Problem("The body is not a JSON object.")
+        return found
+
+
+class _OneFile(TemporaryFileUploadHandler):
+    """Takes one file, of a bounded size."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self._most = most
+        self._seen = 0
+
+    def receive_data_chunk(self, raw_data: bytes, start: int) -> None:
+        if start + len(raw_data) > self._most:
+            raise StopUpload(connection_reset=True)
+        super().receive_data_chunk(raw_data, start)
+
+    def new_file(self, *args: Any, **options: Any) -> None:
+        self._seen += 1
+        if self._seen > 1:
+            raise StopUpload(connection_reset=True)
+        super().new_file(*args, **options)
+
+
+def _keep(body: IO[bytes], size: int, content_type: str, env: Env, tenant: str, entitlement: str) -> Any:
+    """Takes a form apart and stores its file. Raises Problem."""
+    body.seek(0)
+    meta = {"CONTENT_TYPE": content_type, "CONTENT_LENGTH": str(size)}
+    try:
+        parser = MultiPartParser(meta, cast(Any, body), [_OneFile(env.file_bytes)], settings.DEFAULT_CHARSET)
+        form, files = parser.parse()
+    except (MultiPartParserError, SuspiciousOperation, ValueError) as problem:
+        raise Problem(f"The form cannot be read: {str(problem)[:200]}.") from None
+    if form.get("purpose") != BATCH:
+        raise Problem(f"purpose is {BATCH}: nothing else is done with files here.", "purpose")
+    found = files.get("file")
+    if found is None:
+        raise Problem(f"file is missing, or there are several, or it is larger than {env.file_bytes} bytes.", "file")
+    keep_s = None
+    if form.get("expires_after[seconds]") is not None or form.get("expires_after[anchor]") is not None:
+        text = str(form.get("expires_after[seconds]", ""))
+        keep_s = int(text) if text.isascii() and text.isdigit() and len(text) <= 8 else 0
+        if form.get("expires_after[anchor]") != "created_at" or not SHORTEST_KEEP_S <= keep_s <= LONGEST_KEEP_S:
+            raise Problem(
+                f"expires_after is created_at and {SHORTEST_KEEP_S} to {LONGEST_KEEP_S} seconds.", "expires_after"
+            )
+    with found:
+        return services.keep_file(
+            tenant=tenant, entitlement=entitlement, filename=found.name or "", content=found, size=found.size or 0,
+            keep_s=keep_s,
+        )  # fmt: skip
+
+
+def _query(call: Call, known: set[str]) -> dict[str, str]:
+    try:
+        pairs = parse_qsl(call.scope.get("query_string", b"").decode("ascii"), max_num_fields=16)
+    except (ValueError, UnicodeDecodeError):
+        raise Problem("The query cannot be read.") from None
+    found = {name: value for name, value in pairs if name in known}
+    if any(len(value) > MAX_ID for value in found.values()):
+        raise Problem(f"A parameter of the query has at most {MAX_ID} characters.")
+    return found
+
+
+def _limit(query: Mapping[str, str], most: int, default: int) -> int:
+    text = query.get("limit", str(default))
+    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= most):
+        raise Problem(f"limit is 1 to {most}.", "limit")
+    return int(text)
+
+
+def _metadata(body: Mapping[str, Any]) -> dict[str, str] | None:
+    found = body.get("metadata")
+    if found is None:
+        return None
+    if (
+        not isinstance(found, dict)
+        or len(found) > MAX_PAIRS
+        or not all(isinstance(v, str) and len(k) <= MAX_NAME and len(v) <= MAX_VALUE for k, v in found.items())
+    ):
+        raise Problem(
+            f"metadata has at most {MAX_PAIRS} pairs of texts, names of {MAX_NAME} and values of {MAX_VALUE} "
+            "characters.", "metadata",
+        )  # fmt: skip
+    return found

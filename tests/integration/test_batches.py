@@ -1,0 +1,299 @@
+"""Files and batches of a whole instance, through the OpenAI SDK; and whatever is killed, each line has one result.
+
+The sample kills the executor and the web process once; the slow run kills them, the executor and Redis again and again
+during 10,000 lines.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import random
+import select
+import signal
+import socket
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import httpx
+import openai
+import psutil
+import pytest
+
+from tests.support.instance import Up
+
+CHAT = "/v1/chat/completions"
+ENDED = ("completed", "failed", "expired", "cancelled")
+LIMIT_S = 100
+FILE_BYTES = 4 * 1024 * 1024
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture(scope="module")
+def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+    instance = Up(
+        tmp_path_factory.mktemp("batches") / "home", QUARTERMASTER_SIM_REPLICAS="1",
+        QUARTERMASTER_FILE_BYTES=str(FILE_BYTES),
+    ).start()  # fmt: skip
+    try:
+        yield instance.wait_ready()
+    finally:
+        instance.stop()
+
+
+@pytest.fixture(scope="module")
+def client(up: Up) -> openai.OpenAI:
+    return up.client("standard", timeout=60)
+
+
+def line(up: Up, number: int, **changes: Any) -> dict[str, Any]:
+    message = {"role": "user", "content": f"Say {number}."}
+    body = {"model": up.demo()["model"], "messages": [message], "max_tokens": 4} | changes
+    return {"custom_id": f"r-{number}", "method": "POST", "url": CHAT, "body": body}
+
+
+def begin(client: openai.OpenAI, rows: list[dict[str, Any]], **options: Any) -> Any:
+    data = "\n".join(json.dumps(row) for row in rows).encode()
+    file = client.files.create(file=("in.jsonl", data), purpose="batch")
+    return client.batches.create(input_file_id=file.id, endpoint=CHAT, completion_window="24h", **options)
+
+
+def patiently(ask: Callable[[], Any]) -> Any:
+    """What a process says that may be starting again."""
+    end = time.monotonic() + LIMIT_S
+    while True:
+        try:
+            return ask()
+        except (openai.APIConnectionError, openai.InternalServerError):
+            assert time.monotonic() < end
+            time.sleep(0.2)
+
+
+def ended(client: openai.OpenAI, batch_id: str, limit_s: float = LIMIT_S) -> Any:
+    end = time.monotonic() + limit_s
+    while (batch := patiently(lambda: client.batches.retrieve(batch_id))).status not in ENDED:
+        assert time.monotonic() < end, batch
+        time.sleep(0.2)
+    return batch
+
+
+def rows_of(client: openai.OpenAI, file_id: str | None) -> list[dict[str, Any]]:
+    return [json.loads(row) for row in client.files.content(file_id).text.splitlines()] if file_id else []
+
+
+def test_a_batch_runs_and_each_line_has_its_answer_or_its_error(up: Up, client: openai.OpenAI):
+    rows = [line(up, n) for n in range(30)] + [line(up, 30, max_tokens=-1), line(up, 31, unknown=1)]
+    batch = begin(client, rows, metadata={"night": "1"})
+    assert (batch.status, batch.metadata) == ("validating", {"night": "1"})
+    done = ended(client, batch.id)
+    assert (done.status, done.errors) == ("completed", None)
+    counts = done.request_counts
+    assert (counts.total, counts.completed, counts.failed) == (32, 30, 2)
+    output, errors = rows_of(client, done.output_file_id), rows_of(client, done.error_file_id)
+    assert [o["custom_id"] for o in output] == [f"r-{n}" for n in range(30)]
+    assert all(o["response"]["status_code"] == 200 and o["error"] is None for o in output)
+    assert all(o["response"]["body"]["choices"][0]["message"]["content"] for o in output)
+    assert [(e["custom_id"], e["response"]["status_code"]) for e in errors] == [("r-30", 400), ("r-31", 400)]
+    assert done.usage.output_tokens == sum(o["response"]["body"]["usage"]["completion_tokens"] for o in output)
+    listed = client.batches.list(limit=1).data
+    assert [b.id for b in listed] == [batch.id]
+    assert {f.purpose for f in client.files.list()} == {"batch", "batch_output"}
+    # each has a row in the ledger, under the entitlement of the key
+    own = {row["request_id"] for row in ledger(up, batch.id)}
+    assert own == {o["response"]["request_id"] for o in [*output, *errors]}
+
+
+def ledger(up: Up, batch_id: str) -> list[dict[str, Any]]:
+    """The rows of a batch's requests, once there are as many as lines."""
+    end = time.monotonic() + LIMIT_S
+    while True:
+        found: list[dict[str, Any]] = []
+        with httpx.Client(base_url=f"{up.url}/api/v1", headers=up.admin(), timeout=60) as api:
+            answer = api.get("/requests", params={"request_id": batch_id, "page_size": 100}).json()
+            found = answer["results"]
+        if len(found) >= 32 or time.monotonic() > end:
+            return found
+        time.sleep(0.2)
+
+
+def test_a_file_with_faults_fails_with_their_lines(up: Up, client: openai.OpenAI):
+    batch = ended(client, begin(client, [line(up, 1), line(up, 1), line(up, 2, model="other")]).id)
+    assert batch.status == "failed"
+    assert [(e.line, e.code) for e in batch.errors.data] == [(2, "duplicate_custom_id"), (3, "model_not_found")]
+    assert batch.output_file_id is None
+
+
+def test_a_batch_that_is_cancelled_keeps_what_was_done_and_names_the_rest(up: Up, client: openai.OpenAI):
+    batch = begin(client, [line(up, n, max_tokens=400) for n in range(3000)])
+    deadline = time.monotonic() + LIMIT_S
+    while client.batches.retrieve(batch.id).status == "validating":
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert client.batches.cancel(batch.id).status == "cancelling"
+    done = ended(client, batch.id)
+    assert done.status == "cancelled"
+    found = [*rows_of(client, done.output_file_id), *rows_of(client, done.error_file_id)]
+    assert Counter(r["custom_id"] for r in found) == Counter(f"r-{n}" for n in range(3000))
+    assert {r["error"]["code"] for r in found if r["error"]} == {"batch_cancelled"}
+    with pytest.raises(openai.ConflictError):
+        client.batches.cancel(batch.id)
+
+
+def test_nothing_of_another_tenant_can_be_seen_or_used(up: Up, client: openai.OpenAI):
+    batch = ended(client, begin(client, [line(up, 1)]).id)
+    other = up.client("premium", timeout=60)
+    asks: list[Callable[[], Any]] = [
+        lambda: other.files.retrieve(batch.input_file_id),
+        lambda: other.files.content(batch.output_file_id),
+        lambda: other.files.delete(batch.input_file_id),
+        lambda: other.batches.retrieve(batch.id),
+        lambda: other.batches.cancel(batch.id),
+        lambda: other.batches.create(input_file_id=batch.input_file_id, endpoint=CHAT, completion_window="24h"),
+    ]
+    for ask in asks:
+        with pytest.raises(openai.NotFoundError):
+            ask()
+    assert not other.files.list().data
+    assert not other.batches.list().data
+    assert client.files.delete(batch.input_file_id).deleted
+    with pytest.raises(openai.NotFoundError):
+        client.files.retrieve(batch.input_file_id)
+
+
+def form(content: bytes, purpose: str = "batch") -> dict[str, Any]:
+    return {"data": {"purpose": purpose}, "files": {"file": ("../../x\r\n.jsonl", content)}}
+
+
+def test_what_a_client_sends_is_bounded_and_refused_with_its_reason(up: Up):
+    key = {"authorization": f"Bearer {up.demo()['keys']['standard']}"}
+    with httpx.Client(base_url=f"{up.url}/v1", headers=key, timeout=60) as http:
+        taken = http.post("/files", **form(b"{}"))
+        assert taken.status_code == 200
+        assert taken.json()["filename"].endswith(".jsonl")
+        assert not {"/", "\r", "\n"} & set(taken.json()["filename"])
+        wrong = {
+            400: [
+                http.post("/files", **form(b"{}", purpose="assistants")),
+                http.post("/files", data={"purpose": "batch"}, files={"other": b"{}"}),
+                http.post("/files", files=[("file", b"1"), ("file", b"2")], data={"purpose": "batch"}),
+                http.post("/files", content=b"--x", headers={"content-type": "multipart/form-data; boundary=y"}),
+                http.post("/files", content=b"{}", headers={"content-type": "application/json"}),
+                http.post("/batches", content=b"[" * 10_000),
+                http.post("/batches", json={"input_file_id": taken.json()["id"], "endpoint": CHAT}),
+                http.post("/batches", json=create(taken, metadata={str(n): "x" for n in range(17)})),
+                http.post("/batches", json=create(taken, metadata={"x": "y" * 513})),
+                http.post("/batches", json=create(taken, endpoint="/v1/embeddings")),
+                http.post("/batches", json=create(taken, more=1)),
+                http.get("/batches", params={"limit": "101"}),
+                http.get("/files", params={"after": "file-unknown"}),
+            ],
+            404: [http.get("/files/none"), http.get("/batches/x/y"), http.get("/filesystem"), http.get("/files/a/b/c")],
+            405: [http.put("/files", json={}), http.delete("/batches")],
+            413: [
+                http.post("/files", **form(b"x" * (FILE_BYTES + 70_000))),
+                http.post("/batches", content=b"x" * 70_000),
+            ],
+        }
+        for status, answers in wrong.items():
+            assert [a.status_code for a in answers] == [status] * len(answers), [a.text for a in answers]
+            assert all(a.json()["error"]["message"] for a in answers)
+        pieces = http.post(
+            "/files", content=itertools.repeat(b"x" * 65_536, 80),
+            headers={"content-type": "multipart/form-data; boundary=y"},
+        )  # fmt: skip
+        assert pieces.status_code == 413  # without a declared length
+    with httpx.Client(base_url=f"{up.url}/v1", timeout=60) as nobody:
+        answers = [nobody.post("/files", **form(b"{}")), nobody.get("/batches"), nobody.get("/files/x/content")]
+        assert [a.status_code for a in answers] == [401] * 3
+
+
+def create(file: httpx.Response, **changes: Any) -> dict[str, Any]:
+    return {"input_file_id": file.json()["id"], "endpoint": CHAT, "completion_window": "24h"} | changes
+
+
+def test_an_upload_that_stops_holds_up_no_chat(up: Up, client: openai.OpenAI):
+    """The key is checked, half of a form is there, and nothing comes any more."""
+    head = (
+        f"POST /v1/files HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {up.demo()['keys']['standard']}\r\n"
+        "content-type: multipart/form-data; boundary=y\r\ncontent-length: 100000\r\n\r\n--y\r\n"
+    ).encode()
+    idle = [socket.create_connection(("127.0.0.1", up.port)) for _ in range(12)]
+    try:
+        for one in idle:
+            one.sendall(head)
+        asked = client.chat.completions.create(
+            model=up.demo()["model"], messages=[{"role": "user", "content": "hello"}], max_tokens=2
+        )
+        assert asked.choices
+        refused, _, _ = select.select(idle, [], [], 0.0)
+        end = time.monotonic() + 20
+        while len(refused) < 4 and time.monotonic() < end:
+            time.sleep(0.05)
+            refused, _, _ = select.select(idle, [], [], 0.0)
+        assert [one.recv(64)[:12] for one in refused] == [b"HTTP/1.1 429"] * 4, "a tenant has more uploads open"
+    finally:
+        for one in idle:
+            one.close()
+
+
+# --- whatever is killed
+
+
+def kill(up: Up, name: str) -> None:
+    """Kills a process of the instance; ``executor``: the process of tasks, which the worker replaces."""
+    with suppress(FileNotFoundError, ProcessLookupError, psutil.NoSuchProcess):
+        if name == "executor":
+            for child in psutil.Process(up.pid("worker")).children():
+                child.kill()
+        else:
+            os.kill(up.pid(name), signal.SIGKILL)
+
+
+def reconciled(client: openai.OpenAI, batch: Any, expected: set[str]) -> dict[str, int]:
+    """Missing, double and foreign results of a batch, and how many lines ran more than once."""
+    found = [*rows_of(client, batch.output_file_id), *rows_of(client, batch.error_file_id)]
+    counts = Counter(r["custom_id"] for r in found)
+    return {
+        "results": len(found),
+        "missing": len(expected - counts.keys()),
+        "double": sum(n - 1 for n in counts.values()),
+        "foreign": len(counts.keys() - expected),
+        "wrong": sum(r["response"] is None or r["response"]["status_code"] != 200 for r in found),
+    }
+
+
+def survive(up: Up, client: openai.OpenAI, lines: int, kills: list[str], limit_s: float) -> dict[str, int]:
+    """Runs a batch, kills one after the other as it gets on, and compares results with lines."""
+    batch = begin(client, [line(up, n) for n in range(lines)])
+    for number, name in enumerate(kills, 1):
+        goal = lines * number // (len(kills) + 1)
+        end = time.monotonic() + limit_s
+        while True:
+            now = patiently(lambda: client.batches.retrieve(batch.id))
+            if now.status in ENDED or now.request_counts.completed >= goal:
+                break
+            assert time.monotonic() < end, now
+            time.sleep(0.05)
+        print(f"{name} killed at {now.request_counts.completed} of {lines}")
+        kill(up, name)
+    return reconciled(client, ended(client, batch.id, limit_s), {f"r-{n}" for n in range(lines)})
+
+
+def test_a_batch_whose_executor_and_web_process_are_killed_has_one_result_a_line(up: Up, client: openai.OpenAI):
+    found = survive(up, client, 300, ["executor", "web"], LIMIT_S)
+    assert found == {"results": 300, "missing": 0, "double": 0, "foreign": 0, "wrong": 0}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_ten_thousand_lines_have_ten_thousand_results_whatever_is_killed(up: Up, client: openai.OpenAI):
+    seed = int(os.environ.get("SEED", random.randrange(10**6)))
+    draw = random.Random(seed)
+    kills = ["worker", "web", "executor", "redis", *draw.choices(["worker", "web", "executor", "redis"], k=4)]
+    print(f"SEED={seed} {kills}")
+    found = survive(up, client, 10_000, kills, 900)
+    assert found == {"results": 10_000, "missing": 0, "double": 0, "foreign": 0, "wrong": 0}
