@@ -273,15 +273,18 @@ class _OneFile(TemporaryFileUploadHandler):
         super().__init__()
         self._most = most
         self._seen = 0
+        self.too_much = False
 
     def receive_data_chunk(self, raw_data: bytes, start: int) -> None:
         if start + len(raw_data) > self._most:
+            self.too_much = True
             raise StopUpload(connection_reset=True)
         super().receive_data_chunk(raw_data, start)
 
     def new_file(self, *args: Any, **options: Any) -> None:
         self._seen += 1
         if self._seen > 1:
+            self.too_much = True
             raise StopUpload(connection_reset=True)
         super().new_file(*args, **options)
 
@@ -289,17 +292,20 @@ class _OneFile(TemporaryFileUploadHandler):
 def _keep(body: IO[bytes], size: int, content_type: str, env: Env, tenant: str, entitlement: str) -> Any:
     """Takes a form apart and stores its file. Raises Problem."""
     body.seek(0)
+    one = _OneFile(env.file_bytes)
     meta = {"CONTENT_TYPE": content_type, "CONTENT_LENGTH": str(size)}
     try:
-        parser = MultiPartParser(meta, cast(Any, body), [_OneFile(env.file_bytes)], settings.DEFAULT_CHARSET)
+        parser = MultiPartParser(meta, cast(Any, body), [one], settings.DEFAULT_CHARSET)
         form, files = parser.parse()
     except (MultiPartParserError, SuspiciousOperation, ValueError) as problem:
         raise Problem(f"The form cannot be read: {str(problem)[:200]}.") from None
+    if one.too_much:
+        raise Problem(f"There is one file of at most {env.file_bytes} bytes in a form.", "file")
     if form.get("purpose") != BATCH:
         raise Problem(f"purpose is {BATCH}: nothing else is done with files here.", "purpose")
     found = files.get("file")
     if found is None:
-        raise Problem(f"file is missing, or there are several, or it is larger than {env.file_bytes} bytes.", "file")
+        raise Problem("file is missing.", "file")
     keep_s = None
     if form.get("expires_after[seconds]") is not None or form.get("expires_after[anchor]") is not None:
         text = str(form.get("expires_after[seconds]", ""))
