@@ -8,6 +8,9 @@ is not there.
 from __future__ import annotations
 
 import os
+import signal
+from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -48,6 +51,7 @@ class Application(Celery):
         return super().connection_for_write(url, **options)
 
 
+PROVE_S = 15.0  # a new process of tasks has asked the database by then
 NICE = 10  # of tasks: where processors are short, leader, gateway and engines go first
 
 app = Application("quartermaster")
@@ -111,3 +115,31 @@ def _end_with_worker(**_: Any) -> None:
     """A task's process does not outlive a killed worker, and steps aside for what decides and serves."""
     die_with_parent()
     os.nice(NICE)
+    if settings.ENV.embedded:
+        end_unless(_ask_database, PROVE_S)
+
+
+def end_unless(ask: Callable[[], object], limit_s: float) -> None:
+    """Ends this process where ``ask`` does not return in time; its worker forks another one.
+
+    The worker leads pools in threads of its own. A process that is forked (another was killed) while one of them is
+    inside SQLite inherits a mutex that nobody will ever release: it would take a task and hang with it for ever.
+    """
+    former = signal.signal(signal.SIGALRM, signal.SIG_DFL)  # nothing of Python's runs where a C library waits
+    signal.setitimer(signal.ITIMER_REAL, limit_s)
+    try:
+        ask()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, former)
+
+
+def _ask_database() -> None:
+    """Opens the database and reads: by then all locks were taken once."""
+    from django.db import DatabaseError, connection
+
+    with suppress(DatabaseError):
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT 1 FROM django_migrations LIMIT 1")
+            cursor.fetchall()
+        connection.close()

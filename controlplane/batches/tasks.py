@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
+import mmap
 import secrets
-import threading
 from typing import Any
 
 from celery import shared_task
@@ -17,22 +16,15 @@ from scheduling.core.types import Catalog
 from telemetry.tasks import minutely
 from tenants import specs
 
-
-def _make_stopping() -> Any:
-    """Made before the worker forks, so that it can tell its tasks."""
-    try:
-        return multiprocessing.Event()
-    except OSError:  # no shared memory: then tasks are threads (``controlplane.embedded.up``)
-        return threading.Event()
-
-
-_stopping = _make_stopping()
+# A byte that the worker and its task processes share, made before the fork: the worker says in it that it stops. No
+# ``multiprocessing.Event``: who is killed while he asks one leaves its lock behind, and all others wait for ever.
+_stopping = mmap.mmap(-1, 1)
 _catalog: Catalog | None = None  # the last one that was read in this process
 
 
 @worker_shutting_down.connect
 def _stop(**_: Any) -> None:
-    _stopping.set()
+    _stopping[0] = 1
 
 
 @shared_task(name="batches.work", ignore_result=True)
@@ -41,7 +33,7 @@ def work(batch: int = 0) -> None:
     if not services.due():
         return
     asyncio.run(_work())
-    if not _stopping.is_set() and services.due():
+    if not _stops() and services.due():
         work.apply_async((batch,), retry=False)
 
 
@@ -56,10 +48,14 @@ async def _work() -> None:
     await gateway.start()
     try:
         holder = f"batch-{secrets.token_hex(6)}"
-        await Executor(gateway, holder, most_running=env.batch_in_flight, stopping=_stopping.is_set).run()
+        await Executor(gateway, holder, most_running=env.batch_in_flight, stopping=_stops).run()
     finally:
         await gateway.drain(0)
         await gateway.stop()
+
+
+def _stops() -> bool:
+    return _stopping[0] != 0
 
 
 def _load() -> Catalog:
