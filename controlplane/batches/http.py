@@ -87,7 +87,7 @@ class FileRoutes:
         kind, _, rest = path.removeprefix("/v1/").partition("/")
         ident, _, action = rest.partition("/")
         handlers: dict[str, Callable[[], Any]]
-        if len(ident) > MAX_ID:
+        if ident and not _is_id(ident):
             raise Problem("This does not exist.", None, 404)
         if kind == "files" and not ident:
             handlers = {"POST": lambda: self._upload(call, access, head), "GET": lambda: self._files(call, access)}
@@ -222,6 +222,8 @@ class FileRoutes:
         for name in ("input_file_id", "endpoint", "completion_window"):
             if not isinstance(body.get(name), str) or len(body[name]) > MAX_ID:
                 raise Problem(f"{name} is a text.", name)
+        if not _is_id(body["input_file_id"]):
+            raise Problem("This file does not exist.", "input_file_id", 404)
         row = await self._ask(
             services.create, tenant=access.entitlement.tenant, entitlement=access.entitlement.id,
             key_id=access.key.id, model=access.pool.model, endpoint=body["endpoint"],
@@ -321,14 +323,20 @@ def _keep(body: IO[bytes], size: int, content_type: str, env: Env, tenant: str, 
         )  # fmt: skip
 
 
+def _is_id(text: str) -> bool:
+    """Whether a database may be asked for it."""
+    return len(text) <= MAX_ID and text.isascii() and text.replace("-", "").replace("_", "").isalnum()
+
+
 def _query(call: Call, known: set[str]) -> dict[str, str]:
     try:
         pairs = parse_qsl(call.scope.get("query_string", b"").decode("ascii"), max_num_fields=16)
     except (ValueError, UnicodeDecodeError):
         raise Problem("The query cannot be read.") from None
     found = {name: value for name, value in pairs if name in known}
-    if any(len(value) > MAX_ID for value in found.values()):
-        raise Problem(f"A parameter of the query has at most {MAX_ID} characters.")
+    for name, value in found.items():
+        if not _is_id(value):
+            raise Problem(f"{name} has 1 to {MAX_ID} letters, digits, - and _.", name)
     return found
 
 
@@ -339,6 +347,11 @@ def _limit(query: Mapping[str, str], most: int, default: int) -> int:
     return int(text)
 
 
+def _is_text(text: str) -> bool:
+    """Whether a database keeps it: neither NUL nor half of a pair of surrogates."""
+    return "\x00" not in text and not any("\ud800" <= c <= "\udfff" for c in text)
+
+
 def _metadata(body: Mapping[str, Any]) -> dict[str, str] | None:
     found = body.get("metadata")
     if found is None:
@@ -347,6 +360,7 @@ def _metadata(body: Mapping[str, Any]) -> dict[str, str] | None:
         not isinstance(found, dict)
         or len(found) > MAX_PAIRS
         or not all(isinstance(v, str) and len(k) <= MAX_NAME and len(v) <= MAX_VALUE for k, v in found.items())
+        or not all(_is_text(text) for pair in found.items() for text in pair)
     ):
         raise Problem(
             f"metadata has at most {MAX_PAIRS} pairs of texts, names of {MAX_NAME} and values of {MAX_VALUE} "
