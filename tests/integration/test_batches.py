@@ -59,7 +59,7 @@ def line(up: Up, number: int, **changes: Any) -> dict[str, Any]:
 def begin(client: openai.OpenAI, rows: list[dict[str, Any]], **options: Any) -> Any:
     data = "\n".join(json.dumps(row) for row in rows).encode()
     file = client.files.create(file=("in.jsonl", data), purpose="batch")
-    return client.batches.create(input_file_id=file.id, endpoint=CHAT, completion_window="24h", **options)
+    return client.batches.create(**{"input_file_id": file.id, "endpoint": CHAT, "completion_window": "24h"} | options)
 
 
 def patiently(ask: Callable[[], Any]) -> Any:
@@ -141,6 +141,17 @@ def test_a_batch_that_is_cancelled_keeps_what_was_done_and_names_the_rest(up: Up
     assert {r["error"]["code"] for r in found if r["error"]} == {"batch_cancelled"}
     with pytest.raises(openai.ConflictError):
         client.batches.cancel(batch.id)
+
+
+@pytest.mark.slow
+def test_what_is_not_done_within_the_window_expires_and_is_named(up: Up, client: openai.OpenAI):
+    batch = begin(client, [line(up, n, max_tokens=400) for n in range(6000)], completion_window="1m")
+    done = ended(client, batch.id, 200)
+    assert done.status == "expired"
+    assert done.expired_at >= done.expires_at
+    found = [*rows_of(client, done.output_file_id), *rows_of(client, done.error_file_id)]
+    assert Counter(r["custom_id"] for r in found) == Counter(f"r-{n}" for n in range(6000))
+    assert {r["error"]["code"] for r in found if r["error"]} == {"batch_expired"}
 
 
 def test_nothing_of_another_tenant_can_be_seen_or_used(up: Up, client: openai.OpenAI):
