@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import secrets
 import tempfile
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -19,7 +20,7 @@ from django.conf import settings
 from django.core.files import File
 from django.core.files.storage import Storage, storages
 from django.db import transaction
-from django.db.models import Q, Sum
+from django.db.models import Q, QuerySet, Sum
 from django.utils import timezone
 
 from controlplane.batches import lines, wire
@@ -31,7 +32,8 @@ from tenants.connections import own_connection
 log = logging.getLogger(__name__)
 
 LEASE_S = 10.0  # who works on a batch says so twice a second
-CLAIMED = 16  # batches that one executor works on at once
+CLAIMED, CLAIMED_OF_TENANT = 64, 4  # batches that one executor works on at once
+LOOKED_AT = 1_000  # open batches in one look for those
 CHUNK = 500  # rows of a statement
 KEPT_NAMES = 10  # claims whose unfinished files are looked for
 ENDPOINTS = ("/v1/chat/completions", "/v1/completions")
@@ -258,24 +260,33 @@ class Outcome:
     output_tokens: int = 0
 
 
+def _live(now: datetime) -> QuerySet[Batch]:
+    """Those that somebody works on."""
+    return Batch.objects.filter(status__in=OPEN, lease_until__gte=now)
+
+
 @own_connection
 def due() -> bool:
     """Whether something is left to do and nobody does it. Who works on batches finds further ones by itself."""
-    leases = list(Batch.objects.filter(status__in=OPEN).values_list("lease_until", flat=True))
-    now = timezone.now()
-    return bool(leases) and all(until is None or until < now for until in leases)
+    return Batch.objects.filter(status__in=OPEN).exists() and not _live(timezone.now()).exists()
 
 
 @own_connection
 def claim(holder: str) -> list[Work]:
-    """Takes the batches that nobody works on. None while another executor lives: it takes them."""
+    """Takes batches that nobody works on, a few of each tenant, those first that were taken least often: what cannot
+    get on holds up nobody else. None while another executor lives: it takes them."""
     now = timezone.now()
     with transaction.atomic():
-        rows = list(Batch.objects.select_for_update().filter(status__in=OPEN).order_by("id"))
-        if any(r.holder != holder and r.lease_until is not None and r.lease_until >= now for r in rows):
+        if _live(now).exclude(holder=holder).exists():
             return []
-        held = sum(r.holder == holder and r.lease_until is not None and r.lease_until >= now for r in rows)
-        taken = [r for r in rows if r.lease_until is None or r.lease_until < now][: max(0, CLAIMED - held)]
+        held = Counter(_live(now).values_list("tenant", flat=True))
+        free = Batch.objects.filter(Q(lease_until__isnull=True) | Q(lease_until__lt=now), status__in=OPEN)
+        chosen = []
+        for pk, tenant in free.order_by("claim", "id").values_list("pk", "tenant")[:LOOKED_AT]:
+            if held.total() < CLAIMED and held[tenant] < CLAIMED_OF_TENANT:
+                held[tenant] += 1
+                chosen.append(pk)
+        taken = list(free.filter(pk__in=chosen).order_by("id").select_for_update())
         for row in taken:
             row.claim += 1
             row.holder, row.lease_until = holder, now + timedelta(seconds=LEASE_S)

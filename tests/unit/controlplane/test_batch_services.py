@@ -114,6 +114,25 @@ def test_nobody_takes_a_batch_while_an_executor_lives() -> None:
     assert len(services.claim("second")) == 2
 
 
+def test_batches_that_cannot_get_on_hold_up_no_other_tenant(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(services, "CLAIMED", 3)
+    monkeypatch.setattr(services, "CLAIMED_OF_TENANT", 2)
+    stuck, other = bring(), bring("globex")
+    first = [make(stuck).public_id for _ in range(6)]
+    last = make(other).public_id
+    one = services.claim("first")
+    assert [w.public_id for w in one] == [*first[:2], last]
+    services.release(one)
+    turns = [w.public_id for _ in range(2) for w in _turn()]
+    assert {*first[2:6]} <= {*turns}  # whoever had fewest turns is next
+
+
+def _turn() -> list[Work]:
+    taken = services.claim("first")
+    services.release(taken)
+    return taken
+
+
 @pytest.mark.parametrize(("ends_as", "code"), [("expired", "batch_expired"), ("cancelled", "batch_cancelled")])
 def test_each_line_that_did_not_run_stands_in_the_file_of_errors(ends_as: str, code: str) -> None:
     work = started(count=4)
