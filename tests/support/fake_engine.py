@@ -48,6 +48,7 @@ class FakeEngine:
         self.url = ""
         self.generated = 0
         self.metrics: Callable[[], Awaitable[bytes]] | None = None  # None: as vLLM's; else the whole answer to a GET
+        self.watch: Callable[[dict[str, Any], bool], None] | None = None  # told each body that begins or has ended
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -117,6 +118,8 @@ class FakeEngine:
             await writer.drain()
             return not script.then_close
         self.open += 1
+        if self.watch is not None:
+            self.watch(body, True)
         leaving = asyncio.ensure_future(reader.read(1))  # a client that goes away in between
         work = asyncio.ensure_future(self._answer(writer, script, body, "chat" in lines[0], name))
         try:
@@ -127,6 +130,8 @@ class FakeEngine:
             keep = work.result()
         finally:
             self.open -= 1
+            if self.watch is not None:
+                self.watch(body, False)
             work.cancel()
             leaving.cancel()
             await asyncio.gather(work, leaving, return_exceptions=True)
