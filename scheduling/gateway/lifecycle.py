@@ -252,6 +252,9 @@ class Lifecycle:
                 await submitted.waiter
             finally:
                 submitted.waiter = None
+        if call.loop.time() >= call.deadline:  # granted in time, heard too late: it must not begin any more
+            call.interrupt(Reason.QUEUE_TIMEOUT)
+            await asyncio.sleep(0)
         call.limit(Reason.DEADLINE, NEVER)
         submitted.backend, submitted.policy, submitted.why_there = notice.backend, notice.policy, notice.why
         submitted.prefill = notice.prefill
