@@ -18,6 +18,7 @@ import pytest
 from controlplane import sse
 from scheduling.core.types import BackendSpec, Catalog, EntitlementSpec, OverLimit
 from scheduling.gateway.config import GatewayConfig
+from scheduling.state.types import GrantItem
 from tests.support.dispatch_world import dispatching, until_await
 from tests.support.gateway_world import TIER, World, gateway_world, make_key, until
 from tests.support.percentiles import told
@@ -117,6 +118,30 @@ async def test_nothing_is_granted_after_a_random_deadline_and_what_expired_leave
 @pytest.mark.timeout(600)
 async def test_deadlines_of_up_to_half_a_minute_hold_under_load(redis_url: str, pool_id: str) -> None:
     await hold(redis_url, pool_id, 30.0, 90.0)
+
+
+async def test_a_grant_that_is_heard_after_the_deadline_starts_nothing(
+    redis_url: str, pool_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scheduling.gateway.call.TICK_S", 4.0)  # the clock over open requests looks too late
+    async with gateway_world(redis_url, pool_id, config=GatewayConfig()) as world, world.http() as client:
+        world.granting = False
+        engine, backend = world.engines[0], replace(world.pool.backends[0], slots=1)
+        engine.script.first_pause_s = 1.5
+        await world.configure(tier=replace(TIER, max_wait_s=1.0))
+        await world.store.set_ready(world.epoch, backend.id, backend)
+        body = {"model": "demo", "prompt": "x", "max_tokens": 1}
+        first = asyncio.create_task(client.post("/v1/completions", json=body))
+        await until(lambda: engine.open == 1, 60)
+        second = asyncio.create_task(client.post("/v1/completions", json=body))
+        assert (await first).status_code == 200
+        (request,) = (await world.store.load_queue())[1]
+        await asyncio.sleep(1.0)
+        await world.store.grant(world.epoch, [GrantItem(request.id, 1, backend.id, 256, "fifo@1", "late")])
+        answer = await second
+        assert answer.headers["x-quartermaster-reason"] == "queue_timeout"
+        assert len(engine.bodies) == 1, "it ran after its deadline"
+        await world.settled()
 
 
 async def test_a_request_ends_when_its_total_time_is_over_whether_it_streams_waits_or_has_no_answer_yet(
