@@ -168,6 +168,14 @@ MUTATIONS = (
         ("tests/unit/core/test_scheduler.py::test_an_expired_request_is_never_granted",),
     ),
     Mutation(
+        "begins-after-its-time",
+        "a grant that is heard after the deadline starts its request (promise 16)",
+        "scheduling/gateway/lifecycle.py",
+        "            call.interrupt(Reason.QUEUE_TIMEOUT)\n            await asyncio.sleep(0)",
+        "            pass",
+        ("tests/integration/test_deadlines.py::test_a_grant_that_is_heard_after_the_deadline_starts_nothing",),
+    ),
+    Mutation(
         "retries-without-end",
         "a retry is granted whatever was retried before (promise 17)",
         "scheduling/gateway/retries.py",
