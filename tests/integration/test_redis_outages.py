@@ -173,7 +173,7 @@ async def outage(server: RedisServer, pool_id: str, log: Path, how: str, for_s: 
     assert 1 <= len(written) <= LINES, "\n".join(written)
 
 
-@pytest.mark.parametrize("how", ["frozen", "slow"])
+@pytest.mark.parametrize("how", [pytest.param("frozen", marks=pytest.mark.slow), "slow"])
 async def test_under_load_new_requests_are_refused_at_once_running_streams_finish_and_nothing_piles_up(
     pool_id: str, tmp_path: Path, how: str
 ) -> None:
