@@ -14,7 +14,7 @@ from django.db import DatabaseError
 from django.utils import timezone
 
 from scheduling.core import types as core
-from scheduling.core.capacity import automatic_headroom
+from scheduling.core.capacity import automatic_headroom, most_headroom
 from tenants import services
 from tenants.connections import own_connection
 from tenants.models import ApiKey, CatalogVersion, Entitlement, Pool, Quota, Tier
@@ -60,7 +60,9 @@ def load_catalog() -> core.Catalog:
         by_pool[spec.pool].append(spec)
     for slug, pool in rows.items():
         if pool.headroom_slots is None:
-            pools[slug] = replace(pools[slug], headroom_slots=_automatic_headroom(pools[slug], by_pool[slug]))
+            one, slots = pools[slug], sum(backend.slots for backend in pools[slug].backends)
+            kept, most = automatic_headroom(slots, by_pool[slug]), most_headroom(slots, by_pool[slug])
+            pools[slug] = replace(one, headroom_slots=kept, headroom_most=most)
     key_rows = ApiKey.active_at(now).values_list("public_id", "digest", "entitlement__slug", "expires_at")
     keys = {
         public_id: core.KeySpec(

@@ -20,6 +20,7 @@ from django.core.exceptions import SuspiciousOperation
 from django.core.files.uploadhandler import StopUpload, TemporaryFileUploadHandler
 from django.db import DatabaseError, InterfaceError
 from django.http.multipartparser import MultiPartParser, MultiPartParserError
+from scheduling.gateway.call import Call
 
 from controlplane.batches import services, wire
 from controlplane.batches.models import BATCH, BATCH_OUTPUT
@@ -27,7 +28,6 @@ from controlplane.batches.services import Problem
 from controlplane.env import Env
 from scheduling.core.outcomes import Reason
 from scheduling.gateway.auth import Access
-from scheduling.gateway.call import Call
 from scheduling.gateway.errors import Answer, Refusal
 from scheduling.gateway.guard import ClientGone, Head, check_size, read_body
 from scheduling.gateway.headers import JSON

@@ -16,7 +16,8 @@ refused only where somebody weighs more: equals, and a tenant alone with its poo
 (``docs/reference/admission.md``).
 
 **Prefill credit** is no part of that: it comes back within moments. Who lacks nothing else waits and is never refused,
-and evicts nobody; and where a replica has a credit nobody takes of it while others wait who go first.
+and evicts nobody; and where a replica has a credit nobody takes of it while others wait who go first. Owners of
+reserved capacity may fill it twice within what is theirs, so that a neighbour who fills it is not in their way.
 """
 
 from __future__ import annotations
@@ -138,6 +139,7 @@ class AdmissionView:
     lightest: float | None = None  # weight of the lightest entitlement in flight; None: nobody is
     heaviest: float | None = None
     prey: Sequence[Prey] = ()  # preemptible requests that run, newest first
+    kept: int = 0  # free slots that the leader keeps for baselines now, where that is more than the pool's headroom
     told_ms: int = 0  # from now on, for how long clients of this entitlement were told to come back already
     warmth: Warmth | None = None  # what replicas have of its prompt; None: not known
 
@@ -182,10 +184,15 @@ def come_back(first_ms: float, served_ms: float, told_ms: int) -> tuple[int, int
 
 
 def choose_backend(
-    backends: Iterable[BackendView], kv: int, exclude: str, prefill: int = 0, warmth: Warmth | None = None
+    backends: Iterable[BackendView],
+    kv: int,
+    exclude: str,
+    prefill: int = 0,
+    warmth: Warmth | None = None,
+    owner: bool = False,
 ) -> str | None:
     """The replica with room that the rule of :mod:`scheduling.core.placement` names, or None."""
-    chosen = place([b for b in backends if b.id != exclude and b.room_for(kv, prefill)], warmth)
+    chosen = place([b for b in backends if b.id != exclude and b.room_for(kv, prefill, owner)], warmth)
     return None if chosen is None else chosen.id
 
 
@@ -201,7 +208,7 @@ def goes_at_once(backends: Iterable[BackendView], chosen: str | None, first: int
 
 
 def choose_prey(
-    prey: Iterable[Prey], backends: Iterable[BackendView], kv: int, exclude: str, prefill: int = 0
+    prey: Iterable[Prey], backends: Iterable[BackendView], kv: int, exclude: str, prefill: int = 0, owner: bool = False
 ) -> tuple[str, tuple[str, ...]] | None:
     """The replica on which the newest preemptible requests make room soonest, and which of them: the least work is
     lost. None where all of them together would not do."""
@@ -215,7 +222,7 @@ def choose_prey(
         out.append(p)
         used = max(0, b.prefill_used - sum(x.prefill for x in out))
         left = replace(b, running=b.running - len(out), kv_used=b.kv_used - sum(x.kv for x in out), prefill_used=used)
-        if left.room_for(kv, prefill):
+        if left.room_for(kv, prefill, owner):
             return b.id, tuple(x.id for x in out)
     return None
 
@@ -245,14 +252,15 @@ def decide_admission(
 
     slots = sum(b.slots for b in view.backends)
     free = sum(max(0, b.slots - b.running) for b in view.backends)
-    backend = choose_backend(view.backends, ask.kv, ask.exclude_backend, ask.prefill, view.warmth)
-    roomy = is_roomy(view.backends, ask.kv, ask.exclude_backend)
     within = view.ent_running + view.ent_waiting < spec.concurrency
     protected = rights.reserved and within
+    backend = choose_backend(view.backends, ask.kv, ask.exclude_backend, ask.prefill, view.warmth, protected)
+    roomy = is_roomy(view.backends, ask.kv, ask.exclude_backend)
     based = rights.baseline and within
+    headroom = max(pool.headroom_slots, view.kept)
     # who waits for what headroom denies it takes nothing from those it is kept for
-    first = view.due if protected or (based and pool.headroom_slots > 0) else max(0, view.able - view.stuck)
-    contended = not roomy or free - (0 if based else pool.headroom_slots) <= first
+    first = view.due if protected or (based and headroom > 0) else max(0, view.able - view.stuck)
+    contended = not roomy or free - (0 if based else headroom) <= first
     may_burst = rights.bursts and not contended
     may_wait_over = tier.over_limit is OverLimit.WAIT
 
@@ -278,7 +286,7 @@ def decide_admission(
         assert backend is not None
         return AdmissionDecision(AdmissionAnswer.GRANT, backend=backend, charge=charge)
     if not roomy and within and rights.evicts and (rights.reserved or view.able == 0):
-        victim = choose_prey(view.prey, view.backends, ask.kv, ask.exclude_backend, ask.prefill)
+        victim = choose_prey(view.prey, view.backends, ask.kv, ask.exclude_backend, ask.prefill, protected)
         if victim is not None:
             return AdmissionDecision(AdmissionAnswer.GRANT, backend=victim[0], evict=victim[1], charge=charge)
     if not protected:

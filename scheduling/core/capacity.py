@@ -97,3 +97,11 @@ def automatic_headroom(slots: int, entitlements: Iterable[EntitlementSpec]) -> i
         return 0
     baselines = sum(baseline_slots(e.tier.service_class, e.concurrency) for e in bound)
     return min(baselines, (slots + AUTOMATIC_SHARE // 2) // AUTOMATIC_SHARE)
+
+
+def most_headroom(slots: int, entitlements: Iterable[EntitlementSpec]) -> int:
+    """How far automatic headroom may be raised while a pool serves: half of its slots, and not beyond all baselines. 0
+    where there is none to raise."""
+    bound = [e for e in entitlements if e.state in (EntitlementState.BOUND, EntitlementState.DEGRADED)]
+    baselines = sum(baseline_slots(e.tier.service_class, e.concurrency) for e in bound)
+    return min(baselines, slots // 2) if automatic_headroom(slots, bound) else 0

@@ -7,11 +7,11 @@ may ever be made there.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 
-from scheduling.core.step import BASELINE, BURSTS
+from scheduling.core.step import BASELINE, BURSTS, RESERVED
 from scheduling.core.types import BackendView, Grant, PoolView, QueuedRequest, ServiceClass, prefill_fits
 
 LAWS: dict[int, str] = {
@@ -22,7 +22,7 @@ LAWS: dict[int, str] = {
     5: "nothing is granted after its expiry",
     6: "only what waited is granted, and only once",
     7: "nothing is lost: what waited is granted, expired or waits still",
-    8: "no replica is granted prompt tokens beyond its prefill credit, but for one prompt alone",
+    8: "no replica is granted prompt tokens beyond its prefill credit (owners: twice it), but for one prompt alone",
     9: "a replica is kept for a prompt only while that waits and lacks nothing there but prefill credit",
 }
 
@@ -66,14 +66,21 @@ def check_step(
     credit_holds: Mapping[str, str] | None = None,
     rights: bool = False,
     headroom: int = 0,
+    unreserved: Collection[str] = (),
 ) -> list[Violation]:
     """All laws broken by one step; empty when it was right.
 
     ``after`` is what waits now; ``kv_hold`` says that a replica is kept free for a large request (law 4 then rests);
     ``credit_holds`` for which request each replica is kept that is (law 4 then looks at the others);
     ``rights`` that some service classes may run more than their concurrency (law 3 then leaves them out); the last
-    ``headroom`` free slots are kept from who is beyond its baseline or has none.
+    ``headroom`` free slots are kept from who is beyond its baseline or has none; ``unreserved``: entitlements whose
+    promise the pool cannot keep now.
     """
+
+    def owner(request: QueuedRequest) -> bool:
+        owns = rights and request.service_class in RESERVED and request.entitlement not in unreserved
+        return owns and running.get(request.entitlement, 0) < request.concurrency
+
     broken: list[Violation] = []
     backends = {name: copy(backend) for name, backend in before.backends.items()}
     running = dict(before.running)
@@ -85,7 +92,7 @@ def check_step(
         granted.add(request.id)
         if request.expires_s is not None and request.expires_s <= now_s:
             broken.append(Violation(5, f"{request.id} granted {now_s - request.expires_s:.3f} s late"))
-        broken.extend(_book(grant, backends, running, BURSTS if rights else ()))
+        broken.extend(_book(grant, backends, running, BURSTS if rights else (), owner(request)))
     left = {request.id: request for request in after}
     for request_id, request in before.waiting.items():
         expired = request.expires_s is not None and request.expires_s <= now_s
@@ -97,19 +104,23 @@ def check_step(
         if (
             waits is None
             or not backend.roomy(waits.kv_tokens)
-            or backend.room_for(waits.kv_tokens, waits.prefill_tokens)
+            or backend.room_for(waits.kv_tokens, waits.prefill_tokens, owner(waits))
         ):
             broken.append(Violation(9, f"{name} for {request_id}"))
     if len(grants) < max_grants and not kv_hold:
         others = {name: backend for name, backend in backends.items() if name not in credit_holds}
         spared = sum(b.slots - b.running for b in backends.values() if b.ready and b.running < b.slots) <= headroom
         ready = [name for name, backend in backends.items() if backend.ready]
-        broken.extend(_idle(left.values(), others, ready, running, now_s, BURSTS if rights else (), spared))
+        broken.extend(_idle(left.values(), others, ready, running, now_s, BURSTS if rights else (), spared, owner))
     return broken
 
 
 def _book(
-    grant: Grant, backends: dict[str, BackendView], running: dict[str, int], unlimited: Collection[ServiceClass]
+    grant: Grant,
+    backends: dict[str, BackendView],
+    running: dict[str, int],
+    unlimited: Collection[ServiceClass],
+    owner: bool,
 ) -> list[Violation]:
     request, broken = grant.request, []
     backend = backends.get(grant.backend)
@@ -119,7 +130,7 @@ def _book(
         if backend.kv_used + request.kv_tokens > backend.kv_tokens:
             used = f"{backend.kv_used} + {request.kv_tokens} of {backend.kv_tokens}"
             broken.append(Violation(2, f"{request.id} on {grant.backend}: {used}"))
-        if not prefill_fits(backend.prefill_credit, backend.prefill_used, request.prefill_tokens):
+        if not prefill_fits(backend.prefill_credit, backend.prefill_used, request.prefill_tokens, owner):
             used = f"{backend.prefill_used} + {request.prefill_tokens} of {backend.prefill_credit}"
             broken.append(Violation(8, f"{request.id} on {grant.backend}: {used}"))
         backend.running += 1
@@ -140,6 +151,7 @@ def _idle(
     now_s: float,
     unlimited: Collection[ServiceClass],
     spared: bool,
+    owner: Callable[[QueuedRequest], bool],
 ) -> list[Violation]:
     open_ = [backend for backend in backends.values() if backend.ready and backend.running < backend.slots]
     if not open_:
@@ -154,7 +166,7 @@ def _idle(
             continue
         strict = any(name != request.exclude_backend for name in ready)
         for backend in open_:
-            fits = backend.room_for(request.kv_tokens, request.prefill_tokens)
+            fits = backend.room_for(request.kv_tokens, request.prefill_tokens, owner(request))
             if fits and not (strict and backend.id == request.exclude_backend):
                 return [Violation(4, f"{request.id} waits while {backend.id} has room")]
     return []

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from scheduling.core.admission import RIGHTS
 from scheduling.core.contracts import Router
 from scheduling.core.placement import POINTS_KEPT, SKEW_TOKENS, PrefixIndex, place
 from scheduling.core.registry import routing
@@ -19,7 +20,8 @@ USES_PREFIX = frozenset({"prefix_affinity"})  # for others nobody has to compute
 
 def _fit(request: QueuedRequest, backends: Iterable[BackendView]) -> list[BackendView]:
     kv, prefill = request.kv_tokens, request.prefill_tokens
-    return [b for b in backends if b.room_for(kv, prefill) and b.id != request.exclude_backend]
+    owner = RIGHTS[request.service_class].reserved  # whether it is within what is its own the scheduler has asked
+    return [b for b in backends if b.room_for(kv, prefill, owner) and b.id != request.exclude_backend]
 
 
 @routing("least_work")

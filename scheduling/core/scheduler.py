@@ -237,6 +237,7 @@ class Scheduler:
             patience_s=self._patience_s,
             spare=self.headroom if self._rights else 0,
             unreserved=self.unreserved,
+            rights=self._rights,
         )
         for round_ in self._rounds(step):
             while step.open and len(grants) < self._max_grants:

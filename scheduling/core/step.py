@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from scheduling.core.admission import RIGHTS
-from scheduling.core.types import BackendView, PoolView, QueuedRequest
+from scheduling.core.types import OWNERS_CREDITS, BackendView, PoolView, QueuedRequest
 
 RESERVED = frozenset(c for c, r in RIGHTS.items() if r.reserved)
 BASELINE = frozenset(c for c, r in RIGHTS.items() if r.baseline)
@@ -54,7 +54,7 @@ class SchedulerStep:
     """One step's view of replicas and limits. Books in ``view`` and in ``holds``.
 
     ``waiting`` is what waits, by id; ``spare`` of the free slots are only for who is within a baseline; ``unreserved``
-    names entitlements whose promise the pool cannot keep now.
+    names entitlements whose promise the pool cannot keep now; ``rights``: whether service classes count.
     """
 
     def __init__(
@@ -67,12 +67,14 @@ class SchedulerStep:
         patience_s: float,
         spare: int,
         unreserved: frozenset[str],
+        rights: bool,
     ) -> None:
         self.view = view
         self._now_s = now_s
         self._holds = holds
         self._patience_s = patience_s
         self._unreserved = unreserved
+        self._rights = rights
         self._ready = [backend for backend in view.backends.values() if backend.ready]
         self._spare = spare
         self._free = view.free_slots()
@@ -95,8 +97,7 @@ class SchedulerStep:
 
     def fits_reserved(self, request: QueuedRequest) -> bool:
         """Whether it is an owner's who runs less than is reserved for it, and fits."""
-        owns = request.service_class in RESERVED and request.entitlement not in self._unreserved
-        return owns and request.concurrency > 0 and self.fits(request)
+        return self._owns(request) and self.fits(request)
 
     def fits_bursting(self, request: QueuedRequest) -> bool:
         """Whether its entitlement may run more than its r_e, and a replica has room."""
@@ -109,8 +110,8 @@ class SchedulerStep:
     def candidates(self, request: QueuedRequest) -> list[BackendView]:
         """Replicas that may run it now."""
         excluded = self._excluded(request)
-        kv, prefill = request.kv_tokens, request.prefill_tokens
-        return [b for b in self.open if b.room_for(kv, prefill) and b.id != excluded and b.id != self._closed]
+        kv, prefill, owner = request.kv_tokens, request.prefill_tokens, self._owns(request)
+        return [b for b in self.open if b.room_for(kv, prefill, owner) and b.id != excluded and b.id != self._closed]
 
     def as_routed(self, request: QueuedRequest) -> QueuedRequest:
         """The request with the exclusion that holds now."""
@@ -130,6 +131,11 @@ class SchedulerStep:
         if backend.running >= backend.slots:
             self.open.remove(backend)
 
+    def _owns(self, request: QueuedRequest) -> bool:
+        """Whether it is an owner's who runs less than is reserved for it."""
+        owns = self._rights and request.service_class in RESERVED and request.entitlement not in self._unreserved
+        return owns and self.view.running_by_entitlement.get(request.entitlement, 0) < request.concurrency
+
     def _entitlement_full(self, request: QueuedRequest) -> bool:
         return 0 < request.concurrency <= self.view.running_by_entitlement.get(request.entitlement, 0)
 
@@ -148,9 +154,9 @@ class SchedulerStep:
 
     def _has_candidate(self, request: QueuedRequest) -> bool:
         excluded = self._excluded(request)
-        kv, prefill = request.kv_tokens, request.prefill_tokens
+        kv, prefill, owner = request.kv_tokens, request.prefill_tokens, self._owns(request)
         for backend in self.open:
-            if backend.room_for(kv, prefill) and backend.id != excluded and backend.id != self._closed:
+            if backend.room_for(kv, prefill, owner) and backend.id != excluded and backend.id != self._closed:
                 return True
         return False
 
@@ -171,10 +177,11 @@ class SchedulerStep:
         if self._pending:
             holds.credit = holds.credit or Hold(request.id, self._now_s)
             return True
-        need = request.prefill_tokens
+        need, credits = request.prefill_tokens, OWNERS_CREDITS if self._owns(request) else 1
 
         def lacks(b: BackendView) -> int:
-            return b.prefill_used + need - b.prefill_credit if need <= b.prefill_credit else b.prefill_used
+            credit = credits * b.prefill_credit
+            return b.prefill_used + need - credit if need <= credit else b.prefill_used
 
         nearest = min(able, key=lambda b: (lacks(b), b.id))
         holds.by_replica[nearest.id] = request.id

@@ -196,6 +196,7 @@ class PoolSpec:
     queue_bytes: int = 256 * 1024 * 1024  # bodies of waiting requests, over all gateways
     threshold: float = 0.0  # weight under which a contended pool refuses
     headroom_slots: int = 0  # the last free slots, kept for who is within a baseline
+    headroom_most: int = 0  # how far they may be raised while it serves (scheduling.core.headroom); 0: nobody does
     aliases: tuple[str, ...] = ()  # other names clients may ask for
     kv_bytes_per_token: int = 0  # 0: not known
     predictor: PredictorMode = PredictorMode.OFF
@@ -285,11 +286,17 @@ class QueuedRequest:
 PREFILL_PER_S = 4_000.0  # prompt tokens that a preview takes a replica to prefill a second until it was measured
 
 
-def prefill_fits(credit: int, used: int, need: int) -> bool:
+OWNERS_CREDITS = 2  # prefill credits that owners of reserved capacity may fill, within it
+
+
+def prefill_fits(credit: int, used: int, need: int, owner: bool = False) -> bool:
     """Whether a replica's prefill credit has room for ``need`` more prompt tokens beside ``used``, whose first output
     token has not come and is not predicted to come by then (``scheduling.core.prefill_pace``). 0 is no bound; a prompt
-    above the credit runs alone."""
-    return credit == 0 or used == 0 or used + need <= credit
+    above the credit runs alone. ``owner``: of reserved capacity, and within it. It goes before everyone, so nothing is
+    decided too early for it: it may fill as much again, which others cannot take. An automatic credit begins at half
+    an engine step, so its prompt still joins the next step.
+    """
+    return credit == 0 or used == 0 or used + need <= (OWNERS_CREDITS * credit if owner else credit)
 
 
 @dataclass(slots=True)
@@ -309,9 +316,9 @@ class BackendView:
     falls_s: float = 0.0  # until fewer are, if no first token comes; 0: not before one does
     prefill_per_s: float = 0.0  # prompt tokens it was measured to compute a second; 0: not known
 
-    def room_for(self, kv_tokens: int, prefill_tokens: int) -> bool:
-        """The one rule for room: a slot, KV cache and prefill credit."""
-        return self.roomy(kv_tokens) and prefill_fits(self.prefill_credit, self.prefill_used, prefill_tokens)
+    def room_for(self, kv_tokens: int, prefill_tokens: int, owner: bool = False) -> bool:
+        """The one rule for room: a slot, KV cache and prefill credit. ``owner`` as in :func:`prefill_fits`."""
+        return self.roomy(kv_tokens) and prefill_fits(self.prefill_credit, self.prefill_used, prefill_tokens, owner)
 
     def roomy(self, kv_tokens: int) -> bool:
         """Whether it has room, were it not for its prefill credit."""

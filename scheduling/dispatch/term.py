@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 from scheduling.core.entitlement import TICK_S as STANDING_S
+from scheduling.core.headroom import Headroom, used_of_baselines
 from scheduling.core.invariants import check_step, remember
 from scheduling.core.ledger import LedgerRecord
 from scheduling.core.placement import read_points
@@ -42,6 +43,7 @@ from scheduling.state.store import PoolStore
 from scheduling.state.types import (
     BATCH,
     LEASE_MS,
+    SERVICE_MS,
     Event,
     EventKind,
     GrantItem,
@@ -126,7 +128,9 @@ class Term:
         self._left: PoolView | None = None  # the pool as the last decision left it
         self._swept_s: float | None = None
         self._clock = DecisionClock()
-        self._stuck = -1  # as it was told; what the former leader told is not known
+        self._headroom = Headroom()
+        # who is stuck, and what is kept, as it was told; what the former leader told is not known
+        self._notified = (-1, 0)
 
     async def open(self) -> None:
         """Takes over: replicas that the former leader found ready stay so."""
@@ -142,6 +146,8 @@ class Term:
         ready = {name: b for name, b in snapshot.backends.items() if b.ready}
         self.monitor.update(self._pool, set(ready), {name: b.prefill_credit for name, b in ready.items()})
         self._standings = Standings(self._pool, self._catalog, snapshot)
+        self._headroom.resume(snapshot.now_ms / 1000.0, snapshot.kept)
+        self._keep_headroom()
         await self._shares.resume(self.scheduler)
 
     @property
@@ -158,6 +164,7 @@ class Term:
             self._standings_due = True
         self._limits = limits_of(catalog, pool.id)
         give_rights(self.scheduler, pool, catalog)
+        self._keep_headroom()
         now_s = self._now_s()
         for request in [r for r in self.scheduler if self._limits.get(r.entitlement, r.concurrency) != r.concurrency]:
             self._offer(request, now_s)
@@ -241,6 +248,7 @@ class Term:
                 await self.bucket_audit.look(snapshot, self._catalog)
                 await self._call_back()
                 self._compare(snapshot)
+                self._watch_baselines(snapshot)
                 if self._loaded.is_set():
                     await self._shares.look(self.scheduler, snapshot, self._catalog)
                 self._entitlements = {request.entitlement: None for request in self.scheduler}
@@ -387,11 +395,11 @@ class Term:
             self.scheduler.learn(await self._store.places(list(points)))
 
     async def _tell_stuck(self) -> None:
-        """Arrivals may take free slots that those who wait cannot use."""
-        count = stuck(self.scheduler, self._left)
-        if count != self._stuck:
-            await self._store.set_stuck(self._epoch, count)
-            self._stuck = count
+        """Arrivals may take free slots that those who wait cannot use, and leave those that are kept for baselines."""
+        current = (stuck(self.scheduler, self._left), self._kept)
+        if current != self._notified:
+            await self._store.set_stuck(self._epoch, *current)
+            self._notified = current
 
     async def _evict(self, view: PoolView) -> None:
         """Who may, and could not be granted a slot now, gets that of a preemptible request."""
@@ -431,13 +439,37 @@ class Term:
             kv_hold=self.scheduler.kv_hold is not None,
             credit_holds=self.scheduler.credit_holds,
             rights=True,
-            headroom=self._pool.headroom_slots,
+            headroom=self.scheduler.headroom,
+            unreserved=self.scheduler.unreserved,
         )
         for violation in broken:
             log.error("pool %s: policy %s broke %s", self._pool.id, self.policy, violation)
         return grants
 
     # --- keeping house
+
+    def _watch_baselines(self, snapshot: PoolSnapshot) -> None:
+        """Automatic headroom follows what baselines use."""
+        if not self._pool.headroom_most:
+            return
+        specs, flying = self._catalog.entitlements, snapshot.entitlements.items()
+        used = used_of_baselines((specs[name], e.running, e.waiting) for name, e in flying if name in specs)
+        request_ms = SERVICE_MS if snapshot.service_ms is None else snapshot.service_ms
+        self._headroom.seen(snapshot.now_ms / 1000.0, used, request_ms / 1000.0)
+        self._keep_headroom()
+        if self._kept != self._notified[1]:
+            self._notify()
+
+    def _keep_headroom(self) -> None:
+        pool = self._pool
+        if pool.headroom_most:
+            self.scheduler.headroom = self._headroom.slots(pool.headroom_slots, pool.headroom_most)
+
+    @property
+    def _kept(self) -> int:
+        """Free slots that are kept for baselines, where that is more than is configured."""
+        kept = self.scheduler.headroom
+        return kept if kept > self._pool.headroom_slots else 0
 
     async def _sweep(self) -> None:
         loop = asyncio.get_running_loop()

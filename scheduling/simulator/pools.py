@@ -9,7 +9,7 @@ first token comes with the first step) and clients that come at a pace of their 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
 
@@ -27,6 +27,7 @@ from scheduling.core.admission import (
     first_weight,
 )
 from scheduling.core.contracts import OrderingPolicy
+from scheduling.core.headroom import Headroom, used_of_baselines
 from scheduling.core.outcomes import Reason, unmet
 from scheduling.core.registry import make_routing
 from scheduling.core.scheduler import Scheduler
@@ -172,6 +173,7 @@ class PoolModel:
         self._random = {client.spec.id: rng(seed, f"client/{client.spec.id}") for client in clients}
         self._numbers = count(1)
         self._service_s = 0.0
+        self._headroom, self._headroom_least, self._headroom_most = Headroom(), pool.headroom_slots, pool.headroom_most
         self._seen_s = 0.0
         self._ticked_s = 0.0
         for client in clients:
@@ -436,7 +438,21 @@ class PoolModel:
         self.story.ticks.append(self._shot())
 
     def _look(self) -> None:
+        self._keep_free()
         self.story.looks.append(self._shot())
+
+    def _keep_free(self) -> None:
+        """Automatic headroom follows what baselines use, as the leader lets it once a second."""
+        if not self._headroom_most:
+            return
+        specs = {client.spec.id: client.spec for client in self.clients}
+        used = used_of_baselines((specs[name], s.running, s.waiting) for name, s in self._shares.items())
+        self._headroom.seen(self.now_s, used, self._service_s)
+        kept = self._headroom.slots(self._headroom_least, self._headroom_most)
+        if kept != self.pool.headroom_slots:
+            self.pool = replace(self.pool, headroom_slots=kept)
+            self._scheduler.headroom = kept
+            self._pump()
 
     def _shot(self) -> Look:
         running = {name: share.running for name, share in self._shares.items()}

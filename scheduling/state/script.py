@@ -19,6 +19,7 @@ from typing import Final
 
 from scheduling.core import admission, placement, prefill_pace
 from scheduling.core.prefill_credit import USUAL_BUDGET
+from scheduling.core.types import OWNERS_CREDITS
 from scheduling.state import types
 
 NAMES: Final = (
@@ -101,7 +102,7 @@ def load_scripts() -> dict[str, Script]:
     """All scripts by name."""
     constants = {c: getattr(types, c) for c in _CONSTANTS} | {c: getattr(admission, c) for c in _ADMISSION}
     constants |= {c: getattr(prefill_pace, c) for c in _PACE}
-    constants |= {"PREFILL_KEPT": prefill_pace.KEPT, "USUAL_BUDGET": USUAL_BUDGET}
+    constants |= {"PREFILL_KEPT": prefill_pace.KEPT, "USUAL_BUDGET": USUAL_BUDGET, "OWNERS_CREDITS": OWNERS_CREDITS}
     constants |= {c: getattr(placement, c) for c in _PLACEMENT}
     return load_family("", NAMES, constants, [f"shared/{part}" for part in SHARED], types.CLOCK_GAP_MS)
 

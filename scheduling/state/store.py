@@ -294,9 +294,10 @@ class PoolStore:
         for batch in _batches(rows):
             _unfenced(await self._eval("set_standing", epoch, *(word for row in batch for word in row)))
 
-    async def set_stuck(self, epoch: int, count: int) -> None:
-        """How many requests that could run, were it for slots alone, hold up no arrival now."""
-        _unfenced(await self._eval("set_stuck", epoch, count))
+    async def set_stuck(self, epoch: int, count: int, kept: int = 0) -> None:
+        """How many requests that could run, were it for slots alone, hold up no arrival now; and how many free slots
+        are kept for baselines (0: as many as are configured)."""
+        _unfenced(await self._eval("set_stuck", epoch, count, kept))
 
     async def listening(self, gateways: Sequence[str]) -> set[str]:
         """Which of these gateways would hear of a grant now."""

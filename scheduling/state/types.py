@@ -444,6 +444,7 @@ class PoolSnapshot:
     rebuilt: int = 0  # how often totals differed from the entries and were written anew
     rebuilt_ms: int = 0  # when last; 0: never
     born_ms: int = 0  # since when there is this data set; 0: no leader yet
+    kept: int = 0  # free slots that are kept for baselines, where that is more than is configured
     lost_ms: int = 0  # when the first leader found the data of before lost; 0: there was none before
 
     def differences(self) -> list[str]:

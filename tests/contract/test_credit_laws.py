@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ from tests.support.state_world import entitlement, pool_spec, tier
 every_policy = pytest.mark.parametrize("name", sorted(orderings()))
 
 
-def make(name: str = "fifo", **changes: float) -> Scheduler:
+def make(name: str = "fifo", **changes: Any) -> Scheduler:
     return Scheduler(make_ordering(name), make_routing("least_work"), max_grants=8, **changes)
 
 
@@ -232,7 +233,29 @@ def test_an_arrival_takes_no_credit_past_those_who_wait():
 
 
 def test_nobody_is_evicted_for_want_of_credit_alone():
-    assert admitted(BUSY, 500, GOLD) == AdmissionDecision(AdmissionAnswer.QUEUE)
+    assert admitted(BUSY, 1200, GOLD) == AdmissionDecision(AdmissionAnswer.QUEUE)
     full = replace(BUSY, slots=1)
-    assert admitted(full, 500, GOLD) == AdmissionDecision(AdmissionAnswer.GRANT, backend="b1", evict=("cheap",))
-    assert admitted(full, 500, GOLD, prey=[Prey("cheap", "b1", 100)]).evict == ()  # it has had its first token
+    assert admitted(full, 1200, GOLD) == AdmissionDecision(AdmissionAnswer.GRANT, backend="b1", evict=("cheap",))
+    assert admitted(full, 1200, GOLD, prey=[Prey("cheap", "b1", 100)]).evict == ()  # it has had its first token
+
+
+def test_owners_within_what_is_theirs_may_fill_the_credit_twice():
+    assert prefill_fits(1000, 900, 1100, owner=True)
+    assert not prefill_fits(1000, 900, 1101, owner=True)
+    assert not prefill_fits(1000, 900, 101)
+    assert admitted(BUSY, 1100, GOLD) == AdmissionDecision(AdmissionAnswer.GRANT, backend="b1")
+    assert admitted(BUSY, 1100, GOLD, ent_running=3, ent_waiting=1, due=1, able=1).verdict is not AdmissionAnswer.GRANT
+
+
+@every_policy
+def test_an_owners_prompt_that_waits_is_granted_beside_a_neighbours(name: str):
+    scheduler = make(name, rights=True)
+    scheduler.offer(prompt(1, 200, "noisy", service_class=ServiceClass.SPOT, concurrency=9), 2000.0)
+    scheduler.offer(prompt(2, 1100, "gold", service_class=ServiceClass.GUARANTEED, concurrency=2), 2000.0)
+    view = pool_view(replace(BUSY, slots=9))
+    before = remember(view, scheduler)
+    grants = scheduler.step(view, 2000.0)
+    assert [g.request.entitlement for g in grants] == ["gold"]
+    assert check_step(before, grants, scheduler, 2000.0, kept=scheduler.kept, rights=True) == []
+    degraded = check_step(before, grants, scheduler, 2000.0, kept=scheduler.kept, rights=True, unreserved={"gold"})
+    assert [v.law for v in degraded] == [8]

@@ -233,6 +233,17 @@ BAD_TWINS = {
     "owners who wait behind those after them": ("admit", "(protected or based and headroom > 0) and v[9]", "false"),
     "free slots withheld for those who lack KV": ("admit", "able - (tonumber(m[3]) or 0)", "able"),
     "stuck requests told without a fence": ("set_stuck", FENCE, ""),
+    "headroom that the leader raises and arrivals ignore": ("admit", "tonumber(m[4]) or 0", "0"),
+    "headroom that the leader raises and later attempts ignore": (
+        "requeue",
+        "tonumber(call('HGET', META, 'kept')) or 0",
+        "0",
+    ),
+    "headroom that the leader lets go and arrivals go on to keep": (
+        "set_stuck",
+        "call('HDEL', META, 'kept')",
+        "local _ = 0",
+    ),
     "headroom that is lent": ("admit", "(based and 0 or headroom)", "0"),
     "headroom that its owners may not use": ("admit", "(based and 0 or headroom)", "headroom"),
     "a baseline that is never lifted": ("finish", "if v[13] then gone", "if false then gone"),
@@ -299,7 +310,7 @@ BAD_TWINS = {
     "an epoch that goes back with the state": ("elect", "epoch = math.max(epoch, floor) + 1", "epoch = epoch + 1"),
     "direct grants that do not look at prefill credit": (
         "admit",
-        "prefill_fits(credit, ahead_of(name, v[j + 3], now_ms()), pre)",
+        "prefill_fits(credit, ahead_of(name, v[j + 3], now_ms()), pre, owner)",
         "true",
     ),
     "grants that do not look at prefill credit": (
@@ -350,8 +361,20 @@ BAD_TWINS = {
     "predictions that arrivals do not follow": ("admit", "ahead_of(name, v[j + 3], now_ms())", "v[j + 3]"),
     "predictions that decisions do not follow": (
         "grant",
-        "prefill_fits(credit, ahead_of(backend, used, now), x.pre)",
-        "prefill_fits(credit, used, x.pre)",
+        "prefill_fits(credit, ahead_of(backend, used, now), x.pre, owner)",
+        "prefill_fits(credit, used, x.pre, owner)",
+    ),
+    "arrivals of owners that others' prompts keep waiting": (
+        "admit",
+        "pre, ARGV[10], protected)",
+        "pre, ARGV[10], false)",
+    ),
+    "grants to owners that others' prompts forbid": ("grant", "now), x.pre, owner)", "now), x.pre, false)"),
+    "a second prefill credit for everyone": ("grant", "now), x.pre, owner)", "now), x.pre, true)"),
+    "an owner's second credit beyond what is its own": (
+        "admit",
+        "pre, ARGV[10], protected)",
+        "pre, ARGV[10], reserved)",
     ),
     "predictions that first tokens do not correct": (
         "first_tokens",

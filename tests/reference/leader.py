@@ -106,7 +106,7 @@ class ReferenceLeader(PoolMemory):
         self, request_id: str, e: Entry, backend: str, cap: int | None, note: str, now: int
     ) -> GrantStatus:
         offer = next((b for b in self._backends() if b.id == backend), None)
-        if offer is None or not offer.room_for(e.kv, e.prefill):
+        if offer is None or not offer.room_for(e.kv, e.prefill, self._owns(e)):
             return GrantStatus.FULL
         if cap is not None and self._total(f"e:{e.entitlement}:run") >= cap:
             return GrantStatus.ENT
@@ -176,18 +176,23 @@ class ReferenceLeader(PoolMemory):
         if self.waiting[request_id] <= now:
             return GrantStatus.AWAY
         exclude = codec.decode_request(e.record).request.exclude_backend if len(backends) > 1 else ""
-        backend = choose_backend(backends, e.kv, exclude, e.prefill, self._warmth(e.record))
+        backend = choose_backend(backends, e.kv, exclude, e.prefill, self._warmth(e.record), self._owns(e))
         if backend is None:
             return None if is_roomy(backends, e.kv, exclude) else GrantStatus.FULL
         note = codec.encode_note(*codec.LEADERLESS)
         return self._grant_waiting(request_id, e, backend, self._cap(e.entitlement), note, now)
+
+    def _owns(self, e: Entry) -> bool:
+        """Whether it is an owner's of reserved capacity, of which its entitlement runs less than it may."""
+        within = self._total(f"e:{e.entitlement}:run") < self.totals.get(f"e:{e.entitlement}:base", 0)
+        return within and RIGHTS[ServiceClass(e.service_class)].reserved
 
     def _band(self, request_id: str, spared: bool) -> int:
         """Who goes first where nobody leads; -1: not now. ``spared``: what is free is for those within baselines."""
         e = self.queue[request_id]
         run = self._total(f"e:{e.entitlement}:run")
         if run < self.totals.get(f"e:{e.entitlement}:base", 0):
-            return 0 if RIGHTS[ServiceClass(e.service_class)].reserved else 1
+            return 0 if self._owns(e) else 1
         cap = self._cap(e.entitlement)
         if spared or (cap is not None and run >= cap):
             return -1
@@ -221,10 +226,11 @@ class ReferenceLeader(PoolMemory):
         if not self._listens(gateway_channel(e.gateway)):
             return GrantStatus.AWAY
         backends = self._backends()
-        backend = choose_backend(backends, e.kv, i.exclude_backend, e.prefill, self._warmth(e.record))
+        owner = self._owns(e)
+        backend = choose_backend(backends, e.kv, i.exclude_backend, e.prefill, self._warmth(e.record), owner)
         if backend is None:
             roomy = is_roomy(backends, e.kv, i.exclude_backend)
-            found = None if roomy else choose_prey(self._prey(), backends, e.kv, i.exclude_backend, e.prefill)
+            found = None if roomy else choose_prey(self._prey(), backends, e.kv, i.exclude_backend, e.prefill, owner)
             if found is None:
                 return GrantStatus.FULL
             backend, victims = found
@@ -252,10 +258,11 @@ class ReferenceLeader(PoolMemory):
             for what in ("served", "refused", "refusals"):
                 self.meter.pop(f"{name}:{what}", None)
 
-    def set_stuck(self, epoch: int, count: int) -> None:
+    def set_stuck(self, epoch: int, count: int, kept: int = 0) -> None:
         self._fence(epoch)
         self.meta["decides"] = epoch
         self._keep_meta("stuck", count)
+        self._keep_meta("kept", kept)
 
     def set_ready(self, epoch: int, backend_id: str, spec: BackendSpec | None, *, ill: bool = False) -> None:
         self._fence(epoch)

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from scheduling.core.admission import (
+    RIGHTS,
     AdmissionAnswer,
     AdmissionView,
     Ask,
@@ -25,7 +26,7 @@ from scheduling.core.admission import (
 from scheduling.core.ledger import LedgerRecord
 from scheduling.core.outcomes import Reason
 from scheduling.core.prefill_pace import WHOLE_AT_ONCE
-from scheduling.core.types import EntitlementSpec, Estimate, PoolSpec, QueuedRequest
+from scheduling.core.types import EntitlementSpec, Estimate, PoolSpec, QueuedRequest, ServiceClass
 from scheduling.state import codec
 from scheduling.state.codec import Entry
 from scheduling.state.types import (
@@ -91,6 +92,7 @@ class ReferencePool(ReferenceLeader):
             able=self._total("able"),
             due=self._total("due"),
             stuck=int(self.meta.get("stuck", 0)),
+            kept=int(self.meta.get("kept", 0)),
             waiting_bytes=self._total("bytes"),
             ent_running=self._total(f"e:{spec.id}:run"),
             ent_waiting=self._total(f"e:{spec.id}:wait"),
@@ -134,7 +136,7 @@ class ReferencePool(ReferenceLeader):
             held = entry.prefill
             return answer(AdmissionStatus.GRANTED, seq, request.attempt, backend=decision.backend, prefill=held)
         self._put_waiting(request.id, replace(entry, queued_ms=now), now)
-        self.meta["headroom"] = pool.headroom_slots
+        self.meta["headroom"] = max(pool.headroom_slots, view.kept)
         return answer(AdmissionStatus.QUEUED, seq, request.attempt, position=self._total("wait"))
 
     def requeue(
@@ -172,9 +174,11 @@ class ReferencePool(ReferenceLeader):
         entry = replace(held, attempt=attempt + 1, body_bytes=body_bytes, record=record, note="-")
         entry = replace(entry, prefill=request.prefill_tokens)
         backends = self._backends()
-        backend = choose_backend(backends, held.kv, exclude_backend, entry.prefill, self._warmth(record))
         running = self._total(f"e:{held.entitlement}:run")
-        kept = 0 if running < baseline_slots(request.service_class, request.concurrency) else headroom
+        within = running < baseline_slots(request.service_class, request.concurrency)
+        owner = within and RIGHTS[ServiceClass(held.service_class)].reserved
+        backend = choose_backend(backends, held.kv, exclude_backend, entry.prefill, self._warmth(record), owner)
+        kept = 0 if within else max(headroom, int(self.meta.get("kept", 0)))
         idle = sum(max(0, b.slots - b.running) for b in backends) - kept > self._total("able")
         cap = cap_of(request.service_class, request.concurrency)
         may_run = cap is None or running < cap

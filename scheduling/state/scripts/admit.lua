@@ -8,7 +8,7 @@ local id, ent, exclude = ARGV[1], ARGV[3], ARGV[21]
 local kv, charge, bytes = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[8])
 local r_e, rate, depth = tonumber(ARGV[11]), tonumber(ARGV[14]), tonumber(ARGV[15])
 local waits_over, reserved, bursts = ARGV[12] == '1', ARGV[22] == '1', ARGV[23] == '1'
-local has_baseline, headroom, pre = ARGV[26] == '1', tonumber(ARGV[27]), tonumber(ARGV[28])
+local has_baseline, pre = ARGV[26] == '1', tonumber(ARGV[28])
 local now = now_ms()
 
 local ready, v = survey(ent)
@@ -43,7 +43,8 @@ if waiting > 0 and hand_out(now) then  -- nobody leads: who waits goes first
   waiting, able, ent_run, ent_wait = v[2], v[4], v[5], v[6]
   inflight = ent_run + ent_wait
 end
-local m = call('HMGET', META, 'rebuild_until', 'service_ms', 'stuck')
+local m = call('HMGET', META, 'rebuild_until', 'service_ms', 'stuck', 'kept')
+local headroom = math.max(tonumber(ARGV[27]), tonumber(m[4]) or 0)
 local service = tonumber(m[2]) or SERVICE_MS
 local ent_service = tonumber(b[3]) or SERVICE_MS
 
@@ -74,9 +75,9 @@ local rebuilding = m[1] and tonumber(m[1]) - now or 0
 if rebuilding > 0 then return wait('rebuilding', rebuilding) end
 if #ready == 0 then return wait('no_backend', NO_BACKEND_RETRY_MS) end
 
-local backend, at, slots, free, roomy, credit = choose(ready, v, kv, exclude, pre, ARGV[10])
 local within = inflight < r_e
 local protected, based = reserved and within, has_baseline and within
+local backend, at, slots, free, roomy, credit = choose(ready, v, kv, exclude, pre, ARGV[10], protected)
 local first = (protected or based and headroom > 0) and v[9] or math.max(0, able - (tonumber(m[3]) or 0))
 local contended = not roomy or free - (based and 0 or headroom) <= first
 local may_burst = bursts and not contended
@@ -103,7 +104,7 @@ end
 local direct = not contended and (within or bursts) and backend and (credit == 0 or first == 0)
 local evicting = not roomy and within and ARGV[25] == '1' and (reserved or able == 0)
 local used
-if evicting then backend, credit, used = make_room(ready, v, kv, exclude, pre, now) end
+if evicting then backend, credit, used = make_room(ready, v, kv, exclude, pre, now, protected) end
 evicting = evicting and backend
 if not direct and not evicting and not protected then
   if ent_wait >= tonumber(ARGV[13]) then

@@ -30,8 +30,10 @@ held.attempt, held.bytes, held.record, held.note = attempt + 1, tonumber(ARGV[5]
 held.pre = tonumber(ARGV[9])
 
 local ready, v = survey(held.ent)
-local backend, at, _, free, _, credit = choose(ready, v, held.kv, exclude, held.pre, held.record)
-local kept = v[5] < tonumber(ARGV[7]) and 0 or tonumber(ARGV[8])
+local base = tonumber(ARGV[7])
+local owner = owns(held, v[5], base)
+local backend, at, _, free, _, credit = choose(ready, v, held.kv, exclude, held.pre, held.record, owner)
+local kept = v[5] < base and 0 or math.max(tonumber(ARGV[8]), tonumber(call('HGET', META, 'kept')) or 0)
 if backend and free - kept > v[4] and v[5] < cap and (credit == 0 or v[4] == 0) then
   held.backend, held.granted, held.note = backend, now, 'direct'
   charge_prefill(id, held, credit, v[at + 3], now)

@@ -6,9 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from scheduling.core.admission import RIGHTS, able_to_run
-from scheduling.core.types import (
-    ServiceClass,
-)
+from scheduling.core.types import OWNERS_CREDITS, ServiceClass
 from scheduling.state import codec
 from scheduling.state.codec import Entry
 from scheduling.state.standing import read_standing
@@ -134,7 +132,7 @@ class Laws:
             self._ended_at[name] = self.now
 
     def _check_credit(self, move: str, at: str, held: dict[str, Entry], before: Dump, after: Dump) -> None:
-        """What was granted is within the credit of the replica, or it is one prompt alone."""
+        """What was granted is within the credit of the replica, or it is one prompt alone; owners may fill it twice."""
         _, _, credit = codec.decode_offer(after.ready[at])
         holding = [name for name, e in held.items() if e.backend == at and e.prefill]
         used = after.totals[f"b:{at}:pre"]
@@ -143,11 +141,15 @@ class Laws:
         sure = int(after.paces[f"{at} pace"].split()[2])
         counts = used - sure
         early = used > credit and len(holding) > 1
+        owners = all(RIGHTS[ServiceClass(held[name].service_class)].reserved for name in new)
+        bound = OWNERS_CREDITS * credit if owners else credit
         whole = any(not codec.decode_request(held[name].record).facts.streamed for name in holding)
-        assert not early or whole or counts <= credit or (counts <= sum(held[n].prefill for n in new)), (
+        assert not early or whole or counts <= bound or (counts <= sum(held[n].prefill for n in new)), (
             f"{move} overshot the prefill credit of {at}"
         )
         self.seen.add((move, "early" if early else "alone" if used > credit else "within its credit"))
+        if owners and counts > credit and len(holding) > 1:
+            self.seen.add((move, "an owner beside others"))
 
     def _check_handed(self, handed: set[str], before: Dump, after: Dump) -> None:
         """Of each entitlement who came first went first, unless it did not fit or nobody listens for it."""

@@ -64,8 +64,8 @@ class LeaderMoves(Sides):
         found = {name: Standing(w, round(w / 1000 - 0.2, 3), 0.125) for name, w in weights.items()}
         self._both("set_standing", again, self.epochs[holder], found, gone)
 
-    def set_stuck(self, holder: str, count: int, again: bool) -> None:
-        self._both("set_stuck", again, self.epochs[holder], count)
+    def set_stuck(self, holder: str, count: int, again: bool, kept: int = 0) -> None:
+        self._both("set_stuck", again, self.epochs[holder], count, kept)
 
     def look(self, names: list[str]) -> None:
         """What decisions see is what everybody sees: ``look`` is a part of ``view``."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from scheduling.core.capacity import automatic_headroom
+from scheduling.core.capacity import automatic_headroom, most_headroom
 from scheduling.core.compose import make_policy
 from scheduling.core.percentiles import nearest_rank
 from scheduling.core.types import (
@@ -43,8 +43,12 @@ def p95_wait_s(
     over: OverLimit = OverLimit.REFUSE,
     headroom: int | None = None,
     end_s: float = 60.0,
+    begins_s: float = 0.0,
+    credit: int = 0,
+    seed: int = 3,
 ) -> float:
-    """Of the quiet ones, who fill ``load`` of the slots together. ``headroom`` None: as a new pool has it."""
+    """Of the quiet ones, who fill ``load`` of the slots together, from when the noise begins. ``headroom`` None: as a
+    new pool has it. ``credit``: of each replica."""
     clients = [
         Client(
             entitled(f"quiet-{n:02}", GUARANTEED, 1, OverLimit.REFUSE), 0.0, end_s, load * SLOTS / QUIET, False, prompt,
@@ -55,16 +59,17 @@ def p95_wait_s(
     specs = [client.spec for client in clients]
     loud = entitled("noisy", noisy or SPOT, SLOTS if noisy is SPOT else 4, over)
     if noisy is not None:
-        clients.append(Client(loud, 0.0, end_s, 100 * SLOTS / (QUIET + 1), False, prompt, answer, 0))
+        clients.append(Client(loud, begins_s, end_s, 100 * SLOTS / (QUIET + 1), False, prompt, answer, 0))
+    most = 0
     if headroom is None:
-        headroom = automatic_headroom(SLOTS, [*specs, loud])
-    backends = tuple(BackendSpec(f"b{n}", "pool", "", SLOTS // 2, 1 << 40) for n in range(2))
-    pool = PoolSpec("pool", "model", "model", backends, headroom_slots=headroom)
-    model = PoolModel(pool, clients, Service(1 / 8000, 0.02), make_policy(pool.policy or "unified"), seed=3)
+        headroom, most = automatic_headroom(SLOTS, [*specs, loud]), most_headroom(SLOTS, [*specs, loud])
+    backends = tuple(BackendSpec(f"b{n}", "pool", "", SLOTS // 2, 1 << 40, prefill_tokens=credit) for n in range(2))
+    pool = PoolSpec("pool", "model", "model", backends, headroom_slots=headroom, headroom_most=most)
+    model = PoolModel(pool, clients, Service(1 / 8000, 0.02), make_policy(pool.policy or "unified"), seed=seed)
     waits = [
         a.start_s - a.arrival_s
         for a in model.run(end_s).attempts
-        if a.client.spec.id.startswith("quiet") and a.start_s is not None and a.arrival_s > end_s / 10
+        if a.client.spec.id.startswith("quiet") and a.start_s is not None and a.arrival_s > max(end_s / 10, begins_s)
     ]
     assert len(waits) > 80
     return nearest_rank(sorted(waits), 0.95)
@@ -94,6 +99,25 @@ def test_a_noisy_neighbour_costs_quiet_tenants_at_most_a_fifth_of_their_wait(
 ):
     alone, beside = p95_wait_s(None, **KINDS[kind]), p95_wait_s(noisy, over=over, **KINDS[kind])
     assert beside <= 1.2 * alone + ALMOST_S
+
+
+BEGINS: dict[str, Any] = {**KINDS["long answers"], "begins_s": 200.0}
+PREFILLS: dict[str, Any] = {"prompt": 1000, "answer": (100, 300), "end_s": 100.0, "begins_s": 30.0, "credit": 1024}
+
+
+@pytest.mark.parametrize("load", [0.25, 0.5])
+@pytest.mark.parametrize("kind", [BEGINS, PREFILLS], ids=["slots", "prefill credit"])
+def test_from_the_first_moment_of_a_noise_they_wait_at_most_a_fifth_longer(kind: dict[str, Any], load: float):
+    alone, beside = (p95_wait_s(each, load=load, over=OverLimit.WAIT, **kind) for each in (None, SPOT))
+    assert beside <= 1.2 * alone + ALMOST_S
+
+
+@pytest.mark.parametrize("load", [0.25, 0.5])
+def test_without_a_credit_of_their_own_they_wait_for_its_prompts(monkeypatch: pytest.MonkeyPatch, load: float):
+    monkeypatch.setattr("scheduling.core.types.OWNERS_CREDITS", 1)
+    monkeypatch.setattr("scheduling.core.scheduler.OWNERS_CREDITS", 1)
+    alone, beside = (p95_wait_s(each, load=load, over=OverLimit.WAIT, **PREFILLS) for each in (None, SPOT))
+    assert beside > 1.2 * alone + ALMOST_S
 
 
 @pytest.mark.parametrize("noisy", [SPOT, ELASTIC], ids=str)

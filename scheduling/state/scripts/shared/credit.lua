@@ -1,9 +1,14 @@
 -- Prefill credit of replicas: who holds it, and what is predicted to be prefilled.
 
 -- `prefill_fits` in Python: room for a prompt beside those that count (`ahead`): whose first token has not come and is
--- not predicted to come by then.
-local function prefill_fits(credit, ahead, need)
-  return credit == 0 or ahead == 0 or ahead + need <= credit
+-- not predicted to come by then. `owner`: of reserved capacity, and within it.
+local function prefill_fits(credit, ahead, need, owner)
+  return credit == 0 or ahead == 0 or ahead + need <= (owner and OWNERS_CREDITS * credit or credit)
+end
+
+-- Whether a request is an owner's of reserved capacity, of which its entitlement runs less than it may.
+local function owns(x, run, base)
+  return (x.class == 'guaranteed' or x.class == 'dedicated') and base and run < base
 end
 
 -- `PrefillPace` in Python (scheduling/core/prefill_pace.py): what is left to prefill, predicted. In `credits` under

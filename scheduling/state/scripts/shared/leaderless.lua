@@ -63,7 +63,7 @@ local function hand_out(now)
   -- `spared`: what is free is kept for who is within a baseline.
   local function band_of(line, spared)
     if line.base and line.run < line.base then
-      return (line.x.class == 'guaranteed' or line.x.class == 'dedicated') and 0 or 1
+      return owns(line.x, line.run, line.base) and 0 or 1
     end
     if spared then return nil end
     if not line.cap then return 3 end
@@ -92,7 +92,8 @@ local function hand_out(now)
     end
     local x, said = line.x, 'full'
     local exclude = #ready > 2 and string.match(x.record, '"exclude_backend":"([^"]+)"') or ''
-    local backend, _, _, _, roomy = choose(ready, v, x.kv, exclude, x.pre, x.record)
+    local backend, _, _, _, roomy = choose(ready, v, x.kv, exclude, x.pre, x.record,
+      owns(x, line.run, line.base))
     if (tonumber(call('ZSCORE', WAITING, line.id)) or 0) <= now then
       said = 'away'  -- it is not renewed
     elseif backend then

@@ -24,7 +24,7 @@ end
 -- cached there of the record's prompt, with its place in the survey; the slots of all ready replicas, how many of them
 -- are free, whether one has room but for its prefill credit, and the credit of the replica that was chosen. Without a
 -- record, or points in it: by outstanding work alone; ties: fewest running, then name.
-local function choose(ready, v, kv, exclude, pre, record)
+local function choose(ready, v, kv, exclude, pre, record, owner)
   local fit, credits, least, sum, slots, free, roomy = {}, {}, math.huge, 0, 0, 0, false
   for i = 1, #ready, 2 do
     local name = ready[i]
@@ -35,7 +35,7 @@ local function choose(ready, v, kv, exclude, pre, record)
     free = free + math.max(0, s - run)
     local fits = name ~= exclude and run < s and v[j + 1] + kv <= k
     roomy = roomy or fits
-    if fits and (credit == 0 or prefill_fits(credit, ahead_of(name, v[j + 3], now_ms()), pre)) then
+    if fits and (credit == 0 or prefill_fits(credit, ahead_of(name, v[j + 3], now_ms()), pre, owner)) then
       fit[#fit + 1], credits[i] = i, credit
       least, sum = math.min(least, v[j + 2]), sum + v[j + 2]
     end
@@ -73,7 +73,7 @@ end
 -- what of it is used then, or false where all of the newest hundred would not do. An evicted request is out of the way
 -- at once: its slot and KV are free, its gateway is told, and it has ended. Only its accounts stay open until the
 -- gateway says how much it had used (`finish`), or is found dead (`sweep`).
-local function make_room(ready, v, kv, exclude, pre, now)
+local function make_room(ready, v, kv, exclude, pre, now, owner)
   local ids = call('ZREVRANGE', PREY, 0, 99)
   if #ids == 0 then return false end
   local texts = call('HMGET', HELD, unpack(ids))
@@ -93,7 +93,7 @@ local function make_room(ready, v, kv, exclude, pre, now)
     if b then
       b.out[#b.out + 1] = {ids[i], x}
       b.run, b.used, b.pre, b.ahead = b.run - 1, b.used - x.kv, b.pre - x.pre, math.max(0, b.ahead - x.pre)
-      if b.run < b.slots and b.used + kv <= b.kv and prefill_fits(b.credit, b.ahead, pre) then
+      if b.run < b.slots and b.used + kv <= b.kv and prefill_fits(b.credit, b.ahead, pre, owner) then
         for _, one in ipairs(b.out) do
           local id, y = one[1], one[2]
           drop_lease(id, y)
