@@ -16,9 +16,10 @@ from rich.table import Table as Grid
 
 from controlplane.lab.tables import figure
 from controlplane.replay.report import Sent, summarise
+from scheduling.core.capacity import automatic_headroom
 from scheduling.core.prefill_credit import USUAL_BUDGET
 from scheduling.core.step_time import load_preset
-from scheduling.core.types import ServiceClass, Slo
+from scheduling.core.types import EntitlementSpec, EntitlementState, ServiceClass, Slo, TierSpec
 from scheduling.simulator.compare import FRONT, CompareError, serve_inside
 from scheduling.simulator.engine import EngineConfig
 from scheduling.simulator.engine_queue import Stay, waiting
@@ -210,7 +211,29 @@ def _pool(instance: Mapping[str, Any], rows: Sequence[Sent], setup: Setup) -> tu
         raise CompareError(f"the instance has no tier {', '.join(sorted(missing))}: senders' tiers are named otherwise")
     limits = {row["slug"]: row["concurrency"] for row in entitlements.values() if row}
     delay_s = setup.signal_ms / 1000.0
-    return Traffic(recorded, tiers, replicas, limits, pool.get("headroom_slots") or 0, delay_s), serving
+    return Traffic(recorded, tiers, replicas, limits, _headroom(instance), delay_s), serving
+
+
+def _headroom(instance: Mapping[str, Any]) -> int:
+    """The pool's headroom [slots]; where nobody has set one, what a new pool keeps. What the leader adds to it while
+    it serves is not simulated. Older reports name the senders' entitlements only."""
+    fixed = instance["pool"].get("headroom_slots", 0)
+    if fixed is not None:
+        return int(fixed)
+    sharing = instance.get("sharing") or [
+        {**row, "state": "bound"} for row in {row["slug"]: row for row in instance["entitlements"].values()}.values()
+    ]
+    tiers = instance["tiers"]
+    classes = {name: ServiceClass(row["service_class"]) for name, row in tiers.items() if "service_class" in row}
+    flying = [
+        EntitlementSpec(
+            row["slug"], row["tenant"], instance["pool"]["slug"],
+            TierSpec(row["tier"], classes[row["tier"]], 0, 1.0, Slo()), EntitlementState(row["state"]), 0.0, 0.0, 0,
+            row["concurrency"],
+        )
+        for row in sharing
+    ]  # fmt: skip
+    return automatic_headroom(sum(row["slots"] for row in instance["backends"]), flying)
 
 
 def _credit(pool: Mapping[str, Any], backend: Mapping[str, Any]) -> int | None:

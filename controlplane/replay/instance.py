@@ -28,6 +28,7 @@ _OF_BACKEND = ("slug", "slots", "kv_tokens", "prefill_tokens")
 _OF_TIER = ("service_class", "rank", "weight")
 _OF_SLO = ("ttft_s", "tbt_s", "ttlt_s")
 _OF_ENTITLEMENT = ("slug", "tenant", "tier", "concurrency")
+_OF_SHARING = (*_OF_ENTITLEMENT, "state")
 
 
 class CannotAsk(RuntimeError):
@@ -70,8 +71,9 @@ class Instance:
         return {row["slug"]: slos[row["slo"]] for row in self._listed("tiers/") if row["slo"] in slos}
 
     def served_by(self, senders: Iterable[Sender], model: str) -> dict[str, Any]:
-        """What decides and what serves: the model's pool, its backends that take work, the tiers, and under which
-        entitlement each sender comes, all as the API has them but for addresses. Raises :class:`CannotAsk`."""
+        """What decides and what serves: the model's pool, its backends that take work, the tiers, under which
+        entitlement each sender comes, and which share the pool, all as the API has them but for addresses. Raises
+        :class:`CannotAsk`."""
         pools = [row for row in self._listed("pools/") if model in (row["model"], *row["aliases"])]
         if len(pools) != 1:
             raise CannotAsk(f"the token's owner sees {len(pools)} pools of model {model!r}")
@@ -93,6 +95,7 @@ class Instance:
             "entitlements": {
                 name: _told(entitlements.get(key["entitlement"], {}), _OF_ENTITLEMENT) for name, key in keys.items()
             },
+            "sharing": [_told(row, _OF_SHARING) for row in entitlements.values() if row["pool"] == pool],
         }
 
     def ledger(self, senders: Iterable[Sender]) -> dict[str, dict[str, Any]]:

@@ -81,6 +81,28 @@ def test_an_instance_without_the_credit_that_its_pool_claims_is_found_out():
     assert parity.compare(live(0), parity.Setup("llama-3-8b-a100", credit=0)).worst == 0.0
 
 
+def test_headroom_that_nobody_set_is_what_the_pool_keeps_by_itself():
+    report = live(1024)
+    tiers = POOL["tiers"] | {"spot": POOL["tiers"]["batch"] | {"service_class": "spot"}}
+    sharing = [
+        {"slug": name, "tenant": name, "tier": tier, "concurrency": 40, "state": state}
+        for name, tier, state in (("a", "premium", "bound"), ("b", "spot", "bound"), ("c", "premium", "expired"))
+    ]
+
+    def kept(headroom: int | None, **changes: Any) -> int:
+        served = {**POOL, "pool": {**POOL["pool"], "headroom_slots": headroom}, "tiers": tiers, **changes}
+        rows = [Sent(**row) for row in report["requests"] if row["outcome"] == "completed"]
+        return parity._pool(served, rows, parity.Setup("llama-3-8b-a100"))[0].headroom
+
+    assert kept(None, sharing=sharing) == 40  # a sixth of 256 slots were 43: no more than the baselines
+    assert kept(None, sharing=[{**row, "concurrency": 100} for row in sharing]) == 43
+    assert kept(None, sharing=sharing[:1]) == 0  # nobody to keep it from
+    assert kept(0, sharing=sharing) == 0
+    assert kept(7, sharing=sharing) == 7
+    mine = {"premium": {**sharing[0], "slug": "p"}, "batch": {**sharing[1], "slug": "q"}}
+    assert kept(None, entitlements=mine) == 40  # an older report names the senders only
+
+
 def test_the_command_shows_both_and_fails_beyond_what_is_allowed(tmp_path: Path):
     path = tmp_path / "out.json"
     path.write_text(json.dumps(live(0)))
