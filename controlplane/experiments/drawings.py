@@ -22,7 +22,7 @@ SECONDS: Final = "seconds"
 def drawings(reports: Iterable[Report]) -> dict[str, str]:
     """SVG by name (no ending), as many as these runs allow."""
     images: dict[str, str] = {}
-    runs = {(f["experiment"], f["admission"], f["headroom_slots"] > 0): f for f in reports}
+    runs = {(f["experiment"], f["admission"], f["headroom_slots"] != 0): f for f in reports}
     on, off = runs.get(("pools-1", "on", False)), runs.get(("pools-1", "off", False))
     if on is not None and off is not None:
         images["token-pools-2-queue"] = draw("Figure 2: running and waiting requests on 16 slots", _queues(on, off))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from controlplane.experiments.clients import Crowd, Sent
@@ -66,6 +67,16 @@ NOISY: Final = Experiment(
     headroom_slots=4,
     slots=NOISY_SLOTS,
     findings=noise,
+)
+
+NOISY_PROMPTS: Final = replace(
+    NOISY,
+    name="noisy-prompts",
+    title="The same with prompts of 1,000 tokens on two replicas of a new pool, from the noise's first moment",
+    replicas=2,
+    members=tuple(replace(m, crowd=replace(m.crowd, input_tokens=1000)) for m in NOISY.members),
+    phases=(Phase("alone", 5, 75), Phase("noisy", 75, 160)),
+    headroom_slots=None,
 )
 
 

@@ -56,7 +56,7 @@ class Experiment:
     phases: tuple[Phase, ...]
     slo_mean_s: float = 0.0  # of eq. 1; 0: the mean over bound entitlements
     coefficients: tuple[tuple[str, float], ...] = ()
-    headroom_slots: int = 0
+    headroom_slots: int | None = 0  # None: automatic
     outage: Outage | None = None
     slots: int = SLOTS  # of all replicas
     policy: str = "unified"
@@ -75,8 +75,11 @@ def catalog_of(experiment: Experiment, pool: str, *, admission: bool) -> list[di
     """The manifest objects of an experiment. Without admission control everything is let through to the engines."""
     spec: dict[str, Any] = {
         "policy": {"name": experiment.policy, "params": {}},
-        "limits": {"headroomSlots": experiment.headroom_slots if admission else 0},
     }
+    if not admission:
+        spec["limits"] = {"headroomSlots": 0}
+    elif experiment.headroom_slots is not None:
+        spec["limits"] = {"headroomSlots": experiment.headroom_slots}
     if experiment.slo_mean_s:
         spec["sloMeanSeconds"] = experiment.slo_mean_s
     if experiment.coefficients:
