@@ -19,8 +19,9 @@ from dataclasses import dataclass
 
 KEPT = 0.9  # of what is known of a replica's rate, at each further first token
 TURNAROUND_MS = 5.0  # from a decision to the engine, until it was measured
+LONGEST_STEP_MS = 500  # of an engine, where its rate is not known well
 WHOLE_AT_ONCE = 20  # whole answers that one first token shows to be prefilled, at most
-FASTER = 0.87  # of a time per token, where an engine's queue is empty and requests wait here
+FASTER = 0.95  # of a time per token, where an engine's queue is empty and requests wait here
 
 
 @dataclass(slots=True)
@@ -48,6 +49,11 @@ class PrefillPace:
             self.sure += need
         self.left = _kept(min(self._left(now_ms), used) + need)
         self.at_ms = now_ms
+
+    def unseen_ms(self, age_ms: float, step: int) -> float:
+        """Of which grants an engine's word about its queue says nothing: those of the last ``age_ms`` and of the step
+        before. It counts its queue as a step begins and tells of it during all of that step."""
+        return age_ms + (min(LONGEST_STEP_MS, math.ceil(step / self.per_ms)) if self.per_ms > 0 else 0)
 
     def faster(self) -> None:
         """Its engine had nothing to do but what it had begun, while requests waited here."""

@@ -349,7 +349,12 @@ BAD_TWINS = {
         "local done = 0",
     ),
     "whole answers that give it back at once": ("prefilled", "local done = #found - waiting", "local done = #found"),
-    "an engine's word about what it has not seen": ("prefilled", "now - tonumber(ARGV[4])", "now"),
+    "an engine's word about what it has not seen": ("prefilled", "now - age", "now"),
+    "an engine's word about what came while it was in a step": (
+        "prefilled",
+        "math.min(LONGEST_STEP_MS, math.ceil(p.step / rate))",
+        "0",
+    ),
     "an engine's word without a fence": ("prefilled", FENCE, ""),
     "whole answers that a later first token does not show": (
         "first_tokens",

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from scheduling.core.admission import RIGHTS, choose_backend, choose_prey, is_roomy
 from scheduling.core.outcomes import Reason
+from scheduling.core.prefill_credit import USUAL_BUDGET
 from scheduling.core.prefill_pace import PrefillPace
 from scheduling.core.types import BackendSpec, BackendView, ServiceClass, Standing
 from scheduling.state import codec
@@ -282,7 +283,9 @@ class ReferenceLeader(PoolMemory):
     def prefilled(self, epoch: int, backend_id: str, waiting: int, age_s: float) -> int:
         self._fence(epoch)
         now = self._now()
-        found = self._whole_answers(backend_id, now - math.ceil(age_s * 1000), 1000)
+        pace, step = self.paces.get(backend_id, PrefillPace()), self.steps.get(backend_id, USUAL_BUDGET)
+        unseen_ms = int(pace.unseen_ms(math.ceil(age_s * 1000), step))
+        found = self._whole_answers(backend_id, now - unseen_ms, 1000)
         done = found[: max(0, len(found) - waiting)]
         given = sum(self._give_back(name) for name in done)
         if given:
