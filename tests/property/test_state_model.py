@@ -234,11 +234,6 @@ BAD_TWINS = {
     "free slots withheld for those who lack KV": ("admit", "able - (tonumber(m[3]) or 0)", "able"),
     "stuck requests told without a fence": ("set_stuck", FENCE, ""),
     "headroom that the leader raises and arrivals ignore": ("admit", "tonumber(m[4]) or 0", "0"),
-    "headroom that the leader raises and later attempts ignore": (
-        "requeue",
-        "tonumber(call('HGET', META, 'kept')) or 0",
-        "0",
-    ),
     "headroom that the leader lets go and arrivals go on to keep": (
         "set_stuck",
         "call('HDEL', META, 'kept')",
@@ -376,11 +371,6 @@ BAD_TWINS = {
     ),
     "grants to owners that others' prompts forbid": ("grant", "now), x.pre, owner)", "now), x.pre, false)"),
     "a second prefill credit for everyone": ("grant", "now), x.pre, owner)", "now), x.pre, true)"),
-    "an owner's second credit beyond what is its own": (
-        "admit",
-        "pre, ARGV[10], protected)",
-        "pre, ARGV[10], reserved)",
-    ),
     "predictions that first tokens do not correct": (
         "first_tokens",
         "math.max(left_of(p, now), used - p.step)",
