@@ -40,14 +40,30 @@ def ordering_deadline_s(request: QueuedRequest) -> float:
     return inf if request.ttlt_deadline_s is None else request.ttlt_deadline_s
 
 
+PACE_S = 0.1  # s per token that an answer is expected to take where only its last token is promised
+
+
+def prefill_due_s(request: QueuedRequest, pace_s: float) -> float:
+    """When its prefill has to be done [s]: the deadline of the first token, or that of the last less ``pace_s`` for
+    each output token that is expected; ``inf`` without a deadline.
+
+    Orders by deadline, relegation and selective preemption go by this one time: an order by another one would serve
+    what relegation then gives up.
+    """
+    if request.ttft_deadline_s is not None:
+        return request.ttft_deadline_s
+    return inf if request.ttlt_deadline_s is None else request.ttlt_deadline_s - pace_s * request.output_tokens
+
+
 NO_DEADLINE_S = 600.0  # after its arrival a request without a deadline is due at an engine
 USUAL_TOKENS = 1_000.0  # prompt and answer of a usual request
 USUAL_COST = 500_000.0  # its token steps of KV
 
 
-def due_by_deadline_s(request: QueuedRequest, work_s: float = 0.0) -> float:
-    """When a request is due at an engine by its deadline, ``work_s`` later for its work: finite without a deadline."""
-    deadline_s = ordering_deadline_s(request)
+def due_by_deadline_s(request: QueuedRequest, pace_s: float, work_s: float = 0.0) -> float:
+    """When a request is due at an engine by :func:`prefill_due_s`, ``work_s`` later for its work: finite without a
+    deadline."""
+    deadline_s = prefill_due_s(request, pace_s)
     return (request.arrival_s + NO_DEADLINE_S if deadline_s == inf else deadline_s) + work_s
 
 

@@ -8,9 +8,8 @@ time any more; an arrival may make the prompt in progress give way between two c
 
 from __future__ import annotations
 
-from math import inf
-
 from scheduling.core.contracts import OrderingPolicy, RequestQueue
+from scheduling.core.deadline import prefill_due_s
 from scheduling.core.relegation import Relegation, judge, may_interrupt
 from scheduling.simulator.engine import PREFILL, WAITING, Engine, EngineConfig, Estimator, Sequence
 from scheduling.simulator.kernel import to_s
@@ -38,13 +37,8 @@ class Intake(Engine):
         self._order = 0
 
     def _due(self, sequence: Sequence) -> float:
-        """When its prefill has to be done [s]: the first token's deadline, or what leaves time for its output."""
-        queued = sequence.queued
-        if queued.ttft_deadline_s is not None:
-            return queued.ttft_deadline_s
-        if queued.ttlt_deadline_s is None:
-            return inf
-        return queued.ttlt_deadline_s - self.config.ttlt_pace_s * queued.output_tokens
+        """When its prefill has to be done [s]."""
+        return prefill_due_s(sequence.queued, self.config.ttlt_pace_s)
 
     def _arrived(self, sequence: Sequence) -> None:
         if self.relegated is not None:

@@ -2,8 +2,8 @@
 
 Question: which waiting request goes next?
 Key: deadline [s, scheduler clock]: first token for interactive requests (QoServe eq. 1), last token for the others
-(eq. 3); then arrival number.
-Inputs: the deadlines that the tier's SLO set at arrival.
+(eq. 3) less ``pace_s`` for each output token that is expected; then arrival number.
+Inputs: the deadlines that the tier's SLO set at arrival; expected output.
 Cost: O(log n) per decision.
 Who starves: requests without a deadline. Under overload all are late: every request is started when it is too late for
 it already, where a few could have been saved (QoServe figure 2).
@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from scheduling.core.contracts import Key, RequestQueue
-from scheduling.core.deadline import due_by_deadline_s, ordering_deadline_s
+from scheduling.core.deadline import PACE_S, due_by_deadline_s, prefill_due_s
 from scheduling.core.queues.keyed import KeyedQueue
 from scheduling.core.registry import ordering
 from scheduling.core.types import QueuedRequest
@@ -26,14 +26,20 @@ from scheduling.core.types import QueuedRequest
 class EarliestDeadlineFirst:
     """Nearest deadline first."""
 
+    pace_s: float = PACE_S
+
+    def __post_init__(self) -> None:
+        if self.pace_s < 0:
+            raise ValueError("pace_s must be at least 0")
+
     def queue(self) -> RequestQueue:
         return KeyedQueue(self.key, self.describe)
 
     def key(self, request: QueuedRequest) -> Key:
-        return (ordering_deadline_s(request),)
+        return (prefill_due_s(request, self.pace_s),)
 
     def due_s(self, request: QueuedRequest) -> float:
-        return due_by_deadline_s(request)
+        return due_by_deadline_s(request, self.pace_s)
 
     def describe(self, request: QueuedRequest) -> str:
-        return f"earliest deadline: {ordering_deadline_s(request) - request.arrival_s:.2f} s after arrival"
+        return f"earliest deadline: {prefill_due_s(request, self.pace_s) - request.arrival_s:.2f} s after arrival"

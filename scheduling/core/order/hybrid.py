@@ -2,7 +2,8 @@
 
 Question: which waiting request goes next?
 Formula: ``P = arrival + TTFT + alpha * prefill_left`` (interactive, eq. 4),
-``P = arrival + TTLT + alpha * (prefill_left + decode_left)`` (not interactive, eq. 5); smallest first.
+``P = arrival + TTLT - pace_s * E[output] + alpha * (prefill_left + decode_left)`` (not interactive, eq. 5), smallest
+first. The paper's eq. 5 has no ``pace_s``; its relegation has: with 0 the two judge by different times.
 Inputs: deadlines [s]; prompt tokens left; ``decode_left``: output left [tokens], taken as mean + 2 sigma of the
 predicted lengths, at most the bound; as the mean where only that is known.
 Parameters: ``alpha_ms`` [ms per token] under load; ``alpha_low_ms`` while fewer than ``busy_tokens`` of work wait.
@@ -20,7 +21,7 @@ from functools import lru_cache
 from math import sqrt
 
 from scheduling.core.contracts import Key, RequestQueue
-from scheduling.core.deadline import due_by_deadline_s, ordering_deadline_s
+from scheduling.core.deadline import PACE_S, due_by_deadline_s, prefill_due_s
 from scheduling.core.queues.keyed import KeyedQueue
 from scheduling.core.registry import ordering
 from scheduling.core.rounds import Round
@@ -56,8 +57,11 @@ class Hybrid:
     alpha_ms: float = 8.0
     alpha_low_ms: float = 1.0
     busy_tokens: float = 20_000.0
+    pace_s: float = PACE_S
 
     def __post_init__(self) -> None:
+        if self.pace_s < 0:
+            raise ValueError("pace_s must be at least 0")
         if not 0 <= self.alpha_low_ms <= self.alpha_ms:
             raise ValueError("need 0 <= alpha_low_ms <= alpha_ms")
 
@@ -67,28 +71,28 @@ class Hybrid:
         return _AdaptiveQueue(self)
 
     def key(self, request: QueuedRequest) -> Key:
-        return (self.priority(request, self.alpha_ms),)
+        return (self.priority(request, self.alpha_ms, self.pace_s),)
 
     def low_key(self, request: QueuedRequest) -> Key:
-        return (self.priority(request, self.alpha_low_ms),)
+        return (self.priority(request, self.alpha_low_ms, self.pace_s),)
 
     @staticmethod
-    def priority(request: QueuedRequest, alpha_ms: float) -> float:
+    def priority(request: QueuedRequest, alpha_ms: float, pace_s: float) -> float:
         """Eq. 4 and 5 [s]."""
         first = request.ttft_deadline_s
         if first is not None:
             return first + alpha_ms / 1000.0 * (request.input_tokens - request.prefilled)
-        return ordering_deadline_s(request) + alpha_ms / 1000.0 * work_left(request)
+        return prefill_due_s(request, pace_s) + alpha_ms / 1000.0 * work_left(request)
 
     def due_s(self, request: QueuedRequest) -> float:
-        return due_by_deadline_s(request, self.alpha_ms / 1000.0 * work_left(request))
+        return due_by_deadline_s(request, self.pace_s, self.alpha_ms / 1000.0 * work_left(request))
 
     def describe(self, request: QueuedRequest) -> str:
-        slack = ordering_deadline_s(request) - request.arrival_s
+        slack = prefill_due_s(request, self.pace_s) - request.arrival_s
         return f"deadline {slack:.2f} s after arrival + {self.alpha_ms:g} ms x {work_left(request):.0f} tokens left"
 
     def describe_low(self, request: QueuedRequest) -> str:
-        slack = ordering_deadline_s(request) - request.arrival_s
+        slack = prefill_due_s(request, self.pace_s) - request.arrival_s
         return f"deadline {slack:.2f} s after arrival + {self.alpha_low_ms:g} ms x {work_left(request):.0f} tokens left"
 
 

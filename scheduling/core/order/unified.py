@@ -32,7 +32,7 @@ from functools import lru_cache
 from math import floor, inf, log
 
 from scheduling.core.contracts import Key, Maker, RequestQueue
-from scheduling.core.deadline import due_by_deadline_s
+from scheduling.core.deadline import PACE_S, due_by_deadline_s
 from scheduling.core.gittins import CostDistribution, cost_of, service_cost
 from scheduling.core.order.hybrid import Hybrid, work_left
 from scheduling.core.queues.bands import Bands
@@ -61,10 +61,11 @@ class Unified:
     every: int = 32
     relegate: int = 1
     preempts: int = 0
+    pace_s: float = PACE_S
 
     def __post_init__(self) -> None:
-        if self.alpha_ms < 0 or self.debt_s < 0 or self.patience_s <= 0:
-            raise ValueError("alpha_ms and debt_s must be at least 0, patience_s above 0")
+        if self.alpha_ms < 0 or self.debt_s < 0 or self.pace_s < 0 or self.patience_s <= 0:
+            raise ValueError("alpha_ms, debt_s and pace_s must be at least 0, patience_s above 0")
         if self.tier_ratio < 1:
             raise ValueError("tier_ratio must be at least 1: a better tier is worth more, not less")
         if self.every < 2:
@@ -79,16 +80,16 @@ class Unified:
             return _Promises(self, look)
 
         # Bands stand outermost: a reserved request that is late still goes before an elastic one that is not.
-        band: Maker = Relegate().around(promises) if self.relegate else promises
+        band: Maker = Relegate(pace_s=self.pace_s).around(promises) if self.relegate else promises
         return OverdueTurns(Bands().around(band)(""), self.patience_s, self.every)
 
     def urgency(self, request: QueuedRequest) -> Key:
         """When a request with an SLO should have been served [s]."""
-        return (Hybrid.priority(request, self.alpha_ms),)
+        return (Hybrid.priority(request, self.alpha_ms, self.pace_s),)
 
     def due_s(self, request: QueuedRequest) -> float:
         """Urgency; without an SLO the least work that arrived first is due first, and nothing is put off for ever."""
-        return due_by_deadline_s(request, self.alpha_ms / 1e3 * work_left(request))
+        return due_by_deadline_s(request, self.pace_s, self.alpha_ms / 1e3 * work_left(request))
 
     def price(self, request: QueuedRequest) -> Key:
         """Grade and cost [token steps] of a request without an SLO."""

@@ -21,10 +21,11 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
-from math import exp, inf
+from math import exp
 from typing import ClassVar
 
 from scheduling.core.contracts import Maker, QueuePart, RequestQueue, Shares, counts_service, parts_of, shares_of
+from scheduling.core.deadline import PACE_S, prefill_due_s
 from scheduling.core.queues.bands import BAND_OF
 from scheduling.core.registry import modifier
 from scheduling.core.relegation import Relegation, judge
@@ -44,7 +45,7 @@ class Relegate:
     layer: ClassVar[int] = 0
 
     prefill_rate: float = 8500.0
-    pace_s: float = 0.1
+    pace_s: float = PACE_S
     low_class: str = "spot"
 
     def __post_init__(self) -> None:
@@ -60,12 +61,8 @@ class Relegate:
         return BAND_OF[request.service_class] >= BAND_OF[ServiceClass(self.low_class)]
 
     def due_s(self, request: QueuedRequest) -> float:
-        """When its prefill has to be done."""
-        if request.ttft_deadline_s is not None:
-            return request.ttft_deadline_s
-        if request.ttlt_deadline_s is None:
-            return inf
-        return request.ttlt_deadline_s - self.pace_s * request.output_tokens
+        """When its prefill has to be done [s]: the time that orders by deadline go by as well."""
+        return prefill_due_s(request, self.pace_s)
 
 
 class RelegatingQueue:

@@ -9,12 +9,17 @@ from dataclasses import replace
 import pytest
 
 from scheduling.core.contracts import RequestQueue
+from scheduling.core.order.edf import EarliestDeadlineFirst
 from scheduling.core.order.ewsjf import Ewsjf
 from scheduling.core.order.gittins import Gittins
 from scheduling.core.order.hybrid import Hybrid
+from scheduling.core.order.unified import Unified
+from scheduling.core.queues.relegated import Relegate
 from scheduling.core.registry import PolicyError, make_ordering
 from scheduling.core.rounds import Round
 from scheduling.core.types import PoolView, QueuedRequest, ServiceClass
+from scheduling.simulator.lab import load_scenario, scenario_names
+from scheduling.simulator.setups import engine_config
 
 VIEW = PoolView({})
 BASE = QueuedRequest(
@@ -63,6 +68,27 @@ def test_edf_serves_the_nearer_deadline_first_and_none_last() -> None:
     assert order(filled("edf", request("whenever"), chat, report)) == ["report", "chat", "whenever"]
 
 
+def test_orders_by_deadline_and_relegation_go_by_one_time() -> None:
+    long_answer = request("long", ttlt_deadline_s=600.0, output_tokens=1000.0)
+    short_answer = request("short", ttlt_deadline_s=590.0, output_tokens=10.0)
+    chat = request("chat", ttft_deadline_s=540.0)
+    for each in (long_answer, short_answer, chat):
+        due = Relegate().due_s(each)
+        assert EarliestDeadlineFirst().key(each) == (due,)
+        assert Hybrid(alpha_ms=0.0, alpha_low_ms=0.0).key(each) == (due,)
+        assert Unified(alpha_ms=0.0).urgency(each) == (due,)
+        assert EarliestDeadlineFirst().due_s(each) == Unified(alpha_ms=0.0).due_s(each) == due
+    assert order(filled("edf", short_answer, chat, long_answer)) == ["long", "chat", "short"]
+    assert order(filled("edf", short_answer, chat, long_answer, pace_s=0.0)) == ["chat", "short", "long"]
+
+
+@pytest.mark.parametrize("name", [name for name in scenario_names() if name.startswith("qoserve")])
+def test_runs_that_relegate_by_deadline_alone_order_by_the_engines_own_due_time(name: str) -> None:
+    for run in load_scenario(name).runs.values():
+        if run.policy == "edf" and run.engine.get("relegate"):
+            assert run.params["pace_s"] == engine_config(run.engine).ttlt_pace_s, run.name
+
+
 def test_srpf_counts_what_is_left_of_a_prompt() -> None:
     begun = request("begun", input_tokens=5000, prefilled=4900)
     assert order(filled("srpf", request("fresh", input_tokens=200), begun)) == ["begun", "fresh"]
@@ -76,9 +102,9 @@ def test_hybrid_is_edf_without_alpha_and_shortest_work_with_a_large_one() -> Non
 
 
 def test_hybrid_adds_the_expected_answer_for_non_interactive_requests_only() -> None:
-    assert Hybrid.priority(request("i", ttft_deadline_s=6.0, input_tokens=1000), 8.0) == pytest.approx(6.0 + 8.0)
-    assert Hybrid.priority(request("n", ttlt_deadline_s=600.0, input_tokens=1000, output_tokens=500.0), 8.0) == (
-        pytest.approx(600.0 + 0.008 * 1500)
+    assert Hybrid.priority(request("i", ttft_deadline_s=6.0, input_tokens=1000), 8.0, 0.1) == pytest.approx(6.0 + 8.0)
+    assert Hybrid.priority(request("n", ttlt_deadline_s=600.0, input_tokens=1000, output_tokens=500.0), 8.0, 0.1) == (
+        pytest.approx(600.0 - 0.1 * 500 + 0.008 * 1500)
     )
 
 
