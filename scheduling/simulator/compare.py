@@ -35,6 +35,7 @@ from scheduling.core.percentiles import interpolated
 from scheduling.core.registry import make_ordering, make_routing
 from scheduling.core.step_time import load_preset
 from scheduling.core.types import ServiceClass, Slo
+from scheduling.simulator.bound import most_in_time
 from scheduling.simulator.cluster import Cluster
 from scheduling.simulator.continuous import ContinuousEngine
 from scheduling.simulator.engine import EngineConfig
@@ -206,6 +207,7 @@ def run_case(case: Case) -> dict[str, float]:
     served_by = serve(case, prepared.config, ordering, requests)
     outcomes = served_by.outcomes
     figures = {**prepared.notes, **_figures(outcomes)}
+    figures |= _of_bound(figures, prepared, case.replicas)
     figures["preemptions"] = float(sum(engine.counters.preemptions for engine in served_by.engines))
     queued = waiting(served_by.stays, case.replicas)
     figures["engine_waiting"], figures["engine_waiting.p99"] = queued.mean, queued.p99
@@ -418,6 +420,19 @@ def _belief(outputs: Sequence[int], bound: int) -> Belief:
         shares[float(at)] = shares.get(float(at), 0.0) + 1.0 / VALUES
     mean = math.fsum(length * share for length, share in shares.items())
     return Belief(mean, bound, tuple(shares), tuple(shares.values()))
+
+
+def _of_bound(figures: Mapping[str, float], prepared: Prepared, replicas: int) -> dict[str, float]:
+    """``bound`` [% in time that no scheduler exceeds] of all and of each tier, as if it had the replicas to itself, and
+    ``of_bound`` [%]: what of it was reached. nan where nothing can be in time."""
+    found: dict[str, float] = {}
+    for name in [name for name in figures if name == "slo" or name.startswith("slo.")]:
+        suffix = name.removeprefix("slo")
+        mine = [request for request in prepared.requests if not suffix or request.tier == suffix[1:]]
+        most = 100.0 * most_in_time(mine, prepared.config, replicas) / len(mine)
+        found[f"bound{suffix}"] = most
+        found[f"of_bound{suffix}"] = 100.0 * figures[name] / most if most else math.nan
+    return found
 
 
 def _figures(outcomes: Sequence[Outcome]) -> dict[str, float]:

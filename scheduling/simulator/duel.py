@@ -20,9 +20,10 @@ from typing import Any
 from scheduling.core.compose import make_policy
 from scheduling.simulator import driftsched
 from scheduling.simulator.batches import make_engine
+from scheduling.simulator.bound import most_in_time
 from scheduling.simulator.lab import Run, ScenarioError, code_digest, parse_scenario
 from scheduling.simulator.measures import measure
-from scheduling.simulator.oracle import Truth, least_late
+from scheduling.simulator.oracle import Truth
 from scheduling.simulator.setups import SetupError, engine_config, execute, requests_of
 
 DUELS_DIR = Path(__file__).parent / "duels"
@@ -147,9 +148,8 @@ def fight(bout: Bout) -> dict[str, float]:
     run = match.runs[bout.run]
     try:
         if bout.run in match.counted:
-            config = engine_config(run.engine)
-            chunk = config.max_chunk if config.dynamic_chunks else config.token_budget
-            return {"late": 100 * least_late(requests_of(run.workload, bout.seed), config.truth, chunk)}
+            requests = requests_of(run.workload, bout.seed)
+            return {"late": 100 * (1 - most_in_time(requests, engine_config(run.engine)) / len(requests))}
         policy = make_policy(run.policy, run.params, run.modifiers)
         if bout.run not in match.told_truth:
             return execute(policy, run.engine, run.workload, run.replicas, run.goodput, bout.seed)

@@ -220,11 +220,15 @@ def test_the_command_prints_rows_draws_and_keeps_what_it_ran(
     rows = json.loads(out.getvalue())
     assert [row["policy"] for row in rows] == ["fifo", "edf"]
     assert {"slo.premium", "ttft.p50.batch", "ttlt.p99", "tokens_per_s", "jain"} <= set(rows[0])
+    for row in rows:
+        assert 0 < row["slo"] <= row["bound"] <= 100
+        assert row["of_bound"] == pytest.approx(100 * row["slo"] / row["bound"], abs=0.5)
     ElementTree.parse(plot)
     monkeypatch.setattr("controlplane.management.commands.lab.run_case", lambda case: pytest.fail("it was kept"))
     again = StringIO()
     call_command(*ask, stdout=again)
     assert "premium" in again.getvalue()
+    assert "bound" in again.getvalue()
 
 
 def test_the_command_shows_a_policy_inside_and_in_front_and_writes_the_page(

@@ -12,15 +12,14 @@ from django.core.management import CommandError, call_command
 
 from controlplane.lab import unified
 from scheduling.core.registry import make_ordering, orderings
-from scheduling.core.step_time import StepTime, load_preset
+from scheduling.core.step_time import StepTime
 from scheduling.core.types import Slo
 from scheduling.simulator import duel
 from scheduling.simulator.batches import make_engine
 from scheduling.simulator.duel import Bout, fight, load_match, match_names, paired, parse_match, verdicts_of
-from scheduling.simulator.engine import EngineConfig
 from scheduling.simulator.lab import ScenarioError
-from scheduling.simulator.oracle import Truth, least_late, least_seconds
-from scheduling.simulator.result import late_share, mean, outcomes_of
+from scheduling.simulator.oracle import Truth
+from scheduling.simulator.result import mean, outcomes_of
 from scheduling.simulator.setups import engine_config, requests_of
 from scheduling.simulator.workload import Belief, SimRequest, Tier, make_request
 
@@ -132,37 +131,6 @@ def test_counted_limits_and_runs_come_from_one_workload():
 
 def test_no_registered_policy_is_told_the_truth():
     assert not {name for name, cls in orderings().items() if cls.__module__.startswith("scheduling.simulator")}
-
-
-def test_the_least_number_late_is_what_arithmetic_says():
-    model = StepTime(t0=1e-9, a=1e-3, b=0.0, c=0.0, e=0.0, knee=0.0, a2=0.0)
-    # three seconds of work that must be done within two: the largest is given up
-    three = [request(0, 0.0, 500, 2.0), request(1, 0.0, 500, 2.0), request(2, 0.0, 2000, 2.0)]
-    assert least_late(three, model, 4000) == pytest.approx(1 / 3)
-    # again an hour later, and one without a promise
-    six = [*three, *(request(n, 3600.0, r.input_tokens, 2.0) for n, r in enumerate(three, 3)), request(6, 0.0, 9000)]
-    assert least_late(six, model, 4000, windows=1801) == pytest.approx(2 / 7)
-    assert least_late([request(0, 0.0, 9000)], model, 4000) == 0.0
-
-
-@pytest.mark.parametrize("policy", ["hybrid", "srpf", "unified"])
-def test_nobody_beats_the_limit(policy: str):
-    preset = load_preset("llama-3-8b-a100").step_time
-    config = EngineConfig(preset, preempt_prefills=True, dynamic_chunks=True, relegate=True)
-    tiers = [{"name": "Q1", "ttft_s": 6.0, "tbt_s": 0.05}, {"name": "Q2", "ttlt_s": 60.0}]
-    requests = requests_of(
-        {"kind": "poisson", "lengths": "azure-code", "rate": 9.0, "count": 1500, "tiers": tiers}, seed=3
-    )
-    late = late_share(outcomes_of(make_engine(config, make_ordering(policy)).run(requests)))
-    assert 0 < least_late(requests, preset, config.max_chunk) <= late
-
-
-def test_a_request_alone_takes_at_least_what_the_limit_counts():
-    for tokens, out in ((10, 1), (499, 30), (501, 5), (7000, 200)):
-        one = request(0, 0.0, tokens, out=out)
-        engine = make_engine(EngineConfig(MODEL, token_budget=2500), make_ordering("fifo"))
-        (life,) = engine.run([one])
-        assert life.end_fs / 1e15 >= least_seconds(MODEL, 2500, one)
 
 
 def test_the_page_says_what_is_worse_and_why():
