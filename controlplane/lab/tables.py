@@ -10,8 +10,10 @@ import json
 import math
 import multiprocessing
 import os
-from collections.abc import Callable, Hashable, Iterator, Sequence
+import re
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from datetime import date
 from pathlib import Path
 from typing import TypeVar
 
@@ -156,36 +158,57 @@ def interval(line: Line) -> str:
     return f"{figure(line.low)} to {figure(line.high)}"
 
 
-def report(tables: Sequence[Table], images: str = "images/papers") -> str:
-    """All tables as one page of Markdown. ``images``: where the drawings lie, seen from the page."""
-    judged = [line for _, lines in tables for line in lines if line.verdict != "shown"]
-    holding, against = (sum(line.verdict == verdict for line in judged) for verdict in ("holds", CONTRADICTS))
-    out = [
-        "# The papers' figures beside ours",
-        "",
-        "Written by `manage.py lab report`; every table is `manage.py lab run NAME`. A figure *holds* when ours lies",
-        "in the interval that is allowed; one that *differs* says so, and why if that is known. Where we claim that",
-        "the paper's own figure cannot come out, the interval is our claim: a figure in it *contradicts the paper, as",
-        "expected*. Workloads, engines and runs are in `scheduling/simulator/scenarios/`.",
-        "",
-        "Every policy here decides inside each engine, as the papers have it, with the preemption that they assume.",
-        "This product decides in front of its engines: what that is worth is in [compare.md](compare.md) and in",
-        "[front.md](front.md).",
-        "",
-        f"{holding} of {len(judged)} figures hold, {against} contradict the paper as expected.",
-        "",
-    ]
-    for scenario, lines in tables:
-        out += [f"## {scenario.id}: {scenario.title}", "", f"{scenario.paper}. `manage.py lab run {scenario.name}`", ""]
-        if scenario.note:
-            out += [scenario.note, ""]
-        out += ["| figure | unit | paper | ours | allowed | verdict |", "|---|---|---|---|---|---|"]
-        for line in lines:
-            verdict = f"**{line.verdict}**" if line.verdict == "differs" else line.verdict
-            cell = f"{verdict}: {line.note}" if line.note else verdict
-            cells = (line.row, line.unit, line.paper, figure(line.ours), interval(line), cell)
-            out.append("| " + " | ".join(cells) + " |")
-        out.append("")
-        for drawing in scenario.drawings:
-            out += [f"![{drawing.title}]({images}/{drawing.file}.svg)", ""]
+HEAD = """# The papers' figures beside ours
+
+Written by `manage.py lab report`; every table is `manage.py lab run NAME`. A figure *holds* when ours lies
+in the interval that is allowed; one that *differs* says so, and why if that is known. Where we claim that
+the paper's own figure cannot come out, the interval is our claim: a figure in it *contradicts the paper, as
+expected*. Workloads, engines and runs are in `scheduling/simulator/scenarios/`. Each table says when it was
+computed: `lab report NAME` computes some of them again and leaves the others as they are.
+
+Every policy here decides inside each engine, as the papers have it, with the preemption that they assume.
+This product decides in front of its engines: what that is worth is in [compare.md](compare.md) and in
+[front.md](front.md).
+"""
+
+
+def report(tables: Sequence[Table], day: date, before: str = "", images: str = "images/papers") -> str:
+    """The tables as one page of Markdown, computed on ``day``. ``before``: the page that was there, whose other
+    sections stay. ``images``: where the drawings lie, seen from the page."""
+    made = [(scenario.id, _section(scenario, lines, day, images)) for scenario, lines in tables]
+    return page(sections(before) | dict(made))
+
+
+def sections(text: str) -> dict[str, str]:
+    """A page's sections by what their headings begin with: a table's id, else the whole heading."""
+    found: dict[str, str] = {}
+    for part in re.split(r"^(?=## )", text, flags=re.MULTILINE)[1:]:
+        found[part[3:].partition("\n")[0].partition(":")[0]] = part.rstrip("\n") + "\n"
+    return found
+
+
+def page(parts: Mapping[str, str]) -> str:
+    """The page of these sections: tables by id, then the others."""
+    tables = sorted(name for name in parts if re.fullmatch(r"[A-Z]+-\d+", name))
+    text = "\n".join(parts[name] for name in (*tables, *(name for name in parts if name not in tables)))
+    verdicts = re.findall(rf"^\|.*\| (holds|\*\*differs\*\*|{CONTRADICTS})(?:: .*)? \|$", text, re.MULTILINE)
+    holding, against = verdicts.count("holds"), verdicts.count(CONTRADICTS)
+    told = f"{holding} of {len(verdicts)} figures hold, {against} contradict the paper as expected."
+    return f"{HEAD}\n{told}\n\n{text}"
+
+
+def _section(scenario: Scenario, lines: Sequence[Line], day: date, images: str) -> str:
+    out = [f"## {scenario.id}: {scenario.title}", ""]
+    out += [f"{scenario.paper}. `manage.py lab run {scenario.name}`. Computed on {day.isoformat()}.", ""]
+    if scenario.note:
+        out += [scenario.note, ""]
+    out += ["| figure | unit | paper | ours | allowed | verdict |", "|---|---|---|---|---|---|"]
+    for line in lines:
+        verdict = f"**{line.verdict}**" if line.verdict == "differs" else line.verdict
+        cell = f"{verdict}: {line.note}" if line.note else verdict
+        cells = (line.row, line.unit, line.paper, figure(line.ours), interval(line), cell)
+        out.append("| " + " | ".join(cells) + " |")
+    out.append("")
+    for drawing in scenario.drawings:
+        out += [f"![{drawing.title}]({images}/{drawing.file}.svg)", ""]
     return "\n".join(out)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import date
 
 from rich.table import Table as Grid
 
@@ -34,18 +35,21 @@ def grids(matches: Rows) -> list[Grid]:
     return result
 
 
-def section(matches: Rows, seeds: int) -> str:
-    """The page's section."""
+HEADING = "The default policy"
+
+
+def section(matches: Rows, seeds: int, day: date) -> str:
+    """The page's section, computed on ``day``."""
     rows = [row for _, table in matches for row in table]
     worse = sum(row.verdict == "worse" for row in rows)
     out = [
-        "## The default policy",
+        f"## {HEADING}",
         "",
         "`unified` with its default parameters against the best of the papers' policies on each paper's own scenario.",
-        f"Written by `manage.py lab unified`: {seeds} seeds, both policies on the same requests; the interval is",
-        "that of the mean difference (95 %, Student's t over the seeds), and what it does not tell from 0 is",
-        "*as good*. The limit is what could be had if true lengths were known. Two parameters were chosen on workloads",
-        "like these (the cost of prefill on U-2, `tier_ratio` on U-3): they show what one order can do, not a proof.",
+        f"`manage.py lab unified`, computed on {day.isoformat()}: {seeds} seeds, both policies on the same requests;",
+        "the interval is that of the mean difference (95 %, Student's t over the seeds), and what it does not tell from 0 is",
+        "*as good*. The limit is what could be had if true lengths were known, or what no scheduler can exceed.",
+        "Two parameters were chosen on workloads like these (the cost of prefill on U-2, `tier_ratio` on U-3): they show what one order can do, not a proof.",
         "",
         f"{len(rows) - worse} of {len(rows)} figures are as good or better.",
         "",

@@ -22,7 +22,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.table import Table as Grid
 
 from controlplane.lab import compare, front, parity, shift, tune, unified
-from controlplane.lab.tables import Lab, Table, figure, interval, report
+from controlplane.lab.tables import Lab, Table, figure, interval, page, report, sections
 from controlplane.tuning import recent, replicas
 from scheduling.core.prefill_credit import USUAL_BUDGET
 from scheduling.core.registry import PolicyError, make_ordering
@@ -84,8 +84,10 @@ class Command(BaseCommand):
         duel = actions.add_parser("unified", help="compare the default policy with the best of each paper")
         duel.add_argument("--seeds", type=int, default=SEEDS, help=f"runs of each policy (default {SEEDS})")
         duel.add_argument("--json", action="store_true", help="a list of rows as JSON on standard output")
-        page = actions.add_parser("report", help="run all scenarios and write them as a page")
-        page.add_argument("--output", type=Path, default=PAGE, help=f"default {PAGE}")
+        pages = actions.add_parser("report", help="scenarios, written as a page; without names all of them")
+        some = "scenarios by name or id, and 'unified'; the page's other sections stay as they are"
+        pages.add_argument("names", nargs="*", metavar="NAME", help=some)
+        pages.add_argument("--output", type=Path, default=PAGE, help=f"default {PAGE}")
 
     @classmethod
     def _add_compare(cls, parser: ArgumentParser) -> None:
@@ -467,16 +469,27 @@ class Command(BaseCommand):
         output: Path = options["output"]
         if not output.resolve().parent.is_dir():
             raise CommandError(f"--output: there is no folder {output.resolve().parent}")
-        scenarios = sorted((load_scenario(name) for name in scenario_names()), key=lambda s: s.id)
-        tables = self._tables(scenarios, options["processes"])
-        images = Lab(self._folder(), options["processes"]).images(scenarios)
+        asked = [name for name in options["names"] if name != "unified"] if options["names"] else scenario_names()
         folder = output.parent / "images" / "papers"
         folder.mkdir(parents=True, exist_ok=True)
-        for name, text in images.items():
-            (folder / f"{name}.svg").write_text(text, encoding="utf-8")
-        duels = unified.section(self._duels(SEEDS, options["processes"]), SEEDS)
-        output.write_text(f"{report(tables)}\n{duels}", encoding="utf-8")
-        self.stdout.write(f"wrote {output} and {len(images)} drawings in {folder}")
+        today = timezone.localdate()
+        for scenario in sorted((load_scenario(name) for name in asked), key=lambda s: s.id):
+            made = self._tables([scenario], options["processes"])
+            for name, text in Lab(self._folder(), options["processes"]).images([scenario]).items():
+                (folder / f"{name}.svg").write_text(text, encoding="utf-8")
+            self._write_page(output, report(made, today, self._page(output)))
+        if not options["names"] or "unified" in options["names"]:
+            duels = unified.section(self._duels(SEEDS, options["processes"]), SEEDS, today)
+            self._write_page(output, page(sections(self._page(output)) | {unified.HEADING: duels}))
+
+    @staticmethod
+    def _page(output: Path) -> str:
+        return output.read_text(encoding="utf-8") if output.exists() else ""
+
+    def _write_page(self, output: Path, text: str) -> None:
+        """Written whenever a table is done, so that an interrupted report has what was finished."""
+        output.write_text(text, encoding="utf-8")
+        self.stdout.write(f"wrote {output}")
 
     def _tables(self, scenarios: Sequence[Scenario], processes: int) -> list[Table]:
         total = sum(len(tasks_of(scenario)) for scenario in scenarios)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from datetime import date
 from io import StringIO
 from pathlib import Path
 
@@ -136,7 +137,9 @@ def test_no_registered_policy_is_told_the_truth():
 def test_the_page_says_what_is_worse_and_why():
     match = parse_match("small", SMALL)
     worse = judged([9.0, 9.1, 9.3], [9.0, 9.1, 9.2], [8.0, 8.1, 8.2], note="it would take foresight")
-    text = unified.section([(match, [worse, judged([8.0, 8.1, 8.2], [8.0, 8.1, 8.2], [9.0, 9.1, 9.2])])], 3)
+    text = unified.section(
+        [(match, [worse, judged([8.0, 8.1, 8.2], [8.0, 8.1, 8.2], [9.0, 9.1, 9.2])])], 3, date(2026, 11, 20)
+    )
     assert "1 of 2 figures are as good or better" in text
     assert "**worse by 12.8 %**" in text
     assert "d: it would take foresight." in text

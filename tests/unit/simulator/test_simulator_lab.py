@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import date
 from io import StringIO
 from math import nan
 from pathlib import Path
@@ -184,9 +185,32 @@ def test_figures_are_kept_and_a_damaged_file_is_computed_again(tmp_path: Path, m
 def test_a_page_shows_what_differs(tmp_path: Path):
     scenario = small(row=[row(run="one", low=1, high=2, note="a reason")])
     figures = {Task("small", "one", 1): {"x": 3.0}}
-    page = tables.report([(scenario, lines_of(scenario, figures))])
+    page = tables.report([(scenario, lines_of(scenario, figures))], date(2026, 11, 20))
     assert "0 of 1 figures hold" in page
     assert "| r | s | 1 | 3 | 1 to 2 | **differs**: a reason |" in page
+
+
+def test_a_table_that_is_computed_again_leaves_the_other_sections_and_says_when():
+    def made(name: str, ours: float, day: date, before: str = "") -> str:
+        scenario = parse_scenario("small", {**SMALL, "id": name, "row": [row(run="one", low=1, high=2)]})
+        figures = {Task("small", "one", 1): {"x": ours}}
+        return tables.report([(scenario, lines_of(scenario, figures))], day, before)
+
+    one = made("B-2", 3.0, date(2026, 11, 20))
+    both = made("A-1", 1.5, date(2026, 11, 21), one) + "\n## The default policy\n\nAs it was.\n"
+    again = made("B-2", 1.2, date(2026, 11, 22), both)
+    assert "0 of 1 figures hold" in one
+    assert "1 of 2 figures hold" in both
+    assert "2 of 2 figures hold" in again
+    assert again.index("## A-1") < again.index("## B-2") < again.index("As it was.")
+    assert [day for day in ("2026-11-20", "2026-11-21", "2026-11-22") if day in again] == ["2026-11-21", "2026-11-22"]
+
+
+def test_the_page_that_is_shipped_is_what_its_tables_say():
+    text = (Path(__file__).parents[3] / "docs" / "results" / "papers.md").read_text()
+    parts = tables.sections(text)
+    assert text == tables.page(parts)
+    assert {load_scenario(name).id for name in scenario_names()} < set(parts)
 
 
 def test_the_command_prints_rows_as_json(settings: object, tmp_path: Path):
