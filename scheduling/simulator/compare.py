@@ -45,7 +45,7 @@ from scheduling.simulator.kernel import rng
 from scheduling.simulator.oracle import clairvoyant
 from scheduling.simulator.prefix_cache import prefixes_of
 from scheduling.simulator.replay import Replay, Replica
-from scheduling.simulator.result import Outcome, by_tier, late_share, makespan_s, outcomes_of
+from scheduling.simulator.result import Outcome, by_tier, late_share, makespan_s, mean, outcomes_of
 from scheduling.simulator.servegen import generate, is_servegen, read_mix
 from scheduling.simulator.trace import TraceRequest, read_tiers, read_trace
 from scheduling.simulator.workload import Belief, SimRequest, Tier, make_request, pick_tier
@@ -56,6 +56,7 @@ SHIPPED = (
     Tier("standard", Slo(ttft_s=5.0, tbt_s=0.2), 1, 30.0, 0.5, ServiceClass.ELASTIC),
     Tier("batch", Slo(ttlt_s=600.0), 2, 20.0, 0.3, ServiceClass.SPOT),
 )
+UNPROMISED = Tier("all")
 HISTORY = 0.1  # share of a trace that is learned from and not replayed
 ENOUGH = 50  # requests of a tenant or of a length from which a distribution is made
 VALUES = 20  # of a believed distribution
@@ -98,6 +99,7 @@ class Case:
     signal_ms: float | None = None  # in front: from an engine's token to the grant that follows from it; None: as live
     slots: int = 0  # of a replica; 0: the preset's
     engine_order: str = "priority"  # in front: how an engine takes what was granted, a policy by name
+    promises: bool = True  # False: nobody is promised anything, and all are of one class
 
     @property
     def name(self) -> str:
@@ -290,6 +292,8 @@ def prepare(case: Case) -> Prepared:
         raise CompareError(f"{case.trace}: {len(kept)} requests are too few to learn from some and replay the others")
     recorded = {} if is_servegen(Path(case.trace)) else {tier.name: tier for tier in read_tiers(case.trace)}
     tiers = [replace(tier, share=dict(case.shares)[tier.name]) for tier in SHIPPED if tier.name in dict(case.shares)]
+    if not case.promises:
+        recorded, tiers = {}, [UNPROMISED]
     tier_of = {} if recorded else _tiers_of_tenants(kept, tiers)
     random = rng(case.seed, "tiers")
     believe = Beliefs(history)
@@ -443,6 +447,7 @@ def _figures(outcomes: Sequence[Outcome]) -> dict[str, float]:
         for name, values in (("ttft", [o.ttft_s for o in rows]), ("ttlt", [o.ttlt_s for o in rows])):
             for label, share in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99)):
                 figures[f"{name}.{label}{suffix}"] = interpolated(values, share)
+            figures[f"{name}.mean{suffix}"] = mean(values)
     span = makespan_s(outcomes)
     figures["tokens_per_s"] = sum(o.input_tokens + o.output_tokens for o in outcomes) / span
     figures["requests_per_s"] = len(outcomes) / span

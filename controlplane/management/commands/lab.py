@@ -21,8 +21,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table as Grid
 
-from controlplane.lab import compare, front, parity, shift, tune, unified
-from controlplane.lab.tables import Lab, Table, figure, interval, page, report, sections
+from controlplane.lab import bar, compare, front, parity, shift, tune, unified
+from controlplane.lab.tables import Figures, Lab, Table, figure, interval, page, report, sections
 from controlplane.tuning import recent, replicas
 from scheduling.core.prefill_credit import USUAL_BUDGET
 from scheduling.core.registry import PolicyError, make_ordering
@@ -54,6 +54,7 @@ class Command(BaseCommand):
         run.add_argument("--json", action="store_true", help="a list of rows as JSON on standard output")
         self._add_compare(actions.add_parser("compare", help="compare policies on recorded traces"))
         self._add_front(actions.add_parser("front", help="compare policies inside engines and in front of them"))
+        self._add_bar(actions.add_parser("bar", help="compare the default with every shipped composition, in front"))
         self._add_tune(actions.add_parser("tune", help="find parameters; compared with random search"))
         tape = actions.add_parser("record", help="write a pool's recent requests as a trace, without any text")
         tape.add_argument("--pool", required=True)
@@ -115,6 +116,22 @@ class Command(BaseCommand):
             "--output", type=Path, metavar="PAGE.md", help="write the tables as a page like docs/results/front.md"
         )
         parser.add_argument("--append", action="store_true", help="append the tables to an existing page")
+
+    @staticmethod
+    def _add_bar(parser: ArgumentParser) -> None:
+        kinds = "Azure CSV, Mooncake JSONL, ServeGen's rates (with --lengths); may be repeated"
+        parser.add_argument("--trace", action="append", required=True, metavar="FILE", help=kinds)
+        parser.add_argument("--lengths", default="", metavar="FILE", help="ServeGen's length distributions")
+        parser.add_argument("--loads", default="1,1.3", metavar="N,N", help="of capacity (default %(default)s)")
+        parser.add_argument("--replicas", type=int, default=4, help="engines (default %(default)s)")
+        parser.add_argument("--seeds", type=int, default=10, help="draws (default %(default)s)")
+        parser.add_argument("--first-seed", type=int, default=101, help="the others follow it (default %(default)s)")
+        parser.add_argument(
+            "--minutes", type=float, default=4.0, help="of the recording in a draw (default %(default)g)"
+        )
+        some = "these beside the default, instead of all that are shipped"
+        parser.add_argument("--policies", nargs="+", default=(), metavar="POLICY", help=some)
+        parser.add_argument("--output", type=Path, metavar="PAGE.md", help="write it into docs/results/compare.md")
 
     @staticmethod
     def _add_parity(parser: ArgumentParser) -> None:
@@ -210,6 +227,8 @@ class Command(BaseCommand):
                 self._compare(options)
             elif options["action"] == "front":
                 self._front(options)
+            elif options["action"] == "bar":
+                self._bar(options)
             elif options["action"] == "parity":
                 self._parity(options)
             elif options["action"] == "tune":
@@ -349,6 +368,45 @@ class Command(BaseCommand):
         else:
             for grid in front.grids(lines):
                 self._console().print(grid)
+
+    def _bar(self, options: dict[str, Any]) -> None:
+        output: Path | None = options["output"]
+        if output is not None and not output.is_file():
+            raise CommandError(f"--output: there is no page {output}")
+        if options["seeds"] < bar.FIRST:
+            raise CommandError(f"--seeds must be at least {bar.FIRST}")
+        loads = _numbers(options["loads"], "--loads")
+        same = {name: options[name] for name in ("lengths", "replicas", "seeds", "first_seed", "minutes")}
+        asked = bar.Asked(tuple(options["trace"]), loads=tuple(loads), **same)
+        policies, bench = bar.shipped(), Lab(self._folder(), options["processes"])
+        if options["policies"]:
+            for policy in options["policies"]:
+                parse_policy(policy)
+            policies = [bar.DEFAULT, *(name for name in options["policies"] if name != bar.DEFAULT)]
+        found = self._run_cases(bench, bar.first_cases(asked, policies))
+        found |= self._run_cases(bench, bar.further_cases(asked, policies, found))
+        found |= self._run_cases(bench, bar.unpromised_cases(asked))
+        result = bar.result_of(asked, policies, found)
+        words = [Path(word).name if word in (*options["trace"], options["lengths"]) else word for word in sys.argv[1:]]
+        text = bar.section(result, asked, policies, timezone.localdate(), shlex.join(["manage.py", *words]))
+        if output is None:
+            self.stdout.write(text)
+        else:
+            before = output.read_text(encoding="utf-8")
+            head = before.partition("\n## ")[0]
+            parts = {bar.HEADING: text} | {k: v for k, v in sections(before).items() if k != bar.HEADING}
+            output.write_text("\n".join([f"{head.rstrip()}\n", *parts.values()]), encoding="utf-8")
+            self.stdout.write(f"wrote {output}")
+        for told in result.failures():
+            self.stderr.write(f"not held: {told}")
+
+    def _run_cases(self, bench: Lab, cases: Sequence[Case]) -> dict[Case, Figures]:
+        with self._progress(len(cases)) as (shown, item):
+
+            def done(case: Case) -> None:
+                shown.update(item, advance=1, description=f"{case.name}: {case.label}"[:32])
+
+            return bench.figures(cases, run_case, compare.kept_name, done)
 
     def _tune(self, options: dict[str, Any]) -> None:
         if options["trials"] < 1 or options["random"] < 0:

@@ -1,0 +1,269 @@
+"""`manage.py lab bar`: is anything that is shipped better than the default? In front, as the product serves.
+
+Every ordering by itself and those by deadline or cost inside modifiers, on each trace and load, with as many draws as
+are asked for: each draw has tiers of its own and a part of the recording of its own. A first few draws are run for all;
+what is then far behind the default is not run again, and says with how many draws it was.
+
+Three questions are asked: is anything better by more than :data:`ALLOWED` points of requests in time on any of them; is
+the default's mean time to the last token without promises above that of ``mean_cost``; is it ahead of ``edf``,
+``hybrid`` and ``priority`` in the geometric mean over all of them?
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import date
+from pathlib import Path
+
+from controlplane.lab.front import machine
+from controlplane.lab.tables import Figures, figure
+from scheduling.core.registry import orderings
+from scheduling.simulator.compare import Case
+from scheduling.simulator.duel import paired
+from scheduling.simulator.servegen import is_servegen
+
+DEFAULT = "unified"
+WITHIN_MODIFIERS = ("edf", "hybrid", "mean_cost", "shortest")
+AROUND = ("bands", "relegate", "bands+relegate")
+RIVALS = ("edf", "hybrid", "priority")  # that are run with every draw, for the geometric mean
+UNPROMISED = (DEFAULT, "mean_cost")
+ALLOWED = 1.0  # points that another may be better
+FIRST = 3  # draws that everything is run with
+BEHIND = 5.0  # points behind the default after those, at which one is not run again
+BUSY = 10.0  # times as many requests a minute as Azure's traces have: a draw of ServeGen's is as much shorter
+
+
+def shipped() -> list[str]:
+    """The compositions that are compared, the default first."""
+    around = [f"{modifiers}+{name}" for name in WITHIN_MODIFIERS for modifiers in AROUND]
+    others = [name for name in orderings() if name != DEFAULT]
+    return [DEFAULT, *others, *around, f"relegate+{DEFAULT}:relegate=0", f"fair+{DEFAULT}"]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Which traces and loads, and which part of them a draw has: ``minutes`` from ``start``, each ``step`` later."""
+
+    traces: tuple[str, ...]
+    lengths: str
+    loads: tuple[float, ...]
+    replicas: int
+    seeds: int
+    first_seed: int
+    start: float = 2.0
+    step: float = 3.0
+    minutes: float = 4.0
+
+    def draws(self, trace: str, load: float, promises: bool = True) -> list[Case]:
+        """The draws of one trace at one load, without a policy."""
+        busy = is_servegen(Path(trace))
+        minutes, step = (self.minutes / BUSY, 60.0) if busy else (self.minutes, self.step)
+        return [
+            Case(
+                trace,
+                "",
+                lengths=self.lengths if busy else "",
+                replicas=self.replicas,
+                load=load,
+                from_minute=self.start + number % 10 * step,
+                minutes=minutes,
+                seed=self.first_seed + number,
+                promises=promises,
+            )
+            for number in range(self.seeds)
+        ]
+
+    def mixes(self) -> Iterator[tuple[str, float]]:
+        yield from ((trace, load) for trace in self.traces for load in self.loads)
+
+
+def with_policy(case: Case, policy: str) -> Case:
+    name, _, rest = policy.partition(":")
+    params = dict(pair.split("=") for pair in rest.split(",") if pair)
+    return replace(case, policy=name, params=tuple((key, int(value)) for key, value in params.items()))
+
+
+def first_cases(asked: Asked, policies: Sequence[str]) -> list[Case]:
+    """What everything is run with, by draw: policies of one draw share what is prepared for it."""
+    cases = []
+    for trace, load in asked.mixes():
+        for case in asked.draws(trace, load)[:FIRST]:
+            cases += [with_policy(case, policy) for policy in policies]
+    return cases
+
+
+def unpromised_cases(asked: Asked) -> list[Case]:
+    """What the default's mean time without promises is judged by."""
+    draws = [case for trace, load in asked.mixes() for case in asked.draws(trace, load, promises=False)]
+    return [with_policy(case, policy) for case in draws for policy in UNPROMISED]
+
+
+def further_cases(asked: Asked, policies: Sequence[str], found: Mapping[Case, Figures]) -> list[Case]:
+    """The other draws, of what is not far behind."""
+    cases = []
+    for trace, load in asked.mixes():
+        draws = asked.draws(trace, load)
+        reached = {policy: _mean([found[with_policy(c, policy)]["slo"] for c in draws[:FIRST]]) for policy in policies}
+        near = [name for name in policies if name in RIVALS or reached[name] >= reached[DEFAULT] - BEHIND]
+        for case in draws[FIRST:]:
+            cases += [with_policy(case, policy) for policy in near]
+    return cases
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One policy on one trace at one load: means over its draws, and the difference to the default in points."""
+
+    trace: str
+    load: float
+    policy: str
+    draws: int
+    figures: Figures
+    better: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Unpromised:
+    """Mean time to the last token without promises [s], and by how much the default's is longer [%]."""
+
+    trace: str
+    load: float
+    ours: float
+    theirs: float
+    longer: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    lines: list[Line]
+    unpromised: list[Unpromised]
+
+    @property
+    def best(self) -> Line:
+        """What is better than the default by most."""
+        return max((line for line in self.lines if line.policy != DEFAULT), key=lambda line: line.better)
+
+    def geometric(self) -> dict[str, float]:
+        """Geometric mean over all of the default's requests in time and of its rivals' [%]."""
+        found = {}
+        ran = {line.policy for line in self.lines}
+        for policy in (name for name in (DEFAULT, *RIVALS) if name in ran):
+            mine = [max(line.figures["slo"], 1e-9) for line in self.lines if line.policy == policy]
+            found[policy] = math.exp(_mean([math.log(value) for value in mine]))
+        return found
+
+    def failures(self) -> list[str]:
+        """What the bar asks for and is not so."""
+        told = []
+        for line in self.lines:
+            if line.policy != DEFAULT and line.better > ALLOWED:
+                told.append(f"{line.policy} is {line.better:.1f} points better on {line.trace} at {line.load:g}")
+        for row in self.unpromised:
+            if row.low > 0:
+                told.append(
+                    f"without promises {DEFAULT} takes {row.longer:.1f} % longer on {row.trace} at {row.load:g}"
+                )
+        means = self.geometric()
+        for policy in means.keys() - {DEFAULT}:
+            if means[policy] >= means[DEFAULT]:
+                told.append(f"{policy} is ahead in the geometric mean: {means[policy]:.1f} to {means[DEFAULT]:.1f} %")
+        return told
+
+
+def result_of(asked: Asked, policies: Sequence[str], found: Mapping[Case, Figures]) -> Result:
+    lines, unpromised = [], []
+    for trace, load in asked.mixes():
+        draws = asked.draws(trace, load)
+        mine = []
+        for policy in policies:
+            run = [case for case in draws if with_policy(case, policy) in found]
+            rows = [found[with_policy(case, policy)] for case in run]
+            gap = [row["slo"] - found[with_policy(case, DEFAULT)]["slo"] for case, row in zip(run, rows, strict=True)]
+            better, low, high = paired(gap, [0.0] * len(gap)) if len(gap) > 1 else (gap[0], math.nan, math.nan)
+            names = [name for name in rows[0] if all(name in row for row in rows)]
+            figures = {name: _mean([row[name] for row in rows if not math.isnan(row[name])]) for name in names}
+            mine.append(Line(draws[0].name, load, policy, len(run), figures, better, low, high))
+        lines += sorted(mine, key=lambda line: (line.policy != DEFAULT, -line.better))
+        bare = asked.draws(trace, load, promises=False)
+        ours, theirs = ([found[with_policy(case, name)]["ttlt.mean"] for case in bare] for name in UNPROMISED)
+        gaps = [100.0 * (a / b - 1.0) for a, b in zip(ours, theirs, strict=True)]
+        longer, low, high = paired(gaps, [0.0] * len(gaps)) if len(gaps) > 1 else (gaps[0], math.nan, math.nan)
+        unpromised.append(Unpromised(bare[0].name, load, _mean(ours), _mean(theirs), longer, low, high))
+    return Result(lines, unpromised)
+
+
+HEADING = "In front, as this product serves"
+
+
+def section(result: Result, asked: Asked, policies: Sequence[str], day: date, command: str) -> str:
+    """The page's section, computed on ``day`` by ``command``."""
+    best, means = result.best, result.geometric()
+    seeds = f"{asked.first_seed} to {asked.first_seed + asked.seeds - 1}"
+    out = [
+        f"## {HEADING}",
+        "",
+        f"Simulated on {day.isoformat()} in front: automatic prefill credit, 5 ms until a grant follows, engines that",
+        f"are told the order ([lab.md](../guide/lab.md)), {asked.replicas} replicas of {Case('', '').preset}.",
+        f"{asked.seeds} draws (seeds {seeds}), each of {asked.minutes:g} minutes of another part of the recording",
+        f"(ServeGen: {60 * asked.minutes / BUSY:g} s, an hour apart). What was more than {BEHIND:g} points behind",
+        f"after {FIRST} draws was not run with the others. *Of the bound*: what is in time as a share of what no",
+        "scheduler can exceed. *Better*: points of all in time more than the default on the same draws, and the 95 %",
+        "interval.",
+        *([] if set(policies) >= set(shipped()) else ["Only these policies were run, not all that are shipped."]),
+        f"On {machine()}:",
+        "",
+        f"```\n{command}\n```",
+        "",
+        f"* Better than the default by most: `{best.policy}` on {best.trace} at {best.load:g},",
+        f"  {best.better:+.1f} points ({best.low:+.1f} to {best.high:+.1f}). The bar is {ALLOWED:g}.",
+        "* Geometric mean of all in time: "
+        + ", ".join(f"`{name}` {value:.1f} %" for name, value in means.items())
+        + ".",
+        *(f"* **Not held**: {told}." for told in result.failures()),
+        "",
+    ]
+    for trace, load in dict.fromkeys((line.trace, line.load) for line in result.lines):
+        mine = [line for line in result.lines if (line.trace, line.load) == (trace, load)]
+        tiers = [name[4:] for name in mine[0].figures if name.startswith("slo.")]
+        tiers.sort(key=lambda name: ("premium", "standard", "batch").index(name))
+        bound = mine[0].figures
+        told = ", ".join(f"{tier} {bound[f'bound.{tier}']:.1f}" for tier in tiers)
+        out += [
+            f"### {trace} at {load:g} of capacity",
+            "",
+            f"The bound: all {bound['bound']:.1f} % in time, {told}.",
+            "",
+        ]
+        head = ["policy", "draws", "all in time %", "of the bound %", *tiers, "better", "95 %", "tokens/s"]
+        out += ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
+        for line in mine:
+            known = line.figures
+            own = [f"{known[f'slo.{tier}']:.1f}" for tier in tiers]
+            gap = ["", ""]
+            if line.policy != DEFAULT:
+                gap = [f"{line.better:+.1f}", f"{line.low:+.1f} to {line.high:+.1f}"]
+            cells = [f"`{line.policy}`", str(line.draws), f"{known['slo']:.1f}", f"{known['of_bound']:.1f}", *own, *gap]
+            out.append("| " + " | ".join([*cells, figure(known["tokens_per_s"])]) + " |")
+        out.append("")
+    out += [
+        "### Without promises",
+        "",
+        "The same draws, nobody promised anything and all of one class: mean time to the last token [s].",
+        "",
+        "| trace | load | `unified` | `mean_cost` | longer % | 95 % |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in result.unpromised:
+        gaps = f"{row.longer:+.1f} | {row.low:+.1f} to {row.high:+.1f}"
+        out.append(f"| {row.trace} | {row.load:g} | {figure(row.ours)} | {figure(row.theirs)} | {gaps} |")
+    return "\n".join(out) + "\n"
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values) if values else math.nan

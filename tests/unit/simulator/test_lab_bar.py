@@ -1,0 +1,119 @@
+"""The default against everything shipped: what is run, what is not run again, and what makes the bar fail."""
+
+from __future__ import annotations
+
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from controlplane.lab import bar
+from scheduling.core.registry import modifiers, orderings
+from scheduling.simulator.compare import Case, parse_policy
+
+TIERS = ("premium", "standard", "batch")
+SLO = {"unified": 90.0, "hybrid": 89.0, "edf": 60.0, "priority": 70.0, "fifo": 30.0}
+
+
+def figures(case: Case, slo: float = 80.0, ttlt: float = 10.0) -> dict[str, float]:
+    reached = SLO.get(case.policy, slo)
+    found = {"ttlt.mean": ttlt, "tokens_per_s": 20_000.0}
+    for name in ("", *(f".{tier}" for tier in TIERS)):
+        found |= {f"slo{name}": reached, f"bound{name}": 95.0, f"of_bound{name}": 100 * reached / 95}
+    return found
+
+
+@pytest.fixture
+def asked(tmp_path: Path) -> bar.Asked:
+    trace = tmp_path / "code.csv"
+    trace.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n")
+    return bar.Asked((str(trace),), "", (1.0, 1.3), 4, 5, 101)
+
+
+def everything(asked: bar.Asked) -> dict[Case, dict[str, float]]:
+    found = {case: figures(case) for case in bar.first_cases(asked, bar.shipped())}
+    found |= {case: figures(case) for case in bar.unpromised_cases(asked)}
+    return found | {case: figures(case) for case in bar.further_cases(asked, bar.shipped(), found)}
+
+
+def test_every_ordering_and_every_modifier_takes_part_and_the_default_is_first():
+    names = bar.shipped()
+    assert names[0] == "unified"
+    assert set(orderings()) <= set(names)
+    assert set(modifiers()) <= {part for name in names for part in name.split("+")[:-1]}
+    for name in names:
+        parse_policy(name)
+
+
+def test_draws_have_seeds_and_parts_of_the_recording_of_their_own(asked: bar.Asked):
+    draws = asked.draws(asked.traces[0], 1.0)
+    assert [case.seed for case in draws] == [101, 102, 103, 104, 105]
+    assert len({case.from_minute for case in draws}) == 5
+
+
+def test_what_is_far_behind_after_the_first_draws_is_not_run_again_but_rivals_are(asked: bar.Asked):
+    lines = {line.policy: line for line in bar.result_of(asked, bar.shipped(), everything(asked)).lines}
+    assert lines["fifo"].draws == bar.FIRST
+    assert {lines[name].draws for name in ("unified", "hybrid", "edf", "priority")} == {5}
+
+
+def test_a_bar_that_holds_says_nothing_and_each_of_three_ways_to_miss_it_is_told(asked: bar.Asked):
+    found = everything(asked)
+    held = bar.result_of(asked, bar.shipped(), found)
+    assert held.failures() == []
+    assert held.geometric()["unified"] == pytest.approx(90.0)
+
+    better = found | {case: figures(case) | {"slo": 91.5} for case in found if case.policy == "bands+hybrid"}
+    (told,) = bar.result_of(asked, bar.shipped(), better | at_load_1(found)).failures()
+    assert told == "bands+hybrid is 1.5 points better on code at 1.3"
+
+    slower = {
+        case: figures(case, ttlt=11.0 + 0.01 * case.seed)
+        for case in found
+        if case.policy == "unified" and not case.promises and case.load == 1.0
+    }
+    (told,) = bar.result_of(asked, bar.shipped(), found | slower).failures()
+    assert told.startswith("without promises unified takes 20.3 % longer")
+
+    ahead = found | {case: figures(case) | {"slo": 90.5} for case in found if case.policy == "edf" and case.promises}
+    (told,) = bar.result_of(asked, bar.shipped(), ahead).failures()
+    assert told.startswith("edf is ahead in the geometric mean")
+
+
+def at_load_1(found: dict[Case, dict[str, float]]) -> dict[Case, dict[str, float]]:
+    return {case: row for case, row in found.items() if case.load == 1.0}
+
+
+def test_the_command_writes_its_section_keeps_the_others_and_goes_on_where_it_was(
+    tmp_path: Path, settings: object, monkeypatch: pytest.MonkeyPatch, asked: bar.Asked
+):
+    settings.HOME = tmp_path  # type: ignore[attr-defined]
+    ran: list[Case] = []
+
+    def run(case: Case) -> dict[str, float]:
+        if len(ran) == 40:
+            raise KeyboardInterrupt
+        ran.append(case)
+        return figures(case)
+
+    monkeypatch.setattr("controlplane.management.commands.lab.run_case", run)
+    page = tmp_path / "compare.md"
+    page.write_text(f"# Policies\n\n## {bar.HEADING}\n\nOUTDATED\n\n## Inside every engine\n\nkept\n")
+    ask = ["lab", "--processes", "1", "bar", "--trace", asked.traces[0], "--seeds", "3", "--output", str(page)]
+    with pytest.raises(CommandError, match="interrupted"):
+        call_command(*ask, stdout=StringIO(), stderr=StringIO())
+    assert "OUTDATED" in page.read_text()
+    first = ran.copy()
+    ran.clear()
+    monkeypatch.setattr("controlplane.management.commands.lab.run_case", lambda case: ran.append(case) or figures(case))
+    call_command(*ask, stdout=StringIO(), stderr=StringIO())
+    assert len(first) == 40
+    assert not set(first) & set(ran)
+    text = page.read_text()
+    assert text.startswith("# Policies\n\n## In front")
+    assert "OUTDATED" not in text
+    assert text.endswith("## Inside every engine\n\nkept\n")
+    assert "| `unified` | 3 | 90.0 | 94.7 | 90.0 | 90.0 | 90.0 |" in text
+    with pytest.raises(CommandError, match="at least 3"):
+        call_command(*ask[:-4], "--seeds", "2")
