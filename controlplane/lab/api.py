@@ -16,7 +16,8 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from controlplane.lab import runs
-from controlplane.tuning.api import Page, StaffOnly
+from controlplane.tuning import replicas
+from controlplane.tuning.api import Page, StaffOnly, TrustFiguresSerializer
 from scheduling.core.registry import PolicyError
 from telemetry.api.answers import OPTIONAL
 from telemetry.models import LabRecording, LabRun
@@ -137,14 +138,25 @@ class RunSerializer(serializers.ModelSerializer[LabRun]):
         exclude = ["found", "moved_at"]
 
 
+class MeasuredTrustSerializer(TrustFiguresSerializer):
+    """Simulated against live figures of a pool, as they were last measured."""
+
+    at = serializers.DateTimeField()
+
+
 class RunResultsSerializer(RunSerializer):
     """A run with what has been found so far."""
 
     results = serializers.SerializerMethodField()
+    trust = serializers.SerializerMethodField()
 
     @extend_schema_field(ResultSerializer(many=True))
     def get_results(self, run: LabRun) -> list[dict[str, Any]]:
         return runs.table(run)
+
+    @extend_schema_field(MeasuredTrustSerializer(allow_null=True))
+    def get_trust(self, run: LabRun) -> dict[str, Any] | None:
+        return replicas.measured(run.pool)
 
 
 class AcceptedSerializer(RunSerializer):
@@ -221,7 +233,8 @@ class RunView(_Lab, APIView):
     @extend_schema(summary="Read a lab run", operation_id="lab_run", responses=RunResultsSerializer)
     def get(self, request: Request, run: int) -> Response:
         """With what has been found so far: each figure's mean, its 95 % interval, and the paired difference to the
-        first policy."""
+        first policy. ``trust``: how far the pool's simulated figures were from live when that was last measured, null
+        where it never was."""
         return Response(RunResultsSerializer(self.run()).data)
 
 

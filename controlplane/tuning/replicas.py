@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
 from controlplane.tuning import recent
 from scheduling.core.percentiles import interpolated
@@ -88,6 +89,13 @@ def as_traffic(
 def latest(pool: str) -> Calibration | None:
     """The last calibration of a pool."""
     return Calibration.objects.filter(pool=pool).first()
+
+
+def measured(pool: str) -> dict[str, Any] | None:
+    """How far a pool's simulated figures were from live when that was last measured (:class:`Trust` as JSON, and
+    ``at``), which every calibration does on the window before it; None where it never was."""
+    row = Calibration.objects.filter(pool=pool).exclude(trust={}).first()
+    return None if row is None else {**row.trust, "at": row.at.isoformat()}
 
 
 def recalibrate(pool: Pool, since: datetime, until: datetime) -> Calibration | None:

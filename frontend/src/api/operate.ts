@@ -56,8 +56,8 @@ export type Recording = Schemas["Recording"];
 export type Spread = Pick<Schemas["Result"], "mean" | "low" | "high">;
 export type ResultRow = Schemas["Result"];
 
-/** A run as lists have it; `notice` of one just asked for, `results` where one alone is read. */
-export type LabRun = Schemas["Run"] & Partial<Pick<Schemas["Accepted"], "notice"> & Pick<Schemas["RunResults"], "results">>;
+/** A run as lists have it; `notice` of one just asked for, `results` and `trust` where one alone is read. */
+export type LabRun = Schemas["Run"] & Partial<Pick<Schemas["Accepted"], "notice"> & Pick<Schemas["RunResults"], "results" | "trust">>;
 
 export interface Listed<T> {
   count: number;

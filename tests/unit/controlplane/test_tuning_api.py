@@ -21,7 +21,7 @@ from controlplane.lab import runs
 from controlplane.tuning import recent
 from scheduling.simulator.recording import write_recording
 from telemetry.ledger import writer
-from telemetry.models import LabRecording, LabRun
+from telemetry.models import Calibration, LabRecording, LabRun
 from tenants import tuning
 from tenants.models import Pool, Trial
 from tests.support import worlds
@@ -152,6 +152,22 @@ def test_an_operator_starts_a_proposed_trial_and_ends_it(world: worlds.World, tr
 def test_without_a_calibration_nobody_says_how_far_the_lab_can_be_trusted(world: worlds.World) -> None:
     told = call(client(world, "olga"), "get", "pools/llama/trust?minutes=30", 200)
     assert (told["trust"], told["calibrations"]) == (None, [])
+
+
+def test_a_run_says_how_far_its_pool_s_simulated_figures_were_from_live_or_that_nobody_knows(
+    world: worlds.World,
+) -> None:
+    olga = client(world, "olga")
+    number = run(olga)["id"]
+    assert call(olga, "get", f"lab/runs/{number}", 200)["trust"] is None
+    fit = {"step_time": {}, "overhead_s": 0.0, "error": 0.01, "requests": 400}
+    worth = {"requests": 420, "figures": {"ttft p50": [1.0, 1.08]}, "worst": 0.08, "trusted": True}
+    now = timezone.now()
+    Calibration.objects.create(pool="llama", at=now, trust=worth, **fit)
+    Calibration.objects.create(pool="llama", at=now + timedelta(minutes=1), **fit)  # measured nothing
+    Calibration.objects.create(pool="other", at=now, trust={**worth, "worst": 0.5}, **fit)
+    told = call(olga, "get", f"lab/runs/{number}", 200)["trust"]
+    assert told == {**worth, "at": now.isoformat()}
 
 
 def test_a_run_is_done_in_pieces_and_tells_intervals_for_every_tier_and_tenant(

@@ -13,7 +13,7 @@ import { Table, type Column } from "../../components/Table";
 import { user } from "../../lib/page";
 import { usePoolChoice } from "../policies/PoolChoice";
 import { Confirm, Failed, Waiting, When } from "../tenants/parts";
-import { ended, FIGURES, groupName, judged, LABELS, lines, progress, shownFigure, shownInterval, signedFigure, type Figure, type Line } from "./lab";
+import { ended, FIGURES, groupName, judged, LABELS, lines, progress, shownFigure, shownInterval, signedFigure, trustOf, type Figure, type Line } from "./lab";
 import { NewRun } from "./NewRun";
 import { Whiskers } from "./Whiskers";
 
@@ -32,8 +32,21 @@ function Results({ run }: { run: LabRun }) {
   const groups = lines(results, id, policies);
   const flat = [...groups.values()].flat();
   const variants = results[0]!.variants;
+  const trust = trustOf(run);
   return (
     <div className="space-y-3">
+      <p className="flex flex-wrap items-baseline gap-2 text-sm text-soft" data-testid="trust">
+        <Badge tone={trust.tone}>{trust.label}</Badge>
+        <span>
+          {trust.text}
+          {run.trust && (
+            <>
+              {" "}
+              Measured <When at={run.trust.at} />.
+            </>
+          )}
+        </span>
+      </p>
       <div className="max-w-full overflow-x-auto">
         <Segmented label="Figure" value={id} options={FIGURES.map(({ id: value, label }) => ({ value, label }))} onChange={setId} />
       </div>

@@ -1,6 +1,6 @@
 import { expect, it } from "vitest";
 import type { ResultRow } from "../../api/operate";
-import { axis, ended, FIGURES, groupName, judged, lines, policyText, progress, shownFigure, shownInterval, signedFigure } from "./lab";
+import { axis, ended, FIGURES, groupName, judged, lines, policyText, progress, shownFigure, shownInterval, signedFigure, trustOf } from "./lab";
 
 const row = (policy: string, group: string, mean: number, more: Partial<ResultRow> = {}): ResultRow => ({ policy, group, figure: "slo", variants: 3, mean, low: mean - 1, high: mean + 1, ...more });
 const slo = FIGURES[0]!;
@@ -41,4 +41,12 @@ it("tells how far a run is, and writes policies as the lab reads them", () => {
 it("an interval of a share ends where shares end", () => {
   expect(shownInterval({ mean: 96, low: 92.5, high: 100.3 }, "%")).toBe("92.5 % to 100.0 %");
   expect(shownInterval({ mean: 96, low: 92.5, high: 112.3 }, "s")).toBe("92.5 s to 112.3 s");
+});
+
+it("beside simulated figures stands how far they are from live ones, and unknown is not shown as good", () => {
+  const trust = { at: "2026-11-22T10:00:00Z", requests: 420, figures: {}, worst: 0.08, trusted: true };
+  expect(trustOf({ pool: "chat", trust })).toMatchObject({ tone: "good", label: "error up to 8.0 %" });
+  expect(trustOf({ pool: "chat", trust: { ...trust, worst: 0.31, trusted: false } })).toMatchObject({ tone: "warn", label: "error up to 31.0 %" });
+  expect(trustOf({ pool: "chat", trust: null })).toMatchObject({ tone: "plain", label: "error unknown" });
+  expect(trustOf({ pool: "chat" }).tone).toBe("plain");
 });

@@ -1,7 +1,7 @@
 /** What a lab run found, as plots and tables show it. Pure. */
 
 import type { LabRun, ResultRow, Spread } from "../../api/operate";
-import { compact } from "../../lib/format";
+import { compact, percent, text } from "../../lib/format";
 
 export interface Figure {
   id: string;
@@ -91,6 +91,17 @@ export function judged(line: Pick<Line, "difference">, figure: Figure): "better"
 export function progress(run: Pick<LabRun, "state" | "done" | "total">): { ratio: number; text: string } {
   const ratio = run.total > 0 ? run.done / run.total : 0;
   return { ratio, text: run.state === "queued" ? "waiting for a worker" : `${run.done} of ${run.total} replays` };
+}
+
+/** Beside every simulated figure: how far such figures of this pool were from what happened. */
+export function trustOf({ trust, pool }: Pick<LabRun, "trust" | "pool">): { tone: "good" | "warn" | "plain"; label: string; text: string } {
+  if (!trust) return { tone: "plain", label: "error unknown", text: `Nobody has measured yet how far simulated figures of pool ${pool} are from live ones.` };
+  const worst = text(percent(trust.worst));
+  return {
+    tone: trust.trusted ? "good" : "warn",
+    label: `error up to ${worst}`,
+    text: `Simulated against live on pool ${pool}: p50 and p95 of first and last token differ by at most ${worst}, on ${trust.requests} requests.`,
+  };
 }
 
 export const ended = (run: Pick<LabRun, "state">): boolean => !["queued", "running"].includes(run.state);
