@@ -19,7 +19,7 @@ from scheduling.simulator.compare import FRONT, INSIDE, Case
 HEAD = """# The policy in front of replicas, simulated
 
 What a policy is worth where this product has it, in front of replicas, beside the same policy inside every engine, as
-the papers simulate it. How requests are made: [lab.md](../guide/lab.md). More policies inside: [compare.md](compare.md).
+the papers simulate it. How requests are made: [lab.md](../guide/lab.md). More policies: [compare.md](compare.md).
 
 * *inside*: every request goes to a replica when it arrives, and the engine takes its prompts in the policy's order;
   between two chunks a prompt that goes first interrupts another.
