@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hmac
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 
@@ -10,7 +9,7 @@ from django.conf import settings
 
 from controlplane.batches.http import FileRoutes
 from controlplane.batches.starter import BatchStarter
-from controlplane.env import Env
+from controlplane.gateway_config import gateway_config
 from controlplane.scaling.controller import Controller
 from controlplane.scaling.planner_loop import Scaler
 from controlplane.tuning.starter import Starter
@@ -19,7 +18,6 @@ from scheduling.core.ledger import LedgerRecord
 from scheduling.dispatch.ports import Sample, TelemetryPort
 from scheduling.dispatch.runner import DispatchSetup
 from scheduling.gateway.app import GatewayApp
-from scheduling.gateway.config import GatewayConfig
 from scheduling.gateway.ports import GatewayMetrics, Places
 from telemetry.feed.sources import SourceWatch, sources
 from telemetry.feed.store import LiveStore
@@ -28,34 +26,6 @@ from tenants import specs
 from tenants.connections import lock_wait
 from tenants.epochs import BookedEpochs
 from tenants.liveness import Liveness
-
-
-def gateway_config(env: Env) -> GatewayConfig:
-    return GatewayConfig(
-        max_body_bytes=env.max_body_bytes,
-        max_header_bytes=env.max_header_bytes,
-        max_open_per_key=env.max_open_requests_per_key,
-        header_timeout_s=env.header_timeout_s,
-        body_timeout_s=env.body_timeout_s,
-        send_timeout_s=env.send_timeout_s,
-        first_token_timeout_s=env.first_token_timeout_s,
-        idle_token_timeout_s=env.idle_token_timeout_s,
-        request_timeout_s=env.request_timeout_s,
-        drain_s=env.drain_s,
-        traces=env.traces,
-        idempotency_keep_s=env.idempotency_keep_s,
-        idempotency_keys=env.idempotency_keys,
-        idempotency_answers=env.idempotency_answers,
-        idempotency_bytes=env.idempotency_bytes,
-        idempotency_secret=_secret(b"Idempotency-Key"),
-        history_secret=_secret(b"length history"),
-        tenant_secret=_secret(b"tenant prefixes"),
-    )
-
-
-def _secret(purpose: bytes) -> bytes:
-    """The deployment's secret for one purpose: the same in every process that shares ``SECRET_KEY``."""
-    return hmac.digest(settings.SECRET_KEY.encode(), purpose, "sha256")
 
 
 def make_catalog() -> CatalogCache:

@@ -20,7 +20,6 @@ from django.core.exceptions import SuspiciousOperation
 from django.core.files.uploadhandler import StopUpload, TemporaryFileUploadHandler
 from django.db import DatabaseError, InterfaceError
 from django.http.multipartparser import MultiPartParser, MultiPartParserError
-from scheduling.gateway.call import Call
 
 from controlplane.batches import services, wire
 from controlplane.batches.models import BATCH, BATCH_OUTPUT
@@ -32,6 +31,7 @@ from scheduling.gateway.errors import Answer, Refusal
 from scheduling.gateway.guard import ClientGone, Head, check_size, read_body
 from scheduling.gateway.headers import JSON
 from scheduling.gateway.lifecycle import send_answer
+from scheduling.gateway.stages import Call
 
 T = TypeVar("T")
 

@@ -40,7 +40,7 @@ def work(batch: int = 0) -> None:
 async def _work() -> None:
     from controlplane.batches.executor import Executor
     from controlplane.batches.gateway import SurplusGateway
-    from controlplane.wiring import gateway_config  # it imports the leader's parts, among them what rings for this
+    from controlplane.gateway_config import gateway_config
     from scheduling.catalog import CatalogCache
 
     env = settings.ENV

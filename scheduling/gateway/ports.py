@@ -11,8 +11,8 @@ from scheduling.core.ledger import LedgerRecord
 
 if TYPE_CHECKING:
     from scheduling.gateway.auth import Access
-    from scheduling.gateway.call import Call
     from scheduling.gateway.guard import Head
+    from scheduling.gateway.stages import Call
 
 
 class Places(Protocol):

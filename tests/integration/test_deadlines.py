@@ -123,7 +123,7 @@ async def test_deadlines_of_up_to_half_a_minute_hold_under_load(redis_url: str, 
 async def test_a_grant_that_is_heard_after_the_deadline_starts_nothing(
     redis_url: str, pool_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("scheduling.gateway.call.TICK_S", 4.0)  # the clock over open requests looks too late
+    monkeypatch.setattr("scheduling.gateway.timeouts.TICK_S", 4.0)  # the clock over open requests looks too late
     async with gateway_world(redis_url, pool_id, config=GatewayConfig()) as world, world.http() as client:
         world.granting = False
         engine, backend = world.engines[0], replace(world.pool.backends[0], slots=1)

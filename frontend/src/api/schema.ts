@@ -1,5 +1,5 @@
 // Made by `make generated` from the OpenAPI schema. Not edited by hand.
-// schema 7ef1764b3472e5c2, body b584a2e7c0871c53
+// schema 515cbfef3d50f7a5, body 5aa844ab104026ed
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
 export interface components {
@@ -481,6 +481,18 @@ export interface components {
             /** @description Tenants the user is a member of. */
             tenants: components["schemas"]["MeTenant"][];
             username: string;
+        };
+        /** @description Simulated against live figures of a pool, as they were last measured. */
+        MeasuredTrust: {
+            at: string;
+            /** @description [live, simulated], seconds. */
+            figures: {
+                [key: string]: number[];
+            };
+            requests: number;
+            trusted: boolean;
+            /** @description Largest relative difference. */
+            worst: number;
         };
         /** @description A row of the catalog. */
         Membership: {
@@ -1209,6 +1221,7 @@ export interface components {
             results: components["schemas"]["Result"][];
             state: components["schemas"]["LabRunState"];
             total: number;
+            trust: components["schemas"]["MeasuredTrust"] | null;
         };
         Scaling: {
             decisions: components["schemas"]["Decision"][];
