@@ -12,6 +12,8 @@ from scheduling.core.step_time import EnginePreset, load_preset
 
 # vLLM's own --max-num-batched-tokens for serving where it is not told: by the GPU, 2,048 for all others
 SERVING_STEP_TOKENS = (("H100", 8192), ("H200", 8192), ("H800", 8192), ("MI300", 8192), ("B200", 8192))
+PROMISED_TBT_S = 0.1  # the strictest time between tokens of the tiers that come with the product
+LEAST_STEP_TOKENS = 512  # below, engines lose throughput (docs/reference/capacity.md)
 GIVEN_PATIENCE_S = 15.0  # a server named in ENGINE should be there
 
 
@@ -33,8 +35,12 @@ def plan(env: Env, home: Home, say: Callable[[str], None]) -> Plan:
 
 
 def step_tokens(preset: EnginePreset) -> int:
-    """The step budget of a simulated engine: what vLLM serves with on this hardware."""
-    return next((tokens for gpu, tokens in SERVING_STEP_TOKENS if preset.gpu.startswith(gpu)), 2048)
+    """The step budget of a simulated engine: vLLM's own on this hardware, halved until a full step takes as long as the
+    tiers promise between two tokens, within a tenth (``docs/reference/capacity.md``)."""
+    tokens = next((tokens for gpu, tokens in SERVING_STEP_TOKENS if preset.gpu.startswith(gpu)), 2048)
+    while tokens > LEAST_STEP_TOKENS and preset.step_time.step(tokens, 0) > 1.1 * PROMISED_TBT_S:
+        tokens //= 2
+    return tokens
 
 
 def simulated(env: Env, home: Home) -> Plan:

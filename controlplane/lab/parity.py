@@ -43,7 +43,7 @@ class Setup:
     engine_order: str = "priority"
     slots: int | None = None
     policy: str | None = None
-    step_tokens: int = USUAL_BUDGET
+    step_tokens: int | None = None
     where: str = FRONT  # INSIDE: the policy orders each engine's own queue, which this product does not do
 
 
@@ -180,7 +180,7 @@ def _pool(instance: Mapping[str, Any], rows: Sequence[Sent], setup: Setup) -> tu
             preset.step_time,
             row["slots"] if setup.slots is None else setup.slots,
             row["kv_tokens"],
-            setup.step_tokens,
+            setup.step_tokens or row.get("step_tokens") or USUAL_BUDGET,
             _credit(pool, row) if setup.credit is None else setup.credit,
             setup.engine_order,
         )

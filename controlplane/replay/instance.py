@@ -6,6 +6,7 @@ the ledger holds.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
@@ -24,6 +25,7 @@ TIMEOUT_S = 30.0
 # of each answer, what a simulation needs; one that an instance does not have is left out
 _OF_POOL = ("slug", "policy", "policy_params", "modifiers", "routing", "routing_params", "headroom_slots", "predictor",
             "prefill_credit")  # fmt: skip
+ATTEMPTS, LOOK_S = 7, 0.5  # at what engines report of themselves
 _OF_BACKEND = ("slug", "slots", "kv_tokens", "prefill_tokens")
 _OF_TIER = ("service_class", "rank", "weight")
 _OF_SLO = ("ttft_s", "tbt_s", "ttlt_s")
@@ -81,10 +83,11 @@ class Instance:
         entitlements = {row["slug"]: row for row in self._listed("entitlements/")}
         slos = {row["slug"]: row for row in self._listed("slos/")}
         keys = {sender.name: self._api(f"keys/{_public_id(sender)}/") for sender in senders}
+        budgets = self._step_budgets(pool)
         return {
             "pool": _told(pools[0], _OF_POOL),
             "backends": [
-                _told(row, _OF_BACKEND)
+                {**_told(row, _OF_BACKEND), "step_tokens": budgets.get(row["slug"])}
                 for row in self._listed("backends/")
                 if row["pool"] == pool and not row["draining"]
             ],
@@ -97,6 +100,16 @@ class Instance:
             },
             "sharing": [_told(row, _OF_SHARING) for row in entitlements.values() if row["pool"] == pool],
         }
+
+    def _step_budgets(self, pool: str) -> dict[str, int | None]:
+        """What engines report as their step budget. An instance that has just begun knows it a moment later."""
+        for attempt in range(ATTEMPTS):
+            rows = self._api("live")["pools"].get(pool, {}).get("backends", {})
+            budgets = {slug: row.get("engine_step_tokens") for slug, row in rows.items()}
+            if budgets and None not in budgets.values():
+                break
+            time.sleep(LOOK_S if attempt < ATTEMPTS - 1 else 0)
+        return budgets
 
     def ledger(self, senders: Iterable[Sender]) -> dict[str, dict[str, Any]]:
         """The ledger's rows of these keys since :meth:`check_keys`, by request id. Raises :class:`CannotAsk`."""

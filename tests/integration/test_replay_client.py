@@ -84,7 +84,7 @@ def test_a_replay_needs_no_database_of_its_own_and_equals_the_ledger(up: Up, tmp
     assert report["total"]["slo_judged"] == 20, "the tiers' promises are asked of the instance"
     served = report["served_by"]
     assert served["pool"]["policy"]
-    assert all(backend["slots"] > 0 for backend in served["backends"])
+    assert all(backend["slots"] > 0 and backend["step_tokens"] > 0 for backend in served["backends"])
     assert {told["tier"] for told in served["entitlements"].values()} >= set(report["tiers"])
     call_command("lab", "parity", "--report", str(tmp_path / "out.json"))
     assert not (tmp_path / "nothing").exists()

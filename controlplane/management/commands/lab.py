@@ -149,8 +149,8 @@ class Command(BaseCommand):
         parser.add_argument(
             "--engine-order", default="priority", metavar="POLICY", help="how engines order granted requests"
         )
-        budget = "token budget of an engine's step (default %(default)s, that of `make up`'s engines)"
-        parser.add_argument("--step-tokens", type=int, default=USUAL_BUDGET, metavar="N", help=budget)
+        budget = f"token budget of an engine's step (default: as the engine reported it, else {USUAL_BUDGET})"
+        parser.add_argument("--step-tokens", type=int, metavar="N", help=budget)
         within = "fail when a tier's attainment differs by more [points]"
         parser.add_argument("--within", type=float, metavar="POINTS", help=within)
         parser.add_argument("--json", action="store_true", help="the figures as JSON on standard output")
@@ -311,7 +311,7 @@ class Command(BaseCommand):
         if (
             not options["signal_ms"] >= 0
             or (options["credit"] or 0) < 0
-            or min(options["slots"] or 1, options["step_tokens"]) < 1
+            or any(options[name] is not None and options[name] < 1 for name in ("slots", "step_tokens"))
         ):
             raise CommandError("--signal-ms and --credit must be at least 0, --slots and --step-tokens at least 1")
         make_ordering(options["engine_order"])

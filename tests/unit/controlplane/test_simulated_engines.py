@@ -1,0 +1,24 @@
+"""How the engines of ``make up`` are started."""
+
+from __future__ import annotations
+
+import pytest
+
+from controlplane.embedded.engines import LEAST_STEP_TOKENS, PROMISED_TBT_S, step_tokens
+from scheduling.core.step_time import load_preset, preset_names
+from scheduling.simulator.compare import SHIPPED
+
+
+def test_the_strictest_promise_is_that_of_the_shipped_tiers() -> None:
+    assert min(tier.slo.tbt_s for tier in SHIPPED if tier.slo.tbt_s) == PROMISED_TBT_S
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_a_full_step_does_not_take_much_longer_than_tokens_are_promised_to_be_apart(name: str) -> None:
+    preset = load_preset(name)
+    tokens = step_tokens(preset)
+    assert preset.step_time.step(tokens, 0) <= 1.1 * PROMISED_TBT_S or tokens == LEAST_STEP_TOKENS
+
+
+def test_an_a100_computes_1024_tokens_a_step_for_a_promise_of_a_tenth_of_a_second() -> None:
+    assert step_tokens(load_preset("llama-3-8b-a100")) == 1024
