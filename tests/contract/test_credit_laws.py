@@ -256,6 +256,6 @@ def test_an_owners_prompt_that_waits_is_granted_beside_a_neighbours(name: str):
     before = remember(view, scheduler)
     grants = scheduler.step(view, 2000.0)
     assert [g.request.entitlement for g in grants] == ["gold"]
-    assert check_step(before, grants, scheduler, 2000.0, kept=scheduler.kept, rights=True) == []
-    degraded = check_step(before, grants, scheduler, 2000.0, kept=scheduler.kept, rights=True, unreserved={"gold"})
+    assert check_step(before, grants, scheduler, 2000.0, credit_holds=scheduler.credit_holds, rights=True) == []
+    degraded = check_step(before, grants, scheduler, 2000.0, credit_holds=scheduler.credit_holds, rights=True, unreserved={"gold"})
     assert [v.law for v in degraded] == [8]

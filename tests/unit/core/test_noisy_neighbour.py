@@ -115,7 +115,7 @@ def test_from_the_first_moment_of_a_noise_they_wait_at_most_a_fifth_longer(kind:
 @pytest.mark.parametrize("load", [0.25, 0.5])
 def test_without_a_credit_of_their_own_they_wait_for_its_prompts(monkeypatch: pytest.MonkeyPatch, load: float):
     monkeypatch.setattr("scheduling.core.types.OWNERS_CREDITS", 1)
-    monkeypatch.setattr("scheduling.core.scheduler.OWNERS_CREDITS", 1)
+    monkeypatch.setattr("scheduling.core.step.OWNERS_CREDITS", 1)
     alone, beside = (p95_wait_s(each, load=load, over=OverLimit.WAIT, **PREFILLS) for each in (None, SPOT))
     assert beside > 1.2 * alone + ALMOST_S
 

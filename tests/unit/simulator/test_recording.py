@@ -124,7 +124,7 @@ def test_only_what_was_received_in_the_window_is_recorded(pool: str):
 
 
 def test_a_pool_that_was_asked_for_nothing_leaves_no_file(pool: str, tmp_path: Path):
-    with pytest.raises(CommandError, match="nothing is written"):
+    with pytest.raises(CommandError, match="nothing was written"):
         call_command("lab", "record", "--pool", pool, "--out", str(tmp_path / "r.jsonl"))
     assert not (tmp_path / "r.jsonl").exists()
 
@@ -138,7 +138,7 @@ def test_the_long_term_sample_is_a_recording_too_after_the_ledger_has_forgotten(
     found = read_trace(path)
     assert [row.input_tokens for row in found] == list(range(1, 21))
     assert {row.tier for row in found} == {"premium"}
-    with pytest.raises(CommandError, match="nothing is written"):
+    with pytest.raises(CommandError, match="nothing was written"):
         call_command("lab", "record", "--pool", "another", "--sample", "--out", str(tmp_path / "t.jsonl"))
 
 

@@ -95,7 +95,7 @@ export function progress(run: Pick<LabRun, "state" | "done" | "total">): { ratio
 
 /** Beside every simulated figure: how far such figures of this pool were from what happened. */
 export function trustOf({ trust, pool }: Pick<LabRun, "trust" | "pool">): { tone: "good" | "warn" | "plain"; label: string; text: string } {
-  if (!trust) return { tone: "plain", label: "error unknown", text: `Nobody has measured yet how far simulated figures of pool ${pool} are from live ones.` };
+  if (!trust) return { tone: "plain", label: "error unknown", text: `The difference between simulated and live figures of pool ${pool} has not been measured yet.` };
   const worst = text(percent(trust.worst));
   return {
     tone: trust.trusted ? "good" : "warn",
