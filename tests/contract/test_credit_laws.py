@@ -257,5 +257,7 @@ def test_an_owners_prompt_that_waits_is_granted_beside_a_neighbours(name: str):
     grants = scheduler.step(view, 2000.0)
     assert [g.request.entitlement for g in grants] == ["gold"]
     assert check_step(before, grants, scheduler, 2000.0, credit_holds=scheduler.credit_holds, rights=True) == []
-    degraded = check_step(before, grants, scheduler, 2000.0, credit_holds=scheduler.credit_holds, rights=True, unreserved={"gold"})
+    degraded = check_step(
+        before, grants, scheduler, 2000.0, credit_holds=scheduler.credit_holds, rights=True, unreserved={"gold"}
+    )
     assert [v.law for v in degraded] == [8]
