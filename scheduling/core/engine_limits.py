@@ -17,6 +17,8 @@ from scheduling.core.types import BackendSpec
 
 ROUNDING = 0.01  # of the KV cache: engines count it in blocks, people in thousands of tokens
 LOOKS = 5  # in a row
+STEP_MARGIN = 1.25  # a full step may take so much longer than tokens are promised to be apart: not every step is full
+LEAST_STEP_TOKENS = 256  # that is advised
 GROW_S = 30.0  # without such a queue: a learned limit grows by a tenth
 
 
@@ -81,3 +83,22 @@ def in_force(spec: BackendSpec, facts: EngineFacts, learned: int | None, longest
     if (slots, kv) == (spec.slots, spec.kv_tokens):
         return spec, ""
     return replace(spec, slots=slots, kv_tokens=kv), "; ".join(cuts)
+
+
+def slow_steps(step_tokens: int | None, prefill_per_s: float, tbt_s: float | None) -> str:
+    """What to change where full steps take longer than tokens are promised to be apart, empty where they do not, or
+    that is not known. Who decodes waits for each step, so no order of requests keeps that promise under load.
+    ``prefill_per_s``: prompt tokens the engine was measured to compute a second, 0: not known; ``tbt_s``: the strictest
+    time between tokens that the pool's tiers promise."""
+    if not step_tokens or prefill_per_s <= 0 or tbt_s is None:
+        return ""
+    full_s = step_tokens / prefill_per_s
+    if full_s <= STEP_MARGIN * tbt_s or step_tokens <= LEAST_STEP_TOKENS:
+        return ""
+    advised = step_tokens
+    while advised > LEAST_STEP_TOKENS and advised / prefill_per_s > STEP_MARGIN * tbt_s:
+        advised //= 2
+    return (
+        f"a full step of {step_tokens:,} tokens takes {full_s:.2f} s, and an SLO of this pool allows {tbt_s:g} s "
+        f"between tokens: start the engine with --max-num-batched-tokens {advised}"
+    )

@@ -180,6 +180,7 @@ class BackendMonitor:
                     prefill_credit=spec.prefill_tokens,
                     limits_why=why,
                     credit_why=_CREDIT_WHY.get(b.wanted_credit, "as the pool says") or b.credit.why,
+                    prefill_per_s=b.speed.tokens_per_s,
                     foreign=min(b.foreign) if len(b.foreign) == FOREIGN_LOOKS else None,
                 )
             )

@@ -36,6 +36,7 @@ class BackendStatus:
     prefill_credit: int = 0  # prompt tokens; 0: no bound
     limits_why: str = ""  # what is less than was typed, and why
     credit_why: str = ""
+    prefill_per_s: float = 0.0  # prompt tokens it was measured to compute a second; 0: not known
     foreign: int | None = None  # requests in the engine that were not granted here, lasting; None: not known
 
 

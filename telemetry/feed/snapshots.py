@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
+from scheduling.core.engine_limits import slow_steps
 from scheduling.core.types import EntitlementSpec, Slo
 from scheduling.dispatch.ports import BackendStatus, Sample
 from telemetry.feed.window import MEASURES, WINDOW_S, Cell, Window
@@ -38,6 +39,7 @@ def snapshot(sample: Sample, window: Window, entitlements: Mapping[str, Entitlem
     view, pool = sample.view, sample.pool
     running = view.running_by_entitlement
     own = {id_: spec for id_, spec in entitlements.items() if spec.pool == pool.id}
+    tbt_s = min((tbt for spec in own.values() if (tbt := spec.tier.slo.tbt_s) is not None), default=None)
     depth, in_engines = sum(sample.waiting.values()), sum(b.running for b in view.backends.values())
     arrived, over_s = window.arrived(depth + in_engines, sample.at_s)
     waits: dict[str, int] = dict.fromkeys((spec.tenant for spec in own.values()), 0)
@@ -75,7 +77,7 @@ def snapshot(sample: Sample, window: Window, entitlements: Mapping[str, Entitlem
         "entitlements": {
             id_: _entitlement(spec, window.entitlements.get(id_, _NOTHING), sample, span_s) for id_, spec in own.items()
         },
-        "backends": {spec.id: _backend(spec.id, spec.slots, sample) for spec in pool.backends},
+        "backends": {spec.id: _backend(spec.id, spec.slots, sample, tbt_s) for spec in pool.backends},
     }
 
 
@@ -229,7 +231,8 @@ def _entitlement(spec: EntitlementSpec, cell: Cell, sample: Sample, span_s: floa
     return row
 
 
-def _backend(id_: str, slots: int, sample: Sample) -> dict[str, Any]:
+def _backend(id_: str, slots: int, sample: Sample, tbt_s: float | None) -> dict[str, Any]:
+    """``tbt_s``: the strictest time between tokens that a tier of the pool promises."""
     view = sample.view.backends.get(id_)
     row: dict[str, Any] = {"running": view.running if view else 0, "slots": slots}
     status = next((s for s in sample.backends if s.id == id_), None)
@@ -259,7 +262,8 @@ def _backend(id_: str, slots: int, sample: Sample) -> dict[str, Any]:
         "foreign": status.foreign,
         "observed_s": round(status.observed_s, 1) or None,
     }
-    reasons = {"limits_why": status.limits_why, "credit_why": status.credit_why}
+    step_why = slow_steps(status.engine_facts.step_tokens, status.prefill_per_s, tbt_s)
+    reasons = {"limits_why": status.limits_why, "credit_why": status.credit_why, "step_why": step_why}
     return (
         row
         | {key: value for key, value in observed.items() if value is not None}

@@ -103,6 +103,8 @@ export interface BackendFigures {
   limits_why?: string;
   prefill_credit?: number; // 0: no bound
   credit_why?: string;
+  /** Full steps take longer than an SLO's time between tokens, and what to change. */
+  step_why?: string;
   foreign?: number; // requests in the engine that were not granted here
   observed_s?: number;
   /** When it was last seen, where it does not answer now. */

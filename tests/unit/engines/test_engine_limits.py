@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.core.engine_limits import LOOKS, ROUNDING, EngineFacts, SlotLimit, in_force
+from scheduling.core.engine_limits import LOOKS, ROUNDING, EngineFacts, SlotLimit, in_force, slow_steps
 from scheduling.engines.client import EngineUnreachable, control_http
 from scheduling.engines.simulated.server import EngineOptions, serving
 from scheduling.engines.vllm import VllmClient, kv_tokens_of, parse_metrics
@@ -167,3 +167,21 @@ def test_labels_of_any_length_are_read_in_time_that_grows_with_it(line: str):
     before_s = time.process_time()
     assert kv_tokens_of(line) in (None, 30_000)
     assert time.process_time() - before_s < 2.0
+
+
+def test_steps_that_are_longer_than_the_promised_time_between_tokens_are_named_with_a_budget_that_is_not() -> None:
+    told = slow_steps(2048, 10_240.0, 0.1)
+    assert told.startswith("a full step of 2,048 tokens takes 0.20 s, and an SLO of this pool allows 0.1 s")
+    assert told.endswith("--max-num-batched-tokens 1024")
+    assert slow_steps(1024, 10_240.0, 0.1) == "", "a fifth more is within the margin"
+    assert slow_steps(8192, 10_240.0, 0.1).endswith(" 1024")
+
+
+@pytest.mark.parametrize(
+    ("step_tokens", "prefill_per_s", "tbt_s"),
+    [(None, 100.0, 0.1), (2048, 0.0, 0.1), (2048, 100.0, None), (256, 100.0, 0.1)],
+)
+def test_nothing_is_said_of_steps_where_a_figure_is_not_known_or_none_smaller_is_advised(
+    step_tokens: int | None, prefill_per_s: float, tbt_s: float | None
+) -> None:
+    assert slow_steps(step_tokens, prefill_per_s, tbt_s) == ""

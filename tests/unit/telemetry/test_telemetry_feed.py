@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scheduling.core.engine_limits import EngineFacts
 from scheduling.core.ledger import LedgerRecord
 from scheduling.core.types import BackendView, PoolView
 from scheduling.dispatch.ports import BackendStatus
@@ -338,3 +339,15 @@ def test_nobody_is_alarmed_about_a_replica_that_has_drained() -> None:
     shot = snapshots.snapshot(sample(view=view, backends=[status]), Window(), ENTITLEMENTS, 1)
     rule = AlertRule(name="r", kind=RuleKind.BACKEND)
     assert [seen.value for seen in conditions._OF_POOL[RuleKind.BACKEND](rule, "llama", shot).values()] == [0.0]
+
+
+def test_a_replica_whose_full_step_takes_longer_than_a_tier_allows_between_tokens_says_what_to_change() -> None:
+    def shown(speed: float) -> dict[str, Any]:
+        facts = EngineFacts(step_tokens=2048)
+        status = BackendStatus("gpu-1", "ready", "answered", NOW, engine_facts=facts, prefill_per_s=speed)
+        view = PoolView({"gpu-1": BackendView("gpu-1", 32, 100_000)}, {})
+        return snapshots.snapshot(sample(view=view, backends=[status]), Window(), ENTITLEMENTS, 1)["backends"]["gpu-1"]
+
+    assert shown(10_000.0)["step_why"].endswith("--max-num-batched-tokens 1024")
+    assert "step_why" not in shown(0.0), "its speed is not known"
+    assert "step_why" not in shown(30_000.0)

@@ -104,6 +104,7 @@ function EngineLimits({ live }: { live: BackendFigures | undefined }) {
         prefill credit {credit}
       </span>
       {live.limits_why && <span className="block whitespace-normal text-2xs text-warn">{live.limits_why}</span>}
+      {live.step_why && <span className="block whitespace-normal text-2xs text-warn">{live.step_why}</span>}
       {!!live.foreign && live.foreign > 2 && <span className="block whitespace-normal text-2xs text-warn">{count(live.foreign)} requests in it were not sent by Quartermaster</span>}
     </>
   );
