@@ -173,7 +173,7 @@ MUTATIONS = (
         "scheduling/gateway/lifecycle.py",
         "            call.interrupt(Reason.QUEUE_TIMEOUT)\n            await asyncio.sleep(0)",
         "            pass",
-        ("tests/integration/test_deadlines.py::test_a_grant_that_is_heard_after_the_deadline_starts_nothing",),
+        ("tests/integration/test_waiting_deadlines.py::test_a_grant_that_is_heard_after_the_deadline_starts_nothing",),
     ),
     Mutation(
         "retries-without-end",

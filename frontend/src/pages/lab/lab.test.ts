@@ -40,6 +40,7 @@ it("tells how far a run is, and writes policies as the lab reads them", () => {
 
 it("an interval of a share ends where shares end", () => {
   expect(shownInterval({ mean: 96, low: 92.5, high: 100.3 }, "%")).toBe("92.5 % to 100.0 %");
+  expect(shownInterval({ mean: 96, low: -66.6, high: 264.5 }, "s")).toBe("0.00 s to 264.5 s");
   expect(shownInterval({ mean: 96, low: 92.5, high: 112.3 }, "s")).toBe("92.5 s to 112.3 s");
 });
 

@@ -70,10 +70,10 @@ export const shownFigure = (value: number, unit: string): string => {
   return `${size >= 10_000 ? compact(value) : value.toFixed(digits)} ${unit}`;
 };
 
-/** An interval; of a share, what of it can be. */
+/** An interval, cut to what can be: no figure is below zero, no share above 100 %. */
 export function shownInterval({ low, high }: Spread, unit: string): string {
-  const [from, to] = unit === "%" ? [Math.max(0, low), Math.min(100, high)] : [low, high];
-  return `${shownFigure(from, unit)} to ${shownFigure(to, unit)}`;
+  const most = unit === "%" ? Math.min(100, high) : high;
+  return `${shownFigure(Math.max(0, low), unit)} to ${shownFigure(most, unit)}`;
 }
 
 export const signedFigure = (value: number, unit: string): string => `${value > 0 ? "+" : ""}${shownFigure(value, unit)}`;
