@@ -10,7 +10,7 @@ SHARED := $(PYTEST) -n $(JOBS) --dist loadgroup --no-loadscope-reorder
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test up check test test-quick test-postgresql test-slow chaos soak fuzz mutants lab bench test-frontend test-browser test-vllm test-litellm generated lint types lock clean
+.PHONY: help setup setup-test up check test test-quick test-postgresql test-slow chaos soak fuzz mutants lab bench test-frontend test-browser test-vllm test-litellm test-clients generated lint types lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -71,9 +71,13 @@ test-vllm: setup-test ## against a real vLLM on the CPU
 test-litellm: setup-test ## the bridge of deploy/litellm in a real LiteLLM proxy
 	$(PYTEST) -m litellm --timeout 900 $(ARGS)
 
-generated: setup-test ## write what is made from Python: the console's types and fields, docs/reference/errors.md
+test-clients: setup-test ## Anthropic's SDK and LangChain against a gateway
+	$(PYTEST) -m clients --timeout 600 $(ARGS)
+
+generated: setup-test ## write what is made from Python: the console's types and fields, docs/reference/errors.md and fields.md
 	@$(SETUP) frontend-types
 	$(PY) -m scheduling.gateway.errors > docs/reference/errors.md
+	$(PY) -m scheduling.gateway.fields > docs/reference/fields.md
 
 lint: setup-test ## ruff, import rules, Biome over the console
 	$(PY) -m ruff check .
@@ -92,6 +96,7 @@ lock: setup-test ## write the locks anew from pyproject.toml (hashes, no hosts)
 	$(UV_LOCK:pyproject.toml=) --group pyproject.toml:frontend -o requirements-frontend.lock
 	$(UV_LOCK:pyproject.toml=) --group pyproject.toml:bootstrap -o requirements-bootstrap.lock
 	$(UV_LOCK:pyproject.toml=) --group pyproject.toml:litellm -o requirements-litellm.lock
+	$(UV_LOCK:pyproject.toml=) --group pyproject.toml:clients -o requirements-clients.lock
 	@! grep -n '://' requirements*.lock frontend/package-lock.json frontend/tools/package-lock.json || { echo "a lock names a host"; exit 1; }
 
 clean: ## remove .venv, build results and caches; never an instance's state

@@ -15,9 +15,9 @@ from typing import Any, cast
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
 
-from django.core.asgi import get_asgi_application
+import django
 
-django_application = get_asgi_application()  # loads the models the imports below need
+django.setup(set_prefix=False)  # loads the models the imports below need
 
 from channels.auth import AuthMiddlewareStack
 from channels.routing import URLRouter
@@ -29,10 +29,13 @@ from controlplane.web import hashing
 from controlplane.web.body_limits import BodyLimits
 from controlplane.web.connections import ConnectionLimits
 from controlplane.web.health import Readiness
+from controlplane.web.pages import Pages
 from controlplane.web.request_heads import PlainHeads
 from controlplane.web.websockets import Handshakes
 from controlplane.wiring import make_catalog, make_gateway, make_source_watch
 from scheduling.gateway.app import GatewayApp
+from scheduling.gateway.endpoints import AT_ROOT
+from scheduling.gateway.questions import QUESTIONS
 from telemetry.feed.routing import websocket_urlpatterns
 from telemetry.metrics import CONTENT_TYPE, make_metrics
 
@@ -64,7 +67,7 @@ class Application:
         )
         self._pages = _behind_proxies(
             BodyLimits(
-                PlainHeads(cast(Any, django_application)),
+                PlainHeads(cast(Any, Pages())),
                 settings.DATA_UPLOAD_MAX_MEMORY_SIZE,
                 env.body_timeout_s,
                 env.send_timeout_s,
@@ -80,7 +83,7 @@ class Application:
         kind = scope["type"]
         if kind == "http":
             path = scope["path"]
-            if path.startswith("/v1/") or path == "/v1":
+            if path.startswith("/v1/") or path == "/v1" or path in AT_ROOT or path in QUESTIONS:
                 if self._gateway is None:
                     await _answer(send, NOT_STARTED[0], json.dumps(NOT_STARTED[1]).encode())
                 else:

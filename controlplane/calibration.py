@@ -12,7 +12,7 @@ from scheduling.core.calibration import Burst, Proposal, propose, saturated
 from scheduling.core.types import BackendSpec
 from scheduling.engines import loading
 from scheduling.engines.client import EngineError
-from scheduling.engines.kinds import make_client
+from scheduling.engines.kinds import VLLM, kind_of, make_client
 from scheduling.engines.loading import Shape
 
 SHORT = Shape(32, 64)  # finds the limit of sequences; with the usual shape, step times
@@ -48,17 +48,20 @@ async def measure(
     force: bool = False,
     passed: Callable[[float, float], None] = lambda _done, _total: None,
     seed: int = 1,
+    engine: str = VLLM,
 ) -> Measured:
     """Loads one replica for about ``seconds``, with short requests and with ``usual`` ones.
 
     ``passed`` is told the seconds done and in all. Raises Busy when it serves others and ``force`` is not set,
     EngineError when it fails.
     """
+    if not kind_of(engine).reports:
+        raise EngineError(f"engines of kind {engine!r} do not report what they do, so nothing can be measured")
     draw = random.Random(seed)
     headers = {"authorization": f"Bearer {spec.api_key}"} if spec.api_key else {}
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=MOST)
     async with httpx.AsyncClient(trust_env=False, follow_redirects=False, limits=limits) as http:
-        client = make_client(spec.url, http=http, model=model, api_key=spec.api_key)
+        client = make_client(spec.url, http=http, model=model, api_key=spec.api_key, kind=engine)
         if not force and (why := await loading.busy(client)):
             raise Busy(f"{why}: drain it first, or say --force")
         kv_tokens = await client.kv_tokens()

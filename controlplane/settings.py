@@ -57,7 +57,6 @@ MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
     "controlplane.web.security.ContentSecurityPolicy",
     "controlplane.web.plain_text.PlainText",
-    "servestatic.middleware.ServeStaticMiddleware",
     "controlplane.web.error_pages.DatabaseAway",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",

@@ -30,7 +30,7 @@ from tenants.liveness import Liveness
 
 def make_catalog() -> CatalogCache:
     """The catalog, as a process that serves follows them."""
-    return CatalogCache(specs.load_catalog, specs.catalog_version)
+    return CatalogCache(specs.CatalogReader(), specs.catalog_version)
 
 
 def make_gateway(catalog: CatalogCache, metrics: GatewayMetrics, places: Places | None = None) -> GatewayApp:
@@ -51,7 +51,9 @@ def make_source_watch(catalog: CatalogCache) -> SourceWatch:
             tenants[entitlement.pool].add(entitlement.tenant)
         return {pool: frozenset(tenants[pool]) for pool in current.pools}
 
-    return SourceWatch(sources, LiveStore(settings.ENV.redis_url), catalog, pools)
+    from telemetry.alerts.leaderless import LeaderWatch  # models load only after Django is set up
+
+    return SourceWatch(sources, LiveStore(settings.ENV.redis_url), catalog, pools, told=LeaderWatch().look)
 
 
 LOCK_WAIT_S = 0.5  # a sample writes in up to four places
@@ -91,7 +93,7 @@ def make_dispatch() -> DispatchSetup:
     """What the dispatch service of a worker process needs."""
     return DispatchSetup(
         redis_url=settings.ENV.redis_url,
-        load_catalog=specs.load_catalog,
+        load_catalog=specs.CatalogReader(),
         catalog_version=specs.catalog_version,
         telemetry=Eyes(make_recorder(sinks=(Scaler(Controller()), Starter(), BatchStarter())), Liveness()),
         epochs=BookedEpochs(),

@@ -22,6 +22,7 @@ from prometheus_client.registry import Collector
 
 from scheduling.core.ledger import LedgerRecord
 from scheduling.core.outcomes import Outcome
+from scheduling.core.slo import turned_away
 from telemetry.feed.store import LiveStore, LiveUnavailable
 from telemetry.feed.window import QUEUE, TBT, TTFT, TTLT, durations_ms
 
@@ -65,6 +66,14 @@ TABLE: tuple[Metric, ...] = (
     Metric(
         "slo_violations_total", "counter", "requests", ("pool", "tier", "tenant"),
         "Requests that missed their promise about time.",
+    ),
+    Metric(
+        "slo_kept_total", "counter", "requests", ("pool", "tier", "tenant"),
+        "Requests that kept their promise about time.",
+    ),
+    Metric(
+        "slo_asked_total", "counter", "requests", ("pool", "tier", "tenant"),
+        "Requests with a promise about time: kept, missed, or refused with 429 or 503. Attainment is kept / asked.",
     ),
     Metric(
         "storm_refusals_total", "counter", "requests", ("pool", "tenant", "reason"),
@@ -232,6 +241,8 @@ class Metrics:
         self._rejected: dict[Labels, int] = {}
         self._tokens: dict[Labels, int] = {}
         self._violations: dict[Labels, int] = {}
+        self._kept: dict[Labels, int] = {}
+        self._asked: dict[Labels, int] = {}
         self._usage_rejected: dict[Labels, int] = {}
         self._answers_rejected: dict[Labels, int] = {}
         self._storm_refusals: dict[Labels, int] = {}
@@ -262,9 +273,12 @@ class Metrics:
             self._tokens[labels] = self._tokens.get(labels, 0) + record.input_tokens
             labels = (pool, tenant, "output")
             self._tokens[labels] = self._tokens.get(labels, 0) + record.output_tokens
-        if record.slo_met is False:
+        if record.slo_met is not None or turned_away(record):
             labels = (pool, tier, tenant)
-            self._violations[labels] = self._violations.get(labels, 0) + 1
+            self._asked[labels] = self._asked.get(labels, 0) + 1
+            if record.slo_met is not None:
+                judged = self._kept if record.slo_met else self._violations
+                judged[labels] = judged.get(labels, 0) + 1
         durations = durations_ms(record)
         if QUEUE in durations:
             self._wait.observe((pool, tier, outcome), durations[QUEUE] / 1000)
@@ -340,6 +354,8 @@ class Metrics:
             "connections_refused_total": self._connections_refused,
             "tokens_total": self._tokens,
             "slo_violations_total": self._violations,
+            "slo_kept_total": self._kept,
+            "slo_asked_total": self._asked,
             "engine_usage_rejected_total": self._usage_rejected,
             "engine_answers_rejected_total": self._answers_rejected,
             "storm_refusals_total": self._storm_refusals,

@@ -121,6 +121,9 @@ class UsageHour(models.Model):
     slot_ms = models.BigIntegerField("slot time [ms]", help_text="Grant to end, over all requests.")
     slo_met = models.BigIntegerField("SLO met")
     slo_total = models.BigIntegerField("SLO known")
+    slo_turned_away = models.BigIntegerField(
+        "refused with an SLO", null=True, help_text="With 429 or 503; unknown in hours of older releases."
+    )
 
     class Meta:
         ordering = ["-hour", "tenant", "pool"]
@@ -159,6 +162,13 @@ class RuleKind(models.TextChoices):
     DEBT = "debt", "service debt of an entitlement, above"
     BACKEND = "backend_health", "a backend that receives no work and is not draining"
     QUOTA = "quota", "share of a tenant's quota that is used [0..1], above"
+    TTFT = "ttft", "p95 of the time to the first token over the last minute [s], above"
+    REFUSALS = "refusals", "share of requests refused over the last minute [0..1], above"
+    FAILURES = "failures", "share of requests that failed over the last minute [0..1], above"
+    ENGINE_QUEUE = "engine_queue", "requests waiting inside an engine, above"
+    KV_CACHE = "kv_cache", "share of a replica's KV cache in use [0..1], above"
+    NO_LEADER = "no_leader", "a pool without a leader"
+    COST = "cost", "cost of a tenant since midnight UTC [its currency], above"
 
 
 class Severity(models.TextChoices):
@@ -219,10 +229,19 @@ class Alert(models.Model):
     resolution_delivered_at = models.DateTimeField("resolution delivered", null=True, blank=True)
     attempts = models.PositiveIntegerField(default=0)
     next_attempt_at = models.DateTimeField(null=True, blank=True)
+    # db_default: so that a release without the columns can still open an alert
+    acknowledged_at = models.DateTimeField("acknowledged", null=True, blank=True)
+    acknowledged_by = models.CharField(max_length=150, blank=True, db_default="")
+    silenced_until = models.DateTimeField(null=True, blank=True, help_text="Nothing is sent until then.")
+    silenced_by = models.CharField(max_length=150, blank=True, db_default="")
+    note = models.CharField(
+        max_length=300, blank=True, db_default="", help_text="Of the person who acknowledged or silenced it."
+    )
 
     class Meta:
         ordering = ["-at", "-id"]
         indexes = [
+            models.Index(fields=["at"], name="alert_at"),
             models.Index(fields=["tenant", "at"], name="alert_tenant_at"),
             models.Index(fields=["pool"], name="alert_open", condition=models.Q(resolved_at=None)),
         ]
@@ -241,6 +260,26 @@ class Alert(models.Model):
         if self.resolved_at is not None:
             return "resolved"
         return "told" if self.rule_id is None else "open"
+
+
+class PoolEvent(models.Model):
+    """Something that changed in a pool at one moment, as its leader saw it (``telemetry/events.py``)."""
+
+    pool = models.CharField(max_length=63)
+    at = models.DateTimeField()
+    kind = models.CharField(max_length=16)  # leader | backend | policy | state
+    subject = models.CharField(max_length=150, blank=True, help_text="The replica or process.")
+    line = models.CharField("what", max_length=300)
+
+    class Meta:
+        ordering = ["-at", "-id"]
+        constraints = [
+            models.UniqueConstraint(name="pool_event_once", fields=["pool", "at", "kind", "subject"]),
+        ]
+        indexes = [models.Index(fields=["at"], name="pool_event_at")]
+
+    def __str__(self) -> str:
+        return f"{self.pool} {self.kind} {self.subject}"
 
 
 class LearnedFactor(models.Model):

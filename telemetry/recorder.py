@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Protocol
 
 from django.conf import settings
@@ -16,6 +17,7 @@ from scheduling.core.ledger import LedgerRecord
 from scheduling.core.types import Catalog, EntitlementSpec, QuotaSpec
 from scheduling.dispatch.ports import Sample
 from telemetry.alerts.watch import AlertWatch
+from telemetry.events import Happenings
 from telemetry.feed.past import Past
 from telemetry.feed.publisher import GroupSender, Publisher
 from telemetry.feed.store import LiveStore
@@ -83,7 +85,7 @@ class Sink(Protocol):
     """A part that acts on what happened. Telemetry calls it and knows no more of it. Neither method raises."""
 
     def count(self, pool: str, records: Sequence[LedgerRecord]) -> None:
-        """Requests that ended."""
+        """Requests that ended, and are stored now. None comes twice."""
 
     def sample(self, sample: Sample, entitlements: Mapping[str, EntitlementSpec]) -> None:
         """The pool's second."""
@@ -103,6 +105,7 @@ class Recorder:
         start_roll_up: Callable[[], None] = start_roll_up,
         watch: AlertWatch | None = None,
         past: Past | None = None,
+        happenings: Happenings | None = None,
         traces: Traces | None = None,
         sinks: Sequence[Sink] = (),
     ) -> None:
@@ -114,6 +117,7 @@ class Recorder:
         self._start_roll_up = start_roll_up
         self._watch = watch
         self._past = past
+        self._happenings = happenings
         self._traces = traces
         self._rolled_s = float("-inf")
         self._sinks = tuple(sinks)
@@ -121,7 +125,8 @@ class Recorder:
         self._purged_s = float("-inf")
 
     def write_ledger(self, pool: str, records: Sequence[LedgerRecord]) -> None:
-        """Counts records into the pool's window and stores them; idempotent by request id.
+        """Counts records into the pool's window and stores them; idempotent by request id: a batch that comes again
+        is counted by nothing that adds up.
 
         Raises:
             django.db.OperationalError, django.db.InterfaceError: hand the same records in again later.
@@ -129,13 +134,14 @@ class Recorder:
         window, now_s = self._window(pool), self._clock()
         for record in records:
             window.add(record, now_s)
-        writer.write(records)
-        if self._usage is not None:
-            self._usage.count(pool, records)
-        for sink in self._sinks:
-            sink.count(pool, records)
-        if self._traces is not None:
-            self._traces.take(records)
+        for start in range(0, len(records), writer.BATCH):  # what is stored is counted, whatever becomes of the rest
+            stored = writer.write(records[start : start + writer.BATCH])
+            if self._usage is not None:
+                self._usage.count(pool, stored)
+            for sink in self._sinks:
+                sink.count(pool, stored)
+            if self._traces is not None:
+                self._traces.take(stored)
         self._purge_hourly(now_s)
 
     def bucket_debts(
@@ -161,6 +167,8 @@ class Recorder:
             self._watch.look(snapshot, self._usage.shares if self._usage is not None else {})
         if self._past is not None and snapshot is not None:
             self._past.add(snapshot)
+        if self._happenings is not None and snapshot is not None:
+            self._happenings.add(snapshot)
         self._roll_up(self._clock())
 
     def pools(self, names: Collection[str]) -> None:
@@ -192,6 +200,15 @@ class Recorder:
             log.warning("the ledger's retention could not be started (%s); next try in an hour", type(error).__name__)
 
 
+def costs_of_day(now_s: float) -> dict[str, tuple[float, str]]:
+    """What each tenant cost since midnight UTC, and in which currency; without those whose currencies are mixed."""
+    from telemetry.ledger.usage import usage
+
+    now = datetime.fromtimestamp(now_s, UTC)
+    rows = usage(None, now.replace(hour=0, minute=0, second=0, microsecond=0), now, ["tenant"])
+    return {row["tenant"]: (row["cost"], row["currency"]) for row in rows if row["cost"]}
+
+
 def make_recorder(redis_url: str | None = None, sinks: Sequence[Sink] = ()) -> Recorder:
     """The recorder of a worker process, as the shell plugs it in, with the sinks that act on what happens."""
     url = redis_url or settings.QUARTERMASTER_REDIS_URL
@@ -208,7 +225,8 @@ def make_recorder(redis_url: str | None = None, sinks: Sequence[Sink] = ()) -> R
         publisher,
         configured,
         usage=UsageFeed(RedisBoard(url), configured.quotas),
-        watch=AlertWatch(looked=publisher.rules_looked_at),
+        watch=AlertWatch(looked=publisher.rules_looked_at, costs=costs_of_day),
+        happenings=Happenings(),
         past=Past(),
         traces=traces,
         sinks=sinks,

@@ -10,6 +10,7 @@ from celery import shared_task
 from django.conf import settings
 from django.utils import timezone
 
+from telemetry import events
 from telemetry.alerts import lifecycle
 from telemetry.estimates import learned
 from telemetry.ledger import rollup
@@ -70,5 +71,6 @@ def purge_ledger() -> None:
     rollup.roll_up()  # what goes has been added up
     gone = purge(settings.QUARTERMASTER_RETENTION_DAYS)
     learned.purge(settings.QUARTERMASTER_RETENTION_DAYS)
+    events.purge(settings.QUARTERMASTER_RETENTION_DAYS)
     if gone:
         log.info("retention: deleted %d ledger entries older than %d days", gone, settings.QUARTERMASTER_RETENTION_DAYS)

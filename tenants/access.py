@@ -26,6 +26,7 @@ from tenants.models import (
     Membership,
     Pool,
     Price,
+    Project,
     Quota,
     Role,
     Slo,
@@ -50,7 +51,8 @@ _VISIBLE_TO_MEMBERS: dict[type[Model], Callable[[frozenset[int]], Q]] = {
     Tenant: lambda tenants: Q(pk__in=tenants),
     Membership: lambda tenants: Q(tenant_id__in=tenants),
     Entitlement: lambda tenants: Q(tenant_id__in=tenants),
-    ApiKey: lambda tenants: Q(entitlement__tenant_id__in=tenants),
+    ApiKey: lambda tenants: Q(entitlement__tenant_id__in=tenants) | Q(project__tenant_id__in=tenants),
+    Project: lambda tenants: Q(tenant_id__in=tenants),
     AuditEntry: lambda tenants: Q(tenant_id__in=tenants),
     Pool: _entitled("pool_id"),
     Price: lambda tenants: Q(pool_id__in=Entitlement.objects.filter(tenant_id__in=tenants).values("pool_id")),
@@ -84,9 +86,9 @@ class Scope:
         """Policies and draining."""
         return self.sees_all
 
-    def may_manage_keys(self, entitlement: Entitlement) -> bool:
-        """Make, rotate and revoke keys of this entitlement."""
-        return self.may_write or entitlement.tenant_id in self.tenant_ids
+    def may_manage_keys(self, tenant: Tenant) -> bool:
+        """Make, rotate and revoke keys of this tenant."""
+        return self.may_write or tenant.pk in self.tenant_ids
 
     def visible(self, model: type[M]) -> QuerySet[M]:
         """The rows of a model that are in sight.

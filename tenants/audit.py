@@ -11,7 +11,7 @@ from django.contrib.auth.models import AbstractBaseUser, User
 from django.db.models import Model
 from django.http import HttpRequest
 
-from tenants.models import ApiKey, AuditEntry, Entitlement, Membership, Quota, Tenant
+from tenants.models import ApiKey, AuditEntry, Entitlement, Membership, Project, Quota, Tenant
 
 _NOISE = ("id", "created_at", "last_login", "date_joined")
 
@@ -74,10 +74,8 @@ def tenant_of(instance: Model) -> Tenant | None:
     match instance:
         case Tenant():
             return instance if instance.pk else None
-        case Entitlement() | Membership() | Quota():
+        case ApiKey() | Entitlement() | Membership() | Project() | Quota():
             return instance.tenant
-        case ApiKey():
-            return instance.entitlement.tenant
         case _:
             return None
 

@@ -9,7 +9,8 @@ from typing import Any
 from django.core.exceptions import ValidationError
 
 from scheduling.engines.client import EngineError, control_http
-from scheduling.engines.kinds import make_client
+from scheduling.engines.kinds import VLLM, kinds, make_client
+from tenants.models import Pool
 from tenants.validators import validate_base_url
 
 WAIT_S, TRIAL_S = 8.0, 2.0  # a person waits for it
@@ -25,8 +26,9 @@ def empty(data: Any, *, new: bool) -> list[str]:
     return [name for name in FIELDS if (new or name in data) and data.get(name) in (None, "")]
 
 
-def filled(data: Any, wait_s: float, url: str = "", api_key: str = "") -> Any:
-    """``data`` with figures in place of those that are empty. ``url`` and ``api_key``: of the backend that there is.
+def filled(data: Any, wait_s: float, url: str = "", api_key: str = "", engine: Any = None) -> Any:
+    """``data`` with figures in place of those that are empty. ``url`` and ``api_key``: of the backend that there is;
+    ``engine``: its kind, where the pool that ``data`` names does not say.
 
     Asks for ``wait_s`` at most. An engine that is not there yet leaves what was: the defaults of a new backend."""
     left = empty(data, new=not url)
@@ -38,16 +40,20 @@ def filled(data: Any, wait_s: float, url: str = "", api_key: str = "") -> Any:
         validate_base_url(address)
     except ValidationError:
         return rest  # it is refused for that
-    reported = asyncio.run(_ask(address, key, wait_s))
+    named = Pool.objects.filter(slug=data["pool"]).first() if isinstance(data.get("pool"), str) else None
+    kind = named.engine if named is not None else engine
+    reported = asyncio.run(_ask(address, key, wait_s, kind if kind in kinds() else VLLM))
     return rest | {name: reported[name] for name in left if name in reported}
 
 
-async def _ask(url: str, api_key: str, wait_s: float) -> dict[str, int]:
+async def _ask(url: str, api_key: str, wait_s: float, kind: str) -> dict[str, int]:
     figures: dict[str, int] = {}
     try:
         async with asyncio.timeout(wait_s), control_http() as http:
-            client = make_client(url, http=http, api_key=api_key)
+            client = make_client(url, http=http, api_key=api_key, kind=kind)
             metrics = await client.scrape()
+            if metrics is None:
+                return figures  # nothing is learned of its limits later either: the defaults stand
             figures["slots"] = UNSAID_SLOTS
             if metrics.kv_tokens is not None:
                 figures["kv_tokens"] = metrics.kv_tokens

@@ -63,6 +63,7 @@ def pool_spec(pool: Pool) -> core.PoolSpec:
         threshold=pool.threshold,
         headroom_slots=pool.headroom_slots or 0,  # automatic: once its entitlements are known
         aliases=tuple(pool.aliases),
+        engine=pool.engine,
         kv_bytes_per_token=pool.kv_bytes_per_token,
         predictor=core.PredictorMode(pool.predictor),
         tokenizer=pool.tokenizer,

@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import AbstractBaseUser, User
@@ -32,6 +32,7 @@ from tenants.models import (
     Entitlement,
     Membership,
     Pool,
+    Project,
     Role,
     Tenant,
     Tier,
@@ -42,7 +43,10 @@ M = TypeVar("M", bound=models.Model)
 K = TypeVar("K", ApiKey, AccessToken)
 
 # What the catalog is made of: writing one of these bumps the version. Memberships and tokens are not in it.
-_CATALOGUED = ("slo", "tier", "tenant", "pool", "backend", "entitlement", "apikey", "quota")
+CATALOGUED = ("slo", "tier", "tenant", "pool", "backend", "entitlement", "apikey", "quota", "project")
+
+# What a key that takes another's place has of it.
+KEPT_ON_ROTATION = ("name", "entitlement", "project", "entitlements", "user", "expires_at")
 
 # A change of one of these is a new version of a pool's policy.
 DECIDES = ("policy", "policy_params", "modifiers", "routing", "routing_params")
@@ -172,20 +176,26 @@ class Issued:
 def issue_key(
     *,
     actor: Actor,
-    entitlement: Entitlement,
     name: str,
+    entitlement: Entitlement | None = None,
+    project: Project | None = None,
     expires_at: datetime | None = None,
     credential: keys.Credential | None = None,
+    **options: Any,
 ) -> Issued:
-    """Makes a key. ``credential`` restores one whose secret the caller has kept (the demo's file)."""
+    """Makes a key of an entitlement or a project. ``options``: other fields of the key.
+
+    ``credential`` restores one whose secret the caller has kept (the demo's file)."""
     credential = credential or keys.make(keys.KEY_PREFIX)
     row = ApiKey(
         public_id=credential.public_id,
         digest=credential.digest,
         name=name,
         entitlement=entitlement,
+        project=project,
         expires_at=expires_at,
         created_by=actor.user,
+        **options,
     )
     _refuse_past(expires_at)
     return Issued(save(actor=actor, instance=row, action="issue"), credential)
@@ -194,6 +204,15 @@ def issue_key(
 def revoke_key(*, actor: Actor, key: ApiKey) -> ApiKey:
     """Ends a key now. Doing it twice changes nothing."""
     return _revoke(actor=actor, row=key)
+
+
+def revoke_user(*, actor: Actor, tenant: Tenant, user: str) -> list[ApiKey]:
+    """Ends all keys of a tenant that are attributed to ``user``, at once: one version of the catalog. Those that ended
+    now; none where there was none."""
+    owned = models.Q(entitlement__tenant=tenant) | models.Q(project__tenant=tenant)
+    with change(actor=actor):
+        rows = ApiKey.objects.filter(owned, user=user, revoked_at__isnull=True).order_by("pk")
+        return [revoke_key(actor=actor, key=key) for key in rows] if user else []
 
 
 def rotate_key(*, actor: Actor, key: ApiKey, overlap_s: float = 0.0) -> Issued:
@@ -209,7 +228,8 @@ def rotate_key(*, actor: Actor, key: ApiKey, overlap_s: float = 0.0) -> Issued:
         now = timezone.now()
         if key.status_at(now) != "active":
             raise ValidationError(f"This key is {key.status_at(now)}. Create a new one instead of rotating it.")
-        issued = issue_key(actor=actor, entitlement=key.entitlement, name=key.name, expires_at=key.expires_at)
+        kept = {name: getattr(key, name) for name in KEPT_ON_ROTATION}
+        issued = issue_key(actor=actor, **kept)
         if overlap_s == 0:
             revoke_key(actor=actor, key=key)
         else:
@@ -363,7 +383,7 @@ def _revoke(*, actor: Actor, row: K) -> K:
 
 def _touch(current: _Change, instance: models.Model) -> None:
     """Notes what has to follow from a write."""
-    if instance._meta.model_name in _CATALOGUED and instance._meta.app_label == "tenants":
+    if instance._meta.model_name in CATALOGUED and instance._meta.app_label == "tenants":
         current.catalog = True
     match instance:
         case Backend():
@@ -422,7 +442,7 @@ def _next_change(now: datetime) -> datetime | None:
 def _belongings(instance: models.Model) -> Iterator[models.Model]:
     """What goes with an object, one audit entry each, instead of vanishing in a cascade."""
     match instance:
-        case Entitlement():
+        case Entitlement() | Project():
             yield from instance.keys.all()
         case Tenant():
             yield from instance.memberships.all()

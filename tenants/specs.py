@@ -5,19 +5,24 @@ Called in threads of the gateway and the dispatch loop, which are not requests.
 
 from __future__ import annotations
 
+import json
 import logging
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
+from datetime import datetime
 
 from django.db import DatabaseError
+from django.db.models import QuerySet, TextField
+from django.db.models.functions import Cast
 from django.utils import timezone
 
 from scheduling.core import types as core
 from scheduling.core.capacity import automatic_headroom, most_headroom
 from tenants import services
 from tenants.connections import own_connection
-from tenants.models import ApiKey, CatalogVersion, Entitlement, Pool, Quota, Tier
+from tenants.keys import KEY_PREFIX
+from tenants.models import ApiKey, AuditEntry, CatalogVersion, Entitlement, Pool, Project, Quota, Tier
 from tenants.rows import entitlement_spec, pool_spec, tier_spec
 
 log = logging.getLogger(__name__)
@@ -40,21 +45,81 @@ def catalog_version() -> int:
     return version
 
 
+MOST_KEYS = 1000  # read one by one; where more were written, all are read
+
+
+class CatalogReader:
+    """Reads the catalog again and again, and where only keys were written since, only those.
+
+    What was written is in the audit log: every write to the catalog has an entry in the same transaction, and the
+    version's lock orders them. Made for one caller at a time.
+    """
+
+    def __init__(self) -> None:
+        self._last: core.Catalog | None = None
+        self._seen = 0  # the newest entry about the catalog that ``_last`` contains
+
+    def __call__(self) -> core.Catalog:
+        last = self._last
+        self._last = (None if last is None else self._only_keys(last)) or self._all()
+        return self._last
+
+    @own_connection
+    def _all(self) -> core.Catalog:
+        seen = _entries().order_by("-pk").values_list("pk", flat=True).first() or 0
+        catalog = load_catalog()  # what was written meanwhile is in it, and will be read once more
+        self._seen = seen
+        return catalog
+
+    @own_connection
+    def _only_keys(self, last: core.Catalog) -> core.Catalog | None:
+        """The next catalog, if nothing but keys was written since ``last``; else None."""
+        version = _version()
+        entries = list(_entries().filter(pk__gte=self._seen).order_by("pk").values_list("pk", "kind", "object_id")[
+            : MOST_KEYS + 2
+        ])  # fmt: skip
+        # The first is the one that was seen: another database, or one that was restored, does not have it.
+        if version < last.version or not entries or entries[0][0] != self._seen or len(entries) > MOST_KEYS + 1:
+            return None
+        written = entries[1:]
+        if not written or any(kind != _KEY for _, kind, _ in written):
+            return None
+        names = {name.removeprefix(KEY_PREFIX) for _, _, name in written}
+        rows = _key_rows(timezone.now()).filter(public_id__in=names)
+        keys = {name: key for name, key in last.keys.items() if name not in names}
+        keys |= _keys(rows, last.entitlements, last.projects)
+        self._seen = written[-1][0]
+        return replace(last, version=version, keys=keys)
+
+
+_KEY = "apikey"
+
+
+def _entries() -> QuerySet:
+    return AuditEntry.objects.filter(kind__in=services.CATALOGUED)
+
+
+def _version() -> int:
+    return CatalogVersion.objects.values_list("version", flat=True).filter(pk=1).first() or 0
+
+
 @own_connection
 def load_catalog() -> core.Catalog:
-    """Everything configured, in six queries.
+    """Everything configured, in seven queries.
 
     The version is read first: a write in between makes it stale, and the next poll loads again.
     """
     now = timezone.now()
-    version = CatalogVersion.objects.values_list("version", flat=True).filter(pk=1).first() or 0
+    version = _version()
     rows = {pool.slug: pool for pool in Pool.objects.prefetch_related("backends")}
     pools = {slug: pool_spec(pool) for slug, pool in rows.items()}
     tiers = {tier.pk: tier_spec(tier) for tier in Tier.objects.select_related("slo")}
     entitlements = {}
+    owners: dict[str, int | None] = {}  # the projects of entitlements
     for row in Entitlement.objects.select_related("tenant", "pool"):
         if row.tier_id in tiers and row.pool.slug in pools:
             entitlements[row.slug] = entitlement_spec(row, tiers[row.tier_id], now)
+            owners[row.slug] = row.project_id
     by_pool: dict[str, list[core.EntitlementSpec]] = defaultdict(list)
     for spec in entitlements.values():
         by_pool[spec.pool].append(spec)
@@ -63,31 +128,84 @@ def load_catalog() -> core.Catalog:
             one, slots = pools[slug], sum(backend.slots for backend in pools[slug].backends)
             kept, most = automatic_headroom(slots, by_pool[slug]), most_headroom(slots, by_pool[slug])
             pools[slug] = replace(one, headroom_slots=kept, headroom_most=most)
-    key_rows = ApiKey.active_at(now).values_list("public_id", "digest", "entitlement__slug", "expires_at")
-    keys = {
-        public_id: core.KeySpec(
-            id=public_id,
-            digest=bytes.fromhex(digest),
-            entitlement=entitlement,
-            expires_s=expires_at.timestamp() if expires_at else None,
-        )
-        for public_id, digest, entitlement, expires_at in key_rows
-        if entitlement in entitlements
-    }
+    projects = _projects(entitlements, owners)
+    keys = _keys(_key_rows(now), entitlements, projects)
     quotas: dict[str, tuple[core.QuotaSpec, ...]] = {}
     for tenant, period, soft, hard in Quota.objects.values_list("tenant__slug", "period", "soft_tokens", "hard_tokens"):
         quotas[tenant] = (*quotas.get(tenant, ()), core.QuotaSpec(period, soft, hard))
-    return core.Catalog(version=version, pools=pools, entitlements=entitlements, keys=keys, quotas=quotas)
+    return core.Catalog(
+        version=version, pools=pools, entitlements=entitlements, keys=keys, quotas=quotas, projects=projects
+    )
 
 
-def headroom_of(pool: Pool) -> int:
-    """Free slots that a pool keeps for baselines, as it is configured now."""
-    if pool.headroom_slots is not None:
-        return pool.headroom_slots
+_KeyRow = tuple[str, str, str | None, datetime | None, str | None, str, str]
+
+
+def _key_rows(now: datetime) -> QuerySet[ApiKey, _KeyRow]:
+    """Of all active keys, in no order. The subset as it is stored: most are empty, and need no parser."""
+    rows = ApiKey.active_at(now).order_by().annotate(subset=Cast("entitlements", TextField()))
+    return rows.values_list("public_id", "digest", "entitlement__slug", "expires_at", "project__slug", "subset", "user")
+
+
+def _keys(
+    rows: Iterable[_KeyRow], entitlements: Container[str | None], projects: Container[str | None]
+) -> dict[str, core.KeySpec]:
+    """Those of the keys that lead somewhere, by id."""
+    subsets: dict[str, tuple[str, ...]] = {"[]": ()}  # equal ones are kept once
+
+    def read(text: str) -> tuple[str, ...]:
+        if text not in subsets:
+            subsets[text] = tuple(json.loads(text))
+        return subsets[text]
+
+    return {
+        public_id: core.KeySpec(
+            id=public_id,
+            digest=bytes.fromhex(digest),
+            entitlement=entitlement or "",
+            expires_s=expires_at.timestamp() if expires_at else None,
+            project=project or "",
+            subset=read(subset),
+            user=user,
+        )
+        for public_id, digest, entitlement, expires_at, project, subset, user in rows
+        if entitlement in entitlements or project in projects
+    }
+
+
+def _projects(
+    entitlements: Mapping[str, core.EntitlementSpec], owners: Mapping[str, int | None]
+) -> dict[str, core.ProjectSpec]:
+    """All projects, each with the entitlements that its keys may open, in the order in which they are preferred."""
+    owned: dict[int, list[core.EntitlementSpec]] = defaultdict(list)
+    common: dict[str, list[core.EntitlementSpec]] = defaultdict(list)
+    for spec in entitlements.values():
+        owner = owners[spec.id]
+        (common[spec.tenant] if owner is None else owned[owner]).append(spec)
+    projects = {}
+    for row in Project.objects.select_related("tenant"):
+        reach = sorted(owned[row.pk] + common[row.tenant.slug], key=lambda e: (e.tier.rank, e.id))
+        projects[row.slug] = core.ProjectSpec(
+            id=row.slug,
+            tenant=row.tenant.slug,
+            entitlements=tuple(e.id for e in reach),
+            aliases=dict(row.aliases),
+            default_model=row.default_model,
+            fallbacks={
+                name: core.FallbackSpec(rule["to"], frozenset(rule["when"])) for name, rule in row.fallbacks.items()
+            },
+        )
+    return projects
+
+
+def pool_and_entitlements(pool: Pool) -> tuple[core.PoolSpec, tuple[core.EntitlementSpec, ...]]:
+    """A pool and who may use it, as they are configured now, automatic headroom included."""
     now = timezone.now()
-    of_pool = Entitlement.objects.filter(pool=pool).select_related("tenant", "pool", "tier__slo")
-    return _automatic_headroom(pool_spec(pool), (entitlement_spec(row, tier_spec(row.tier), now) for row in of_pool))
-
-
-def _automatic_headroom(pool: core.PoolSpec, entitlements: Iterable[core.EntitlementSpec]) -> int:
-    return automatic_headroom(sum(backend.slots for backend in pool.backends), entitlements)
+    rows = Entitlement.objects.filter(pool=pool).select_related("tenant", "pool", "tier__slo")
+    of_pool = tuple(entitlement_spec(row, tier_spec(row.tier), now) for row in rows)
+    spec = pool_spec(pool)
+    if pool.headroom_slots is None:
+        slots = sum(backend.slots for backend in spec.backends)
+        kept, most = automatic_headroom(slots, of_pool), most_headroom(slots, of_pool)
+        spec = replace(spec, headroom_slots=kept, headroom_most=most)
+    return spec, of_pool

@@ -97,6 +97,45 @@ def validate_aliases(value: object) -> None:
         raise ValidationError("The same alias is listed twice; list each once.")
 
 
+MAX_ALIASES = 100  # of a project; each is a line of /v1/models
+FALLBACK_CASES = ("unavailable", "no_room", "over_limit", "too_long")
+
+
+def validate_names(value: object) -> None:
+    """A list of names, each once."""
+    if not isinstance(value, list) or not all(isinstance(name, str) and 0 < len(name) <= 63 for name in value):
+        raise ValidationError('Write a list of names, such as ["acme-chat", "acme-code"].')
+    if len(value) > MAX_ALIASES or len(set(value)) != len(value):
+        raise ValidationError(f"List each name once, at most {MAX_ALIASES}.")
+
+
+def validate_model_aliases(value: object) -> None:
+    """A project's aliases: names that clients use, to models or entitlements."""
+    if not isinstance(value, Mapping) or not all(isinstance(name, str) for pair in value.items() for name in pair):
+        raise ValidationError('Write aliases by name, such as {"gpt-4o": "llama-70b"}.')
+    if len(value) > MAX_ALIASES:
+        raise ValidationError(f"At most {MAX_ALIASES} aliases are possible.")
+    for name in [name for pair in value.items() for name in pair]:
+        model_name_validator(name)
+
+
+def validate_fallbacks(value: object) -> None:
+    """A project's fallbacks: by model, what takes its requests and when."""
+    example = '{"llama-70b": {"to": "llama-8b", "when": ["unavailable"]}}'
+    if not isinstance(value, Mapping) or len(value) > MAX_ALIASES:
+        raise ValidationError(f"Write at most {MAX_ALIASES} fallbacks by model, such as {example}.")
+    for name, rule in value.items():
+        if not isinstance(rule, Mapping) or set(rule) != {"to", "when"} or not isinstance(rule["to"], str):
+            raise ValidationError(f"Write the fallback of {name!r} with 'to' and 'when', such as {example}.")
+        for model in (name, rule["to"]):
+            model_name_validator(model)
+        cases = rule["when"]
+        if not isinstance(cases, list) or not cases or not all(case in FALLBACK_CASES for case in cases):
+            raise ValidationError(f"'when' of {name!r} must list some of {', '.join(FALLBACK_CASES)}.")
+        if rule["to"] == name:
+            raise ValidationError(f"{name!r} cannot be its own fallback.")
+
+
 def validate_modifiers(value: object) -> None:
     """Modifiers of a policy: names to parameters."""
     if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):

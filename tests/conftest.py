@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 import pytest_asyncio
-from django.conf import settings
 
 from controlplane.web import login_attempts
 from scheduling.state.resp import RespConnection
@@ -39,13 +38,6 @@ def pytest_collection_finish() -> None:
     """Thousands of collected tests are no garbage: looking through them again and again was 6 % of the time."""
     gc.collect()
     gc.freeze()
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _no_static_files() -> None:
-    """Nobody asks a test's client for static files, and their middleware is asynchronous: each request would pass
-    through an event loop and threads of its own. Processes that tests start serve them as ever."""
-    settings.MIDDLEWARE = [name for name in settings.MIDDLEWARE if not name.startswith("servestatic.")]
 
 
 @pytest.fixture(autouse=True)

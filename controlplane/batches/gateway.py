@@ -111,7 +111,7 @@ class SurplusGateway(GatewayApp):
     def models(self, key_id: str) -> frozenset[str]:
         """The names of the model that a key opens; none where it opens nothing."""
         access = self._keyring.opened(key_id)
-        return frozenset() if access is None else frozenset((access.pool.model, *access.pool.aliases))
+        return frozenset() if access is None else frozenset(access.cards())
 
     async def _access(self, authorization: bytes | None, now_s: float) -> Access:
         key_id = (authorization or b"").decode("ascii")
@@ -119,11 +119,18 @@ class SurplusGateway(GatewayApp):
             await self._catalog.refreshed(NEW_KEY_WAIT_S)
             if not self._keyring.holds(key_id, now_s):
                 raise Refusal(Reason.NO_KEY)
-        found = self._surplus.get(key_id)
+        access = self._keyring.opened(key_id)
+        if access is None:
+            raise Refusal(Reason.NOT_ENTITLED, state="missing")
+        return access
+
+    def _choose(self, model: str, access: Access) -> Access:
+        """A line runs on the surplus account of what it asks for, and nowhere else."""
+        asked = super()._choose(model, access)
+        found = self._surplus.get(asked.door)
         if found is None:
-            access = self._keyring.opened(key_id)
-            assert access is not None
-            found = self._surplus[key_id] = replace(access, entitlement=surplus_of(access.entitlement))
+            account = surplus_of(asked.entitlement)
+            found = self._surplus[asked.door] = replace(asked, entitlement=account, reach=None)
         return found
 
     def _configured(self, catalog: Catalog) -> None:

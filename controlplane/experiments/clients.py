@@ -50,6 +50,7 @@ class Crowd:
     output_tokens: tuple[int, int]  # drawn evenly from this interval, ends included
     open_loop: bool = False
     even: bool = True
+    stream: bool = True  # else whole answers, which show no first token
 
     def first_s(self, number: int, rng: random.Random) -> float:
         """When a client sends first."""
@@ -114,7 +115,7 @@ class Drive:
             "messages": [{"role": "user", "content": " ".join(rng.choices(WORDS, k=max(1, crowd.input_tokens - 4)))}],
             "max_tokens": rng.randint(*crowd.output_tokens),
             "ignore_eos": True,
-            "stream": True,
+            "stream": crowd.stream,
         }
         try:
             async with session.post(
@@ -130,8 +131,10 @@ class Drive:
                     milliseconds = answer.headers.get("retry-after-ms")
                     row.retry_s = None if milliseconds is None else float(milliseconds) / 1000
                     await answer.read()
-                else:
+                elif crowd.stream:
                     await self._read(answer, row)
+                else:
+                    await answer.read()
         except (aiohttp.ClientError, TimeoutError) as problem:
             row.reason = type(problem).__name__
         row.done_s = self.now_s()

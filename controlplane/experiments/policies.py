@@ -32,7 +32,6 @@ from scheduling.simulator.trace import TraceRequest
 
 LOOK_S: Final = 0.5  # between two looks at the engines' own queues
 SETTLE_S: Final = 5.0  # before a run: the policy is in force and engines are idle
-SIGNAL_MS: Final = 5.0  # of the lab beside it
 SHARES: Final = dict(Case("", "").shares)  # of the tiers
 TIERS: Final = tuple(SHARES)
 CREDITS: Final = {"off": 0, "on": None}  # of the pool: none, and the automatic one
@@ -131,13 +130,14 @@ async def _one(instance: Instance, run: Run, on_tick: Callable[[Progress], None]
         replay = Replay(instance.url, instance.model, senders, rows_of(run), seed=run.seed)
         waiting: list[float] = []
         engines = [instance.engine_url(f"engine-{number}") for number in range(run.replicas)]
-        watcher = asyncio.create_task(_watch(engines, waiting))
+        watcher = asyncio.create_task(watch_engines(engines, waiting))
         try:
             await replay.run(on_tick)
         finally:
             watcher.cancel()
             await asyncio.gather(watcher, return_exceptions=True)
         report = summarise(replay.rows, targets, replay.duration_s)
+        served_by["turnaround_ms"] = client.turnaround_ms(instance.pool)
         report |= {"served_by": served_by, "requests": rows_as_json(replay.rows)}
         ledger = client.ledger(senders)
     finally:
@@ -169,7 +169,7 @@ def _of_tier(row: dict[str, Any]) -> dict[str, Any]:
 
 def _lab(report: dict[str, Any], run: Run) -> dict[str, Any]:
     """The same requests in the lab, with the policy in front of the same replicas, and inside each of them."""
-    setup = parity.Setup(run.preset, CREDITS[run.credit], SIGNAL_MS, engine_order="priority")
+    setup = parity.Setup(run.preset, CREDITS[run.credit], engine_order="priority")
     found, inside = parity.compare(report, setup), parity.compare(report, replace(setup, where=INSIDE))
     return {
         "tiers": _shares(found),
@@ -184,7 +184,7 @@ def _shares(found: parity.Parity) -> dict[str, float]:
     return {line.tier: line.simulated for line in found.lines[1:]}
 
 
-async def _watch(engines: Iterable[str], waiting: list[float]) -> None:
+async def watch_engines(engines: Iterable[str], waiting: list[float]) -> None:
     """``vllm:num_requests_waiting`` of every engine."""
     async with httpx.AsyncClient(timeout=5.0) as client:
         while True:
@@ -208,15 +208,16 @@ Each line is one run over HTTP against one instance with simulated engines (`--s
 figures in a cell are live / the same requests in the lab, the policy in front of the same replicas / the same requests
 in the lab, the policy inside each engine, which this product does not do. Under a tier: the share of its requests that
 kept its promise [%], of those that were not refused. Waiting: `vllm:num_requests_waiting` of an engine, live, looked at
-twice a second. The lab assumes {signal:g} ms from a first token to the next grant, finds the automatic credit as the
-product does, and knows true lengths in both places. More of the lab: [front.md](front.md).
+twice a second. The lab has the delay from a first token to the next grant that the leader measured during the run
+(5 ms where it measured none), finds the automatic credit as the product does, and knows true lengths in both places.
+More of the lab: [front.md](front.md).
 """
 
 
 def page(runs: Iterable[dict[str, Any]], command: str, machine: str, day: str) -> str:
     """The runs as a page of docs/results."""
     runs = list(runs)
-    parts = [HEAD.format(signal=SIGNAL_MS)]
+    parts = [HEAD]
     for trace, load in dict.fromkeys((run["trace"], run["load"]) for run in runs):
         mine = [run for run in runs if (run["trace"], run["load"]) == (trace, load)]
         tiers = [tier for tier in TIERS if any(tier in run["tiers"] for run in mine)]

@@ -17,7 +17,7 @@ from rest_framework.views import APIView
 
 from controlplane.lab import runs
 from controlplane.tuning import replicas
-from controlplane.tuning.api import Page, StaffOnly, TrustFiguresSerializer
+from controlplane.tuning.api import MeasuredTrustSerializer, Page, StaffOnly
 from scheduling.core.registry import PolicyError
 from telemetry.api.answers import OPTIONAL
 from telemetry.models import LabRecording, LabRun
@@ -136,12 +136,6 @@ class RunSerializer(serializers.ModelSerializer[LabRun]):
     class Meta:
         model = LabRun
         exclude = ["found", "moved_at"]
-
-
-class MeasuredTrustSerializer(TrustFiguresSerializer):
-    """Simulated against live figures of a pool, as they were last measured."""
-
-    at = serializers.DateTimeField()
 
 
 class RunResultsSerializer(RunSerializer):

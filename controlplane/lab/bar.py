@@ -171,7 +171,7 @@ class Result:
                 )
         means = self.geometric()
         for policy in means.keys() - {DEFAULT}:
-            if means[policy] >= means[DEFAULT]:
+            if means[policy] > means[DEFAULT]:
                 told.append(f"{policy} is ahead in the geometric mean: {means[policy]:.1f} to {means[DEFAULT]:.1f} %")
         return told
 

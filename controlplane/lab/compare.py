@@ -18,6 +18,8 @@ from scheduling.simulator.lab import code_digest
 TIER_COLUMNS = (("slo", "in time %"), ("of_bound", "of the bound %"), ("ttft.p50", "TTFT p50 s"), ("ttft.p95", "p95"),
                 ("ttft.p99", "p99"), ("ttlt.p50", "TTLT p50 s"), ("ttlt.p95", "p95"), ("ttlt.p99", "p99"))  # fmt: skip
 
+LIMIT_COLUMNS = (("kept", "in time of asked %"), ("refused", "refused %"))  # where limits may refuse
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -47,9 +49,15 @@ def rows_of(cases: Sequence[Case], found: Mapping[Case, Figures]) -> list[Row]:
     rows = []
     for (trace, policy), seeds in groups.items():
         names = found[seeds[0]]
-        figures = {name: _mean([found[case][name] for case in seeds]) for name in names}
+        names = names | {n: 0.0 for case in seeds for n in found[case] if n.startswith("refused_why.")}
+        figures = {name: _mean([_of(found[case], name) for case in seeds]) for name in names}
         rows.append(Row(trace, policy, _tiers(seeds[0], figures), figures))
     return rows
+
+
+def _of(figures: Figures, name: str) -> float:
+    """A reason that refused nothing is not among a seed's figures."""
+    return figures.get(name, 0.0) if name.startswith("refused_why.") else figures[name]
 
 
 def _tiers(case: Case, figures: Figures) -> tuple[str, ...]:
@@ -69,19 +77,32 @@ def grids(rows: Sequence[Row], cases: Sequence[Case]) -> list[Grid]:
     out = []
     for trace in dict.fromkeys(row.trace for row in rows):
         mine = [row for row in rows if row.trace == trace]
-        grid = Grid("policy", "tier", *(label for _, label in TIER_COLUMNS), "tokens/s", "requests/s", "Jain",
-                    title=_title(mine[0], next(case for case in cases if case.name == trace)))  # fmt: skip
+        case = next(case for case in cases if case.name == trace)
+        columns = (*LIMIT_COLUMNS, *TIER_COLUMNS) if case.limits else TIER_COLUMNS
+        grid = Grid("policy", "tier", *(label for _, label in columns), "tokens/s", "requests/s", "Jain",
+                    title=_title(mine[0], case))  # fmt: skip
         for row in mine:
             for tier in ("", *row.tiers):
                 suffix = f".{tier}" if tier else ""
-                cells = [_cell(row.figures.get(f"{name}{suffix}", math.nan)) for name, _ in TIER_COLUMNS]
+                cells = [_cell(row.figures.get(f"{name}{suffix}", math.nan)) for name, _ in columns]
                 whole = [figure(row.figures[name]) for name in ("tokens_per_s", "requests_per_s", "jain")]
                 grid.add_row(
                     row.policy if not tier else "", tier or "all", *cells, *(whole if not tier else ("", "", ""))
                 )
+            if case.limits:
+                grid.add_row("", "", _why(row), *[""] * (len(columns) + 2))
             grid.add_section()
         out.append(grid)
     return out
+
+
+def _why(row: Row) -> str:
+    """What was refused, by reason, the most frequent first."""
+    found = [
+        (name.removeprefix("refused_why."), v) for name, v in row.figures.items() if name.startswith("refused_why.")
+    ]
+    told = ", ".join(f"{reason} {figure(value)} %" for reason, value in sorted(found, key=lambda pair: -pair[1]))
+    return f"refused: {told or 'none'}"
 
 
 def _cell(value: float) -> str:
@@ -97,6 +118,8 @@ def _title(row: Row, case: Case) -> str:
         f"{case.preset}{inside}",
         f"load {case.load:g} of {case.replicas} x {told['capacity']:.3g} requests/s ({way}{told['speed']:.3g})",
     ]
+    if case.limits:
+        parts.append("limits: each tenant's concurrency is its share of the slots, the shipped tiers' queues")
     if told["left_out"]:
         parts.append(f"{told['left_out']:.0f} larger than the KV cache left out")
     if told.get("clients_left_out"):

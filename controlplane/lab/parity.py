@@ -1,7 +1,9 @@
 """`manage.py lab parity`: a replay's requests once more, in the lab, so that live and simulated can be compared.
 
 The same arrivals (when they really were sent), lengths (as the answers' usage says), tenants, tiers, promises and pool;
-judged by the replay's own rule. What was refused or cancelled is left out on both sides: no engine worked on it.
+judged by the replay's own rule. What was cancelled is left out on both sides. Where the report says the pool's limits,
+what was refused live is asked of the lab's admission as well, and each side refuses what it refuses; an older report's
+refused requests are left out.
 """
 
 from __future__ import annotations
@@ -16,14 +18,15 @@ from rich.table import Table as Grid
 
 from controlplane.lab.tables import figure
 from controlplane.replay.report import Sent, summarise
-from scheduling.core.capacity import automatic_headroom
+from scheduling.core.capacity import automatic_headroom, most_headroom
+from scheduling.core.entitlement import read_coefficients
 from scheduling.core.prefill_credit import USUAL_BUDGET
 from scheduling.core.step_time import load_preset
-from scheduling.core.types import EntitlementSpec, EntitlementState, ServiceClass, Slo, TierSpec
-from scheduling.simulator.compare import FRONT, CompareError, serve_inside
+from scheduling.core.types import EntitlementSpec, EntitlementState, OverLimit, PoolSpec, ServiceClass, Slo, TierSpec
+from scheduling.simulator.compare import FRONT, CompareError, grant_delay_s, serve_inside
 from scheduling.simulator.engine import EngineConfig
 from scheduling.simulator.engine_queue import Stay, waiting
-from scheduling.simulator.recording import Recorded
+from scheduling.simulator.recording import DECIDED_ANEW, Recorded
 from scheduling.simulator.replay import Replica
 from scheduling.simulator.result import Outcome
 from scheduling.simulator.workload import SimRequest, Tier
@@ -31,6 +34,9 @@ from scheduling.tuning.traffic import Serving, Traffic
 
 LARGEST = 256 * 1024 * 1024  # bytes of a report: 1,000,000 requests
 RAN = ("completed", "failed")
+LIMITS = frozenset(
+    ("tokens_per_s", "burst_tokens", "kv_tokens", "state")
+)  # of an entitlement, in reports that say them
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +45,7 @@ class Setup:
 
     preset: str
     credit: int | None = None
-    signal_ms: float = 5.0
+    signal_ms: float | None = None
     engine_order: str = "priority"
     slots: int | None = None
     policy: str | None = None
@@ -49,7 +55,8 @@ class Setup:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A tier, or all of them: live and simulated. Attainment in % of those that an engine worked on."""
+    """A tier, or all of them: live and simulated. Attainment in % of those that an engine worked on; refused in % of
+    what was asked for; kept: attainment in % of that."""
 
     tier: str
     requests: int
@@ -57,20 +64,31 @@ class Line:
     simulated: float
     live_ttft_s: tuple[float | None, float | None]  # p50, p95
     simulated_ttft_s: tuple[float | None, float | None]
+    live_refused: float = 0.0
+    simulated_refused: float = 0.0
+
+    @property
+    def live_kept(self) -> float:
+        return self.live * (1.0 - self.live_refused / 100.0)
+
+    @property
+    def simulated_kept(self) -> float:
+        return self.simulated * (1.0 - self.simulated_refused / 100.0)
 
     @property
     def points(self) -> float:
-        """How much more of the promises the lab keeps."""
-        return self.simulated - self.live
+        """How much more of the promises the lab keeps, of all that was asked for."""
+        return self.simulated_kept - self.live_kept
 
     def as_json(self) -> dict[str, Any]:
-        return {**asdict(self), "points": self.points}
+        kept = {"live_kept": self.live_kept, "simulated_kept": self.simulated_kept}
+        return {**asdict(self), **kept, "points": self.points}
 
 
 @dataclass(frozen=True, slots=True)
 class Parity:
     lines: list[Line]
-    left_out: int  # refused or cancelled, or too large for a replica
+    left_out: int  # cancelled, too large for a replica, or refused where the report does not say the limits
     live_tokens_per_s: float
     simulated_tokens_per_s: float
     waiting: float  # in the simulated engines' queues, mean and p99
@@ -108,7 +126,11 @@ def compare(report: Mapping[str, Any], setup: Setup) -> Parity:
     """Replays a report's requests in the lab. Raises CompareError, PolicyError or ValueError."""
     try:
         sent = [Sent(**row) for row in report["requests"]]
-        ran = sorted((row for row in sent if row.outcome in RAN), key=lambda row: row.planned_s + row.late_s)
+        limited = setup.where == FRONT and _says_limits(report["served_by"])
+        ran = sorted(
+            (row for row in sent if row.outcome in RAN or (limited and _turned_away(row))),
+            key=lambda row: row.planned_s + row.late_s,
+        )
         traffic, serving = _pool(report["served_by"], ran, setup)
     except (KeyError, TypeError) as problem:
         raise CompareError(f"the report lacks or has an odd {problem}") from None
@@ -126,8 +148,11 @@ def compare(report: Mapping[str, Any], setup: Setup) -> Parity:
             for row in kept
             if row.tier == outcome.tier and abs(row.planned_s + row.late_s - begin - outcome.arrival_s) < 1e-6
         )
+        if outcome.refused:
+            pairs.append((row, replace(row, outcome="refused", reason=outcome.refused, ttft_s=None, ttlt_s=None)))
+            continue
         simulated = replace(row, outcome="completed", ttft_s=outcome.ttft_s, ttlt_s=outcome.ttlt_s)
-        pairs.append((row, replace(simulated, output_tokens=outcome.output_tokens)))
+        pairs.append((row, replace(simulated, input_tokens=outcome.input_tokens, output_tokens=outcome.output_tokens)))
     slos = {tier.name: tier.slo for tier in traffic.tiers}
     names = sorted({row.tier for row, _ in pairs}, key=lambda name: _rank(traffic.tiers, name))
     live, lab = _summary([row for row, _ in pairs], slos), _summary([row for _, row in pairs], slos)
@@ -203,6 +228,10 @@ def _pool(instance: Mapping[str, Any], rows: Sequence[Sent], setup: Setup) -> tu
             row.tier,
             entitlements[row.name].get("slug", row.name),
             output_bound=row.wanted_output,
+            expected_tokens=float(row.wanted_output) if _turned_away(row) else 0.0,
+            wait_s=None if _turned_away(row) else 0.0,
+            outcome=row.outcome,
+            reason=row.reason if _turned_away(row) else "",
         )
         for row in rows
     )
@@ -210,8 +239,71 @@ def _pool(instance: Mapping[str, Any], rows: Sequence[Sent], setup: Setup) -> tu
     if missing:
         raise CompareError(f"the instance has no tier {', '.join(sorted(missing))}: senders' tiers are named otherwise")
     limits = {row["slug"]: row["concurrency"] for row in entitlements.values() if row}
-    delay_s = setup.signal_ms / 1000.0
-    return Traffic(recorded, tiers, replicas, limits, _headroom(instance), delay_s), serving
+    measured_s = grant_delay_s(instance.get("turnaround_ms"))
+    delay_s = measured_s if setup.signal_ms is None else setup.signal_ms / 1000.0
+    traffic = Traffic(recorded, tiers, replicas, limits, _headroom(instance), delay_s)
+    if setup.where == FRONT and _says_limits(instance):
+        pool_spec, specs = _limits(instance)
+        traffic = replace(traffic, pool=pool_spec, entitlements=specs)
+    return traffic, serving
+
+
+def _turned_away(row: Sent) -> bool:
+    """Whether a limit refused it, which the lab decides anew."""
+    return row.outcome == "refused" and row.reason in DECIDED_ANEW
+
+
+def _says_limits(instance: Mapping[str, Any]) -> bool:
+    sharing = instance.get("sharing") or []
+    return bool(sharing) and all(row.keys() >= LIMITS for row in sharing)
+
+
+def _limits(instance: Mapping[str, Any]) -> tuple[PoolSpec, tuple[EntitlementSpec, ...]]:
+    """The pool and who shares it, as the report says them. Raises KeyError, TypeError or ValueError."""
+    pool = instance["pool"]
+    specs = _sharing(instance)
+    fixed = pool.get("headroom_slots")
+    slots = sum(row["slots"] for row in instance["backends"])
+    return (
+        PoolSpec(
+            id=pool["slug"],
+            model=pool["slug"],
+            upstream_model=pool["slug"],
+            backends=(),
+            queue_limit=int(pool["queue_limit"]),
+            queue_bytes=int(pool["queue_bytes"]),
+            threshold=float(pool["threshold"]),
+            coefficients=read_coefficients(pool["coefficients"]),
+            slo_mean_s=pool["slo_mean_s"],
+            headroom_slots=automatic_headroom(slots, specs) if fixed is None else int(fixed),
+            headroom_most=most_headroom(slots, specs) if fixed is None else 0,
+        ),
+        specs,
+    )
+
+
+def _sharing(instance: Mapping[str, Any]) -> tuple[EntitlementSpec, ...]:
+    """Who shares the pool. Older reports name the senders' entitlements only, without limits."""
+    sharing = instance.get("sharing") or [
+        {**row, "state": "bound"} for row in {row["slug"]: row for row in instance["entitlements"].values()}.values()
+    ]
+    tiers = instance["tiers"]
+    return tuple(
+        EntitlementSpec(
+            row["slug"], row["tenant"], instance["pool"]["slug"], _tier(row["tier"], tiers[row["tier"]]),
+            EntitlementState(row["state"]), row.get("tokens_per_s") or 0.0, row.get("burst_tokens") or 0.0,
+            row.get("kv_tokens") or 0, row["concurrency"],
+        )
+        for row in sharing
+    )  # fmt: skip
+
+
+def _tier(name: str, row: Mapping[str, Any]) -> TierSpec:
+    slo = Slo(row.get("ttft_s"), row.get("tbt_s"), row.get("ttlt_s"))
+    told = {key: row[key] for key in ("queue_limit", "max_wait_s") if key in row}
+    over = OverLimit(row.get("over_limit", OverLimit.REFUSE))
+    rank, weight = int(row.get("rank", 0)), float(row.get("weight", 1.0))
+    return TierSpec(name, ServiceClass(row["service_class"]), rank, weight, slo, over, **told)
 
 
 def _headroom(instance: Mapping[str, Any]) -> int:
@@ -220,20 +312,7 @@ def _headroom(instance: Mapping[str, Any]) -> int:
     fixed = instance["pool"].get("headroom_slots", 0)
     if fixed is not None:
         return int(fixed)
-    sharing = instance.get("sharing") or [
-        {**row, "state": "bound"} for row in {row["slug"]: row for row in instance["entitlements"].values()}.values()
-    ]
-    tiers = instance["tiers"]
-    classes = {name: ServiceClass(row["service_class"]) for name, row in tiers.items() if "service_class" in row}
-    flying = [
-        EntitlementSpec(
-            row["slug"], row["tenant"], instance["pool"]["slug"],
-            TierSpec(row["tier"], classes[row["tier"]], 0, 1.0, Slo()), EntitlementState(row["state"]), 0.0, 0.0, 0,
-            row["concurrency"],
-        )
-        for row in sharing
-    ]  # fmt: skip
-    return automatic_headroom(sum(row["slots"] for row in instance["backends"]), flying)
+    return automatic_headroom(sum(row["slots"] for row in instance["backends"]), _sharing(instance))
 
 
 def _credit(pool: Mapping[str, Any], backend: Mapping[str, Any]) -> int | None:
@@ -257,7 +336,12 @@ def _line(name: str, requests: int, live: Mapping[str, Any], simulated: Mapping[
     def share(group: Mapping[str, Any]) -> float:
         return 100.0 * (1.0 if group["slo_attainment"] is None else group["slo_attainment"])
 
-    return Line(name, requests, share(live), share(simulated), ttft(live), ttft(simulated))
+    def refused(group: Mapping[str, Any]) -> float:
+        return 100.0 * sum(group["refused"].values()) / group["sent"] if group["sent"] else 0.0
+
+    return Line(
+        name, requests, share(live), share(simulated), ttft(live), ttft(simulated), refused(live), refused(simulated)
+    )
 
 
 def _rank(tiers: Sequence[Tier], name: str) -> tuple[int, str]:
@@ -277,14 +361,15 @@ def _words(traffic: Traffic, serving: Serving) -> str:
 
 
 def grid_of(parity: Parity, trace: str) -> Grid:
-    grid = Grid("tier", "requests", "live in time %", "lab in time %", "points", "live TTFT p50 s", "lab", "live p95",
-                "lab", title=f"{trace}: {parity.served}")  # fmt: skip
+    grid = Grid("tier", "requests", "refused live %", "lab", "kept live %", "lab", "points", "live TTFT p50 s", "lab",
+                "live p95", "lab", title=f"{trace}: {parity.served}")  # fmt: skip
     for line in parity.lines:
         times = [
             "" if value is None else figure(value)
             for pair in zip(line.live_ttft_s, line.simulated_ttft_s, strict=True)
             for value in pair
         ]
-        shares = (f"{line.live:.1f}", f"{line.simulated:.1f}", f"{line.points:+.1f}")
+        away = (f"{line.live_refused:.1f}", f"{line.simulated_refused:.1f}")
+        shares = (*away, f"{line.live_kept:.1f}", f"{line.simulated_kept:.1f}", f"{line.points:+.1f}")
         grid.add_row(line.tier, str(line.requests), *shares, *times)
     return grid

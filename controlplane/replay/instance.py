@@ -24,13 +24,13 @@ TIMEOUT_S = 30.0
 
 # of each answer, what a simulation needs; one that an instance does not have is left out
 _OF_POOL = ("slug", "policy", "policy_params", "modifiers", "routing", "routing_params", "headroom_slots", "predictor",
-            "prefill_credit")  # fmt: skip
+            "prefill_credit", "queue_limit", "queue_bytes", "threshold", "coefficients", "slo_mean_s")  # fmt: skip
 ATTEMPTS, LOOK_S = 7, 0.5  # at what engines report of themselves
 _OF_BACKEND = ("slug", "slots", "kv_tokens", "prefill_tokens")
-_OF_TIER = ("service_class", "rank", "weight")
+_OF_TIER = ("service_class", "rank", "weight", "over_limit", "queue_limit", "max_wait_s")
 _OF_SLO = ("ttft_s", "tbt_s", "ttlt_s")
 _OF_ENTITLEMENT = ("slug", "tenant", "tier", "concurrency")
-_OF_SHARING = (*_OF_ENTITLEMENT, "state")
+_OF_SHARING = (*_OF_ENTITLEMENT, "state", "tokens_per_s", "burst_tokens", "kv_tokens")
 
 
 class CannotAsk(RuntimeError):
@@ -110,6 +110,12 @@ class Instance:
                 break
             time.sleep(LOOK_S if attempt < ATTEMPTS - 1 else 0)
         return budgets
+
+    def turnaround_ms(self, pool: str) -> float | None:
+        """How long the pool's leader took lately from a first token to the next prompt in its engine; None where it has
+        not measured it. Raises :class:`CannotAsk`."""
+        measured = self._api("live")["pools"].get(pool, {}).get("turnaround_ms")
+        return None if measured is None else float(measured)
 
     def ledger(self, senders: Iterable[Sender]) -> dict[str, dict[str, Any]]:
         """The ledger's rows of these keys since :meth:`check_keys`, by request id. Raises :class:`CannotAsk`."""

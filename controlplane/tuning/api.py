@@ -10,7 +10,7 @@ from django.core.exceptions import ValidationError as ModelError
 from django.db.models import QuerySet
 from django.http import Http404
 from django.utils import timezone
-from drf_spectacular.utils import extend_schema, extend_schema_field
+from drf_spectacular.utils import extend_schema, extend_schema_field, extend_schema_serializer
 from rest_framework import generics, serializers, status
 from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
@@ -18,6 +18,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from controlplane.tuning import replicas
+from telemetry.api.answers import OPTIONAL
 from telemetry.api.common import Telemetry, viewer_of
 from telemetry.models import Calibration
 from tenants import tuning
@@ -114,12 +115,39 @@ class RollbackView(StaffOnly, APIView):
         return Response(VersionSerializer(tuning.version_now(row)).data)
 
 
+@extend_schema_serializer(extensions={OPTIONAL: ["refused"]})
+class TrustFiguresSerializer(serializers.Serializer[Any]):
+    requests = serializers.IntegerField()
+    figures = serializers.DictField(
+        child=serializers.ListField(child=serializers.FloatField()), help_text="[live, simulated], seconds."
+    )
+    worst = serializers.FloatField(help_text="Largest relative difference.")
+    trusted = serializers.BooleanField()
+    refused = serializers.ListField(
+        child=serializers.FloatField(),
+        help_text="[live, simulated], % of what was asked for; missing where it was measured by an older release.",
+    )
+
+
+class MeasuredTrustSerializer(TrustFiguresSerializer):
+    """Simulated against live figures of a pool, as they were last measured."""
+
+    at = serializers.DateTimeField()
+
+
 class TuningSerializer(serializers.ModelSerializer[Tuning]):
     effective = serializers.SerializerMethodField(help_text="All settings, defaults included.")
+    trust = serializers.SerializerMethodField(
+        help_text="How far the simulated figures of its trials are from live ones; null where that is not known."
+    )
 
     class Meta:
         model = Tuning
-        fields = ["mode", "settings", "effective"]
+        fields = ["mode", "settings", "effective", "trust"]
+
+    @extend_schema_field(MeasuredTrustSerializer(allow_null=True))
+    def get_trust(self, row: Tuning) -> dict[str, Any] | None:
+        return replicas.measured(row.pool.slug)
 
     @extend_schema_field(serializers.DictField(child=serializers.FloatField()))
     def get_effective(self, row: Tuning) -> Mapping[str, float]:
@@ -251,15 +279,6 @@ class CalibrationSerializer(serializers.ModelSerializer[Calibration]):
     class Meta:
         model = Calibration
         exclude = ["id", "pool"]
-
-
-class TrustFiguresSerializer(serializers.Serializer[Any]):
-    requests = serializers.IntegerField()
-    figures = serializers.DictField(
-        child=serializers.ListField(child=serializers.FloatField()), help_text="[live, simulated], seconds."
-    )
-    worst = serializers.FloatField(help_text="Largest relative difference.")
-    trusted = serializers.BooleanField()
 
 
 class TrustSerializer(serializers.Serializer[Any]):

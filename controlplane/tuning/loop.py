@@ -19,6 +19,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from django.db import IntegrityError, transaction
+from django.db.models import QuerySet
 from django.utils import timezone
 
 from controlplane.tuning import recent, replicas
@@ -237,7 +238,8 @@ def _study(pool: Pool, settings: LoopSettings, automatic: bool, now: datetime) -
         trials = []
     if not trials:
         last = Trial.objects.filter(pool=pool).exclude(reward=None).order_by("-study").first()
-        studied, moved = (None if at is None else at.timestamp() for at in (last.study if last else None, changed))
+        moments = (last.study if last else None, _drifted(pool))
+        studied, moved = (None if at is None else at.timestamp() for at in moments)
         if not due(now.timestamp(), studied, moved, settings.every_s):
             return "not due"
     study = trials[0].study if trials else now
@@ -262,10 +264,23 @@ def _study(pool: Pool, settings: LoopSettings, automatic: bool, now: datetime) -
 
 
 def _changed(pool: Pool) -> datetime | None:
-    """When queues were last cut anew because prompts had changed, or somebody was advised to."""
-    cut = PolicyVersion.objects.filter(pool=pool, author_kind=Author.OPTIMISER, reason__startswith=DRIFT).first()
-    advised = Trial.objects.filter(pool=pool, reward=None).exclude(values={}).first()  # as ``_advise`` writes them
-    return max((row.at for row in (cut, advised) if row is not None), default=None)
+    """From when on traffic is held against traffic: prompts changed, or somebody was advised to cut queues anew."""
+    return max((row.at for row in (_cut_for_drift(pool), _advised(pool).first()) if row is not None), default=None)
+
+
+def _drifted(pool: Pool) -> datetime | None:
+    """When prompts were last seen to have changed. Advice on a pool's first queues says nothing of that."""
+    advised = _advised(pool).filter(reason__startswith=DRIFT).first()
+    return max((row.at for row in (_cut_for_drift(pool), advised) if row is not None), default=None)
+
+
+def _cut_for_drift(pool: Pool) -> PolicyVersion | None:
+    return PolicyVersion.objects.filter(pool=pool, author_kind=Author.OPTIMISER, reason__startswith=DRIFT).first()
+
+
+def _advised(pool: Pool) -> QuerySet[Trial]:
+    """Advice to cut queues anew, the latest first, as ``_advise`` writes it."""
+    return Trial.objects.filter(pool=pool, reward=None).exclude(values={})
 
 
 def _open(pool: Pool) -> list[Trial]:

@@ -31,6 +31,7 @@ MOST = 200_000  # requests of one recording
 _COLUMNS = (
     "received_at", "input_tokens", "output_tokens", "tenant", "tier", "entitlement", "category", "output_tokens_est",
     "output_bound", "queued_at", "granted_at", "first_token_at", "done_at", "outcome", "reason", "backend",
+    "input_tokens_est",
 )  # fmt: skip
 
 
@@ -82,9 +83,9 @@ def tiers_of(names: set[str]) -> tuple[LabTier, ...]:
 
 
 def _recorded(row: tuple, start: datetime) -> Recorded:
-    (at, given, out, tenant, tier, entitlement, category, expected, bound, _, granted, first, done, *ended) = row
+    (at, given, out, tenant, tier, entitlement, category, expected, bound, _, granted, first, done, *ended, guess) = row
     return Recorded(
-        _after(start, at) or 0.0, given, out, tenant, tier, entitlement, category, expected, bound,
+        _after(start, at) or 0.0, given or guess, out, tenant, tier, entitlement, category, expected, bound,
         _after(at, granted), _after(at, first), _after(at, done) or 0.0, *ended,
     )  # fmt: skip
 

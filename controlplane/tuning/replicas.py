@@ -11,14 +11,18 @@ from controlplane.tuning import recent
 from scheduling.core.percentiles import interpolated
 from scheduling.core.prefill_credit import USUAL_BUDGET
 from scheduling.core.step_time import StepTime, load_preset
-from scheduling.simulator.compare import GRANT_DELAY_S
+from scheduling.simulator.compare import grant_delay_s
 from scheduling.simulator.recording import Recording
 from scheduling.simulator.replay import Replica
+from scheduling.simulator.result import served
 from scheduling.tuning.calibrate import Timed, calibrate
 from scheduling.tuning.traffic import Serving, Traffic
+from telemetry.api.common import Unavailable
+from telemetry.api.live import live_store
+from telemetry.feed.store import LiveUnavailable
 from telemetry.models import Calibration, LedgerEntry
-from tenants.models import Backend, Entitlement, PolicyVersion, Pool
-from tenants.specs import headroom_of
+from tenants.models import Backend, PolicyVersion, Pool
+from tenants.specs import pool_and_entitlements
 
 UNKNOWN = "llama-3-8b-a100"  # stands for engines of which nothing has been measured yet
 TRUSTED = 0.10  # relative error of a figure up to which a lab's word is worth something
@@ -29,10 +33,12 @@ FIGURES = ("ttft p50", "ttft p95", "ttlt p50", "ttlt p95")
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """Simulated against live on one window. ``figures``: name to (live, simulated) [s]."""
+    """Simulated against live on one window. ``figures``: name to (live, simulated) [s]. ``refused``: of those that were
+    asked for [%], likewise."""
 
     requests: int
     figures: dict[str, tuple[float, float]]
+    refused: tuple[float, float] = (0.0, 0.0)
 
     @property
     def worst(self) -> float:
@@ -68,7 +74,7 @@ def _credit(pool: Pool, backend: Backend) -> int | None:
 def traffic_of(
     pool: Pool, since: datetime, until: datetime, *, most: int | None = None, calibration: Calibration | None = None
 ) -> Traffic | None:
-    """What engines worked on in a window, its latest ``most`` requests; None without any, or without backends."""
+    """What was asked for in a window, its latest ``most`` requests; None without any, or without backends."""
     recording = recent.record(pool.slug, since, until)
     return as_traffic(pool, recording, most=most, calibration=calibration)
 
@@ -76,14 +82,25 @@ def traffic_of(
 def as_traffic(
     pool: Pool, recording: Recording, *, most: int | None = None, calibration: Calibration | None = None
 ) -> Traffic | None:
-    """A recording on the pool's own engines."""
-    rows = [row for row in recording.rows if row.ran]
+    """A recording on the pool's own engines, under its own limits: what it refused then is decided anew."""
+    rows = [row for row in recording.rows if row.ran or row.turned_away]
     rows = rows[-most:] if most else rows
     replicas = replicas_of(pool, calibration or latest(pool.slug))
     if not rows or not replicas:
         return None
-    limits = dict(Entitlement.objects.filter(pool=pool).values_list("slug", "concurrency"))
-    return Traffic(tuple(rows), recording.tiers, replicas, limits, headroom_of(pool), GRANT_DELAY_S)
+    spec, entitlements = pool_and_entitlements(pool)
+    signal_s = grant_delay_s(turnaround_ms(pool))
+    return Traffic(tuple(rows), recording.tiers, replicas, signal_s=signal_s, pool=spec, entitlements=entitlements)
+
+
+def turnaround_ms(pool: Pool) -> float | None:
+    """How long the pool's leader takes from a first token to the next prompt, as it last measured; None where it has
+    not, or is not heard."""
+    try:
+        stored = live_store().load(pool.slug)
+    except (LiveUnavailable, Unavailable):
+        return None
+    return None if stored is None else stored.snapshot.get("turnaround_ms")
 
 
 def latest(pool: str) -> Calibration | None:
@@ -138,7 +155,12 @@ def trust(pool: Pool, since: datetime, until: datetime, calibration: Calibration
     live = [row for row in traffic.rows if row.outcome == "completed" and row.ttft_s is not None]
     if not live:
         return None
-    simulated = traffic.serve(serving_of(pool))
+    outcomes = traffic.serve(serving_of(pool))
+    simulated = served(outcomes)
+    if not simulated:
+        return None
+    turned_away = sum(row.turned_away for row in traffic.rows)
+    refused = (100.0 * turned_away / len(traffic.rows), 100.0 * (1.0 - len(simulated) / len(outcomes)))
     ttft = [outcome.ttft_s + fit.overhead_s for outcome in simulated]
     ttlt = [outcome.ttlt_s + fit.overhead_s for outcome in simulated]
     pairs = (
@@ -146,7 +168,7 @@ def trust(pool: Pool, since: datetime, until: datetime, calibration: Calibration
         (_figures([row.ttlt_s for row in live]), _figures(ttlt)),
     )
     columns = [(a, b) for happened, replayed in pairs for a, b in zip(happened, replayed, strict=True)]
-    return Trust(len(live), dict(zip(FIGURES, columns, strict=True)))
+    return Trust(len(live), dict(zip(FIGURES, columns, strict=True)), refused)
 
 
 def window(minutes: float, now: datetime) -> tuple[datetime, datetime]:

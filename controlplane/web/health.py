@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from scheduling.catalog import CatalogCache
-from scheduling.state.resp import WRITES_KEY, RespConnection
+from scheduling.state.resp import SILENCE_S, WRITES_KEY, RespConnection
 from scheduling.state.skew import ClockSkew
 from scheduling.state.store import PoolStore
 from scheduling.state.types import StateError, StateUnavailable
@@ -27,7 +27,7 @@ class Readiness:
     def __init__(self, catalog: CatalogCache, redis_url: str) -> None:
         self.draining = False
         self._catalog = catalog
-        self._resp = RespConnection(redis_url, name="readyz")
+        self._resp = RespConnection(redis_url, name="readyz", silence=SILENCE_S)
         self._skew = ClockSkew(self._resp.time_s)
         self._stores: dict[str, PoolStore] = {}
         self._led_s: dict[str, float] = {}  # when a leader of the pool was last seen

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from django.conf import settings
 from django.http.request import split_domain_port, validate_host
 from django.utils.http import is_same_domain
+from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from scheduling.core.outcomes import ENDINGS, Reason
@@ -80,6 +81,12 @@ class BoundedSocket(WebSocketsSansIOProtocol):
             self._soon()
         elif len(self.frames) > FRAGMENTS:
             self._end()
+
+    async def send(self, message: Any) -> None:
+        """Raises OSError once either side has closed, as ASGI has it: who was about to send has made no mistake."""
+        if self.close_sent and message["type"] in ("websocket.send", "websocket.close"):
+            raise ClientDisconnected
+        await super().send(message)
 
     def _end(self) -> None:
         """Closes for what the client sent. The application hears of it when the connection is gone."""

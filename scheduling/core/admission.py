@@ -16,8 +16,9 @@ refused only where somebody weighs more: equals, and a tenant alone with its poo
 (``docs/reference/admission.md``).
 
 **Prefill credit** is no part of that: it comes back within moments. Who lacks nothing else waits and is never refused,
-and evicts nobody; and where a replica has a credit nobody takes of it while others wait who go first. Owners of
-reserved capacity may fill it twice within what is theirs, so that a neighbour who fills it is not in their way.
+and evicts nobody; and where a replica has a credit nobody takes of it while others wait who go first. To owners
+of reserved capacity, within it, only what owners hold of it counts, so that a neighbour who fills it is not in their
+way.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ from scheduling.core.types import BackendView, EntitlementSpec, EntitlementState
 MIN_RETRY_MS: Final = 1_000  # a client that comes back sooner finds what it found before
 MAX_TOLD_MS: Final = 120_000  # the OpenAI SDK does not come back at all when told to wait for longer
 SERVED_PER_RETURN: Final = 3  # as many of an entitlement's requests are served while one refused client comes back
+SERVICE_MS: Final = 2_000  # slot occupation assumed before one was seen, for retry times only
+NO_BACKEND_RETRY_MS: Final = 5_000  # a replica is probed every second and needs a real generation to come back
 
 
 class AdmissionAnswer(StrEnum):
@@ -160,6 +163,31 @@ def refill(level: float, at_ms: float, rate: float, depth: float, now_ms: int) -
     return min(depth, level + rate * max(0, now_ms - at_ms) / 1000)
 
 
+def stored_level(level: float) -> float:
+    """A bucket's level [tokens] as shared state keeps it: six decimals."""
+    return float(f"{level:.6f}")
+
+
+def learned_service_ms(old: float | None, new_ms: int) -> float:
+    """The moving average of a slot's occupation [ms] after one more request, as shared state keeps it: three decimals.
+    ``old`` None: this is the first."""
+    mean = float(new_ms) if old is None else 0.9 * old + 0.1 * new_ms
+    return float(f"{mean:.3f}")
+
+
+def state_at(spec: EntitlementSpec, now_s: float) -> EntitlementState:
+    """Its state, also where its time is over and the catalog has yet to say so. ``now_s``: seconds since 1970."""
+    over = spec.valid_until_s is not None and spec.valid_until_s <= now_s
+    return EntitlementState.EXPIRED if over else spec.state
+
+
+def not_entitled(spec: EntitlementSpec, now_s: float) -> Reason | None:
+    """Why nothing new of it is admitted, whatever room there is; None where it is. Needs no shared state."""
+    if state_at(spec, now_s) in (EntitlementState.PENDING, EntitlementState.EXPIRED):
+        return Reason.NOT_ENTITLED
+    return Reason.TENANT_PAUSED if spec.paused else None
+
+
 def served_every_ms(running: int, service_ms: float) -> float:
     """Mean time between two ends of an entitlement's requests: Little's law, from what it runs and how long one takes.
     With nothing running, as if one did."""
@@ -192,8 +220,15 @@ def choose_backend(
     owner: bool = False,
 ) -> str | None:
     """The replica with room that the rule of :mod:`scheduling.core.placement` names, or None."""
-    chosen = place([b for b in backends if b.id != exclude and b.room_for(kv, prefill, owner)], warmth)
+    chosen = place(with_room([b for b in backends if b.id != exclude], kv, prefill, owner), warmth)
     return None if chosen is None else chosen.id
+
+
+def with_room(backends: Sequence[BackendView], kv: int, prefill: int, owner: bool) -> list[BackendView]:
+    """Those that have room. An ``owner`` of reserved capacity goes beside others' prompts, which its own would wait for
+    inside the engine, only where none has room without that."""
+    found = [b for b in backends if b.room_for(kv, prefill)]
+    return found or ([b for b in backends if b.room_for(kv, prefill, owner)] if owner else found)
 
 
 def is_roomy(backends: Iterable[BackendView], kv: int, exclude: str) -> bool:
@@ -221,7 +256,13 @@ def choose_prey(
         out = taken.setdefault(b.id, [])
         out.append(p)
         used = max(0, b.prefill_used - sum(x.prefill for x in out))
-        left = replace(b, running=b.running - len(out), kv_used=b.kv_used - sum(x.kv for x in out), prefill_used=used)
+        left = replace(
+            b,
+            running=b.running - len(out),
+            kv_used=b.kv_used - sum(x.kv for x in out),
+            prefill_used=used,
+            prefill_owned=min(b.prefill_owned, used),
+        )
         if left.room_for(kv, prefill, owner):
             return b.id, tuple(x.id for x in out)
     return None

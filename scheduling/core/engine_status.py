@@ -5,6 +5,9 @@ from __future__ import annotations
 NOT_ADMITTED = (429, 503)  # busy, not broken: the request waits again
 
 
+NOT_SERVED = (404, 405, 501)  # of a path that not every engine has: this one lacks it
+
+
 def misconfigured(status: int) -> bool:
     """Whether no request can be the cause: the replica's address, key or model is wrong."""
     return status in (401, 403, 404, 405, 407) or 300 <= status < 400

@@ -57,6 +57,41 @@ class Usage:
     wanted_concurrency: float = 0.0
 
 
+@dataclass(slots=True)
+class Looks:
+    """An entitlement over the looks since the last tick, which come about once a second: sums."""
+
+    running: float = 0.0
+    waiting: float = 0.0
+    kv_tokens: float = 0.0  # of what runs: what waits reserves KV cache, but has none yet
+
+
+def usage_of(
+    looks: Looks,
+    count: int,
+    elapsed_s: float,
+    *,
+    served_tokens: int,
+    refused_tokens: int,
+    refusals: int,
+    backlog_tokens: float,
+    service_s: float,
+) -> Usage:
+    """What it had and wanted in the ``elapsed_s`` seconds (above 0) since the last tick, in which it was looked at
+    ``count`` times. ``served_tokens``, ``refused_tokens``, ``refusals``: in that time; ``backlog_tokens``: of what
+    waits now; ``service_s``: how long one of its requests has a slot on average. By Little's law each refused request
+    would have held a slot for that long."""
+    count = max(1, count)
+    tokens_per_s = served_tokens / elapsed_s
+    return Usage(
+        tokens_per_s=tokens_per_s,
+        kv_tokens=looks.kv_tokens / count,
+        concurrency=looks.running / count,
+        wanted_tokens_per_s=tokens_per_s + (refused_tokens + backlog_tokens) / elapsed_s,
+        wanted_concurrency=(looks.running + looks.waiting) / count + refusals / elapsed_s * service_s,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Factors:
     """The four factors of eq. 1, for whoever asks why a request weighs what it does."""

@@ -130,12 +130,12 @@ def _book(
         if backend.kv_used + request.kv_tokens > backend.kv_tokens:
             used = f"{backend.kv_used} + {request.kv_tokens} of {backend.kv_tokens}"
             broken.append(Violation(2, f"{request.id} on {grant.backend}: {used}"))
-        if not prefill_fits(backend.prefill_credit, backend.prefill_used, request.prefill_tokens, owner):
-            used = f"{backend.prefill_used} + {request.prefill_tokens} of {backend.prefill_credit}"
+        if not prefill_fits(backend.prefill_credit, backend.prefill_seen(owner), request.prefill_tokens):
+            used = f"{backend.prefill_seen(owner)} + {request.prefill_tokens} of {backend.prefill_credit}"
             broken.append(Violation(8, f"{request.id} on {grant.backend}: {used}"))
         backend.running += 1
         backend.kv_used += request.kv_tokens
-        backend.prefill_used += request.prefill_tokens
+        backend.take_prefill(request.prefill_tokens, request.service_class in RESERVED)
     runs = running.get(request.entitlement, 0) + 1
     if 0 < request.concurrency < runs and request.service_class not in unlimited:
         broken.append(Violation(3, f"{request.entitlement} runs {runs} of {request.concurrency}"))

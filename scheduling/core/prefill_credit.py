@@ -17,10 +17,12 @@ Source: ours; for chunked prefill as in vLLM V1 and Sarathi-Serve. Measured: ``d
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from scheduling.core.prefill_pace import FASTER
 from scheduling.core.types import BackendView, prefill_fits
 
 USUAL_BUDGET = 2048  # tokens a step: vLLM's default for serving, where an engine does not say
@@ -33,6 +35,8 @@ FULL, NOT_FULL = 0.98, 0.85  # of the room that decodes leave in a step
 GROW, SHRINK = 1.25, 0.9
 PROMPTS = 256  # of the last grants
 LOOK_EVERY = 32  # grants
+EMPTIEST = 0.2  # that steps are taken for
+RECENT = 0.8  # of what was known of how full steps are, at each further look
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +87,8 @@ class PrefillCredit:
     _occupied: int = 0  # looks at which any did
     _prefill: float = 0.0
     _output: float = 0.0
+    _done: float = 0.0  # lately, in prompt tokens: prefilled, and the room for them in the steps
+    _room: float = 0.0
 
     def __post_init__(self) -> None:
         self._begin()
@@ -113,6 +119,15 @@ class PrefillCredit:
         return view.roomy(usual) and not prefill_fits(self.credit, view.prefill_used, usual)
 
     @property
+    def hurry(self) -> float:
+        """What the time per token that is believed of its engine is multiplied by where nothing waits in it although
+        requests wait here: the root of how full its steps were lately, as a share of what counts as full, since a look
+        shows what several looks have changed; 1 where they are full. :data:`FASTER` where it does not count steps."""
+        if not self._room:
+            return FASTER
+        return math.sqrt(max(EMPTIEST, min(1.0, self._done / (NOT_FULL * self._room))))
+
+    @property
     def least(self) -> int:
         return max(1, self.budget // 2)
 
@@ -139,6 +154,9 @@ class PrefillCredit:
         self._prefill += prefill
         self._output += output
         self._steps = None if self._steps is None or steps is None else self._steps + steps
+        if steps is not None:
+            self._done = RECENT * self._done + prefill
+            self._room = RECENT * self._room + max(1.0, self.budget * steps - output)
         if self._stretch_s >= STRETCH_S:
             self._judge()
             self._forget()

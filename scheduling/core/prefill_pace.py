@@ -19,9 +19,10 @@ from dataclasses import dataclass
 
 KEPT = 0.9  # of what is known of a replica's rate, at each further first token
 TURNAROUND_MS = 5.0  # from a decision to the engine, until it was measured
+TOLD_AFTER_S = 0.002  # a gateway tells of first tokens of so long together
 LONGEST_STEP_MS = 500  # of an engine, where its rate is not known well
 WHOLE_AT_ONCE = 20  # whole answers that one first token shows to be prefilled, at most
-FASTER = 0.95  # of a time per token, where an engine's queue is empty and requests wait here
+FASTER = 0.95  # of a time per token, where an engine's queue is empty and requests wait here, and it counts no steps
 
 
 @dataclass(slots=True)
@@ -55,14 +56,15 @@ class PrefillPace:
         before. It counts its queue as a step begins and tells of it during all of that step."""
         return age_ms + (min(LONGEST_STEP_MS, math.ceil(step / self.per_ms)) if self.per_ms > 0 else 0)
 
-    def faster(self) -> None:
-        """Its engine had nothing to do but what it had begun, while requests waited here."""
-        self.ms = _kept(FASTER * self.ms)
+    def faster(self, hurry: float = FASTER) -> None:
+        """Nothing waited in its engine while requests waited here. ``hurry``: :attr:`PrefillCredit.hurry`."""
+        self.ms = _kept(hurry * self.ms)
 
-    def first_token(self, used: int, given: int, granted_ms: float, step: int, now_ms: float) -> None:
+    def first_token(self, used: int, given: int, granted_ms: float, begun: int, now_ms: float) -> None:
         """First tokens came: of prompts with ``given`` tokens, the oldest granted at ``granted_ms``; ``used`` tokens
-        are still held, and at most ``step`` of them are prefilled."""
-        self.left = _kept(min(max(self._left(now_ms), used - step), used))
+        are still held, and at most ``begun`` of them are prefilled: a step of the engine, and a whole answer's prompt
+        that left its queue and may be in the middle."""
+        self.left = _kept(min(max(self._left(now_ms), used - begun), used))
         self.at_ms, self.sure = now_ms, used
         self.ms = _kept(KEPT * self.ms + max(1, now_ms - max(self.last_ms, granted_ms)))
         self.tokens = _kept(KEPT * self.tokens + given)

@@ -105,7 +105,9 @@ def preview(copied: Copied, view: PoolView, now_s: float, most: int, occupation_
             break
         at_s, _, backend, entitlement, kv_tokens, work, prefill_tokens = heappop(ends)
         if prefill_tokens:
-            pool.backends[backend].prefill_used -= prefill_tokens
+            freed = pool.backends[backend]
+            freed.prefill_used -= prefill_tokens
+            freed.prefill_owned = min(freed.prefill_owned, freed.prefill_used)
         else:
             _free(pool, backend, entitlement, kv_tokens, work)
     for request in scheduler:

@@ -3,16 +3,52 @@
 Deadlines are those of QoServe 3.2 (``core/deadline.py``): an interactive request is met when its first token came by
 ``arrival + TTFT`` and its last of ``n`` tokens by ``arrival + TTFT + (n-1) * TBT``; any other when it was done by
 ``arrival + TTLT``.
+
+Attainment is what was kept of everything asked (:class:`Kept`): a request that was refused for want of capacity or by a
+limit was asked for as well as one that came late.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from scheduling.core.deadline import first_token_deadline_s, token_deadline_s, total_deadline_s
 from scheduling.core.ledger import LedgerRecord
-from scheduling.core.outcomes import Outcome
+from scheduling.core.outcomes import Outcome, Reason
 from scheduling.core.types import Slo
+
+# Refusals that the service answers for: by a limit (429) or for want of capacity (503). Others are the request's fault.
+TURNED_AWAY = frozenset(
+    r.value for r in Reason if r.ending.outcome == Outcome.REFUSED and r.ending.status in (429, 503)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Requests with an SLO, by what became of it."""
+
+    kept: int
+    missed: int  # served late, or failed
+    turned_away: int  # refused (:func:`turned_away`)
+
+    @property
+    def served(self) -> int:
+        """Requests that were taken on and judged."""
+        return self.kept + self.missed
+
+    @property
+    def asked(self) -> int:
+        return self.served + self.turned_away
+
+    @property
+    def attainment(self) -> float | None:
+        """Kept / asked [0..1]; None: nothing was asked."""
+        return self.kept / self.asked if self.asked else None
+
+    @property
+    def attainment_served(self) -> float | None:
+        """Kept / served [0..1], which does not count refusals; None: nothing was served."""
+        return self.kept / self.served if self.served else None
 
 
 def slo_met(record: LedgerRecord) -> bool | None:
@@ -64,6 +100,18 @@ def promise_kept(
     if slo.tbt_s is None:
         return True
     return done_s <= token_deadline_s(received_s, slo, max(1, output_tokens))
+
+
+def turned_away(record: LedgerRecord) -> bool:
+    """Whether a request with an SLO was refused by a limit or for want of capacity.
+
+    Only where its SLO could have been judged had it run: of an answer that arrives whole the first token is not seen.
+    """
+    if record.reason not in TURNED_AWAY or record.outcome != Outcome.REFUSED:
+        return False
+    if record.ttft_slo_s is None:
+        return record.ttlt_slo_s is not None
+    return record.streamed or record.tbt_slo_s is not None
 
 
 def judged(record: LedgerRecord) -> LedgerRecord:

@@ -12,8 +12,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from scheduling.core.admission import RIGHTS
-from scheduling.core.types import OWNERS_CREDITS, BackendView, PoolView, QueuedRequest
+from scheduling.core.admission import RIGHTS, with_room
+from scheduling.core.types import BackendView, PoolView, QueuedRequest
 
 RESERVED = frozenset(c for c, r in RIGHTS.items() if r.reserved)
 BASELINE = frozenset(c for c, r in RIGHTS.items() if r.baseline)
@@ -70,6 +70,7 @@ class SchedulerStep:
         rights: bool,
     ) -> None:
         self.view = view
+        self._running = view.running_by_entitlement
         self._now_s = now_s
         self._holds = holds
         self._patience_s = patience_s
@@ -93,7 +94,12 @@ class SchedulerStep:
 
     def fits(self, request: QueuedRequest) -> bool:
         """Whether entitlement and at least one replica have room. Within a step it only ever turns false."""
-        return not self._beyond_limits(request) and self._fits_somewhere(request)
+        # asked of up to a thousand requests a step, so what _beyond_limits says is written out
+        if 0 < request.concurrency <= self._running.get(request.entitlement, 0):
+            return False
+        if self._free <= self._spare > 0 and request.service_class not in BASELINE:
+            return False
+        return self._fits_somewhere(request)
 
     def fits_reserved(self, request: QueuedRequest) -> bool:
         """Whether it is an owner's who runs less than is reserved for it, and fits."""
@@ -110,8 +116,8 @@ class SchedulerStep:
     def candidates(self, request: QueuedRequest) -> list[BackendView]:
         """Replicas that may run it now."""
         excluded = self._excluded(request)
-        kv, prefill, owner = request.kv_tokens, request.prefill_tokens, self._owns(request)
-        return [b for b in self.open if b.room_for(kv, prefill, owner) and b.id != excluded and b.id != self._closed]
+        able = [b for b in self.open if b.id != excluded and b.id != self._closed]
+        return with_room(able, request.kv_tokens, request.prefill_tokens, self._owns(request))
 
     def as_routed(self, request: QueuedRequest) -> QueuedRequest:
         """The request with the exclusion that holds now."""
@@ -124,9 +130,9 @@ class SchedulerStep:
         self._free -= 1
         self._pending = False
         backend.kv_used += request.kv_tokens
-        backend.prefill_used += request.prefill_tokens
+        backend.take_prefill(request.prefill_tokens, request.service_class in RESERVED)
         backend.work_tokens += work_of(request)
-        running = self.view.running_by_entitlement
+        running = self._running
         running[request.entitlement] = running.get(request.entitlement, 0) + 1
         if backend.running >= backend.slots:
             self.open.remove(backend)
@@ -134,10 +140,10 @@ class SchedulerStep:
     def _owns(self, request: QueuedRequest) -> bool:
         """Whether it is an owner's who runs less than is reserved for it."""
         owns = self._rights and request.service_class in RESERVED and request.entitlement not in self._unreserved
-        return owns and self.view.running_by_entitlement.get(request.entitlement, 0) < request.concurrency
+        return owns and self._running.get(request.entitlement, 0) < request.concurrency
 
     def _entitlement_full(self, request: QueuedRequest) -> bool:
-        return 0 < request.concurrency <= self.view.running_by_entitlement.get(request.entitlement, 0)
+        return 0 < request.concurrency <= self._running.get(request.entitlement, 0)
 
     def _beyond_limits(self, request: QueuedRequest) -> bool:
         """Whether its entitlement or what is spared stops it, whatever room the replicas have."""
@@ -153,8 +159,8 @@ class SchedulerStep:
         return False
 
     def _has_candidate(self, request: QueuedRequest) -> bool:
-        excluded = self._excluded(request)
-        kv, prefill, owner = request.kv_tokens, request.prefill_tokens, self._owns(request)
+        excluded = request.exclude_backend and self._excluded(request)
+        kv, prefill, owner = request.kv_tokens, request.prefill_tokens, self._rights and self._owns(request)
         for backend in self.open:
             if backend.room_for(kv, prefill, owner) and backend.id != excluded and backend.id != self._closed:
                 return True
@@ -168,20 +174,21 @@ class SchedulerStep:
         Queues that compare several requests ask about some whose turn it is not. So who is asked while another one has
         room keeps nothing in this step, and after ``patience_s`` the first of them comes before all in the next ones.
         """
-        holds, excluded = self._holds, self._excluded(request)
-        if request.id in holds.by_replica.values():
+        holds, excluded = self._holds, request.exclude_backend and self._excluded(request)
+        if holds.by_replica and request.id in holds.by_replica.values():
             return True
         able = [b for b in self.open if b.roomy(request.kv_tokens) and b.id != excluded and b.id != self._closed]
         if not able:
-            return any(b.roomy(request.kv_tokens) and b.id != excluded for b in self._ready if b.id in holds.by_replica)
+            kept = (b for b in self._ready if b.id in holds.by_replica) if holds.by_replica else ()
+            return any(b.roomy(request.kv_tokens) and b.id != excluded for b in kept)
         if self._pending:
             holds.credit = holds.credit or Hold(request.id, self._now_s)
             return True
-        need, credits = request.prefill_tokens, OWNERS_CREDITS if self._owns(request) else 1
+        need, owner = request.prefill_tokens, self._owns(request)
 
         def lacks(b: BackendView) -> int:
-            credit = credits * b.prefill_credit
-            return b.prefill_used + need - credit if need <= credit else b.prefill_used
+            used = b.prefill_seen(owner)
+            return used + need - b.prefill_credit if need <= b.prefill_credit else used
 
         nearest = min(able, key=lambda b: (lacks(b), b.id))
         holds.by_replica[nearest.id] = request.id

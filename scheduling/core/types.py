@@ -133,7 +133,7 @@ class ScalingSpec:
 
 @dataclass(frozen=True, slots=True)
 class BackendSpec:
-    """One vLLM server (replica) of a pool."""
+    """One server (replica) of a pool, of the pool's kind of engine."""
 
     id: str
     pool: str
@@ -198,6 +198,7 @@ class PoolSpec:
     headroom_slots: int = 0  # the last free slots, kept for who is within a baseline
     headroom_most: int = 0  # how far they may be raised while it serves (scheduling.core.headroom); 0: nobody does
     aliases: tuple[str, ...] = ()  # other names clients may ask for
+    engine: str = "vllm"  # the kind of its engines (scheduling.engines.kinds)
     kv_bytes_per_token: int = 0  # 0: not known
     predictor: PredictorMode = PredictorMode.OFF
     prefix_cache: PrefixCache = PrefixCache.ISOLATED
@@ -214,8 +215,31 @@ class KeySpec:
 
     id: str  # the public part
     digest: bytes  # SHA-256 of the secret part
-    entitlement: str
+    entitlement: str  # the only one it opens; empty: those of its project
     expires_s: float | None = None
+    project: str = ""
+    subset: tuple[str, ...] = ()  # of the project's entitlements; empty: all
+    user: str = ""  # who its use is attributed to
+
+
+@dataclass(frozen=True, slots=True)
+class FallbackSpec:
+    """What takes a model's requests when it cannot."""
+
+    to: str  # a model, alias or entitlement
+    when: frozenset[str]  # unavailable | no_room | over_limit | too_long
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectSpec:
+    """A team or application of a tenant, whose keys open several entitlements."""
+
+    id: str  # slug
+    tenant: str
+    entitlements: tuple[str, ...]  # that its keys may open
+    aliases: dict[str, str] = field(default_factory=dict)  # names clients use, to models or entitlements
+    default_model: str = ""  # of requests that name none; empty: refused
+    fallbacks: dict[str, FallbackSpec] = field(default_factory=dict)  # by model, alias or entitlement
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +251,7 @@ class Catalog:
     entitlements: dict[str, EntitlementSpec]
     keys: dict[str, KeySpec]  # active keys by id
     quotas: dict[str, tuple[QuotaSpec, ...]] = field(default_factory=dict)  # by tenant
+    projects: dict[str, ProjectSpec] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,17 +311,14 @@ class QueuedRequest:
 PREFILL_PER_S = 4_000.0  # prompt tokens that a preview takes a replica to prefill a second until it was measured
 
 
-OWNERS_CREDITS = 2  # prefill credits that owners of reserved capacity may fill, within it
-
-
-def prefill_fits(credit: int, used: int, need: int, owner: bool = False) -> bool:
+def prefill_fits(credit: int, used: int, need: int) -> bool:
     """Whether a replica's prefill credit has room for ``need`` more prompt tokens beside ``used``, whose first output
     token has not come and is not predicted to come by then (``scheduling.core.prefill_pace``). 0 is no bound; a prompt
-    above the credit runs alone. ``owner``: of reserved capacity, and within it. It goes before everyone, so nothing is
-    decided too early for it: it may fill as much again, which others cannot take. An automatic credit begins at half
-    an engine step, so its prompt still joins the next step.
+    above the credit runs alone. For owners of reserved capacity, within it, ``used`` is what owners use there: they go
+    before everyone, so nothing is decided too early for them, and a neighbour's prompt, however long, is not in their
+    way. To all others everything counts.
     """
-    return credit == 0 or used == 0 or used + need <= (OWNERS_CREDITS * credit if owner else credit)
+    return credit == 0 or used == 0 or used + need <= credit
 
 
 @dataclass(slots=True)
@@ -313,12 +335,23 @@ class BackendView:
     observed_s: float = 0.0  # when this was true
     prefill_credit: int = 0  # prompt tokens that may be granted and not prefilled at once; 0: no bound
     prefill_used: int = 0  # of those: granted, their first output token has not come and is not predicted to
+    prefill_owned: int = 0  # of ``prefill_used``: by owners of reserved capacity
     falls_s: float = 0.0  # until fewer are, if no first token comes; 0: not before one does
     prefill_per_s: float = 0.0  # prompt tokens it was measured to compute a second; 0: not known
 
     def room_for(self, kv_tokens: int, prefill_tokens: int, owner: bool = False) -> bool:
-        """The one rule for room: a slot, KV cache and prefill credit. ``owner`` as in :func:`prefill_fits`."""
-        return self.roomy(kv_tokens) and prefill_fits(self.prefill_credit, self.prefill_used, prefill_tokens, owner)
+        """The one rule for room: a slot, KV cache and prefill credit. ``owner``: of reserved capacity, within it."""
+        return self.roomy(kv_tokens) and prefill_fits(self.prefill_credit, self.prefill_seen(owner), prefill_tokens)
+
+    def prefill_seen(self, owner: bool) -> int:
+        """What of its prefill credit is used for an owner of reserved capacity, or for anybody else."""
+        return self.prefill_owned if owner else self.prefill_used
+
+    def take_prefill(self, tokens: int, owned: bool) -> None:
+        """A prompt holds so many tokens of its prefill credit from now on; below 0: it holds them no more."""
+        self.prefill_used += tokens
+        if owned:
+            self.prefill_owned += tokens
 
     def roomy(self, kv_tokens: int) -> bool:
         """Whether it has room, were it not for its prefill credit."""

@@ -23,7 +23,8 @@ from scheduling.core.types import BackendSpec, PoolSpec, PoolView
 from scheduling.dispatch.outliers import Outlier
 from scheduling.dispatch.ports import BackendStatus
 from scheduling.dispatch.progress import HealthStep, ProgressWatch
-from scheduling.engines.client import EngineError, EngineMetrics, Probe
+from scheduling.engines.client import EngineError, EngineKind, EngineMetrics, Probe
+from scheduling.engines.kinds import kind_of
 from scheduling.state.store import PoolStore
 from scheduling.state.types import Attempts, PoolSnapshot, StateUnavailable
 
@@ -38,6 +39,7 @@ STALLED_PROBE_S = 4.0  # of one that runs requests and did not move for 15 s: 20
 MOVED_S = 3.0  # tokens that gateways saw so long ago are progress
 FOREIGN_LOOKS = 5  # in a row: leases lag behind what engines run by moments
 _CREDIT_WHY = {None: "", 0: "off: the pool says that there is no bound"}
+_NO_REPORTS = "off: engines of this kind do not report how far they are with prompts"
 ON_ITS_WAY_S = 0.05  # what was granted so long before a look may not have been in the engine
 ASK_AGAIN_S = 10.0  # for its limits, where an engine did not answer
 LEASES_FRESH_S = 3.0  # older lease counts say nothing; the engine's own are used
@@ -46,7 +48,7 @@ LEASES_FRESH_S = 3.0  # older lease counts say nothing; the engine's own are use
 class EngineControl(Protocol):
     """What health needs of a replica: :class:`scheduling.engines.client.EngineClient` in part."""
 
-    async def scrape(self) -> EngineMetrics: ...
+    async def scrape(self) -> EngineMetrics | None: ...
 
     async def probe(self, timeout_s: float) -> Probe: ...
 
@@ -59,6 +61,7 @@ EngineFactory = Callable[[BackendSpec, PoolSpec], EngineControl]
 @dataclass(slots=True)
 class _Backend:
     spec: BackendSpec
+    kind: EngineKind
     control: EngineControl
     state: str = "probing"
     why: str = "has not generated a token yet"
@@ -116,18 +119,20 @@ class BackendMonitor:
         ``inherited`` names replicas that a former leader had found ready: they stay so until they fail, and go on with
         the prefill ``credits`` that they had.
         """
-        specs = {spec.id: spec for spec in pool.backends}
+        specs, kind = {spec.id: spec for spec in pool.backends}, kind_of(pool.engine)
         for name in [name for name in self._backends if name not in specs]:
             self._drop(name)
         for name, spec in specs.items():
             former = self._backends.get(name)
-            if former is not None and (former.spec.url, former.spec.api_key) != (spec.url, spec.api_key):
+            if former is not None and _address(former.spec, former.kind) != _address(spec, kind):
                 self._drop(name)
                 former = None
             if former is None:
-                backend = self._backends[name] = _Backend(spec, self._engine(spec, pool), model=pool.upstream_model)
+                backend = self._backends[name] = _Backend(
+                    spec, kind, self._engine(spec, pool), model=pool.upstream_model
+                )
                 backend.credit.prompts = self._prompts
-                backend.longest, backend.wanted_credit = pool.max_model_len, pool.prefill_credit
+                backend.longest, backend.wanted_credit = pool.max_model_len, _wanted_credit(pool, kind)
                 if inherited is not None and name in inherited:
                     backend.state, backend.why = "ready", "ready under the previous leader"
                     backend.credit.inherit((credits or {}).get(name, 0))
@@ -138,7 +143,7 @@ class BackendMonitor:
                 former.outlier.back_from_s = 0.0  # it may be well now
                 former.nudge.set()
             if former is not None:
-                former.longest, former.wanted_credit = pool.max_model_len, pool.prefill_credit
+                former.longest, former.wanted_credit = pool.max_model_len, _wanted_credit(pool, kind)
 
     def decided(self, view: PoolView, waits: bool, prompts: Iterable[int]) -> None:
         """After a decision that granted all it could: ``view`` is the pool with its grants, ``waits`` whether a request
@@ -179,7 +184,7 @@ class BackendMonitor:
                     kv_tokens=spec.kv_tokens,
                     prefill_credit=spec.prefill_tokens,
                     limits_why=why,
-                    credit_why=_CREDIT_WHY.get(b.wanted_credit, "as the pool says") or b.credit.why,
+                    credit_why=_credit_why(b),
                     prefill_per_s=b.speed.tokens_per_s,
                     foreign=min(b.foreign) if len(b.foreign) == FOREIGN_LOOKS else None,
                 )
@@ -207,6 +212,7 @@ class BackendMonitor:
             now_s = asyncio.get_running_loop().time()
             backend.outlier.pause(min(pause_s, MAX_PAUSE_S), self._leases.get(name, 0), why, now_s)
         if not refused:
+            backend.outlier.failed(why)  # also where it was not paused: it is the last one that serves
             backend.ask = True
             backend.nudge.set()
 
@@ -273,14 +279,15 @@ class BackendMonitor:
                 pass
             backend.nudge.clear()
 
-    async def _scrape(self, backend: _Backend) -> EngineMetrics:
+    async def _scrape(self, backend: _Backend) -> EngineMetrics | None:
         metrics = await backend.control.scrape()
         before, backend.metrics, backend.observed_s = backend.metrics, metrics, time.time()
-        if before is not None and (metrics.progress < before.progress or metrics.engines != before.engines):
+        engines = 1 if metrics is None else metrics.engines
+        if metrics and before and (metrics.progress < before.progress or engines != before.engines):
             backend.facts = None  # another process stands there
             backend.learned.forget()
         if backend.facts is None and backend.asking is None and backend.state == "ready":
-            backend.asking = self._group.create_task(self._ask(backend, metrics.engines), name=f"ask-{backend.spec.id}")
+            backend.asking = self._group.create_task(self._ask(backend, engines), name=f"ask-{backend.spec.id}")
         return metrics
 
     async def _ask(self, backend: _Backend, engines: int) -> None:
@@ -314,7 +321,8 @@ class BackendMonitor:
             return
         age_s = asyncio.get_running_loop().time() - asked_s + ON_ITS_WAY_S
         try:
-            await self._store.prefilled(self._epoch, backend.spec.id, metrics.waiting, age_s)
+            hurry = backend.credit.hurry
+            await self._store.prefilled(self._epoch, backend.spec.id, metrics.waiting, age_s, hurry=hurry)
         except StateUnavailable:
             return  # the next look says it again
 
@@ -328,14 +336,12 @@ class BackendMonitor:
                 backend.metrics = None  # not known, rather than old
         else:
             fresh = now_s - self._leases_at <= LEASES_FRESH_S
-            leases = self._leases.get(backend.spec.id, 0) if fresh else metrics.running
-            verdict = backend.watch.seen(metrics, leases, asyncio.get_running_loop().time())
+            verdict = self._seen(backend, metrics, now_s, fresh)
             backend.doubted = False
-            if fresh:
-                self._learn(backend, metrics, leases, now_s)
-            await self._tell_prefilled(backend, metrics, now_s)
+            if metrics is not None:
+                await self._tell_prefilled(backend, metrics, now_s)
         if verdict is HealthStep.KEEP and backend.ask and now_s - backend.asked_s >= ASK_EVERY_S:
-            backend.watch.why = f"requests failed there: it {backend.outlier.why}"
+            backend.watch.why = backend.outlier.doubt
             verdict, asked = HealthStep.PROBE, True
         if verdict is HealthStep.PROBE and not asked and backend.outlier.moved(now_s, MOVED_S):
             backend.watch.alive()
@@ -343,9 +349,8 @@ class BackendMonitor:
             verdict = HealthStep.KEEP
         if verdict is HealthStep.PROBE:
             backend.ask, backend.asked_s = False, now_s
-            stalled = backend.metrics is not None and backend.metrics.running > 0
-            probe = await backend.control.probe(min(STALLED_PROBE_S, PROBE_TIMEOUT_S) if stalled else PROBE_TIMEOUT_S)
-            if probe:
+            probe = await backend.control.probe(_patience_s(backend))
+            if probe or self._answers_others(backend, now_s):
                 backend.watch.alive()
                 backend.doubted = False
             else:
@@ -355,6 +360,24 @@ class BackendMonitor:
                 verdict = HealthStep.EJECT
         if verdict is HealthStep.EJECT and backend.state == "ready":
             await self._change(backend, "ejected", backend.watch.why)
+
+    def _seen(self, backend: _Backend, metrics: EngineMetrics | None, asked_s: float, fresh: bool) -> HealthStep:
+        """An answer came to what was asked at ``asked_s``; ``fresh``: the lease counts are."""
+        now_s = asyncio.get_running_loop().time()
+        leases = self._leases.get(backend.spec.id, 0) if fresh else None
+        if metrics is None:
+            return backend.watch.answered(leases or 0, backend.outlier.moved(now_s, MOVED_S), now_s)
+        if leases is None:
+            return backend.watch.seen(metrics, metrics.running, now_s)
+        step = backend.watch.seen(metrics, leases, now_s)
+        self._learn(backend, metrics, leases, asked_s)
+        return step
+
+    def _answers_others(self, backend: _Backend, since_s: float) -> bool:
+        """Whether gateways saw tokens of a replica while it was asked for one and gave none. Where its kind takes no
+        priority a probe stands behind the requests of others."""
+        now_s = asyncio.get_running_loop().time()
+        return not backend.kind.takes_priority and backend.outlier.moved(now_s, now_s - since_s)
 
     async def _try_back(self, backend: _Backend) -> None:
         if asyncio.get_running_loop().time() < backend.outlier.back_from_s:
@@ -382,6 +405,30 @@ class BackendMonitor:
             return  # reconcile writes it when Redis is back
         if _serves(backend):
             self._on_ready()
+
+
+def _address(spec: BackendSpec, kind: EngineKind) -> tuple[str, str, str]:
+    """What makes it another engine, which has to be probed."""
+    return spec.url, spec.api_key, kind.name
+
+
+def _wanted_credit(pool: PoolSpec, kind: EngineKind) -> int | None:
+    """None finds it, 0 is none: an engine that reports nothing would keep a whole answer's credit to its end."""
+    return pool.prefill_credit if kind.reports else 0
+
+
+def _credit_why(backend: _Backend) -> str:
+    if not backend.kind.reports:
+        return _NO_REPORTS
+    return _CREDIT_WHY.get(backend.wanted_credit, "as the pool says") or backend.credit.why
+
+
+def _patience_s(backend: _Backend) -> float:
+    """How long a probe of a replica that is ready may take."""
+    if not backend.kind.takes_priority:
+        return FIRST_PROBE_TIMEOUT_S  # it stands behind what the replica runs
+    stalled = backend.metrics is not None and backend.metrics.running > 0
+    return min(STALLED_PROBE_S, PROBE_TIMEOUT_S) if stalled else PROBE_TIMEOUT_S
 
 
 def _facts_of(backend: _Backend) -> EngineFacts:

@@ -47,7 +47,7 @@ class Crew:
     telemetry_thread: Executor  # one thread: the ports are written for that
     epochs: EpochFloor
     database: Executor  # for blocking questions to the database
-    engine: Callable[[httpx.AsyncClient], EngineFactory] | None = None  # None: vLLM
+    engine: Callable[[httpx.AsyncClient], EngineFactory] | None = None  # None: by the pool's kind of engine
 
 
 class PoolDispatcher:
@@ -121,7 +121,7 @@ class PoolDispatcher:
                     self._catalog,
                     holder=self._crew.holder,
                     epoch=epoch,
-                    engine=self._crew.engine(http) if self._crew.engine is not None else _vllm(http),
+                    engine=self._crew.engine(http) if self._crew.engine is not None else _clients(http),
                     telemetry=self._crew.telemetry,
                     telemetry_thread=self._crew.telemetry_thread,
                     group=group,
@@ -148,8 +148,15 @@ class PoolDispatcher:
         raise _TermOver
 
 
-def _vllm(http: httpx.AsyncClient) -> EngineFactory:
+def _clients(http: httpx.AsyncClient) -> EngineFactory:
     def make(spec: BackendSpec, pool: PoolSpec) -> EngineControl:
-        return make_client(spec.url, http=http, model=pool.upstream_model, api_key=spec.api_key, dcgm_url=spec.dcgm_url)
+        return make_client(
+            spec.url,
+            http=http,
+            model=pool.upstream_model,
+            api_key=spec.api_key,
+            dcgm_url=spec.dcgm_url,
+            kind=pool.engine,
+        )
 
     return make

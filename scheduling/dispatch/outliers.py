@@ -48,11 +48,24 @@ class Outlier:
         recent = [a for at_s, a in seen if at_s > now_s - WINDOW_S]
         failed, tried = sum(a.failed for a in recent), sum(a.failed + a.succeeded for a in recent)
         if failed >= FEWEST and failed >= SHARE * tried:
-            return f"{failed} of {tried} attempts failed in {WINDOW_S:.0f} s; it {self.why}"
+            return f"{failed} of {tried} attempts failed in {WINDOW_S:.0f} s{self._it('; ')}"
         refused, good = sum(a.refused for _, a in seen), sum(a.succeeded for _, a in seen)
         if refused >= FEWEST and not good:
-            return f"{refused} attempts in {REFUSALS_S:.0f} s, none admitted; it {self.why}"
+            return f"{refused} attempts in {REFUSALS_S:.0f} s, none admitted{self._it('; ')}"
         return ""
+
+    def failed(self, why: str) -> None:
+        """A gateway says that an attempt failed, and why, beside the figures of :meth:`report`."""
+        self.why = why or self.why
+
+    @property
+    def doubt(self) -> str:
+        """Why a generation is asked of it, for people."""
+        return f"requests failed there{self._it(': ')}"
+
+    def _it(self, before: str) -> str:
+        """What it did at its last failure; nothing where no gateway has said."""
+        return f"{before}it {self.why}" if self.why else ""
 
     def moved(self, now_s: float, within_s: float) -> bool:
         """Whether pieces of answers arrived from it lately."""
@@ -63,7 +76,7 @@ class Outlier:
         self.paused_until_s = max(self.paused_until_s, now_s + pause_s)
         self._allowed = running + 1
         self._grown_s = self.paused_until_s
-        self.why = why
+        self.failed(why)
 
     def ejected(self, now_s: float) -> None:
         """It is out for a while, and comes back to one slot."""
@@ -93,7 +106,7 @@ class Outlier:
     def says(self, now_s: float) -> str:
         """For people: that it is offered less than it has, and why; "" where it is not."""
         if now_s < self.paused_until_s:
-            return f"paused for {self.paused_until_s - now_s:.0f} s: it {self.why}"
+            return f"paused for {self.paused_until_s - now_s:.0f} s{self._it(': ')}"
         if self._allowed is not None:
             return f"{self._allowed} slots for now: it was out, and gets more as it answers"
         return ""

@@ -69,6 +69,24 @@ class ProgressWatch:
             return self._say(HealthStep.PROBE, f"{leases} leases, none running, no token moved for {quiet_s:.0f} s")
         return HealthStep.KEEP
 
+    def answered(self, leases: int, moved: bool, now_s: float) -> HealthStep:
+        """One that reports nothing of its work answered. ``leases``: what we believe runs there; ``moved``: gateways
+        saw pieces of its answers lately. With leases and nothing seen for :data:`DOUBTFUL_S`, only a token can tell."""
+        self._failures = 0
+        self._suspected = False
+        if moved:
+            self._suspicions = 0
+        if moved or leases == 0:
+            self._quiet_since = None
+        elif self._quiet_since is None:
+            self._quiet_since = now_s
+        if self._suspicions >= SUSPICIONS:
+            return self._say(HealthStep.EJECT, f"{self._suspicions} requests failed there and no token moved")
+        quiet_s = 0.0 if self._quiet_since is None else now_s - self._quiet_since
+        if quiet_s >= DOUBTFUL_S:
+            return self._say(HealthStep.PROBE, f"{leases} leases, and gateways saw no token for {quiet_s:.0f} s")
+        return HealthStep.KEEP
+
     def failed(self, why: str) -> HealthStep:
         """A scrape failed. A gateway's suspicion is a second witness: one failure is then enough to ask for a token."""
         self._failures += 1

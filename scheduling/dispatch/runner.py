@@ -46,7 +46,7 @@ class DispatchSetup:
     telemetry: TelemetryPort
     epochs: EpochFloor
     name: str = ""  # for people: which worker this is
-    engine: Callable[[httpx.AsyncClient], EngineFactory] | None = None  # None: vLLM's HTTP API
+    engine: Callable[[httpx.AsyncClient], EngineFactory] | None = None  # None: by the pool's kind of engine
 
 
 class DispatchService:

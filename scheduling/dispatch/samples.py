@@ -38,6 +38,7 @@ class Sampler:
         skew_s: float | None = None,
         bucket_gaps: Mapping[str, float] | None = None,
         ledger_since_s: float | None = None,
+        turnaround_s: float | None = None,
     ) -> Sample:
         """``waiting`` is what waits now; O(of it). ``parts``: what the policy's queue consists of. ``skew_s``: of this
         process' clock, by which the sample is dated as replicas' figures are: people compare it with theirs."""
@@ -67,6 +68,7 @@ class Sampler:
             ledger_unread=snapshot.counts.unread,
             clock_skew_s=skew_s,
             ledger_since_s=ledger_since_s,
+            turnaround_s=turnaround_s,
             state_lost_s=snapshot.lost_ms / 1000,
             bucket_gaps=dict(bucket_gaps or {}),
             parts=_leaves(parts),

@@ -9,22 +9,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
-from scheduling.core.entitlement import Baseline, Usage, baseline_of, tick
+from scheduling.core.entitlement import Baseline, Looks, Usage, baseline_of, tick, usage_of
 from scheduling.core.types import Catalog, EntitlementState, PoolSpec, QueuedRequest, Standing
 from scheduling.state.types import SERVICE_MS, EntitlementTotals, PoolSnapshot
 
 _NOTHING = EntitlementTotals(0, 0, 0, None, None)
-
-
-@dataclass(slots=True)
-class _Sums:
-    """Over the looks since the last tick."""
-
-    running: float = 0.0
-    waiting: float = 0.0
-    kv: float = 0.0
 
 
 class Standings:
@@ -35,7 +25,7 @@ class Standings:
         self.now: dict[str, Standing] = dict(snapshot.standings)
         self._since = snapshot
         self._looks = 0
-        self._sums: dict[str, _Sums] = defaultdict(_Sums)
+        self._sums: dict[str, Looks] = defaultdict(Looks)
         self.configure(pool, catalog)
 
     def configure(self, pool: PoolSpec, catalog: Catalog) -> None:
@@ -66,7 +56,7 @@ class Standings:
             sums = self._sums[name]
             sums.running += e.running
             sums.waiting += e.waiting
-            sums.kv += max(0, e.kv_tokens - queued_kv[name])  # what waits reserves KV, but has none yet
+            sums.kv_tokens += max(0, e.kv_tokens - queued_kv[name])
 
     def tick(self, snapshot: PoolSnapshot, waiting: Iterable[QueuedRequest]) -> dict[str, Standing]:
         """The standings after the time since the last tick, which :attr:`now` is from here on."""
@@ -83,23 +73,19 @@ class Standings:
         backlog: dict[str, float] = defaultdict(float)
         for request in waiting:
             backlog[request.entitlement] += request.input_tokens + request.output_tokens
-        looks = max(1, self._looks)
         usage = {}
         for name in self._baselines:
             e = snapshot.entitlements.get(name, _NOTHING)
             before = self._since.entitlements.get(name, _NOTHING)
-            sums = self._sums.get(name, _Sums())
-            tokens_per_s = _grown(e.served_tokens, before.served_tokens) / elapsed_s
-            refused_per_s = _grown(e.refused_tokens, before.refused_tokens) / elapsed_s
-            service_s = (e.service_ms or snapshot.service_ms or SERVICE_MS) / 1000
-            refusals_per_s = _grown(e.refusals, before.refusals) / elapsed_s
-            usage[name] = Usage(
-                tokens_per_s=tokens_per_s,
-                kv_tokens=sums.kv / looks,
-                concurrency=sums.running / looks,
-                wanted_tokens_per_s=tokens_per_s + refused_per_s + backlog[name] / elapsed_s,
-                # by Little's law: each refused request would have held a slot for the mean time of a request
-                wanted_concurrency=(sums.running + sums.waiting) / looks + refusals_per_s * service_s,
+            usage[name] = usage_of(
+                self._sums.get(name, Looks()),
+                self._looks,
+                elapsed_s,
+                served_tokens=_grown(e.served_tokens, before.served_tokens),
+                refused_tokens=_grown(e.refused_tokens, before.refused_tokens),
+                refusals=_grown(e.refusals, before.refusals),
+                backlog_tokens=backlog[name],
+                service_s=(e.service_ms or snapshot.service_ms or SERVICE_MS) / 1000,
             )
         return usage
 

@@ -92,8 +92,8 @@ class EngineClient(Protocol):
     url: str
     model: str  # what a probe asks for; empty: the first that the server offers
 
-    async def scrape(self, timeout_s: float = SCRAPE_TIMEOUT_S) -> EngineMetrics:
-        """The metrics now."""
+    async def scrape(self, timeout_s: float = SCRAPE_TIMEOUT_S) -> EngineMetrics | None:
+        """The metrics now. None: it answers, and its kind reports nothing (:attr:`EngineKind.reports`)."""
 
     async def kv_tokens(self, timeout_s: float = 5.0) -> int | None:
         """KV cache [tokens]; None: it does not say."""
@@ -109,6 +109,45 @@ class EngineClient(Protocol):
 
     async def probe(self, timeout_s: float = PROBE_TIMEOUT_S) -> Probe:
         """Asks for one real token, the only proof that an engine generates. Never raises."""
+
+
+# Fields of /v1 in vLLM's own form. Servers of other makes ignore what they do not know, and the answer would not be
+# what was asked for; sampling parameters that several makes share (top_k, min_p, ignore_eos ...) are passed on to all.
+VLLM_FIELDS = (
+    "structured_outputs", "vllm_xargs", "bad_words", "allowed_token_ids", "logprob_token_ids", "return_token_ids",
+    "return_tokens_as_token_ids", "truncate_prompt_tokens", "truncation_side", "thinking_token_budget", "watermarking",
+    "documents",
+)  # fmt: skip
+
+
+class MakeClient(Protocol):
+    """A client's class, as its kind names it."""
+
+    def __call__(
+        self, url: str, *, http: httpx.AsyncClient, model: str = "", api_key: str = "", dcgm_url: str = ""
+    ) -> EngineClient: ...
+
+
+@dataclass(frozen=True, slots=True)
+class EngineKind:
+    """A kind of engine: its client, and how it differs from others where that matters outside of the client."""
+
+    name: str  # that a pool gives, at most 32 letters
+    label: str  # for people
+    make: MakeClient
+    reports: bool  # its load and its counters; else leases are counted instead, and no prefill credit is kept
+    takes_priority: bool  # ``priority`` in a body, lower is sooner
+    takes_cache_salt: bool  # ``cache_salt`` in a body: without it tenants share its prefix cache
+    tokenizes: bool  # ``POST /tokenize`` in vLLM's form
+    lacks: tuple[str, ...] = VLLM_FIELDS  # fields of /v1 that are refused, as they would be ignored
+
+
+async def counted(client: EngineClient, timeout_s: float = SCRAPE_TIMEOUT_S) -> EngineMetrics:
+    """The metrics now. Raises EngineProtocolError where its kind reports none."""
+    metrics = await client.scrape(timeout_s)
+    if metrics is None:
+        raise EngineProtocolError("engines of this kind do not report what they do")
+    return metrics
 
 
 def control_http() -> httpx.AsyncClient:

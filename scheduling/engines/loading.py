@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import httpx
 
 from scheduling.core.calibration import Burst
-from scheduling.engines.client import EngineClient, EngineError, EngineMetrics, EngineProtocolError, fetch
+from scheduling.engines.client import EngineClient, EngineError, EngineMetrics, EngineProtocolError, counted, fetch
 
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 LOOK_EVERY_S = 0.1
@@ -38,9 +38,9 @@ class Shape:
 
 async def busy(client: EngineClient, seconds: float = 1.0) -> str:
     """Why the replica is not free to be measured, or an empty text."""
-    before = await client.scrape()
+    before = await counted(client)
     await asyncio.sleep(seconds)
-    after = await client.scrape()
+    after = await counted(client)
     if after.running or after.waiting:
         return f"{after.running} requests run and {after.waiting} wait"
     if after.progress != before.progress:
@@ -121,7 +121,7 @@ async def _watch(
     looks: list[tuple[float, EngineMetrics]] = []
     while seen - began < seconds or len(looks) < 2:
         await asyncio.sleep(LOOK_EVERY_S)
-        metrics = await client.scrape(timeout_s=10.0)
+        metrics = await counted(client, timeout_s=10.0)
         now = time.monotonic()
         passed(now - seen)
         seen = now
@@ -134,7 +134,7 @@ async def quiet(client: EngineClient, limit_s: float = 30.0) -> None:
     """Waits until nothing runs or waits: what was abandoned is given up by the engine within a moment."""
     deadline = time.monotonic() + limit_s
     while time.monotonic() < deadline:
-        metrics = await client.scrape(timeout_s=10.0)
+        metrics = await counted(client, timeout_s=10.0)
         if not metrics.running and not metrics.waiting:
             return
         await asyncio.sleep(LOOK_EVERY_S)

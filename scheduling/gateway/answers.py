@@ -8,7 +8,7 @@ seen, no whole number, missing) is replaced by our own count and never makes a r
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -23,12 +23,15 @@ FRAMES_SLACK = 64  # frames of a stream beyond two per token that was asked for:
 MAX_TOKEN_CHARS = 512  # characters: no vocabulary has a longer one
 MAX_CHARACTERS = 16  # of a token, as a mean: from there on a frame holds several tokens
 MAX_DIGITS = 4300  # of a number: Python's JSON reads no longer one
+MAX_MESSAGE, MAX_PARAM = 500, 200  # characters of an engine's error that a client sees
 FAILED = "the engine answered with an error"
+_EMPTY_DETAILS = (b'"prompt_tokens_details":null', b'"completion_tokens_details":null')
 _DIGITS = re.compile(rb"[0-9]{%d}" % (MAX_DIGITS + 1))
 
 Short = Annotated[str, Meta(max_length=256)]
 Moment = Annotated[int, Meta(ge=0, le=2**53)]
-Only = Annotated[int, Meta(ge=0, le=0)]  # n is 1: there is one choice, the first
+MAX_CHOICES = 16  # answers of one request: n times its prompts. They have one slot, and are sequences of the engine
+Index = Annotated[int, Meta(ge=0, lt=MAX_CHOICES)]
 Finish = Annotated[str, Meta(max_length=32)]
 
 
@@ -75,7 +78,7 @@ class Said(Struct):
 
 class ChatPiece(Struct):
     delta: Said
-    index: Only = 0
+    index: Index = 0
     finish_reason: Finish | None = None
     logprobs: dict[str, Raw] | None = None
 
@@ -88,7 +91,7 @@ class TextPiece(Struct):
     """Of a text completion, streamed or whole."""
 
     text: str
-    index: Only = 0
+    index: Index = 0
     finish_reason: Finish | None = None
     logprobs: dict[str, Raw] | None = None
 
@@ -99,7 +102,7 @@ class TextPiece(Struct):
 
 class ChatChoice(Struct):
     message: Said
-    index: Only = 0
+    index: Index = 0
     finish_reason: Finish | None = None
     logprobs: dict[str, Raw] | None = None
 
@@ -118,19 +121,19 @@ class _Top(Struct, kw_only=True):
 
 
 class ChatChunk(_Top):
-    choices: Annotated[list[ChatPiece], Meta(max_length=1)]
+    choices: Annotated[list[ChatPiece], Meta(max_length=MAX_CHOICES)]
 
 
 class TextChunk(_Top):
-    choices: Annotated[list[TextPiece], Meta(max_length=1)]
+    choices: Annotated[list[TextPiece], Meta(max_length=MAX_CHOICES)]
 
 
 class ChatAnswer(_Top):
-    choices: Annotated[list[ChatChoice], Meta(min_length=1, max_length=1)]
+    choices: Annotated[list[ChatChoice], Meta(min_length=1, max_length=MAX_CHOICES)]
 
 
 class TextAnswer(_Top):
-    choices: Annotated[list[TextPiece], Meta(min_length=1, max_length=1)]
+    choices: Annotated[list[TextPiece], Meta(min_length=1, max_length=MAX_CHOICES)]
 
 
 class Usage(Struct, omit_defaults=True):
@@ -155,17 +158,18 @@ class _Told(Struct):
 
 class _EngineError(Struct):
     message: str = ""
+    param: str | None = None
 
 
 class _EngineErrorAnswer(Struct):
     error: _EngineError | None = None
 
 
-_encode = msgspec.json.Encoder().encode
+encode = msgspec.json.Encoder().encode
 _decode_told = msgspec.json.Decoder(_Told).decode
 _decode_details = msgspec.json.Decoder(dict[Short, Any]).decode
 _decode_error = msgspec.json.Decoder(_EngineErrorAnswer).decode
-_decode_top = msgspec.json.Decoder(dict[str, Raw]).decode
+decode_top = msgspec.json.Decoder(dict[str, Raw]).decode
 _decode_chunk: dict[bool, Callable[[bytes], ChatChunk | TextChunk]] = {
     True: msgspec.json.Decoder(ChatChunk).decode,
     False: msgspec.json.Decoder(TextChunk).decode,
@@ -174,7 +178,7 @@ _decode_answer: dict[bool, Callable[[bytes], ChatAnswer | TextAnswer]] = {
     True: msgspec.json.Decoder(ChatAnswer).decode,
     False: msgspec.json.Decoder(TextAnswer).decode,
 }
-_WRONG = (msgspec.MsgspecError, ValueError, RecursionError)  # whatever decoding may raise
+WRONG = (msgspec.MsgspecError, ValueError, RecursionError)  # whatever decoding may raise
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,22 +190,28 @@ class Asked:
     input_tokens: int  # our estimate
     least_input: int = 1
     most_input: int = 2**31
+    choices: int = 1  # answers: n times the prompts
 
     @classmethod
-    def of(cls, chat: bool, output_bound: int, estimate: int, exact: int, body_bytes: int, context: int) -> Asked:
-        """``exact``: tokens of a prompt that was sent as token ids, else 0. ``context``: the model's length as it is
-        configured, which may be less than the engine's. A byte of a body is never more than one token."""
+    def of(
+        cls, chat: bool, output_bound: int, estimate: int, exact: int, body_bytes: int, context: int,
+        prompts: int = 1, choices: int = 1,
+    ) -> Asked:  # fmt: skip
+        """``output_bound``: of all answers together. ``exact``: tokens of prompts that were sent as token ids, else 0.
+        ``context``: the model's length as it is configured, which may be less than the engine's. A byte of a body is
+        never more than one token of each prompt that it is part of (``prompts``)."""
         if exact:
-            return cls(chat, output_bound, exact, exact, exact + TEMPLATE_TOKENS)
-        return cls(chat, output_bound, estimate, 1, min(2 * context, body_bytes + TEMPLATE_TOKENS))
+            return cls(chat, output_bound, exact, exact, exact + TEMPLATE_TOKENS, choices)
+        most = min(2 * context, body_bytes + TEMPLATE_TOKENS) * prompts
+        return cls(chat, output_bound, estimate, 1, most, choices)
 
 
 def read_chunk(payload: bytes, chat: bool) -> ChatChunk | TextChunk:
     """One frame of a stream. Raises :class:`Broken`. UTF-8 is the caller's to check."""
     try:
         chunk = _decode_chunk[chat](payload)
-    except _WRONG:
-        raise _broken(payload, "a frame of the stream is not a completion chunk") from None
+    except WRONG:
+        raise broken(payload, "a frame of the stream is not a completion chunk") from None
     if chunk.error is not ABSENT and bytes(chunk.error) != b"null":
         raise Broken(FAILED, by_engine=True)
     if len(payload) > MAX_DIGITS:
@@ -209,10 +219,10 @@ def read_chunk(payload: bytes, chat: bool) -> ChatChunk | TextChunk:
     return chunk
 
 
-def _broken(data: bytes, why: str) -> Broken:
+def broken(data: bytes, why: str) -> Broken:
     try:
-        top = _decode_top(data)
-    except _WRONG:
+        top = decode_top(data)
+    except WRONG:
         return Broken(f"{why}: it is not a JSON object")
     return Broken(FAILED, by_engine=True) if "error" in top else Broken(why)
 
@@ -222,27 +232,27 @@ def check_digits(data: bytes) -> None:
     if _DIGITS.search(data) is not None:
         try:
             msgspec.json.decode(data)
-        except _WRONG:
+        except WRONG:
             raise Broken("a number has thousands of digits") from None
 
 
 def without_usage(payload: bytes) -> bytes:
     """A chunk that was read, without its ``usage``."""
-    top = _decode_top(payload)
+    top = decode_top(payload)
     top.pop("usage", None)
-    return _encode(top)
+    return encode(top)
 
 
 def with_usage(payload: bytes, usage: Usage) -> bytes:
     """A chunk that was read, with this usage instead of its own."""
-    top = _decode_top(payload)
-    top["usage"] = Raw(_encode(usage))
-    return _encode(top)
+    top = decode_top(payload)
+    top["usage"] = Raw(encode(usage))
+    return encode(top)
 
 
 def usage_chunk(like: ChatChunk | TextChunk, usage: Usage) -> bytes:
     """The usage frame of a stream whose engine sent none."""
-    return _encode(
+    return encode(
         {
             "id": like.id, "object": like.object, "created": like.created, "model": like.model, "choices": [],
             "usage": usage,
@@ -262,7 +272,7 @@ def settle_usage(raw: Raw, asked: Asked, frames: int, characters: int) -> tuple[
     least = max(1 if characters else 0, (frames - FRAMES_SLACK) // 2, characters // MAX_TOKEN_CHARS)
     try:
         usage_sent = _decode_told(raw)
-    except _WRONG:
+    except WRONG:
         usage_sent = None
     if (
         usage_sent is None
@@ -288,7 +298,7 @@ def _details(raw: Raw, most: int) -> dict[str, int] | None:
         return None
     try:
         details = _decode_details(raw)
-    except _WRONG:
+    except WRONG:
         return None
     parts = {name: value for name, value in details.items() if type(value) is int and 0 <= value <= most}
     return parts if 0 < len(parts) <= 16 else None
@@ -312,25 +322,47 @@ def read_answer(data: bytes, asked: Asked, model: str | None) -> WholeAnswer:
         if not data.isascii():
             data.decode()
         answer = _decode_answer[asked.chat](data)
-        top = _decode_top(data)
-    except _WRONG:
-        raise _broken(data, "the answer is not a completion") from None
+        top = decode_top(data)
+    except WRONG:
+        raise broken(data, "the answer is not a completion") from None
     if answer.error is not ABSENT and bytes(answer.error) != b"null":
         raise Broken(FAILED, by_engine=True)
     if len(data) > MAX_DIGITS:
         check_digits(data)
-    choice = answer.choices[0]
-    usage, believed = settle_usage(answer.usage, asked, 0, choice.characters)
-    top["usage"] = Raw(_encode(usage))
+    choices = answer.choices
+    if len(choices) == 1 == asked.choices and not choices[0].index:
+        finish, characters = choices[0].finish_reason or "", choices[0].characters
+    elif len(choices) == asked.choices and {choice.index for choice in choices} == set(range(asked.choices)):
+        finish = finish_of(choice.finish_reason for choice in choices)
+        characters = sum(choice.characters for choice in choices)
+    else:
+        raise Broken(f"{asked.choices} answers were asked for, and it has others")
+    usage, believed = settle_usage(answer.usage, asked, 0, characters)
+    top["usage"] = Raw(_with_nulls(usage, answer.usage))
     if model is not None:
-        top["model"] = Raw(_encode(model))
-    return WholeAnswer(answer.id, choice.finish_reason or "", usage, believed, _encode(top))
+        top["model"] = Raw(encode(model))
+    return WholeAnswer(answer.id, finish, usage, believed, encode(top))
 
 
-def error_message(data: bytes) -> str:
-    """What an engine says of an input that it refuses; empty where that cannot be read."""
+def finish_of(reasons: Iterable[str | None]) -> str:
+    """How an answer of several choices ended: at its bound if one of them did."""
+    ends = [reason for reason in reasons if reason]
+    return "length" if "length" in ends else ends[0] if ends else ""
+
+
+def _with_nulls(usage: Usage, told: Raw) -> bytes:
+    """The usage as JSON, with the details that an engine wrote out as null."""
+    body, raw = encode(usage), bytes(told)
+    for field in _EMPTY_DETAILS:
+        if field in raw:
+            body = b"%b,%b}" % (body[:-1], field)
+    return body
+
+
+def input_error(data: bytes) -> tuple[str, str | None]:
+    """What an engine says of an input that it refuses, and the field it names; empty where that cannot be read."""
     try:
         error = _decode_error(data).error
-    except _WRONG:
-        return ""
-    return error.message if error is not None else ""
+    except WRONG:
+        return "", None
+    return ("", None) if error is None else (error.message[:MAX_MESSAGE], error.param and error.param[:MAX_PARAM])

@@ -17,12 +17,13 @@ import msgspec
 
 from scheduling.catalog import CatalogCache
 from scheduling.core.outcomes import Reason
-from scheduling.core.tracing import CHAT, COMPLETION, trace_line
+from scheduling.core.tracing import trace_line
 from scheduling.core.types import Catalog
 from scheduling.gateway.asgi import PEER
-from scheduling.gateway.auth import Access, Keyring, split_key
+from scheduling.gateway.auth import Access, Keyring, OpensNothing, split_key
 from scheduling.gateway.config import GatewayConfig
-from scheduling.gateway.errors import Answer, Refusal, render
+from scheduling.gateway.endpoints import ENDPOINTS
+from scheduling.gateway.errors import Answer, Refusal
 from scheduling.gateway.forecasts import Forecasts
 from scheduling.gateway.grammar import check_grammar
 from scheduling.gateway.guard import ClientGone, Head, Receive, Scope, Send, check_size, drain, read_body
@@ -30,19 +31,20 @@ from scheduling.gateway.headers import JSON
 from scheduling.gateway.idempotency import Idempotency
 from scheduling.gateway.in_flight import InFlight
 from scheduling.gateway.input_tokens import InputCounter
-from scheduling.gateway.lifecycle import Lifecycle, Services, send_answer
+from scheduling.gateway.lifecycle import Lifecycle, Services, check_entitled, refused, send_answer
 from scheduling.gateway.openai_types import ModelCard, ModelList
 from scheduling.gateway.outbox import Outbox
 from scheduling.gateway.ports import GatewayMetrics, Places, Routes
-from scheduling.gateway.prepare import prepare
+from scheduling.gateway.prepare import check_choices, choose, parse_as
+from scheduling.gateway.questions import QUESTIONS, Question, Questions
 from scheduling.gateway.quotas import Quotas
-from scheduling.gateway.relay import EngineTrouble, answer_headers
+from scheduling.gateway.relay import EngineTrouble
 from scheduling.gateway.stages import Call, Identified
 from scheduling.gateway.storms import HOLD_S, MAX_DRAINED, MAX_HELD, Storms
 from scheduling.gateway.timeouts import Timeouts
 from scheduling.gateway.upstream import Upstream
 from scheduling.state.history import HistoryStream
-from scheduling.state.resp import RespConnection
+from scheduling.state.resp import PROBE_S, SILENCE_S, RespConnection
 from scheduling.state.skew import ClockSkew
 from scheduling.state.store import PoolStore
 from scheduling.state.subscriber import Subscriber
@@ -55,7 +57,6 @@ FEW = 16  # open requests that a tenant may have however full the process is
 DRAIN_STEP_S = 0.05
 AFTER_DRAIN_S = 3.0  # for the last words to those that were cut off
 _MODELS = "/v1/models"
-_GENERATE = {"/v1/chat/completions": True, "/v1/completions": False}
 _NO_EXTENSIONS: dict[str, Any] = {}
 _encode = msgspec.json.Encoder().encode
 
@@ -88,7 +89,9 @@ class GatewayApp:
         self._catalog = catalog
         self._metrics = metrics
         self._started_s = int(time.time())
-        self._resp = RespConnection(redis_url, name=config.gateway_id, on_change=self._state_changed)
+        self._resp = RespConnection(
+            redis_url, name=config.gateway_id, silence=SILENCE_S, probe=PROBE_S, on_change=self._state_changed
+        )
         self._subscriber = Subscriber(
             redis_url,
             [gateway_channel(config.gateway_id), CATALOG_CHANNEL, EJECTED_CHANNEL],
@@ -101,6 +104,7 @@ class GatewayApp:
         self._upstream = Upstream(config.connect_timeout_s)
         # counts of tokens name no request: on connections of their own a late one can only be taken for another count
         self._counting = Upstream(config.connect_timeout_s, named=False)
+        self._questions = Questions(self._counting)
         self.skew = ClockSkew(self._resp.time_s)
         self._in_flight = InFlight(
             config.gateway_id, self._store, config.renew_every_s, self._in_service, self.skew.measure
@@ -329,11 +333,15 @@ class GatewayApp:
     async def _serve(self, call: Call) -> None:
         scope = call.scope
         path, method = scope["path"], scope["method"]
-        chat = _GENERATE.get(path)
-        if chat is None:
+        endpoint = ENDPOINTS.get(path)
+        if endpoint is None and path in QUESTIONS and method == "POST":
+            await self._question(call, QUESTIONS[path])
+            return
+        if endpoint is None:
             call.body_read = method in ("GET", "HEAD")
             await self._small(call, path, method)
             return
+        call.dialect = endpoint.dialect
         if method != "POST":
             call.body_read = method in ("GET", "HEAD")
             raise Refusal(Reason.INVALID_REQUEST, status=405, allow=b"POST", detail=f"{path} takes POST.")
@@ -341,8 +349,8 @@ class GatewayApp:
         head = Head(scope["headers"], config.max_header_bytes)
         check_size(head, config.max_body_bytes)
         access = await self._access(head.authorization, call.received_s)
-        trace = trace_line(CHAT if chat else COMPLETION, head.traceparent) if config.traces else ""
-        identified = call.identified = Identified(call, access, trace)
+        trace = trace_line(endpoint.operation, head.traceparent) if config.traces else ""
+        identified = call.identified = Identified(call, access, trace, endpoint)
         if self._draining:
             raise Refusal(Reason.SHUTTING_DOWN, close=True)
         key_id = access.key.id
@@ -367,13 +375,13 @@ class GatewayApp:
         self._open_of_tenant[tenant] = of_tenant + 1
         self._open_of_peer[peer] = self._open_of_peer.get(peer, 0) + 1
         try:
-            refusal = self._storms.answer(key_id, call.started_loop) if self._storms else None
+            refusal = self._storms.answer(key_id, call.started_loop) if self._storms and access.one_model else None
             if refusal is not None:
                 await self._turn_away(identified, head, refusal)
                 return
-            await self._generate(identified, head, chat)
+            await self._ask(identified, head)
         except Refusal as refusal:
-            self._storms.refused(access, refusal, call.loop.time())
+            self._storms.refused(identified.access, refusal, call.loop.time())
             raise
         finally:
             self._open -= 1
@@ -385,7 +393,8 @@ class GatewayApp:
         """Refuses a request of a key that storms: no parsing, no question to shared state, no ledger row."""
         call, access = identified.call, identified.access
         call.limit(Reason.SLOW_REQUEST, call.started_loop + self.config.body_timeout_s)
-        if (head.content_length or 0) <= MAX_DRAINED:  # read: a new connection would cost us more
+        if not call.body_read and (head.content_length or 0) <= MAX_DRAINED:
+            # read: a new connection would cost us more
             call.body_read = await drain(call.receive, MAX_DRAINED)
         call.closed = True
         if self._storms.held_back < MAX_HELD:
@@ -396,24 +405,32 @@ class GatewayApp:
                 self._storms.held_back -= 1
         self._metrics.storm_refused(access.pool.id, access.entitlement.tenant, refusal.reason.value)
         refusal.close = not call.body_read
-        await send_answer(call, render(refusal, answer_headers(call)))
+        await send_answer(call, refused(call, refusal))
 
-    async def _generate(self, identified: Identified, head: Head, chat: bool) -> None:
+    async def _ask(self, identified: Identified, head: Head) -> None:
         """A request of a known key, from its body on."""
-        config, call, access = self.config, identified.call, identified.access
+        config, call = self.config, identified.call
         call.last_deadline = call.started_loop + config.request_timeout_s
         call.limit(Reason.SLOW_REQUEST, call.started_loop + config.body_timeout_s)
         data = await read_body(call.receive, config.max_body_bytes)
         call.limit(Reason.DEADLINE, call.last_deadline)
         call.body_read = True
         size = len(data)
-        prepared = prepare(data, chat, access.pool)
+        body = parse_as(data, identified.endpoint.form)
+        access = identified.access = self._choose(body.model, identified.access)
+        if self._storms and not access.one_model:  # only now it is known which entitlement it is for
+            refusal = self._storms.answer(access.door, call.started_loop)
+            if refusal is not None:
+                await self._turn_away(identified, head, refusal)
+                return
+        prepared = identified.endpoint.fit(body, access.pool)
+        check_choices(prepared, access.entitlement.concurrency)
         identified.streamed = prepared.stream
         check_grammar(prepared.body, access.entitlement.tier.max_grammar_bytes)
         if head.idempotency_key is not None:
             identified.idempotency = self._idempotency.pass_for(
                 identified.id,
-                identified.access.entitlement.tenant,
+                access.entitlement.tenant,
                 call.scope["path"],
                 head.idempotency_key,
                 data,
@@ -421,15 +438,42 @@ class GatewayApp:
         del data  # it may be large, and the call may wait
         await self._lifecycle.run(identified, prepared, size, head.hints)
 
+    def _choose(self, model: str, access: Access) -> Access:
+        return choose(model, access)
+
+    async def _question(self, call: Call, question: Question) -> None:
+        """What an engine is asked without a slot."""
+        config = self.config
+        call.dialect = question.dialect
+        head = Head(call.scope["headers"], config.max_header_bytes)
+        check_size(head, config.max_body_bytes)
+        access = await self._access(head.authorization, call.received_s)
+        if self._draining:
+            raise Refusal(Reason.SHUTTING_DOWN, close=True)
+        call.limit(Reason.SLOW_REQUEST, call.started_loop + config.body_timeout_s)
+        data = await read_body(call.receive, config.max_body_bytes)
+        call.body_read = True
+        call.limit(Reason.DEADLINE, call.started_loop + config.first_token_timeout_s)
+        asked = parse_as(data, question.form)
+        access = self._choose(asked.model, access)
+        check_entitled(access.entitlement, call.received_s)
+        body = await self._questions.ask(question, access, asked)
+        headers = [JSON, (b"content-length", b"%d" % len(body)), (b"x-request-id", call.id.encode("ascii"))]
+        call.closed = True
+        await send_answer(call, Answer(200, headers, body))
+
     async def _access(self, authorization: bytes | None, now_s: float) -> Access:
         parts = split_key(authorization)
-        if parts is not None:
-            access = self._keyring.find(*parts, now_s)
-            if access is None:
-                await self._catalog.refreshed(NEW_KEY_WAIT_S)
+        try:
+            if parts is not None:
                 access = self._keyring.find(*parts, now_s)
-            if access is not None:
-                return access
+                if access is None:
+                    await self._catalog.refreshed(NEW_KEY_WAIT_S)
+                    access = self._keyring.find(*parts, now_s)
+                if access is not None:
+                    return access
+        except OpensNothing:
+            raise Refusal(Reason.NOT_ENTITLED, state="missing: its project has none") from None
         raise Refusal(Reason.NO_KEY)
 
     async def _small(self, call: Call, path: str, method: str) -> None:
@@ -441,14 +485,15 @@ class GatewayApp:
                 raise Refusal(Reason.SHUTTING_DOWN, close=True)
             await self._routes.serve(call, access, head)
             return
+        if path in QUESTIONS:
+            raise Refusal(Reason.INVALID_REQUEST, status=405, allow=b"POST", detail=f"{path} takes POST.")
         if path != _MODELS and not path.startswith(_MODELS + "/"):
             raise Refusal(Reason.INVALID_REQUEST, status=404, detail="This path does not exist under /v1.")
         if method not in ("GET", "HEAD"):
             raise Refusal(Reason.INVALID_REQUEST, status=405, allow=b"GET, HEAD", detail=f"{_MODELS} takes GET.")
         head = Head(call.scope["headers"], self.config.max_header_bytes)
         access = await self._access(head.authorization, call.received_s)
-        pool = access.pool
-        cards = {n: ModelCard(n, self._started_s, pool.max_model_len) for n in (pool.model, *pool.aliases)}
+        cards = {name: ModelCard(name, self._started_s, length) for name, length in access.cards().items()}
         if path == _MODELS:
             body = _encode(ModelList(list(cards.values())))
         else:
@@ -470,4 +515,4 @@ class GatewayApp:
         refusal.close = refusal.close or not call.body_read
         self._metrics.rejected(reason.value, refusal.status)
         if reason is not Reason.CLIENT_LEFT and not call.responding:
-            await send_answer(call, render(refusal, answer_headers(call)))
+            await send_answer(call, refused(call, refusal))

@@ -71,17 +71,23 @@ def reason_header(reason: Reason) -> Header:
     return _REASON_HEADER[reason]
 
 
+def message_of(reason: Reason, **fields: Any) -> str:
+    """The sentence that people read."""
+    message = ENDINGS[reason].message
+    return message.format_map(fields) if fields else message
+
+
 def error_bytes(reason: Reason, param: str | None = None, **fields: Any) -> bytes:
     """The body ``{"error": {...}}``; ``code`` is the reason, so that programs need not read messages."""
-    ending = ENDINGS[reason]
-    message = ending.message.format_map(fields) if fields else ending.message
-    return _encode(ErrorAnswer(ErrorBody(message, ending.error_type, param, reason.value)))
+    kind = ENDINGS[reason].error_type
+    return _encode(ErrorAnswer(ErrorBody(message_of(reason, **fields), kind, param, reason.value)))
 
 
-def render(refusal: Refusal, extra: Sequence[Header] = ()) -> Answer:
-    """The whole answer for a request that ends before its response began."""
+def render(refusal: Refusal, extra: Sequence[Header] = (), body: bytes | None = None) -> Answer:
+    """The whole answer for a request that ends before its response began. ``body``: in another dialect."""
     reason = refusal.reason
-    body = error_bytes(reason, refusal.param, **refusal.fields)
+    if body is None:
+        body = error_bytes(reason, refusal.param, **refusal.fields)
     headers: list[Header] = [JSON, (b"content-length", b"%d" % len(body)), _REASON_HEADER[reason], *extra]
     if reason is Reason.QUOTA_EXCEEDED and refusal.retry_s:
         headers += after_period(refusal.retry_s)
@@ -136,6 +142,8 @@ def table() -> str:
         "Notes",
         "",
         "- `client_left` has no answer: ledger and metrics record 499.",
+        "- `/v1/messages` tells the same in Anthropic's form, and streams with named events end with an `error` event",
+        "  ([v1.md](v1.md#other-apis-clients)); status and headers are those of the table everywhere.",
         "- A head over its limit is `too_large` with status 431; an unknown path is `invalid_request` with 404, and a",
         "  method that a path does not support is `invalid_request` with 405.",
         "- `quota_exceeded` carries the time to the end of the day or month (UTC) in `retry-after`, and",

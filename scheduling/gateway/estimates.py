@@ -25,6 +25,7 @@ def make_estimate(
     """Input from a tokenizer, or words and bytes (exact for token ids); output by ``look``, or by its bound where the
     pool predicts nothing. What is reserved and charged is the bound either way: a prediction orders, it does not limit.
 
+    A request for several answers needs the sum of theirs: its prompts are charged once, and are in the cache of each.
     Refuses what can fit nowhere (400); where only our estimate says so, the engine, which counts, has the last word.
     """
     if prepared.exact_input:
@@ -34,22 +35,32 @@ def make_estimate(
         least = tokens // 2
     bound = prepared.output_bound
     limit = pool.max_model_len
+    prompt, shortest = tokens, least  # of the longest one
+    if prepared.prompts > 1:
+        share = prepared.longest / prepared.raw_input
+        prompt, shortest = round(tokens * share), round(least * share)
     if not prepared.bound_given:
-        bound = max(1, min(bound, limit - tokens))
+        bound = max(1, min(bound, limit - prompt))
         prepared.set_bound(bound)
     largest = max((b.kv_tokens for b in pool.backends), default=limit)
-    kv = min(tokens + bound, limit)
-    if least + bound > limit:
-        raise Refusal(Reason.TOO_LONG, param="messages", input=tokens, output=bound, limit=limit)
+    choices = prepared.choices
+    output = bound * choices
+    kv = min(tokens * prepared.copies + output, limit * choices)  # each answer has its prompt in the cache
+    if shortest + bound > limit:
+        raise Refusal(Reason.TOO_LONG, param="messages", input=prompt, output=bound, limit=limit)
+    if not output:
+        kv = min(kv, largest)  # prompts that are only read leave the cache one after the other
     if kv > largest:
-        raise Refusal(Reason.TOO_LONG, param="max_tokens", input=tokens, output=bound, limit=largest)
-    if look is None:
-        return Estimate(tokens, bound, float(bound), kv, tokens + bound)
+        raise Refusal(Reason.TOO_LONG, param="max_tokens", input=tokens, output=output, limit=largest)
+    if look is None or not output:
+        return Estimate(tokens, output, float(output), kv, tokens + output)
     outlook = look(tokens, bound)
     prediction = outlook.forecast.prediction
     return Estimate(
-        tokens, bound, prediction.mean, kv, tokens + bound, prediction.source, outlook.forecast.p90,
-        outlook.facts.category, prediction.lengths, prediction.probabilities,
+        tokens, output, prediction.mean * choices, kv, tokens + output, prediction.source,
+        outlook.forecast.p90 * choices, outlook.facts.category,
+        prediction.lengths if choices == 1 else tuple(length * choices for length in prediction.lengths),
+        prediction.probabilities,
     )  # fmt: skip
 
 
@@ -70,7 +81,7 @@ def make_queued(
         None if slo.ttlt_s is None else total_deadline_s(arrival_s, slo),
         arrival_s + tier.max_wait_s, "", gateway_id, entitlement.concurrency,
         output_lengths=estimate.output_lengths, output_probabilities=estimate.output_probabilities,
-        prefixes=prefixes_of(prepared.body, access.prefix_key, pool, estimate.input_tokens)
+        prefixes=prefixes_of(prepared.judged, access.prefix_key, pool, estimate.input_tokens)
         if pool.routing in USES_PREFIX
         else "",
         hint_deadline_s=None if hints is None else _hinted_deadline_s(arrival_s, slo, hints),

@@ -9,9 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from scheduling.core.prefill_pace import TOLD_AFTER_S
 from scheduling.state.store import PoolStore
-
-TOLD_AFTER_S = 0.002  # first tokens of so long go together
 
 
 class FirstTokens:

@@ -4,7 +4,8 @@ Per pool and process one :class:`PoolForecasts`. A request costs its category, i
 tenant's past prompts, at most 10,000 (together some 0.2 ms, ``docs/internals/estimates.md``); a prompt that its tenant
 sent before, word for word, far less. Learning goes the long way for all: an ended request is put on the pool's history
 stream, and everything on the stream, our own included, is learned from, so that gateways agree and a restarted one
-knows what it knew. What is learned of a tenant serves that tenant (``scheduling/core/estimate/chain.py``).
+knows what it knew. Regressions are fitted in a thread, after what they learn from was read. What is learned of a tenant
+serves that tenant (``scheduling/core/estimate/chain.py``).
 """
 
 from __future__ import annotations
@@ -21,9 +22,12 @@ import msgspec
 from scheduling.core.estimate.category import classify
 from scheduling.core.estimate.chain import Chain, Outlook, TenantChain
 from scheduling.core.estimate.contracts import PromptFacts
+from scheduling.core.estimate.features import COUNT as FEATURES
+from scheduling.core.estimate.features import features
 from scheduling.core.estimate.shares import Shares
 from scheduling.core.types import Catalog, PoolSpec, PredictorMode
 from scheduling.estimation.embedding import Embedder, Vector, pack, unpack
+from scheduling.estimation.regression import RidgeRegression
 from scheduling.estimation.window import RingWindow
 from scheduling.gateway.auth import Access
 from scheduling.gateway.openai_types import ChatRequest
@@ -35,10 +39,12 @@ log = logging.getLogger(__name__)
 
 ROUND_S = 0.4  # between two looks at the stream: what one gateway saw, the others know well within 2 s
 READ = 200  # observations learned at once; other requests get their turn in between
+FIT_AFTER = 20  # observations, while many are read
 TAUGHT_PER_ROUND = 50  # observations a gateway gives per round; of more, a sample that is fair to each tenant
 SHOWN_EVERY = 12  # rounds
 TENANTS_SHOWN = 500  # of a pool, by name
 FACTORS_SHOWN = 12  # of a tenant, the most taught
+REGRESSIONS_SHOWN = 5  # of a tenant, the most taught
 PROMPTS_KEPT = 2_048  # embeddings of prompts that may come again, by tenant and digest
 SYSTEM_LOOKED_AT = 200  # characters of a system message: it tells whose prompt it is, and is the same in all of theirs
 TEXT_LOOKED_AT = 4_200
@@ -46,7 +52,7 @@ TEXT_LOOKED_AT = 4_200
 
 def prompt_text(prepared: Prepared) -> str:
     """What a prompt is judged by: the last thing the user said, then the beginning of the system's message."""
-    body = prepared.body
+    body = prepared.judged
     if not isinstance(body, ChatRequest):
         return body.prompt[:TEXT_LOOKED_AT] if isinstance(body.prompt, str) else ""
     user = system = ""
@@ -74,7 +80,7 @@ class _Ended:
         return Observation(
             facts.application, facts.tenant, facts.model, facts.category, round(facts.input_tokens), self.actual,
             self.cut, forecast.prediction.source, forecast.raw_p90,
-            b"" if facts.embedding is None else pack(facts.embedding),
+            b"" if facts.embedding is None else pack(facts.embedding), facts.features,
         )  # fmt: skip
 
 
@@ -115,10 +121,11 @@ class PoolForecasts:
     def __init__(self, mode: PredictorMode, stream: HistoryStream, embedder: Embedder) -> None:
         self.mode = mode
         self.stream = stream
-        self.chain = Chain(RingWindow if mode is PredictorMode.SIMILAR else None)
+        prompts = mode is PredictorMode.SIMILAR
+        self.chain = Chain(RingWindow if prompts else None, RidgeRegression if prompts else None)
         self.learned = 0  # observations since this process started
         self._embedder = embedder
-        self._prompts: dict[tuple[str, bytes], tuple[str, Vector | None]] = {}
+        self._prompts: dict[tuple[str, bytes], tuple[str, Vector | None, bytes]] = {}
         # what was said since something was last learned: the same question has the same answer until then
         self._looked: dict[tuple[tuple[str, bytes], str, str, int, int], Outlook] = {}
         self._telling = _Telling()
@@ -135,20 +142,24 @@ class PoolForecasts:
         if outlook is None:
             if len(self._looked) >= PROMPTS_KEPT:
                 self._looked.clear()
-            category, vector = self._read(place, text)
-            facts = PromptFacts(access.key.id, tenant, access.pool.model, category, input_tokens, bound, vector)
+            category, vector, signs = self._read(place, text)
+            facts = PromptFacts(access.key.id, tenant, access.pool.model, category, input_tokens, bound, vector, signs)
             outlook = self._looked[question] = Outlook(facts, self.chain.predict(facts))
         return outlook
 
-    def _read(self, place: tuple[str, bytes], text: str) -> tuple[str, Vector | None]:
+    def _read(self, place: tuple[str, bytes], text: str) -> tuple[str, Vector | None, bytes]:
         if not text:
-            return "", None
+            return "", None, b""
         prompt = self._prompts.get(place)
         if prompt is None:
             if len(self._prompts) >= PROMPTS_KEPT:
                 del self._prompts[next(iter(self._prompts))]
-            vector = self._embedder.embed(text) if self.mode is PredictorMode.SIMILAR else None
-            prompt = self._prompts[place] = (classify(text).value, vector)
+            category = classify(text).value
+            if self.mode is PredictorMode.SIMILAR:
+                prompt = category, self._embedder.embed(text), features(text, category)
+            else:
+                prompt = category, None, b""
+            self._prompts[place] = prompt
         return prompt
 
     def ended(self, outlook: Outlook, actual: int) -> None:
@@ -162,16 +173,31 @@ class PoolForecasts:
 
     async def round(self) -> None:
         """Tells what was seen here, learns what was seen anywhere. Raises ``StateUnavailable``."""
+        await self.tell()
+        await self._read_all()
+        await self._fit()
+
+    async def tell(self) -> None:
+        """Tells what was seen here. Raises ``StateUnavailable``."""
         if self._telling.pending:
             telling, self._telling = self._telling, _Telling()
             await self.stream.append(telling.all())
+
+    async def _read_all(self) -> None:
         while entries := await self.stream.read(self._last_id, READ):
-            for _, seen in entries:
+            for number, (_, seen) in enumerate(entries, 1):
                 self._learn(seen)
+                if number % FIT_AFTER == 0:  # regressions are scored on what they have not learned yet
+                    await self._fit()
             self._last_id = entries[-1][0]
             if len(entries) < READ:
                 return
             await asyncio.sleep(0)
+
+    async def _fit(self) -> None:
+        if self.chain.due:
+            await asyncio.to_thread(self.chain.fit)
+            self._looked.clear()
 
     def _learn(self, seen: Observation | Reset | None) -> None:
         self._looked.clear()
@@ -185,8 +211,9 @@ class PoolForecasts:
                 except ValueError:  # another version's: its lengths still count
                     vector = None
             facts = PromptFacts(
-                seen.application, seen.tenant, seen.model, seen.category, seen.input_tokens, None, vector
-            )
+                seen.application, seen.tenant, seen.model, seen.category, seen.input_tokens, None, vector,
+                seen.features if len(seen.features) == FEATURES else b"",  # another version's say something else
+            )  # fmt: skip
             self.chain.observe(facts, seen.actual, cut=seen.cut, source=seen.source, raw_p90=seen.raw_p90)
             self.learned += 1
 
@@ -223,7 +250,20 @@ def _shown(tenant: TenantChain) -> dict[str, object]:
             {"source": source, "factor": factor, "observed": observed}
             for source, (factor, observed) in tenant.calibrator.factors().items()
         ],
+        "regressions": _regressions(tenant),
     }
+
+
+def _regressions(tenant: TenantChain) -> list[dict[str, object]]:
+    """By key, the most taught: errors of the logarithm of the length, its own and those of the other predictors on the
+    same answers, and which of the two is used."""
+    if tenant.regression is None:
+        return []
+    scores = sorted(tenant.regression.scores(), key=lambda score: -score[1])[:REGRESSIONS_SHOWN]
+    return [
+        {"key": key, "answers": answers, "error": round(own, 4), "others": round(others, 4), "used": used}
+        for key, answers, own, others, used in scores
+    ]
 
 
 class Forecasts:
@@ -247,7 +287,7 @@ class Forecasts:
         self._task = None
         for pool in self._pools.values():
             try:
-                await pool.round()
+                await pool.tell()
             except (StateUnavailable, StateError):
                 return
 

@@ -7,12 +7,31 @@ import msgspec
 
 from scheduling.core.outcomes import Reason
 from scheduling.gateway.errors import Refusal
+from scheduling.gateway.messages_types import MessagesRequest
 from scheduling.gateway.openai_types import ChatRequest, CompletionRequest, StructuredOutputs
+from scheduling.gateway.responses_types import ResponsesRequest
 
 
-def check_grammar(body: ChatRequest | CompletionRequest, limit: int) -> None:
+def check_grammar(body: object, limit: int) -> None:
     """Refuses (400) what constrains the output by more than ``limit`` bytes: the schema of ``response_format``, what
     ``structured_outputs`` says, and the parameters of tools of which one has to be called. 0 refuses all of them."""
+    if isinstance(body, MessagesRequest):
+        config = body.output_config
+        if config is not None and config.format is not None:
+            _check(_bytes(config.format.schema), limit, "output_config")
+        if body.tools and body.tool_choice is not None and body.tool_choice.type in ("any", "tool"):
+            _check(sum(_bytes(tool.input_schema) for tool in body.tools), limit, "tools")
+        return
+    if isinstance(body, ResponsesRequest):
+        if body.structured_outputs is not None:
+            _check(_size(body.structured_outputs), limit, "structured_outputs")
+        if body.text is not None and body.text.format is not None and body.text.format.type != "text":
+            _check(_bytes(body.text.format.schema), limit, "text")
+        if body.tools and body.tool_choice not in (None, "none", "auto"):
+            _check(sum(_bytes(tool.parameters) for tool in body.tools), limit, "tools")
+        return
+    if not isinstance(body, (ChatRequest, CompletionRequest)):
+        return  # it generates nothing
     outputs = body.structured_outputs
     if outputs is not None:
         _check(_size(outputs), limit, "structured_outputs")

@@ -30,7 +30,9 @@ class ClientGone(Exception):
 
 
 _HINTS = (TTFT_HINT, TBT_HINT, TTLT_HINT)
-_LENGTHS = frozenset(map(len, (b"authorization", b"content-length", b"idempotency-key", b"traceparent", *_HINTS)))
+_LENGTHS = frozenset(
+    map(len, (b"authorization", b"content-length", b"idempotency-key", b"traceparent", b"x-api-key", *_HINTS))
+)
 
 
 class Head:
@@ -44,6 +46,7 @@ class Head:
         self.hints: dict[bytes, float] | None = None
         self.idempotency_key: bytes | None = None
         self.traceparent: bytes | None = None
+        api_key: bytes | None = None
         total = 0
         for name, value in headers:
             size = len(name)
@@ -58,8 +61,12 @@ class Head:
                 self.idempotency_key = value if self.idempotency_key is None else b""  # two are none that can be used
             elif name == b"traceparent":
                 self.traceparent = value
+            elif name == b"x-api-key":  # as Anthropic's clients send it
+                api_key = value
             elif name in _HINTS:
                 self._hint(name, value)
+        if api_key is not None and self.authorization is None:
+            self.authorization = b"Bearer " + api_key
         if total > max_bytes:
             raise Refusal(Reason.TOO_LARGE, status=431, close=True, what="request head", limit=max_bytes)
 

@@ -48,7 +48,7 @@ class InputCounter:
     async def count(self, pool: PoolSpec, prepared: Prepared) -> float | None:
         """Tokens of the prompt, or None where that cannot be told now."""
         if pool.tokenizer == BACKEND:
-            return await self._ask(pool, prepared)
+            return None if prepared.media else await self._ask(pool, prepared)
         counter = tokenizer.load(pool.tokenizer)
         if counter is None:
             return None
@@ -64,7 +64,7 @@ class InputCounter:
             return None
         self._turn += 1
         spec = pool.backends[self._turn % len(pool.backends)]
-        body = prepared.body
+        body = prepared.judged
         question: dict[str, object] = {"model": pool.upstream_model}
         if isinstance(body, ChatRequest):
             question["messages"] = body.messages
@@ -102,7 +102,7 @@ class InputCounter:
 
 def _texts(prepared: Prepared) -> tuple[str, int]:
     """Everything that will be tokenized as one text, and how many messages frame it."""
-    body = prepared.body
+    body = prepared.judged
     if not isinstance(body, ChatRequest):
         return (f"{body.prompt}{body.suffix or ''}" if isinstance(body.prompt, str) else ""), 0
     parts: list[str] = []

@@ -13,19 +13,22 @@ from dataclasses import dataclass
 from typing import Any
 
 from scheduling.catalog import CatalogCache
+from scheduling.core.admission import not_entitled, state_at
 from scheduling.core.estimate.chain import Outlook
 from scheduling.core.estimate.tokens import TokenCalibration
 from scheduling.core.ledger import LedgerRecord
 from scheduling.core.outcomes import ENDINGS, Reason
-from scheduling.core.types import BackendSpec, EntitlementSpec, EntitlementState
+from scheduling.core.types import BackendSpec, EntitlementSpec
+from scheduling.engines.kinds import kind_of
 from scheduling.gateway.attempts import AttemptCounts
-from scheduling.gateway.auth import Keyring
+from scheduling.gateway.auth import Access, Keyring
 from scheduling.gateway.cache_salt import salt_for
 from scheduling.gateway.config import GatewayConfig
-from scheduling.gateway.errors import Answer, Refusal, error_event, reason_header, render
+from scheduling.gateway.errors import Answer, Refusal, reason_header, render
 from scheduling.gateway.estimates import make_estimate, make_queued
 from scheduling.gateway.first_tokens import FirstTokens
 from scheduling.gateway.forecasts import Forecasts
+from scheduling.gateway.grammar import check_grammar
 from scheduling.gateway.guard import LINGER_S, linger
 from scheduling.gateway.headers import JSON
 from scheduling.gateway.idempotency import REPLAYED, Idempotency
@@ -101,37 +104,82 @@ class Lifecycle:
     ) -> None:
         """From a parsed body to the end, if nothing goes wrong; what goes wrong is raised for ``conclude``."""
         call, access, idempotency = identified.call, identified.access, identified.idempotency
-        _check_entitled(access.entitlement, call.received_s)
+        check_entitled(access.entitlement, call.received_s)
         if idempotency is not None:
             answer = await self._idempotency.begin(idempotency)
             if answer is not None:
                 await self._replay(identified, answer)
                 return
+        raw_input = prepared.raw_input
+        try:
+            submitted = await self._enter(identified, prepared, body_bytes, hints)
+        except Refusal as refusal:
+            other = access.instead(refusal.reason)
+            if other is None or not self._take_over(identified, prepared, other, refusal.reason):
+                raise
+            prepared.raw_input = raw_input
+            try:
+                submitted = await self._enter(identified, prepared, body_bytes, hints)
+            except Refusal:
+                if call.submitted is not None and call.submitted.in_state:
+                    raise  # it was taken, and ended there
+                self._give_back(identified, access)
+                raise refusal from None
+        access, estimated = identified.access, submitted.estimated
         pool = access.pool
         calibration = self._calibration(pool.id, access.entitlement.tenant)
-        if pool.tokenizer and not prepared.exact_input:
-            counted = await self._counter.count(pool, prepared)
-            if counted is not None:
-                prepared.raw_input = counted
-        estimated = self._estimate(identified, prepared, body_bytes, hints, calibration)
-        expected = estimated.estimate.cost_tokens  # the bound, not the prediction: a limit is not to be overshot
-        self._quotas.begin(access.entitlement.tenant, call.id, expected, call.received_s)
-        submitted = await self._admit(estimated)
         self._budget.earn()
         salt = salt_for(pool.prefix_cache, access.salt_key, access.salt, prepared.body.cache_salt)
-        body = prepared.upstream(pool.upstream_model, access.order.priority(estimated.request), salt)
+        priority = access.order.priority(estimated.request) if kind_of(pool.engine).takes_priority else None
+        body = prepared.upstream(pool.upstream_model, priority, salt, call.id)
         reason = await self._run_somewhere(submitted, body)
         call.closed = True
         self._account(submitted)
         if submitted.input_tokens and prepared.teaches and not prepared.exact_input:
             calibration.observe(prepared.raw_input, submitted.input_tokens)
-        if estimated.outlook is not None:
+        if estimated.outlook is not None and prepared.choices == 1:  # which of several was how long is not known
             forecasts = self._forecasts.of(pool)
             if forecasts is not None:
                 forecasts.ended(estimated.outlook, submitted.output_tokens)
         if idempotency is not None:
             await idempotency.end(reason)
         await self._end(identified, reason)
+
+    async def _enter(
+        self, identified: Identified, prepared: Prepared, body_bytes: int, hints: dict[bytes, float] | None
+    ) -> Submitted:
+        """Estimates the request and has it admitted under its entitlement."""
+        call, access = identified.call, identified.access
+        pool = access.pool
+        calibration = self._calibration(pool.id, access.entitlement.tenant)
+        if pool.tokenizer and not prepared.exact_input and prepared.prompts == 1:
+            counted = await self._counter.count(pool, prepared)
+            if counted is not None:
+                prepared.raw_input = counted + prepared.media
+        estimated = self._estimate(identified, prepared, body_bytes, hints, calibration)
+        expected = estimated.estimate.cost_tokens  # the bound, not the prediction: a limit is not to be overshot
+        self._quotas.begin(access.entitlement.tenant, call.id, expected, call.received_s)
+        return await self._admit(estimated)
+
+    def _take_over(self, identified: Identified, prepared: Prepared, other: Access, why: Reason) -> bool:
+        """Makes ``other`` what the request runs under, where it may and can."""
+        call, refused = identified.call, identified.access
+        try:
+            check_entitled(other.entitlement, call.received_s)
+            check_grammar(prepared.body, other.entitlement.tier.max_grammar_bytes)
+        except Refusal:
+            return False
+        if not prepared.refit(other.pool):
+            return False
+        identified.access, identified.instead_of, identified.instead_why = other, refused, why
+        call.estimated = call.submitted = None
+        return True
+
+    def _give_back(self, identified: Identified, refused: Access) -> None:
+        """The fallback refused it as well: it ends as what was asked for refused it."""
+        call = identified.call
+        identified.access, identified.instead_of, identified.instead_why = refused, None, None
+        call.estimated = call.submitted = None
 
     def _estimate(
         self,
@@ -158,7 +206,16 @@ class Lifecycle:
         request = make_queued(call.id, call.received_s, access, prepared, estimate, hints, self._config.gateway_id)
         facts = RequestFacts(pool.model, access.key.id, prepared.stream, access.entitlement.tier.slo, identified.trace)
         estimated = call.estimated = Estimated(
-            call, access, prepared, body_bytes, estimate, outlook, request, facts, identified.idempotency
+            call,
+            access,
+            identified.endpoint,
+            prepared,
+            body_bytes,
+            estimate,
+            outlook,
+            request,
+            facts,
+            identified.idempotency,
         )
         return estimated
 
@@ -218,7 +275,7 @@ class Lifecycle:
                 need=estimate.cost_tokens,
             )
         if self._storms:
-            self._storms.admitted(access.key.id)
+            self._storms.admitted(access.door)
         await self._placed(submitted, admission)
         return submitted
 
@@ -352,15 +409,21 @@ class Lifecycle:
             except (StateUnavailable, StateError):
                 return  # the leader's own look at the replica finds it a second later
 
-        task = asyncio.create_task(run())
+        self._started(run())
+
+    def _started(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """A task that goes on whatever becomes of the call that began it."""
+        task = asyncio.create_task(work)
         self._errands.add(task)
         task.add_done_callback(self._errands.discard)
+        return task
 
     # --- the end
 
     async def conclude(self, identified: Identified, reason: Reason, refusal: Refusal | None) -> None:
-        """Ends a call that did not complete: engine, client, shared state, in this order. Never raises but for a
-        cancellation from outside, and even then shared state will hear of the end."""
+        """Ends a call that did not complete: engine, client, shared state, in this order; one that waited too long is
+        taken out of the queue while its client is told, which may take as long as the client likes. Never raises but
+        for a cancellation from outside, and even then shared state will hear of the end."""
         call, idempotency = identified.call, identified.idempotency
         call.closed = True
         if call.submitted is not None:
@@ -372,6 +435,7 @@ class Lifecycle:
             refusal = refusal or self._plain_refusal(call, reason)
             refusal.close = refusal.close or not call.body_read
             call.status = refusal.status
+        leaving = self._started(self._end(identified, reason)) if reason is Reason.QUEUE_TIMEOUT else None
         try:
             async with asyncio.timeout(LAST_WORD_S if call.body_read else LAST_WORD_S + LINGER_S):
                 if idempotency is not None:
@@ -380,9 +444,10 @@ class Lifecycle:
         except (TimeoutError, OSError):
             await call.abort_client()
         except asyncio.CancelledError:
-            self.abandon(identified, reason)
+            if leaving is None:
+                self.abandon(identified, reason)
             raise
-        await self._end(identified, reason)
+        await (self._end(identified, reason) if leaving is None else asyncio.shield(leaving))
 
     async def _tell(self, call: Call, reason: Reason, refusal: Refusal | None) -> None:
         if reason is Reason.CLIENT_LEFT:
@@ -392,12 +457,14 @@ class Lifecycle:
             return
         if call.responding:
             if call.streaming:
-                await call.send({"type": "http.response.body", "body": error_event(reason)})
+                frames = call.submitted.frames if call.submitted is not None else None
+                event = call.dialect.event(reason, call.id, 0 if frames is None else frames.seen)
+                await call.send({"type": "http.response.body", "body": event})
             else:
                 await call.abort_client()  # a length was promised that cannot be kept
             return
         call.responding = True
-        await send_answer(call, render(refusal or self._plain_refusal(call, reason), answer_headers(call)))
+        await send_answer(call, refused(call, refusal or self._plain_refusal(call, reason)))
 
     def _plain_refusal(self, call: Call, reason: Reason) -> Refusal:
         fields: dict[str, Any] = {}
@@ -456,6 +523,11 @@ class Lifecycle:
             self._outbox.refused(ending)
 
 
+def refused(call: Call, refusal: Refusal) -> Answer:
+    """A refusal as this call's client understands it."""
+    return render(refusal, answer_headers(call), call.dialect.body(refusal, call.id))
+
+
 async def send_answer(call: Call, answer: Answer) -> None:
     """A complete answer. A client that is still sending its body is heard out first, within bounds; one that has
     stopped sending it (408) is not waited for again."""
@@ -468,11 +540,9 @@ async def send_answer(call: Call, answer: Answer) -> None:
     await call.send({"type": "http.response.body", "body": b""})
 
 
-def _check_entitled(entitlement: EntitlementSpec, now_s: float) -> None:
-    state = entitlement.state
-    if entitlement.valid_until_s is not None and entitlement.valid_until_s <= now_s:
-        state = EntitlementState.EXPIRED
-    if state in (EntitlementState.PENDING, EntitlementState.EXPIRED):
-        raise Refusal(Reason.NOT_ENTITLED, state=state.value)
-    if entitlement.paused:
-        raise Refusal(Reason.TENANT_PAUSED)
+def check_entitled(entitlement: EntitlementSpec, now_s: float) -> None:
+    reason = not_entitled(entitlement, now_s)
+    if reason is Reason.NOT_ENTITLED:
+        raise Refusal(reason, state=state_at(entitlement, now_s).value)
+    if reason is not None:
+        raise Refusal(reason)

@@ -15,6 +15,7 @@ from msgspec import Meta, Raw, Struct, field
 from scheduling.core.types import MAX_GRAMMAR_BYTES
 
 Name = Annotated[str, Meta(min_length=1, max_length=256)]
+ModelName = Annotated[str, Meta(max_length=256)]  # empty: the default of the key's project
 Count = Annotated[int, Meta(ge=1, le=1_000_000)]
 TokenId = Annotated[int, Meta(ge=0, le=4_294_967_295)]
 Stop = Annotated[str, Meta(max_length=1024)]
@@ -27,6 +28,7 @@ MAX_SCHEMA_BYTES = MAX_GRAMMAR_BYTES
 MAX_TEMPLATE_KWARGS = 16
 MAX_XARGS = 16
 MAX_DOCUMENTS = 64
+MAX_CHOICES = 16  # answers of one request: n times its prompts. They have one slot, and are sequences of the engine
 
 
 class Consumed:
@@ -61,16 +63,16 @@ class Refused(Consumed):
 
 
 class NotText(Refused):
-    why = "Only text parts are taken; media is refused"
+    why = "Answers and embeddings are of text; media is taken as image_url, input_audio, audio_url and video_url parts"
 
 
 class OldFunctions(Refused):
     why = "Use tools, tool_calls and tool_choice instead of functions and function_call"
 
 
-class OneChoice(Consumed):
+class NoChoosing(Consumed):
     only = (1,)
-    why = "Must be 1: send several requests instead"
+    why = "Engines choose no best answers: leave it out, or ask for n of them"
 
 
 class NotStored(Consumed):
@@ -135,10 +137,27 @@ class Said(Struct, forbid_unknown_fields=True):
     """Anything a client says."""
 
 
-class Part(Said, omit_defaults=True):
-    """One part of a message's content. Only text: media parts are refused."""
+class Linked(Said, omit_defaults=True):
+    """An image, audio or video as a ``data:`` URL."""
 
-    type: Literal["text", "refusal", "thinking"]
+    url: str
+    detail: Literal["low", "high", "auto", "original"] | None = None
+    uuid: Ignored = IGNORED
+
+
+class InputAudio(Said):
+    data: str
+    format: Literal["wav", "mp3", "flac", "ogg", "opus", "aac", "m4a", "webm"]
+
+
+class NoFiles(Refused):
+    why = "Files are not kept here: send text, or media as a data: URL"
+
+
+class Part(Said, omit_defaults=True):
+    """One part of a message's content."""
+
+    type: Literal["text", "refusal", "thinking", "image_url", "input_audio", "audio_url", "video_url"]
     text: str | None = None
     refusal: str | None = None
     thinking: str | None = None
@@ -146,11 +165,11 @@ class Part(Said, omit_defaults=True):
     cache_control: Ignored = IGNORED
     prompt_cache_breakpoint: Ignored = IGNORED
     annotations: Ignored = IGNORED
-    image_url: NotText = NotText.absent
-    input_audio: NotText = NotText.absent
-    audio_url: NotText = NotText.absent
-    video_url: NotText = NotText.absent
-    file: NotText = NotText.absent
+    image_url: Linked | None = None
+    input_audio: InputAudio | None = None
+    audio_url: Linked | None = None
+    video_url: Linked | None = None
+    file: NoFiles = NoFiles.absent
 
 
 class FunctionCall(Said, omit_defaults=True):
@@ -246,7 +265,7 @@ class StructuredOutputs(Said, omit_defaults=True):
 class Sampling(Said, omit_defaults=True, kw_only=True):
     """What both kinds of request share. A client's null counts as absent."""
 
-    model: Name
+    model: ModelName = ""
     max_tokens: Count | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -255,6 +274,7 @@ class Sampling(Said, omit_defaults=True, kw_only=True):
     presence_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
     seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
+    n: Annotated[int, Meta(ge=1, le=MAX_CHOICES)] | None = None
     stop: Stop | Annotated[list[Stop], Meta(max_length=16)] | None = None
     logit_bias: Annotated[dict[str, Annotated[float, Meta(ge=-100, le=100)]], Meta(max_length=300)] | None = None
     response_format: ResponseFormat | None = None
@@ -289,7 +309,6 @@ class Sampling(Said, omit_defaults=True, kw_only=True):
     guided_choice: Annotated[list[Stop], Meta(min_length=1, max_length=1024)] | None = None
     guided_grammar: Annotated[str, Meta(max_length=65_536)] | None = None
     # consumed
-    n: OneChoice = OneChoice.absent
     user: Ignored = IGNORED  # the tenant's identity comes from the key alone
     session_id: Ignored = IGNORED  # routing goes by the prompt's beginning
     use_beam_search: NoBeams = NoBeams.absent
@@ -356,12 +375,34 @@ class ChatRequest(Sampling, omit_defaults=True, kw_only=True):
 
 
 class CompletionRequest(Sampling, omit_defaults=True, kw_only=True):
-    prompt: str | list[TokenId]
+    prompt: str | list[TokenId | str | list[TokenId]]  # several: all texts, or all token ids
     logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     echo: bool | None = None
     suffix: str | None = None
-    best_of: OneChoice = OneChoice.absent
+    best_of: NoChoosing = NoChoosing.absent
     prompt_embeds: NotText = NotText.absent
+
+
+class TokenizeRequest(Said, omit_defaults=True, kw_only=True):
+    model: ModelName = ""
+    prompt: str | None = None
+    messages: Annotated[list[Message], Meta(min_length=1, max_length=MAX_MESSAGES)] | None = None
+    tools: Annotated[list[Tool], Meta(max_length=MAX_TOOLS)] | None = None
+    add_special_tokens: bool | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    return_token_strs: bool | None = None
+    chat_template_kwargs: Annotated[dict[ArgumentName, ArgumentValue], Meta(max_length=MAX_TEMPLATE_KWARGS)] | None = (
+        None
+    )
+    chat_template: OwnTemplate = OwnTemplate.absent
+    media_io_kwargs: EngineArguments = EngineArguments.absent
+    mm_processor_kwargs: EngineArguments = EngineArguments.absent
+
+
+class DetokenizeRequest(Said, omit_defaults=True, kw_only=True):
+    model: ModelName = ""
+    tokens: Annotated[list[TokenId], Meta(max_length=1_000_000)]
 
 
 class ModelCard(Struct):

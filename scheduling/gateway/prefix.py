@@ -35,10 +35,10 @@ _LONGEST: Final = 1 << 20  # and the last one here at the latest
 _LINKS: Final = frozenset((1, 2, 6))  # messages after which the chain takes a link
 
 
-def prefixes_of(body: ChatRequest | CompletionRequest, key: bytes, pool: PoolSpec, input_tokens: int) -> str:
+def prefixes_of(body: object, key: bytes, pool: PoolSpec, input_tokens: int) -> str:
     """``QueuedRequest.prefixes`` under the ``key`` of those who share (``cache_salt.prefix_key``, at most 64 bytes);
     empty for a prompt that is too short to be worth it, or where there is nothing to choose from."""
-    if len(pool.backends) < 2:
+    if len(pool.backends) < 2 or not isinstance(body, (ChatRequest, CompletionRequest)):
         return ""
     chain = _Chain(_head(key, pool.model, body.cache_salt))
     goes_on = True  # of a bare prompt nobody knows
@@ -46,8 +46,10 @@ def prefixes_of(body: ChatRequest | CompletionRequest, key: bytes, pool: PoolSpe
         prompt = body.prompt
         if isinstance(prompt, str):
             chain.text(prompt)
+        elif type(prompt[0]) is int:
+            chain.ids(prompt)  # type: ignore[arg-type]
         else:
-            chain.ids(prompt)
+            return ""  # several prompts: none of them says where all of them should go
         chain.end()
     else:
         goes_on = _chat(chain, body)

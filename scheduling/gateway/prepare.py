@@ -5,18 +5,22 @@ Everything that can be wrong with an input is said here as a 400 with the field'
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, get_args, get_type_hints
 
 import msgspec
 
 from scheduling.core.estimate.tokens import BYTES_PER_TOKEN, raw_tokens
 from scheduling.core.outcomes import Reason
 from scheduling.core.types import PoolSpec, PrefixCache
+from scheduling.engines.kinds import kind_of
 from scheduling.gateway.errors import Refusal
+from scheduling.gateway.media import MAX_PARTS as MAX_MEDIA
+from scheduling.gateway.media import inline_tokens, linked_tokens
 from scheduling.gateway.openai_types import (
     ABSENT,
+    MAX_CHOICES,
     MAX_SCHEMA_BYTES,
     ChatRequest,
     CompletionRequest,
@@ -26,14 +30,15 @@ from scheduling.gateway.openai_types import (
     consume,
 )
 
+if TYPE_CHECKING:
+    from scheduling.gateway.auth import Access
+
 MESSAGE_TOKENS = 4  # a chat template's frame around one message
 MAX_MESSAGE_CHARS, MAX_PATH_CHARS = 300, 200  # characters of a parser's message that a client sees
 MAX_PARTS = 65_536  # strings, objects and arrays of a body: each costs the parser 0.4 us, while every stream waits
 
 UNKNOWN = "Object contains unknown field `"  # how the parser begins to say so
 
-_decode_chat = msgspec.json.Decoder(ChatRequest, dec_hook=consume).decode
-_decode_completion = msgspec.json.Decoder(CompletionRequest, dec_hook=consume).decode
 _decode_any = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
 # arguments of the tokenizer's own method, which some versions of vLLM pass on with the template's
@@ -45,59 +50,115 @@ _NOT_FOR_CLIENTS = frozenset({
 _NOT_FOR_EXTENSIONS = ("kv_", "ec_", "cache_salt")
 _USAGE = StreamOptions(include_usage=True)
 
+T = TypeVar("T", bound=msgspec.Struct)
+
 
 @dataclass(slots=True)
 class Prepared:
     """A request that may be sent: its sizes, and its body for the engine (made late, when its priority is known)."""
 
-    body: ChatRequest | CompletionRequest
+    body: Any  # a struct of the endpoint's, with ``model``, ``priority`` and ``cache_salt``
     chat: bool
     stream: bool
     wants_usage: bool  # the client asked for the usage frame
-    output_bound: int
-    raw_input: float  # uncalibrated input tokens; exact ones for token ids
+    output_bound: int  # of one answer
+    raw_input: float  # uncalibrated input tokens of all prompts; exact ones for token ids
     exact_input: bool
     client_priority: int
     bound_given: bool  # by the client; else it is the pool's default, which may be lowered to fit
     teaches: bool = True  # whether the engine's count says how good ``raw_input`` is: not where it may leave parts out
+    prompts: int = 1
+    copies: int = 1  # answers to each prompt
+    longest: float = 0.0  # of several prompts: raw tokens of the longest
+    media: float = 0.0  # of ``raw_input``: what images, audio and video are taken for
+    plain: ChatRequest | None = None  # the same as a chat, where it is none: what it is judged by
+    bound_field: str = "max_tokens"
+    named: bool = False  # the body names the answer, beside the header: ``name_in``
+
+    @property
+    def choices(self) -> int:
+        """Answers in all."""
+        return self.prompts * self.copies
 
     def set_bound(self, bound: int) -> None:
-        self.output_bound = self.body.max_tokens = bound
+        self.output_bound = bound
+        setattr(self.body, self.bound_field, bound)
 
-    def upstream(self, model: str, priority: int, cache_salt: str | None = None) -> bytes:
+    @property
+    def judged(self) -> Any:
+        """What estimates and placement go by."""
+        return self.body if self.plain is None else self.plain
+
+    def refit(self, pool: PoolSpec) -> bool:
+        """Makes it one for another pool, where that takes what it asks for."""
+        bound = self.output_bound if self.bound_given else pool.default_output_tokens
+        if bound > pool.max_output_tokens or (getattr(self.body, "min_tokens", None) or 0) > bound:
+            return False
+        if self.body.cache_salt is not None and pool.prefix_cache is PrefixCache.UNSALTED:
+            return False
+        if any(getattr(self.body, name, None) is not None for name in kind_of(pool.engine).lacks):
+            return False
+        if self.output_bound:  # vectors have none
+            self.set_bound(bound)
+        return True
+
+    def upstream(self, model: str, priority: int | None, cache_salt: str | None = None, name: str = "") -> bytes:
         """The JSON for the engine, which serves the model as ``model``; ``priority``: lower is sooner; ``cache_salt``
         (``scheduling.gateway.cache_salt``) stands where the client's own was."""
         body = self.body
         body.model = model
         body.priority = priority
         body.cache_salt = cache_salt
+        if self.named:
+            body.request_id = f"resp_{name}"
         return _encode(body)
 
 
-def _invalid(detail: str, param: str | None = None) -> Refusal:
+def renamed(body: bytes, name: str, again: str) -> bytes:
+    """A body that names its answer (``Prepared.named``), with another name: an engine takes each once only. Quotes
+    within JSON strings are escaped, so nothing that a client said is found."""
+    return body.replace(b'"request_id":"resp_%b"' % name.encode(), b'"request_id":"resp_%b"' % again.encode(), 1)
+
+
+def invalid(detail: str, param: str | None = None) -> Refusal:
     return Refusal(Reason.INVALID_REQUEST, detail=detail, param=param)
+
+
+class Form(Generic[T]):
+    """A kind of body: how it is decoded, and which names it knows."""
+
+    __slots__ = ("decode", "names")
+
+    def __init__(self, kind: type[T]) -> None:
+        self.decode: Callable[[bytes], T] = msgspec.json.Decoder(kind, dec_hook=consume).decode
+        self.names = _names(kind)
 
 
 def parse(data: bytes, chat: bool) -> ChatRequest | CompletionRequest:
     """The typed request; raises :class:`Refusal` (400) for anything else, however it is malformed."""
-    decode = _decode_chat if chat else _decode_completion
+    return parse_as(data, CHAT_FORM) if chat else parse_as(data, COMPLETION_FORM)
+
+
+def parse_as(data: bytes, form: Form[T]) -> T:
+    """A body of this form; raises :class:`Refusal` (400) for anything else."""
+    decode = form.decode
     try:
         if not data.isascii():
             data.decode()  # the parser looks into no part that goes to the engine as it is, and the engine would fail
         if len(data) > 3 * MAX_PARTS and _parts(data) > MAX_PARTS:  # a shorter one has no room for more, as in [[],[],
-            raise _invalid(f"The body has more than {MAX_PARTS} strings, objects and arrays. Send a shorter one.")
+            raise invalid(f"The body has more than {MAX_PARTS} strings, objects and arrays. Send a shorter one.")
         try:
             return decode(data)
         except msgspec.ValidationError as exc:
             if not str(exc).startswith(UNKNOWN):
                 raise
-            return decode(_without_unknown_nulls(data, chat))
+            return decode(_without_unknown_nulls(data, form.names))
     except msgspec.ValidationError as exc:
-        raise _invalid(*_explained(str(exc), chat)) from None
+        raise invalid(*_explained(str(exc))) from None
     except RecursionError:
-        raise _invalid("The body is nested too deeply.") from None
+        raise invalid("The body is nested too deeply.") from None
     except (msgspec.DecodeError, ValueError) as exc:
-        raise _invalid(f"The body is not valid JSON: {str(exc)[:MAX_MESSAGE_CHARS]}.") from None
+        raise invalid(f"The body is not valid JSON: {str(exc)[:MAX_MESSAGE_CHARS]}.") from None
 
 
 def _parts(data: bytes) -> int:
@@ -110,7 +171,7 @@ def _parts(data: bytes) -> int:
     return strings + outside.count(b"{") + outside.count(b"[")
 
 
-def _explained(error: str, chat: bool) -> tuple[str, str | None]:
+def _explained(error: str) -> tuple[str, str | None]:
     """What a parser said, as a sentence and the path of the field it is about."""
     message, _, path = error.partition(" - at `$")
     path = path.rstrip("`").lstrip(".")
@@ -121,8 +182,6 @@ def _explained(error: str, chat: bool) -> tuple[str, str | None]:
             "This field is not known here and would not reach the model: leave it out "
             "(docs/reference/v1.md lists them all)"
         )
-    elif chat and "content[" in path and path.endswith(".type"):
-        message += ". Only text parts are taken; media is refused"
     path = path[:MAX_PATH_CHARS]
     return (f"{path}: {message[:MAX_MESSAGE_CHARS]}." if path else f"{message[:MAX_MESSAGE_CHARS]}."), path or None
 
@@ -130,12 +189,16 @@ def _explained(error: str, chat: bool) -> tuple[str, str | None]:
 _Names = dict[str, "_Names | None"]
 
 
-def _names(struct: type) -> _Names:
-    """The fields of a struct, and of the structs in them."""
+def _names(struct: type, known: dict[type, _Names] | None = None) -> _Names:
+    """The fields of a struct, and of the structs in them, itself included."""
+    known = {} if known is None else known
+    if struct in known:
+        return known[struct]
     fields: _Names = {}
+    known[struct] = fields
     for name, hint in get_type_hints(struct).items():
         inside = [kind for kind in _kinds(hint) if isinstance(kind, type) and issubclass(kind, msgspec.Struct)]
-        fields[name] = _names(inside[0]) if inside else None
+        fields[name] = _names(inside[0], known) if inside else None
     return fields
 
 
@@ -143,13 +206,13 @@ def _kinds(hint: Any) -> list[Any]:
     return [hint] + [kind for inner in get_args(hint) for kind in _kinds(inner)]
 
 
-_CHAT_NAMES, _COMPLETION_NAMES = _names(ChatRequest), _names(CompletionRequest)
+CHAT_FORM, COMPLETION_FORM = Form(ChatRequest), Form(CompletionRequest)
 
 
-def _without_unknown_nulls(data: bytes, chat: bool) -> bytes:
+def _without_unknown_nulls(data: bytes, names: _Names) -> bytes:
     """The body without unknown fields whose value is null: clients write out what they do not use."""
     body = _decode_any(data)
-    _drop_nulls(body, _CHAT_NAMES if chat else _COMPLETION_NAMES)
+    _drop_nulls(body, names)
     return _encode(body)
 
 
@@ -165,77 +228,175 @@ def _drop_nulls(value: Any, names: _Names) -> None:
                 _drop_nulls(value[name], inside)
 
 
-def prepare(data: bytes, chat: bool, pool: PoolSpec) -> Prepared:
+def choose(model: str, access: Access) -> Access:
+    """What the key opens under this name of a model.
+
+    Raises:
+        Refusal: nothing; it is the same whether the model exists for others or not at all.
+    """
+    found = access.at(model)
+    if found is not None:
+        return found
+    if not model:
+        raise invalid("model is missing. GET /v1/models lists what this key can use.", "model")
+    raise Refusal(Reason.UNKNOWN_MODEL, model=model, param="model")
+
+
+def check_choices(prepared: Prepared, concurrency: int) -> None:
+    """Refuses more answers in one request than its entitlement may run at once: each is a sequence in the engine."""
+    if prepared.output_bound and prepared.choices > max(concurrency, 1):
+        raise invalid(
+            f"{prepared.choices} answers are more than the {concurrency} that may run at once: send several requests.",
+            "n" if prepared.copies > 1 else "prompt",
+        )
+
+
+def fit(body: ChatRequest | CompletionRequest, pool: PoolSpec) -> Prepared:
     """Checks the request against what the pool serves, applies the output bound, drops what does not go upstream."""
-    body = parse(data, chat)
-    if body.model != pool.model and body.model not in pool.aliases:
-        raise Refusal(Reason.UNKNOWN_MODEL, model=body.model, param="model")
+    chat = isinstance(body, ChatRequest)
     bound = body.max_tokens
     teaches = body.truncate_prompt_tokens is None
+    prompts, longest, media = 1, 0.0, 0.0
     if isinstance(body, ChatRequest):
         if body.max_completion_tokens is not None:
             bound = body.max_completion_tokens
             body.max_completion_tokens = None
         if body.top_logprobs and not body.logprobs:
-            raise _invalid("top_logprobs needs logprobs to be true.", "top_logprobs")
+            raise invalid("top_logprobs needs logprobs to be true.", "top_logprobs")
         if body.tools is not None:
             _check_tools(body)
         if body.chat_template_kwargs is not None:
-            _check_template(body.chat_template_kwargs)
-        raw, exact = _chat_tokens(body), False
+            check_template(body.chat_template_kwargs)
+        media = media_tokens(body.messages)
+        raw, exact = chat_tokens(body) + media, False
+        teaches = teaches and not media
         if body.documents is not None:
             raw += sum(raw_tokens(text) for document in body.documents for text in document.values())
             teaches = False  # a template may know nothing of documents
     else:
-        if isinstance(body.prompt, str):
-            raw, exact = raw_tokens(body.prompt), False
-        else:
-            raw, exact = float(len(body.prompt)), True
+        each, exact = prompt_tokens(body.prompt, "prompt")
         if body.suffix:
-            raw += raw_tokens(body.suffix)
-        if not body.prompt:
-            raise _invalid("prompt is empty.", "prompt")
-    if body.cache_salt is not None and pool.prefix_cache is PrefixCache.UNSALTED:
-        raise _invalid("The engines behind this model take no cache_salt.", "cache_salt")
+            suffix = raw_tokens(body.suffix)
+            each = [tokens + suffix for tokens in each]
+        raw, prompts, longest = sum(each), len(each), max(each)
+    copies = body.n or 1
+    if prompts * copies > MAX_CHOICES:
+        what = f"{copies} answers to each of {prompts} prompts" if prompts > 1 else f"{copies} answers"
+        raise invalid(f"{what} are more than {MAX_CHOICES}: send several requests.", "n" if copies > 1 else "prompt")
+    body.n = copies if copies > 1 else None
+    check_salt(body.cache_salt, pool)
     if body.response_format is not None:
         schema = body.response_format.json_schema
-        if schema is not None and _size(schema.schema) > MAX_SCHEMA_BYTES:
-            raise _invalid(f"The schema is larger than {MAX_SCHEMA_BYTES} bytes.", "response_format.json_schema.schema")
+        if schema is not None and size_of(schema.schema) > MAX_SCHEMA_BYTES:
+            raise invalid(f"The schema is larger than {MAX_SCHEMA_BYTES} bytes.", "response_format.json_schema.schema")
     if body.vllm_xargs is not None:
-        _check_extensions(body.vllm_xargs)
+        check_extensions(body.vllm_xargs)
     _constrain(body)
+    _check_engine(body, pool.engine)
     given = bound is not None
     if bound is None:
         bound = pool.default_output_tokens
-    elif bound > pool.max_output_tokens:
-        raise _invalid(f"At most {pool.max_output_tokens} output tokens can be asked for here.", "max_tokens")
+    check_bound(bound, pool, "max_tokens")
     if body.min_tokens is not None and body.min_tokens > bound:
-        raise _invalid("min_tokens is larger than the output bound.", "min_tokens")
+        raise invalid("min_tokens is larger than the output bound.", "min_tokens")
     body.max_tokens = bound
     stream = bool(body.stream)
     wants_usage = body.stream_options is not None and body.stream_options.include_usage is True
     if body.stream_options is not None and not stream:
-        raise _invalid("stream_options is only allowed when stream is true.", "stream_options")
+        raise invalid("stream_options is only allowed when stream is true.", "stream_options")
     body.stream = True if stream else None
     body.stream_options = _USAGE if stream else None  # every stream is accounted, asked for or not
-    return Prepared(body, chat, stream, wants_usage, bound, raw, exact, body.priority or 0, given, teaches)
+    return Prepared(
+        body, chat, stream, wants_usage, bound, raw, exact, body.priority or 0, given, teaches, prompts, copies,
+        longest, media,
+    )  # fmt: skip
 
 
-def _size(raw: msgspec.Raw) -> int:
+_MEDIA = {"image_url": "image", "audio_url": "audio", "video_url": "video", "input_audio": "audio"}
+
+
+def media_tokens(messages: list[Message]) -> float:
+    """What the images, audio and video of a chat are taken for until the engine has counted them [tokens]. Refuses
+    (400) what would have to be fetched."""
+    total, count = 0.0, 0
+    for at, message in enumerate(messages):
+        content = message.content
+        if content is None or isinstance(content, str):
+            continue
+        for number, part in enumerate(content):
+            for name in _MEDIA:
+                linked = getattr(part, name)
+                if (linked is None) != (part.type != name):
+                    path = f"messages[{at}].content[{number}].{name}"
+                    raise invalid(f"{path}: A part has what its type names, and nothing else.", path)
+            kind = _MEDIA.get(part.type)
+            if kind is None:
+                continue
+            count += 1
+            path = f"messages[{at}].content[{number}].{part.type}"
+            if part.input_audio is not None:
+                total += inline_tokens(part.input_audio.data, kind, f"{path}.data")
+            else:
+                total += linked_tokens(getattr(part, part.type).url, kind, f"{path}.url")
+    if count > MAX_MEDIA:
+        raise invalid(f"{count} images, audio and video parts are more than {MAX_MEDIA}.", "messages")
+    return total
+
+
+def prompt_tokens(prompt: str | list[Any], name: str) -> tuple[list[float], bool]:
+    """Raw tokens of each prompt of the field ``name``, and whether they are exact: of token ids."""
+    if not prompt:
+        raise invalid(f"{name} is empty.", name)
+    if isinstance(prompt, str):
+        return [raw_tokens(prompt)], False
+    kind = type(prompt[0])
+    kinds = list(map(type, prompt))  # as many as a body of token ids has: no Python for each of them
+    if kinds.count(kind) != len(kinds):
+        at = next(at for at, other in enumerate(kinds) if other is not kind)
+        raise invalid(f"{name}[{at}]: Several are all texts, or all lists of token ids.", f"{name}[{at}]")
+    if kind is int:
+        return [float(len(prompt))], True
+    if not all(prompt):
+        at = next(at for at, one in enumerate(prompt) if not one)
+        raise invalid(f"{name}[{at}] is empty.", f"{name}[{at}]")
+    if kind is str:
+        return [raw_tokens(one) for one in prompt], False
+    return [float(len(one)) for one in prompt], True
+
+
+def check_bound(bound: int | None, pool: PoolSpec, param: str) -> None:
+    """Refuses more output than the pool allows."""
+    if bound is not None and bound > pool.max_output_tokens:
+        raise invalid(f"At most {pool.max_output_tokens} output tokens can be asked for here.", param)
+
+
+def check_salt(salt: str | None, pool: PoolSpec) -> None:
+    if salt is not None and pool.prefix_cache is PrefixCache.UNSALTED:
+        raise invalid("The engines behind this model take no cache_salt.", "cache_salt")
+
+
+def size_of(raw: msgspec.Raw) -> int:
     return memoryview(raw).nbytes
 
 
-def _check_template(kwargs: Mapping[str, object]) -> None:
+def _check_engine(body: ChatRequest | CompletionRequest, engine: str) -> None:
+    """Refuses what the pool's kind of engine would ignore: the answer would not be what was asked for."""
+    for name in kind_of(engine).lacks:
+        if getattr(body, name, None) is not None:
+            raise invalid(f"The engines behind this model do not take {name}: leave it out.", name)
+
+
+def check_template(kwargs: Mapping[str, object]) -> None:
     """What a template may be told, but not another template, nor how the engine renders and tokenises it."""
     for name in kwargs:
         if name in _NOT_FOR_CLIENTS or name.startswith("return_"):
-            raise _invalid(f"{name} cannot be set here.", "chat_template_kwargs")
+            raise invalid(f"{name} cannot be set here.", "chat_template_kwargs")
 
 
-def _check_extensions(arguments: Mapping[str, object]) -> None:
+def check_extensions(arguments: Mapping[str, object]) -> None:
     for name in arguments:
         if name.startswith(_NOT_FOR_EXTENSIONS):
-            raise _invalid(f"vllm_xargs: {name} cannot be set here.", f"vllm_xargs.{name}")
+            raise invalid(f"vllm_xargs: {name} cannot be set here.", f"vllm_xargs.{name}")
 
 
 def _constrain(body: ChatRequest | CompletionRequest) -> None:
@@ -261,21 +422,21 @@ def _constrain(body: ChatRequest | CompletionRequest) -> None:
     if given:
         first = f"guided_{next(iter(given))}"
         if len(given) > 1:
-            raise _invalid("Only one of the guided_* fields can be given.", first)
+            raise invalid("Only one of the guided_* fields can be given.", first)
         if body.structured_outputs is not None:
-            raise _invalid("structured_outputs and the older guided_* fields exclude each other.", first)
+            raise invalid("structured_outputs and the older guided_* fields exclude each other.", first)
         body.structured_outputs = StructuredOutputs(**given)  # type: ignore[arg-type]
     outputs = body.structured_outputs
-    if outputs is not None and _size(outputs.json) > MAX_SCHEMA_BYTES:
-        raise _invalid(f"The schema is larger than {MAX_SCHEMA_BYTES} bytes.", "structured_outputs.json")
+    if outputs is not None and size_of(outputs.json) > MAX_SCHEMA_BYTES:
+        raise invalid(f"The schema is larger than {MAX_SCHEMA_BYTES} bytes.", "structured_outputs.json")
 
 
 def _check_tools(body: ChatRequest) -> None:
-    if sum(_size(tool.function.parameters) for tool in body.tools or ()) > MAX_SCHEMA_BYTES:
-        raise _invalid(f"The tools' parameters are larger than {MAX_SCHEMA_BYTES} bytes.", "tools")
+    if sum(size_of(tool.function.parameters) for tool in body.tools or ()) > MAX_SCHEMA_BYTES:
+        raise invalid(f"The tools' parameters are larger than {MAX_SCHEMA_BYTES} bytes.", "tools")
 
 
-def _chat_tokens(body: ChatRequest) -> float:
+def chat_tokens(body: ChatRequest) -> float:
     total = 0.0
     for message in body.messages:
         content = message.content
@@ -300,7 +461,7 @@ def _chat_tokens(body: ChatRequest) -> float:
     for tool in body.tools or ():
         function = tool.function
         total += raw_tokens(function.name) + raw_tokens(function.description or "")
-        total += _size(function.parameters) / BYTES_PER_TOKEN
+        total += size_of(function.parameters) / BYTES_PER_TOKEN
     for value in (body.chat_template_kwargs or {}).values():
         if isinstance(value, str):
             total += raw_tokens(value)
@@ -312,5 +473,5 @@ def _rename_reasoning(body: ChatRequest, message: Message) -> None:
     if message.reasoning is not None and message.reasoning != message.reasoning_content:
         at = next(n for n, one in enumerate(body.messages) if one is message)
         path = f"messages[{at}].reasoning_content"
-        raise _invalid(f"{path}: It differs from reasoning, which is its newer name: send one of them.", path)
+        raise invalid(f"{path}: It differs from reasoning, which is its newer name: send one of them.", path)
     message.reasoning, message.reasoning_content = message.reasoning_content, None

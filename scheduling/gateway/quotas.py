@@ -65,7 +65,7 @@ class Quotas:
             Refusal: a hard limit is reached.
         """
         limits = self._limits.get(tenant)
-        if limits is None:
+        if limits is None or request_id in self._open:  # it was let in, and tries its fallback
             return
         for quota in limits:
             used = self.used(tenant, quota.period, now_s)

@@ -7,7 +7,7 @@ import msgspec
 from scheduling.core.ledger import LedgerRecord
 from scheduling.core.outcomes import Outcome, Reason, outcome_of
 from scheduling.core.slo import promise_kept
-from scheduling.core.types import EntitlementSpec, Estimate
+from scheduling.core.types import Estimate
 from scheduling.gateway.stages import Identified, Progress
 from scheduling.state.codec import DIRECT
 from scheduling.state.types import Admission
@@ -26,8 +26,9 @@ def record_of(identified: Identified, reason: Reason, gateway_id: str) -> Ledger
     outcome = outcome_of(reason).value
     done_s = call.now_s()
     rank = None
-    if estimated is not None and estimated.outlook is not None and outcome == Outcome.COMPLETED and run.output_tokens:
-        rank = estimated.outlook.forecast.prediction.rank(run.output_tokens)
+    outlook = None if estimated is None or estimated.prepared.choices > 1 else estimated.outlook
+    if outlook is not None and outcome == Outcome.COMPLETED and run.output_tokens:
+        rank = outlook.forecast.prediction.rank(run.output_tokens)
     return LedgerRecord(
         request_id=call.id,
         pool=access.pool.id,
@@ -67,13 +68,14 @@ def record_of(identified: Identified, reason: Reason, gateway_id: str) -> Ledger
         output_tokens_p90=estimate.output_p90,
         output_rank=rank,
         trace=identified.trace,
-        admission="" if run.admission is None else _admission(run.admission, entitlement, estimate),
+        admission="" if run.admission is None else _admission(run.admission, identified, estimate),
     )  # fmt: skip
 
 
-def _admission(admission: Admission, entitlement: EntitlementSpec, estimate: Estimate) -> str:
+def _admission(admission: Admission, identified: Identified, estimate: Estimate) -> str:
     """What the rules of admission compared (``docs/reference/admission.md``), short: a figure that plays no part is
     left out."""
+    entitlement = identified.access.entitlement
     figures: dict[str, str | int | float] = {
         "answer": admission.status.value,
         "inflight": admission.inflight,  # with this one, unless it was refused
@@ -86,6 +88,8 @@ def _admission(admission: Admission, entitlement: EntitlementSpec, estimate: Est
             figures["level"] = round(admission.level_tokens)  # what the bucket held after it
     if entitlement.kv_tokens:
         figures["kv_share"] = entitlement.kv_tokens
+    if identified.instead_of is not None and identified.instead_why is not None:
+        figures["instead_of"], figures["instead_why"] = identified.instead_of.entitlement.id, identified.instead_why
     if admission.position:
         figures["position"] = admission.position
     return msgspec.json.encode(figures).decode()

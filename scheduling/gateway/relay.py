@@ -11,11 +11,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from scheduling.core.engine_status import NOT_ADMITTED, misconfigured, what_it_means
+from scheduling.core.engine_status import NOT_ADMITTED, NOT_SERVED, misconfigured, what_it_means
 from scheduling.core.outcomes import Reason
 from scheduling.core.tracing import engine_traceparent
 from scheduling.core.types import BackendSpec
-from scheduling.gateway.answers import Asked, Broken, Usage, error_message, read_answer
+from scheduling.gateway.answers import Asked, Broken, Usage, input_error
 from scheduling.gateway.asgi import WRITE
 from scheduling.gateway.attempts import AttemptCounts
 from scheduling.gateway.config import GatewayConfig
@@ -23,17 +23,15 @@ from scheduling.gateway.errors import Refusal, reason_header
 from scheduling.gateway.first_tokens import FirstTokens
 from scheduling.gateway.headers import JSON, NO_BUFFERING, NO_CACHE, SSE, Header
 from scheduling.gateway.ports import GatewayMetrics
+from scheduling.gateway.prepare import renamed
 from scheduling.gateway.sse import Frames
 from scheduling.gateway.stages import Call, Estimated, Submitted
-from scheduling.gateway.upstream import Connection, Upstream, UpstreamError
+from scheduling.gateway.upstream import TOO_LARGE, Connection, Upstream, UpstreamError
 
 log = logging.getLogger(__name__)
 
-MAX_DETAIL_CHARS = 500
 INPUT_REFUSED = (400, 413, 422)  # statuses by which an engine says that the request itself is wrong
 BROKEN, FOREIGN = "broken", "foreign"  # why an answer was not passed on
-CHAT_PATH = "/v1/chat/completions"
-COMPLETION_PATH = "/v1/completions"
 
 
 class EngineTrouble(Exception):
@@ -86,7 +84,7 @@ class Relay:
         """The whole attempt, to the client's last byte. Raises :class:`EngineTrouble`, or :class:`Refusal` where the
         engine refuses the input."""
         call, prepared, trace = submitted.call, submitted.estimated.prepared, submitted.estimated.facts.trace
-        path = CHAT_PATH if prepared.chat else COMPLETION_PATH
+        path = submitted.estimated.endpoint.upstream
         try:
             backend = self._upstream.backend(spec)
         except ValueError as exc:
@@ -95,6 +93,8 @@ class Relay:
         more = b"" if not trace else b"traceparent: %b\r\n" % engine_traceparent(call.id, trace).encode()
         # an engine takes an id once only, and names its answer by it
         name = call.id if submitted.attempt == 1 else f"{call.id}-{submitted.attempt}"
+        if prepared.named and submitted.attempt > 1:
+            body = renamed(body, call.id, name)
         whole = not prepared.stream
         limit = self._config.max_answer_bytes if whole else 0
         try:
@@ -113,6 +113,9 @@ class Relay:
                 return await self._whole(submitted, connection)
             return await self._stream(submitted, connection)
         except UpstreamError as exc:
+            if exc.why == TOO_LARGE and not prepared.output_bound:  # vectors: the client chose how many
+                submitted.ran = False
+                raise Refusal(Reason.TOO_LARGE, what="answer", limit=limit) from None
             raise EngineTrouble(Reason.BACKEND_LOST, exc.why, suspect=True) from None
 
     def _broken(self, submitted: Submitted, why: str, *, suspect: bool = True) -> EngineTrouble:
@@ -151,7 +154,7 @@ class Relay:
     async def _whole(self, submitted: Submitted, connection: Connection) -> Reason:
         call, access, idempotency = submitted.call, submitted.access, submitted.estimated.idempotency
         try:
-            answer = read_answer(
+            answer = submitted.estimated.endpoint.read(
                 connection.whole_body(),
                 _asked(submitted.estimated),
                 None if access.rename is None else access.pool.model,
@@ -176,7 +179,7 @@ class Relay:
 
     async def _stream(self, submitted: Submitted, connection: Connection) -> Reason:
         call, access, estimated = submitted.call, submitted.access, submitted.estimated
-        frames = submitted.frames = Frames(not estimated.prepared.wants_usage, _asked(estimated))
+        frames = submitted.frames = estimated.endpoint.frames(not estimated.prepared.wants_usage, _asked(estimated))
         out = b""
         while not out and not frames.done:
             data = await connection.read()
@@ -233,8 +236,8 @@ def _asked(estimated: Estimated) -> Asked:
     if prepared.exact_input:
         exact = int(prepared.raw_input)
     return Asked.of(
-        prepared.chat, prepared.output_bound, estimated.estimate.input_tokens, exact, estimated.body_bytes,
-        estimated.access.pool.max_model_len,
+        prepared.chat, estimated.estimate.output_bound, estimated.estimate.input_tokens, exact, estimated.body_bytes,
+        estimated.access.pool.max_model_len, prepared.prompts, prepared.choices,
     )  # fmt: skip
 
 
@@ -246,6 +249,10 @@ def answer_headers(call: Call) -> list[Header]:
         return headers
     if call.estimated is not None:
         headers.append((b"x-quartermaster-estimate-tokens", b"%d" % call.estimated.estimate.cost_tokens))
+    if identified.instead_of is not None and identified.instead_why is not None:
+        asked, why = identified.instead_of.pool.model, identified.instead_why
+        headers.append((b"x-quartermaster-fallback", f"{asked}; {why}".encode("latin-1", "replace")))
+        headers.append((b"x-quartermaster-model", identified.access.pool.model.encode("latin-1", "replace")))
     queued = 0.0
     if submitted is not None:
         admission = submitted.admission
@@ -317,9 +324,11 @@ def _refused(submitted: Submitted, connection: Connection, answer: bytes) -> Exc
     submitted.connection = None
     submitted.ran = False
     if status in INPUT_REFUSED:
-        return Refusal(
-            Reason.INVALID_REQUEST, detail=error_message(answer)[:MAX_DETAIL_CHARS] or "The engine refused it."
-        )
+        detail, param = input_error(answer)
+        return Refusal(Reason.INVALID_REQUEST, param=param, detail=detail or "The engine refused it.")
+    if status in NOT_SERVED and submitted.estimated.endpoint.optional:
+        path = submitted.estimated.endpoint.upstream
+        return Refusal(Reason.INVALID_REQUEST, status=404, detail=f"The engines behind this model do not serve {path}.")
     why = what_it_means(status, submitted.access.pool.upstream_model)
     if status in NOT_ADMITTED:
         return EngineTrouble(

@@ -15,6 +15,7 @@ from scheduling.gateway.answers import (
     ChatChunk,
     TextChunk,
     Usage,
+    finish_of,
     own_count,
     read_chunk,
     settle_usage,
@@ -35,10 +36,10 @@ class Frames:
     __slots__ = (
         "_asked",
         "_characters",
+        "_finished",
         "_first",
         "_most",
         "_rest",
-        "_seen",
         "_strip_usage",
         "_usage_sent",
         "believed",
@@ -46,6 +47,7 @@ class Frames:
         "done",
         "failed",
         "finish",
+        "seen",
         "surplus",
         "suspect",
         "usage",
@@ -54,11 +56,12 @@ class Frames:
     def __init__(self, strip_usage: bool, asked: Asked) -> None:
         self._strip_usage = strip_usage
         self._asked = asked
-        self._most = 2 * asked.output_bound + FRAMES_SLACK
+        self._most = 2 * asked.output_bound + FRAMES_SLACK + 4 * asked.choices
         self._rest = bytearray()
         self._characters = 0  # of the answer
-        self._seen = 0  # frames of any kind
+        self.seen = 0  # frames of any kind
         self._first: ChatChunk | TextChunk | None = None
+        self._finished: set[int] = set()  # answers that have ended
         self._usage_sent = False
         self.count = 0  # frames with a piece of the answer
         self.finish = ""  # the engine's finish_reason
@@ -77,7 +80,7 @@ class Frames:
     @property
     def tokens(self) -> int:
         """Output tokens by our own count."""
-        frames = max(0, self.count - (1 if self._asked.chat else 0))  # a chat's first frame names the role
+        frames = max(0, self.count - (self._asked.choices if self._asked.chat else 0))  # first frames name the role
         return own_count(frames, self._characters, self._asked.output_bound)
 
     def feed(self, data: bytes) -> bytes:
@@ -152,8 +155,8 @@ class Frames:
         if b"\r" in payload or b"\n" in payload:
             raise Broken("a frame has a line end within its JSON")
         chunk = read_chunk(payload, self._asked.chat)
-        self._seen += 1
-        if self._seen > self._most:
+        self.seen += 1
+        if self.seen > self._most:
             raise Broken("the stream has more frames than were asked for")
         first = self._first
         if first is None:
@@ -162,11 +165,16 @@ class Frames:
             raise Broken("a frame of another answer")
         has_usage = chunk.usage is not ABSENT and bytes(chunk.usage) != b"null"
         if chunk.choices:
-            piece = chunk.choices[0]
-            self.count += 1
-            self._characters += piece.characters
-            if piece.finish_reason and not self.finish:
-                self.finish = piece.finish_reason
+            if len(chunk.choices) > self._asked.choices:
+                raise Broken("a frame of more answers than were asked for")
+            for piece in chunk.choices:
+                if piece.index >= self._asked.choices:
+                    raise Broken("a frame of an answer that was not asked for")
+                self.count += 1
+                self._characters += piece.characters
+                if piece.finish_reason and piece.index not in self._finished:
+                    self._finished.add(piece.index)
+                    self.finish = finish_of((self.finish, piece.finish_reason))
             return without_usage(payload) if has_usage else payload  # a running count is nothing that was asked for
         if not has_usage:
             return payload
@@ -180,13 +188,13 @@ class Frames:
         return with_usage(payload, self.usage)
 
     def _settle(self, chunk: ChatChunk | TextChunk | None) -> None:
-        frames = max(0, self.count - (1 if self._asked.chat else 0))
+        frames = max(0, self.count - (self._asked.choices if self._asked.chat else 0))
         raw = chunk.usage if chunk is not None else ABSENT
         self.usage, self.believed = settle_usage(raw, self._asked, frames, self._characters)
 
     def _end(self) -> bytes:
         """``[DONE]``, after the usage frame if the client still has to get one. Raises :class:`Broken`."""
-        if self._first is None or not self.finish:
+        if self._first is None or len(self._finished) < self._asked.choices:
             raise Broken("the stream ended without an answer")
         self.done = True
         if self.usage is None:

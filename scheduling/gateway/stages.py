@@ -20,6 +20,8 @@ from scheduling.core.outcomes import Reason
 from scheduling.core.types import Estimate, QueuedRequest
 from scheduling.gateway.asgi import ABORT
 from scheduling.gateway.auth import Access
+from scheduling.gateway.dialects import OPENAI, Dialect
+from scheduling.gateway.endpoints import Endpoint
 from scheduling.gateway.guard import Receive, Scope, Send
 from scheduling.gateway.idempotency import Pass
 from scheduling.gateway.prepare import Prepared
@@ -38,6 +40,7 @@ class Call:
         "closed",
         "deadline",
         "deadline_reason",
+        "dialect",
         "estimated",
         "id",
         "identified",
@@ -74,6 +77,7 @@ class Call:
         self.why: Reason | None = None  # set once, by the first interruption
         self.closed = False  # the end has begun: no more interruptions
         self.body_read = False
+        self.dialect: Dialect = OPENAI  # in which its client is told of errors
         self.listener: asyncio.Task[None] | None = None
         # the furthest of these is what is known of it
         self.identified: Identified | None = None
@@ -130,8 +134,11 @@ class Identified:
     call: Call
     access: Access
     trace: str  # where traces are on
+    endpoint: Endpoint
     streamed: bool = False  # its body was read, and asks for a stream
     idempotency: Pass | None = None  # where the client sent a key
+    instead_of: Access | None = None  # what refused it, where a fallback took it over
+    instead_why: Reason | None = None  # and with which reason
 
     @property
     def id(self) -> str:
@@ -144,6 +151,7 @@ class Estimated:
 
     call: Call
     access: Access
+    endpoint: Endpoint
     prepared: Prepared
     body_bytes: int
     estimate: Estimate

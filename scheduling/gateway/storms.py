@@ -61,7 +61,8 @@ class Storms:
     """The keys of one gateway that were refused lately."""
 
     def __init__(self) -> None:
-        self._keys: dict[str, _Key] = {}  # at most those of the catalog; forgotten when their score is 0
+        # by `Access.door`: a key at each entitlement it opens; forgotten when their score is 0
+        self._keys: dict[str, _Key] = {}
         self.held_back = 0
 
     def __bool__(self) -> bool:
@@ -71,10 +72,10 @@ class Storms:
         """A request of this key was refused in full."""
         if refusal.reason not in STANDING or (refusal.retry_s is None and refusal.reason in _OF_ITS_SIZE):
             return
-        key = self._keys.get(access.key.id)
+        key = self._keys.get(access.door)
         if key is None:
             name = f"key {access.key.id} of {access.entitlement.tenant}"
-            key = self._keys[access.key.id] = _Key(name, 0.0, now)
+            key = self._keys[access.door] = _Key(name, 0.0, now)
         self._add(key, 1.0, now)
         if key.score < STORM_AFTER and key.refusal is None:
             return
@@ -89,16 +90,16 @@ class Storms:
         key.until = now + MEMO_S
         key.back_at = now + (refusal.retry_s or 0.0)
 
-    def admitted(self, key_id: str) -> None:
+    def admitted(self, door: str) -> None:
         """A request of this key was granted or queued: the next one may be."""
-        key = self._keys.get(key_id)
+        key = self._keys.get(door)
         if key is not None:
             key.score = max(0.0, key.score - 1.0)
             key.until = 0.0
 
-    def answer(self, key_id: str, now: float) -> Refusal | None:
+    def answer(self, door: str, now: float) -> Refusal | None:
         """How a request of this key is refused without asking; None: it is to be asked for."""
-        key = self._keys.get(key_id)
+        key = self._keys.get(door)
         if key is None or key.refusal is None:
             return None
         if now >= key.until:

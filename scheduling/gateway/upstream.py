@@ -33,6 +33,7 @@ MAX_HEAD_BYTES = 64 * 1024
 MAX_IDLE = 512  # kept-alive connections per replica
 MAX_IDLE_S = 4.0  # uvicorn, and so vLLM, closes after 5 s: leave before
 TAIL_S = 1.0  # how long the end of a complete stream may take to arrive
+TOO_LARGE = "the answer is too large"
 FRAMING = 2  # times its body is what a whole answer may take on the wire, its framing included
 _RETRY_AFTER = re.compile(rb"\r\nretry-after: *(\d{1,6}) *\r\n", re.IGNORECASE)
 _OURS = re.compile("req_[0-9a-f]{24}")  # a request of a gateway (``app.new_request_id``)
@@ -288,7 +289,7 @@ class Connection(asyncio.Protocol):
             return
         if self._whole:
             if self._buffered > self._limit or self._received > FRAMING * self._limit + MAX_HEAD_BYTES:
-                self._fail("the answer is too large")
+                self._fail(TOO_LARGE)
             elif self._complete:
                 self._wake()
             return

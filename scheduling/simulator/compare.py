@@ -13,6 +13,9 @@ What a trace does not say is made up the same way for all of them, from named ra
   only what was not granted yet. Unless told otherwise as live: automatic prefill credit, 5 ms until a grant follows,
   engines that are told the policy's order. ``inside``: requests are sent to a replica when they arrive, and each
   replica's engine orders its own queue by the policy, as a policy inside vLLM would; this is what the papers simulate.
+* **Limits.** Without them everybody is let in. With ``limits`` requests pass the product's own admission
+  (:mod:`scheduling.simulator.admission`): each tenant has an entitlement of the shipped tier it belongs to, whose
+  concurrency is its share of the requests as a share of all slots; automatic headroom; no token budgets.
 * **Beliefs.** Policies never see a true length. The first tenth of the trace is history: it is not replayed, and what
   is believed of a later request is the distribution of outputs in it, of the same tenant if that has enough, else of
   prompts of similar length. EWSJF's queues are cut from the history's prompts.
@@ -23,18 +26,22 @@ from __future__ import annotations
 import hashlib
 import math
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
 
+from scheduling.core.capacity import automatic_headroom, most_headroom
 from scheduling.core.compose import make_named
 from scheduling.core.contracts import OrderingPolicy
 from scheduling.core.partition import refine_and_prune
 from scheduling.core.percentiles import interpolated
+from scheduling.core.prefill_pace import TOLD_AFTER_S
 from scheduling.core.registry import make_ordering, make_routing
 from scheduling.core.step_time import load_preset
-from scheduling.core.types import ServiceClass, Slo
+from scheduling.core.types import EntitlementSpec, EntitlementState, OverLimit, PoolSpec, ServiceClass, Slo, TierSpec
+from scheduling.simulator.admission import Admission
 from scheduling.simulator.bound import most_in_time
 from scheduling.simulator.cluster import Cluster
 from scheduling.simulator.continuous import ContinuousEngine
@@ -45,7 +52,7 @@ from scheduling.simulator.kernel import rng
 from scheduling.simulator.oracle import clairvoyant
 from scheduling.simulator.prefix_cache import prefixes_of
 from scheduling.simulator.replay import Replay, Replica
-from scheduling.simulator.result import Outcome, by_tier, late_share, makespan_s, mean, outcomes_of
+from scheduling.simulator.result import Outcome, by_tier, late_share, makespan_s, mean, outcomes_of, served
 from scheduling.simulator.servegen import generate, is_servegen, read_mix
 from scheduling.simulator.trace import TraceRequest, read_tiers, read_trace
 from scheduling.simulator.workload import Belief, SimRequest, Tier, make_request, pick_tier
@@ -57,13 +64,20 @@ SHIPPED = (
     Tier("batch", Slo(ttlt_s=600.0), 2, 20.0, 0.3, ServiceClass.SPOT),
 )
 UNPROMISED = Tier("all")
+# What the shipped tiers do above a limit, how many may wait, and how long [s].
+SHIPPED_LIMITS = {
+    "premium": (OverLimit.REFUSE, 100, 30.0),
+    "standard": (OverLimit.REFUSE, 500, 60.0),
+    "batch": (OverLimit.WAIT, 5000, 600.0),
+}
 HISTORY = 0.1  # share of a trace that is learned from and not replayed
 ENOUGH = 50  # requests of a tenant or of a length from which a distribution is made
 VALUES = 20  # of a believed distribution
 GROUPS = 4  # of prompts by length
 INSIDE, FRONT = PLACES = ("inside", "front")
 ROUTING = "prefix_affinity"  # of new pools
-GRANT_DELAY_S = 0.005  # from an engine's token over a gateway to the leader's next grant
+GRANT_DELAY_S = 0.005  # from an engine's token over a gateway to the leader's next grant, where it was not measured
+LONGEST_DELAY_S = 1.0  # that is believed
 PROBE = 3000  # requests that capacity is measured with
 
 
@@ -100,6 +114,7 @@ class Case:
     slots: int = 0  # of a replica; 0: the preset's
     engine_order: str = "priority"  # in front: how an engine takes what was granted, a policy by name
     promises: bool = True  # False: nobody is promised anything, and all are of one class
+    limits: bool = False  # in front: entitlements and tiers refuse as live
 
     @property
     def name(self) -> str:
@@ -132,6 +147,15 @@ class Case:
         credit = named.get(self.prefill_tokens, f"credit {self.prefill_tokens}")
         order = ", engines told the order" if self.engine_order == "priority" else f", engines by {self.engine_order}"
         return f"{credit}{f', {1e3 * self.signal_s:g} ms' if self.signal_s else ''}{order}"
+
+
+def grant_delay_s(turnaround_ms: object) -> float:
+    """From an engine's token to the grant that follows from it [s], by the ``turnaround_ms`` that a pool's leader
+    measured (``docs/reference/feed.md``): its gateway tells of it, the leader grants, and the grant reaches the engine.
+    :data:`GRANT_DELAY_S` where nobody has measured it."""
+    if not isinstance(turnaround_ms, int | float) or not 0 <= turnaround_ms <= 1e3 * LONGEST_DELAY_S:
+        return GRANT_DELAY_S
+    return TOLD_AFTER_S + turnaround_ms / 1e3
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,10 +237,12 @@ def run_case(case: Case) -> dict[str, float]:
     figures["preemptions"] = float(sum(engine.counters.preemptions for engine in served_by.engines))
     queued = waiting(served_by.stays, case.replicas)
     figures["engine_waiting"], figures["engine_waiting.p99"] = queued.mean, queued.p99
-    served = [
-        Service(request.queued.tenant, outcome) for request, outcome in zip(prepared.requests, outcomes, strict=True)
+    worked = [
+        Service(request.queued.tenant, outcome)
+        for request, outcome in zip(prepared.requests, outcomes, strict=True)
+        if not outcome.refused
     ]
-    figures["jain"] = jain_of_backlogged(served, prepared.weights)
+    figures["jain"] = jain_of_backlogged(worked, prepared.weights)
     return figures
 
 
@@ -237,16 +263,41 @@ def serve(case: Case, config: EngineConfig, ordering: OrderingPolicy, requests: 
         raise CompareError("the prefill credit and the signal's delay must be at least 0")
     if case.where == INSIDE and (case.prefill_tokens is not None or case.signal_ms is not None):
         raise CompareError("prefill credit and the signal's delay are of a policy in front: leave out --where inside")
+    if case.where == INSIDE and case.limits:
+        raise CompareError("limits are of a pool's admission, in front: leave out --where inside")
     routing = make_routing(ROUTING)
     if case.where == INSIDE:
         return serve_inside([config] * case.replicas, ordering, requests)
     replica = Replica(
         config.truth, config.max_seqs, config.kv_tokens, config.token_budget, case.prefill_tokens, case.engine_order
     )
-    replay = Replay([replica] * case.replicas, ordering, routing, signal_s=case.signal_s)
     # As a gateway does, which cuts a bound to what the model still takes: none is larger than a replica.
     bounded = [_within(request, config.kv_tokens) for request in requests]
+    admission = partial(Admission, *limits_of(case, config, bounded)) if case.limits else None
+    replay = Replay([replica] * case.replicas, ordering, routing, signal_s=case.signal_s, admission=admission)
     return Served(replay.run(bounded), replay.engines, replay.stays)
+
+
+def limits_of(
+    case: Case, config: EngineConfig, requests: Sequence[SimRequest]
+) -> tuple[PoolSpec, tuple[EntitlementSpec, ...]]:
+    """The pool and an entitlement for each tenant, as :attr:`Case.limits` has them."""
+    slots = case.replicas * config.max_seqs
+    counts = Counter(request.queued.entitlement for request in requests)
+    firsts = {request.queued.entitlement: request for request in reversed(requests)}
+    specs = []
+    for name, first in firsts.items():
+        queued = first.queued
+        over, waiting, longest_s = SHIPPED_LIMITS.get(queued.tier, (OverLimit.REFUSE, 100, 30.0))
+        tier = TierSpec(
+            queued.tier, queued.service_class, queued.rank, queued.weight, first.slo, over, waiting, longest_s
+        )
+        concurrency = math.ceil(slots * counts[name] / len(requests))
+        state = EntitlementState.BOUND
+        specs.append(EntitlementSpec(name, queued.tenant, "pool", tier, state, 0.0, 0.0, 0, concurrency))
+    pool = PoolSpec("pool", "model", "model", ())
+    kept, most = automatic_headroom(slots, specs), most_headroom(slots, specs)
+    return replace(pool, headroom_slots=kept, headroom_most=most), tuple(specs)
 
 
 def serve_inside(configs: Sequence[EngineConfig], ordering: OrderingPolicy, requests: Sequence[SimRequest]) -> Served:
@@ -435,20 +486,26 @@ def _of_bound(figures: Mapping[str, float], prepared: Prepared, replicas: int) -
         mine = [request for request in prepared.requests if not suffix or request.tier == suffix[1:]]
         most = 100.0 * most_in_time(mine, prepared.config, replicas) / len(mine)
         found[f"bound{suffix}"] = most
-        found[f"of_bound{suffix}"] = 100.0 * figures[name] / most if most else math.nan
+        found[f"of_bound{suffix}"] = 100.0 * figures[f"kept{suffix}"] / most if most else math.nan
     return found
 
 
 def _figures(outcomes: Sequence[Outcome]) -> dict[str, float]:
-    """``slo`` [% in time], ``ttft.*`` and ``ttlt.*`` [s], of all and per tier (``slo.premium``), and throughput."""
+    """``slo`` [% of what was served in time], ``kept`` [% of all that was asked for], ``refused`` [%], ``ttft.*`` and
+    ``ttlt.*`` [s] of what was served, of all and per tier (``slo.premium``), ``refused_why.*`` [%], and throughput."""
     figures: dict[str, float] = {}
-    for suffix, rows in [("", outcomes), *((f".{tier}", rows) for tier, rows in by_tier(outcomes).items())]:
-        figures[f"slo{suffix}"] = 100.0 * (1.0 - late_share(rows))
+    for suffix, asked in [("", outcomes), *((f".{tier}", rows) for tier, rows in by_tier(outcomes).items())]:
+        rows = served(asked)
+        figures[f"slo{suffix}"] = 100.0 * (1.0 - late_share(rows)) if rows else math.nan
+        figures[f"kept{suffix}"] = 100.0 * (1.0 - late_share(asked))
+        figures[f"refused{suffix}"] = 100.0 * (1.0 - len(rows) / len(asked))
         for name, values in (("ttft", [o.ttft_s for o in rows]), ("ttlt", [o.ttlt_s for o in rows])):
             for label, share in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99)):
                 figures[f"{name}.{label}{suffix}"] = interpolated(values, share)
             figures[f"{name}.mean{suffix}"] = mean(values)
-    span = makespan_s(outcomes)
-    figures["tokens_per_s"] = sum(o.input_tokens + o.output_tokens for o in outcomes) / span
-    figures["requests_per_s"] = len(outcomes) / span
+    for reason, count in Counter(o.refused for o in outcomes if o.refused).items():
+        figures[f"refused_why.{reason}"] = 100.0 * count / len(outcomes)
+    span, ended = makespan_s(outcomes), served(outcomes)
+    figures["tokens_per_s"] = sum(o.input_tokens + o.output_tokens for o in ended) / span if span else 0.0
+    figures["requests_per_s"] = len(ended) / span if span else 0.0
     return figures

@@ -20,7 +20,7 @@ from heapq import heapify, heappop, heappush
 from scheduling.core.chunking import DecodeSlack, prefill_budget
 from scheduling.core.contracts import OrderingPolicy
 from scheduling.core.relegation import smoothed_rate
-from scheduling.simulator.engine import DECODE, WAITING, EngineConfig, Estimator, Sequence
+from scheduling.simulator.engine import DECODE, DONE, WAITING, EngineConfig, Estimator, Sequence
 from scheduling.simulator.exact import ExactStep, run, steps_to
 from scheduling.simulator.intake import Intake
 from scheduling.simulator.kernel import FS, NEVER, to_s
@@ -257,18 +257,7 @@ class ContinuousEngine(Intake):
 
     def _recompute(self, victim: Sequence) -> None:
         """Takes everything from a running sequence; it waits again and starts from the beginning."""
-        if self.paused.pop(victim.queued.id, None) is not None:
-            self._unwait(victim)
-        if victim.state == DECODE:
-            produced = self.step_no - victim.joined_step
-            kv_tokens = victim.context + produced - 1
-            self._leave_decodes(victim)
-            victim.generated += produced
-        else:
-            kv_tokens = victim.prompt
-        self._release(victim, kv_tokens)
-        if victim is self.current:
-            self.current = None
+        self._take_from(victim)
         victim.recomputed += victim.prefilled
         victim.state = WAITING
         victim.prompt = victim.sim.input_tokens + victim.generated
@@ -276,6 +265,45 @@ class ContinuousEngine(Intake):
         self.counters.preemptions += 1
         self._note(victim, "preempt")
         self._wait(victim)
+        self._forget_ends()
+
+    def _take_from(self, sequence: Sequence) -> None:
+        """Slot and blocks of a running sequence; what it had generated is counted."""
+        if self.paused.pop(sequence.queued.id, None) is not None:
+            self._unwait(sequence)
+        if sequence.state == DECODE:
+            produced = self.step_no - sequence.joined_step
+            kv_tokens = sequence.context + produced - 1
+            self._leave_decodes(sequence)
+            sequence.generated += produced
+        else:
+            kv_tokens = sequence.prompt
+        self._release(sequence, kv_tokens)
+        if sequence is self.current:
+            self.current = None
+
+    def _forget_ends(self) -> None:
         if len(self._ends) > 2 * self.decodes + 64:
             self._ends = [e for e in self._ends if e[2].state == DECODE and e[2].finish_step == e[0]]
             heapify(self._ends)
+
+    def cancel(self, sequence: Sequence) -> bool:
+        """Ends a request before its time, at the engine's clock, with what it has generated so far; its ``end_fs``
+        stays -1. False when it has ended already."""
+        if sequence.end_fs >= 0 or sequence.state == DONE:
+            return False
+        name = sequence.queued.id
+        if name not in self.live:  # sent, and not yet looked at
+            self.inbox.remove(sequence)
+            self.next_arrival = self.inbox[self.taken].sim.arrival_fs if self.taken < len(self.inbox) else NEVER
+            sequence.state = DONE
+            return True
+        if name in self.admitted:
+            self._take_from(sequence)
+        else:
+            self._unwait(sequence)
+        sequence.state = DONE
+        del self.live[name]
+        self._note(sequence, "cancel")
+        self._forget_ends()
+        return True

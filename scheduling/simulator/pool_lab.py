@@ -98,6 +98,7 @@ def play(
         ordering,
         capacity=[(float(when), int(slots)) for when, slots in values.pop("capacity", [])],
         admission=bool(values.pop("admission", True)),
+        retry_s=values.pop("retry_s", None),
         seed=seed,
     )
     if values:

@@ -1,6 +1,6 @@
 """A pool on virtual time: clients, admission, queue, slots, and what the leader's tick makes of them.
 
-The decisions are not modelled, they are the product's: :func:`scheduling.core.admission.decide_admission` says who
+The decisions are not modelled, they are the product's: :class:`scheduling.simulator.admission.Admission` says who
 enters, :class:`scheduling.core.scheduler.Scheduler` who goes next, :func:`scheduling.core.entitlement.tick` what
 everybody weighs. Modelled are the slots (each request takes ``a * input + t0 * output`` seconds wherever it runs, the
 first token comes with the first step) and clients that come at a pace of their own and heed ``Retry-After``.
@@ -9,25 +9,13 @@ first token comes with the first step) and clients that come at a pace of their 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 
 from scheduling.core import entitlement as standing
-from scheduling.core.admission import (
-    AdmissionAnswer,
-    AdmissionDecision,
-    AdmissionView,
-    Ask,
-    Prey,
-    able_to_run,
-    baseline_slots,
-    cap_of,
-    decide_admission,
-    first_weight,
-)
+from scheduling.core.admission import AdmissionAnswer
 from scheduling.core.contracts import OrderingPolicy
-from scheduling.core.headroom import Headroom, used_of_baselines
 from scheduling.core.outcomes import Reason, unmet
 from scheduling.core.registry import make_routing
 from scheduling.core.scheduler import Scheduler
@@ -37,15 +25,14 @@ from scheduling.core.types import (
     PoolSpec,
     PoolView,
     QueuedRequest,
-    ServiceClass,
     Standing,
 )
 from scheduling.simulator import room as booked
+from scheduling.simulator.admission import LET_IN, Admission
 from scheduling.simulator.kernel import Kernel, rng, to_fs, to_s
 
 RETRY_JITTER = 0.25  # of the gateway's Retry-After, up and down
-NO_BACKEND_RETRY_MS = 1000
-SMOOTHING = 0.2  # of a slot's occupation, the newest request's share
+CUT_RETRY_S = 1.0  # when the client of a request that was cut off comes back
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,15 +91,9 @@ class Look:
 
 
 @dataclass(slots=True)
-class _Share:
-    """An entitlement's part of the pool."""
+class _Meter:
+    """What an entitlement had and wanted since the last tick, in slot seconds."""
 
-    running: int = 0
-    waiting: int = 0
-    kv: int = 0
-    service_s: float = 0.0
-    told_s: float = 0.0  # until when refused clients were told to come back
-    # since the last tick, in slot seconds
     ran: float = 0.0
     waited: float = 0.0
     turned_away: float = 0.0
@@ -140,7 +121,8 @@ class Story:
 class PoolModel:
     """One pool. ``capacity``: (when, slots) from then on, spread over the pool's backends in their order.
 
-    ``admission`` False: everybody is let in and waits; the baseline of token pools 5.1.
+    ``admission`` False: everybody is let in and waits; the baseline of token pools 5.1. ``retry_s``: refused clients
+    come back after so long, whatever they are told; None: when they are told to.
     """
 
     def __init__(
@@ -152,6 +134,7 @@ class PoolModel:
         *,
         capacity: Sequence[tuple[float, int]] = (),
         admission: bool = True,
+        retry_s: float | None = None,
         seed: int = 1,
     ) -> None:
         self.pool = pool
@@ -159,6 +142,7 @@ class PoolModel:
         self.story = Story()
         self._service = service
         self._admission = admission
+        self._retry_s = retry_s
         self._scheduler = Scheduler(ordering, make_routing("least_work"), rights=True)
         self._scheduler.headroom = pool.headroom_slots
         self._view = PoolView(
@@ -166,14 +150,13 @@ class PoolModel:
             coefficients=pool.coefficients,
         )
         self._credit = any(b.prefill_tokens for b in pool.backends)
-        self._shares = {client.spec.id: _Share() for client in clients}
+        self._desk = Admission(pool, (client.spec for client in clients), self._view)
+        self._meters = {client.spec.id: _Meter() for client in clients}
         self._leases: dict[str, _Lease] = {}
         self._asked: dict[str, Attempt] = {}  # those that wait
         self._kernel = Kernel()
         self._random = {client.spec.id: rng(seed, f"client/{client.spec.id}") for client in clients}
         self._numbers = count(1)
-        self._service_s = 0.0
-        self._headroom, self._headroom_least, self._headroom_most = Headroom(), pool.headroom_slots, pool.headroom_most
         self._seen_s = 0.0
         self._ticked_s = 0.0
         for client in clients:
@@ -197,15 +180,20 @@ class PoolModel:
     def now_s(self) -> float:
         return to_s(self._kernel.now_fs)
 
+    @property
+    def _now_ms(self) -> int:
+        return int(self.now_s * 1000.0)
+
     def _at(self, when_s: float, what: Callable[[], None]) -> None:
         self._kernel.post(to_fs(when_s), 0, what)
 
     def _account(self) -> None:
         passed = self.now_s - self._seen_s
         self._seen_s = self.now_s
-        for share in self._shares.values():
-            share.ran += share.running * passed
-            share.waited += share.waiting * passed
+        for name, meter in self._meters.items():
+            share = self._desk.share(name)
+            meter.ran += share.running * passed
+            meter.waited += share.waiting * passed
 
     # --- clients
 
@@ -227,6 +215,7 @@ class PoolModel:
         if attempt.number > attempt.client.retries:
             attempt.given_up = True
             return
+        retry_s = retry_s if self._retry_s is None else self._retry_s
         wait = retry_s * (1 + RETRY_JITTER * (2 * self._random[attempt.client.spec.id].random() - 1))
         self._at(
             self.now_s + wait,
@@ -237,23 +226,20 @@ class PoolModel:
 
     def _try(self, attempt: Attempt) -> None:
         self.story.attempts.append(attempt)
-        spec = attempt.client.spec
         request = self._request(attempt)
-        decision = self._decide(spec, request) if self._admission else AdmissionDecision(AdmissionAnswer.QUEUE)
+        decision = self._desk.decide(request, self._now_ms) if self._admission else LET_IN
         if decision.verdict is AdmissionAnswer.REFUSE:
             assert decision.reason is not None
-            if decision.told_ms is not None:
-                self._shares[spec.id].told_s = self.now_s + decision.told_ms / 1000
             self._refuse(attempt, decision.reason, decision.retry_ms)
             return
         for evicted in decision.evict:
             self._end_early(self._leases[evicted], "evicted")
+        self._desk.admitted(request, decision, self._now_ms)
         if decision.verdict is AdmissionAnswer.GRANT:
             self._start(attempt, request, decision.backend)
             booked.take(self._view, request, decision.backend)
             return
         self._asked[request.id] = attempt
-        self._shares[spec.id].waiting += 1
         self._scheduler.offer(request, self.now_s)
         self._pump()
 
@@ -282,60 +268,11 @@ class PoolModel:
             concurrency=spec.concurrency if self._admission else 0,
         )
 
-    def _decide(self, spec: EntitlementSpec, request: QueuedRequest) -> AdmissionDecision:
-        share = self._shares[spec.id]
-        flying = [self._weight(name) for name, s in self._shares.items() if s.running + s.waiting > 0]
-        prey = sorted(
-            (lease for lease in self._leases.values() if lease.request.service_class is ServiceClass.PREEMPTIBLE),
-            key=lambda lease: -lease.number,
-        )
-        view = AdmissionView(
-            rebuilding_ms=0,
-            backends=tuple(b for b in self._view.backends.values() if b.ready),
-            waiting=len(self._scheduler),
-            able=sum(self._able(client.spec) for client in self.clients),
-            due=sum(self._due(client.spec) for client in self.clients),
-            stuck=0,  # KV cache is not what these pools lack
-            waiting_bytes=0,
-            ent_running=share.running,
-            ent_waiting=share.waiting,
-            ent_kv=share.kv,
-            level=0.0,
-            service_ms=1000 * (self._service_s or self._service.whole_s(request.input_tokens, request.output_bound)),
-            ent_service_ms=1000
-            * (share.service_s or self._service.whole_s(request.input_tokens, request.output_bound)),
-            weight=self._weight(spec.id),
-            lightest=min(flying, default=None),
-            heaviest=max(flying, default=None),
-            prey=[
-                Prey(r.id, lease.backend, r.kv_tokens, 0 if lease.prefilled else r.prefill_tokens)
-                for lease in prey
-                for r in (lease.request,)
-            ],
-            told_ms=max(0, round(1000 * (share.told_s - self.now_s))),
-        )
-        ask = Ask(request.kv_tokens, 0, 0, prefill=request.prefill_tokens)
-        return decide_admission(spec, self.pool, ask, view, NO_BACKEND_RETRY_MS)
-
-    def _able(self, spec: EntitlementSpec) -> int:
-        share = self._shares[spec.id]
-        return able_to_run(share.waiting, share.running, cap_of(spec.tier.service_class, spec.concurrency))
-
-    def _due(self, spec: EntitlementSpec) -> int:
-        share = self._shares[spec.id]
-        return able_to_run(share.waiting, share.running, baseline_slots(spec.tier.service_class, spec.concurrency))
-
-    def _weight(self, name: str) -> float:
-        standing = self._view.standings.get(name)
-        if standing is not None:
-            return standing.weight
-        return first_weight(next(c.spec for c in self.clients if c.spec.id == name), self.pool)
-
     def _refuse(self, attempt: Attempt, reason: Reason, retry_ms: int | None, waited: bool = False) -> None:
         attempt.refused = reason
         if unmet(reason, waited):
             room = self._service.whole_s(attempt.client.input_tokens, attempt.output_tokens)
-            self._shares[attempt.client.spec.id].turned_away += room
+            self._meters[attempt.client.spec.id].turned_away += room
         if retry_ms is None:
             attempt.given_up = True
         else:
@@ -346,18 +283,15 @@ class PoolModel:
     def _pump(self) -> None:
         for over in self._scheduler.expire(self.now_s):
             attempt = self._asked.pop(over.id)
-            self._shares[over.entitlement].waiting -= 1
+            self._desk.left(over.id, self._now_ms)
             self._refuse(attempt, Reason.QUEUE_TIMEOUT, None, waited=True)
         for grant in self._scheduler.step(self._view, self.now_s):
             attempt = self._asked.pop(grant.request.id)
-            self._shares[grant.request.entitlement].waiting -= 1
+            self._desk.granted(grant.request.id, grant.backend, self._now_ms)
             self._start(attempt, grant.request, grant.backend)
         self.story.queue.append((self.now_s, len(self._scheduler)))
 
     def _start(self, attempt: Attempt, request: QueuedRequest, backend: str) -> None:
-        share = self._shares[request.entitlement]
-        share.running += 1
-        share.kv += request.kv_tokens
         attempt.start_s = self.now_s
         attempt.first_s = self.now_s + self._service.first_s(request.input_tokens)
         lease = _Lease(attempt, request, backend, next(self._numbers))
@@ -375,17 +309,15 @@ class PoolModel:
     def _give_credit_back(self, lease: _Lease) -> None:
         if not lease.prefilled:
             lease.prefilled = True
+            self._desk.first_token(lease.request.id)
             booked.first_token(self._view, lease.request, lease.backend)
 
     def _finish(self, lease: _Lease) -> None:
         if self._leases.get(lease.request.id) is not lease:
             return  # it was ended before
         lease.attempt.end_s = self.now_s
-        assert lease.attempt.start_s is not None
-        took = self.now_s - lease.attempt.start_s
-        share = self._shares[lease.request.entitlement]
-        share.service_s = _smoothed(share.service_s, took)
-        self._service_s = _smoothed(self._service_s, took)
+        request = lease.request
+        self._desk.ended(request.id, request.input_tokens + lease.attempt.output_tokens, self._now_ms)
         self._free(lease)
         self._pump()
 
@@ -393,15 +325,13 @@ class PoolModel:
         lease.attempt.cut = why
         if lease.attempt.first_s is not None and lease.attempt.first_s > self.now_s:
             lease.attempt.first_s = None
+        self._desk.evicted(lease.request.id, lease.request.input_tokens, self._now_ms)
         self._free(lease)
-        self._again(lease.attempt, NO_BACKEND_RETRY_MS / 1000)
+        self._again(lease.attempt, CUT_RETRY_S)
 
     def _free(self, lease: _Lease) -> None:
         request = lease.request
         del self._leases[request.id]
-        share = self._shares[request.entitlement]
-        share.running -= 1
-        share.kv -= request.kv_tokens
         self._give_credit_back(lease)
         booked.end(self._view, request, lease.backend)
 
@@ -422,12 +352,12 @@ class PoolModel:
         elapsed = self.now_s - self._ticked_s
         self._ticked_s = self.now_s
         usage = {}
-        for name, share in self._shares.items():
-            had = share.ran / elapsed
-            wanted = (share.ran + share.waited + share.turned_away) / elapsed
+        for name, meter in self._meters.items():
+            had = meter.ran / elapsed
+            wanted = (meter.ran + meter.waited + meter.turned_away) / elapsed
             usage[name] = standing.Usage(concurrency=had, wanted_concurrency=wanted)
-            share.ran = share.waited = share.turned_away = 0.0
-        self._view.standings = standing.tick(
+            self._meters[name] = _Meter()
+        standings = standing.tick(
             {spec.id: standing.baseline_of(spec) for spec in present},
             usage,
             self._view.standings,
@@ -435,6 +365,7 @@ class PoolModel:
             self.pool.slo_mean_s,
             elapsed,
         )
+        self._desk.stand(standings)
         self.story.ticks.append(self._shot())
 
     def _look(self) -> None:
@@ -443,22 +374,12 @@ class PoolModel:
 
     def _keep_free(self) -> None:
         """Automatic headroom follows what baselines use, as the leader lets it once a second."""
-        if not self._headroom_most:
-            return
-        specs = {client.spec.id: client.spec for client in self.clients}
-        used = used_of_baselines((specs[name], s.running, s.waiting) for name, s in self._shares.items())
-        self._headroom.seen(self.now_s, used, self._service_s)
-        kept = self._headroom.slots(self._headroom_least, self._headroom_most)
-        if kept != self.pool.headroom_slots:
-            self.pool = replace(self.pool, headroom_slots=kept)
-            self._scheduler.headroom = kept
+        self._desk.look(self._now_ms)
+        if self._desk.headroom != self._scheduler.headroom:
+            self._scheduler.headroom = self._desk.headroom
             self._pump()
 
     def _shot(self) -> Look:
-        running = {name: share.running for name, share in self._shares.items()}
+        running = {name: self._desk.share(name).running for name in self._meters}
         slots = sum(b.slots for b in self._view.backends.values() if b.ready)
         return Look(self.now_s, len(self._scheduler), slots, running, dict(self._view.standings))
-
-
-def _smoothed(old: float, new: float) -> float:
-    return old + SMOOTHING * (new - old) if old else new

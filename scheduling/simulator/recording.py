@@ -15,11 +15,19 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from scheduling.core.outcomes import Reason
 from scheduling.core.types import ServiceClass, Slo
 from scheduling.simulator.workload import Tier
 
 FORMAT = 1
 MARK = "quartermaster_recording"
+DECIDED_ANEW = frozenset(
+    reason.value
+    for reason in (
+        Reason.CONCURRENCY, Reason.TOKEN_BUDGET, Reason.KV_BUDGET, Reason.LOW_PRIORITY, Reason.QUEUE_FULL,
+        Reason.QUEUE_TIMEOUT, Reason.NO_BACKEND, Reason.REBUILDING,
+    )
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +54,11 @@ class Recorded:
     def ran(self) -> bool:
         """Whether an engine worked on it, so that a replay has something to serve."""
         return self.outcome != "refused" and self.wait_s is not None
+
+    @property
+    def turned_away(self) -> bool:
+        """Whether its pool refused it for a reason that a replay with admission decides anew."""
+        return not self.ran and self.reason in DECIDED_ANEW
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,10 @@ What a grant took comes back ``signal_s`` after it was over: prefill credit afte
 after the last one. Live that is the way from an engine over a gateway to the leader's next grant. What is predicted to
 be prefilled by then counts no more (:class:`scheduling.core.prefill_pace.PrefillPace`, as live).
 
+With an :class:`scheduling.simulator.admission.Admission` a request passes it when it arrives, as it does live: it runs
+at once, waits up to its tier's longest wait, or is refused, and a preemptible one may be ended for an owner. Clients
+come back after their Retry-After up to ``returns`` times. Without one everybody is let in and waits.
+
 Every replica has a prefix cache: what it finds there of a prompt's blocks is not computed. Requests that say nothing of
 their blocks share none.
 """
@@ -18,26 +22,38 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from scheduling.core.admission import AdmissionAnswer
 from scheduling.core.compose import Composed
-from scheduling.core.contracts import OrderingPolicy, RoutingPolicy
+from scheduling.core.contracts import OrderingPolicy, RoutingPolicy, Served
 from scheduling.core.engine_order import EngineOrder, HasDue, arrival_s
+from scheduling.core.entitlement import TICK_S
+from scheduling.core.evictions import entitled_to_room
+from scheduling.core.outcomes import Reason
+from scheduling.core.placement import read_points
 from scheduling.core.prefill_pace import PrefillPace
 from scheduling.core.registry import make_ordering
 from scheduling.core.scheduler import Scheduler
+from scheduling.core.step import RESERVED
 from scheduling.core.step_time import StepTime
-from scheduling.core.types import BackendView, Grant, PoolView
+from scheduling.core.stuck import stuck
+from scheduling.core.types import BackendView, Grant, PoolView, QueuedRequest
 from scheduling.simulator import room
+from scheduling.simulator.admission import Admission, under
 from scheduling.simulator.continuous import ContinuousEngine
 from scheduling.simulator.engine import EngineConfig
 from scheduling.simulator.engine import Sequence as Life
 from scheduling.simulator.engine_queue import Stay
 from scheduling.simulator.engine_watch import EVERY_S, EngineWatch, Watched
-from scheduling.simulator.kernel import NEVER, Kernel, to_fs, to_s
+from scheduling.simulator.kernel import NEVER, Kernel, rng, to_fs, to_s
 from scheduling.simulator.prefix_cache import BLOCK_TOKENS, BlockCache
-from scheduling.simulator.result import Outcome, outcomes_of
+from scheduling.simulator.result import Outcome, outcome_of, refused_outcome
 from scheduling.simulator.workload import SimRequest
 
-FIRST, ENDED, ARRIVED, WAKE, LOOK, COUNT, PACED = range(7)  # ranks of events at one instant
+FIRST, ENDED, ARRIVED, WAKE, LOOK, COUNT, PACED, OVER = range(8)  # ranks of events at one instant
+NEVER_BACK_S = 120.0  # told to wait for so long, the OpenAI SDK does not come back
+JITTER = 0.25  # of a Retry-After, up and down
+RETRYABLE = frozenset(reason for reason in Reason if reason.ending.retry)
+Setting = Callable[[PoolView], Admission]  # makes a pool's admission from the view of its replicas
 
 Looker = Callable[[float, Sequence[Life], float], OrderingPolicy | None]
 
@@ -90,12 +106,26 @@ class Replay:
         *,
         headroom: int = 0,
         signal_s: float = 0.0,
+        admission: Setting | None = None,
+        returns: int = 0,
+        seed: int = 1,
     ) -> None:
         self.engines = [replica.engine() for replica in replicas]
         self.stays: list[Stay] = []  # of all that has ended, in its engine's queue
         self._view = PoolView({_name(n): replica.view(_name(n)) for n, replica in enumerate(replicas)})
         self._scheduler = Scheduler(ordering, routing, max_grants=1000, rights=True)
         self._scheduler.headroom = headroom
+        self._admission = admission(self._view) if admission is not None else None
+        if self._admission is not None:
+            self._scheduler.headroom = self._admission.headroom
+            self._scheduler.unreserved = self._admission.unreserved
+        self._returns = returns
+        self._random = rng(seed, "returns")
+        self._tries: dict[int, int] = {}  # how often a request was sent, by its index; where more than once
+        self._running: dict[str, Life] = {}  # what was granted and has not ended
+        self._firsts: set[str] = set()  # of those: whose first token has come
+        self._refused: list[Outcome] = []
+        self._counted = 0  # seconds
         self._signal_fs = to_fs(signal_s)
         self._kernel = Kernel()
         self._caches = [BlockCache((replica.cache_tokens or replica.kv_tokens) // BLOCK_TOKENS) for replica in replicas]
@@ -119,13 +149,14 @@ class Replay:
         self._steps = [replica.token_budget for replica in replicas]
         self._paces = [PrefillPace() for _ in replicas]
         self._prefill_held = [0] * len(self.engines)  # of each one's prefill credit, by what has no first token
+        self._prefill_owned = [0] * len(self.engines)  # of those: by owners of reserved capacity
         self._bounded = any(replica.prefill_tokens != 0 for replica in replicas)
         self._paced = NEVER  # when the next prediction is to be looked at
 
     def run(
         self, requests: Sequence[SimRequest], look: Looker | None = None, *, every_s: float = 10.0
     ) -> list[Outcome]:
-        """Serves them all; outcomes in order of arrival, waits counted until the grant.
+        """Serves them all; outcomes in order of arrival, waits counted until the grant, those refused among them.
 
         ``look`` is called every so often while requests arrive, with the time [s], what has ended so far and how long
         the oldest request waits [s]; the policy it returns, if any, serves from then on.
@@ -147,9 +178,9 @@ class Replay:
             if rank == WAKE:
                 self._wake(what)
             elif rank == ARRIVED:
-                self._requests[what.queued.id] = what
-                self._scheduler.offer(what.queued, self._now_s)
-                self._grant()
+                self._arrive(what)
+            elif rank == OVER:
+                self._end_waits()
             elif rank == LOOK:
                 self._look(what)
             elif rank == COUNT:
@@ -162,7 +193,7 @@ class Replay:
                 (self._first_token if rank == FIRST else self._ended)(what)
                 if not self._kernel.more_now(before=ARRIVED):  # what one step freed is granted in one decision
                     self._grant()
-        return outcomes_of(self._lives)
+        return sorted([*map(outcome_of, self._lives), *self._refused], key=lambda outcome: outcome.index)
 
     @property
     def view(self) -> PoolView:
@@ -178,6 +209,102 @@ class Replay:
     def _now_s(self) -> float:
         return to_s(self._kernel.now_fs)
 
+    @property
+    def _now_ms(self) -> int:
+        """As shared state counts: whole milliseconds that have passed."""
+        return int(self._now_s * 1000.0)
+
+    # --- who comes
+
+    def _arrive(self, request: SimRequest) -> None:
+        if self._admission is None:
+            self._requests[request.queued.id] = request
+            self._scheduler.offer(request.queued, self._now_s)
+            self._grant()
+            return
+        self._admit(request, self._admission)
+
+    def _admit(self, request: SimRequest, admission: Admission) -> None:
+        queued = under(request.queued, admission.specs.get(request.queued.entitlement))
+        request = replace(request, queued=queued)
+        if self._bounded:
+            self._predict()
+        decision = admission.decide(queued, self._now_ms)
+        if decision.verdict is AdmissionAnswer.REFUSE:
+            assert decision.reason is not None
+            self._refuse(request, decision.reason, None if decision.retry_ms is None else decision.retry_ms / 1000)
+            return
+        for evicted in decision.evict:
+            self._evict(evicted, admission)
+        admission.admitted(queued, decision, self._now_ms)
+        self._requests[queued.id] = request
+        if decision.verdict is AdmissionAnswer.GRANT:
+            self._run_at_once(queued, decision.backend, "at once")
+            return
+        if queued.expires_s is not None:
+            self._kernel.post(max(self._kernel.now_fs, to_fs(queued.expires_s)), OVER, None)
+        self._scheduler.offer(queued, self._now_s)
+        self._grant()
+
+    def _run_at_once(self, queued: QueuedRequest, backend: str, why: str) -> None:
+        """It runs although the scheduler has not chosen it."""
+        room.take(self._view, queued, backend)
+        if queued.prefixes and self._scheduler.learns_places:
+            self._scheduler.learn({name: backend for name, _ in read_points(queued.prefixes)[1]})
+        self._start(Grant(queued, backend, why))
+
+    def _refuse(self, request: SimRequest, reason: Reason, retry_s: float | None) -> None:
+        """The client is told so; it comes back, or has nothing."""
+        tries = self._tries.get(request.index, 1)
+        if retry_s is None or retry_s >= NEVER_BACK_S or tries > self._returns or reason not in RETRYABLE:
+            waited_s = to_s(self._kernel.now_fs - request.arrival_fs)
+            self._refused.append(refused_outcome(request, reason.value, waited_s))
+            return
+        self._tries[request.index] = tries + 1
+        wait_s = retry_s * (1.0 + JITTER * (2.0 * self._random.random() - 1.0))
+        at_fs = self._kernel.now_fs + to_fs(wait_s)
+        self._kernel.post(at_fs, ARRIVED, replace(request, queued=_again(request.queued, to_s(at_fs), tries + 1)))
+
+    def _end_waits(self) -> None:
+        """Who has waited as long as its tier lets it has nothing."""
+        admission = self._admission
+        if admission is None:
+            return
+        for queued in self._scheduler.expire(self._now_s):
+            request = self._requests.pop(queued.id)
+            admission.left(queued.id, self._now_ms)
+            admission.refused(queued, Reason.QUEUE_TIMEOUT, waited=True)
+            self._refuse(request, Reason.QUEUE_TIMEOUT, None)
+
+    def _evict(self, request_id: str, admission: Admission) -> None:
+        """A preemptible request makes room; what it has generated is charged."""
+        life = self._running.pop(request_id)
+        number, queued = life.replica, life.sim.queued
+        if request_id not in self._firsts:
+            self._give_credit_back(life)
+        self._firsts.discard(request_id)
+        self.engines[number].cancel(life)
+        room.end(self._view, queued, _name(number))
+        made = life.generated if life.end_fs < 0 else life.sim.output_tokens
+        admission.evicted(request_id, queued.input_tokens + made, self._now_ms)
+        request = self._requests.pop(request_id)
+        self._count_served(queued, queued.input_tokens, made)
+        self._refuse(request, Reason.EVICTED, admission.turn_s())
+
+    def _make_room(self, admission: Admission) -> None:
+        """Owners whom no replica has room for run in the place of preemptible requests."""
+        for queued in entitled_to_room(self._scheduler, self._view):
+            found = admission.make_room(queued)
+            if found is None:
+                continue
+            for evicted in found[1]:
+                self._evict(evicted, admission)
+            self._scheduler.withdraw(queued.id)
+            admission.granted(queued.id, found[0], self._now_ms)
+            self._run_at_once(queued, found[0], "a preemptible request made room")
+
+    # --- who runs
+
     def _look(self, look: Looker) -> None:
         oldest_s = min((request.arrival_s for request in self._scheduler), default=self._now_s)
         policy = look(self._now_s, self._lives, self._now_s - oldest_s)
@@ -189,18 +316,33 @@ class Replay:
     def _count(self) -> None:
         """A second has passed: credits and speeds follow what engines did, as long as anything is left."""
         self._watch.look(self._now_s)
+        if self._admission is not None:
+            self._counted += 1
+            self._admission.look(self._now_ms)
+            if self._counted % TICK_S == 0:
+                self._admission.tick(self._now_ms)
+            self._scheduler.headroom = self._admission.headroom
         self._grant()
         if len(self._kernel):
             self._kernel.post(self._kernel.now_fs + to_fs(EVERY_S), COUNT, None)
 
     def _grant(self) -> None:
+        admission = self._admission
+        if admission is not None:
+            self._end_waits()
         if self._bounded:
             self._predict()
-        grants = []
+        grants: list[Grant] = []
         if any(backend.running < backend.slots for backend in self._view.backends.values()):
             grants = self._scheduler.step(self._view, self._now_s)
         for grant in grants:
+            if admission is not None:
+                admission.granted(grant.request.id, grant.backend, self._now_ms)
             self._start(grant)
+        if admission is not None:
+            if not grants and admission.has_preemptible:
+                self._make_room(admission)
+            admission.stuck = stuck(self._scheduler, self._view)
         if self._scheduler.credit_holds:
             self._look_again()
         self._watch.decided(len(self._scheduler) > 0, [grant.request.prefill_tokens for grant in grants])
@@ -211,6 +353,7 @@ class Replay:
         for number, backend in enumerate(self._view.backends.values()):
             used, step, pace = self._prefill_held[number], self._steps[number], self._paces[number]
             backend.prefill_used = pace.ahead(used, step, turnaround_ms, now_ms)
+            backend.prefill_owned = min(self._prefill_owned[number], backend.prefill_used)
             backend.falls_s = pace.falls_in_ms(used, step, turnaround_ms, now_ms) / 1000.0
 
     def _look_again(self) -> None:
@@ -233,30 +376,62 @@ class Replay:
             as_reached = replace(as_reached, rank=self._engine_order.priority(grant.request))
         life = self.engines[number].offer(replace(request, arrival_fs=self._kernel.now_fs, queued=as_reached))
         life.replica = number
+        self._running[grant.request.id] = life
         if request.blocks:
             cached = min(self._caches[number].take(request.blocks) * BLOCK_TOKENS, request.input_tokens - 1)
             life.prefilled = cached
             self.cached_tokens += cached
         need = grant.request.prefill_tokens
         self._paces[number].granted(self._prefill_held[number], need, False, self._now_s * 1000.0)
-        self._prefill_held[number] += need
+        self._hold(number, grant.request, need)
         self._rouse(number)
 
+    def _hold(self, number: int, request: QueuedRequest, tokens: int) -> None:
+        self._prefill_held[number] += tokens
+        if request.service_class in RESERVED:
+            self._prefill_owned[number] += tokens
+
     def _first_token(self, life: Life) -> None:
+        request_id = life.sim.queued.id
+        if self._running.get(request_id) is not life:
+            return  # it was evicted meanwhile
+        self._firsts.add(request_id)
+        self._give_credit_back(life)
+        if self._admission is not None:
+            self._admission.first_token(request_id)
+
+    def _give_credit_back(self, life: Life) -> None:
         room.first_token(self._view, life.sim.queued, _name(life.replica))
         number, need = life.replica, life.sim.queued.prefill_tokens
-        self._prefill_held[number] -= need
+        self._hold(number, life.sim.queued, -need)
         granted_ms, now_ms = to_s(life.sim.arrival_fs) * 1000.0, self._now_s * 1000.0
         self._paces[number].first_token(self._prefill_held[number], need, granted_ms, self._steps[number], now_ms)
 
     def _ended(self, life: Life) -> None:
-        request = self._requests.pop(life.sim.queued.id)
+        request_id = life.sim.queued.id
+        if self._running.get(request_id) is not life:
+            return  # it was evicted meanwhile
+        del self._running[request_id]
+        self._firsts.discard(request_id)
+        request = self._requests.pop(request_id)
         granted_fs = life.sim.arrival_fs
         room.end(self._view, request.queued, _name(life.replica))
-        self._scheduler.settle(request.queued.id, request.input_tokens, request.output_tokens)
+        self._count_served(request.queued, request.input_tokens, request.output_tokens)
+        if self._admission is not None:
+            self._admission.ended(request_id, request.input_tokens + request.output_tokens, self._now_ms)
         self.stays.append(Stay(life.replica, granted_fs, life.start_fs))
         life.sim, life.start_fs = request, granted_fs
         self._lives.append(life)
+
+    def _count_served(self, queued: QueuedRequest, input_tokens: int, output_tokens: int) -> None:
+        """For queues that count who had how much."""
+        if self._admission is None:
+            self._scheduler.settle(queued.id, input_tokens, output_tokens)
+            return
+        service_class, weight = queued.service_class, queued.weight
+        self._scheduler.served(
+            Served(queued.id, queued.entitlement, service_class, weight, input_tokens, output_tokens)
+        )
 
     def _rouse(self, number: int) -> None:
         at = max(self._kernel.now_fs, self.engines[number].clock)
@@ -278,6 +453,22 @@ class Replay:
         self._ended_seen[number] = len(engine.finished)
         if goes_on:
             self._rouse(number)
+
+
+def _again(queued: QueuedRequest, at_s: float, tries: int) -> QueuedRequest:
+    """The same request, sent once more: for the pool it is a new one, with deadlines of its own."""
+    later = at_s - queued.arrival_s
+
+    def moved(deadline_s: float | None) -> float | None:
+        return None if deadline_s is None else deadline_s + later
+
+    return replace(
+        queued,
+        id=f"{queued.id.partition('~')[0]}~{tries}",
+        arrival_s=at_s,
+        ttft_deadline_s=moved(queued.ttft_deadline_s),
+        ttlt_deadline_s=moved(queued.ttlt_deadline_s),
+    )
 
 
 def _order_of(policy: OrderingPolicy, ranks: Iterable[int] = ()) -> EngineOrder:

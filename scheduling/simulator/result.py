@@ -10,11 +10,13 @@ from scheduling.core.deadline import first_token_deadline_s, token_deadline_s, t
 from scheduling.core.types import Slo
 from scheduling.simulator.engine import Sequence as Life
 from scheduling.simulator.kernel import to_s
+from scheduling.simulator.workload import SimRequest
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One request that ended. Times in seconds; the waits and latencies count from its arrival."""
+    """One request that ended. Times in seconds; the waits and latencies count from its arrival. One that was refused
+    (or ended before its time) is late, and its latencies are infinite."""
 
     index: int
     tier: str
@@ -28,6 +30,7 @@ class Outcome:
     ttft_s: float
     ttlt_s: float
     late: bool  # broke its promise
+    refused: str = ""  # the reason with which it ended, where it was not served
 
 
 def outcome_of(life: Life) -> Outcome:
@@ -50,6 +53,30 @@ def outcome_of(life: Life) -> Outcome:
         ttlt_s=ttlt,
         late=is_late(sim.slo, ttft, ttlt, sim.output_tokens),
     )
+
+
+def refused_outcome(sim: SimRequest, reason: str, waited_s: float) -> Outcome:
+    """The row of a request that was refused, or cut off, ``waited_s`` after it arrived."""
+    return Outcome(
+        index=sim.index,
+        tier=sim.tier,
+        label=sim.label,
+        important=sim.important,
+        relegated=False,
+        input_tokens=sim.input_tokens,
+        output_tokens=sim.output_tokens,
+        arrival_s=to_s(sim.arrival_fs),
+        wait_s=waited_s,
+        ttft_s=math.inf,
+        ttlt_s=math.inf,
+        late=True,
+        refused=reason,
+    )
+
+
+def served(outcomes: Iterable[Outcome]) -> list[Outcome]:
+    """Those that an engine worked on to their end."""
+    return [outcome for outcome in outcomes if not outcome.refused]
 
 
 def outcomes_of(lives: Iterable[Life]) -> list[Outcome]:
@@ -85,9 +112,10 @@ def by_tier(outcomes: Iterable[Outcome]) -> dict[str, list[Outcome]]:
 
 def makespan_s(outcomes: Sequence[Outcome]) -> float:
     """From the first arrival to the last answer [s]."""
-    if not outcomes:
+    ended = served(outcomes)
+    if not ended:
         return 0.0
-    return max(o.arrival_s + o.ttlt_s for o in outcomes) - min(o.arrival_s for o in outcomes)
+    return max(o.arrival_s + o.ttlt_s for o in ended) - min(o.arrival_s for o in outcomes)
 
 
 def goodput(late_at: Callable[[float], float], low: float, high: float, *, allowed: float = 0.01, step: float) -> float:

@@ -6,7 +6,7 @@ that was admitted without the scheduler.
 
 from __future__ import annotations
 
-from scheduling.core.step import work_of
+from scheduling.core.step import RESERVED, work_of
 from scheduling.core.types import PoolView, QueuedRequest
 
 
@@ -15,7 +15,7 @@ def take(view: PoolView, request: QueuedRequest, backend: str) -> None:
     replica = view.backends[backend]
     replica.running += 1
     replica.kv_used += request.kv_tokens
-    replica.prefill_used += request.prefill_tokens
+    replica.take_prefill(request.prefill_tokens, request.service_class in RESERVED)
     replica.work_tokens += work_of(request)
     running = view.running_by_entitlement
     running[request.entitlement] = running.get(request.entitlement, 0) + 1
@@ -23,7 +23,7 @@ def take(view: PoolView, request: QueuedRequest, backend: str) -> None:
 
 def first_token(view: PoolView, request: QueuedRequest, backend: str) -> None:
     """Its prompt is prefilled."""
-    view.backends[backend].prefill_used -= request.prefill_tokens
+    view.backends[backend].take_prefill(-request.prefill_tokens, request.service_class in RESERVED)
 
 
 def end(view: PoolView, request: QueuedRequest, backend: str) -> None:

@@ -49,6 +49,7 @@ class Observation(msgspec.Struct, frozen=True, array_like=True):
     source: str  # which predictor had spoken
     raw_p90: float  # what it had said, before calibration
     embedding: bytes = b""
+    features: bytes = b""  # ``scheduling.core.estimate.features``; empty from gateways that do not look for them
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,8 @@ Why our own: one script call costs 29 us of CPU with redis-py at 32 at once, 2 u
 
 * commands of one loop turn leave in one write; replies come back in order to a queue of futures;
 * a call that is not answered in time closes the connection, so that a late reply can never be taken for another's;
+  so does silence, which is shorter: nothing at all has come back while calls wait. Silence is what a server shows that
+  is frozen or cut off; one that is only slow goes on answering. A connection nobody calls on is asked by PINGs;
 * nothing is ever retried: whether a write took effect is the caller's question (scripts are idempotent);
 * while Redis is known to be down a call fails at once; one background task reconnects with backoff, and only a
   connection that answered a PING counts as up;
@@ -40,6 +42,10 @@ Word = str | bytes | int | float
 pack: Callable[[tuple[Word, ...]], bytes] = cast(Any, hiredis.pack_command)  # its stub says: tuples of length one
 
 CALL_TIMEOUT_S = 1.0
+# On a request's path: longer than a server stalls that is well (a fork, a slow disk), and short enough that of a minute
+# without Redis less than one request in a hundred waits for longer than 250 ms (those of the first SILENCE_S - 0.25).
+SILENCE_S = 0.5
+PROBE_S = 0.25
 CONNECT_TIMEOUT_S = 0.5
 BACKOFF_S = (0.05, 0.1, 0.25, 0.5, 1.0)
 
@@ -52,6 +58,8 @@ _REFUSING = frozenset({"OOM", "MISCONF", "READONLY", "NOREPLICAS"})  # of these:
 _OF_SCRIPT = re.compile(r"-(OOM|MISCONF|READONLY|NOREPLICAS) ")  # before version 7 a script's error begins otherwise
 WRITES_KEY = b"qm:writes"  # written while writes are refused, to see when they are taken again
 WRITES_S = 0.5
+LOOK_AGAIN_S = 0.02
+PING = pack(("PING",))
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,24 +147,34 @@ def _tls(query: Mapping[str, str]) -> Tls:
 
 
 class Wire(asyncio.Protocol):
-    """One live connection: framing, pipelining, time limit. Dies once, then is thrown away."""
+    """One live connection: framing, pipelining, time limits. Dies once, then is thrown away.
 
-    __slots__ = ("_flush_due", "_loop", "_on_lost", "_on_push", "_out", "_overdue", "_pending", "_reader", "_timeout",
-                 "_timer", "_transport", "closed")  # fmt: skip
+    ``timeout`` bounds each call [s]; ``silence`` is for how long nothing at all may come back while calls wait [s].
+    """
+
+    __slots__ = ("_flush_due", "_heard", "_loop", "_on_lost", "_on_push", "_out", "_overdue", "_pending", "_prober",
+                 "_reader", "_silence", "_timeout", "_timer", "_transport", "closed")  # fmt: skip
 
     def __init__(
-        self, timeout: float, on_lost: Callable[[Wire, str], None], on_push: Callable[[Any], None] | None = None
+        self,
+        timeout: float,
+        on_lost: Callable[[Wire, str], None],
+        on_push: Callable[[Any], None] | None = None,
+        silence: float | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._timeout = timeout
+        self._silence = timeout if silence is None else min(timeout, silence)
+        self._heard = float("-inf")  # when anything came back last
         self._on_lost = on_lost
         self._on_push = on_push
         self._reader = hiredis.Reader()
-        self._pending: deque[tuple[asyncio.Future[Any], float]] = deque()
+        self._pending: deque[tuple[asyncio.Future[Any], float]] = deque()  # and when each was sent
         self._out: list[bytes] = []
         self._flush_due = False
         self._overdue: asyncio.Future[Any] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._prober: asyncio.TimerHandle | None = None
         self._transport: asyncio.Transport | None = None
         self.closed = False
 
@@ -169,12 +187,19 @@ class Wire(asyncio.Protocol):
         if self.closed:
             future.set_exception(StateUnavailable("the connection to Redis is closed"))
             return future
-        deadline = self._loop.time() + self._timeout
-        self._pending.append((future, deadline))
+        now = self._loop.time()
+        self._pending.append((future, now))
         if self._timer is None:
-            self._timer = self._loop.call_at(deadline, self._check)
+            self._timer = self._loop.call_at(now + self._silence, self._check)
         self.write(packed)
         return future
+
+    def probe_every(self, every: float) -> None:
+        """From now on asks so often [s] whether the other side is there, unless a call that waits does so already."""
+        if not self.closed:
+            if not self._pending:
+                self.send(PING)
+            self._prober = self._loop.call_later(every, self.probe_every, every)
 
     def write(self, packed: bytes) -> None:
         self._out.append(packed)
@@ -193,18 +218,25 @@ class Wire(asyncio.Protocol):
         self._timer = None
         if not self._pending:
             return
-        future, deadline = self._pending[0]
-        if deadline > self._loop.time():
-            self._timer = self._loop.call_at(deadline, self._check)
+        future, sent = self._pending[0]
+        now = self._loop.time()
+        limit = sent + self._timeout
+        due = min(limit, max(sent, self._heard) + self._silence)
+        if due > now:
+            self._timer = self._loop.call_at(due, self._check)
         elif future is not self._overdue:
-            # If it was this process that slept, the answer lies in the socket: let the loop read once more.
+            # If it was this process that slept, the answer lies in the socket: let the loop read once more. Where it
+            # was kept from looking in time, so was perhaps the server from answering: it gets as much time again.
             self._overdue = future
-            self._timer = self._loop.call_later(0.02, self._check)
+            self._timer = self._loop.call_later(max(LOOK_AGAIN_S, min(now - due, self._timeout)), self._check)
+        elif due < limit:
+            self.close(f"nothing came back for {self._silence:g} s")
         else:
             self.close(f"no answer within {self._timeout:g} s")
 
     def data_received(self, data: bytes) -> None:
         reader, pending = self._reader, self._pending
+        self._heard = self._loop.time()
         try:
             reader.feed(data)
             while (reply := reader.gets()) is not False:
@@ -225,9 +257,10 @@ class Wire(asyncio.Protocol):
         if self.closed:
             return
         self.closed = True
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        for timer in (self._timer, self._prober):
+            if timer is not None:
+                timer.cancel()
+        self._timer = self._prober = None
         if self._transport is not None:
             self._transport.abort()
         pending, self._pending = self._pending, deque()
@@ -244,6 +277,7 @@ async def _open(
     on_lost: Callable[[Wire, str], None],
     name: str,
     on_push: Callable[[Any], None] | None = None,
+    silence: float | None = None,
 ) -> Wire:
     """Connects, enters, and waits for one PING. Raises StateUnavailable; no half-open connection is left."""
     loop = asyncio.get_running_loop()
@@ -251,7 +285,7 @@ async def _open(
 
     def make() -> Wire:
         nonlocal wire
-        wire = Wire(call_timeout, on_lost)
+        wire = Wire(call_timeout, on_lost, silence=silence)
         return wire
 
     try:
@@ -295,10 +329,14 @@ class Keeper:
 
     _all: ClassVar[weakref.WeakSet[Keeper]] = weakref.WeakSet()  # those that were started, of whatever loop
 
-    def __init__(self, url: str, name: str, timeout: float) -> None:
+    def __init__(
+        self, url: str, name: str, timeout: float, silence: float | None = None, probe: float | None = None
+    ) -> None:
         self._address = parse_url(url)
         self._name = name
         self._timeout = timeout
+        self._silence = silence
+        self._probe = probe
         self._wire: Wire | None = None
         self._task: asyncio.Task[None] | None = None
         self._lost = asyncio.Event()
@@ -339,7 +377,9 @@ class Keeper:
     async def _try(self) -> bool:
         self._lost.clear()
         try:
-            wire = await _open(self._address, self._timeout, self._on_lost, self._name, self._push_handler())
+            wire = await _open(
+                self._address, self._timeout, self._on_lost, self._name, self._push_handler(), self._silence
+            )
             await self._entered(wire)
         except StateUnavailable as e:
             self._tell(False, str(e))
@@ -347,6 +387,8 @@ class Keeper:
         if wire.closed:
             return False
         self._wire = wire
+        if self._probe is not None:
+            wire.probe_every(self._probe)
         self._tell(True)
         return True
 
@@ -397,6 +439,8 @@ class RespConnection(Keeper):
     """The shared connection of one process for one purpose. Use from one event loop.
 
     ``call_timeout`` bounds every call; give a connection for blocking reads a longer one, and nothing else to do.
+    ``silence`` is for how long nothing may come back while calls wait (none: as long as a call may take); ``probe`` is
+    how often a connection is asked on which nobody calls (none: never). All in seconds.
     """
 
     def __init__(
@@ -405,9 +449,11 @@ class RespConnection(Keeper):
         *,
         name: str = "quartermaster",
         call_timeout: float = CALL_TIMEOUT_S,
+        silence: float | None = None,
+        probe: float | None = None,
         on_change: Callable[[bool], None] | None = None,
     ) -> None:
-        super().__init__(url, name, call_timeout)
+        super().__init__(url, name, call_timeout, silence, probe)
         self._on_change = on_change
         self.refusing = ""  # why it takes no writes, in Redis' words; empty: it does, as far as is known
         self._trying: asyncio.Task[None] | None = None

@@ -19,7 +19,6 @@ from typing import Final
 
 from scheduling.core import admission, placement, prefill_pace
 from scheduling.core.prefill_credit import USUAL_BUDGET
-from scheduling.core.types import OWNERS_CREDITS
 from scheduling.state import types
 
 NAMES: Final = (
@@ -38,13 +37,13 @@ _STATEMENT = re.compile(r"^(?:--.*\n)*local ", re.MULTILINE)  # a comment belong
 _DECLARED = re.compile(r"^local (?:function )?([^=(\n]+)", re.MULTILINE)
 _FOLDER = Path(__file__).parent / "scripts"
 _CONSTANTS = (
-    "LEASE_MS", "LEADER_MS", "REBUILD_MS", "SWEEP_GAP_MS", "ENDED_MS", "SERVICE_MS", "NO_BACKEND_RETRY_MS",
+    "LEASE_MS", "LEADER_MS", "REBUILD_MS", "SWEEP_GAP_MS", "ENDED_MS",
     "EVENTS_KEPT", "LEDGER_KEPT", "MAX_USED", "ENTRY_FORMAT", "GRANTS_AT_ONCE",
     "ENTITLEMENTS_AT_ONCE", "TRIED_OF_EACH",
 )  # fmt: skip
-_PACE = ("TURNAROUND_MS", "LONGEST_STEP_MS", "WHOLE_AT_ONCE", "FASTER")
+_PACE = ("TURNAROUND_MS", "LONGEST_STEP_MS", "WHOLE_AT_ONCE")
 _PLACEMENT = ("POINTS_KEPT", "PLACES_KEPT", "NAME_CHARS", "POINT_CHARS")
-_ADMISSION = ("MIN_RETRY_MS", "MAX_TOLD_MS", "SERVED_PER_RETURN")
+_ADMISSION = ("MIN_RETRY_MS", "MAX_TOLD_MS", "SERVED_PER_RETURN", "SERVICE_MS", "NO_BACKEND_RETRY_MS")
 
 # State time [ms]: Redis TIME, going on evenly where that is set (docs/internals/state.md, "Time"). `believe` says what
 # has really passed since state time `since`, by a clock that nobody sets (-1: nobody knows): of steps forward, which
@@ -102,7 +101,7 @@ def load_scripts() -> dict[str, Script]:
     """All scripts by name."""
     constants = {c: getattr(types, c) for c in _CONSTANTS} | {c: getattr(admission, c) for c in _ADMISSION}
     constants |= {c: getattr(prefill_pace, c) for c in _PACE}
-    constants |= {"PREFILL_KEPT": prefill_pace.KEPT, "USUAL_BUDGET": USUAL_BUDGET, "OWNERS_CREDITS": OWNERS_CREDITS}
+    constants |= {"PREFILL_KEPT": prefill_pace.KEPT, "USUAL_BUDGET": USUAL_BUDGET}
     constants |= {c: getattr(placement, c) for c in _PLACEMENT}
     return load_family("", NAMES, constants, [f"shared/{part}" for part in SHARED], types.CLOCK_GAP_MS)
 

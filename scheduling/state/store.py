@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from scheduling.core.admission import baseline_slots, cap_of, first_weight, rights_of
 from scheduling.core.ledger import LedgerRecord
 from scheduling.core.outcomes import Reason
+from scheduling.core.prefill_pace import FASTER
 from scheduling.core.types import (
     BackendSpec,
     EntitlementSpec,
@@ -313,10 +314,12 @@ class PoolStore:
         ready, slots, kv, credit, step = offer
         _unfenced(await self._eval("set_ready", epoch, backend_id, ready, slots, kv, 1 if ill else 0, credit, step))
 
-    async def prefilled(self, epoch: int, backend_id: str, waiting: int, age_s: float) -> int:
+    async def prefilled(self, epoch: int, backend_id: str, waiting: int, age_s: float, *, hurry: float = FASTER) -> int:
         """``waiting`` requests stood in the engine's own queue ``age_s`` ago: whole answers granted there before those
-        give their prefill credit back. How many did."""
-        return int(_unfenced(await self._eval("prefilled", epoch, backend_id, waiting, math.ceil(age_s * 1000))))
+        give their prefill credit back, but for the last of them, which may be in the middle of its prompt. ``hurry``:
+        what its time per token is multiplied by where none wait in it and some here. How many did."""
+        words = (epoch, backend_id, waiting, math.ceil(age_s * 1000), round(hurry * 1000))
+        return int(_unfenced(await self._eval("prefilled", *words)))
 
     async def sweep(self, epoch: int, passed_s: float | None = None) -> list[SweptRequest]:
         """Ends up to 100 leases and 100 waiting entries whose gateway stopped renewing them. ``passed_s``: since this
@@ -365,9 +368,9 @@ class PoolStore:
         at = 0
         for name, offer in zip(ready[::2], ready[1::2], strict=True):
             slots, kv, credit = codec.decode_offer(offer.decode())
-            run, used, work, prefill, falls = figures[at : at + 5]
-            backends[name.decode()] = BackendTotals(True, slots, kv, run, used, work, credit, prefill, falls)
-            at += 5
+            run, used, work, prefill, falls, owned = figures[at : at + 6]
+            backends[name.decode()] = BackendTotals(True, slots, kv, run, used, work, credit, prefill, falls, owned)
+            at += 6
         running = dict(zip(entitlements, figures[at:], strict=True))
         return Look(now_ms, rebuilding_ms, backends, running, preemptible)
 

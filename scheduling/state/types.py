@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
+from scheduling.core.admission import NO_BACKEND_RETRY_MS as NO_BACKEND_RETRY_MS
+from scheduling.core.admission import SERVICE_MS as SERVICE_MS
 from scheduling.core.ledger import MAX_TOKENS, LedgerRecord
 from scheduling.core.outcomes import Reason
 from scheduling.core.outcomes import unmet as is_unmet
@@ -24,8 +26,6 @@ REBUILD_MS: Final = 5_000  # after a lost state nothing new is admitted for so l
 SWEEP_GAP_MS: Final = 5_000  # sweeps further apart than this: Redis or the leaders were away, renewals may be late
 CLOCK_GAP_MS: Final = 5_000  # so long between two calls (a leader makes several a second): Redis' clock was set
 ENDED_MS: Final = 120_000  # how long the first terminal state is remembered
-SERVICE_MS: Final = 2_000  # slot occupation assumed before one was seen, for retry times only
-NO_BACKEND_RETRY_MS: Final = 5_000  # a replica is probed every second and needs a real generation to come back
 BATCH: Final = 100  # items one script call works on
 GRANTS_AT_ONCE: Final = 10  # by one script call while nobody leads
 ENTITLEMENTS_AT_ONCE: Final = 50  # that it looks at
@@ -361,6 +361,7 @@ class BackendTotals:
     prefill_credit: int = 0  # prompt tokens that may be granted and not prefilled; 0: no bound
     prefill_used: int = 0  # in a look: those that count (``scheduling.core.prefill_pace``), else those that are held
     falls_ms: int = 0  # in how many ms fewer count if no first token comes; 0: not before
+    prefill_owned: int = 0  # of ``prefill_used``: by owners of reserved capacity
 
 
 def _views(backends: Mapping[str, BackendTotals], observed_s: float) -> dict[str, BackendView]:
@@ -376,6 +377,7 @@ def _views(backends: Mapping[str, BackendTotals], observed_s: float) -> dict[str
             observed_s=observed_s,
             prefill_credit=b.prefill_credit,
             prefill_used=b.prefill_used,
+            prefill_owned=b.prefill_owned,
             falls_s=b.falls_ms / 1000.0,
         )
         for name, b in backends.items()
@@ -466,6 +468,8 @@ class PoolSnapshot:
         for name, b in self.backends.items():
             if b.prefill_used < 0 or (b.running == 0 and b.prefill_used):
                 differences.append(f"prefill of {name} is {b.prefill_used}, it runs {b.running}")
+            if not 0 <= b.prefill_owned <= max(0, b.prefill_used):
+                differences.append(f"owners' prefill of {name} is {b.prefill_owned}, of {b.prefill_used}")
         return differences
 
     def pool_view(self, observed_s: float) -> PoolView:

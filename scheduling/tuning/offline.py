@@ -13,9 +13,8 @@ from random import Random
 from scheduling.core.registry import make_ordering
 from scheduling.simulator.compare import Case, Prepared, bare, prepare, serve
 from scheduling.simulator.result import Outcome
-from scheduling.simulator.workload import SimRequest
 from scheduling.tuning.optimizer import Optimizer
-from scheduling.tuning.reward import PATIENCE, Felt, Parts, RewardWeights, penalty, shape
+from scheduling.tuning.reward import Felt, Parts, RewardWeights, felt_of, penalty, shape
 from scheduling.tuning.space import MAX_QUEUES, Values, defaults, draw, params_of, queues_of, space_of
 
 
@@ -62,18 +61,10 @@ def outcomes(case: Case, prepared: Prepared, params: dict[str, float | int | str
 
 def felt_by(prepared: Prepared, outcomes: Sequence[Outcome]) -> list[Felt]:
     """What the recording's users felt."""
-    return [_felt(request, outcome, prepared) for request, outcome in zip(prepared.requests, outcomes, strict=True)]
-
-
-def _felt(request: SimRequest, outcome: Outcome, prepared: Prepared) -> Felt:
-    slo = request.slo
-    if slo.ttft_s is not None:
-        took, target = outcome.ttft_s, slo.ttft_s
-    elif slo.ttlt_s is not None:
-        took, target = outcome.ttlt_s, slo.ttlt_s
-    else:
-        took, target = outcome.ttft_s, PATIENCE * prepared.config.truth.step(request.input_tokens, 0)
-    return Felt(request.tier, request.queued.weight, took, target)
+    return [
+        felt_of(request, outcome, prepared.config.truth)
+        for request, outcome in zip(prepared.requests, outcomes, strict=True)
+    ]
 
 
 def tune(

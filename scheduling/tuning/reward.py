@@ -23,6 +23,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from scheduling.core.partition import Interval, place
+from scheduling.core.step_time import StepTime
+from scheduling.simulator.result import Outcome
+from scheduling.simulator.workload import SimRequest
 
 PATIENCE = 10.0  # times its own prefill: what a request without a promise may wait before it counts half
 
@@ -66,6 +69,18 @@ class Felt:
     weight: float
     took_s: float
     target_s: float
+
+
+def felt_of(request: SimRequest, outcome: Outcome, engine: StepTime) -> Felt:
+    """By the request's SLO; without one by its own prefill on this ``engine``."""
+    slo = request.slo
+    if slo.ttft_s is not None:
+        took, target = outcome.ttft_s, slo.ttft_s
+    elif slo.ttlt_s is not None:
+        took, target = outcome.ttlt_s, slo.ttlt_s
+    else:
+        took, target = outcome.ttft_s, PATIENCE * engine.step(request.input_tokens, 0)
+    return Felt(request.tier, request.queued.weight, took, target)
 
 
 def penalty(felt: Iterable[Felt]) -> float:

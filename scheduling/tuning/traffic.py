@@ -8,16 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from scheduling.core.compose import make_policy
 from scheduling.core.contracts import OrderingPolicy, RoutingPolicy
 from scheduling.core.registry import make_routing
+from scheduling.core.types import EntitlementSpec, PoolSpec
+from scheduling.simulator.admission import Admission
 from scheduling.simulator.kernel import rng
 from scheduling.simulator.recording import Recorded
 from scheduling.simulator.replay import Replay, Replica
 from scheduling.simulator.result import Outcome
 from scheduling.simulator.workload import Belief, SimRequest, Tier, make_request
-from scheduling.tuning.reward import PATIENCE, Felt
+from scheduling.tuning.reward import Felt, felt_of
 
 BLOCKS = 12
 Params = Mapping[str, float | int | str]
@@ -40,9 +43,13 @@ class Serving:
 
 @dataclass(frozen=True)
 class Traffic:
-    """``rows``: what an engine worked on, in order of arrival. ``concurrency``: entitlements' limits, 0 none.
-    ``headroom``: the pool's last free slots, kept for who is within a baseline. ``signal_s``: from an engine's token to
-    the grant that follows from it [s]."""
+    """``rows``: what was asked for, in order of arrival. ``signal_s``: from an engine's token to the grant that follows
+    from it [s].
+
+    ``pool`` and its ``entitlements``: who may enter, as the product decides it (:mod:`scheduling.simulator.admission`).
+    A row that was refused live is asked again, and taken to have the answer that was expected of it. Rows of
+    entitlements that the pool does not have are let in. Without ``pool`` all are, within ``concurrency``
+    (entitlements' limits, 0 none) and ``headroom`` (the last free slots, kept for who is within a baseline)."""
 
     rows: tuple[Recorded, ...]
     tiers: tuple[Tier, ...]
@@ -50,6 +57,8 @@ class Traffic:
     concurrency: Mapping[str, int] = field(default_factory=dict)
     headroom: int = 0
     signal_s: float = 0.0
+    pool: PoolSpec | None = None
+    entitlements: tuple[EntitlementSpec, ...] = ()
 
     def variant(self, number: int) -> tuple[Recorded, ...]:
         """The recording itself (0), or its blocks drawn anew; the same number is the same draw."""
@@ -75,6 +84,8 @@ class Traffic:
         rows = self.variant(number)
         for row in rows:
             given, out = max(1, row.input_tokens), max(1, row.output_tokens)
+            if row.turned_away:
+                out = max(1, round(row.expected_tokens or row.output_bound))
             bound = max(row.output_bound, out)
             if given + bound > 0.98 * most:
                 continue
@@ -97,19 +108,18 @@ class Traffic:
     def replay(self, serving: Serving) -> Replay:
         """The pool with nothing on it. Raises PolicyError for a policy that cannot be made."""
         routing: RoutingPolicy = make_routing(serving.routing, dict(serving.routing_params))
-        return Replay(self.replicas, serving.ordering(), routing, headroom=self.headroom, signal_s=self.signal_s)
+        return Replay(
+            self.replicas,
+            serving.ordering(),
+            routing,
+            headroom=self.headroom,
+            signal_s=self.signal_s,
+            admission=None if self.pool is None else partial(Admission, self.pool, self.entitlements),
+        )
 
     def felt(self, requests: Sequence[SimRequest], outcomes: Sequence[Outcome]) -> list[Felt]:
         """What users felt, for the reward."""
-        return [_felt(request, outcome, self.replicas[0]) for request, outcome in zip(requests, outcomes, strict=True)]
-
-
-def _felt(request: SimRequest, outcome: Outcome, replica: Replica) -> Felt:
-    slo = request.slo
-    if slo.ttft_s is not None:
-        took, target = outcome.ttft_s, slo.ttft_s
-    elif slo.ttlt_s is not None:
-        took, target = outcome.ttlt_s, slo.ttlt_s
-    else:
-        took, target = outcome.ttft_s, PATIENCE * replica.step_time.step(request.input_tokens, 0)
-    return Felt(request.tier, request.queued.weight, took, target)
+        return [
+            felt_of(request, outcome, self.replicas[0].step_time)
+            for request, outcome in zip(requests, outcomes, strict=True)
+        ]

@@ -7,11 +7,13 @@ variant, against the first policy: what all variants have in common (a busy hour
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from scheduling.core.percentiles import interpolated
-from scheduling.simulator.result import Outcome
+from scheduling.simulator.recording import DECIDED_ANEW
+from scheduling.simulator.result import Outcome, served
 from scheduling.simulator.workload import SimRequest
 
 # two-sided 95 % points of Student's t for 1, 2 ... 30 degrees of freedom
@@ -19,6 +21,7 @@ T975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2
         2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045,
         2.042)  # fmt: skip
 
+ALWAYS_SAID = frozenset((*DECIDED_ANEW, "evicted", "not_entitled", "tenant_paused")) - {"no_backend", "rebuilding"}
 Figures = dict[str, float]
 
 
@@ -37,16 +40,24 @@ class Interval:
 
 
 def figures_of(requests: Sequence[SimRequest], outcomes: Sequence[Outcome]) -> Figures:
-    """Of all (``all``), of each tier (``tier:premium``) and tenant (``tenant:acme``): SLO attainment [%], first and
-    last token [s], waits [s]. A figure's name is ``group|figure``."""
+    """Of all (``all``), of each tier (``tier:premium``) and tenant (``tenant:acme``): what kept its promise, of all
+    that was asked for (``kept``) and of what was served (``slo``) [%]; what was refused, in all (``refused``) and by
+    reason (``refused_queue_full``) [%]; of what was served first and last token [s], waits [s]. A figure's name is
+    ``group|figure``; one of nothing is left out."""
     groups: dict[str, list[Outcome]] = {"all": []}
     for request, outcome in zip(requests, outcomes, strict=True):
         for group in ("all", f"tier:{request.tier}", f"tenant:{request.queued.tenant}"):
             groups.setdefault(group, []).append(outcome)
     figures: Figures = {}
-    for group, rows in groups.items():
-        figures[f"{group}|requests"] = float(len(rows))
-        figures[f"{group}|slo"] = 100.0 * sum(not row.late for row in rows) / len(rows) if rows else math.nan
+    for group, asked in groups.items():
+        rows, why = served(asked), Counter(row.refused for row in asked if row.refused)
+        kept = sum(not row.late for row in rows)
+        figures[f"{group}|requests"] = float(len(asked))
+        figures[f"{group}|kept"] = _percent(kept, len(asked))
+        figures[f"{group}|slo"] = _percent(kept, len(rows))
+        figures[f"{group}|refused"] = _percent(len(asked) - len(rows), len(asked))
+        for reason in ALWAYS_SAID | why.keys():
+            figures[f"{group}|refused_{reason}"] = _percent(why[reason], len(asked))
         for name, values in (
             ("ttft", [row.ttft_s for row in rows]),
             ("ttlt", [row.ttlt_s for row in rows]),
@@ -54,7 +65,11 @@ def figures_of(requests: Sequence[SimRequest], outcomes: Sequence[Outcome]) -> F
         ):
             for label, share in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99)):
                 figures[f"{group}|{name}_{label}"] = interpolated(values, share)
-    return figures
+    return {name: value for name, value in figures.items() if not math.isnan(value)}
+
+
+def _percent(count: int, whole: int) -> float:
+    return 100.0 * count / whole if whole else math.nan
 
 
 def mean_of(values: Sequence[float]) -> Interval:

@@ -7,7 +7,7 @@ Between threshold and clear threshold nothing changes, and either has to last: w
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,14 @@ from telemetry.models import AlertRule, RuleKind
 
 MIN_JUDGED = 10  # requests of the last minute: a share of fewer says nothing
 
+NO_THRESHOLD = frozenset({RuleKind.BACKEND, RuleKind.NO_LEADER})  # it is so, or it is not
+SHARE = frozenset({RuleKind.SLO, RuleKind.QUOTA, RuleKind.REFUSALS, RuleKind.FAILURES, RuleKind.KV_CACHE})  # 0..1
+OF_TENANT_ONLY = frozenset({RuleKind.QUOTA, RuleKind.COST})  # over all pools
+OF_POOL_ONLY = frozenset(
+    {RuleKind.QUEUE, RuleKind.BACKEND, RuleKind.ENGINE_QUEUE, RuleKind.KV_CACHE, RuleKind.NO_LEADER}
+)
+
+Costs = Mapping[str, tuple[float, str]]  # tenant: since midnight UTC, and the currency
 Shares = Mapping[tuple[str, str], tuple[int, int]]  # (tenant, period): tokens used, and the limit
 
 
@@ -27,9 +35,15 @@ class Seen:
     tenant: str = ""
 
 
-def seen(rule: AlertRule, snapshot: Mapping[str, Any], shares: Shares) -> dict[str, Seen]:
-    """By subject, what a rule can see of a pool; empty where it does not apply. Quotas are of no pool."""
+def seen(rule: AlertRule, snapshot: Mapping[str, Any], shares: Shares, costs: Costs | None = None) -> dict[str, Seen]:
+    """By subject, what a rule can see of a pool; empty where it does not apply. Quotas and costs are of no pool."""
     pool = snapshot["pool"]
+    if rule.kind == RuleKind.COST:
+        return {
+            tenant: Seen(spent, f"{tenant} has cost {spent:,.2f} {currency} since midnight UTC", tenant)
+            for tenant, (spent, currency) in (costs or {}).items()
+            if rule.tenant in ("", tenant)
+        }
     if rule.kind == RuleKind.QUOTA:
         return {
             f"{tenant} {period}": Seen(
@@ -46,11 +60,13 @@ def seen(rule: AlertRule, snapshot: Mapping[str, Any], shares: Shares) -> dict[s
 def _slo(rule: AlertRule, pool: str, snapshot: Mapping[str, Any]) -> dict[str, Seen]:
     whole = snapshot.get("tenants", {}).get(rule.tenant, {}) if rule.tenant else snapshot
     slo = whole.get("slo", {})
-    if slo.get("total", 0) < MIN_JUDGED:
+    if slo.get("asked", 0) < MIN_JUDGED:
         return {}
     whose = f"{rule.tenant}'s requests in pool {pool}" if rule.tenant else f"the requests of pool {pool}"
     value = slo["attainment"]
-    return {rule.tenant: Seen(value, f"{value:.1%} of {whose} met their SLO over the last minute", rule.tenant)}
+    refused = slo["asked"] - slo["total"]
+    among = f" ({refused} of {slo['asked']} were refused)" if refused else ""
+    return {rule.tenant: Seen(value, f"{value:.1%} of {whose} met their SLO over the last minute{among}", rule.tenant)}
 
 
 def _queue(rule: AlertRule, pool: str, snapshot: Mapping[str, Any]) -> dict[str, Seen]:
@@ -79,7 +95,63 @@ def _backend(rule: AlertRule, pool: str, snapshot: Mapping[str, Any]) -> dict[st
     }
 
 
-_OF_POOL = {RuleKind.SLO: _slo, RuleKind.QUEUE: _queue, RuleKind.DEBT: _debt, RuleKind.BACKEND: _backend}
+def _whole(rule: AlertRule, pool: str, snapshot: Mapping[str, Any]) -> tuple[Mapping[str, Any], str, int]:
+    """A pool's figures or a tenant's in it, whose they are, and how many requests ended in the window."""
+    whole = snapshot.get("tenants", {}).get(rule.tenant, {}) if rule.tenant else snapshot
+    whose = f"{rule.tenant}'s requests in pool {pool}" if rule.tenant else f"the requests of pool {pool}"
+    rates = whole.get("rates", {})
+    ended = sum(rates.get(name, 0.0) for name in ("completed", "refused", "failed", "cancelled"))
+    return whole, whose, round(ended * snapshot.get("window_s", 60))
+
+
+def _ttft(rule: AlertRule, pool: str, snapshot: Mapping[str, Any]) -> dict[str, Seen]:
+    whole, whose, ended = _whole(rule, pool, snapshot)
+    p95_ms = whole.get("latency", {}).get("ttft_ms", {}).get("p95")
+    if p95_ms is None or ended < MIN_JUDGED:
+        return {}
+    line = f"5 % of {whose} waited {p95_ms / 1000:.2f} s or longer for their first token over the last minute"
+    return {rule.tenant: Seen(p95_ms / 1000, line, rule.tenant)}
+
+
+def _ended_as(outcome: str, words: str) -> Callable[[AlertRule, str, Mapping[str, Any]], dict[str, Seen]]:
+    def share(rule: AlertRule, pool: str, snapshot: Mapping[str, Any]) -> dict[str, Seen]:
+        whole, whose, ended = _whole(rule, pool, snapshot)
+        if ended < MIN_JUDGED:
+            return {}
+        value = min(1.0, whole["rates"].get(outcome, 0.0) * snapshot.get("window_s", 60) / ended)
+        return {rule.tenant: Seen(value, f"{value:.1%} of {whose} {words} over the last minute", rule.tenant)}
+
+    return share
+
+
+def _of_backends(figure: str, words: str) -> Callable[[AlertRule, str, Mapping[str, Any]], dict[str, Seen]]:
+    def each(rule: AlertRule, pool: str, snapshot: Mapping[str, Any]) -> dict[str, Seen]:
+        return {
+            name: Seen(float(row[figure]), f"Backend {name} of pool {pool}: {words.format(row[figure])}")
+            for name, row in snapshot.get("backends", {}).items()
+            if figure in row  # what is not seen is neither wrong nor right
+        }
+
+    return each
+
+
+def _leader(rule: AlertRule, pool: str, snapshot: Mapping[str, Any]) -> dict[str, Seen]:
+    """Whoever looks here leads; web processes see that there is none (:mod:`telemetry.alerts.leaderless`)."""
+    return {"": Seen(0.0, f"{snapshot['leader']} leads pool {pool}")}
+
+
+_OF_POOL = {
+    RuleKind.SLO: _slo,
+    RuleKind.QUEUE: _queue,
+    RuleKind.DEBT: _debt,
+    RuleKind.BACKEND: _backend,
+    RuleKind.TTFT: _ttft,
+    RuleKind.REFUSALS: _ended_as("refused", "were refused"),
+    RuleKind.FAILURES: _ended_as("failed", "failed"),
+    RuleKind.ENGINE_QUEUE: _of_backends("engine_waiting", "{} requests wait inside the engine"),
+    RuleKind.KV_CACHE: _of_backends("kv_usage", "{:.0%} of the KV cache is in use"),
+    RuleKind.NO_LEADER: _leader,
+}
 
 
 def wrong(rule: AlertRule, value: float) -> bool:
@@ -98,7 +170,7 @@ def _threshold(rule: AlertRule) -> float:
 
 
 def _beyond(rule: AlertRule, value: float, bound: float) -> bool:
-    if rule.kind == RuleKind.BACKEND:
+    if rule.kind in NO_THRESHOLD:
         return value > 0.0
     return value < bound if rule.kind == RuleKind.SLO else value > bound
 
@@ -106,16 +178,14 @@ def _beyond(rule: AlertRule, value: float, bound: float) -> bool:
 def limit_in_words(rule: AlertRule) -> str:
     """The threshold and how long, as the end of a sentence."""
     lasting = f" for {_duration(rule.for_s)}" if rule.for_s else ""
-    match rule.kind:
-        case RuleKind.BACKEND:
-            return lasting
-        case RuleKind.SLO | RuleKind.QUOTA:
-            bound = f"{_threshold(rule):.4g}"
-            return f", {'below' if rule.kind == RuleKind.SLO else 'above'} {float(bound):.0%}{lasting}"
-        case RuleKind.QUEUE:
-            return f", longer than {_threshold(rule):g} s{lasting}"
-        case _:
-            return f", above {_threshold(rule):g}{lasting}"
+    bound = _threshold(rule)
+    if rule.kind in NO_THRESHOLD:
+        return lasting
+    if rule.kind in SHARE:
+        return f", {'below' if rule.kind == RuleKind.SLO else 'above'} {float(f'{bound:.4g}'):.0%}{lasting}"
+    if rule.kind in (RuleKind.QUEUE, RuleKind.TTFT):
+        return f", longer than {bound:g} s{lasting}"
+    return f", above {bound:g}{lasting}"
 
 
 def _duration(s: int) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.conf import settings
@@ -14,6 +14,7 @@ from django.utils import timezone
 
 from telemetry.alerts.webhook import WebhookError, post
 from telemetry.models import Alert, AlertRule
+from tenants import audit
 from tenants.models import Pool
 from tenants.validators import check_webhook
 
@@ -35,16 +36,39 @@ def raise_alert(kind: str, name: str, line: str, **fields: str | int) -> bool:
 def fire(rule: AlertRule, *, pool: str, subject: str, tenant: str, line: str, value: float, at_s: float) -> bool:
     """Opens a rule's alert; False where it is open already."""
     name = f"rule {rule.pk}:{pool}:{subject}:{at_s:.0f}"[:200]
+    same = Alert.objects.filter(rule=rule, pool=pool, subject=subject[:200], silenced_until__gt=timezone.now())
+    silenced: dict[str, Any] = dict(same.values("silenced_until", "silenced_by", "note").first() or {})
     try:
         with transaction.atomic():
             Alert.objects.create(
                 kind=rule.kind, name=name, severity=rule.severity, rule=rule, subject=subject[:200], tenant=tenant,
-                pool=pool, line=line[:300], value=value, threshold=rule.threshold,
+                pool=pool, line=line[:300], value=value, threshold=rule.threshold, **silenced,
             )  # fmt: skip
     except IntegrityError:  # two leaders at once, or one that looked back
         return False
     log.warning("alert %s: %s", rule.name, line)
     return True
+
+
+def acknowledge(alert: Alert, actor: audit.Actor, note: str) -> None:
+    """Somebody looks after it. Recorded in the audit log; the alert stays open."""
+    _mark(alert, actor, "acknowledge", acknowledged_at=timezone.now(), acknowledged_by=actor.name, note=note)
+
+
+def silence(alert: Alert, actor: audit.Actor, until: datetime | None, note: str) -> None:
+    """Nothing is sent of it, nor of the same rule, pool and subject, until then. None ends that."""
+    by = actor.name if until else ""
+    _mark(alert, actor, "silence" if until else "end silence", silenced_until=until, silenced_by=by, note=note)
+
+
+def _mark(alert: Alert, actor: audit.Actor, action: str, **changes: Any) -> None:
+    with transaction.atomic():
+        before = audit.snapshot(alert)
+        for name, value in changes.items():
+            setattr(alert, name, value)
+        alert.save(update_fields=list(changes))
+        shown = audit.difference(before, audit.snapshot(alert))
+        audit.record(actor=actor, action=action, instance=alert, before=shown[0], after=shown[1])
 
 
 def resolve(rows: QuerySet[Alert], why: str) -> bool:
@@ -89,7 +113,8 @@ def deliver() -> int:
 def _due(since: Any) -> QuerySet[Alert]:
     undelivered = Q(delivered_at=None, at__gt=since)
     ended = Q(delivered_at__isnull=False, resolution_delivered_at=None, resolved_at__gt=since)
-    rows = Alert.objects.filter(undelivered | ended).select_related("rule")
+    heard = Q(silenced_until=None) | Q(silenced_until__lte=timezone.now())
+    rows = Alert.objects.filter(undelivered | ended).filter(heard).select_related("rule")
     if not settings.QUARTERMASTER_ALERT_WEBHOOK:
         rows = rows.filter(rule__isnull=False).exclude(rule__webhook="")
     return rows.order_by("id")

@@ -15,13 +15,14 @@ from django.db import DatabaseError, InterfaceError, OperationalError
 from django.db.models import Q
 
 from telemetry.alerts import lifecycle
-from telemetry.alerts.conditions import Seen, Shares, Timer, limit_in_words, right, seen, wrong
+from telemetry.alerts.conditions import OF_TENANT_ONLY, Costs, Seen, Shares, Timer, limit_in_words, right, seen, wrong
 from telemetry.models import Alert, AlertRule, RuleKind
 from tenants.connections import own_connection
 
 log = logging.getLogger(__name__)
 
 EVERY_S = 5.0
+COSTS_S = 60.0  # sums over the ledger are not made more often
 
 _Key = tuple[int, str, str]  # rule, pool, subject
 
@@ -37,9 +38,15 @@ class AlertWatch:
     """The rules' memory in one process."""
 
     def __init__(
-        self, start_delivery: Callable[[], None] = start_delivery, looked: Callable[[str, float], None] | None = None
+        self,
+        start_delivery: Callable[[], None] = start_delivery,
+        looked: Callable[[str, float], None] | None = None,
+        costs: Callable[[float], Costs] | None = None,
     ) -> None:
-        """``looked`` is told of each pool whose rules were looked at, and when: what is not looked at is not fine."""
+        """``looked`` is told of each pool whose rules were looked at, and when: what is not looked at is not fine.
+        ``costs`` are those of tenants on the day of a moment."""
+        self._read_costs = costs
+        self._costs: tuple[float, Costs] = (float("-inf"), {})
         self._start_delivery = start_delivery
         self._looked = looked
         self._looked_s: dict[str, float] = {}
@@ -69,7 +76,8 @@ class AlertWatch:
         lasting = Alert.objects.filter(Q(pool=pool) | Q(pool=""), resolved_at=None, rule__isnull=False)
         open_alerts = {(a.rule_id, a.pool, a.subject): a for a in lasting}
         news, looked = False, set()
-        for key, rule, one in _subjects(rules, pool, snapshot, shares, open_alerts):
+        costs = self._costs_now(rules, now_s)
+        for key, rule, one in _subjects(rules, pool, snapshot, shares, costs, open_alerts):
             looked.add(key)
             try:
                 news |= self._judge(key, rule, one, open_alerts.get(key), now_s)
@@ -80,6 +88,14 @@ class AlertWatch:
         for key in [k for k in self._timers if k[1] in (pool, "") and k not in looked]:
             del self._timers[key]  # its rule, its subject or its alert is gone
         return news
+
+    def _costs_now(self, rules: Sequence[AlertRule], now_s: float) -> Costs:
+        """Empty where no rule asks for them."""
+        if self._read_costs is None or not any(rule.kind == RuleKind.COST for rule in rules):
+            return {}
+        if not 0.0 <= now_s - self._costs[0] < COSTS_S:
+            self._costs = (now_s, self._read_costs(now_s))
+        return self._costs[1]
 
     def _judge(self, key: _Key, rule: AlertRule, one: Seen | None, alert: Alert | None, now_s: float) -> bool:
         timer = self._timers.setdefault(key, Timer())
@@ -102,13 +118,18 @@ class AlertWatch:
 
 
 def _subjects(
-    rules: Sequence[AlertRule], pool: str, snapshot: Mapping[str, Any], shares: Shares, open_alerts: Mapping[Any, Alert]
+    rules: Sequence[AlertRule],
+    pool: str,
+    snapshot: Mapping[str, Any],
+    shares: Shares,
+    costs: Costs,
+    open_alerts: Mapping[Any, Alert],
 ) -> Iterator[tuple[_Key, AlertRule, Seen | None]]:
     """Everything the rules see here, and what they saw when an alert began and do not see any more."""
     for rule in rules:
-        place = "" if rule.kind == RuleKind.QUOTA else pool
+        place = "" if rule.kind in OF_TENANT_ONLY else pool
         try:
-            now = seen(rule, snapshot, shares)
+            now = seen(rule, snapshot, shares, costs)
         except Exception:
             log.exception("alert rule %s cannot be looked at in pool %s; the others are", rule.name, pool)
             continue

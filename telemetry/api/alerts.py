@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 from django.core.exceptions import ValidationError as ModelValidationError
 from django.db import transaction
 from django.db.models import Count, Q, QuerySet
 from django.http import Http404
+from django.utils import timezone
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import generics, serializers
 from rest_framework.exceptions import PermissionDenied
@@ -16,6 +18,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from telemetry.alerts import lifecycle
+from telemetry.alerts.conditions import NO_THRESHOLD, OF_POOL_ONLY, OF_TENANT_ONLY, SHARE
 from telemetry.api.answers import OpenAlertsSerializer
 from telemetry.api.common import Telemetry, viewer_of
 from telemetry.feed.sources import sources
@@ -42,6 +45,7 @@ class AlertSerializer(serializers.ModelSerializer[Alert]):
         fields = [
             "id", "at", "kind", "name", "severity", "state", "rule", "rule_name", "subject", "tenant", "pool", "line",
             "value", "threshold", "used_tokens", "limit_tokens", "resolved_at", "resolution", "delivered_at",
+            "acknowledged_at", "acknowledged_by", "silenced_until", "silenced_by", "note",
         ]  # fmt: skip
 
 
@@ -85,10 +89,64 @@ class AlertsOpenView(_VisibleAlerts, APIView):
         counts = (
             self.rows(request)
             .filter(STATES["open"])
+            .exclude(silenced_until__gt=timezone.now())
             .aggregate(open=Count("id"), critical=Count("id", filter=Q(severity=Severity.CRITICAL)))
         )
         unwatched = [away.as_json() for away in sources.unwatched(viewer_of(request).tenants)]
         return Response(counts | {"unwatched": unwatched})
+
+
+class NoteSerializer(serializers.Serializer[Any]):
+    note = serializers.CharField(max_length=300, default="", allow_blank=True)
+
+
+class SilenceSerializer(NoteSerializer):
+    minutes = serializers.IntegerField(min_value=0, max_value=43_200, help_text="0 ends the silence.")
+
+
+class _Marks(_VisibleAlerts, APIView):
+    """What operators and admins say of an alert; audited."""
+
+    def alert(self, request: Request, pk: int) -> Alert:
+        if not scope_of(request).sees_all:
+            raise Http404
+        if not scope_of(request).may_operate:
+            raise PermissionDenied("Only operators and admins can acknowledge or silence alerts.")
+        found = self.rows(request).filter(pk=pk).first()
+        if found is None:
+            raise Http404
+        return found
+
+
+class AcknowledgeView(_Marks):
+    """Says that somebody looks after an alert."""
+
+    @extend_schema(
+        summary="Acknowledge an alert", operation_id="alert_acknowledge", request=NoteSerializer,
+        responses=AlertSerializer,
+    )  # fmt: skip
+    def post(self, request: Request, pk: int) -> Response:
+        given = NoteSerializer(data=request.data)
+        given.is_valid(raise_exception=True)
+        alert = self.alert(request, pk)
+        lifecycle.acknowledge(alert, audit.Actor.of(request, "api"), given.validated_data["note"])
+        return Response(AlertSerializer(alert).data)
+
+
+class SilenceView(_Marks):
+    """Stops what is sent of an alert, and of the next ones of the same rule, pool and subject."""
+
+    @extend_schema(
+        summary="Silence an alert for some minutes", operation_id="alert_silence", request=SilenceSerializer,
+        responses=AlertSerializer,
+    )  # fmt: skip
+    def post(self, request: Request, pk: int) -> Response:
+        given = SilenceSerializer(data=request.data)
+        given.is_valid(raise_exception=True)
+        alert, minutes = self.alert(request, pk), given.validated_data["minutes"]
+        until = timezone.now() + timedelta(minutes=minutes) if minutes else None
+        lifecycle.silence(alert, audit.Actor.of(request, "api"), until, given.validated_data["note"])
+        return Response(AlertSerializer(alert).data)
 
 
 class RuleSerializer(serializers.ModelSerializer[AlertRule]):
@@ -111,18 +169,18 @@ class RuleSerializer(serializers.ModelSerializer[AlertRule]):
 
         faults: dict[str, str] = {}
         kind, threshold, clear = value("kind"), value("threshold"), value("clear_threshold")
-        if kind == RuleKind.BACKEND:
+        if kind in NO_THRESHOLD:
             attrs["threshold"] = attrs["clear_threshold"] = None
         elif threshold is None:
             faults["threshold"] = "This kind of rule needs one."
-        elif kind in (RuleKind.SLO, RuleKind.QUOTA) and not 0 < threshold <= (1 if kind == RuleKind.SLO else 10):
+        elif kind in SHARE and not 0 < threshold <= (10 if kind == RuleKind.QUOTA else 1):
             faults["threshold"] = "Use a share, such as 0.9 for 90 %."
         elif clear is not None and (clear < threshold if kind == RuleKind.SLO else clear > threshold):
             side = "at or above" if kind == RuleKind.SLO else "at or below"
             faults["clear_threshold"] = f"It has to be {side} the threshold, or the alert would end before it began."
-        if kind == RuleKind.QUOTA and value("pool"):
-            faults["pool"] = "Quotas are of a tenant over all pools; leave it empty."
-        if kind in (RuleKind.QUEUE, RuleKind.BACKEND) and value("tenant"):
+        if kind in OF_TENANT_ONLY and value("pool"):
+            faults["pool"] = "This is of a tenant over all pools; leave it empty."
+        if kind in OF_POOL_ONLY and value("tenant"):
             faults["tenant"] = "This is of a pool, not of a tenant; leave it empty."
         for name, model in (("pool", Pool), ("tenant", Tenant)):
             if attrs.get(name) and not model._default_manager.filter(slug=attrs[name]).exists():

@@ -40,12 +40,27 @@ class PoolWaitsSerializer(serializers.Serializer[Any]):
     whole = serializers.BooleanField(help_text="False: there was more than is read.")
 
 
+class PromptTokensSerializer(serializers.Serializer[Any]):
+    tenant = serializers.CharField()
+    prompt_tokens = serializers.IntegerField()
+
+
+class EngineWaitsSerializer(serializers.Serializer[Any]):
+    """Prompts that were ahead of a tenant's in the same engine (``telemetry/ledger/prefill.py``)."""
+
+    pool = serializers.CharField()
+    requests = serializers.IntegerField(help_text="Of the tenant, that had prompts ahead of them.")
+    waited_s = serializers.FloatField(help_text="Added up over them, at most [s].")
+    tenants = PromptTokensSerializer(many=True, help_text="Whose prompts, the most tokens first.")
+
+
 class NeighboursSerializer(serializers.Serializer[Any]):
     tenant = serializers.CharField()
     minutes = serializers.FloatField()
     received = serializers.IntegerField()
     refused = serializers.DictField(child=serializers.IntegerField(), help_text="By reason.")
     pools = PoolWaitsSerializer(many=True)
+    engines = EngineWaitsSerializer(many=True)
     live = serializers.BooleanField(help_text="Whether what waits and runs now could be read.")
 
 
@@ -53,7 +68,10 @@ class UsageRowSerializer(serializers.Serializer[Any]):
     """Figures of one group; the names it is grouped by stand beside them."""
 
     slo_met = serializers.IntegerField()
-    slo_total = serializers.IntegerField()
+    slo_total = serializers.IntegerField(help_text="Served requests to which an SLO applies.")
+    slo_asked = serializers.IntegerField(help_text="These, and such that were refused with 429 or 503.")
+    attainment = serializers.FloatField(allow_null=True, help_text="slo_met / slo_asked; null: nothing was asked.")
+    attainment_served = serializers.FloatField(allow_null=True, help_text="slo_met / slo_total, without refusals.")
     slot_s = serializers.FloatField()
     cost = serializers.FloatField(allow_null=True, help_text="Null where currencies are mixed.")
     currency = serializers.CharField()
@@ -268,6 +286,34 @@ class CancelledSerializer(serializers.Serializer[Any]):
     was = serializers.ChoiceField(choices=IN_FLIGHT)
 
 
+# --- requests summed up
+
+
+class FacetSerializer(serializers.Serializer[Any]):
+    value = serializers.CharField()
+    requests = serializers.IntegerField()
+
+
+class ExploredGroupSerializer(serializers.Serializer[Any]):
+    """Requests of one group; durations in seconds, null where none had any."""
+
+    name = serializers.CharField()
+    requests = serializers.IntegerField()
+    waited_p50 = serializers.FloatField(allow_null=True)
+    waited_p95 = serializers.FloatField(allow_null=True)
+    ttft_p50 = serializers.FloatField(allow_null=True)
+    ttft_p95 = serializers.FloatField(allow_null=True)
+    total_p50 = serializers.FloatField(allow_null=True)
+    total_p95 = serializers.FloatField(allow_null=True)
+
+
+class ExploredSerializer(serializers.Serializer[Any]):
+    requests = serializers.IntegerField(help_text="That fit, and are summed up here.")
+    searched_to = serializers.CharField(allow_null=True, help_text="Older ones were not looked at; null: all were.")
+    facets = serializers.DictField(child=FacetSerializer(many=True), help_text="By filter: its commonest values.")
+    groups = ExploredGroupSerializer(many=True)
+
+
 # --- one request
 
 
@@ -347,8 +393,21 @@ class RequestCostSerializer(serializers.Serializer[Any]):
     parts = serializers.DictField(child=serializers.FloatField(), help_text="Of input, output, slot; 0 is missing.")
 
 
+class StoryEngineSerializer(serializers.Serializer[Any]):
+    """The time from grant to first token, divided by prompt tokens (``telemetry/ledger/prefill.py``)."""
+
+    queue_ms = serializers.FloatField(help_text="Behind other prompts, at most.")
+    prefill_ms = serializers.FloatField(help_text="Of its own prompt.")
+    requests = serializers.IntegerField(help_text="Ahead of it in the same engine.")
+    prompt_tokens = serializers.IntegerField(help_text="Of these.")
+    tenants = serializers.DictField(child=serializers.IntegerField(), help_text="Prompt tokens by tenant.")
+
+
 class StorySerializer(serializers.Serializer[Any]):
     """What is told of an ended request beside its row (``telemetry/ledger/story.py``)."""
+
+    verdict = serializers.CharField(help_text="How it went and what its time was spent on, in a sentence.")
+    engine = StoryEngineSerializer(allow_null=True, help_text="Operators and admins only; null without a first token.")
 
     checks = StoryCheckSerializer(many=True)
     weight = StoryWeightSerializer(allow_null=True, help_text="Null where unknown.")

@@ -16,13 +16,15 @@ from rest_framework.views import APIView
 
 from scheduling.core.outcomes import Outcome, Reason, outcome_of
 from telemetry.api import live
-from telemetry.api.answers import OPTIONAL, AliveRequestSerializer, StorySerializer
+from telemetry.api.answers import OPTIONAL, AliveRequestSerializer, ExploredSerializer, StorySerializer
 from telemetry.api.common import RedisAway, Telemetry, Unavailable, viewer_of
 from telemetry.api.queue import queue_store, running_row, visible_pools
 from telemetry.api.reach import NewestFirst, searched_to
 from telemetry.feed.history import Point
 from telemetry.feed.store import KEEP_S, LiveUnavailable
+from telemetry.ledger.explore import GROUPS, SORTS, explored
 from telemetry.ledger.queue import QueueUnavailable
+from telemetry.ledger.spans import SPANS
 from telemetry.ledger.story import story, without_place
 from telemetry.models import LedgerEntry
 from tenants.api.inputs import Moment
@@ -86,6 +88,12 @@ class RequestsQuery(serializers.Serializer[Any]):
     reason = serializers.ChoiceField([r.value for r in Reason], required=False)
     request_id = serializers.CharField(required=False, help_text="Its beginning is enough.")
     slo_met = serializers.BooleanField(required=False, allow_null=True, default=None)
+    waited_over = serializers.FloatField(required=False, min_value=0, help_text="Waited longer for a slot [s].")
+    waited_under = serializers.FloatField(required=False, min_value=0)
+    ttft_over = serializers.FloatField(required=False, min_value=0, help_text="First token later [s].")
+    ttft_under = serializers.FloatField(required=False, min_value=0)
+    total_over = serializers.FloatField(required=False, min_value=0, help_text="Took longer in all [s].")
+    total_under = serializers.FloatField(required=False, min_value=0)
 
     def get_fields(self) -> dict[str, serializers.Field[Any, Any, Any, Any]]:
         # "from" is a word of the language and cannot be a class attribute
@@ -97,7 +105,8 @@ class RequestsQuery(serializers.Serializer[Any]):
     def narrowed(self, operator: bool) -> tuple[dict[str, Any], dict[str, Any]]:
         """Lookups of the time and of the rest. Raises ValidationError for a filter that makes no sense."""
         self.is_valid(raise_exception=True)
-        given = {name: value for name, value in self.validated_data.items() if value is not None}
+        how = ("group_by", "sort")
+        given = {n: value for n, value in self.validated_data.items() if value is not None and n not in how}
         if "backend" in given and not operator:
             raise serializers.ValidationError({"backend": "Only operators and admins can filter by backend."})
         if "reason" in given:  # a reason belongs to one outcome, and both together are an index
@@ -110,6 +119,11 @@ class RequestsQuery(serializers.Serializer[Any]):
         times, rest = self.narrowed(operator)
         if "request_id" in rest:
             rest["request_id__startswith"] = rest.pop("request_id")
+        for name, span in SPANS.items():
+            for ending, lookup in (("over", "gt"), ("under", "lt")):
+                bound = rest.pop(f"{name}_{ending}", None)
+                if bound is not None:
+                    rows = rows.alias(**{f"{name}_s": span}).filter(**{f"{name}_s__{lookup}": bound})
         return rows.filter(**times, **rest)
 
 
@@ -135,6 +149,38 @@ class RequestsView(Telemetry, generics.ListAPIView[LedgerEntry]):
     @extend_schema(summary="Ended requests, newest first", parameters=[RequestsQuery])
     def get(self, request: Any, *args: Any, **kwargs: Any) -> Any:
         return super().get(request, *args, **kwargs)
+
+
+class ExploreQuery(RequestsQuery):
+    """The filters of requests, and how to sum up what fits."""
+
+    group_by = serializers.ChoiceField(list(GROUPS), default="tenant")
+    sort = serializers.ChoiceField(list(SORTS), default="requests")
+
+
+class ExploreView(Telemetry, APIView):
+    """Requests that fit, summed up: counts by each value of a filter, and percentiles by group.
+
+    Of the newest requests only, as many as are read within a quarter of a second; `searched_to` tells where that ended.
+    """
+
+    @extend_schema(
+        summary="Ended requests: counts by value, percentiles by group", parameters=[ExploreQuery],
+        responses=ExploredSerializer,
+    )  # fmt: skip
+    def get(self, request: Request) -> Response:
+        viewer = viewer_of(request)
+        query = ExploreQuery(data=request.query_params)
+        operator = viewer.tenants is None
+        query.is_valid(raise_exception=True)
+        group_by, sort = query.validated_data["group_by"], query.validated_data["sort"]
+        if group_by == "backend" and not operator:
+            raise serializers.ValidationError({"group_by": "Only operators and admins can group by backend."})
+        times, rest = query.narrowed(operator)
+        visible_rows = viewer.requests().filter(**times)
+        end = searched_to(visible_rows, viewer.tenants, rest) if rest else None
+        rows = query.rows(viewer.requests(), operator)
+        return Response(explored(rows, group_by, sort, end, operator))
 
 
 class RequestView(Telemetry, APIView):

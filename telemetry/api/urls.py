@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from django.urls import path
 
-from telemetry.api.alerts import AlertsOpenView, AlertsView, RulesView, RuleView
+from telemetry.api.alerts import AcknowledgeView, AlertsOpenView, AlertsView, RulesView, RuleView, SilenceView
 from telemetry.api.estimates import EstimatesHistoryView, EstimatesResetView, EstimatesView
+from telemetry.api.events import EventsView
 from telemetry.api.keys import KeysLastUsedView
 from telemetry.api.live import LiveHistoryView, LiveView
 from telemetry.api.neighbours import NeighboursView
 from telemetry.api.queue import CancelView, QueueView
-from telemetry.api.requests import RequestsView, RequestView
+from telemetry.api.requests import ExploreView, RequestsView, RequestView
 from telemetry.api.usage import UsageView
 
 urlpatterns = [
@@ -21,11 +22,15 @@ urlpatterns = [
     path("live", LiveView.as_view(), name="live"),
     path("live/history", LiveHistoryView.as_view(), name="live-history"),
     path("requests", RequestsView.as_view(), name="requests"),
+    path("requests/explore", ExploreView.as_view(), name="requests-explore"),
     path("requests/<str:request_id>", RequestView.as_view(), name="request"),
     path("requests/<str:request_id>/cancel", CancelView.as_view(), name="request-cancel"),
     path("pools/<slug:pool>/queue", QueueView.as_view(), name="pool-queue"),
     path("alerts", AlertsView.as_view(), name="alerts"),
     path("alerts/open", AlertsOpenView.as_view(), name="alerts-open"),
+    path("alerts/<int:pk>/acknowledge", AcknowledgeView.as_view(), name="alert-acknowledge"),
+    path("alerts/<int:pk>/silence", SilenceView.as_view(), name="alert-silence"),
+    path("events", EventsView.as_view(), name="events"),
     path("alert-rules", RulesView.as_view(), name="alert-rules"),
     path("alert-rules/<int:pk>", RuleView.as_view(), name="alert-rule"),
     path("tenants/<slug:tenant>/neighbours", NeighboursView.as_view(), name="tenant-neighbours"),

@@ -104,6 +104,7 @@ class Publisher:
             snapshot = snapshots.snapshot(sample, window, entitlements, last["seq"] + 1 if last else 1)
             if last is not None:
                 snapshots.carry_seen(last, snapshot)
+            snapshots.carry_down(last or {}, snapshot, window)
             self._last[pool] = snapshot
             encode = msgspec.json.encode
             if not self._store.store(

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from scheduling.core.engine_limits import slow_steps
+from scheduling.core.slo import Kept
 from scheduling.core.types import EntitlementSpec, Slo
 from scheduling.dispatch.ports import BackendStatus, Sample
 from telemetry.feed.window import MEASURES, WINDOW_S, Cell, Window
@@ -19,9 +20,12 @@ Patch = dict[str, Any]
 
 UNSEEN_S = 5.0  # a replica is scraped each second; without an answer for so long its figures are not known
 
+_SERVES_NOTHING = ("ejected", "probing")
+_OUT_OF_SERVICE = ("draining", "drained")
+_LOST_BEFORE_S = 20.0  # requests fail before a replica that stands still is found out
 _NOTHING = Cell()
 _NO_SLO = Slo()
-_NOT_FOR_MEMBERS = ("leader", "epoch", "kv_used", "kv_tokens")
+_NOT_FOR_MEMBERS = ("leader", "epoch", "kv_used", "kv_tokens", "turnaround_ms")
 _OUTCOMES = ("completed", "refused", "failed", "cancelled")
 
 
@@ -64,6 +68,7 @@ def snapshot(sample: Sample, window: Window, entitlements: Mapping[str, Entitlem
         | ({} if sample.clock_skew_s is None else {"skew_s": round(sample.clock_skew_s, 3)})
         | ({"lost": round(sample.state_lost_s, 3)} if sample.state_lost_s else {}),
         **({} if sample.ledger_since_s is None else {"ledger_since": round(sample.ledger_since_s, 3)}),
+        **({} if sample.turnaround_s is None else {"turnaround_ms": round(1000 * sample.turnaround_s, 1)}),
         "running": in_engines,
         "slots": sum(b.slots for b in view.backends.values() if b.ready),
         "kv_used": sum(b.kv_used for b in view.backends.values()),
@@ -72,7 +77,7 @@ def snapshot(sample: Sample, window: Window, entitlements: Mapping[str, Entitlem
         "rates": rates,
         "refusals": dict(window.pool.refusals),
         "latency": window.pool.percentiles(),
-        "slo": _slo(window.pool) | {"by_tier": _by_tier(own.values(), window)},
+        "slo": _slo(window.pool.slo) | {"by_tier": _by_tier(own.values(), window)},
         "tenants": {t: _tenant(window.tenants.get(t, _NOTHING), waits[t], runs[t], span_s) for t in waits},
         "entitlements": {
             id_: _entitlement(spec, window.entitlements.get(id_, _NOTHING), sample, span_s) for id_, spec in own.items()
@@ -89,6 +94,20 @@ def carry_seen(previous: Mapping[str, Any], current: Snapshot) -> None:
             row["observed_s"] = observed_s
             if row["state"] != "ready" or current["at"] - observed_s > UNSEEN_S:
                 row["unseen_since"] = observed_s
+
+
+def carry_down(previous: Mapping[str, Any], current: Snapshot, window: Window) -> None:
+    """Since when replicas serve nothing although nobody took them out of service, and the requests they lost since."""
+    for id_, row in current["backends"].items():
+        if row["state"] not in _SERVES_NOTHING and "unseen_since" not in row:
+            continue
+        if row["state"] in _OUT_OF_SERVICE:
+            continue
+        before = previous.get("backends", {}).get(id_, {})
+        seen_s = row.get("unseen_since", current["at"])
+        row["down_since"] = min(before.get("down_since", seen_s), seen_s)
+        if lost := window.lost(id_, row["down_since"] - _LOST_BEFORE_S):
+            row["lost"] = lost
 
 
 def delta(previous: Mapping[str, Any], current: Mapping[str, Any]) -> Patch:
@@ -146,9 +165,7 @@ def visible(full: Snapshot, tenants: Collection[str] | None) -> Snapshot | None:
         "rates": _sum(row["rates"] for row in rows.values()),
         "refusals": _sum(row["refusals"] for row in rows.values()),
         "latency": next(iter(rows.values()))["latency"] if len(rows) == 1 else {},
-        "slo": _attainment(
-            sum(row["slo"]["violations"] for row in rows.values()), sum(row["slo"]["total"] for row in rows.values())
-        ),
+        "slo": _slo(_added(row["slo"] for row in rows.values())),
         "tenants": rows,
         "entitlements": own,
         "backends": {
@@ -169,10 +186,10 @@ def _by_tier(own: Iterable[EntitlementSpec], window: Window) -> dict[str, Any]:
     """What each tier of the pool promises, and how that went."""
     slos = {spec.tier.name: spec.tier.slo for spec in own}
     rows: dict[str, Any] = {}
-    for name in slos.keys() | {name for name, cell in window.tiers.items() if _has_slo(cell)}:
+    for name in slos.keys() | {name for name, cell in window.tiers.items() if cell.slo.asked}:
         cell, slo = window.tiers.get(name, _NOTHING), slos.get(name, _NO_SLO)
         targets = {"ttft_s": slo.ttft_s, "tbt_s": slo.tbt_s, "ttlt_s": slo.ttlt_s}
-        rows[name] = {key: value for key, value in targets.items() if value is not None} | _slo(cell)
+        rows[name] = {key: value for key, value in targets.items() if value is not None} | _slo(cell.slo)
         if percentiles := cell.percentiles():
             rows[name]["latency"] = percentiles
     return rows
@@ -186,7 +203,7 @@ def _tenant(cell: Cell, waiting: int, running: int, span_s: float) -> dict[str, 
         "rates": _rates(cell, span_s),
         "refusals": dict(cell.refusals),
         "latency": cell.percentiles(),
-        "slo": _slo(cell),
+        "slo": _slo(cell.slo),
     }
 
 
@@ -226,9 +243,8 @@ def _entitlement(spec: EntitlementSpec, cell: Cell, sample: Sample, span_s: floa
             "debt": round(standing.debt, 4),
             "burst": round(standing.burst, 4),
         }
-    if _has_slo(cell):
-        row["attainment"] = _slo(cell)["attainment"]
-    return row
+    slo = _slo(cell.slo)
+    return row | {name: slo[name] for name in ("attainment", "attainment_served", "asked") if name in slo}
 
 
 def _backend(id_: str, slots: int, sample: Sample, tbt_s: float | None) -> dict[str, Any]:
@@ -294,19 +310,22 @@ def _rates(cell: Cell, span_s: float) -> dict[str, float]:
     return {name: round(getattr(cell, name) / span_s, 3) for name in _OUTCOMES}
 
 
-def _has_slo(cell: Cell) -> bool:
-    return cell.slo_met + cell.slo_missed > 0
-
-
-def _slo(cell: Cell) -> dict[str, float]:
-    return _attainment(cell.slo_missed, cell.slo_met + cell.slo_missed)
-
-
-def _attainment(violations: int, total: int) -> dict[str, float]:
-    row: dict[str, float] = {"violations": violations, "total": total}
-    if total:
-        row["attainment"] = round(1 - violations / total, 4)
+def _slo(kept: Kept) -> dict[str, float]:
+    row: dict[str, float] = {"violations": kept.missed, "total": kept.served, "asked": kept.asked}
+    for name in ("attainment", "attainment_served"):
+        share = getattr(kept, name)
+        if share is not None:
+            row[name] = round(share, 4)
     return row
+
+
+def _added(rows: Iterable[Mapping[str, float]]) -> Kept:
+    """The counts of several :func:`_slo`."""
+    missed = served = asked = 0
+    for row in rows:
+        missed, served = missed + int(row["violations"]), served + int(row["total"])
+        asked += int(row.get("asked", row["total"]))  # an older leader's rows have no refusals
+    return Kept(served - missed, missed, asked - served)
 
 
 def _sum(rows: Any) -> dict[str, float]:

@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from scheduling.core.ledger import LedgerRecord
 from scheduling.core.outcomes import Outcome, Reason
+from scheduling.core.slo import Kept, turned_away
 
 WINDOW_S = 60
 PERCENTILES = ((50, "p50"), (95, "p95"), (99, "p99"))
@@ -26,6 +27,8 @@ _LOG_GROWTH = math.log(_GROWTH)
 _MIDDLE = 2 / (1 + _GROWTH)  # of a bucket: the value whose relative error is the same at both ends
 _MIN_MS = 0.1  # everything below is one bucket
 _MAX_MS = 4 * 3600 * 1000.0  # and everything above
+LOST_S = 900  # for which requests that a replica lost are remembered
+_OF_REPLICA = frozenset({Reason.BACKEND_ERROR, Reason.BACKEND_LOST, Reason.BACKEND_STALLED, Reason.LEASE_LOST})
 _STRIDE = 4096  # histogram keys are measure * _STRIDE + bucket: one dictionary per cell
 _REMEMBERED_IDS = 20_000  # a batch written again after a database error is not counted twice
 
@@ -79,6 +82,7 @@ class Cell:
     output_tokens: int = 0
     slo_met: int = 0
     slo_missed: int = 0
+    turned_away: int = 0  # refused although an SLO applied to it
     refusals: dict[str, int] = field(default_factory=dict)
     histogram: dict[int, int] = field(default_factory=dict)
 
@@ -92,12 +96,17 @@ class Cell:
         self.output_tokens += sign * other.output_tokens
         self.slo_met += sign * other.slo_met
         self.slo_missed += sign * other.slo_missed
+        self.turned_away += sign * other.turned_away
         _merge_counts(self.refusals, other.refusals, sign)
         _merge_counts(self.histogram, other.histogram, sign)
 
     @property
     def empty(self) -> bool:
         return not (self.completed or self.refused or self.failed or self.cancelled)
+
+    @property
+    def slo(self) -> Kept:
+        return Kept(self.slo_met, self.slo_missed, self.turned_away)
 
     def percentiles(self) -> dict[str, dict[str, float]]:
         """``{measure: {p50, p95, p99}}`` [ms], nearest rank; measures without samples are missing."""
@@ -145,6 +154,7 @@ def _cell_of(record: LedgerRecord) -> Cell:
     if record.slo_met is not None:
         cell.slo_met = int(record.slo_met)
         cell.slo_missed = int(not record.slo_met)
+    cell.turned_away = int(turned_away(record))
     for measure, value in durations_ms(record).items():
         cell.histogram[measure * _STRIDE + bucket_of(value)] = 1
     return cell
@@ -162,6 +172,7 @@ class Window:
         self._seconds: dict[int, dict[tuple[str, str, str], Cell]] = {}
         self._ids: OrderedDict[str, None] = OrderedDict()
         self._in_flight: deque[tuple[float, int, int]] = deque()  # (at, requests in flight, ended before it)
+        self._lost: deque[tuple[int, str, str]] = deque(maxlen=_REMEMBERED_IDS)  # (second, backend, tenant)
         self._ended = 0
         self._since_s: float | None = None  # what ended earlier was never seen here
 
@@ -179,6 +190,8 @@ class Window:
         self._seconds.setdefault(second, {}).setdefault(who, Cell()).merge(cell)
         self._apply(who, cell, 1)
         self._ended += 1
+        if record.outcome == Outcome.FAILED and record.reason in _OF_REPLICA and record.backend:
+            self._lost.append((second, record.backend, record.tenant))
         if self._since_s is None or second < self._since_s:
             self._since_s = second
         return True
@@ -187,6 +200,8 @@ class Window:
         """Forgets what ended before the window. Call before reading."""
         if self._since_s is None:
             self._since_s = now_s
+        while self._lost and self._lost[0][0] < now_s - LOST_S:
+            self._lost.popleft()
         # By the middle of each second, so that the window is 60 s on average.
         for second in [s for s in self._seconds if s + 0.5 <= now_s - WINDOW_S]:
             for who, cell in self._seconds.pop(second).items():
@@ -194,6 +209,14 @@ class Window:
         for cells in (self.tenants, self.tiers, self.entitlements):
             for name in [n for n, cell in cells.items() if cell.empty]:
                 del cells[name]
+
+    def lost(self, backend: str, since_s: float) -> dict[str, int]:
+        """Requests by tenant that failed because of a replica since a moment, as far as the last quarter of an hour."""
+        counts: dict[str, int] = {}
+        for second, name, tenant in self._lost:
+            if name == backend and second >= since_s:
+                counts[tenant] = counts.get(tenant, 0) + 1
+        return counts
 
     def span_s(self, now_s: float) -> float:
         """How much of the window has been watched [s]: a new leader's rates are not those of a quiet pool."""

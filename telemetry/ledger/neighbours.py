@@ -13,6 +13,9 @@ from datetime import datetime, timedelta
 from itertools import accumulate
 from typing import Any
 
+from django.db.models import QuerySet
+
+from telemetry.ledger import prefill
 from telemetry.models import LedgerEntry
 
 Json = dict[str, Any]
@@ -136,7 +139,21 @@ def neighbours(
                 "whole": whole and len(read) <= MAX_WAITS,
             }
         )
-    return {"tenant": tenant, "received": own.count(), "refused": refused, "pools": lines}
+    engines = [line for pool in _pools_of(own) if (line := _in_engines(tenant, pool, since, until)) is not None]
+    return {"tenant": tenant, "received": own.count(), "refused": refused, "pools": lines, "engines": engines}
+
+
+def _pools_of(own: QuerySet[LedgerEntry]) -> list[str]:
+    return sorted(own.filter(granted_at__isnull=False).order_by().values_list("pool", flat=True).distinct())
+
+
+def _in_engines(tenant: str, pool: str, since: datetime, until: datetime) -> Json | None:
+    """Whose prompts were ahead of a tenant's in the same engine; None where none were."""
+    ahead, waited_s, behind = prefill.ahead_of_tenant(tenant, prefill.recent(pool, since, until))
+    if not ahead.tokens:
+        return None
+    tenants = [{"tenant": name, "prompt_tokens": tokens} for name, tokens in ahead.ranked().items()]
+    return {"pool": pool, "requests": behind, "waited_s": round(waited_s, 3), "tenants": tenants}
 
 
 def _runs(pool: str, spans: Sequence[Span], live: Iterable[Run]) -> tuple[list[Run], bool]:

@@ -86,7 +86,7 @@ class UsageFeed:
         self._available = True
 
     def count(self, pool: str, records: Sequence[LedgerRecord]) -> None:
-        """Records that are in the ledger now."""
+        """Records that are in the ledger now, and were not before (:func:`telemetry.ledger.writer.write`)."""
         usage = self._pools.get(pool)
         if usage is None:
             return

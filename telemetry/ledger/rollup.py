@@ -32,6 +32,7 @@ from django.db.models.functions import TruncHour
 from django.utils import timezone
 
 from scheduling.core.ledger import MAX_TOKENS
+from scheduling.core.slo import TURNED_AWAY as TURNED_AWAY_REASONS
 from telemetry.models import LedgerEntry, RollupMark, UsageHour
 
 log = logging.getLogger(__name__)
@@ -40,7 +41,7 @@ OVERLAP = 10_000  # ledger rows that are looked at again
 KEY = ("pool", "model", "tenant", "tier", "entitlement", "key_id")
 FIGURES = (
     "requests", "completed", "refused", "failed", "cancelled", "input_tokens", "output_tokens", "slot_ms", "slo_met",
-    "slo_total",
+    "slo_total", "slo_turned_away",
 )  # fmt: skip
 _RAN = ~Q(outcome="refused")
 SLOT_TIME = ExpressionWrapper(F("done_at") - F("granted_at"), output_field=DurationField())
@@ -59,8 +60,19 @@ INPUT = _within("input_tokens", MAX_TOKENS, _within("input_tokens_est", MAX_TOKE
 OUTPUT = _within("output_tokens", MAX_TOKENS, _within("output_bound", MAX_TOKENS, _NOTHING))
 # of an hour's row: nothing is known that could stand in; ``roll_up`` adds such an hour up anew where it can
 OF_HOUR = {name: _within(name, MAX_SHARE_OF_HOUR, _NOTHING) for name in FIGURES}
+# Hours of releases that did not count them: every refusal counts. Too good a figure would be worse than a bad one.
+OF_HOUR["slo_turned_away"] = Case(
+    When(slo_turned_away=None, slo_total__gt=0, then=OF_HOUR["refused"]),
+    default=OF_HOUR["slo_turned_away"],
+    output_field=BigIntegerField(),
+)
+# a refusal that counts in attainment (scheduling/core/slo.py: turned_away)
+TURNED_AWAY = Q(outcome="refused", reason__in=sorted(TURNED_AWAY_REASONS)) & (
+    Q(ttft_slo_s=None, ttlt_slo_s__isnull=False)
+    | Q(ttft_slo_s__isnull=False) & (Q(streamed=True) | Q(tbt_slo_s__isnull=False))
+)
 _ABSURD = Q(
-    *[Q(**{f"{name}__lt": 0}) | Q(**{f"{name}__gt": MAX_SHARE_OF_HOUR}) for name in FIGURES[-5:]], _connector=Q.OR
+    *[Q(**{f"{name}__lt": 0}) | Q(**{f"{name}__gt": MAX_SHARE_OF_HOUR}) for name in FIGURES[5:]], _connector=Q.OR
 )
 _mended = False  # absurd hours have been looked for since this process began
 
@@ -137,6 +149,7 @@ def _write(hour: datetime) -> None:
             slot_time=Sum(SLOT_TIME, filter=Q(granted_at__isnull=False)),
             met=Count("id", filter=Q(slo_met=True)),
             slo_total=Count("id", filter=Q(slo_met__isnull=False)),
+            slo_turned_away=Count("id", filter=TURNED_AWAY),
         )
     )
     rows = []

@@ -17,7 +17,8 @@ from scheduling.core.outcomes import Reason
 from scheduling.core.types import EntitlementState, ServiceClass
 from telemetry.feed import past
 from telemetry.feed.history import Point
-from telemetry.ledger import neighbours, usage
+from telemetry.ledger import neighbours, prefill, usage
+from telemetry.ledger.verdict import verdict
 from telemetry.models import LedgerEntry
 from tenants.models import Entitlement
 from tenants.rows import slo_spec
@@ -125,13 +126,32 @@ def weight(row: LedgerEntry, recent: Iterable[Point], now_s: float, others: bool
     return result | {"slo_mean_s": mean} if others else result
 
 
+def _in_engine(row: LedgerEntry, ahead: prefill.Ahead | None) -> Json | None:
+    """The time from grant to first token, by what it was spent on."""
+    own = prefill.prompt_of(row)
+    if own is None or ahead is None or row.first_token_at is None:
+        return None
+    queue_s, prefill_s = prefill.split(own, ahead)
+    return {
+        "queue_ms": round(queue_s * 1000, 1),
+        "prefill_ms": round(prefill_s * 1000, 1),
+        "requests": ahead.requests,
+        "prompt_tokens": ahead.tokens,
+        "tenants": ahead.ranked(),
+    }
+
+
 def story(row: LedgerEntry, recent: Iterable[Point], now_s: float, others: bool = True) -> Json:
     """Everything that is known beyond the row. ``others``: with what went before it, of whomever, and its place
     among them."""
+    ahead = neighbours.ahead_of(row) if others else None
+    engine = prefill.ahead_of(row) if others else None
     return {
+        "verdict": verdict(row, engine, ahead["count"] if ahead else None),
+        "engine": _in_engine(row, engine),
         "checks": checks(row, others),
         "weight": weight(row, recent, now_s, others),
         "positions": positions(row) if others else [],
-        "ahead": neighbours.ahead_of(row) if others else None,
+        "ahead": ahead,
         "cost": usage.cost_of(row),
     }

@@ -18,12 +18,15 @@ from typing import Any
 from django.db.models import Case, Count, F, IntegerField, Q, QuerySet, Sum, Value, When
 from django.db.models.functions import TruncDay, TruncHour, TruncMonth
 
+from scheduling.core.slo import Kept
 from telemetry.ledger import rollup
 from telemetry.models import LedgerEntry, UsageHour
 from tenants.models import Price
 
 COUNTS = ("requests", "completed", "refused", "failed", "cancelled", "input_tokens", "output_tokens")
-FIGURES = (*COUNTS, "slo_met", "slo_total", "slot_s", "cost", "currency")
+FIGURES = (
+    *COUNTS, "slo_met", "slo_total", "slo_asked", "attainment", "attainment_served", "slot_s", "cost", "currency",
+)  # fmt: skip
 COLUMNS = {
     "pool": "pool", "model": "model", "tenant": "tenant", "tier": "tier", "entitlement": "entitlement",
     "key": "key_id", "outcome": "outcome", "reason": "reason",
@@ -42,6 +45,7 @@ class _Cell:
     counts: list[int] = field(default_factory=lambda: [0] * len(COUNTS))
     slo_met: int = 0
     slo_total: int = 0
+    turned_away: int = 0
     slot_s: float = 0.0
     cost: float = 0.0
     currencies: set[str] = field(default_factory=set)
@@ -50,15 +54,20 @@ class _Cell:
         self.counts = [a + b for a, b in zip(self.counts, other.counts, strict=True)]
         self.slo_met += other.slo_met
         self.slo_total += other.slo_total
+        self.turned_away += other.turned_away
         self.slot_s += other.slot_s
         self.cost += other.cost
         self.currencies |= other.currencies
 
     def figures(self) -> dict[str, Any]:
         mixed = len(self.currencies) > 1
+        slo = Kept(self.slo_met, self.slo_total - self.slo_met, self.turned_away)
         return dict(zip(COUNTS, self.counts, strict=True)) | {
             "slo_met": self.slo_met,
             "slo_total": self.slo_total,
+            "slo_asked": slo.asked,
+            "attainment": None if slo.attainment is None else round(slo.attainment, 4),
+            "attainment_served": None if slo.attainment_served is None else round(slo.attainment_served, 4),
             "slot_s": round(self.slot_s, 3),
             "cost": None if mixed else round(self.cost, 6),
             "currency": _MIXED if mixed else "".join(self.currencies),
@@ -165,6 +174,7 @@ def _of_ledger() -> dict[str, Any]:
         "n_output_tokens": Sum(rollup.OUTPUT, filter=ran, default=0),
         "met": Count("id", filter=Q(slo_met=True)),
         "judged": Count("id", filter=Q(slo_met__isnull=False)),
+        "turned_away": Count("id", filter=rollup.TURNED_AWAY),
         "slot_time": Sum(rollup.SLOT_TIME, filter=Q(granted_at__isnull=False)),
     }
 
@@ -174,6 +184,7 @@ def _of_hours() -> dict[str, Any]:
         **{f"n_{name}": Sum(rollup.OF_HOUR[name], default=0) for name in COUNTS},
         "met": Sum(rollup.OF_HOUR["slo_met"], default=0),
         "judged": Sum(rollup.OF_HOUR["slo_total"], default=0),
+        "turned_away": Sum(rollup.OF_HOUR["slo_turned_away"], default=0),
         "slot_time": Sum(rollup.OF_HOUR["slot_ms"], default=0),
     }
 
@@ -181,7 +192,8 @@ def _of_hours() -> dict[str, Any]:
 def _cell(row: dict[str, Any], rates: Sequence[_Rate]) -> _Cell:
     spent = row["slot_time"] or 0
     slot_s = spent.total_seconds() if isinstance(spent, timedelta) else spent / 1000
-    cell = _Cell([row[f"n_{name}"] for name in COUNTS], row["met"], row["judged"], max(0.0, slot_s))
+    counts = [row[f"n_{name}"] for name in COUNTS]
+    cell = _Cell(counts, row["met"], row["judged"], row["turned_away"], max(0.0, slot_s))
     if row["price"] != _NO_PRICE:
         rate = rates[row["price"]]
         cell.cost = (

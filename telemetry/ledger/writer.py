@@ -27,14 +27,17 @@ _FIELDS = [f for f in LedgerEntry._meta.concrete_fields if not f.primary_key]
 _LIMITS = {f.name: f.max_length for f in _FIELDS if f.max_length}
 # Straight SQL: model instances and their preparation cost four times the insert itself, and the worker writes as many
 # rows as all gateways together end requests. Both databases know this form of "ignore what is there".
+_REQUEST_ID = next(index for index, f in enumerate(_FIELDS) if f.name == "request_id")
+_STORED = f"SELECT request_id FROM {LedgerEntry._meta.db_table} WHERE request_id IN "  # noqa: S608 our own names
 _INSERT = (
     f"INSERT INTO {LedgerEntry._meta.db_table} ({', '.join(str(f.column) for f in _FIELDS)}) "  # noqa: S608 our own names
     f"VALUES ({', '.join(['%s'] * len(_FIELDS))}) ON CONFLICT (request_id) DO NOTHING"
 )
 
 
-def write(records: Sequence[LedgerRecord]) -> None:
-    """Stores records; those already stored stay as they were.
+def write(records: Sequence[LedgerRecord]) -> list[LedgerRecord]:
+    """Stores records; those already stored stay as they were. Those that were not stored before, each once, so that who
+    adds them up counts none twice; to count none too few, hand in ``BATCH`` at most.
 
     Raises:
         django.db.OperationalError, django.db.InterfaceError: the database is away. Nothing is lost when the caller
@@ -43,9 +46,16 @@ def write(records: Sequence[LedgerRecord]) -> None:
     own = not connection.in_atomic_block  # inside a caller's transaction its connection is not ours to close
     if own:
         close_old_connections()
+    stored: list[LedgerRecord] = []
     try:
         for start in range(0, len(records), BATCH):
-            _write_batch([row_of(record) for record in records[start : start + BATCH]])
+            batch = [(row_of(record), record) for record in records[start : start + BATCH]]
+            new = _write_batch([row for row, _ in batch])
+            for row, record in batch:
+                if row[_REQUEST_ID] in new:
+                    new.remove(row[_REQUEST_ID])  # the same request once more in this batch is none
+                    stored.append(record)
+        return stored
     except (OperationalError, InterfaceError):
         if own:
             connection.close()  # the next attempt begins with a fresh one
@@ -91,9 +101,10 @@ def row_of(record: LedgerRecord) -> Row:
     return tuple([values[f.name] for f in _FIELDS])
 
 
-def _write_batch(rows: list[Row]) -> None:
+def _write_batch(rows: list[Row]) -> set[str]:
+    """The ids of those that were not stored before."""
     try:
-        _insert(rows)
+        return _insert(rows)
     except (OperationalError, InterfaceError):
         raise
     except (DatabaseError, ValueError) as error:
@@ -101,18 +112,24 @@ def _write_batch(rows: list[Row]) -> None:
         log.warning(
             "a batch of %d ledger entries was refused (%s); writing one by one", len(rows), type(error).__name__
         )
+        new: set[str] = set()
         for row in rows:
             try:
-                _insert([row])
+                new |= _insert([row])
             except (OperationalError, InterfaceError):
                 raise
             except (DatabaseError, ValueError):
-                log.exception("the ledger entry of request %r cannot be stored and is dropped", row[0])
+                log.exception("the ledger entry of request %r cannot be stored and is dropped", row[_REQUEST_ID])
+        return new
 
 
-def _insert(rows: list[Row]) -> None:
+def _insert(rows: list[Row]) -> set[str]:
+    ids = [row[_REQUEST_ID] for row in rows]
     with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute(f"{_STORED}({', '.join(['%s'] * len(ids))})", ids)
+        before = {request_id for (request_id,) in cursor.fetchall()}
         cursor.executemany(_INSERT, rows)
+    return set(ids) - before
 
 
 def _whole(value: float) -> int:

@@ -57,7 +57,7 @@ class RoleRights:
         return scope_of(request).may_operate
 
 
-class BooksAdmin(RoleRights, ModelAdmin):
+class CatalogAdmin(RoleRights, ModelAdmin):
     """A page per model whose rows are written through the services."""
 
     list_per_page = 50

@@ -15,8 +15,8 @@ from unfold.widgets import UnfoldAdminPasswordWidget, UnfoldAdminSelectWidget, U
 
 from scheduling.core.registry import orderings, routings
 from tenants import promises, services
-from tenants.admin.base import BooksAdmin, RoleRights, actor_of
-from tenants.models import Backend, Entitlement, Pool, Price, Quota, Slo, Tenant, Tier
+from tenants.admin.base import CatalogAdmin, RoleRights, actor_of
+from tenants.models import Backend, Entitlement, Pool, Price, Project, Quota, Slo, Tenant, Tier
 
 STATE_COLOURS = {"bound": "success", "pending": "warning", "degraded": "danger", "expired": "info"}
 CLASS_COLOURS = {
@@ -29,7 +29,7 @@ CLASS_COLOURS = {
 
 
 @admin.register(Slo)
-class SloAdmin(BooksAdmin):
+class SloAdmin(CatalogAdmin):
     list_display = ("slug", "promise", "description")
     search_fields = ("slug", "description")
     fields = ("slug", "description", ("ttft_s", "tbt_s"), "ttlt_s")
@@ -42,7 +42,7 @@ class SloAdmin(BooksAdmin):
 
 
 @admin.register(Tier)
-class TierAdmin(BooksAdmin):
+class TierAdmin(CatalogAdmin):
     list_display = ("slug", "show_class", "rank", "weight", "slo", "over_limit", "queue_limit", "max_wait_s")
     list_filter = ("service_class",)
     list_select_related = ("slo",)
@@ -70,7 +70,7 @@ class BackendInline(RoleRights, TabularInline):
 
 
 @admin.register(Pool)
-class PoolAdmin(BooksAdmin):
+class PoolAdmin(CatalogAdmin):
     list_display = ("slug", "model", "show_policy", "show_backends", "show_slots", "show_entitlements")
     list_filter = ("policy",)
     search_fields = ("slug", "model", "description")
@@ -78,7 +78,7 @@ class PoolAdmin(BooksAdmin):
     operators_may_change = ("policy", "policy_params", "modifiers", "routing", "routing_params")
     readonly_fields = ("policy_version", "show_promised", "show_provisionable")
     fieldsets = (
-        (None, {"fields": ("slug", "description", ("model", "upstream_model"), "aliases")}),
+        (None, {"fields": ("slug", "description", ("model", "upstream_model"), "engine", "aliases")}),
         (
             "Policy",
             {"fields": (("policy", "policy_params"), "modifiers", ("routing", "routing_params"), "policy_version")},
@@ -182,7 +182,7 @@ class BackendForm(forms.ModelForm):
 
 
 @admin.register(Backend)
-class BackendAdmin(BooksAdmin):
+class BackendAdmin(CatalogAdmin):
     form = BackendForm
     list_display = ("slug", "pool", "url", "slots", "kv_tokens", "show_state", "show_key")
     list_filter = ("pool", "draining")
@@ -229,7 +229,7 @@ class BackendAdmin(BooksAdmin):
 
 
 @admin.register(Tenant)
-class TenantAdmin(BooksAdmin):
+class TenantAdmin(CatalogAdmin):
     list_display = ("slug", "description", "show_entitlements", "show_members", "created_at")
     search_fields = ("slug", "description")
     fields = ("slug", "description")
@@ -250,19 +250,29 @@ class TenantAdmin(BooksAdmin):
         return tenant.member_count  # type: ignore[attr-defined]  # annotated by get_queryset
 
 
+@admin.register(Project)
+class ProjectAdmin(CatalogAdmin):
+    list_display = ("slug", "tenant", "description", "default_model", "created_at")
+    list_filter: ClassVar = ("tenant",)
+    list_select_related = ("tenant",)
+    search_fields = ("slug", "tenant__slug", "description")
+    autocomplete_fields = ("tenant",)
+    fields = ("slug", "description", "tenant", "aliases", "default_model", "fallbacks")
+
+
 @admin.register(Entitlement)
-class EntitlementAdmin(BooksAdmin):
+class EntitlementAdmin(CatalogAdmin):
     list_display = (
-        "slug", "tenant", "pool", "tier", "show_state", "concurrency", "tokens_per_s", "kv_tokens", "valid_until",
-        "state_reason",
+        "slug", "tenant", "project", "pool", "tier", "show_state", "concurrency", "tokens_per_s", "kv_tokens",
+        "valid_until", "state_reason",
     )  # fmt: skip
     list_filter: ClassVar = ("state", "tier", "pool", "tenant")
-    list_select_related = ("tenant", "pool", "tier")
+    list_select_related = ("tenant", "project", "pool", "tier")
     search_fields = ("slug", "tenant__slug", "description")
-    autocomplete_fields = ("tenant", "pool")
+    autocomplete_fields = ("tenant", "project", "pool")
     readonly_fields = ("show_state", "state_reason")
     fieldsets = (
-        (None, {"fields": ("slug", "description", "tenant", "pool", "tier")}),
+        (None, {"fields": ("slug", "description", ("tenant", "project"), "pool", "tier")}),
         ("State", {"fields": ("show_state", "state_reason")}),
         ("Share of the pool", {"fields": ("concurrency", ("tokens_per_s", "burst_tokens"), "kv_tokens")}),
         ("Validity", {"fields": ("valid_from", "valid_until")}),
@@ -278,7 +288,7 @@ def _amounts(amounts: dict[str, float]) -> str:
 
 
 @admin.register(Quota)
-class QuotaAdmin(BooksAdmin):
+class QuotaAdmin(CatalogAdmin):
     list_display = ("tenant", "period", "soft_tokens", "hard_tokens")
     list_filter: ClassVar = ("period", "tenant")
     list_select_related = ("tenant",)
@@ -288,7 +298,7 @@ class QuotaAdmin(BooksAdmin):
 
 
 @admin.register(Price)
-class PriceAdmin(BooksAdmin):
+class PriceAdmin(CatalogAdmin):
     list_display = (
         "pool", "valid_from", "currency", "per_million_input", "per_million_output", "per_gpu_second", "slots_per_gpu",
     )  # fmt: skip

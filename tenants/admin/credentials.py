@@ -19,7 +19,7 @@ from django.utils import timezone
 from unfold.decorators import action, display
 
 from tenants import services
-from tenants.admin.base import BooksAdmin, actor_of
+from tenants.admin.base import CatalogAdmin, actor_of
 from tenants.models import AccessToken, ApiKey
 
 STATUS_COLOURS = {"active": "success", "expired": "info", "revoked": "danger"}
@@ -33,7 +33,7 @@ class CredentialForm(forms.ModelForm):
         return expires_at
 
 
-class CredentialAdmin(BooksAdmin):
+class CredentialAdmin(CatalogAdmin):
     """Makes, shows and ends; a credential is never edited, and its row stays for the audit."""
 
     form = CredentialForm
@@ -82,29 +82,33 @@ class CredentialAdmin(BooksAdmin):
 
 @admin.register(ApiKey)
 class ApiKeyAdmin(CredentialAdmin):
-    list_display = ("show_id", "name", "entitlement", "show_tenant", "show_status", "created_at", "expires_at")
-    list_filter = ("entitlement__tenant", "entitlement__pool", ("revoked_at", admin.EmptyFieldListFilter))
-    list_select_related = ("entitlement__tenant",)
-    search_fields = ("public_id", "name", "entitlement__slug")
-    autocomplete_fields = ("entitlement",)
+    list_display = (
+        "show_id", "name", "entitlement", "project", "user", "show_tenant", "show_status", "created_at", "expires_at",
+    )  # fmt: skip
+    list_filter = ("entitlement__tenant", "project", "entitlement__pool", ("revoked_at", admin.EmptyFieldListFilter))
+    list_select_related = ("entitlement__tenant", "project__tenant")
+    search_fields = ("public_id", "name", "user", "entitlement__slug", "project__slug")
+    autocomplete_fields = ("entitlement", "project")
     actions: ClassVar[tuple[str, ...]] = ("revoke", "rotate")
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
         if obj is None:
-            return ("entitlement", "name", "expires_at")
-        return ("show_id", "name", "entitlement", "show_status", "created_at", "created_by", "expires_at", "revoked_at")
+            return ("entitlement", "project", "entitlements", "name", "user", "expires_at")
+        return (
+            "show_id", "name", "entitlement", "project", "entitlements", "user", "show_status", "created_at",
+            "created_by", "expires_at", "revoked_at",
+        )  # fmt: skip
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
         return self.get_fields(request, obj) if obj is not None else ()
 
     @display(description="Tenant", ordering="entitlement__tenant__slug")
     def show_tenant(self, key: ApiKey) -> str:
-        return key.entitlement.tenant.slug
+        return key.tenant.slug
 
     def issue(self, request: HttpRequest, obj: ApiKey) -> services.Issued:
-        return services.issue_key(
-            actor=actor_of(request), entitlement=obj.entitlement, name=obj.name, expires_at=obj.expires_at
-        )
+        given = {name: getattr(obj, name) for name in services.KEPT_ON_ROTATION}
+        return services.issue_key(actor=actor_of(request), **given)
 
     @action(description="Revoke now", permissions=["end"])
     def revoke(self, request: HttpRequest, queryset: QuerySet) -> None:

@@ -17,7 +17,7 @@ from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationFo
 
 from tenants import services
 from tenants.access import scope_for
-from tenants.admin.base import BooksAdmin, RoleRights, actor_of
+from tenants.admin.base import CatalogAdmin, RoleRights, actor_of
 from tenants.audit import record
 from tenants.models import Membership
 
@@ -26,7 +26,7 @@ ROLE_COLOURS = {"admin": "danger", "operator": "warning", "member": "info", "non
 
 
 @admin.register(Membership)
-class MembershipAdmin(BooksAdmin):
+class MembershipAdmin(CatalogAdmin):
     list_display = ("user", "show_role", "show_tenant", "created_at")
     list_filter = ("role", "tenant")
     list_select_related = ("user", "tenant")
@@ -55,7 +55,7 @@ admin.site.unregister(User)
 
 
 @admin.register(User)
-class UserAdmin(BooksAdmin, DjangoUserAdmin):  # type: ignore[misc]  # both say how fields look; ours is meant
+class UserAdmin(CatalogAdmin, DjangoUserAdmin):  # type: ignore[misc]  # both say how fields look; ours is meant
     form = UserChangeForm
     add_form = UserCreationForm
     change_password_form = AdminPasswordChangeForm

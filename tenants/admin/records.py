@@ -10,14 +10,14 @@ from django.http import HttpRequest
 from django.utils.html import format_html
 from unfold.decorators import display
 
-from tenants.admin.base import BooksAdmin
+from tenants.admin.base import CatalogAdmin
 from tenants.models import AuditEntry
 
 ACTION_COLOURS = {"create": "success", "issue": "success", "change": "info", "delete": "danger", "revoke": "danger"}
 
 
 @admin.register(AuditEntry)
-class AuditAdmin(BooksAdmin):
+class AuditAdmin(CatalogAdmin):
     list_display = ("at", "actor", "via", "show_action", "kind", "object_id", "show_summary")
     list_filter = ("action", "kind", "via", "at")
     search_fields = ("actor", "object_id")

@@ -84,7 +84,7 @@ class ScopedView(APIView):
         return lambda error, context: handler(as_answer(error), context)
 
 
-class BooksViewSet(ScopedView, mixins.ListModelMixin, mixins.RetrieveModelMixin, viewsets.GenericViewSet):
+class CatalogViewSet(ScopedView, mixins.ListModelMixin, mixins.RetrieveModelMixin, viewsets.GenericViewSet):
     """Reading one model, within the scope of whoever asks."""
 
     model: ClassVar[type[Model]]
@@ -121,7 +121,7 @@ def is_trial(request: Request) -> bool:
     return bool(Filter("", "", "boolean").parse("dry_run", raw))
 
 
-class WritableViewSet(BooksViewSet):
+class WritableViewSet(CatalogViewSet):
     """... and writing it, through ``tenants.services``. With ``?dry_run=true`` the answer says what would happen."""
 
     def given(self, request: Request) -> Any:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 from typing import Any
 
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 from rest_framework.exceptions import ValidationError
 from rest_framework.filters import BaseFilterBackend
 from rest_framework.request import Request
@@ -19,7 +21,7 @@ _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 class Filter:
     """One query parameter: which rows it keeps."""
 
-    lookup: str
+    lookup: str  # several, with commas: one of them has to fit
     doc: str
     kind: str = "string"  # string | boolean | date-time
     negated: bool = False  # of a boolean: true keeps the rows for which the lookup is false
@@ -44,7 +46,9 @@ class ListedFilters(BaseFilterBackend):
         for name, rule in getattr(view, "filters", {}).items():
             raw = request.query_params.get(name)
             if raw is not None:
-                queryset = queryset.filter(**{rule.lookup: rule.parse(name, raw)})
+                value = rule.parse(name, raw)
+                fits = [Q(**{lookup: value}) for lookup in rule.lookup.split(",")]
+                queryset = queryset.filter(reduce(or_, fits))
         return queryset
 
     def get_schema_operation_parameters(self, view: Any) -> list[dict[str, Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from django.contrib.auth import get_user_model
 from django.db.models import Model, QuerySet
@@ -24,11 +24,13 @@ from tenants.models import (
     Membership,
     Pool,
     Price,
+    Project,
     Quota,
     Slo,
     Tenant,
     Tier,
 )
+from tenants.models.credentials import reachable
 
 UNKNOWN_NAMED = 20  # of a body's unknown fields: each is compared with all that there are, and answered with their list
 UNKNOWN_LETTERS = 100  # of an unknown name that are compared
@@ -54,7 +56,7 @@ class Strict(serializers.Serializer):
         return f"There is no such field.{hint} Fields: {', '.join(writable) or 'none'}."
 
 
-class BooksSerializer(Strict, Timed):
+class CatalogSerializer(Strict, Timed):
     """A row of the catalog."""
 
 
@@ -77,7 +79,7 @@ class Named(serializers.SlugRelatedField):
         return scope_of(request).visible(self.model)
 
 
-class TenantSerializer(BooksSerializer):
+class TenantSerializer(CatalogSerializer):
     class Meta:
         model = Tenant
         fields = ["slug", "description", "created_at", "paused_since", "paused_reason"]
@@ -88,13 +90,23 @@ class PauseSerializer(serializers.Serializer):
     reason = serializers.CharField(max_length=200, required=False, allow_blank=True, help_text="For the audit log.")
 
 
-class SloSerializer(BooksSerializer):
+class RevokeUserSerializer(serializers.Serializer):
+    user = serializers.CharField(max_length=64, help_text="As it stands in the keys.")
+
+
+class RevokedSerializer(serializers.Serializer):
+    """The keys that ended."""
+
+    revoked = serializers.ListField(child=serializers.CharField(), help_text="Their ids.")
+
+
+class SloSerializer(CatalogSerializer):
     class Meta:
         model = Slo
         fields = ["slug", "description", "ttft_s", "tbt_s", "ttlt_s"]
 
 
-class TierSerializer(BooksSerializer):
+class TierSerializer(CatalogSerializer):
     slo = Named(Slo, help_text="Name of the SLO.")
 
     class Meta:
@@ -108,7 +120,7 @@ class TierSerializer(BooksSerializer):
 # Where a pool's engines come from and how it is run is the operators' business: addresses and paths of the
 # installation, and settings that are learned from everybody's traffic.
 _NOT_FOR_MEMBERS = (
-    "upstream_model", "policy_params", "modifiers", "routing", "routing_params", "coefficients", "tokenizer",
+    "engine", "upstream_model", "policy_params", "modifiers", "routing", "routing_params", "coefficients", "tokenizer",
     "queue_bytes", "kv_bytes_per_token", "slo_mean_s", "prefill_credit", "threshold", "headroom_slots",
     "scaling_mode", "min_replicas", "max_replicas", "scaling_driver", "scaling_params", "scaling_headroom",
     "scale_up_cooldown_s", "scale_down_cooldown_s", "drain_limit_s",
@@ -123,7 +135,7 @@ _AMOUNTS = {
 }
 
 
-class PoolSerializer(BooksSerializer):
+class PoolSerializer(CatalogSerializer):
     slots = serializers.SerializerMethodField(help_text="Sequences that may run at once, draining backends left out.")
     kv_tokens = serializers.SerializerMethodField(help_text="KV cache [tokens], draining backends left out.")
 
@@ -135,7 +147,8 @@ class PoolSerializer(BooksSerializer):
     class Meta:
         model = Pool
         fields = [
-            "slug", "description", "model", "upstream_model", "aliases", "policy", "policy_params", "modifiers",
+            "slug", "description", "model", "engine", "upstream_model", "aliases", "policy", "policy_params",
+            "modifiers",
             "routing", "routing_params", "policy_version",
             "max_model_len", "default_output_tokens", "max_output_tokens", "queue_limit", "queue_bytes", "threshold",
             "headroom_slots", "kv_bytes_per_token", "predictor", "tokenizer", "prefix_cache", "prefill_credit",
@@ -197,7 +210,7 @@ class PolicyInfoSerializer(serializers.Serializer):
     params = PolicyParameterSerializer(many=True)
 
 
-class BackendSerializer(BooksSerializer):
+class BackendSerializer(CatalogSerializer):
     pool = Named(Pool, help_text="Name of the pool.")
     has_api_key = serializers.SerializerMethodField(help_text="Whether a key for the engine is stored.")
 
@@ -214,8 +227,11 @@ class BackendSerializer(BooksSerializer):
         return bool(backend.api_key)
 
 
-class EntitlementSerializer(BooksSerializer):
+class EntitlementSerializer(CatalogSerializer):
     tenant = Named(Tenant, help_text="Name of the tenant.")
+    project = Named(
+        Project, required=False, allow_null=True, help_text="Whose keys open it. null: those of all projects."
+    )
     pool = Named(Pool, help_text="Name of the pool.")
     tier = Named(Tier, help_text="Name of the tier.")
     state = serializers.SerializerMethodField(help_text="pending, bound, degraded or expired.")
@@ -223,8 +239,8 @@ class EntitlementSerializer(BooksSerializer):
     class Meta:
         model = Entitlement
         fields = [
-            "slug", "description", "tenant", "pool", "tier", "tokens_per_s", "burst_tokens", "kv_tokens", "concurrency",
-            "valid_from", "valid_until", "state", "state_reason",
+            "slug", "description", "tenant", "project", "pool", "tier", "tokens_per_s", "burst_tokens", "kv_tokens",
+            "concurrency", "valid_from", "valid_until", "state", "state_reason",
         ]  # fmt: skip
         read_only_fields = ["state_reason"]
 
@@ -240,7 +256,15 @@ class EntitlementSerializer(BooksSerializer):
         return str(entitlement.state_at(timezone.now()))
 
 
-class QuotaSerializer(BooksSerializer):
+class ProjectSerializer(CatalogSerializer):
+    tenant = Named(Tenant, help_text="Name of the tenant.")
+
+    class Meta:
+        model = Project
+        fields = ["slug", "description", "tenant", "aliases", "default_model", "fallbacks", "created_at"]
+
+
+class QuotaSerializer(CatalogSerializer):
     tenant = Named(Tenant, help_text="Name of the tenant.")
 
     class Meta:
@@ -249,7 +273,7 @@ class QuotaSerializer(BooksSerializer):
         validators: ClassVar[list[Any]] = []  # the model's own constraints say it better
 
 
-class PriceSerializer(BooksSerializer):
+class PriceSerializer(CatalogSerializer):
     pool = Named(Pool, help_text="Name of the pool.")
 
     class Meta:
@@ -261,7 +285,7 @@ class PriceSerializer(BooksSerializer):
         validators: ClassVar[list[Any]] = []
 
 
-class _CredentialSerializer(BooksSerializer):
+class _CredentialSerializer(CatalogSerializer):
     id = serializers.CharField(source="public_id", read_only=True, help_text="The public part.")
     status = serializers.SerializerMethodField(help_text="active, expired or revoked.")
 
@@ -271,16 +295,35 @@ class _CredentialSerializer(BooksSerializer):
 
 
 class KeySerializer(_CredentialSerializer):
-    entitlement = Named(Entitlement, help_text="Name of the entitlement it opens.")
-    tenant = serializers.CharField(source="entitlement.tenant.slug", read_only=True)
+    entitlement = Named(
+        Entitlement, required=False, allow_null=True, help_text="Name of the only entitlement it opens. Or a project."
+    )
+    project = Named(
+        Project, required=False, allow_null=True, help_text="Name of the project whose entitlements it opens."
+    )
+    opens = serializers.SerializerMethodField(help_text="Names of all entitlements that it opens now.")
+    tenant = serializers.CharField(source="tenant.slug", read_only=True)
     created_by = serializers.CharField(source="created_by.username", read_only=True, default=None, allow_null=True)
 
     class Meta:
         model = ApiKey
         fields = [
-            "id", "name", "entitlement", "tenant", "status", "created_at", "created_by", "expires_at", "revoked_at",
+            "id", "name", "entitlement", "project", "entitlements", "opens", "user", "tenant", "status", "created_at",
+            "created_by", "expires_at", "revoked_at",
         ]  # fmt: skip
         read_only_fields = ["revoked_at"]
+        validators: ClassVar[list[Any]] = []  # the model's own constraints say it better
+
+    def get_opens(self, key: ApiKey) -> list[str]:
+        if key.entitlement is not None:
+            return [key.entitlement.slug]
+        assert key.project is not None
+        # once per answer, not per key
+        known: dict[int, list[str]] = cast(dict[str, Any], self.context).setdefault("reachable", {})
+        reach = known.get(key.project.pk)
+        if reach is None:
+            reach = known[key.project.pk] = reachable(key.project)
+        return [name for name in reach if not key.entitlements or name in key.entitlements]
 
 
 class IssuedKeySerializer(KeySerializer):
@@ -327,7 +370,7 @@ class IssuedTokenSerializer(TokenSerializer):
         fields = [*TokenSerializer.Meta.fields, "token"]
 
 
-class MembershipSerializer(BooksSerializer):
+class MembershipSerializer(CatalogSerializer):
     user = serializers.SlugRelatedField(
         slug_field="username",
         queryset=get_user_model()._default_manager.all(),

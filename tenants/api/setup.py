@@ -14,12 +14,13 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from scheduling.engines.client import EngineError, Probe, control_http
-from scheduling.engines.kinds import make_client
+from scheduling.engines.kinds import VLLM, make_client
 from tenants import engine_figures, preview, services
 from tenants.api import serializers as rows
 from tenants.api.base import Right, ScopedView, as_answer, is_trial
 from tenants.api.inputs import Moment
 from tenants.models import ApiKey, Backend, Entitlement, Pool, Tenant
+from tenants.models.capacity import engine_choices
 from tenants.validators import validate_base_url
 
 PROBE_S = 10.0  # a person waits for it
@@ -32,6 +33,9 @@ class EngineCheckSerializer(rows.Strict):
     api_key = serializers.CharField(
         required=False, allow_blank=True, default="", max_length=500, help_text="What the engine was started with."
     )
+    engine = serializers.ChoiceField(
+        choices=engine_choices(), required=False, default=VLLM, help_text="Kind of engine that it is looked at as."
+    )
 
 
 class EngineModelSerializer(serializers.Serializer):
@@ -42,7 +46,7 @@ class EngineModelSerializer(serializers.Serializer):
 class EngineFoundSerializer(serializers.Serializer):
     """What was found there."""
 
-    reachable = serializers.BooleanField(help_text="It answered as a vLLM server does.")
+    reachable = serializers.BooleanField(help_text="It answered with the models that it serves.")
     ready = serializers.BooleanField(help_text="It generated a token.")
     why = serializers.CharField(help_text="One line for people.")
     models = EngineModelSerializer(many=True)
@@ -67,15 +71,15 @@ class EngineCheckView(ScopedView, APIView):
         body = EngineCheckSerializer(data=request.data)
         body.is_valid(raise_exception=True)
         url = body.validated_data["url"]
-        engine = asyncio.run(look(url, body.validated_data["api_key"]))
+        engine = asyncio.run(look(url, body.validated_data["api_key"], body.validated_data["engine"]))
         backend = Backend.objects.filter(url=url).first()
         return Response(EngineFoundSerializer(engine | {"used_by": backend and backend.slug}).data)
 
 
-async def look(url: str, api_key: str) -> dict[str, Any]:
+async def look(url: str, api_key: str, kind: str = VLLM) -> dict[str, Any]:
     """What is found at an address; never raises for what the other side does."""
     async with control_http() as http:
-        client = make_client(url, http=http, api_key=api_key)
+        client = make_client(url, http=http, api_key=api_key, kind=kind)
         try:
             models = await client.models()
         except EngineError as error:
@@ -127,7 +131,9 @@ class SetupView(ScopedView, APIView):
                 or {"non_field_errors": [f"Give one or more of: {', '.join((*self.PARTS, 'key'))}."]}
             )
         if isinstance(given.get("backend"), dict):
-            given = {**given, "backend": engine_figures.filled(given["backend"], engine_figures.WAIT_S)}
+            engine = given["pool"].get("engine") if isinstance(given.get("pool"), dict) else None
+            backend = engine_figures.filled(given["backend"], engine_figures.WAIT_S, engine=engine)
+            given = {**given, "backend": backend}
         if is_trial(request):
             return Response(preview.effects(self.actor, lambda: self._make(request, given)).as_dict())
         with services.change(actor=self.actor):

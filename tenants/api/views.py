@@ -20,7 +20,7 @@ from scheduling.core.registry import modifiers, orderings, routings
 from tenants import engine_figures, services
 from tenants.access import scope_of
 from tenants.api import serializers
-from tenants.api.base import BooksViewSet, Right, ScopedView, WritableViewSet, is_trial
+from tenants.api.base import CatalogViewSet, Right, ScopedView, WritableViewSet, is_trial
 from tenants.api.filters import Filter
 from tenants.models import (
     AccessToken,
@@ -31,6 +31,7 @@ from tenants.models import (
     Membership,
     Pool,
     Price,
+    Project,
     Quota,
     Slo,
     Tenant,
@@ -62,7 +63,7 @@ class TenantViewSet(WritableViewSet):
 
     model = Tenant
     serializer_class = serializers.TenantSerializer
-    rights: ClassVar = {"pause": Right.OPERATE, "resume": Right.OPERATE}
+    rights: ClassVar = {"pause": Right.OPERATE, "resume": Right.OPERATE, "revoke_user": Right.OWN}
 
     @extend_schema(
         summary="Pause a tenant",
@@ -88,6 +89,24 @@ class TenantViewSet(WritableViewSet):
     def resume(self, request: Request, **kwargs: Any) -> Response:
         """Admits its requests again. For operators and admins."""
         return self.answer(services.resume_tenant(actor=self.actor, tenant=self.get_object()))
+
+    @extend_schema(
+        summary="Revoke all keys of a user",
+        operation_id="tenants_revoke_user",
+        request=serializers.RevokeUserSerializer,
+        responses=serializers.RevokedSerializer,
+    )
+    @action(detail=True, methods=["post"], url_path="revoke-user")
+    def revoke_user(self, request: Request, **kwargs: Any) -> Response:
+        """Ends the tenant's keys that are attributed to this user, all at once. For admins, and for members of the
+        tenant."""
+        tenant = self.get_object()
+        if not self.scope.may_manage_keys(tenant):
+            raise PermissionDenied("Only admins and members of the tenant can create or revoke its keys.")
+        given = serializers.RevokeUserSerializer(data=request.data)
+        given.is_valid(raise_exception=True)
+        ended = services.revoke_user(actor=self.actor, tenant=tenant, user=given.validated_data["user"])
+        return Response({"revoked": [key.public_id for key in ended]})
 
 
 @_described("SLO", "SLOs", *_WRITES)
@@ -144,7 +163,7 @@ class PoolViewSet(WritableViewSet):
 
 @_described("backend", "backends", *_WRITES)
 class BackendViewSet(WritableViewSet):
-    """vLLM servers (replicas) of pools. Members do not see them."""
+    """The engines (replicas) of pools. Members do not see them."""
 
     model = Backend
     related = ("pool",)
@@ -163,7 +182,7 @@ class BackendViewSet(WritableViewSet):
         if not engine_figures.empty(request.data, new=False):
             return request.data
         row = self.get_object()
-        return engine_figures.filled(request.data, wait_s, row.url, row.api_key)
+        return engine_figures.filled(request.data, wait_s, row.url, row.api_key, row.pool.engine)
 
     @extend_schema(
         summary="Drain a backend", operation_id="backends_drain", request=None, responses=serializers.BackendSerializer
@@ -185,15 +204,27 @@ class BackendViewSet(WritableViewSet):
         return self.answer(services.drain_backend(actor=self.actor, backend=self.get_object(), draining=False))
 
 
+@_described("project", "projects", *_WRITES)
+class ProjectViewSet(WritableViewSet):
+    """Teams and applications of a tenant: what their keys open, and under which names. Deleting one deletes its
+    keys."""
+
+    model = Project
+    related = ("tenant",)
+    serializer_class = serializers.ProjectSerializer
+    filters: ClassVar = {"tenant": Filter("tenant__slug", "Only this tenant's.")}
+
+
 @_described("entitlement", "entitlements", *_WRITES)
 class EntitlementViewSet(WritableViewSet):
     """A tenant's right to a share of a pool. Deleting one deletes its keys."""
 
     model = Entitlement
-    related = ("tenant", "pool", "tier")
+    related = ("tenant", "project", "pool", "tier")
     serializer_class = serializers.EntitlementSerializer
     filters: ClassVar = {
         "tenant": Filter("tenant__slug", "Only this tenant's."),
+        "project": Filter("project__slug", "Only those of this project."),
         "pool": Filter("pool__slug", "Only those to this pool."),
         "tier": Filter("tier__slug", "Only those of this tier."),
         "state": Filter("state", "Only those in this state."),
@@ -232,19 +263,21 @@ class PriceViewSet(WritableViewSet):
 
 
 @_described("key", "keys")
-class KeyViewSet(BooksViewSet):
+class KeyViewSet(CatalogViewSet):
     """API keys for ``/v1``. The secret is in the answer that makes a key, and nowhere else."""
 
     model = ApiKey
-    related = ("entitlement__tenant", "created_by")
+    related = ("entitlement__tenant", "project__tenant", "created_by")
     serializer_class = serializers.KeySerializer
     lookup_field = "public_id"
     lookup_url_kwarg = "id"
     lookup_value_regex = "[0-9A-Za-z]{12}"
     search_fields: ClassVar = ("public_id", "name")
     filters: ClassVar = {
-        "entitlement": Filter("entitlement__slug", "Only keys of this entitlement."),
-        "tenant": Filter("entitlement__tenant__slug", "Only keys of this tenant."),
+        "entitlement": Filter("entitlement__slug", "Only keys of this entitlement alone."),
+        "project": Filter("project__slug", "Only keys of this project."),
+        "user": Filter("user", "Only keys attributed to this user."),
+        "tenant": Filter("entitlement__tenant__slug,project__tenant__slug", "Only keys of this tenant."),
         "revoked": Filter("revoked_at__isnull", "Only revoked ones, or only others.", "boolean", negated=True),
     }
     rights: ClassVar = {"create": Right.OWN, "revoke": Right.OWN, "rotate": Right.OWN}
@@ -253,10 +286,12 @@ class KeyViewSet(BooksViewSet):
         summary="Make a key", request=serializers.KeySerializer, responses={201: serializers.IssuedKeySerializer}
     )
     def create(self, request: Request) -> Response:
-        """For admins, and for members of the entitlement's tenant."""
+        """For admins, and for members of the tenant. Give an entitlement or a project."""
         body = self.get_serializer(data=request.data)
         body.is_valid(raise_exception=True)
-        self._check_owner(body.validated_data["entitlement"])
+        for owner in ("entitlement", "project"):
+            if body.validated_data.get(owner) is not None:
+                self._check_owner(body.validated_data[owner].tenant)
         issued = services.issue_key(actor=self.actor, **body.validated_data)
         return self._once(issued)
 
@@ -267,7 +302,7 @@ class KeyViewSet(BooksViewSet):
     def revoke(self, request: Request, **kwargs: Any) -> Response:
         """Ends it now; gateways notice within seconds. Revoking twice changes nothing."""
         key = self.get_object()
-        self._check_owner(key.entitlement)
+        self._check_owner(key.tenant)
         return self.answer(services.revoke_key(actor=self.actor, key=key))
 
     @extend_schema(
@@ -280,14 +315,14 @@ class KeyViewSet(BooksViewSet):
     def rotate(self, request: Request, **kwargs: Any) -> Response:
         """Makes a new key of the same name; the old one works on for ``overlap_s`` seconds."""
         key = self.get_object()
-        self._check_owner(key.entitlement)
+        self._check_owner(key.tenant)
         body = serializers.RotateSerializer(data=request.data)
         body.is_valid(raise_exception=True)
         return self._once(services.rotate_key(actor=self.actor, key=key, overlap_s=body.validated_data["overlap_s"]))
 
-    def _check_owner(self, entitlement: Entitlement) -> None:
-        if not self.scope.may_manage_keys(entitlement):
-            raise PermissionDenied("Only admins and members of the entitlement's tenant can create or revoke its keys.")
+    def _check_owner(self, tenant: Tenant) -> None:
+        if not self.scope.may_manage_keys(tenant):
+            raise PermissionDenied("Only admins and members of the tenant can create or revoke its keys.")
 
     def _once(self, issued: services.Issued) -> Response:
         shown = self.get_serializer(issued.row).data | {"key": issued.credential.text}
@@ -295,7 +330,7 @@ class KeyViewSet(BooksViewSet):
 
 
 @_described("token", "tokens")
-class TokenViewSet(BooksViewSet):
+class TokenViewSet(CatalogViewSet):
     """One's own access tokens to this API; admins see and revoke everybody's. The secret is in the answer that makes
     one, and nowhere else."""
 
@@ -361,7 +396,7 @@ class MembershipViewSet(WritableViewSet):
 
 
 @_described("audit entry", "audit entries")
-class AuditViewSet(BooksViewSet):
+class AuditViewSet(CatalogViewSet):
     """Who changed what, newest first. Never changed, never deleted; members see their tenant's."""
 
     model = AuditEntry

@@ -17,7 +17,7 @@ from django.db.models import Model
 from django.utils.dateparse import parse_datetime
 
 from tenants.manifest.reader import Node
-from tenants.models import ApiKey, Backend, Entitlement, Membership, Pool, Price, Quota, Slo, Tenant, Tier
+from tenants.models import ApiKey, Backend, Entitlement, Membership, Pool, Price, Project, Quota, Slo, Tenant, Tier
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +157,7 @@ POOL = Kind(
     (
         "description",
         "model",
+        "engine",
         "upstream_model",
         "aliases",
         ("policy.name", "policy"),
@@ -207,7 +208,10 @@ API_KEY = Kind(
     ApiKey,
     (
         ("entitlementRef.name", "entitlement"),
+        ("projectRef.name", "project"),
+        "entitlements",
         ("displayName", "name"),
+        "user",
         "expires_at",
     ),
     key="public_id",
@@ -252,12 +256,14 @@ KINDS: tuple[Kind, ...] = (
     POOL,
     BACKEND,
     Kind("Tenant", Tenant, ("description",)),
+    Kind("Project", Project, ("description", ("tenantRef.name", "tenant"), "aliases", "default_model", "fallbacks")),
     Kind(
         "TokenEntitlement",
         Entitlement,
         (
             "description",
             ("tenantRef.name", "tenant"),
+            ("projectRef.name", "project"),
             ("poolRef.name", "pool"),
             ("qos.tier", "tier"),
             ("resources.tokensPerSecond", "tokens_per_s"),

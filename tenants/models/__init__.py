@@ -6,6 +6,7 @@ from tenants.models.credentials import AccessToken, ApiKey
 from tenants.models.entitlements import Entitlement, EntitlementState
 from tenants.models.metering import Price, Quota, QuotaPeriod
 from tenants.models.people import Membership, Role, Tenant
+from tenants.models.projects import Project
 from tenants.models.records import AuditEntry, CatalogVersion, EpochFloor
 from tenants.models.tuning import Author, PolicyVersion, Trial, TrialState, Tuning, TuningMode
 
@@ -24,6 +25,7 @@ __all__ = [
     "PolicyVersion",
     "Pool",
     "Price",
+    "Project",
     "Quota",
     "QuotaPeriod",
     "Role",

@@ -12,6 +12,7 @@ from django.db.models import F, Q
 from scheduling.core import types as core
 from scheduling.core.compose import compose
 from scheduling.core.registry import PolicyError, make_ordering, make_routing, orderings, routings
+from scheduling.engines.kinds import VLLM, kind_of, kinds
 from tenants.models.base import Named
 from tenants.validators import (
     finite,
@@ -26,6 +27,12 @@ from tenants.validators import (
 )
 
 _AT_LEAST_ONE = [MinValueValidator(1)]
+ENGINE_COUNTS = "backend"  # a pool's ``tokenizer``: its engines count
+
+
+def engine_choices() -> list[tuple[str, str]]:
+    """The kinds of engine, asked for when a form or schema is made: a new kind needs no migration."""
+    return [(kind.name, f"{kind.name}: {kind.label}") for kind in kinds().values()]
 
 
 class ScalingMode(models.TextChoices):
@@ -65,6 +72,13 @@ class Pool(Named):
         blank=True,
         validators=[model_name_validator],
         help_text="The model name that the engines use. Empty: the same.",
+    )
+    engine = models.CharField(
+        max_length=32,
+        choices=engine_choices,
+        default=VLLM,
+        db_default=VLLM,  # so that a release without the column can still add a pool
+        help_text="The software of its backends: what they report of themselves and which request fields they take.",
     )
     aliases = models.JSONField(
         default=list,
@@ -205,7 +219,13 @@ class Pool(Named):
         validators=[MinValueValidator(1), MaxValueValidator(10_000)],
         help_text="The planner never proposes more. While scaling is on, it limits what may be reserved.",
     )
-    scaling_driver = models.CharField(max_length=16, choices=ScalingDriver.choices, blank=True, default="")
+    scaling_driver = models.CharField(
+        max_length=16,
+        choices=ScalingDriver.choices,
+        blank=True,
+        default="",
+        help_text="Who adds and removes replicas.",
+    )
     scaling_params = models.JSONField(
         "driver parameters",
         default=dict,
@@ -279,15 +299,39 @@ class Pool(Named):
             make_routing(self.routing, self.routing_params)
         except PolicyError as error:
             wrong["routing_params" if error.param or self.routing in routings() else "routing"] = f"{error}."
+        wrong |= self._unfit_for_engine()
         if wrong:
             raise ValidationError(wrong)
         if self.scaling_mode == ScalingMode.AUTOMATIC and not self.scaling_driver:
             raise ValidationError({"scaling_driver": "Automatic scaling needs a driver; choose one, or 'advise'."})
         validate_scaling_params(self.scaling_driver, self.scaling_params)
 
+    def _unfit_for_engine(self) -> dict[str, str]:
+        """What its kind of engine cannot do, by field."""
+        try:
+            kind = kind_of(self.engine)
+        except LookupError as error:
+            return {"engine": str(error)[0].upper() + str(error)[1:]}
+        wrong: dict[str, str] = {}
+        if not kind.takes_cache_salt and self.prefix_cache != PrefixCache.UNSALTED:
+            wrong["prefix_cache"] = (
+                f"Engines of kind {kind.name!r} take no cache_salt, so tenants cannot be kept apart in a prefix cache: "
+                "set 'unsalted', and switch the engines' prefix cache off where that matters."
+            )
+        if not kind.reports and self.prefill_credit:
+            wrong["prefill_credit"] = (
+                f"Engines of kind {kind.name!r} do not report how far they are with prompts, so no credit can be kept: "
+                "leave it empty or set 0."
+            )
+        if not kind.tokenizes and self.tokenizer == ENGINE_COUNTS:
+            wrong["tokenizer"] = (
+                f"Engines of kind {kind.name!r} count no tokens: give the path of a tokenizer.json, or leave it empty."
+            )
+        return wrong
+
 
 class Backend(Named):
-    """One vLLM server (replica) of a pool."""
+    """One server (replica) of a pool."""
 
     pool = models.ForeignKey(Pool, on_delete=models.PROTECT, related_name="backends")
     url = models.CharField(

@@ -72,7 +72,12 @@ class OverLimit(models.TextChoices):
 class Tier(Named):
     """A contract template: service class, order, weight, promise and queueing rule."""
 
-    service_class = models.CharField(max_length=12, choices=ServiceClass.choices, default=ServiceClass.ELASTIC)
+    service_class = models.CharField(
+        max_length=12,
+        choices=ServiceClass.choices,
+        default=ServiceClass.ELASTIC,
+        help_text="What entitlements of this tier may count on when capacity is short.",
+    )
     rank = models.PositiveSmallIntegerField(
         default=1,
         validators=[MaxValueValidator(1000)],

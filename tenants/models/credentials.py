@@ -6,10 +6,14 @@ from datetime import datetime
 from typing import ClassVar
 
 from django.conf import settings
+from django.core.exceptions import ValidationError
 from django.db import models
-from django.db.models import Q, QuerySet
+from django.db.models import Q, QuerySet, Value
 
 from tenants.models.entitlements import Entitlement
+from tenants.models.people import Tenant
+from tenants.models.projects import Project
+from tenants.validators import validate_names
 
 
 class Credential(models.Model):
@@ -42,21 +46,85 @@ class Credential(models.Model):
 
 
 class ApiKey(Credential):
-    """A key to ``/v1``, bound to one entitlement."""
+    """A key to ``/v1``. It opens one entitlement, or those that its project may use, or some of them by name."""
 
-    entitlement = models.ForeignKey(Entitlement, on_delete=models.CASCADE, related_name="keys")
+    entitlement = models.ForeignKey(
+        Entitlement,
+        on_delete=models.CASCADE,
+        null=True,
+        blank=True,
+        related_name="keys",
+        help_text="The only entitlement it opens. Give this or a project.",
+    )
+    project = models.ForeignKey(
+        Project,
+        on_delete=models.CASCADE,
+        null=True,
+        blank=True,
+        related_name="keys",
+        help_text="It opens the entitlements that this project may use; the model chooses among them.",
+    )
+    entitlements = models.JSONField(
+        default=list,
+        db_default=Value([], models.JSONField()),  # so that a release without the column can still make a key
+        blank=True,
+        validators=[validate_names],
+        help_text="Names of those of the project's entitlements that it opens. Empty: all, also later ones.",
+    )
+    user = models.CharField(
+        max_length=64,
+        db_default="",
+        blank=True,
+        default="",
+        help_text="The person or service that its use is attributed to, such as an e-mail address.",
+    )
     created_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, null=True, blank=True, editable=False, on_delete=models.SET_NULL, related_name="+"
     )
 
-    fixed: ClassVar[tuple[str, ...]] = ("public_id", "digest", "entitlement", "created_by", "revoked_at")
+    fixed: ClassVar[tuple[str, ...]] = ("public_id", "digest", "entitlement", "project", "created_by", "revoked_at")
 
     class Meta:
-        ordering = ["entitlement__slug", "name", "public_id"]
+        ordering = ["entitlement__slug", "project__slug", "name", "public_id"]
         verbose_name = "API key"
+        constraints = [
+            models.CheckConstraint(
+                name="key_opens_one_thing",
+                condition=Q(entitlement__isnull=False, project__isnull=True)
+                | Q(entitlement__isnull=True, project__isnull=False),
+                violation_error_message="A key opens one entitlement or a project: give exactly one of them.",
+            ),
+        ]
+
+    @property
+    def tenant(self) -> Tenant:
+        """Whose key it is."""
+        owner = self.entitlement or self.project
+        assert owner is not None  # the constraint
+        return owner.tenant
+
+    def clean(self) -> None:
+        if not self.entitlements:
+            return
+        if self.project is None:
+            raise ValidationError({"entitlements": "Only a key of a project opens several: give a project."})
+        reach = reachable(self.project)
+        unknown = sorted(set(self.entitlements) - set(reach))
+        # one that was deleted since stays listed, and opens nothing
+        stored = ApiKey.objects.filter(pk=self.pk).values_list("entitlements", flat=True).first() or []
+        unknown = [name for name in unknown if name not in stored]
+        if unknown:
+            known = ", ".join(reach) or "none"
+            raise ValidationError({"entitlements": f"{self.project} may not use {unknown[0]!r}. It may use: {known}."})
 
     def __str__(self) -> str:
         return f"qm-{self.public_id}"
+
+
+def reachable(project: Project) -> list[str]:
+    """Names of the entitlements that a project's keys may open."""
+    rows = Entitlement.objects.filter(Q(project=project) | Q(project__isnull=True), tenant_id=project.tenant_id)
+    return list(rows.order_by("slug").values_list("slug", flat=True))
 
 
 class AccessToken(Credential):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import ClassVar
 
+from django.core.exceptions import ValidationError
 from django.core.validators import MinValueValidator
 from django.db import models
 from django.db.models import F, Q
@@ -14,6 +15,7 @@ from tenants.models.base import Named
 from tenants.models.capacity import Pool
 from tenants.models.contracts import Tier
 from tenants.models.people import Tenant
+from tenants.models.projects import Project
 from tenants.validators import finite
 
 
@@ -28,6 +30,14 @@ class Entitlement(Named):
     """The share ``(lambda_e, chi_e, r_e)`` that a tenant has of a pool, under a tier's contract."""
 
     tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="entitlements")
+    project = models.ForeignKey(
+        Project,
+        on_delete=models.PROTECT,
+        null=True,
+        blank=True,
+        related_name="entitlements",
+        help_text="The project whose keys open it. Empty: those of all projects of the tenant.",
+    )
     pool = models.ForeignKey(Pool, on_delete=models.PROTECT, related_name="entitlements")
     tier = models.ForeignKey(Tier, on_delete=models.PROTECT, related_name="entitlements")
     tokens_per_s = models.FloatField(
@@ -80,6 +90,10 @@ class Entitlement(Named):
                 violation_error_message="'Valid until' must be later than 'valid from'.",
             ),
         ]
+
+    def clean(self) -> None:
+        if self.project is not None and self.project.tenant_id != self.tenant_id:
+            raise ValidationError({"project": f"{self.project} belongs to another tenant."})
 
     def state_at(self, now: datetime) -> str:
         """The state at a time: the stored one, unless the entitlement's own dates say otherwise."""

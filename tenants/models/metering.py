@@ -27,7 +27,12 @@ class Quota(models.Model):
     """Tokens (input and output) a tenant may use in one calendar period, over all pools."""
 
     tenant = models.ForeignKey(Tenant, on_delete=models.CASCADE, related_name="quotas")
-    period = models.CharField(max_length=5, choices=QuotaPeriod.choices, default=QuotaPeriod.MONTH)
+    period = models.CharField(
+        max_length=5,
+        choices=QuotaPeriod.choices,
+        default=QuotaPeriod.MONTH,
+        help_text="Calendar day or month in UTC, after which counting begins again.",
+    )
     soft_tokens = models.PositiveBigIntegerField(
         "soft limit [tokens]",
         null=True,

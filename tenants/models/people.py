@@ -44,7 +44,9 @@ class Membership(models.Model):
         blank=True,
         help_text="Members belong to one tenant. Leave empty for admins and operators: their role covers all tenants.",
     )
-    role = models.CharField(max_length=8, choices=Role.choices, default=Role.MEMBER)
+    role = models.CharField(
+        max_length=8, choices=Role.choices, default=Role.MEMBER, help_text="What the user may see and change."
+    )
     created_at = models.DateTimeField(auto_now_add=True)
 
     fixed: ClassVar[tuple[str, ...]] = ("user", "tenant")

@@ -18,11 +18,13 @@ from types import SimpleNamespace
 from typing import Any
 
 from controlplane.web.serve import YOUNG_OBJECTS
+from scheduling.core.estimate.features import features
 from scheduling.core.types import PredictorMode
 from scheduling.estimation.embedding import Embedder, pack
+from scheduling.estimation.regression import RidgeRegression
 from scheduling.gateway.forecasts import PoolForecasts
-from scheduling.gateway.prepare import prepare
 from scheduling.state.history import Observation
+from tests.support.preparing import prepare
 from tests.unit.gateway.test_gateway_prepare import POOL
 
 WORDS = (
@@ -56,9 +58,10 @@ def full(seed: int = 1) -> PoolForecasts:
         pool._learn(
             Observation(
                 f"key{rng.randrange(50)}", "acme", "m", "report", 50, rng.randrange(5, 900), False, "similar", 400.0,
-                pack(vector),
+                pack(vector), features(text, "report"),
             )
         )  # fmt: skip
+        pool.chain.fit()
     return pool
 
 
@@ -106,14 +109,21 @@ def measure() -> dict[str, tuple[float, float]]:
     known = again[0].outlook.facts
     for _ in range(20):
         pool._learn(
-            Observation("key7", "acme", "m", known.category, 50, 100, False, "similar", 99.0, pack(known.embedding))
-        )
+            Observation(
+                "key7", "acme", "m", known.category, 50, 100, False, "similar", 99.0, pack(known.embedding),
+                known.features,
+            )
+        )  # fmt: skip
     steps["predict a prompt known by heart"] = timed(again, lambda call: look(pool, call))
     seen = [
-        Observation("key7", "acme", "m", f.category, 50, 120, False, "similar", 99.0, pack(f.embedding))
+        Observation("key7", "acme", "m", f.category, 50, 120, False, "similar", 99.0, pack(f.embedding), f.features)
         for f in (call.outlook.facts for call in new)
     ]
     steps["learn"] = timed(seen, pool._learn)
+    regression = RidgeRegression()
+    for call in new:
+        regression.add(call.outlook.facts.embedding, call.outlook.facts.features, 120.0)
+    steps["fit a regression, in a thread"] = timed(new, lambda _: regression.fit())
     return steps
 
 

@@ -15,12 +15,12 @@ from tests.support.overload_world import Overload, team
 SECONDS = 20.0
 
 
-def one(seed: int, load: float, obeys: bool) -> tuple[float, float, float]:
-    """Retry-After's p50 [s], attempts for each request, requests served per second."""
+def one(seed: int, load: float, obeys: bool) -> tuple[float, float, float, float]:
+    """Retry-After's p50 [s], attempts for each request, requests served per second, and their share in the end."""
     world = Overload(seed=seed)
     world.arrivals(team(), load * world.capacity, 0, SECONDS, obeys=obeys)
     world.run(1000)
-    return world.told_p50(), world.attempts_each(), world.goodput(4, SECONDS)
+    return world.told_p50(), world.attempts_each(), world.goodput(4, SECONDS), world.served_share()
 
 
 def main() -> None:
@@ -28,11 +28,11 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=20)
     chosen = parser.parse_args()
     for obeys in (True, False):
-        at_1x: list[tuple[float, float, float]] = []
+        at_1x: list[tuple[float, float, float, float]] = []
         for load in (1, 2, 5, 10):
             found = [one(seed, load, obeys) for seed in range(1, chosen.seeds + 1)]
             at_1x = at_1x or found
-            told, attempts, _ = (sorted(column) for column in zip(*found, strict=True))
+            told, attempts, _, served = (sorted(column) for column in zip(*found, strict=True))
             times = sorted(now[0] / then[0] for now, then in zip(found, at_1x, strict=True))
             kept = sorted(now[2] / then[2] for now, then in zip(found, at_1x, strict=True))
             clients = "as told" if obeys else "storming"
@@ -40,7 +40,7 @@ def main() -> None:
                 f"{clients}, {load:2d}x, seeds 1 to {chosen.seeds}: told {median(told):.1f} s "
                 f"({told[0]:.1f}-{told[-1]:.1f}), {median(times):.1f} times 1x (least {times[0]:.1f}); attempts "
                 f"{median(attempts):.2f} (most {attempts[-1]:.2f}); goodput {median(kept) * 100:.0f} % of 1x (least "
-                f"{kept[0] * 100:.0f})"
+                f"{kept[0] * 100:.0f}); served in the end {median(served) * 100:.0f} % (least {served[0] * 100:.0f})"
             )
 
 

@@ -223,6 +223,16 @@ def questions(rows: int, now: datetime) -> Iterator[tuple[str, str, str, dict[st
         {"cursor": cursor(timedelta(days=DAYS / 2))},
     )
     yield "requests: a rare member's failed", "member-of-rare", requests, {"outcome": "failed"}
+    yield "requests: waited over 8 s (none)", "admin", requests, {"waited_over": "8"}
+    yield "requests: first token after 0.4 s", "admin", requests, {"ttft_over": "0.4"}
+    explore, hour = f"{requests}/explore", {"from": (now - timedelta(hours=1)).isoformat()}
+    yield "explore: everything", "admin", explore, {}
+    yield "explore: the last hour by reason", "admin", explore, hour | {"group_by": "reason"}
+    yield "explore: waited over 8 s (none)", "admin", explore, {"waited_over": "8"}
+    yield "explore: total over 3 s, a tenant's by key", "admin", explore, {
+        "total_over": "3", "tenant": "tenant-00", "group_by": "key",
+    }  # fmt: skip
+    yield "explore: a member's", "member-of-tenant-00", explore, {}
     week = {"from": (now - timedelta(days=DAYS)).isoformat()}
     for groups in ("tenant", "tenant,pool", "key", "model", "day", "tenant,day", "hour", "tenant,hour"):
         yield f"usage of a week by {groups}", "admin", "/api/v1/usage", week | {"group_by": groups}
@@ -241,7 +251,7 @@ def questions(rows: int, now: datetime) -> Iterator[tuple[str, str, str, dict[st
 
 
 def returned(body: dict[str, Any]) -> int:
-    return len(next(body[name] for name in ("results", "rows", "frames") if name in body))
+    return len(next(body[name] for name in ("results", "rows", "frames", "groups") if name in body))
 
 
 def measure(rows: int, repeats: int, only: str) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import mimetypes
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -105,6 +106,8 @@ class Stage:
             route.fulfill(status=self.live_status, json=detail if self.live_status != 200 else {})
         elif url.path == "/api/v1/requests":
             self._requests(route, parse_qs(url.query))
+        elif url.path == "/api/v1/requests/explore":
+            route.fulfill(json=explored_of(self.rows))
         elif url.path.startswith("/api/v1/requests/"):
             found = [r for r in self.rows if r["request_id"] == url.path.rpartition("/")[2]]
             if route.request.method == "POST":
@@ -172,3 +175,12 @@ class Stage:
             ended = self.rows[after - 1]["received_at"] if more else None
         following = f"{ORIGIN}/api/v1/requests?cursor={after}" if more else None
         route.fulfill(json={"next": following, "previous": None, "searched_to": ended, "results": rows[:50]})
+
+
+def explored_of(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Counts by value of what the stage has; one group."""
+    counted = {name: Counter(row[name] for row in rows) for name in ("outcome", "reason", "tenant", "tier")}
+    facets = {n: [{"value": v, "requests": k} for v, k in c.most_common()] for n, c in counted.items()}
+    spans = dict.fromkeys((f"{span}_p{p}" for span in ("waited", "ttft", "total") for p in (50, 95)), 1.0)
+    groups = [{"name": "acme", "requests": len(rows)} | spans] if rows else []
+    return {"requests": len(rows), "searched_to": None, "facets": facets, "groups": groups}

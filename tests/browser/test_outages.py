@@ -53,6 +53,7 @@ ADDRESSES: dict[str, list[str]] = {
     "queue": ["/queue"],
     "drift": ["/drift"],
     "alerts": ["/alerts"],
+    "events": ["/events"],
     "playground": ["/playground"],
     "welcome": ["/welcome"],
     "*": ["/no-such-page"],
@@ -67,7 +68,7 @@ ALL_IS_WELL = (
     "The live feed is up to date", "Predictions are accurate",
     "Asking the scheduler for the order", "2 of 2 ready", "no slots",
 )  # fmt: skip
-NOT_FOR_MEMBERS = ("No backend yet", "No roles assigned", "Address of your vLLM server")  # they are, out of their sight
+NOT_FOR_MEMBERS = ("No backend yet", "No roles assigned", "Address of your engine")  # they are, out of their sight
 WELL_WITHOUT_AN_ENGINE = ("Everything is set up", "A pool is serving", "All clear", "2 of 2 ready")
 
 OTHERS_PAGES = {

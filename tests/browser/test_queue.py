@@ -86,7 +86,7 @@ def test_a_request_in_the_queue_leads_to_its_story_and_an_id_in_the_address_open
     stage.open(f"/requests?id={done['request_id']}")
     expect(drawer).to_contain_text("class elastic 100 × SLO 0.42 × burst 0.91 × debt 1.84")
     expect(drawer).to_contain_text("place 7 in the queue")
-    expect(drawer).to_contain_text("0.00125 EUR")
+    expect(drawer).to_contain_text("0.0013 EUR")
 
 
 def test_the_past_is_asked_for_beyond_the_live_minutes_and_a_moment_has_an_address(page: Page, stage: Stage) -> None:

@@ -13,18 +13,22 @@ pytestmark = pytest.mark.browser
 
 
 def rows(page: Page):
-    return page.get_by_role("table").get_by_role("rowheader")
+    return page.get_by_role("region", name="Ended requests").get_by_role("rowheader")
 
 
 def test_requests_are_filtered_by_outcome_and_the_filter_is_in_the_address(page: Page, stage: Stage) -> None:
     stage.open("/requests")
     expect(rows(page)).to_have_count(50)
-    page.get_by_label("Outcome").select_option("refused")
+    page.get_by_test_id("facets").get_by_role("button", name="refused").click()
     refused = sum(row["outcome"] == "refused" for row in stage.rows)
     expect(rows(page)).to_have_count(refused)
     expect(page).to_have_url(re.compile("outcome=refused"))
-    assert page.get_by_label("Reason").locator("option").all_inner_texts()[1] == "not entitled"
+    expect(page.get_by_label("Query")).to_have_value("outcome:refused")
     page.get_by_role("button", name="Clear").click()
+    expect(rows(page)).to_have_count(50)
+    page.get_by_label("Query").fill("outcome:refused colour:red")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("alert").filter(has_text="colour: is not a term.")).to_be_visible()
     expect(rows(page)).to_have_count(50)
 
 

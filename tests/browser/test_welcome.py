@@ -61,10 +61,10 @@ def test_an_empty_installation_tells_others_whom_to_ask_and_leads_an_admin_to_th
     expect(page.get_by_role("heading", name="Welcome to Quartermaster")).to_be_visible()
     expect(step).to_have_attribute("data-step", "engine")
 
-    page.get_by_label("Address of your vLLM server").fill("http://127.0.0.1:1")
+    page.get_by_label("Address of your engine").fill("http://127.0.0.1:1")
     page.keyboard.press("Enter")
-    expect(step).to_contain_text("No vLLM server was found there")
-    page.get_by_label("Address of your vLLM server").fill(emptied.engines[0])
+    expect(step).to_contain_text("No engine of this kind was found there")
+    page.get_by_label("Address of your engine").fill(emptied.engines[0])
     page.keyboard.press("Enter")
     expect(step).to_contain_text(f"It serves {emptied.demo['model']}; one token in")
     expect(page.get_by_label("Pool")).to_have_value(re.compile("llama"))

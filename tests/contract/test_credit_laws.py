@@ -8,13 +8,23 @@ from typing import Any
 
 import pytest
 
-from scheduling.core.admission import AdmissionAnswer, AdmissionDecision, AdmissionView, Ask, Prey, decide_admission
+from scheduling.core.admission import (
+    AdmissionAnswer,
+    AdmissionDecision,
+    AdmissionView,
+    Ask,
+    Prey,
+    choose_backend,
+    decide_admission,
+    with_room,
+)
 from scheduling.core.invariants import check_step, remember
 from scheduling.core.preview import copy_of, preview
 from scheduling.core.registry import make_ordering, make_routing, orderings
 from scheduling.core.scheduler import Scheduler
+from scheduling.core.stuck import stuck
 from scheduling.core.types import BackendView, EntitlementSpec, PoolView, QueuedRequest, ServiceClass, prefill_fits
-from scheduling.dispatch.stuck import stuck
+from scheduling.simulator.room import first_token, take
 from tests.support.scheduling_world import backend_view, crowd, ids, pool_view, waiting
 from tests.support.state_world import entitlement, pool_spec, tier
 
@@ -138,7 +148,7 @@ def test_laws_hold_with_credit_and_everything_runs_in_the_end(name: str, seed: i
             view.running_by_entitlement[request.entitlement] -= 1
             done += 1
         for request, where in [prefilling.pop(0) for _ in range(min(len(prefilling), rng.randrange(3)))]:
-            view.backends[where].prefill_used -= request.prefill_tokens
+            first_token(view, request, where)
             running.append((request, where))
         view.backends["b2"].ready = rng.random() < 0.5
         before = remember(view, scheduler)
@@ -147,7 +157,7 @@ def test_laws_hold_with_credit_and_everything_runs_in_the_end(name: str, seed: i
         assert check_step(before, grants, scheduler, now_s, max_grants=8, **holds) == []
         prefilling += [(g.request, g.backend) for g in grants]
     assert done == count
-    assert all(b.prefill_used == 0 for b in view.backends.values())
+    assert all((b.prefill_used, b.prefill_owned) == (0, 0) for b in view.backends.values())
 
 
 def large_ran_after(name: str, credits: tuple[int, ...], large: int, scheduler: Scheduler) -> int | None:
@@ -233,18 +243,46 @@ def test_an_arrival_takes_no_credit_past_those_who_wait():
 
 
 def test_nobody_is_evicted_for_want_of_credit_alone():
-    assert admitted(BUSY, 1200, GOLD) == AdmissionDecision(AdmissionAnswer.QUEUE)
-    full = replace(BUSY, slots=1)
+    owned = replace(BUSY, prefill_owned=900)
+    assert admitted(owned, 1200, GOLD) == AdmissionDecision(AdmissionAnswer.QUEUE)
+    full = replace(owned, slots=1)
     assert admitted(full, 1200, GOLD) == AdmissionDecision(AdmissionAnswer.GRANT, backend="b1", evict=("cheap",))
     assert admitted(full, 1200, GOLD, prey=[Prey("cheap", "b1", 100)]).evict == ()  # it has had its first token
 
 
-def test_owners_within_what_is_theirs_may_fill_the_credit_twice():
-    assert prefill_fits(1000, 900, 1100, owner=True)
-    assert not prefill_fits(1000, 900, 1101, owner=True)
-    assert not prefill_fits(1000, 900, 101)
-    assert admitted(BUSY, 1100, GOLD) == AdmissionDecision(AdmissionAnswer.GRANT, backend="b1")
-    assert admitted(BUSY, 1100, GOLD, ent_running=3, ent_waiting=1, due=1, able=1).verdict is not AdmissionAnswer.GRANT
+def test_owners_within_what_is_theirs_have_a_credit_that_others_do_not_fill():
+    assert BUSY.room_for(0, 5000, owner=True)  # alone among owners' prompts, so it may be longer than the credit
+    assert not BUSY.room_for(0, 101)
+    owned = replace(BUSY, prefill_used=1500, prefill_owned=600)
+    assert owned.room_for(0, 400, owner=True)
+    assert not owned.room_for(0, 401, owner=True)
+    assert admitted(BUSY, 5000, GOLD) == AdmissionDecision(AdmissionAnswer.GRANT, backend="b1")
+    assert admitted(owned, 401, GOLD).verdict is AdmissionAnswer.QUEUE
+    assert admitted(BUSY, 5000, GOLD, ent_running=3, ent_waiting=1, due=1, able=1).verdict is not AdmissionAnswer.GRANT
+
+
+def test_an_owner_goes_beside_others_prompts_only_where_no_replica_has_room_without_that():
+    busy = replace(BUSY, work_tokens=10.0)
+    idle = replace(BUSY, id="b2", prefill_used=0, work_tokens=9_000.0)
+    assert [b.id for b in with_room([busy, idle], 0, 500, owner=True)] == ["b2"]
+    assert [b.id for b in with_room([busy, replace(idle, running=idle.slots)], 0, 500, owner=True)] == ["b1"]
+    assert choose_backend([busy, idle], 0, "", 500, owner=True) == "b2"
+    scheduler = make("fifo", rights=True)
+    scheduler.offer(prompt(1, 500, "gold", service_class=ServiceClass.GUARANTEED, concurrency=2), 2000.0)
+    assert [g.backend for g in scheduler.step(pool_view(busy, idle), 2000.0)] == ["b2"]
+
+
+def test_what_owners_hold_of_a_credit_is_booked_and_given_back():
+    view = pool_view(replace(BUSY, slots=9, prefill_owned=300))
+    gold = prompt(1, 500, "gold", service_class=ServiceClass.GUARANTEED, concurrency=2)
+    spot = prompt(2, 500, "spot", service_class=ServiceClass.SPOT, concurrency=2)
+    for request in (gold, spot):
+        take(view, request, "b1")
+    held = view.backends["b1"]
+    assert (held.prefill_used, held.prefill_owned) == (1900, 800)
+    for request in (gold, spot):
+        first_token(view, request, "b1")
+    assert (held.prefill_used, held.prefill_owned) == (900, 300)
 
 
 @every_policy

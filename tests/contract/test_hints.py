@@ -32,7 +32,7 @@ from scheduling.gateway.auth import Access
 from scheduling.gateway.estimates import make_queued
 from scheduling.gateway.guard import TTFT_HINT, TTLT_HINT
 from scheduling.gateway.headers import Limits
-from scheduling.gateway.prepare import prepare
+from tests.support.preparing import prepare
 from tests.support.scheduling_world import backend_view, pool_view
 
 SETS = [names for size in range(len(modifiers()) + 1) for names in combinations(modifiers(), size)]

@@ -23,6 +23,7 @@ from tenants.models import (
     Membership,
     Pool,
     Price,
+    Project,
     Quota,
     Tenant,
 )
@@ -70,6 +71,7 @@ def _form(client: Client, url: str) -> dict[str, Any]:
 def _one(page: str, world: worlds.World) -> Any:
     """A row of a kind that the world has none of."""
     row = {
+        "tenants_project": Project(slug="chat", tenant=world.tenants["acme"]),
         "tenants_quota": Quota(tenant=world.tenants["acme"], hard_tokens=1000),
         "tenants_price": Price(pool=world.pool, per_million_output=2),
     }[page]

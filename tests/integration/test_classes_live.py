@@ -92,10 +92,11 @@ async def test_who_lacks_only_kv_cache_holds_up_no_arrival_until_a_replica_is_ke
         assert (await ask("first", large, 600)).status is AdmissionStatus.GRANTED
         for n in range(3):
             assert (await ask(f"large-{n}", large, 600)).status is AdmissionStatus.QUEUED
-        await until(lambda: dispatcher.term is not None and dispatcher.term._notified[0] == 3)
+        await until(lambda: dispatcher.term is not None and dispatcher.term.decider.announced[0] == 3)
         assert (await ask("small", spot, 10)).status is AdmissionStatus.GRANTED
         await gateway.finish("small")
-        await until(lambda: dispatcher.term is not None and dispatcher.term._notified[0] == 0)  # its patience has ended
+        # its patience has ended
+        await until(lambda: dispatcher.term is not None and dispatcher.term.decider.announced[0] == 0)
         late = await ask("late", spot, 10)
         assert (late.status, late.reason) == (AdmissionStatus.REFUSED, Reason.LOW_PRIORITY)
 

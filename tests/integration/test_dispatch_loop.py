@@ -393,8 +393,8 @@ async def test_samples_say_what_is_there(gateway: Gateway):
 
 async def test_lost_doorbells_are_made_up_for(gateway: Gateway, resp: RespConnection, monkeypatch: pytest.MonkeyPatch):
     """The stream is bounded: what was cut off it is found by comparing counts."""
-    monkeypatch.setattr("scheduling.dispatch.term.DRIFT_GAP_S", 0.0)
-    monkeypatch.setattr("scheduling.dispatch.term.DRIFT_TICKS", 1)
+    monkeypatch.setattr("scheduling.dispatch.waiting.DRIFT_GAP_S", 0.0)
+    monkeypatch.setattr("scheduling.dispatch.waiting.DRIFT_TICKS", 1)
     catalog, spec = simple(gateway)
     async with dispatching(gateway.url, catalog) as dispatcher:
         await ready(dispatcher, gateway.store)

@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 from django.core.management import CommandError, call_command
 
+from scheduling.estimation.evaluation import data
+
 TASKS = {
     "list the parts of": 20,
     "write a python function about": 180,
@@ -22,7 +24,7 @@ TASKS = {
 METHODS = [
     "words", "tokens", "words + EMA", "tokens + EMA", "application history", "semantic history 1k",
     "semantic history 10k", "semantic history 10k, cosine >= 0.8", "product, all tenants in one history",
-    "product (similar, application, category)",
+    "product without regression", "product (regression, similar, application, category)",
 ]  # fmt: skip
 METRICS = {"mae", "rmse", "mdape", "pinball", "spearman", "coverage90"}
 LATENCIES = {"tokenise_p50", "embed_p50", "search_p50", "total_p50", "total_p99"}
@@ -64,7 +66,9 @@ def test_every_method_is_scored_and_latency_is_measured(tmp_path: Path) -> None:
     by_name = {m["name"]: m for m in report["methods"]}
     assert by_name["semantic history 10k"]["mae"] < by_name["application history"]["mae"] / 2
     assert by_name["tokens + EMA"]["mae"] < by_name["tokens"]["mae"]
-    assert by_name["product (similar, application, category)"]["spearman"] > 0.8
+    assert by_name[METHODS[-1]]["spearman"] > 0.8
+    [application] = by_name[METHODS[-1]]["by_application"].values()
+    assert application["rows"] == report["data"]["test"]
     assert 0.8 <= by_name["semantic history 10k"]["coverage90"] <= 1.0
 
 
@@ -201,3 +205,12 @@ def test_better_predictions_shorten_the_wait_in_a_simulated_engine(tmp_path: Pat
     runs = {(r["policy"], r["predictor"]): r["mean_ttlt_s"] for r in json.loads(target.read_text())["runs"]}
     for policy in ("gittins", "unified"):
         assert runs[policy, "oracle lengths"] <= runs[policy, "product"] < runs["fifo", "no prediction"]
+
+
+def test_labels_that_are_common_can_be_applications_of_their_own(tmp_path: Path) -> None:
+    made = rows(200)
+    for number, row in enumerate(made):
+        row["label"] = "often" if number % 4 else f"rare {number}"
+    source = write_lines(tmp_path / "labels.jsonl", made)
+    found = {(example.label[:4], example.application) for example in data.by_label(data.read(source))}
+    assert found == {("ofte", "often"), ("rare", "labels.jsonl")}

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from scheduling.core.ledger import LedgerRecord
 from scheduling.core.types import PredictorMode
+from scheduling.gateway.forecasts import PoolForecasts
 from scheduling.state.history import HistoryStream, history_key
 from tests.support.gateway_world import World, gateway_world, until
 
@@ -42,10 +46,14 @@ async def ask(world: World, prompt: str, **body: Any) -> LedgerRecord:
             await asyncio.sleep(0.01)
 
 
-def learned(world: World) -> int:
+def forecasts(world: World) -> PoolForecasts:
     held = world.app._forecasts.of(world.pool)
     assert held is not None
-    return held.learned
+    return held
+
+
+def learned(world: World) -> int:
+    return forecasts(world).learned
 
 
 async def test_a_prompt_seen_by_one_gateway_improves_the_next_estimate_of_another(world: World, redis_url: str) -> None:
@@ -68,6 +76,35 @@ async def test_a_prompt_seen_by_one_gateway_improves_the_next_estimate_of_anothe
     assert after.category == "summary"
     assert 0.0 <= (after.output_rank or 0.0) <= 1.0
     assert after.output_tokens_p90 <= after.output_bound
+
+
+def unlike(number: int, long: bool) -> str:
+    """A prompt that resembles no other: random words, and one that tells whether much is asked for."""
+    rng = random.Random(f"{number} {long}")
+    words = ["".join(rng.choices("bcdfghklmnprstvw", k=rng.randrange(4, 9))) for _ in range(12)]
+    words.insert(rng.randrange(len(words)), rng.choice(("essay", "story", "article") if long else ("only", "just")))
+    return " ".join(words)
+
+
+async def test_an_application_is_learned_to_ask_for_long_and_short_answers(world: World, redis_url: str) -> None:
+    """Every prompt is asked once: what tells them apart is what they ask for, and another gateway knows it as well."""
+    for number in range(100):
+        much = number % 2 == 0
+        world.engines[0].script.tokens = (120 if much else 6) + number % 5
+        await ask(world, unlike(number, much), max_tokens=300)
+        if number % 8 == 0:  # what is asked while nothing is learned is one guess for all
+            await until(partial(lambda asked: learned(world) == asked, number + 1))
+    await until(lambda: learned(world) == 100 and not forecasts(world).chain.due)
+    async with gateway_world(redis_url, world.pool.id, lead=False) as other:
+        await other.configure(pool={"predictor": PredictorMode.SIMILAR})
+        await until(lambda: learned(other) == 100 and not forecasts(other).chain.due)
+        seen = [msgspec.json.decode(forecasts(each).drift())["tenants"] for each in (world, other)]
+    [shown] = seen[0][world.entitlement.tenant]["regressions"]
+    [elsewhere] = seen[1][world.entitlement.tenant]["regressions"]
+    assert (shown["answers"], shown["used"]) == (elsewhere["answers"], elsewhere["used"]) == (100, True)
+    long, short = [await ask(world, unlike(1_000, wanted), max_tokens=300) for wanted in (True, False)]
+    assert (long.estimate_source, short.estimate_source) == ("regression", "regression")
+    assert long.output_tokens_est > 3 * short.output_tokens_est
 
 
 async def test_a_restarted_gateway_knows_what_it_knew(redis_url: str, pool_id: str) -> None:

@@ -12,8 +12,8 @@ import pytest
 from scheduling.core.types import MAX_GRAMMAR_BYTES
 from scheduling.gateway.errors import Refusal
 from scheduling.gateway.grammar import check_grammar
-from scheduling.gateway.prepare import prepare
 from tests.support.gateway_world import TIER, World, gateway_world
+from tests.support.preparing import prepare
 from tests.unit.gateway.test_gateway_prepare import POOL, USER
 
 SCHEMA = {"type": "object", "properties": {"word": {"enum": ["x" * 900]}}}

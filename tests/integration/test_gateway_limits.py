@@ -209,7 +209,7 @@ async def test_a_large_head_is_refused(world: World) -> None:
         b'{"model": "demo", "messages": [{"role": "user", "content": "x"}], "max_tokens": 0}',
         b'{"model": "demo", "messages": [{"role": "user", "content": "x"}], "max_tokens": 1' + b"0" * 5000 + b"}",
         b'{"model": "demo", "messages": [{"role": "user", "content": "x"}], "temperature": 1e999}',
-        b'{"model": "demo", "messages": [{"role": "user", "content": "x"}], "n": 2}',
+        b'{"model": "demo", "messages": [{"role": "user", "content": "x"}], "n": 129}',
         b'{"model": "demo", "messages": [{"role": "user", "content": "x"}], "logprobs": true, "top_logprobs": 21}',
         b'{"model": "demo", "messages": [{"role": "user", "content": "x"}], "top_logprobs": 2}',
         b'{"model": "demo", "messages": [{"role": "user", "content": "x"}], "max_tokens": 999999}',
@@ -237,13 +237,14 @@ async def test_what_cannot_be_meant_is_a_400_that_says_what(world: World, body: 
     await world.ledger_of(1)
 
 
-async def test_media_is_refused_with_a_word_about_it(world: World) -> None:
+async def test_media_that_would_be_fetched_is_refused_with_a_word_about_it(world: World) -> None:
     async with world.http() as client:
         part = {"type": "image_url", "image_url": {"url": "http://x/"}}
         body = {"model": "demo", "messages": [{"role": "user", "content": [part]}]}
         answer = await client.post("/v1/chat/completions", json=body)
-    assert "media is refused" in answer.json()["error"]["message"]
-    assert answer.json()["error"]["param"] == "messages[0].content[0].type"
+    assert "Nothing is fetched here" in answer.json()["error"]["message"]
+    assert answer.json()["error"]["param"] == "messages[0].content[0].image_url.url"
+    assert world.engines[0].heads == []
 
 
 @pytest.mark.parametrize(
@@ -252,16 +253,17 @@ async def test_media_is_refused_with_a_word_about_it(world: World) -> None:
         ("GET", "/v1/chat/completions", 405),
         ("DELETE", "/v1/models", 405),
         ("POST", "/v1/models", 405),
-        ("POST", "/v1/embeddings", 404),
+        ("POST", "/pooling", 404),
         ("POST", "/v1/chat/completions/", 404),
         ("GET", "/v1", 404),
         ("POST", "/v1/load_lora_adapter", 404),
-        ("POST", "/tokenize", 404),
+        ("POST", "/inference/v1/generate", 404),
         ("POST", "/v1/../tokenize", 404),
         ("POST", "/v1/%2e%2e/sleep", 404),
         ("GET", "/metrics", 404),
         ("POST", "/reset_prefix_cache", 404),
-        ("POST", "/v1/responses", 404),
+        ("GET", "/v1/responses/resp_1", 404),
+        ("POST", "/v1/responses/resp_1/cancel", 404),
         ("POST", "/collective_rpc", 404),
     ],
 )

@@ -17,7 +17,8 @@ import openai
 import pytest
 
 from tests.support.instance import LIMIT_S, ROOT, Up
-from tests.support.litellm_world import Proxy, installed
+from tests.support.litellm_world import Proxy
+from tests.support.own_environment import installed
 
 pytestmark = [pytest.mark.litellm, pytest.mark.timeout(900)]
 
@@ -93,7 +94,7 @@ class Accounts:
 
 @pytest.fixture(scope="module")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
-    installed()  # or skip, before anything is started
+    installed("litellm")  # or skip, before anything is started
     up = Up(tmp_path_factory.mktemp("quartermaster") / "home", QUARTERMASTER_SIM_REPLICAS="1")
     up.start()
     try:
@@ -125,7 +126,7 @@ def proxy(up: Up, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
         {"QUARTERMASTER_KEY_RESEARCH": keys["premium"], "QUARTERMASTER_KEY_SUPPORT": keys["standard"]},
         other,
     )
-    proxy.start(installed())
+    proxy.start(installed("litellm"))
     try:
         yield proxy.wait_ready()
     finally:

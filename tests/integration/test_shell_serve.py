@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import resource
 
 import pytest
 import uvicorn
+import websockets
 
 from controlplane.web.connections import KEPT_FREE, ConnectionLimits, Place, affordable
 from controlplane.web.serve import protocol
+from controlplane.web.websockets import BoundedSocket
 
 HEAD_BYTES, HEAD_S = 2048, 0.4
 
@@ -358,3 +361,29 @@ def test_a_proxy_has_no_limit_per_address():
         assert [connections.enter(address)[0].value for _ in range(4)] == ["free"] * 4
     assert [connections.enter(address)[0].value for address in ("10.2.0.1",) * 3] == ["free", "free", "address"]
     assert [connections.enter(address)[0].value for address in ("unix",) * 3] == ["free", "free", "address"]
+
+
+async def test_what_is_sent_to_a_dashboard_after_its_close_is_no_fault_of_ours(caplog):
+    """It vanished and was given up, or was closed for its session, while its next frame was on the way: whoever sends
+    learns of it as ASGI has it, by an OSError, and the log has no traceback."""
+    raised: list[BaseException] = []
+
+    async def feed(scope, receive, send):
+        await receive()
+        await send({"type": "websocket.accept"})
+        await send({"type": "websocket.close", "code": 4401})
+        for message in ({"type": "websocket.send", "text": "late"}, {"type": "websocket.close", "code": 1000}):
+            try:
+                await send(message)
+            except Exception as error:
+                raised.append(error)
+        await send({"type": "websocket.send", "text": "and again, uncaught"})
+
+    async with (
+        served(ConnectionLimits(10_000, 0), app=feed, ws=BoundedSocket) as port,
+        websockets.connect(f"ws://127.0.0.1:{port}/") as client,
+    ):
+        await client.wait_closed()
+    assert client.close_code == 4401
+    assert [isinstance(error, OSError) for error in raised] == [True, True]
+    assert not [r for r in caplog.records if r.levelno >= logging.ERROR], caplog.text

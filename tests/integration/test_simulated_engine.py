@@ -14,9 +14,9 @@ import pytest
 
 from controlplane import sse
 from scheduling.engines.client import EngineRefused, control_http
+from scheduling.engines.kinds.vllm import VllmClient
 from scheduling.engines.simulated.server import EngineOptions, SimulatedServer, serving
 from scheduling.engines.simulated.text import count_tokens
-from scheduling.engines.vllm import VllmClient
 
 HELLO: dict[str, Any] = {"model": "demo", "messages": [{"role": "user", "content": "hello"}]}
 X: dict[str, Any] = {"model": "demo", "prompt": "x"}

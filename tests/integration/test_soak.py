@@ -34,6 +34,16 @@ def test_a_slope_is_noticed_and_jumps_are_none() -> None:
     assert not series("redis.keys", 60).grown(0)  # those that expire come and go with the load
 
 
+def test_what_levels_off_is_told_from_what_grows_on() -> None:
+    made = Soak()
+    made.ends["200"] = 60_000
+    for n in range(601):
+        made.note(n, "web.rss_mib", 100 + min(n, 200) * 0.1)  # 20 MiB in the first third
+        made.note(n, "worker.rss_mib", 100 + n * 0.1)
+    assert [round(grown, 3) for grown in made.by_parts("web.rss_mib", 3)] == [10.0, 0.0, 0.0]
+    assert [round(grown, 3) for grown in made.by_parts("worker.rss_mib", 3)] == [10.0, 10.0, 10.0]
+
+
 def soaked(folder: Path, **settings: str) -> Soak:
     up = Up(folder / "home", **settings)
     up.start()

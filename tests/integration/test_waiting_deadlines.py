@@ -7,6 +7,7 @@ not be past its time, and what is past its time must be gone from the queue in R
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import time
 from collections import Counter
@@ -71,10 +72,10 @@ async def under_load(redis_url: str, pool_id: str, longest_s: float, seconds: fl
 
         async def watch() -> None:
             while True:
+                asked_s = time.time()  # Redis looks later, and its answer is read later still
                 _, queue = await world.store.load_queue()
-                now_s = time.time()
                 for request in queue:
-                    last_seen[request.id] = now_s, request.expires_s or float("inf")
+                    last_seen[request.id] = asked_s, request.expires_s or float("inf")
                 await asyncio.sleep(0.02)
 
         async with dispatching(redis_url, catalog, over_http=True):
@@ -142,6 +143,46 @@ async def test_a_grant_that_is_heard_after_the_deadline_starts_nothing(
         assert answer.headers["x-quartermaster-reason"] == "queue_timeout"
         assert len(engine.bodies) == 1, "it ran after its deadline"
         await world.settled()
+
+
+async def test_what_expired_leaves_the_queue_though_its_client_takes_no_answer(
+    redis_url: str, pool_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scheduling.gateway.lifecycle.LAST_WORD_S", 3600.0)  # a client gets that long to take it
+    async with gateway_world(redis_url, pool_id, config=GatewayConfig()) as world:
+        world.granting = False
+        await world.configure(tier=replace(TIER, max_wait_s=0.5))
+        body = json.dumps({"model": "demo", "prompt": "x", "max_tokens": 1}).encode()
+        messages = [{"type": "http.request", "body": body, "more_body": False}]
+        taken, left = asyncio.Event(), asyncio.Event()
+
+        async def receive() -> dict[str, Any]:
+            if messages:
+                return messages.pop()
+            await left.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: Any) -> None:
+            await taken.wait()
+
+        headers = [(b"authorization", f"Bearer {world.key}".encode()), (b"content-type", b"application/json")]
+        scope = {"type": "http", "path": "/v1/completions", "method": "POST", "headers": headers, "query_string": b""}
+        backend = world.pool.backends[0]
+        await world.store.set_ready(world.epoch, backend.id, replace(backend, slots=0))
+        call = asyncio.create_task(world.app(scope, receive, send))
+
+        async def queued(count: int) -> bool:
+            return (await world.running())[1] == count
+
+        await until_await(lambda: queued(1), 60)
+        await until_await(lambda: queued(0), 60)
+        (record,) = await world.ledger_of(1)
+        assert record.reason == "queue_timeout"
+        assert not call.done(), "the client has not taken its answer yet"
+        taken.set()
+        await call
+        await world.settled()
+        assert len(await world.ledger()) == 1
 
 
 async def test_a_request_ends_when_its_total_time_is_over_whether_it_streams_waits_or_has_no_answer_yet(

@@ -21,9 +21,9 @@ from scheduling.core.types import (
 from scheduling.gateway.auth import Access
 from scheduling.gateway.estimates import make_queued
 from scheduling.gateway.headers import Limits
-from scheduling.gateway.prepare import prepare
 from scheduling.simulator.result import is_late
 from tests.support.gateway_world import TIER
+from tests.support.preparing import prepare
 
 # eighths of a second: sums are exact, so that a deadline met to the point is met everywhere
 SECONDS = st.integers(1, 800).map(lambda eighths: eighths / 8)

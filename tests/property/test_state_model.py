@@ -145,7 +145,13 @@ class StateMachine(RuleBasedStateMachine):
     def elect(self, **given: Any) -> None:
         self.world.elect(**given)
 
-    @rule(holder=HOLDER, at=AT, waiting=st.integers(0, 2), age_ms=st.sampled_from((0, 400)))
+    @rule(
+        holder=HOLDER,
+        at=AT,
+        waiting=st.integers(0, 2),
+        age_ms=st.sampled_from((0, 400)),
+        hurry=st.sampled_from((0.5, 1.0)),
+    )
     def prefilled(self, **given: Any) -> None:
         self.world.prefilled(**given)
 
@@ -305,13 +311,13 @@ BAD_TWINS = {
     "an epoch that goes back with the state": ("elect", "epoch = math.max(epoch, floor) + 1", "epoch = epoch + 1"),
     "direct grants that do not look at prefill credit": (
         "admit",
-        "prefill_fits(credit, ahead_of(name, v[j + 3], now_ms()), pre, owner)",
-        "true",
+        "if prefill_fits(credit, ahead, pre) then",
+        "if true then",
     ),
     "grants that do not look at prefill credit": (
         "grant",
-        "if credit > 0 and not prefill_fits(",
-        "if false and not prefill_fits(",
+        "if not prefill_fits(credit, ahead, x.pre) then",
+        "if false then",
     ),
     "prompts above the credit that never run": ("grant", "credit == 0 or ahead == 0 or", "credit == 0 or"),
     "prefill credit taken past those who wait": ("admit", "(credit == 0 or first == 0)", "true"),
@@ -323,8 +329,8 @@ BAD_TWINS = {
     "evictions for want of prefill credit": ("admit", "evicting = not roomy and", "evicting = not backend and"),
     "prefill credit that is not given back at the end": (
         "finish",
-        "due, 0, run * x.pre}",
-        "due, 0, run * run * x.pre}",
+        "due, 0, run * x.pre,",
+        "due, 0, run * run * x.pre,",
     ),
     "a first token told twice that gives back twice": (
         "first_tokens",
@@ -340,16 +346,17 @@ BAD_TWINS = {
     "a requeue that takes no prefill credit": ("requeue", "held.pre = tonumber(ARGV[9])", ""),
     "whole answers that hold prefill credit to their end": (
         "prefilled",
-        "local done = #found - waiting",
-        "local done = 0",
+        "local done = #found - waiting -",
+        "local done = 0 *",
     ),
-    "whole answers that give it back at once": ("prefilled", "local done = #found - waiting", "local done = #found"),
-    "an engine's word about what it has not seen": ("prefilled", "now - age", "now"),
-    "an engine's word about what came while it was in a step": (
+    "whole answers that give it back at once": (
         "prefilled",
-        "math.min(LONGEST_STEP_MS, math.ceil(p.step / rate))",
-        "0",
+        "local done = #found - waiting -",
+        "local done = #found -",
     ),
+    "whole answers in the middle of their prompt that give it back": ("prefilled", "(rate > 0 and 1 or 0)", "0"),
+    "an engine that is believed faster than its steps show": ("prefilled", "tonumber(ARGV[5]) / 1000", "0.5"),
+    "an engine's word about what it has not seen": ("prefilled", "now - age", "now"),
     "an engine's word without a fence": ("prefilled", FENCE, ""),
     "whole answers that a later first token does not show": (
         "first_tokens",
@@ -361,19 +368,29 @@ BAD_TWINS = {
     "predictions that arrivals do not follow": ("admit", "ahead_of(name, v[j + 3], now_ms())", "v[j + 3]"),
     "predictions that decisions do not follow": (
         "grant",
-        "prefill_fits(credit, ahead_of(backend, used, now), x.pre, owner)",
-        "prefill_fits(credit, used, x.pre, owner)",
+        "local ahead = ahead_of(backend, used, now)\n    if owner",
+        "local ahead = used\n    if owner",
     ),
     "arrivals of owners that others' prompts keep waiting": (
         "admit",
         "pre, ARGV[10], protected)",
         "pre, ARGV[10], false)",
     ),
-    "grants to owners that others' prompts forbid": ("grant", "now), x.pre, owner)", "now), x.pre, false)"),
-    "a second prefill credit for everyone": ("grant", "now), x.pre, owner)", "now), x.pre, true)"),
+    "grants to owners that others' prompts forbid": ("grant", "if owner then ahead", "if false then ahead"),
+    "a prefill credit of its own for everyone": ("grant", "if owner then ahead", "if true then ahead"),
+    "what owners hold of a credit that first tokens leave with them": (
+        "first_tokens",
+        "shift('b:' .. backend .. ':own', -pre)",
+        "",
+    ),
+    "what owners hold of a credit that arrivals forget": (
+        "admit",
+        "if reserves(x.class) then sums[n + 3]",
+        "if false then sums[n + 3]",
+    ),
     "predictions that first tokens do not correct": (
         "first_tokens",
-        "math.max(left_of(p, now), used - p.step)",
+        "math.max(left_of(p, now), used - p.step - (begun or 0))",
         "left_of(p, now)",
     ),
     "grants that predictions forget": ("grant", "  pace_granted(x.backend, used, x.pre, whole, now)\n", ""),
@@ -394,7 +411,7 @@ BAD_TWINS = {
 
 
 def walk_until_it_fails(make_world: Make, scripts: dict[str, Script]) -> None:
-    for seed in range(60):
+    for seed in range(120):  # the rarest is met at seed 81
         walk(make_world(scripts), seed, 400)
 
 

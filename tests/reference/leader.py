@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from scheduling.core.admission import RIGHTS, choose_backend, choose_prey, is_roomy
 from scheduling.core.outcomes import Reason
 from scheduling.core.prefill_credit import USUAL_BUDGET
-from scheduling.core.prefill_pace import PrefillPace
+from scheduling.core.prefill_pace import FASTER, PrefillPace
 from scheduling.core.types import BackendSpec, BackendView, ServiceClass, Standing
 from scheduling.state import codec
 from scheduling.state.codec import Entry
@@ -280,18 +280,22 @@ class ReferenceLeader(PoolMemory):
             else:
                 self.steps.pop(backend_id, None)
 
-    def prefilled(self, epoch: int, backend_id: str, waiting: int, age_s: float) -> int:
+    def prefilled(self, epoch: int, backend_id: str, waiting: int, age_s: float, *, hurry: float = FASTER) -> int:
         self._fence(epoch)
         now = self._now()
         pace, step = self.paces.get(backend_id, PrefillPace()), self.steps.get(backend_id, USUAL_BUDGET)
         unseen_ms = int(pace.unseen_ms(math.ceil(age_s * 1000), step))
         found = self._whole_answers(backend_id, now - unseen_ms, 1000)
-        done = found[: max(0, len(found) - waiting)]
+        kept = 1 if pace.per_ms > 0 else 0
+        done = found[: max(0, len(found) - waiting - kept)]
         given = sum(self._give_back(name) for name in done)
         if given:
-            self._told(backend_id, given, min(self.held[name].granted_ms for name in done), now)
-        if not waiting and found and self._total("wait"):
-            self.paces.setdefault(backend_id, PrefillPace()).faster()
+            begun = self.held[found[len(done)]].prefill if kept else 0
+            self._told(backend_id, given, min(self.held[name].granted_ms for name in done), now, begun)
+        used = self._total(f"b:{backend_id}:pre")
+        ahead = self.paces.get(backend_id, PrefillPace()).ahead(used, step, self._turnaround(), now)
+        if not waiting and found and round(hurry * 1000) != 1000 and self._total("wait") and ahead > 0:
+            self.paces.setdefault(backend_id, PrefillPace()).faster(round(hurry * 1000) / 1000)
         if given:
             self._offer_free(backend_id, now)
         return len(done)
@@ -380,6 +384,7 @@ class ReferenceLeader(PoolMemory):
                 int(b.work_tokens),
                 b.prefill_credit,
                 *self._ahead(b.id),
+                b.prefill_owned,
             )
             for b in self._backends()
         }

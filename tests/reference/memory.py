@@ -8,7 +8,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from scheduling.core.admission import Prey, able_to_run, baseline_slots, cap_of, first_weight, refill
+from scheduling.core.admission import (
+    RIGHTS,
+    Prey,
+    able_to_run,
+    baseline_slots,
+    cap_of,
+    first_weight,
+    learned_service_ms,
+    refill,
+    stored_level,
+)
 from scheduling.core.outcomes import Reason
 from scheduling.core.placement import PrefixIndex, Warmth
 from scheduling.core.prefill_credit import USUAL_BUDGET
@@ -147,6 +157,7 @@ class PoolMemory:
             BackendView(
                 name, slots, kv, self._total(f"b:{name}:run"), self._total(f"b:{name}:kv"),
                 self._total(f"b:{name}:work"), prefill_credit=credit, prefill_used=self._ahead(name)[0],
+                prefill_owned=min(self._total(f"b:{name}:own"), self._ahead(name)[0]),
             )
             for name, (slots, kv, credit) in self.ready.items()
         )  # fmt: skip
@@ -158,8 +169,11 @@ class PoolMemory:
             return used, 0
         pace, now = self.paces.get(backend, PrefillPace()), self._now()
         step = self.steps.get(backend, USUAL_BUDGET)
-        turnaround = TURNAROUND_MS if self.turnaround is None else self.turnaround
+        turnaround = self._turnaround()
         return pace.ahead(used, step, turnaround, now), pace.falls_in_ms(used, step, turnaround, now)
+
+    def _turnaround(self) -> float:
+        return TURNAROUND_MS if self.turnaround is None else self.turnaround
 
     def _paces(self) -> dict[str, str]:
         shown = {
@@ -192,7 +206,7 @@ class PoolMemory:
         for name, delta in (
             ("run", run), ("wait", wait), ("bytes", wait * e.body_bytes), (f"{ent}:run", run), (f"{ent}:wait", wait),
             (f"{ent}:kv", (run + wait) * e.kv), (f"{b}:run", run), (f"{b}:kv", run * e.kv), (f"{b}:work", run * e.work),
-            (f"{b}:pre", run * e.prefill),
+            (f"{b}:pre", run * e.prefill), (f"{b}:own", run * _owned(e)),
         ):  # fmt: skip
             if delta:
                 self._shift(name, delta)
@@ -257,6 +271,7 @@ class PoolMemory:
         self.held[request_id] = replace(e, prefill=0)
         self.prefills.pop(request_id, None)
         self._shift(f"b:{e.backend}:pre", -e.prefill)
+        self._shift(f"b:{e.backend}:own", -_owned(e))
         return e.prefill
 
     def _whole_answers(self, backend: str, by: int, most: int) -> list[str]:
@@ -264,10 +279,10 @@ class PoolMemory:
         older = [name for at, name in sorted((at, name) for name, at in self.prefills.items()) if at <= by][:most]
         return [name for name in older if name in self.held and self.held[name].backend == backend]
 
-    def _told(self, backend: str, given: int, granted: int, now: int) -> None:
+    def _told(self, backend: str, given: int, granted: int, now: int, begun: int = 0) -> None:
         pace = self.paces.setdefault(backend, PrefillPace())
         used = self._total(f"b:{backend}:pre")
-        pace.first_token(used, given, granted, self.steps.get(backend, USUAL_BUDGET), now)
+        pace.first_token(used, given, granted, self.steps.get(backend, USUAL_BUDGET) + begun, now)
 
     def _put_lease(self, request_id: str, e: Entry, expiry: int) -> None:
         self._keep_lease(request_id, e, expiry)
@@ -329,7 +344,7 @@ class PoolMemory:
         return depth if b is None else refill(b.level, b.at, rate, depth, now)
 
     def _set_level(self, ent: str, level: float, now: int, rate: float, depth: float) -> None:
-        self.buckets[ent] = Bucket(float(f"{level:.6f}"), now, rate, depth)
+        self.buckets[ent] = Bucket(stored_level(level), now, rate, depth)
 
     def _settle(self, e: Entry, actual: int, now: int) -> None:
         b = self.buckets.get(e.entitlement)
@@ -340,8 +355,8 @@ class PoolMemory:
 
     def _learn_service(self, ent: str, ms: int) -> None:
         old = self.meta.get("service_ms")
-        self.meta["service_ms"] = _average(None if old is None else float(old), ms)
-        self.service[ent] = _average(self.service.get(ent), ms)
+        self.meta["service_ms"] = learned_service_ms(None if old is None else float(old), ms)
+        self.service[ent] = learned_service_ms(self.service.get(ent), ms)
 
     def _fence(self, epoch: int) -> None:
         if self.meta.get("epoch") != epoch:
@@ -356,6 +371,6 @@ class PoolMemory:
         return SweptRequest(request_id, e.attempt, e.entitlement, e.backend, e.gateway)
 
 
-def _average(old: float | None, new: int) -> float:
-    mean = float(new) if old is None else 0.9 * old + 0.1 * new
-    return float(f"{mean:.3f}")
+def _owned(e: Entry) -> int:
+    """What a lease holds of its replica's prefill credit as an owner of reserved capacity."""
+    return e.prefill if RIGHTS[ServiceClass(e.service_class)].reserved else 0

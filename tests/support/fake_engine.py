@@ -160,15 +160,18 @@ class FakeEngine:
             if chat and script.message is not None:
                 choice |= {"message": {"role": "assistant", **script.message}, "finish_reason": "tool_calls"}
             kind = "chat.completion" if chat else "text_completion"
-            _whole(writer, 200, json.dumps(base | {"object": kind, "choices": [choice]} | counted).encode())
+            choices = [choice | {"index": index} for index in range(_choices(body))]
+            _whole(writer, 200, json.dumps(base | {"object": kind, "choices": choices} | counted).encode())
             await writer.drain()
             return True
         writer.write(
             b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
         )
         base["object"] = "chat.completion.chunk" if chat else "text_completion"
+        several = range(_choices(body))
         if chat and tokens and script.stall_after != 0:
-            _frame(writer, base | {"choices": [_delta(chat, "", None, role=True)]})
+            for index in several:
+                _frame(writer, base | {"choices": [_delta(chat, "", None, index, role=True)]})
         for i, (name, value) in enumerate((script.message or {}).items()):
             last = "tool_calls" if i == len(script.message or {}) - 1 else None
             pieces = [{**call, "index": n} for n, call in enumerate(value)] if name == "tool_calls" else value
@@ -188,7 +191,8 @@ class FakeEngine:
                 await writer.drain()
                 return True
             last = "length" if i == tokens - 1 else None
-            _frame(writer, base | {"choices": [_delta(chat, script.word, last)]})
+            for index in several:
+                _frame(writer, base | {"choices": [_delta(chat, script.word, last, index)]})
             if script.pause_s:
                 await writer.drain()
                 await asyncio.sleep(script.pause_s)
@@ -206,8 +210,15 @@ def _error(message: str, code: int) -> dict[str, Any]:
     return {"error": {"message": message, "type": "x", "param": None, "code": code}}
 
 
-def _delta(chat: bool, text: str, finish: str | None, *, role: bool = False) -> dict[str, Any]:
-    choice: dict[str, Any] = {"index": 0, "logprobs": None, "finish_reason": finish}
+def _choices(body: dict[str, Any]) -> int:
+    """How many answers the body asks for: ``n`` to each of its prompts."""
+    prompt = body.get("prompt")
+    several = isinstance(prompt, list) and bool(prompt) and not isinstance(prompt[0], int)
+    return int(body.get("n") or 1) * (len(prompt) if several else 1)
+
+
+def _delta(chat: bool, text: str, finish: str | None, index: int = 0, *, role: bool = False) -> dict[str, Any]:
+    choice: dict[str, Any] = {"index": index, "logprobs": None, "finish_reason": finish}
     if not chat:
         return choice | {"text": text}
     return choice | {"delta": {"role": "assistant", "content": text} if role else {"content": text}}
@@ -225,3 +236,13 @@ def _whole(writer: asyncio.StreamWriter, status: int, body: bytes) -> None:
     writer.write(
         b"HTTP/1.1 %d X\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % (status, len(body)) + body
     )
+
+
+def raw_answer(answer: dict[str, Any]) -> Callable[[str], bytes]:
+    """A ``Script.raw`` that gives this as a whole answer, named by the request."""
+
+    def say(name: str) -> bytes:
+        body = json.dumps({"id": f"x-{name}"} | answer).encode()
+        return b"HTTP/1.1 200 X\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
+
+    return say

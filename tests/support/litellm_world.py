@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 import subprocess
-import sys
 import time
 import urllib.request
 from pathlib import Path
 
-import pytest
-
-from controlplane.embedded import bootstrap
 from tests.support.instance import LIMIT_S, ROOT
 from tests.support.ports import free_port
 
-HOME = ROOT / ".venv" / "litellm"
-LOCK = ROOT / "requirements-litellm.lock"
 BRIDGE = ROOT / "deploy" / "litellm"
 STARTS_S = 3 * LIMIT_S  # importing LiteLLM alone takes seconds of a whole core
 
@@ -37,27 +30,6 @@ async def auth(request, api_key):
     team = TEAMS[api_key]
     return UserAPIKeyAuth(api_key=api_key, key_alias="team-research", team_id=team, team_alias="team-research")
 """
-
-
-def installed() -> Path:
-    """The environment's Python, installed on first use from the hash-pinned lock. Skips where that cannot be done."""
-    python = HOME / "bin" / "python"
-    record, digest = HOME / "lock.sha256", hashlib.sha256(LOCK.read_bytes()).hexdigest()
-    if record.exists() and record.read_text() == digest:
-        return python
-    shutil.rmtree(HOME, ignore_errors=True)
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", HOME], check=True)
-    done = subprocess.run(
-        [ROOT / ".venv/bin/uv", "pip", "install", "-q", "--python", python, "--require-hashes", "-r", LOCK],
-        env=bootstrap.package_environment(),
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    if done.returncode != 0:
-        pytest.skip(f"LiteLLM cannot be installed here: {done.stderr.strip()[-300:]}")
-    record.write_text(digest)
-    return python
 
 
 class Proxy:

@@ -40,6 +40,22 @@ class Mutation:
 
 MUTATIONS = (
     Mutation(
+        "the-lab-forgets-who-returns",
+        "a simulated pool tells all refused clients the same time",
+        "scheduling/simulator/admission.py",
+        "                share.told_ms = now_ms + decision.told_ms",
+        "                pass",
+        ("tests/property/test_lab_admission.py",),
+    ),
+    Mutation(
+        "the-lab-refuses-for-nothing",
+        "refused requests of a replay count as if they had not been asked for",
+        "scheduling/simulator/result.py",
+        "        late=True,",
+        "        late=False,",
+        ("tests/unit/simulator/test_lab_compare.py",),
+    ),
+    Mutation(
         "free-on-arrival",
         "what was granted on arrival costs no turns",
         "scheduling/core/scheduler.py",
@@ -217,8 +233,8 @@ MUTATIONS = (
         "calls-without-limit",
         "a call to a frozen Redis has no time limit (promise 21)",
         "scheduling/state/resp.py",
-        "        deadline = self._loop.time() + self._timeout\n        self._pending",
-        "        deadline = self._loop.time() + 1e6\n        self._pending",
+        "        limit = sent + self._timeout\n        due = min(limit, max(sent, self._heard) + self._silence)",
+        "        limit = due = sent + 1e6",
         (
             "tests/integration/test_state_failures.py::"
             "test_a_frozen_server_fails_calls_within_their_limit_and_the_rest_at_once",

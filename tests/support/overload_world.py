@@ -151,6 +151,10 @@ class Overload:
     def attempts_each(self) -> float:
         return sum(j.attempts for j in self.jobs) / len(self.jobs)
 
+    def served_share(self) -> float:
+        """Of all requests, those that were served in the end, at whatever attempt."""
+        return sum(j.served_s is not None for j in self.jobs) / len(self.jobs)
+
     def told_p50(self, begin_s: float = 0.0, end_s: float = float("inf")) -> float:
         """The least that anybody is told where nobody was refused."""
         return median([wait for at, wait in self.told_s if begin_s <= at < end_s] or [1.0])

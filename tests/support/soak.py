@@ -72,6 +72,13 @@ class Soak:
                 )
         return rows
 
+    def by_parts(self, name: str, parts: int = 6) -> list[float]:
+        """What a figure grew by for 10,000 answers in each part of the time: what levels off needs no end."""
+        samples = self.series[name]
+        end_s, each = samples[-1][0], 10_000 / max(1, sum(self.ends.values()))
+        cut = [[s for s in samples if n * end_s / parts <= s[0] <= (n + 1) * end_s / parts] for n in range(parts)]
+        return [slope(part) * end_s * each for part in cut]
+
 
 def median(values: Iterable[float]) -> float:
     ordered = sorted(values)
@@ -215,6 +222,9 @@ def main() -> int:
     print(f"{options.minutes:g} minutes at {options.rate:g} requests a second, seed {options.seed}: {dict(soak.ends)}")
     print(f"slopes after the first {warm_s / 60:g} minutes:")
     print(table(soak, warm_s))
+    print("for 10,000 answers, by sixths of the time [MiB]:")
+    for name in sorted(name for name in soak.series if name.endswith("_mib")):
+        print(f"{name:<24}" + "".join(f"{grown:>9.2f}" for grown in soak.by_parts(name)))
     grown = soak.grown(warm_s)
     print("\n".join(grown) or "nothing grows beyond its limit")
     return bool(grown)

@@ -8,8 +8,8 @@ in three calls, should something else want them::
     command = serve.command(folder, port)           # one server
     extra = serve.environ(folder)                   # to add to its environment
 
-A server answers ``/health`` before it can generate: wait for a real token (``scheduling.engines.vllm``, ``probe``) for
-up to ``serve.READY_S``. It ends on SIGTERM within a second.
+A server answers ``/health`` before it can generate: wait for a real token (``scheduling.engines.kinds.vllm``,
+``probe``) for up to ``serve.READY_S``. It ends on SIGTERM within a second.
 """
 
 from __future__ import annotations

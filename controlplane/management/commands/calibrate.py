@@ -95,7 +95,13 @@ class Command(BaseCommand):
             model = pool.upstream_model or pool.model
             usual = Shape(options["prompt"], options["output"])
             load = measure(
-                backend.spec(), model, options["seconds"], usual=usual, force=options["force"], passed=passed
+                backend.spec(),
+                model,
+                options["seconds"],
+                usual=usual,
+                force=options["force"],
+                passed=passed,
+                engine=pool.engine,
             )
             try:
                 return asyncio.run(load)

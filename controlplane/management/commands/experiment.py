@@ -9,6 +9,7 @@ import shlex
 import sys
 import tempfile
 from argparse import ArgumentParser
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -19,7 +20,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from controlplane.experiments import canary, credit, policies
+from controlplane.experiments import canary, credit, policies, whole
 from controlplane.experiments.clients import Drive
 from controlplane.experiments.drawings import drawings
 from controlplane.experiments.instance import ExperimentError
@@ -43,14 +44,15 @@ class Command(BaseCommand):
         "Starts an instance of its own with simulated engines, drives it over HTTP as the token-pools paper did, and "
         "prints each phase's figures. pools-2 and canary take 6 minutes, the others 2 to 4. 'policies' replays traces "
         "under several policies, with and without prefill credit, and keeps each run in --json. 'plot' draws what was "
-        "kept before. 'credit' needs an engine that runs (--engine)."
+        "kept before. 'credit' needs an engine that runs (--engine). 'whole-answers' compares 72 clients that do not "
+        "stream, with and without prefill credit."
     )
     requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument(
             "name",
-            choices=[*sorted((*EXPERIMENTS, canary.CANARY.name, POLICIES, CREDIT)), PLOT],
+            choices=[*sorted((*EXPERIMENTS, canary.CANARY.name, POLICIES, CREDIT, whole.NAME)), PLOT],
             help="; ".join(e.title for e in (*EXPERIMENTS.values(), canary.CANARY)),
         )
         parser.add_argument("files", nargs="*", type=Path, help="with 'plot': files written by --json")
@@ -104,6 +106,10 @@ class Command(BaseCommand):
         if options["name"] == CREDIT:
             self._credit(options)
             return
+        if options["name"] == whole.NAME:
+            say = Console(stderr=True).print
+            self._in_an_instance(options, lambda home: whole.run(home, say, seed=options["seed"]))
+            return
         if options["name"] == POLICIES:
             self._policies(options)
             return
@@ -145,27 +151,21 @@ class Command(BaseCommand):
             self._plot(options["plot"], [found])
 
     def _canary(self, options: dict[str, Any]) -> None:
-        console = Console(stderr=True)
-        try:
-            with tempfile.TemporaryDirectory(prefix="qm-experiment-") as home:
-                found = canary.run(Path(home) / "home", console.print, seed=options["seed"])
-        except ExperimentError as problem:
-            raise CommandError(str(problem)) from problem
-        except KeyboardInterrupt:
-            raise CommandError("interrupted; the instance was ended", returncode=130) from None
-        text = json.dumps(found, indent=1)
-        self.stdout.write(text)
-        if options["json"]:
-            options["json"].write_text(text, encoding="utf-8")
+        say = Console(stderr=True).print
+        self._in_an_instance(options, lambda home: canary.run(home, say, seed=options["seed"]))
 
     def _credit(self, options: dict[str, Any]) -> None:
         if not options["engine"] or min(options["slots"], options["prompt_tokens"]) < 1:
             raise CommandError("'credit' needs --engine URL, and --slots and --prompt-tokens of at least 1")
         shape = {name: options[name] for name in ("slots", "prompt_tokens", "seed")}
-        console = Console(stderr=True)
+        say = Console(stderr=True).print
+        self._in_an_instance(options, lambda home: credit.run(home, options["engine"], say, **shape))
+
+    def _in_an_instance(self, options: dict[str, Any], run: Callable[[Path], dict[str, Any]]) -> None:
+        """Runs it in a folder of its own and shows what came of it."""
         try:
             with tempfile.TemporaryDirectory(prefix="qm-experiment-") as home:
-                found = credit.run(Path(home) / "home", options["engine"], console.print, **shape)
+                found = run(Path(home) / "home")
         except ExperimentError as problem:
             raise CommandError(str(problem)) from problem
         except KeyboardInterrupt:

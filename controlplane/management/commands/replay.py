@@ -160,6 +160,7 @@ class Command(BaseCommand):
         """Compares with the ledger, writes and prints; says at the very end what is missing."""
         missing = draft.missing
         missing.pop("requests", None)
+        draft.ask_turnaround(instance)
         if interrupted:
             missing["requests"] = f"interrupted: {draft.unsent} of {len(draft.replay.trace)} were not sent"
         if ledger:
@@ -239,6 +240,12 @@ class _Draft:
     @property
     def unsent(self) -> int:
         return len(self.replay.trace) - self.replay.progress.sent
+
+    def ask_turnaround(self, instance: Instance) -> None:
+        """How quickly grants followed from first tokens under this load, for the lab. Not knowing it costs nothing."""
+        if self._served_by is not None:
+            with contextlib.suppress(CannotAsk):
+                self._served_by["turnaround_ms"] = instance.turnaround_ms(self._served_by["pool"]["slug"])
 
     def keep(self, *, last: bool = False) -> dict[str, Any]:
         """The report as it is now, also on disk. What cannot be written is in ``problem``."""

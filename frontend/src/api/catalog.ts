@@ -13,6 +13,7 @@ export type Pool = Schemas["Pool"];
 export type Amounts = NonNullable<Pool["promised"]>;
 export type Backend = Schemas["Backend"];
 export type Entitlement = Schemas["Entitlement"];
+export type Project = Schemas["Project"];
 export type Key = Schemas["Key"];
 export type IssuedKey = Schemas["IssuedKey"];
 export type Membership = Schemas["Membership"];

@@ -16,7 +16,22 @@ export type Told = (Omit<Schemas["RequestStory"], "story"> & { story: Story; ali
 /** Where `searched_to` is set the page ends there although it is not full, and `next` goes on. */
 export type Page = Pick<Schemas["PaginatedRequestList"], "next" | "searched_to"> & { results: LedgerRow[] };
 
+export type Explored = Schemas["Explored"];
+
+/** As the API names them; empty: not asked for. */
 export interface Filters {
+  tier: string;
+  entitlement: string;
+  key_id: string;
+  backend: string;
+  from: string;
+  to: string;
+  waited_over: string;
+  waited_under: string;
+  ttft_over: string;
+  ttft_under: string;
+  total_over: string;
+  total_under: string;
   outcome: string;
   reason: string;
   pool: string;
@@ -31,5 +46,7 @@ export async function requestsPage(filters: Filters, cursor: string, signal: Abo
   const page = await get<Page>("requests", { ...filters, cursor, limit: "50" }, signal);
   return { ...page, next: page.next && cursorOf(page.next) };
 }
+
+export const explored = (filters: Filters, groupBy: string, sort: string, signal: AbortSignal): Promise<Explored> => get("requests/explore", { ...filters, group_by: groupBy, sort }, signal);
 
 export const request = (id: string, signal: AbortSignal): Promise<Told> => get(`requests/${encodeURIComponent(id)}`, {}, signal);

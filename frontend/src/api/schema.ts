@@ -1,5 +1,5 @@
 // Made by `make generated` from the OpenAPI schema. Not edited by hand.
-// schema 515cbfef3d50f7a5, body 5aa844ab104026ed
+// schema 89ea5c010096e1b2, body c082c3bfca4c53a8
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
 export interface components {
@@ -50,6 +50,8 @@ export interface components {
             why: string;
         };
         Alert: {
+            acknowledged_at: string | null;
+            acknowledged_by: string;
             at: string;
             delivered_at: string | null;
             id: number;
@@ -58,6 +60,8 @@ export interface components {
             line: string;
             /** @description Identifies the alert: one name is stored once. */
             name: string;
+            /** @description Of the person who acknowledged or silenced it. */
+            note: string;
             /** @default  */
             pool: string;
             /** @description Why it was resolved. */
@@ -67,6 +71,9 @@ export interface components {
             /** @default  */
             rule_name: string;
             severity: components["schemas"]["SeverityEnum"];
+            silenced_by: string;
+            /** @description Nothing is sent until then. */
+            silenced_until: string | null;
             state: string;
             /**
              * @description The entitlement, backend or quota of a rule.
@@ -238,12 +245,19 @@ export interface components {
             /** @description The interval leaves out 0. */
             sure: boolean;
         };
+        /**
+         * @description * `vllm` - vllm: vLLM
+         *     * `openai` - openai: any server with the OpenAI API, without metrics
+         *     * `sglang` - sglang: SGLang, started with --enable-metrics
+         * @enum {string}
+         */
+        EngineEnum: "vllm" | "openai" | "sglang";
         /** @description What was found there. */
         EngineFound: {
             /** @description What its KV cache holds, where it says so. */
             kv_tokens: number | null;
             models: components["schemas"]["EngineModel"][];
-            /** @description It answered as a vLLM server does. */
+            /** @description It answered with the models that it serves. */
             reachable: boolean;
             /** @description It generated a token. */
             ready: boolean;
@@ -257,6 +271,16 @@ export interface components {
             /** @description Prompt and answer together [tokens]. */
             max_model_len: number | null;
         };
+        /** @description Prompts that were ahead of a tenant's in the same engine (``telemetry/ledger/prefill.py``). */
+        EngineWaits: {
+            pool: string;
+            /** @description Of the tenant, that had prompts ahead of them. */
+            requests: number;
+            /** @description Whose prompts, the most tokens first. */
+            tenants: components["schemas"]["PromptTokens"][];
+            /** @description Added up over them, at most [s]. */
+            waited_s: number;
+        };
         /** @description A row of the catalog. */
         Entitlement: {
             /** @description Depth of the token bucket [tokens]; required with tokens per second. */
@@ -269,6 +293,8 @@ export interface components {
             kv_tokens: number;
             /** @description Name of the pool. */
             pool: string;
+            /** @description Whose keys open it. null: those of all projects. */
+            project: string | null;
             /** @description Name in URLs, files and metrics: lower-case letters, digits and hyphens. Cannot be changed later. */
             slug: string;
             /** @description pending, bound, degraded or expired. */
@@ -338,6 +364,67 @@ export interface components {
             step: components["schemas"]["StepEnum"];
             to: string;
         };
+        Event: {
+            /** @description Who did it; empty: it happened. */
+            actor: string;
+            at: string;
+            kind: components["schemas"]["EventKindEnum"];
+            line: string;
+            /** @description Empty: of no single pool. */
+            pool: string;
+            /** @description Of alerts; else empty. */
+            severity: string;
+            /** @description The replica, alert, version or object. */
+            subject: string;
+            tenant: string;
+        };
+        /**
+         * @description * `leader` - leader
+         *     * `backend` - backend
+         *     * `policy` - policy
+         *     * `state` - state
+         *     * `trial` - trial
+         *     * `alert` - alert
+         *     * `resolved` - resolved
+         *     * `scaling` - scaling
+         *     * `change` - change
+         * @enum {string}
+         */
+        EventKindEnum: "leader" | "backend" | "policy" | "state" | "trial" | "alert" | "resolved" | "scaling" | "change";
+        Events: {
+            /** @description Newest first. */
+            events: components["schemas"]["Event"][];
+            from: string;
+            to: string;
+            /** @description False: there were more than are listed. */
+            whole: boolean;
+        };
+        Explored: {
+            /** @description By filter: its commonest values. */
+            facets: {
+                [key: string]: components["schemas"]["Facet"][];
+            };
+            groups: components["schemas"]["ExploredGroup"][];
+            /** @description That fit, and are summed up here. */
+            requests: number;
+            /** @description Older ones were not looked at; null: all were. */
+            searched_to: string | null;
+        };
+        /** @description Requests of one group; durations in seconds, null where none had any. */
+        ExploredGroup: {
+            name: string;
+            requests: number;
+            total_p50: number | null;
+            total_p95: number | null;
+            ttft_p50: number | null;
+            ttft_p95: number | null;
+            waited_p50: number | null;
+            waited_p95: number | null;
+        };
+        Facet: {
+            requests: number;
+            value: string;
+        };
         /** @description How predictions of a category are corrected now. */
         Factor: {
             category: string;
@@ -376,8 +463,10 @@ export interface components {
         IssuedKey: {
             created_at: string;
             created_by: string | null;
-            /** @description Name of the entitlement it opens. */
-            entitlement: string;
+            /** @description Name of the only entitlement it opens. Or a project. */
+            entitlement: string | null;
+            /** @description Names of those of the project's entitlements that it opens. Empty: all, also later ones. */
+            entitlements: string[];
             /** @description Stops working at this time. Empty: never. */
             expires_at: string | null;
             /** @description The public part. */
@@ -386,10 +475,16 @@ export interface components {
             key: string;
             /** @description What it is for, such as 'nightly reports'. */
             name: string;
+            /** @description Names of all entitlements that it opens now. */
+            opens: string[];
+            /** @description Name of the project whose entitlements it opens. */
+            project: string | null;
             revoked_at: string | null;
             /** @description active, expired or revoked. */
             status: components["schemas"]["StatusEnum"];
             tenant: string;
+            /** @description The person or service that its use is attributed to, such as an e-mail address. */
+            user: string;
         };
         /** @description A fresh token, with its secret for the only time. */
         IssuedToken: {
@@ -414,18 +509,26 @@ export interface components {
         Key: {
             created_at: string;
             created_by: string | null;
-            /** @description Name of the entitlement it opens. */
-            entitlement: string;
+            /** @description Name of the only entitlement it opens. Or a project. */
+            entitlement: string | null;
+            /** @description Names of those of the project's entitlements that it opens. Empty: all, also later ones. */
+            entitlements: string[];
             /** @description Stops working at this time. Empty: never. */
             expires_at: string | null;
             /** @description The public part. */
             id: string;
             /** @description What it is for, such as 'nightly reports'. */
             name: string;
+            /** @description Names of all entitlements that it opens now. */
+            opens: string[];
+            /** @description Name of the project whose entitlements it opens. */
+            project: string | null;
             revoked_at: string | null;
             /** @description active, expired or revoked. */
             status: components["schemas"]["StatusEnum"];
             tenant: string;
+            /** @description The person or service that its use is attributed to, such as an e-mail address. */
+            user: string;
         };
         /**
          * @description * `queued` - queued
@@ -489,6 +592,8 @@ export interface components {
             figures: {
                 [key: string]: number[];
             };
+            /** @description [live, simulated], % of what was asked for; missing where it was measured by an older release. */
+            refused?: number[];
             requests: number;
             trusted: boolean;
             /** @description Largest relative difference. */
@@ -498,6 +603,13 @@ export interface components {
         Membership: {
             created_at: string;
             id: number;
+            /**
+             * @description What the user may see and change.
+             *
+             *     * `admin` - admin: changes everything
+             *     * `operator` - operator: sees everything, changes policies, drains backends
+             *     * `member` - member: sees its own tenant, manages its keys
+             */
             role: components["schemas"]["MembershipRoleEnum"];
             /** @description Null for admins and operators. */
             tenant: string | null;
@@ -523,6 +635,7 @@ export interface components {
             slug: string;
         };
         Neighbours: {
+            engines: components["schemas"]["EngineWaits"][];
             /** @description Whether what waits and runs now could be read. */
             live: boolean;
             minutes: number;
@@ -615,6 +728,15 @@ export interface components {
             /** @example http://api.example.org/accounts/?offset=200&limit=100 */
             previous: string | null;
             results: components["schemas"]["Price"][];
+        };
+        PaginatedProjectList: {
+            /** @example 123 */
+            count: number;
+            /** @example http://api.example.org/accounts/?offset=400&limit=100 */
+            next: string | null;
+            /** @example http://api.example.org/accounts/?offset=200&limit=100 */
+            previous: string | null;
+            results: components["schemas"]["Project"][];
         };
         PaginatedQuotaList: {
             /** @example 123 */
@@ -745,6 +867,14 @@ export interface components {
             description: string;
             /** @description A draining replica is stopped after this long [s], even if requests still run there. */
             drain_limit_s: number;
+            /**
+             * @description The software of its backends: what they report of themselves and which request fields they take.
+             *
+             *     * `vllm` - vllm: vLLM
+             *     * `openai` - openai: any server with the OpenAI API, without metrics
+             *     * `sglang` - sglang: SGLang, started with --enable-metrics
+             */
+            engine: components["schemas"]["EngineEnum"];
             /** @description Free slots kept for requests within a dedicated, guaranteed or elastic baseline, so that these need not wait for one to end. Empty: a sixth of the slots, at most all baselines, where others could take them. 0: all idle slots are lent. */
             headroom_slots: number | null;
             /** @description 2 x layers x KV heads x head size x bytes: 131072 for Llama-3-8B in 16 bit. */
@@ -817,6 +947,15 @@ export interface components {
             scale_down_cooldown_s: number;
             /** @description Minimum time between two increases [s]. */
             scale_up_cooldown_s: number;
+            /**
+             * @description Who adds and removes replicas.
+             *
+             *     * `` - none
+             *     * `local` - local: processes on the machine of `make up`
+             *     * `kubernetes` - kubernetes: the scale of a Deployment
+             *     * `webhook` - webhook: a signed call to your own program
+             *     * `external` - external: KEDA or an HPA reads the proposed replicas from the API
+             */
             scaling_driver: components["schemas"]["ScalingDriverEnum"] | components["schemas"]["BlankEnum"];
             /** @description Capacity kept free above the demand: 0.2 is 20 %. */
             scaling_headroom: number;
@@ -906,6 +1045,30 @@ export interface components {
             /** @description Rounded down to the hour. */
             valid_from: string;
         };
+        /** @description A row of the catalog. */
+        Project: {
+            /** @description Names that clients use, and what they stand for: a model or an entitlement, such as {"gpt-4o": "llama-70b"}. */
+            aliases: {
+                [key: string]: unknown;
+            };
+            created_at: string;
+            /** @description Used for requests that name no model. Empty: such requests are refused. */
+            default_model: string;
+            /** @description A short description. */
+            description: string;
+            /** @description By model, what takes its requests when it cannot, and when: unavailable, no_room, over_limit, too_long. Such as {"llama-70b": {"to": "llama-8b", "when": ["unavailable"]}}. */
+            fallbacks: {
+                [key: string]: unknown;
+            };
+            /** @description Name in URLs, files and metrics: lower-case letters, digits and hyphens. Cannot be changed later. */
+            slug: string;
+            /** @description Name of the tenant. */
+            tenant: string;
+        };
+        PromptTokens: {
+            prompt_tokens: number;
+            tenant: string;
+        };
         Queue: {
             /** @description State time [s]. */
             at: number;
@@ -938,6 +1101,12 @@ export interface components {
             /** @description Beyond it requests are refused until the period ends [tokens]. Empty: none. */
             hard_tokens: number | null;
             id: number;
+            /**
+             * @description Calendar day or month in UTC, after which counting begins again.
+             *
+             *     * `day` - day (UTC)
+             *     * `month` - month (UTC)
+             */
             period: components["schemas"]["PeriodEnum"];
             /** @description Passing it raises an alert [tokens]. Empty: none. */
             soft_tokens: number | null;
@@ -1137,6 +1306,11 @@ export interface components {
             /** @description That every policy has. */
             variants: number;
         };
+        /** @description The keys that ended. */
+        Revoked: {
+            /** @description Their ids. */
+            revoked: string[];
+        };
         Rule: {
             /** @description The alert clears at this value. Empty: the threshold. */
             clear_threshold: number | null;
@@ -1164,9 +1338,16 @@ export interface components {
          *     * `debt` - service debt of an entitlement, above
          *     * `backend_health` - a backend that receives no work and is not draining
          *     * `quota` - share of a tenant's quota that is used [0..1], above
+         *     * `ttft` - p95 of the time to the first token over the last minute [s], above
+         *     * `refusals` - share of requests refused over the last minute [0..1], above
+         *     * `failures` - share of requests that failed over the last minute [0..1], above
+         *     * `engine_queue` - requests waiting inside an engine, above
+         *     * `kv_cache` - share of a replica's KV cache in use [0..1], above
+         *     * `no_leader` - a pool without a leader
+         *     * `cost` - cost of a tenant since midnight UTC [its currency], above
          * @enum {string}
          */
-        RuleKindEnum: "slo_attainment" | "queue_age" | "debt" | "backend_health" | "quota";
+        RuleKindEnum: "slo_attainment" | "queue_age" | "debt" | "backend_health" | "quota" | "ttft" | "refusals" | "failures" | "engine_queue" | "kv_cache" | "no_leader" | "cost";
         Run: {
             /** @description Policies, variants, replicas, SLOs. */
             asked: components["schemas"]["Asked"];
@@ -1322,8 +1503,12 @@ export interface components {
             checks: components["schemas"]["StoryCheck"][];
             /** @description Null without a price, or where it did not run. */
             cost: components["schemas"]["RequestCost"] | null;
+            /** @description Operators and admins only; null without a first token. */
+            engine: components["schemas"]["StoryEngine"] | null;
             /** @description Operators and admins only; else empty. */
             positions: components["schemas"]["StoryPlace"][];
+            /** @description How it went and what its time was spent on, in a sentence. */
+            verdict: string;
             /** @description Null where unknown. */
             weight: components["schemas"]["StoryWeight"] | null;
         };
@@ -1345,6 +1530,21 @@ export interface components {
          * @enum {string}
          */
         StoryCheckStateEnum: "passed" | "failed" | "not_reached";
+        /** @description The time from grant to first token, divided by prompt tokens (``telemetry/ledger/prefill.py``). */
+        StoryEngine: {
+            /** @description Of its own prompt. */
+            prefill_ms: number;
+            /** @description Of these. */
+            prompt_tokens: number;
+            /** @description Behind other prompts, at most. */
+            queue_ms: number;
+            /** @description Ahead of it in the same engine. */
+            requests: number;
+            /** @description Prompt tokens by tenant. */
+            tenants: {
+                [key: string]: number;
+            };
+        };
         StoryFactors: {
             burst: number;
             debt: number;
@@ -1399,6 +1599,15 @@ export interface components {
             queue_limit: number;
             /** @description Order of tiers for policies that use it: 0 goes first. */
             rank: number;
+            /**
+             * @description What entitlements of this tier may count on when capacity is short.
+             *
+             *     * `dedicated` - dedicated: reserved, may burst
+             *     * `guaranteed` - guaranteed: reserved, never bursts
+             *     * `elastic` - elastic: baseline over time, owed debt
+             *     * `spot` - spot: surplus only, refused first
+             *     * `preemptible` - preemptible: surplus only, may be ended
+             */
             service_class: components["schemas"]["ServiceClassEnum"];
             /** @description Name of the SLO. */
             slo: string;
@@ -1491,6 +1700,8 @@ export interface components {
             figures: {
                 [key: string]: number[];
             };
+            /** @description [live, simulated], % of what was asked for; missing where it was measured by an older release. */
+            refused?: number[];
             requests: number;
             trusted: boolean;
             /** @description Largest relative difference. */
@@ -1506,6 +1717,8 @@ export interface components {
             settings: {
                 [key: string]: unknown;
             };
+            /** @description How far the simulated figures of its trials are from live ones; null where that is not known. */
+            trust: components["schemas"]["MeasuredTrust"] | null;
         };
         /**
          * @description * `off` - off: no tuning
@@ -1522,6 +1735,10 @@ export interface components {
         };
         /** @description Figures of one group; the names it is grouped by stand beside them. */
         UsageRow: {
+            /** @description slo_met / slo_asked; null: nothing was asked. */
+            attainment: number | null;
+            /** @description slo_met / slo_total, without refusals. */
+            attainment_served: number | null;
             cancelled: number;
             completed: number;
             /** @description Null where currencies are mixed. */
@@ -1532,7 +1749,10 @@ export interface components {
             output_tokens: number;
             refused: number;
             requests: number;
+            /** @description These, and such that were refused with 429 or 503. */
+            slo_asked: number;
             slo_met: number;
+            /** @description Served requests to which an SLO applies. */
             slo_total: number;
             slot_s: number;
         };

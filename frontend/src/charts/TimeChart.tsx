@@ -1,6 +1,7 @@
 import { memo, useEffect, useRef, useState } from "react";
 import uPlot from "uplot";
 import { clock, day, minute, zone } from "../lib/format";
+import type { Mark } from "./marks";
 import { ceiling, reach, stack } from "./columns";
 import type { Panel, Series } from "./panels";
 import { Turns } from "./turns";
@@ -25,6 +26,28 @@ interface Props {
   onZoom: (from: number, to: number) => void;
   onReset: () => void;
   wall?: boolean;
+  /** What happened, as lines across the time. */
+  marks?: readonly Mark[] | undefined;
+}
+
+const NEAR_PX = 6;
+
+function drawMarks(u: uPlot, marks: readonly Mark[]): void {
+  const css = getComputedStyle(document.documentElement);
+  const { left, top, width, height } = u.bbox;
+  u.ctx.save();
+  u.ctx.lineWidth = devicePixelRatio;
+  u.ctx.setLineDash([3 * devicePixelRatio, 3 * devicePixelRatio]);
+  for (const { at, tone } of marks) {
+    const x = u.valToPos(at, "x", true);
+    if (x < left || x > left + width) continue;
+    u.ctx.strokeStyle = css.getPropertyValue(tone === "plain" ? "--faint" : `--${tone}`);
+    u.ctx.beginPath();
+    u.ctx.moveTo(x, top);
+    u.ctx.lineTo(x, top + height);
+    u.ctx.stroke();
+  }
+  u.ctx.restore();
 }
 
 /** Stacked series as running sums, the others as they are. */
@@ -85,6 +108,7 @@ function options(panel: Panel, { clientWidth, clientHeight }: HTMLElement, live:
     bands: stacked.slice(1).map((index, i) => ({ series: [index, stacked[i]!], fill: `${panel.series[index - 1]!.color}66` })),
     hooks: {
       setCursor: [paint],
+      draw: [(plot) => drawMarks(plot, live.current.marks ?? [])],
       setSelect: [
         (plot) => {
           if (plot.select.width > 6) {
@@ -120,7 +144,9 @@ export const TimeChart = memo(function TimeChart(props: Props) {
       const above = panel.series[i]!.dashed && value != null && u && value > (u.scales.y!.max ?? Infinity);
       if (cell) cell.textContent = value == null ? "–" : `${panel.format(value)}${above ? " ↑" : ""}`;
     });
-    if (moment.current) moment.current.textContent = pointed === null ? panel.unit : `${clock(panel.times[row] ?? 0)} ${zone(panel.times[row])}`;
+    const left = u?.cursor.left ?? -1;
+    const mark = u && left >= 0 ? live.current.marks?.findLast(({ at }) => Math.abs(u.valToPos(at, "x") - left) <= NEAR_PX) : undefined;
+    if (moment.current) moment.current.textContent = mark ? `${clock(mark.at)} ${mark.line}` : pointed === null ? panel.unit : `${clock(panel.times[row] ?? 0)} ${zone(panel.times[row])}`;
   };
 
   // Charts out of sight are not drawn, the others a few per frame: sixteen at once would hold up a frame each second.
@@ -153,8 +179,14 @@ export const TimeChart = memo(function TimeChart(props: Props) {
       { rootMargin: NEAR },
     );
     sight.observe(element);
+    // On paper every chart is in sight.
+    const print = () => {
+      if (late.current) draw();
+    };
+    addEventListener("beforeprint", print);
     u.over.ondblclick = () => live.current.onReset();
     return () => {
+      removeEventListener("beforeprint", print);
       seen.disconnect();
       sight.disconnect();
       turns.forget(draw);
@@ -169,15 +201,15 @@ export const TimeChart = memo(function TimeChart(props: Props) {
     late.current = true;
     if (near.current) turns.ask(draw);
     else paint(plot.current);
-  }, [panel, from, to]);
+  }, [panel, from, to, props.marks]);
 
   const empty = panel.values.every((column, i) => panel.series[i]!.dashed || column.every((v) => v === null || (panel.quiet && v === 0)));
   const latest = panel.series.map((s, i) => `${s.label} ${panel.values[i]?.at(-1) == null ? "unknown" : panel.format(panel.values[i]!.at(-1)!)}`);
   return (
     <section className="panel min-w-0 p-3" aria-label={panel.title}>
       <div className="flex items-baseline justify-between gap-2">
-        <h3 className="min-w-0 text-sm font-medium">{panel.title}</h3>
-        <span ref={moment} className="shrink-0 text-2xs text-faint">
+        <h3 className="shrink-0 text-sm font-medium">{panel.title}</h3>
+        <span ref={moment} className="min-w-0 truncate text-2xs text-faint">
           {panel.unit}
         </span>
       </div>

@@ -4,7 +4,7 @@ import { useOutages } from "../feed/live";
 import { isBlind } from "../feed/outages";
 import type { OpenAlerts } from "../api/operate";
 
-const REFRESH_MS = 30_000;
+const REFRESH_MS = 5_000;
 
 /** How many alerts are open, beside the link to them; nothing while there are none. */
 export function AlertBadge() {

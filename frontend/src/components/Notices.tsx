@@ -33,7 +33,10 @@ export function Notices() {
     const timer = setTimeout(() => set(shown.filter((notice) => notice.id !== oldest)), SHOWN_MS);
     return () => clearTimeout(timer);
   }, [oldest]);
+  // The page ends below the last notice, so that it can be scrolled out from under it.
   return (
+    <>
+    {list.length > 0 && <div aria-hidden="true" className="h-16" />}
     <div role="status" className="pointer-events-none fixed inset-x-3 bottom-3 z-40 flex flex-col items-center gap-2">
       {list.map((notice) => (
         <p key={notice.id} className="rounded-lg border border-edge bg-panel px-4 py-2 text-sm text-ink shadow-lg">
@@ -41,5 +44,6 @@ export function Notices() {
         </p>
       ))}
     </div>
+    </>
   );
 }

@@ -21,7 +21,7 @@ export const pages: readonly Item[] = [
   { path: "/policies", label: "Policies", roles: staff },
   { path: "/lab", label: "Lab", roles: staff },
   { path: "/drift", label: "Drift", roles: everyone },
-  { path: "/alerts", label: "Alerts", roles: everyone },
+  { path: "/alerts", label: "Alerts", roles: everyone, also: ["/events"] },
   { path: "/playground", label: "Playground", roles: everyone },
 ];
 

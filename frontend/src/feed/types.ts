@@ -13,7 +13,9 @@ export interface InOut {
 
 /** Ended requests of the window that had to meet an SLO. */
 export interface SloFigures {
-  attainment?: number; // 0..1
+  attainment?: number; // 0..1: kept of all asked, refusals included
+  attainment_served?: number; // 0..1: kept of those served
+  asked?: number; // served, and refused with 429 or 503
   violations?: number;
   total?: number;
 }
@@ -69,6 +71,8 @@ export interface EntitlementFigures extends LatencyFigures {
   refused?: Counts;
   violations?: number;
   attainment?: number;
+  attainment_served?: number;
+  asked?: number;
 }
 
 /** What a tier promises, and how that goes. */
@@ -109,6 +113,9 @@ export interface BackendFigures {
   observed_s?: number;
   /** When it was last seen, where it does not answer now. */
   unseen_since?: number;
+  /** Since when it serves nothing although nobody took it out of service, and the requests it lost since, by tenant. */
+  down_since?: number;
+  lost?: Counts;
 }
 
 /** A source that the server cannot see. */
@@ -129,6 +136,8 @@ export interface Snapshot {
   policy?: string;
   leader?: string;
   epoch?: number;
+  /** From a first token that is reported to the next prompt in its engine [ms]. */
+  turnaround_ms?: number;
   /** Since when requests that ended are not stored, because the database takes no writes [epoch seconds]; missing: they are. */
   ledger_since?: number;
   /** Of the shared state: how often totals were written anew, entries that cannot be read, clock ahead of Redis', when data was lost. */

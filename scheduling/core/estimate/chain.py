@@ -1,7 +1,8 @@
 """The predictor a pool uses: similar prompts, else the application's history, else the category, else the prior.
 
-Each says nothing where it knows too little, and the next one is asked. Whoever speaks is named in ``source``; its 90 %
-limit is calibrated by its own past errors. The last one always speaks.
+Each says nothing where it knows too little, and the next one is asked. Above them a regression on the prompt, one per
+application, speaks in their stead where its past errors were smaller than theirs (``regression.py``). Whoever speaks is
+named in ``source``; its 90 % limit is calibrated by its own past errors. The last one always speaks.
 
 Every tenant has predictors of its own, taught by its own answers alone. Of the others it has one coarse factor per
 category (``prior.py``), which no single one of them can move by more than 15 %, and which fades with its own answers.
@@ -12,13 +13,14 @@ takes nothing from a tenant that holds less than an equal share.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from scheduling.core.estimate.calibrate import Calibrator
 from scheduling.core.estimate.contracts import Prediction, Predictor, PromptFacts
 from scheduling.core.estimate.drift import CategoryBaseline, Drift
 from scheduling.core.estimate.history import APPLICATIONS_KEPT, ApplicationHistory
 from scheduling.core.estimate.prior import PoolPrior
+from scheduling.core.estimate.regression import MODELS_KEPT, PromptRegression, Regression
 from scheduling.core.estimate.semantic import WINDOW, PastPrompts, SimilarPrompts
 from scheduling.core.estimate.shares import Shares
 
@@ -61,35 +63,57 @@ class Outlook:
 
 
 class TenantChain:
-    """All predictors of one tenant in one pool. ``window`` None: similar prompts are not looked for."""
+    """All predictors of one tenant in one pool. ``window`` None: similar prompts are not looked for;
+    ``make_regression`` None: neither is what prompts ask for."""
 
-    def __init__(self, window: PastPrompts | None, baseline: CategoryBaseline) -> None:
+    def __init__(
+        self, window: PastPrompts | None, baseline: CategoryBaseline,
+        make_regression: Callable[[], Regression] | None = None,
+    ) -> None:  # fmt: skip
         self.baseline = baseline
         self.history = ApplicationHistory()
         self.calibrator = Calibrator()
         self.learned = 0  # answers
         self.wider = FirstThatKnows(self.history, baseline)
         self.similar = None if window is None else SimilarPrompts(window, self.wider)
+        self.regression = None if make_regression is None else PromptRegression(make_regression)
 
     def predict(self, facts: PromptFacts) -> Forecast:
+        prediction = None
+        if self.regression is not None and self.regression.speaks(facts):
+            others = self.others(replace(facts, output_bound=None))
+            prediction = self.regression.predict(facts, others) or others.truncated(facts.output_bound)
+        else:
+            prediction = self.others(facts)
+        level = self.calibrator.level
+        return Forecast(prediction, self.calibrator.upper(prediction, facts.output_bound), prediction.quantile(level))
+
+    def others(self, facts: PromptFacts) -> Prediction:
+        """What all but the regression say."""
         prediction = None if self.similar is None else self.similar.predict(facts)
         if prediction is None:
             prediction = self.wider.predict(facts)
             assert prediction is not None  # the baseline always speaks
-        level = self.calibrator.level
-        return Forecast(prediction, self.calibrator.upper(prediction, facts.output_bound), prediction.quantile(level))
+        return prediction
 
 
 class Chain:
     """The predictors of one pool, by tenant. ``make_window``: an empty window of past prompts; None: similar prompts
-    are not looked for. ``prompts``: how many of them all tenants together may hold. ``learning`` False: only the table
-    of categories is asked, as it came."""
+    are not looked for. ``make_regression``: an empty regression; None: prompts are not learned from otherwise.
+    ``prompts`` and ``models``: how many past prompts and regressions all tenants together may hold. ``learning`` False:
+    only the table of categories is asked, as it came."""
 
     def __init__(
-        self, make_window: Callable[[], PastPrompts] | None, *, learning: bool = True, prompts: int = WINDOW
-    ) -> None:
+        self, make_window: Callable[[], PastPrompts] | None,
+        make_regression: Callable[[], Regression] | None = None, *, learning: bool = True, prompts: int = WINDOW,
+        models: int = MODELS_KEPT,
+    ) -> None:  # fmt: skip
         self.prior = PoolPrior()
         self._make_window = make_window
+        self._make_regression = make_regression
+        self._models_kept = models
+        self._models = Shares()
+        self._due: dict[Regression, None] = {}  # to be fitted
         self._learning = learning
         self._prompts_kept = prompts
         self._tenants: dict[str, TenantChain] = {}  # the last in order is the one heard of last
@@ -128,6 +152,8 @@ class Chain:
         tenant.learned += 1
         if source:
             tenant.calibrator.observe(source, raw_p90, actual)
+        if tenant.regression is not None:
+            self._regress(name, tenant, facts, actual, cut)
         before = len(tenant.history)
         tenant.wider.observe(facts, actual, cut=cut)
         drift = tenant.baseline.drift
@@ -142,6 +168,42 @@ class Chain:
                 self._applications.remove(largest)
         if tenant.similar is not None:
             self._remember(name, tenant.similar, facts, actual, cut)
+
+    def fit(self) -> None:
+        """Lets the regressions that are due learn: some 0.3 ms each. May run in another thread while this one predicts,
+        but not while it observes."""
+        due, self._due = self._due, {}
+        for regression in due:
+            regression.fit()
+
+    @property
+    def due(self) -> int:
+        """Regressions that ``fit`` would look at."""
+        return len(self._due)
+
+    @property
+    def models(self) -> int:
+        """Regressions held, of all tenants."""
+        return self._models.total
+
+    def _regress(self, name: str, tenant: TenantChain, facts: PromptFacts, actual: int, cut: bool) -> None:
+        own = tenant.regression
+        assert own is not None
+        before = len(own)
+        # before anybody learns the answer: what all would have said of it
+        others = tenant.others(facts) if own.scoring(facts) else None
+        due = own.observe(facts, actual, cut=cut, other=others)
+        if due is not None:
+            self._due[due] = None
+        if len(own) == before:
+            return
+        self._models.add(name)
+        if self._models.total > self._models_kept:
+            largest = self._models.largest()
+            giving = self._tenants[largest].regression
+            assert giving is not None
+            giving.forget_oldest()
+            self._models.remove(largest)
 
     def _remember(self, name: str, similar: SimilarPrompts, facts: PromptFacts, actual: int, cut: bool) -> None:
         if facts.embedding is None:
@@ -159,20 +221,26 @@ class Chain:
             self._prompts.remove(largest)
 
     def reset(self, category: str | None = None) -> None:
-        """Forgets the drift of one category, or of all with what the calibration knows."""
+        """Forgets the drift of one category, or of all with what calibration and regressions know."""
         self.prior.reset(category)
         for tenant in self._tenants.values():
             tenant.baseline.drift.reset(category)
             if category is None:
                 tenant.calibrator = Calibrator()
+                if tenant.regression is not None:
+                    tenant.regression.clear()
+        if category is None:
+            self._models = Shares()
+            self._due = {}
 
     def _new(self) -> TenantChain:
         drift = None if self._learning else Drift(on=False)
         window = None if self._make_window is None else self._make_window()
-        return TenantChain(window, CategoryBaseline(drift, self.prior.factor))
+        return TenantChain(window, CategoryBaseline(drift, self.prior.factor), self._make_regression)
 
     def _forget(self, name: str) -> None:
         del self._tenants[name]
         self.prior.withdraw(name)
         self._prompts.drop(name)
+        self._models.drop(name)
         self._applications.drop(name)

@@ -23,6 +23,7 @@ class PromptFacts:
     input_tokens: float
     output_bound: int | None = None  # what ``max_tokens`` will say; None: no bound
     embedding: Any = None  # opaque here; None: similar prompts are not looked for
+    features: bytes = b""  # ``features.py``; empty: what the prompt asks for is not looked at
 
 
 @dataclass(frozen=True, slots=True)

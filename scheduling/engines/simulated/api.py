@@ -5,16 +5,18 @@ from __future__ import annotations
 import math
 import random
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
 from scheduling.core.kv import BLOCK_TOKENS
 from scheduling.core.step_time import EnginePreset
-from scheduling.engines.simulated import metrics, requests, text
+from scheduling.engines.simulated import metrics, named_events, pooling, requests, text
 from scheduling.engines.simulated.answers import Answer
-from scheduling.engines.simulated.engine import QueueFull
-from scheduling.engines.simulated.http import Connection, Request
+from scheduling.engines.simulated.engine import QueueFull, Sequence
+from scheduling.engines.simulated.http import Connection, Exchange, Request
 from scheduling.engines.simulated.prefix_cache import PrefixCache, ids_of
 from scheduling.engines.simulated.requests import ApiError
 from scheduling.engines.simulated.runner import Runner
@@ -67,7 +69,18 @@ class Api:
             ("POST", "/v1/chat/completions"): self._chat,
             ("POST", "/v1/completions"): self._completion,
             ("GET", "/v1/models"): self._models,
+            ("POST", "/v1/messages"): self._message,
+            ("POST", "/v1/messages/count_tokens"): self._count,
+            ("POST", "/v1/responses"): self._respond,
+            ("POST", "/v1/embeddings"): self._embeddings,
+            ("POST", "/v1/rerank"): self._rerank,
+            ("POST", "/v2/rerank"): self._rerank,
+            ("POST", "/rerank"): self._rerank,
+            ("POST", "/v1/score"): self._score,
+            ("POST", "/score"): self._score,
+            ("POST", "/classify"): self._classify,
             ("POST", "/tokenize"): self._tokenize,
+            ("POST", "/detokenize"): self._detokenize,
             ("GET", "/version"): self._version,
             ("GET", "/health"): self._health,
             ("GET", "/ping"): self._health,
@@ -150,19 +163,126 @@ class Api:
                 answer.cached_tokens += choice.seq.cached
         self._start(connection, answer)
 
-    def _start(self, connection: Connection, answer: Answer) -> None:
+    # --- generations in other forms
+
+    def _message(self, connection: Connection, request: Request) -> None:
+        body = requests.decode(named_events.MESSAGES, request.body)
+        if body.max_tokens <= 0:
+            raise ApiError(400, "max_tokens must be positive")
+        prompt = requests.chat_prompt(named_events.said_to(body))
+        seq, mark = self._one(body.model, prompt, body.max_tokens, 0, ignore_eos=False)
+        told = named_events.MessageTold(
+            connection, model=self._model, name=f"chatcmpl-{request.name}", stream=bool(body.stream), seq=seq,
+            mark=mark, abort=self._runner.abort,
+        )  # fmt: skip
+        self._tell(connection, told)
+
+    def _count(self, connection: Connection, request: Request) -> None:
+        body = requests.decode(named_events.MESSAGES, request.body)
+        self._check_model(body.model)
+        tokens, _ = requests.chat_prompt(named_events.said_to(body))
+        answer = {"input_tokens": tokens, "context_management": {"original_input_tokens": tokens}}
+        connection.respond(200, msgspec.json.encode(answer))
+
+    def _respond(self, connection: Connection, request: Request) -> None:
+        body = requests.decode(named_events.RESPONSES, request.body)
+        prompt = requests.chat_prompt(named_events.given_to(body))
+        seq, mark = self._one(
+            body.model, prompt, body.max_output_tokens, body.priority or 0, ignore_eos=bool(body.ignore_eos)
+        )
+        told = named_events.ResponseTold(
+            connection, model=self._model, name=body.request_id or f"resp_{request.name}", stream=bool(body.stream),
+            seq=seq, mark=mark, abort=self._runner.abort,
+        )  # fmt: skip
+        told.body = body
+        self._tell(connection, told)
+
+    def _one(
+        self, model: str | None, prompt: tuple[int, int], bound: int | None, priority: int, *, ignore_eos: bool
+    ) -> tuple[Sequence, int]:
+        """A sequence for a conversation, and where its words begin."""
+        self._check_model(model)
+        tokens, mark = prompt
+        most = requests.most_output(tokens, bound, self._max_model_len)
+        natural = text.natural_output_tokens(mark & 0xFFFFFFFF, self._seed)
+        wanted = most if ignore_eos else natural
+        return Sequence(tokens, min(wanted, most), wanted <= most and not ignore_eos, priority), mark
+
+    def _tell(self, connection: Connection, told: named_events.Told) -> None:
+        self._maybe_fail()
+        if self.faults.cut_rate and self._chance.random() < self.faults.cut_rate:
+            told.cut_after = max(1, told.seq.output_tokens // 2)
+        self._submit(told, [told.seq])
+        connection.exchange = told
+        if told.stream:
+            connection.begin_stream()
+            told.head()
+
+    # --- what is only read
+
+    def _embeddings(self, connection: Connection, request: Request) -> None:
+        body = requests.decode(pooling.READ, request.body)
+        prompts = pooling.prompts_of(body)
+        counts = [count for count, _ in prompts]
+        self._pool(connection, body, counts, lambda: pooling.embeddings(request.name, self._model, body, prompts))
+
+    def _classify(self, connection: Connection, request: Request) -> None:
+        body = requests.decode(pooling.READ, request.body)
+        prompts = pooling.prompts_of(body)
+        counts = [count for count, _ in prompts]
+        self._pool(connection, body, counts, lambda: pooling.labels(request.name, self._model, prompts))
+
+    def _rerank(self, connection: Connection, request: Request) -> None:
+        body = requests.decode(pooling.RERANK, request.body)
+        documents = [body.documents] if isinstance(body.documents, str) else body.documents
+        if not documents:
+            raise ApiError(400, "At least one document is needed")
+        counts = [text.count_tokens(body.query) + text.count_tokens(one) for one in documents]
+        self._pool(
+            connection, body, counts,
+            lambda: pooling.ranking(request.name, self._model, body, documents, sum(counts)),
+        )  # fmt: skip
+
+    def _score(self, connection: Connection, request: Request) -> None:
+        body = requests.decode(pooling.SCORE, request.body)
+        pairs = pooling.sides(body)
+        counts = [text.count_tokens(a) + text.count_tokens(b) for a, b in pairs]
+        self._pool(
+            connection, body, counts, lambda: pooling.scores(request.name, self._model, pairs, sum(counts))
+        )  # fmt: skip
+
+    def _pool(
+        self, connection: Connection, body: pooling.PoolingBody, counts: list[int], finish: Callable[[], dict[str, Any]]
+    ) -> None:
+        self._check_model(body.model)
+        for count in counts:
+            requests.most_output(count - 1, None, self._max_model_len)
+        self._maybe_fail()
+        answer = pooling.Pooling(connection, counts, body.priority or 0, finish, self._runner.abort)
+        self._submit(answer, answer.sequences)
+        connection.exchange = answer
+
+    # ---
+
+    def _maybe_fail(self) -> None:
         if self.faults.error_rate and self._chance.random() < self.faults.error_rate:
             raise ApiError(500, "EngineCore encountered an issue (simulated).", "InternalServerError")
-        if self.faults.cut_rate and self._chance.random() < self.faults.cut_rate:
-            answer.cut_after = max(1, answer.choices[0].seq.output_tokens // 2)
+
+    def _submit(self, exchange: Exchange, sequences: list[Sequence]) -> None:
         try:
-            for choice in answer.choices:
-                self._runner.submit(choice.seq)
+            for sequence in sequences:
+                self._runner.submit(sequence)
         except QueueFull:
-            answer.lost()
+            exchange.lost()
             raise ApiError(
                 503, "The engine is currently busy. Please try again later.", "ServiceUnavailableError"
             ) from None
+
+    def _start(self, connection: Connection, answer: Answer) -> None:
+        self._maybe_fail()
+        if self.faults.cut_rate and self._chance.random() < self.faults.cut_rate:
+            answer.cut_after = max(1, answer.choices[0].seq.output_tokens // 2)
+        self._submit(answer, [choice.seq for choice in answer.choices])
         connection.exchange = answer
         if answer.stream:
             connection.begin_stream()
@@ -200,6 +320,12 @@ class Api:
             raise ApiError(400, "prompt or messages is required", "Bad Request")
         answer = {"count": len(ids), "max_model_len": self._max_model_len, "tokens": ids, "token_strs": None}
         connection.respond(200, msgspec.json.encode(answer))
+
+    def _detokenize(self, connection: Connection, request: Request) -> None:
+        body = requests.decode(requests.DETOKENIZE, request.body)
+        self._check_model(body.model)
+        said = "".join(text.VOCABULARY[number & text.VOCABULARY_MASK].decode() for number in body.tokens)
+        connection.respond(200, msgspec.json.encode({"prompt": said}))
 
     def _version(self, connection: Connection, request: Request) -> None:
         connection.respond(200, msgspec.json.encode({"version": VERSION}))

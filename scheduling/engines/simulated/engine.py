@@ -60,7 +60,7 @@ class Sequence:
     """One generation. Its owner sets the first block of fields, the engine all others."""
 
     prompt_tokens: int
-    output_tokens: int  # it ends after so many
+    output_tokens: int  # it ends after so many; 0: its prompt is read and nothing generated
     stops: bool = False  # whether it ends by itself (finish_reason "stop") or at its bound ("length")
     priority: int = 0  # lower is sooner
     cached: int = 0  # of the prompt's tokens, found in a prefix cache: not computed at its first admission
@@ -225,6 +225,8 @@ class Engine:
                 else:
                     self.totals.finished_length += 1
                 self.totals.latency.observe(now_s - seq.arrived_s)
+                if not seq.output_tokens:  # only read: what it seems to have generated is its vector
+                    self.totals.generation_tokens -= 1
         self.running = [seq for seq in self.running if seq.state is State.RUNNING]
 
     def _plan_running(self, step: Step) -> tuple[int, bool]:

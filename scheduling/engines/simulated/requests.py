@@ -11,6 +11,8 @@ from scheduling.engines.simulated import prefix_cache, text
 
 COMPLETION_DEFAULT_TOKENS = 16  # vLLM's default for /v1/completions; a chat may fill the context
 MAX_CHOICES = 128
+MEDIA = ("image_url", "audio_url", "video_url", "input_audio", "image", "input_image")
+MEDIA_TOKENS = 256  # of each, whatever it shows
 
 
 class ApiError(Exception):
@@ -67,9 +69,15 @@ class TokenizeBody(msgspec.Struct, kw_only=True):
     messages: list[Message] | None = None
 
 
+class DetokenizeBody(msgspec.Struct, kw_only=True):
+    model: str | None = None
+    tokens: list[int]
+
+
 CHAT = msgspec.json.Decoder(ChatBody)
 COMPLETION = msgspec.json.Decoder(CompletionBody)
 TOKENIZE = msgspec.json.Decoder(TokenizeBody)
+DETOKENIZE = msgspec.json.Decoder(DetokenizeBody)
 NAMED_VALUES = msgspec.json.Decoder(dict[str, Any])
 
 _FIELD = re.compile(r"`\$\.(\w+)|missing required field `(\w+)`")
@@ -97,6 +105,8 @@ def chat_prompt(messages: list[Message]) -> tuple[int, int]:
     for message in messages:
         tokens += text.CHAT_MESSAGE_TOKENS
         parts = [message.content or ""] if not isinstance(message.content, list) else [p.text for p in message.content]
+        if isinstance(message.content, list):
+            tokens += MEDIA_TOKENS * sum(part.type in MEDIA for part in message.content)
         if message.reasoning is not None:
             parts.append(message.reasoning)
         for part in parts:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import ClassVar
 
 from scheduling.core.step_time import load_preset
 from scheduling.engines.simulated.api import Api
@@ -37,7 +38,9 @@ class EngineOptions:
 
 
 class SimulatedServer:
-    """One replica in this event loop."""
+    """One replica in this event loop. A subclass with another ``api_type`` speaks otherwise."""
+
+    api_type: ClassVar[type[Api]] = Api
 
     def __init__(self, options: EngineOptions) -> None:
         """Raises ValueError for an unknown preset or limits that cannot work."""
@@ -69,7 +72,7 @@ class SimulatedServer:
         """Binds the port. Raises OSError when it is taken."""
         loop = asyncio.get_running_loop()
         self._runner = Runner(self.engine, self.preset.step_time, self.options.speed, loop)
-        api = Api(
+        api = self.api_type(
             self._runner,
             model=self.options.model,
             preset=self.preset,

@@ -15,6 +15,7 @@ import json
 import math
 import zlib
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -26,6 +27,7 @@ from scheduling.core.estimate.tokens import raw_tokens
 
 SUFFIXES = (".jsonl", ".json", ".csv", ".parquet", ".jsonl.gz", ".json.gz", ".csv.gz", ".ndjson", ".ndjson.gz")
 TRAIN_SHARE = 0.7
+LEAST_OF_LABEL = 100  # examples of a label that is an application of its own
 MAX_TOKENS = 10_000_000  # what says more is no count of tokens
 
 _PROMPT = ("prompt", "question", "instruction", "query", "input", "text", "messages", "conversation", "conversations")
@@ -82,6 +84,12 @@ def deal(examples: Sequence[Example], tenants: int) -> list[Example]:
             name = names[min(tenants - 1, bisect_right(upto, _hash(example.prompt, b"tenant") * upto[-1]))]
         dealt.append(replace(example, tenant=name))
     return dealt
+
+
+def by_label(examples: Sequence[Example]) -> list[Example]:
+    """Makes each label that is common enough an application of its own: an application's prompts are of one kind."""
+    counts = Counter(example.label for example in examples)
+    return [replace(e, application=e.label) if e.label and counts[e.label] >= LEAST_OF_LABEL else e for e in examples]
 
 
 def files_of(paths: Iterable[str]) -> list[Path]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from random import Random
 from typing import Any
@@ -16,7 +17,16 @@ from scheduling.core.estimate.contracts import Prediction
 from scheduling.core.registry import make_ordering
 from scheduling.core.step_time import load_preset
 from scheduling.core.types import QueuedRequest
-from scheduling.estimation.evaluation.methods import Case, Crude, Method, PerModel, Product, similar
+from scheduling.estimation.evaluation.methods import (
+    WITHOUT,
+    Case,
+    Crude,
+    Method,
+    PerModel,
+    Product,
+    application_history,
+    similar,
+)
 from scheduling.simulator.batches import make_engine
 from scheduling.simulator.engine import EngineConfig
 from scheduling.simulator.kernel import rng
@@ -28,7 +38,7 @@ SLOTS = 32
 BOUND = 4096
 LOAD = 1.5  # of what the engine can do: requests come this much faster
 REQUESTS = 2_000
-POLICIES = ("fifo", "gittins", "unified")
+POLICIES = ("fifo", "gittins", "mean_cost", "unified")
 
 Progress = Callable[[str, int, int], None]
 
@@ -88,8 +98,10 @@ def contestants() -> list[Method]:
         PerModel("tokens", lambda name: Crude(name, words=False, ema=False)),
         PerModel("words + EMA", lambda name: Crude(name, words=True, ema=True)),
         PerModel("tokens + EMA", lambda name: Crude(name, words=False, ema=True)),
+        application_history(),
         PerModel("semantic history 1k", similar(1_000)),
         PerModel("semantic history 10k", similar(10_000)),
+        PerModel(WITHOUT, partial(Product, regression=False)),
         PerModel("product", Product),
         Truth(),
     ]

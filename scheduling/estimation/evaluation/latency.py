@@ -16,10 +16,12 @@ from scheduling.core.estimate.category import classify
 from scheduling.core.estimate.chain import Chain
 from scheduling.core.estimate.contracts import PromptFacts
 from scheduling.core.estimate.cost import service_costs
+from scheduling.core.estimate.features import features
 from scheduling.core.estimate.semantic import NEIGHBOURS, WINDOW
 from scheduling.core.estimate.tokens import raw_tokens
 from scheduling.estimation.embedding import DIMENSIONS, Embedder
 from scheduling.estimation.evaluation.methods import Case
+from scheduling.estimation.regression import RidgeRegression
 from scheduling.estimation.window import RingWindow
 
 MAX_MEASURED = 2_000
@@ -38,7 +40,7 @@ def measure(train: Sequence[Case], test: Sequence[Case], count: Callable[[str], 
         return windows[-1]
 
     embedder = Embedder()
-    chain = Chain(make_window)
+    chain = Chain(make_window, RidgeRegression)
     rng = np.random.default_rng(1)
     usable = [case for case in train if case.facts.embedding is not None]
     for i in range(WINDOW if usable else 0):
@@ -46,12 +48,14 @@ def measure(train: Sequence[Case], test: Sequence[Case], count: Callable[[str], 
         vector = case.facts.embedding + rng.normal(0.0, 0.02, DIMENSIONS).astype(np.float32)
         vector /= np.sqrt(vector @ vector)
         facts = PromptFacts(
-            case.facts.application, "", case.facts.model, case.facts.category, case.facts.input_tokens, None, vector
-        )
+            case.facts.application, "", case.facts.model, case.facts.category, case.facts.input_tokens, None, vector,
+            case.facts.features,
+        )  # fmt: skip
         chain.observe(facts, case.example.output_tokens, source="similar", raw_p90=float(case.example.output_tokens))
+        chain.fit()
     window = windows[-1]  # of the one tenant that holds all
     tokenise = count or raw_tokens
-    names = ("tokenise", "classify", "embed", "search", "predict", "cost", "gittins", "total")
+    names = ("tokenise", "classify", "features", "embed", "search", "predict", "cost", "gittins", "total")
     seconds: dict[str, list[float]] = {name: [] for name in names}
     now = time.thread_time
     wall: list[float] = []
@@ -64,9 +68,11 @@ def measure(train: Sequence[Case], test: Sequence[Case], count: Callable[[str], 
         tokenised = now()
         category = classify(example.prompt).value
         classified = now()
+        signs = features(example.prompt, category)
+        looked_at = now()
         vector_or_none = embedder.embed(example.prompt)
         embedded = now()
-        facts = PromptFacts(example.application, "", example.model, category, tokens, 4096, vector_or_none)
+        facts = PromptFacts(example.application, "", example.model, category, tokens, 4096, vector_or_none, signs)
         forecast = chain.predict(facts)
         predicted = now()
         costs = service_costs(round(tokens), forecast.prediction)
@@ -84,7 +90,7 @@ def measure(train: Sequence[Case], test: Sequence[Case], count: Callable[[str], 
         for name, value in zip(
             names,
             (
-                tokenised - start, classified - tokenised, embedded - classified, search,
+                tokenised - start, classified - tokenised, looked_at - classified, embedded - looked_at, search,
                 max(0.0, predicted - embedded - search), costed - predicted, end - costed, end - start,
             ),
             strict=True,

@@ -21,9 +21,11 @@ from scheduling.core.estimate.history import ApplicationHistory, PooledHistory
 from scheduling.core.estimate.semantic import SimilarPrompts
 from scheduling.estimation.evaluation.data import Example
 from scheduling.estimation.evaluation.metrics import LEVELS
+from scheduling.estimation.regression import RidgeRegression
 from scheduling.estimation.window import RingWindow
 
-PRODUCT = "product (similar, application, category)"
+PRODUCT = "product (regression, similar, application, category)"
+WITHOUT = "product without regression"
 TOGETHER = "product, all tenants in one history"  # what the isolation of tenants costs
 
 Said = tuple[float, tuple[float, ...]]  # mean, and quantiles in the order of LEVELS
@@ -104,11 +106,12 @@ class Distributional:
 
 
 class Product:
-    """What a pool uses. ``together``: as if all tenants were one, so that each learns from all."""
+    """What a pool uses. ``together``: as if all tenants were one, so that each learns from all; ``regression`` False:
+    without that predictor."""
 
-    def __init__(self, name: str, *, together: bool = False) -> None:
+    def __init__(self, name: str, *, together: bool = False, regression: bool = True) -> None:
         self.name = name
-        self.chain = Chain(RingWindow)
+        self.chain = Chain(RingWindow, RidgeRegression if regression else None)
         self._together = together
 
     def _facts(self, case: Case) -> PromptFacts:
@@ -127,6 +130,7 @@ class Product:
         self.chain.observe(
             facts, case.example.output_tokens, source=forecast.prediction.source, raw_p90=forecast.raw_p90
         )
+        self.chain.fit()
 
 
 class Oracle:
@@ -186,6 +190,11 @@ class PerModel:
         self._of(case).learn(case)
 
 
+def application_history() -> PerModel:
+    """The last answers of the application: the same for each of its prompts."""
+    return PerModel("application history", lambda name: Distributional(name, ApplicationHistory()))
+
+
 def similar(window: int, *, hard: bool = False) -> Callable[[str], Distributional]:
     """Similar prompts alone, filled up from the pool's answers as a whole; no application is known."""
 
@@ -199,17 +208,17 @@ def similar(window: int, *, hard: bool = False) -> Callable[[str], Distributiona
 
 def all_methods(examples: Sequence[Example]) -> list[Method]:
     """In the order of the table."""
-    history = PerModel("application history", lambda name: Distributional(name, ApplicationHistory()))
     methods: list[Method] = [
         PerModel("words", lambda name: Crude(name, words=True, ema=False)),
         PerModel("tokens", lambda name: Crude(name, words=False, ema=False)),
         PerModel("words + EMA", lambda name: Crude(name, words=True, ema=True)),
         PerModel("tokens + EMA", lambda name: Crude(name, words=False, ema=True)),
-        history,
+        application_history(),
         PerModel("semantic history 1k", similar(1_000)),
         PerModel("semantic history 10k", similar(10_000)),
         PerModel("semantic history 10k, cosine >= 0.8", similar(10_000, hard=True)),
         PerModel(TOGETHER, partial(Product, together=True)),
+        PerModel(WITHOUT, partial(Product, regression=False)),
         PerModel(PRODUCT, Product),
     ]
     oracle = Oracle("oracle of repeated samples", examples)

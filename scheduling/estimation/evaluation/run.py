@@ -17,6 +17,7 @@ from typing import Any
 from scheduling.core.estimate.category import classify
 from scheduling.core.estimate.contracts import PromptFacts
 from scheduling.core.estimate.drift import Drift
+from scheduling.core.estimate.features import features
 from scheduling.estimation.embedding import Embedder
 from scheduling.estimation.evaluation.classifier import LearnedClassifier, shipped
 from scheduling.estimation.evaluation.data import Example
@@ -52,6 +53,7 @@ class Score:
     overall: Errors
     by_file: dict[str, Errors]
     by_tenant: dict[str, Errors]
+    by_application: dict[str, Errors]  # "application, model"
     repeated: Errors | None  # on the prompts that occur more than once, where the oracle speaks
 
     def as_json(self) -> dict[str, Any]:
@@ -60,22 +62,22 @@ class Score:
             **asdict(self.overall),
             "by_file": {file: asdict(errors) for file, errors in self.by_file.items()},
             "by_tenant": {tenant: asdict(errors) for tenant, errors in self.by_tenant.items()},
+            "by_application": {name: asdict(errors) for name, errors in self.by_application.items()},
             "repeated": None if self.repeated is None else asdict(self.repeated),
         }
 
 
 def cases_of(examples: Sequence[Example], embedder: Embedder) -> list[Case]:
-    return [
-        Case(
-            e,
-            PromptFacts(
-                e.application, e.tenant, e.model, classify(e.prompt).value, e.input_tokens, None,
-                embedder.embed(e.prompt),
-            ),
-            len(e.prompt.split()),
-        )
-        for e in examples
-    ]  # fmt: skip
+    return [_case(example, embedder) for example in examples]
+
+
+def _case(example: Example, embedder: Embedder) -> Case:
+    category = classify(example.prompt).value
+    facts = PromptFacts(
+        example.application, example.tenant, example.model, category, example.input_tokens, None,
+        embedder.embed(example.prompt), features(example.prompt, category),
+    )  # fmt: skip
+    return Case(example, facts, len(example.prompt.split()))
 
 
 def compare(train: Sequence[Case], test: Sequence[Case], progress: Progress) -> list[Score]:
@@ -101,6 +103,7 @@ def compare(train: Sequence[Case], test: Sequence[Case], progress: Progress) -> 
 def _score(method: Method, test: Sequence[Case]) -> Score | None:
     of_file: dict[str, list[Row]] = defaultdict(list)
     of_tenant: dict[str, list[Row]] = defaultdict(list)
+    of_application: dict[str, list[Row]] = defaultdict(list)
     repeated: list[Row] = []
     occurs = Counter(case.example.prompt for case in test)
     for case in test:
@@ -109,6 +112,7 @@ def _score(method: Method, test: Sequence[Case]) -> Score | None:
             row = (float(case.example.output_tokens), *answer)
             of_file[case.example.file].append(row)
             of_tenant[case.example.tenant].append(row)
+            of_application[", ".join(filter(None, (case.example.application, case.example.model)))].append(row)
             if occurs[case.example.prompt] > 1:
                 repeated.append(row)
     everything = [row for rows in of_file.values() for row in rows]
@@ -119,6 +123,7 @@ def _score(method: Method, test: Sequence[Case]) -> Score | None:
         _errors(everything),
         {file: _errors(rows) for file, rows in sorted(of_file.items())},
         {tenant: _errors(rows) for tenant, rows in sorted(of_tenant.items())},
+        {name: _errors(rows) for name, rows in sorted(of_application.items())},
         _errors(repeated) if repeated else None,
     )
 

@@ -150,7 +150,10 @@ if direct then
     sums[n + 1], sums[n + 2] = t .. ':work', v[at + 2] + x.work
     n = n + 2
   end
-  if x.pre > 0 then sums[n + 1], sums[n + 2] = t .. ':pre', v[at + 3] + x.pre end
+  if x.pre > 0 then
+    sums[n + 1], sums[n + 2] = t .. ':pre', v[at + 3] + x.pre
+    if reserves(x.class) then sums[n + 3], sums[n + 4] = t .. ':own', v[at + 4] + x.pre end
+  end
   call('HSET', TOTALS, unpack(sums))
   shift('due', due_of(ent_wait, ent_run + 1, base) - due_of(ent_wait, ent_run, base))  -- where it bursts past its own
   return answer('granted', backend, 0, seq, x.attempt, x.pre)

@@ -1,7 +1,7 @@
 -- What a decision needs and no more: the clock, the replicas that may get work with their sums, how many preemptible
 -- requests run, and how many of each named entitlement.
--- Of each replica: run, kv, work, what counts against its prefill credit, and in how many ms that falls if no first
--- token comes. -> {now_ms, rebuilding_ms, ready, sums: those of each replica, then run of each name, preemptible}
+-- Of each replica: run, kv, work, what counts against its prefill credit, in how many ms that falls if no first token
+-- comes, and how much of it is owners'. -> {now_ms, rebuilding_ms, ready, sums: those of each replica, then run of each name, preemptible}
 local now = now_ms()
 local pause = tonumber(call('HGET', META, 'rebuild_until') or 0) - now
 local ready = offers()
@@ -9,6 +9,7 @@ local fields = {}
 for i = 1, #ready, 2 do
   local b, n = 'b:' .. ready[i], #fields
   fields[n + 1], fields[n + 2], fields[n + 3], fields[n + 4] = b .. ':run', b .. ':kv', b .. ':work', b .. ':pre'
+  fields[n + 5] = b .. ':own'
 end
 for name in string.gmatch(ARGV[1], '%S+') do fields[#fields + 1] = 'e:' .. name .. ':run' end
 local read, sums = {}, {}
@@ -18,11 +19,12 @@ for i = 1, #fields, 1000 do  -- Lua's stack bounds how many words one call may h
   end
 end
 for i = 1, #ready, 2 do
-  local j, n, _, _, credit = 2 * i - 1, #sums, offered(ready[i + 1])
+  local j, n, _, _, credit = (i - 1) / 2 * 5 + 1, #sums, offered(ready[i + 1])
   local ahead, falls = tonumber(read[j + 3]), 0
   if credit > 0 then ahead, falls = ahead_of(ready[i], ahead, now) end
   sums[n + 1], sums[n + 2], sums[n + 3] = read[j], read[j + 1], read[j + 2]
   sums[n + 4], sums[n + 5] = string.format('%.0f', ahead), string.format('%.0f', falls)
+  sums[n + 6] = string.format('%.0f', owned_ahead(tonumber(read[j + 4]), ahead))
 end
-for i = 2 * #ready + 1, #read do sums[#sums + 1] = read[i] end
+for i = #ready / 2 * 5 + 1, #read do sums[#sums + 1] = read[i] end
 return {now, math.max(0, pause), ready, table.concat(sums, ' '), call('ZCARD', PREY)}

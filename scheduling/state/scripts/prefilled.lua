@@ -1,8 +1,10 @@
 -- What an engine said of its own queue: so many requests wait in it, so whole answers that were granted before those
--- have been prefilled, or are in its next step. What they held of a prefill credit is given back. What was granted less
+-- have been prefilled, but for the last of them, which may be in the middle of its prompt. What they held of a prefill
+-- credit is given back. What was granted less
 -- than `age` ms and a step of the engine ago may not have been seen (`PrefillPace.unseen_ms` in Python). Where none wait
--- in the engine and some wait here, it is faster than believed.
--- epoch backend waiting age_ms -> fenced, or how many gave something back
+-- in the engine and some wait here while something still counts against its credit, its time per token is `hurry` thousandths of what was believed (1,000 where its
+-- steps are full).
+-- epoch backend waiting age_ms hurry -> fenced, or how many gave something back
 if fenced(ARGV[1]) then return 'fenced' end
 local backend, now = ARGV[2], now_ms()
 local waiting, given, granted, left = tonumber(ARGV[3]), 0, nil, nil
@@ -10,14 +12,18 @@ local p = pace_of(backend)
 local rate = per_ms(p)
 local age = tonumber(ARGV[4]) + (rate > 0 and math.min(LONGEST_STEP_MS, math.ceil(p.step / rate)) or 0)
 local found = whole_answers(backend, now - age, 1000)
-local done = #found - waiting
+local done = #found - waiting - (rate > 0 and 1 or 0)  -- where no rate is known nothing predicts when it is over
+local last = found[done + 1]  -- where one is kept
+local begun = last and rate > 0 and tonumber(string.match(last[2], HEAD .. '(%d+)')) or 0
 for i = 1, done do
   local pre, _, at, after = give_back(found[i][1], found[i][2])
   if pre > 0 then given, granted, left = given + pre, math.min(granted or at, at), after end
 end
-if given > 0 then pace_told(backend, left, given, granted, now) end
-if waiting == 0 and #found > 0 and call('HGET', TOTALS, 'wait') then
-  p.ms = kept(FASTER * p.ms)
+if given > 0 then pace_told(backend, left, given, granted, now, begun) end
+local used = tonumber(call('HGET', TOTALS, 'b:' .. backend .. ':pre')) or 0
+if waiting == 0 and #found > 0 and ARGV[5] ~= '1000' and call('HGET', TOTALS, 'wait')
+  and ahead_of(backend, used, now) > 0 then
+  p.ms = kept(tonumber(ARGV[5]) / 1000 * p.ms)
   keep_pace(backend, p)
 end
 if given > 0 then offer_free(backend, now) end

@@ -52,7 +52,7 @@ local ents, backends, runs, waits, size = {}, {}, 0, 0, 0
 local function of(all, name)
   local one = all[name]
   if not one then
-    one = {run = 0, wait = 0, kv = 0, work = 0, pre = 0}
+    one = {run = 0, wait = 0, kv = 0, work = 0, pre = 0, own = 0}
     all[name] = one
   end
   return one
@@ -71,6 +71,7 @@ for id, text in pairs(held) do
     local e, b = of(ents, ent), of(backends, backend)
     e.run, e.kv = e.run + 1, e.kv + kv
     b.run, b.kv, b.work, b.pre = b.run + 1, b.kv + kv, b.work + work, b.pre + pre
+    if reserves(class) then b.own = b.own + pre end
     if class == 'preemptible' then prey[id] = granted end
   end
 end
@@ -96,6 +97,7 @@ end
 for backend, x in pairs(backends) do
   local b = 'b:' .. backend
   sums[b .. ':run'], sums[b .. ':kv'], sums[b .. ':work'], sums[b .. ':pre'] = x.run, x.kv, x.work, x.pre
+  sums[b .. ':own'] = x.own
 end
 sums.run, sums.wait, sums.bytes, sums.able, sums.due = runs, waits, size, able, due
 for name, value in pairs(sums) do

@@ -18,12 +18,12 @@ from rich.table import Table
 from scheduling.estimation.embedding import Embedder
 from scheduling.estimation.evaluation import data, endtoend, run
 from scheduling.estimation.evaluation.latency import measure
-from scheduling.estimation.evaluation.methods import PRODUCT, TOGETHER
+from scheduling.estimation.evaluation.methods import PRODUCT, TOGETHER, WITHOUT
 from scheduling.estimation.tokenizer import Tokenizer, TokenizerError
 
 TENANTS = 8
 MAX_TENANTS = 30  # lines of a table
-STEPS = ("tokenise", "classify", "embed", "search", "predict", "cost", "gittins", "total", "wall")
+STEPS = ("tokenise", "classify", "features", "embed", "search", "predict", "cost", "gittins", "total", "wall")
 
 
 class Command(BaseCommand):
@@ -60,6 +60,11 @@ class Command(BaseCommand):
                 help="assign prompts without a tenant or application to this many tenants, of "
                 f"sizes 1, 1/2, ... 1/N (default {TENANTS}; 1: one tenant)",
             )
+            action.add_argument(
+                "--by-label",
+                action="store_true",
+                help="treat each label of a file with 100 prompts or more as an application of its own",
+            )
         simulate.add_argument("--seed", type=int, default=1, help="seed of the arrivals and the order of the prompts")
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -75,6 +80,8 @@ class Command(BaseCommand):
             count = None if options["tokenizer"] is None else Tokenizer(options["tokenizer"]).count
             examples = data.read_all(options["data"], count, lambda why: self.stderr.write(f"left out: {why}"))
             examples = data.deal(examples, options["tenants"])
+            if options["by_label"]:
+                examples = data.by_label(examples)
             if options["action"] == "simulate":
                 self._simulate(examples, options["seed"], out)
             else:
@@ -196,6 +203,20 @@ class Command(BaseCommand):
                 for n in report["newcomers"]
             ],
         )
+        history, without = (
+            next(m for m in report["methods"] if m["name"] == name) for name in ("application history", WITHOUT)
+        )
+        _table(
+            console,
+            "Order within an application: its history, the product without regression, the product",
+            ("application", "scored", "Spearman", "MAE [tokens]", "coverage"),
+            [
+                (name, m["rows"], " / ".join(_figure(e["spearman"], 2) for e in each),
+                 " / ".join(f"{e['mae']:.1f}" for e in each), " / ".join(f"{e['coverage90']:.2f}" for e in each))
+                for name, m in list(alone["by_application"].items())[:MAX_TENANTS]
+                for each in ([history["by_application"][name], without["by_application"][name], m],)
+            ],
+        )  # fmt: skip
         drift = report["drift"]
         if drift["rows"]:
             _table(

@@ -24,10 +24,10 @@ class CreditMoves(Sides):
             assert self._both("first_tokens", False, items) == len(handed), "a first token told twice gave back twice"
         self._compare_told()
 
-    def prefilled(self, holder: str, at: str, waiting: int, age_ms: int) -> None:
+    def prefilled(self, holder: str, at: str, waiting: int, age_ms: int, hurry: float) -> None:
         before = self.reference.held
         holds = {name: e.prefill for name, e in before.items() if name in self.reference.prefills}
-        done = self._both("prefilled", False, self.epochs[holder], at, waiting, age_ms / 1000.0)
+        done = self._both("prefilled", False, self.epochs[holder], at, waiting, age_ms / 1000.0, hurry=hurry)
         if done not in (0, "fenced"):
             gone = {n for n, had in holds.items() if (e := self.reference.held.get(n)) and had and not e.prefill}
             assert len(gone) == done, "an engine's word gave back what was not held"

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from scheduling.core.admission import RIGHTS, able_to_run
-from scheduling.core.types import OWNERS_CREDITS, ServiceClass
+from scheduling.core.types import ServiceClass
 from scheduling.state import codec
 from scheduling.state.codec import Entry
 from scheduling.state.standing import read_standing
@@ -59,7 +59,8 @@ class Laws:
         for e in held.values():
             ent, at = f"e:{e.entitlement}", f"b:{e.backend}"
             for name, x in (("run", 1), (f"{ent}:run", 1), (f"{ent}:kv", e.kv), (f"{at}:run", 1), (f"{at}:kv", e.kv),
-                            (f"{at}:work", e.work), (f"{at}:pre", e.prefill)):  # fmt: skip
+                            (f"{at}:work", e.work), (f"{at}:pre", e.prefill),
+                            (f"{at}:own", e.prefill if _reserved(e) else 0)):  # fmt: skip
                 sums[name] = sums.get(name, 0) + x
         sums = {name: x for name, x in sums.items() if x}
         for e in queue.values():
@@ -132,24 +133,27 @@ class Laws:
             self._ended_at[name] = self.now
 
     def _check_credit(self, move: str, at: str, held: dict[str, Entry], before: Dump, after: Dump) -> None:
-        """What was granted is within the credit of the replica, or it is one prompt alone; owners may fill it twice."""
+        """What was granted is within the credit of the replica, or it is one prompt alone. Of an owner's prompt that is
+        so among the prompts of owners."""
         _, _, credit = codec.decode_offer(after.ready[at])
         holding = [name for name, e in held.items() if e.backend == at and e.prefill]
         used = after.totals[f"b:{at}:pre"]
         assert credit > 0, f"{move} took of a credit that {at} does not have"
         new = [name for name in holding if name not in before.held or not codec.decode_entry(before.held[name]).prefill]
         sure = int(after.paces[f"{at} pace"].split()[2])
+        new = new or holding  # an attempt that holds more than the one before it
+        owners = all(_reserved(held[name]) for name in new)
+        if owners and used - sure > credit and len(holding) > 1:
+            self.seen.add((move, "an owner beside others"))
+        if owners:
+            holding, used = [name for name in holding if _reserved(held[name])], after.totals.get(f"b:{at}:own", 0)
         counts = used - sure
         early = used > credit and len(holding) > 1
-        owners = all(RIGHTS[ServiceClass(held[name].service_class)].reserved for name in new)
-        bound = OWNERS_CREDITS * credit if owners else credit
         whole = any(not codec.decode_request(held[name].record).facts.streamed for name in holding)
-        assert not early or whole or counts <= bound or (counts <= sum(held[n].prefill for n in new)), (
+        assert not early or whole or counts <= credit or (counts <= sum(held[n].prefill for n in new)), (
             f"{move} overshot the prefill credit of {at}"
         )
         self.seen.add((move, "early" if early else "alone" if used > credit else "within its credit"))
-        if owners and counts > credit and len(holding) > 1:
-            self.seen.add((move, "an owner beside others"))
 
     def _check_handed(self, handed: set[str], before: Dump, after: Dump) -> None:
         """Of each entitlement who came first went first, unless it did not fit or nobody listens for it."""
@@ -206,3 +210,8 @@ class Laws:
 
     def _ledger_id(self, fields: tuple[bytes, ...]) -> str:
         return codec.decode_ledger_fields(self.pool_id, list(fields)).request_id
+
+
+def _reserved(e: Entry) -> bool:
+    """Whether it is of a service class that owns reserved capacity."""
+    return RIGHTS[ServiceClass(e.service_class)].reserved

@@ -75,7 +75,10 @@ class LeaderMoves(Sides):
         for name, b in seen.backends.items():  # what is predicted to be prefilled counts no more
             held = ready[name].prefill_used
             assert b.prefill_used <= held, "more counts than is held"
-            ready[name] = dataclasses.replace(ready[name], prefill_used=b.prefill_used, falls_ms=b.falls_ms)
+            owned = min(ready[name].prefill_owned, b.prefill_used)
+            ready[name] = dataclasses.replace(
+                ready[name], prefill_used=b.prefill_used, falls_ms=b.falls_ms, prefill_owned=owned
+            )
             if b.prefill_used < held:
                 self.seen.add(("look", "predicted"))
         assert seen.backends == ready

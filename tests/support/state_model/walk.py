@@ -40,7 +40,7 @@ def step(world: World, rng: random.Random) -> None:
         ("admit", "finish", "grant", "renew", "requeue", "sweep", "time", "elect", "ready", "announce", "record",
          "suspect", "resign", "listen", "look", "evict", "standing", "stuck", "corrupt", "flush",
          "pause", "report", "first", "prefilled"),
-        (40, 24, 16, 8, 6, 5, 10, 5, 5, 4, 2, 1, 1, 3, 3, 8, 4, 2, 2, 0.4, 1, 0.5, 8, 4),
+        (40, 24, 16, 8, 6, 5, 10, 5, 5, 4, 2, 1, 1, 3, 3, 8, 4, 2, 2, 0.4, 1, 0.5, 8, 8),
     )[0]  # fmt: skip
     if move == "admit":
         world.admit(n, again)
@@ -69,7 +69,8 @@ def step(world: World, rng: random.Random) -> None:
     elif move == "first":
         world.first_tokens([(i, off) for i in [*some, target]], again)
     elif move == "prefilled":
-        world.prefilled(holder, rng.choice(BACKENDS), rng.choice((0, 0, 1, 2)), rng.choice((0, 0, 5, 400)))
+        waiting, age_ms, hurry = rng.choice((0, 0, 1, 2)), rng.choice((0, 0, 5, 400)), rng.choice((0.45, 0.9, 1.0))
+        world.prefilled(holder, rng.choice(BACKENDS), waiting, age_ms, hurry)
     elif move == "announce":
         world.announce(n, rng.choice(("", *BACKENDS)), again)
     elif move == "record":

@@ -67,7 +67,7 @@ def test_a_rule_says_how_bad_it_is_and_names_only_labels_that_are_left(rule: dic
 
 def test_a_page_of_its_own_for_each_kind_of_rule_of_the_console() -> None:
     asked = " ".join(rule["expr"] for rule in rules())
-    for metric in ("slo_violations_total", "queue_oldest_seconds", "entitlement_debt", "backend_up", "quota_exceeded"):
+    for metric in ("slo_asked_total", "queue_oldest_seconds", "entitlement_debt", "backend_up", "quota_exceeded"):
         assert metric in asked
 
 

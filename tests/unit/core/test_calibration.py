@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from scheduling.core.calibration import Burst, fit, propose, saturated
 from scheduling.core.step_time import StepTime
+from scheduling.engines.kinds.vllm import kv_tokens_of
 from scheduling.engines.loading import Shape
-from scheduling.engines.vllm import kv_tokens_of
 
 MODEL = StepTime(t0=0.015, a=8e-5, b=9.5e-5, c=1.2e-7, e=0.0, knee=0.0, a2=0.0)
 LEVELS = ((1, 40.0), (4, 40.0), (16, 40.0), (64, 40.0), (8, 400.0), (64, 900.0), (1, 900.0))

@@ -11,6 +11,7 @@ from scheduling.core.compose import make_policy
 from scheduling.core.percentiles import nearest_rank
 from scheduling.core.types import (
     BackendSpec,
+    BackendView,
     EntitlementSpec,
     EntitlementState,
     OverLimit,
@@ -103,10 +104,12 @@ def test_a_noisy_neighbour_costs_quiet_tenants_at_most_a_fifth_of_their_wait(
 
 BEGINS: dict[str, Any] = {**KINDS["long answers"], "begins_s": 200.0}
 PREFILLS: dict[str, Any] = {"prompt": 1000, "answer": (100, 300), "end_s": 100.0, "begins_s": 30.0, "credit": 1024}
+# an engine of 512 tokens a step begins with a credit of 256: each of its prompts is longer than two of them
+SHORT_STEPS: dict[str, Any] = {**PREFILLS, "credit": 256}
 
 
 @pytest.mark.parametrize("load", [0.25, 0.5])
-@pytest.mark.parametrize("kind", [BEGINS, PREFILLS], ids=["slots", "prefill credit"])
+@pytest.mark.parametrize("kind", [BEGINS, PREFILLS, SHORT_STEPS], ids=["slots", "prefill credit", "short steps"])
 def test_from_the_first_moment_of_a_noise_they_wait_at_most_a_fifth_longer(kind: dict[str, Any], load: float):
     alone, beside = (p95_wait_s(each, load=load, over=OverLimit.WAIT, **kind) for each in (None, SPOT))
     assert beside <= 1.2 * alone + ALMOST_S
@@ -114,9 +117,8 @@ def test_from_the_first_moment_of_a_noise_they_wait_at_most_a_fifth_longer(kind:
 
 @pytest.mark.parametrize("load", [0.25, 0.5])
 def test_without_a_credit_of_their_own_they_wait_for_its_prompts(monkeypatch: pytest.MonkeyPatch, load: float):
-    monkeypatch.setattr("scheduling.core.types.OWNERS_CREDITS", 1)
-    monkeypatch.setattr("scheduling.core.step.OWNERS_CREDITS", 1)
-    alone, beside = (p95_wait_s(each, load=load, over=OverLimit.WAIT, **PREFILLS) for each in (None, SPOT))
+    monkeypatch.setattr(BackendView, "prefill_seen", lambda self, owner: self.prefill_used)
+    alone, beside = (p95_wait_s(each, load=load, over=OverLimit.WAIT, seed=4, **PREFILLS) for each in (None, SPOT))
     assert beside > 1.2 * alone + ALMOST_S
 
 

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from scheduling.dispatch.decision_clock import CREDIT_TICK_S, MAX_TURNAROUND_S, TICK_S, TO_ENGINE_S, DecisionClock
+from scheduling.dispatch.decision_clock import (
+    CREDIT_TICK_S,
+    MAX_TURNAROUND_S,
+    MEASURED,
+    TICK_S,
+    TO_ENGINE_S,
+    DecisionClock,
+)
 
 
 def test_who_waits_for_credit_is_looked_at_when_less_is_predicted_to_count():
@@ -33,3 +40,13 @@ def test_what_a_decision_is_said_to_take_is_bounded():
         clock.due(float(second))
         clock.granted(second + 30.0)
     assert clock.turnaround_s == MAX_TURNAROUND_S
+
+
+def test_the_first_assumption_is_not_handed_on_as_a_measurement():
+    clock = DecisionClock()
+    for second in range(MEASURED):
+        assert clock.measured_s is None
+        clock.wait(float(second), for_credit=False)
+        clock.due(float(second))
+        clock.granted(second + 0.02)
+    assert clock.measured_s == clock.turnaround_s == pytest.approx(0.022, abs=0.003)

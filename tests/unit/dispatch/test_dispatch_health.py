@@ -23,7 +23,7 @@ class Store:
         self.looks: list[tuple[str, int]] = []  # (replica, waiting in it) that shared state was told
         self.down = False
 
-    async def prefilled(self, epoch: int, backend_id: str, waiting: int, age_s: float) -> int:
+    async def prefilled(self, epoch: int, backend_id: str, waiting: int, age_s: float, *, hurry: float = 0.95) -> int:
         self.looks.append((backend_id, waiting))
         return 0
 
@@ -483,3 +483,12 @@ async def test_shared_state_is_told_what_waits_in_engines_that_have_a_credit(w: 
     w.store.looks.clear()
     await w.live(3)
     assert w.store.looks == [], "nobody holds credit there"
+
+
+@ward
+async def test_the_last_replica_is_not_paused_and_its_ejection_says_what_failed_there(w: Ward):
+    w.engines["b1"].generates = False
+    w.monitor.pause("b1", 0.0, "answers 500", refused=False)
+    await w.live(15)
+    assert w.state("b1") == "ejected"
+    assert w.why("b1").startswith("requests failed there: it answers 500; a probe failed: ")

@@ -53,3 +53,15 @@ def test_after_a_pause_it_gets_one_more_than_it_runs() -> None:
     assert outlier.offered(16, 3.9) == 0
     assert "paused for 4 s: it answers 429" in outlier.says(0.0)
     assert outlier.offered(16, 4.1) == 11
+
+
+def test_what_is_said_of_a_failure_names_it_and_has_no_gap_where_no_gateway_did():
+    outlier = Outlier()
+    assert outlier.doubt == "requests failed there"
+    assert outlier.report(Attempts(0, FEWEST), 0.0) == "5 of 5 attempts failed in 10 s"
+    outlier.failed("answers 500")
+    outlier.failed("")
+    assert outlier.doubt == "requests failed there: it answers 500"
+    nameless = Outlier()
+    nameless.pause(4.0, 1, "", 0.0)
+    assert nameless.says(0.0) == "paused for 4 s"

@@ -9,7 +9,7 @@ import pytest
 from scheduling.core.contracts import QueuePart
 from scheduling.dispatch.samples import Sampler
 from scheduling.gateway.errors import Refusal
-from scheduling.gateway.lifecycle import _check_entitled
+from scheduling.gateway.lifecycle import check_entitled
 from scheduling.state.types import EntitlementTotals, PoolSnapshot
 from tests.support.scheduling_world import waiting
 from tests.support.telemetry_world import ENTITLEMENTS, NOW, POOL
@@ -45,9 +45,9 @@ def test_a_meter_that_began_anew_gives_no_negative_rate() -> None:
 
 def test_a_paused_tenants_request_is_refused_with_that_reason() -> None:
     spec = ENTITLEMENTS["acme-llama"]
-    _check_entitled(spec, NOW)
+    check_entitled(spec, NOW)
     with pytest.raises(Refusal) as refused:
-        _check_entitled(replace(spec, paused=True), NOW)
+        check_entitled(replace(spec, paused=True), NOW)
     assert (refused.value.reason.value, refused.value.status) == ("tenant_paused", 403)
 
 

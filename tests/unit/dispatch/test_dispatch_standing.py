@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from scheduling.core.evictions import AT_ONCE
 from scheduling.core.types import Catalog, EntitlementState, PoolView, QueuedRequest, ServiceClass, Standing
-from scheduling.dispatch.evictions import AT_ONCE, evictions, most_running
+from scheduling.dispatch.evictions import evictions, most_running
 from scheduling.dispatch.standing import Standings
 from scheduling.state.store import NO_CAP
 from scheduling.state.types import EntitlementTotals, PoolSnapshot

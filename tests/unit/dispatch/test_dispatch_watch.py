@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scheduling.dispatch.progress import ProgressWatch
+from scheduling.dispatch.progress import DOUBTFUL_S, HealthStep, ProgressWatch
 from scheduling.engines.client import EngineMetrics
 
 
@@ -44,3 +44,30 @@ def test_a_restarted_engine_begins_anew() -> None:
     assert watch.rates.input_tokens_per_s is None
     scrape(watch, 3.0, 30.0, 2.0)
     assert watch.rates.input_tokens_per_s == pytest.approx(20.0)
+
+
+def test_one_that_reports_nothing_is_doubted_only_while_it_has_leases_and_no_token_is_seen() -> None:
+    watch = ProgressWatch()
+    for second in range(60):
+        assert watch.answered(0, False, float(second)) is HealthStep.KEEP, "nothing runs there"
+    for second in range(60, 120):
+        assert watch.answered(3, True, float(second)) is HealthStep.KEEP, "gateways see its tokens"
+    steps = [watch.answered(3, False, float(second)) for second in range(120, 130)]
+    assert steps == [HealthStep.KEEP] * int(DOUBTFUL_S) + [HealthStep.PROBE] * 2
+    assert watch.why == "3 leases, and gateways saw no token for 9 s"
+    watch.alive()
+    assert watch.answered(3, False, 130.0) is HealthStep.KEEP
+
+
+def test_failures_that_gateways_report_eject_one_that_reports_nothing_too() -> None:
+    watch = ProgressWatch()
+    for _ in range(3):
+        watch.suspected()
+        step = watch.answered(1, False, 1.0)
+    assert step is HealthStep.EJECT
+    watch = ProgressWatch()
+    for _ in range(9):
+        watch.suspected()
+        assert watch.answered(1, True, 1.0) is HealthStep.KEEP
+    watch.suspected()
+    assert watch.failed("no answer") is HealthStep.PROBE

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from scheduling.core.engine_limits import LOOKS, ROUNDING, EngineFacts, SlotLimit, in_force, slow_steps
 from scheduling.engines.client import EngineUnreachable, control_http
+from scheduling.engines.kinds.vllm import VllmClient, kv_tokens_of, parse_metrics
 from scheduling.engines.simulated.server import EngineOptions, serving
-from scheduling.engines.vllm import VllmClient, kv_tokens_of, parse_metrics
 from tests.support.state_world import backend
 
 TYPED = backend("b1", slots=1000, kv_tokens=10**9)

@@ -19,7 +19,7 @@ from scheduling.engines.client import (
     EngineUnreachable,
     control_http,
 )
-from scheduling.engines.vllm import VllmClient, kv_tokens_of, parse_metrics
+from scheduling.engines.kinds.vllm import VllmClient, kv_tokens_of, parse_metrics
 
 PAGE = """# HELP vllm:num_requests_running Number of requests in model execution batches.
 # TYPE vllm:num_requests_running gauge
@@ -124,6 +124,23 @@ async def test_models_give_their_context_length() -> None:
     ]
     with pytest.raises(EngineProtocolError, match="/v1/models"):
         await client(lambda _: httpx.Response(200, text="<html>")).models()
+
+
+async def test_a_model_that_generates_nothing_is_probed_for_a_vector() -> None:
+    asked: list[str] = []
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        asked.append(request.url.path)
+        if request.url.path == "/v1/completions":
+            return httpx.Response(404, json={"detail": "Not Found"})
+        assert json.loads(request.content)["model"] == "m"
+        return httpx.Response(200 if len(asked) == 2 else 500, json={"data": [{}]})
+
+    probe = await client(handler, model="m").probe()
+    assert probe
+    assert probe.why.startswith("one answer without tokens in ")
+    assert not await client(handler, model="m").probe(), "one that fails at it is not well"
+    assert asked == ["/v1/completions", "/pooling"] * 2
 
 
 async def test_a_probe_is_a_generation_and_only_a_token_counts() -> None:

@@ -17,6 +17,7 @@ from scheduling.core.estimate.tokens import LEAST, MOST, TokenCalibration, raw_t
 from scheduling.core.outcomes import Reason
 from scheduling.core.registry import orderings
 from scheduling.core.types import BackendSpec, EntitlementSpec, EntitlementState, KeySpec, PoolSpec
+from scheduling.gateway import fields
 from scheduling.gateway.auth import Access, split_key
 from scheduling.gateway.errors import Refusal
 from scheduling.gateway.estimates import make_estimate, make_queued
@@ -27,24 +28,17 @@ from scheduling.gateway.openai_types import (
     ChatRequest,
     CompletionRequest,
     Consumed,
-    Function,
-    FunctionCall,
-    JsonSchema,
     Message,
-    NamedFunction,
-    NamedTool,
     Part,
     Refused,
-    ResponseFormat,
     Said,
-    Sampling,
-    StreamOptions,
-    StructuredOutputs,
     Tool,
     ToolCall,
 )
-from scheduling.gateway.prepare import Prepared, parse, prepare
+from scheduling.gateway.prepare import Prepared, parse
+from scheduling.gateway.prepare_responses import Sent
 from tests.support.gateway_world import TIER
+from tests.support.preparing import prepare
 
 POOL = PoolSpec("p", "demo", "up", (BackendSpec("b", "p", "http://127.0.0.1:1", 8, 4000),), max_model_len=2000)
 ENTITLEMENT = EntitlementSpec("e", "t", "p", TIER, EntitlementState.BOUND, 0.0, 0.0, 0, 4)
@@ -71,7 +65,6 @@ def sent(prepared: Prepared) -> dict[str, Any]:
 
 def test_what_is_consumed_goes_no_further() -> None:
     fields = {
-        "n": 1,
         "user": "u",
         "session_id": "s",
         "use_beam_search": False,
@@ -196,8 +189,8 @@ def test_what_is_refused_is_refused_by_name_and_taken_as_null(struct: type, name
 @pytest.mark.parametrize(
     ("fields", "told"),
     [
-        ({"n": 2}, "several requests"),
-        ({"n": True}, "several requests"),
+        ({"n": 17}, "<= 16"),
+        ({"n": True}, "Expected `int | null`, got `bool`"),
         ({"store": True}, "not stored"),
         ({"service_tier": "priority"}, "comes with the key"),
         ({"modalities": ["text", "audio"]}, "text"),
@@ -352,25 +345,29 @@ def test_what_an_engine_must_not_be_told_is_refused(fields: dict[str, Any]) -> N
     assert refused.value.status == 400
 
 
-ROWS: dict[str, type] = {
-    "both paths": Sampling, "chat": ChatRequest, "completions": CompletionRequest, "a message": Message,
-    "a part of it": Part, "a tool call": ToolCall, "function of a call": FunctionCall, "a tool": Tool,
-    "function of a tool": Function, "tool_choice": NamedTool, "function of a choice": NamedFunction,
-    "response_format": ResponseFormat, "json_schema": JsonSchema, "stream_options": StreamOptions,
-    "structured_outputs": StructuredOutputs,
-}  # fmt: skip
+def everything_said(base: type = Said) -> set[type]:
+    found = set(base.__subclasses__())
+    return found.union(*(everything_said(one) for one in found)) if found else set()
 
 
-def test_the_page_about_v1_says_of_every_field_what_becomes_of_it() -> None:
-    assert set(ROWS.values()) == {*Said.__subclasses__(), *Sampling.__subclasses__()}
-    page = (Path(__file__).resolve().parents[3] / "docs" / "reference" / "v1.md").read_text(encoding="utf-8")
-    rows = dict(re.findall(r"^\| ([a-z _]+) \| (.* \| .* \| .*) \|$", page, re.MULTILINE))
-    for where, struct in ROWS.items():
-        listed = [set(re.findall(r"`(\w+)`", cell)) for cell in rows[where].split(" | ")]
-        shared = kinds(Sampling) if struct in Sampling.__subclasses__() else {}
-        found = {name: kind for name, kind in kinds(struct).items() if name not in shared}
-        wanted = [{n for n, kind in found.items() if kind == column} for column in ("passed", "consumed", "refused")]
-        assert listed == wanted, where
+def test_the_page_of_fields_is_what_the_types_say() -> None:
+    page = Path(__file__).resolve().parents[3] / "docs" / "reference" / "fields.md"
+    assert page.read_text(encoding="utf-8") == fields.table(), "make generated"
+
+
+def test_every_type_that_a_client_may_send_is_on_that_page() -> None:
+    listed = {struct for _, struct in fields.SECTIONS}
+    sent_only = {Sent}  # made here for engines
+    empty = {one for one in everything_said() if not list(fields.own_fields(one))}
+    assert everything_said() - sent_only - empty == listed - empty
+
+
+def test_every_field_has_exactly_one_row_and_every_refusal_its_reason() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| (\w+) \| (.*) \|$", fields.table(), re.MULTILINE)
+    assert len(rows) == sum(len(list(fields.own_fields(struct))) for _, struct in fields.SECTIONS)
+    assert {decision for _, decision, _ in rows} == {"passed", "bounded", "translated", "consumed", "refused"}
+    for name, decision, reason in rows:
+        assert reason or decision in ("passed", "consumed"), name
 
 
 def test_a_stream_always_asks_for_usage() -> None:

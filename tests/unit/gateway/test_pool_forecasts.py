@@ -20,8 +20,9 @@ from scheduling.gateway.forecasts import (
     PoolForecasts,
     prompt_text,
 )
-from scheduling.gateway.prepare import Prepared, prepare
+from scheduling.gateway.prepare import Prepared
 from scheduling.state.history import Observation, Reset, Seal, decode_fields
+from tests.support.preparing import prepare
 from tests.unit.gateway.test_gateway_prepare import POOL
 
 ENCODED = msgspec.msgpack.Encoder().encode

@@ -22,7 +22,7 @@ from scheduling.gateway.cache_salt import prefix_key
 from scheduling.gateway.estimates import make_estimate, make_queued
 from scheduling.gateway.headers import Limits
 from scheduling.gateway.prefix import MAX_POINTS, MIN_CHARS, prefixes_of
-from scheduling.gateway.prepare import parse, prepare
+from scheduling.gateway.prepare import parse
 from scheduling.simulator.batches import make_engine
 from scheduling.simulator.cluster import Cluster
 from scheduling.simulator.engine import EngineConfig
@@ -31,6 +31,7 @@ from scheduling.simulator.workload import Belief, SimRequest, Tier, make_request
 from scheduling.state import codec
 from scheduling.state.types import StoredRequest
 from tests.support.gateway_world import TIER
+from tests.support.preparing import prepare
 from tests.support.scheduling_world import backend_view, pool_view, waiting
 from tests.support.state_world import FACTS
 

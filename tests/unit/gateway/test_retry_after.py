@@ -43,6 +43,14 @@ def test_a_request_is_sent_one_and_a_half_times_at_most_by_clients_that_wait_as_
     assert world.attempts_each() <= 1.5
 
 
+def test_at_twice_the_load_all_are_served_in_the_end_and_few_come_back_twice():
+    """Half of them cannot be served at once, so one and a half attempts are the least: what is more came back while the
+    overload lasted. Longer times would save those attempts, and turn away for good who is served here."""
+    world = open_loop(2)
+    assert world.served_share() >= 0.95
+    assert world.attempts_each() <= 1.75
+
+
 @pytest.mark.parametrize("times", [1, 2, 10])
 def test_clients_that_send_until_they_are_served_are_all_served_at_one_and_a_half_attempts(times: int):
     """A crowd of so many times the clients that the pool holds, each with one request at a time."""

@@ -97,7 +97,7 @@ def test_the_command_writes_its_section_keeps_the_others_and_goes_on_where_it_wa
         ran.append(case)
         return figures(case)
 
-    monkeypatch.setattr("controlplane.management.commands.lab.run_case", run)
+    monkeypatch.setattr("controlplane.lab.actions.bar.run_case", run)
     page = tmp_path / "compare.md"
     page.write_text(f"# Policies\n\n## {bar.HEADING}\n\nOUTDATED\n\n## Inside every engine\n\nkept\n")
     ask = ["lab", "--processes", "1", "bar", "--trace", asked.traces[0], "--seeds", "3", "--output", str(page)]
@@ -106,7 +106,7 @@ def test_the_command_writes_its_section_keeps_the_others_and_goes_on_where_it_wa
     assert "OUTDATED" in page.read_text()
     first = ran.copy()
     ran.clear()
-    monkeypatch.setattr("controlplane.management.commands.lab.run_case", lambda case: ran.append(case) or figures(case))
+    monkeypatch.setattr("controlplane.lab.actions.bar.run_case", lambda case: ran.append(case) or figures(case))
     call_command(*ask, stdout=StringIO(), stderr=StringIO())
     assert len(first) == 40
     assert not set(first) & set(ran)

@@ -107,6 +107,22 @@ def test_policies_that_need_beliefs_run_on_a_trace(azure: Path, policy: str):
     assert figures["ttft.p50"] < figures["ttft.p95"] < figures["ttft.p99"]
 
 
+def test_limits_refuse_and_what_was_refused_was_not_kept(azure: Path):
+    """Bursts of 40 on 8 slots: the same trace with and without the product's admission."""
+    case = Case(str(azure), "unified", load=2.0, slots=4)
+    free, limited = run_case(case), run_case(replace(case, limits=True))
+    assert free["refused"] == 0.0
+    assert free["kept"] == free["slo"]
+    assert 0.0 < limited["refused"] < 100.0
+    assert limited["kept"] == pytest.approx(limited["slo"] * (100.0 - limited["refused"]) / 100.0)
+    reasons = {name: value for name, value in limited.items() if name.startswith("refused_why.")}
+    assert sum(reasons.values()) == pytest.approx(limited["refused"])
+    assert limited["refused.batch"] == 0.0, "batch waits instead of being refused"
+    assert limited["of_bound"] <= 100.0
+    with pytest.raises(CompareError, match="in front"):
+        run_case(replace(case, limits=True, where="inside"))
+
+
 def test_a_clairvoyant_run_is_told_true_lengths_and_no_other_is(azure: Path):
     case = Case(str(azure), "shortest")
     blind, seeing = run_case(case), run_case(replace(case, clairvoyant=True))
@@ -224,7 +240,7 @@ def test_the_command_prints_rows_draws_and_keeps_what_it_ran(
         assert 0 < row["slo"] <= row["bound"] <= 100
         assert row["of_bound"] == pytest.approx(100 * row["slo"] / row["bound"], abs=0.5)
     ElementTree.parse(plot)
-    monkeypatch.setattr("controlplane.management.commands.lab.run_case", lambda case: pytest.fail("it was kept"))
+    monkeypatch.setattr("controlplane.lab.actions.compare.run_case", lambda case: pytest.fail("it was kept"))
     again = StringIO()
     call_command(*ask, stdout=again)
     assert "premium" in again.getvalue()
@@ -248,7 +264,7 @@ def test_the_command_shows_a_policy_inside_and_in_front_and_writes_the_page(
     ]
     assert {"slo.premium", "slo.batch", "tokens_per_s", "share", "waiting", "waiting_p99"} <= set(rows[0])
     assert all(row["share"] == 100.0 for row in rows if row["where"] == "inside")
-    monkeypatch.setattr("controlplane.management.commands.lab.run_case", lambda case: pytest.fail("it was kept"))
+    monkeypatch.setattr("controlplane.lab.actions.compare.run_case", lambda case: pytest.fail("it was kept"))
     page = tmp_path / "page.md"
     call_command(*ask, "--output", str(page), stdout=StringIO())
     text = page.read_text()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import cache
 from io import StringIO
 from pathlib import Path
@@ -17,7 +18,8 @@ from controlplane.replay.report import Sent, rows_as_json, summarise
 from scheduling.core.registry import make_ordering, make_routing
 from scheduling.core.step_time import load_preset
 from scheduling.core.types import Slo
-from scheduling.simulator.compare import INSIDE
+from scheduling.simulator.admission import Admission
+from scheduling.simulator.compare import GRANT_DELAY_S, INSIDE
 from scheduling.simulator.replay import Replay, Replica
 from scheduling.simulator.workload import Belief, Tier, make_request
 
@@ -81,6 +83,17 @@ def test_an_instance_without_the_credit_that_its_pool_claims_is_found_out():
     assert parity.compare(live(0), parity.Setup("llama-3-8b-a100", credit=0)).worst == 0.0
 
 
+@pytest.mark.parametrize(
+    ("measured", "delay_s"), [(18.0, 0.020), (None, GRANT_DELAY_S), ("soon", GRANT_DELAY_S), (-1, GRANT_DELAY_S)]
+)
+def test_the_lab_grants_as_late_as_the_leader_did(measured: object, delay_s: float):
+    rows = [Sent(**row) for row in live(1024)["requests"] if row["outcome"] == "completed"]
+    served = {**POOL, "turnaround_ms": measured}
+    assert parity._pool(served, rows, parity.Setup("llama-3-8b-a100"))[0].signal_s == pytest.approx(delay_s)
+    asked = parity.Setup("llama-3-8b-a100", signal_ms=3.0)
+    assert parity._pool(served, rows, asked)[0].signal_s == pytest.approx(0.003)
+
+
 def test_headroom_that_nobody_set_is_what_the_pool_keeps_by_itself():
     report = live(1024)
     tiers = POOL["tiers"] | {"spot": POOL["tiers"]["batch"] | {"service_class": "spot"}}
@@ -142,3 +155,65 @@ def test_the_same_requests_can_be_served_with_the_policy_inside_every_engine() -
     front = parity.compare(report, parity.Setup("llama-3-8b-a100"))
     assert [line.requests for line in inside.lines] == [line.requests for line in front.lines]
     assert inside.waiting > front.waiting  # arrivals wait in the engines, where the policy orders them
+
+
+LIMITED: dict[str, Any] = {
+    **POOL,
+    "pool": {**POOL["pool"], "queue_limit": 40, "queue_bytes": 1 << 20, "threshold": 0.0, "coefficients": {},
+             "slo_mean_s": None},
+    "tiers": {
+        name: {**row, "over_limit": "wait" if name == "batch" else "refuse", "queue_limit": 15, "max_wait_s": 3.0}
+        for name, row in POOL["tiers"].items()
+    },
+    "entitlements": {name: {**row, "concurrency": 24} for name, row in POOL["entitlements"].items()},
+    "sharing": [
+        {**row, "concurrency": 24, "state": "bound", "tokens_per_s": 9000.0 if name == "premium" else 0.0,
+         "burst_tokens": 20_000.0, "kv_tokens": 0}
+        for name, row in POOL["entitlements"].items()
+    ],
+}  # fmt: skip
+
+
+def test_what_limits_refuse_live_they_refuse_in_the_lab() -> None:
+    """An overload of an instance that does what the lab does: the same requests are refused, for the same reasons, and
+    count in what was kept of all that was asked for."""
+    pool, specs = parity._limits(LIMITED)
+    preset = load_preset("llama-3-8b-a100")
+    replica = Replica(preset.step_time, 128, 421_000, 2048, 1024, "priority")
+    replay = Replay(
+        [replica] * 2, make_ordering("priority"), make_routing("least_work"), signal_s=0.005,
+        admission=lambda view: Admission(pool, specs, view),
+    )  # fmt: skip
+    random, at, requests = Random(9), 100.0, []
+    for index in range(300):
+        at += random.expovariate(40.0)
+        name = "premium" if random.random() < 0.4 else "batch"
+        out = random.randint(5, 40)
+        made = make_request(
+            index, at, random.randint(1000, 3000), out, Tier(name, SLOS[name], RANKS[name]), Belief(float(out), out)
+        )
+        requests.append(replace(made, queued=replace(made.queued, entitlement=f"{name}-llama")))
+    rows = []
+    for o in replay.run(requests):
+        said = (429, "refused", o.refused) if o.refused else (200, "completed", "completed")
+        times = (None, None) if o.refused else (o.ttft_s, o.ttlt_s)
+        got = (0, 0) if o.refused else (o.input_tokens, o.output_tokens)
+        rows.append(
+            Sent(f"r{o.index}", o.tier, o.tier, o.arrival_s, 0.0, *said, *times, [], 0.0, *got, o.input_tokens,
+                 o.output_tokens)
+        )  # fmt: skip
+    assert {row.reason for row in rows} >= {"completed", "token_budget", "queue_full", "queue_timeout"}
+    report = {**summarise(rows, SLOS, 60.0), "trace": "t", "requests": rows_as_json(rows), "served_by": LIMITED}
+    found = parity.compare(report, parity.Setup("llama-3-8b-a100"))
+    assert found.left_out == 0
+    assert found.lines[0].requests == 300
+    for line in found.lines:
+        assert line.live_refused > 10
+        assert line.simulated_refused == pytest.approx(line.live_refused, abs=1.0)
+        assert line.points == pytest.approx(0.0, abs=1.0)
+        assert line.live_kept < line.live
+    wide = {**LIMITED, "sharing": [{**row, "tokens_per_s": 0.0} for row in LIMITED["sharing"]]}
+    other = parity.compare({**report, "served_by": wide}, parity.Setup("llama-3-8b-a100"))
+    assert other.lines[1].simulated_refused < found.lines[1].simulated_refused - 5, "other limits were not noticed"
+    old = parity.compare({**report, "served_by": POOL}, parity.Setup("llama-3-8b-a100"))
+    assert old.left_out == sum(row.outcome == "refused" for row in rows), "a report without limits"

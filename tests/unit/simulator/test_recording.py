@@ -21,6 +21,7 @@ from scheduling.simulator.workload import Tier
 from telemetry.ledger import writer
 from telemetry.models import LedgerEntry, Sampled, SampleMark
 from tenants.models import Pool
+from tests.support import worlds
 from tests.support.telemetry_world import record
 
 GOLD = Tier("gold", Slo(ttft_s=2.0, tbt_s=0.1), 0, 10.0, service_class=ServiceClass.GUARANTEED)
@@ -84,6 +85,7 @@ def test_the_head_of_a_recording_has_to_be_of_a_known_format(tmp_path: Path, hea
 @pytest.fixture
 def pool(db: None) -> str:
     Pool.objects.create(slug="llama", model="llama")
+    worlds.tier("premium")
     return "llama"
 
 

@@ -150,11 +150,11 @@ def test_the_command_prints_rows_and_refuses_one_seed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: object
 ):
     settings.HOME = tmp_path  # type: ignore[attr-defined]
-    monkeypatch.setattr("controlplane.management.commands.lab.match_names", lambda: ["small"])
+    monkeypatch.setattr("controlplane.lab.actions.papers.match_names", lambda: ["small"])
     small = parse_match("small", SMALL)
-    monkeypatch.setattr("controlplane.management.commands.lab.load_match", lambda name: small)
+    monkeypatch.setattr("controlplane.lab.actions.papers.load_match", lambda name: small)
     monkeypatch.setattr(duel, "load_match", lambda name: small)
-    monkeypatch.setattr("controlplane.management.commands.lab.fight", lambda bout: {"x": 1.0 + bout.seed})
+    monkeypatch.setattr("controlplane.lab.actions.papers.fight", lambda bout: {"x": 1.0 + bout.seed})
     out = StringIO()
     call_command("lab", "--processes", "1", "unified", "--seeds", "2", "--json", stdout=out)
     (row,) = json.loads(out.getvalue())

@@ -1,4 +1,5 @@
-"""What the live feed sends is in the console's types of it (``frontend/src/feed/types.ts``), which are kept by hand."""
+"""What the live feed sends is what the console's types of it say (``frontend/src/feed/types.ts``), which are kept by
+hand: every member by name, and its value by type."""
 
 from __future__ import annotations
 
@@ -44,12 +45,24 @@ def interfaces() -> dict[str, Shape]:
     return shapes
 
 
+def is_a(value: Any, of: str) -> bool:
+    """Whether a plain value is of a plain type of TypeScript: number, string, boolean, or texts to choose from."""
+    literals = re.findall(r'"([^"]*)"', of)
+    if literals:
+        return value in literals
+    kinds: dict[str, type[Any] | tuple[type[Any], ...]] = {"number": (int, float), "string": str, "boolean": bool}
+    return of in kinds and isinstance(value, kinds[of]) and (isinstance(value, bool) == (of == "boolean"))
+
+
 def unknown(value: Any, of: str, shapes: dict[str, Shape], path: str = "") -> list[str]:
-    """The members of a value that its type does not have, by path."""
+    """The members of a value that its type does not have, or has as something else, by path."""
+    of = "Record<string, number>" if of == "Counts" else of
     if (row := re.fullmatch(r"Record<string, (.+)>", of)) is not None:
         return [fault for item in value.values() for fault in unknown(item, row[1], shapes, f"{path}[]")]
-    if not isinstance(value, dict) or of == "Counts":
-        return []
+    if not isinstance(value, dict):
+        return [] if is_a(value, of) else [f"{path}: {value!r} is no {of}"]
+    if of in ("number", "string", "boolean"):
+        return [f"{path}: an object is no {of}"]
     shape: Shape = {}
     for part in of.split(" & "):
         shape |= shapes[part] if part in shapes else members(part.strip("{} "))
@@ -82,3 +95,23 @@ def test_a_member_that_the_console_does_not_know_is_found(member: str, snapshot:
         for name, shape in shapes.items()
     }
     assert any(path.endswith(f".{member}") for path in unknown(snapshot, "Snapshot", lacking))
+
+
+@pytest.mark.parametrize(
+    ("member", "of", "other"),
+    [
+        ("oldest_s", "number", "string"),
+        ("policy", "string", "number"),
+        ("kv_usage", "number", "boolean"),
+        ("scope", '"all" | "own"', '"mine"'),
+        ("refusals", "Counts", "number"),
+        ("queue_ms", "Percentiles", "number"),
+    ],
+)
+def test_a_member_of_another_type_is_found(member: str, of: str, other: str, snapshot: dict[str, Any]) -> None:
+    pattern = rf"\b{member}\?: {re.escape(of)}"
+    wrong = interfaces()
+    for shape in wrong.values():
+        for name, was in shape.items():
+            shape[name] = other if (name, was) == (member, of) else re.sub(pattern, f"{member}?: {other}", was)
+    assert any(f".{member}" in path for path in unknown(snapshot, "Snapshot", wrong))

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from unittest import mock
 
 import pytest
+from django.db import OperationalError
 from django.utils import timezone
 
+from scheduling.core.ledger import LedgerRecord
 from scheduling.core.types import QuotaSpec
 from scheduling.state.usage import PoolUsage
 from telemetry import tasks
 from telemetry.ledger import rollup, usage, writer
 from telemetry.ledger.quotas import UsageFeed, read_ledger
 from telemetry.models import Alert, LedgerEntry, UsageHour
+from telemetry.recorder import Recorder
 from tenants import services
 from tenants.audit import SYSTEM
 from tenants.models import Price
@@ -181,6 +186,67 @@ def test_the_leaders_figure_is_the_ledgers_sum_and_moves_with_each_batch() -> No
     another = UsageFeed(board, lambda: {"acme": (QuotaSpec("day", 100, 1000),)})  # another leader, from the catalog
     another.publish("llama", 2, now + 2)
     assert board.pools["llama"].tenants["acme"][0] == 60
+
+
+def test_a_batch_that_comes_again_is_counted_once_whoever_leads() -> None:
+    """It was stored, and its deletion from the stream was lost; the second time with a new request, and one twice."""
+    now = _today_s()
+    board, counted = Board(), []
+
+    class Sink:
+        def count(self, pool: str, records: Sequence[LedgerRecord]) -> None:
+            counted.extend(r.request_id for r in records)
+
+        def sample(self, sample: Any, entitlements: Any) -> None:
+            """Nothing happens here each second."""
+
+    def leader(epoch: int) -> tuple[Recorder, UsageFeed]:
+        feed = UsageFeed(board, lambda: {"acme": (QuotaSpec("day", 100, 1000),)})
+        feed.publish("llama", epoch, now)
+        options: dict[str, Any] = {"usage": feed, "sinks": [Sink()], "start_purge": lambda: None, "clock": lambda: now}
+        return Recorder(mock.Mock(), dict, **options), feed
+
+    def used(feed: UsageFeed, epoch: int) -> int:
+        feed.publish("llama", epoch, now + 1)
+        return board.pools["llama"].tenants["acme"][0]
+
+    batch = [
+        replace(record(n), tenant="acme", input_tokens=3, output_tokens=2, received_s=now - 9, done_s=now - 5)
+        for n in range(4)
+    ]
+    first, feed = leader(1)
+    first.write_ledger("llama", batch[:3])
+    assert used(feed, 1) == 15
+    first.write_ledger("llama", [*batch, batch[3]])
+    assert used(feed, 1) == 20
+    second, feed = leader(2)
+    second.write_ledger("llama", batch)
+    assert used(feed, 2) == 20
+    assert counted == [r.request_id for r in batch]
+
+
+def test_what_is_stored_before_the_database_goes_away_is_counted_and_only_the_rest_comes_again() -> None:
+    now = _today_s()
+    board = Board()
+    feed = UsageFeed(board, lambda: {"acme": (QuotaSpec("day", 100, 1000),)})
+    feed.publish("llama", 1, now)
+    r = Recorder(mock.Mock(), dict, usage=feed, start_purge=lambda: None, clock=lambda: now)
+    batch = [
+        replace(record(n), tenant="acme", input_tokens=1, output_tokens=0, received_s=now - 9, done_s=now - 5)
+        for n in range(writer.BATCH + 1)
+    ]
+    real = writer._write_batch
+
+    def cut(rows: list[writer.Row]) -> set[str]:
+        if len(rows) == 1:
+            raise OperationalError("server closed the connection unexpectedly")
+        return real(rows)
+
+    with mock.patch.object(writer, "_write_batch", cut), pytest.raises(OperationalError):
+        r.write_ledger("llama", batch)
+    r.write_ledger("llama", batch)
+    feed.publish("llama", 1, now + 1)
+    assert board.pools["llama"].tenants["acme"][0] == writer.BATCH + 1
 
 
 def test_the_months_figure_outlives_the_ledger() -> None:

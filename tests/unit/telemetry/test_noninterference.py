@@ -30,7 +30,9 @@ from telemetry.feed.window import Window
 from telemetry.ledger import writer
 from telemetry.ledger.queue import QueueStore
 from telemetry.models import LedgerEntry
-from tenants.models import Pool
+from tenants import services
+from tenants.audit import SYSTEM
+from tenants.models import Pool, Project
 from tests.support import worlds
 from tests.support.redis_server import RedisServer
 from tests.support.telemetry_world import ENTITLEMENTS, MemoryStore, globex_record, record, sample
@@ -115,11 +117,14 @@ def _read(world: worlds.World) -> dict[str, Any]:
     """What Carol gets from every route that can be read."""
     api = APIClient()
     api.force_login(world.users["carol"])
+    if not Project.objects.exists():
+        services.save(actor=SYSTEM, instance=Project(slug="chat", tenant=world.tenants["globex"]))
     places = {
         "alert-rules": "1", "audit": "1", "backends": "gpu-1", "entitlements": "globex-llama", "runs": "1",
         "slos": "batch",
         "keys": world.keys["globex"].row.public_id, "memberships": str(world.users["carol"].memberships.get().pk),
-        "pools": "llama", "prices": "1", "quotas": "1", "requests": globex_record(2).request_id, "tenants": "globex",
+        "pools": "llama", "prices": "1", "projects": "chat", "quotas": "1",
+        "requests": globex_record(2).request_id, "tenants": "globex",
         "tiers": "standard", "tokens": world.tokens["carol"].row.public_id, "trials": "1",
     }  # fmt: skip
     found: dict[str, Any] = {}

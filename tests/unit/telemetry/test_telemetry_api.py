@@ -40,11 +40,13 @@ MATRIX = {
     "live/history?pool=llama": EVERY_ROLE,  # both tenants use it
     "live/history?pool=acmes-own": ACMES,
     "requests": EVERY_ROLE,
+    "requests/explore": EVERY_ROLE,
     f"requests/{ALICES}": ACMES,
     "usage": EVERY_ROLE,
     "estimates/history": EVERY_ROLE,
     "alerts": EVERY_ROLE,
     "alerts/open": EVERY_ROLE,
+    "events": (401, 403, 404, 404, 404, 200, 200),
     "pools/llama/scaling": (401, 403, 404, 404, 404, 200, 200),
     "pools/llama/external-metric": (401, 403, 404, 404, 404, 503, 503),  # nobody plans
     "tenants/acme/neighbours": (401, 403, 404, 404, 404, 200, 200),
@@ -125,6 +127,8 @@ def test_every_route_of_telemetry_is_in_the_matrix_and_only_reads() -> None:
     }
     assert found.pop("estimates/reset").http_method_names  # these write: test_telemetry_estimates.py
     assert found.pop("alert-rules")  # test_alert_rules.py
+    assert found.pop("alerts/<int:pk>/acknowledge")
+    assert found.pop("alerts/<int:pk>/silence")
     assert found.pop("alert-rules/<int:pk>")
     assert set(found) == {path.partition("?")[0] for path in MATRIX}
     for view in found.values():

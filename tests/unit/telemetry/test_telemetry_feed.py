@@ -134,10 +134,12 @@ def test_a_snapshot_says_what_the_sample_and_the_ledger_say() -> None:
     assert shot["refusals"] == {"concurrency": 1}
     assert shot["slo"]["violations"] == 1
     premium = shot["slo"]["by_tier"]["premium"]
-    assert {name: premium[name] for name in ("violations", "total", "attainment")} == {
+    assert {name: premium[name] for name in ("violations", "total", "asked", "attainment", "attainment_served")} == {
         "violations": 1,
         "total": 2,
-        "attainment": 0.5,
+        "asked": 3,
+        "attainment": 0.3333,
+        "attainment_served": 0.5,
     }
     assert (premium["ttft_s"], premium["tbt_s"]) == (1.0, 0.1)
     assert premium["latency"]["ttft_ms"] == shot["tenants"]["acme"]["latency"]["ttft_ms"]
@@ -320,6 +322,15 @@ def test_the_policys_queues_are_shown_and_remembered_and_members_do_not_see_them
     assert "parts" not in history.visible(remembered, frozenset({"acme"}))
 
 
+def test_how_quickly_grants_follow_from_first_tokens_is_shown_to_operators_once_it_is_measured() -> None:
+    window = filled(record(1))
+    unknown = snapshots.snapshot(sample(), window, ENTITLEMENTS, 1)
+    measured = snapshots.snapshot(sample(turnaround_s=0.01234), window, ENTITLEMENTS, 1)
+    assert "turnaround_ms" not in unknown
+    assert measured["turnaround_ms"] == 12.3
+    assert "turnaround_ms" not in (snapshots.visible(measured, frozenset({"acme"})) or {})
+
+
 def test_a_replica_out_of_service_has_drained_when_nothing_runs_on_it() -> None:
     def state(running: int, engine_running: int | None, tenants: set[str] | None = None) -> str:
         view = PoolView({"gpu-1": BackendView("gpu-1", 32, 100_000, running=running)}, {})
@@ -351,3 +362,42 @@ def test_a_replica_whose_full_step_takes_longer_than_a_tier_allows_between_token
     assert shown(10_000.0)["step_why"].endswith("--max-num-batched-tokens 1024")
     assert "step_why" not in shown(0.0), "its speed is not known"
     assert "step_why" not in shown(30_000.0)
+
+
+# --- replicas that are lost
+
+
+def down(at_s: float, state: str = "ejected", observed_s: float | None = None) -> Any:
+    return sample(at_s, backends=[BackendStatus("gpu-1", state, "connection refused", observed_s or at_s)])
+
+
+def test_a_lost_replica_says_since_when_and_whose_requests_it_lost() -> None:
+    window = filled(
+        record(1, outcome="failed", reason="backend_lost", slo_met=False),
+        globex(2, outcome="failed", reason="backend_stalled", slo_met=False),
+        globex(3, outcome="failed", reason="deadline", slo_met=False),
+        record(4, outcome="failed", reason="backend_lost", slo_met=False, backend="gpu-2"),
+    )
+    first = snapshots.snapshot(down(NOW), window, ENTITLEMENTS, 1)
+    snapshots.carry_down({}, first, window)
+    assert first["backends"]["gpu-1"]["down_since"] == NOW
+    assert first["backends"]["gpu-1"]["lost"] == {"acme": 1, "globex": 1}
+    later = snapshots.snapshot(down(NOW + 70, observed_s=NOW - 1), window, ENTITLEMENTS, 2)
+    snapshots.carry_down(first, later, window)
+    row = later["backends"]["gpu-1"]
+    assert (row["down_since"], row["lost"]) == (NOW - 1, {"acme": 1, "globex": 1}), "for as long as it is away"
+    back = snapshots.snapshot(sample(NOW + 80), window, ENTITLEMENTS, 3)
+    snapshots.carry_down(later, back, window)
+    assert not {"down_since", "lost"} & back["backends"]["gpu-1"].keys()
+
+
+def test_a_replica_that_was_drained_is_not_lost_and_members_do_not_see_whose_requests_were() -> None:
+    window = filled(globex(2, outcome="failed", reason="backend_lost", slo_met=False))
+    drained = snapshots.snapshot(down(NOW, "draining", NOW - 60), window, ENTITLEMENTS, 1)
+    snapshots.carry_down({}, drained, window)
+    assert "down_since" not in drained["backends"]["gpu-1"]
+    lost = snapshots.snapshot(down(NOW), window, ENTITLEMENTS, 1)
+    snapshots.carry_down({}, lost, window)
+    seen = snapshots.visible(lost, {"acme"})
+    assert seen is not None
+    assert "lost" not in seen["backends"]["gpu-1"]

@@ -84,11 +84,11 @@ def test_after_a_database_error_in_the_middle_the_retry_stores_each_once() -> No
     batch = [record(n) for n in range(3 * writer.BATCH)]
     real, calls = writer._write_batch, []
 
-    def cut(rows: list[writer.Row]) -> None:
+    def cut(rows: list[writer.Row]) -> set[str]:
         calls.append(len(rows))
         if len(calls) == 2:
             raise OperationalError("server closed the connection unexpectedly")
-        real(rows)
+        return real(rows)
 
     r = recorder()
     with mock.patch.object(writer, "_write_batch", cut), pytest.raises(OperationalError):
@@ -102,10 +102,10 @@ def test_after_a_database_error_in_the_middle_the_retry_stores_each_once() -> No
 def test_one_record_the_database_refuses_does_not_hold_up_the_others(caplog: pytest.LogCaptureFixture) -> None:
     real = writer._insert
 
-    def picky(rows: list[writer.Row]) -> None:
+    def picky(rows: list[writer.Row]) -> set[str]:
         if any(record(2).request_id in row for row in rows):
             raise DataError("value out of range")
-        real(rows)
+        return real(rows)
 
     with mock.patch.object(writer, "_insert", picky):
         writer.write([record(n) for n in range(5)])

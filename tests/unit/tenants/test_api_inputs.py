@@ -33,7 +33,7 @@ from telemetry.models import Alert, AlertRule, LabRun, ScalingState
 from tenants import services, tuning
 from tenants.api import inputs
 from tenants.audit import SYSTEM
-from tenants.models import AuditEntry, Pool, Price, Quota, Trial
+from tenants.models import AuditEntry, Pool, Price, Project, Quota, Trial
 from tests.support import worlds
 from tests.support.telemetry_world import record
 from tests.unit.tenants.test_tenants_access_matrix import BACKEND, ENTITLEMENT, POOL, SLO, TENANT, TIER
@@ -52,6 +52,8 @@ DEEPER = 100_000
 BODIES: dict[str, dict[str, Any]] = {
     "alert_rules_create": {"name": "deep queue", "kind": "queue_age", "threshold": 5, "pool": "llama"},
     "alert_rules_partial_update": {"name": "other"},
+    "alert_acknowledge": {"note": "looking"},
+    "alert_silence": {"minutes": 5},
     "backends_create": BACKEND,
     "backends_partial_update": {"description": "changed"},
     "engine_check": {"url": "http://127.0.0.1:1"},
@@ -72,10 +74,13 @@ BODIES: dict[str, dict[str, Any]] = {
     "pools_tuning_set": {"mode": "advise"},
     "prices_create": {"pool": "llama", "valid_from": "2026-01-01T00:00:00Z"},
     "prices_partial_update": {"currency": "EUR"},
+    "projects_create": {"slug": "new", "tenant": "acme", "aliases": {"gpt-4o": "llama"}},
+    "projects_partial_update": {"description": "changed"},
     "quotas_create": {"tenant": "acme", "period": "day", "hard_tokens": 10},
     "quotas_partial_update": {"hard_tokens": 99},
     "setup": {"tenant": TENANT},
     "slos_create": SLO,
+    "tenants_revoke_user": {"user": "ada"},
     "slos_partial_update": {"description": "changed"},
     "tenants_create": TENANT,
     "tenants_partial_update": {"description": "changed"},
@@ -188,7 +193,7 @@ def places(world: worlds.World) -> dict[str, str]:
     Pool.objects.filter(pk=pool.pk).update(scaling_mode="advise", policy="hybrid", policy_params={})
     ScalingState.objects.create(pool="llama", at=now, epoch=1, mode="advise", current=2, wanted=3, reason="up")
     rule = AlertRule.objects.create(name="a rule", kind="queue", threshold=5)
-    Alert.objects.create(
+    alert = Alert.objects.create(
         at=now, kind="queue", name="queue", severity="warning", rule=rule, subject="llama", line="deep"
     )
     api = APIClient()
@@ -200,10 +205,12 @@ def places(world: worlds.World) -> dict[str, str]:
         asked={"policies": ["now"], "variants": 1, "replicas": 0, "slos": None},
     )  # fmt: skip
     return {
-        "alert-rules": str(rule.pk), "audit": str(AuditEntry.objects.latest("pk").pk), "backends": "gpu-1",
-        "entitlements": "acme-llama", "keys": world.keys["acme"].row.public_id, "runs": str(run.pk),
-        "memberships": str(world.users["alice"].memberships.get().pk), "pools": "llama", "slos": "interactive",
-        "prices": str(services.save(actor=SYSTEM, instance=Price(pool=pool)).pk), "requests": record(1).request_id,
+        "alert-rules": str(rule.pk), "alerts": str(alert.pk), "audit": str(AuditEntry.objects.latest("pk").pk),
+        "backends": "gpu-1", "entitlements": "acme-llama", "keys": world.keys["acme"].row.public_id,
+        "runs": str(run.pk), "memberships": str(world.users["alice"].memberships.get().pk), "pools": "llama",
+        "slos": "interactive", "prices": str(services.save(actor=SYSTEM, instance=Price(pool=pool)).pk),
+        "requests": record(1).request_id,
+        "projects": services.save(actor=SYSTEM, instance=Project(slug="chat", tenant=world.tenants["acme"])).slug,
         "quotas": str(services.save(actor=SYSTEM, instance=Quota(tenant=world.tenants["acme"], hard_tokens=5)).pk),
         "tenants": "acme", "tiers": "premium", "tokens": world.tokens["adam"].row.public_id, "trials": str(trial.pk),
     }  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tenants.models import Entitlement, Pool
-from tenants.specs import load_catalog
+from tenants.specs import load_catalog, pool_and_entitlements
 from tests.support import worlds
 
 pytestmark = pytest.mark.django_db
@@ -24,3 +24,13 @@ def test_a_new_pool_keeps_a_part_of_its_slots_for_baselines_and_a_number_stands(
     assert load_catalog().pools["llama"].headroom_slots == 0
     Pool.objects.filter(slug="llama").update(headroom_slots=7)
     assert load_catalog().pools["llama"].headroom_slots == 7
+
+
+def test_the_lab_takes_a_pool_and_its_entitlements_as_the_catalog_has_them() -> None:
+    worlds.build()
+    for fixed in (None, 0, 7):
+        Pool.objects.filter(slug="llama").update(headroom_slots=fixed)
+        catalog = load_catalog()
+        spec, entitlements = pool_and_entitlements(Pool.objects.get(slug="llama"))
+        assert spec == catalog.pools["llama"]
+        assert {e.id: e for e in entitlements} == {e.id: e for e in catalog.entitlements.values() if e.pool == "llama"}

@@ -23,7 +23,8 @@ PAGES = Path(__file__).parents[3] / "frontend" / "src" / "pages"
 # The console's form of each resource, by its route.
 FORMS = {
     "tenants": ("tenantSpecs",), "slos": ("sloSpecs",), "tiers": ("tierSpecs",), "pools": ("poolSpecs",),
-    "backends": ("backendSpecs",), "entitlements": ("entitlementSpecs",), "quotas": ("quotaSpecs",),
+    "backends": ("backendSpecs",), "entitlements": ("entitlementSpecs",), "projects": ("projectSpecs",),
+    "quotas": ("quotaSpecs",),
     "prices": ("priceSpecs",), "keys": ("keySpecs",), "memberships": ("memberSpecs", "roleSpecs"),
     "alert-rules": ("ruleSpecs",),
 }  # fmt: skip
@@ -39,6 +40,7 @@ EXCEPTIONS: dict[str, dict[tuple[str, str], str]] = {
         **{("pools", n): POLICY for n in ("policy", "policy_params", "modifiers", "routing", "routing_params")},
         ("backends", "draining"): "an action beside each backend",
         ("entitlements", "tenant"): f"the tenant's: {PAGE}",
+        ("projects", "tenant"): f"the tenant's: {PAGE}",
         ("quotas", "tenant"): f"the tenant's: {PAGE}",
         ("memberships", "tenant"): f"the tenant's: {PAGE}; admins and operators have none",
     },
@@ -48,7 +50,7 @@ EXCEPTIONS: dict[str, dict[tuple[str, str], str]] = {
         ("alert-rules", ALL): "what somebody watches; files say what there is",
         **{
             (route, "slug"): "metadata.name"
-            for route in ("tenants", "slos", "tiers", "pools", "backends", "entitlements")
+            for route in ("tenants", "slos", "tiers", "pools", "backends", "entitlements", "projects")
         },
     },
     "admin": {("alert-rules", ALL): "are written in the console, beside the alerts"},

@@ -20,7 +20,7 @@ from rest_framework.test import APIClient
 from tenants import services
 from tenants.access import Scope
 from tenants.audit import SYSTEM
-from tenants.models import AuditEntry, Membership, Price, Quota, Role, Tenant
+from tenants.models import AuditEntry, Membership, Price, Project, Quota, Role, Tenant
 from tests.support import worlds
 
 pytestmark = pytest.mark.django_db
@@ -64,6 +64,7 @@ MATRIX: dict[tuple[str, str], tuple[tuple[int, ...], Any]] = {
     # Who sees the tenant is forbidden to pause it, unless its role is to operate.
     ("tenants/{tenant}/pause", "post"): ((401, 403, 404, 403, 403, 200, 200), {"reason": "a runaway job"}),
     ("tenants/{tenant}/resume", "post"): ((401, 403, 404, 403, 403, 200, 200), None),
+    ("tenants/{tenant}/revoke-user", "post"): ((401, 403, 404, 200, 200, 403, 200), {"user": "ada"}),
     ("slos", "get"): (EVERY_ROLE, None),
     ("slos", "post"): (ADMIN_MAKES, SLO),
     ("slos/{slo}", "get"): (ACMES, None),
@@ -92,6 +93,11 @@ MATRIX: dict[tuple[str, str], tuple[tuple[int, ...], Any]] = {
     ("entitlements/{entitlement}", "get"): (ACMES, None),
     ("entitlements/{entitlement}", "patch"): (_admin_changes(ACMES), TEXT),
     ("entitlements/{entitlement}", "delete"): (_admin_changes(ACMES, 204), None),
+    ("projects", "get"): (EVERY_ROLE, None),
+    ("projects", "post"): (ADMIN_MAKES, {"slug": "new", "tenant": "acme"}),
+    ("projects/{project}", "get"): (ACMES, None),
+    ("projects/{project}", "patch"): (_admin_changes(ACMES), {"aliases": {"gpt-4o": "llama"}}),
+    ("projects/{project}", "delete"): (_admin_changes(ACMES, 204), None),
     ("quotas", "get"): (EVERY_ROLE, None),
     ("quotas", "post"): (ADMIN_MAKES, {"tenant": "acme", "period": "day", "hard_tokens": 10}),
     ("quotas/{quota}", "get"): (ACMES, None),
@@ -127,7 +133,7 @@ MATRIX: dict[tuple[str, str], tuple[tuple[int, ...], Any]] = {
 PARAMETERS = {
     "tenants": "tenant", "slos": "slo", "tiers": "tier", "pools": "pool", "backends": "backend",
     "entitlements": "entitlement", "keys": "key", "tokens": "token", "memberships": "membership", "audit": "audit",
-    "quotas": "quota", "prices": "price",
+    "quotas": "quota", "prices": "price", "projects": "project",
 }  # fmt: skip
 
 
@@ -147,6 +153,7 @@ def _ids(world: worlds.World) -> dict[str, str]:
         "key": world.keys["acme"].row.public_id,
         "token": world.tokens["alice"].row.public_id,
         "quota": str(services.save(actor=SYSTEM, instance=Quota(tenant=world.tenants["acme"], hard_tokens=5)).pk),
+        "project": services.save(actor=SYSTEM, instance=Project(slug="chat", tenant=world.tenants["acme"])).slug,
         "price": str(services.save(actor=SYSTEM, instance=Price(pool=world.pool)).pk),
         "membership": str(world.users["alice"].memberships.get().pk),
         "audit": str(AuditEntry.objects.filter(tenant=world.tenants["acme"]).latest("pk").pk),

@@ -11,6 +11,7 @@ from django.core.exceptions import ValidationError
 from django.utils import timezone
 
 from controlplane.tuning import loop, replicas
+from scheduling.simulator.compare import GRANT_DELAY_S
 from scheduling.tuning import study
 from scheduling.tuning.gate import Gate
 from scheduling.tuning.settings import LoopSettings
@@ -143,11 +144,12 @@ def test_trials_are_served_in_front_of_the_pools_own_replicas_with_its_headroom(
     found = replicas.traffic_of(pool, now - timedelta(hours=1), now)
     assert found is not None
     replay = found.replay(replicas.serving_of(pool))
-    assert (found.headroom, replay.headroom) == (1, 1)
+    assert found.pool is not None
+    assert (found.pool.headroom_slots, replay.headroom) == (1, 1)
     assert [(b.slots, b.kv_tokens) for b in replay.view.backends.values()] == [
         (row.slots, row.kv_tokens) for row in pool.backends.all()
     ]
-    assert found.signal_s == replicas.GRANT_DELAY_S
+    assert found.signal_s == GRANT_DELAY_S
 
 
 @pytest.mark.parametrize("credit", [None, 0, 3000])
@@ -202,6 +204,25 @@ def test_advice_to_cut_queues_anew_is_said_once_and_can_be_followed(pool: Pool):
     tuning.start_canary(actor=ANN, trial=trial, reason="ann agrees")
     pool.refresh_from_db()
     assert pool.policy_params["partition"]
+
+
+def test_advice_on_first_queues_brings_no_studies_before_their_time(pool: Pool, monkeypatch: pytest.MonkeyPatch):
+    """It was taken for a change of prompts, after which studies come at once and again and again."""
+    pool = tuned(services.set_policy(actor=ANN, pool=pool, policy="ewsjf", params={}), "advise", every_s=100_000)
+    now = timezone.now()
+    traffic(400, now)
+    assert "the first queues" in loop.tend("llama", now=now)
+    traffic(120, now + timedelta(seconds=100), first=1000)
+    monkeypatch.setattr(loop, "BUDGET_S", 600.0)
+    made: list[int] = []
+    monkeypatch.setattr(loop, "_conclude", lambda *_: made.append(1) or "concluded")
+    for minute in (2, 5, 10, 30):
+        later = now + timedelta(minutes=minute)
+        said = loop.tend("llama", now=later)
+        for trial in Trial.objects.exclude(reward=None).filter(state=TrialState.PROPOSED):
+            tuning.close(actor=tuning.OPTIMISER, trial=trial, state=TrialState.REJECTED, reason="done")
+        assert said == ("concluded" if minute == 2 else "not due")
+    assert len(made) == 1
 
 
 def test_advice_that_is_followed_is_held_against_what_came_since_it_was_given(pool: Pool):

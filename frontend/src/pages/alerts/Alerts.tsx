@@ -1,6 +1,6 @@
 import { useInfiniteQuery, useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { useState } from "react";
-import { useSearchParams } from "react-router";
+import { Link, useSearchParams } from "react-router";
 import type { Pool, Tenant } from "../../api/catalog";
 import { get, send } from "../../api/client";
 import { following, type AlertPage, type AlertRow, type AlertRule, type OpenAlerts } from "../../api/operate";
@@ -16,7 +16,7 @@ import { useFeed, useOutages } from "../../feed/live";
 import { asOutage, isHeard, type Outage } from "../../feed/outages";
 import { age } from "../../lib/format";
 import { user } from "../../lib/page";
-import { useBooks } from "../tenants/data";
+import { useCatalog } from "../tenants/data";
 import { Confirm, Failed, Waiting, When } from "../tenants/parts";
 import { kindLabel, lastedS, ruleSpecs, sentence } from "./rules";
 
@@ -46,6 +46,90 @@ function Unwatched({ away }: { away: readonly Outage[] }) {
   );
 }
 
+/** From an alert to what it is about: the charts, the requests and the replica of that moment. */
+function Ways({ alert }: { alert: AlertRow }) {
+  const began = Date.parse(alert.at) / 1000;
+  const around = { from: new Date((began - 120) * 1000).toISOString(), to: new Date((began + 120) * 1000).toISOString() };
+  const where = Object.fromEntries(Object.entries({ pool: alert.pool, tenant: alert.tenant }).filter(([, name]) => name));
+  const backend = ["backend_health", "engine_queue", "kv_cache"].includes(alert.kind) ? alert.subject : "";
+  const links: [string, string][] = [
+    ...(alert.pool ? ([["charts", `/?${new URLSearchParams({ pool: alert.pool, at: String(Math.round(began + 120)), window: "5" })}`]] as [string, string][]) : []),
+    ["requests", `/requests?${new URLSearchParams({ ...where, ...(backend ? { backend } : {}), ...around })}`],
+    ...(backend && user.role !== "member" ? ([[`backend ${backend}`, "/backends"]] as [string, string][]) : []),
+    ...(user.role === "member" ? [] : ([["events", `/events?${new URLSearchParams({ at: String(Math.round(began)) })}`]] as [string, string][])),
+  ];
+  return (
+    <p className="mt-1 text-sm text-soft">
+      That moment:{" "}
+      {links.map(([label, to], i) => (
+        <span key={label}>
+          {i > 0 && " · "}
+          <Link className="link" to={to}>
+            {label}
+          </Link>
+        </span>
+      ))}
+    </p>
+  );
+}
+
+const SILENCES = [
+  { minutes: 60, label: "1 h" },
+  { minutes: 480, label: "8 h" },
+  { minutes: 1440, label: "1 day" },
+] as const;
+
+/** Who looks after an alert, and until when nothing is sent of it. */
+function Marks({ alert }: { alert: AlertRow }) {
+  const client = useQueryClient();
+  const mark = useMutation({
+    mutationFn: ({ verb, body }: { verb: "acknowledge" | "silence"; body: Record<string, unknown> }) => send<AlertRow>("POST", `alerts/${alert.id}/${verb}`, body),
+    onSuccess: () => client.invalidateQueries({ queryKey: ["alerts"] }),
+    onError: (error) => notify(error.message),
+  });
+  const silent = alert.silenced_until !== null && Date.parse(alert.silenced_until) > Date.now();
+  return (
+    <>
+      {alert.acknowledged_at && (
+        <p>
+          acknowledged by {alert.acknowledged_by}, <When at={alert.acknowledged_at} />
+        </p>
+      )}
+      {silent && (
+        <p>
+          silenced by {alert.silenced_by} until <When at={alert.silenced_until} />
+        </p>
+      )}
+      {alert.note && <p>“{alert.note}”</p>}
+      {user.role !== "member" && (
+        <p className="mt-1 flex flex-wrap gap-1.5 sm:justify-end">
+          {!alert.acknowledged_at && (
+            <button type="button" className="button" disabled={mark.isPending} onClick={() => mark.mutate({ verb: "acknowledge", body: {} })}>
+              Acknowledge
+            </button>
+          )}
+          {silent ? (
+            <button type="button" className="button" disabled={mark.isPending} onClick={() => mark.mutate({ verb: "silence", body: { minutes: 0 } })}>
+              End silence
+            </button>
+          ) : (
+            <select className="field" aria-label={`Silence ${alert.rule_name}`} value="" disabled={mark.isPending} onChange={(event) => mark.mutate({ verb: "silence", body: { minutes: Number(event.target.value) } })}>
+              <option value="" disabled>
+                Silence for…
+              </option>
+              {SILENCES.map(({ minutes, label }) => (
+                <option key={minutes} value={minutes}>
+                  {label}
+                </option>
+              ))}
+            </select>
+          )}
+        </p>
+      )}
+    </>
+  );
+}
+
 function Open({ alerts, blind, partly }: { alerts: readonly AlertRow[]; blind: boolean; partly: boolean }) {
   if (alerts.length === 0 && blind) return <p className="panel p-4 text-sm text-soft">No alert was open when the rules were last evaluated. Whether one should be open now is unknown.</p>;
   if (alerts.length === 0 && partly) return <p className="panel p-4 text-sm text-soft">No alert is open{user.role === "member" ? " for your tenants" : ""}.</p>;
@@ -70,10 +154,14 @@ function Open({ alerts, blind, partly }: { alerts: readonly AlertRow[]; blind: b
               {alert.pool && <> · pool {alert.pool}</>}
               {alert.tenant && <> · {alert.tenant}</>}
             </p>
+            <Ways alert={alert} />
           </div>
-          <p className="text-sm whitespace-nowrap text-soft">
-            for {age(lastedS(alert.at, null, Date.now()))}, since <When at={alert.at} />
-          </p>
+          <div className="text-sm text-soft sm:text-right">
+            <p>
+              for {age(lastedS(alert.at, null, Date.now()))}, since <When at={alert.at} />
+            </p>
+            <Marks alert={alert} />
+          </div>
         </li>
       ))}
     </ul>
@@ -83,7 +171,7 @@ function Open({ alerts, blind, partly }: { alerts: readonly AlertRow[]; blind: b
 const historyColumns: Column<AlertRow>[] = [
   { label: "Started", cell: (row) => <When at={row.at} />, className: "whitespace-nowrap" },
   { label: "Duration", right: true, cell: (row) => (row.state === "told" ? "" : age(lastedS(row.at, row.resolved_at, Date.now()))) },
-  { label: "State", cell: (row) => <Badge tone={row.state === "open" ? tones[row.severity] : row.state === "resolved" ? "good" : "plain"}>{row.state}</Badge> },
+  { label: "State", cell: (row) => <Badge tone={row.state === "open" ? tones[row.severity] : "plain"}>{row.state}</Badge> },
   { label: "Subject", cell: (row) => kindLabel(row.kind), className: "whitespace-nowrap" },
   {
     label: "Message",
@@ -159,8 +247,8 @@ function Rules({ away }: { away: readonly Outage[] }) {
   const [query, setQuery] = useSearchParams();
   const client = useQueryClient();
   const rules = useQuery({ queryKey: ["alerts", "rules"], queryFn: ({ signal }) => get<AlertRule[]>("alert-rules", {}, signal), refetchInterval: REFRESH_MS });
-  const pools = useBooks<Pool>("pools");
-  const tenants = useBooks<Tenant>("tenants");
+  const pools = useCatalog<Pool>("pools");
+  const tenants = useCatalog<Tenant>("tenants");
   const [deleted, setDeleted] = useState<AlertRule | null>(null);
   const asked = query.get("rule");
   const edited = rules.data?.find((rule) => String(rule.id) === asked);

@@ -11,18 +11,31 @@ export const KINDS: Record<AlertRule["kind"], string> = {
   debt: "Debt",
   backend_health: "Backend health",
   quota: "Budget (quota)",
+  ttft: "Time to first token",
+  refusals: "Refusals",
+  failures: "Failures",
+  engine_queue: "Engine queue",
+  kv_cache: "KV cache",
+  no_leader: "No leader",
+  cost: "Cost",
 };
 
 export type Kind = AlertRule["kind"];
 export const kindLabel = (kind: string): string => KINDS[kind as Kind] ?? kind.replaceAll("_", " ");
 
+/** Kinds whose threshold is a share, and those that have none. */
+const SHARES: readonly string[] = ["slo_attainment", "quota", "refusals", "failures", "kv_cache"] satisfies Kind[];
+const WITHOUT: readonly string[] = ["backend_health", "no_leader"] satisfies Kind[];
+
 /** A threshold with its unit. */
 export const bound = (kind: string, value: number): string => {
-  if (kind === "slo_attainment" || kind === "quota") return text(percent(value));
-  return kind === "queue_age" ? `${value} s` : String(value);
+  if (SHARES.includes(kind)) return text(percent(value));
+  return kind === "queue_age" || kind === "ttft" ? `${value} s` : String(value);
 };
 
 const lasting = (s: number): string => (s ? ` for ${age(s)}` : "");
+
+const whose = (rule: { tenant: string }, where: string): string => (rule.tenant ? `${rule.tenant}'s requests in ${where}` : `the requests of ${where}`);
 
 /** A rule as a sentence: "SLO attainment of pool llama below 90.0 % for 2 min; over at 95.0 %". */
 export function sentence(rule: Pick<AlertRule, "threshold" | "clear_threshold" | "for_s" | "pool" | "tenant"> & { kind: string }): string {
@@ -40,6 +53,20 @@ export function sentence(rule: Pick<AlertRule, "threshold" | "clear_threshold" |
       return `A backend of ${where} receives no work and is not draining${lasting(rule.for_s)}`;
     case "quota":
       return `${rule.tenant || "A tenant"} has used more than ${limit} of a quota${lasting(rule.for_s)}${over}`;
+    case "ttft":
+      return `5 % of ${whose(rule, where)} wait longer than ${limit} for their first token${lasting(rule.for_s)}${over}`;
+    case "refusals":
+      return `More than ${limit} of ${whose(rule, where)} are refused${lasting(rule.for_s)}${over}`;
+    case "failures":
+      return `More than ${limit} of ${whose(rule, where)} fail${lasting(rule.for_s)}${over}`;
+    case "engine_queue":
+      return `More than ${limit} requests wait inside an engine of ${where}${lasting(rule.for_s)}${over}`;
+    case "kv_cache":
+      return `A backend of ${where} uses more than ${limit} of its KV cache${lasting(rule.for_s)}${over}`;
+    case "no_leader":
+      return `${rule.pool ? `Pool ${rule.pool}` : "A pool"} has no leader${lasting(rule.for_s)}`;
+    case "cost":
+      return `${rule.tenant || "A tenant"} has cost more than ${limit} since midnight UTC${lasting(rule.for_s)}${over}`;
     default:
       return rule.kind;
   }
@@ -49,7 +76,7 @@ const number = (value: string | undefined): number | null => (value?.trim() && N
 
 const inWords = (_value: string, values: Values): string => {
   const threshold = number(values.threshold);
-  if (!values.kind || (threshold === null && values.kind !== "backend_health")) return "";
+  if (!values.kind || (threshold === null && !WITHOUT.includes(values.kind))) return "";
   return `${sentence({ kind: values.kind, threshold, clear_threshold: number(values.clear_threshold), for_s: number(values.for_s) ?? 0, pool: values.pool ?? "", tenant: values.tenant ?? "" })}.`;
 };
 
@@ -61,12 +88,12 @@ export const ruleSpecs = (pools: readonly string[], tenants: readonly string[]):
   rule("name", "Name", { wide: true }),
   rule("kind", "Metric", { initial: "slo_attainment", options: Object.entries(KINDS).map(([value, label]) => ({ value, label })) }),
   rule("severity", "Severity"),
-  rule("threshold", "Threshold", { help: "A share such as 0.9 for SLO and budget, seconds for the queue, debt as on the overview; empty for backends.", explain: inWords }),
+  rule("threshold", "Threshold (needed except for backend health and no leader)", { help: "A share such as 0.9 for SLO, budget, refusals, failures and KV cache; seconds for queue and first token; requests for the engine queue; debt as on the overview.", explain: inWords }),
   rule("clear_threshold", "Clears at", { help: "The value at which the alert clears; the threshold if empty. Between the two nothing changes, so a value that fluctuates raises one alert." }),
   rule("for_s", "For", { help: "How long the condition must hold before the alert opens, and be absent before it closes." }),
   rule("enabled", "Enabled"),
   rule("pool", "Pool", { kind: "choice", options: optional(pools, "every pool"), help: "" }),
-  rule("tenant", "Tenant", { kind: "choice", options: optional(tenants, "the pool as a whole, or each tenant"), help: "For SLO, debt and budget." }),
+  rule("tenant", "Tenant", { kind: "choice", options: optional(tenants, "the pool as a whole, or each tenant"), help: "For SLO, debt, budget, first token, refusals, failures and cost." }),
   rule("webhook", "Webhook", { wide: true, placeholder: "https://…", help: "Only hosts on QUARTERMASTER_WEBHOOK_HOSTS. If empty, the installation's webhook is used, if there is one." }),
 ];
 

@@ -13,43 +13,50 @@ import { Table, type Column } from "../../components/Table";
 import { user } from "../../lib/page";
 import { usePoolChoice } from "../policies/PoolChoice";
 import { Confirm, Failed, Waiting, When } from "../tenants/parts";
-import { ended, FIGURES, groupName, judged, LABELS, lines, progress, shownFigure, shownInterval, signedFigure, trustOf, type Figure, type Line } from "./lab";
+import { ended, figuresOf, groupName, judged, LABELS, lines, progress, refusals, shownFigure, shownInterval, signedFigure, type Figure, type Line } from "./lab";
 import { NewRun } from "./NewRun";
+import { TrustNote } from "./TrustNote";
 import { Whiskers } from "./Whiskers";
 
 const REFRESH_MS = 2000;
 const tones: Record<LabRun["state"], Tone> = { queued: "plain", running: "warn", done: "good", failed: "bad", cancelled: "plain" };
 const verdicts = { better: "text-good", worse: "text-bad", unsure: "text-faint", same: "text-faint" } as const;
 
+const EXPLAINED: Record<string, string> = {
+  kept: "Requests that kept their SLO, of all that were asked for. A refused request did not.",
+  slo: "Requests that kept their SLO, of those that were served.",
+  refused: "Requests that the pool's limits refused, of all that were asked for.",
+};
+
 const policyName = (policy: string): string => (policy === "now" ? "active policy" : policy);
 
 function Results({ run }: { run: LabRun }) {
-  const [id, setId] = useState("slo");
-  const figure = FIGURES.find((one) => one.id === id)!;
+  const [chosen, setChosen] = useState("");
   const results = run.results ?? [];
+  const figures = figuresOf(results);
+  const figure = figures.find((one) => one.id === chosen) ?? figures[0];
   const { policies } = run.asked;
-  if (results.length === 0) return <p className="text-sm text-soft">{ended(run) ? "It ended before every policy had completed one variant, so there is nothing to compare." : "The first figures appear when every policy has completed one variant."}</p>;
+  if (!figure) return <p className="text-sm text-soft">{ended(run) ? "It ended before every policy had completed one variant, so there is nothing to compare." : "The first figures appear when every policy has completed one variant."}</p>;
+  const { id } = figure;
   const groups = lines(results, id, policies);
   const flat = [...groups.values()].flat();
   const variants = results[0]!.variants;
-  const trust = trustOf(run);
   return (
     <div className="space-y-3">
-      <p className="flex flex-wrap items-baseline gap-2 text-sm text-soft" data-testid="trust">
-        <Badge tone={trust.tone}>{trust.label}</Badge>
-        <span>
-          {trust.text}
-          {run.trust && (
-            <>
-              {" "}
-              Measured <When at={run.trust.at} />.
-            </>
-          )}
-        </span>
-      </p>
+      <TrustNote trust={run.trust ?? null} pool={run.pool} />
       <div className="max-w-full overflow-x-auto">
-        <Segmented label="Figure" value={id} options={FIGURES.map(({ id: value, label }) => ({ value, label }))} onChange={setId} />
+        <Segmented label="Figure" value={id} options={figures.map(({ id: value, label }) => ({ value, label }))} onChange={setChosen} />
       </div>
+      <p className="text-sm text-soft">{EXPLAINED[id]}</p>
+      {id === "refused" && (
+        <ul className="text-sm text-soft" aria-label="Reasons">
+          {refusals(results, policies).map(({ policy, text }) => (
+            <li key={policy}>
+              {policyName(policy)}: {text}
+            </li>
+          ))}
+        </ul>
+      )}
       <div className="grid items-start gap-4 xl:grid-cols-2 wide:grid-cols-[52rem_minmax(0,1fr)]">
         <section className="panel p-4" aria-label="Plot">
           <h3 className="mb-2 text-sm font-medium">

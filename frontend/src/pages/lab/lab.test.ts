@@ -1,10 +1,10 @@
 import { expect, it } from "vitest";
 import type { ResultRow } from "../../api/operate";
-import { axis, ended, FIGURES, groupName, judged, lines, policyText, progress, shownFigure, shownInterval, signedFigure, trustOf } from "./lab";
+import { axis, ended, FIGURES, figuresOf, groupName, judged, lines, policyText, progress, refusals, shownFigure, shownInterval, signedFigure, trustOf } from "./lab";
 
 const row = (policy: string, group: string, mean: number, more: Partial<ResultRow> = {}): ResultRow => ({ policy, group, figure: "slo", variants: 3, mean, low: mean - 1, high: mean + 1, ...more });
 const slo = FIGURES[0]!;
-const ttft = FIGURES[1]!;
+const ttft = FIGURES.find(({ id }) => id === "ttft_p50")!;
 
 it("groups come as all, tiers, tenants, and policies in the order they were asked in", () => {
   const found = lines([row("fifo", "tenant:acme", 1), row("now", "tier:premium", 2), row("fifo", "all", 3), row("now", "all", 4), row("now", "all", 9, { figure: "requests" })], "slo", ["now", "fifo"]);
@@ -50,4 +50,14 @@ it("beside simulated figures stands how far they are from live ones, and unknown
   expect(trustOf({ pool: "chat", trust: { ...trust, worst: 0.31, trusted: false } })).toMatchObject({ tone: "warn", label: "error up to 31.0 %" });
   expect(trustOf({ pool: "chat", trust: null })).toMatchObject({ tone: "plain", label: "error unknown" });
   expect(trustOf({ pool: "chat" }).tone).toBe("plain");
+});
+
+it("a run offers the figures it has, and says why requests were refused", () => {
+  const old = [row("now", "all", 90)];
+  expect(figuresOf(old).map(({ id }) => id)).toEqual(["slo"]);
+  const found = [row("now", "all", 3, { figure: "refused_queue_full" }), row("now", "all", 12, { figure: "refused_token_budget" }), row("now", "tier:premium", 50, { figure: "refused_queue_full" }), row("fifo", "all", 0, { figure: "refused_queue_full" })];
+  expect(refusals(found, ["now", "fifo"])).toEqual([
+    { policy: "now", text: `token_budget ${shownFigure(12, "%")}, queue_full ${shownFigure(3, "%")}` },
+    { policy: "fifo", text: "none" },
+  ]);
 });

@@ -12,7 +12,9 @@ export interface Figure {
 }
 
 export const FIGURES: readonly Figure[] = [
-  { id: "slo", label: "In time", unit: "%", more: true },
+  { id: "kept", label: "In time", unit: "%", more: true },
+  { id: "slo", label: "In time, of served", unit: "%", more: true },
+  { id: "refused", label: "Refused", unit: "%", more: false },
   { id: "ttft_p50", label: "TTFT p50", unit: "s", more: false },
   { id: "ttft_p95", label: "TTFT p95", unit: "s", more: false },
   { id: "ttft_p99", label: "TTFT p99", unit: "s", more: false },
@@ -22,6 +24,17 @@ export const FIGURES: readonly Figure[] = [
   { id: "wait_p95", label: "Wait p95", unit: "s", more: false },
   { id: "wait_p99", label: "Wait p99", unit: "s", more: false },
 ];
+
+/** Those that a run has; runs made before a figure existed lack it. */
+export const figuresOf = (results: readonly ResultRow[]): Figure[] => FIGURES.filter(({ id }) => results.some((row) => row.figure === id));
+
+/** Why requests were refused, policy by policy: "queue_full 12 %", the most frequent first. */
+export function refusals(results: readonly ResultRow[], policies: readonly string[]): { policy: string; text: string }[] {
+  return policies.map((policy) => {
+    const found = results.filter((row) => row.policy === policy && row.group === "all" && row.figure.startsWith("refused_") && row.mean > 0).sort((a, b) => b.mean - a.mean);
+    return { policy, text: found.length ? found.map((row) => `${row.figure.slice("refused_".length)} ${shownFigure(row.mean, "%")}`).join(", ") : "none" };
+  });
+}
 
 export const LABELS = Array.from({ length: 26 }, (_, i) => String.fromCharCode(65 + i));
 
@@ -93,14 +106,16 @@ export function progress(run: Pick<LabRun, "state" | "done" | "total">): { ratio
   return { ratio, text: run.state === "queued" ? "waiting for a worker" : `${run.done} of ${run.total} replays` };
 }
 
+export type Measured = NonNullable<LabRun["trust"]>;
+
 /** Beside every simulated figure: how far such figures of this pool were from what happened. */
-export function trustOf({ trust, pool }: Pick<LabRun, "trust" | "pool">): { tone: "good" | "warn" | "plain"; label: string; text: string } {
+export function trustOf({ trust, pool }: { trust?: Measured | null | undefined; pool: string }): { tone: "good" | "warn" | "plain"; label: string; text: string } {
   if (!trust) return { tone: "plain", label: "error unknown", text: `The difference between simulated and live figures of pool ${pool} has not been measured yet.` };
   const worst = text(percent(trust.worst));
   return {
     tone: trust.trusted ? "good" : "warn",
     label: `error up to ${worst}`,
-    text: `Simulated against live on pool ${pool}: p50 and p95 of first and last token differ by at most ${worst}, on ${trust.requests} requests.`,
+    text: `Simulated against live on pool ${pool}: p50 and p95 of first and last token differ by at most ${worst}, on ${trust.requests} requests.${trust.refused ? ` Refused: ${shownFigure(trust.refused[0] ?? 0, "%")} live, ${shownFigure(trust.refused[1] ?? 0, "%")} simulated.` : ""}`,
   };
 }
 

@@ -1,14 +1,17 @@
 import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import { memo, useMemo, useState } from "react";
-import { useSearchParams } from "react-router";
+import { Link, useSearchParams } from "react-router";
+import { eventsOf } from "../../api/events";
 import { pastOf } from "../../api/history";
 import { ColorBook } from "../../charts/palette";
 import { groups, panels, type ColorBooks, type Group } from "../../charts/panels";
+import { marksOf } from "../../charts/marks";
 import { TimeChart } from "../../charts/TimeChart";
 import { CopyButton } from "../../components/Copy";
 import { Segmented } from "../../components/Segmented";
 import type { Point, Snapshot } from "../../feed/types";
 import { clock, moment, zone } from "../../lib/format";
+import { user } from "../../lib/page";
 import { useDark } from "../../lib/theme";
 import { joined, linkTo, question, rangeOf, WINDOWS, type Range } from "./range";
 
@@ -20,6 +23,7 @@ function colorsOf(pool: string): ColorBooks {
   return found;
 }
 
+const LISTED = 3;
 const POOL_WIDE: readonly string[] = ["parts", "violations", "ttft-tiers", "tbt-tiers", "ttlt-tiers", "gpu", "memory"];
 const order = Object.keys(groups) as Group[];
 
@@ -66,6 +70,17 @@ export const Charts = memo(function Charts({ snapshot, history, wall }: { snapsh
       }
       return old;
     });
+  const minute = Math.floor(to / 10);
+  // biome-ignore lint/correctness/useExhaustiveDependencies: asked anew every ten seconds of the shown time, not each second
+  const span = useMemo(() => ({ from, to: to + 1 }), [minute, pool, to - from > 3600, zoom]);
+  const happened = useQuery({
+    queryKey: ["events", pool, Math.floor(span.from / 10), minute],
+    queryFn: ({ signal }) => eventsOf(pool, span.from, span.to, signal),
+    enabled: user.role !== "member" && user.role !== null,
+    placeholderData: keepPreviousData,
+    staleTime: 10_000,
+  });
+  const marks = useMemo(() => marksOf(happened.data?.events ?? []), [happened.data]);
   const shown = list.filter((panel) => !own || !POOL_WIDE.includes(panel.id));
   return (
     <section aria-labelledby="charts-title">
@@ -101,11 +116,19 @@ export const Charts = memo(function Charts({ snapshot, history, wall }: { snapsh
         </p>
       )}
       {error && <p className="mb-2 text-sm text-bad">The history could not be read: {error.message}</p>}
+      {!wall && marks.length > 0 && (
+        <p className="mb-2 text-2xs text-soft" data-testid="happened">
+          Dashed lines: {marks.slice(-LISTED).toReversed().map(({ at, line }) => `${clock(at)} ${line}`).join(" · ")}{" "}
+          <Link className="link" to={`/events?${new URLSearchParams({ pool, at: String(Math.round(to)) })}`}>
+            {marks.length > LISTED ? `all ${marks.length} events` : "events"}
+          </Link>
+        </p>
+      )}
       {wall && (
         // As many as fit beside each other: a wall is looked at, not scrolled.
         <div className="grid grid-cols-[repeat(auto-fill,minmax(min(100%,20rem),1fr))] gap-2 min-[2200px]:grid-cols-6">
           {shown.map((panel) => (
-            <TimeChart key={panel.id} panel={panel} from={from} to={to} dark={dark} onZoom={zoomed} onReset={reset} wall />
+            <TimeChart key={panel.id} panel={panel} from={from} to={to} dark={dark} onZoom={zoomed} onReset={reset} marks={marks} wall />
           ))}
         </div>
       )}
@@ -118,7 +141,7 @@ export const Charts = memo(function Charts({ snapshot, history, wall }: { snapsh
               <h3 className="label mb-1.5">{groups[group]}</h3>
               <div className={`grid grid-cols-1 gap-2 md:grid-cols-2 ${part.length % 3 === 0 ? "xl:grid-cols-3" : part.length === 4 ? "xl:grid-cols-4" : ""}`}>
                 {part.map((panel) => (
-                  <TimeChart key={panel.id} panel={panel} from={from} to={to} dark={dark} onZoom={zoomed} onReset={reset} />
+                  <TimeChart key={panel.id} panel={panel} from={from} to={to} dark={dark} onZoom={zoomed} onReset={reset} marks={marks} />
                 ))}
               </div>
             </div>

@@ -121,7 +121,7 @@ const heads: Head[] = [
   { key: "debt", label: "Debt", right: true },
   { key: "ttft", label: "TTFT", unit: "p50 · p95 · p99", right: true, tenantToo: true },
   { key: "ttlt", label: "TTLT", unit: "p50 · p95 · p99", right: true, tenantToo: true },
-  { key: "attainment", label: "SLO met", unit: "· missed", right: true, tenantToo: true },
+  { key: "attainment", label: "Attainment", unit: "· missed", right: true, tenantToo: true },
   { key: "refused", label: "Refused", unit: "1 min", tenantToo: true },
 ];
 

@@ -1,9 +1,12 @@
-import { lazy, Suspense, useCallback, useDeferredValue, useEffect } from "react";
+import { useQuery } from "@tanstack/react-query";
+import { lazy, Suspense, useCallback, useDeferredValue, useEffect, useMemo } from "react";
 import { Link, useSearchParams } from "react-router";
 import { ConnectionNotice, ConnectionPill } from "../../components/ConnectionPill";
 import { Icon } from "../../components/icons";
 import { Empty } from "../../components/Shell";
 import { Outages, Unknown, unknownSince } from "../../components/Outages";
+import { get } from "../../api/client";
+import type { AlertRule } from "../../api/operate";
 import { blank } from "../../feed/blank";
 import { useFeed, useNow, useOutages, usePaused } from "../../feed/live";
 import { hides } from "../../feed/outages";
@@ -15,6 +18,8 @@ import { Backends } from "./Backends";
 import { Charts } from "./Charts";
 import { Entitlements } from "./Entitlements";
 import { Headline } from "./Headline";
+import { Losses } from "./Losses";
+import { limitsOf } from "./verdict";
 import { Strategy } from "./Strategy";
 import { Tiers } from "./Tiers";
 
@@ -154,6 +159,8 @@ export function Overview() {
   // Nothing of a pool that cannot be seen is shown as if it were so now: its names stay, its figures go.
   const unknown = stale && pool ? unknownSince(hidden ?? { source: "leader", since: pool.snapshot.at }) : undefined;
   const shown = pool && (unknown ? blank(pool.snapshot) : pool.snapshot);
+  const rules = useQuery({ queryKey: ["alerts", "rules"], queryFn: ({ signal }) => get<AlertRule[]>("alert-rules", {}, signal), enabled: user.role !== "member", staleTime: 60_000 });
+  const limits = useMemo(() => limitsOf(rules.data, selected ?? ""), [rules.data, selected]);
   const wall = query.get("wall") === "1";
   const setWall = useCallback(
     (on: boolean) =>
@@ -206,7 +213,8 @@ export function Overview() {
       {wall && <Outages />}
       {pool && shown && selected !== undefined ? (
         <div data-testid="figures" data-stale={stale} className={`space-y-5 transition-[filter,opacity] ${stale ? "grayscale" : ""}`}>
-          <Headline snapshot={shown} history={pool.history} unknown={unknown} />
+          {!unknown && <Losses snapshot={shown} />}
+          <Headline snapshot={shown} history={pool.history} unknown={unknown} limits={limits} />
           {!unknown && untouched(pool) && <FirstRequest snapshot={pool.snapshot} />}
           {unknown && <p className="text-sm text-soft">The charts end at {moment(pool.snapshot.at)}; what happened since then is unknown.</p>}
           {charted && <Charts key={charted.snapshot.pool} snapshot={charted.snapshot} history={charted.history} wall={wall} />}

@@ -2,6 +2,9 @@ import { Table, type Column } from "../../components/Table";
 import type { Snapshot, TierFigures } from "../../feed/types";
 import { count, duration, NONE, percent, rate, seconds, text } from "../../lib/format";
 
+/** Attainment below this is marked: the first of the alert rules shipped. */
+export const SLO_LOW = 0.9;
+
 type Row = TierFigures & { name: string };
 
 function Against({ value, target }: { value: number | undefined; target: number | undefined }) {
@@ -17,7 +20,9 @@ function Against({ value, target }: { value: number | undefined; target: number 
 
 const columns: Column<Row>[] = [
   { label: "Tier", by: (t) => t.name, cell: (t) => t.name },
-  { label: "SLO met", right: true, by: (t) => t.attainment, cell: (t) => <span className={(t.attainment ?? 1) < 0.9 ? "font-medium text-bad" : ""}>{text(percent(t.attainment))}</span> },
+  { label: "Attainment", unit: "of all asked", right: true, by: (t) => t.attainment, cell: (t) => <span className={(t.attainment ?? 1) < SLO_LOW ? "font-medium text-bad" : ""}>{text(percent(t.attainment))}</span> },
+  { label: "Served", unit: "in time", right: true, by: (t) => t.attainment_served, cell: (t) => text(percent(t.attainment_served)) },
+  { label: "Refused", unit: "1 min", right: true, by: (t) => (t.asked === undefined ? undefined : t.asked - (t.total ?? 0)), cell: (t) => (t.asked === undefined ? NONE : count(t.asked - (t.total ?? 0))) },
   { label: "Violations", unit: "1 min", right: true, by: (t) => t.violations, cell: (t) => (t.total === undefined ? NONE : `${count(t.violations ?? 0)} of ${count(t.total)}`) },
   { label: "Rate", unit: "violations/s", right: true, by: (t) => t.violations, cell: (t) => rate(t.violations === undefined ? undefined : t.violations / 60) },
   { label: "TTFT p95 / target", right: true, by: (t) => t.latency?.ttft_ms?.p95, cell: (t) => <Against value={t.latency?.ttft_ms?.p95} target={t.ttft_s} /> },

@@ -1,11 +1,11 @@
 import { useSearchParams } from "react-router";
 import type { Pool } from "../../api/catalog";
-import { useBooks } from "../tenants/data";
+import { useCatalog } from "../tenants/data";
 
 /** The pool in the address, and those there are. Without `all` the first one stands for none. */
 export function usePoolChoice(needed = false): { pool: string; pools: string[]; poolRows: Pool[]; isPending: boolean } {
   const [query] = useSearchParams();
-  const { data = [], isPending } = useBooks<Pool>("pools");
+  const { data = [], isPending } = useCatalog<Pool>("pools");
   const pools = data.map(({ slug }) => slug);
   return { pool: query.get("pool") ?? (needed ? (pools[0] ?? "") : ""), pools, poolRows: data, isPending };
 }

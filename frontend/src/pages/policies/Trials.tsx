@@ -10,6 +10,8 @@ import { Sheet } from "../../components/Sheet";
 import { Table, type Column } from "../../components/Table";
 import { age, compact, moment, NONE, percent, text, words } from "../../lib/format";
 import { useDark } from "../../lib/theme";
+import type { Measured } from "../lab/lab";
+import { TrustNote } from "../lab/TrustNote";
 import { Confirm, Failed, Waiting, When } from "../tenants/parts";
 import { shown } from "./params";
 import { Section } from "./parts";
@@ -94,7 +96,7 @@ function Pairs({ title, rows, format }: { title: string; rows: Record<string, [n
 const waited = (s: number): string => `${s.toFixed(s < 10 ? 2 : 0)} s`;
 
 /** One trial's whole story. */
-function Story({ trial, onClose }: { trial: Trial; onClose: () => void }) {
+function Story({ trial, pool, trust, onClose }: { trial: Trial; pool: string; trust: Measured | null; onClose: () => void }) {
   const { gate, guard } = trial;
   const evidence = Object.entries(guard.evidence ?? {});
   return (
@@ -119,6 +121,7 @@ function Story({ trial, onClose }: { trial: Trial; onClose: () => void }) {
             ))}
           </dl>
         </section>
+        {(trial.reward !== null || gate.reason) && <TrustNote trust={trust} pool={pool} />}
         {trial.reward !== null && (
           <section>
             <h3 className="label mb-2">Reward {trial.reward.toFixed(3)}, and its parts</h3>
@@ -247,6 +250,7 @@ export function Trials({ pool, tuning, onNew }: { pool: string; tuning: Tuning |
       }
     >
       {tuning && <p className="text-sm text-soft">{MEANING[tuning.mode]}</p>}
+      {tuning && <TrustNote trust={tuning.trust} pool={pool} />}
       {canary?.canary_until && (
         <div className="panel flex flex-wrap items-center gap-x-4 gap-y-2 p-4" data-testid="canary">
           <Badge tone="warn">trial running</Badge>
@@ -262,7 +266,7 @@ export function Trials({ pool, tuning, onNew }: { pool: string; tuning: Tuning |
         </div>
       )}
       {trials.error ? <Failed error={trials.error} retry={() => void trials.refetch()} /> : !trials.data ? <Waiting /> : <Table label="All trials" rows={rows} columns={columns} id={(row) => String(row.id)} empty="No trials in this pool yet." className="max-h-96" />}
-      {story && <Story trial={story} onClose={() => setTold(null)} />}
+      {story && <Story trial={story} pool={pool} trust={tuning?.trust ?? null} onClose={() => setTold(null)} />}
       {asked && (
         <Confirm
           title={asked.what === "start" ? `Start trial ${asked.trial.id}?` : `End trial ${asked.trial.id}?`}

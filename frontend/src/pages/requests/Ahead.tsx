@@ -54,7 +54,7 @@ export function Ahead({ ahead, row }: { ahead: Told; row: LedgerRow }) {
     <section data-testid="ahead">
       <h3 className="label">Requests granted while it waited</h3>
       {ahead.count === 0 ? (
-        <p className="mt-1 text-sm text-soft">None: it was next in line and waited for a free slot.</p>
+        <p className="mt-1 text-sm text-soft">None: it was next in the queue and waited for room on a replica.</p>
       ) : (
         <>
           <p className="mt-1 text-sm">

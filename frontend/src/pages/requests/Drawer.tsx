@@ -2,6 +2,7 @@ import { useQuery } from "@tanstack/react-query";
 import { useEffect, useRef, type ReactNode } from "react";
 import { request, type LedgerRow, type Story as Told } from "../../api/requests";
 import { category } from "../../charts/palette";
+import { CopyButton } from "../../components/Copy";
 import { Icon } from "../../components/icons";
 import { compact, duration, moment, NONE, seconds, text, utc } from "../../lib/format";
 import { useNow } from "../../feed/live";
@@ -11,11 +12,11 @@ import { Outcome, Slo } from "./Outcome";
 import { phases, type Phase } from "./phases";
 import { Checks, Cost, EstimateLine, Place, StillAlive, Weight } from "./StoryParts";
 
-const hues: Record<Phase["name"], number> = { admission: 5, waiting: 4, prefill: 0, decode: 2 };
+const hues: Record<Phase["name"], number> = { admission: 5, waiting: 4, engine: 1, prefill: 0, decode: 2 };
 
-function TimeLine({ row }: { row: LedgerRow }) {
+function TimeLine({ row, engine }: { row: LedgerRow; engine: Told["engine"] | undefined }) {
   const dark = useDark();
-  const list = phases(row);
+  const list = phases(row, engine);
   const whole = Math.max(1, row.total_ms ?? 1);
   return (
     <section>
@@ -78,7 +79,22 @@ function Story({ row, story }: { row: LedgerRow; story: Told | undefined }) {
           <time title={utc(received)}>{moment(received)}</time>
         </span>
       </div>
-      <TimeLine row={row} />
+      {story && (
+        <p className="text-base" data-testid="verdict">
+          {story.verdict}
+        </p>
+      )}
+      <TimeLine row={row} engine={story?.engine} />
+      {story?.engine && story.engine.requests > 0 && (
+        <p className="text-sm text-soft" data-testid="in-engine">
+          When it was granted, {compact(story.engine.prompt_tokens)} prompt tokens of {story.engine.requests === 1 ? "one request" : `${compact(story.engine.requests)} requests`} were ahead of its {compact(row.input_tokens)} in the same engine (
+          {Object.entries(story.engine.tenants)
+            .slice(0, 4)
+            .map(([tenant, tokens]) => `${tenant} ${compact(tokens)}`)
+            .join(", ")}
+          ). The time until the first token is divided by prompt tokens; the first part is an upper bound.
+        </p>
+      )}
       <section>
         <h3 className="label">Tokens: estimated and actual</h3>
         <table className="mt-1 w-full text-sm">
@@ -193,7 +209,7 @@ function Story({ row, story }: { row: LedgerRow; story: Told | undefined }) {
 }
 
 /** One request's story, beside the list. */
-export function Drawer({ id, known, onClose }: { id: string; known: LedgerRow | undefined; onClose: () => void }) {
+export function Drawer({ id, known, onClose, newer, older, onShow }: { id: string; known: LedgerRow | undefined; onClose: () => void; newer?: string | undefined; older?: string | undefined; onShow?: (id: string) => void }) {
   const dialog = useRef<HTMLDialogElement>(null);
   useEffect(() => {
     const element = dialog.current!;
@@ -228,9 +244,18 @@ export function Drawer({ id, known, onClose }: { id: string; known: LedgerRow | 
             </h2>
             <p className="font-mono text-xs break-all text-faint">{id}</p>
           </div>
-          <button type="button" className="button w-8 px-0" aria-label="Close" onClick={() => dialog.current?.close()}>
-            <Icon name="close" />
-          </button>
+          <span className="flex gap-1">
+            <button type="button" className="button" disabled={!newer} onClick={() => newer && onShow?.(newer)} aria-label="Next newer request">
+              ↑
+            </button>
+            <button type="button" className="button" disabled={!older} onClick={() => older && onShow?.(older)} aria-label="Next older request">
+              ↓
+            </button>
+            <CopyButton text={id} label="Copy id" />
+            <button type="button" className="button w-8 px-0" aria-label="Close" onClick={() => dialog.current?.close()}>
+              <Icon name="close" />
+            </button>
+          </span>
         </div>
         {alive ? <StillAlive id={id} alive={alive} now={now} /> : row ? <Story row={row} story={told && !told.alive ? told.story : undefined} /> : error ? <p className="text-sm text-soft">{error.message}</p> : <div className="skeleton h-80" />}
       </div>

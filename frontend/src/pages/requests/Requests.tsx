@@ -1,15 +1,16 @@
 import { keepPreviousData, useInfiniteQuery } from "@tanstack/react-query";
-import { useEffect, useRef, useState } from "react";
+import { useState } from "react";
 import { useSearchParams } from "react-router";
-import { REASONS } from "../../api/generated";
 import { requestsPage, type Filters, type LedgerRow } from "../../api/requests";
 import { Notices } from "../../components/Notices";
-import { clock, compact, count, day, duration, moment, NONE, text, words, zone } from "../../lib/format";
+import { clock, compact, count, day, duration, moment, NONE, text, zone } from "../../lib/format";
 import { Drawer } from "./Drawer";
+import { Explore, type Known } from "./Explore";
+import { QueryBar } from "./QueryBar";
 import { Outcome, Slo } from "./Outcome";
 
 const REFRESH_MS = 5000;
-const names = ["outcome", "reason", "pool", "tenant", "request_id", "slo_met"] as const satisfies (keyof Filters)[];
+const names = ["outcome", "reason", "pool", "tenant", "tier", "entitlement", "key_id", "backend", "request_id", "slo_met", "waited_over", "waited_under", "ttft_over", "ttft_under", "total_over", "total_under", "from", "to"] as const satisfies (keyof Filters)[];
 
 const took = (ms: number | null): string => text(duration(ms ?? undefined));
 
@@ -60,42 +61,6 @@ function Line({ row, onOpen }: { row: LedgerRow; onOpen: () => void }) {
   );
 }
 
-function TextFilter({ label, value, width, onChange }: { label: string; value: string; width: string; onChange: (value: string) => void }) {
-  const [draft, setDraft] = useState(value);
-  useEffect(() => setDraft(value), [value]);
-  // The address may have changed since it was typed (a row was opened): the latest one is added to.
-  const latest = useRef(onChange);
-  latest.current = onChange;
-  // biome-ignore lint/correctness/useExhaustiveDependencies: only typing sends; a value that comes from the address was sent
-  useEffect(() => {
-    if (draft === value) return;
-    const timer = setTimeout(() => latest.current(draft.trim()), 350);
-    return () => clearTimeout(timer);
-  }, [draft]);
-  return (
-    <label className="flex flex-col gap-1">
-      <span className="label">{label}</span>
-      <input type="search" className={`field ${width}`} value={draft} onChange={(event) => setDraft(event.target.value)} spellCheck={false} autoComplete="off" />
-    </label>
-  );
-}
-
-function Choice({ label, value, options, onChange }: { label: string; value: string; options: [string, string][]; onChange: (value: string) => void }) {
-  return (
-    <label className="flex flex-col gap-1">
-      <span className="label">{label}</span>
-      <select className="field" value={value} onChange={(event) => onChange(event.target.value)}>
-        <option value="">any</option>
-        {options.map(([option, text]) => (
-          <option key={option} value={option}>
-            {text}
-          </option>
-        ))}
-      </select>
-    </label>
-  );
-}
-
 /** What became of each request, newest first. */
 export function Requests() {
   const [query, setQuery] = useSearchParams();
@@ -114,6 +79,7 @@ export function Requests() {
       { replace: !("request" in changes) },
     );
 
+  const [known, setKnown] = useState<Known>({});
   const { data, error, isPending, isFetchingNextPage, hasNextPage, fetchNextPage } = useInfiniteQuery({
     queryKey: ["requests", filters],
     queryFn: ({ pageParam, signal }) => requestsPage(filters, pageParam, signal),
@@ -138,7 +104,7 @@ export function Requests() {
       </button>
     </div>
   );
-  const reasons = filters.outcome ? (REASONS[filters.outcome] ?? []) : Object.values(REASONS).flat();
+  const shownAt = rows.findIndex((row) => row.request_id === open);
   const withBackend = rows.some((row) => row.backend !== undefined);
   const head = "sticky top-0 z-1 bg-panel px-3 py-2 font-medium whitespace-nowrap";
 
@@ -147,26 +113,8 @@ export function Requests() {
       <title>Requests · Quartermaster</title>
       <h1 className="text-lg font-semibold tracking-tight">Requests</h1>
       <p className="mt-0.5 text-sm text-soft">Every request that ended, and why. Prompts and answers are not stored.</p>
-      <form className="mt-4 mb-3 flex flex-wrap items-end gap-3" role="search" onSubmit={(event) => event.preventDefault()}>
-        <Choice label="Outcome" value={filters.outcome} options={Object.keys(REASONS).map((o) => [o, o])} onChange={(outcome) => change({ outcome, reason: "" })} />
-        <Choice label="Reason" value={filters.reason} options={reasons.map((r) => [r, words(r)])} onChange={(reason) => change({ reason })} />
-        <Choice
-          label="SLO"
-          value={filters.slo_met}
-          options={[
-            ["true", "met"],
-            ["false", "missed"],
-          ]}
-          onChange={(slo_met) => change({ slo_met })}
-        />
-        <TextFilter label="Tenant" value={filters.tenant} width="w-36" onChange={(tenant) => change({ tenant })} />
-        <TextFilter label="Request id (x-request-id)" value={filters.request_id} width="w-56" onChange={(request_id) => change({ request_id })} />
-        {filtered && (
-          <button type="button" className="button" onClick={() => change(Object.fromEntries(names.map((name) => [name, ""])))}>
-            Clear
-          </button>
-        )}
-      </form>
+      <QueryBar filters={filters} known={known} onChange={change} />
+      <Explore filters={filters} onChange={change} onKnown={setKnown} />
       {error && (
         <p role="alert" className="mb-3 rounded-md bg-bad-bg px-3 py-2 text-sm text-bad">
           {error.message} {rows.length > 0 && "The rows below are out of date."}
@@ -219,7 +167,7 @@ export function Requests() {
         </>
       )}
       <Notices />
-      {open && <Drawer key={open} id={open} known={rows.find((row) => row.request_id === open)} onClose={() => change({ request: "", id: "" })} />}
+      {open && <Drawer key={open} id={open} known={rows.find((row) => row.request_id === open)} onClose={() => change({ request: "", id: "" })} newer={shownAt > 0 ? rows[shownAt - 1]?.request_id : undefined} older={shownAt >= 0 ? rows[shownAt + 1]?.request_id : undefined} onShow={(id) => change({ request: id, id: "" })} />}
     </>
   );
 }

@@ -3,10 +3,10 @@ import { cancelRequest } from "../../api/queue";
 import type { Alive, LedgerRow, Story } from "../../api/requests";
 import { Badge, type Tone } from "../../components/Badge";
 import { notify } from "../../components/Notices";
-import { compact, duration, moment, NONE, seconds, text } from "../../lib/format";
+import { compact, duration, moment, money, NONE, seconds, text } from "../../lib/format";
 import { user } from "../../lib/page";
 import { Confirm } from "../queue/Confirm";
-import { factorsOf, money, nameOf, numbersOf, product, sourceOf } from "./story";
+import { factorsOf, nameOf, numbersOf, product, sourceOf } from "./story";
 
 const tones: Record<string, Tone> = { passed: "good", failed: "bad", not_reached: "plain" };
 const said: Record<string, string> = { passed: "passed", failed: "refused", not_reached: "not reached" };

@@ -3,7 +3,7 @@
 import type { LedgerRow } from "../../api/requests";
 
 export interface Phase {
-  name: "admission" | "waiting" | "prefill" | "decode";
+  name: "admission" | "waiting" | "engine" | "prefill" | "decode";
   label: string;
   startMs: number; // after the request was received
   ms: number;
@@ -12,7 +12,7 @@ export interface Phase {
 const at = (iso: string | null): number | undefined => (iso === null ? undefined : Date.parse(iso));
 
 /** Consecutive phases from received to done; what it never came to is left out. */
-export function phases(row: LedgerRow): Phase[] {
+export function phases(row: LedgerRow, engine?: { queue_ms: number; prefill_ms: number } | null): Phase[] {
   const received = Date.parse(row.received_at);
   const queued = at(row.queued_at);
   const granted = at(row.granted_at);
@@ -27,5 +27,13 @@ export function phases(row: LedgerRow): Phase[] {
   const known = marks.filter((mark): mark is [Phase["name"], string, number] => mark[2] !== undefined);
   return known
     .map(([name, label, start], i) => ({ name, label, startMs: start - received, ms: Math.max(0, (known[i + 1]?.[2] ?? done) - start) }))
-    .filter((phase) => phase.ms > 0 || phase.name !== "admission");
+    .filter((phase) => phase.ms > 0 || phase.name !== "admission")
+    .flatMap((phase): Phase[] => {
+      if (phase.name !== "prefill" || !engine?.queue_ms) return [phase];
+      const behind = Math.min(phase.ms, engine.queue_ms);
+      return [
+        { ...phase, name: "engine", label: "behind other prompts in the engine", ms: behind },
+        { ...phase, label: "its own prompt until the first token", startMs: phase.startMs + behind, ms: phase.ms - behind },
+      ];
+    });
 }

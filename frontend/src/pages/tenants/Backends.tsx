@@ -2,6 +2,7 @@ import { useMutation, useQuery } from "@tanstack/react-query";
 import { useState } from "react";
 import { attempt, type Backend, type EngineFound, type Pool } from "../../api/catalog";
 import { send } from "../../api/client";
+import { fieldsOf } from "../../components/form/fields";
 import { Badge } from "../../components/Badge";
 import { since } from "../../components/Outages";
 import { Icon } from "../../components/icons";
@@ -12,7 +13,7 @@ import type { BackendFigures } from "../../feed/types";
 import { backendState, backendTones } from "../../lib/backend";
 import { compact, count, percent, text } from "../../lib/format";
 import { user } from "../../lib/page";
-import { useBooks, useRefresh, useSnapshots } from "./data";
+import { useCatalog, useRefresh, useSnapshots } from "./data";
 import { EffectsPanel } from "./EffectsPanel";
 import { Ago, Confirm } from "./parts";
 import { mayWrite, Resource } from "./Resource";
@@ -27,7 +28,7 @@ export function Found({ found }: { found: EngineFound }) {
         <Icon name={good ? "check" : "alert"} />
       </span>
       <span className="min-w-0 break-words">
-        {found.reachable ? `It serves ${found.models.map((model) => model.id).join(", ") || "no model"}; ` : "No vLLM server was found there: "}
+        {found.reachable ? `It serves ${found.models.map((model) => model.id).join(", ") || "no model"}; ` : "No engine of this kind was found there: "}
         {found.why}
         {found.kv_tokens ? `. Its KV cache holds ${compact(found.kv_tokens)} tokens` : ""}.{found.used_by ? ` It is already backend ${found.used_by}.` : ""}
       </span>
@@ -35,12 +36,26 @@ export function Found({ found }: { found: EngineFound }) {
   );
 }
 
-export const lookAt = (url: string, api_key = ""): Promise<EngineFound> => send("POST", "engine-check", { url: url.trim(), api_key });
+export const lookAt = (url: string, api_key = "", engine = "vllm"): Promise<EngineFound> => send("POST", "engine-check", { url: url.trim(), api_key, engine });
+
+/** The kinds of engine that a pool can name. */
+export function EngineKinds({ value, onChange }: { value: string; onChange: (kind: string) => void }) {
+  return (
+    <select aria-label="Kind of engine" className="field h-9 w-auto" value={value} onChange={(event) => onChange(event.target.value)}>
+      {fieldsOf("pools")("engine", "Kind of engine").options?.map((option) => (
+        <option key={option.value} value={option.value} title={option.label}>
+          {option.value}
+        </option>
+      ))}
+    </select>
+  );
+}
 
 /** Looks at an engine before its row is saved. */
 function Look() {
   const [url, setUrl] = useState("");
-  const look = useMutation({ mutationFn: () => lookAt(url) });
+  const [kind, setKind] = useState("vllm");
+  const look = useMutation({ mutationFn: () => lookAt(url, "", kind) });
   return (
     <details className="rounded-lg border border-line bg-page p-3">
       <summary className="text-sm font-medium text-soft hover:text-ink">Inspect an engine</summary>
@@ -57,6 +72,7 @@ function Look() {
             if (url.trim()) look.mutate();
           }}
         />
+        <EngineKinds value={kind} onChange={setKind} />
         <button type="button" className="button" disabled={!url.trim() || look.isPending} onClick={() => look.mutate()}>
           {look.isPending ? "Inspecting…" : "Inspect"}
         </button>
@@ -120,7 +136,7 @@ function DrainEffects({ row }: { row: Backend }) {
 
 /** The vLLM servers. */
 export function Backends() {
-  const pools = useBooks<Pool>("pools").data ?? [];
+  const pools = useCatalog<Pool>("pools").data ?? [];
   const refresh = useRefresh();
   const [draining, setDraining] = useState<Backend | null>(null);
   const live = new Map(useSnapshots().flatMap((snapshot) => Object.entries(snapshot.backends ?? {})));

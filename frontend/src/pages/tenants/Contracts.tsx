@@ -1,7 +1,7 @@
 import type { Entitlement, Pool, Price, SloRow, Tier } from "../../api/catalog";
 import type { Column } from "../../components/Table";
 import { count, NONE, seconds, text } from "../../lib/format";
-import { useBooks } from "./data";
+import { useCatalog } from "./data";
 import { When } from "./parts";
 import { Resource } from "./Resource";
 import { options, priceSpecs, sloSpecs, tierSpecs } from "./specs";
@@ -19,8 +19,8 @@ function Name({ slug, description }: { slug: string; description: string }) {
 
 /** Contract templates. */
 export function Tiers() {
-  const slos = useBooks<SloRow>("slos").data ?? [];
-  const entitlements = useBooks<Entitlement>("entitlements").data ?? [];
+  const slos = useCatalog<SloRow>("slos").data ?? [];
+  const entitlements = useCatalog<Entitlement>("entitlements").data ?? [];
   const used = (slug: string): number => entitlements.filter((e) => e.tier === slug).length;
   const columns: Column<Tier>[] = [
     { label: "Tier", by: (row) => row.slug, cell: (row) => <Name {...row} />, className: "max-w-72" },
@@ -38,7 +38,7 @@ export function Tiers() {
 
 /** Promises about time. */
 export function Slos() {
-  const tiers = useBooks<Tier>("tiers").data ?? [];
+  const tiers = useCatalog<Tier>("tiers").data ?? [];
   const columns: Column<SloRow>[] = [
     { label: "SLO", by: (row) => row.slug, cell: (row) => <Name {...row} />, className: "max-w-56" },
     { label: "Kind", by: (row) => row.ttlt_s, cell: (row) => (row.ttlt_s === null ? "interactive" : "non-interactive") },
@@ -54,7 +54,7 @@ const money = (amount: string, currency: string) => (Number(amount) ? `${Number(
 
 /** What use costs. */
 export function Prices() {
-  const pools = useBooks<Pool>("pools").data ?? [];
+  const pools = useCatalog<Pool>("pools").data ?? [];
   const columns: Column<Price>[] = [
     { label: "Pool", by: (row) => row.pool, cell: (row) => row.pool },
     { label: "From", by: (row) => row.valid_from, cell: (row) => <When at={row.valid_from} /> },

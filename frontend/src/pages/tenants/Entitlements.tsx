@@ -1,9 +1,9 @@
-import type { Entitlement, Pool, Tier } from "../../api/catalog";
+import type { Entitlement, Pool, Project, Tier } from "../../api/catalog";
 import { Meter } from "../../components/Meter";
 import { slugOf, type Values } from "../../components/form/form";
 import type { Column } from "../../components/Table";
 import { compact, count, NONE, percent, rate, text } from "../../lib/format";
-import { useBooks, useSnapshots } from "./data";
+import { useCatalog, useSnapshots } from "./data";
 import { entitlementsOf } from "./live";
 import { State, When } from "./parts";
 import { Resource } from "./Resource";
@@ -12,8 +12,9 @@ import { entitlementSpecs, options, withBurst } from "./specs";
 /** What a tenant may use, and what it uses of that now. */
 export function Entitlements({ tenant }: { tenant: string }) {
   const live = entitlementsOf(useSnapshots());
-  const pools = useBooks<Pool>("pools").data ?? [];
-  const tiers = useBooks<Tier>("tiers").data ?? [];
+  const pools = useCatalog<Pool>("pools").data ?? [];
+  const tiers = useCatalog<Tier>("tiers").data ?? [];
+  const projects = useCatalog<Project>("projects", { tenant }).data ?? [];
   const columns: Column<Entitlement>[] = [
     {
       label: "Entitlement",
@@ -41,6 +42,7 @@ export function Entitlements({ tenant }: { tenant: string }) {
     },
     { label: "Pool", by: (row) => row.pool, cell: (row) => row.pool },
     { label: "Tier", by: (row) => row.tier, cell: (row) => row.tier },
+    ...(projects.length > 0 ? [{ label: "Project", by: (row: Entitlement) => row.project, cell: (row: Entitlement) => row.project ?? <span className="text-faint">all</span> }] : []),
     {
       label: "Running / limit",
       right: true,
@@ -77,7 +79,7 @@ export function Entitlements({ tenant }: { tenant: string }) {
     { label: "KV share", unit: "tokens", right: true, by: (row) => row.kv_tokens, cell: (row) => (row.kv_tokens ? compact(row.kv_tokens) : <span className="text-faint">no limit</span>) },
     { label: "Debt", right: true, by: (row) => live.get(row.slug)?.debt, cell: (row) => rate(live.get(row.slug)?.debt) },
     { label: "Weight", right: true, by: (row) => live.get(row.slug)?.weight, cell: (row) => rate(live.get(row.slug)?.weight) },
-    { label: "SLO met", right: true, by: (row) => live.get(row.slug)?.attainment, cell: (row) => text(percent(live.get(row.slug)?.attainment)) },
+    { label: "Attainment", right: true, by: (row) => live.get(row.slug)?.attainment, cell: (row) => text(percent(live.get(row.slug)?.attainment)) },
     { label: "Ends", by: (row) => row.valid_until, cell: (row) => <When at={row.valid_until} /> },
   ];
   const follow = (values: Values, changed: string, written: ReadonlySet<string>): Values => {
@@ -89,11 +91,11 @@ export function Entitlements({ tenant }: { tenant: string }) {
       what="entitlement"
       title="Entitlements"
       heading="h2"
-      intro="Its shares of pools. Each key belongs to one of these."
+      intro="Its shares of pools. A key opens one of these, or those of its project."
       path="entitlements"
       query={{ tenant }}
       columns={columns}
-      specs={() => entitlementSpecs(options(pools.map((p) => p.slug)), tiers.map((t) => ({ value: t.slug, label: `${t.slug}: ${t.service_class}` })))}
+      specs={() => entitlementSpecs(options(pools.map((p) => p.slug)), tiers.map((t) => ({ value: t.slug, label: `${t.slug}: ${t.service_class}` })), options(projects.map((p) => p.slug)))}
       id={(row) => row.slug}
       empty="No entitlement yet, so it cannot send requests."
       extra={(typed) => ({ ...typed, tenant })}

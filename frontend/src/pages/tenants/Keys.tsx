@@ -1,6 +1,6 @@
 import { useQuery } from "@tanstack/react-query";
 import { useState } from "react";
-import type { Entitlement, IssuedKey, Key, Membership, Pool } from "../../api/catalog";
+import type { Entitlement, IssuedKey, Key, Membership, Pool, Project } from "../../api/catalog";
 import { get, send } from "../../api/client";
 import { ResourceForm } from "../../components/form/ResourceForm";
 import { Icon } from "../../components/icons";
@@ -10,10 +10,10 @@ import { Table, type Column } from "../../components/Table";
 import { hold } from "../../lib/keyring";
 import { moment } from "../../lib/format";
 import { user } from "../../lib/page";
-import { useBooks, useRefresh } from "./data";
+import { useCatalog, useRefresh } from "./data";
 import { Ago, Confirm, Failed, Secret, State, Waiting, When } from "./parts";
 import { useSheet } from "./Resource";
-import { keySpecs } from "./specs";
+import { keySpecs, options } from "./specs";
 
 const OVERLAPS = [
   { s: 0, label: "none: the old key stops working at once" },
@@ -45,19 +45,21 @@ function Rotate({ secret, onDone, onClose }: { secret: Key; onDone: (issued: Iss
 
 /** A tenant's keys: made, rotated and revoked by admins and its members. */
 export function Keys({ tenant }: { tenant: string }) {
-  const { data, error, isPending, refetch } = useBooks<Key>("keys", { tenant });
-  const entitlements = useBooks<Entitlement>("entitlements", { tenant }).data;
-  const own = useBooks<Membership>("memberships", { tenant, user: user.name }, user.role === "operator").data ?? [];
-  const pools = useBooks<Pool>("pools").data ?? [];
+  const { data, error, isPending, refetch } = useCatalog<Key>("keys", { tenant });
+  const entitlements = useCatalog<Entitlement>("entitlements", { tenant }).data;
+  const projects = useCatalog<Project>("projects", { tenant }).data;
+  const own = useCatalog<Membership>("memberships", { tenant, user: user.name }, user.role === "operator").data ?? [];
+  const pools = useCatalog<Pool>("pools").data ?? [];
   const used = useQuery({ queryKey: ["keys-used", tenant], queryFn: ({ signal }) => get<Record<string, string>>("keys/last-used", { tenant }, signal), refetchInterval: 15_000 }).data;
   const refresh = useRefresh();
   const sheet = useSheet("key");
   const [issued, setIssued] = useState<IssuedKey | null>(null);
   const [rotating, setRotating] = useState<Key | null>(null);
   const [revoking, setRevoking] = useState<Key | null>(null);
+  const [allOfUser, setAllOfUser] = useState(false);
   const [all, setAll] = useState(false);
   const may = user.role === "admin" || user.role === "member" || own.length > 0;
-  const modelOf = (entitlement: string): string | undefined => {
+  const modelOf = (entitlement: string | undefined): string | undefined => {
     const pool = entitlements?.find((e) => e.slug === entitlement)?.pool;
     return pools.find((p) => p.slug === pool)?.model;
   };
@@ -79,7 +81,20 @@ export function Keys({ tenant }: { tenant: string }) {
       ),
     },
     { label: "State", by: (row) => row.status, cell: (row) => <State state={row.status} /> },
-    { label: "Entitlement", by: (row) => row.entitlement, cell: (row) => row.entitlement },
+    {
+      label: "Opens",
+      by: (row) => row.opens.join(),
+      className: "max-w-72",
+      cell: (row) => (
+        <>
+          <span className="block truncate" title={row.opens.join(", ")}>
+            {row.opens.join(", ") || <span className="text-faint">nothing yet</span>}
+          </span>
+          {row.project && <span className="block truncate text-2xs font-normal text-faint">project {row.project}</span>}
+        </>
+      ),
+    },
+    { label: "User", by: (row) => row.user, cell: (row) => row.user || <span className="text-faint">none</span> },
     { label: "Last used", by: (row) => used?.[row.id], cell: (row) => (used ? <Ago at={used[row.id]} /> : "…") },
     { label: "Created", by: (row) => row.created_at, cell: (row) => <span title={row.created_by ? `by ${row.created_by}` : undefined}><When at={row.created_at} /></span> },
     { label: "Expires", by: (row) => row.expires_at, cell: (row) => (row.revoked_at ? <span className="whitespace-nowrap">revoked <When at={row.revoked_at} /></span> : <When at={row.expires_at} />) },
@@ -94,7 +109,10 @@ export function Keys({ tenant }: { tenant: string }) {
             <button type="button" className="button h-7" onClick={() => setRotating(row)} aria-label={`Rotate ${row.name}`}>
               Rotate
             </button>
-            <button type="button" className="button h-7" onClick={() => setRevoking(row)} aria-label={`Revoke ${row.name}`}>
+            <button type="button" className="button h-7" onClick={() => {
+                setAllOfUser(false);
+                setRevoking(row);
+              }} aria-label={`Revoke ${row.name}`}>
               Revoke
             </button>
           </span>
@@ -109,7 +127,7 @@ export function Keys({ tenant }: { tenant: string }) {
           <h2 id="keys-title" className="text-sm font-semibold">
             Keys
           </h2>
-          <p className="text-sm text-soft">Each key authenticates requests for one entitlement. The secret is shown once, when the key is created.</p>
+          <p className="text-sm text-soft">A key opens one entitlement, or those of its project: then the model chooses among them. The secret is shown once, when the key is created.</p>
         </div>
         <div className="flex items-center gap-3">
           {(hidden > 0 || all) && (
@@ -128,15 +146,15 @@ export function Keys({ tenant }: { tenant: string }) {
       </div>
       {error ? (
         <Failed error={error} retry={() => void refetch()} />
-      ) : isPending || !entitlements ? (
+      ) : isPending || !entitlements || !projects ? (
         <Waiting />
       ) : (
         <Table label="Keys" rows={rows} columns={columns} id={(row) => row.id} empty={entitlements.length === 0 ? "A key needs an entitlement; there is none yet." : hidden ? "No active keys." : "No key yet."} />
       )}
-      {may && sheet.isNew && entitlements && (
+      {may && sheet.isNew && entitlements && projects && (
         <Sheet title="New key" subtitle={`For ${tenant}`} onClose={sheet.close}>
           <ResourceForm<IssuedKey>
-            specs={keySpecs(entitlements.map((e) => ({ value: e.slug, label: `${e.slug}: ${e.pool}, ${e.tier}` })), entitlements[0]?.slug)}
+            specs={keySpecs(entitlements.map((e) => ({ value: e.slug, label: `${e.slug}: ${e.pool}, ${e.tier}` })), options(projects.map((p) => p.slug)), projects.length > 0 ? { project: projects[0]?.slug } : { entitlement: entitlements[0]?.slug })}
             method="POST"
             path="keys"
             submit="Create key"
@@ -165,8 +183,9 @@ export function Keys({ tenant }: { tenant: string }) {
           danger
           onClose={() => setRevoking(null)}
           onRun={async () => {
-            await send("POST", `keys/${revoking.id}/revoke`);
-            notify(`${revoking.name} was revoked.`);
+            if (allOfUser) await send("POST", `tenants/${tenant}/revoke-user`, { user: revoking.user });
+            else await send("POST", `keys/${revoking.id}/revoke`);
+            notify(allOfUser ? `All keys of ${revoking.user} were revoked.` : `${revoking.name} was revoked.`);
             setRevoking(null);
             void refresh();
           }}
@@ -174,12 +193,18 @@ export function Keys({ tenant }: { tenant: string }) {
           <p>
             Requests with <span className="font-mono text-xs">qm-{revoking.id}</span> are refused within seconds. A revoked key cannot be restored.
           </p>
+          {revoking.user && (
+            <label className="flex items-center gap-1.5">
+              <input type="checkbox" className="size-4 accent-(--accent)" checked={allOfUser} onChange={(event) => setAllOfUser(event.target.checked)} />
+              all keys of {revoking.user}
+            </label>
+          )}
           <p>
             Last used: <Ago at={used?.[revoking.id]} />.
           </p>
         </Confirm>
       )}
-      {issued && <Secret issued={issued} model={modelOf(issued.entitlement)} onClose={() => setIssued(null)} />}
+      {issued && <Secret issued={issued} model={modelOf(issued.opens[0])} onClose={() => setIssued(null)} />}
     </section>
   );
 }

@@ -100,11 +100,24 @@ export function NeighboursPanel({ tenant }: { tenant: string }) {
           {!data.live && <p className="rounded-md bg-warn-bg px-3 py-1.5 text-sm text-warn">Redis does not answer, so requests that wait or run now are not included.</p>}
           {data.pools.length === 0 ? (
             <p className="panel p-6 text-center text-sm text-soft" data-testid="blame">
-              {data.received ? "None of its requests waited in this period." : "It sent no requests in this period."}
+              {data.received ? (data.engines.length ? "None of its requests waited in the queue in this period, but some waited inside the engines." : "None of its requests waited in this period.") : "It sent no requests in this period."}
             </p>
           ) : (
             data.pools.map((waits) => <Waits key={waits.pool} waits={waits} tenant={tenant} />)
           )}
+          {data.engines.map((line) => (
+            <section key={line.pool} aria-label={`Prompts ahead in the engines of pool ${line.pool}`} className="panel p-4 text-sm" data-testid="in-engines">
+              <h3 className="font-medium">Ahead of it inside the engines of pool {line.pool}</h3>
+              <p className="mt-1">
+                {compact(line.requests)} of its prompts were behind others in the same engine, for at most {text(seconds(line.waited_s))} in total. Prompt tokens ahead:{" "}
+                {line.tenants
+                  .slice(0, 6)
+                  .map(({ tenant: name, prompt_tokens: tokens }) => `${name === tenant ? "its own" : name} ${compact(tokens)}`)
+                  .join(", ")}
+                .
+              </p>
+            </section>
+          ))}
           {refused.length > 0 && (
             <section aria-label="Refusals" className="panel p-4 text-sm">
               <h3 className="font-medium">Refused meanwhile</h3>

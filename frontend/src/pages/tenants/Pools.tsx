@@ -5,7 +5,7 @@ import { Meter } from "../../components/Meter";
 import type { Column } from "../../components/Table";
 import { compact, count, NONE } from "../../lib/format";
 import { user } from "../../lib/page";
-import { useBooks, useSnapshots } from "./data";
+import { useCatalog, useSnapshots } from "./data";
 import { promise } from "./promise";
 import { Resource } from "./Resource";
 import { poolSpecs } from "./specs";
@@ -37,7 +37,7 @@ const follow = (values: Values, changed: string, written: ReadonlySet<string>): 
 
 /** Models and the capacity behind them. */
 export function Pools() {
-  const backends = useBooks<Backend>("backends", {}, staff).data ?? [];
+  const backends = useCatalog<Backend>("backends", {}, staff).data ?? [];
   const live = new Map(useSnapshots().map((snapshot) => [snapshot.pool, snapshot]));
   const columns: Column<Pool>[] = [
     {

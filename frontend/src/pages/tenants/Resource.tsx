@@ -7,7 +7,7 @@ import { notify } from "../../components/Notices";
 import { Sheet } from "../../components/Sheet";
 import { Table, type Column } from "../../components/Table";
 import { user } from "../../lib/page";
-import { useBooks, useRefresh } from "./data";
+import { useCatalog, useRefresh } from "./data";
 import { EffectsPanel } from "./EffectsPanel";
 import { Delete, Failed, Waiting } from "./parts";
 
@@ -67,7 +67,7 @@ export const mayWrite = user.role === "admin";
 /** A list of the catalog with its forms: read by those who see it, written by admins. */
 export function Resource<T>(props: Props<T>) {
   const { what, title, intro, path, query = {}, columns, specs, id, empty, extra, follow, effects, own, actions, fixed, above, aboveForm, heading: Heading = "h1", className, keep = () => true, name = id } = props;
-  const { data, error, isPending, refetch } = useBooks<T>(path, query);
+  const { data, error, isPending, refetch } = useCatalog<T>(path, query);
   const refresh = useRefresh();
   const sheet = useSheet(what);
   const [leaving, setLeaving] = useState<T | null>(null);

@@ -11,7 +11,7 @@ import { Table, type Column } from "../../components/Table";
 import { compact, count, percent, text } from "../../lib/format";
 import { hold } from "../../lib/keyring";
 import { user } from "../../lib/page";
-import { useBooks, useRefresh, useSnapshots } from "./data";
+import { useCatalog, useRefresh, useSnapshots } from "./data";
 import { EffectsPanel } from "./EffectsPanel";
 import { attainment, useByTenant, type LiveUse } from "./live";
 import { Failed, Secret, State, Waiting } from "./parts";
@@ -89,8 +89,8 @@ const columns: Column<Row>[] = [
 
 /** A tenant with its first share and key: one form, one transaction. */
 export function NewTenant({ onMade, onClose }: { onMade: (made: Made) => void; onClose?: () => void }) {
-  const pools = useBooks<Pool>("pools").data;
-  const tiers = useBooks<Tier>("tiers").data;
+  const pools = useCatalog<Pool>("pools").data;
+  const tiers = useCatalog<Tier>("tiers").data;
   if (!pools || !tiers) return <div className="p-5"><Waiting /></div>;
   if (pools.length === 0)
     return (
@@ -120,9 +120,9 @@ export function TenantList() {
   const sheet = useSheet("tenant");
   const [made, setMade] = useState<{ key: IssuedKey; tenant: string; model?: string } | null>(null);
   const [filter, setFilter] = useState("");
-  const { data: tenants, error, isPending, refetch } = useBooks<Tenant>("tenants");
-  const entitlements = useBooks<Entitlement>("entitlements").data ?? [];
-  const pools = useBooks<Pool>("pools").data;
+  const { data: tenants, error, isPending, refetch } = useCatalog<Tenant>("tenants");
+  const entitlements = useCatalog<Entitlement>("entitlements").data ?? [];
+  const pools = useCatalog<Pool>("pools").data;
   const uses = useByTenant(useSnapshots());
   const word = filter.trim().toLowerCase();
   const rows = (tenants ?? [])

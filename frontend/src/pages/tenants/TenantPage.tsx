@@ -9,13 +9,14 @@ import { Sheet } from "../../components/Sheet";
 import { compact, count, percent, text } from "../../lib/format";
 import { user } from "../../lib/page";
 import { useCurrentInView } from "../../lib/useCurrentInView";
-import { useBooks, useRefresh, useSnapshots } from "./data";
+import { useCatalog, useRefresh, useSnapshots } from "./data";
 import { AuditPanel } from "./Audit";
 import { Entitlements } from "./Entitlements";
 import { Keys } from "./Keys";
 import { attainment, useByTenant } from "./live";
 import { Members } from "./Members";
 import { Ago, Confirm, Delete, Failed, Waiting } from "./parts";
+import { Projects } from "./Projects";
 import { Quotas } from "./Quotas";
 import { NeighboursPanel } from "./Neighbours";
 import { mayWrite, useSheet } from "./Resource";
@@ -24,6 +25,7 @@ import { UsagePanel } from "./Usage";
 
 const tabs = [
   { id: "entitlements", label: "Entitlements", panel: Entitlements },
+  { id: "projects", label: "Projects", panel: Projects },
   { id: "keys", label: "Keys", panel: Keys },
   { id: "members", label: "Members", panel: Members },
   { id: "quotas", label: "Quotas", panel: Quotas },
@@ -53,7 +55,7 @@ function Now({ tenant }: { tenant: string }) {
       <Fact label="Waiting" value={count(use?.waiting)} />
       <Fact label="Tokens" value={use ? compact(use.tokensPerS) : "–"} note={use ? "per s" : undefined} />
       <Fact label="Refused, 1 min" value={count(use?.refused)} />
-      <Fact label="SLO met, 1 min" value={text(percent(attainment(use)))} />
+      <Fact label="Attainment, 1 min" value={text(percent(attainment(use)))} />
     </dl>
   );
 }
@@ -110,7 +112,7 @@ function Tabs({ slug, tab }: { slug: string; tab: string }) {
 /** One tenant: what it may, who acts for it, what it uses. */
 export function TenantPage() {
   const { tenant: slug = "", tab = "entitlements" } = useParams();
-  const { data, error, isPending, refetch } = useBooks<Tenant>("tenants");
+  const { data, error, isPending, refetch } = useCatalog<Tenant>("tenants");
   const navigate = useNavigate();
   const refresh = useRefresh();
   const sheet = useSheet("this tenant");

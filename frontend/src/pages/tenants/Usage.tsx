@@ -6,14 +6,13 @@ import { since } from "../../components/Outages";
 import { Segmented } from "../../components/Segmented";
 import { Table, type Column } from "../../components/Table";
 import { useOutages } from "../../feed/live";
-import { compact, NONE, percent, seconds, text } from "../../lib/format";
+import { compact, money, NONE, percent, seconds, text } from "../../lib/format";
 import { user } from "../../lib/page";
-import { useBooks } from "./data";
+import { useCatalog } from "./data";
 import { Failed, Waiting } from "./parts";
 import { groupsOf, GROUPS, RANGES, shown, span, toggled, tokensOf, totalOf, type Group } from "./usage";
 
 const REFRESH_MS = 30_000;
-const money = (sum: number, currency: string): string => (currency ? `${sum.toLocaleString("en", { maximumFractionDigits: sum < 10 ? 4 : 2 })} ${currency}` : NONE);
 
 /** What was used, by whatever one asks. */
 export function UsagePanel({ tenant }: { tenant?: string }) {
@@ -28,7 +27,7 @@ export function UsagePanel({ tenant }: { tenant?: string }) {
     placeholderData: keepPreviousData,
     refetchInterval: REFRESH_MS,
   });
-  const keys = useBooks<Key>("keys", tenant ? { tenant } : {}).data;
+  const keys = useCatalog<Key>("keys", tenant ? { tenant } : {}).data;
   const names = new Map(keys?.map((key) => [key.id, key.name]));
   const set = (changes: Record<string, string>) =>
     setQuery(
@@ -74,9 +73,10 @@ export function UsagePanel({ tenant }: { tenant?: string }) {
         </span>
       ),
     },
-    { label: "SLO met", right: true, by: (row) => (row.slo_total ? row.slo_met / row.slo_total : null), cell: (row) => text(percent(row.slo_total ? row.slo_met / row.slo_total : undefined)) },
+    { label: "Attainment", unit: "of all asked", right: true, by: (row) => row.attainment, cell: (row) => text(percent(row.attainment ?? undefined)) },
+    { label: "Attainment", unit: "of those served", right: true, by: (row) => row.attainment_served, cell: (row) => text(percent(row.attainment_served ?? undefined)) },
     { label: "Slot time", right: true, by: (row) => row.slot_s, cell: (row) => text(seconds(row.slot_s)) },
-    { label: "Cost", right: true, by: (row) => row.cost, cell: (row) => (row.cost === null ? row.currency : money(row.cost, row.currency)) },
+    { label: "Cost", right: true, by: (row) => row.cost, cell: (row) => (row.cost === null ? row.currency : row.currency ? money(row.cost, row.currency) : NONE) },
   ];
   return (
     <section aria-label="Usage">

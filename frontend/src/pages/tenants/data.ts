@@ -7,7 +7,7 @@ import { useFeed, useNow } from "../../feed/live";
 import { freshness, isStale } from "../../feed/reducer";
 import type { Snapshot } from "../../feed/types";
 
-export function useBooks<T>(path: string, query: Record<string, string> = {}, enabled = true): UseQueryResult<T[]> & { count: number } {
+export function useCatalog<T>(path: string, query: Record<string, string> = {}, enabled = true): UseQueryResult<T[]> & { count: number } {
   const found = useQuery({
     queryKey: ["catalog", path, query],
     queryFn: ({ signal }) => list<T>(path, query, signal),

@@ -11,6 +11,7 @@ export interface LiveUse {
   refused: number;
   violations: number;
   judged: number;
+  asked: number;
 }
 
 const add = (counts: Record<string, number> | undefined): number => Object.values(counts ?? {}).reduce((a, b) => a + b, 0);
@@ -20,7 +21,7 @@ export function useByTenant(snapshots: readonly Snapshot[]): Map<string, LiveUse
   const found = new Map<string, LiveUse>();
   const of = (tenant: string): LiveUse => {
     let use = found.get(tenant);
-    if (!use) found.set(tenant, (use = { running: 0, waiting: 0, limit: 0, tokensPerS: 0, refused: 0, violations: 0, judged: 0 }));
+    if (!use) found.set(tenant, (use = { running: 0, waiting: 0, limit: 0, tokensPerS: 0, refused: 0, violations: 0, judged: 0, asked: 0 }));
     return use;
   };
   for (const snapshot of snapshots) {
@@ -32,6 +33,7 @@ export function useByTenant(snapshots: readonly Snapshot[]): Map<string, LiveUse
       use.refused += add(t.refusals);
       use.violations += t.slo?.violations ?? 0;
       use.judged += t.slo?.total ?? 0;
+      use.asked += t.slo?.asked ?? t.slo?.total ?? 0;
     }
     for (const e of Object.values(snapshot.entitlements ?? {})) if (e.tenant) of(e.tenant).limit += e.concurrency ?? 0;
   }
@@ -42,5 +44,5 @@ export function entitlementsOf(snapshots: readonly Snapshot[]): Map<string, Enti
   return new Map(snapshots.flatMap((snapshot) => Object.entries(snapshot.entitlements ?? {})));
 }
 
-/** 0..1; undefined while nothing was to be kept. */
-export const attainment = (use: LiveUse | undefined): number | undefined => (use?.judged ? 1 - use.violations / use.judged : undefined);
+/** Kept of all asked over the pools, 0..1, as scheduling/core/slo.py has it for each; undefined while nothing was to be kept. */
+export const attainment = (use: LiveUse | undefined): number | undefined => (use?.asked ? (use.judged - use.violations) / use.asked : undefined);

@@ -22,6 +22,7 @@ const tier = fieldsOf("tiers");
 const pool = fieldsOf("pools");
 const backend = fieldsOf("backends");
 const entitlement = fieldsOf("entitlements");
+const project = fieldsOf("projects");
 const quota = fieldsOf("quotas");
 const price = fieldsOf("prices");
 const key = fieldsOf("keys");
@@ -60,13 +61,14 @@ export function withBurst(prefix = "") {
 
 const TIER_HELP = "Service class, SLO and queueing rule.";
 
-export const entitlementSpecs = (pools: readonly Option[], tiers: readonly Option[], initial: { pool?: string; tier?: string } = {}): FieldSpec[] => [
+export const entitlementSpecs = (pools: readonly Option[], tiers: readonly Option[], projects: readonly Option[], initial: { pool?: string; tier?: string } = {}): FieldSpec[] => [
   entitlement("pool", "Pool", { options: pools, initial: initial.pool ?? "" }),
   entitlement("tier", "Tier", { options: tiers, initial: initial.tier ?? "", help: TIER_HELP }),
   concurrency,
   kv,
   rate,
   burst,
+  entitlement("project", "Project", { options: projects, help: "Its keys open this entitlement. None: the keys of all projects." }),
   entitlement("slug", "Name", { wide: true }),
   entitlement("description", "Description", { wide: true }),
   entitlement("valid_from", "Begins", { group: "Dates" }),
@@ -157,6 +159,7 @@ export const poolSpecs: FieldSpec[] = [
   pool("queue_bytes", "Queue size", { group: "Under contention" }),
   pool("coefficients", "Coefficients", { group: "Under contention", wide: true, placeholder: '{"debt": 4.0, "gamma_debt": 0.7}', help: "For weight, debt and burst, if they differ from the defaults." }),
   pool("predictor", "Output lengths", { group: "Estimates" }),
+  pool("engine", "Kind of engine", { group: "Engines" }),
   pool("prefix_cache", "Prefix cache", {
     group: "Engines",
     help: "Shared saves prefill when tenants send the same prompts, but response times then reveal whether another tenant has sent a prompt. Unsalted: only for engines that reject the field.",
@@ -188,8 +191,20 @@ export const priceSpecs = (pools: readonly Option[]): FieldSpec[] => [
   price("slots_per_gpu", "Requests that share a GPU"),
 ];
 
-export const keySpecs = (entitlements: readonly Option[], initial = ""): FieldSpec[] => [
+export const projectSpecs: FieldSpec[] = [
+  project("slug", "Name", { wide: true }),
+  project("description", "Description", { wide: true }),
+  project("aliases", "Aliases", { wide: true, placeholder: '{"gpt-4o": "llama-70b"}', help: "Names that clients use, and the model or entitlement that each stands for." }),
+  project("default_model", "Default model", { help: "For requests that name no model." }),
+  project("fallbacks", "Fallbacks", { wide: true, placeholder: '{"llama-70b": {"to": "llama-8b", "when": ["unavailable"]}}', help: "When: unavailable, no_room, over_limit, too_long." }),
+];
+
+/** A key opens a project's entitlements, or a single one. */
+export const keySpecs = (entitlements: readonly Option[], projects: readonly Option[], initial: { entitlement?: string; project?: string } = {}): FieldSpec[] => [
   key("name", "Name", { wide: true, placeholder: "nightly reports", help: "What it is for." }),
-  key("entitlement", "Entitlement", { options: entitlements, initial }),
+  key("project", "Project", { options: projects, initial: initial.project ?? "", help: "The key opens every entitlement of this project." }),
+  key("entitlements", "Only these entitlements", { placeholder: "all of the project's" }),
+  key("entitlement", "Or a single entitlement", { options: entitlements, initial: initial.entitlement ?? "" }),
+  key("user", "User", { placeholder: "ada@example.com", help: "The person or service that its use is attributed to." }),
   key("expires_at", "Expires"),
 ];

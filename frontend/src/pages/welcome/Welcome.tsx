@@ -11,8 +11,8 @@ import { Empty } from "../../components/Shell";
 import { useOutages } from "../../feed/live";
 import { hold } from "../../lib/keyring";
 import { user } from "../../lib/page";
-import { Found, lookAt } from "../tenants/Backends";
-import { useBooks, useRefresh, useSnapshots } from "../tenants/data";
+import { EngineKinds, Found, lookAt } from "../tenants/Backends";
+import { useCatalog, useRefresh, useSnapshots } from "../tenants/data";
 import { curl, Failed, Waiting } from "../tenants/parts";
 import { NewTenant } from "../tenants/TenantList";
 import { heading, nextStep, poolName, steps, type Inventory, type StepName } from "./steps";
@@ -50,12 +50,16 @@ function engineSpecs(found: EngineFound): FieldSpec[] {
   ];
 }
 
+/** Engines of other kinds take no cache_salt, and the API refuses to promise more. */
+const ofKind = (engine: string) => (engine === "vllm" ? { engine } : { engine, prefix_cache: "unsalted" });
+
 /** From an address to a pool that serves. */
 function FirstEngine({ onMade }: { onMade: () => void }) {
   const [url, setUrl] = useState("");
   const [secret, setSecret] = useState("");
   const [locked, setLocked] = useState(false);
-  const look = useMutation({ mutationFn: () => lookAt(url, secret), onSuccess: (found) => !found.reachable && /401|403/.test(found.why) && setLocked(true) });
+  const [kind, setKind] = useState("vllm");
+  const look = useMutation({ mutationFn: () => lookAt(url, secret, kind), onSuccess: (found) => !found.reachable && /401|403/.test(found.why) && setLocked(true) });
   const wrong = look.error instanceof ApiError ? (look.error.fields.url?.join(" ") ?? look.error.message) : look.error?.message;
   const found = look.data;
   return (
@@ -68,7 +72,7 @@ function FirstEngine({ onMade }: { onMade: () => void }) {
         }}
       >
         <label htmlFor="engine-url" className="mb-1 block text-sm font-medium">
-          Address of your vLLM server
+          Address of your engine
         </label>
         <div className="flex flex-wrap gap-2">
           <input
@@ -82,6 +86,13 @@ function FirstEngine({ onMade }: { onMade: () => void }) {
             aria-describedby="engine-url-note"
             onChange={(event) => {
               setUrl(event.target.value);
+              if (!look.isIdle) look.reset();
+            }}
+          />
+          <EngineKinds
+            value={kind}
+            onChange={(chosen) => {
+              setKind(chosen);
               if (!look.isIdle) look.reset();
             }}
           />
@@ -106,12 +117,12 @@ function FirstEngine({ onMade }: { onMade: () => void }) {
       </form>
       {found?.reachable && found.models.length > 0 && !found.used_by && (
         <ResourceForm<Made>
-          key={url}
+          key={`${kind} ${url}`}
           specs={engineSpecs(found)}
           method="POST"
           path="setup"
           submit="Create pool and backend"
-          extra={(typed) => ({ ...typed, backend: { ...(typed.backend as object), url: url.trim(), ...(secret ? { api_key: secret } : {}) } })}
+          extra={(typed) => ({ ...typed, pool: { ...(typed.pool as object), ...ofKind(kind) }, backend: { ...(typed.backend as object), url: url.trim(), ...(secret ? { api_key: secret } : {}) } })}
           onSaved={onMade}
         />
       )}
@@ -161,7 +172,7 @@ function Steps() {
   const have = useQuery({ queryKey: ["catalog", "inventory"], queryFn: ({ signal }) => inventory(signal), refetchInterval: REFRESH_MS });
   const outages = useOutages();
   const serves = useSnapshots().some((snapshot) => Object.values(snapshot.backends ?? {}).some(({ state }) => state === "ready"));
-  const model = useBooks<Pool>("pools").data?.[0]?.model ?? "MODEL";
+  const model = useCatalog<Pool>("pools").data?.[0]?.model ?? "MODEL";
   const [made, setMade] = useState<IssuedKey | null>(null);
   if (have.error) return <Failed error={have.error} retry={() => void have.refetch()} />;
   if (!have.data) return <Waiting />;

@@ -1,14 +1,17 @@
 -- Prefill credit of replicas: who holds it, and what is predicted to be prefilled.
 
 -- `prefill_fits` in Python: room for a prompt beside those that count (`ahead`): whose first token has not come and is
--- not predicted to come by then. `owner`: of reserved capacity, and within it.
-local function prefill_fits(credit, ahead, need, owner)
-  return credit == 0 or ahead == 0 or ahead + need <= (owner and OWNERS_CREDITS * credit or credit)
+-- not predicted to come by then. For an owner's prompt: those of owners that count (`owned_ahead`).
+local function prefill_fits(credit, ahead, need)
+  return credit == 0 or ahead == 0 or ahead + need <= credit
 end
+
+-- What is held of a prefill credit by the prompts of owners is a part of what is held: never more of it counts.
+local function owned_ahead(owned, ahead) return math.min(owned, ahead) end
 
 -- Whether a request is an owner's of reserved capacity, of which its entitlement runs less than it may.
 local function owns(x, run, base)
-  return (x.class == 'guaranteed' or x.class == 'dedicated') and base and run < base
+  return reserves(x.class) and base and run < base
 end
 
 -- `PrefillPace` in Python (scheduling/core/prefill_pace.py): what is left to prefill, predicted. In `credits` under
@@ -47,9 +50,9 @@ local function pace_granted(backend, used, need, whole, now)
   keep_pace(backend, p)
 end
 
-local function pace_told(backend, used, given, granted, now)
+local function pace_told(backend, used, given, granted, now, begun)
   local p = pace_of(backend)
-  p.left, p.at, p.sure = kept(math.min(math.max(left_of(p, now), used - p.step), used)), now, used
+  p.left, p.at, p.sure = kept(math.min(math.max(left_of(p, now), used - p.step - (begun or 0)), used)), now, used
   p.ms = kept(PREFILL_KEPT * p.ms + math.max(1, now - math.max(p.last, granted)))
   p.tokens, p.last = kept(PREFILL_KEPT * p.tokens + given), now
   keep_pace(backend, p)
@@ -88,6 +91,7 @@ local function give_back(id, text)
   if not pre or pre == 0 then return 0 end
   call('HSET', HELD, id, head .. backend .. middle .. granted .. more .. HEAD .. '0' .. record)
   local left = shift('b:' .. backend .. ':pre', -pre)
+  if reserves(string.match(head, '^%d+ %S+ (%S+)')) then shift('b:' .. backend .. ':own', -pre) end
   if string.find(record, WHOLE, 1, true) then call('ZREM', PREFILLS, id) end
   return pre, backend, tonumber(granted), left
 end

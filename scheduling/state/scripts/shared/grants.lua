@@ -24,12 +24,16 @@ local function grant_waiting(id, x, backend, cap, note, now)
   offer = offer and offer .. ' ' .. (call('HGET', CREDITS, backend) or '0')
   local b = 'b:' .. backend
   local e = 'e:' .. x.ent
-  local v = call('HMGET', TOTALS, b .. ':run', b .. ':kv', e .. ':run', b .. ':pre', e .. ':base')
+  local v = call('HMGET', TOTALS, b .. ':run', b .. ':kv', e .. ':run', b .. ':pre', e .. ':base', b .. ':own')
   local slots, kv, credit = offered(offer)
   local owner = owns(x, tonumber(v[3]) or 0, tonumber(v[5]))
   local used = tonumber(v[4]) or 0
   if (tonumber(v[1]) or 0) >= slots or (tonumber(v[2]) or 0) + x.kv > kv then return 'full' end
-  if credit > 0 and not prefill_fits(credit, ahead_of(backend, used, now), x.pre, owner) then return 'full' end
+  if credit > 0 then
+    local ahead = ahead_of(backend, used, now)
+    if owner then ahead = owned_ahead(tonumber(v[6]) or 0, ahead) end
+    if not prefill_fits(credit, ahead, x.pre) then return 'full' end
+  end
   if (tonumber(v[3]) or 0) >= cap then return 'ent' end
   local told = notice(id, x, backend, note, credit)
   if call('PUBLISH', 'qm:gw:' .. x.gateway, told) == 0 then return 'away' end

@@ -2,8 +2,8 @@
 
 -- The ready replicas and sums: of the pool, of one entitlement, and of each replica. One read of each hash.
 -- {run, wait, bytes, able, run, wait and kv of the entitlement, its cap or false, due, its baseline or false, then run,
--- kv, work and prefill of each replica}
-local REPLICAS, SUMS = 11, 4
+-- kv, work, prefill and owners' prefill of each replica}
+local REPLICAS, SUMS = 11, 5
 local function survey(ent)
   local ready = offers()
   local e = 'e:' .. ent
@@ -12,6 +12,7 @@ local function survey(ent)
     local b = 'b:' .. ready[i]
     local n = #fields
     fields[n + 1], fields[n + 2], fields[n + 3], fields[n + 4] = b .. ':run', b .. ':kv', b .. ':work', b .. ':pre'
+    fields[n + 5] = b .. ':own'
   end
   local v = call('HMGET', TOTALS, unpack(fields))
   local cap, base = tonumber(v[8]), tonumber(v[10])
@@ -23,9 +24,10 @@ end
 -- The replica with room that scheduling/core/placement.py names (`place`): the least outstanding work, less what is
 -- cached there of the record's prompt, with its place in the survey; the slots of all ready replicas, how many of them
 -- are free, whether one has room but for its prefill credit, and the credit of the replica that was chosen. Without a
--- record, or points in it: by outstanding work alone; ties: fewest running, then name.
+-- record, or points in it: by outstanding work alone; ties: fewest running, then name. An owner goes beside others'
+-- prompts only where no replica has room without that.
 local function choose(ready, v, kv, exclude, pre, record, owner)
-  local fit, credits, least, sum, slots, free, roomy = {}, {}, math.huge, 0, 0, 0, false
+  local fit, owned, credits, least, sum, slots, free, roomy = {}, {}, {}, math.huge, 0, 0, 0, false
   for i = 1, #ready, 2 do
     local name = ready[i]
     local s, k, credit = offered(ready[i + 1])
@@ -35,10 +37,20 @@ local function choose(ready, v, kv, exclude, pre, record, owner)
     free = free + math.max(0, s - run)
     local fits = name ~= exclude and run < s and v[j + 1] + kv <= k
     roomy = roomy or fits
-    if fits and (credit == 0 or prefill_fits(credit, ahead_of(name, v[j + 3], now_ms()), pre, owner)) then
-      fit[#fit + 1], credits[i] = i, credit
-      least, sum = math.min(least, v[j + 2]), sum + v[j + 2]
+    if fits then
+      local ahead = credit > 0 and ahead_of(name, v[j + 3], now_ms()) or 0
+      credits[i] = credit
+      if prefill_fits(credit, ahead, pre) then
+        fit[#fit + 1] = i
+      elseif owner and prefill_fits(credit, owned_ahead(v[j + 4], ahead), pre) then
+        owned[#owned + 1] = i
+      end
     end
+  end
+  if #fit == 0 then fit = owned end
+  for _, i in ipairs(fit) do
+    local work = v[REPLICAS + (i - 1) / 2 * SUMS + 2]
+    least, sum = math.min(least, work), sum + work
   end
   local p = #fit > 1 and record and points_of(record)
   local worth = {}  -- to run there, in tokens of outstanding work
@@ -84,7 +96,7 @@ local function make_room(ready, v, kv, exclude, pre, now, owner)
       local j = REPLICAS + (i - 1) / 2 * SUMS
       local ahead = credit > 0 and ahead_of(ready[i], v[j + 3], now) or 0
       place[ready[i]] = {slots = s, kv = k, credit = credit, run = v[j], used = v[j + 1], pre = v[j + 3],
-        ahead = ahead, out = {}}
+        own = v[j + 4], ahead = ahead, out = {}}
     end
   end
   for i = 1, #ids do
@@ -93,7 +105,8 @@ local function make_room(ready, v, kv, exclude, pre, now, owner)
     if b then
       b.out[#b.out + 1] = {ids[i], x}
       b.run, b.used, b.pre, b.ahead = b.run - 1, b.used - x.kv, b.pre - x.pre, math.max(0, b.ahead - x.pre)
-      if b.run < b.slots and b.used + kv <= b.kv and prefill_fits(b.credit, b.ahead, pre, owner) then
+      local ahead = owner and owned_ahead(b.own, b.ahead) or b.ahead
+      if b.run < b.slots and b.used + kv <= b.kv and prefill_fits(b.credit, ahead, pre) then
         for _, one in ipairs(b.out) do
           local id, y = one[1], one[2]
           drop_lease(id, y)

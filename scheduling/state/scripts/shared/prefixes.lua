@@ -31,13 +31,16 @@ end
 local function remember_place(x)
   local p = points_of(x.record)
   if not p then return end
-  local set = {}
+  local set, first = {}, x.backend .. ' '
   for i, name in ipairs(p.names) do
-    local places, n = x.backend, 1
-    for other in string.gmatch(p.ran[i] or p.before[name] or '', '%S+') do
-      if other ~= x.backend and n < PLACES_KEPT then places, n = places .. ' ' .. other, n + 1 end
+    local ran = p.ran[i]
+    if not ran or ran ~= x.backend and string.sub(ran, 1, #first) ~= first then  -- else it ran here last as well
+      local places, n = x.backend, 1
+      for other in string.gmatch(ran or p.before[name] or '', '%S+') do
+        if other ~= x.backend and n < PLACES_KEPT then places, n = places .. ' ' .. other, n + 1 end
+      end
+      set[#set + 1], set[#set + 2] = name, places
     end
-    if places ~= p.ran[i] then set[#set + 1], set[#set + 2] = name, places end
   end
   known_record = nil
   if #set == 0 then return end

@@ -11,18 +11,21 @@ local function due_of(wait, run, base)
   return base and able_of(wait, run, base) or 0
 end
 
+-- Whether a service class owns reserved capacity.
+local function reserves(class) return class == 'guaranteed' or class == 'dedicated' end
+
 -- The sums change by one entry: `run` and `wait` say by how much more it runs and waits. A sum that reaches 0 is
 -- deleted. An entitlement of which nothing is left in flight is forgotten, unless it is `staying`.
 local function count(x, run, wait, staying)
   local e, b = 'e:' .. x.ent, 'b:' .. x.backend
   local fields = {'able', 'run', 'wait', 'bytes', e .. ':run', e .. ':wait', e .. ':kv', e .. ':cap', b .. ':run',
-    b .. ':kv', b .. ':work', 'due', e .. ':base', b .. ':pre'}
+    b .. ':kv', b .. ':work', 'due', e .. ':base', b .. ':pre', b .. ':own'}
   local v = call('HMGET', TOTALS, unpack(fields))
   local ent_run, ent_wait, cap, base = tonumber(v[5]) or 0, tonumber(v[6]) or 0, tonumber(v[8]), tonumber(v[13])
   local able = able_of(ent_wait + wait, ent_run + run, cap) - able_of(ent_wait, ent_run, cap)
   local due = due_of(ent_wait + wait, ent_run + run, base) - due_of(ent_wait, ent_run, base)
   local deltas = {able, run, wait, wait * x.bytes, run, wait, (run + wait) * x.kv, 0, run, run * x.kv, run * x.work,
-    due, 0, run * x.pre}
+    due, 0, run * x.pre, reserves(x.class) and run * x.pre or 0}
   local set, gone = {}, {}
   for i = 1, #fields do
     if deltas[i] ~= 0 then

@@ -1,0 +1,22 @@
+import { Badge } from "../../components/Badge";
+import { When } from "../tenants/parts";
+import { trustOf, type Measured } from "./lab";
+
+/** Stands beside every simulated figure of a pool: how far such figures were from live ones. */
+export function TrustNote({ trust, pool }: { trust: Measured | null; pool: string }) {
+  const { tone, label, text } = trustOf({ trust, pool });
+  return (
+    <p className="flex flex-wrap items-baseline gap-2 text-sm text-soft" data-testid="trust">
+      <Badge tone={tone}>{label}</Badge>
+      <span>
+        {text}
+        {trust && (
+          <>
+            {" "}
+            Measured <When at={trust.at} />.
+          </>
+        )}
+      </span>
+    </p>
+  );
+}

@@ -1,0 +1,38 @@
+import { expect, it } from "vitest";
+import type { Point, Snapshot } from "../../feed/types";
+import { attained, change, late, limitsOf, missing, slotsOf, targetsOf } from "./verdict";
+
+const shot = (changes: Partial<Snapshot>): Snapshot => ({ pool: "llama", seq: 1, at: 1000, ...changes });
+
+it("counts slots as configured, and names the replica that is missing", () => {
+  const room = slotsOf(shot({ slots: 16, backends: { "engine-0": { state: "ready", slots: 8 }, "engine-1": { state: "ejected", slots: 8, down_since: 930 }, "engine-2": { state: "ready", slots: 8 } } }));
+  expect([room.usable, room.all, room.missing]).toEqual([16, 24, 8]);
+  expect(missing(room, 1000)).toBe("16 of 24 slots: engine-1 lost 70 s ago");
+});
+
+it("leaves members the sum of their own limits", () => {
+  expect(slotsOf(shot({ scope: "own", slots: 12, backends: { a: { state: "ejected" } } }))).toMatchObject({ all: 12, usable: 12, missing: 0 });
+});
+
+it("says what was refused beside what was served", () => {
+  expect(attained({ attainment: 0.8, attainment_served: 1, asked: 100, total: 80, violations: 0 })).toBe("100 % of those served; 0 late, 20 refused of 100");
+  expect(attained({ violations: 0, total: 0, asked: 0 })).toBe("no request with an SLO, 1 min");
+});
+
+it("measures by the target that is missed most, or else the strictest", () => {
+  const tiers = { premium: { ttft_s: 1, latency: { ttft_ms: { p95: 900 } } }, standard: { ttft_s: 5, latency: { ttft_ms: { p95: 9000 } } } };
+  expect(targetsOf(shot({ slo: { by_tier: tiers } })).ttft).toEqual({ tier: "standard", s: 5, ms: 9000 });
+  expect(late(targetsOf(shot({ slo: { by_tier: { premium: tiers.premium } } })).ttft)).toBeUndefined();
+});
+
+it("compares with five minutes ago, and says nothing of a time that was not seen", () => {
+  const past: Point[] = [{ at: 700, depth: 2 }, { at: 705, depth: 4 }, { at: 1000, depth: 10 }];
+  expect(change(past, 1000, (p) => p.depth, String)).toBe("+7 in 5 min");
+  expect(change(past.slice(2), 1000, (p) => p.depth, String)).toBeUndefined();
+});
+
+it("takes the strictest threshold of the rules that apply to the whole pool", () => {
+  const rule = { kind: "slo_attainment", threshold: 0.9, pool: "", tenant: "", enabled: true };
+  const rules = [rule, { ...rule, threshold: 0.5 }, { ...rule, threshold: 0.99, enabled: false }, { ...rule, threshold: 0.95, pool: "qwen" }, { ...rule, kind: "queue_age", threshold: 60 }];
+  expect(limitsOf(rules, "llama")).toEqual({ slo_attainment: 0.9, queue_age: 60 });
+});

@@ -1,0 +1,100 @@
+/** What the figures of a pool are measured by: targets, thresholds, what is missing, and change. Pure. */
+
+import type { Pick } from "../../charts/columns";
+import type { Point, SloFigures, Snapshot } from "../../feed/types";
+import { age, count, duration, percent, text } from "../../lib/format";
+
+/** Thresholds of the alert rules that apply to a pool, by kind; the strictest where there are several. */
+export type Limits = Partial<Record<string, number>>;
+
+const BACK_S = 300;
+const AROUND_S = 15;
+/** Kinds of rule that open below their threshold. */
+const BELOW: readonly string[] = ["slo_attainment"];
+
+export const ms = (value: number): string => text(duration(value));
+export const points = (share: number): string => `${(share * 100).toFixed(1)} points`;
+
+interface Rule {
+  kind: string;
+  threshold: number | null;
+  pool: string;
+  tenant: string;
+  enabled: boolean;
+}
+
+export function limitsOf(rules: readonly Rule[] | undefined, pool: string): Limits {
+  const limits: Limits = {};
+  for (const rule of rules ?? []) {
+    if (!rule.enabled || rule.threshold === null || rule.tenant || (rule.pool && rule.pool !== pool)) continue;
+    const known = limits[rule.kind];
+    limits[rule.kind] = known === undefined ? rule.threshold : BELOW.includes(rule.kind) ? Math.max(known, rule.threshold) : Math.min(known, rule.threshold);
+  }
+  return limits;
+}
+
+/** Against the mean around five minutes ago: "+12 in 5 min"; undefined where that time was not seen, or nothing changed. */
+export function change(history: readonly Point[], at: number, pick: Pick, format: (value: number) => string): string | undefined {
+  const now = history.at(-1);
+  const value = now && at - now.at < AROUND_S ? pick(now) : undefined;
+  const then = history.filter((point) => Math.abs(point.at - (at - BACK_S)) <= AROUND_S).flatMap((point) => pick(point) ?? []);
+  if (value === undefined || then.length === 0) return undefined;
+  const by = value - then.reduce((a, b) => a + b, 0) / then.length;
+  const shown = format(Math.abs(by));
+  return shown === format(0) ? undefined : `${by < 0 ? "\u2212" : "+"}${shown} in 5 min`;
+}
+
+export interface Room {
+  /** As configured, whether or not it answers. */
+  all: number;
+  usable: number;
+  missing: number;
+  /** Replicas whose slots are missing, and since when. */
+  lost: { id: string; since: number | undefined; drained: boolean }[];
+}
+
+/** Slots of a pool: what is configured, and what of it can be used. Members see the sum of their own limits. */
+export function slotsOf(snapshot: Snapshot): Room {
+  const backends = Object.entries(snapshot.backends ?? {});
+  if (snapshot.scope === "own" || backends.every(([, b]) => b.slots === undefined)) return { all: snapshot.slots ?? 0, usable: snapshot.slots ?? 0, missing: 0, lost: [] };
+  const lost = backends.filter(([, b]) => b.down_since !== undefined || b.unseen_since !== undefined || (b.state !== "ready" && b.state !== "unknown"));
+  const all = backends.reduce((sum, [, b]) => sum + (b.slots ?? 0), 0);
+  const gone = lost.reduce((sum, [, b]) => sum + (b.slots ?? 0), 0);
+  return { all, usable: all - gone, missing: gone, lost: lost.map(([id, b]) => ({ id, since: b.down_since ?? b.unseen_since, drained: b.state === "draining" || b.state === "drained" })) };
+}
+
+/** "16 of 24 slots: engine-1 lost 70 s ago". */
+export function missing(room: Room, at: number): string {
+  const [first, ...others] = room.lost;
+  const one = first && `${first.id} ${first.drained ? "is drained" : first.since === undefined ? "does not answer" : `lost ${age(Math.max(0, at - first.since))} ago`}`;
+  return `${count(room.usable)} of ${count(room.all)} slots: ${one}${others.length ? ` and ${others.length} more` : ""}`;
+}
+
+export interface Target {
+  tier: string;
+  s: number;
+  /** p95 of the tier's requests; undefined: there were none. */
+  ms: number | undefined;
+}
+
+/** The tier's target that is missed most, or else the strictest. */
+function target(snapshot: Snapshot, key: "ttft_s" | "ttlt_s", measure: "ttft_ms" | "ttlt_ms"): Target | undefined {
+  const all = Object.entries(snapshot.slo?.by_tier ?? {}).flatMap(([tier, row]): Target[] => (row[key] === undefined ? [] : [{ tier, s: row[key], ms: row.latency?.[measure]?.p95 }]));
+  const excess = (one: Target): number => (one.ms === undefined ? 0 : one.ms / 1000 / one.s);
+  return all.sort((a, b) => Number(excess(b) > 1) - Number(excess(a) > 1) || (excess(a) > 1 ? excess(b) - excess(a) : a.s - b.s))[0];
+}
+
+export const targetsOf = (snapshot: Snapshot) => ({ ttft: target(snapshot, "ttft_s", "ttft_ms"), ttlt: target(snapshot, "ttlt_s", "ttlt_ms") });
+
+export const late = (one: Target | undefined): "bad" | undefined => (one?.ms !== undefined && one.ms > one.s * 1000 ? "bad" : undefined);
+
+export const over = (value: number | undefined, limit: number | undefined): "bad" | undefined => (value !== undefined && limit !== undefined && value > limit ? "bad" : undefined);
+
+export const refusedShare = ({ asked, total }: SloFigures): number | undefined => (asked && total !== undefined ? (asked - total) / asked : undefined);
+
+/** "98.0 % of those served; 46 late, 150 refused". */
+export function attained({ attainment_served: served, asked, total, violations }: SloFigures): string {
+  if (!asked) return "no request with an SLO, 1 min";
+  const refused = asked - (total ?? asked);
+  return `${served === undefined ? "none served" : `${text(percent(served))} of those served`}; ${count(violations ?? 0)} late, ${count(refused)} refused of ${count(asked)}`;
+}

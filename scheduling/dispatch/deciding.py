@@ -1,0 +1,163 @@
+"""A leader's decisions: look, decide, write, and ask for room where preemptible requests must make it.
+
+A decision is nothing until the ``grant`` script has said ``ok``; what it refuses waits on here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from scheduling.core.invariants import check_step, remember
+from scheduling.core.stuck import stuck
+from scheduling.core.types import Grant, PoolView
+from scheduling.dispatch.decision_clock import DecisionClock
+from scheduling.dispatch.evictions import evictions, most_running
+from scheduling.dispatch.health import BackendMonitor
+from scheduling.dispatch.waiting import Waiting
+from scheduling.state.store import PoolStore
+from scheduling.state.types import BATCH, GrantItem, GrantStatus
+
+log = logging.getLogger("quartermaster.dispatch")
+
+CHECK_EVERY = 64  # steps of which the laws are checked live, and only with short queues: it costs O(waiting)
+CHECK_UP_TO = 500
+EVICT_AGAIN_S = 0.25  # after preemptible requests could make no room
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What shared state made of a decision's grants."""
+
+    refused: bool  # some had no room left, and wait on
+    away: bool  # somebody's gateway does not listen: its requests are parked
+
+
+class Decider:
+    """Decides for one pool under one epoch. ``policy`` is the one in force: ``priority@3``; ``view_of`` adds to a view
+    of the pool what only the leader knows."""
+
+    def __init__(
+        self,
+        store: PoolStore,
+        pool_id: str,
+        epoch: int,
+        policy: str,
+        waiting: Waiting,
+        monitor: BackendMonitor,
+        clock: DecisionClock,
+        view_of: Callable[[PoolView], PoolView],
+    ) -> None:
+        self._store = store
+        self._pool_id = pool_id
+        self._epoch = epoch
+        self.policy = policy
+        self._waiting = waiting
+        self._scheduler = waiting.scheduler
+        self._monitor = monitor
+        self._clock = clock
+        self._view_of = view_of
+        self._left: PoolView | None = None  # the pool as the last decision left it
+        self._steps = 0
+        self._evict_from = 0.0
+        # who is stuck, and what is kept, as it was announced; what the former leader announced is not known
+        self.announced = (-1, 0)
+
+    async def grant(self) -> None:
+        """Decides until nothing more can be granted now."""
+        scheduler, waiting = self._scheduler, self._waiting
+        self._left = None
+        self._clock.credit_falls_s = 0.0
+        if not len(scheduler):
+            self._monitor.idle()  # else the decision before stands until the next one, which may take a while
+        while len(scheduler):
+            look = await self._store.look(list(waiting.entitlements))
+            if look.rebuilding_ms:
+                return  # leases that were not announced again yet would be overrun
+            await waiting.learn_places()
+            now_s = waiting.set_clock(look.now_ms)
+            view = self._view_of(look.pool_view(now_s))
+            grants = self._step(view, now_s)
+            self._left = view
+            self._monitor.decided(view, len(scheduler) > 0, (g.request.prefill_tokens for g in grants))
+            if not grants:
+                falls = (view.backends[name].falls_s for name in scheduler.credit_holds)
+                self._clock.credit_falls_s = min((s for s in falls if s), default=0.0)
+                if look.preemptible:
+                    await self._evict(view)
+                return
+            written = await self._write(grants, now_s)
+            if written.away:
+                continue  # what its gateway did not take is decided again at once, without it
+            if written.refused:
+                return
+            if len(grants) < BATCH and not look.preemptible:
+                return  # else the next look tells whether others must make room
+
+    async def announce(self, kept: int) -> None:
+        """Arrivals may take free slots that those who wait cannot use, and leave those that are ``kept`` for
+        baselines."""
+        current = (stuck(self._scheduler, self._left), kept)
+        if current != self.announced:
+            await self._store.set_stuck(self._epoch, *current)
+            self.announced = current
+
+    def _step(self, view: PoolView, now_s: float) -> list[Grant]:
+        scheduler = self._scheduler
+        self._steps += 1
+        if self._steps % CHECK_EVERY or len(scheduler) > CHECK_UP_TO:
+            return scheduler.step(view, now_s)
+        before = remember(view, scheduler)
+        grants = scheduler.step(view, now_s)
+        broken = check_step(
+            before,
+            grants,
+            scheduler,
+            now_s,
+            max_grants=BATCH,
+            kv_hold=scheduler.kv_hold is not None,
+            credit_holds=scheduler.credit_holds,
+            rights=True,
+            headroom=scheduler.headroom,
+            unreserved=scheduler.unreserved,
+        )
+        for violation in broken:
+            log.error("pool %s: policy %s broke %s", self._pool_id, self.policy, violation)
+        return grants
+
+    async def _write(self, grants: Sequence[Grant], now_s: float) -> Written:
+        """Writes a decision. What shared state refuses waits on here."""
+        items = [
+            GrantItem(g.request.id, g.request.attempt, g.backend, most_running(g.request), self.policy, g.reason)
+            for g in grants
+        ]
+        statuses = await self._store.grant(self._epoch, items, turnaround_s=self._clock.turnaround_s)
+        self._clock.granted(asyncio.get_running_loop().time())
+        refused = away = False
+        for grant, status in zip(grants, statuses, strict=True):
+            # gone: it left, or waits again at another attempt, of which its own notification tells
+            if status in (GrantStatus.FULL, GrantStatus.ENT) and grant.request.id not in self._scheduler:
+                self._waiting.offer(grant.request, now_s)
+                refused = True
+            elif status is GrantStatus.AWAY:
+                away = True
+                self._scheduler.settle(grant.request.id, 0, 0)
+                self._waiting.park(grant.request)
+            elif status is GrantStatus.GONE:
+                self._scheduler.settle(grant.request.id, 0, 0)
+        return Written(refused, away)
+
+    async def _evict(self, view: PoolView) -> None:
+        """Who may, and could not be granted a slot now, gets that of a preemptible request."""
+        clock_s = asyncio.get_running_loop().time()
+        items = evictions(self._scheduler, view, self.policy) if clock_s >= self._evict_from else []
+        if not items:
+            return
+        statuses = await self._store.evict(self._epoch, items)
+        for item, status in zip(items, statuses, strict=True):
+            if status is GrantStatus.OK:
+                self._scheduler.withdraw(item.request_id)
+        if GrantStatus.OK not in statuses:
+            self._evict_from = clock_s + EVICT_AGAIN_S

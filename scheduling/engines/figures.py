@@ -1,0 +1,54 @@
+"""Figures of a Prometheus page with bounds: what cannot be true is an error where decisions rest on it, else unknown.
+
+GPU figures: NVIDIA's DCGM exporter, from the replica's own page or from a backend's ``dcgm_url``.
+"""
+
+from __future__ import annotations
+
+from scheduling.engines import prometheus_text as prom
+from scheduling.engines.client import EngineProtocolError
+
+MAX_REQUESTS = 1_000_000  # sequences a server can say that it runs or queues
+MAX_COUNTED = 1e15  # of tokens or requests since its start: a million a second for 30 years
+MAX_GPU_BYTES = float(2**50)
+MIB = 1024 * 1024
+
+
+def plausible(name: str, value: float, most: float) -> float:
+    """A figure that decisions rest on; raises :class:`EngineProtocolError` where it cannot be true."""
+    if not 0 <= value <= most:
+        raise EngineProtocolError(f"/metrics says that {name} is {value:g}, which cannot be")
+    return value
+
+
+def counted(page: str, name: str) -> float:
+    """A counter, summed over the page's series; 0 where it is not there."""
+    return plausible(name, prom.total(page, (name,)) or 0.0, MAX_COUNTED)
+
+
+def share(value: float | None, whole: float = 1.0) -> float | None:
+    """0 to 1 of ``whole``, up to a rounding error; None, not known, for anything else."""
+    if value is None or not 0 <= value <= 1.01 * whole:
+        return None
+    return min(1.0, value / whole)
+
+
+def gpu(page: str) -> tuple[float | None, float | None, float | None]:
+    """Utilization 0..1, memory used and in all [bytes] from a DCGM exporter's text; None for what it does not say.
+
+    Utilization is the share of time in which the multiprocessors work (``SM_ACTIVE``, a ratio) where the exporter is
+    told to report it; ``GPU_UTIL`` (percent) only says that some kernel runs, which is always so under load.
+    """
+    active = prom.mean(page, ("DCGM_FI_PROF_SM_ACTIVE",))
+    busy = prom.mean(page, ("DCGM_FI_DEV_GPU_UTIL",)) if active is None else None
+    used = prom.total(page, ("DCGM_FI_DEV_FB_USED",))
+    free = prom.total(page, ("DCGM_FI_DEV_FB_FREE",))
+    return (
+        share(active) if busy is None else share(busy, 100.0),
+        _bytes(used),
+        None if used is None or free is None else _bytes(used + free),
+    )
+
+
+def _bytes(mib: float | None) -> float | None:
+    return None if mib is None or not 0 <= mib * MIB <= MAX_GPU_BYTES else mib * MIB

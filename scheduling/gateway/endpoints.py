@@ -1,0 +1,65 @@
+"""The paths that ask an engine: how a body is read, which path the engine is asked at, how its answer is read, and in
+which words errors are told. Another endpoint is a line here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from scheduling.core.tracing import CHAT, CLASSIFY, COMPLETION, EMBEDDINGS, RERANK, SCORE
+from scheduling.core.types import PoolSpec
+from scheduling.gateway.answers import Asked, WholeAnswer, read_answer
+from scheduling.gateway.dialects import MESSAGES, OPENAI, RESPONSES, Dialect
+from scheduling.gateway.named_events import MessageFrames, ResponseFrames, read_message, read_response
+from scheduling.gateway.pooled_answers import read_labels, read_ranking, read_scores, read_vectors
+from scheduling.gateway.prepare import CHAT_FORM, COMPLETION_FORM, Form, Prepared, fit
+from scheduling.gateway.prepare_messages import MESSAGES_FORM, fit_messages
+from scheduling.gateway.prepare_pooling import (
+    CLASSIFY_FORM,
+    EMBEDDING_FORM,
+    RERANK_FORM,
+    SCORE_FORM,
+    fit_read,
+    fit_rerank,
+    fit_score,
+)
+from scheduling.gateway.prepare_responses import RESPONSES_FORM, fit_response
+from scheduling.gateway.sse import Frames
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One path of clients."""
+
+    upstream: str  # the engine's path
+    operation: str  # of traces
+    form: Form[Any]  # of its body, which names the model and so the pool
+    fit: Callable[[Any, PoolSpec], Prepared]
+    read: Callable[[bytes, Asked, str | None], WholeAnswer] = read_answer  # a whole answer
+    frames: Callable[[bool, Asked], Frames] = Frames  # a stream
+    dialect: Dialect = OPENAI
+    optional: bool = True  # an engine that answers 404 may be healthy: its model, kind or version has no such path
+
+
+_EMBEDDING = Endpoint("/v1/embeddings", EMBEDDINGS, EMBEDDING_FORM, fit_read, read_vectors)
+_RERANK = Endpoint("/rerank", RERANK, RERANK_FORM, fit_rerank, read_ranking)
+_SCORE = Endpoint("/score", SCORE, SCORE_FORM, fit_score, read_scores)
+_CLASSIFY = Endpoint("/classify", CLASSIFY, CLASSIFY_FORM, fit_read, read_labels)
+ENDPOINTS: dict[str, Endpoint] = {
+    "/v1/chat/completions": Endpoint("/v1/chat/completions", CHAT, CHAT_FORM, fit, optional=False),
+    "/v1/completions": Endpoint("/v1/completions", COMPLETION, COMPLETION_FORM, fit, optional=False),
+    "/v1/messages": Endpoint("/v1/messages", CHAT, MESSAGES_FORM, fit_messages, read_message, MessageFrames, MESSAGES),
+    "/v1/responses": Endpoint(
+        "/v1/responses", CHAT, RESPONSES_FORM, fit_response, read_response, ResponseFrames, RESPONSES
+    ),
+    "/v1/embeddings": _EMBEDDING,
+    "/v1/rerank": _RERANK,
+    "/v2/rerank": _RERANK,
+    "/rerank": _RERANK,
+    "/v1/score": _SCORE,
+    "/score": _SCORE,
+    "/v1/classify": _CLASSIFY,
+    "/classify": _CLASSIFY,
+}
+AT_ROOT = frozenset(path for path in ENDPOINTS if not path.startswith("/v1/"))  # the server hands these on as well

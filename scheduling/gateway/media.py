@@ -1,0 +1,71 @@
+"""Images, audio and video in a prompt: inline only, and what they will count as until the engine has counted them.
+
+A URL would be fetched by the engine, from inside the network it stands in, so only ``data:`` URLs pass.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import math
+import re
+
+from scheduling.core.outcomes import Reason
+from scheduling.gateway.errors import Refusal
+
+MAX_PARTS = 64  # of one request
+IMAGE_TOKENS = 1_000  # where its size cannot be read
+PATCH = 28  # pixels of a side that become one token (Qwen2-VL; others need fewer tokens)
+MAX_IMAGE_TOKENS = 16_384
+VIDEO_TOKENS = 8_192  # 32 frames of 256
+AUDIO_BYTES = 640  # of a token: 25 a second of 16 kB, as compressed speech has them
+_DATA = re.compile(r"data:(image|audio|video)/[a-zA-Z0-9.+-]{1,64};base64,", re.ASCII)
+_HEAD = 64 * 1024  # characters of an image in which its size is looked for
+
+
+def linked_tokens(url: str, kind: str, param: str) -> float:
+    """Tokens that a ``data:`` URL of ``kind`` (image, audio, video) is taken for; refuses any other URL (400)."""
+    match = _DATA.match(url)
+    if match is None:
+        detail = f"{param}: Nothing is fetched here: send it as data:{kind}/...;base64,..."
+        raise Refusal(Reason.INVALID_REQUEST, detail=detail, param=param)
+    if match[1] != kind:
+        detail = f"{param}: This is of type {match[1]}, not {kind}."
+        raise Refusal(Reason.INVALID_REQUEST, detail=detail, param=param)
+    return inline_tokens(url[match.end() :], kind, param)
+
+
+def inline_tokens(data: str, kind: str, param: str) -> float:
+    """The same of base64 alone."""
+    if kind == "video":
+        return float(VIDEO_TOKENS)
+    if kind == "audio":
+        return len(data) * 3 / 4 / AUDIO_BYTES + 1
+    try:
+        head = base64.b64decode(data[:_HEAD], validate=True)
+    except (binascii.Error, ValueError):
+        detail = f"{param}: This is not base64."
+        raise Refusal(Reason.INVALID_REQUEST, detail=detail, param=param) from None
+    size = image_size(head)
+    if size is None:
+        return float(IMAGE_TOKENS)
+    return float(min(MAX_IMAGE_TOKENS, max(1, math.ceil(size[0] / PATCH) * math.ceil(size[1] / PATCH))))
+
+
+def image_size(head: bytes) -> tuple[int, int] | None:
+    """Width and height in pixels, from the beginning of a PNG, GIF, JPEG or WebP file."""
+    if head[:8] == b"\x89PNG\r\n\x1a\n" and len(head) >= 24:
+        return int.from_bytes(head[16:20], "big"), int.from_bytes(head[20:24], "big")
+    if head[:4] == b"GIF8" and len(head) >= 10:
+        return int.from_bytes(head[6:8], "little"), int.from_bytes(head[8:10], "little")
+    if head[:4] == b"RIFF" and head[8:16] == b"WEBPVP8X" and len(head) >= 30:
+        return int.from_bytes(head[24:27], "little") + 1, int.from_bytes(head[27:30], "little") + 1
+    if head[:2] != b"\xff\xd8":
+        return None
+    at = 2
+    while at + 9 <= len(head) and head[at] == 0xFF:
+        marker, size = head[at + 1], int.from_bytes(head[at + 2 : at + 4], "big")
+        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):  # a frame's head
+            return int.from_bytes(head[at + 7 : at + 9], "big"), int.from_bytes(head[at + 5 : at + 7], "big")
+        at += 2 + max(2, size)
+    return None

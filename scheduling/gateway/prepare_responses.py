@@ -1,0 +1,141 @@
+"""``/v1/responses`` without stored state: from a body to what an engine gets."""
+
+from __future__ import annotations
+
+from msgspec import Raw
+
+from scheduling.core.estimate.tokens import raw_tokens
+from scheduling.core.types import PoolSpec
+from scheduling.gateway.media import MAX_PARTS, linked_tokens
+from scheduling.gateway.openai_types import (
+    ABSENT,
+    MAX_SCHEMA_BYTES,
+    ChatRequest,
+    Function,
+    FunctionCall,
+    Message,
+    Tool,
+    ToolCall,
+)
+from scheduling.gateway.prepare import (
+    Form,
+    Prepared,
+    chat_tokens,
+    check_bound,
+    check_extensions,
+    check_salt,
+    check_template,
+    invalid,
+    size_of,
+)
+from scheduling.gateway.responses_types import Item, ItemPart, ResponsesRequest, ToolOffer
+
+RESPONSES_FORM = Form(ResponsesRequest)
+
+
+class Sent(ResponsesRequest, omit_defaults=True, kw_only=True):
+    """The body as an engine gets it: it names its answer by ``request_id``, and stores nothing."""
+
+    request_id: str = ""  # type: ignore[assignment]
+    store: bool | None = None  # type: ignore[assignment]
+
+
+def fit_response(said: ResponsesRequest, pool: PoolSpec) -> Prepared:
+    """Checks the request against what the pool serves, and applies the output bound."""
+    check_salt(said.cache_salt, pool)
+    bound = said.max_output_tokens
+    check_bound(bound, pool, "max_output_tokens")
+    if said.vllm_xargs is not None:
+        check_extensions(said.vllm_xargs)
+    if said.chat_template_kwargs is not None:
+        check_template(said.chat_template_kwargs)
+    if said.stream_options is not None and not said.stream:
+        raise invalid("stream_options is only allowed when stream is true.", "stream_options")
+    schema = said.text.format.schema if said.text is not None and said.text.format is not None else ABSENT
+    for raw, path in ((schema, "text.format.schema"), (_json(said), "structured_outputs.json")):
+        if size_of(raw) > MAX_SCHEMA_BYTES:
+            raise invalid(f"The schema is larger than {MAX_SCHEMA_BYTES} bytes.", path)
+    plain, media = _plain(said)
+    stream = bool(said.stream)
+    given = bound is not None
+    values = {name: getattr(said, name) for name in said.__struct_fields__ if name not in ("request_id", "store")}
+    body = Sent(**values, store=False)
+    body.stream = True if stream else None
+    body.stream_options = None
+    body.max_output_tokens = bound or pool.default_output_tokens
+    return Prepared(
+        body, False, stream, True, body.max_output_tokens, chat_tokens(plain) + media, False, said.priority or 0, given,
+        not media and said.truncation != "auto", plain=plain, media=media, bound_field="max_output_tokens", named=True,
+    )  # fmt: skip
+
+
+def _json(said: ResponsesRequest) -> Raw:
+    return ABSENT if said.structured_outputs is None else said.structured_outputs.json
+
+
+def _plain(body: ResponsesRequest) -> tuple[ChatRequest, float]:
+    """The same conversation as a chat, by which it is judged (it is not sent), and what its media is taken for in
+    tokens. Refuses what no engine may be given."""
+    tools = [Tool("function", Function(o.name, o.description, o.parameters)) for o in _offers(body.tools, "tools")]
+    if sum(size_of(tool.function.parameters) for tool in tools) > MAX_SCHEMA_BYTES:
+        raise invalid(f"The tools' parameters are larger than {MAX_SCHEMA_BYTES} bytes.", "tools")
+    messages = [] if body.instructions is None else [Message("system", body.instructions)]
+    media, count = 0.0, 0
+    if isinstance(body.input, str):
+        messages.append(Message("user", body.input))
+    else:
+        for at, item in enumerate(body.input):
+            message, tokens, images = _item(item, f"input[{at}]")
+            messages.append(message)
+            media += tokens
+            count += images
+    if count > MAX_PARTS:
+        raise invalid(f"{count} images are more than {MAX_PARTS}.", "input")
+    return ChatRequest(model=body.model, messages=messages, tools=tools or None), media
+
+
+def _offers(offers: list[ToolOffer] | None, path: str) -> list[ToolOffer]:
+    """Tools, those of namespaces too."""
+    found: list[ToolOffer] = []
+    for at, offer in enumerate(offers or ()):
+        found.append(offer)
+        for inner in offer.tools or ():
+            if inner.tools is not None:
+                raise invalid(f"{path}[{at}]: A namespace has no namespaces.", f"{path}[{at}].tools")
+            found.append(inner)
+    return found
+
+
+def _item(item: Item, path: str) -> tuple[Message, float, int]:
+    """As a message, with the tokens and the number of its images."""
+    kind = item.type or "message"
+    texts: list[str] = []
+    media, images = 0.0, 0
+    for name, content in (("content", item.content), ("output", item.output), ("summary", item.summary)):
+        if isinstance(content, str):
+            texts.append(content)
+            continue
+        for at, part in enumerate(content or ()):
+            texts.append(part.text or part.refusal or "")
+            if part.type == "input_image" or part.image_url is not None:
+                media += _image(part, f"{path}.{name}[{at}]")
+                images += 1
+    if item.encrypted_content:
+        media += raw_tokens(item.encrypted_content)
+    text = "\n".join(texts)
+    if kind == "message":
+        if item.role is None or item.content is None:
+            raise invalid(f"{path}: A message has a role and content.", path)
+        return Message(item.role, text), media, images
+    if kind in ("function_call", "custom_tool_call"):
+        call = FunctionCall(item.name or "_", item.arguments or item.input or "")
+        return Message("assistant", text, tool_calls=[ToolCall(item.call_id or "", call)]), media, images
+    if kind == "reasoning":
+        return Message("assistant", None, reasoning=text), media, images
+    return Message("tool", text, tool_call_id=item.call_id), media, images
+
+
+def _image(part: ItemPart, path: str) -> float:
+    if part.image_url is None:
+        raise invalid(f"{path}.image_url is missing.", f"{path}.image_url")
+    return linked_tokens(part.image_url, "image", f"{path}.image_url")

@@ -1,0 +1,57 @@
+"""Alerts of rules about pools that nobody leads: opened by web processes, which see it; ended by the next leader.
+
+Several processes may see the same at once: the database keeps one alert per rule and pool.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+from django.db import DatabaseError
+
+from telemetry.alerts import lifecycle
+from telemetry.alerts.conditions import limit_in_words
+from telemetry.alerts.watch import start_delivery
+from telemetry.feed.sources import LEADER, Away
+from telemetry.models import AlertRule, RuleKind
+from tenants.connections import own_connection
+
+log = logging.getLogger(__name__)
+
+EVERY_S = 5.0
+
+
+class LeaderWatch:
+    """Called once a second with what cannot be seen."""
+
+    def __init__(self, start_delivery: Callable[[], None] = start_delivery) -> None:
+        self._start_delivery = start_delivery
+        self._looked_s = float("-inf")
+
+    def look(self, away: Sequence[Away], now_s: float) -> None:
+        """Opens what is due, at most every five seconds. Never raises."""
+        headless = [one for one in away if one.source == LEADER]
+        if not headless or 0.0 <= now_s - self._looked_s < EVERY_S:
+            return
+        self._looked_s = now_s
+        try:
+            if self._open(headless, now_s):
+                self._start_delivery()
+        except DatabaseError as error:
+            log.debug("rules about leaders: the database does not answer (%s)", type(error).__name__)
+        except Exception:
+            log.exception("rules about leaders could not be looked at")
+
+    @own_connection
+    def _open(self, headless: Sequence[Away], now_s: float) -> bool:
+        news = False
+        for rule in AlertRule.objects.filter(enabled=True, kind=RuleKind.NO_LEADER):
+            for one in headless:
+                if rule.pool not in ("", one.pool) or now_s - one.since < rule.for_s:
+                    continue
+                if rule.alerts.filter(pool=one.pool, resolved_at=None).exists():
+                    continue
+                line = f"Pool {one.pool} has had no leader {one.since_in_words()}{limit_in_words(rule)}."
+                news |= lifecycle.fire(rule, pool=one.pool, subject="", tenant="", line=line, value=1.0, at_s=one.since)
+        return news

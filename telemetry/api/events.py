@@ -1,0 +1,149 @@
+"""``/api/v1/events``: what happened, by people and by itself, as one stream."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db.models import Q
+from django.http import Http404
+from django.utils import timezone
+from drf_spectacular.utils import extend_schema
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from telemetry.api.common import Telemetry
+from telemetry.models import Alert, PoolEvent, ScalingDecision
+from tenants.access import scope_of
+from tenants.api.inputs import Moment
+from tenants.models import AuditEntry, PolicyVersion, Trial
+
+MOST = 300  # events of one answer, the newest
+LONGEST = timedelta(days=31)
+KINDS = ("leader", "backend", "policy", "state", "trial", "alert", "resolved", "scaling", "change")
+_QUIET = frozenset({"alert"})  # kinds of audit entries that stand in the stream by themselves
+_SHOWN = 3  # changed fields named in a line
+
+Event = dict[str, Any]
+
+
+class EventsQuery(serializers.Serializer[Any]):
+    pool = serializers.CharField(required=False, help_text="Of this pool, and what belongs to none.")
+
+    def get_fields(self) -> dict[str, serializers.Field[Any, Any, Any, Any]]:
+        return super().get_fields() | {
+            "from": Moment(required=False, help_text="At or after; default an hour before 'to'."),
+            "to": Moment(required=False, help_text="Before; default now."),
+        }
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        attrs.setdefault("to", timezone.now())
+        attrs.setdefault("from", attrs["to"] - timedelta(hours=1))
+        if not attrs["from"] < attrs["to"] <= attrs["from"] + LONGEST:
+            raise serializers.ValidationError({"from": "Must be before 'to', by at most 31 days."})
+        return attrs
+
+
+class EventSerializer(serializers.Serializer[Any]):
+    at = serializers.DateTimeField()
+    kind = serializers.ChoiceField(choices=KINDS)
+    pool = serializers.CharField(help_text="Empty: of no single pool.")
+    tenant = serializers.CharField()
+    subject = serializers.CharField(help_text="The replica, alert, version or object.")
+    line = serializers.CharField()
+    severity = serializers.CharField(help_text="Of alerts; else empty.")
+    actor = serializers.CharField(help_text="Who did it; empty: it happened.")
+
+
+class EventsSerializer(serializers.Serializer[Any]):
+    to = serializers.DateTimeField()
+    events = EventSerializer(many=True, help_text="Newest first.")
+    whole = serializers.BooleanField(help_text="False: there were more than are listed.")
+
+    def get_fields(self) -> dict[str, serializers.Field[Any, Any, Any, Any]]:
+        return {"from": serializers.DateTimeField()} | super().get_fields()
+
+
+class EventsView(Telemetry, APIView):
+    """For operators and admins; for members it does not exist."""
+
+    @extend_schema(
+        summary="What happened: leaders, replicas, policies, trials, alerts, scaling and changes by people",
+        parameters=[EventsQuery], responses=EventsSerializer,
+    )  # fmt: skip
+    def get(self, request: Request) -> Response:
+        if not scope_of(request).sees_all:
+            raise Http404
+        query = EventsQuery(data=request.query_params)
+        query.is_valid(raise_exception=True)
+        given = query.validated_data
+        since, until, pool = given["from"], given["to"], given.get("pool", "")
+        found = sorted(_all(since, until, pool), key=lambda event: event["at"], reverse=True)
+        shown = {"from": since, "to": until, "events": found[:MOST], "whole": len(found) <= MOST}
+        return Response(EventsSerializer(shown).data)
+
+
+def _event(at: datetime, kind: str, line: str, **more: str) -> Event:
+    return {
+        "at": at,
+        "kind": kind,
+        "line": line,
+        "pool": "",
+        "tenant": "",
+        "subject": "",
+        "severity": "",
+        "actor": "",
+    } | more
+
+
+def _all(since: datetime, until: datetime, pool: str) -> Iterator[Event]:
+    """At most one more than :data:`MOST` of each source."""
+    most, span = MOST + 1, {"at__gte": since, "at__lt": until}
+    of_pool = Q(pool__in=["", pool]) if pool else Q()
+    of_pool_row = Q(pool__slug=pool) if pool else Q()
+    for event in PoolEvent.objects.filter(of_pool, **span)[:most]:
+        yield _event(event.at, event.kind, event.line, pool=event.pool, subject=event.subject)
+    for alert in Alert.objects.filter(of_pool, **span)[:most]:
+        who = {"pool": alert.pool, "tenant": alert.tenant, "subject": str(alert.pk), "severity": alert.severity}
+        yield _event(alert.at, "alert", alert.line, **who)
+    ended = Alert.objects.filter(of_pool, resolved_at__gte=since, resolved_at__lt=until).order_by("-resolved_at")
+    for alert in ended[:most]:
+        if alert.resolved_at is not None:
+            who = {"pool": alert.pool, "tenant": alert.tenant, "subject": str(alert.pk)}
+            yield _event(alert.resolved_at, "resolved", f"Over: {alert.line} {alert.resolution}"[:400], **who)
+    for version in PolicyVersion.objects.filter(of_pool_row, **span).select_related("pool").order_by("-at")[:most]:
+        line = f"Policy {version.policy}@{version.number}" + (f": {version.reason}" if version.reason else "")
+        yield _event(version.at, "policy", line, pool=version.pool.slug, actor=version.author)
+    yield from _trials(since, until, of_pool_row, most)
+    for decision in ScalingDecision.objects.filter(of_pool, **span)[:most]:
+        line = f"{decision.from_replicas} -> {decision.to_replicas} replicas, {decision.outcome}: {decision.reason}"
+        yield _event(decision.at, "scaling", line, pool=decision.pool)
+    for entry in (
+        AuditEntry.objects.filter(**span)
+        .select_related("tenant")
+        .exclude(kind__in=_QUIET)
+        .exclude(action="health")[:most]
+    ):
+        named = {"tenant": entry.tenant.slug if entry.tenant else "", "actor": entry.actor, "subject": entry.object_id}
+        yield _event(entry.at, "change", _told(entry), **named)
+
+
+def _trials(since: datetime, until: datetime, of_pool: Q, most: int) -> Iterator[Event]:
+    live = Q(canary_at__gte=since, canary_at__lt=until) | Q(ended_at__gte=since, ended_at__lt=until)
+    for trial in Trial.objects.filter(of_pool, live, canary_at__isnull=False).select_related("pool")[:most]:
+        for at, line in ((trial.canary_at, "A trial went live"), (trial.ended_at, f"The trial ended: {trial.state}")):
+            if at is not None and since <= at < until:
+                because = f", {trial.reason}" if trial.reason else ""
+                yield _event(at, "trial", f"{line}{because}", pool=trial.pool.slug, subject=str(trial.pk))
+
+
+def _told(entry: AuditEntry) -> str:
+    """ "olga change backend engine-1: draining False -> True"."""
+    line = f"{entry.actor}: {entry.action} {entry.kind} {entry.object_id}"
+    after = entry.after if isinstance(entry.after, dict) else {}
+    before = entry.before if isinstance(entry.before, dict) else {}
+    changed = [f"{name} {before[name]} -> {after[name]}" for name in after if name in before][:_SHOWN]
+    return (f"{line} ({', '.join(changed)})" if changed else line)[:400]

@@ -1,0 +1,121 @@
+"""Clients that teams already use, unchanged, against a gateway: Anthropic's SDK and LangChain, in an environment of
+their own. OpenAI's SDK is a dependency of the tests and speaks in most of them; LiteLLM has tests of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.gateway_world import World
+from tests.support.own_environment import installed
+from tests.support.simulated_world import simulated_world
+
+pytestmark = [pytest.mark.clients, pytest.mark.timeout(600)]
+
+ANTHROPIC = """
+import json, sys
+import anthropic
+
+url, key = sys.argv[1:]
+client = anthropic.Anthropic(base_url=url, api_key=key, max_retries=0)
+hello = [{"role": "user", "content": "hello there"}]
+whole = client.messages.create(model="demo", max_tokens=9, messages=hello, system="be brief")
+with client.messages.stream(model="demo", max_tokens=9, messages=hello) as stream:
+    text = "".join(stream.text_stream)
+    final = stream.get_final_message()
+counted = client.messages.count_tokens(model="demo", messages=hello)
+said = {
+    "whole": [whole.type, whole.model, whole.stop_reason, whole.usage.output_tokens],
+    "stream": [len(text.split()), final.stop_reason, final.usage.output_tokens],
+    "counted": counted.input_tokens,
+}
+for name, call in {
+    "wrong": lambda: client.messages.create(model="other", max_tokens=9, messages=hello),
+    "url": lambda: client.messages.create(model="demo", max_tokens=9, messages=[{"role": "user", "content": [
+        {"type": "image", "source": {"type": "url", "url": "http://127.0.0.1:9/a.png"}}]}]),
+    "key": lambda: anthropic.Anthropic(base_url=url, api_key="x", max_retries=0).messages.create(
+        model="demo", max_tokens=9, messages=hello),
+}.items():
+    try:
+        call()
+    except anthropic.APIStatusError as error:
+        said[name] = [type(error).__name__, error.status_code, error.body["error"]["type"]]
+print(json.dumps(said))
+"""
+
+LANGCHAIN = """
+import json, sys
+from langchain_core.messages import HumanMessage
+from langchain_openai import ChatOpenAI, OpenAI, OpenAIEmbeddings
+
+url, key = sys.argv[1:]
+common = {"base_url": url + "/v1", "api_key": key, "model": "demo", "max_retries": 0}
+chat = ChatOpenAI(**common, max_tokens=9, n=2)
+both = chat.generate([[HumanMessage("hello there")]])
+pieces = [piece for piece in ChatOpenAI(**common, max_tokens=9, stream_usage=True).stream("hello there")]
+responses = ChatOpenAI(**common, max_tokens=9, use_responses_api=True, store=False).invoke("hello there")
+batch = OpenAI(**common, max_tokens=5).generate(["one two", "three four five"])
+vectors = OpenAIEmbeddings(**common, check_embedding_ctx_length=False).embed_documents(["one two", "three"])
+print(json.dumps({
+    "both": len(both.generations[0]),
+    "usage": both.llm_output["token_usage"]["completion_tokens"],
+    "stream": [sum(len(piece.content.split()) for piece in pieces), pieces[-1].usage_metadata or
+               next(p.usage_metadata for p in reversed(pieces) if p.usage_metadata)],
+    "responses": [responses.usage_metadata["output_tokens"], len(responses.text.split())],
+    "batch": [len(one) for one in batch.generations],
+    "vectors": [len(vector) for vector in vectors],
+}))
+"""
+
+
+@pytest.fixture
+async def world(redis_url: str, pool_id: str) -> AsyncIterator[World]:
+    async with simulated_world(redis_url, pool_id) as (made, _):
+        yield made
+
+
+async def run(script: str, world: World, folder: Path) -> dict[str, Any]:
+    """What a script prints, run by the clients' own Python."""
+    python = await asyncio.to_thread(installed)
+    file = folder / "script.py"
+    file.write_text(script)
+    process = await asyncio.create_subprocess_exec(
+        str(python), str(file), world.base, world.key, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        env={"PATH": "/usr/bin:/bin", "HOME": str(folder), "LANGSMITH_TRACING": "false"},
+    )  # fmt: skip
+    out, err = await process.communicate()
+    assert process.returncode == 0, err.decode()[-3000:]
+    print(out.decode())
+    return dict(json.loads(out))
+
+
+async def test_anthropics_sdk(world: World, tmp_path: Path) -> None:
+    said = await run(ANTHROPIC, world, tmp_path)
+    assert said == {
+        "whole": ["message", "demo", "max_tokens", 9],
+        "stream": [9, "max_tokens", 9],
+        "counted": 6,
+        "wrong": ["NotFoundError", 404, "not_found_error"],
+        "url": ["BadRequestError", 400, "invalid_request_error"],
+        "key": ["AuthenticationError", 401, "authentication_error"],
+    }
+    records = await world.ledger_of(4)
+    assert [record.output_tokens for record in records if record.outcome == "completed"] == [9, 9]
+    await world.settled()
+
+
+async def test_langchain(world: World, tmp_path: Path) -> None:
+    said = await run(LANGCHAIN, world, tmp_path)
+    usage = said["stream"].pop()
+    assert (usage["input_tokens"], usage["output_tokens"]) == (6, 9)
+    assert said == {
+        "both": 2, "usage": 18, "stream": [9], "responses": [9, 9], "batch": [1, 1], "vectors": [64, 64],
+    }  # fmt: skip
+    records = await world.ledger_of(5)
+    assert {record.outcome for record in records} == {"completed"}
+    await world.settled()

@@ -1,0 +1,145 @@
+"""Streams with named events pass unchanged however reads cut them; what is not theirs ends them."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import struct
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scheduling.gateway.answers import Asked
+from scheduling.gateway.media import image_size, inline_tokens
+from scheduling.gateway.named_events import MessageFrames, NamedFrames, ResponseFrames
+
+ASKED = Asked.of(chat=False, output_bound=100, estimate=10, exact=0, body_bytes=300, context=8192)
+SAID = st.one_of(
+    st.text(), st.sampled_from(["\n\nevent: error\ndata: {}\n\n", "data: [DONE]", '"type":"error"', "\u2028"])
+)
+
+
+def event(kind: str, **fields: Any) -> bytes:
+    body = json.dumps({"type": kind, **fields}, ensure_ascii=False, separators=(",", ":"))
+    return f"event: {kind}\ndata: {body}\n\n".encode()
+
+
+def message(texts: list[str], usage: Any, stop: str = "end_turn") -> list[bytes]:
+    start = {"id": "m", "type": "message", "content": [], "usage": {"input_tokens": 15, "output_tokens": 0}}
+    return [
+        event("message_start", message=start),
+        event("content_block_start", index=0, content_block={"type": "text", "text": ""}),
+        *(event("content_block_delta", index=0, delta={"type": "text_delta", "text": text}) for text in texts),
+        event("content_block_stop", index=0),
+        event("message_delta", delta={"stop_reason": stop}, usage=usage),
+        event("message_stop"),
+    ]
+
+
+def response(texts: list[str], usage: Any, status: str = "completed") -> list[bytes]:
+    def whole(state: str, **more: Any) -> dict[str, Any]:
+        return {"id": "r", "object": "response", "status": state, "output": [], **more}
+
+    return [
+        event("response.created", response=whole("in_progress")),
+        event("response.in_progress", response=whole("in_progress")),
+        *(event("response.output_text.delta", delta=text) for text in texts),
+        event("response.completed", response=whole(status, usage=usage)),
+    ]
+
+
+USAGE = {"input_tokens": 15, "output_tokens": 4}
+KINDS = [(MessageFrames, message), (ResponseFrames, response)]
+
+
+def feed(frames: NamedFrames, data: bytes, points: list[int]) -> bytes:
+    edges = sorted({0, len(data), *(point % (len(data) + 1) for point in points)})
+    return b"".join(frames.feed(data[a:b]) for a, b in itertools.pairwise(edges))
+
+
+@pytest.mark.parametrize(("kind", "make"), KINDS)
+@given(texts=st.lists(SAID, min_size=1, max_size=6), points=st.lists(st.integers(0, 10**6), max_size=20))
+def test_a_stream_passes_unchanged_wherever_reads_end(
+    kind: Any, make: Any, texts: list[str], points: list[int]
+) -> None:
+    data = b"".join(make(texts, USAGE))
+    frames = kind(False, ASKED)
+    assert feed(frames, data, points) == data
+    assert (frames.done, frames.failed, frames.count, frames.id in ("m", "r")) == (True, "", len(texts), True)
+    assert frames.usage is not None
+    assert (frames.usage.prompt_tokens, frames.usage.completion_tokens) == (15, 4)
+
+
+@pytest.mark.parametrize(("kind", "make"), KINDS)
+@pytest.mark.parametrize(
+    "usage", [None, {}, {"input_tokens": -1, "output_tokens": 4}, {"input_tokens": 15, "output_tokens": 101}]
+)
+def test_a_usage_that_cannot_be_true_is_ours_for_the_client_too(kind: Any, make: Any, usage: Any) -> None:
+    frames = kind(False, ASKED)
+    out = feed(frames, b"".join(make(["a ", "b"], usage)), [])
+    assert frames.done
+    assert not frames.believed
+    assert b'"input_tokens":10' in out
+    assert frames.usage is not None
+    assert 1 <= frames.usage.completion_tokens <= 100
+
+
+def test_greetings_of_a_response_wait_for_the_first_event_that_is_work() -> None:
+    created, progress, first, *_ = response(["a"], USAGE)
+    frames = ResponseFrames(False, ASKED)
+    assert frames.feed(created) == frames.feed(progress) == b""
+    assert frames.feed(first) == created + progress + first
+
+
+BAD: list[tuple[Any, bytes]] = [
+    (MessageFrames, event("content_block_delta", index=0, delta={"text": "a"})),
+    (MessageFrames, event("message_start", message={"id": "m"}) * 2),
+    (MessageFrames, event("message_start", message={"id": "m"}) + event("message_stop")),
+    (MessageFrames, event("error", error={"type": "x", "message": "at 10.0.0.7"})),
+    (MessageFrames, event("surprise")),
+    (MessageFrames, b'event: ping\ndata: {"type":"message_stop"}\n\n'),
+    (MessageFrames, b"event: ping\ndata: nonsense\n\n"),
+    (MessageFrames, b'data: {"type":"ping"}\n\n'),
+    (MessageFrames, b'event: ping\ndata: {"type":"ping"}\ndata: {}\n\n'),
+    (ResponseFrames, event("response.output_text.delta", delta="a")),
+    (ResponseFrames, event("response.created", response={"id": "r"})),
+    (ResponseFrames, event("response.failed", response={})),
+    (ResponseFrames, event("error", message="at 10.0.0.7")),
+    (ResponseFrames, b"".join(response(["a"], USAGE, "failed"))),
+    (ResponseFrames, response([], USAGE)[0] + response([], USAGE)[-1].replace(b'"r"', b'"other"')),
+    (ResponseFrames, response([], USAGE)[0] + event("response.output_text.delta", delta="") * 500),
+]
+
+
+@pytest.mark.parametrize(("kind", "data"), BAD)
+def test_what_is_not_of_the_api_ends_the_stream(kind: Any, data: bytes) -> None:
+    frames = kind(False, ASKED)
+    out = frames.feed(data)
+    assert frames.failed
+    assert not frames.done
+    assert b"10.0.0.7" not in out
+
+
+PNG = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + struct.pack(">II", 640, 480)
+GIF = b"GIF89a" + struct.pack("<HH", 100, 50)
+WEBP = b"RIFF\0\0\0\0WEBPVP8X" + b"\0" * 8 + (199).to_bytes(3, "little") + (99).to_bytes(3, "little")
+JPEG = b"\xff\xd8\xff\xe0\0\4ab\xff\xc0\0\x11\x08" + struct.pack(">HH", 300, 400)
+
+
+@pytest.mark.parametrize(
+    ("head", "size"), [(PNG, (640, 480)), (GIF, (100, 50)), (WEBP, (200, 100)), (JPEG, (400, 300)), (b"RIFF", None)]
+)
+def test_an_image_says_how_large_it_is(head: bytes, size: tuple[int, int] | None) -> None:
+    assert image_size(head) == size
+
+
+@given(st.binary(max_size=400))
+def test_no_bytes_make_reading_an_images_size_fail(data: bytes) -> None:
+    for head in (b"", PNG[:8], GIF[:6], JPEG[:2], b"RIFF\0\0\0\0WEBPVP8X"):
+        image_size(head + data)
+
+
+def test_audio_counts_by_its_length() -> None:
+    assert inline_tokens("A" * (64_000 * 4 // 3), "audio", "p") == pytest.approx(101, abs=1)
