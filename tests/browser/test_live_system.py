@@ -67,7 +67,7 @@ def test_a_cut_socket_is_said_and_heals_by_itself(page: Page, running: Running) 
 def test_a_request_of_the_demo_load_is_found_and_explained(page: Page, running: Running) -> None:
     running.log_in(page)
     page.get_by_role("link", name="Requests").click()
-    page.get_by_role("table").last.get_by_role("button").first.click()
+    page.get_by_role("region", name="Ended requests").locator("tbody").get_by_role("button").first.click()
     expect(page.get_by_role("dialog")).to_contain_text("Where the time went")
 
 
