@@ -204,13 +204,13 @@ def _expect(answer: httpx.Response) -> None:
 
 HEAD: Final = """# Policies in front of replicas, live
 
-Each line is one run over HTTP against one instance with simulated engines (`--scheduling-policy priority`). Three
-figures in a cell are live / the same requests in the lab, the policy in front of the same replicas / the same requests
-in the lab, the policy inside each engine, which this product does not do. Under a tier: the share of its requests that
-kept its promise [%], of those that were not refused. Waiting: `vllm:num_requests_waiting` of an engine, live, looked at
-twice a second. The lab has the delay from a first token to the next grant that the leader measured during the run
-(5 ms where it measured none), finds the automatic credit as the product does, and knows true lengths in both places.
-More of the lab: [front.md](front.md).
+Each row is one run over HTTP against one instance with simulated engines (`--scheduling-policy priority`). Three
+figures in a cell are: live / the same requests in the lab with the policy in front of the same replicas / the same
+requests in the lab with the policy inside each engine, which this product does not do. Tier columns: the share of
+requests that met the tier's SLO [%], of those that were not refused. Waiting: `vllm:num_requests_waiting` of an engine,
+live, read twice a second. In the lab, the delay from a first token to the next grant is the one that the leader
+measured during the run (5 ms where it measured none), the automatic credit follows the product's rule, and true lengths
+are known in both places. More lab results: [front.md](front.md).
 """
 
 

@@ -151,29 +151,31 @@ class Result:
 
     def geometric(self) -> dict[str, float]:
         """Geometric mean over all of the default's requests in time and of its rivals' [%]."""
-        found = {}
+        means = {}
         ran = {line.policy for line in self.lines}
         for policy in (name for name in (DEFAULT, *RIVALS) if name in ran):
             mine = [max(line.figures["slo"], 1e-9) for line in self.lines if line.policy == policy]
-            found[policy] = math.exp(_mean([math.log(value) for value in mine]))
-        return found
+            means[policy] = math.exp(_mean([math.log(value) for value in mine]))
+        return means
 
     def failures(self) -> list[str]:
-        """What the bar asks for and is not so."""
-        told = []
+        """The conditions that are not met, a sentence each."""
+        failures = []
         for line in self.lines:
             if line.policy != DEFAULT and line.better > ALLOWED:
-                told.append(f"{line.policy} is {line.better:.1f} points better on {line.trace} at {line.load:g}")
+                failures.append(f"{line.policy} is {line.better:.1f} points better on {line.trace} at {line.load:g}")
         for row in self.unpromised:
             if row.low > 0:
-                told.append(
-                    f"without promises {DEFAULT} takes {row.longer:.1f} % longer on {row.trace} at {row.load:g}"
+                failures.append(
+                    f"without SLOs {DEFAULT} takes {row.longer:.1f} % longer on {row.trace} at {row.load:g}"
                 )
         means = self.geometric()
         for policy in means.keys() - {DEFAULT}:
             if means[policy] > means[DEFAULT]:
-                told.append(f"{policy} is ahead in the geometric mean: {means[policy]:.1f} to {means[DEFAULT]:.1f} %")
-        return told
+                failures.append(
+                    f"{policy} is ahead in the geometric mean: {means[policy]:.1f} to {means[DEFAULT]:.1f} %"
+                )
+        return failures
 
 
 def result_of(asked: Asked, policies: Sequence[str], found: Mapping[Case, Figures]) -> Result:
@@ -208,24 +210,25 @@ def section(result: Result, asked: Asked, policies: Sequence[str], day: date, co
     out = [
         f"## {HEADING}",
         "",
-        f"Simulated on {day.isoformat()} in front: automatic prefill credit, 5 ms until a grant follows, engines that",
-        f"are told the order ([lab.md](../guide/lab.md)), {asked.replicas} replicas of {Case('', '').preset}.",
-        f"{asked.seeds} draws (seeds {seeds}), each of {asked.minutes:g} minutes of another part of the recording",
-        f"(ServeGen: {60 * asked.minutes / BUSY:g} s, an hour apart). What was more than {BEHIND:g} points behind",
-        f"after {FIRST} draws was not run with the others. *Of the bound*: what is in time as a share of what no",
-        "scheduler can exceed. *Better*: points of all in time more than the default on the same draws, and the 95 %",
-        "interval.",
-        *([] if set(policies) >= set(shipped()) else ["Only these policies were run, not all that are shipped."]),
+        f"Simulated on {day.isoformat()}, policies in front of {asked.replicas} replicas of {Case('', '').preset}:",
+        "automatic prefill credit, 5 ms from a token to the grant that follows, engines in policy order",
+        "([lab.md](../guide/lab.md)).",
+        f"{asked.seeds} draws (seeds {seeds}), each of {asked.minutes:g} minutes from a different part of the",
+        f"recording (ServeGen: {60 * asked.minutes / BUSY:g} s, an hour apart). A policy more than {BEHIND:g} points",
+        f"behind the default after {FIRST} draws was not run on the others. *Of the bound*: the share in time, divided",
+        "by the share that no scheduler can exceed. *Better*: points above the default's share in time on the same",
+        "draws, with the 95 % interval.",
+        *([] if set(policies) >= set(shipped()) else ["Only a selection of the shipped policies was run."]),
         f"On {machine()}:",
         "",
         f"```\n{command}\n```",
         "",
-        f"* Better than the default by most: `{best.policy}` on {best.trace} at {best.load:g},",
-        f"  {best.better:+.1f} points ({best.low:+.1f} to {best.high:+.1f}). The bar is {ALLOWED:g}.",
-        "* Geometric mean of all in time: "
+        f"* Furthest above the default: `{best.policy}` on {best.trace} at {best.load:g},",
+        f"  {best.better:+.1f} points ({best.low:+.1f} to {best.high:+.1f}). At most {ALLOWED:g} is accepted.",
+        "* Geometric mean of the share in time: "
         + ", ".join(f"`{name}` {value:.1f} %" for name, value in means.items())
         + ".",
-        *(f"* **Not held**: {told}." for told in result.failures()),
+        *(f"* **Not met**: {failure}." for failure in result.failures()),
         "",
     ]
     for trace, load in dict.fromkeys((line.trace, line.load) for line in result.lines):
@@ -233,28 +236,29 @@ def section(result: Result, asked: Asked, policies: Sequence[str], day: date, co
         tiers = [name[4:] for name in mine[0].figures if name.startswith("slo.")]
         tiers.sort(key=lambda name: ("premium", "standard", "batch").index(name))
         bound = mine[0].figures
-        told = ", ".join(f"{tier} {bound[f'bound.{tier}']:.1f}" for tier in tiers)
+        by_tier = ", ".join(f"{tier} {bound[f'bound.{tier}']:.1f}" for tier in tiers)
         out += [
             f"### {trace} at {load:g} of capacity",
             "",
-            f"The bound: all {bound['bound']:.1f} % in time, {told}.",
+            f"The bound: all {bound['bound']:.1f} % in time, {by_tier}.",
             "",
         ]
         head = ["policy", "draws", "all in time %", "of the bound %", *tiers, "better", "95 %", "tokens/s"]
         out += ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
         for line in mine:
-            known = line.figures
-            own = [f"{known[f'slo.{tier}']:.1f}" for tier in tiers]
+            figures = line.figures
+            own = [f"{figures[f'slo.{tier}']:.1f}" for tier in tiers]
             gap = ["", ""]
             if line.policy != DEFAULT:
                 gap = [f"{line.better:+.1f}", f"{line.low:+.1f} to {line.high:+.1f}"]
-            cells = [f"`{line.policy}`", str(line.draws), f"{known['slo']:.1f}", f"{known['of_bound']:.1f}", *own, *gap]
-            out.append("| " + " | ".join([*cells, figure(known["tokens_per_s"])]) + " |")
+            shares = [f"{figures['slo']:.1f}", f"{figures['of_bound']:.1f}"]
+            cells = [f"`{line.policy}`", str(line.draws), *shares, *own, *gap]
+            out.append("| " + " | ".join([*cells, figure(figures["tokens_per_s"])]) + " |")
         out.append("")
     out += [
-        "### Without promises",
+        "### Without SLOs",
         "",
-        "The same draws, nobody promised anything and all of one class: mean time to the last token [s].",
+        "The same draws with all requests in one class and no SLO: mean time to the last token [s].",
         "",
         "| trace | load | `unified` | `mean_cost` | longer % | 95 % |",
         "|---|---|---|---|---|---|",

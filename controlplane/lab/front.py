@@ -18,22 +18,24 @@ from scheduling.simulator.compare import FRONT, INSIDE, Case
 
 HEAD = """# The policy in front of replicas, simulated
 
-What a policy is worth where this product has it, in front of replicas, beside the same policy inside every engine, as
-the papers simulate it. How requests are made: [lab.md](../guide/lab.md). More policies: [compare.md](compare.md).
+Quartermaster applies its policy in front of the replicas. This page compares that with the same policy inside every
+engine, which is what the papers simulate. How requests are generated: [lab.md](../guide/lab.md). More policies:
+[compare.md](compare.md).
 
-* *inside*: every request goes to a replica when it arrives, and the engine takes its prompts in the policy's order;
-  between two chunks a prompt that goes first interrupts another.
-* *in front*: one queue before all replicas. What has room is granted (slots, KV cache, prefill credit); the engine
-  takes it in the order of the grants.
-* *credit*: prompt tokens granted to a replica whose first token has not come; a prompt above the credit runs alone.
-* *ms*: from an engine's token to the grant that follows from it.
-* *automatic credit*: found while it serves, by the rule that serves live; with the delay that is assumed live, and
-  engines that are told the policy's order: what the product does unless it is told otherwise.
-* *engines told the order*: engines that take what they were granted by the number that the product tells them (vLLM's
-  `--scheduling-policy priority`); else in the order of the grants.
+* *inside*: each request goes to a replica on arrival, and the engine processes prompts in the policy's order. Between
+  two chunks, a prompt that ranks higher interrupts the current one.
+* *in front*: one queue before all replicas. A request is granted when a replica has room for it (slots, KV cache,
+  prefill credit); the engine processes requests in the order of their grants.
+* *credit*: the number of prompt tokens that may be granted to a replica before their first output token. A prompt
+  longer than the credit runs alone.
+* *5 ms*: the delay between a token from an engine and the grant that it makes possible.
+* *automatic credit*: adjusted at run time by the same rule as in the live system. With the delay assumed for the live
+  system and engines in policy order, this is the product's default.
+* *engines in policy order*: engines process granted requests by the priority that Quartermaster sends (vLLM's
+  `--scheduling-policy priority`), otherwise in the order of the grants.
 
-In time: the share of requests that kept their tier's promise [%]. Tokens/s: from the first arrival to the last answer.
-Waiting: requests in an engine's own queue, where no policy reaches them, mean and p99 over time and engines.
+In time: the share of requests that met their tier's SLO [%]. Tokens/s: from the first arrival to the last answer.
+Waiting: requests in an engine's own queue, which no policy can reorder; mean and p99 over time and engines.
 """
 
 
@@ -62,7 +64,7 @@ class Line:
 
 def variants(case: Case, credits: Sequence[int], delays_ms: Sequence[float]) -> Iterator[Case]:
     """A policy inside, in front as the product serves, with each credit and delay, and without credit in front of
-    engines that are told the order."""
+    engines in policy order."""
     yield replace(case, where=INSIDE)
     yield replace(case, where=FRONT)
     for delay in delays_ms:

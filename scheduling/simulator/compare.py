@@ -145,7 +145,7 @@ class Case:
         """What bounds grants of a policy in front beside slots and KV cache, in words."""
         named = {None: "automatic credit", 0: "no credit", 1: "one prompt at a time"}
         credit = named.get(self.prefill_tokens, f"credit {self.prefill_tokens}")
-        order = ", engines told the order" if self.engine_order == "priority" else f", engines by {self.engine_order}"
+        order = ", engines in policy order" if self.engine_order == "priority" else f", engines by {self.engine_order}"
         return f"{credit}{f', {1e3 * self.signal_s:g} ms' if self.signal_s else ''}{order}"
 
 

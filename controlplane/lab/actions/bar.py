@@ -65,8 +65,8 @@ class Bar(Action):
             parts = {bar.HEADING: text} | {k: v for k, v in sections(before).items() if k != bar.HEADING}
             output.write_text("\n".join([f"{head.rstrip()}\n", *parts.values()]), encoding="utf-8")
             self.stdout.write(f"wrote {output}")
-        for told in result.failures():
-            self.stderr.write(f"not held: {told}")
+        for failure in result.failures():
+            self.stderr.write(f"not met: {failure}")
 
     def _run_cases(self, bench: Lab, cases: Sequence[Case]) -> dict[Case, Figures]:
         with self.progress(len(cases)) as (shown, item):

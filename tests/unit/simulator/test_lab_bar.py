@@ -74,7 +74,7 @@ def test_a_bar_that_holds_says_nothing_and_each_of_three_ways_to_miss_it_is_told
         if case.policy == "unified" and not case.promises and case.load == 1.0
     }
     (told,) = bar.result_of(asked, bar.shipped(), found | slower).failures()
-    assert told.startswith("without promises unified takes 20.3 % longer")
+    assert told.startswith("without SLOs unified takes 20.3 % longer")
 
     ahead = found | {case: figures(case) | {"slo": 90.5} for case in found if case.policy == "edf" and case.promises}
     (told,) = bar.result_of(asked, bar.shipped(), ahead).failures()

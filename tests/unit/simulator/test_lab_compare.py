@@ -256,9 +256,9 @@ def test_the_command_shows_a_policy_inside_and_in_front_and_writes_the_page(
     out = StringIO()
     call_command(*ask, "--json", stdout=out)
     rows = json.loads(out.getvalue())
-    ways = ["inside", "in front, automatic credit, 5 ms, engines told the order"]
+    ways = ["inside", "in front, automatic credit, 5 ms, engines in policy order"]
     ways += [f"in front, {credit}, 5 ms, engines by fifo" for credit in ("no credit", "credit 2048")]
-    ways.append("in front, no credit, 5 ms, engines told the order")
+    ways.append("in front, no credit, 5 ms, engines in policy order")
     assert [(row["load"], row["policy"], row["label"]) for row in rows] == [
         (load, policy, way) for load in (1.0, 1.3) for policy in ("fifo", "unified") for way in ways
     ]
