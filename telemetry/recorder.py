@@ -52,6 +52,11 @@ class ConfiguredEntitlements:
     def quotas(self) -> Mapping[str, tuple[QuotaSpec, ...]]:
         return self.catalog().quotas
 
+    def engine_of(self, pool: str) -> str | None:
+        """The kind of its engines; None for a pool that is gone."""
+        spec = self.catalog().pools.get(pool)
+        return None if spec is None else spec.engine
+
     def catalog(self) -> Catalog:
         if self._clock() >= self._next_s:
             self._next_s = self._clock() + _CATALOG_EVERY_S
@@ -212,14 +217,12 @@ def costs_of_day(now_s: float) -> dict[str, tuple[float, str]]:
 def make_recorder(redis_url: str | None = None, sinks: Sequence[Sink] = ()) -> Recorder:
     """The recorder of a worker process, as the shell plugs it in, with the sinks that act on what happens."""
     url = redis_url or settings.QUARTERMASTER_REDIS_URL
+    configured = ConfiguredEntitlements()
     traces = None
     if settings.ENV.traces:
-        from telemetry.traces import (
-            make_traces,
-        )  # OpenTelemetry: half a second and 22 MB, spent only where used
+        from telemetry.traces import make_traces  # OpenTelemetry: half a second and 22 MB, spent only where used
 
-        traces = make_traces()
-    configured = ConfiguredEntitlements()
+        traces = make_traces(configured.engine_of)
     publisher = Publisher(LiveStore(url), GroupSender())
     return Recorder(
         publisher,

@@ -11,7 +11,7 @@ import atexit
 import logging
 import os
 import socket
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.environment_variables import (
@@ -35,10 +35,10 @@ log = logging.getLogger(__name__)
 
 QUEUE = 16_384  # spans that wait to be sent, unless OTEL_BSP_MAX_QUEUE_SIZE says otherwise: about 10 MB
 TIMEOUT_S = 5.0  # one export, its retries included, unless OTEL_EXPORTER_OTLP_TIMEOUT says otherwise
-PROVIDER = "vllm"
 _SCOPE = InstrumentationScope("quartermaster")
 _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 Attributes = Mapping[str, str | int | float | bool | Sequence[str]]
+EngineOf = Callable[[str], str | None]  # the kind of a pool's engines; None where it is not known
 
 
 class Tally(SpanExporter):
@@ -77,10 +77,16 @@ class Traces:
     """Makes spans of ledger records and hands them to the sender's queue. Never blocks, never raises."""
 
     def __init__(
-        self, exporter: SpanExporter, resource: Resource, limit: int = QUEUE, delay_ms: float | None = None
+        self,
+        exporter: SpanExporter,
+        resource: Resource,
+        engine_of: EngineOf,
+        limit: int = QUEUE,
+        delay_ms: float | None = None,
     ) -> None:
         self._tally = Tally(exporter)
         self._resource = resource
+        self._engine_of = engine_of
         self._limit = limit
         # its own limit is never reached: it would drop without our knowing
         self._sender = BatchSpanProcessor(
@@ -105,7 +111,7 @@ class Traces:
             if not record.trace:
                 continue
             try:
-                spans = spans_of(record, self._resource)
+                spans = spans_of(record, self._resource, self._engine_of(record.pool))
             except Exception:
                 log.exception("request %s: its trace could not be made", record.request_id)
                 continue
@@ -126,7 +132,7 @@ class Traces:
         self._sender.shutdown()
 
 
-def make_traces(environ: Mapping[str, str] = os.environ) -> Traces:
+def make_traces(engine_of: EngineOf, environ: Mapping[str, str] = os.environ) -> Traces:
     """As the standard ``OTEL_*`` variables say; of its own it knows the queue's size and a time limit."""
     # they repeat themselves once per batch; Tally says it once
     for name in ("opentelemetry.exporter", "opentelemetry.sdk._shared_internal"):
@@ -140,13 +146,14 @@ def make_traces(environ: Mapping[str, str] = os.environ) -> Traces:
         limit = max(512, int(environ.get(OTEL_BSP_MAX_QUEUE_SIZE, QUEUE)))
     except ValueError:
         limit = QUEUE
-    traces = Traces(exporter, Resource.create(own), limit)
+    traces = Traces(exporter, Resource.create(own), engine_of, limit)
     atexit.register(traces.close)
     return traces
 
 
-def spans_of(record: LedgerRecord, resource: Resource) -> list[ReadableSpan]:
-    """The spans of one request, the whole first: names, times and figures of the ledger, never a text."""
+def spans_of(record: LedgerRecord, resource: Resource, engine: str | None) -> list[ReadableSpan]:
+    """The spans of one request, the whole first: names, times and figures of the ledger, never a text. ``engine``: the
+    kind of its pool's engines; without it no span names a provider."""
     trace = trace_of(record.request_id, record.trace)
     if not trace.sampled:
         return []
@@ -167,12 +174,13 @@ def spans_of(record: LedgerRecord, resource: Resource) -> list[ReadableSpan]:
     client = None
     if trace.parent_id is not None:
         client = SpanContext(trace.trace_id, trace.parent_id, is_remote=True, trace_flags=_SAMPLED)
+    provider = {} if engine is None else {"gen_ai.provider.name": engine}
     whole, done_s = context("request"), record.done_s
     granted_s, first_s = record.granted_s, record.first_token_s
     spans = [
         make(
             "request", f"{trace.operation} {record.model}", client, record.received_s, done_s,
-            _of_request(record, trace.operation), SpanKind.SERVER, _status(record),
+            {**provider, **_of_request(record, trace.operation, engine)}, SpanKind.SERVER, _status(record),
         )
     ]  # fmt: skip
     until_s = next((s for s in (record.queued_s, granted_s) if s is not None), done_s)
@@ -181,9 +189,8 @@ def spans_of(record: LedgerRecord, resource: Resource) -> list[ReadableSpan]:
         spans.append(make("queue", "queue", whole, record.queued_s, granted_s if granted_s else done_s, {}))
     if granted_s is not None:
         dispatch = context(DISPATCH)
-        spans.append(
-            make(DISPATCH, DISPATCH, whole, granted_s, done_s, _of_dispatch(record), SpanKind.CLIENT, _status(record))
-        )
+        about = {**provider, **_of_dispatch(record)}
+        spans.append(make(DISPATCH, DISPATCH, whole, granted_s, done_s, about, SpanKind.CLIENT, _status(record)))
         if first_s is not None:
             spans.append(make("first_token", "first_token", dispatch, granted_s, first_s, {}))
             spans.append(make("end", "end", dispatch, first_s, done_s, {}))
@@ -196,11 +203,9 @@ def _status(record: LedgerRecord) -> Status:
     return Status()
 
 
-def _of_request(record: LedgerRecord, operation: str) -> Attributes:
+def _of_request(record: LedgerRecord, operation: str, engine: str | None) -> Attributes:
     attributes: dict[str, str | int | float | bool | Sequence[str]] = {
         "gen_ai.operation.name": operation,
-        "gen_ai.provider.name": PROVIDER,
-        "gen_ai.system": PROVIDER,  # its older name, which many tools still look for
         "gen_ai.request.model": record.model,
         "http.response.status_code": record.status,
         "quartermaster.request_id": record.request_id,
@@ -214,6 +219,8 @@ def _of_request(record: LedgerRecord, operation: str) -> Attributes:
         "quartermaster.reason": record.reason,
         "quartermaster.streamed": record.streamed,
     }
+    if engine is not None:
+        attributes["gen_ai.system"] = engine  # the older name of the provider, which many tools still look for
     if record.output_bound:
         attributes["gen_ai.request.max_tokens"] = record.output_bound
     if record.input_tokens or record.output_tokens:
@@ -240,7 +247,6 @@ def _of_admission(record: LedgerRecord) -> Attributes:
 
 def _of_dispatch(record: LedgerRecord) -> Attributes:
     return {
-        "gen_ai.provider.name": PROVIDER,
         "gen_ai.request.model": record.model,
         "quartermaster.backend": record.backend,
         "quartermaster.policy": record.policy,

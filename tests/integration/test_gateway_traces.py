@@ -26,7 +26,7 @@ async def test_a_clients_trace_goes_through_to_the_engine_and_the_collector_with
     with receiving() as receiver:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.url)
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "30")
-        traces = make_traces()
+        traces = make_traces(lambda _: "vllm")
         async with gateway_world(redis_url, pool_id, config=GatewayConfig(traces=True)) as world:
             engine = world.engines[0]
             engine.script.word = f" {CANARY}"

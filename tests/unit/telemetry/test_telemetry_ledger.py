@@ -204,6 +204,7 @@ def test_entitlements_are_read_again_when_the_catalog_changed_and_kept_without_a
     assert configured() == {}, "asked again too soon"
     now[0] = 10.0
     assert set(configured()) == {"acme-llama", "globex-llama"}
+    assert (configured.engine_of("llama"), configured.engine_of("deleted")) == ("vllm", None)
     now[0] = 20.0
     with mock.patch("tenants.specs.catalog_version", side_effect=OperationalError("gone")):
         assert set(configured()) == {"acme-llama", "globex-llama"}

@@ -31,7 +31,7 @@ def traces(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> Iterator[Trac
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.url)
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "30")
     monkeypatch.setattr("atexit.register", lambda _: None)
-    made = make_traces()
+    made = make_traces({"llama": "sglang"}.get)
     yield made
     receiver.answering.set()
     made.close()
@@ -73,7 +73,7 @@ def test_the_whole_carries_the_names_that_tools_know_and_the_story_of_the_ledger
     spans = receiver.of("req_1")
     found = plain(spans["request"].attributes)
     assert {k: v for k, v in found.items() if k.startswith("gen_ai.")} == {
-        "gen_ai.operation.name": "chat", "gen_ai.provider.name": "vllm", "gen_ai.system": "vllm",
+        "gen_ai.operation.name": "chat", "gen_ai.provider.name": "sglang", "gen_ai.system": "sglang",
         "gen_ai.request.model": made.model, "gen_ai.request.max_tokens": made.output_bound,
         "gen_ai.usage.input_tokens": made.input_tokens, "gen_ai.usage.output_tokens": made.output_tokens,
         "gen_ai.response.finish_reasons": [made.reason],
@@ -87,7 +87,17 @@ def test_the_whole_carries_the_names_that_tools_know_and_the_story_of_the_ledger
         made.policy,
         made.why,
     )
+    assert there["gen_ai.provider.name"] == "sglang"
     assert {s.status.code for s in spans.values()} == {Status.STATUS_CODE_UNSET}
+
+
+def test_the_provider_is_the_pools_kind_of_engine_and_is_left_out_where_the_pool_is_gone(
+    traces: Traces, receiver: Receiver
+) -> None:
+    traces.take([record(1, trace=CHAT, request_id="req_1", pool="deleted")])
+    traces.flush()
+    for name, span in receiver.of("req_1").items():
+        assert not {"gen_ai.provider.name", "gen_ai.system"} & plain(span.attributes).keys(), name
 
 
 def test_a_refused_request_has_no_more_than_its_admission_and_a_failed_one_is_an_error(
@@ -174,7 +184,7 @@ def test_a_collector_that_hangs_holds_nobody_up_and_memory_is_bounded(
     monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "2000")
     monkeypatch.setattr("atexit.register", lambda _: None)
     receiver.answering.clear()
-    traces = make_traces()
+    traces = make_traces(lambda _: "vllm")
     records = [record(n, trace=CHAT, request_id=f"req_{n}") for n in range(1000)]
     traces.take(records)
     tracemalloc.start()
