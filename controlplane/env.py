@@ -189,8 +189,13 @@ class Env:
     engine: str = setting(
         "",
         "Engines for `make up`: empty for simulated ones, one or more `http://host:port` (spaces or commas between) "
-        "for vLLM servers that already run, `vllm` to start a real one on the CPU with a tiny model.",
+        "for servers that already run, `vllm` to start a real one on the CPU with a tiny model.",
         name="ENGINE",
+    )
+    engine_kind: str = setting(
+        "",
+        "Kind of the servers named in ENGINE: `vllm`, `sglang` or `openai` (any server with the OpenAI API). Empty: as "
+        "configured for the pool, `vllm` for a new one. Tenants share the prefix cache of kinds without `cache_salt`.",
     )
     demo_load: bool = setting(
         True, "Whether `make up` sends about one request a second as its demo tenants.", name="DEMO_LOAD"
@@ -383,7 +388,7 @@ def _check(env: Env, given: frozenset[str]) -> list[str]:
         faults.append(f"{env_name('replica_command')}: has no {{port}}, so no two replicas could run")
     for url in env.engines:
         if env.engine != "vllm" and (urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname):
-            faults.append(f"ENGINE={url!r}: use http://host:port of a running vLLM, or vllm")
+            faults.append(f"ENGINE={url!r}: use http://host:port of a running server, or vllm")
     if "idle_token_timeout_s" in given and env.idle_token_timeout_s > env.request_timeout_s:
         faults.append(f"{env_name('idle_token_timeout_s')}: longer than {env_name('request_timeout_s')}, so never used")
     return faults

@@ -12,9 +12,11 @@ from dataclasses import asdict, dataclass
 from django.contrib.auth import get_user_model
 from django.utils import timezone
 
+from scheduling.engines.kinds import kind_of
 from tenants import keys, services
 from tenants.audit import Actor
 from tenants.models import AccessToken, ApiKey, Backend, Entitlement, Membership, Pool, Role, Tenant, Tier
+from tenants.models.capacity import PrefixCache
 
 ACTOR = Actor("demo", "system")
 STARTED_BY_US = "Started by `make up`."
@@ -68,6 +70,7 @@ def ensure_demo(
     passwords: Mapping[str, str],
     remembered: Mapping[str, str] | None = None,
     max_model_len: int = 8192,
+    engine: str = "",
 ) -> DemoKeys:
     """Makes the demo's catalog, or brings them up to date.
 
@@ -76,13 +79,14 @@ def ensure_demo(
         passwords: for ``admin``, ``operator`` and ``member``. They are set when a user is made, and when nothing is
             remembered; a password that a person changed meanwhile stays.
         remembered: keys by tier as an earlier call returned them; they are kept while they work.
+        engine: the kind of the engines; empty keeps that of a pool which is there.
 
     Returns:
         The keys, in clear text.
     """
     engines = [DemoEngine(*backend) for backend in backends]
     with services.change(actor=ACTOR, reporting=True):  # it must start with whatever engines there are
-        pool = _pool(pool_id, model, upstream_model or "", max_model_len)
+        pool = _pool(pool_id, model, upstream_model or "", max_model_len, engine)
         slots_before = _slots(pool)
         _engines(pool, engines)
         texts = {}
@@ -105,7 +109,7 @@ def ensure_token(username: str, remembered: str = "") -> str:
     return services.issue_token(actor=ACTOR, user=user, name="demo").credential.text
 
 
-def _pool(slug: str, model: str, upstream_model: str, max_model_len: int) -> Pool:
+def _pool(slug: str, model: str, upstream_model: str, max_model_len: int, engine: str) -> Pool:
     largest = max(1, max_model_len // 2)
     pool = Pool.objects.filter(slug=slug).first() or Pool(
         slug=slug,
@@ -115,6 +119,9 @@ def _pool(slug: str, model: str, upstream_model: str, max_model_len: int) -> Poo
         routing="least_work",  # the simulated engines cache no prefixes
     )
     pool.model, pool.upstream_model, pool.max_model_len = model, upstream_model, max_model_len
+    pool.engine = engine or pool.engine
+    if engine and not kind_of(engine).takes_cache_salt:
+        pool.prefix_cache = PrefixCache.UNSALTED  # all that such engines can do
     pool.max_output_tokens = min(pool.max_output_tokens, max_model_len)
     pool.default_output_tokens = min(pool.default_output_tokens, pool.max_output_tokens)
     return services.save(actor=ACTOR, instance=pool)

@@ -9,6 +9,7 @@ from controlplane.embedded.home import CannotStart, Home
 from controlplane.embedded.plan import Engine, Plan
 from controlplane.env import Env
 from scheduling.core.step_time import EnginePreset, load_preset
+from scheduling.engines.kinds import kind_of
 
 # vLLM's own --max-num-batched-tokens for serving where it is not told: by the GPU, 2,048 for all others
 SERVING_STEP_TOKENS = (("H100", 8192), ("H200", 8192), ("H800", 8192), ("MI300", 8192), ("B200", 8192))
@@ -19,7 +20,7 @@ GIVEN_PATIENCE_S = 15.0  # a server named in ENGINE should be there
 
 def plan(env: Env, home: Home, say: Callable[[str], None]) -> Plan:
     """Raises:
-    CannotStart: a preset that does not exist, or a real vLLM that cannot be installed here.
+    CannotStart: a preset or a kind that does not exist, or a real vLLM that cannot be installed here.
     """
     if env.engine == "vllm":
         from controlplane.embedded import vllm_cpu
@@ -30,8 +31,15 @@ def plan(env: Env, home: Home, say: Callable[[str], None]) -> Plan:
         # people copy an address from where their clients have it
         urls = [url.rstrip("/").removesuffix("/v1") for url in env.engines]
         there = [Engine(f"engine-{i}", url, env.engine_slots) for i, url in enumerate(urls)]
-        return Plan(there, patience_s=GIVEN_PATIENCE_S)
+        return Plan(there, kind=_kind(env), patience_s=GIVEN_PATIENCE_S)
     return simulated(env, home)
+
+
+def _kind(env: Env) -> str:
+    try:
+        return kind_of(env.engine_kind).name if env.engine_kind else ""
+    except LookupError as error:
+        raise CannotStart(f"QUARTERMASTER_ENGINE_KIND: {error}") from None
 
 
 def step_tokens(preset: EnginePreset) -> int:

@@ -23,6 +23,7 @@ class Plan:
     pool: str = ""  # empty: named after the model
     model: str = ""  # empty: ask the first engine
     max_model_len: int = 0  # 0: ask the first engine
+    kind: str = ""  # of engine; empty: as the pool is configured, vLLM where there is none yet
     commands: dict[str, list[str]] = field(default_factory=dict)
     environ: dict[str, str] = field(default_factory=dict)
     patience_s: float = 90.0  # until they serve

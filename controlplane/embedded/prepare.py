@@ -49,6 +49,7 @@ def main(base_url: str, plan: Plan) -> None:
         passwords=passwords,
         remembered=stored.get("keys"),
         max_model_len=plan.max_model_len,
+        engine=plan.kind,
     ).as_dict()
     write_private(
         file,

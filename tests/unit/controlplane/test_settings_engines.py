@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -17,6 +19,9 @@ from controlplane.embedded.home import CannotStart, Home
 from controlplane.embedded.plan import Engine, Plan
 from controlplane.embedded.prepare import slug
 from controlplane.env import load
+from scheduling.engines.kinds import VLLM, kinds
+from scheduling.engines.simulated.server import EngineOptions
+from tests.support.engines import server_of
 
 METRICS = 'vllm:cache_config_info{block_size="128",cache_dtype="auto",engine="0",num_gpu_blocks="1024"} 1.0\n'
 
@@ -76,9 +81,35 @@ def test_engines_of_two_models_do_not_make_one_pool():
         ask(plan(one, two))
 
 
-def test_a_server_that_is_no_vllm_is_named():
-    with server({"/v1/models": (200, "<html>")}) as url, pytest.raises(CannotStart, match=url):
+@pytest.mark.parametrize("page", [(200, "<html>"), (200, '{"data": []}'), (404, "")])
+def test_a_server_that_is_no_engine_is_named_with_what_to_do(page: tuple[int, str]):
+    with server({"/v1/models": page}) as url, pytest.raises(CannotStart, match=f"{url}.*QUARTERMASTER_ENGINE_KIND"):
         ask(plan(url))
+
+
+@pytest.mark.parametrize("kind", sorted(kinds()))
+async def test_an_engine_of_each_kind_is_asked_as_its_kind_is_and_the_plan_keeps_the_kind(kind: str):
+    standing_in = server_of(kind)(EngineOptions(model="a/B", slots=8, kv_tokens=8192))
+    await standing_in.start()
+    try:
+        url = f"http://127.0.0.1:{standing_in.port}"
+        made = await asyncio.to_thread(ask, replace(plan(url), kind=kind))
+    finally:
+        await standing_in.close()
+    assert (made.model, made.kind) == ("a/B", kind)
+    assert made.engines[0].kv_tokens == (8192 if kind == VLLM else KV_TOKENS_UNKNOWN)
+
+
+def test_a_kind_that_does_not_exist_is_refused_with_those_that_do(tmp_path: Path) -> None:
+    env = load({"ENGINE": "http://a:8000", "QUARTERMASTER_ENGINE_KIND": "sgalng"})
+    with pytest.raises(CannotStart, match=r"QUARTERMASTER_ENGINE_KIND.*did you mean 'sglang'"):
+        engines.plan(env, Home(tmp_path), lambda line: None)
+
+
+@pytest.mark.parametrize(("given", "kind"), [("", ""), ("sglang", "sglang")])
+def test_the_plan_has_the_kind_that_was_given(given: str, kind: str, tmp_path: Path) -> None:
+    env = load({"ENGINE": "http://a:8000", "QUARTERMASTER_ENGINE_KIND": given})
+    assert engines.plan(env, Home(tmp_path), lambda line: None).kind == kind
 
 
 def test_an_engine_that_wants_a_key_says_where_to_put_it():

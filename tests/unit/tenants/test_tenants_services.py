@@ -325,6 +325,16 @@ def test_a_second_start_keeps_keys_follows_engines_and_leaves_what_people_did() 
     assert ApiKey.objects.count() == 3
 
 
+def test_the_demos_pool_has_the_kind_of_engine_it_was_given_and_else_keeps_what_a_person_chose() -> None:
+    demo.ensure_demo("llama-8b", "llama", ENGINES, passwords=PASSWORDS)
+    assert Pool.objects.get().engine == "vllm"
+    assert Pool.objects.get().prefix_cache == "isolated"
+    demo.ensure_demo("llama-8b", "llama", ENGINES, passwords=PASSWORDS, engine="sglang")
+    assert (Pool.objects.get().engine, Pool.objects.get().prefix_cache) == ("sglang", "unsalted")
+    demo.ensure_demo("llama-8b", "llama", ENGINES, passwords=PASSWORDS)
+    assert Pool.objects.get().engine == "sglang"
+
+
 def test_the_demo_makes_a_new_key_for_one_that_was_revoked_and_restores_one_that_was_lost() -> None:
     first = demo.ensure_demo("llama-8b", "llama", ENGINES, passwords=PASSWORDS)
     services.revoke_key(actor=SYSTEM, key=ApiKey.objects.get(entitlement__tier__slug="premium"))
