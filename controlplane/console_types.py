@@ -32,6 +32,7 @@ DATA = API / "generated.ts"
 STAMP = re.compile(r"^// schema (\w+), body (\w+)$", re.M)
 _UNITS = {"s": "seconds"}  # as people read them; others are words already
 _BRACKETS = re.compile(r" ?\[([a-z][a-z/ ]*)\]")
+_LIST_EXAMPLE = re.compile(r", such as \[[^]]*\]")
 _UNBOUNDED = 2**31 - 1  # from there on a bound is the database's, and each has its own
 _LEFT_OUT = ("minimum", "maximum", "format", "readOnly", "title")  # of a schema: no types, or the database's
 
@@ -132,7 +133,10 @@ def _field(serializer: serializers.Serializer[Any], field: serializers.Field[Any
     columns = {f.name: f for f in serializer.Meta.model._meta.get_fields()}  # type: ignore[attr-defined]
     model = columns[field.source]
     kind = _kind(field, model)
-    help_text = str(field.help_text or getattr(model, "help_text", ""))
+    # of a relation the API's help says what names it: a form has the rows to choose from
+    help_text = str(getattr(model, "help_text", "") if isinstance(field, Named) else field.help_text or model.help_text)
+    if kind == "words":  # which a form has with commas between
+        help_text = _LIST_EXAMPLE.sub("", help_text)
     unit = _BRACKETS.search(str(model.verbose_name)) or _BRACKETS.search(help_text)
     initial = _initial(field, model)
     nothing = field.allow_null or getattr(field, "allow_blank", False) or kind in ("words", "json", "flag", "secret")
@@ -146,7 +150,7 @@ def _field(serializer: serializers.Serializer[Any], field: serializers.Field[Any
         "max": _plain(high) if high is not None and abs(high) < _UNBOUNDED else None,
         "maxLength": getattr(field, "max_length", None),
         "options": _options(field) if kind == "choice" else None,
-        "help": _BRACKETS.sub("", help_text) if help_text and not isinstance(field, Named) else None,
+        "help": _BRACKETS.sub("", help_text) or None,
     }
     return {key: value for key, value in described.items() if value is not None and value is not False}
 

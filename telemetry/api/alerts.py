@@ -159,6 +159,30 @@ class RuleSerializer(serializers.ModelSerializer[AlertRule]):
             "id", "name", "kind", "threshold", "clear_threshold", "for_s", "pool", "tenant", "severity", "webhook",
             "enabled", "open",
         ]  # fmt: skip
+        extra_kwargs = {
+            "name": {"help_text": "Shown with its alerts and sent to the webhook."},
+            "kind": {"help_text": "What the rule measures."},
+            "threshold": {
+                "help_text": "The alert opens beyond this. A share such as 0.9 for SLO, budget, refusals, failures and "
+                "KV cache; seconds for queue and first token; requests for the engine queue; the currency for cost; "
+                "debt as on the overview. Empty for backend health and no leader."
+            },
+            "clear_threshold": {
+                "help_text": "The value at which the alert clears. Empty: the threshold. Between the two nothing "
+                "changes, so a value that fluctuates raises one alert."
+            },
+            "pool": {"help_text": "Empty: every pool."},
+            "tenant": {
+                "help_text": "For SLO, debt, budget, first token, refusals, failures and cost. Empty: the pool as a "
+                "whole, or each tenant."
+            },
+            "severity": {"help_text": "Shown with its alerts and sent to the webhook."},
+            "webhook": {
+                "help_text": "Only hosts on QUARTERMASTER_WEBHOOK_HOSTS. Empty: QUARTERMASTER_ALERT_WEBHOOK, if it is "
+                "set."
+            },
+            "enabled": {"help_text": "A rule that is not enabled opens no alerts."},
+        }
 
     def get_open(self, rule: AlertRule) -> int:
         return rule.alerts.filter(resolved_at=None).count()

@@ -374,7 +374,7 @@ class MembershipSerializer(CatalogSerializer):
     user = serializers.SlugRelatedField(
         slug_field="username",
         queryset=get_user_model()._default_manager.all(),
-        help_text="User name.",
+        help_text="Name of an existing user.",
         error_messages={"does_not_exist": "There is no user {value!r}. An admin makes users in the back office."},
     )
     tenant = Named(Tenant, required=False, allow_null=True, help_text="Null for admins and operators.")

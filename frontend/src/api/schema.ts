@@ -1,5 +1,5 @@
 // Made by `make generated` from the OpenAPI schema. Not edited by hand.
-// schema 89ea5c010096e1b2, body c082c3bfca4c53a8
+// schema 848a5de6b18d6734, body bdcf33d95455e8b3
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
 export interface components {
@@ -613,7 +613,7 @@ export interface components {
             role: components["schemas"]["MembershipRoleEnum"];
             /** @description Null for admins and operators. */
             tenant: string | null;
-            /** @description User name. */
+            /** @description Name of an existing user. */
             user: string;
         };
         /**
@@ -1312,24 +1312,48 @@ export interface components {
             revoked: string[];
         };
         Rule: {
-            /** @description The alert clears at this value. Empty: the threshold. */
+            /** @description The value at which the alert clears. Empty: the threshold. Between the two nothing changes, so a value that fluctuates raises one alert. */
             clear_threshold: number | null;
+            /** @description A rule that is not enabled opens no alerts. */
             enabled: boolean;
             /** @default 60 */
             for_s: number;
             id: number;
+            /**
+             * @description What the rule measures.
+             *
+             *     * `slo_attainment` - SLO attainment over the last minute [0..1], below
+             *     * `queue_age` - wait of the oldest request in the queue [s], above
+             *     * `debt` - service debt of an entitlement, above
+             *     * `backend_health` - a backend that receives no work and is not draining
+             *     * `quota` - share of a tenant's quota that is used [0..1], above
+             *     * `ttft` - p95 of the time to the first token over the last minute [s], above
+             *     * `refusals` - share of requests refused over the last minute [0..1], above
+             *     * `failures` - share of requests that failed over the last minute [0..1], above
+             *     * `engine_queue` - requests waiting inside an engine, above
+             *     * `kv_cache` - share of a replica's KV cache in use [0..1], above
+             *     * `no_leader` - a pool without a leader
+             *     * `cost` - cost of a tenant since midnight UTC [its currency], above
+             */
             kind: components["schemas"]["RuleKindEnum"];
+            /** @description Shown with its alerts and sent to the webhook. */
             name: string;
             /** @description Its open alerts. */
             open: number;
             /** @description Empty: every pool. */
             pool: string;
+            /**
+             * @description Shown with its alerts and sent to the webhook.
+             *
+             *     * `warning` - warning
+             *     * `critical` - critical
+             */
             severity: components["schemas"]["SeverityEnum"];
-            /** @description Empty: the whole pool, or every tenant. */
+            /** @description For SLO, debt, budget, first token, refusals, failures and cost. Empty: the pool as a whole, or each tenant. */
             tenant: string;
-            /** @description The alert opens beyond this; none for backends. */
+            /** @description The alert opens beyond this. A share such as 0.9 for SLO, budget, refusals, failures and KV cache; seconds for queue and first token; requests for the engine queue; the currency for cost; debt as on the overview. Empty for backend health and no leader. */
             threshold: number | null;
-            /** @description Empty: QUARTERMASTER_ALERT_WEBHOOK. */
+            /** @description Only hosts on QUARTERMASTER_WEBHOOK_HOSTS. Empty: QUARTERMASTER_ALERT_WEBHOOK, if it is set. */
             webhook: string;
         };
         /**

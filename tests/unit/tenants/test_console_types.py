@@ -36,6 +36,23 @@ def test_a_form_s_bounds_default_unit_and_choices_are_the_model_s():
     assert [o["value"] for o in fields["service_class"]["options"]] == ServiceClass.values
 
 
+SAID_BY_THEIR_LABEL = {"pool", "tenant", "tier"}  # relations without a help text of their own
+
+
+@pytest.mark.parametrize("route", sorted(console_types.resources()))
+def test_every_field_of_a_form_has_its_help_from_the_api(route: str):
+    fields = console_types.fields(console_types.resources()[route])
+    bare = {name for name, field in fields.items() if not field.get("help")}
+    assert bare <= SAID_BY_THEIR_LABEL
+    assert all(fields[name]["kind"] == "choice" and "options" not in fields[name] for name in bare)
+
+
+def test_no_form_has_a_help_text_of_its_own():
+    forms = [path for path in (console_types.API.parent / "pages").rglob("*.ts*") if "fieldsOf(" in path.read_text()]
+    assert {path.name for path in forms} >= {"specs.ts", "rules.ts", "Welcome.tsx"}
+    assert [path.name for path in forms if re.search(r"\bhelp:", path.read_text())] == []
+
+
 @pytest.mark.parametrize("change", ["bound", "field"])
 def test_a_field_that_changes_is_noticed(change: str, monkeypatch: pytest.MonkeyPatch):
     class Changed(TierSerializer):

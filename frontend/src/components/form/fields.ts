@@ -6,8 +6,8 @@ import type { FieldSpec } from "./form";
 type Route = keyof typeof FIELDS;
 type Declared = Omit<FieldSpec, "name" | "label">;
 
-/** What a form may say of its own: words, and for a relation the rows that there are. */
-export type Wording = Partial<Pick<FieldSpec, "help" | "unit" | "placeholder" | "group" | "wide" | "explain" | "options" | "initial">> & {
+/** What a form may add: words around the field, and for a relation the rows that there are. Its help is the API's. */
+export type Wording = Partial<Pick<FieldSpec, "unit" | "placeholder" | "group" | "wide" | "explain" | "options" | "initial">> & {
   /** A name that is chosen among rows. */
   kind?: "choice";
 };

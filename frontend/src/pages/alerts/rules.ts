@@ -88,13 +88,13 @@ export const ruleSpecs = (pools: readonly string[], tenants: readonly string[]):
   rule("name", "Name", { wide: true }),
   rule("kind", "Metric", { initial: "slo_attainment", options: Object.entries(KINDS).map(([value, label]) => ({ value, label })) }),
   rule("severity", "Severity"),
-  rule("threshold", "Threshold (needed except for backend health and no leader)", { help: "A share such as 0.9 for SLO, budget, refusals, failures and KV cache; seconds for queue and first token; requests for the engine queue; debt as on the overview.", explain: inWords }),
-  rule("clear_threshold", "Clears at", { help: "The value at which the alert clears; the threshold if empty. Between the two nothing changes, so a value that fluctuates raises one alert." }),
-  rule("for_s", "For", { help: "How long the condition must hold before the alert opens, and be absent before it closes." }),
+  rule("threshold", "Threshold (needed except for backend health and no leader)", { explain: inWords }),
+  rule("clear_threshold", "Clears at"),
+  rule("for_s", "For"),
   rule("enabled", "Enabled"),
-  rule("pool", "Pool", { kind: "choice", options: optional(pools, "every pool"), help: "" }),
-  rule("tenant", "Tenant", { kind: "choice", options: optional(tenants, "the pool as a whole, or each tenant"), help: "For SLO, debt, budget, first token, refusals, failures and cost." }),
-  rule("webhook", "Webhook", { wide: true, placeholder: "https://…", help: "Only hosts on QUARTERMASTER_WEBHOOK_HOSTS. If empty, the installation's webhook is used, if there is one." }),
+  rule("pool", "Pool", { kind: "choice", options: optional(pools, "every pool") }),
+  rule("tenant", "Tenant", { kind: "choice", options: optional(tenants, "the pool as a whole, or each tenant") }),
+  rule("webhook", "Webhook", { wide: true, placeholder: "https://…" }),
 ];
 
 /** How long an alert lasted, or lasts by now [s]. */

@@ -31,7 +31,6 @@ const member = fieldsOf("memberships");
 export const tenantSpecs: FieldSpec[] = [tenant("slug", "Name", { wide: true }), tenant("description", "Description", { wide: true })];
 
 const rate = entitlement("tokens_per_s", "Token budget", {
-  help: "Prompt and answer together, refilled each second. 0 sets no budget.",
   explain: (value) => {
     const n = figure(value);
     return n ? `${compact(n * 3600)} tokens an hour, ${compact(n * 86_400)} a day` : "";
@@ -39,7 +38,6 @@ const rate = entitlement("tokens_per_s", "Token budget", {
 });
 
 const burst = entitlement("burst_tokens", "Burst", {
-  help: "How much may be used at once before the budget limits it. Required with a budget.",
   explain: (value, values) => {
     const depth = figure(value);
     const refill = figure(values.tokens_per_s ?? values["entitlement.tokens_per_s"] ?? "");
@@ -48,7 +46,7 @@ const burst = entitlement("burst_tokens", "Burst", {
 });
 
 const concurrency = entitlement("concurrency", "Concurrency", { unit: "requests at once" });
-const kv = entitlement("kv_tokens", "KV cache", { help: "Total for its running requests. 0 sets no limit." });
+const kv = entitlement("kv_tokens", "KV cache");
 
 /** A budget without depth would refuse everything: propose ten seconds' worth until someone says otherwise. */
 export function withBurst(prefix = "") {
@@ -59,16 +57,15 @@ export function withBurst(prefix = "") {
   };
 }
 
-const TIER_HELP = "Service class, SLO and queueing rule.";
 
 export const entitlementSpecs = (pools: readonly Option[], tiers: readonly Option[], projects: readonly Option[], initial: { pool?: string; tier?: string } = {}): FieldSpec[] => [
   entitlement("pool", "Pool", { options: pools, initial: initial.pool ?? "" }),
-  entitlement("tier", "Tier", { options: tiers, initial: initial.tier ?? "", help: TIER_HELP }),
+  entitlement("tier", "Tier", { options: tiers, initial: initial.tier ?? "" }),
   concurrency,
   kv,
   rate,
   burst,
-  entitlement("project", "Project", { options: projects, help: "Its keys open this entitlement. None: the keys of all projects." }),
+  entitlement("project", "Project", { options: projects }),
   entitlement("slug", "Name", { wide: true }),
   entitlement("description", "Description", { wide: true }),
   entitlement("valid_from", "Begins", { group: "Dates" }),
@@ -83,15 +80,17 @@ export const firstFollow = (values: Values, changed: string, written: ReadonlySe
   return withBurst("entitlement.")(named, changed, written);
 };
 
+/** A field of a form that makes several resources at once. */
+export const inPart = (part: string, spec: FieldSpec): FieldSpec => ({ ...spec, name: `${part}.${spec.name}` });
+
 /** A tenant with its first share and key, made together. */
 export const firstSpecs = (pools: readonly Option[], tiers: readonly Option[], initial: { pool?: string; tier?: string }): FieldSpec[] => {
-  const inPart = (part: string, spec: FieldSpec): FieldSpec => ({ ...spec, name: `${part}.${spec.name}` });
   const group = "Budget, KV cache and names";
   return [
     inPart("tenant", tenant("slug", "Tenant")),
     inPart("tenant", tenant("description", "Description")),
     inPart("entitlement", entitlement("pool", "Pool", { options: pools, initial: initial.pool ?? "" })),
-    inPart("entitlement", entitlement("tier", "Tier", { options: tiers, initial: initial.tier ?? "", help: TIER_HELP })),
+    inPart("entitlement", entitlement("tier", "Tier", { options: tiers, initial: initial.tier ?? "" })),
     inPart("entitlement", concurrency),
     inPart("key", key("name", "Key for", { initial: "first key" })),
     { ...inPart("entitlement", rate), group },
@@ -105,16 +104,16 @@ const tokens = (value: string): string => (figure(value) ? `${compact(figure(val
 
 export const quotaSpecs: FieldSpec[] = [quota("period", "Period"), quota("soft_tokens", "Soft limit", { explain: tokens }), quota("hard_tokens", "Hard limit", { explain: tokens })];
 
-const SOMEBODY = "An existing user.";
-export const memberSpecs: FieldSpec[] = [member("user", "User name", { wide: true, help: SOMEBODY })];
+
+export const memberSpecs: FieldSpec[] = [member("user", "User name", { wide: true })];
 
 /** Members have a tenant and are made on its page. */
 const role = member("role", "Role", { initial: "operator" });
-export const roleSpecs: FieldSpec[] = [member("user", "User name", { help: SOMEBODY }), { ...role, options: role.options!.filter((option) => option.value !== "member") }];
+export const roleSpecs: FieldSpec[] = [member("user", "User name"), { ...role, options: role.options!.filter((option) => option.value !== "member") }];
 
 export const tierSpecs = (slos: readonly Option[]): FieldSpec[] => [
   tier("slug", "Name"),
-  tier("slo", "SLO", { options: slos, help: "Targets for latency." }),
+  tier("slo", "SLO", { options: slos }),
   tier("service_class", "Service class", { wide: true }),
   tier("rank", "Rank"),
   tier("weight", "Weight"),
@@ -142,7 +141,7 @@ export const poolSpecs: FieldSpec[] = [
   pool("max_output_tokens", "Largest output bound"),
   pool("queue_limit", "Queue limit", { unit: "requests" }),
   pool("upstream_model", "Model name on the engines", { group: "Names" }),
-  pool("aliases", "Aliases", { group: "Names", placeholder: "default, llama", help: "Other model names that clients may use." }),
+  pool("aliases", "Aliases", { group: "Names", placeholder: "default, llama" }),
   pool("scaling_mode", "Scaling", { group: "Scaling" }),
   pool("scaling_driver", "Driver", { group: "Scaling" }),
   pool("min_replicas", "Minimum replicas", { group: "Scaling" }),
@@ -157,26 +156,23 @@ export const poolSpecs: FieldSpec[] = [
   pool("slo_mean_s", "Mean SLO", { group: "Under contention" }),
   pool("kv_bytes_per_token", "KV bytes per token", { group: "Under contention", unit: "bytes" }),
   pool("queue_bytes", "Queue size", { group: "Under contention" }),
-  pool("coefficients", "Coefficients", { group: "Under contention", wide: true, placeholder: '{"debt": 4.0, "gamma_debt": 0.7}', help: "For weight, debt and burst, if they differ from the defaults." }),
+  pool("coefficients", "Coefficients", { group: "Under contention", wide: true, placeholder: '{"debt": 4.0, "gamma_debt": 0.7}' }),
   pool("predictor", "Output lengths", { group: "Estimates" }),
   pool("engine", "Kind of engine", { group: "Engines" }),
-  pool("prefix_cache", "Prefix cache", {
-    group: "Engines",
-    help: "Shared saves prefill when tenants send the same prompts, but response times then reveal whether another tenant has sent a prompt. Unsalted: only for engines that reject the field.",
-  }),
+  pool("prefix_cache", "Prefix cache", { group: "Engines" }),
   pool("prefill_credit", "Prefill credit", { group: "Engines", placeholder: "adjusted automatically" }),
   pool("tokenizer", "Tokenizer", { group: "Estimates" }),
 ];
 
 export const backendSpecs = (pools: readonly Option[], initial: { pool?: string; url?: string } = {}): FieldSpec[] => [
-  backend("url", "URL", { wide: true, placeholder: "http://10.0.0.7:8000", initial: initial.url ?? "", help: "Scheme, host and port of the engine; no path." }),
+  backend("url", "URL", { wide: true, placeholder: "http://10.0.0.7:8000", initial: initial.url ?? "" }),
   backend("pool", "Pool", { options: pools, initial: initial.pool ?? "" }),
   backend("slug", "Name"),
   backend("slots", "Slots", { unit: "sequences", placeholder: "from the engine" }),
   backend("kv_tokens", "KV cache", { placeholder: "from the engine" }),
   backend("tokens_per_s", "Throughput"),
-  backend("api_key", "API key", { help: "vLLM's --api-key. Never shown again; leave empty to keep it." }),
-  backend("dcgm_url", "GPU exporter URL", { group: "More", placeholder: "http://10.0.0.7:9400/metrics", help: "Empty: the engine's own /metrics is tried." }),
+  backend("api_key", "API key", { placeholder: "leave empty to keep the present one" }),
+  backend("dcgm_url", "GPU exporter URL", { group: "More", placeholder: "http://10.0.0.7:9400/metrics" }),
   backend("managed", "May be removed by the scaling driver", { group: "More" }),
   backend("description", "Description", { group: "More", wide: true }),
 ];
@@ -194,17 +190,17 @@ export const priceSpecs = (pools: readonly Option[]): FieldSpec[] => [
 export const projectSpecs: FieldSpec[] = [
   project("slug", "Name", { wide: true }),
   project("description", "Description", { wide: true }),
-  project("aliases", "Aliases", { wide: true, placeholder: '{"gpt-4o": "llama-70b"}', help: "Names that clients use, and the model or entitlement that each stands for." }),
-  project("default_model", "Default model", { help: "For requests that name no model." }),
-  project("fallbacks", "Fallbacks", { wide: true, placeholder: '{"llama-70b": {"to": "llama-8b", "when": ["unavailable"]}}', help: "When: unavailable, no_room, over_limit, too_long." }),
+  project("aliases", "Aliases", { wide: true, placeholder: '{"gpt-4o": "llama-70b"}' }),
+  project("default_model", "Default model"),
+  project("fallbacks", "Fallbacks", { wide: true, placeholder: '{"llama-70b": {"to": "llama-8b", "when": ["unavailable"]}}' }),
 ];
 
 /** A key opens a project's entitlements, or a single one. */
 export const keySpecs = (entitlements: readonly Option[], projects: readonly Option[], initial: { entitlement?: string; project?: string } = {}): FieldSpec[] => [
-  key("name", "Name", { wide: true, placeholder: "nightly reports", help: "What it is for." }),
-  key("project", "Project", { options: projects, initial: initial.project ?? "", help: "The key opens every entitlement of this project." }),
+  key("name", "Name", { wide: true, placeholder: "nightly reports" }),
+  key("project", "Project", { options: projects, initial: initial.project ?? "" }),
   key("entitlements", "Only these entitlements", { placeholder: "all of the project's" }),
   key("entitlement", "Or a single entitlement", { options: entitlements, initial: initial.entitlement ?? "" }),
-  key("user", "User", { placeholder: "ada@example.com", help: "The person or service that its use is attributed to." }),
+  key("user", "User", { placeholder: "ada@example.com" }),
   key("expires_at", "Expires"),
 ];

@@ -4,6 +4,7 @@ import { Link, useNavigate } from "react-router";
 import { list, type EngineFound, type IssuedKey, type Made, type Pool } from "../../api/catalog";
 import { ApiError, get } from "../../api/client";
 import { Code, CopyButton } from "../../components/Copy";
+import { fieldsOf } from "../../components/form/fields";
 import type { FieldSpec } from "../../components/form/form";
 import { ResourceForm } from "../../components/form/ResourceForm";
 import { Icon } from "../../components/icons";
@@ -14,6 +15,7 @@ import { user } from "../../lib/page";
 import { EngineKinds, Found, lookAt } from "../tenants/Backends";
 import { useCatalog, useRefresh, useSnapshots } from "../tenants/data";
 import { curl, Failed, Waiting } from "../tenants/parts";
+import { inPart, options } from "../tenants/specs";
 import { NewTenant } from "../tenants/TenantList";
 import { heading, nextStep, poolName, steps, type Inventory, type StepName } from "./steps";
 
@@ -32,21 +34,24 @@ async function inventory(signal: AbortSignal): Promise<Inventory> {
   return { backends, pools, tenants, entitlements, keys, requests };
 }
 
+const pool = fieldsOf("pools");
+const backend = fieldsOf("backends");
+
 function engineSpecs(found: EngineFound): FieldSpec[] {
   const model = found.models[0];
   const length = model?.max_model_len ?? 8192;
   const name = poolName(model?.id ?? "");
+  const bound = (most: number): string => String(Math.min(most, Math.max(1, length >> 1)));
+  const several = found.models.length > 1;
   return [
-    found.models.length > 1
-      ? { name: "pool.model", label: "Model", kind: "choice", required: true, initial: model?.id, options: found.models.map(({ id }) => ({ value: id, label: id })) }
-      : { name: "pool.model", label: "Model", kind: "text", required: true, initial: model?.id ?? "", help: "The model name that clients use." },
-    { name: "pool.slug", label: "Pool", kind: "slug", required: true, initial: name, help: "Its name in addresses, files and metrics." },
-    { name: "backend.slots", label: "Slots", unit: "sequences", kind: "integer", min: 1, placeholder: "from the engine", help: "Sequences the engine may run at once (vLLM's --max-num-seqs). Empty: as the engine reports." },
-    { name: "backend.kv_tokens", label: "KV cache", unit: "tokens", kind: "integer", min: 1, initial: found.kv_tokens ? String(found.kv_tokens) : "", placeholder: "200000", help: found.kv_tokens ? "Reported by the engine." : "Not reported by the engine; vLLM logs it at start." },
-    { name: "pool.max_model_len", label: "Context length", unit: "tokens", kind: "integer", min: 1, required: true, initial: String(length), group: "More" },
-    { name: "pool.default_output_tokens", label: "Default output bound", unit: "tokens", kind: "integer", min: 1, required: true, initial: String(Math.min(512, Math.max(1, length >> 1))), group: "More" },
-    { name: "pool.max_output_tokens", label: "Largest output bound", unit: "tokens", kind: "integer", min: 1, required: true, initial: String(Math.min(4096, Math.max(1, length >> 1))), group: "More" },
-    { name: "backend.slug", label: "Backend", kind: "slug", required: true, initial: `${name || "engine"}-0`, group: "More" },
+    inPart("pool", pool("model", "Model", { initial: model?.id ?? "", ...(several ? { kind: "choice", options: options(found.models.map(({ id }) => id)) } : {}) })),
+    inPart("pool", pool("slug", "Pool", { initial: name })),
+    inPart("backend", backend("slots", "Slots", { unit: "sequences", placeholder: "from the engine" })),
+    inPart("backend", backend("kv_tokens", "KV cache", { initial: found.kv_tokens ? String(found.kv_tokens) : "", placeholder: "200000" })),
+    inPart("pool", pool("max_model_len", "Context length", { initial: String(length), group: "More" })),
+    inPart("pool", pool("default_output_tokens", "Default output bound", { initial: bound(512), group: "More" })),
+    inPart("pool", pool("max_output_tokens", "Largest output bound", { initial: bound(4096), group: "More" })),
+    inPart("backend", backend("slug", "Backend", { initial: `${name || "engine"}-0`, group: "More" })),
   ];
 }
 
