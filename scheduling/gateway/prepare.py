@@ -5,7 +5,7 @@ Everything that can be wrong with an input is said here as a 400 with the field'
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, get_args, get_type_hints
 
@@ -15,6 +15,7 @@ from scheduling.core.estimate.tokens import BYTES_PER_TOKEN, raw_tokens
 from scheduling.core.outcomes import Reason
 from scheduling.core.types import PoolSpec, PrefixCache
 from scheduling.engines.kinds import kind_of
+from scheduling.gateway.checks import check_bound, check_extensions, check_salt, check_template, invalid, size_of
 from scheduling.gateway.errors import Refusal
 from scheduling.gateway.media import MAX_PARTS as MAX_MEDIA
 from scheduling.gateway.media import inline_tokens, linked_tokens
@@ -41,13 +42,6 @@ UNKNOWN = "Object contains unknown field `"  # how the parser begins to say so
 
 _decode_any = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
-# arguments of the tokenizer's own method, which some versions of vLLM pass on with the template's
-_NOT_FOR_CLIENTS = frozenset({
-    "chat_template", "conversation", "messages", "tools", "documents", "tokenize", "tokenizer", "tokenizer_kwargs",
-    "padding", "truncation", "max_length", "add_generation_prompt", "continue_final_message",
-})  # fmt: skip
-# vLLM hands these on with what its own parts exchange: a request could have another's cache read
-_NOT_FOR_EXTENSIONS = ("kv_", "ec_", "cache_salt")
 _USAGE = StreamOptions(include_usage=True)
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -118,10 +112,6 @@ def renamed(body: bytes, name: str, again: str) -> bytes:
     """A body that names its answer (``Prepared.named``), with another name: an engine takes each once only. Quotes
     within JSON strings are escaped, so nothing that a client said is found."""
     return body.replace(b'"request_id":"resp_%b"' % name.encode(), b'"request_id":"resp_%b"' % again.encode(), 1)
-
-
-def invalid(detail: str, param: str | None = None) -> Refusal:
-    return Refusal(Reason.INVALID_REQUEST, detail=detail, param=param)
 
 
 class Form(Generic[T]):
@@ -364,39 +354,11 @@ def prompt_tokens(prompt: str | list[Any], name: str) -> tuple[list[float], bool
     return [float(len(one)) for one in prompt], True
 
 
-def check_bound(bound: int | None, pool: PoolSpec, param: str) -> None:
-    """Refuses more output than the pool allows."""
-    if bound is not None and bound > pool.max_output_tokens:
-        raise invalid(f"At most {pool.max_output_tokens} output tokens can be asked for here.", param)
-
-
-def check_salt(salt: str | None, pool: PoolSpec) -> None:
-    if salt is not None and pool.prefix_cache is PrefixCache.UNSALTED:
-        raise invalid("The engines behind this model take no cache_salt.", "cache_salt")
-
-
-def size_of(raw: msgspec.Raw) -> int:
-    return memoryview(raw).nbytes
-
-
 def _check_engine(body: ChatRequest | CompletionRequest, engine: str) -> None:
     """Refuses what the pool's kind of engine would ignore: the answer would not be what was asked for."""
     for name in kind_of(engine).lacks:
         if getattr(body, name, None) is not None:
             raise invalid(f"The engines behind this model do not take {name}: leave it out.", name)
-
-
-def check_template(kwargs: Mapping[str, object]) -> None:
-    """What a template may be told, but not another template, nor how the engine renders and tokenises it."""
-    for name in kwargs:
-        if name in _NOT_FOR_CLIENTS or name.startswith("return_"):
-            raise invalid(f"{name} cannot be set here.", "chat_template_kwargs")
-
-
-def check_extensions(arguments: Mapping[str, object]) -> None:
-    for name in arguments:
-        if name.startswith(_NOT_FOR_EXTENSIONS):
-            raise invalid(f"vllm_xargs: {name} cannot be set here.", f"vllm_xargs.{name}")
 
 
 def _constrain(body: ChatRequest | CompletionRequest) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from scheduling.core.types import PoolSpec
+from scheduling.gateway.checks import check_bound, check_extensions, check_salt, check_template, invalid, size_of
 from scheduling.gateway.media import MAX_PARTS, inline_tokens
 from scheduling.gateway.messages_types import Block, Conversation, CountTokensRequest, MessagesRequest
 from scheduling.gateway.openai_types import (
@@ -20,12 +21,6 @@ from scheduling.gateway.prepare import (
     Form,
     Prepared,
     chat_tokens,
-    check_bound,
-    check_extensions,
-    check_salt,
-    check_template,
-    invalid,
-    size_of,
 )
 
 MESSAGES_FORM, COUNT_FORM = Form(MessagesRequest), Form(CountTokensRequest)

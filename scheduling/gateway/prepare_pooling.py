@@ -6,6 +6,7 @@ from typing import Any
 
 from scheduling.core.estimate.tokens import raw_tokens
 from scheduling.core.types import PoolSpec
+from scheduling.gateway.checks import check_salt, check_template, invalid
 from scheduling.gateway.openai_types import ChatRequest
 from scheduling.gateway.pooling_types import (
     MAX_INPUTS,
@@ -20,9 +21,6 @@ from scheduling.gateway.prepare import (
     Form,
     Prepared,
     chat_tokens,
-    check_salt,
-    check_template,
-    invalid,
     media_tokens,
     prompt_tokens,
 )

@@ -6,6 +6,7 @@ from msgspec import Raw
 
 from scheduling.core.estimate.tokens import raw_tokens
 from scheduling.core.types import PoolSpec
+from scheduling.gateway.checks import check_bound, check_extensions, check_salt, check_template, invalid, size_of
 from scheduling.gateway.media import MAX_PARTS, linked_tokens
 from scheduling.gateway.openai_types import (
     ABSENT,
@@ -21,12 +22,6 @@ from scheduling.gateway.prepare import (
     Form,
     Prepared,
     chat_tokens,
-    check_bound,
-    check_extensions,
-    check_salt,
-    check_template,
-    invalid,
-    size_of,
 )
 from scheduling.gateway.responses_types import Item, ItemPart, ResponsesRequest, ToolOffer
 

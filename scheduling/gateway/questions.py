@@ -17,10 +17,11 @@ from scheduling.core.outcomes import Reason
 from scheduling.core.types import PoolSpec
 from scheduling.gateway.answers import input_error
 from scheduling.gateway.auth import Access
+from scheduling.gateway.checks import check_template, invalid
 from scheduling.gateway.dialects import MESSAGES, OPENAI, Dialect
 from scheduling.gateway.errors import Refusal
 from scheduling.gateway.openai_types import DetokenizeRequest, TokenizeRequest
-from scheduling.gateway.prepare import Form, check_template, invalid, media_tokens
+from scheduling.gateway.prepare import Form, media_tokens
 from scheduling.gateway.prepare_messages import COUNT_FORM, check_count
 from scheduling.gateway.upstream import Upstream, UpstreamError
 
