@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
 from scheduling.core.outcomes import Reason
 from scheduling.core.types import PoolSpec, PrefixCache
 from scheduling.gateway.errors import Refusal
+from scheduling.gateway.media import MAX_MEDIA
+from scheduling.gateway.openai_types import MAX_SCHEMA_BYTES, Tool
 
 # arguments of the tokenizer's own method, which some versions of vLLM pass on with the template's
 _NOT_FOR_CLIENTS = frozenset({
@@ -32,6 +34,30 @@ def check_bound(bound: int | None, pool: PoolSpec, param: str) -> None:
 def check_salt(salt: str | None, pool: PoolSpec) -> None:
     if salt is not None and pool.prefix_cache is PrefixCache.UNSALTED:
         raise invalid("The engines behind this model take no cache_salt.", "cache_salt")
+
+
+def check_arguments(extensions: Mapping[str, object] | None, template: Mapping[str, object] | None) -> None:
+    """What a body says to vLLM's extensions (``vllm_xargs``) and to the chat template."""
+    if extensions is not None:
+        check_extensions(extensions)
+    if template is not None:
+        check_template(template)
+
+
+def check_media(count: int, param: str, what: str = "images") -> None:
+    if count > MAX_MEDIA:
+        raise invalid(f"{count} {what} are more than {MAX_MEDIA}.", param)
+
+
+def check_schema(schema: msgspec.Raw, param: str, what: str = "The schema") -> None:
+    if size_of(schema) > MAX_SCHEMA_BYTES:
+        raise invalid(f"{what} is larger than {MAX_SCHEMA_BYTES} bytes.", param)
+
+
+def check_tools(tools: Iterable[Tool]) -> None:
+    """Their schemas together."""
+    if sum(size_of(tool.function.parameters) for tool in tools) > MAX_SCHEMA_BYTES:
+        raise invalid(f"The tools' parameters are larger than {MAX_SCHEMA_BYTES} bytes.", "tools")
 
 
 def size_of(raw: msgspec.Raw) -> int:

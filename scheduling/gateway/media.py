@@ -13,7 +13,7 @@ import re
 from scheduling.core.outcomes import Reason
 from scheduling.gateway.errors import Refusal
 
-MAX_PARTS = 64  # of one request
+MAX_MEDIA = 64  # images, audio and video of one request
 IMAGE_TOKENS = 1_000  # where its size cannot be read
 PATCH = 28  # pixels of a side that become one token (Qwen2-VL; others need fewer tokens)
 MAX_IMAGE_TOKENS = 16_384

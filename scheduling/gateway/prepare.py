@@ -15,14 +15,21 @@ from scheduling.core.estimate.tokens import BYTES_PER_TOKEN, raw_tokens
 from scheduling.core.outcomes import Reason
 from scheduling.core.types import PoolSpec, PrefixCache
 from scheduling.engines.kinds import kind_of
-from scheduling.gateway.checks import check_bound, check_extensions, check_salt, check_template, invalid, size_of
+from scheduling.gateway.checks import (
+    check_arguments,
+    check_bound,
+    check_media,
+    check_salt,
+    check_schema,
+    check_tools,
+    invalid,
+    size_of,
+)
 from scheduling.gateway.errors import Refusal
-from scheduling.gateway.media import MAX_PARTS as MAX_MEDIA
 from scheduling.gateway.media import inline_tokens, linked_tokens
 from scheduling.gateway.openai_types import (
     ABSENT,
     MAX_CHOICES,
-    MAX_SCHEMA_BYTES,
     ChatRequest,
     CompletionRequest,
     Message,
@@ -253,10 +260,8 @@ def fit(body: ChatRequest | CompletionRequest, pool: PoolSpec) -> Prepared:
             body.max_completion_tokens = None
         if body.top_logprobs and not body.logprobs:
             raise invalid("top_logprobs needs logprobs to be true.", "top_logprobs")
-        if body.tools is not None:
-            _check_tools(body)
-        if body.chat_template_kwargs is not None:
-            check_template(body.chat_template_kwargs)
+        check_tools(body.tools or ())
+        check_arguments(body.vllm_xargs, body.chat_template_kwargs)
         media = media_tokens(body.messages)
         raw, exact = chat_tokens(body) + media, False
         teaches = teaches and not media
@@ -264,6 +269,7 @@ def fit(body: ChatRequest | CompletionRequest, pool: PoolSpec) -> Prepared:
             raw += sum(raw_tokens(text) for document in body.documents for text in document.values())
             teaches = False  # a template may know nothing of documents
     else:
+        check_arguments(body.vllm_xargs, None)
         each, exact = prompt_tokens(body.prompt, "prompt")
         if body.suffix:
             suffix = raw_tokens(body.suffix)
@@ -277,10 +283,8 @@ def fit(body: ChatRequest | CompletionRequest, pool: PoolSpec) -> Prepared:
     check_salt(body.cache_salt, pool)
     if body.response_format is not None:
         schema = body.response_format.json_schema
-        if schema is not None and size_of(schema.schema) > MAX_SCHEMA_BYTES:
-            raise invalid(f"The schema is larger than {MAX_SCHEMA_BYTES} bytes.", "response_format.json_schema.schema")
-    if body.vllm_xargs is not None:
-        check_extensions(body.vllm_xargs)
+        if schema is not None:
+            check_schema(schema.schema, "response_format.json_schema.schema")
     _constrain(body)
     _check_engine(body, pool.engine)
     given = bound is not None
@@ -328,8 +332,7 @@ def media_tokens(messages: list[Message]) -> float:
                 total += inline_tokens(part.input_audio.data, kind, f"{path}.data")
             else:
                 total += linked_tokens(getattr(part, part.type).url, kind, f"{path}.url")
-    if count > MAX_MEDIA:
-        raise invalid(f"{count} images, audio and video parts are more than {MAX_MEDIA}.", "messages")
+    check_media(count, "messages", "images, audio and video parts")
     return total
 
 
@@ -389,13 +392,8 @@ def _constrain(body: ChatRequest | CompletionRequest) -> None:
             raise invalid("structured_outputs and the older guided_* fields exclude each other.", first)
         body.structured_outputs = StructuredOutputs(**given)  # type: ignore[arg-type]
     outputs = body.structured_outputs
-    if outputs is not None and size_of(outputs.json) > MAX_SCHEMA_BYTES:
-        raise invalid(f"The schema is larger than {MAX_SCHEMA_BYTES} bytes.", "structured_outputs.json")
-
-
-def _check_tools(body: ChatRequest) -> None:
-    if sum(size_of(tool.function.parameters) for tool in body.tools or ()) > MAX_SCHEMA_BYTES:
-        raise invalid(f"The tools' parameters are larger than {MAX_SCHEMA_BYTES} bytes.", "tools")
+    if outputs is not None:
+        check_schema(outputs.json, "structured_outputs.json")
 
 
 def chat_tokens(body: ChatRequest) -> float:

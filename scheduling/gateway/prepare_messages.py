@@ -5,11 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from scheduling.core.types import PoolSpec
-from scheduling.gateway.checks import check_bound, check_extensions, check_salt, check_template, invalid, size_of
-from scheduling.gateway.media import MAX_PARTS, inline_tokens
+from scheduling.gateway.checks import (
+    check_arguments,
+    check_bound,
+    check_media,
+    check_salt,
+    check_schema,
+    check_tools,
+    invalid,
+)
+from scheduling.gateway.media import inline_tokens
 from scheduling.gateway.messages_types import Block, Conversation, CountTokensRequest, MessagesRequest
 from scheduling.gateway.openai_types import (
-    MAX_SCHEMA_BYTES,
     ChatRequest,
     Function,
     FunctionCall,
@@ -31,8 +38,7 @@ def fit_messages(body: MessagesRequest, pool: PoolSpec) -> Prepared:
     """Checks the request against what the pool serves."""
     check_salt(body.cache_salt, pool)
     check_bound(body.max_tokens, pool, "max_tokens")
-    if body.vllm_xargs is not None:
-        check_extensions(body.vllm_xargs)
+    check_arguments(body.vllm_xargs, None)
     plain, media = _plain(body)
     stream = bool(body.stream)
     body.stream = True if stream else None
@@ -50,18 +56,16 @@ def check_count(body: CountTokensRequest) -> None:
 def _plain(body: Conversation) -> tuple[ChatRequest, float]:
     """The same conversation as a chat, by which it is judged (it is not sent), and what its media is taken for in
     tokens. Refuses what no engine may be given."""
-    if body.chat_template_kwargs is not None:
-        check_template(body.chat_template_kwargs)
+    check_arguments(None, body.chat_template_kwargs)
     tools: list[Tool] = []
     for offer in body.tools or ():
         offer.type = None  # an engine knows no other
         function = Function(offer.name, offer.description, offer.input_schema)
         tools.append(Tool("function", function))
-    if sum(size_of(tool.function.parameters) for tool in tools) > MAX_SCHEMA_BYTES:
-        raise invalid(f"The tools' schemas are larger than {MAX_SCHEMA_BYTES} bytes.", "tools")
+    check_tools(tools)
     form = body.output_config.format if body.output_config is not None else None
-    if form is not None and size_of(form.schema) > MAX_SCHEMA_BYTES:
-        raise invalid(f"The schema is larger than {MAX_SCHEMA_BYTES} bytes.", "output_config.format.schema")
+    if form is not None:
+        check_schema(form.schema, "output_config.format.schema")
     messages: list[Message] = []
     if body.system is not None:
         messages.append(Message("system", _text(body.system, "system")))
@@ -78,15 +82,13 @@ def _plain(body: Conversation) -> tuple[ChatRequest, float]:
                 media += _image(block, where)
                 count += 1
             elif block.type == "tool_use":
-                if size_of(block.input) > MAX_SCHEMA_BYTES:
-                    raise invalid(f"{where}.input is larger than {MAX_SCHEMA_BYTES} bytes.", f"{where}.input")
+                check_schema(block.input, f"{where}.input", f"{where}.input")
                 calls.append(ToolCall(block.id or "", FunctionCall(block.name or "_", bytes(block.input).decode())))
             elif block.thinking is not None:
                 thoughts.append(block.thinking)
         text = _text(turn.content, path)
         messages.append(Message(turn.role, text, tool_calls=calls or None, reasoning="\n".join(thoughts) or None))
-    if count > MAX_PARTS:
-        raise invalid(f"{count} images are more than {MAX_PARTS}.", "messages")
+    check_media(count, "messages")
     return ChatRequest(model=body.model, messages=messages, tools=tools or None), media
 
 

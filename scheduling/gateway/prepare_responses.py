@@ -6,11 +6,18 @@ from msgspec import Raw
 
 from scheduling.core.estimate.tokens import raw_tokens
 from scheduling.core.types import PoolSpec
-from scheduling.gateway.checks import check_bound, check_extensions, check_salt, check_template, invalid, size_of
-from scheduling.gateway.media import MAX_PARTS, linked_tokens
+from scheduling.gateway.checks import (
+    check_arguments,
+    check_bound,
+    check_media,
+    check_salt,
+    check_schema,
+    check_tools,
+    invalid,
+)
+from scheduling.gateway.media import linked_tokens
 from scheduling.gateway.openai_types import (
     ABSENT,
-    MAX_SCHEMA_BYTES,
     ChatRequest,
     Function,
     FunctionCall,
@@ -40,16 +47,12 @@ def fit_response(said: ResponsesRequest, pool: PoolSpec) -> Prepared:
     check_salt(said.cache_salt, pool)
     bound = said.max_output_tokens
     check_bound(bound, pool, "max_output_tokens")
-    if said.vllm_xargs is not None:
-        check_extensions(said.vllm_xargs)
-    if said.chat_template_kwargs is not None:
-        check_template(said.chat_template_kwargs)
+    check_arguments(said.vllm_xargs, said.chat_template_kwargs)
     if said.stream_options is not None and not said.stream:
         raise invalid("stream_options is only allowed when stream is true.", "stream_options")
     schema = said.text.format.schema if said.text is not None and said.text.format is not None else ABSENT
-    for raw, path in ((schema, "text.format.schema"), (_json(said), "structured_outputs.json")):
-        if size_of(raw) > MAX_SCHEMA_BYTES:
-            raise invalid(f"The schema is larger than {MAX_SCHEMA_BYTES} bytes.", path)
+    check_schema(schema, "text.format.schema")
+    check_schema(_json(said), "structured_outputs.json")
     plain, media = _plain(said)
     stream = bool(said.stream)
     given = bound is not None
@@ -72,8 +75,7 @@ def _plain(body: ResponsesRequest) -> tuple[ChatRequest, float]:
     """The same conversation as a chat, by which it is judged (it is not sent), and what its media is taken for in
     tokens. Refuses what no engine may be given."""
     tools = [Tool("function", Function(o.name, o.description, o.parameters)) for o in _offers(body.tools, "tools")]
-    if sum(size_of(tool.function.parameters) for tool in tools) > MAX_SCHEMA_BYTES:
-        raise invalid(f"The tools' parameters are larger than {MAX_SCHEMA_BYTES} bytes.", "tools")
+    check_tools(tools)
     messages = [] if body.instructions is None else [Message("system", body.instructions)]
     media, count = 0.0, 0
     if isinstance(body.input, str):
@@ -84,8 +86,7 @@ def _plain(body: ResponsesRequest) -> tuple[ChatRequest, float]:
             messages.append(message)
             media += tokens
             count += images
-    if count > MAX_PARTS:
-        raise invalid(f"{count} images are more than {MAX_PARTS}.", "input")
+    check_media(count, "input")
     return ChatRequest(model=body.model, messages=messages, tools=tools or None), media
 
 
