@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -42,6 +41,7 @@ from scheduling.core.registry import make_ordering, make_routing
 from scheduling.core.step_time import load_preset
 from scheduling.core.types import EntitlementSpec, EntitlementState, OverLimit, PoolSpec, ServiceClass, Slo, TierSpec
 from scheduling.simulator.admission import Admission
+from scheduling.simulator.beliefs import Beliefs
 from scheduling.simulator.bound import most_in_time
 from scheduling.simulator.cluster import Cluster
 from scheduling.simulator.continuous import ContinuousEngine
@@ -71,9 +71,6 @@ SHIPPED_LIMITS = {
     "batch": (OverLimit.WAIT, 5000, 600.0),
 }
 HISTORY = 0.1  # share of a trace that is learned from and not replayed
-ENOUGH = 50  # requests of a tenant or of a length from which a distribution is made
-VALUES = 20  # of a believed distribution
-GROUPS = 4  # of prompts by length
 INSIDE, FRONT = PLACES = ("inside", "front")
 ROUTING = "prefix_affinity"  # of new pools
 GRANT_DELAY_S = 0.005  # from an engine's token over a gateway to the leader's next grant, where it was not measured
@@ -439,42 +436,6 @@ def _tiers_of_tenants(rows: Sequence[TraceRequest], tiers: Sequence[Tier]) -> di
         tier_of[tenant] = tier
         missing[tier.name] -= counts[tenant]
     return tier_of
-
-
-class Beliefs:
-    """What is believed of a request's output, learned from requests that came before."""
-
-    def __init__(self, history: Sequence[TraceRequest]) -> None:
-        ordered = sorted(row.input_tokens for row in history)
-        self._edges = [ordered[len(ordered) * part // GROUPS] for part in range(1, GROUPS)]
-        groups: dict[tuple[str, int], list[int]] = {}
-        for row in history:
-            for key in {(row.tenant, -1), ("", self._group(row)), ("", -1)}:
-                groups.setdefault(key, []).append(row.output_tokens)
-        self._bound = max(row.output_tokens for row in history) * 2
-        self._beliefs = {
-            key: _belief(outputs, self._bound)
-            for key, outputs in groups.items()
-            if len(outputs) >= ENOUGH or key == ("", -1)
-        }
-
-    def __call__(self, row: TraceRequest) -> Belief:
-        own = self._beliefs.get((row.tenant, -1)) if row.tenant else None
-        return own or self._beliefs.get(("", self._group(row))) or self._beliefs["", -1]
-
-    def _group(self, row: TraceRequest) -> int:
-        return bisect_right(self._edges, row.input_tokens)
-
-
-def _belief(outputs: Sequence[int], bound: int) -> Belief:
-    """Quantiles at the middle of equal shares."""
-    ordered = sorted(outputs)
-    shares: dict[float, float] = {}
-    for value in range(VALUES):
-        at = ordered[int((value + 0.5) / VALUES * len(ordered))]
-        shares[float(at)] = shares.get(float(at), 0.0) + 1.0 / VALUES
-    mean = math.fsum(length * share for length, share in shares.items())
-    return Belief(mean, bound, tuple(shares), tuple(shares.values()))
 
 
 def _of_bound(figures: Mapping[str, float], prepared: Prepared, replicas: int) -> dict[str, float]:
