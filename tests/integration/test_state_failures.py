@@ -11,7 +11,8 @@ import pytest
 
 from scheduling.core.outcomes import Reason
 from scheduling.state import resp as resp_module
-from scheduling.state.resp import RespConnection, parse_url
+from scheduling.state.address import parse_url
+from scheduling.state.resp import RespConnection
 from scheduling.state.store import PoolStore
 from scheduling.state.subscriber import Subscriber
 from scheduling.state.types import (

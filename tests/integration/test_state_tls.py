@@ -19,7 +19,8 @@ from cryptography.x509.oid import NameOID
 from kombu import Connection
 
 from controlplane.celery import broker_url
-from scheduling.state.resp import RespConnection, parse_url
+from scheduling.state.address import parse_url
+from scheduling.state.resp import RespConnection
 from scheduling.state.subscriber import Subscriber
 from tests.support.gateway_world import until
 

@@ -1,0 +1,92 @@
+"""Where a Redis is: its URL, and how its certificate is judged."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from urllib.parse import parse_qs, unquote, urlsplit
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """How a server's certificate is judged, and ours if it wants one. Paths are PEM files; empty: none of one's own."""
+
+    ca_certs: str = ""  # empty: the system's
+    certfile: str = ""
+    keyfile: str = ""
+    verify: bool = True
+    check_hostname: bool = True
+
+    def context(self) -> ssl.SSLContext:
+        """Raises OSError for a file that cannot be read or used."""
+        context = ssl.create_default_context(cafile=self.ca_certs or None)
+        context.check_hostname = self.verify and self.check_hostname
+        context.verify_mode = ssl.CERT_REQUIRED if self.verify else ssl.CERT_NONE
+        if self.certfile:
+            context.load_cert_chain(self.certfile, self.keyfile or None)
+        return context
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a Redis is and how to enter it. ``str()`` never shows the password."""
+
+    host: str = ""
+    port: int = 0
+    path: str = ""  # unix socket; host and port are then empty
+    username: str = ""
+    password: str = ""
+    db: int = 0
+    tls: Tls | None = None
+
+    def __str__(self) -> str:
+        return f"{self.path or f'{self.host}:{self.port}'} db {self.db}"
+
+    __repr__ = __str__
+
+
+def parse_url(url: str) -> Address:
+    """``redis://[user:password@]host[:port][/db]`` or ``unix://[user:password@]/path[?db=N]``; ``rediss://`` is
+    TLS, with redis-py's options ``ssl_ca_certs``, ``ssl_certfile``, ``ssl_keyfile``, ``ssl_cert_reqs=required|none``
+    and ``ssl_check_hostname=true|false``.
+
+    Raises ValueError that says what is wrong without repeating the password.
+    """
+    parts = urlsplit(url)
+    query = parse_qs(parts.query)
+    username, password = unquote(parts.username or ""), unquote(parts.password or "")
+    password = password or query.get("password", [""])[0]
+    if parts.scheme == "unix":
+        if not parts.path:
+            raise ValueError("Redis URL: unix:// needs the path of a socket, as in unix:///run/redis.sock")
+        db = query.get("db", ["0"])[0]
+        place = Address(path=unquote(parts.path), username=username, password=password)
+    elif parts.scheme in ("redis", "rediss"):
+        db = parts.path.strip("/") or query.get("db", ["0"])[0]
+        place = Address(
+            host=parts.hostname or "127.0.0.1", port=parts.port or 6379, username=username, password=password
+        )
+    else:
+        raise ValueError(
+            f"Redis URL: the scheme must be redis:// or unix://, or rediss:// for TLS, not {parts.scheme or 'nothing'}://"
+        )
+    if not db.isdigit():
+        raise ValueError(f"Redis URL: the database must be a number, not {db!r}")
+    tls = _tls({name: values[0] for name, values in query.items()}) if parts.scheme == "rediss" else None
+    return Address(place.host, place.port, place.path, username, password, int(db), tls)
+
+
+def _tls(query: Mapping[str, str]) -> Tls:
+    choices = {"ssl_cert_reqs": ("required", "none"), "ssl_check_hostname": ("true", "false")}
+    options = {*choices, "ssl_ca_certs", "ssl_certfile", "ssl_keyfile"}
+    for name, value in query.items():
+        if name.startswith("ssl_") and name not in options:
+            raise ValueError(f"Redis URL: there is no option {name}; known are {', '.join(sorted(options))}")
+        if name in choices and value.lower() not in choices[name]:
+            raise ValueError(f"Redis URL: {name} must be {' or '.join(choices[name])}, not {value!r}")
+    return Tls(
+        query.get("ssl_ca_certs", ""), query.get("ssl_certfile", ""), query.get("ssl_keyfile", ""),
+        verify=query.get("ssl_cert_reqs", "required").lower() == "required",
+        check_hostname=query.get("ssl_check_hostname", "true").lower() == "true",
+    )  # fmt: skip
