@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -46,6 +47,7 @@ class Metric:
     labels: tuple[str, ...]
     help: str
     buckets: tuple[float, ...] = ()
+    of_backend: str = ""  # a gauge that is this figure of each backend in the leaders' snapshots
 
 
 _WAIT = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
@@ -170,26 +172,41 @@ TABLE: tuple[Metric, ...] = (
         "By how much the token bucket was beyond what ledger and leases allow, in the last minute that was compared.",
     ),
     Metric("backend_up", "gauge", "", ("pool", "backend"), "1 while the backend gets work, else 0."),
-    Metric("backend_running", "gauge", "requests", ("pool", "backend"), "Leases on the backend."),
+    Metric("backend_running", "gauge", "requests", ("pool", "backend"), "Leases on the backend.", of_backend="running"),
     Metric(
-        "backend_engine_waiting", "gauge", "requests", ("pool", "backend"), "Requests in the engine's own queue, by it."
+        "backend_engine_waiting", "gauge", "requests", ("pool", "backend"),
+        "Requests in the engine's own queue, by it.", of_backend="engine_waiting",
     ),
     Metric(
         "backend_foreign_requests", "gauge", "requests", ("pool", "backend"),
         "Requests in the engine that were not granted here, at least so many over the last five looks.",
+        of_backend="foreign",
     ),
     Metric(
         "backend_prefill_credit_tokens", "gauge", "tokens", ("pool", "backend"),
         "Prompt tokens that the backend may have before their first output token; 0: no bound.",
+        of_backend="prefill_credit",
     ),
-    Metric("backend_kv_usage_ratio", "gauge", "ratio", ("pool", "backend"), "KV cache in use, by the engine, 0 to 1."),
+    Metric(
+        "backend_kv_usage_ratio", "gauge", "ratio", ("pool", "backend"),
+        "KV cache in use, by the engine, 0 to 1.", of_backend="kv_usage",
+    ),
     Metric(
         "backend_output_tokens_per_second", "gauge", "tokens/s", ("pool", "backend"),
-        "Generation speed by the engine's counters.",
+        "Generation speed by the engine's counters.", of_backend="output_tokens_per_s",
     ),
-    Metric("backend_gpu_utilization_ratio", "gauge", "ratio", ("pool", "backend"), "GPU at work, 0 to 1."),
-    Metric("backend_gpu_memory_used_bytes", "gauge", "bytes", ("pool", "backend"), "GPU memory in use."),
-    Metric("backend_gpu_memory_total_bytes", "gauge", "bytes", ("pool", "backend"), "GPU memory there is."),
+    Metric(
+        "backend_gpu_utilization_ratio", "gauge", "ratio", ("pool", "backend"),
+        "GPU at work, 0 to 1.", of_backend="gpu_util",
+    ),
+    Metric(
+        "backend_gpu_memory_used_bytes", "gauge", "bytes", ("pool", "backend"),
+        "GPU memory in use.", of_backend="gpu_mem_used_bytes",
+    ),
+    Metric(
+        "backend_gpu_memory_total_bytes", "gauge", "bytes", ("pool", "backend"),
+        "GPU memory there is.", of_backend="gpu_mem_total_bytes",
+    ),
 )  # fmt: skip
 
 _CONNECTIONS = ("connections", "connections_limit", "websockets", "websockets_limit")
@@ -197,17 +214,6 @@ _PROCESS_GAUGES = frozenset(
     {"open_requests", "waiting_requests", "upstream_connections", "tasks", "unstored_records", "state_refuses_writes"}
 )
 _SKEW = "clock_skew_seconds"
-_BACKEND_GAUGES = {
-    "backend_running": "running",
-    "backend_engine_waiting": "engine_waiting",
-    "backend_foreign_requests": "foreign",
-    "backend_prefill_credit_tokens": "prefill_credit",
-    "backend_kv_usage_ratio": "kv_usage",
-    "backend_output_tokens_per_second": "output_tokens_per_s",
-    "backend_gpu_utilization_ratio": "gpu_util",
-    "backend_gpu_memory_used_bytes": "gpu_mem_used_bytes",
-    "backend_gpu_memory_total_bytes": "gpu_mem_total_bytes",
-}
 
 Labels = tuple[str, ...]
 Samples = dict[str, list[tuple[Labels, float]]]
@@ -256,7 +262,8 @@ class Metrics:
         self._connections_refused: dict[Labels, int] = {}
         self._state_available = 0.0
         self._tenants: dict[str, str] = {}
-        self._pools = _PoolGauges(store, clock) if store is not None else None
+        of_backend = {metric.name: metric.of_backend for metric in TABLE if metric.of_backend}
+        self._pools = _PoolGauges(store, of_backend, clock) if store is not None else None
         self._registry = CollectorRegistry()
         self._registry.register(_Families(self._collect))
         for own in (ProcessCollector, PlatformCollector, GCCollector):
@@ -418,8 +425,10 @@ def _histogram_family(name: str, metric: Metric, histogram: _Histogram) -> Histo
 class _PoolGauges:
     """Gauges out of the stored snapshots, at most a second behind them while metrics are scraped."""
 
-    def __init__(self, store: LiveStore, clock: Callable[[], float]) -> None:
+    def __init__(self, store: LiveStore, of_backend: Mapping[str, str], clock: Callable[[], float]) -> None:
+        """``of_backend``: by gauge, the key of a backend's figure in a snapshot."""
         self._store = store
+        self._of_backend = of_backend
         self._clock = clock
         self._snapshots: dict[str, dict[str, Any]] = {}
         self._wanted_s = 0.0
@@ -457,7 +466,7 @@ class _PoolGauges:
 
     def samples(self) -> Samples:
         """Label values and figure by metric."""
-        out: Samples = {metric.name: [] for metric in TABLE if metric.labels and metric.kind == "gauge"}
+        out: Samples = defaultdict(list)
         out["snapshots_available"] = [((), float(self._available))]
         if self._memory is not None and self._available:
             used, most = self._memory
@@ -490,7 +499,7 @@ class _PoolGauges:
                         out[f"entitlement_{key}"].append(((pool, entitlement), row[key]))
             for backend, row in snapshot["backends"].items():
                 out["backend_up"].append(((pool, backend), float(row["state"] == "ready")))
-                for name, key in _BACKEND_GAUGES.items():
+                for name, key in self._of_backend.items():
                     if key in row:
                         out[name].append(((pool, backend), row[key]))
         return out

@@ -119,9 +119,11 @@ def test_pool_gauges_come_from_the_stored_snapshots_and_age_without_redis() -> N
     store = MemoryStore()
     shot = snapshots.snapshot(sample(), Window(), ENTITLEMENTS, 1)
     store.load_all = lambda known=None: {"llama": Stored(1, 1, shot)}  # type: ignore[method-assign]
-    gauges = _PoolGauges(store, clock=lambda: NOW + 4)
+    of_backend = {metric.name: metric.of_backend for metric in TABLE if metric.of_backend}
+    gauges = _PoolGauges(store, of_backend, clock=lambda: NOW + 4)
     gauges.refresh()
     found = gauges.samples()
+    assert found.keys() <= {metric.name for metric in TABLE if metric.kind == "gauge"}
     assert found["queue_depth"] == [(("llama",), 7)]
     assert found["backend_up"] == [(("llama", "gpu-1"), 1.0)]
     assert found["entitlement_weight"] == [(("llama", "acme-llama"), 612.2)]
