@@ -7,10 +7,8 @@ somebody scrapes. Gauges of pools and backends come from the leaders' stored sna
 
 from __future__ import annotations
 
-import threading
 import time
 from bisect import bisect_left
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -24,17 +22,15 @@ from prometheus_client.registry import Collector
 from scheduling.core.ledger import LedgerRecord
 from scheduling.core.outcomes import Outcome
 from scheduling.core.slo import turned_away
-from telemetry.feed.store import LiveStore, LiveUnavailable
+from telemetry.feed.store import LiveStore
 from telemetry.feed.window import QUEUE, TBT, TTFT, TTLT, durations_ms
+from telemetry.pool_gauges import SKEW, Labels, PoolGauges, Samples
 
 __all__ = ["CONTENT_TYPE", "TABLE", "Metric", "Metrics", "make_metrics"]
 
 PREFIX = "quartermaster_"
 MAX_TENANTS = 1000  # label values; every further tenant counts as "other"
 OTHER = "other"
-REFRESH_S = 1.0
-FIRST_S = 2.0  # a scrape waits so long for the first figures after a start or a rest; Redis has half a second
-RESTS_AFTER_S = 120.0  # without a scrape for so long: stop reading snapshots
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,10 +209,6 @@ _CONNECTIONS = ("connections", "connections_limit", "websockets", "websockets_li
 _PROCESS_GAUGES = frozenset(
     {"open_requests", "waiting_requests", "upstream_connections", "tasks", "unstored_records", "state_refuses_writes"}
 )
-_SKEW = "clock_skew_seconds"
-
-Labels = tuple[str, ...]
-Samples = dict[str, list[tuple[Labels, float]]]
 
 
 class _Histogram:
@@ -263,7 +255,7 @@ class Metrics:
         self._state_available = 0.0
         self._tenants: dict[str, str] = {}
         of_backend = {metric.name: metric.of_backend for metric in TABLE if metric.of_backend}
-        self._pools = _PoolGauges(store, of_backend, clock) if store is not None else None
+        self._pools = PoolGauges(store, of_backend, clock) if store is not None else None
         self._registry = CollectorRegistry()
         self._registry.register(_Families(self._collect))
         for own in (ProcessCollector, PlatformCollector, GCCollector):
@@ -323,7 +315,7 @@ class Metrics:
         Raises:
             KeyError: the name is not one of them.
         """
-        if name == _SKEW:
+        if name == SKEW:
             self._skew_s = value
             return
         if name not in self._gauges or value is None:
@@ -336,7 +328,7 @@ class Metrics:
         self._connections_refused = {(reason,): count for reason, count in refused.items()}
 
     def render(self) -> bytes:
-        """The page for Prometheus (:data:`CONTENT_TYPE`). Takes milliseconds, and up to :data:`FIRST_S`
+        """The page for Prometheus (:data:`CONTENT_TYPE`). Takes milliseconds, and up to ``pool_gauges.FIRST_S``
         after a start: use a thread."""
         if self._pools is not None:
             self._pools.wanted()
@@ -380,7 +372,7 @@ class Metrics:
             gauges |= self._pools.samples()
             counted |= self._pools.counted()
         if self._skew_s is not None:
-            gauges.setdefault(_SKEW, []).append((("web", ""), self._skew_s))
+            gauges.setdefault(SKEW, []).append((("web", ""), self._skew_s))
         for metric in TABLE:
             name = PREFIX + metric.name
             if metric.kind == "counter":
@@ -420,112 +412,6 @@ def _histogram_family(name: str, metric: Metric, histogram: _Histogram) -> Histo
             buckets.append((bound, so_far))
         family.add_metric(labels, buckets, total[0])
     return family
-
-
-class _PoolGauges:
-    """Gauges out of the stored snapshots, at most a second behind them while metrics are scraped."""
-
-    def __init__(self, store: LiveStore, of_backend: Mapping[str, str], clock: Callable[[], float]) -> None:
-        """``of_backend``: by gauge, the key of a backend's figure in a snapshot."""
-        self._store = store
-        self._of_backend = of_backend
-        self._clock = clock
-        self._snapshots: dict[str, dict[str, Any]] = {}
-        self._wanted_s = 0.0
-        self._starting = threading.Lock()
-        self._thread: threading.Thread | None = None
-        self._stop = threading.Event()
-        self._tried = threading.Event()  # since the thread began, the snapshots were read, or could not be
-        self._available = False
-        self._memory: tuple[int, int] | None = None  # bytes used, and the limit
-
-    def wanted(self) -> None:
-        """Called at each scrape: keeps reading a while. Waits for the first figures, :data:`FIRST_S` at most: a page
-        without them would say that there is no pool."""
-        self._wanted_s = time.monotonic()
-        with self._starting:
-            if self._thread is None and not self._stop.is_set():
-                self._tried.clear()
-                self._thread = threading.Thread(target=self._run, name="metrics-pools", daemon=True)
-                self._thread.start()
-        self._tried.wait(FIRST_S)
-
-    def refresh(self) -> None:
-        """Reads the snapshots once. What cannot be read keeps its old figures, and its age tells."""
-        try:
-            versions = {name: (int(s["epoch"]), int(s["seq"])) for name, s in self._snapshots.items()}
-            newer = self._store.load_all(versions)
-            self._memory = self._store.memory()
-        except LiveUnavailable:
-            self._available = False
-            return
-        self._available = True
-        self._snapshots = {
-            name: stored.snapshot if stored is not None else self._snapshots[name] for name, stored in newer.items()
-        }
-
-    def samples(self) -> Samples:
-        """Label values and figure by metric."""
-        out: Samples = defaultdict(list)
-        out["snapshots_available"] = [((), float(self._available))]
-        if self._memory is not None and self._available:
-            used, most = self._memory
-            out["redis_used_memory_bytes"] = [((), used)]
-            out["redis_max_memory_bytes"] = [((), most)] if most else []
-        now_s = self._clock()
-        for pool, snapshot in self._snapshots.items():
-            for name, value in (
-                ("snapshot_age_seconds", max(0.0, now_s - snapshot["at"])),
-                ("leader_epoch", snapshot["epoch"]),
-                ("queue_depth", snapshot["queue"]["depth"]),
-                ("queue_oldest_seconds", snapshot["queue"]["oldest_s"]),
-                ("running", snapshot["running"]),
-                ("slots", snapshot["slots"]),
-                ("kv_used_tokens", snapshot["kv_used"]),
-                ("kv_capacity_tokens", snapshot["kv_tokens"]),
-            ):
-                out[name].append(((pool,), value))
-            if "unread" in (state := snapshot.get("state", {})):
-                out["ledger_unread"].append(((pool,), state["unread"]))
-            if "skew_s" in state:
-                out[_SKEW].append((("leader", pool), state["skew_s"]))
-            if "lost" in state:
-                out["state_lost_timestamp_seconds"].append(((pool,), state["lost"]))
-            for entitlement, row in snapshot["entitlements"].items():
-                if "bucket_gap" in row:
-                    out["bucket_gap_tokens"].append(((pool, entitlement), row["bucket_gap"]))
-                for key in ("weight", "debt", "burst"):
-                    if key in row:
-                        out[f"entitlement_{key}"].append(((pool, entitlement), row[key]))
-            for backend, row in snapshot["backends"].items():
-                out["backend_up"].append(((pool, backend), float(row["state"] == "ready")))
-                for name, key in self._of_backend.items():
-                    if key in row:
-                        out[name].append(((pool, backend), row[key]))
-        return out
-
-    def counted(self) -> dict[str, dict[Labels, int]]:
-        """Counters that pools keep in Redis."""
-        state = {pool: snapshot.get("state", {}) for pool, snapshot in self._snapshots.items()}
-        return {"state_rebuilt_total": {(pool,): int(s["rebuilt"]) for pool, s in state.items() if "rebuilt" in s}}
-
-    def close(self) -> None:
-        self._stop.set()
-        if self._thread is not None:
-            self._thread.join(timeout=5)
-
-    def _run(self) -> None:
-        while True:
-            try:
-                self.refresh()
-            finally:
-                self._tried.set()
-            if self._stop.wait(REFRESH_S):
-                return
-            with self._starting:
-                if time.monotonic() - self._wanted_s > RESTS_AFTER_S:
-                    self._thread = None
-                    return
 
 
 def make_metrics(redis_url: str | None = None) -> Metrics:

@@ -16,7 +16,8 @@ from scheduling.state.skew import ClockSkew
 from scheduling.state.types import StateUnavailable
 from telemetry.feed import snapshots
 from telemetry.feed.window import Window
-from telemetry.metrics import Metrics, _PoolGauges
+from telemetry.metrics import Metrics
+from telemetry.pool_gauges import PoolGauges
 from tests.support.dispatch_world import Telemetry, catalog_of, dispatching, until
 from tests.support.gateway_world import gateway_world
 from tests.support.redis_server import RedisServer
@@ -97,7 +98,7 @@ def test_metrics_show_the_skew_of_each_process_only_where_it_is_known():
     assert page(metrics) == 'quartermaster_clock_skew_seconds{pool="",process="web"} -1.5'
     metrics.gauge("clock_skew_seconds", None)
     assert page(metrics) == ""
-    gauges = _PoolGauges(None, {}, time.time)  # type: ignore[arg-type]
+    gauges = PoolGauges(None, {}, time.time)  # type: ignore[arg-type]
     for skew_s, expected in ((2.25, [(("leader", "llama"), 2.25)]), (None, [])):
         shot = snapshots.snapshot(sample(clock_skew_s=skew_s), Window(), ENTITLEMENTS, 1)
         gauges._snapshots = {"llama": shot | {"epoch": 1, "seq": 1}}

@@ -13,7 +13,8 @@ from scheduling.gateway.ports import GatewayMetrics
 from telemetry.feed import snapshots
 from telemetry.feed.store import LiveStore, Stored
 from telemetry.feed.window import Window
-from telemetry.metrics import MAX_TENANTS, PREFIX, TABLE, Metrics, _PoolGauges
+from telemetry.metrics import MAX_TENANTS, PREFIX, TABLE, Metrics
+from telemetry.pool_gauges import PoolGauges
 from tests.support.redis_server import RedisServer
 from tests.support.telemetry_world import ENTITLEMENTS, NOW, MemoryStore, record, refused, sample
 
@@ -120,7 +121,7 @@ def test_pool_gauges_come_from_the_stored_snapshots_and_age_without_redis() -> N
     shot = snapshots.snapshot(sample(), Window(), ENTITLEMENTS, 1)
     store.load_all = lambda known=None: {"llama": Stored(1, 1, shot)}  # type: ignore[method-assign]
     of_backend = {metric.name: metric.of_backend for metric in TABLE if metric.of_backend}
-    gauges = _PoolGauges(store, of_backend, clock=lambda: NOW + 4)
+    gauges = PoolGauges(store, of_backend, clock=lambda: NOW + 4)
     gauges.refresh()
     found = gauges.samples()
     assert found.keys() <= {metric.name for metric in TABLE if metric.kind == "gauge"}

@@ -1,0 +1,125 @@
+"""Gauges of pools and backends: what the leaders' stored snapshots say, read by a thread of its own."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from telemetry.feed.store import LiveStore, LiveUnavailable
+
+REFRESH_S = 1.0
+FIRST_S = 2.0  # a scrape waits so long for the first figures after a start or a rest; Redis has half a second
+RESTS_AFTER_S = 120.0  # without a scrape for so long: stop reading snapshots
+SKEW = "clock_skew_seconds"
+
+Labels = tuple[str, ...]
+Samples = dict[str, list[tuple[Labels, float]]]
+
+
+class PoolGauges:
+    """Gauges out of the stored snapshots, at most a second behind them while metrics are scraped."""
+
+    def __init__(self, store: LiveStore, of_backend: Mapping[str, str], clock: Callable[[], float]) -> None:
+        """``of_backend``: by gauge, the key of a backend's figure in a snapshot."""
+        self._store = store
+        self._of_backend = of_backend
+        self._clock = clock
+        self._snapshots: dict[str, dict[str, Any]] = {}
+        self._wanted_s = 0.0
+        self._starting = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._stop = threading.Event()
+        self._tried = threading.Event()  # since the thread began, the snapshots were read, or could not be
+        self._available = False
+        self._memory: tuple[int, int] | None = None  # bytes used, and the limit
+
+    def wanted(self) -> None:
+        """Called at each scrape: keeps reading a while. Waits for the first figures, :data:`FIRST_S` at most: a page
+        without them would say that there is no pool."""
+        self._wanted_s = time.monotonic()
+        with self._starting:
+            if self._thread is None and not self._stop.is_set():
+                self._tried.clear()
+                self._thread = threading.Thread(target=self._run, name="metrics-pools", daemon=True)
+                self._thread.start()
+        self._tried.wait(FIRST_S)
+
+    def refresh(self) -> None:
+        """Reads the snapshots once. What cannot be read keeps its old figures, and its age tells."""
+        try:
+            versions = {name: (int(s["epoch"]), int(s["seq"])) for name, s in self._snapshots.items()}
+            newer = self._store.load_all(versions)
+            self._memory = self._store.memory()
+        except LiveUnavailable:
+            self._available = False
+            return
+        self._available = True
+        self._snapshots = {
+            name: stored.snapshot if stored is not None else self._snapshots[name] for name, stored in newer.items()
+        }
+
+    def samples(self) -> Samples:
+        """Label values and figure by metric."""
+        out: Samples = defaultdict(list)
+        out["snapshots_available"] = [((), float(self._available))]
+        if self._memory is not None and self._available:
+            used, most = self._memory
+            out["redis_used_memory_bytes"] = [((), used)]
+            out["redis_max_memory_bytes"] = [((), most)] if most else []
+        now_s = self._clock()
+        for pool, snapshot in self._snapshots.items():
+            for name, value in (
+                ("snapshot_age_seconds", max(0.0, now_s - snapshot["at"])),
+                ("leader_epoch", snapshot["epoch"]),
+                ("queue_depth", snapshot["queue"]["depth"]),
+                ("queue_oldest_seconds", snapshot["queue"]["oldest_s"]),
+                ("running", snapshot["running"]),
+                ("slots", snapshot["slots"]),
+                ("kv_used_tokens", snapshot["kv_used"]),
+                ("kv_capacity_tokens", snapshot["kv_tokens"]),
+            ):
+                out[name].append(((pool,), value))
+            if "unread" in (state := snapshot.get("state", {})):
+                out["ledger_unread"].append(((pool,), state["unread"]))
+            if "skew_s" in state:
+                out[SKEW].append((("leader", pool), state["skew_s"]))
+            if "lost" in state:
+                out["state_lost_timestamp_seconds"].append(((pool,), state["lost"]))
+            for entitlement, row in snapshot["entitlements"].items():
+                if "bucket_gap" in row:
+                    out["bucket_gap_tokens"].append(((pool, entitlement), row["bucket_gap"]))
+                for key in ("weight", "debt", "burst"):
+                    if key in row:
+                        out[f"entitlement_{key}"].append(((pool, entitlement), row[key]))
+            for backend, row in snapshot["backends"].items():
+                out["backend_up"].append(((pool, backend), float(row["state"] == "ready")))
+                for name, key in self._of_backend.items():
+                    if key in row:
+                        out[name].append(((pool, backend), row[key]))
+        return out
+
+    def counted(self) -> dict[str, dict[Labels, int]]:
+        """Counters that pools keep in Redis."""
+        state = {pool: snapshot.get("state", {}) for pool, snapshot in self._snapshots.items()}
+        return {"state_rebuilt_total": {(pool,): int(s["rebuilt"]) for pool, s in state.items() if "rebuilt" in s}}
+
+    def close(self) -> None:
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(timeout=5)
+
+    def _run(self) -> None:
+        while True:
+            try:
+                self.refresh()
+            finally:
+                self._tried.set()
+            if self._stop.wait(REFRESH_S):
+                return
+            with self._starting:
+                if time.monotonic() - self._wanted_s > RESTS_AFTER_S:
+                    self._thread = None
+                    return
