@@ -19,7 +19,7 @@ import select
 import socket
 import ssl
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 import httptools
@@ -50,6 +50,18 @@ class UpstreamError(Exception):
 
 class _Stale(Exception):
     """A kept-alive connection was closed by the engine before it answered one byte."""
+
+
+class Owner(Protocol):
+    """Whose connections they are: what a connection needs of it."""
+
+    named: bool
+
+    def opened(self, connection: Connection) -> None: ...
+
+    def put_back(self, connection: Connection) -> None: ...
+
+    def lost(self, connection: Connection) -> None: ...
 
 
 class Connection(asyncio.Protocol):
@@ -85,7 +97,7 @@ class Connection(asyncio.Protocol):
         "status",
     )
 
-    def __init__(self, owner: Backend, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, owner: Owner, loop: asyncio.AbstractEventLoop) -> None:
         self._owner = owner
         self._loop = loop
         self._transport: asyncio.Transport | None = None
