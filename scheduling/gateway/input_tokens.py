@@ -15,9 +15,10 @@ import msgspec
 from scheduling.core.types import PoolSpec
 from scheduling.estimation import tokenizer
 from scheduling.gateway.answers import TEMPLATE_TOKENS
+from scheduling.gateway.engine_connection import UpstreamError
 from scheduling.gateway.openai_types import ChatRequest, Message
 from scheduling.gateway.prepare import MESSAGE_TOKENS, Prepared
-from scheduling.gateway.upstream import Upstream, UpstreamError
+from scheduling.gateway.upstream import Upstream
 
 log = logging.getLogger(__name__)
 

@@ -19,11 +19,12 @@ from scheduling.gateway.answers import input_error
 from scheduling.gateway.auth import Access
 from scheduling.gateway.checks import check_template, invalid
 from scheduling.gateway.dialects import MESSAGES, OPENAI, Dialect
+from scheduling.gateway.engine_connection import UpstreamError
 from scheduling.gateway.errors import Refusal
 from scheduling.gateway.openai_types import DetokenizeRequest, TokenizeRequest
 from scheduling.gateway.prepare import Form, media_tokens
 from scheduling.gateway.prepare_messages import COUNT_FORM, check_count
-from scheduling.gateway.upstream import Upstream, UpstreamError
+from scheduling.gateway.upstream import Upstream
 
 AT_ONCE = 4  # of one key in this process
 MAX_ANSWER = 16 * 1024 * 1024  # it lists every token

@@ -19,6 +19,7 @@ from scheduling.gateway.answers import Asked, Broken, Usage, input_error
 from scheduling.gateway.asgi import WRITE
 from scheduling.gateway.attempts import AttemptCounts
 from scheduling.gateway.config import GatewayConfig
+from scheduling.gateway.engine_connection import TOO_LARGE, Connection, UpstreamError
 from scheduling.gateway.errors import Refusal, reason_header
 from scheduling.gateway.first_tokens import FirstTokens
 from scheduling.gateway.headers import JSON, NO_BUFFERING, NO_CACHE, SSE, Header
@@ -26,7 +27,7 @@ from scheduling.gateway.ports import GatewayMetrics
 from scheduling.gateway.prepare import renamed
 from scheduling.gateway.sse import Frames
 from scheduling.gateway.stages import Call, Estimated, Submitted
-from scheduling.gateway.upstream import TOO_LARGE, Connection, Upstream, UpstreamError
+from scheduling.gateway.upstream import Upstream
 
 log = logging.getLogger(__name__)
 

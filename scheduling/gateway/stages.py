@@ -22,11 +22,11 @@ from scheduling.gateway.asgi import ABORT
 from scheduling.gateway.auth import Access
 from scheduling.gateway.dialects import OPENAI, Dialect
 from scheduling.gateway.endpoints import Endpoint
+from scheduling.gateway.engine_connection import Connection
 from scheduling.gateway.guard import Receive, Scope, Send
 from scheduling.gateway.idempotency import Pass
 from scheduling.gateway.prepare import Prepared
 from scheduling.gateway.sse import Frames
-from scheduling.gateway.upstream import Connection
 from scheduling.state.types import Admission, GrantNotice, RequestFacts
 
 NEVER = float("inf")

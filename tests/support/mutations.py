@@ -434,7 +434,7 @@ MUTATIONS = (
     Mutation(
         "foreign-answer",
         "whatever an answer calls itself, it is taken for the answer to the request",
-        "scheduling/gateway/upstream.py",
+        "scheduling/gateway/engine_connection.py",
         "return not self._used and _OURS.search(answer_id) is None",
         "return True",
         ("tests/integration/test_broken_engines.py::test_an_engine_that_names_no_answers_gets_a_connection_for_each",),

@@ -8,7 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from scheduling.core.types import BackendSpec
-from scheduling.gateway.upstream import Backend, Connection, UpstreamError
+from scheduling.gateway.engine_connection import Connection, UpstreamError
+from scheduling.gateway.upstream import Backend
 
 HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 
