@@ -229,10 +229,10 @@ class Env:
     @property
     def file_storage_settings(self) -> dict[str, Any]:
         """Options of the storage of files; ValueError where they are no JSON object."""
-        found = json.loads(self.file_storage_options or "{}")
-        if not isinstance(found, dict):
+        options = json.loads(self.file_storage_options or "{}")
+        if not isinstance(options, dict):
             raise ValueError("not an object")
-        return found
+        return options
 
     @property
     def engines(self) -> list[str]:

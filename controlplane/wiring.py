@@ -53,7 +53,7 @@ def make_source_watch(catalog: CatalogCache) -> SourceWatch:
 
     from telemetry.alerts.leaderless import LeaderWatch  # models load only after Django is set up
 
-    return SourceWatch(sources, LiveStore(settings.ENV.redis_url), catalog, pools, told=LeaderWatch().look)
+    return SourceWatch(sources, LiveStore(settings.ENV.redis_url), catalog, pools, on_look=LeaderWatch().look)
 
 
 LOCK_WAIT_S = 0.5  # a sample writes in up to four places

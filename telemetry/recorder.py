@@ -44,7 +44,7 @@ class ConfiguredEntitlements:
         self._clock = clock
         self._next_s = float("-inf")
         self._version = -1
-        self._known = Catalog(0, {}, {}, {})
+        self._catalog = Catalog(0, {}, {}, {})
 
     def __call__(self) -> Mapping[str, EntitlementSpec]:
         return self.catalog().entitlements
@@ -65,11 +65,11 @@ class ConfiguredEntitlements:
 
                 version = specs.catalog_version()
                 if version != self._version:
-                    self._known = specs.load_catalog()
+                    self._catalog = specs.load_catalog()
                     self._version = version
             except Exception as error:
                 log.debug("live feed: keeping the entitlements of version %d (%s)", self._version, type(error).__name__)
-        return self._known
+        return self._catalog
 
 
 def start_roll_up() -> None:

@@ -24,11 +24,11 @@ class Liveness:
 
     def __init__(self) -> None:
         self._away_since: dict[tuple[str, str], float] = {}
-        self._told: dict[str, dict[str, bool]] = {}
+        self._written: dict[str, dict[str, bool]] = {}
 
     def see(self, pool: str, answering: Mapping[str, bool], now_s: float) -> None:
         """Takes one look at a pool; writes when something has changed. Never raises: the next look tries again."""
-        reported = self._told.get(pool, {})
+        reported = self._written.get(pool, {})
         wanted = {}
         for backend, answers in answering.items():
             if answers:
@@ -39,7 +39,7 @@ class Liveness:
             elif backend in reported:
                 wanted[backend] = reported[backend]
         if wanted != reported and self._write(pool, wanted):
-            self._told[pool] = wanted
+            self._written[pool] = wanted
 
     @own_connection
     def _write(self, pool: str, wanted: Mapping[str, bool]) -> bool:

@@ -74,7 +74,7 @@ class Pace:
     def __init__(self, most: int) -> None:
         self._most = most
         self._window = 1.0
-        self._known = float(most)  # so many ran when room was last refused: from there on one by one
+        self._last_full = float(most)  # so many ran when room was last refused: from there on one by one
         self._grown_at = self._refused_at = self._paused_until = float("-inf")
         self.running = 0
         self.line_s = 0.0  # time of a line, on average
@@ -86,8 +86,8 @@ class Pace:
             # a refusal would have come by now: what was started runs
             self._grown_at = now
             if now - self._refused_at >= FORGET_S:
-                self._known = float(self._most)
-            self._window = self._window * 2 if self._window < self._known else self._window + 1
+                self._last_full = float(self._most)
+            self._window = self._window * 2 if self._window < self._last_full else self._window + 1
         return False
 
     def ended(self, answer: LineAnswer | None, took_s: float, now: float) -> None:
@@ -96,7 +96,7 @@ class Pace:
         if answer is None:
             return
         if answer.waits:
-            self._window = self._known = max(1.0, float(self.running))
+            self._window = self._last_full = max(1.0, float(self.running))
             self._grown_at = self._refused_at = now
             self._paused_until = now + PAUSES.get(answer.reason, PAUSE_S)
         elif answer.may_pass:
@@ -285,17 +285,17 @@ class BatchRun:
                 async with asyncio.timeout(FLUSH_S):
                     await self._due.wait()
             self._due.clear()
-            held, self._unstored, self._unstored_bytes = self._unstored, [], 0
+            unstored, self._unstored, self._unstored_bytes = self._unstored, [], 0
             self._storing = True
             try:
-                status = await asyncio.to_thread(services.store, self.work, held)
+                status = await asyncio.to_thread(services.store, self.work, unstored)
             except (DatabaseError, InterfaceError) as error:
-                self._unstored[:0] = held
+                self._unstored[:0] = unstored
                 log.warning("batch %s: results cannot be stored yet (%s)", self.work.public_id, type(error).__name__)
                 await asyncio.sleep(FLUSH_S)
                 continue
             except asyncio.CancelledError:
-                self._unstored[:0] = held
+                self._unstored[:0] = unstored
                 raise
             finally:
                 self._storing = False

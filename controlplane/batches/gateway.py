@@ -127,11 +127,11 @@ class SurplusGateway(GatewayApp):
     def _choose(self, model: str, access: Access) -> Access:
         """A line runs on the surplus account of what it asks for, and nowhere else."""
         asked = super()._choose(model, access)
-        found = self._surplus.get(asked.door)
-        if found is None:
+        spec = self._surplus.get(asked.door)
+        if spec is None:
             account = surplus_of(asked.entitlement)
-            found = self._surplus[asked.door] = replace(asked, entitlement=account, reach=None)
-        return found
+            spec = self._surplus[asked.door] = replace(asked, entitlement=account, reach=None)
+        return spec
 
     def _configured(self, catalog: Catalog) -> None:
         self._surplus.clear()

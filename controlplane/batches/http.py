@@ -62,10 +62,10 @@ class FileRoutes:
 
     async def serve(self, call: Call, access: Access, head: Head) -> None:
         tenant = access.entitlement.tenant
-        held = self._open.get(tenant, 0)
-        if held >= MOST_OF_TENANT or sum(self._open.values()) >= MOST_OPEN:
-            raise Refusal(Reason.TENANT_CONNECTIONS, close=True, inflight=held, limit=MOST_OF_TENANT)
-        self._open[tenant] = held + 1
+        busy = self._open.get(tenant, 0)
+        if busy >= MOST_OF_TENANT or sum(self._open.values()) >= MOST_OPEN:
+            raise Refusal(Reason.TENANT_CONNECTIONS, close=True, inflight=busy, limit=MOST_OF_TENANT)
+        self._open[tenant] = busy + 1
         call.last_deadline = call.started_loop + self._env.request_timeout_s
         try:
             await self._route(call, access, head)
@@ -118,8 +118,8 @@ class FileRoutes:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, lambda: function(*args, **options))
 
-    async def _answer(self, call: Call, found: Mapping[str, Any], status: int = 200) -> None:
-        body = wire.encode(found)
+    async def _answer(self, call: Call, answer: Mapping[str, Any], status: int = 200) -> None:
+        body = wire.encode(answer)
         headers = [JSON, (b"content-length", b"%d" % len(body)), (b"x-request-id", call.id.encode("ascii"))]
         call.closed = call.responding = True
         await send_answer(call, Answer(status, headers, body))
@@ -143,7 +143,7 @@ class FileRoutes:
 
     async def _receive(self, call: Call, body: IO[bytes], limit: int) -> int:
         """Writes the body as it comes, piece by piece, and returns its size."""
-        size, held, more = 0, list[bytes](), True
+        size, pieces, more = 0, list[bytes](), True
         held_bytes = 0
         while more:
             call.limit(Reason.SLOW_REQUEST, call.loop.time() + self._env.body_timeout_s)
@@ -154,11 +154,11 @@ class FileRoutes:
             size += len(piece)
             if size > limit:
                 raise Refusal(Reason.TOO_LARGE, close=True, what="request body", limit=limit)
-            held.append(piece)
+            pieces.append(piece)
             held_bytes += len(piece)
             if held_bytes >= PIECE or not more:
-                await self._ask(body.write, b"".join(held))
-                held, held_bytes = [], 0
+                await self._ask(body.write, b"".join(pieces))
+                pieces, held_bytes = [], 0
         return size
 
     async def _files(self, call: Call, access: Access) -> None:
@@ -260,12 +260,12 @@ class FileRoutes:
         call.body_read = True
         call.limit(Reason.DEADLINE, call.last_deadline)
         try:
-            found = json.loads(data)
+            document = json.loads(data)
         except (ValueError, RecursionError):
             raise Problem("The body is not valid JSON.") from None
-        if not isinstance(found, dict):
+        if not isinstance(document, dict):
             raise Problem("The body is not a JSON object.")
-        return found
+        return document
 
 
 class _OneFile(TemporaryFileUploadHandler):
@@ -305,8 +305,8 @@ def _keep(body: IO[bytes], size: int, content_type: str, env: Env, tenant: str, 
         raise Problem(f"There is one file of at most {env.file_bytes} bytes in a form.", "file")
     if form.get("purpose") != BATCH:
         raise Problem(f"purpose is {BATCH}: nothing else is done with files here.", "purpose")
-    found = files.get("file")
-    if found is None:
+    upload = files.get("file")
+    if upload is None:
         raise Problem("file is missing.", "file")
     keep_s = None
     if form.get("expires_after[seconds]") is not None or form.get("expires_after[anchor]") is not None:
@@ -316,9 +316,9 @@ def _keep(body: IO[bytes], size: int, content_type: str, env: Env, tenant: str, 
             raise Problem(
                 f"expires_after is created_at and {SHORTEST_KEEP_S} to {LONGEST_KEEP_S} seconds.", "expires_after"
             )
-    with found:
+    with upload:
         return services.keep_file(
-            tenant=tenant, entitlement=entitlement, filename=found.name or "", content=found, size=found.size or 0,
+            tenant=tenant, entitlement=entitlement, filename=upload.name or "", content=upload, size=upload.size or 0,
             keep_s=keep_s,
         )  # fmt: skip
 
@@ -328,16 +328,16 @@ def _is_id(text: str) -> bool:
     return len(text) <= MAX_ID and text.isascii() and text.replace("-", "").replace("_", "").isalnum()
 
 
-def _query(call: Call, known: set[str]) -> dict[str, str]:
+def _query(call: Call, names: set[str]) -> dict[str, str]:
     try:
         pairs = parse_qsl(call.scope.get("query_string", b"").decode("ascii"), max_num_fields=16)
     except (ValueError, UnicodeDecodeError):
         raise Problem("The query cannot be read.") from None
-    found = {name: value for name, value in pairs if name in known}
-    for name, value in found.items():
+    query = {name: value for name, value in pairs if name in names}
+    for name, value in query.items():
         if not _is_id(value):
             raise Problem(f"{name} has 1 to {MAX_ID} letters, digits, - and _.", name)
-    return found
+    return query
 
 
 def _limit(query: Mapping[str, str], most: int, default: int) -> int:
@@ -353,17 +353,17 @@ def _is_text(text: str) -> bool:
 
 
 def _metadata(body: Mapping[str, Any]) -> dict[str, str] | None:
-    found = body.get("metadata")
-    if found is None:
+    metadata = body.get("metadata")
+    if metadata is None:
         return None
     if (
-        not isinstance(found, dict)
-        or len(found) > MAX_PAIRS
-        or not all(isinstance(v, str) and len(k) <= MAX_NAME and len(v) <= MAX_VALUE for k, v in found.items())
-        or not all(_is_text(text) for pair in found.items() for text in pair)
+        not isinstance(metadata, dict)
+        or len(metadata) > MAX_PAIRS
+        or not all(isinstance(v, str) and len(k) <= MAX_NAME and len(v) <= MAX_VALUE for k, v in metadata.items())
+        or not all(_is_text(text) for pair in metadata.items() for text in pair)
     ):
         raise Problem(
             f"metadata has at most {MAX_PAIRS} pairs of texts, names of {MAX_NAME} and values of {MAX_VALUE} "
             "characters.", "metadata",
         )  # fmt: skip
-    return found
+    return metadata

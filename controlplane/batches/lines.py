@@ -66,51 +66,51 @@ def numbered(file: IO[bytes], most_bytes: int) -> Iterator[tuple[int, bytes | No
 
 def check(file: IO[bytes], endpoint: str, models: Collection[str], most_lines: int, most_bytes: int) -> Checked:
     """Reads a whole file. ``models``: the names that the batch's key may use for its model."""
-    found, seen = Checked(), set[bytes]()
+    checked, seen = Checked(), set[bytes]()
     for number, data in numbered(file, most_bytes):
-        if len(found.problems) >= MAX_PROBLEMS:
+        if len(checked.problems) >= MAX_PROBLEMS:
             break
         if data is None:
-            found.add(number, "line_too_long", f"This line is longer than {most_bytes} bytes.")
+            checked.add(number, "line_too_long", f"This line is longer than {most_bytes} bytes.")
             break
-        found.total += 1
-        if found.total > most_lines:
-            found.add(number, "too_many_tasks", f"A batch has at most {most_lines} lines. Send several batches.")
+        checked.total += 1
+        if checked.total > most_lines:
+            checked.add(number, "too_many_tasks", f"A batch has at most {most_lines} lines. Send several batches.")
             break
-        _check_line(found, number, data, endpoint, models, seen)
-    if not found.total and not found.problems:
-        found.add(None, "empty_file", "The input file has no lines.")
-    return found
+        _check_line(checked, number, data, endpoint, models, seen)
+    if not checked.total and not checked.problems:
+        checked.add(None, "empty_file", "The input file has no lines.")
+    return checked
 
 
 def _check_line(
-    found: Checked, number: int, data: bytes, endpoint: str, models: Collection[str], seen: set[bytes]
+    checked: Checked, number: int, data: bytes, endpoint: str, models: Collection[str], seen: set[bytes]
 ) -> None:
     try:
         line = _line(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
-        found.add(number, "invalid_json_line", f"This line is not a request of a batch: {str(problem)[:200]}.")
+        checked.add(number, "invalid_json_line", f"This line is not a request of a batch: {str(problem)[:200]}.")
         return
     if not 1 <= len(line.custom_id) <= MAX_CUSTOM_ID:
-        found.add(number, "invalid_custom_id", f"custom_id has 1 to {MAX_CUSTOM_ID} characters.", "custom_id")
+        checked.add(number, "invalid_custom_id", f"custom_id has 1 to {MAX_CUSTOM_ID} characters.", "custom_id")
         return
     digest = blake2b(line.custom_id.encode("utf-8", "surrogatepass"), digest_size=16).digest()
     if digest in seen:
-        found.add(number, "duplicate_custom_id", "Another line has this custom_id.", "custom_id")
+        checked.add(number, "duplicate_custom_id", "Another line has this custom_id.", "custom_id")
     seen.add(digest)
     if line.method != "POST":
-        found.add(number, "invalid_method", "method must be POST.", "method")
+        checked.add(number, "invalid_method", "method must be POST.", "method")
     if line.url != endpoint:
-        found.add(number, "mismatched_endpoint", f"url must be the batch's endpoint, {endpoint}.", "url")
+        checked.add(number, "mismatched_endpoint", f"url must be the batch's endpoint, {endpoint}.", "url")
     try:
         body = _body(line.body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
-        found.add(number, "invalid_body", f"body is not a request: {str(problem)[:200]}.", "body")
+        checked.add(number, "invalid_body", f"body is not a request: {str(problem)[:200]}.", "body")
         return
     if body.model not in models:
-        found.add(number, "model_not_found", "This model does not exist or the batch's key cannot use it.", "model")
+        checked.add(number, "model_not_found", "This model does not exist or the batch's key cannot use it.", "model")
     if body.stream:
-        found.add(number, "invalid_body", "A line of a batch is not streamed: leave out stream.", "body.stream")
+        checked.add(number, "invalid_body", "A line of a batch is not streamed: leave out stream.", "body.stream")
 
 
 def read(file: IO[bytes], most_bytes: int) -> Iterator[Line]:

@@ -82,8 +82,8 @@ def room_for_file(tenant: str, entitlement: str, size: int) -> None:
     env = _env()
     if StoredFile.objects.filter(entitlement=entitlement).count() >= env.files_per_entitlement:
         raise Problem(f"This entitlement has {env.files_per_entitlement} files already. Delete some first.")
-    held = StoredFile.objects.filter(tenant=tenant).aggregate(sum=Sum("bytes"))["sum"] or 0
-    if held + size > env.tenant_file_bytes:
+    stored_bytes = StoredFile.objects.filter(tenant=tenant).aggregate(sum=Sum("bytes"))["sum"] or 0
+    if stored_bytes + size > env.tenant_file_bytes:
         raise Problem(f"This tenant's files may have {env.tenant_file_bytes} bytes in all. Delete some first.")
 
 
@@ -122,8 +122,8 @@ def files(tenant: str, *, after: str, limit: int, ascending: bool, purpose: str)
     if after:
         rows = _after(rows, rows.filter(public_id=after).first(), ascending)
     rows = rows.order_by("created_at", "id") if ascending else rows.order_by("-created_at", "-id")
-    found = list(rows[: limit + 1])
-    return found[:limit], len(found) > limit
+    page = list(rows[: limit + 1])
+    return page[:limit], len(page) > limit
 
 
 def _after(rows: Any, last: StoredFile | Batch | None, ascending: bool) -> Any:
@@ -195,8 +195,8 @@ def batches(tenant: str, *, after: str, limit: int) -> tuple[list[Batch], bool]:
     rows = Batch.objects.filter(tenant=tenant)
     if after:
         rows = _after(rows, rows.filter(public_id=after).first(), False)
-    found = list(rows.order_by("-created_at", "-id")[: limit + 1])
-    return found[:limit], len(found) > limit
+    page = list(rows.order_by("-created_at", "-id")[: limit + 1])
+    return page[:limit], len(page) > limit
 
 
 @own_connection
@@ -279,12 +279,12 @@ def claim(holder: str) -> list[Work]:
     with transaction.atomic():
         if _live(now).exclude(holder=holder).exists():
             return []
-        held = Counter(_live(now).values_list("tenant", flat=True))
+        claimed = Counter(_live(now).values_list("tenant", flat=True))
         free = Batch.objects.filter(Q(lease_until__isnull=True) | Q(lease_until__lt=now), status__in=OPEN)
         chosen = []
         for pk, tenant in free.order_by("claim", "id").values_list("pk", "tenant")[:LOOKED_AT]:
-            if held.total() < CLAIMED and held[tenant] < CLAIMED_OF_TENANT:
-                held[tenant] += 1
+            if claimed.total() < CLAIMED and claimed[tenant] < CLAIMED_OF_TENANT:
+                claimed[tenant] += 1
                 chosen.append(pk)
         taken = list(free.filter(pk__in=chosen).order_by("id").select_for_update())
         for row in taken:
@@ -320,8 +320,8 @@ def store(work: Work, outcomes: Sequence[Outcome]) -> str:
         row = _locked(work)
         if row is None:
             return ""
-        known = set(row.results.filter(line__in=[o.line for o in outcomes]).values_list("line", flat=True))
-        new = {o.line: o for o in outcomes if o.line not in known}.values()
+        stored = set(row.results.filter(line__in=[o.line for o in outcomes]).values_list("line", flat=True))
+        new = {o.line: o for o in outcomes if o.line not in stored}.values()
         Result.objects.bulk_create(
             [Result(batch=row, line=o.line, ok=o.ok, text=o.text) for o in new], batch_size=CHUNK, ignore_conflicts=True
         )
@@ -351,18 +351,18 @@ def validate(work: Work, models: Collection[str]) -> str:
     env = _env()
     try:
         with open_input(work) as source:
-            found = lines.check(source, work.endpoint, models, env.batch_lines, env.max_body_bytes)
+            checked = lines.check(source, work.endpoint, models, env.batch_lines, env.max_body_bytes)
     except OSError:
-        found = lines.Checked()
-        found.add(None, "missing_file", "The input file cannot be read.")
+        checked = lines.Checked()
+        checked.add(None, "missing_file", "The input file cannot be read.")
     now = timezone.now()
     with transaction.atomic():
         row = _locked(work)
         if row is None or row.status != Status.VALIDATING:
             return "" if row is None else row.status
-        row.total = found.total
-        if found.problems:
-            row.status, row.problems, row.ended_at = Status.FAILED, found.problems[: lines.MAX_PROBLEMS], now
+        row.total = checked.total
+        if checked.problems:
+            row.status, row.problems, row.ended_at = Status.FAILED, checked.problems[: lines.MAX_PROBLEMS], now
             row.lease_until, row.holder = None, ""
         else:
             row.status, row.in_progress_at = Status.IN_PROGRESS, now
@@ -409,15 +409,15 @@ def finalize(work: Work, ends_as: str, problem: Mapping[str, Any] | None = None)
         while done is not None:
             (output if done[1] else errors).write(done[2].encode() + b"\n")
             done = next(results, None)
-        made = [_put(row, kind, data) for kind, data in (("output", output), ("error", errors)) if data.tell()]
+        written = [_put(row, kind, data) for kind, data in (("output", output), ("error", errors)) if data.tell()]
     with transaction.atomic():
         mine = _locked(work)
         if mine is None:
             return False
         row = mine
-        for stored in made:
+        for stored in written:
             stored.save()
-        ids = {stored.filename.rpartition("_")[2]: stored.public_id for stored in made}
+        ids = {stored.filename.rpartition("_")[2]: stored.public_id for stored in written}
         row.output_file, row.error_file = ids.get("output.jsonl", ""), ids.get("error.jsonl", "")
         row.failed += unanswered
         row.status, row.ended_at = row.ends_as, timezone.now()
@@ -430,11 +430,11 @@ def _results(row: Batch) -> Iterator[tuple[int, bool, str]]:
     """By their lines, a piece at a time."""
     last = 0
     while True:
-        found = list(row.results.filter(line__gt=last).order_by("line").values_list("line", "ok", "text")[:CHUNK])
-        yield from found
-        if len(found) < CHUNK:
+        chunk = list(row.results.filter(line__gt=last).order_by("line").values_list("line", "ok", "text")[:CHUNK])
+        yield from chunk
+        if len(chunk) < CHUNK:
             return
-        last = found[-1][0]
+        last = chunk[-1][0]
 
 
 def _name(row: Batch, claim: int, kind: str) -> str:

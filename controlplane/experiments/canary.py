@@ -69,7 +69,7 @@ def run(home: Path, note: Note, *, seed: int = 0) -> dict[str, Any]:
 class _Play:
     def __init__(self, instance: Instance, drive: Drive, note: Note) -> None:
         self._instance, self._drive, self._note = instance, drive, note
-        self._found: dict[str, Any] = {"experiment": CANARY.name, "interval_s": INTERVAL_S}
+        self._report: dict[str, Any] = {"experiment": CANARY.name, "interval_s": INTERVAL_S}
         url = f"{instance.url}/api/v1/pools/{instance.pool}/"
         self._api = httpx.AsyncClient(base_url=url, headers=instance.admin, timeout=30, follow_redirects=True)
 
@@ -86,7 +86,7 @@ class _Play:
         finally:
             sender.cancel()
             await asyncio.gather(sender, return_exceptions=True)
-        return self._found
+        return self._report
 
     # --- the three acts
 
@@ -94,7 +94,7 @@ class _Play:
         trial = await self._propose(POISON, "long prompts go last, however long they wait")
         begun = self._drive.now_s()
         ended = await self._until(trial, lambda row: row["state"] != "proposed" or bool(row["gate"]), 400)
-        self._found["poison"] = {"state": ended["state"], "reason": ended["reason"], "serving": await self._params()}
+        self._report["poison"] = {"state": ended["state"], "reason": ended["reason"], "serving": await self._params()}
         self._note(f"poison: {ended['state']} after {self._drive.now_s() - begun:.0f} s: {ended['reason']}")
 
     async def _slow_engine(self) -> None:
@@ -109,7 +109,7 @@ class _Play:
         serving = await self._params()
         self._note(f"{ended['state']} after {over - begun:.0f} s: {ended['reason']}")
         await self._drained(begun, over)
-        self._found["slow engine"] = {
+        self._report["slow engine"] = {
             "state": ended["state"],
             "reason": ended["reason"],
             "after_s": over - begun,
@@ -131,7 +131,7 @@ class _Play:
         self._note(f"{ended['state']} {over - killed:.0f} s after the kill: {ended['reason']}")
         await asyncio.sleep(5)
         await self._drained(begun, over)
-        self._found["killed worker"] = {
+        self._report["killed worker"] = {
             "state": ended["state"],
             "reason": ended["reason"],
             "after_s": over - killed,
@@ -147,7 +147,7 @@ class _Play:
             row = await self._until(trial, lambda row: bool(row["gate"]) or row["state"] != "proposed", 400)
             self._note(f"the replay of the good candidate: {row['state']}: {row['reason']}")
             if row["state"] == "proposed":
-                self._found["good candidate"] = {"state": row["state"], "reason": row["reason"], "attempt": attempt}
+                self._report["good candidate"] = {"state": row["state"], "reason": row["reason"], "attempt": attempt}
                 return trial
             await asyncio.sleep(30)  # for other traffic
         raise ExperimentError(f"the replay rejected the good candidate {ATTEMPTS} times: {row['reason']}")

@@ -43,7 +43,7 @@ def experiment(slots: int, prompt_tokens: int) -> Experiment:
 def run(home: Path, engine: str, note: Note, *, slots: int, prompt_tokens: int, seed: int = 0) -> dict[str, Any]:
     """What both halves' clients saw, as JSON. Takes about two minutes and a half. Raises ExperimentError."""
     plan = experiment(slots, prompt_tokens)
-    found: dict[str, Any] = {"experiment": plan.name, "slots": slots, "prompt_tokens": prompt_tokens}
+    report: dict[str, Any] = {"experiment": plan.name, "slots": slots, "prompt_tokens": prompt_tokens}
     with Instance(home, ENGINE=engine, QUARTERMASTER_ENGINE_SLOTS=str(slots)) as instance:
         instance.apply(*catalog_of(plan, instance.pool, admission=True))
         keys = {member.name: instance.issue_key(member.name) for member in plan.members}
@@ -57,9 +57,9 @@ def run(home: Path, engine: str, note: Note, *, slots: int, prompt_tokens: int, 
             drive = Drive(instance.url, instance.model, keys, plan.crowds(admission=True), seed)
             drive.begin()
             asyncio.run(drive.run())
-            found[name] = {member.name: summary(drive.rows, member.name) for member in plan.members}
-            note(f"credit {name}: {found[name]}")
-    return found
+            report[name] = {member.name: summary(drive.rows, member.name) for member in plan.members}
+            note(f"credit {name}: {report[name]}")
+    return report
 
 
 def summary(rows: Sequence[Sent], entitlement: str) -> dict[str, Any]:

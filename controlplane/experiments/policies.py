@@ -93,8 +93,8 @@ class Results:
             except (ValueError, KeyError, TypeError):
                 raise ExperimentError(f"{path} does not hold the runs of this experiment; name another file") from None
 
-    def add(self, run: Run, found: dict[str, Any]) -> None:
-        self.runs[run.key] = {"key": run.key, **asdict(run), "trace": run.name, **found}
+    def add(self, run: Run, figures: dict[str, Any]) -> None:
+        self.runs[run.key] = {"key": run.key, **asdict(run), "trace": run.name, **figures}
         new = self._path.with_name(f"{self._path.name}.new")
         new.write_text(json.dumps({"runs": list(self.runs.values())}, indent=1), encoding="utf-8")
         os.replace(new, self._path)
@@ -170,18 +170,18 @@ def _of_tier(row: dict[str, Any]) -> dict[str, Any]:
 def _lab(report: dict[str, Any], run: Run) -> dict[str, Any]:
     """The same requests in the lab, with the policy in front of the same replicas, and inside each of them."""
     setup = parity.Setup(run.preset, CREDITS[run.credit], engine_order="priority")
-    found, inside = parity.compare(report, setup), parity.compare(report, replace(setup, where=INSIDE))
+    in_front, inside = parity.compare(report, setup), parity.compare(report, replace(setup, where=INSIDE))
     return {
-        "tiers": _shares(found),
-        "tokens_per_s": found.simulated_tokens_per_s,
-        "live_tokens_per_s": found.live_tokens_per_s,
-        "engine_waiting_p99": found.waiting_p99,
+        "tiers": _shares(in_front),
+        "tokens_per_s": in_front.simulated_tokens_per_s,
+        "live_tokens_per_s": in_front.live_tokens_per_s,
+        "engine_waiting_p99": in_front.waiting_p99,
         "inside": {"tiers": _shares(inside), "tokens_per_s": inside.simulated_tokens_per_s},
     }
 
 
-def _shares(found: parity.Parity) -> dict[str, float]:
-    return {line.tier: line.simulated for line in found.lines[1:]}
+def _shares(in_front: parity.Parity) -> dict[str, float]:
+    return {line.tier: line.simulated for line in in_front.lines[1:]}
 
 
 async def watch_engines(engines: Iterable[str], waiting: list[float]) -> None:

@@ -50,7 +50,7 @@ def experiment() -> Experiment:
 def run(home: Path, note: Note, *, seed: int = 0) -> dict[str, Any]:
     """Both halves' figures as JSON. Takes about two minutes and a half. Raises ExperimentError."""
     plan = experiment()
-    found: dict[str, Any] = {"experiment": plan.name, "clients": CLIENTS, "replicas": REPLICAS, "preset": PRESET}
+    report: dict[str, Any] = {"experiment": plan.name, "clients": CLIENTS, "replicas": REPLICAS, "preset": PRESET}
     settings = {"QUARTERMASTER_SIM_PRESET": PRESET, "QUARTERMASTER_SIM_REPLICAS": str(REPLICAS)}
     with Instance(home, **settings) as instance:
         instance.apply(*catalog_of(plan, instance.pool, admission=True))
@@ -64,9 +64,9 @@ def run(home: Path, note: Note, *, seed: int = 0) -> dict[str, Any]:
                 raise ExperimentError(f"the pool's prefill credit was not set: {answer.status_code} {answer.text}")
             time.sleep(2.0)  # it is in force
             drive = Drive(instance.url, instance.model, keys, plan.crowds(admission=True), seed)
-            found[name] = summary(drive.rows, asyncio.run(_drive(drive, engines)))
-            note(f"credit {name}: {found[name]}")
-    return found
+            report[name] = summary(drive.rows, asyncio.run(_drive(drive, engines)))
+            note(f"credit {name}: {report[name]}")
+    return report
 
 
 async def _drive(drive: Drive, engines: Sequence[str]) -> list[float]:

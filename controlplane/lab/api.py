@@ -24,7 +24,7 @@ from telemetry.models import LabRecording, LabRun
 from tenants.api.inputs import BoundedJSONParser
 from tenants.models import Pool
 
-UNTOLD = "The workers could not be told: Redis does not answer. The run begins within two minutes of its return."
+NOT_NOTIFIED = "The workers could not be told: Redis does not answer. The run begins within two minutes of its return."
 
 
 class _Lab(StaffOnly):
@@ -159,7 +159,7 @@ class AcceptedSerializer(RunSerializer):
     notice = serializers.SerializerMethodField(help_text="Empty, or why the run does not begin at once.")
 
     def get_notice(self, run: LabRun) -> str:
-        return "" if self.context["rung"] else UNTOLD
+        return "" if self.context["rung"] else NOT_NOTIFIED
 
 
 def accepted(run: LabRun) -> Response:

@@ -31,8 +31,8 @@ class Row:
     figures: Mapping[str, float]
 
     def as_json(self) -> dict[str, Any]:
-        found = {name: None if math.isnan(value) else value for name, value in self.figures.items()}
-        return {"trace": self.trace, "policy": self.policy, **found}
+        figures = {name: None if math.isnan(value) else value for name, value in self.figures.items()}
+        return {"trace": self.trace, "policy": self.policy, **figures}
 
 
 def kept_name(case: Case) -> str:
@@ -40,7 +40,7 @@ def kept_name(case: Case) -> str:
     return f"compare-{fingerprint(case, code_digest())}"
 
 
-def rows_of(cases: Sequence[Case], found: Mapping[Case, Figures]) -> list[Row]:
+def rows_of(cases: Sequence[Case], results: Mapping[Case, Figures]) -> list[Row]:
     """A row for each policy on each trace, in the order of the cases. A figure that a seed does not have (nobody
     waited) is the mean over those that have it."""
     groups: dict[tuple[str, str], list[Case]] = {}
@@ -48,9 +48,9 @@ def rows_of(cases: Sequence[Case], found: Mapping[Case, Figures]) -> list[Row]:
         groups.setdefault((case.name, case.label), []).append(case)
     rows = []
     for (trace, policy), seeds in groups.items():
-        names = found[seeds[0]]
-        names = names | {n: 0.0 for case in seeds for n in found[case] if n.startswith("refused_why.")}
-        figures = {name: _mean([_of(found[case], name) for case in seeds]) for name in names}
+        names = results[seeds[0]]
+        names = names | {n: 0.0 for case in seeds for n in results[case] if n.startswith("refused_why.")}
+        figures = {name: _mean([_of(results[case], name) for case in seeds]) for name in names}
         rows.append(Row(trace, policy, _tiers(seeds[0], figures), figures))
     return rows
 
@@ -62,14 +62,14 @@ def _of(figures: Figures, name: str) -> float:
 
 def _tiers(case: Case, figures: Figures) -> tuple[str, ...]:
     """Those that have figures, in the order of the shares; a recording has tiers of its own."""
-    found = [name.removeprefix("slo.") for name in figures if name.startswith("slo.")]
-    known = [name for name, _ in case.shares if name in found]
-    return (*known, *(name for name in found if name not in known))
+    tiers = [name.removeprefix("slo.") for name in figures if name.startswith("slo.")]
+    ordered = [name for name, _ in case.shares if name in tiers]
+    return (*ordered, *(name for name in tiers if name not in ordered))
 
 
 def _mean(values: Sequence[float]) -> float:
-    known = [value for value in values if not math.isnan(value)]
-    return math.fsum(known) / len(known) if known else math.nan
+    numbers = [value for value in values if not math.isnan(value)]
+    return math.fsum(numbers) / len(numbers) if numbers else math.nan
 
 
 def grids(rows: Sequence[Row], cases: Sequence[Case]) -> list[Grid]:
@@ -98,11 +98,11 @@ def grids(rows: Sequence[Row], cases: Sequence[Case]) -> list[Grid]:
 
 def _why(row: Row) -> str:
     """What was refused, by reason, the most frequent first."""
-    found = [
+    shares = [
         (name.removeprefix("refused_why."), v) for name, v in row.figures.items() if name.startswith("refused_why.")
     ]
-    told = ", ".join(f"{reason} {figure(value)} %" for reason, value in sorted(found, key=lambda pair: -pair[1]))
-    return f"refused: {told or 'none'}"
+    reasons = ", ".join(f"{reason} {figure(value)} %" for reason, value in sorted(shares, key=lambda pair: -pair[1]))
+    return f"refused: {reasons or 'none'}"
 
 
 def _cell(value: float) -> str:
@@ -110,21 +110,23 @@ def _cell(value: float) -> str:
 
 
 def _title(row: Row, case: Case) -> str:
-    told = row.figures
+    figures = row.figures
     inside = ", the policy inside every engine, which this product is not" if case.where == INSIDE else ""
-    way = "clients' rates x" if "clients_left_out" in told else "arrivals x"
+    way = "clients' rates x" if "clients_left_out" in figures else "arrivals x"
     parts = [
-        f"{row.trace}: {told['requests']:.0f} requests, {told['tenants']:.0f} tenants, {case.replicas} x "
+        f"{row.trace}: {figures['requests']:.0f} requests, {figures['tenants']:.0f} tenants, {case.replicas} x "
         f"{case.preset}{inside}",
-        f"load {case.load:g} of {case.replicas} x {told['capacity']:.3g} requests/s ({way}{told['speed']:.3g})",
+        f"load {case.load:g} of {case.replicas} x {figures['capacity']:.3g} requests/s ({way}{figures['speed']:.3g})",
     ]
     if case.limits:
         parts.append("limits: each tenant's concurrency is its share of the slots, the shipped tiers' queues")
-    if told["left_out"]:
-        parts.append(f"{told['left_out']:.0f} larger than the KV cache left out")
-    if told.get("clients_left_out"):
-        share = told["clients_left_out_share"]
-        parts.append(f"{told['clients_left_out']:.0f} clients without lengths left out, {share:.0f} % of the requests")
+    if figures["left_out"]:
+        parts.append(f"{figures['left_out']:.0f} larger than the KV cache left out")
+    if figures.get("clients_left_out"):
+        share = figures["clients_left_out_share"]
+        parts.append(
+            f"{figures['clients_left_out']:.0f} clients without lengths left out, {share:.0f} % of the requests"
+        )
     return "; ".join(parts)
 
 

@@ -58,8 +58,8 @@ class Line:
     waiting_p99: float
 
     def as_json(self) -> dict[str, Any]:
-        told = {name: getattr(self, name) for name in self.__slots__ if name != "tiers"}
-        return {**told, **{f"slo.{tier}": value for tier, value in self.tiers.items()}}
+        row = {name: getattr(self, name) for name in self.__slots__ if name != "tiers"}
+        return {**row, **{f"slo.{tier}": value for tier, value in self.tiers.items()}}
 
 
 def variants(case: Case, credits: Sequence[int], delays_ms: Sequence[float]) -> Iterator[Case]:
@@ -73,16 +73,16 @@ def variants(case: Case, credits: Sequence[int], delays_ms: Sequence[float]) -> 
     yield replace(case, where=FRONT, prefill_tokens=0)
 
 
-def lines_of(cases: Sequence[Case], found: Mapping[Case, Figures]) -> list[Line]:
+def lines_of(cases: Sequence[Case], results: Mapping[Case, Figures]) -> list[Line]:
     """A line for each trace, load, policy and way, in the order of the cases."""
     groups: dict[Case, list[Case]] = {}
     for case in cases:
         groups.setdefault(replace(case, seed=0), []).append(case)
     lines = []
     for way, seeds in groups.items():
-        row = rows_of(seeds, found)[0]
+        row = rows_of(seeds, results)[0]
         inside = replace(way, where=INSIDE, prefill_tokens=None, signal_ms=None, engine_order="priority")
-        base = rows_of(groups[inside], found)[0].figures["tokens_per_s"]
+        base = rows_of(groups[inside], results)[0].figures["tokens_per_s"]
         lines.append(
             Line(
                 trace=way.name,
@@ -112,19 +112,19 @@ def tables(lines: Sequence[Line]) -> Iterator[tuple[str, list[str], list[list[st
         rows, last = [], ""
         for line in mine:
             policy, last = ("" if line.policy == last else line.policy), line.policy
-            told = [figure(line.tokens_per_s), f"{line.share:.1f}", f"{line.waiting:.2f}", f"{line.waiting_p99:.0f}"]
-            rows.append([policy, line.label, *(f"{value:.1f}" for value in line.tiers.values()), *told])
+            cells = [figure(line.tokens_per_s), f"{line.share:.1f}", f"{line.waiting:.2f}", f"{line.waiting_p99:.0f}"]
+            rows.append([policy, line.label, *(f"{value:.1f}" for value in line.tiers.values()), *cells])
         yield f"{trace} at {load:g} of capacity", head, rows
 
 
 def grids(lines: Sequence[Line]) -> list[Grid]:
-    made = []
+    shown = []
     for title, head, rows in tables(lines):
         grid = Grid(*head, title=title)
         for row in rows:
             grid.add_row(*row)
-        made.append(grid)
-    return made
+        shown.append(grid)
+    return shown
 
 
 def page(lines: Sequence[Line], cases: Sequence[Case], command: str, before: str = "") -> str:

@@ -300,10 +300,10 @@ def _sharing(instance: Mapping[str, Any]) -> tuple[EntitlementSpec, ...]:
 
 def _tier(name: str, row: Mapping[str, Any]) -> TierSpec:
     slo = Slo(row.get("ttft_s"), row.get("tbt_s"), row.get("ttlt_s"))
-    told = {key: row[key] for key in ("queue_limit", "max_wait_s") if key in row}
+    limits = {key: row[key] for key in ("queue_limit", "max_wait_s") if key in row}
     over = OverLimit(row.get("over_limit", OverLimit.REFUSE))
     rank, weight = int(row.get("rank", 0)), float(row.get("weight", 1.0))
-    return TierSpec(name, ServiceClass(row["service_class"]), rank, weight, slo, over, **told)
+    return TierSpec(name, ServiceClass(row["service_class"]), rank, weight, slo, over, **limits)
 
 
 def _headroom(instance: Mapping[str, Any]) -> int:

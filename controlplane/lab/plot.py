@@ -100,7 +100,7 @@ def _panel(panel: Panel, names: Sequence[str], wide: int) -> list[str]:
     for tick in ticks:
         y = to_y(tick)
         out.append(f'<path class="g" d="M{LEFT} {y:.1f}H{right}"/>')
-        out.append(f'<text class="m" x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{_told(tick)}</text>')
+        out.append(f'<text class="m" x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{_tick_label(tick)}</text>')
     out.append(f'<path class="a" d="M{LEFT} {to_y(max(0.0, ticks[0])):.1f}H{right}"/>')
     turned, label = f"translate(13,{(TOP + bottom) / 2:.0f}) rotate(-90)", escape(panel.y_label)
     out.append(f'<text class="m" transform="{turned}" text-anchor="middle">{label}</text>')
@@ -136,7 +136,7 @@ def _lines(panel: Panel, names: Sequence[str], to_y: Callable[[float], float], r
     marked = shared if len(shared) <= FEW else _ticks(min(0.0, *every), max(every))
     low, high = min(*every, *marked), max(every)
     to_x = _scale(low, high, LEFT + 8, right - 8, panel.log_x)
-    out = [_x_label(to_x(x), _told(x)) for x in marked if x <= high]
+    out = [_x_label(to_x(x), _tick_label(x)) for x in marked if x <= high]
     for series in panel.series:
         colour = names.index(series.name) % len(COLOURS)
         points = [
@@ -156,7 +156,7 @@ def _x_label(x: float, text: str) -> str:
     return f'<text class="m" x="{x:.1f}" y="{HEIGHT - BOTTOM + 15}" text-anchor="middle">{text}</text>'
 
 
-def _told(tick: float) -> str:
+def _tick_label(tick: float) -> str:
     return f"{tick / 1000:g}k" if abs(tick) >= 10_000 else f"{tick:g}"
 
 

@@ -175,16 +175,16 @@ Quartermaster decides in front of the engines; results for that are in [compare.
 def report(tables: Sequence[Table], day: date, before: str = "", images: str = "images/papers") -> str:
     """The tables as one page of Markdown, computed on ``day``. ``before``: the page that was there, whose other
     sections stay. ``images``: where the drawings lie, seen from the page."""
-    made = [(scenario.id, _section(scenario, lines, day, images)) for scenario, lines in tables]
-    return page(sections(before) | dict(made))
+    written = [(scenario.id, _section(scenario, lines, day, images)) for scenario, lines in tables]
+    return page(sections(before) | dict(written))
 
 
 def sections(text: str) -> dict[str, str]:
     """A page's sections by what their headings begin with: a table's id, else the whole heading."""
-    found: dict[str, str] = {}
+    parts: dict[str, str] = {}
     for part in re.split(r"^(?=## )", text, flags=re.MULTILINE)[1:]:
-        found[part[3:].partition("\n")[0].partition(":")[0]] = part.rstrip("\n") + "\n"
-    return found
+        parts[part[3:].partition("\n")[0].partition(":")[0]] = part.rstrip("\n") + "\n"
+    return parts
 
 
 def page(parts: Mapping[str, str]) -> str:
@@ -193,8 +193,8 @@ def page(parts: Mapping[str, str]) -> str:
     text = "\n".join(parts[name] for name in (*tables, *(name for name in parts if name not in tables)))
     verdicts = re.findall(rf"^\|.*\| (holds|\*\*differs\*\*|{CONTRADICTS})(?:: .*)? \|$", text, re.MULTILINE)
     holding, against = verdicts.count("holds"), verdicts.count(CONTRADICTS)
-    told = f"{holding} of {len(verdicts)} figures hold, {against} contradict the paper as expected."
-    return f"{HEAD}\n{told}\n\n{text}"
+    summary = f"{holding} of {len(verdicts)} figures hold, {against} contradict the paper as expected."
+    return f"{HEAD}\n{summary}\n\n{text}"
 
 
 def _section(scenario: Scenario, lines: Sequence[Line], day: date, images: str) -> str:

@@ -85,20 +85,20 @@ class Instance:
         keys = {sender.name: self._api(f"keys/{_public_id(sender)}/") for sender in senders}
         budgets = self._step_budgets(pool)
         return {
-            "pool": _told(pools[0], _OF_POOL),
+            "pool": _only(pools[0], _OF_POOL),
             "backends": [
-                {**_told(row, _OF_BACKEND), "step_tokens": budgets.get(row["slug"])}
+                {**_only(row, _OF_BACKEND), "step_tokens": budgets.get(row["slug"])}
                 for row in self._listed("backends/")
                 if row["pool"] == pool and not row["draining"]
             ],
             "tiers": {
-                row["slug"]: {**_told(row, _OF_TIER), **_told(slos.get(row["slo"], {}), _OF_SLO)}
+                row["slug"]: {**_only(row, _OF_TIER), **_only(slos.get(row["slo"], {}), _OF_SLO)}
                 for row in self._listed("tiers/")
             },
             "entitlements": {
-                name: _told(entitlements.get(key["entitlement"], {}), _OF_ENTITLEMENT) for name, key in keys.items()
+                name: _only(entitlements.get(key["entitlement"], {}), _OF_ENTITLEMENT) for name, key in keys.items()
             },
-            "sharing": [_told(row, _OF_SHARING) for row in entitlements.values() if row["pool"] == pool],
+            "sharing": [_only(row, _OF_SHARING) for row in entitlements.values() if row["pool"] == pool],
         }
 
     def _step_budgets(self, pool: str) -> dict[str, int | None]:
@@ -165,7 +165,7 @@ def _json(answer: httpx.Response, what: str) -> dict[str, Any]:
     return body
 
 
-def _told(row: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+def _only(row: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
     return {name: row[name] for name in names if name in row}
 
 

@@ -86,7 +86,7 @@ class Scaler:
     @own_connection
     def _sample(self, sample: Sample, entitlements: Mapping[str, EntitlementSpec]) -> None:
         spec = sample.pool.scaling
-        state = self._known(sample)
+        state = self._state_of(sample)
         state.window.look(sample)
         turn = Turn(sample, None)
         if sample.at_s - state.planned_s >= min(MAX_PLAN_S, max(MIN_PLAN_S, spec.up_cooldown_s / 10)):
@@ -95,7 +95,7 @@ class Scaler:
         if self._carry_out is not None and spec.mode is ScalingMode.AUTOMATIC and spec.driver != EXTERNAL:
             self._carry_out(turn)
 
-    def _known(self, sample: Sample) -> _Pool:
+    def _state_of(self, sample: Sample) -> _Pool:
         state = self._pools.get(sample.pool.id)
         window_s = min(MAX_WINDOW_S, max(MIN_WINDOW_S, sample.pool.scaling.up_cooldown_s))
         if state is None or state.epoch != sample.epoch or state.window.window_s != window_s:

@@ -28,8 +28,8 @@ class Pages(ASGIHandler):
     def __init__(self) -> None:
         BaseHandler.__init__(self)
         self.load_middleware()
-        found = ServeStaticMiddleware(self._page)
-        self._files = convert_exception_to_response(SecurityMiddleware(ContentSecurityPolicy(found)))
+        files = ServeStaticMiddleware(self._page)
+        self._files = convert_exception_to_response(SecurityMiddleware(ContentSecurityPolicy(files)))
 
     async def get_response_async(self, request: HttpRequest) -> Any:
         """The answer, as Django's handler asks for it."""

@@ -81,8 +81,8 @@ class EventsView(Telemetry, APIView):
         query.is_valid(raise_exception=True)
         given = query.validated_data
         since, until, pool = given["from"], given["to"], given.get("pool", "")
-        found = sorted(_all(since, until, pool), key=lambda event: event["at"], reverse=True)
-        shown = {"from": since, "to": until, "events": found[:MOST], "whole": len(found) <= MOST}
+        events = sorted(_all(since, until, pool), key=lambda event: event["at"], reverse=True)
+        shown = {"from": since, "to": until, "events": events[:MOST], "whole": len(events) <= MOST}
         return Response(EventsSerializer(shown).data)
 
 
@@ -128,7 +128,7 @@ def _all(since: datetime, until: datetime, pool: str) -> Iterator[Event]:
         .exclude(action="health")[:most]
     ):
         named = {"tenant": entry.tenant.slug if entry.tenant else "", "actor": entry.actor, "subject": entry.object_id}
-        yield _event(entry.at, "change", _told(entry), **named)
+        yield _event(entry.at, "change", _line_of(entry), **named)
 
 
 def _trials(since: datetime, until: datetime, of_pool: Q, most: int) -> Iterator[Event]:
@@ -140,7 +140,7 @@ def _trials(since: datetime, until: datetime, of_pool: Q, most: int) -> Iterator
                 yield _event(at, "trial", f"{line}{because}", pool=trial.pool.slug, subject=str(trial.pk))
 
 
-def _told(entry: AuditEntry) -> str:
+def _line_of(entry: AuditEntry) -> str:
     """ "olga change backend engine-1: draining False -> True"."""
     line = f"{entry.actor}: {entry.action} {entry.kind} {entry.object_id}"
     after = entry.after if isinstance(entry.after, dict) else {}

@@ -230,11 +230,11 @@ class SourceWatch:
         database: DatabaseStatus,
         pools: Callable[[], Mapping[str, frozenset[str]] | None],
         look_s: float = LOOK_S,
-        told: Callable[[list[Away], float], None] | None = None,
+        on_look: Callable[[list[Away], float], None] | None = None,
     ) -> None:
         """``pools``: the configured pools with the tenants that may use them; None while they are not known.
-        ``told``: what is given what cannot be seen, after each look; it never raises."""
-        self._told = told
+        ``on_look``: called after each look with what cannot be seen; it never raises."""
+        self._on_look = on_look
         self._sources, self._store, self._database, self._pools, self._look_s = sources, store, database, pools, look_s
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="sources", daemon=True)
@@ -265,8 +265,8 @@ class SourceWatch:
     def _run(self) -> None:
         while not self._over.is_set():
             self.look()
-            if self._told is not None:
-                self._told(self._sources.away(), self._sources.clock())
+            if self._on_look is not None:
+                self._on_look(self._sources.away(), self._sources.clock())
             self._over.wait(self._look_s)
 
 

@@ -64,12 +64,12 @@ def ahead_of(row: LedgerEntry) -> Ahead | None:
         pool=row.pool, received_at__gte=row.granted_at - LONGEST, received_at__lt=row.granted_at, backend=row.backend,
         granted_at__lt=row.granted_at, done_at__gt=row.granted_at,
     ).exclude(pk=row.pk)  # fmt: skip
-    found = Ahead()
+    result = Ahead()
     for other in before.only(*_COLUMNS)[:MAX_ROWS]:
         prompt = prompt_of(other)
         if prompt is not None and prompt.computed_s > own.granted_s:
-            found.add(prompt)
-    return found
+            result.add(prompt)
+    return result
 
 
 def split(own: Prompt, ahead: Ahead) -> tuple[float, float]:
@@ -81,7 +81,7 @@ def split(own: Prompt, ahead: Ahead) -> tuple[float, float]:
 
 def ahead_of_tenant(tenant: str, prompts: Iterable[Prompt]) -> tuple[Ahead, float, int]:
     """Over a tenant's requests: what was ahead of them in their engines, the time that took [s], and of how many."""
-    found, waited_s, behind = Ahead(), 0.0, 0
+    result, waited_s, behind = Ahead(), 0.0, 0
     open_by_backend: dict[str, list[tuple[float, int, Prompt]]] = {}
     for number, own in enumerate(sorted(prompts, key=lambda prompt: prompt.granted_s)):
         waiting = open_by_backend.setdefault(own.backend, [])
@@ -91,11 +91,11 @@ def ahead_of_tenant(tenant: str, prompts: Iterable[Prompt]) -> tuple[Ahead, floa
             mine = Ahead()
             for _, _, prompt in waiting:
                 mine.add(prompt)
-                found.add(prompt)
+                result.add(prompt)
             waited_s += split(own, mine)[0]
             behind += 1
         heapq.heappush(waiting, (own.computed_s, number, own))
-    return found, waited_s, behind
+    return result, waited_s, behind
 
 
 def recent(pool: str, since: object, until: object) -> list[Prompt]:

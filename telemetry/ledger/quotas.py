@@ -81,7 +81,7 @@ class UsageFeed:
         self._board = board
         self._quotas = quotas
         self._pools: dict[str, _Pool] = {}
-        self._told: set[str] = set()  # alerts that are stored already
+        self._stored_alerts: set[str] = set()  # alerts that are stored already
         self.shares: dict[tuple[str, str], tuple[int, int]] = {}  # (tenant, period): tokens used, and the limit
         self._available = True
 
@@ -159,12 +159,12 @@ class UsageFeed:
     @own_connection
     def _tell(self, kind: str, tenant: str, period: str, used: int, limit: int, now_s: float) -> None:
         name = f"{kind}:{tenant}:{period_names(now_s)[PERIODS.index(period)]}:{limit}"
-        if name in self._told:
+        if name in self._stored_alerts:
             return
         what = "Its requests are refused until the period ends." if kind == "quota_hard" else "Nothing is refused yet."
         line = f"{tenant} used {used} of {limit} tokens of the {period}. {what}"
         raise_alert(kind, name, line, tenant=tenant, used_tokens=used, limit_tokens=limit)
-        self._told.add(name)
+        self._stored_alerts.add(name)
 
 
 @own_connection

@@ -114,8 +114,8 @@ class ApiKey(Credential):
         stored = ApiKey.objects.filter(pk=self.pk).values_list("entitlements", flat=True).first() or []
         unknown = [name for name in unknown if name not in stored]
         if unknown:
-            known = ", ".join(reach) or "none"
-            raise ValidationError({"entitlements": f"{self.project} may not use {unknown[0]!r}. It may use: {known}."})
+            names = ", ".join(reach) or "none"
+            raise ValidationError({"entitlements": f"{self.project} may not use {unknown[0]!r}. It may use: {names}."})
 
     def __str__(self) -> str:
         return f"qm-{self.public_id}"

@@ -16,7 +16,7 @@ import pytest
 
 from scheduling.gateway.config import GatewayConfig
 from tests.support.gateway_world import World, gateway_world
-from tests.support.percentiles import percentile, told
+from tests.support.percentiles import percentile, summary
 
 ALLOWED_S = 10.0  # p99; promised is 1 s, and a busy machine is no reason to fail
 AT_ONCE = 24
@@ -75,7 +75,7 @@ async def measure(redis_url: str, pool_id: str, number: int, seed: int) -> None:
         await world.configure(pool={"backends": (backend,)})
         await world.store.set_ready(world.epoch, backend.id, backend)
         times, waited = await left(world, number, seed)
-    print(f"\nseed {seed}: the generation ended after {told(times)}; {waited} left before it began")
+    print(f"\nseed {seed}: the generation ended after {summary(times)}; {waited} left before it began")
     assert len(times) >= number / 2
     assert percentile(times, 0.99) <= ALLOWED_S
 

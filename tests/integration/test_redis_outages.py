@@ -23,7 +23,7 @@ from scheduling.gateway.config import GatewayConfig
 from tests.support.dispatch_world import catalog_of, dispatching, until, until_await
 from tests.support.gateway_process import gateway_process, held
 from tests.support.gateway_world import World, gateway_world
-from tests.support.percentiles import percentile, told
+from tests.support.percentiles import percentile, summary
 from tests.support.redis_server import RedisServer
 from tests.support.slow_link import SlowLink
 
@@ -159,9 +159,9 @@ async def outage(server: RedisServer, pool_id: str, log: Path, how: str, for_s: 
     known = seen.took_s("503 state_unavailable", began + 1.5, ended)
     kinds = Counter(kind for at, _, kind in seen.answers if began <= at < ended)
     print(
-        f"\nRedis {how} for {for_s:g} s: {dict(kinds)}; 503 after {told(refused)}; from 1.5 s on {told(known)}; served "
-        f"again after {back_s:.1f} s; streams {dict(seen.streams)}; tasks {before[0]} before, {during[0]} at most, "
-        f"threads {before[1]} and {during[1]}; {len(written)} lines"
+        f"\nRedis {how} for {for_s:g} s: {dict(kinds)}; 503 after {summary(refused)}; from 1.5 s on {summary(known)}; "
+        f"served again after {back_s:.1f} s; streams {dict(seen.streams)}; tasks {before[0]} before, {during[0]} at "
+        f"most, threads {before[1]} and {during[1]}; {len(written)} lines"
     )
     assert seen.streams == {"whole": STREAMS}
     assert percentile(known, 0.99) <= ALLOWED_S

@@ -22,7 +22,7 @@ from scheduling.gateway.config import GatewayConfig
 from scheduling.state.types import GrantItem
 from tests.support.dispatch_world import dispatching, until_await
 from tests.support.gateway_world import TIER, World, gateway_world, make_key, until
-from tests.support.percentiles import told
+from tests.support.percentiles import summary
 
 SLOTS, SERVICE_S = 2, 0.15
 OFFERED_PER_S = 3 * SLOTS / SERVICE_S / 2  # a busy machine serves less
@@ -101,7 +101,7 @@ async def hold(redis_url: str, pool_id: str, longest_s: float, seconds: float) -
     found = await under_load(redis_url, pool_id, longest_s, seconds, seed)
     print(
         f"\nseed {seed}: {dict(found.reasons)}; {sum(s > 0 for s in found.late)} of {len(found.late)} that waited "
-        f"began after their time; seen in the queue after its time: {told(found.stayed)}"
+        f"began after their time; seen in the queue after its time: {summary(found.stayed)}"
     )
     assert found.reasons["queue_timeout"] > 10, "nothing expired: there was no load"
     assert found.reasons["length"] > 10

@@ -10,8 +10,8 @@ GROUPED = {"UsageRow"}  # the names that rows are grouped by stand beside their 
 
 
 def schemas_of_answers() -> dict[str, Any]:
-    known: dict[str, Any] = console_types.answers()["components"]["schemas"]
-    return known
+    components: dict[str, Any] = console_types.answers()["components"]["schemas"]
+    return components
 
 
 def faults(value: Any, schema: dict[str, Any], schemas: dict[str, Any], path: str = "") -> list[str]:
@@ -25,12 +25,12 @@ def faults(value: Any, schema: dict[str, Any], schemas: dict[str, Any], path: st
     if not isinstance(value, dict) or "properties" not in schema:
         return []
     missing, more = set(schema.get("required", ())) - value.keys(), value.keys() - schema["properties"].keys()
-    found = [f"{path} lacks {key}" for key in sorted(missing)]
-    found += [f"{path} has {key}" for key in sorted(more) if name not in GROUPED]
+    problems = [f"{path} lacks {key}" for key in sorted(missing)]
+    problems += [f"{path} has {key}" for key in sorted(more) if name not in GROUPED]
     for key in value.keys() & schema["properties"].keys():
-        found += faults(value[key], schema["properties"][key], schemas, f"{path}.{key}")
+        problems += faults(value[key], schema["properties"][key], schemas, f"{path}.{key}")
         if value[key] is None and not schema["properties"][key].get(
             "nullable", not schema["properties"][key].get("type")
         ):
-            found.append(f"{path}.{key} is null")
-    return found
+            problems.append(f"{path}.{key} is null")
+    return problems

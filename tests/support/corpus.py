@@ -198,13 +198,13 @@ _CACHES = frozenset({"cached_tokens", "cache_read_input_tokens", "cached_tokens_
 
 def events(body: str) -> list[Any]:
     """The events of a stream, in order: their JSON, or the text of those that have none."""
-    found: list[Any] = []
+    frames: list[Any] = []
     for frame in body.split("\n\n"):
         for line in frame.split("\n"):
             if line.startswith("data: "):
                 data = line[6:]
-                found.append(json.loads(data) if data.startswith("{") else data)
-    return found
+                frames.append(json.loads(data) if data.startswith("{") else data)
+    return frames
 
 
 def plain(value: Any, case: Case) -> Any:
@@ -256,17 +256,17 @@ def together(chunks: list[Any], case: Case) -> Any:
 
 def differences(case: Case, engine: tuple[int, str, str], ours: tuple[int, str, str]) -> list[str]:
     """What differs between two answers, each (status, content type, body); one line each."""
-    found = []
+    lines = []
     for name, a, b in zip(("status", "content type"), engine, ours, strict=False):
         if a != b:
-            found.append(f"{name}: {a!r} -> {b!r}")
-    if found and engine[0] != ours[0]:
-        return found
+            lines.append(f"{name}: {a!r} -> {b!r}")
+    if lines and engine[0] != ours[0]:
+        return lines
     if case.body.get("stream") and engine[0] == 200:
         a, b = together(events(engine[2]), case), together(events(ours[2]), case)
     else:
         a, b = plain(json.loads(engine[2]), case), plain(json.loads(ours[2]), case)
-    return found + compare(a, b)
+    return lines + compare(a, b)
 
 
 def compare(a: Any, b: Any, path: str = "") -> list[str]:

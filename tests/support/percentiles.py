@@ -13,7 +13,7 @@ def percentile(values: Sequence[float], share: float) -> float:
     return sorted(values)[max(0, ceil(share * len(values)) - 1)]
 
 
-def told(values: Sequence[float], unit: float = 1000.0, name: str = "ms") -> str:
+def summary(values: Sequence[float], unit: float = 1000.0, name: str = "ms") -> str:
     """p50, p99 and the largest, of times in seconds."""
     if not values:
         return "none"

@@ -36,10 +36,10 @@ class Report(PaperAction):
         folder.mkdir(parents=True, exist_ok=True)
         today = timezone.localdate()
         for scenario in sorted((load_scenario(name) for name in asked), key=lambda s: s.id):
-            made = self.tables([scenario], options["processes"])
+            results = self.tables([scenario], options["processes"])
             for name, text in Lab(self.folder(), options["processes"]).images([scenario]).items():
                 (folder / f"{name}.svg").write_text(text, encoding="utf-8")
-            self._write_page(output, report(made, today, self._page(output)))
+            self._write_page(output, report(results, today, self._page(output)))
         if not options["names"] or "unified" in options["names"]:
             duels = unified.section(self.duels(SEEDS, options["processes"]), SEEDS, today)
             self._write_page(output, page(sections(self._page(output)) | {unified.HEADING: duels}))

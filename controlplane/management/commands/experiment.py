@@ -133,7 +133,7 @@ class Command(BaseCommand):
                     text = f"sent {len(drive.rows)}, completed {done}"
                     bar.update(item, completed=min(now_s, experiment.length_s), description=text)
 
-                found = run(
+                report = run(
                     experiment,
                     Path(home) / "home",
                     admission=options["admission"] == "on",
@@ -144,11 +144,11 @@ class Command(BaseCommand):
             raise CommandError(str(problem)) from problem
         except KeyboardInterrupt:
             raise CommandError("interrupted; the instance was ended", returncode=130) from None
-        self._show(experiment, found)
+        self._show(experiment, report)
         if options["json"]:
-            options["json"].write_text(json.dumps(found, indent=1), encoding="utf-8")
+            options["json"].write_text(json.dumps(report, indent=1), encoding="utf-8")
         if options["plot"]:
-            self._plot(options["plot"], [found])
+            self._plot(options["plot"], [report])
 
     def _canary(self, options: dict[str, Any]) -> None:
         say = Console(stderr=True).print
@@ -165,12 +165,12 @@ class Command(BaseCommand):
         """Runs it in a folder of its own and shows what came of it."""
         try:
             with tempfile.TemporaryDirectory(prefix="qm-experiment-") as home:
-                found = run(Path(home) / "home")
+                report = run(Path(home) / "home")
         except ExperimentError as problem:
             raise CommandError(str(problem)) from problem
         except KeyboardInterrupt:
             raise CommandError("interrupted; the instance was ended", returncode=130) from None
-        text = json.dumps(found, indent=1)
+        text = json.dumps(report, indent=1)
         self.stdout.write(text)
         if options["json"]:
             options["json"].write_text(text, encoding="utf-8")
@@ -202,25 +202,25 @@ class Command(BaseCommand):
         except KeyboardInterrupt:
             raise CommandError("interrupted; runs that ended are kept", returncode=130) from None
         kept = [results.runs[run.key] for run in runs]
-        told = [Path(word).name if Path(word) in options["trace"] else word for word in sys.argv[1:]]
-        text = policies.page(kept, shlex.join(["manage.py", *told]), machine(), date.today().isoformat())
+        words = [Path(word).name if Path(word) in options["trace"] else word for word in sys.argv[1:]]
+        text = policies.page(kept, shlex.join(["manage.py", *words]), machine(), date.today().isoformat())
         if options["output"]:
             options["output"].write_text(text, encoding="utf-8")
         self.stdout.write(text)
 
-    def _plot(self, folder: Path, found: list[dict[str, Any]]) -> None:
+    def _plot(self, folder: Path, reports: list[dict[str, Any]]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        for name, drawing in drawings(found).items():
+        for name, drawing in drawings(reports).items():
             (folder / f"{name}.svg").write_text(drawing, encoding="utf-8")
             self.stdout.write(f"{folder / name}.svg")
 
-    def _show(self, experiment: Experiment, found: dict[str, Any]) -> None:
+    def _show(self, experiment: Experiment, report: dict[str, Any]) -> None:
         grid = Table(
             "phase", "entitlement", "class", "sent", "completed", "refused", "of it low priority", "TTFT p50 s",
             "TTFT p99 s", "wait p95 s", "slots", "debt peak", "weight",
-            title=f"{experiment.title}; admission {found['admission']}",
+            title=f"{experiment.title}; admission {report['admission']}",
         )  # fmt: skip
-        for row in found["phases"]:
+        for row in report["phases"]:
             weight = "" if row["weight_min"] is None else f"{row['weight_min']:.4g} to {row['weight_max']:.4g}"
             grid.add_row(
                 row["phase"], row["entitlement"], row["class"], str(row["sent"]), str(row["completed"]),
@@ -230,9 +230,9 @@ class Command(BaseCommand):
             )  # fmt: skip
         console = Console(file=cast(IO[str], self.stdout._out), width=None if self.stdout.isatty() else 170)
         console.print(grid)
-        pool = found["pool"]
+        pool = report["pool"]
         console.print(f"longest queue {pool['queue_max']}, utilization {_text(pool['utilization'])}")
-        for name, value in found.get("findings", {}).items():
+        for name, value in report.get("findings", {}).items():
             console.print(f"{name}: {json.dumps(value)}", markup=False)
 
 

@@ -25,8 +25,8 @@ class Command(BaseCommand):
         parser.add_argument("--processes", type=int, default=0, help="processes (default: one per core)")
         chosen = parser.add_subparsers(dest="action", required=True)
         for action in ACTIONS:
-            made = action(self.stdout, self.stderr)
-            made.add_arguments(chosen.add_parser(action.name, help=action.help))
+            action_of = action(self.stdout, self.stderr)
+            action_of.add_arguments(chosen.add_parser(action.name, help=action.help))
 
     def handle(self, *args: Any, **options: Any) -> None:
         if options["processes"] < 0:
