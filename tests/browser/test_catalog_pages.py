@@ -234,7 +234,7 @@ def test_deleting_says_what_goes_with_it(page: Page, running: Running) -> None:
     expect(page.get_by_role("link", name=name)).to_have_count(0)
 
 
-def test_an_operator_reads_the_books_and_only_drains(page: Page, running: Running) -> None:
+def test_an_operator_reads_the_catalog_and_only_drains(page: Page, running: Running) -> None:
     running.log_in(page, "operator")
     for path in ("/tenants", "/tenants/acme", "/pools", "/tiers", "/slos", "/roles", "/prices"):
         page.goto(running.url + path)
@@ -290,7 +290,7 @@ def test_the_playground_streams_cancels_and_tells_refusals(page: Page, running: 
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_no_page_of_the_books_keeps_anybody_out(page: Page, running: Running, theme: str) -> None:
+def test_every_catalog_page_passes_axe(page: Page, running: Running, theme: str) -> None:
     page.context.add_cookies([{"name": "qm_theme", "value": theme, "url": running.url}])
     running.log_in(page)
     found: dict[str, list[str]] = {}
@@ -301,7 +301,7 @@ def test_no_page_of_the_books_keeps_anybody_out(page: Page, running: Running, th
     assert {name: lines for name, lines in found.items() if lines} == {}
 
 
-def test_no_page_of_the_books_is_wider_than_its_window(page: Page, running: Running) -> None:
+def test_no_catalog_page_is_wider_than_its_window(page: Page, running: Running) -> None:
     running.log_in(page)
     wide = []
     for name, path in PAGES.items():

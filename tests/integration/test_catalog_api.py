@@ -57,7 +57,7 @@ def test_rotating_gives_a_second_key_and_an_end_to_the_first(world: worlds.World
     assert {old, new["id"]} <= set(specs.load_catalog().keys)
 
 
-def test_a_revoked_key_leaves_the_catalog_and_stays_in_the_books(world: worlds.World, alice: APIClient) -> None:
+def test_a_revoked_key_leaves_the_catalog_and_stays_in_the_database(world: worlds.World, alice: APIClient) -> None:
     old = world.keys["acme"].row.public_id
     assert alice.post(f"{API}keys/{old}/revoke").json()["status"] == "revoked"
     assert alice.post(f"{API}keys/{old}/revoke").json()["status"] == "revoked"
@@ -245,7 +245,7 @@ def test_the_schema_describes_every_operation_in_words(adam: APIClient, world: w
     assert len(ids) == len(set(ids))
 
 
-def test_books_are_written_in_services_alone() -> None:
+def test_the_catalogs_rows_are_written_in_services_alone() -> None:
     """``save``, ``create``, ``update`` and ``delete`` on rows elsewhere would escape the audit."""
     # floors and audit entries are no configuration; versions and trials are written within a change of the services
     allowed = {"services.py", "epochs.py", "audit.py", "records.py", "versions.py", "tuning.py"}

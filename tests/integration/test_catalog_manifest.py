@@ -71,7 +71,7 @@ def test_applying_an_export_changes_nothing(world: worlds.World, tmp_path: Path)
     assert CatalogVersion.objects.get().version == version
 
 
-def test_an_export_makes_the_same_books_elsewhere_except_for_keys(world: worlds.World, tmp_path: Path) -> None:
+def test_an_export_makes_the_same_catalog_elsewhere_except_for_keys(world: worlds.World, tmp_path: Path) -> None:
     ApiKey.objects.all().delete()
     exported = manifest.export()
     for model in (Entitlement, Membership, Tenant, Backend, Pool, Tier, get_user_model()):

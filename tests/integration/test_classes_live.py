@@ -139,7 +139,7 @@ async def test_what_an_evicted_request_had_finished_meanwhile_counts_as_finished
         await until(lambda: [(r.request_id, r.reason) for r in telemetry.records] == [("victim", "stop")])
 
 
-async def test_the_books_of_an_evicted_request_are_closed_when_its_gateway_died(gateway: Gateway):
+async def test_the_accounts_of_an_evicted_request_are_closed_when_its_gateway_died(gateway: Gateway):
     cheap, own = of_class(gateway, ServiceClass.PREEMPTIBLE), of_class(gateway, ServiceClass.GUARANTEED)
     telemetry = Telemetry()
     async with dispatching(gateway.url, catalog_of(gateway.pool, cheap, own), telemetry=telemetry) as dispatcher:

@@ -80,7 +80,7 @@ async def test_pools_are_served_as_they_come_and_go(redis_url: str, pool_id: str
         await until_await(given_back)
 
 
-async def test_telemetry_is_told_which_pools_there_are_but_nothing_while_the_books_are_unread(
+async def test_telemetry_is_told_which_pools_there_are_but_nothing_while_the_catalog_is_unread(
     redis_url: str, pool_id: str, resp: RespConnection, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(runner, "ROLL_CALL_S", 0.02)

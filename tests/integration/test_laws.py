@@ -75,7 +75,7 @@ async def more(compared: list[int], count: int = 3) -> None:
     await until(lambda: len(compared) >= wanted, 60)
 
 
-async def test_sound_books_stay_quiet_while_requests_come_and_end(
+async def test_sound_accounts_stay_quiet_while_requests_come_and_end(
     redis_url: str, resp: RespConnection, pool_id: str, monkeypatch: pytest.MonkeyPatch
 ):
     async with at_work(redis_url, resp, pool_id, monkeypatch, failures=3) as (dispatcher, _, telemetry, compared):

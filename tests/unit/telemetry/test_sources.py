@@ -153,7 +153,7 @@ def test_a_member_is_told_of_the_pools_of_its_tenants_only(place: Place) -> None
     assert place.sources.pools(None) == ["llama", "qwen"]
 
 
-def test_which_pools_there_are_is_unknown_until_the_books_were_read(place: Place) -> None:
+def test_which_pools_there_are_is_unknown_until_the_catalog_was_read(place: Place) -> None:
     place.pools = None
     place.pass_s(1, led=False)
     assert place.sources.pools(None) is None

@@ -90,7 +90,7 @@ def test_what_a_pool_was_measured_to_process_bounds_what_may_be_promised(world: 
     assert "needs 6000 tokens/s, the pool has 5000 left" in promise().state_reason
 
 
-def test_what_the_leader_samples_reaches_telemetry_and_the_books(world: worlds.World) -> None:
+def test_what_the_leader_samples_reaches_telemetry_and_the_catalog(world: worlds.World) -> None:
     taken: list[Sample] = []
     rolls: list[object] = []
 
