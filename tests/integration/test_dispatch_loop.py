@@ -64,7 +64,7 @@ async def test_queued_requests_are_granted_in_policy_order(gateway: Gateway):
         assert (await gateway.store.view()).running == 0
 
 
-async def test_an_uncontended_pool_rings_no_doorbell(gateway: Gateway, resp: RespConnection):
+async def test_an_uncontended_pool_sends_no_notification(gateway: Gateway, resp: RespConnection):
     catalog, spec = simple(gateway)
     async with dispatching(gateway.url, catalog) as dispatcher:
         await ready(dispatcher, gateway.store)
@@ -391,7 +391,9 @@ async def test_samples_say_what_is_there(gateway: Gateway):
         assert sample.oldest_wait_s > 0
 
 
-async def test_lost_doorbells_are_made_up_for(gateway: Gateway, resp: RespConnection, monkeypatch: pytest.MonkeyPatch):
+async def test_lost_notifications_are_made_up_for(
+    gateway: Gateway, resp: RespConnection, monkeypatch: pytest.MonkeyPatch
+):
     """The stream is bounded: what was cut off it is found by comparing counts."""
     monkeypatch.setattr("scheduling.dispatch.waiting.DRIFT_GAP_S", 0.0)
     monkeypatch.setattr("scheduling.dispatch.waiting.DRIFT_TICKS", 1)

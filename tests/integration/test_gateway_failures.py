@@ -287,7 +287,7 @@ async def test_a_lease_ended_elsewhere_ends_the_stream(world: World) -> None:
     await world.settled()
 
 
-async def test_a_lost_doorbell_is_healed_by_the_renewal(world: World) -> None:
+async def test_a_lost_notification_is_healed_by_the_renewal(world: World) -> None:
     world.granting = False
     backend = world.pool.backends[0]
     await world.store.set_ready(world.epoch, backend.id, replace(backend, slots=1))
@@ -332,7 +332,7 @@ async def led(two: World) -> AsyncIterator[World]:
     await asyncio.gather(leading, return_exceptions=True)
 
 
-async def test_an_ejection_whose_doorbell_was_lost_is_noticed_at_the_next_renewal(led: World) -> None:
+async def test_an_ejection_whose_notification_was_lost_is_noticed_at_the_next_renewal(led: World) -> None:
     async with led.http() as client:
         asked = await hung(led, client)
         await led.store.set_ready(led.epoch, led.pool.backends[0].id, None, ill=False)  # nobody is told

@@ -86,9 +86,7 @@ async def test_what_completed_is_not_run_again_and_who_asks_is_told_which_reques
     assert len(world.engines[0].bodies) == 4
 
 
-async def test_bad_twin_a_gateway_that_does_not_take_the_key_is_noticed(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_gateway_that_does_not_take_the_key_is_noticed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     async def begin(_self: Idempotency, _mine: Any) -> None:
         return None
 

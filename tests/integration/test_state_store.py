@@ -61,7 +61,7 @@ async def test_a_free_slot_is_granted_and_the_same_call_again_answers_the_same(p
     assert (view.running, view.backends["b1"].running, view.entitlements["acme"].running) == (1, 1, 1)
 
 
-async def test_the_second_request_waits_and_is_granted_by_the_leader_over_the_doorbell(
+async def test_the_second_request_waits_and_is_granted_by_the_leader_with_a_notification(
     pool_store: PoolStore, redis_url: str
 ):
     epoch = await led(pool_store)

@@ -76,7 +76,7 @@ async def tls_port(redis_url: str, certificate: Path) -> AsyncIterator[int]:
         server.close()
 
 
-async def test_calls_and_doorbells_travel_over_tls(redis_url: str, certificate: Path) -> None:
+async def test_calls_and_notifications_travel_over_tls(redis_url: str, certificate: Path) -> None:
     heard: list[tuple[str, bytes]] = []
     async with tls_port(redis_url, certificate) as port:
         url = f"rediss://127.0.0.1:{port}/0?ssl_ca_certs={certificate}"

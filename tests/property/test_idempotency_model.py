@@ -185,7 +185,9 @@ def make_world(redis_url: str) -> Iterator[Make]:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_scripts_and_twin_agree_after_every_one_of_five_hundred_random_moves(make_world: Make, seed: int) -> None:
+def test_scripts_and_reference_model_agree_after_every_one_of_five_hundred_random_moves(
+    make_world: Make, seed: int
+) -> None:
     walk(make_world(), seed, 500)
 
 

@@ -43,7 +43,7 @@ def make_world(redis_url: str) -> Iterator[Make]:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_scripts_and_twin_agree_after_every_one_of_a_thousand_random_moves(make_world: Make, seed: int):
+def test_scripts_and_reference_model_agree_after_every_one_of_a_thousand_random_moves(make_world: Make, seed: int):
     walk(make_world(), seed, 1000)
 
 
@@ -73,7 +73,7 @@ def test_the_walks_come_across_every_answer(make_world: Make):
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_scripts_and_twin_agree_over_a_hundred_thousand_random_moves(make_world: Make):
+def test_scripts_and_reference_model_agree_over_a_hundred_thousand_random_moves(make_world: Make):
     for seed in range(1000, 1050):
         walk(make_world(), seed, 2000)
 

@@ -50,7 +50,7 @@ def test_the_shipped_tiers_are_those_of_the_contract() -> None:
     )
 
 
-def test_the_doorbell_rings_once_per_transaction_and_only_on_commit(
+def test_processes_are_notified_once_per_transaction_and_only_on_commit(
     world: worlds.World, rung: list[int], django_capture_on_commit_callbacks
 ) -> None:
     version = CatalogVersion.objects.get().version
