@@ -82,3 +82,44 @@ def test_a_page_that_is_wrong_is_told_what_is(old: str, new: str, told: str) -> 
     changed = re.sub(old, new, PAGE, count=1)
     assert changed != PAGE
     assert any(told in fault for fault in faults(changed)), list(faults(changed))
+
+
+def rows(page: str) -> dict[int, str]:
+    return {int(row[1]): row[0] for row in ROW.finditer(page)}
+
+
+def apart(page: str) -> Iterator[str]:
+    """Where the page and the broken variants' own list differ, in words."""
+    by_number = rows(page)
+    for mutation in MUTATIONS:
+        for number in re.findall(r"\(promise (\d+)\)", mutation.what):
+            if mutation.name not in MUTATION.findall(by_number[int(number)]):
+                yield f"promise {number} does not name the mutation {mutation.name} that is made for it"
+    by_name = {mutation.name: mutation for mutation in MUTATIONS}
+    for number, row in by_number.items():
+        for name in MUTATION.findall(row):
+            files = {test.partition("::")[0] for test in by_name[name].tests}
+            if not files & {path for path, _, _ in NAMED.findall(row)}:
+                yield f"promise {number} names no test that is to notice the mutation {name}"
+
+
+def test_a_broken_variant_stands_with_its_promise_and_is_noticed_by_a_test_that_stands_there_too() -> None:
+    assert list(apart(PAGE)) == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "fault"),
+    [
+        (r"mutation `head-without-end`", r"", "does not name the mutation head-without-end"),
+        (
+            r"tests/integration/test_hostile_bodies\.py",
+            r"tests/integration/test_up.py",
+            "the mutation parts-without-end",
+        ),
+    ],
+    ids=["no mutation", "no test"],
+)
+def test_a_row_that_differs_from_its_variants_is_named(old: str, new: str, fault: str) -> None:
+    changed = re.sub(old, new, PAGE)
+    assert changed != PAGE
+    assert any(fault in line for line in apart(changed)), list(apart(changed))
