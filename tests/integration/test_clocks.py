@@ -17,7 +17,7 @@ from scheduling.state.script import Script, load_scripts
 from scheduling.state.store import PoolStore
 from tests.support.dispatch_world import catalog_of, dispatching, until_await
 from tests.support.gateway_world import TIER, gateway_world, until
-from tests.support.state_model import variant
+from tests.support.state_model import variant, variants
 from tests.support.state_world import FACTS, backend, entitlement, estimate, ledger, pool_spec, request, tier
 
 PATIENT = replace(TIER, slo=Slo(ttft_s=20.0, tbt_s=1.0), over_limit=OverLimit.WAIT, max_wait_s=30.0)
@@ -121,7 +121,7 @@ end)()"""
 
 def stepped_scripts() -> dict[str, Script]:
     """The scripts of production with a lease of two seconds, on a TIME that is set by the key ``test_step`` [s]."""
-    shorter = {n: variant(s, "LEASE_MS = 10000", "LEASE_MS = 2000") for n, s in load_scripts().items()}
+    shorter = variants(load_scripts(), "LEASE_MS = 10000", "LEASE_MS = 2000")
     return {name: variant(script, TIME, STEPPED) for name, script in shorter.items()}
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from tests.support.state_model.listeners import Ears, model_connection
 from tests.support.state_model.members import BACKENDS, ENTITLEMENTS, GATEWAYS, HOLDERS, REASONS, REQUESTS, WEIGHTS
-from tests.support.state_model.scripts import TEST_CLOCK, timed_scripts, variant
+from tests.support.state_model.scripts import TEST_CLOCK, timed_scripts, variant, variants
 from tests.support.state_model.walk import World, walk
 
 __all__ = [
@@ -26,5 +26,6 @@ __all__ = [
     "model_connection",
     "timed_scripts",
     "variant",
+    "variants",
     "walk",
 ]

@@ -21,7 +21,13 @@ def variant(script: Script, old: str, new: str) -> Script:
     return make_script(script.name, text.replace(old, new))
 
 
+def variants(scripts: dict[str, Script], old: str, new: str) -> dict[str, Script]:
+    """All scripts, with one text replaced in those that have it; fails when none has it (any more)."""
+    assert any(old in s.source.decode() for s in scripts.values()), f"no script contains {old!r}"
+    return {n: variant(s, old, new) if old in s.source.decode() else s for n, s in scripts.items()}
+
+
 def timed_scripts() -> dict[str, Script]:
     scripts = {name: variant(s, REDIS_CLOCK, TEST_CLOCK) for name, s in load_scripts().items()}
     few = f"local POINTS_KEPT = {POINTS}\n"  # so that generations of the index change
-    return {n: variant(s, f"local POINTS_KEPT = {POINTS_KEPT}\n", few) for n, s in scripts.items()}
+    return variants(scripts, f"local POINTS_KEPT = {POINTS_KEPT}\n", few)

@@ -41,6 +41,20 @@ def test_a_script_gets_what_it_uses_and_what_that_uses() -> None:
     assert kept.index("local function one") < kept.index("local function two")
 
 
+def test_what_only_a_function_uses_that_is_seldom_entered_is_declared_inside_it() -> None:
+    seldom = "local function rarely(now)\n  return one() + two() + now\nend\n"
+    kept = needed_of((*SHARED, seldom), "if ARGV[1] then return rarely(1) end\nreturn A", ("rarely",))
+    assert kept.count("local function rarely(") == 2, "an outer one, which makes all of it when it is entered"
+    inside = kept[kept.index("local function rarely(...)") :]
+    assert "local function one" in inside
+    assert "local function two" in inside
+    assert kept.index("local A, B = 1, 2") < kept.index("local function rarely(...)"), "the body uses it as well"
+    assert inside.rstrip().endswith("return rarely(...)\nend")
+    often = needed_of((*SHARED, seldom), "return rarely(one())", ("rarely",))
+    assert often.index("local function one") < often.index("local function rarely(...)")
+    assert "..." not in needed_of((*SHARED, seldom), "return rarely(two())", ("rarely",)), "nothing is its own"
+
+
 def test_every_shared_file_is_read() -> None:
     """One that is not listed would be missing in silence where no script calls what it declares."""
     shared = Path(script.__file__).parent / "scripts" / "shared"
