@@ -110,7 +110,8 @@ class Instance:
         unix_socket = self.home.redis_socket()
         url = f"unix://{unix_socket}?db=0"
         self.environ["QUARTERMASTER_REDIS_URL"] = url
-        self._add("redis", valkey.command(self.home.path / "redis", unix_socket), stop_s=10)
+        command = valkey.command(self.home.path / "redis", unix_socket)
+        self._add("redis", command, stop_s=10, environ=valkey.ENVIRON)
         self._await(lambda: valkey.answers(unix_socket), REDIS_START_S, "Redis does not answer", watched="redis")
         (self.home.run / "redis-url").write_text(url)
         (self.home.run / "redis-url").chmod(0o600)
