@@ -297,6 +297,7 @@ class GatewayApp:
         calls.add(call)
         try:
             await self._run(call)
+            call.part()
         finally:
             calls.discard(call)
             if call.listener is not None:
@@ -309,7 +310,7 @@ class GatewayApp:
             await self._serve(call)
             return
         except Refusal as exc:
-            refusal = exc
+            refusal = exc.with_traceback(None)  # which holds this frame, and all of the request
             reason = exc.reason
         except EngineTrouble as exc:
             reason = exc.reason
