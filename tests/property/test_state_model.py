@@ -78,6 +78,48 @@ def test_scripts_and_reference_model_agree_over_a_hundred_thousand_random_moves(
         walk(make_world(), seed, 2000)
 
 
+STEP_OF_AN_ENGINE = "math.min(LONGEST_STEP_MS, math.ceil(p.step / rate))"
+
+
+def in_a_step(world: World) -> tuple[int, int]:
+    """Two whole answers are granted while their engine is in a step of 93 ms: how much prefill credit its word that none
+    waits gives back 20 ms later, and when that step is over. The walks hardly ever ask within such a step."""
+    leader, (stream, *whole) = HOLDERS[0], (9, 0, 36)  # requests of one entitlement, which may run three
+
+    def given_back() -> int:
+        before = world.reference.totals["b:b1:pre"]
+        world.prefilled(leader, "b1", 0, 10, 1.0)  # seen 10 ms ago
+        return before - world.reference.totals["b:b1:pre"]
+
+    world.elect(leader, True, False)
+    world.set_ready(leader, "b1", 8, False, credit=300, step=100)
+    world.admit(stream, False)
+    world.pass_time(100)
+    world.first_tokens([(stream, 0)], False)  # 108 tokens in 100 ms: its rate
+    world.pass_time(1000)
+    for n in whole:
+        world.admit(n, False)
+    held = world.reference.totals["b:b1:pre"]
+    assert held == sum(world.estimate_of(n).input_tokens for n in whole), "both are granted"
+    world.pass_time(20)
+    within = given_back()
+    world.pass_time(100)
+    return within, given_back()
+
+
+def test_an_engines_word_says_nothing_of_what_came_while_it_was_in_a_step(make_world: Make):
+    within, after = in_a_step(make_world())
+    assert within == 0, "it counted its queue before they came"
+    assert after == 40, "the first of them is prefilled, the last may be in the middle"
+
+
+def test_a_script_that_forgets_the_step_an_engine_is_in_is_noticed(make_world: Make):
+    scripts = timed_scripts()
+    scripts["prefilled"] = variant(scripts["prefilled"], STEP_OF_AN_ENGINE, "0")
+    with pytest.raises(AssertionError, match="prefilled"):
+        in_a_step(make_world(scripts))
+
+
 NUMBERS = st.integers(0, REQUESTS - 1)
 OFF = st.sampled_from((0, 0, 0, 1, -1))
 HOLDER = st.sampled_from(HOLDERS)
