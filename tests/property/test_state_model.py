@@ -82,8 +82,8 @@ STEP_OF_AN_ENGINE = "math.min(LONGEST_STEP_MS, math.ceil(p.step / rate))"
 
 
 def in_a_step(world: World) -> tuple[int, int]:
-    """Two whole answers are granted while their engine is in a step of 93 ms: how much prefill credit its word that none
-    waits gives back 20 ms later, and when that step is over. The walks hardly ever ask within such a step."""
+    """Two whole answers are granted while their engine is in a step of 93 ms: how much prefill credit its word that
+    none waits gives back 20 ms later, and when that step is over. The walks hardly ever ask within such a step."""
     leader, (stream, *whole) = HOLDERS[0], (9, 0, 36)  # requests of one entitlement, which may run three
 
     def given_back() -> int:
