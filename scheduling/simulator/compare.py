@@ -230,7 +230,7 @@ def run_case(case: Case) -> dict[str, float]:
     served_by = serve(case, prepared.config, ordering, requests)
     outcomes = served_by.outcomes
     figures = {**prepared.notes, **_figures(outcomes)}
-    figures |= _of_bound(figures, prepared, case.replicas)
+    figures |= _of_bound(figures, bounds(bare(case)))
     figures["preemptions"] = float(sum(engine.counters.preemptions for engine in served_by.engines))
     queued = waiting(served_by.stays, case.replicas)
     figures["engine_waiting"], figures["engine_waiting.p99"] = queued.mean, queued.p99
@@ -270,16 +270,13 @@ def serve(case: Case, config: EngineConfig, ordering: OrderingPolicy, requests: 
     )
     # As a gateway does, which cuts a bound to what the model still takes: none is larger than a replica.
     bounded = [_within(request, config.kv_tokens) for request in requests]
-    admission = partial(Admission, *limits_of(case, config, bounded)) if case.limits else None
+    admission = partial(Admission, *limits_of(bounded, case.replicas * config.max_seqs)) if case.limits else None
     replay = Replay([replica] * case.replicas, ordering, routing, signal_s=case.signal_s, admission=admission)
     return Served(replay.run(bounded), replay.engines, replay.stays)
 
 
-def limits_of(
-    case: Case, config: EngineConfig, requests: Sequence[SimRequest]
-) -> tuple[PoolSpec, tuple[EntitlementSpec, ...]]:
-    """The pool and an entitlement for each tenant, as :attr:`Case.limits` has them."""
-    slots = case.replicas * config.max_seqs
+def limits_of(requests: Sequence[SimRequest], slots: int) -> tuple[PoolSpec, tuple[EntitlementSpec, ...]]:
+    """A pool of so many slots and an entitlement for each tenant, as :attr:`Case.limits` has them."""
     counts = Counter(request.queued.entitlement for request in requests)
     firsts = {request.queued.entitlement: request for request in reversed(requests)}
     specs = []
@@ -438,16 +435,25 @@ def _tiers_of_tenants(rows: Sequence[TraceRequest], tiers: Sequence[Tier]) -> di
     return tier_of
 
 
-def _of_bound(figures: Mapping[str, float], prepared: Prepared, replicas: int) -> dict[str, float]:
-    """``bound`` [% in time that no scheduler exceeds] of all and of each tier, as if it had the replicas to itself, and
-    ``of_bound`` [%]: what of it was reached. nan where nothing can be in time."""
-    found: dict[str, float] = {}
-    for name in [name for name in figures if name == "slo" or name.startswith("slo.")]:
-        suffix = name.removeprefix("slo")
+@cache
+def bounds(case: Case) -> Mapping[str, float]:
+    """What no scheduler exceeds [% in time], of all ("") and of each tier (".premium"), as if it had the replicas to
+    itself. The same for every policy."""
+    prepared = prepare(case)
+    found = {}
+    for suffix in ("", *(f".{tier}" for tier in dict.fromkeys(request.tier for request in prepared.requests))):
         mine = [request for request in prepared.requests if not suffix or request.tier == suffix[1:]]
-        most = 100.0 * most_in_time(mine, prepared.config, replicas) / len(mine)
-        found[f"bound{suffix}"] = most
-        found[f"of_bound{suffix}"] = 100.0 * figures[f"kept{suffix}"] / most if most else math.nan
+        found[suffix] = 100.0 * most_in_time(mine, prepared.config, case.replicas) / len(mine)
+    return found
+
+
+def _of_bound(figures: Mapping[str, float], most: Mapping[str, float]) -> dict[str, float]:
+    """``bound`` [% in time that no scheduler exceeds] of all and of each tier, and ``of_bound`` [%]: what of it was
+    reached. nan where nothing can be in time."""
+    found: dict[str, float] = {}
+    for suffix, share in most.items():
+        found[f"bound{suffix}"] = share
+        found[f"of_bound{suffix}"] = 100.0 * figures[f"kept{suffix}"] / share if share else math.nan
     return found
 
 
