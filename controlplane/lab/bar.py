@@ -55,6 +55,7 @@ class Asked:
     start: float = 2.0
     step: float = 3.0
     minutes: float = 4.0
+    limits: bool = False  # entitlements and tiers refuse as live
 
     def draws(self, trace: str, load: float, promises: bool = True) -> list[Case]:
         """The draws of one trace at one load, without a policy."""
@@ -71,6 +72,7 @@ class Asked:
                 minutes=minutes,
                 seed=self.first_seed + number,
                 promises=promises,
+                limits=self.limits and promises,
             )
             for number in range(self.seeds)
         ]
@@ -105,7 +107,7 @@ def further_cases(asked: Asked, policies: Sequence[str], found: Mapping[Case, Fi
     cases = []
     for trace, load in asked.mixes():
         draws = asked.draws(trace, load)
-        reached = {policy: _mean([found[with_policy(c, policy)]["slo"] for c in draws[:FIRST]]) for policy in policies}
+        reached = {policy: _mean([found[with_policy(c, policy)]["kept"] for c in draws[:FIRST]]) for policy in policies}
         near = [name for name in policies if name in RIVALS or reached[name] >= reached[DEFAULT] - BEHIND]
         for case in draws[FIRST:]:
             cases += [with_policy(case, policy) for policy in near]
@@ -154,7 +156,7 @@ class Result:
         means = {}
         ran = {line.policy for line in self.lines}
         for policy in (name for name in (DEFAULT, *RIVALS) if name in ran):
-            mine = [max(line.figures["slo"], 1e-9) for line in self.lines if line.policy == policy]
+            mine = [max(line.figures["kept"], 1e-9) for line in self.lines if line.policy == policy]
             means[policy] = math.exp(_mean([math.log(value) for value in mine]))
         return means
 
@@ -186,7 +188,7 @@ def result_of(asked: Asked, policies: Sequence[str], found: Mapping[Case, Figure
         for policy in policies:
             run = [case for case in draws if with_policy(case, policy) in found]
             rows = [found[with_policy(case, policy)] for case in run]
-            gap = [row["slo"] - found[with_policy(case, DEFAULT)]["slo"] for case, row in zip(run, rows, strict=True)]
+            gap = [row["kept"] - found[with_policy(case, DEFAULT)]["kept"] for case, row in zip(run, rows, strict=True)]
             better, low, high = paired(gap, [0.0] * len(gap)) if len(gap) > 1 else (gap[0], math.nan, math.nan)
             names = [name for name in rows[0] if all(name in row for row in rows)]
             figures = {name: _mean([row[name] for row in rows if not math.isnan(row[name])]) for name in names}
@@ -201,18 +203,26 @@ def result_of(asked: Asked, policies: Sequence[str], found: Mapping[Case, Figure
 
 
 HEADING = "In front, as this product serves"
+LIMITED = "In front, with limits"
+
+
+def heading(asked: Asked) -> str:
+    return LIMITED if asked.limits else HEADING
 
 
 def section(result: Result, asked: Asked, policies: Sequence[str], day: date, command: str) -> str:
     """The page's section, computed on ``day`` by ``command``."""
     best, means = result.best, result.geometric()
+    entry = "everybody is let in"
+    if asked.limits:
+        entry = "requests pass the product's admission (`--limits`), and what is refused was not in time"
     seeds = f"{asked.first_seed} to {asked.first_seed + asked.seeds - 1}"
     out = [
-        f"## {HEADING}",
+        f"## {heading(asked)}",
         "",
         f"Simulated on {day.isoformat()}, policies in front of {asked.replicas} replicas of {Case('', '').preset}:",
         "automatic prefill credit, 5 ms from a token to the grant that follows, engines in policy order",
-        "([lab.md](../guide/lab.md)).",
+        f"([lab.md](../guide/lab.md)); {entry}.",
         f"{asked.seeds} draws (seeds {seeds}), each of {asked.minutes:g} minutes from a different part of the",
         f"recording (ServeGen: {60 * asked.minutes / BUSY:g} s, an hour apart). A policy more than {BEHIND:g} points",
         f"behind the default after {FIRST} draws was not run on the others. *Of the bound*: the share in time, divided",
@@ -233,7 +243,7 @@ def section(result: Result, asked: Asked, policies: Sequence[str], day: date, co
     ]
     for trace, load in dict.fromkeys((line.trace, line.load) for line in result.lines):
         mine = [line for line in result.lines if (line.trace, line.load) == (trace, load)]
-        tiers = [name[4:] for name in mine[0].figures if name.startswith("slo.")]
+        tiers = [name[5:] for name in mine[0].figures if name.startswith("kept.")]
         tiers.sort(key=lambda name: ("premium", "standard", "batch").index(name))
         bound = mine[0].figures
         by_tier = ", ".join(f"{tier} {bound[f'bound.{tier}']:.1f}" for tier in tiers)
@@ -247,11 +257,11 @@ def section(result: Result, asked: Asked, policies: Sequence[str], day: date, co
         out += ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
         for line in mine:
             figures = line.figures
-            own = [f"{figures[f'slo.{tier}']:.1f}" for tier in tiers]
+            own = [f"{figures[f'kept.{tier}']:.1f}" for tier in tiers]
             gap = ["", ""]
             if line.policy != DEFAULT:
                 gap = [f"{line.better:+.1f}", f"{line.low:+.1f} to {line.high:+.1f}"]
-            shares = [f"{figures['slo']:.1f}", f"{figures['of_bound']:.1f}"]
+            shares = [f"{figures['kept']:.1f}", f"{figures['of_bound']:.1f}"]
             cells = [f"`{line.policy}`", str(line.draws), *shares, *own, *gap]
             out.append("| " + " | ".join([*cells, figure(figures["tokens_per_s"])]) + " |")
         out.append("")

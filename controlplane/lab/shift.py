@@ -6,7 +6,8 @@ by the shares of the shipped tiers; in ``swapped`` it is as well who sends them 
 premium and standard, and long ones batch; after, the other way round.
 
 The pool starts with values tuned for what comes before the shift. ``oracle`` gets, at the shift, those tuned for what
-comes after it.
+comes after it. With ``limits`` requests pass the product's admission: each tier has an entitlement whose concurrency is
+its share of the requests as a share of the slots, and what is refused was not in time.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import scheduling.tuning
 from controlplane.lab.plot import Panel, Series, draw
 from controlplane.lab.tables import Figures, figure
 from scheduling.core.step_time import load_preset
-from scheduling.simulator.compare import GRANT_DELAY_S, SHIPPED
+from scheduling.simulator.compare import GRANT_DELAY_S, SHIPPED, limits_of
 from scheduling.simulator.kernel import rng
 from scheduling.simulator.lab import code_digest
 from scheduling.simulator.recording import Recorded
@@ -60,11 +61,12 @@ class Job:
     mode: str
     seed: int
     follows_s: float
+    limits: bool = False  # entitlements and tiers refuse as live
 
 
-def jobs(policy: str, seeds: int, follows_s: float) -> list[Job]:
+def jobs(policy: str, seeds: int, follows_s: float, limits: bool = False) -> list[Job]:
     return [
-        Job(kind, policy, mode, seed, follows_s)
+        Job(kind, policy, mode, seed, follows_s, limits)
         for kind in KINDS
         for seed in range(1, seeds + 1)
         for mode in (*MODES, "oracle")
@@ -101,6 +103,9 @@ def run_job(job: Job) -> Figures:
     replicas = (Replica(preset.step_time, SLOTS, preset.kv_tokens, preset.token_budget, None, "priority"),)
     rows = rows_of(job.kind, job.seed, BEFORE_S + AFTER_S, BEFORE_S)
     pool = Traffic(rows, SHIPPED, replicas, signal_s=GRANT_DELAY_S)
+    if job.limits:
+        spec, entitlements = limits_of(pool.requests(), SLOTS * len(replicas))
+        pool = replace(pool, pool=spec, entitlements=entitlements)
     earlier = replace(pool, rows=rows_of(job.kind, 1000 + job.seed, BEFORE_S / 2, math.inf))
     seen = [row.input_tokens for row in earlier.rows]
     start = defaults(SPACES[job.policy])
@@ -117,6 +122,8 @@ def run_job(job: Job) -> Figures:
     first = rows[0].arrival_s  # outcomes count from the first arrival
     figures = {f"slo.{n}": share for n, share in enumerate(_windows(outcomes, first))}
     figures["after"] = attainment(outcomes, BEFORE_S - first, math.inf)
+    asked = [outcome for outcome in outcomes if outcome.arrival_s >= BEFORE_S - first]
+    figures["refused"] = 100.0 * sum(bool(outcome.refused) for outcome in asked) / len(asked)
     for what in ("repartition", "rejected", "proposed", "canary", "promoted", "rolled back"):
         figures[what] = float(sum(step.what == what for step in loop.done))
     kept = [step.at_s - BEFORE_S for step in loop.done if step.what == "promoted" and step.at_s > BEFORE_S]
@@ -161,6 +168,7 @@ def rows_of_table(figures_of: Mapping[Job, Figures]) -> list[dict[str, object]]:
             table.append({
                 "workload": kind, "mode": mode, "back_s": [None if math.isnan(value) else value for value in back],
                 "after": [figures_of[job]["after"] for job in mine],
+                "refused": [figures_of[job]["refused"] for job in mine],
                 **{name: sum(figures_of[job][name] for job in mine) / len(mine)
                    for name in ("repartition", "rejected", "canary", "promoted", "rolled back")},
                 "first_promoted_s": [None if math.isnan(v := figures_of[job]["first promoted"]) else v for job in mine],
@@ -171,12 +179,13 @@ def rows_of_table(figures_of: Mapping[Job, Figures]) -> list[dict[str, object]]:
 def grid_of(policy: str, table: Sequence[Mapping[str, object]]) -> Grid:
     grid = Grid(
         "workload", "loop", "within 2 points again after s, by seed", "SLO after the shift %", "least seed %",
-        "queues cut", "rejected", "canaries", "kept", "taken back", title=f"{policy}: prompts change",
+        "refused %", "queues cut", "rejected", "canaries", "kept", "taken back", title=f"{policy}: prompts change",
     )  # fmt: skip
     for row in table:
-        back, after = row["back_s"], row["after"]
+        back, after, refused = row["back_s"], row["after"], row["refused"]
         assert isinstance(back, list)
         assert isinstance(after, list)
+        assert isinstance(refused, list)
         times = ", ".join("never" if value is None else f"{value:.0f}" for value in back)
         grid.add_row(
             str(row["workload"]),
@@ -184,6 +193,7 @@ def grid_of(policy: str, table: Sequence[Mapping[str, object]]) -> Grid:
             times if row["mode"] != "oracle" else "",
             figure(sum(after) / len(after)),
             figure(min(after)),
+            figure(sum(refused) / len(refused)),
             *(f"{row[name]:.1f}" for name in ("repartition", "rejected", "canary", "promoted", "rolled back")),
         )
     return grid

@@ -33,6 +33,8 @@ class Bar(Action):
         parser.add_argument(
             "--minutes", type=float, default=4.0, help="of the recording in a draw (default %(default)g)"
         )
+        limits = "requests pass the product's admission, as of `lab compare` (default: everybody is let in)"
+        parser.add_argument("--limits", action="store_true", help=limits)
         some = "these beside the default, instead of all that are shipped"
         parser.add_argument("--policies", nargs="+", default=(), metavar="POLICY", help=some)
         parser.add_argument("--output", type=Path, metavar="PAGE.md", help="write it into docs/results/compare.md")
@@ -44,7 +46,7 @@ class Bar(Action):
         if options["seeds"] < bar.FIRST:
             raise CommandError(f"--seeds must be at least {bar.FIRST}")
         loads = numbers(options["loads"], "--loads")
-        same = {name: options[name] for name in ("lengths", "replicas", "seeds", "first_seed", "minutes")}
+        same = {name: options[name] for name in ("lengths", "replicas", "seeds", "first_seed", "minutes", "limits")}
         asked = bar.Asked(tuple(options["trace"]), loads=tuple(loads), **same)
         policies, bench = bar.shipped(), Lab(self.folder(), options["processes"])
         if options["policies"]:
@@ -62,7 +64,8 @@ class Bar(Action):
         else:
             before = output.read_text(encoding="utf-8")
             head = before.partition("\n## ")[0]
-            parts = {bar.HEADING: text} | {k: v for k, v in sections(before).items() if k != bar.HEADING}
+            title = bar.heading(asked)
+            parts = {title: text} | {k: v for k, v in sections(before).items() if k != title}
             output.write_text("\n".join([f"{head.rstrip()}\n", *parts.values()]), encoding="utf-8")
             self.stdout.write(f"wrote {output}")
         for failure in result.failures():

@@ -25,6 +25,11 @@ class Shift(Action):
         parser.add_argument("--seeds", type=int, default=5, help="runs with different traffic (default 5)")
         follows = "advise mode: minutes until a proposal is started (default %(default)g)"
         parser.add_argument("--follows", type=float, default=15.0, help=follows)
+        limits = (
+            "requests pass the product's admission; each tier's concurrency is its share of the slots, and the shipped "
+            "tiers' queue limits and longest waits apply (default: everybody is let in)"
+        )
+        parser.add_argument("--limits", action="store_true", help=limits)
         parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="write a chart")
         parser.add_argument("--json", action="store_true", help="a list of rows as JSON on standard output")
 
@@ -33,7 +38,7 @@ class Shift(Action):
             raise CommandError("--seeds must be at least 1, --follows at least 0")
         policy, plot = options["policy"], chart_of(options)
         space_of(policy)
-        jobs = shift.jobs(policy, options["seeds"], 60.0 * options["follows"])
+        jobs = shift.jobs(policy, options["seeds"], 60.0 * options["follows"], options["limits"])
         with self.progress(len(jobs)) as (bar, item):
 
             def done(job: shift.Job) -> None:

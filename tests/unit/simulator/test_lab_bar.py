@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import date
 from io import StringIO
 from pathlib import Path
 
@@ -20,7 +22,7 @@ def figures(case: Case, slo: float = 80.0, ttlt: float = 10.0) -> dict[str, floa
     reached = SLO.get(case.policy, slo)
     found = {"ttlt.mean": ttlt, "tokens_per_s": 20_000.0}
     for name in ("", *(f".{tier}" for tier in TIERS)):
-        found |= {f"slo{name}": reached, f"bound{name}": 95.0, f"of_bound{name}": 100 * reached / 95}
+        found |= {f"kept{name}": reached, f"bound{name}": 95.0, f"of_bound{name}": 100 * reached / 95}
     return found
 
 
@@ -52,6 +54,16 @@ def test_draws_have_seeds_and_parts_of_the_recording_of_their_own(asked: bar.Ask
     assert len({case.from_minute for case in draws}) == 5
 
 
+def test_limits_count_where_something_is_promised_and_have_a_section_of_their_own(asked: bar.Asked):
+    limited = replace(asked, limits=True)
+    assert all(case.limits for case in limited.draws(asked.traces[0], 1.0))
+    assert not any(case.limits for case in limited.draws(asked.traces[0], 1.0, promises=False))
+    found = everything(limited)
+    text = bar.section(bar.result_of(limited, bar.shipped(), found), limited, bar.shipped(), date(2026, 1, 1), "c")
+    assert text.startswith("## In front, with limits")
+    assert "what is refused was not in time" in text
+
+
 def test_what_is_far_behind_after_the_first_draws_is_not_run_again_but_rivals_are(asked: bar.Asked):
     lines = {line.policy: line for line in bar.result_of(asked, bar.shipped(), everything(asked)).lines}
     assert lines["fifo"].draws == bar.FIRST
@@ -64,7 +76,7 @@ def test_a_bar_that_holds_says_nothing_and_each_of_three_ways_to_miss_it_is_told
     assert held.failures() == []
     assert held.geometric()["unified"] == pytest.approx(90.0)
 
-    better = found | {case: figures(case) | {"slo": 91.5} for case in found if case.policy == "bands+hybrid"}
+    better = found | {case: figures(case) | {"kept": 91.5} for case in found if case.policy == "bands+hybrid"}
     (told,) = bar.result_of(asked, bar.shipped(), better | at_load_1(found)).failures()
     assert told == "bands+hybrid is 1.5 points better on code at 1.3"
 
@@ -76,7 +88,7 @@ def test_a_bar_that_holds_says_nothing_and_each_of_three_ways_to_miss_it_is_told
     (told,) = bar.result_of(asked, bar.shipped(), found | slower).failures()
     assert told.startswith("without SLOs unified takes 20.3 % longer")
 
-    ahead = found | {case: figures(case) | {"slo": 90.5} for case in found if case.policy == "edf" and case.promises}
+    ahead = found | {case: figures(case) | {"kept": 90.5} for case in found if case.policy == "edf" and case.promises}
     (told,) = bar.result_of(asked, bar.shipped(), ahead).failures()
     assert told.startswith("edf is ahead in the geometric mean")
 

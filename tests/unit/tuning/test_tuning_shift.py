@@ -22,6 +22,7 @@ from scheduling.tuning.traffic import Serving, Traffic
 
 SHIFT_S, END_S = 120.0, 300.0
 QUICK = LoopSettings(every_s=1e6, trials=2, pairs=3, least_requests=100, most_requests=300, window_s=600, interval_s=30)
+JOB = shift.Job("same", "ewsjf", "off", 1, 900.0)
 
 
 def loop(mode: str, shift_s: float = SHIFT_S) -> Loop:
@@ -107,8 +108,19 @@ def test_the_command_tells_every_mode_on_both_workloads_and_draws_them(
         (kind, mode) for kind in shift.KINDS for mode in (*shift.MODES, "oracle")
     ]
     assert all(0 <= row["after"][0] <= 100 for row in rows)
+    assert all(row["refused"] == [0.0] for row in rows), "without limits everybody is let in"
     assert "loop automatic" in plot.read_text(encoding="utf-8")
     with pytest.raises(CommandError, match="--seeds"):
         call_command("lab", "shift", "--seeds", "0")
     with pytest.raises(CommandError, match="nothing to tune"):
         call_command("lab", "shift", "--policy", "fifo")
+
+
+def test_with_limits_a_mode_is_judged_by_what_was_refused_as_well(monkeypatch: pytest.MonkeyPatch):
+    for name, value in (("BEFORE_S", 60.0), ("AFTER_S", 120.0), ("WINDOW_S", 60.0), ("ORACLE", 2), ("SETTINGS", QUICK)):
+        monkeypatch.setattr(shift, name, value)
+    free, limited = (shift.run_job(job) for job in (JOB, replace(JOB, limits=True)))
+    assert free["refused"] == 0.0
+    assert limited["refused"] > 1.0
+    assert limited["after"] <= 100.0 - limited["refused"], "what was refused was not in time"
+    assert shift.kept_name(JOB) != shift.kept_name(replace(JOB, limits=True))
