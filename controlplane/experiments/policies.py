@@ -82,16 +82,23 @@ def rows_of(run: Run) -> list[TraceRequest]:
 
 
 class Results:
-    """A JSON file of runs that ended. What was interrupted is made again."""
+    """A JSON file of runs that ended. What was interrupted is made again. ``reports``: a folder that is given each
+    run's report with all of its requests, for `manage.py lab parity`."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, reports: Path | None = None) -> None:
         self._path = path
+        self._reports = reports
         self.runs: dict[str, dict[str, Any]] = {}
         if path.exists():
             try:
                 self.runs = {row["key"]: row for row in json.loads(path.read_text(encoding="utf-8"))["runs"]}
             except (ValueError, KeyError, TypeError):
                 raise ExperimentError(f"{path} does not hold the runs of this experiment; name another file") from None
+
+    def report(self, run: Run, report: dict[str, Any]) -> None:
+        if self._reports is not None:
+            name = f"{run.name}-{run.load:g}-{run.policy}-{run.credit}.json"
+            (self._reports / name).write_text(json.dumps(report), encoding="utf-8")
 
     def add(self, run: Run, figures: dict[str, Any]) -> None:
         self.runs[run.key] = {"key": run.key, **asdict(run), "trace": run.name, **figures}
@@ -112,10 +119,15 @@ def perform(runs: Sequence[Run], home: Path, results: Results, note: Note, on_ti
     with Instance(home, **settings) as instance:
         for number, run in enumerate(missing):
             note(f"{len(runs) - len(missing) + number + 1} of {len(runs)}: {run}")
-            results.add(run, asyncio.run(_one(instance, run, on_tick)))
+            found, report = asyncio.run(_one(instance, run, on_tick))
+            results.report(run, report)
+            results.add(run, found)
 
 
-async def _one(instance: Instance, run: Run, on_tick: Callable[[Progress], None]) -> dict[str, Any]:
+async def _one(
+    instance: Instance, run: Run, on_tick: Callable[[Progress], None]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What a run came to, and its report."""
     with instance.api() as api:
         path = f"/pools/{instance.pool}/"
         _expect(api.patch(path, json={"prefill_credit": CREDITS[run.credit]}, follow_redirects=True))
@@ -142,7 +154,7 @@ async def _one(instance: Instance, run: Run, on_tick: Callable[[Progress], None]
         ledger = client.ledger(senders)
     finally:
         client.close()
-    return {
+    found = {
         "tiers": {name: _of_tier(row) for name, row in report["tiers"].items()},
         "tokens_per_s": report["total"]["tokens_per_s"],
         "sent": report["total"]["sent"],
@@ -153,6 +165,7 @@ async def _one(instance: Instance, run: Run, on_tick: Callable[[Progress], None]
         "engine_waiting_p99": nearest_rank(waiting, 0.99),
         "lab": _lab(report, run),
     }
+    return found, report
 
 
 def _of_tier(row: dict[str, Any]) -> dict[str, Any]:

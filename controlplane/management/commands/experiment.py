@@ -84,6 +84,7 @@ class Command(BaseCommand):
         group.add_argument("--replicas", type=int, default=4, help="simulated engines (default 4)")
         group.add_argument("--preset", default="llama-3-8b-a100", help="the engine model (default %(default)s)")
         group.add_argument("--output", type=Path, metavar="PAGE.md", help="write the runs of --json as a page")
+        group.add_argument("--reports", type=Path, metavar="DIR", help="keep each run's report, for `lab parity`")
 
     @staticmethod
     def _add_credit(group: Any) -> None:
@@ -188,7 +189,9 @@ class Command(BaseCommand):
         )
         try:
             runs = _runs(options)
-            results = policies.Results(options["json"])
+            if options["reports"]:
+                options["reports"].mkdir(parents=True, exist_ok=True)
+            results = policies.Results(options["json"], options["reports"])
             with bar, tempfile.TemporaryDirectory(prefix="qm-experiment-") as home:
                 item = bar.add_task("starting an instance", total=1)
 

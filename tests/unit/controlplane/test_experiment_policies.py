@@ -50,6 +50,14 @@ def test_a_run_that_ended_is_kept_and_not_made_again(trace: str, tmp_path: Path)
     assert str(tmp_path) not in (tmp_path / "kept.json").read_text(encoding="utf-8")
 
 
+def test_a_runs_report_is_kept_where_it_is_asked_for(trace: str, tmp_path: Path) -> None:
+    report = {"tiers": {}, "requests": [{"tier": "premium"}]}
+    Results(tmp_path / "kept.json").report(_run(trace), report)
+    assert not list(tmp_path.glob("small-*"))
+    Results(tmp_path / "kept.json", tmp_path).report(_run(trace, load=1.3), report)
+    assert json.loads((tmp_path / "small-1.3-unified-on.json").read_text(encoding="utf-8")) == report
+
+
 def test_a_file_that_holds_something_else_is_not_written_over(tmp_path: Path) -> None:
     path = tmp_path / "report.json"
     path.write_text(json.dumps({"tiers": {}}), encoding="utf-8")
