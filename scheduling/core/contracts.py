@@ -190,6 +190,14 @@ class LearnsPlaces(Protocol):
         """Replicas, the last first and a space between them, by the name of a point (``scheduling.core.placement``)."""
 
 
+@runtime_checkable
+class KnowsCaches(Protocol):
+    """What a router may offer besides: what it believes that replicas have computed already."""
+
+    def cached(self, request: QueuedRequest) -> int:
+        """Tokens of the request's prompt that one replica is believed to have cached, the one with the most."""
+
+
 class RoutingPolicy(Protocol):
     """Which replica runs it?"""
 

@@ -21,6 +21,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import sqrt
 from typing import Final
 
 from scheduling.core.types import BackendView
@@ -53,6 +54,12 @@ def worth(cached: int, goes_on: bool) -> int:
     spread. The constants were measured: docs/results/placement.md.
     """
     return GAIN * cached * cached // (cached + HALF_GAIN_TOKENS) if goes_on else FIRST_GAIN * cached
+
+
+def cached_for(value: int) -> int:
+    """How many cached tokens are worth so much, by :func:`worth`; by whichever kind of prompt it would be fewer."""
+    going_on = (value + sqrt(value * (value + 4 * GAIN * HALF_GAIN_TOKENS))) / (2 * GAIN)
+    return int(min(going_on, value / FIRST_GAIN))
 
 
 def valued(depths: Sequence[tuple[str, int]], whole: int, tokens: int, goes_on: bool) -> list[Point]:

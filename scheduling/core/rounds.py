@@ -12,22 +12,35 @@ from collections.abc import Callable, Mapping
 from scheduling.core.types import PoolView, QueuedRequest
 
 Fits = Callable[[QueuedRequest], bool]
+Cached = Callable[[QueuedRequest], int]
+
+
+def _nothing_cached(request: QueuedRequest) -> int:
+    return 0
 
 
 class Round:
     """``fits``: whether a request's entitlement and at least one replica have room for it; within a round it only ever
     turns from true to false. ``has_turn``: whether requests of an entitlement may go in this round at all; None: all
-    may. ``limited``: whether an entitlement's concurrency counts. ``view``: the pool as the step sees it.
+    may. ``limited``: whether an entitlement's concurrency counts. ``view``: the pool as the step sees it. ``cached``:
+    how many tokens of a prompt a replica is believed to have computed already.
     """
 
-    __slots__ = ("_has_turn", "_running", "fits", "limited", "view")
+    __slots__ = ("_has_turn", "_running", "cached", "fits", "limited", "view")
 
     def __init__(
-        self, view: PoolView, fits: Fits, has_turn: Callable[[str], bool] | None = None, *, limited: bool = True
+        self,
+        view: PoolView,
+        fits: Fits,
+        has_turn: Callable[[str], bool] | None = None,
+        *,
+        limited: bool = True,
+        cached: Cached = _nothing_cached,
     ) -> None:
         self.view = view
         self.fits = fits
         self.limited = limited
+        self.cached = cached
         self._has_turn = has_turn
         self._running = view.running_by_entitlement
 
@@ -57,11 +70,11 @@ class Round:
 
     def asking(self, fits: Fits) -> Round:
         """The same turns and limits with another answer to what fits: a round of its own."""
-        return Round(self.view, fits, self._has_turn, limited=self.limited)
+        return Round(self.view, fits, self._has_turn, limited=self.limited, cached=self.cached)
 
     def counting_misses(self) -> CountingRound:
         """The same, counting what did not fit: a round of its own."""
-        return CountingRound(self.view, self.fits, self._has_turn, limited=self.limited)
+        return CountingRound(self.view, self.fits, self._has_turn, limited=self.limited, cached=self.cached)
 
 
 class CountingRound(Round):
@@ -70,7 +83,13 @@ class CountingRound(Round):
     __slots__ = ("misses",)
 
     def __init__(
-        self, view: PoolView, fits: Fits, has_turn: Callable[[str], bool] | None = None, *, limited: bool = True
+        self,
+        view: PoolView,
+        fits: Fits,
+        has_turn: Callable[[str], bool] | None = None,
+        *,
+        limited: bool = True,
+        cached: Cached = _nothing_cached,
     ) -> None:
         def counted(request: QueuedRequest) -> bool:
             if fits(request):
@@ -78,5 +97,5 @@ class CountingRound(Round):
             self.misses += 1
             return False
 
-        super().__init__(view, counted, has_turn, limited=limited)
+        super().__init__(view, counted, has_turn, limited=limited, cached=cached)
         self.misses = 0

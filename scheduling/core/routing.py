@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from scheduling.core.admission import RIGHTS
 from scheduling.core.contracts import Router
-from scheduling.core.placement import POINTS_KEPT, SKEW_TOKENS, PrefixIndex, place
+from scheduling.core.placement import POINTS_KEPT, SKEW_TOKENS, PrefixIndex, cached_for, place
 from scheduling.core.registry import routing
 from scheduling.core.types import BackendView, QueuedRequest
 
@@ -87,6 +87,11 @@ class _PrefixRouter:
         if chosen is not None:
             self._index.ran(request.prefixes, chosen.id)
         return chosen
+
+    def cached(self, request: QueuedRequest) -> int:
+        warmth = self._index.warmth(request.prefixes)
+        most = max(warmth.worth.values(), default=0) if warmth is not None else 0
+        return min(request.input_tokens - 1, cached_for(most))
 
     def learn(self, places: Mapping[str, str]) -> None:
         self._index.learn(places)

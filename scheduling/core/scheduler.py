@@ -22,6 +22,7 @@ from copy import deepcopy
 from heapq import heappop, heappush
 
 from scheduling.core.contracts import (
+    KnowsCaches,
     LearnsPlaces,
     OrderingPolicy,
     RequestQueue,
@@ -264,10 +265,14 @@ class Scheduler:
         headroom is spared only those with a baseline), then who may burst."""
         view = step.view
         if self._rights and self._any_wait(RESERVED):
-            yield Round(view, step.fits_reserved, self._turn_of(RESERVED))
-        yield Round(view, step.fits, self._turn_of(BASELINE) if step.sparing() else None)
+            yield Round(view, step.fits_reserved, self._turn_of(RESERVED), cached=self._cached)
+        yield Round(view, step.fits, self._turn_of(BASELINE) if step.sparing() else None, cached=self._cached)
         if self._rights and step.open and self._any_wait(BURSTS):
-            yield Round(view, step.fits_bursting, self._turn_of(BURSTS), limited=False)
+            yield Round(view, step.fits_bursting, self._turn_of(BURSTS), limited=False, cached=self._cached)
+
+    def _cached(self, request: QueuedRequest) -> int:
+        """Tokens of its prompt that a replica is believed to have computed already."""
+        return self._router.cached(request) if isinstance(self._router, KnowsCaches) and request.prefixes else 0
 
     def _any_wait(self, classes: frozenset[ServiceClass]) -> bool:
         return any(self._of_class[c] for c in classes)

@@ -5,10 +5,10 @@ Formula: due = first token's deadline, or that of the last less ``pace_s`` per e
 ``now + input / speed`` is after it. A low request is late as soon as the prompts of the important ones that wait
 as well (at the rate at which prompts have been leaving) do not end before it is due. Where an important one is late and
 low ones wait, these are relegated and it is served; else it is relegated. Relegated requests run, in the same order,
-when nothing else that waits has room.
-Inputs: deadlines; input and expected output tokens; the speed of the fastest replica as it was measured
-(``prefill_rate`` until it is known); service class (``low_class`` and everything below is low); the rate at which
-prompts leave the queue, measured here while requests wait.
+when nothing else that waits has room. Of a prompt counts what no replica is believed to have cached.
+Inputs: deadlines; input and expected output tokens; where prompts with this beginning ran; the speed of the fastest
+replica as it was measured (``prefill_rate`` until it is known); service class (``low_class`` and everything below is
+low); the rate at which prompts leave the queue, measured here while requests wait.
 Cost: O(1) on top of the policy's for each request looked at; at most 4 are relegated in one step.
 Who starves: relegated requests, as long as others that can be in time fill the pool; ``max_wait_s`` ends it.
 Source: QoServe 3.4; ``prefill_rate`` of its artifact (8,500 tokens/s). Here in front of the replicas: time to wait is
@@ -161,14 +161,14 @@ class RelegatingQueue:
     def _in_time(self, round_: Round, now_s: float) -> QueuedRequest | None:
         while self._waiting and (request := self._timely.select(round_, now_s)) is not None:
             outdated = self._book_out(request.id) < self._wave
-            if self._moved >= MAX_PER_STEP or not self._gives_way(request, outdated, now_s):
+            if self._moved >= MAX_PER_STEP or not self._gives_way(request, outdated, round_, now_s):
                 return request
             self._moved += 1
             self._late.add(request.id)
             self._relegated.push(request, now_s)
         return None
 
-    def _gives_way(self, request: QueuedRequest, outdated: bool, now_s: float) -> bool:
+    def _gives_way(self, request: QueuedRequest, outdated: bool, round_: Round, now_s: float) -> bool:
         if request.prefilled or request.generated:
             return False  # begun already: what it holds would be wasted
         policy = self._policy
@@ -178,7 +178,7 @@ class RelegatingQueue:
         verdict = judge(
             policy.due_s(request),
             now_s,
-            request.input_tokens,
+            request.input_tokens - round_.cached(request),
             self._speed,
             low=low,
             low_waiting=self._low_waiting > 0,
