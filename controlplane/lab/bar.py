@@ -39,7 +39,8 @@ def shipped() -> list[str]:
     """The compositions that are compared, the default first."""
     around = [f"{modifiers}+{name}" for name in WITHIN_MODIFIERS for modifiers in AROUND]
     others = [name for name in orderings() if name != DEFAULT]
-    return [DEFAULT, *others, *around, f"relegate+{DEFAULT}:relegate=0", f"fair+{DEFAULT}"]
+    variants = [f"{DEFAULT}:relegate=2", f"relegate+{DEFAULT}:relegate=0", f"fair+{DEFAULT}"]
+    return [DEFAULT, *others, *around, *variants]
 
 
 @dataclass(frozen=True, slots=True)

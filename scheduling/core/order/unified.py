@@ -1,4 +1,4 @@
-"""The default: class band, then deadline slack, then cost, then debt.
+"""The default: what can be in time, by class band, then deadline slack, then cost, then debt.
 
 Question: which waiting request goes next, in a pool that nobody has tuned?
 Formula: reserved classes before elastic before spot before preemptible (``queues/bands.py``). Within a band
@@ -10,12 +10,15 @@ treated as if it had to end ``patience_s`` after its arrival, and among these th
 is left of ``X = O^2/2 + I*(O + 300)``. Costs within a factor of e count as alike; a rank is worth ``tier_ratio`` times
 the cost. What an entitlement is owed moves its requests by ``ln f``: so many grades of cost, or ``debt_s`` seconds of
 deadline each.
-What cannot be in time gives way within its band (``queues/relegated.py``), and at the latest every ``every``-th turn
-goes to who has waited longest, once that is more than ``patience_s`` past its deadline (``queues/overdue.py``).
+What cannot be in time gives way (``queues/relegated.py``) to all that can be of the classes with a baseline, and goes
+before spot and preemptible, which have the surplus only: timely reserved, timely elastic, late reserved, late elastic,
+then spot and preemptible, each with its own late ones behind. What is reserved for an owner it has either way: the
+scheduler gives an owner within its share a turn before all others, late or not. And at the latest every ``every``-th
+turn goes to who has waited longest, once that is more than ``patience_s`` past its deadline (``queues/overdue.py``).
 Inputs: service class, deadlines, prompt tokens, output-length distribution or expected output, tokens generated, tier
 rank, standings. Each may be missing: without SLOs this is mean cost (with ``preempts`` SageSched with a cost for
 prefill), without standings nobody is owed anything, with nothing at all it is fifo.
-Parameters: those above; ``relegate`` = 0 where the engine relegates by itself.
+Parameters: those above; ``relegate`` = 0 where the engine relegates by itself, 2 to relegate within each class alone.
 Cost: O(log n) per decision and O(m) for a distribution of m values when pushed; O(entitlements) when standings change.
 Who starves: nobody: a request that is overdue waits for at most 2 * ``every`` turns for each one that was asked for
 earlier.
@@ -35,17 +38,19 @@ from scheduling.core.contracts import Key, Maker, RequestQueue
 from scheduling.core.deadline import PACE_S, due_by_deadline_s
 from scheduling.core.gittins import CostDistribution, cost_of, service_cost
 from scheduling.core.order.hybrid import Hybrid, work_left
-from scheduling.core.queues.bands import Bands
+from scheduling.core.queues.bands import BAND_OF, BANDS, BandQueue, Bands
 from scheduling.core.queues.keyed import LOOK_PAST
 from scheduling.core.queues.overdue import OverdueTurns
 from scheduling.core.queues.relegated import Relegate
 from scheduling.core.queues.standing import StandingQueue
 from scheduling.core.registry import ordering
 from scheduling.core.rounds import CountingRound, Round
-from scheduling.core.types import QueuedRequest
+from scheduling.core.types import QueuedRequest, ServiceClass
 
 PREFILL_STEPS = 300.0  # token steps of KV that one prompt token's prefill is worth
 MAX_MISSES = 2 * LOOK_PAST  # requests without room that one round looks past
+SURPLUS = BAND_OF[ServiceClass.SPOT]  # the first band without a baseline
+ACROSS, WITHIN = 1, 2  # how requests that cannot be in time give way
 BUCKET_TOKENS = 100  # a request that was preempted is ranked anew when it has generated another so many
 
 
@@ -70,8 +75,8 @@ class Unified:
             raise ValueError("tier_ratio must be at least 1: a better tier is worth more, not less")
         if self.every < 2:
             raise ValueError("every must be at least 2: with 1 every turn would go to the oldest")
-        if self.relegate not in (0, 1) or self.preempts not in (0, 1):
-            raise ValueError("relegate and preempts are 0 or 1")
+        if self.relegate not in (0, ACROSS, WITHIN) or self.preempts not in (0, 1):
+            raise ValueError("relegate is 0, 1 or 2, preempts is 0 or 1")
 
     def queue(self) -> RequestQueue:
         look = _Look()
@@ -79,9 +84,12 @@ class Unified:
         def promises(group: str) -> RequestQueue:
             return _Promises(self, look)
 
-        # Bands stand outermost: a reserved request that is late still goes before an elastic one that is not.
-        band: Maker = Relegate(pace_s=self.pace_s).around(promises) if self.relegate else promises
-        return OverdueTurns(Bands().around(band)(""), self.patience_s, self.every)
+        late = Relegate(pace_s=self.pace_s)
+        if self.relegate == ACROSS:
+            make = _across(late, promises)
+        else:
+            make = Bands().around(late.around(promises) if self.relegate else promises)
+        return OverdueTurns(make(""), self.patience_s, self.every)
 
     def urgency(self, request: QueuedRequest) -> Key:
         """When a request with an SLO should have been served [s]."""
@@ -135,6 +143,21 @@ def _index(
     age = service_cost(prompt, generated) + PREFILL_STEPS * prefilled
     index = CostDistribution(costs, probabilities).index(age)
     return age if index == inf else index
+
+
+def _across(late: Relegate, make: Maker) -> Maker:
+    """Bands: those with a baseline relegate together, each of the surplus by itself."""
+
+    def owners(group: str) -> RequestQueue:
+        bands = tuple(make(f"{group}{BANDS[band]}/") for band in range(SURPLUS))
+        return BandQueue(bands, BANDS[:SURPLUS])
+
+    def queue(group: str) -> RequestQueue:
+        surplus = (late.around(make)(f"{group}{name}/") for name in BANDS[SURPLUS:])
+        parts = (late.around(owners)(group), *surplus)
+        return BandQueue(parts, ("", *BANDS[SURPLUS:]), {c: max(0, band - SURPLUS + 1) for c, band in BAND_OF.items()})
+
+    return queue
 
 
 class _Look:

@@ -11,7 +11,7 @@ Source: token pools, Table 1 and 4.3 (spot and preemptible get the surplus only)
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -42,10 +42,20 @@ class Bands:
 
 
 class BandQueue:
-    """A :class:`scheduling.core.contracts.RequestQueue` of one queue per band."""
+    """A :class:`scheduling.core.contracts.RequestQueue` of one queue per band.
 
-    def __init__(self, bands: tuple[RequestQueue, ...]) -> None:
+    ``band_of``: which of them a class is in; ``names``: what they are called, "" for one that is not spoken of.
+    """
+
+    def __init__(
+        self,
+        bands: tuple[RequestQueue, ...],
+        names: tuple[str, ...] = BANDS,
+        band_of: Mapping[ServiceClass, int] = BAND_OF,
+    ) -> None:
         self._bands = bands
+        self._names = names
+        self._band_of = band_of
         self._home: dict[str, int] = {}  # request id -> band
 
     def __len__(self) -> int:
@@ -56,16 +66,18 @@ class BandQueue:
             yield from band
 
     def parts(self, now_s: float) -> Iterator[QueuePart]:
-        for name, band in zip(BANDS, self._bands, strict=True):
-            yield QueuePart(f"{name} band", "band", len(band))
+        for name, band in zip(self._names, self._bands, strict=True):
+            if name:
+                yield QueuePart(f"{name} band", "band", len(band))
             yield from parts_of(band, name, now_s)
 
     def explain(self, request: QueuedRequest) -> str:
-        band = BAND_OF[request.service_class]
-        return f"{BANDS[band]} band, {self._bands[band].explain(request)}"
+        band = self._band_of[request.service_class]
+        told = self._bands[band].explain(request)
+        return f"{self._names[band]} band, {told}" if self._names[band] else told
 
     def push(self, request: QueuedRequest, now_s: float) -> None:
-        band = BAND_OF[request.service_class]
+        band = self._band_of[request.service_class]
         if self._home.get(request.id, band) != band:
             self.discard(request.id)
         self._home[request.id] = band
@@ -86,4 +98,4 @@ class BandQueue:
         return any(counts_service(b) and b.settle(request_id, input_tokens, output_tokens) for b in self._bands)
 
     def shares(self, service_class: ServiceClass) -> Iterator[Shares]:
-        yield from shares_of(self._bands[BAND_OF[service_class]], service_class)
+        yield from shares_of(self._bands[self._band_of[service_class]], service_class)

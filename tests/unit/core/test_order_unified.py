@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from scheduling.core.contracts import RequestQueue
+from scheduling.core.contracts import RequestQueue, parts_of
 from scheduling.core.order.hybrid import work_left
 from scheduling.core.order.unified import PREFILL_STEPS, Unified, index_left, mean_left
 from scheduling.core.queues.standing import MAX_SHIFT, StandingQueue, standing_factor
@@ -198,6 +198,51 @@ def test_what_is_too_late_gives_way_and_is_not_forgotten() -> None:
     assert order(filled(late, saved, relegate=0), now_s=21.0) == ["late", "saved"]
 
 
+def classes_in_turn(relegate: int) -> list[str]:
+    """One that is late and one that can be in time of each class, by who goes first."""
+    requests = [
+        request(f"{kind} {service_class}", service_class=service_class, ttft_deadline_s=due_s)
+        for service_class in ServiceClass
+        if service_class is not ServiceClass.DEDICATED
+        for kind, due_s in (("late", 5.0), ("timely", 60.0))
+    ]
+    return order(filled(*requests, relegate=relegate), now_s=21.0)
+
+
+def test_what_is_late_gives_way_across_the_classes_that_have_a_baseline_and_never_to_the_surplus() -> None:
+    assert classes_in_turn(relegate=1) == [
+        "timely guaranteed", "timely elastic", "late guaranteed", "late elastic",
+        "timely spot", "late spot", "timely preemptible", "late preemptible",
+    ]  # fmt: skip
+
+
+def test_what_is_late_may_give_way_within_its_class_alone() -> None:
+    assert classes_in_turn(relegate=2) == [
+        f"{kind} {name}" for name in ("guaranteed", "elastic", "spot", "preemptible") for kind in ("timely", "late")
+    ]
+
+
+def test_the_parts_of_what_waits_are_named_in_the_order_in_which_they_are_looked_at() -> None:
+    late = request("late", ttft_deadline_s=5.0, service_class=ServiceClass.GUARANTEED)
+    saved = request("saved", ttft_deadline_s=60.0)
+    spot = request("spot", ttlt_deadline_s=600.0, service_class=ServiceClass.SPOT)
+    queue = filled(late, saved, spot, request("other", ttft_deadline_s=70.0))
+    assert order_of_one(queue, now_s=21.0) == "saved"  # and the late one was found to be late on the way
+    parts = [(part.name, part.kind, part.waiting) for part in parts_of(queue, "", 21.0)]
+    assert parts == [
+        ("reserved band", "band", 0), ("elastic band", "band", 1), ("relegated", "relegated", 1),
+        ("spot band", "band", 1), ("preemptible band", "band", 0),
+    ]  # fmt: skip
+    assert queue.explain(late).startswith("relegated, reserved band, due ")
+    assert queue.explain(spot).startswith("spot band, due ")
+
+
+def order_of_one(queue: RequestQueue, now_s: float) -> str:
+    chosen = queue.select(Round(FREE, lambda r: True), now_s)
+    assert chosen is not None
+    return chosen.id
+
+
 @pytest.mark.parametrize("seed_kind", ["expensive", "low class", "late"])
 def test_nobody_waits_for_ever_while_better_ones_keep_coming(seed_kind: str) -> None:
     victim = {
@@ -252,7 +297,7 @@ def test_explanations_give_the_terms() -> None:
         assert text == told[request_.id]
 
 
-@pytest.mark.parametrize("wrong", [{"every": 1}, {"tier_ratio": 0.5}, {"patience_s": 0.0}, {"relegate": 2}])
+@pytest.mark.parametrize("wrong", [{"every": 1}, {"tier_ratio": 0.5}, {"patience_s": 0.0}, {"relegate": 3}])
 def test_parameters_out_of_range_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(PolicyError, match=next(iter(wrong))):
         make_ordering("unified", wrong)

@@ -49,6 +49,22 @@ def test_an_owner_goes_before_a_crowd_that_has_no_limit(policy: str, around: tup
 
 
 @every_composition
+def test_an_owner_has_what_is_reserved_for_it_when_it_is_late_as_well(policy: str, around: tuple[str, ...]):
+    """What cannot be in time gives way within the pool's surplus; slots that are reserved are the owner's all the
+    same, before others that can be in time."""
+    world = scheduler(policy, around)
+    for number in range(200):
+        world.offer(waiting(number, f"elastic-{number % 5}", 1, concurrency=0, ttft_deadline_s=2000.0), 1000.0)
+    for number in range(500, 503):
+        world.offer(waiting(number, "owner", 0, concurrency=2, ttft_deadline_s=1001.0), 1000.0)
+    view = pool_view(backend_view(slots=3))
+    before = remember(view, world)
+    grants = world.step(view, 1100.0)
+    assert [grant.request.entitlement.partition("-")[0] for grant in grants] == ["owner", "owner", "elastic"]
+    assert check_step(before, grants, world, 1100.0, rights=True) == []
+
+
+@every_composition
 def test_idle_capacity_goes_to_who_may_burst_when_nobody_else_can_use_it(policy: str, around: tuple[str, ...]):
     world = scheduler(policy, around)
     for number in range(100):  # at their limits, and they may not burst
