@@ -1,6 +1,6 @@
 import { useInfiniteQuery, useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { useState } from "react";
-import { Link, useSearchParams } from "react-router";
+import { useSearchParams } from "react-router";
 import type { Pool, Tenant } from "../../api/catalog";
 import { get, send } from "../../api/client";
 import { following, type AlertPage, type AlertRow, type AlertRule, type OpenAlerts } from "../../api/operate";
@@ -17,6 +17,7 @@ import { asOutage, isHeard, type Outage } from "../../feed/outages";
 import { age } from "../../lib/format";
 import { user } from "../../lib/page";
 import { useCatalog } from "../tenants/data";
+import { Marks, Ways } from "./AlertParts";
 import { Confirm, Failed, Waiting, When } from "../tenants/parts";
 import { kindLabel, lastedS, ruleSpecs, sentence } from "./rules";
 
@@ -43,90 +44,6 @@ function Unwatched({ away }: { away: readonly Outage[] }) {
         </li>
       ))}
     </ul>
-  );
-}
-
-/** From an alert to what it is about: the charts, the requests and the replica of that moment. */
-function Ways({ alert }: { alert: AlertRow }) {
-  const began = Date.parse(alert.at) / 1000;
-  const around = { from: new Date((began - 120) * 1000).toISOString(), to: new Date((began + 120) * 1000).toISOString() };
-  const where = Object.fromEntries(Object.entries({ pool: alert.pool, tenant: alert.tenant }).filter(([, name]) => name));
-  const backend = ["backend_health", "engine_queue", "kv_cache"].includes(alert.kind) ? alert.subject : "";
-  const links: [string, string][] = [
-    ...(alert.pool ? ([["charts", `/?${new URLSearchParams({ pool: alert.pool, at: String(Math.round(began + 120)), window: "5" })}`]] as [string, string][]) : []),
-    ["requests", `/requests?${new URLSearchParams({ ...where, ...(backend ? { backend } : {}), ...around })}`],
-    ...(backend && user.role !== "member" ? ([[`backend ${backend}`, "/backends"]] as [string, string][]) : []),
-    ...(user.role === "member" ? [] : ([["events", `/events?${new URLSearchParams({ at: String(Math.round(began)) })}`]] as [string, string][])),
-  ];
-  return (
-    <p className="mt-1 text-sm text-soft">
-      That moment:{" "}
-      {links.map(([label, to], i) => (
-        <span key={label}>
-          {i > 0 && " · "}
-          <Link className="link" to={to}>
-            {label}
-          </Link>
-        </span>
-      ))}
-    </p>
-  );
-}
-
-const SILENCES = [
-  { minutes: 60, label: "1 h" },
-  { minutes: 480, label: "8 h" },
-  { minutes: 1440, label: "1 day" },
-] as const;
-
-/** Who looks after an alert, and until when nothing is sent of it. */
-function Marks({ alert }: { alert: AlertRow }) {
-  const client = useQueryClient();
-  const mark = useMutation({
-    mutationFn: ({ verb, body }: { verb: "acknowledge" | "silence"; body: Record<string, unknown> }) => send<AlertRow>("POST", `alerts/${alert.id}/${verb}`, body),
-    onSuccess: () => client.invalidateQueries({ queryKey: ["alerts"] }),
-    onError: (error) => notify(error.message),
-  });
-  const silent = alert.silenced_until !== null && Date.parse(alert.silenced_until) > Date.now();
-  return (
-    <>
-      {alert.acknowledged_at && (
-        <p>
-          acknowledged by {alert.acknowledged_by}, <When at={alert.acknowledged_at} />
-        </p>
-      )}
-      {silent && (
-        <p>
-          silenced by {alert.silenced_by} until <When at={alert.silenced_until} />
-        </p>
-      )}
-      {alert.note && <p>“{alert.note}”</p>}
-      {user.role !== "member" && (
-        <p className="mt-1 flex flex-wrap gap-1.5 sm:justify-end">
-          {!alert.acknowledged_at && (
-            <button type="button" className="button" disabled={mark.isPending} onClick={() => mark.mutate({ verb: "acknowledge", body: {} })}>
-              Acknowledge
-            </button>
-          )}
-          {silent ? (
-            <button type="button" className="button" disabled={mark.isPending} onClick={() => mark.mutate({ verb: "silence", body: { minutes: 0 } })}>
-              End silence
-            </button>
-          ) : (
-            <select className="field" aria-label={`Silence ${alert.rule_name}`} value="" disabled={mark.isPending} onChange={(event) => mark.mutate({ verb: "silence", body: { minutes: Number(event.target.value) } })}>
-              <option value="" disabled>
-                Silence for…
-              </option>
-              {SILENCES.map(({ minutes, label }) => (
-                <option key={minutes} value={minutes}>
-                  {label}
-                </option>
-              ))}
-            </select>
-          )}
-        </p>
-      )}
-    </>
   );
 }
 
