@@ -23,6 +23,7 @@ from rest_framework import serializers
 
 from scheduling.core.outcomes import Outcome, Reason
 from telemetry.api.alerts import RuleSerializer
+from telemetry.api.channels import ChannelSerializer
 from tenants.api.serializers import Named, Strict
 from tenants.api.urls import router
 
@@ -115,7 +116,8 @@ def resources() -> dict[str, serializers.Serializer[Any]]:
     views: list[tuple[str, Any, str]] = router.registry
     serializers_by_route = {prefix: view.serializer_class() for prefix, view, _ in views}
     return {route: s for route, s in serializers_by_route.items() if isinstance(s, Strict)} | {
-        "alert-rules": RuleSerializer()
+        "alert-rules": RuleSerializer(),
+        "notification-channels": ChannelSerializer(),
     }
 
 
@@ -165,6 +167,7 @@ def _kind(field: serializers.Field[Any, Any, Any, Any], model: Any) -> str:
     kinds: tuple[tuple[type, str], ...] = (
         (Named, "choice"),
         (serializers.ChoiceField, "choice"),
+        (serializers.ManyRelatedField, "words"),
         (serializers.BooleanField, "flag"),
         (serializers.IntegerField, "integer"),
         (serializers.FloatField, "number"),

@@ -16,10 +16,11 @@ from dataclasses import MISSING, dataclass, field, fields
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any, get_type_hints
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 PREFIX = "QUARTERMASTER_"
 TRUE, FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
+MAIL_PORTS = {"smtp": 25, "smtp+tls": 587, "smtps": 465}
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 
 
@@ -31,6 +32,17 @@ def setting(default: Any, doc: str, *, low: float | None = None, secret: bool = 
     """A field of :class:`Env`: ``low`` is the least value allowed, ``secret`` keeps the value out of messages and of
     ``repr``."""
     return field(default=default, repr=not secret, metadata={"doc": doc, "low": low, "secret": secret, "name": name})
+
+
+@dataclass(frozen=True, slots=True)
+class MailServer:
+    """Where e-mail is handed in; without a host nowhere."""
+
+    scheme: str = "smtp"
+    host: str = ""
+    port: int = 25
+    user: str = ""
+    password: str = field(default="", repr=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,6 +192,22 @@ class Env:
     webhook_secret: str = setting(
         "", "Signs what is sent to webhooks (`docs/guide/scaling.md`); at least 16 characters.", secret=True
     )
+    public_url: str = setting(
+        "",
+        "The console's address as people reach it, e.g. `https://llm.example.org`: links in alerts begin with it. "
+        "Empty: alerts carry no link.",
+    )
+    email_url: str = setting(
+        "",
+        "Mail server for alerts: `smtp://user:password@host:port`, `smtp+tls://...` (STARTTLS) or `smtps://...`. "
+        "Empty: no e-mail is sent.",
+        secret=True,
+    )
+    email_from: str = setting("", "Sender of e-mails. Empty: `quartermaster@` and the mail server's host.")
+    pagerduty_url: str = setting(
+        "https://events.pagerduty.com/v2/enqueue",
+        "Where events for PagerDuty are sent; in the EU `https://events.eu.pagerduty.com/v2/enqueue`.",
+    )
     replica_command: str = setting(
         "",
         "Command of one more engine for the scaling driver `local`, with `{port}`, `{index}` and `{name}`, e.g. "
@@ -215,6 +243,18 @@ class Env:
     @property
     def hosts(self) -> list[str]:
         return [h.strip() for h in self.allowed_hosts.split(",") if h.strip()]
+
+    @property
+    def mail_server(self) -> MailServer:
+        """Raises ValueError."""
+        if not self.email_url:
+            return MailServer()
+        parts = urlsplit(self.email_url)
+        if parts.scheme not in MAIL_PORTS or not parts.hostname:
+            raise ValueError("no mail server's address")
+        port = parts.port or MAIL_PORTS[parts.scheme]
+        user, password = unquote(parts.username or ""), unquote(parts.password or "")
+        return MailServer(parts.scheme, parts.hostname, port, user, password)
 
     @property
     def origins(self) -> list[str]:
@@ -375,8 +415,14 @@ def _check(env: Env, given: frozenset[str]) -> list[str]:
         faults.append(f"{env_name('redis_url')}=(hidden): must begin with redis://, rediss:// or unix://")
     if env.webhook_secret and len(env.webhook_secret) < 16:
         faults.append(f"{env_name('webhook_secret')}=(hidden): needs at least 16 characters")
-    if env.alert_webhook and urlsplit(env.alert_webhook).scheme not in ("http", "https"):
-        faults.append(f"{env_name('alert_webhook')}={env.alert_webhook!r}: must begin with http:// or https://")
+    for name in ("alert_webhook", "public_url", "pagerduty_url"):
+        url = getattr(env, name)
+        if url and urlsplit(url).scheme not in ("http", "https"):
+            faults.append(f"{env_name(name)}={url!r}: must begin with http:// or https://")
+    try:
+        _ = env.mail_server
+    except ValueError:
+        faults.append(f"{env_name('email_url')}=(hidden): use smtp://, smtp+tls:// or smtps:// and a host")
     try:
         _ = env.file_storage_settings
     except ValueError:

@@ -267,6 +267,15 @@ UNFOLD |= CATALOG_UNFOLD  # the catalog knows which pages belong together
 QUARTERMASTER_RETENTION_DAYS = ENV.retention_days
 QUARTERMASTER_WEBSOCKETS_PER_USER = ENV.max_websockets_per_user
 QUARTERMASTER_ALERT_WEBHOOK = ENV.alert_webhook
+QUARTERMASTER_PUBLIC_URL = ENV.public_url
+QUARTERMASTER_PAGERDUTY_URL = ENV.pagerduty_url
+EMAIL_TIMEOUT = 5.0  # as for webhooks
+MAIL_SERVER = ENV.mail_server
+EMAIL_HOST = MAIL_SERVER.host  # empty: no e-mail is sent
+EMAIL_PORT = MAIL_SERVER.port
+EMAIL_HOST_USER, EMAIL_HOST_PASSWORD = MAIL_SERVER.user, MAIL_SERVER.password
+EMAIL_USE_TLS, EMAIL_USE_SSL = MAIL_SERVER.scheme == "smtp+tls", MAIL_SERVER.scheme == "smtps"
+DEFAULT_FROM_EMAIL = ENV.email_from or f"quartermaster@{EMAIL_HOST}"
 QUARTERMASTER_WEBHOOK_HOSTS = ENV.webhook_hosts
 QUARTERMASTER_WEBHOOK_SECRET = ENV.webhook_secret
 QUARTERMASTER_REDIS_URL = ENV.redis_url  # empty: nobody listens for the catalog's notification

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from django.db import models
 
 from scheduling.core.outcomes import Outcome, Reason
@@ -176,6 +178,45 @@ class Severity(models.TextChoices):
     CRITICAL = "critical", "critical"
 
 
+class ChannelKind(models.TextChoices):
+    """How a channel is sent to (``telemetry/alerts/channels.py``)."""
+
+    WEBHOOK = "webhook", "webhook: a signed call to your own program"
+    SLACK = "slack", "Slack, or whatever takes Slack's incoming webhooks"
+    EMAIL = "email", "e-mail"
+    PAGERDUTY = "pagerduty", "PagerDuty, Events API v2"
+
+
+class NotificationChannel(models.Model):
+    """A place that alerts are sent to. What it sent last, and why it could not, is kept with it."""
+
+    secret: ClassVar[tuple[str, ...]] = ("target",)
+
+    name = models.SlugField(max_length=63, unique=True, help_text="Rules name it by this.")
+    kind = models.CharField(max_length=10, choices=ChannelKind.choices)
+    target = models.CharField(
+        max_length=500,
+        help_text="Webhook and Slack: the address, whose host is on QUARTERMASTER_WEBHOOK_HOSTS. E-mail: up to ten "
+        "addresses, with commas. PagerDuty: the integration key.",
+    )
+    for_all = models.BooleanField(
+        "default",
+        default=False,
+        help_text="Also receives alerts of rules that name no channel, and those that have no rule.",
+    )
+    enabled = models.BooleanField(default=True)
+    created_at = models.DateTimeField(auto_now_add=True)
+    tried_at = models.DateTimeField("last tried", null=True, blank=True)
+    sent_at = models.DateTimeField("last sent", null=True, blank=True)
+    problem = models.CharField(max_length=300, blank=True, help_text="Why the last attempt failed; empty: it did not.")
+
+    class Meta:
+        ordering = ["name"]
+
+    def __str__(self) -> str:
+        return self.name
+
+
 class AlertRule(models.Model):
     """When operators want to be told. Looked at by the leader of each pool (``telemetry/alerts/watch.py``)."""
 
@@ -194,6 +235,12 @@ class AlertRule(models.Model):
     tenant = models.CharField(max_length=63, blank=True, help_text="Empty: the whole pool, or every tenant.")
     severity = models.CharField(max_length=8, choices=Severity.choices, default=Severity.WARNING)
     webhook = models.CharField(max_length=500, blank=True, help_text="Empty: QUARTERMASTER_ALERT_WEBHOOK.")
+    channels = models.ManyToManyField(
+        NotificationChannel,
+        blank=True,
+        related_name="rules",
+        help_text="Where its alerts are sent as well. None chosen: the default channels.",
+    )
     enabled = models.BooleanField(default=True)
 
     class Meta:
@@ -237,6 +284,9 @@ class Alert(models.Model):
     note = models.CharField(
         max_length=300, blank=True, db_default="", help_text="Of the person who acknowledged or silenced it."
     )
+    assigned_to = models.CharField(max_length=150, blank=True, db_default="", help_text="Who looks after it.")
+    assigned_by = models.CharField(max_length=150, blank=True, db_default="")
+    assigned_at = models.DateTimeField("assigned", null=True, blank=True)
 
     class Meta:
         ordering = ["-at", "-id"]
@@ -260,6 +310,25 @@ class Alert(models.Model):
         if self.resolved_at is not None:
             return "resolved"
         return "told" if self.rule_id is None else "open"
+
+
+class AlertDelivery(models.Model):
+    """An alert for one channel: what was sent of it, and what stands in the way."""
+
+    alert = models.ForeignKey(Alert, on_delete=models.CASCADE, related_name="deliveries")
+    channel = models.ForeignKey(NotificationChannel, on_delete=models.CASCADE, related_name="deliveries")
+    delivered_at = models.DateTimeField("delivered", null=True, blank=True)
+    resolution_delivered_at = models.DateTimeField("resolution delivered", null=True, blank=True)
+    attempts = models.PositiveIntegerField(default=0)
+    next_attempt_at = models.DateTimeField(null=True, blank=True)
+    problem = models.CharField(max_length=300, blank=True)
+
+    class Meta:
+        ordering = ["alert", "channel"]
+        constraints = [models.UniqueConstraint(name="alert_delivery_once", fields=["alert", "channel"])]
+
+    def __str__(self) -> str:
+        return f"{self.alert_id} {self.channel_id}"
 
 
 class PoolEvent(models.Model):

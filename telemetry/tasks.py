@@ -11,7 +11,7 @@ from django.conf import settings
 from django.utils import timezone
 
 from telemetry import events
-from telemetry.alerts import lifecycle
+from telemetry.alerts import lifecycle, notify
 from telemetry.estimates import learned
 from telemetry.ledger import rollup
 from telemetry.models import LedgerEntry
@@ -49,7 +49,7 @@ def roll_up() -> None:
     """Adds the ledger up by the hour, keeps what predictions were corrected by, delivers what alerts are due, and does
     what else is due each minute."""
     failures: list[Exception] = []
-    for work in (rollup.roll_up, learned.keep, lifecycle.tidy, lifecycle.deliver, *minutely):
+    for work in (rollup.roll_up, learned.keep, lifecycle.tidy, lifecycle.deliver, notify.deliver, *minutely):
         try:
             work()
         except Exception as error:
@@ -62,6 +62,7 @@ def roll_up() -> None:
 @shared_task(name="telemetry.deliver_alerts", ignore_result=True, expires=50)
 def deliver_alerts() -> None:
     """Delivers what alerts are due, when one began or ended."""
+    notify.deliver()
     lifecycle.deliver()
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from django.contrib.auth import get_user_model
 from django.contrib.auth.models import AbstractBaseUser, AnonymousUser
 from django.db.models import Model, Q, QuerySet
 
@@ -122,6 +123,17 @@ def scope_for(user: AbstractBaseUser | AnonymousUser | None) -> Scope:
     role = next((role for role in (Role.ADMIN, Role.OPERATOR, Role.MEMBER) if role in roles), None)
     tenants = frozenset(tenant for _, tenant in rows if tenant is not None)
     return Scope(user_id=user.pk, username=user.get_username(), role=role, tenant_ids=tenants)
+
+
+MOST_OPERATORS = 500
+
+
+def operators() -> list[str]:
+    """Names of those who may operate: admins and operators who can sign in."""
+    users = get_user_model()._default_manager.filter(is_active=True)
+    may = Q(is_superuser=True) | Q(memberships__role__in=[Role.ADMIN, Role.OPERATOR])
+    names = users.filter(may).order_by("username").values_list("username", flat=True)
+    return list(names.distinct()[:MOST_OPERATORS])
 
 
 def scope_of(request: Any) -> Scope:

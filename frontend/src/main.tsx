@@ -30,6 +30,7 @@ const Lab = lazy(() => import("./pages/lab/Lab").then((page) => ({ default: page
 const QueuePage = lazy(() => import("./pages/queue/QueuePage").then((page) => ({ default: page.QueuePage })));
 const Drift = lazy(() => import("./pages/drift/Drift").then((page) => ({ default: page.Drift })));
 const Alerts = lazy(() => import("./pages/alerts/Alerts").then((page) => ({ default: page.Alerts })));
+const Incident = lazy(() => import("./pages/alerts/Incident").then((page) => ({ default: page.Incident })));
 const Events = lazy(() => import("./pages/events/Events").then((page) => ({ default: page.Events })));
 const Welcome = lazy(() => import("./pages/welcome/Welcome").then((page) => ({ default: page.Welcome })));
 
@@ -62,6 +63,7 @@ const router = createBrowserRouter(
       <Route path="queue" element={<QueuePage />} />
       <Route path="drift" element={<Drift />} />
       <Route path="alerts" element={<Alerts />} />
+      <Route path="alerts/:alert" element={<Incident />} />
       <Route path="events" element={<Events />} />
       <Route path="playground" element={<Playground />} />
       <Route path="welcome" element={<Welcome />} />

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from telemetry.feed.history import SERVING
 from telemetry.models import AlertRule, RuleKind
 
 MIN_JUDGED = 10  # requests of the last minute: a share of fewer says nothing
@@ -88,7 +89,7 @@ def _debt(rule: AlertRule, pool: str, snapshot: Mapping[str, Any]) -> dict[str, 
 def _backend(rule: AlertRule, pool: str, snapshot: Mapping[str, Any]) -> dict[str, Seen]:
     return {
         name: Seen(
-            float(backend["state"] not in ("ready", "draining", "drained")),
+            float(backend["state"] not in SERVING),
             f"Backend {name} of pool {pool} is {backend['state']}: {backend['why']}",
         )
         for name, backend in snapshot.get("backends", {}).items()

@@ -1,4 +1,5 @@
-"""Alerts: stored once, shown, resolved when what a rule saw is over, and delivered to a webhook until it takes them."""
+"""Alerts: stored once, shown, resolved when what a rule saw is over, and delivered to the installation's webhook or the
+rule's own until it takes them; to channels by :mod:`telemetry.alerts.notify`."""
 
 from __future__ import annotations
 
@@ -12,6 +13,8 @@ from django.db import IntegrityError, transaction
 from django.db.models import Q, QuerySet
 from django.utils import timezone
 
+from telemetry.alerts import notify
+from telemetry.alerts.content import content
 from telemetry.alerts.webhook import WebhookError, post
 from telemetry.models import Alert, AlertRule
 from tenants import audit
@@ -27,7 +30,12 @@ GIVE_UP_AFTER = timedelta(days=2)
 
 def raise_alert(kind: str, name: str, line: str, **fields: str | int) -> bool:
     """Stores an alert; False when one of that name was there. It stays one, however often it is raised."""
-    _, created = Alert.objects.get_or_create(name=name[:200], defaults={"kind": kind, "line": line[:300], **fields})
+    with transaction.atomic():
+        alert, created = Alert.objects.get_or_create(
+            name=name[:200], defaults={"kind": kind, "line": line[:300], **fields}
+        )
+        if created:
+            notify.address(alert)
     if created:
         log.warning("alert %s: %s", name, line)
     return created
@@ -40,10 +48,11 @@ def fire(rule: AlertRule, *, pool: str, subject: str, tenant: str, line: str, va
     silenced: dict[str, Any] = dict(same.values("silenced_until", "silenced_by", "note").first() or {})
     try:
         with transaction.atomic():
-            Alert.objects.create(
+            alert = Alert.objects.create(
                 kind=rule.kind, name=name, severity=rule.severity, rule=rule, subject=subject[:200], tenant=tenant,
                 pool=pool, line=line[:300], value=value, threshold=rule.threshold, **silenced,
             )  # fmt: skip
+            notify.address(alert)
     except IntegrityError:  # two leaders at once, or one that looked back
         return False
     log.warning("alert %s: %s", rule.name, line)
@@ -61,6 +70,12 @@ def silence(alert: Alert, actor: audit.Actor, until: datetime | None, note: str)
     _mark(alert, actor, "silence" if until else "end silence", silenced_until=until, silenced_by=by, note=note)
 
 
+def assign(alert: Alert, actor: audit.Actor, to: str) -> None:
+    """Who looks after it; nobody for an empty name. Recorded in the audit log."""
+    by, at = (actor.name, timezone.now()) if to else ("", None)
+    _mark(alert, actor, "assign" if to else "unassign", assigned_to=to, assigned_by=by, assigned_at=at)
+
+
 def _mark(alert: Alert, actor: audit.Actor, action: str, **changes: Any) -> None:
     with transaction.atomic():
         before = audit.snapshot(alert)
@@ -73,9 +88,15 @@ def _mark(alert: Alert, actor: audit.Actor, action: str, **changes: Any) -> None
 
 def resolve(rows: QuerySet[Alert], why: str) -> bool:
     """Ends open alerts; whether there was one. What ends is told as well, beginning with a first attempt."""
-    ended = rows.filter(resolved_at=None, rule__isnull=False).update(
-        resolved_at=timezone.now(), resolution=why[:300], attempts=0, next_attempt_at=None
-    )
+    still_open = rows.filter(resolved_at=None, rule__isnull=False)
+    with transaction.atomic():
+        ids = list(still_open.values_list("pk", flat=True))
+        if not ids:
+            return False
+        notify.rewind(Alert.objects.filter(pk__in=ids))
+        ended = Alert.objects.filter(pk__in=ids, resolved_at=None).update(
+            resolved_at=timezone.now(), resolution=why[:300], attempts=0, next_attempt_at=None
+        )
     return bool(ended)
 
 
@@ -93,8 +114,8 @@ def deliver() -> int:
         ended = alert.delivered_at is not None
         alert.attempts += 1
         try:
-            content = _content(alert, ended)
-            post(_address(alert), settings.QUARTERMASTER_WEBHOOK_SECRET, content["id"], content)
+            told = content(alert, ended)
+            post(_address(alert), settings.QUARTERMASTER_WEBHOOK_SECRET, told["id"], told)
         except Exception as error:  # whatever is wrong with one alert, the others are delivered
             message = "; ".join(error.messages) if isinstance(error, ValidationError) else error
             if not isinstance(error, (WebhookError, ValidationError)):
@@ -126,24 +147,3 @@ def _address(alert: Alert) -> str:
         return str(settings.QUARTERMASTER_ALERT_WEBHOOK)
     check_webhook(alert.rule.webhook)
     return alert.rule.webhook
-
-
-def _content(alert: Alert, ended: bool) -> dict[str, Any]:
-    moment = alert.resolved_at if ended else alert.at
-    return {
-        "id": f"alert-{alert.pk}-resolved" if ended else f"alert-{alert.pk}",
-        "status": "resolved" if ended else "firing" if alert.rule_id else "told",
-        "kind": alert.kind,
-        "name": alert.name,
-        "severity": alert.severity,
-        "rule": alert.rule.name if alert.rule else "",
-        "subject": alert.subject,
-        "at": moment.isoformat() if moment else "",
-        "tenant": alert.tenant,
-        "pool": alert.pool,
-        "text": alert.resolution if ended else alert.line,
-        "value": alert.value,
-        "threshold": alert.threshold,
-        "used_tokens": alert.used_tokens,
-        "limit_tokens": alert.limit_tokens,
-    }

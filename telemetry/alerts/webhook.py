@@ -18,7 +18,8 @@ from django.core.exceptions import ValidationError
 
 from tenants.validators import check_webhook
 
-TIMEOUT_S = 5.0
+TIMEOUT_S = 5.0  # for each step, and for reading the answer as a whole
+MOST_READ = 400  # bytes of an answer: enough for its reason
 
 
 class WebhookError(Exception):
@@ -56,12 +57,35 @@ def post(
         "x-quartermaster-id": message_id,
         "x-quartermaster-signature": sign(secret, body, int(time.time())),
     }
+    send(url, body, headers, "the webhook", client=client)
+
+
+def send(url: str, body: bytes, headers: dict[str, str], whom: str, *, client: httpx.Client | None = None) -> None:
+    """One POST. No redirect is followed, no proxy of the environment is used, and little of the answer is read.
+
+    Raises:
+        WebhookError: no 2xx came back; ``whom`` is named in it.
+    """
     try:
-        if client is not None:
-            answer = client.post(url, content=body, headers=headers)
-        else:
-            answer = httpx.post(url, content=body, headers=headers, timeout=TIMEOUT_S, trust_env=False)
-    except httpx.HTTPError as error:
-        raise WebhookError(f"the webhook does not answer ({type(error).__name__})") from error
+        with (
+            client or httpx.Client(timeout=TIMEOUT_S, trust_env=False) as session,
+            session.stream("POST", url, content=body, headers=headers) as answer,
+        ):
+            said = _beginning(answer)
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise WebhookError(f"{whom} does not answer ({type(error).__name__})") from error
     if not 200 <= answer.status_code < 300:
-        raise WebhookError(f"the webhook answered {answer.status_code}")
+        raise WebhookError(f"{whom} answered {answer.status_code}{said and f': {said}'}")
+
+
+def _beginning(answer: httpx.Response) -> str:
+    """What a failed answer begins with, on one line; of a good one nothing is read."""
+    if answer.is_success:
+        return ""
+    read, until_s = b"", time.monotonic() + TIMEOUT_S
+    for part in answer.iter_raw(MOST_READ):
+        read += part
+        if len(read) >= MOST_READ or time.monotonic() > until_s:
+            break
+    text = read[:MOST_READ].decode("utf-8", "replace")
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())[:200]

@@ -20,11 +20,11 @@ from rest_framework.views import APIView
 from telemetry.alerts import lifecycle
 from telemetry.alerts.conditions import NO_THRESHOLD, OF_POOL_ONLY, OF_TENANT_ONLY, SHARE
 from telemetry.api.answers import OpenAlertsSerializer
-from telemetry.api.common import Telemetry, viewer_of
+from telemetry.api.common import OperatorsSeeAdminsWrite, Telemetry, viewer_of
 from telemetry.feed.sources import sources
-from telemetry.models import Alert, AlertRule, RuleKind, Severity
+from telemetry.models import Alert, AlertRule, NotificationChannel, RuleKind, Severity
 from tenants import audit
-from tenants.access import scope_of
+from tenants.access import operators, scope_of
 from tenants.api import inputs
 from tenants.models import Pool, Tenant
 from tenants.validators import check_webhook
@@ -45,7 +45,8 @@ class AlertSerializer(serializers.ModelSerializer[Alert]):
         fields = [
             "id", "at", "kind", "name", "severity", "state", "rule", "rule_name", "subject", "tenant", "pool", "line",
             "value", "threshold", "used_tokens", "limit_tokens", "resolved_at", "resolution", "delivered_at",
-            "acknowledged_at", "acknowledged_by", "silenced_until", "silenced_by", "note",
+            "acknowledged_at", "acknowledged_by", "silenced_until", "silenced_by", "note", "assigned_to", "assigned_by",
+            "assigned_at",
         ]  # fmt: skip
 
 
@@ -118,6 +119,39 @@ class _Marks(_VisibleAlerts, APIView):
         return found
 
 
+class AssignSerializer(serializers.Serializer[Any]):
+    user = serializers.CharField(max_length=150, allow_blank=True, help_text="An operator or admin; empty: nobody.")
+
+
+class AssignView(_Marks):
+    """Says who looks after an alert."""
+
+    @extend_schema(
+        summary="Assign an alert to a person", operation_id="alert_assign", request=AssignSerializer,
+        responses=AlertSerializer,
+    )  # fmt: skip
+    def post(self, request: Request, pk: int) -> Response:
+        given = AssignSerializer(data=request.data)
+        given.is_valid(raise_exception=True)
+        alert, name = self.alert(request, pk), given.validated_data["user"]
+        if name and name not in operators():
+            raise serializers.ValidationError({"user": "There is no operator or admin of this name."})
+        lifecycle.assign(alert, audit.Actor.of(request, "api"), name)
+        return Response(AlertSerializer(alert).data)
+
+
+class AssigneesSerializer(serializers.Serializer[Any]):
+    users = serializers.ListField(child=serializers.CharField())
+
+
+class AssigneesView(OperatorsSeeAdminsWrite, Telemetry, APIView):
+    """Who an alert can be assigned to: operators and admins."""
+
+    @extend_schema(summary="Operators and admins", operation_id="alerts_assignees", responses=AssigneesSerializer)
+    def get(self, request: Request) -> Response:
+        return Response({"users": operators()})
+
+
 class AcknowledgeView(_Marks):
     """Says that somebody looks after an alert."""
 
@@ -149,15 +183,24 @@ class SilenceView(_Marks):
         return Response(AlertSerializer(alert).data)
 
 
+def _recorded(rule: AlertRule) -> dict[str, Any]:
+    """As the audit log shows it."""
+    return audit.snapshot(rule) | {"channels": [channel.name for channel in rule.channels.all()]}
+
+
 class RuleSerializer(serializers.ModelSerializer[AlertRule]):
     open = serializers.SerializerMethodField(help_text="Its open alerts.")
     for_s = serializers.IntegerField(min_value=0, max_value=86_400, default=60)
+    channels = serializers.SlugRelatedField(
+        slug_field="name", many=True, required=False, queryset=NotificationChannel.objects.all(),
+        help_text="Where its alerts are sent as well, by name. None: the default channels.",
+    )  # fmt: skip
 
     class Meta:
         model = AlertRule
         fields = [
             "id", "name", "kind", "threshold", "clear_threshold", "for_s", "pool", "tenant", "severity", "webhook",
-            "enabled", "open",
+            "channels", "enabled", "open",
         ]  # fmt: skip
         extra_kwargs = {
             "name": {"help_text": "Shown with its alerts and sent to the webhook."},
@@ -219,26 +262,17 @@ class RuleSerializer(serializers.ModelSerializer[AlertRule]):
         return attrs
 
 
-class _Rules(Telemetry, generics.GenericAPIView[AlertRule]):
-    """Operators see them, admins write them; for members they do not exist."""
-
+class _Rules(OperatorsSeeAdminsWrite, Telemetry, generics.GenericAPIView[AlertRule]):
     serializer_class = RuleSerializer
-    queryset = AlertRule.objects.all()
+    queryset = AlertRule.objects.prefetch_related("channels")
     pagination_class = None
-
-    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
-        super().initial(request, *args, **kwargs)
-        scope = scope_of(request)
-        if not scope.sees_all:
-            raise Http404
-        if request.method not in ("GET", "HEAD", "OPTIONS") and not scope.may_write:
-            raise PermissionDenied("Only admins can change alert rules.")
+    only_admins = "Only admins can change alert rules."
 
     def write(self, serializer: serializers.BaseSerializer[AlertRule], action: str) -> None:
-        before = audit.snapshot(serializer.instance) if serializer.instance is not None else None
+        before = _recorded(serializer.instance) if serializer.instance is not None else None
         with transaction.atomic():
             rule = serializer.save()
-            shown = audit.difference(before, audit.snapshot(rule))
+            shown = audit.difference(before, _recorded(AlertRule.objects.get(pk=rule.pk)))
             actor = audit.Actor.of(self.request, "api")
             audit.record(actor=actor, action=action, instance=rule, before=shown[0], after=shown[1])
             if not rule.enabled:
@@ -268,5 +302,5 @@ class RuleView(_Rules, generics.RetrieveUpdateDestroyAPIView[AlertRule]):
         with transaction.atomic():
             lifecycle.resolve(Alert.objects.filter(rule=instance), "The rule was deleted.")
             actor = audit.Actor.of(self.request, "api")
-            audit.record(actor=actor, action="delete", instance=instance, before=audit.snapshot(instance))
+            audit.record(actor=actor, action="delete", instance=instance, before=_recorded(instance))
             instance.delete()

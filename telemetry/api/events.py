@@ -81,7 +81,7 @@ class EventsView(Telemetry, APIView):
         query.is_valid(raise_exception=True)
         given = query.validated_data
         since, until, pool = given["from"], given["to"], given.get("pool", "")
-        events = sorted(_all(since, until, pool), key=lambda event: event["at"], reverse=True)
+        events = happened(since, until, pool)
         shown = {"from": since, "to": until, "events": events[:MOST], "whole": len(events) <= MOST}
         return Response(EventsSerializer(shown).data)
 
@@ -97,6 +97,11 @@ def _event(at: datetime, kind: str, line: str, **more: str) -> Event:
         "severity": "",
         "actor": "",
     } | more
+
+
+def happened(since: datetime, until: datetime, pool: str) -> list[Event]:
+    """Newest first; one more than :data:`MOST` where there were more."""
+    return sorted(_all(since, until, pool), key=lambda event: event["at"], reverse=True)
 
 
 def _all(since: datetime, until: datetime, pool: str) -> Iterator[Event]:

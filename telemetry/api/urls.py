@@ -4,9 +4,20 @@ from __future__ import annotations
 
 from django.urls import path
 
-from telemetry.api.alerts import AcknowledgeView, AlertsOpenView, AlertsView, RulesView, RuleView, SilenceView
+from telemetry.api.alerts import (
+    AcknowledgeView,
+    AlertsOpenView,
+    AlertsView,
+    AssigneesView,
+    AssignView,
+    RulesView,
+    RuleView,
+    SilenceView,
+)
+from telemetry.api.channels import ChannelsView, ChannelTestView, ChannelView
 from telemetry.api.estimates import EstimatesHistoryView, EstimatesResetView, EstimatesView
 from telemetry.api.events import EventsView
+from telemetry.api.incidents import IncidentView, RehearsalView
 from telemetry.api.keys import KeysLastUsedView
 from telemetry.api.live import LiveHistoryView, LiveView
 from telemetry.api.neighbours import NeighboursView
@@ -30,6 +41,13 @@ urlpatterns = [
     path("alerts/open", AlertsOpenView.as_view(), name="alerts-open"),
     path("alerts/<int:pk>/acknowledge", AcknowledgeView.as_view(), name="alert-acknowledge"),
     path("alerts/<int:pk>/silence", SilenceView.as_view(), name="alert-silence"),
+    path("alerts/<int:pk>/assign", AssignView.as_view(), name="alert-assign"),
+    path("alerts/<int:pk>/incident", IncidentView.as_view(), name="alert-incident"),
+    path("alert-rules/rehearsal", RehearsalView.as_view(), name="alert-rules-rehearsal"),
+    path("alerts/assignees", AssigneesView.as_view(), name="alerts-assignees"),
+    path("notification-channels", ChannelsView.as_view(), name="notification-channels"),
+    path("notification-channels/<int:pk>", ChannelView.as_view(), name="notification-channel"),
+    path("notification-channels/<int:pk>/test", ChannelTestView.as_view(), name="notification-channel-test"),
     path("events", EventsView.as_view(), name="events"),
     path("alert-rules", RulesView.as_view(), name="alert-rules"),
     path("alert-rules/<int:pk>", RuleView.as_view(), name="alert-rule"),

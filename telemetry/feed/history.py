@@ -25,10 +25,14 @@ _PERCENTILES = (
 )
 _OF_TIERS = tuple(each for each in _PERCENTILES if each[2] == "p95")
 _WORST = frozenset(name for name, _, _ in _PERCENTILES)  # where points are merged the highest stands for them
-_KNOWN_OR_NOT = frozenset({"weight", "debt", "burst", "attainment", "gpu", "memory"})  # missing is not zero
+_KNOWN_OR_NOT = frozenset(
+    {"weight", "debt", "burst", "attainment", "gpu", "memory", "engine", "kv_used", "out"}
+)  # missing is not zero
+SERVING = frozenset({"ready", "draining", "drained"})  # states of a replica that nobody has to be told of
 _NARROW = ("tenants", "entitlements")
 _SHARES = ("running", "waiting", "tokens", "kv")  # of an entitlement: what can be added up
-_TABLES = ("tenants", "entitlements", "tiers", "backends", "parts")
+_TABLES = ("tenants", "entitlements", "tiers", "backends", "parts", "watched")
+_FOR_RULES = ("oldest", "watched")  # kept for alert rules that are tried on the past; no chart draws them
 
 
 def point(snapshot: dict[str, Any]) -> Point:
@@ -64,6 +68,17 @@ def point(snapshot: dict[str, Any]) -> Point:
     return busiest(out, TENANTS)
 
 
+def watched(snapshot: dict[str, Any]) -> Point:
+    """What alert rules look at and :func:`point` has not: the oldest wait [s], and of each replica the requests inside
+    its engine, its KV cache and whether it is out (0 or 1). Stored with points, and not sent to dashboards."""
+    rows = {}
+    for name, backend in [*snapshot["backends"].items()][:BACKENDS]:
+        row = {"out": int(backend["state"] not in SERVING)}
+        row |= {to: backend[of] for to, of in (("engine", "engine_waiting"), ("kv_used", "kv_usage")) if of in backend}
+        rows[name] = row
+    return {"oldest": snapshot["queue"]["oldest_s"], "watched": rows}
+
+
 def busiest(full: Point, most: int) -> Point:
     """The same point with the rows of its busiest tenants and entitlements only; what stands above the rows stays, and
     what the other entitlements had is in ``rest``."""
@@ -90,7 +105,8 @@ def slim(full: Point) -> Point:
     """The same point without those figures of its tenants and entitlements that no chart draws. Makes it blind to whose
     an entitlement is: what a user may see is decided before."""
     drawn = ("running", "waiting", "tokens", "kv", "weight", "debt")
-    return full | {
+    kept = {name: value for name, value in full.items() if name not in _FOR_RULES}
+    return kept | {
         "tenants": {
             name: {"waiting": row["waiting"], "running": row["running"]} for name, row in full["tenants"].items()
         },

@@ -69,7 +69,7 @@ class Past:
 
     def _add(self, snapshot: dict[str, Any]) -> None:
         pool = self._pools.setdefault(snapshot["pool"], _Pool())
-        points = [history.point(snapshot)]
+        points = [history.point(snapshot) | history.watched(snapshot)]
         for step in SEEN:  # a minute is made of its steps of ten seconds
             points = list(self._step(snapshot["pool"], pool, step, points))
         if self._unwritten and self._write():

@@ -25,6 +25,10 @@ export type AlertRule = Schemas["Rule"];
 /** ``unwatched``: pools whose rules are not evaluated, and since when. */
 export type OpenAlerts = Known<Schemas["OpenAlerts"], { unwatched: Away[] }>;
 
+export type Channel = Schemas["Channel"];
+export type Incident = Schemas["Incident"];
+export type Rehearsal = Schemas["Rehearsal"];
+
 export type Params = Record<string, unknown>;
 
 export type Version = Known<

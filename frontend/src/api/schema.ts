@@ -1,5 +1,5 @@
 // Made by `make generated` from the OpenAPI schema. Not edited by hand.
-// schema 848a5de6b18d6734, body bdcf33d95455e8b3
+// schema e2e6a60df5caea98, body f1929187b3c1a94f
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
 export interface components {
@@ -22,6 +22,13 @@ export interface components {
             recording: string;
             state: components["schemas"]["LabRunState"];
             total: number;
+        };
+        Action: {
+            /** @description What the console has a button for. */
+            do: string;
+            /** @description The replica, tenant or pool. */
+            of: string;
+            text: string;
         };
         /** @description What was granted while a request waited, in hindsight. */
         Ahead: {
@@ -52,6 +59,10 @@ export interface components {
         Alert: {
             acknowledged_at: string | null;
             acknowledged_by: string;
+            assigned_at: string | null;
+            assigned_by: string;
+            /** @description Who looks after it. */
+            assigned_to: string;
             at: string;
             delivered_at: string | null;
             id: number;
@@ -125,6 +136,9 @@ export interface components {
                 };
             } | null;
             variants: number;
+        };
+        Assignees: {
+            users: string[];
         };
         Audit: {
             action: string;
@@ -206,6 +220,36 @@ export interface components {
             request_id: string;
             was: components["schemas"]["InFlightState"];
         };
+        Channel: {
+            enabled: boolean;
+            /** @description Also receives alerts of rules that name no channel, and those that have no rule. */
+            for_all: boolean;
+            id: number;
+            kind: components["schemas"]["ChannelKindEnum"];
+            /** @description Rules name it by this. */
+            name: string;
+            /** @description Why the last attempt failed; empty: it did not. */
+            problem: string;
+            sent_at: string | null;
+            /** @description The target, without what would let others send there. */
+            shown_target: string;
+            tried_at: string | null;
+            /** @description Alerts whose last attempt failed. */
+            undelivered: number;
+        };
+        /**
+         * @description * `webhook` - webhook: a signed call to your own program
+         *     * `slack` - Slack, or whatever takes Slack's incoming webhooks
+         *     * `email` - e-mail
+         *     * `pagerduty` - PagerDuty, Events API v2
+         * @enum {string}
+         */
+        ChannelKindEnum: "webhook" | "slack" | "email" | "pagerduty";
+        ChannelTried: {
+            /** @description Why not; empty if it was sent. */
+            problem: string;
+            sent: boolean;
+        };
         Decision: {
             /** @description Whether the driver was called. */
             applied: boolean;
@@ -237,6 +281,13 @@ export interface components {
          * @enum {string}
          */
         DecisionOutcomeEnum: "advised" | "running" | "done" | "failed" | "superseded";
+        Delivery: {
+            channel: string;
+            delivered_at: string | null;
+            /** @description Why the last attempt failed; empty: it did not. */
+            problem: string;
+            resolution_delivered_at: string | null;
+        };
         /** @description A mean over variants and its 95 % interval. */
         Difference: {
             high: number;
@@ -244,6 +295,17 @@ export interface components {
             mean: number;
             /** @description The interval leaves out 0. */
             sure: boolean;
+        };
+        Effect: {
+            from: string;
+            /** @description That are not listed. */
+            more_tenants: number;
+            /** @description The most hurt first. */
+            tenants: components["schemas"]["Hurt"][];
+            to: string;
+            total: components["schemas"]["HurtInAll"];
+            /** @description False: it lasted longer than is summed up. */
+            whole: boolean;
         };
         /**
          * @description * `vllm` - vllm: vLLM
@@ -442,6 +504,24 @@ export interface components {
             pool: string;
             scope: string;
         };
+        Firing: {
+            /** @description Epoch seconds. */
+            at: number;
+            pool: string;
+            subject: string;
+            /** @description Null: open at the end. */
+            until: number | null;
+            value: number;
+        };
+        Grown: {
+            /** @description Requests per minute in the half hour before those. */
+            before: number;
+            /** @description Tokens. */
+            longest_prompt: number;
+            /** @description Requests in the five minutes before. */
+            per_minute: number;
+            tenant: string;
+        };
         /** @description Who had slots while somebody waited. */
         Holder: {
             /** @description Of these, how many came later and went first. */
@@ -452,6 +532,35 @@ export interface components {
             /** @description Slot-seconds held meanwhile. */
             slot_s: number;
             tenant: string;
+        };
+        Hurt: {
+            failed: number;
+            /** @description Served, and missed their SLO. */
+            late: number;
+            refused: number;
+            requests: number;
+            tenant: string;
+            /** @description Had to wait for a slot. */
+            waited: number;
+        };
+        HurtInAll: {
+            failed: number;
+            late: number;
+            refused: number;
+            requests: number;
+            waited: number;
+        };
+        Incident: {
+            actions: components["schemas"]["Action"][];
+            alert: components["schemas"]["Alert"];
+            deliveries: components["schemas"]["Delivery"][];
+            effect: components["schemas"]["Effect"];
+            /** @description From a quarter of an hour before to after its end, oldest first. */
+            events: components["schemas"]["Event"][];
+            /** @description Whose load had grown before it began. */
+            grown: components["schemas"]["Grown"][];
+            /** @description False: there were more events. */
+            whole: boolean;
         };
         /**
          * @description * `waiting` - waiting
@@ -613,7 +722,7 @@ export interface components {
             role: components["schemas"]["MembershipRoleEnum"];
             /** @description Null for admins and operators. */
             tenant: string | null;
-            /** @description Name of an existing user. */
+            /** @description User name. */
             user: string;
         };
         /**
@@ -1167,6 +1276,17 @@ export interface components {
             requests: number;
             span_s: number;
         };
+        Rehearsal: {
+            days: number;
+            /** @description Null: unknown, nothing of that time is stored. */
+            fired: number | null;
+            /** @description The newest. */
+            firings: components["schemas"]["Firing"][];
+            /** @description Share of the time of which it is known, 0..1. */
+            known: number;
+            /** @description Pools that were not looked at. */
+            left_out: string[];
+        };
         /** @description A ledger entry, with the waits between its moments worked out. */
         Request: {
             /** @description JSON: the figures that it was admitted by. */
@@ -1312,48 +1432,26 @@ export interface components {
             revoked: string[];
         };
         Rule: {
-            /** @description The value at which the alert clears. Empty: the threshold. Between the two nothing changes, so a value that fluctuates raises one alert. */
+            /** @description Where its alerts are sent as well, by name. None: the default channels. */
+            channels: string[];
+            /** @description The alert clears at this value. Empty: the threshold. */
             clear_threshold: number | null;
-            /** @description A rule that is not enabled opens no alerts. */
             enabled: boolean;
             /** @default 60 */
             for_s: number;
             id: number;
-            /**
-             * @description What the rule measures.
-             *
-             *     * `slo_attainment` - SLO attainment over the last minute [0..1], below
-             *     * `queue_age` - wait of the oldest request in the queue [s], above
-             *     * `debt` - service debt of an entitlement, above
-             *     * `backend_health` - a backend that receives no work and is not draining
-             *     * `quota` - share of a tenant's quota that is used [0..1], above
-             *     * `ttft` - p95 of the time to the first token over the last minute [s], above
-             *     * `refusals` - share of requests refused over the last minute [0..1], above
-             *     * `failures` - share of requests that failed over the last minute [0..1], above
-             *     * `engine_queue` - requests waiting inside an engine, above
-             *     * `kv_cache` - share of a replica's KV cache in use [0..1], above
-             *     * `no_leader` - a pool without a leader
-             *     * `cost` - cost of a tenant since midnight UTC [its currency], above
-             */
             kind: components["schemas"]["RuleKindEnum"];
-            /** @description Shown with its alerts and sent to the webhook. */
             name: string;
             /** @description Its open alerts. */
             open: number;
             /** @description Empty: every pool. */
             pool: string;
-            /**
-             * @description Shown with its alerts and sent to the webhook.
-             *
-             *     * `warning` - warning
-             *     * `critical` - critical
-             */
             severity: components["schemas"]["SeverityEnum"];
-            /** @description For SLO, debt, budget, first token, refusals, failures and cost. Empty: the pool as a whole, or each tenant. */
+            /** @description Empty: the whole pool, or every tenant. */
             tenant: string;
-            /** @description The alert opens beyond this. A share such as 0.9 for SLO, budget, refusals, failures and KV cache; seconds for queue and first token; requests for the engine queue; the currency for cost; debt as on the overview. Empty for backend health and no leader. */
+            /** @description The alert opens beyond this; none for backends. */
             threshold: number | null;
-            /** @description Only hosts on QUARTERMASTER_WEBHOOK_HOSTS. Empty: QUARTERMASTER_ALERT_WEBHOOK, if it is set. */
+            /** @description Empty: QUARTERMASTER_ALERT_WEBHOOK. */
             webhook: string;
         };
         /**

@@ -235,7 +235,7 @@ def test_the_ledgers_fields_are_these_and_none_holds_what_was_said() -> None:
 # (which have no field for text), points of the charts; and an address.
 FIGURES = {
     "Calibration.step_time", "Calibration.trust", "LabRecording.packed", "LabRun.asked", "LabRun.found",
-    "PastPoint.point", "AlertRule.webhook",
+    "PastPoint.point", "AlertRule.webhook", "NotificationChannel.target",
 }  # fmt: skip
 
 

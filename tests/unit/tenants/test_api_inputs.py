@@ -29,7 +29,7 @@ from drf_spectacular.generators import SchemaGenerator
 from rest_framework.test import APIClient
 
 from telemetry.ledger import writer
-from telemetry.models import Alert, AlertRule, LabRun, ScalingState
+from telemetry.models import Alert, AlertRule, LabRun, NotificationChannel, ScalingState
 from tenants import services, tuning
 from tenants.api import inputs
 from tenants.audit import SYSTEM
@@ -53,6 +53,8 @@ BODIES: dict[str, dict[str, Any]] = {
     "alert_rules_create": {"name": "deep queue", "kind": "queue_age", "threshold": 5, "pool": "llama"},
     "alert_rules_partial_update": {"name": "other"},
     "alert_acknowledge": {"note": "looking"},
+    "alert_assign": {"user": "olga"},
+    "alert_rule_rehearsal": {"name": "deep queue", "kind": "queue_age", "threshold": 5, "pool": "llama"},
     "alert_silence": {"minutes": 5},
     "backends_create": BACKEND,
     "backends_partial_update": {"description": "changed"},
@@ -66,6 +68,8 @@ BODIES: dict[str, dict[str, Any]] = {
     "lab_runs_create": {"name": "what if", "recording": "kept", "pool": "llama", "policies": ["now", "fifo"]},
     "memberships_create": {"user": "nora", "tenant": "acme", "role": "member"},
     "memberships_partial_update": {"role": "member"},
+    "notification_channels_create": {"name": "pager", "kind": "pagerduty", "target": "0" * 32},
+    "notification_channels_partial_update": {"for_all": True},
     "pools_create": POOL,
     "pools_partial_update": {"description": "changed"},
     "pools_policy": {"policy": "fifo"},
@@ -200,6 +204,7 @@ def places(world: worlds.World) -> dict[str, str]:
     api.force_login(world.users["adam"])
     kept = api.post("/api/v1/lab/recordings", {"name": "kept", "pool": "llama", "minutes": 60}, format="json")
     assert kept.status_code == 201, kept.content
+    channel = NotificationChannel.objects.create(name="ops", kind="slack", target="http://nowhere.test/x")
     run = LabRun.objects.create(
         name="r", recording_id=kept.json()["id"], pool="llama", author="adam", total=1,
         asked={"policies": ["now"], "variants": 1, "replicas": 0, "slos": None},
@@ -208,6 +213,7 @@ def places(world: worlds.World) -> dict[str, str]:
         "alert-rules": str(rule.pk), "alerts": str(alert.pk), "audit": str(AuditEntry.objects.latest("pk").pk),
         "backends": "gpu-1", "entitlements": "acme-llama", "keys": world.keys["acme"].row.public_id,
         "runs": str(run.pk), "memberships": str(world.users["alice"].memberships.get().pk), "pools": "llama",
+        "notification-channels": str(channel.pk),
         "slos": "interactive", "prices": str(services.save(actor=SYSTEM, instance=Price(pool=pool)).pk),
         "requests": record(1).request_id,
         "projects": services.save(actor=SYSTEM, instance=Project(slug="chat", tenant=world.tenants["acme"])).slug,

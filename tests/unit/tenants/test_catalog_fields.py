@@ -26,7 +26,7 @@ FORMS = {
     "backends": ("backendSpecs",), "entitlements": ("entitlementSpecs",), "projects": ("projectSpecs",),
     "quotas": ("quotaSpecs",),
     "prices": ("priceSpecs",), "keys": ("keySpecs",), "memberships": ("memberSpecs", "roleSpecs"),
-    "alert-rules": ("ruleSpecs",),
+    "alert-rules": ("ruleSpecs",), "notification-channels": ("channelSpecs",),
 }  # fmt: skip
 NO_FORMS = {
     "tokens": "one's own, made on the account page; a file holds no secrets",
@@ -48,12 +48,16 @@ EXCEPTIONS: dict[str, dict[tuple[str, str], str]] = {
         ("backends", "api_key"): "a secret: never in a file",
         ("backends", "managed"): "what a driver manages is not in files: it comes and goes by itself",
         ("alert-rules", ALL): "what somebody watches; files say what there is",
+        ("notification-channels", ALL): "hold secrets: never in a file",
         **{
             (route, "slug"): "metadata.name"
             for route in ("tenants", "slos", "tiers", "pools", "backends", "entitlements", "projects")
         },
     },
-    "admin": {("alert-rules", ALL): "are written in the console, beside the alerts"},
+    "admin": {
+        ("alert-rules", ALL): "are written in the console, beside the alerts",
+        ("notification-channels", ALL): "are written in the console, beside the alerts",
+    },
 }
 
 
@@ -64,7 +68,11 @@ def writable(route: str) -> set[str]:
 
 
 def sources(route: str) -> str:
-    page = PAGES / "alerts" / "rules.ts" if route == "alert-rules" else PAGES / "tenants" / "specs.ts"
+    page = (
+        PAGES / "alerts" / "rules.ts"
+        if route in ("alert-rules", "notification-channels")
+        else PAGES / "tenants" / "specs.ts"
+    )
     return page.read_text(encoding="utf-8")
 
 

@@ -50,6 +50,30 @@ export function Field({ spec, value, values, error, disabled, onChange, onBlur }
         {hints}
       </div>
     );
+  if (spec.kind === "words" && spec.options) {
+    const chosen = value.split(/[\s,]+/).filter(Boolean);
+    return (
+      <fieldset className={`min-w-0 ${spec.wide ? "sm:col-span-2" : ""}`} aria-describedby={`${id}-help`}>
+        <legend className="mb-1 text-sm font-medium">{spec.label}</legend>
+        <div className="flex flex-wrap gap-x-4 gap-y-1.5">
+          {spec.options.map((option) => (
+            <label key={option.value} className="flex items-center gap-2 text-sm">
+              <input
+                type="checkbox"
+                className="size-4 accent-(--accent)"
+                name={spec.name}
+                disabled={disabled}
+                checked={chosen.includes(option.value)}
+                onChange={(event) => onChange((event.target.checked ? [...chosen, option.value] : chosen.filter((name) => name !== option.value)).join(", "))}
+              />
+              {option.label}
+            </label>
+          ))}
+        </div>
+        {hints}
+      </fieldset>
+    );
+  }
   return (
     <div className={`min-w-0 ${spec.wide ? "sm:col-span-2" : ""}`}>
       <label htmlFor={id} className="mb-1 flex items-baseline gap-1.5 text-sm font-medium">

@@ -7,7 +7,7 @@ import { useDebounced } from "../../lib/useDebounced";
 import { Icon } from "../icons";
 import { Modal } from "../Sheet";
 import { Field } from "./Field";
-import { body, check, isDirty, noted, place, start, type Errors, type FieldSpec, type Values } from "./form";
+import { applies, body, check, isDirty, noted, place, start, type Errors, type FieldSpec, type Values } from "./form";
 
 const SETTLED_MS = 350;
 
@@ -22,6 +22,8 @@ interface Props<T> {
   follow?: (values: Values, changed: string, written: ReadonlySet<string>) => Values;
   /** What the change would do, while it is typed. Left out: the server is not asked before saving. */
   effects?: (found: Effects | undefined, pending: boolean) => ReactNode;
+  /** Beside the fields: what the whole of it would mean. Nothing is handed over while something is wrong. */
+  meaning?: (whole: Record<string, unknown> | undefined) => ReactNode;
   onSaved: (saved: T) => void;
   onCancel?: () => void;
   /** More for the body, such as the tenant whose page this is. */
@@ -31,7 +33,7 @@ interface Props<T> {
 }
 
 /** A form over fields: checked while it is typed, tried before it is saved, and never lost. */
-export function ResourceForm<T>({ specs, row, method, path, submit, follow, effects, onSaved, onCancel, extra, children, footer }: Props<T>) {
+export function ResourceForm<T>({ specs, row, method, path, submit, follow, effects, meaning, onSaved, onCancel, extra, children, footer }: Props<T>) {
   // biome-ignore lint/correctness/useExhaustiveDependencies: a row that changes meanwhile does not change what was typed over
   const before = useMemo(() => start(specs, row), []); // what was there when the form was opened
   const [values, setValues] = useState<Values>(before);
@@ -145,7 +147,7 @@ export function ResourceForm<T>({ specs, row, method, path, submit, follow, effe
     >
       <div className="min-h-0 flex-1 space-y-5 overflow-y-auto px-5 py-4">
         {children}
-        <div className="grid grid-cols-1 gap-x-4 gap-y-3.5 sm:grid-cols-2">{specs.filter((spec) => !spec.group).map(line)}</div>
+        <div className="grid grid-cols-1 gap-x-4 gap-y-3.5 sm:grid-cols-2">{specs.filter((spec) => !spec.group && applies(spec, values)).map(line)}</div>
         {groups.map((group) => (
           <details key={group} className="group border-t border-line pt-3">
             <summary className="flex list-none items-center gap-1.5 text-sm font-medium text-soft hover:text-ink [&::-webkit-details-marker]:hidden">
@@ -154,9 +156,10 @@ export function ResourceForm<T>({ specs, row, method, path, submit, follow, effe
               </span>
               {group}
             </summary>
-            <div className="mt-3 grid grid-cols-1 gap-x-4 gap-y-3.5 sm:grid-cols-2">{specs.filter((spec) => spec.group === group).map(line)}</div>
+            <div className="mt-3 grid grid-cols-1 gap-x-4 gap-y-3.5 sm:grid-cols-2">{specs.filter((spec) => spec.group === group && applies(spec, values)).map(line)}</div>
           </details>
         ))}
+        {meaning?.(complete ? body(specs, values) : undefined)}
         {effects && (isNew || dirty) && effects(complete && !trial.error ? trial.data : undefined, complete && (trial.isFetching || JSON.stringify(settled) !== JSON.stringify(sent)) && !trial.error)}
       </div>
       <div className="border-t border-line px-5 py-3">

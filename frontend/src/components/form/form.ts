@@ -29,6 +29,8 @@ export interface FieldSpec {
   group?: string;
   /** Takes the whole width. */
   wide?: boolean;
+  /** Whether the field applies to what is typed elsewhere; one that does not is neither shown nor checked. */
+  when?: (values: Values) => boolean;
   /** What the figure comes to, in words. */
   explain?: (value: string, values: Values) => string;
 }
@@ -114,9 +116,12 @@ const reach = (row: unknown, path: string): unknown => path.split(".").reduce<un
 export const start = (specs: readonly FieldSpec[], row?: unknown): Values =>
   Object.fromEntries(specs.map((spec) => [spec.name, row === undefined ? (spec.initial ?? "") : show(spec, reach(row, spec.name))]));
 
+export const applies = (spec: FieldSpec, values: Values): boolean => spec.when?.(values) ?? true;
+
 export function check(specs: readonly FieldSpec[], values: Values): Errors {
   const errors: Errors = {};
   for (const spec of specs) {
+    if (!applies(spec, values)) continue;
     const parsed = parse(spec, values[spec.name] ?? "");
     if ("error" in parsed) errors[spec.name] = parsed.error;
   }
@@ -129,6 +134,7 @@ export function body(specs: readonly FieldSpec[], values: Values, before?: Value
   for (const spec of specs) {
     const text = values[spec.name] ?? "";
     if (before && (spec.fixed || text === before[spec.name])) continue;
+    if (!before && !applies(spec, values)) continue;
     if (!before && text.trim() === "" && !spec.required && spec.kind !== "flag") continue; // the server's default
     const parsed = parse(spec, text);
     if ("error" in parsed) continue;

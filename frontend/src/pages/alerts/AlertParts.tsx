@@ -1,6 +1,6 @@
-import { useMutation, useQueryClient } from "@tanstack/react-query";
+import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { Link } from "react-router";
-import { send } from "../../api/client";
+import { get, send } from "../../api/client";
 import type { AlertRow } from "../../api/operate";
 import { notify } from "../../components/Notices";
 import { user } from "../../lib/page";
@@ -39,6 +39,29 @@ const SILENCES = [
   { minutes: 1440, label: "1 day" },
 ] as const;
 
+/** Whom an alert is assigned to. */
+function Assigned({ alert }: { alert: AlertRow }) {
+  const client = useQueryClient();
+  const people = useQuery({ queryKey: ["alerts", "assignees"], queryFn: ({ signal }) => get<{ users: string[] }>("alerts/assignees", {}, signal), staleTime: 60_000 });
+  const assign = useMutation({
+    mutationFn: (name: string) => send<AlertRow>("POST", `alerts/${alert.id}/assign`, { user: name }),
+    onSuccess: () => client.invalidateQueries({ queryKey: ["alerts"] }),
+    onError: (error) => notify(error.message),
+  });
+  const names = people.data?.users ?? [];
+  const listed = alert.assigned_to && !names.includes(alert.assigned_to) ? [alert.assigned_to, ...names] : names;
+  return (
+    <select className="field" aria-label={`Assign ${alert.rule_name || alert.kind}`} value={alert.assigned_to} disabled={assign.isPending} onChange={(event) => assign.mutate(event.target.value)}>
+      <option value="">{alert.assigned_to ? "Nobody" : "Assign to…"}</option>
+      {listed.map((name) => (
+        <option key={name} value={name}>
+          {name === user.name ? `${name} (me)` : name}
+        </option>
+      ))}
+    </select>
+  );
+}
+
 /** Who looks after an alert, and until when nothing is sent of it. */
 export function Marks({ alert }: { alert: AlertRow }) {
   const client = useQueryClient();
@@ -60,6 +83,7 @@ export function Marks({ alert }: { alert: AlertRow }) {
           silenced by {alert.silenced_by} until <When at={alert.silenced_until} />
         </p>
       )}
+      {alert.assigned_to && user.role === "member" && <p>assigned to {alert.assigned_to}</p>}
       {alert.note && <p>“{alert.note}”</p>}
       {user.role !== "member" && (
         <p className="mt-1 flex flex-wrap gap-1.5 sm:justify-end">
@@ -68,6 +92,7 @@ export function Marks({ alert }: { alert: AlertRow }) {
               Acknowledge
             </button>
           )}
+          <Assigned alert={alert} />
           {silent ? (
             <button type="button" className="button" disabled={mark.isPending} onClick={() => mark.mutate({ verb: "silence", body: { minutes: 0 } })}>
               End silence

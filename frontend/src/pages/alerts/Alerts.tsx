@@ -1,6 +1,6 @@
 import { useInfiniteQuery, useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { useState } from "react";
-import { useSearchParams } from "react-router";
+import { Link, useSearchParams } from "react-router";
 import type { Pool, Tenant } from "../../api/catalog";
 import { get, send } from "../../api/client";
 import { following, type AlertPage, type AlertRow, type AlertRule, type OpenAlerts } from "../../api/operate";
@@ -19,6 +19,8 @@ import { user } from "../../lib/page";
 import { useCatalog } from "../tenants/data";
 import { Marks, Ways } from "./AlertParts";
 import { Confirm, Failed, Waiting, When } from "../tenants/parts";
+import { Channels, useChannels } from "./Channels";
+import { Rehearsal } from "./Rehearsal";
 import { kindLabel, lastedS, ruleSpecs, sentence } from "./rules";
 
 const REFRESH_MS = 10_000;
@@ -65,7 +67,15 @@ function Open({ alerts, blind, partly }: { alerts: readonly AlertRow[]; blind: b
         <li key={alert.id} className="panel flex flex-wrap items-start gap-x-3 gap-y-1 p-4" data-alert={alert.rule_name}>
           <Badge tone={tones[alert.severity]}>{alert.severity}</Badge>
           <div className="min-w-0 flex-1 basis-72">
-            <p className="font-medium">{alert.line}</p>
+            <p className="font-medium">
+              {user.role === "member" ? (
+                alert.line
+              ) : (
+                <Link className="link" to={`/alerts/${alert.id}`}>
+                  {alert.line}
+                </Link>
+              )}
+            </p>
             <p className="mt-0.5 text-sm text-soft">
               {alert.rule_name}
               {alert.pool && <> · pool {alert.pool}</>}
@@ -95,12 +105,19 @@ const historyColumns: Column<AlertRow>[] = [
     className: "min-w-72",
     cell: (row) => (
       <>
-        {row.line}
+        {user.role === "member" ? (
+          row.line
+        ) : (
+          <Link className="link" to={`/alerts/${row.id}`}>
+            {row.line}
+          </Link>
+        )}
         {row.resolution && <p className="text-2xs text-faint">{row.resolution}</p>}
       </>
     ),
   },
   { label: "Tenant", cell: (row) => row.tenant || <span className="text-faint">–</span> },
+  { label: "Assigned", cell: (row) => row.assigned_to || <span className="text-faint">–</span> },
   { label: "Sent", cell: (row) => <When at={row.delivered_at} none="no" /> },
 ];
 
@@ -166,6 +183,7 @@ function Rules({ away }: { away: readonly Outage[] }) {
   const rules = useQuery({ queryKey: ["alerts", "rules"], queryFn: ({ signal }) => get<AlertRule[]>("alert-rules", {}, signal), refetchInterval: REFRESH_MS });
   const pools = useCatalog<Pool>("pools");
   const tenants = useCatalog<Tenant>("tenants");
+  const channels = useChannels();
   const [deleted, setDeleted] = useState<AlertRule | null>(null);
   const asked = query.get("rule");
   const edited = rules.data?.find((rule) => String(rule.id) === asked);
@@ -226,16 +244,17 @@ function Rules({ away }: { away: readonly Outage[] }) {
         )}
       </div>
       {rules.error ? <Failed error={rules.error} retry={() => void rules.refetch()} /> : !rules.data ? <Waiting /> : <Table label="Alert rules" rows={rules.data} columns={columns} id={(rule) => String(rule.id)} empty="There are no rules, so no alerts are raised." />}
-      {mayWrite && pools.data && tenants.data && (asked === "new" || edited) && (
+      {mayWrite && pools.data && tenants.data && !channels.isPending && (asked === "new" || edited) && (
         <Sheet title={edited ? edited.name : "A new rule"} subtitle="Evaluated every five seconds by each pool's leader." onClose={() => open(null)}>
           <ResourceForm<AlertRule>
             key={asked}
-            specs={ruleSpecs(pools.data.map((pool) => pool.slug), tenants.data.map((tenant) => tenant.slug))}
+            specs={ruleSpecs(pools.data.map((pool) => pool.slug), tenants.data.map((tenant) => tenant.slug), (channels.data ?? []).map((channel) => channel.name))}
             row={edited}
             method={edited ? "PATCH" : "POST"}
             path={edited ? `alert-rules/${edited.id}` : "alert-rules"}
             submit={edited ? "Save" : "Add rule"}
             extra={(typed) => Object.fromEntries(Object.entries(typed).map(([name, value]) => [name, value === null && (name === "pool" || name === "tenant") ? "" : value]))}
+            meaning={(whole) => <Rehearsal rule={whole} />}
             onCancel={() => open(null)}
             onSaved={(saved) => {
               notify(`"${saved.name}" was saved.`);
@@ -293,6 +312,7 @@ export function Alerts() {
         {open.error ? <Failed error={open.error} retry={() => void open.refetch()} /> : !open.data || (away.length === 0 && counted.isPending) ? <Waiting /> : <Open alerts={open.data.results} blind={away.length > 0} partly={outages.length > 0 || !heard} />}
       </section>
       {user.role !== "member" && <Rules away={away} />}
+      {user.role !== "member" && <Channels />}
       <History />
       <Notices />
     </div>

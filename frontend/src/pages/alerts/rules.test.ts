@@ -20,7 +20,7 @@ it("values have the unit of what they are of", () => {
 it("a new rule wants a name, and says what it means while it is typed", () => {
   const specs = ruleSpecs(["llama"], ["acme"]);
   const values = start(specs);
-  expect(Object.keys(check(specs, values))).toEqual(["name"]);
+  expect(Object.keys(check(specs, values))).toEqual(["name", "threshold"]);
   const threshold = specs.find((spec) => spec.name === "threshold")!;
   expect(threshold.explain!("0.9", { ...values, threshold: "0.9" })).toContain("90.0 % of the requests of each pool");
   expect(threshold.explain!("", values)).toBe("");

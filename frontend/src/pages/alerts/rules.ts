@@ -84,18 +84,38 @@ const optional = (names: readonly string[], none: string): Option[] => [{ value:
 
 const rule = fieldsOf("alert-rules");
 
-export const ruleSpecs = (pools: readonly string[], tenants: readonly string[]): FieldSpec[] => [
+export const ruleSpecs = (pools: readonly string[], tenants: readonly string[], channels: readonly string[] = []): FieldSpec[] => [
   rule("name", "Name", { wide: true }),
   rule("kind", "Metric", { initial: "slo_attainment", options: Object.entries(KINDS).map(([value, label]) => ({ value, label })) }),
   rule("severity", "Severity"),
-  rule("threshold", "Threshold (needed except for backend health and no leader)", { explain: inWords }),
-  rule("clear_threshold", "Clears at"),
+  rule("threshold", "Threshold", { required: true, when: (values) => !WITHOUT.includes(values.kind ?? ""), explain: inWords }),
+  rule("clear_threshold", "Clears at", { when: (values) => !WITHOUT.includes(values.kind ?? "") }),
   rule("for_s", "For"),
   rule("enabled", "Enabled"),
   rule("pool", "Pool", { kind: "choice", options: optional(pools, "every pool") }),
   rule("tenant", "Tenant", { kind: "choice", options: optional(tenants, "the pool as a whole, or each tenant") }),
-  rule("webhook", "Webhook", { wide: true, placeholder: "https://…" }),
+  rule("channels", "Sent to", { wide: true, options: channels.map((value) => ({ value, label: value })) }),
+  rule("webhook", "Webhook of this rule", { wide: true, placeholder: "https://…" }),
 ];
 
 /** How long an alert lasted, or lasts by now [s]. */
 export const lastedS = (at: string, until: string | null, nowMs: number): number => Math.max(0, ((until ? Date.parse(until) : nowMs) - Date.parse(at)) / 1000);
+
+const channel = fieldsOf("notification-channels");
+const TARGETS: Record<string, { label: string; placeholder: string; help: string }> = {
+  slack: { label: "Incoming webhook", placeholder: "https://hooks.slack.com/services/…", help: "Its host has to be on QUARTERMASTER_WEBHOOK_HOSTS." },
+  webhook: { label: "Address", placeholder: "https://…", help: "Its host has to be on QUARTERMASTER_WEBHOOK_HOSTS. Calls are signed." },
+  email: { label: "Addresses", placeholder: "ops@example.org, oncall@example.org", help: "Up to ten, with commas. Needs QUARTERMASTER_EMAIL_URL." },
+  pagerduty: { label: "Integration key", placeholder: "32 letters and digits", help: "Of an Events API v2 integration." },
+};
+
+export const targetOf = (kind: string): { label: string; placeholder: string; help: string } => TARGETS[kind] ?? { label: "Target", placeholder: "", help: "" };
+
+/** `kind`: what is chosen now; the target is worded for it. `stored`: a target is kept already. */
+export const channelSpecs = (kind: string, stored: boolean): FieldSpec[] => [
+  channel("name", "Name", { wide: true, placeholder: "ops-slack" }),
+  channel("kind", "Kind", { wide: true, initial: "slack" }),
+  channel("target", targetOf(kind).label, { wide: true, required: !stored, placeholder: targetOf(kind).placeholder, help: `${targetOf(kind).help}${stored ? " Left empty it stays as it is." : ""}` }),
+  channel("for_all", "Default channel", { help: "Also receives alerts of rules that name no channel, and those without a rule." }),
+  channel("enabled", "Enabled"),
+];

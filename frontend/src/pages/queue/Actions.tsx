@@ -7,7 +7,7 @@ import type { Snapshot } from "../../feed/types";
 import { outOfService } from "../../lib/backend";
 import { Confirm } from "./Confirm";
 
-type Asked = { kind: "pause" | "resume" | "drain" | "undrain"; name: string };
+export type Asked = { kind: "pause" | "resume" | "drain" | "undrain"; name: string };
 
 const questions: Record<Asked["kind"], { title: (name: string) => string; action: string; text: string }> = {
   pause: { title: (name) => `Pause ${name}?`, action: "Pause the tenant", text: "New requests of its keys are refused with tenant_paused, in every pool, until someone resumes it. Waiting and running requests continue." },
@@ -22,6 +22,26 @@ function run({ kind, name }: Asked, reason: string): Promise<unknown> {
   return drainBackend(name, kind === "drain");
 }
 
+/** Asks before it is done, and does it. */
+export function Question({ asked, onDone, onClose }: { asked: Asked; onDone: () => void; onClose: () => void }) {
+  const question = questions[asked.kind];
+  return (
+    <Confirm
+      title={question.title(asked.name)}
+      action={question.action}
+      reason={asked.kind === "pause"}
+      run={(reason) => run(asked, reason)}
+      onDone={() => {
+        notify(`${asked.name}: done.`);
+        onDone();
+      }}
+      onClose={onClose}
+    >
+      <p>{question.text}</p>
+    </Confirm>
+  );
+}
+
 /** What operators can do about a queue: each is asked about first and stands in the audit log. */
 export function Actions({ snapshot }: { snapshot: Snapshot }) {
   const [asked, setAsked] = useState<Asked | null>(null);
@@ -34,7 +54,6 @@ export function Actions({ snapshot }: { snapshot: Snapshot }) {
   const chosen = tenants.includes(tenant) ? tenant : (tenants[0] ?? "");
   const machine = backends.find(([name]) => name === backend) ?? backends[0];
   const drains = outOfService(machine?.[1].state);
-  const question = asked && questions[asked.kind];
   return (
     <section aria-labelledby="actions-title" className="panel flex flex-wrap items-end gap-x-6 gap-y-3 p-3">
       <h2 id="actions-title" className="sr-only">
@@ -84,21 +103,7 @@ export function Actions({ snapshot }: { snapshot: Snapshot }) {
           <Badge tone="warn">paused</Badge> {[...paused].sort().join(", ")}
         </p>
       )}
-      {asked && question && (
-        <Confirm
-          title={question.title(asked.name)}
-          action={question.action}
-          reason={asked.kind === "pause"}
-          run={(reason) => run(asked, reason)}
-          onDone={() => {
-            notify(`${asked.name}: done.`);
-            setAsked(null);
-          }}
-          onClose={() => setAsked(null)}
-        >
-          <p>{question.text}</p>
-        </Confirm>
-      )}
+      {asked && <Question asked={asked} onDone={() => setAsked(null)} onClose={() => setAsked(null)} />}
     </section>
   );
 }

@@ -1,0 +1,45 @@
+"""What is sent of an alert, whatever it is sent to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.conf import settings
+
+from telemetry.models import Alert
+
+
+def content(alert: Alert, ended: bool) -> dict[str, Any]:
+    """What is sent of an alert's beginning or end."""
+    moment = alert.resolved_at if ended else alert.at
+    return {
+        "id": f"alert-{alert.pk}-resolved" if ended else f"alert-{alert.pk}",
+        "status": "resolved" if ended else "firing" if alert.rule_id else "told",
+        "kind": alert.kind,
+        "name": alert.name,
+        "severity": alert.severity,
+        "rule": alert.rule.name if alert.rule else "",
+        "subject": alert.subject,
+        "at": moment.isoformat() if moment else "",
+        "tenant": alert.tenant,
+        "pool": alert.pool,
+        "text": alert.resolution if ended else alert.line,
+        "value": alert.value,
+        "threshold": alert.threshold,
+        "used_tokens": alert.used_tokens,
+        "limit_tokens": alert.limit_tokens,
+        "link": link(alert.pk),
+    }
+
+
+def link(number: int) -> str:
+    """Its page in the console; nothing where the console's address is not known."""
+    base = str(settings.QUARTERMASTER_PUBLIC_URL).rstrip("/")
+    return f"{base}/alerts/{number}" if base else ""
+
+
+def trial() -> dict[str, Any]:
+    """What a test of a channel sends: an alert that says that it is none."""
+    return content(
+        Alert(kind="test", name="test", severity="warning", line="A test of this channel: nothing is wrong."), False
+    ) | {"id": "alert-test", "rule": "Test", "status": "told", "link": ""}
