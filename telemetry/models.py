@@ -182,7 +182,7 @@ class ChannelKind(models.TextChoices):
     """How a channel is sent to (``telemetry/alerts/channels.py``)."""
 
     WEBHOOK = "webhook", "webhook: a signed call to your own program"
-    SLACK = "slack", "Slack, or whatever takes Slack's incoming webhooks"
+    SLACK = "slack", "Slack, or another receiver of Slack's incoming webhooks"
     EMAIL = "email", "e-mail"
     PAGERDUTY = "pagerduty", "PagerDuty, Events API v2"
 

@@ -1,5 +1,5 @@
 // Made by `make generated` from the OpenAPI schema. Not edited by hand.
-// schema e2e6a60df5caea98, body f1929187b3c1a94f
+// schema 989bd14324345ddd, body 9a4758960dffb3b2
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
 export interface components {
@@ -239,7 +239,7 @@ export interface components {
         };
         /**
          * @description * `webhook` - webhook: a signed call to your own program
-         *     * `slack` - Slack, or whatever takes Slack's incoming webhooks
+         *     * `slack` - Slack, or another receiver of Slack's incoming webhooks
          *     * `email` - e-mail
          *     * `pagerduty` - PagerDuty, Events API v2
          * @enum {string}

@@ -52,7 +52,7 @@ function Assigned({ alert }: { alert: AlertRow }) {
   const listed = alert.assigned_to && !names.includes(alert.assigned_to) ? [alert.assigned_to, ...names] : names;
   return (
     <select className="field" aria-label={`Assign ${alert.rule_name || alert.kind}`} value={alert.assigned_to} disabled={assign.isPending} onChange={(event) => assign.mutate(event.target.value)}>
-      <option value="">{alert.assigned_to ? "Nobody" : "Assign to…"}</option>
+      <option value="">{alert.assigned_to ? "Not assigned" : "Assign to…"}</option>
       {listed.map((name) => (
         <option key={name} value={name}>
           {name === user.name ? `${name} (me)` : name}

@@ -139,7 +139,7 @@ export function Channels() {
       ) : !channels.data ? (
         <Waiting />
       ) : (
-        <Table label="Notification channels" rows={channels.data} columns={columns} id={(row) => String(row.id)} empty="No channels: alerts are shown here, and sent to the installation's webhook if there is one." />
+        <Table label="Notification channels" rows={channels.data} columns={columns} id={(row) => String(row.id)} empty="No channels: alerts are shown here and sent to the installation's webhook if there is one." />
       )}
       {edited && <Form key={edited === "new" ? "new" : edited.id} channel={edited === "new" ? undefined : edited} onClose={() => setEdited(null)} />}
       {deleted && (

@@ -126,7 +126,7 @@ export function Incident() {
         </h1>
         <p className="mt-1 text-base">{alert.line}</p>
         <p className="mt-1 text-sm text-soft">
-          Since <time title={utc(began)}>{moment(began)}</time>, {alert.state === "told" ? "told once" : `for ${age(lastedS(alert.at, alert.resolved_at, Date.now()))}`}
+          Since <time title={utc(began)}>{moment(began)}</time>, {alert.state === "told" ? "sent once" : `for ${age(lastedS(alert.at, alert.resolved_at, Date.now()))}`}
           {alert.resolution && `. Over: ${alert.resolution}`}
         </p>
         <Ways alert={alert} />
