@@ -32,6 +32,7 @@ const Drift = lazy(() => import("./pages/drift/Drift").then((page) => ({ default
 const Alerts = lazy(() => import("./pages/alerts/Alerts").then((page) => ({ default: page.Alerts })));
 const Incident = lazy(() => import("./pages/alerts/Incident").then((page) => ({ default: page.Incident })));
 const Events = lazy(() => import("./pages/events/Events").then((page) => ({ default: page.Events })));
+const Moment = lazy(() => import("./pages/requests/Moment").then((page) => ({ default: page.Moment })));
 const Welcome = lazy(() => import("./pages/welcome/Welcome").then((page) => ({ default: page.Welcome })));
 
 const queries = new QueryClient({
@@ -64,6 +65,7 @@ const router = createBrowserRouter(
       <Route path="drift" element={<Drift />} />
       <Route path="alerts" element={<Alerts />} />
       <Route path="alerts/:alert" element={<Incident />} />
+      <Route path="moment" element={<Moment />} />
       <Route path="events" element={<Events />} />
       <Route path="playground" element={<Playground />} />
       <Route path="welcome" element={<Welcome />} />

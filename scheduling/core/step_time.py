@@ -19,6 +19,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+MAX_CHUNKS = 4096  # of one prompt that are added up one by one
+
 PRESETS_DIR = Path(__file__).parent / "presets"
 
 
@@ -56,6 +58,18 @@ class StepTime:
     def decode_run(self, decodes: int, kv_dec: float, steps: int) -> float:
         """Seconds of ``steps`` decode-only steps in a row: each adds one token to each sequence's context."""
         return steps * self.step(0, decodes, kv_dec) + self.c * decodes * (steps * (steps - 1) / 2)
+
+    def prefill_run(self, tokens: int, budget: int, decodes: int = 0, kv_dec: float = 0.0) -> float:
+        """Seconds until one prompt is prefilled that has every step to itself, but for the tokens of its decodes:
+        chunks of what ``budget`` tokens per step leave."""
+        chunk = max(1, budget - decodes)
+        whole, rest = divmod(max(1, tokens), chunk)
+        seconds = sum(
+            self.step(chunk, decodes, kv_dec, chunk * (i * chunk + chunk / 2)) for i in range(min(whole, MAX_CHUNKS))
+        )
+        if whole > MAX_CHUNKS:  # beyond any context there is: as the last of them
+            seconds *= whole / MAX_CHUNKS
+        return seconds + (self.step(rest, decodes, kv_dec, rest * (whole * chunk + rest / 2)) if rest else 0.0)
 
     def max_prefill(
         self, decodes: int, kv_dec: float, context: float, budget_s: float, margin: float = 1.0, most: int = 1 << 20

@@ -14,6 +14,7 @@ NO_CACHE: Header = (b"cache-control", b"no-cache")
 NO_BUFFERING: Header = (b"x-accel-buffering", b"no")  # nginx would hold tokens back
 CLOSE: Header = (b"connection", b"close")
 NO_RETRY: Header = (b"x-should-retry", b"false")
+SPREAD = 0.25  # of a wait that a client is told, either way
 MAX_RETRY_S = 120.0  # above two minutes the SDK does not retry at all
 _NOW = b"0s"
 _SOON = b"1s"
@@ -38,7 +39,7 @@ def retry_after(seconds: float, spread: float | None = None) -> list[Header]:
     client that sends again by itself is told not to: it would be refused again."""
     if spread is None:
         spread = random.random()
-    wait = min(max(seconds, 0.05) * (0.75 + 0.5 * spread), MAX_RETRY_S)
+    wait = min(max(seconds, 0.05) * (1 - SPREAD + 2 * SPREAD * spread), MAX_RETRY_S)
     sent = [
         (b"retry-after-ms", b"%d" % max(1, int(wait * 1000))),
         (b"retry-after", b"%d" % max(1, int(wait + 0.999))),

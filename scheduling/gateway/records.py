@@ -90,6 +90,8 @@ def _admission(admission: Admission, identified: Identified, estimate: Estimate)
         figures["kv_share"] = entitlement.kv_tokens
     if identified.instead_of is not None and identified.instead_why is not None:
         figures["instead_of"], figures["instead_why"] = identified.instead_of.entitlement.id, identified.instead_why
+    if admission.retry_s is not None:
+        figures["retry_ms"] = round(admission.retry_s * 1000)  # the header is spread around it
     if admission.position:
         figures["position"] = admission.position
     return msgspec.json.encode(figures).decode()

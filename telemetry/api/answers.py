@@ -394,13 +394,52 @@ class RequestCostSerializer(serializers.Serializer[Any]):
 
 
 class StoryEngineSerializer(serializers.Serializer[Any]):
-    """The time from grant to first token, divided by prompt tokens (``telemetry/ledger/prefill.py``)."""
+    """The time from grant to first token (``telemetry/ledger/prefill.py``): by what its own prompt was predicted to
+    take, else divided by prompt tokens."""
 
-    queue_ms = serializers.FloatField(help_text="Behind other prompts, at most.")
+    queue_ms = serializers.FloatField(help_text="Behind other prompts; without a prediction at most.")
     prefill_ms = serializers.FloatField(help_text="Of its own prompt.")
+    predicted_ms = serializers.FloatField(
+        allow_null=True, help_text="What its own prompt needs; null: unknown, or nothing was ahead."
+    )
     requests = serializers.IntegerField(help_text="Ahead of it in the same engine.")
     prompt_tokens = serializers.IntegerField(help_text="Of these.")
     tenants = serializers.DictField(child=serializers.IntegerField(), help_text="Prompt tokens by tenant.")
+
+
+class StoryNextSerializer(serializers.Serializer[Any]):
+    """The next request of the same key."""
+
+    request_id = serializers.CharField()
+    after_s = serializers.FloatField(help_text="After the refusal.")
+    outcome = serializers.CharField()
+    reason = serializers.CharField()
+
+
+class StoryRetrySerializer(serializers.Serializer[Any]):
+    """What a refused client was asked to wait, and when its key came back."""
+
+    told_s = serializers.FloatField(allow_null=True, help_text="Null: no wait was sent, or it was not recorded.")
+    least_s = serializers.FloatField(allow_null=True, help_text="The header is spread around it: at least this.")
+    most_s = serializers.FloatField(allow_null=True)
+    next = StoryNextSerializer(allow_null=True, help_text="Null: none has ended since.")
+    early = serializers.IntegerField(help_text="Requests of the key that came before the least of it.")
+    obeyed = serializers.BooleanField(allow_null=True, help_text="Null: none came, or it came within the spread.")
+
+
+class InsteadTierSerializer(serializers.Serializer[Any]):
+    tier = serializers.CharField()
+    requests = serializers.IntegerField()
+    waited_s = serializers.FloatField(help_text="Median wait for a slot.")
+    ttft_s = serializers.FloatField(allow_null=True, help_text="Median time to the first token.")
+
+
+class InsteadSerializer(serializers.Serializer[Any]):
+    """What requests of other tiers waited in its pool around the same moment."""
+
+    seconds = serializers.FloatField(help_text="Length of the time looked at.")
+    tiers = InsteadTierSerializer(many=True, help_text="The shortest wait first.")
+    unknown = serializers.ListField(child=serializers.CharField(), help_text="Tiers with too few requests then.")
 
 
 class StorySerializer(serializers.Serializer[Any]):
@@ -409,6 +448,8 @@ class StorySerializer(serializers.Serializer[Any]):
     verdict = serializers.CharField(help_text="How it went and what its time was spent on, in a sentence.")
     engine = StoryEngineSerializer(allow_null=True, help_text="Operators and admins only; null without a first token.")
 
+    retry = StoryRetrySerializer(allow_null=True, help_text="Null where it was not refused.")
+    instead = InsteadSerializer(allow_null=True, help_text="Operators and admins only.")
     checks = StoryCheckSerializer(many=True)
     weight = StoryWeightSerializer(allow_null=True, help_text="Null where unknown.")
     positions = StoryPlaceSerializer(many=True, help_text="Operators and admins only; else empty.")

@@ -20,6 +20,7 @@ from telemetry.api.events import EventsView
 from telemetry.api.incidents import IncidentView, RehearsalView
 from telemetry.api.keys import KeysLastUsedView
 from telemetry.api.live import LiveHistoryView, LiveView
+from telemetry.api.moment import MomentView
 from telemetry.api.neighbours import NeighboursView
 from telemetry.api.queue import CancelView, QueueView
 from telemetry.api.requests import ExploreView, RequestsView, RequestView
@@ -37,6 +38,7 @@ urlpatterns = [
     path("requests/<str:request_id>", RequestView.as_view(), name="request"),
     path("requests/<str:request_id>/cancel", CancelView.as_view(), name="request-cancel"),
     path("pools/<slug:pool>/queue", QueueView.as_view(), name="pool-queue"),
+    path("pools/<slug:pool>/moment", MomentView.as_view(), name="pool-moment"),
     path("alerts", AlertsView.as_view(), name="alerts"),
     path("alerts/open", AlertsOpenView.as_view(), name="alerts-open"),
     path("alerts/<int:pk>/acknowledge", AcknowledgeView.as_view(), name="alert-acknowledge"),

@@ -149,7 +149,9 @@ def _pools_of(own: QuerySet[LedgerEntry]) -> list[str]:
 
 def _in_engines(tenant: str, pool: str, since: datetime, until: datetime) -> Json | None:
     """Whose prompts were ahead of a tenant's in the same engine; None where none were."""
-    ahead, waited_s, behind = prefill.ahead_of_tenant(tenant, prefill.recent(pool, since, until))
+    ahead, waited_s, behind = prefill.ahead_of_tenant(
+        tenant, prefill.recent(pool, since, until), prefill.speed_of(pool, until)
+    )
     if not ahead.tokens:
         return None
     tenants = [{"tenant": name, "prompt_tokens": tokens} for name, tokens in ahead.ranked().items()]

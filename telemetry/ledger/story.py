@@ -17,7 +17,7 @@ from scheduling.core.outcomes import Reason
 from scheduling.core.types import EntitlementState, ServiceClass
 from telemetry.feed import past
 from telemetry.feed.history import Point
-from telemetry.ledger import neighbours, prefill, usage
+from telemetry.ledger import counterfactual, neighbours, prefill, retries, usage
 from telemetry.ledger.verdict import verdict
 from telemetry.models import LedgerEntry
 from tenants.models import Entitlement
@@ -126,15 +126,16 @@ def weight(row: LedgerEntry, recent: Iterable[Point], now_s: float, others: bool
     return result | {"slo_mean_s": mean} if others else result
 
 
-def _in_engine(row: LedgerEntry, ahead: prefill.Ahead | None) -> Json | None:
+def _in_engine(row: LedgerEntry, ahead: prefill.Ahead | None, predicted_s: float | None) -> Json | None:
     """The time from grant to first token, by what it was spent on."""
     own = prefill.prompt_of(row)
     if own is None or ahead is None or row.first_token_at is None:
         return None
-    queue_s, prefill_s = prefill.split(own, ahead)
+    queue_s, prefill_s = prefill.split(own, ahead, predicted_s)
     return {
         "queue_ms": round(queue_s * 1000, 1),
         "prefill_ms": round(prefill_s * 1000, 1),
+        "predicted_ms": None if predicted_s is None else round(predicted_s * 1000, 1),
         "requests": ahead.requests,
         "prompt_tokens": ahead.tokens,
         "tenants": ahead.ranked(),
@@ -146,9 +147,12 @@ def story(row: LedgerEntry, recent: Iterable[Point], now_s: float, others: bool 
     among them."""
     ahead = neighbours.ahead_of(row) if others else None
     engine = prefill.ahead_of(row) if others else None
+    predicted_s = prefill.predicted(row) if engine is not None and engine.tokens else None
     return {
-        "verdict": verdict(row, engine, ahead["count"] if ahead else None),
-        "engine": _in_engine(row, engine),
+        "verdict": verdict(row, engine, ahead["count"] if ahead else None, predicted_s),
+        "engine": _in_engine(row, engine, predicted_s),
+        "retry": retries.told(row),
+        "instead": counterfactual.instead(row) if others else None,
         "checks": checks(row, others),
         "weight": weight(row, recent, now_s, others),
         "positions": positions(row) if others else [],

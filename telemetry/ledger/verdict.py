@@ -9,14 +9,17 @@ from telemetry.models import LedgerEntry
 _MOST = 3  # tenants named
 
 
-def verdict(row: LedgerEntry, engine: Ahead | None, granted_before: int | None) -> str:
-    """``engine``, ``granted_before``: what was ahead of it, where the reader may know of others."""
+def verdict(
+    row: LedgerEntry, engine: Ahead | None, granted_before: int | None, predicted_s: float | None = None
+) -> str:
+    """``engine``, ``granted_before``: what was ahead of it, where the reader may know of others. ``predicted_s``: what
+    its own prompt needs in its engine, where that is known."""
     whole_s = (row.done_at - row.received_at).total_seconds()
     because = row.reason.replace("_", " ")
     if row.outcome == Outcome.REFUSED:
         after = f" after waiting {_s(whole_s)}" if row.queued_at is not None else ""
         return f"Refused{after} with HTTP {row.status}: {because}."
-    spent = _spent(row, engine, granted_before)
+    spent = _spent(row, engine, granted_before, predicted_s)
     if row.outcome == Outcome.FAILED:
         where = f" on {row.backend}" if row.backend and engine is not None else ""
         return f"Failed{where} after {_s(whole_s)}: {because}{spent}."
@@ -39,12 +42,12 @@ def _came(row: LedgerEntry, whole_s: float) -> str:
     return f"done after {_s(whole_s)}"
 
 
-def _spent(row: LedgerEntry, engine: Ahead | None, granted_before: int | None) -> str:
+def _spent(row: LedgerEntry, engine: Ahead | None, granted_before: int | None, predicted_s: float | None) -> str:
     """The largest part of the time before the first token, where there is one worth naming."""
     own = prompt_of(row)
     until = row.granted_at or row.done_at
     queued_s = (until - row.queued_at).total_seconds() if row.queued_at is not None else 0.0
-    inside_s = split(own, engine)[0] if own is not None and engine is not None and engine.tokens else 0.0
+    inside_s = split(own, engine, predicted_s)[0] if own is not None and engine is not None and engine.tokens else 0.0
     if max(queued_s, inside_s) < 0.05:
         return ""
     if queued_s >= inside_s:

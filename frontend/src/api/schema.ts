@@ -1,5 +1,5 @@
 // Made by `make generated` from the OpenAPI schema. Not edited by hand.
-// schema 989bd14324345ddd, body 9a4758960dffb3b2
+// schema 329df80bcc14cfca, body 76e4c486d8236c38
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
 export interface components {
@@ -568,6 +568,23 @@ export interface components {
          * @enum {string}
          */
         InFlightState: "waiting" | "running";
+        /** @description What requests of other tiers waited in its pool around the same moment. */
+        Instead: {
+            /** @description Length of the time looked at. */
+            seconds: number;
+            /** @description The shortest wait first. */
+            tiers: components["schemas"]["InsteadTier"][];
+            /** @description Tiers with too few requests then. */
+            unknown: string[];
+        };
+        InsteadTier: {
+            requests: number;
+            tier: string;
+            /** @description Median time to the first token. */
+            ttft_s: number | null;
+            /** @description Median wait for a slot. */
+            waited_s: number;
+        };
         /** @description A fresh key, with its secret for the only time. */
         IssuedKey: {
             created_at: string;
@@ -742,6 +759,41 @@ export interface components {
         MeTenant: {
             description: string;
             slug: string;
+        };
+        Moment: {
+            at: string;
+            pool: string;
+            /** @description The longest waiting first, then what ran. */
+            rows: components["schemas"]["MomentRow"][];
+            running: number;
+            tenants: components["schemas"]["MomentTenant"][];
+            waiting: number;
+            /** @description False: there were more than are listed. */
+            whole: boolean;
+        };
+        MomentRow: {
+            backend: string;
+            /** @description In that state by then. */
+            for_s: number;
+            prompt_tokens: number;
+            request_id: string;
+            state: components["schemas"]["MomentRowStateEnum"];
+            tenant: string;
+            tier: string;
+        };
+        /**
+         * @description * `waiting` - waiting
+         *     * `prefill` - prefill
+         *     * `decode` - decode
+         * @enum {string}
+         */
+        MomentRowStateEnum: "waiting" | "prefill" | "decode";
+        MomentTenant: {
+            /** @description Granted, without a first token. */
+            prompt_tokens: number;
+            running: number;
+            tenant: string;
+            waiting: number;
         };
         Neighbours: {
             engines: components["schemas"]["EngineWaits"][];
@@ -1627,8 +1679,12 @@ export interface components {
             cost: components["schemas"]["RequestCost"] | null;
             /** @description Operators and admins only; null without a first token. */
             engine: components["schemas"]["StoryEngine"] | null;
+            /** @description Operators and admins only. */
+            instead: components["schemas"]["Instead"] | null;
             /** @description Operators and admins only; else empty. */
             positions: components["schemas"]["StoryPlace"][];
+            /** @description Null where it was not refused. */
+            retry: components["schemas"]["StoryRetry"] | null;
             /** @description How it went and what its time was spent on, in a sentence. */
             verdict: string;
             /** @description Null where unknown. */
@@ -1652,13 +1708,18 @@ export interface components {
          * @enum {string}
          */
         StoryCheckStateEnum: "passed" | "failed" | "not_reached";
-        /** @description The time from grant to first token, divided by prompt tokens (``telemetry/ledger/prefill.py``). */
+        /**
+         * @description The time from grant to first token (``telemetry/ledger/prefill.py``): by what its own prompt was predicted to
+         *     take, else divided by prompt tokens.
+         */
         StoryEngine: {
+            /** @description What its own prompt needs; null: unknown, or nothing was ahead. */
+            predicted_ms: number | null;
             /** @description Of its own prompt. */
             prefill_ms: number;
             /** @description Of these. */
             prompt_tokens: number;
-            /** @description Behind other prompts, at most. */
+            /** @description Behind other prompts; without a prediction at most. */
             queue_ms: number;
             /** @description Ahead of it in the same engine. */
             requests: number;
@@ -1673,10 +1734,32 @@ export interface components {
             service_class: number;
             slo: number;
         };
+        /** @description The next request of the same key. */
+        StoryNext: {
+            /** @description After the refusal. */
+            after_s: number;
+            outcome: string;
+            reason: string;
+            request_id: string;
+        };
         StoryPlace: {
             at: string;
             /** @description In the pool's queue; 0: granted. */
             place: number;
+        };
+        /** @description What a refused client was asked to wait, and when its key came back. */
+        StoryRetry: {
+            /** @description Requests of the key that came before the least of it. */
+            early: number;
+            /** @description The header is spread around it: at least this. */
+            least_s: number | null;
+            most_s: number | null;
+            /** @description Null: none has ended since. */
+            next: components["schemas"]["StoryNext"] | null;
+            /** @description Null: none came, or it came within the spread. */
+            obeyed: boolean | null;
+            /** @description Null: no wait was sent, or it was not recorded. */
+            told_s: number | null;
         };
         /** @description The weight of its entitlement when it arrived. */
         StoryWeight: {

@@ -16,7 +16,7 @@ const staff: readonly Role[] = ["admin", "operator"];
 export const pages: readonly Item[] = [
   { path: "/", label: "Overview", roles: everyone },
   { path: "/queue", label: "Queue", roles: everyone },
-  { path: "/requests", label: "Requests", roles: everyone },
+  { path: "/requests", label: "Requests", roles: everyone, also: ["/moment"] },
   { path: "/tenants", label: "Tenants", roles: everyone, also: ["/usage", "/pools", "/backends", "/tiers", "/slos", "/prices", "/roles", "/audit"] },
   { path: "/policies", label: "Policies", roles: staff },
   { path: "/lab", label: "Lab", roles: staff },

@@ -1,16 +1,18 @@
 import { useQuery } from "@tanstack/react-query";
 import { useEffect, useRef, type ReactNode } from "react";
+import { Link } from "react-router";
 import { request, type LedgerRow, type Story as Told } from "../../api/requests";
 import { category } from "../../charts/palette";
 import { CopyButton } from "../../components/Copy";
 import { Icon } from "../../components/icons";
 import { compact, duration, moment, NONE, seconds, text, utc } from "../../lib/format";
 import { useNow } from "../../feed/live";
+import { user } from "../../lib/page";
 import { useDark } from "../../lib/theme";
 import { Ahead } from "./Ahead";
 import { Outcome, Slo } from "./Outcome";
 import { phases, type Phase } from "./phases";
-import { Checks, Cost, EstimateLine, Place, StillAlive, Weight } from "./StoryParts";
+import { Checks, Cost, EstimateLine, Instead, Place, Retry, StillAlive, Weight } from "./StoryParts";
 
 const hues: Record<Phase["name"], number> = { admission: 5, waiting: 4, engine: 1, prefill: 0, decode: 2 };
 
@@ -78,6 +80,18 @@ function Story({ row, story }: { row: LedgerRow; story: Told | undefined }) {
         <span className="text-faint">
           <time title={utc(received)}>{moment(received)}</time>
         </span>
+        {row.pool && (
+          <span className="ml-auto flex flex-wrap gap-x-3">
+            {user.role !== "member" && (
+              <Link className="link" to={`/moment?${new URLSearchParams({ pool: row.pool, at: row.queued_at ?? row.granted_at ?? row.received_at })}`}>
+                This moment
+              </Link>
+            )}
+            <Link className="link" to={`/?${new URLSearchParams({ pool: row.pool, at: String(Math.round(received + 60)), window: "5" })}`}>
+              Charts
+            </Link>
+          </span>
+        )}
       </div>
       {story && (
         <p className="text-base" data-testid="verdict">
@@ -92,7 +106,8 @@ function Story({ row, story }: { row: LedgerRow; story: Told | undefined }) {
             .slice(0, 4)
             .map(([tenant, tokens]) => `${tenant} ${compact(tokens)}`)
             .join(", ")}
-          ). The time until the first token is divided by prompt tokens; the first part is an upper bound.
+          ).{" "}
+          {story.engine.predicted_ms === null ? "The time until the first token is divided by prompt tokens; the first part is an upper bound." : `Its own prompt was predicted to take ${text(duration(story.engine.predicted_ms))}, as the pool's engines were measured; the rest is the engine's queue.`}
         </p>
       )}
       <section>
@@ -133,6 +148,8 @@ function Story({ row, story }: { row: LedgerRow; story: Told | undefined }) {
         </table>
         <EstimateLine row={row} />
       </section>
+      {story && <Retry story={story} />}
+      {story && <Instead story={story} row={row} />}
       {story?.ahead && <Ahead ahead={story.ahead} row={row} />}
       {story && <Checks story={story} />}
       {story && <Weight story={story} />}
@@ -252,6 +269,7 @@ export function Drawer({ id, known, onClose, newer, older, onShow }: { id: strin
               ↓
             </button>
             <CopyButton text={id} label="Copy id" />
+            <CopyButton text={`${location.origin}/requests?request=${encodeURIComponent(id)}`} label="Copy link" />
             <button type="button" className="button w-8 px-0" aria-label="Close" onClick={() => dialog.current?.close()}>
               <Icon name="close" />
             </button>

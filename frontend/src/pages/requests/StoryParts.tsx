@@ -1,4 +1,5 @@
 import { useState } from "react";
+import { Link } from "react-router";
 import { cancelRequest } from "../../api/queue";
 import type { Alive, LedgerRow, Story } from "../../api/requests";
 import { Badge, type Tone } from "../../components/Badge";
@@ -6,7 +7,7 @@ import { notify } from "../../components/Notices";
 import { compact, duration, moment, money, NONE, seconds, text } from "../../lib/format";
 import { user } from "../../lib/page";
 import { Confirm } from "../queue/Confirm";
-import { factorsOf, nameOf, numbersOf, product, sourceOf } from "./story";
+import { factorsOf, insteadInWords, nameOf, numbersOf, product, retryInWords, sourceOf } from "./story";
 
 const tones: Record<string, Tone> = { passed: "good", failed: "bad", not_reached: "plain" };
 const said: Record<string, string> = { passed: "passed", failed: "refused", not_reached: "not reached" };
@@ -93,6 +94,64 @@ export function Cost({ story }: { story: Story }) {
         <b>{money(cost.amount, cost.currency)}</b>
         <span className="text-faint"> {Object.entries(cost.parts).map(([name, part]) => `${names[name] ?? name} ${money(part, "")}`.trim()).join(" + ")}</span>
       </p>
+    </section>
+  );
+}
+
+/** The wait that was sent with a refusal, and when a request of its key came next. */
+export function Retry({ story }: { story: Story }) {
+  const { retry } = story;
+  if (!retry) return null;
+  return (
+    <section data-testid="retry">
+      <h3 className="label">Retry-After</h3>
+      <p className="mt-1 text-sm">
+        {retryInWords(retry)}
+        {retry.next && (
+          <>
+            {" "}
+            <Link className="link" to={`/requests?request=${encodeURIComponent(retry.next.request_id)}`}>
+              Open it
+            </Link>
+          </>
+        )}
+      </p>
+      <p className="mt-1 text-xs text-faint">Requests of one key cannot be distinguished: the next one may be another client's.</p>
+    </section>
+  );
+}
+
+/** What other tiers waited in the same minute. */
+export function Instead({ story, row }: { story: Story; row: LedgerRow }) {
+  const { instead } = story;
+  if (!instead) return null;
+  return (
+    <section data-testid="instead">
+      <h3 className="label">With another tier</h3>
+      <p className="mt-1 text-sm">{insteadInWords(instead, row.queue_ms)}</p>
+      {instead.tiers.length > 0 && (
+        <table className="mt-1 w-full text-sm">
+          <thead>
+            <tr className="text-2xs text-faint">
+              <td />
+              <th scope="col" className="text-right font-medium">requests</th>
+              <th scope="col" className="text-right font-medium">waited, median</th>
+              <th scope="col" className="text-right font-medium">TTFT, median</th>
+            </tr>
+          </thead>
+          <tbody>
+            {instead.tiers.map((line) => (
+              <tr key={line.tier} className="border-t border-line">
+                <th scope="row" className="py-1 text-left font-normal">{line.tier}</th>
+                <td className="text-right">{compact(line.requests)}</td>
+                <td className="text-right font-medium">{text(seconds(line.waited_s))}</td>
+                <td className="text-right">{line.ttft_s === null ? NONE : text(seconds(line.ttft_s))}</td>
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      )}
+      <p className="mt-1 text-xs text-faint">As recorded for requests of that tier in this pool within {instead.seconds / 2} s of it, not simulated.{instead.unknown.length > 0 && ` Too few to compare: ${instead.unknown.join(", ")}.`}</p>
     </section>
   );
 }

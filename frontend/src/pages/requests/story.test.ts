@@ -1,6 +1,6 @@
 import { money } from "../../lib/format";
 import { expect, it } from "vitest";
-import { factorsOf, numbersOf, product, termsOf } from "./story";
+import { factorsOf, insteadInWords, numbersOf, product, retryInWords, termsOf } from "./story";
 
 it("a check tells its numbers, or a note where there are none", () => {
   expect(numbersOf({ rule: "concurrency", state: "passed", value: 3, limit: 8, unit: "in flight before it" })).toBe("3 of 8 in flight before it");
@@ -23,4 +23,20 @@ it("money is as exact as it is small", () => {
 it("a grant's reason falls into its terms", () => {
   expect(termsOf("spot band, due 632.65 s after arrival: deadline 600.00 + work 32.65; waited 0.17 s")).toEqual(["spot band", "due 632.65 s after arrival", "deadline 600.00 + work 32.65", "waited 0.17 s"]);
   expect(termsOf("")).toEqual([]);
+});
+
+it("a retry is called obeyed or early only where the header's spread leaves no doubt", () => {
+  const retry = { told_s: 4, least_s: 3, most_s: 5, early: 0, obeyed: true, next: { request_id: "r", after_s: 6, outcome: "completed", reason: "stop" } };
+  expect(retryInWords(retry)).toBe("It was asked to wait 3.00 s to 5.00 s. The next request of its key came after 6.00 s, as asked; it was completed.");
+  expect(retryInWords({ ...retry, obeyed: false, early: 4, next: { ...retry.next, after_s: 0.4, outcome: "refused", reason: "queue_full" } })).toContain("after 400 ms, too early, and 4 requests of the key did; it was refused too (queue full)");
+  expect(retryInWords({ ...retry, obeyed: null })).toContain("is unknown");
+  expect(retryInWords({ ...retry, told_s: null, least_s: null, most_s: null, obeyed: null, next: null })).toBe("Which wait was sent with the refusal is unknown: it was not recorded, or none was sent. No later request of its key has ended since.");
+});
+
+it("another tier is compared with its own wait, and not praised where it is no faster", () => {
+  const instead = { seconds: 60, unknown: [], tiers: [{ tier: "premium", requests: 9, waited_s: 0.4, ttft_s: 0.6 }] };
+  expect(insteadInWords(instead, 8000)).toBe("With tier premium: a wait of about 400 ms instead of 8.00 s.");
+  expect(insteadInWords(instead, 410)).toMatch(/^No shorter wait/);
+  expect(insteadInWords(instead, null)).toBe("Requests of tier premium waited about 400 ms for a slot.");
+  expect(insteadInWords({ ...instead, tiers: [] }, 8000)).toMatch(/^Unknown/);
 });

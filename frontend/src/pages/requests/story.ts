@@ -1,7 +1,7 @@
 /** A request's story beyond its row, in words. Pure. */
 
 import type { Check, Story } from "../../api/requests";
-import { compact, words } from "../../lib/format";
+import { compact, seconds, text, words } from "../../lib/format";
 
 const names: Record<string, string> = {
   right: "Entitlement usable, tenant not paused",
@@ -52,3 +52,24 @@ const sources: Record<string, string> = {
 };
 
 export const sourceOf = (source: string): string => sources[source] ?? words(source);
+
+const s = (value: number): string => text(seconds(value));
+
+/** "It was asked to wait 3.00 s to 5.00 s. The next request of its key came after 0.4 s, too early; it was refused too." */
+export function retryInWords(retry: NonNullable<Story["retry"]>): string {
+  const asked = retry.told_s === null || retry.least_s === null || retry.most_s === null ? "Which wait was sent with the refusal is unknown: it was not recorded, or none was sent." : `It was asked to wait ${s(retry.least_s)} to ${s(retry.most_s)}.`;
+  if (!retry.next) return `${asked} No later request of its key has ended since.`;
+  const judged = retry.obeyed === true ? ", as asked" : retry.obeyed === false ? `, too early${retry.early > 1 ? `, and ${compact(retry.early)} requests of the key did` : ""}` : retry.told_s === null ? "" : ", within the spread of the header, so whether it waited long enough is unknown";
+  const end = retry.next.outcome === "refused" ? `; it was refused too (${words(retry.next.reason)})` : `; it was ${retry.next.outcome}`;
+  return `${asked} The next request of its key came after ${s(retry.next.after_s)}${judged}${end}.`;
+}
+
+/** "With tier premium: about 400 ms instead of 8.00 s." */
+export function insteadInWords(instead: NonNullable<Story["instead"]>, queueMs: number | null): string {
+  const best = instead.tiers[0];
+  if (!best) return "Unknown: too few requests of other tiers ran in that minute.";
+  const own = queueMs === null ? undefined : queueMs / 1000;
+  if (own === undefined) return `Requests of tier ${best.tier} waited about ${s(best.waited_s)} for a slot.`;
+  if (best.waited_s >= own * 0.9 || own - best.waited_s < 0.05) return `No shorter wait: requests of tier ${best.tier} waited about ${s(best.waited_s)}, this one ${s(own)}.`;
+  return `With tier ${best.tier}: a wait of about ${s(best.waited_s)} instead of ${s(own)}.`;
+}
