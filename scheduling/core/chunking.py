@@ -43,6 +43,15 @@ def prefill_budget(
     return max(least, planner.max_prefill(decodes, kv_dec, context, slack_s, margin, most))
 
 
+def next_token_due_s(due_s: float, first_s: float, pace_s: float, generated: int) -> float:
+    """When the next token of a decoding sequence is due that has ``generated`` of them [s]; inf without a pace.
+
+    ``due_s``: of its first token, which came at ``first_s``. One that came late moves the later ones; one that came
+    early is slack for them (QoServe eq. 2).
+    """
+    return inf if pace_s == inf else max(due_s, first_s) + pace_s * generated
+
+
 class DecodeSlack:
     """The time until the first decoding sequence's next token is due. All operations O(log n)."""
 

@@ -17,9 +17,11 @@ from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
 
-from scheduling.core.chunking import DecodeSlack, prefill_budget
+from scheduling.core.chunking import DecodeSlack, next_token_due_s, prefill_budget
 from scheduling.core.contracts import OrderingPolicy
+from scheduling.core.engine_step import last_first, place_among_running, progressed
 from scheduling.core.relegation import smoothed_rate
+from scheduling.core.types import QueuedRequest
 from scheduling.simulator.engine import DECODE, DONE, WAITING, EngineConfig, Estimator, Sequence
 from scheduling.simulator.exact import ExactStep, run, steps_to
 from scheduling.simulator.intake import Intake
@@ -38,7 +40,8 @@ class ContinuousEngine(Intake):
         self._slack = DecodeSlack() if config.dynamic_chunks else None
         # Chunks of equal size are decided once, so a prompt of several is a jump.
         self._preempts = config.preempt_prefills
-        self._may_jump = config.jumps and not config.dynamic_chunks and not config.relegate
+        self._may_jump = config.jumps and not config.dynamic_chunks and not self._rates
+        self._place = place_among_running(policy)
 
     def check(self, sim: SimRequest) -> None:
         if self.config.kv_tokens:
@@ -129,7 +132,7 @@ class ContinuousEngine(Intake):
         sequence.prefilled = prefilled + count * room
         self.counters.prefill_tokens += count * room
         duration = first if count == 1 else run(first, growth, count)
-        if self.relegated is not None:
+        if self._rates:
             self.rate = smoothed_rate(self.rate, room, duration / FS)
         self._advance(duration, count)
 
@@ -157,7 +160,7 @@ class ContinuousEngine(Intake):
                 left = candidate.prompt - candidate.prefilled
         duration = self._exact.step(taken, self.decodes, self.kv_dec, pp2)
         self.counters.prefill_tokens += taken
-        if self.relegated is not None:
+        if self._rates:
             self.rate = smoothed_rate(self.rate, taken, duration / FS)
         self._advance(duration, 1)
         for done in ended:
@@ -219,9 +222,8 @@ class ContinuousEngine(Intake):
         if self._slack is not None:
             slo = sequence.sim.slo
             pace = slo.tbt_s if slo.tbt_s is not None else self.config.ttlt_pace_s
-            # A first token that came late moves the later ones; one that came early is slack for them (eq. 2).
-            base = max(self._due(sequence), to_s(sequence.first_fs))
-            self._slack.join(sequence.order, base + pace * sequence.generated, pace, self.step_no)
+            due = next_token_due_s(self._due(sequence), to_s(sequence.first_fs), pace, sequence.generated)
+            self._slack.join(sequence.order, due, pace, self.step_no)
 
     def _leave_decodes(self, sequence: Sequence) -> None:
         self.decodes -= 1
@@ -253,7 +255,17 @@ class ContinuousEngine(Intake):
     def _victim(self) -> Sequence:
         if self.config.victims == "priority":
             return max(self.admitted.values(), key=lambda s: (s.queued.rank, s.order))
+        if self.config.victims == "policy":
+            running = ((self._place(self._so_far(s)), s.order, s.queued.id) for s in self.admitted.values())
+            return self.admitted[last_first(running)[0]]
         return max(self.admitted.values(), key=lambda s: s.order)
+
+    def _so_far(self, sequence: Sequence) -> QueuedRequest:
+        """What policies are told of a running request now: its output moves while it is counted, not visited."""
+        if sequence.state != DECODE:
+            return self._as_it_is(sequence)
+        made = sequence.generated + self.step_no - sequence.joined_step
+        return progressed(sequence.queued, sequence.prompt, made)
 
     def _recompute(self, victim: Sequence) -> None:
         """Takes everything from a running sequence; it waits again and starts from the beginning."""

@@ -8,11 +8,11 @@ to the end; :mod:`scheduling.simulator.cluster` drives several, and clients that
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields
-from operator import attrgetter
+from dataclasses import dataclass
 from typing import Protocol
 
 from scheduling.core.contracts import Contest, CountsService, OrderingPolicy, RequestQueue
+from scheduling.core.engine_step import progressed
 from scheduling.core.rounds import Round
 from scheduling.core.step_time import StepTime
 from scheduling.core.types import PoolView, QueuedRequest
@@ -38,8 +38,11 @@ class EngineConfig:
     kv_tokens: int = 0  # KV cache; 0: not limited
     block: int = 16  # tokens per KV block
     watermark: float = 0.01  # share of the blocks that no new sequence may take
-    victims: str = "tail"  # whom a full cache preempts: "tail" the last admitted, "priority" the worst rank first
+    # Whom a full cache preempts: "tail" the last admitted, "priority" the worst rank first, "policy" who goes last by
+    # the policy, of what is left of it
+    victims: str = "tail"
     preempt_prefills: bool = False  # an arrival that goes first interrupts a prefill between two chunks
+    selective: bool = False  # ... only where its own deadline holds; so it is wherever ``relegate`` is on
     dynamic_chunks: bool = False
     max_chunk: int = 2500
     min_chunk: int = 128
@@ -53,8 +56,8 @@ class EngineConfig:
     def __post_init__(self) -> None:
         if self.mode not in MODES:
             raise ValueError(f"mode is one of {', '.join(MODES)}, not {self.mode!r}")
-        if self.victims not in ("tail", "priority"):
-            raise ValueError(f"victims is 'tail' or 'priority', not {self.victims!r}")
+        if self.victims not in ("tail", "priority", "policy"):
+            raise ValueError(f"victims is 'tail', 'priority' or 'policy', not {self.victims!r}")
         for name in ("token_budget", "max_seqs", "block", "max_chunk", "min_chunk", "bucket_tokens"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1")
@@ -236,24 +239,10 @@ class Engine:
 
     def _as_it_is(self, sequence: Sequence) -> QueuedRequest:
         """What policies are told of a request of which something has been done."""
-        queued = sequence.queued
-        if queued.prefilled != sequence.prefilled or queued.generated != sequence.generated:
-            queued = sequence.queued = _progressed(queued, sequence.prefilled, sequence.generated)
-        return queued
+        sequence.queued = progressed(sequence.queued, sequence.prefilled, sequence.generated)
+        return sequence.queued
 
     def _new_round(self) -> Round:
         """Everything fits: an engine looks for room after its policy has chosen."""
         self._round = Round(self._view, lambda request: True)
         return self._round
-
-
-_FIELDS = tuple(field.name for field in fields(QueuedRequest))
-_values_of = attrgetter(*_FIELDS)
-_PREFILLED, _GENERATED = _FIELDS.index("prefilled"), _FIELDS.index("generated")
-
-
-def _progressed(queued: QueuedRequest, prefilled: int, generated: int) -> QueuedRequest:
-    """``dataclasses.replace`` in half the time: it is called for every arrival that finds a prefill going on."""
-    values = list(_values_of(queued))
-    values[_PREFILLED], values[_GENERATED] = prefilled, generated
-    return QueuedRequest(*values)

@@ -30,6 +30,7 @@ class Intake(Engine):
         self.blocked = False  # the head of the queue found no room; asked again when something ends or arrives
         self.paused: dict[str, Sequence] = {}  # prompts that gave way between chunks; they wait, but keep their blocks
         self.relegated: RequestQueue | None = policy.queue() if config.relegate else None
+        self._rates = config.relegate or config.selective  # deadlines are minded: the prefill rate has to be known
         self.rate = config.first_rate  # moving average of prefill throughput [tokens/s]
         self.low_waiting: dict[str, Sequence] = {}
         self.backlog = 0  # prompt tokens of important requests that wait and are not relegated
@@ -57,7 +58,7 @@ class Intake(Engine):
 
         Only if a pause of one step leaves it time enough (selective preemption), where deadlines are minded at all.
         """
-        if self.relegated is not None:
+        if self._rates:
             left = current.prompt - current.prefilled
             pause = self._planner.step(self.config.max_chunk, self.decodes, self.kv_dec)
             if not may_interrupt(self._due(current), to_s(self.clock), left, self.rate, pause):
