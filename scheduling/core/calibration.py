@@ -86,7 +86,6 @@ def fit(bursts: Sequence[Burst]) -> tuple[StepTime | None, float]:
     """Step-time coefficients t0, a, b, c by least squares on relative errors, none of them negative, and the mean
     relative error. None where there are not more bursts than coefficients.
 
-    Exact non-negative least squares: with four columns the best of all subsets with a non-negative solution is it.
     Weights are 1/t, since a step of 20 ms and one of 200 ms should count alike.
     """
     if len(bursts) <= len(_COLUMNS):
@@ -95,22 +94,86 @@ def fit(bursts: Sequence[Burst]) -> tuple[StepTime | None, float]:
     rows = np.array(
         [[1.0, burst.prompt_tokens / burst.steps, burst.running, burst.running * burst.context] for burst in bursts]
     )
+    best = _least_squares(rows, seconds)
+    if best is None:
+        return None, 0.0
+    error = float(np.abs(rows @ best / seconds - 1.0).mean())
+    t0, a, b, c = (float(value) for value in best)
+    return StepTime(t0=t0, a=a, b=b, c=c, e=0.0, knee=0.0, a2=0.0), error
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedStep:
+    """One step as the scheduler inside an engine saw it (``scheduling.engines.vllm_plugin``)."""
+
+    prefill: int  # prompt tokens
+    decodes: int
+    kv_dec: int  # sum of the decoding sequences' contexts [tokens]
+    pp: float  # sum of chunk * (context + chunk / 2) over the prompts
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class StepFit:
+    """Coefficients from logged steps, and how well they predict steps that they were not fitted to."""
+
+    step_time: StepTime
+    error: float  # median relative error over the steps held out
+    steps: int
+
+
+LEAST_STEPS = 64  # fewer say nothing about six coefficients
+_STRAY = 3.0  # times the median residual: a step that something else disturbed
+
+
+def fit_steps(steps: Sequence[LoggedStep]) -> StepFit | None:
+    """The step-time model behind logged steps: every second one is fitted to, the others are held out. None where
+    there are too few, or where they do not tell.
+
+    Steps that took several times longer or shorter than the rest says are left out of a second fit: something else had
+    the machine. Held-out steps are all counted; their error is a median for the same reason.
+    """
+    if len(steps) < LEAST_STEPS:
+        return None
+    seconds = np.array([step.seconds for step in steps])
+    rows = np.array([[1.0, s.prefill, s.decodes, s.kv_dec, s.pp] for s in steps], dtype=float)
+    fitted, held = slice(0, None, 2), slice(1, None, 2)
+    best = _least_squares(rows[fitted], seconds[fitted])
+    if best is None:
+        return None
+    residual = np.abs(rows[fitted] @ best / seconds[fitted] - 1.0)
+    usual = residual <= _STRAY * np.median(residual)
+    again = _least_squares(rows[fitted][usual], seconds[fitted][usual])
+    best = best if again is None else again
+    error = float(np.median(np.abs(rows[held] @ best / seconds[held] - 1.0)))
+    t0, a, b, c, e = (float(value) for value in best)
+    return StepFit(StepTime(t0=t0, a=a, b=b, c=c, e=e, knee=0.0, a2=0.0), error, len(steps))
+
+
+def _least_squares(rows: np.ndarray, seconds: np.ndarray) -> np.ndarray | None:
+    """Coefficients of the columns, none negative and the first above 0, with the least squared relative error; a
+    column that does not vary gets 0. None where there are none.
+
+    Exact non-negative least squares: of so few columns the best of all subsets with a non-negative solution is it.
+    """
+    columns = rows.shape[1]
     scaled = rows / seconds[:, None]
     best: np.ndarray | None = None
     least = np.inf
-    for size in range(1, len(_COLUMNS) + 1):
-        for chosen in combinations(range(len(_COLUMNS)), size):
+    for size in range(1, columns + 1):
+        for chosen in combinations(range(columns), size):
             if 0 not in chosen:
                 continue  # a step is never free
-            coefficients, _, rank, _ = np.linalg.lstsq(scaled[:, chosen], np.ones(len(bursts)), rcond=None)
+            part = scaled[:, chosen]
+            scale = np.abs(part).max(axis=0)
+            if not scale.all():
+                continue  # a column of nothing but zeros
+            coefficients, _, rank, _ = np.linalg.lstsq(part / scale, np.ones(len(rows)), rcond=None)
             if rank < size or (coefficients < 0).any() or coefficients[0] <= 0:
                 continue
-            residual = float(((scaled[:, chosen] @ coefficients - 1.0) ** 2).sum())
+            coefficients = coefficients / scale
+            residual = float(((part @ coefficients - 1.0) ** 2).sum())
             if residual < least * (1 - 1e-9):
-                least, best = residual, np.zeros(len(_COLUMNS))
+                least, best = residual, np.zeros(columns)
                 best[list(chosen)] = coefficients
-    if best is None:
-        return None, 0.0
-    error = float(np.abs(scaled @ best - 1.0).mean())
-    t0, a, b, c = (float(value) for value in best)
-    return StepTime(t0=t0, a=a, b=b, c=c, e=0.0, knee=0.0, a2=0.0), error
+    return best

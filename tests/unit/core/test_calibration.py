@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.core.calibration import Burst, fit, propose, saturated
+from scheduling.core.calibration import Burst, LoggedStep, fit, fit_steps, propose, saturated
 from scheduling.core.step_time import StepTime
 from scheduling.engines.kinds.vllm import kv_tokens_of
 from scheduling.engines.loading import Shape
@@ -91,3 +93,38 @@ def test_context_is_the_mean_over_time_of_what_runs() -> None:
 )
 def test_kv_cache_is_blocks_times_their_size_over_all_engines(page: str, tokens: int | None) -> None:
     assert kv_tokens_of(page) == tokens
+
+
+def logged(count: int, noise: float = 0.0, strays: int = 0) -> list[LoggedStep]:
+    draw, steps = random.Random(3), []
+    for number in range(count):
+        prefill, decodes = draw.choice((0, 60, 500, 2000)), draw.randint(0, 30)
+        kv, pp = decodes * draw.randint(50, 3000), prefill * (draw.randint(0, 4000) + prefill / 2)
+        seconds = TRUE.step(prefill, decodes, kv, pp) * draw.uniform(1 - noise, 1 + noise)
+        steps.append(LoggedStep(prefill, decodes, kv, pp, seconds * (20 if number < strays else 1)))
+    return steps
+
+
+TRUE = StepTime(t0=2e-3, a=8e-6, b=1e-5, c=2e-7, e=4e-9, knee=0.0, a2=0.0)
+
+
+def test_logged_steps_give_their_coefficients_prefill_attention_included() -> None:
+    found = fit_steps(logged(400))
+    assert found is not None
+    assert found.error < 1e-6
+    for name in ("t0", "a", "b", "c", "e"):
+        assert getattr(found.step_time, name) == pytest.approx(getattr(TRUE, name), rel=1e-3)
+
+
+def test_steps_that_something_else_disturbed_do_not_count() -> None:
+    found = fit_steps(logged(400, noise=0.1, strays=20))
+    assert found is not None
+    assert found.error == pytest.approx(0.05, abs=0.03), "the noise, over steps that were not fitted to"
+    assert found.step_time.step(500, 10, 5000, 5e5) == pytest.approx(TRUE.step(500, 10, 5000, 5e5), rel=0.05)
+
+
+def test_steps_that_do_not_tell_give_no_model() -> None:
+    assert fit_steps(logged(20)) is None
+    same = fit_steps([LoggedStep(0, 4, 100, 0.0, 0.01)] * 100)
+    assert same is not None
+    assert same.step_time.step(0, 4, 100) == pytest.approx(0.01)
