@@ -122,6 +122,18 @@ class Prey:
 
 
 @dataclass(frozen=True, slots=True)
+class Over:
+    """The limit of a key or user that refuses a request (:mod:`scheduling.core.limits`), and when it should come back
+    (None: it never fits)."""
+
+    scope: int  # which of its scopes
+    what: str  # requests | tokens | concurrency
+    reason: Reason
+    retry_ms: int | None
+    told_ms: int | None  # until when the scope's refused clients are told to come back then [ms from now]
+
+
+@dataclass(frozen=True, slots=True)
 class AdmissionView:
     """What is true of the pool and of the entitlement at the moment of the decision."""
 
@@ -145,6 +157,7 @@ class AdmissionView:
     kept: int = 0  # free slots that the leader keeps for baselines now, where that is more than the pool's headroom
     told_ms: int = 0  # from now on, for how long clients of this entitlement were told to come back already
     warmth: Warmth | None = None  # what replicas have of its prompt; None: not known
+    over: Over | None = None  # the limit of its key or user that it would exceed
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,6 +303,8 @@ def decide_admission(
         return wait(Reason.REBUILDING, view.rebuilding_ms)
     if not view.backends:
         return wait(Reason.NO_BACKEND, no_backend_retry_ms)
+    if view.over is not None:
+        return AdmissionDecision(AdmissionAnswer.REFUSE, reason=view.over.reason, retry_ms=view.over.retry_ms)
 
     slots = sum(b.slots for b in view.backends)
     free = sum(max(0, b.slots - b.running) for b in view.backends)

@@ -119,6 +119,18 @@ class Reason(StrEnum):
         "This entitlement already has {inflight} of {limit} requests in flight.",
         retry=True,
     )
+    # What the key may take of the entitlement.
+    KEY_LIMIT = _refused(
+        "key_limit", 429, "rate_limit_error", "This key's limit of {limit} {what} is reached{more}.", retry=True
+    )
+    # What one user of the key or project may.
+    USER_LIMIT = _refused(
+        "user_limit",
+        429,
+        "rate_limit_error",
+        "The limit of {limit} {what} for each user of this {of} is reached{more}. Its other users are not affected.",
+        retry=True,
+    )
     # The entitlement's token bucket.
     TOKEN_BUDGET = _refused(
         "token_budget",

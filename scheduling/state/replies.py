@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from scheduling.core.admission import refill
@@ -17,6 +18,7 @@ from scheduling.state.types import (
     Counts,
     Event,
     EventKind,
+    LimitLeft,
     PoolAudit,
     PoolSnapshot,
     Renewal,
@@ -37,7 +39,12 @@ def read_reason(text: str) -> Reason:
 
 
 def admission(reply: list[Any]) -> Admission:
-    """``{status, backend or reason, position or retry_ms, inflight, level or '', seq, attempt, prefill}``."""
+    """``{status, backend or reason, position or retry_ms, inflight, level or '', seq, attempt, prefill}``, and with
+    limits of a key or user ``{..., what is left of them, which one refused it}``."""
+    if len(reply) > 8:
+        number, _, what = reply[9].decode().partition(" ")
+        over = (int(number) - 1, what) if what else None
+        return replace(admission(reply[:8]), limits=tuple(map(_left, reply[8].decode().split(";"))), over=over)
     status = _STATUS[reply[0]]
     level = float(reply[4]) if reply[4] else None
     if status is AdmissionStatus.GRANTED:
@@ -53,6 +60,15 @@ def admission(reply: list[Any]) -> Admission:
     reason = read_reason(reply[1].decode()) if reply[1] else None
     return Admission(
         status, reason=reason, retry_s=retry_s, inflight=reply[3], level_tokens=level, seq=reply[5], attempt=reply[6]
+    )
+
+
+def _left(words: str) -> LimitLeft:
+    requests, tokens, inflight = words.split(" ")
+    return LimitLeft(
+        None if requests == "-" else float(requests),
+        None if tokens == "-" else float(tokens),
+        None if inflight == "-" else int(inflight),
     )
 
 

@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from scheduling.core import admission, placement, prefill_pace
+from scheduling.core import admission, limits, placement, prefill_pace
 from scheduling.core.prefill_credit import USUAL_BUDGET
 from scheduling.state import types
 
@@ -27,8 +27,8 @@ NAMES: Final = (
     "set_stuck", "suspect", "sweep", "view",
 )  # fmt: skip
 SHARED: Final = (  # scripts/shared/<part>.lua; each uses those before it
-    "keys", "entries", "replicas", "totals", "credit", "prefixes", "leases", "queue", "grants", "buckets", "events",
-    "placement", "leaderless",
+    "keys", "entries", "replicas", "limited", "totals", "credit", "prefixes", "leases", "queue", "grants", "buckets",
+    "limits", "events", "placement", "leaderless",
 )  # fmt: skip
 
 # Entered by few calls of the scripts that contain them: what only they use is declared inside them.
@@ -104,6 +104,7 @@ def load_scripts() -> dict[str, Script]:
     """All scripts by name."""
     constants = {c: getattr(types, c) for c in _CONSTANTS} | {c: getattr(admission, c) for c in _ADMISSION}
     constants |= {c: getattr(prefill_pace, c) for c in _PACE}
+    constants |= {"USERS_TRACKED": limits.USERS_TRACKED, "LIMITS_KEPT_MS": limits.KEPT_AT_MOST_MS}
     constants |= {"PREFILL_KEPT": prefill_pace.KEPT, "USUAL_BUDGET": USUAL_BUDGET}
     constants |= {c: getattr(placement, c) for c in _PLACEMENT}
     return load_family("", NAMES, constants, [f"shared/{part}" for part in SHARED], types.CLOCK_GAP_MS)

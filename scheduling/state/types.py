@@ -93,6 +93,8 @@ class RequestFacts:
     streamed: bool
     slo: Slo
     trace: str = ""  # as in the ledger
+    user: str = ""  # as in the ledger
+    limits: str = ""  # of its key and user (``scheduling.core.limits``), which scripts read; empty: none
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +109,15 @@ class StoredRequest:
     request: QueuedRequest
     facts: RequestFacts
     sent_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class LimitLeft:
+    """What is left of one scope's limits; None: it has no such limit, or it is shared with users unknown."""
+
+    requests: float | None = None
+    tokens: float | None = None
+    inflight: int | None = None  # not left, but taken
 
 
 class AdmissionStatus(StrEnum):
@@ -131,6 +142,8 @@ class Admission:
     attempt: int = 1  # the attempt that now holds or waits
     seq: int = 0  # arrival number in the pool; a request is announced and requeued under it
     prefill: int = 0  # what it holds of its replica's prefill credit until its first token [prompt tokens]
+    limits: tuple[LimitLeft, ...] = ()  # of its key and user, after this call, in the order of its scopes
+    over: tuple[int, str] | None = None  # the scope that refused it, and which of its limits
 
 
 @dataclass(frozen=True, slots=True)

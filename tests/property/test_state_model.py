@@ -48,7 +48,7 @@ def test_scripts_and_reference_model_agree_after_every_one_of_a_thousand_random_
 
 
 def test_the_walks_come_across_every_answer(make_world: Make):
-    refusals = "rebuilding no_backend concurrency token_budget kv_budget low_priority queue_full"
+    refusals = "rebuilding no_backend key_limit user_limit concurrency token_budget kv_budget low_priority queue_full"
     wanted = {("admit", f"refused {reason}") for reason in refusals.split()}
     wanted |= {(move, "handed out") for move in ("admit", "finish", "renew", "requeue")}
     wanted |= {("admit", "granted, others evicted"), ("sweep", "evicted"), ("renew", "e evicted")}
@@ -448,6 +448,30 @@ BAD_TWINS = {
         "redis.sha1hex(p.names[1] .. name) < redis.sha1hex(p.names[1] .. best)",
         "name < best",
     ),
+    "requests of a key that nobody counts": ("admit", "if limits then take_limits(limits, now) end", ""),
+    "tokens of a key that are not settled": ("finish", "settle_limits(x, told, ran, now)\n  add_served", "add_served"),
+    "requests of a key that ran and are given back": ("finish", "l.r + (ran and 0 or 1)", "l.r + 1"),
+    "a key that is not refunded for what waited in vain": ("sweep", "settle_limits(x, 0, false, now)", ""),
+    "a key's requests in flight that are never fewer": ("finish", "count_limits(x.record, run + wait)", "local _ = 0"),
+    "direct grants that count for no key": ("admit", "if limits then count_limits(record, 1) end", ""),
+    "one request more than a key may have in flight": ("admit", "l.using >= l.concurrency", "l.using > l.concurrency"),
+    "tokens of a key that nobody asks for": ("admit", "limits.charge > l.t then", "false then"),
+    "requests of a key that nobody asks for": ("admit", "l.requests > 0 and l.r < 1", "false"),
+    "users without bound": ("admit", ">= USERS_TRACKED", ">= 1000"),
+    "users who are forgotten while they count": ("admit", "call('ZADD', USERS .. l.ent, now + ms, l.name)", ""),
+    "users who are remembered for ever": ("admit", "call('PEXPIRE', LIMIT .. l.name, ms)\n  if l.user", "if l.user"),
+    "a second attempt that counts as another user": (
+        "requeue",
+        "if limits then held.record = with_limits(held.record, limits) end",
+        "",
+    ),
+    "refused clients of a key who return together": ("admit", "tell_limit(l, math", "select('#', math"),
+    "announcements that no key is charged for": (
+        "announce",
+        "take_limits(limits, now)\nend\nif backend",
+        "end\nif backend",
+    ),
+    "requests in flight of a key that stay wrong": ("rebuild", "limited(text)\n  if queue", "if queue"),
     "no pause after a lost state": ("elect", "if ARGV[3] == '0' then", "if false then"),
 }
 

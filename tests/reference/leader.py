@@ -313,6 +313,7 @@ class ReferenceLeader(PoolMemory):
         for request_id in self._due(self.waiting, now):
             e = self._drop_waiting(request_id)
             self._settle(e, 0, now)
+            self._settle_limits(e, 0, ran=False)
             self._notify("x", request_id)
             swept.append(self._bury(request_id, e, now, Reason.GATEWAY_LOST))
         for request_id in self._due(self.leases, now):
@@ -356,11 +357,13 @@ class ReferenceLeader(PoolMemory):
             if f"e:{name}:{limit}" in old
         }
         self.weights = {n: weights.get(n, self._weight(n, 1.0)) for n in inflight}
+        using, self.using = self.using, {}
         for e in self.held.values():
             self._count(e, 1, 0)
         for e in self.queue.values():
             self._count(e, 0, 1)
         differs |= {name for name in {*old, *self.totals} if old.get(name) != self.totals.get(name)}
+        differs |= {f"using:{name}" for name in {*using, *self.using} if using.get(name) != self.using.get(name)}
         prey = {n: e.granted_ms for n, e in self.held.items() if e.service_class == ServiceClass.PREEMPTIBLE}
         if set(prey) != set(self.prey):
             differs.add("prey")

@@ -16,6 +16,7 @@ from scheduling.core.admission import (
     AdmissionAnswer,
     AdmissionView,
     Ask,
+    Over,
     baseline_slots,
     cap_of,
     choose_backend,
@@ -24,6 +25,8 @@ from scheduling.core.admission import (
     goes_at_once,
 )
 from scheduling.core.ledger import LedgerRecord
+from scheduling.core.limits import Scope, first_over, read_limits
+from scheduling.core.limits import Standing as LimitStanding
 from scheduling.core.outcomes import Reason
 from scheduling.core.prefill_pace import WHOLE_AT_ONCE
 from scheduling.core.types import EntitlementSpec, Estimate, PoolSpec, QueuedRequest, ServiceClass
@@ -41,6 +44,7 @@ from scheduling.state.types import (
     Attempts,
     FinishResult,
     FinishStatus,
+    LimitLeft,
     Renewal,
     RenewStatus,
     RequestFacts,
@@ -49,6 +53,7 @@ from scheduling.state.types import (
     work_of,
 )
 from tests.reference.leader import ReferenceLeader
+from tests.reference.memory import with_limits
 
 
 class ReferencePool(ReferenceLeader):
@@ -71,11 +76,19 @@ class ReferencePool(ReferenceLeader):
         charge = estimate.cost_tokens if rate > 0 else 0
         level = self._level(spec.id, rate, depth, now)
 
+        left: list[LimitStanding] = []
+        limited = read_limits(facts.limits)
+
         def answer(status: AdmissionStatus, seq: int, attempt: int, **more: object) -> Admission:
+            if left:
+                more["limits"] = tuple(map(_left, limited.scopes, left))
             shown = float(f"{level:.6f}") if rate > 0 else None
             base = Admission(status, inflight=self._inflight(spec.id), level_tokens=shown, seq=seq, attempt=attempt)
             return replace(base, **more)  # type: ignore[arg-type]
 
+        if (e := self.held.get(request.id) or self.queue.get(request.id)) is not None:
+            limited = self._limited(e)
+            left = [self._limit(scope) for scope in limited.scopes]
         if (e := self.held.get(request.id)) is not None:
             return answer(AdmissionStatus.GRANTED, e.seq, e.attempt, backend=e.backend, prefill=e.prefill)
         if (e := self.queue.get(request.id)) is not None:
@@ -84,6 +97,12 @@ class ReferencePool(ReferenceLeader):
             return answer(AdmissionStatus.ENDED, 0, request.attempt, reason=reason)
         if self._total("wait"):
             self._hand_out(now)  # who waits goes first
+
+        over: Over | None = None
+        if not int(self.meta.get("rebuild_until", 0)) > now and self.ready:
+            limited = self._placed(limited)
+            left = [self._limit(scope) for scope in limited.scopes]
+            over = first_over(limited.scopes, left, limited.charge, self.service.get(spec.id, SERVICE_MS))
 
         view = AdmissionView(
             rebuilding_ms=max(0, int(self.meta.get("rebuild_until", 0)) - now),
@@ -106,6 +125,7 @@ class ReferencePool(ReferenceLeader):
             prey=self._prey(),
             told_ms=max(0, self.told.get(spec.id, 0) - now),
             warmth=self.places.warmth(request.prefixes),
+            over=over,
         )
         ask = Ask(estimate.kv_tokens, charge, body_bytes, request.exclude_backend, request.prefill_tokens)
         decision = decide_admission(spec, pool, ask, view, NO_BACKEND_RETRY_MS)
@@ -113,7 +133,12 @@ class ReferencePool(ReferenceLeader):
             if decision.told_ms is not None:
                 self.told[spec.id] = now + decision.told_ms
             retry_s = None if decision.retry_ms is None else decision.retry_ms / 1000
-            return answer(AdmissionStatus.REFUSED, 0, request.attempt, reason=decision.reason, retry_s=retry_s)
+            more: dict[str, object] = {}
+            if over is not None:
+                more["over"] = over.scope, over.what
+                if over.told_ms is not None:
+                    self._tell_limit(limited.scopes[over.scope], over.told_ms)
+            return answer(AdmissionStatus.REFUSED, 0, request.attempt, reason=decision.reason, retry_s=retry_s, **more)
 
         for evicted in decision.evict:
             self._evict(evicted, now)
@@ -127,8 +152,10 @@ class ReferencePool(ReferenceLeader):
             attempt=request.attempt, entitlement=spec.id, service_class=spec.tier.service_class, backend="",
             kv=estimate.kv_tokens, charge=decision.charge, work=work_of(estimate), body_bytes=body_bytes, queued_ms=0,
             granted_ms=0, gateway=request.gateway, seq=seq, served=0, note="-",
-            record=codec.encode_request(StoredRequest(request, facts, sent_s)), prefill=request.prefill_tokens,
+            record=with_limits(codec.encode_request(StoredRequest(request, facts, sent_s)), limited),
+            prefill=request.prefill_tokens,
         )  # fmt: skip
+        left = self._take_limits(limited)
         if decision.verdict is AdmissionAnswer.GRANT:
             entry = replace(entry, backend=decision.backend, granted_ms=now, note=codec.DIRECT)
             entry = self._charged(request.id, entry, self._credit(decision.backend))
@@ -171,6 +198,7 @@ class ReferencePool(ReferenceLeader):
         self._drop_lease(request_id, staying=True)
         again = replace(request, attempt=attempt + 1, exclude_backend=exclude_backend)
         record = codec.encode_request(StoredRequest(again, facts, sent_s))
+        record = with_limits(record, self._limited(held))  # it counts as who it was admitted as
         entry = replace(held, attempt=attempt + 1, body_bytes=body_bytes, record=record, note="-")
         entry = replace(entry, prefill=request.prefill_tokens)
         backends = self._backends()
@@ -208,6 +236,7 @@ class ReferencePool(ReferenceLeader):
                 return FinishResult(FinishStatus.STALE)
             self._drop_lease(request_id)
             self._settle(e, used(e), now)
+            self._settle_limits(e, told, ran)
             self._served(e.entitlement, used(e) - e.served)
             if ran:
                 self._learn_service(e.entitlement, max(0, now - e.granted_ms))
@@ -217,6 +246,7 @@ class ReferencePool(ReferenceLeader):
                 return FinishResult(FinishStatus.STALE)
             self._drop_waiting(request_id)
             self._settle(e, used(e), now)
+            self._settle_limits(e, told, ran)
             self._notify("x", request_id)
         elif (before := self.ended(request_id)) is Reason.EVICTED and request_id in self.evicted:
             e = self.evicted[request_id]
@@ -224,6 +254,7 @@ class ReferencePool(ReferenceLeader):
                 return FinishResult(FinishStatus.STALE)
             del self.evicted[request_id], self.leaving[request_id]
             self._settle(e, used(e), now)
+            self._settle_limits(e, told, ran)
             self._served(e.entitlement, used(e) - e.served)
         elif before is not None:
             return FinishResult(FinishStatus.ENDED, before)
@@ -293,11 +324,13 @@ class ReferencePool(ReferenceLeader):
         self._join(spec, pool)
         if rate > 0:
             self._set_level(spec.id, self._level(spec.id, rate, depth, now) - charge, now, rate, depth)
+        limited = self._placed(read_limits(facts.limits))
+        self._take_limits(limited)
         entry = Entry(
             attempt=request.attempt, entitlement=spec.id, service_class=spec.tier.service_class, backend=backend,
             kv=estimate.kv_tokens, charge=charge, work=work_of(estimate), body_bytes=body_bytes, queued_ms=0,
             granted_ms=0, gateway=request.gateway, seq=request.seq, served=served, note="-",
-            record=codec.encode_request(StoredRequest(request, facts, sent_s)),
+            record=with_limits(codec.encode_request(StoredRequest(request, facts, sent_s)), limited),
             prefill=prefill if backend else request.prefill_tokens,
         )  # fmt: skip
         if backend:
@@ -348,3 +381,15 @@ class ReferencePool(ReferenceLeader):
 
     def report(self, attempts: Mapping[str, Attempts]) -> None:
         self._notify("a", codec.encode_attempts(attempts).decode())
+
+
+def _left(scope: Scope, now: LimitStanding) -> LimitLeft:
+    """What an answer tells of a scope; nothing of users who count as one."""
+    if scope.of_user and scope == scope.rest:
+        return LimitLeft()
+    limits = scope.limits
+    return LimitLeft(
+        float(f"{now.requests:.6f}") if limits.requests_per_minute else None,
+        float(f"{now.tokens:.6f}") if limits.tokens_per_minute else None,
+        now.inflight if limits.concurrency else None,
+    )

@@ -1,5 +1,5 @@
 // Made by `make generated` from the OpenAPI schema. Not edited by hand.
-// schema 329df80bcc14cfca, body 76e4c486d8236c38
+// schema 00dd7212cdd55168, body 6c148a484256e78f
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
 export interface components {
@@ -22,13 +22,6 @@ export interface components {
             recording: string;
             state: components["schemas"]["LabRunState"];
             total: number;
-        };
-        Action: {
-            /** @description What the console has a button for. */
-            do: string;
-            /** @description The replica, tenant or pool. */
-            of: string;
-            text: string;
         };
         /** @description What was granted while a request waited, in hindsight. */
         Ahead: {
@@ -59,10 +52,6 @@ export interface components {
         Alert: {
             acknowledged_at: string | null;
             acknowledged_by: string;
-            assigned_at: string | null;
-            assigned_by: string;
-            /** @description Who looks after it. */
-            assigned_to: string;
             at: string;
             delivered_at: string | null;
             id: number;
@@ -136,9 +125,6 @@ export interface components {
                 };
             } | null;
             variants: number;
-        };
-        Assignees: {
-            users: string[];
         };
         Audit: {
             action: string;
@@ -220,36 +206,6 @@ export interface components {
             request_id: string;
             was: components["schemas"]["InFlightState"];
         };
-        Channel: {
-            enabled: boolean;
-            /** @description Also receives alerts of rules that name no channel, and those that have no rule. */
-            for_all: boolean;
-            id: number;
-            kind: components["schemas"]["ChannelKindEnum"];
-            /** @description Rules name it by this. */
-            name: string;
-            /** @description Why the last attempt failed; empty: it did not. */
-            problem: string;
-            sent_at: string | null;
-            /** @description The target, without what would let others send there. */
-            shown_target: string;
-            tried_at: string | null;
-            /** @description Alerts whose last attempt failed. */
-            undelivered: number;
-        };
-        /**
-         * @description * `webhook` - webhook: a signed call to your own program
-         *     * `slack` - Slack, or another receiver of Slack's incoming webhooks
-         *     * `email` - e-mail
-         *     * `pagerduty` - PagerDuty, Events API v2
-         * @enum {string}
-         */
-        ChannelKindEnum: "webhook" | "slack" | "email" | "pagerduty";
-        ChannelTried: {
-            /** @description Why not; empty if it was sent. */
-            problem: string;
-            sent: boolean;
-        };
         Decision: {
             /** @description Whether the driver was called. */
             applied: boolean;
@@ -281,13 +237,6 @@ export interface components {
          * @enum {string}
          */
         DecisionOutcomeEnum: "advised" | "running" | "done" | "failed" | "superseded";
-        Delivery: {
-            channel: string;
-            delivered_at: string | null;
-            /** @description Why the last attempt failed; empty: it did not. */
-            problem: string;
-            resolution_delivered_at: string | null;
-        };
         /** @description A mean over variants and its 95 % interval. */
         Difference: {
             high: number;
@@ -295,17 +244,6 @@ export interface components {
             mean: number;
             /** @description The interval leaves out 0. */
             sure: boolean;
-        };
-        Effect: {
-            from: string;
-            /** @description That are not listed. */
-            more_tenants: number;
-            /** @description The most hurt first. */
-            tenants: components["schemas"]["Hurt"][];
-            to: string;
-            total: components["schemas"]["HurtInAll"];
-            /** @description False: it lasted longer than is summed up. */
-            whole: boolean;
         };
         /**
          * @description * `vllm` - vllm: vLLM
@@ -504,24 +442,6 @@ export interface components {
             pool: string;
             scope: string;
         };
-        Firing: {
-            /** @description Epoch seconds. */
-            at: number;
-            pool: string;
-            subject: string;
-            /** @description Null: open at the end. */
-            until: number | null;
-            value: number;
-        };
-        Grown: {
-            /** @description Requests per minute in the half hour before those. */
-            before: number;
-            /** @description Tokens. */
-            longest_prompt: number;
-            /** @description Requests in the five minutes before. */
-            per_minute: number;
-            tenant: string;
-        };
         /** @description Who had slots while somebody waited. */
         Holder: {
             /** @description Of these, how many came later and went first. */
@@ -533,58 +453,12 @@ export interface components {
             slot_s: number;
             tenant: string;
         };
-        Hurt: {
-            failed: number;
-            /** @description Served, and missed their SLO. */
-            late: number;
-            refused: number;
-            requests: number;
-            tenant: string;
-            /** @description Had to wait for a slot. */
-            waited: number;
-        };
-        HurtInAll: {
-            failed: number;
-            late: number;
-            refused: number;
-            requests: number;
-            waited: number;
-        };
-        Incident: {
-            actions: components["schemas"]["Action"][];
-            alert: components["schemas"]["Alert"];
-            deliveries: components["schemas"]["Delivery"][];
-            effect: components["schemas"]["Effect"];
-            /** @description From a quarter of an hour before to after its end, oldest first. */
-            events: components["schemas"]["Event"][];
-            /** @description Whose load had grown before it began. */
-            grown: components["schemas"]["Grown"][];
-            /** @description False: there were more events. */
-            whole: boolean;
-        };
         /**
          * @description * `waiting` - waiting
          *     * `running` - running
          * @enum {string}
          */
         InFlightState: "waiting" | "running";
-        /** @description What requests of other tiers waited in its pool around the same moment. */
-        Instead: {
-            /** @description Length of the time looked at. */
-            seconds: number;
-            /** @description The shortest wait first. */
-            tiers: components["schemas"]["InsteadTier"][];
-            /** @description Tiers with too few requests then. */
-            unknown: string[];
-        };
-        InsteadTier: {
-            requests: number;
-            tier: string;
-            /** @description Median time to the first token. */
-            ttft_s: number | null;
-            /** @description Median wait for a slot. */
-            waited_s: number;
-        };
         /** @description A fresh key, with its secret for the only time. */
         IssuedKey: {
             created_at: string;
@@ -759,41 +633,6 @@ export interface components {
         MeTenant: {
             description: string;
             slug: string;
-        };
-        Moment: {
-            at: string;
-            pool: string;
-            /** @description The longest waiting first, then what ran. */
-            rows: components["schemas"]["MomentRow"][];
-            running: number;
-            tenants: components["schemas"]["MomentTenant"][];
-            waiting: number;
-            /** @description False: there were more than are listed. */
-            whole: boolean;
-        };
-        MomentRow: {
-            backend: string;
-            /** @description In that state by then. */
-            for_s: number;
-            prompt_tokens: number;
-            request_id: string;
-            state: components["schemas"]["MomentRowStateEnum"];
-            tenant: string;
-            tier: string;
-        };
-        /**
-         * @description * `waiting` - waiting
-         *     * `prefill` - prefill
-         *     * `decode` - decode
-         * @enum {string}
-         */
-        MomentRowStateEnum: "waiting" | "prefill" | "decode";
-        MomentTenant: {
-            /** @description Granted, without a first token. */
-            prompt_tokens: number;
-            running: number;
-            tenant: string;
-            waiting: number;
         };
         Neighbours: {
             engines: components["schemas"]["EngineWaits"][];
@@ -1287,6 +1126,8 @@ export interface components {
          *     * `too_long` - too long
          *     * `slow_request` - slow request
          *     * `concurrency` - concurrency
+         *     * `key_limit` - key limit
+         *     * `user_limit` - user limit
          *     * `token_budget` - token budget
          *     * `kv_budget` - kv budget
          *     * `low_priority` - low priority
@@ -1318,7 +1159,7 @@ export interface components {
          *     * `key_revoked` - key revoked
          * @enum {string}
          */
-        ReasonEnum: "stop" | "length" | "replayed" | "no_key" | "not_entitled" | "tenant_paused" | "unknown_model" | "invalid_request" | "too_large" | "too_long" | "slow_request" | "concurrency" | "token_budget" | "kv_budget" | "low_priority" | "quota_exceeded" | "duplicate" | "already_done" | "key_reused" | "tenant_connections" | "address_connections" | "user_connections" | "server_full" | "queue_full" | "queue_timeout" | "no_backend" | "rebuilding" | "state_unavailable" | "shutting_down" | "backend_error" | "backend_lost" | "backend_stalled" | "gateway_lost" | "evicted" | "lease_lost" | "deadline" | "slow_reader" | "internal" | "client_left" | "operator" | "key_revoked";
+        ReasonEnum: "stop" | "length" | "replayed" | "no_key" | "not_entitled" | "tenant_paused" | "unknown_model" | "invalid_request" | "too_large" | "too_long" | "slow_request" | "concurrency" | "key_limit" | "user_limit" | "token_budget" | "kv_budget" | "low_priority" | "quota_exceeded" | "duplicate" | "already_done" | "key_reused" | "tenant_connections" | "address_connections" | "user_connections" | "server_full" | "queue_full" | "queue_timeout" | "no_backend" | "rebuilding" | "state_unavailable" | "shutting_down" | "backend_error" | "backend_lost" | "backend_stalled" | "gateway_lost" | "evicted" | "lease_lost" | "deadline" | "slow_reader" | "internal" | "client_left" | "operator" | "key_revoked";
         Recording: {
             at: string;
             author: string;
@@ -1327,17 +1168,6 @@ export interface components {
             pool: string;
             requests: number;
             span_s: number;
-        };
-        Rehearsal: {
-            days: number;
-            /** @description Null: unknown, nothing of that time is stored. */
-            fired: number | null;
-            /** @description The newest. */
-            firings: components["schemas"]["Firing"][];
-            /** @description Share of the time of which it is known, 0..1. */
-            known: number;
-            /** @description Pools that were not looked at. */
-            left_out: string[];
         };
         /** @description A ledger entry, with the waits between its moments worked out. */
         Request: {
@@ -1484,8 +1314,6 @@ export interface components {
             revoked: string[];
         };
         Rule: {
-            /** @description Where its alerts are sent as well, by name. None: the default channels. */
-            channels: string[];
             /** @description The alert clears at this value. Empty: the threshold. */
             clear_threshold: number | null;
             enabled: boolean;
@@ -1679,12 +1507,8 @@ export interface components {
             cost: components["schemas"]["RequestCost"] | null;
             /** @description Operators and admins only; null without a first token. */
             engine: components["schemas"]["StoryEngine"] | null;
-            /** @description Operators and admins only. */
-            instead: components["schemas"]["Instead"] | null;
             /** @description Operators and admins only; else empty. */
             positions: components["schemas"]["StoryPlace"][];
-            /** @description Null where it was not refused. */
-            retry: components["schemas"]["StoryRetry"] | null;
             /** @description How it went and what its time was spent on, in a sentence. */
             verdict: string;
             /** @description Null where unknown. */
@@ -1708,18 +1532,13 @@ export interface components {
          * @enum {string}
          */
         StoryCheckStateEnum: "passed" | "failed" | "not_reached";
-        /**
-         * @description The time from grant to first token (``telemetry/ledger/prefill.py``): by what its own prompt was predicted to
-         *     take, else divided by prompt tokens.
-         */
+        /** @description The time from grant to first token, divided by prompt tokens (``telemetry/ledger/prefill.py``). */
         StoryEngine: {
-            /** @description What its own prompt needs; null: unknown, or nothing was ahead. */
-            predicted_ms: number | null;
             /** @description Of its own prompt. */
             prefill_ms: number;
             /** @description Of these. */
             prompt_tokens: number;
-            /** @description Behind other prompts; without a prediction at most. */
+            /** @description Behind other prompts, at most. */
             queue_ms: number;
             /** @description Ahead of it in the same engine. */
             requests: number;
@@ -1734,32 +1553,10 @@ export interface components {
             service_class: number;
             slo: number;
         };
-        /** @description The next request of the same key. */
-        StoryNext: {
-            /** @description After the refusal. */
-            after_s: number;
-            outcome: string;
-            reason: string;
-            request_id: string;
-        };
         StoryPlace: {
             at: string;
             /** @description In the pool's queue; 0: granted. */
             place: number;
-        };
-        /** @description What a refused client was asked to wait, and when its key came back. */
-        StoryRetry: {
-            /** @description Requests of the key that came before the least of it. */
-            early: number;
-            /** @description The header is spread around it: at least this. */
-            least_s: number | null;
-            most_s: number | null;
-            /** @description Null: none has ended since. */
-            next: components["schemas"]["StoryNext"] | null;
-            /** @description Null: none came, or it came within the spread. */
-            obeyed: boolean | null;
-            /** @description Null: no wait was sent, or it was not recorded. */
-            told_s: number | null;
         };
         /** @description The weight of its entitlement when it arrived. */
         StoryWeight: {

@@ -3,7 +3,8 @@
 -- id attempt ent class kv charge work bytes gateway record r_e waits_over queue_limit rate depth kv_share first_weight
 -- threshold pool_queue_limit pool_queue_bytes exclude reserved bursts over_budget evicts baseline headroom prefill
 -- -> {granted|queued|refused|ended, backend or reason, position or retry_ms, inflight, level, seq, attempt, what it
--- holds of a prefill credit}
+-- holds of a prefill credit}; with limits of a key or user in the record: their levels (`limits_said`), and by which of
+-- them it was refused
 local id, ent, exclude = ARGV[1], ARGV[3], ARGV[21]
 local kv, charge, bytes = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[8])
 local r_e, rate, depth = tonumber(ARGV[11]), tonumber(ARGV[14]), tonumber(ARGV[15])
@@ -19,20 +20,25 @@ local b = call('HMGET', BUCKETS, ent .. ':level', ent .. ':at', ent .. ':service
 local level = depth
 if b[1] then level = level_now(b[1], b[2], rate, depth, now) or depth end
 
+local limits, exceeded
 local function answer(status, what, figure, seq, attempt, held)
-  return {status, what, figure, inflight, rate > 0 and string.format('%.6f', level) or '', seq, attempt, held or 0}
+  local said = {status, what, figure, inflight, rate > 0 and string.format('%.6f', level) or '', seq, attempt, held or 0}
+  if limits then said[9], said[10] = limits_said(limits), exceeded or '' end
+  return said
 end
 
 local known = call('HGET', HELD, id)
 if known then
   local x = parse(known)
   if not x then return answer('ended', 'internal', -1, 0, tonumber(ARGV[2])) end
+  limits = limits_at(x.record, now)
   return answer('granted', x.backend, 0, x.seq, x.attempt, x.pre)
 end
 known = call('HGET', QUEUE, id)
 if known then
   local x = parse(known)
   if not x then return answer('ended', 'internal', -1, 0, tonumber(ARGV[2])) end
+  limits = limits_at(x.record, now)
   return answer('queued', '', waiting, x.seq, x.attempt)
 end
 known = ended(id)
@@ -74,6 +80,21 @@ end
 local rebuilding = m[1] and tonumber(m[1]) - now or 0
 if rebuilding > 0 then return wait('rebuilding', rebuilding) end
 if #ready == 0 then return wait('no_backend', NO_BACKEND_RETRY_MS) end
+
+local record = tail_of(ARGV[10])
+limits = limits_at(record, now)
+if limits then
+  record = place_users(limits, record, now)
+  local over, what, first_ms, every_ms = over_limit(limits, ent_service)
+  if over then
+    local l = limits[over]
+    local reason = l.user and 'user_limit' or 'key_limit'
+    exceeded = over .. ' ' .. what
+    if not first_ms then return answer('refused', reason, -1, 0, tonumber(ARGV[2])) end
+    tell_limit(l, math.min(MAX_TOLD_MS, l.told + math.ceil(every_ms * SERVED_PER_RETURN)), now)
+    return wait(reason, math.ceil(first_ms + l.told))
+  end
+end
 
 local within = inflight < r_e
 local protected, based = reserved and within, has_baseline and within
@@ -127,8 +148,9 @@ end
 local x = {
   attempt = tonumber(ARGV[2]), ent = ent, class = ARGV[4], backend = '-', kv = kv, charge = charge,
   work = tonumber(ARGV[7]), bytes = bytes, queued = 0, granted = 0, gateway = ARGV[9], seq = seq, served = 0, note = '-',
-  pre = pre, record = tail_of(ARGV[10]),
+  pre = pre, record = record,
 }
+if limits then take_limits(limits, now) end
 if evicting then
   x.backend, x.granted, x.note = backend, now, 'direct'
   charge_prefill(id, x, credit, used, now)
@@ -155,6 +177,7 @@ if direct then
     if reserves(x.class) then sums[n + 3], sums[n + 4] = t .. ':own', v[at + 4] + x.pre end
   end
   call('HSET', TOTALS, unpack(sums))
+  if limits then count_limits(record, 1) end
   shift('due', due_of(ent_wait, ent_run + 1, base) - due_of(ent_wait, ent_run, base))  -- where it bursts past its own
   return answer('granted', backend, 0, seq, x.attempt, x.pre)
 end

@@ -27,6 +27,11 @@ if rate > 0 then
   local level = b[1] and level_now(b[1], b[2], rate, depth, now) or depth
   set_level(ent, level - charge, now, ARGV[13], ARGV[14])
 end
+local limits = limits_at(x.record, now)
+if limits then
+  x.record = place_users(limits, x.record, now)
+  take_limits(limits, now)
+end
 if backend == '-' then
   x.queued = now
   put_waiting(id, x, now)

@@ -18,6 +18,7 @@ elseif text then
   local now = now_ms()
   drop_lease(id, x)
   settle(x.ent, x.charge, used(x), now)
+  settle_limits(x, told, ran, now)
   add_served(x.ent, used(x) - x.served)  -- what no renewal has told of yet
   if ran then learn_service(x.ent, math.max(0, now - x.granted)) end
   freed = x.backend
@@ -30,6 +31,7 @@ else
     if x.attempt ~= attempt then return {'stale', ''} end
     drop_waiting(id, x)
     settle(x.ent, x.charge, used(x), now_ms())
+    settle_limits(x, told, ran, now_ms())
     notify('x', id)
   else
     local before = ended(id)
@@ -42,6 +44,7 @@ else
       call('HDEL', EVICTED, id)
       call('ZREM', LEAVING, id)
       settle(x.ent, x.charge, used(x), now_ms())
+      settle_limits(x, told, ran, now_ms())
       add_served(x.ent, used(x) - x.served)
     elseif before then
       return {'ended', before}

@@ -47,7 +47,7 @@ end
 local held = pairs_of(HELD, LEASES, 'leases')
 local queue = pairs_of(QUEUE, WAITING, 'waiting')
 pairs_of(EVICTED, LEAVING, 'leaving')
-local ents, backends, runs, waits, size = {}, {}, 0, 0, 0
+local ents, backends, using, runs, waits, size = {}, {}, {}, 0, 0, 0
 
 local function of(all, name)
   local one = all[name]
@@ -58,7 +58,14 @@ local function of(all, name)
   return one
 end
 
+local function limited(text)
+  for _, l in ipairs(limits_of(text) or {}) do
+    if l.concurrency > 0 then using[l.name] = (using[l.name] or 0) + 1 end
+  end
+end
+
 for id, text in pairs(held) do
+  limited(text)
   if queue[id] then  -- who runs does not wait
     call('HDEL', QUEUE, id)
     call('ZREM', WAITING, id)
@@ -77,6 +84,7 @@ for id, text in pairs(held) do
 end
 for _, text in pairs(queue) do
   waits = waits + 1
+  limited(text)
   local ent, _, _, kv, _, bytes = figures(text)
   if ent then
     local e = of(ents, ent)
@@ -117,6 +125,20 @@ for name in pairs(old) do
     call('HDEL', TOTALS, name)
     differs[name] = true
   end
+end
+
+flat = call('HGETALL', USING)
+for i = 1, #flat, 2 do
+  local name = flat[i]
+  if tonumber(flat[i + 1]) ~= using[name] then
+    if using[name] then call('HSET', USING, name, using[name]) else call('HDEL', USING, name) end
+    differs['using:' .. name] = true
+  end
+  using[name] = nil
+end
+for name, n in pairs(using) do
+  call('HSET', USING, name, n)
+  differs['using:' .. name] = true
 end
 
 -- The order is made of the queue. Versions before it kept none, and who was not listened for has left it: no fault.

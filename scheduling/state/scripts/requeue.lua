@@ -26,7 +26,9 @@ if not held or held.attempt ~= attempt then return {'stale', '', -1, 0, '', 0, a
 
 drop_lease(id, held, true)
 local failed_at = held.backend
+local limits = string.match(held.record, LIMITS)
 held.attempt, held.bytes, held.record, held.note = attempt + 1, tonumber(ARGV[5]), tail_of(ARGV[6]), '-'
+if limits then held.record = with_limits(held.record, limits) end  -- it counts as who it was admitted as
 held.pre = tonumber(ARGV[9])
 
 local ready, v = survey(held.ent)

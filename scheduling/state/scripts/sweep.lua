@@ -47,6 +47,7 @@ for _, id in ipairs(call('ZRANGEBYSCORE', WAITING, '-inf', now, 'LIMIT', 0, 100)
   if x then
     drop_waiting(id, x)
     settle(x.ent, x.charge, 0, now)
+    settle_limits(x, 0, false, now)
     bury(id, text, 'gateway_lost')
   end
   notify('x', id)

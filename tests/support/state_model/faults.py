@@ -22,12 +22,17 @@ class FaultMoves(Sides):
         self._both("report", False, {at: Attempts(3, 1, 0, 40, "status 500")})
 
     def pass_time(self, ms: int) -> None:
-        ended = set(self.reference.dump().ended)
+        before = self._expiring()
         self.now += ms
         self._set_clock()
-        if gone := ended - set(self.reference.dump().ended):  # Redis would expire them by its own clock
-            self._run(self._resp.call("DEL", *(f"{self._prefix}ended:{i}" for i in gone)))
+        if gone := before - self._expiring():  # Redis would expire them by its own clock
+            self._run(self._resp.call("DEL", *(self._prefix + key for key in gone)))
         self._compare("pass_time")
+
+    def _expiring(self) -> set[str]:
+        now = self.reference.dump()
+        of = (("ended", now.ended), ("limit", now.limits), ("users", now.users))
+        return {f"{kind}:{name}" for kind, names in of for name in names}
 
     def corrupt(self, holder: str, rng: random.Random) -> None:
         """Totals and pairs go wrong, as by a script that failed half-way; the leader's next look heals them."""
@@ -53,6 +58,9 @@ class FaultMoves(Sides):
             lost = rng.choice(sorted(self.reference.prey))
             del self.reference.prey[lost]
             self._run(self._resp.call("ZREM", self._prefix + "prey", lost))
+        for name in ("nobody:k:x", *rng.sample(sorted(self.reference.using), min(1, len(self.reference.using)))):
+            self.reference.using[name] = wrong = rng.choice((-3, 1, 99))
+            self._run(self._resp.call("HSET", self._prefix + "using", name, wrong))
         self.reference.weights["nobody"] = 3.0
         self._run(self._resp.call("ZADD", self._prefix + "weights", 3, "nobody"))
         assert self._run(self.server.view()).differences() == self.reference.view().differences() != []

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from scheduling.core.admission import RIGHTS, able_to_run
+from scheduling.core.limits import RateLimits, read_limits
 from scheduling.core.types import ServiceClass
 from scheduling.state import codec
 from scheduling.state.codec import Entry
@@ -25,6 +26,7 @@ from tests.support.state_model.members import (
     POOL,
     RESERVED,
 )
+from tests.support.state_model.scripts import USERS
 
 
 class Laws:
@@ -81,6 +83,7 @@ class Laws:
         )
         sums |= caps | bases | ({"able": able} if able else {}) | ({"due": due} if due else {})
         assert dict(after.totals) == sums, "totals are not the sums over leases and queue"
+        self._check_limits(move, [*held.values(), *queue.values()], before, after)
         for name, weight in after.weights.items():
             known = after.standing.get(name)
             assert known is None or weight == read_standing(known).weight, f"{name} is compared by an old weight"
@@ -131,6 +134,28 @@ class Laws:
             known = self._ended_at.get(name)
             assert known is None or known + ENDED_MS <= self.now, f"{name} ended twice"
             self._ended_at[name] = self.now
+
+    def _check_limits(self, move: str, inflight: list[Entry], before: Dump, after: Dump) -> None:
+        """No scope has more in flight, or takes more, than its limits; and users are bounded."""
+        using: dict[str, int] = {}
+        limits: dict[str, RateLimits] = {}
+        for e in inflight:
+            for scope in read_limits(codec.decode_request(e.record).facts.limits).scopes:
+                limits[scope.name] = scope.limits
+                if scope.limits.concurrency:
+                    using[scope.name] = using.get(scope.name, 0) + 1
+        assert dict(after.using) == using, "not what keys and users have in flight is counted"
+        for name, n in using.items():
+            grew = n > before.using.get(name, 0)
+            assert move == "announce" or not grew or n <= limits[name].concurrency, f"{name} has too many in flight"
+        for ent, known in after.users.items():
+            assert sum(at > self.now for at in known.values()) <= USERS, f"too many users of {ent} are tracked"
+            assert not any(name.endswith(":-") for name in known), "the rest is not a user"
+        if move == "admit":
+            for name, now in after.limits.items():
+                for level in ("r", "t"):
+                    old = before.limits.get(name, {}).get(level, 0.0)
+                    assert now.get(level, 0.0) >= min(0.0, old), f"an admission took {name} below zero"
 
     def _check_credit(self, move: str, at: str, held: dict[str, Entry], before: Dump, after: Dump) -> None:
         """What was granted is within the credit of the replica, or it is one prompt alone. Of an owner's prompt that is

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from scheduling.core.admission import baseline_slots, cap_of, rights_of
+from scheduling.core.limits import RateLimits
 from scheduling.core.outcomes import Reason
 from scheduling.core.types import (
     EntitlementState,
@@ -56,6 +57,8 @@ CREDITS = (0, 0, 60, 130, 300)  # prompts have 40 to 108 tokens
 STEPS = (0, 30, 100)  # step budgets
 TURNAROUNDS = (None, None, 0.0, 0.005, 0.2)
 WHOLE = dataclasses.replace(FACTS, streamed=False)
+KEY_LIMITS = (RateLimits(5, 0, 0), RateLimits(0, 450, 3), RateLimits(60, 2000, 1))
+USER_LIMITS = (RateLimits(3, 0, 1), RateLimits(0, 100, 0), RateLimits(0, 300, 2))
 GATEWAYS = ("gw-1", "gw-2")
 HOLDERS = ("leader-1", "leader-2")
 REFUSALS = (Reason.TOKEN_BUDGET, Reason.LOW_PRIORITY, Reason.QUEUE_FULL)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from scheduling.core.limits import USERS_TRACKED
 from scheduling.core.placement import POINTS_KEPT
 from scheduling.state.script import REDIS_CLOCK, Script, load_scripts, make_script
 
@@ -11,6 +12,7 @@ TEST_CLOCK = (
     "local function believe() end\n"
     "local function doubted() return 0 end\n"
 )
+USERS = 3  # of an entitlement that are tracked at a time
 POINTS = 12  # of prompts' beginnings that a generation of the index keeps
 
 
@@ -30,4 +32,5 @@ def variants(scripts: dict[str, Script], old: str, new: str) -> dict[str, Script
 def timed_scripts() -> dict[str, Script]:
     scripts = {name: variant(s, REDIS_CLOCK, TEST_CLOCK) for name, s in load_scripts().items()}
     few = f"local POINTS_KEPT = {POINTS}\n"  # so that generations of the index change
-    return variants(scripts, f"local POINTS_KEPT = {POINTS_KEPT}\n", few)
+    scripts = variants(scripts, f"local POINTS_KEPT = {POINTS_KEPT}\n", few)
+    return variants(scripts, f"local USERS_TRACKED = {USERS_TRACKED}\n", f"local USERS_TRACKED = {USERS}\n")

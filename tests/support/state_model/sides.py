@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
 from scheduling.core.admission import MAX_TOLD_MS
+from scheduling.core.limits import Limited, Scope, write_limits
 from scheduling.core.placement import write_points
 from scheduling.core.types import (
     EntitlementSpec,
@@ -37,11 +38,13 @@ from tests.support.state_model.members import (
     ENTITLEMENTS,
     GATEWAYS,
     HOLDERS,
+    KEY_LIMITS,
     POOL,
     SPARING,
+    USER_LIMITS,
     WHOLE,
 )
-from tests.support.state_model.scripts import POINTS
+from tests.support.state_model.scripts import POINTS, USERS
 from tests.support.state_world import FACTS, estimate, request
 
 _worlds = itertools.count(1)
@@ -61,6 +64,7 @@ class Sides(Laws):
         self.server = PoolStore(resp, self.pool_id, scripts=scripts)
         self.reference = ReferencePool(self.pool_id, lambda: self.now, self._published, self._listens)
         self.reference.places.kept = POINTS
+        self.reference.users_tracked = USERS
         self._ears = ears
         self._told: list[tuple[str, bytes]] = []  # what the reference model published and Redis has yet to deliver
         self.listen(set(GATEWAYS))
@@ -91,8 +95,20 @@ class Sides(Laws):
         ]
 
     def facts_of(self, n: int) -> RequestFacts:
-        """Some answers are whole: nobody sees their first token."""
-        return WHOLE if n % 4 == 0 else FACTS
+        """Some answers are whole: nobody sees their first token. Some keys have limits, and users of them."""
+        facts = WHOLE if n % 4 == 0 else FACTS
+        return dataclasses.replace(facts, limits=self.limits_of(n))
+
+    def limits_of(self, n: int) -> str:
+        """Two keys of an entitlement, six users of each; half of the requests have no limits."""
+        at, scopes = self.spec_of(n).id, list[Scope]()
+        if n % 4 == 1:
+            scopes.append(Scope(f"{at}:k:key{n % 2}", KEY_LIMITS[n % 3]))
+        if n % 8 in (1, 3):
+            scopes.append(Scope(f"{at}:uk:key{n % 2}:{n // 8 % 6}", USER_LIMITS[n % 3]))
+        if n % 16 == 3:
+            scopes.append(Scope(f"{at}:up:team:{n // 8 % 6}", USER_LIMITS[0]))
+        return write_limits(Limited(self.estimate_of(n).cost_tokens, tuple(scopes)))
 
     def pool_of(self, n: int) -> PoolSpec:
         """Some requests meet the pool with headroom, some without: a setting may change at any time."""
@@ -170,15 +186,23 @@ class Sides(Laws):
             assert _but_told(self._last) == _but_told(after), f"{name}{args} called again changed something"
             assert self._last == after or _refused(mine), f"{name}{args} called again told somebody to come back"
         if _refused(mine) and led:  # while nobody leads, slots are handed out before it is refused
-            self._check_refusal(before, args[0].id)
+            self._check_refusal(before, args[0].id, mine)
         return mine
 
-    def _check_refusal(self, before: Dump, ent: str) -> None:
+    def _check_refusal(self, before: Dump, ent: str, answer: Admission) -> None:
         """A refusal changes nothing but what the next refused client of the entitlement is told."""
         assert _but_told(self._last) == _but_told(before), "a refusal changed something"
         old, new = before.buckets, self._last.buckets
         changed = {name for name in new if name.endswith(":told") and new[name] != old.get(name)}
         assert changed <= {f"{ent}:told"}, "a refusal told clients of others to come back"
+        scopes = {s for s, now in self._last.limits.items() if now.get("told") != before.limits.get(s, {}).get("told")}
+        assert len(scopes) == (answer.over is not None and answer.retry_s is not None), "not whom the limit refused"
+        assert not (scopes and changed), "a limit of one key told the others of its entitlement to come back"
+        for scope in scopes:
+            old_ms = before.limits.get(scope, {}).get("told", 0)
+            assert old_ms < self._last.limits[scope]["told"] <= self.now + MAX_TOLD_MS, (
+                "a limit's clients come together"
+            )
         for name in changed:
             assert old.get(name, 0) < new[name] <= self.now + MAX_TOLD_MS, "clients were told to come back together"
 
@@ -207,6 +231,9 @@ class Sides(Laws):
             call("ZRANGE", p + "order", 0, -1),
             *(call("XRANGE", p + n, self._read[n], "+") for n in ("events", "ledger")),
             call("KEYS", self._pattern("ended:*")),
+            call("HGETALL", p + "using"),
+            call("KEYS", self._pattern("limit:*")),
+            call("KEYS", self._pattern("users:*")),
         )
         flat = [dict(zip(r[::2], r[1::2], strict=True)) for r in replies[:18]]
         named = [{k.decode(): v for k, v in d.items()} for d in flat]
@@ -219,6 +246,11 @@ class Sides(Laws):
                 self._read[n] = "(" + r[-1][0].decode()
         keys = replies[21]
         reasons = await call("MGET", *keys) if keys else []
+        scopes, tracked = replies[23], replies[24]
+        limits = await asyncio.gather(*(call("HGETALL", k) for k in scopes))
+        users = await asyncio.gather(*(call("ZRANGE", k, 0, -1, "WITHSCORES") for k in tracked))
+        ends = await asyncio.gather(*(call("PTTL", k) for k in (*scopes, *tracked)))
+        assert all(ms > 0 for ms in ends), "what is kept of a key or user has no end"
         return Dump(
             meta={k: v.decode() for k, v in meta.items()},
             ready={k: f"{v.decode()} {credits.get(k, b'0').decode()}" for k, v in ready.items()},
@@ -239,6 +271,15 @@ class Sides(Laws):
             warm={k: v.decode() for k, v in warm.items()},
             warm_before={k: v.decode() for k, v in warm_before.items()},
             buckets={k: float(v) for k, v in buckets.items()},
+            limits={
+                k.decode().partition("limit:")[2]: {n.decode(): float(v) for n, v in zip(r[::2], r[1::2], strict=True)}
+                for k, r in zip(scopes, limits, strict=True)
+            },
+            users={
+                k.decode().partition("users:")[2]: {n.decode(): int(v) for n, v in zip(r[::2], r[1::2], strict=True)}
+                for k, r in zip(tracked, users, strict=True)
+            },
+            using={n.decode(): int(v) for n, v in zip(replies[22][::2], replies[22][1::2], strict=True)},
             events=[(f[0].decode(), f[1]) for _, f in replies[19]],
             ledger=[tuple(f) for _, f in replies[20]],
             ended={k.decode().rpartition(":")[2]: v.decode() for k, v in zip(keys, reasons, strict=True)},
@@ -252,7 +293,9 @@ def _refused(answer: Any) -> bool:
 def _but_told(dump: Dump) -> Dump:
     """A dump without when refused clients were told to come back."""
     kept = {name: value for name, value in dump.buckets.items() if not name.endswith(":told")}
-    return dataclasses.replace(dump, buckets=kept, events=(), ledger=())
+    levels = {scope: {k: v for k, v in now.items() if k != "told"} for scope, now in dump.limits.items()}
+    levels = {scope: now for scope, now in levels.items() if now}
+    return dataclasses.replace(dump, buckets=kept, limits=levels, events=(), ledger=())
 
 
 def _kinds(answer: Any) -> set[str]:

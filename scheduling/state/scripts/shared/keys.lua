@@ -8,6 +8,7 @@ local STANDING, WEIGHTS, METER = P .. 'standing', P .. 'weights', P .. 'meter'
 local PREY, EVICTED, LEAVING = P .. 'prey', P .. 'evicted', P .. 'leaving'
 local ORDER, PREFILLS, CREDITS = P .. 'order', P .. 'prefills', P .. 'credits'
 local WARM, WARM_BEFORE = P .. 'warm', P .. 'warm:before'
+local LIMIT, USERS, USING = P .. 'limit:', P .. 'users:', P .. 'using'
 local call = redis.call
 
 -- A Redis that is out of memory refuses a script whose first write could need more of it. What has to go on then begins

@@ -45,6 +45,7 @@ local function count(x, run, wait, staying)
   end
   if #set > 0 then call('HSET', TOTALS, unpack(set)) end
   if #gone > 0 then call('HDEL', TOTALS, unpack(gone)) end
+  if run + wait ~= 0 then count_limits(x.record, run + wait) end
 end
 
 local function shift(name, delta)
