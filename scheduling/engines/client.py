@@ -17,6 +17,7 @@ MAX_BODY_BYTES = 2 * 1024 * 1024  # no control answer is larger (a page of metri
 FACTS_TIMEOUT_S = 30.0  # an engine may look at its whole machine before it answers the first time
 SCRAPE_TIMEOUT_S = 2.0
 PROBE_TIMEOUT_S = 30.0
+LOAD_TIMEOUT_S = 60.0  # of an adapter: tens of megabytes from a disk, or from a model hub
 
 
 class EngineError(Exception):
@@ -71,6 +72,7 @@ class EngineModel:
 
     id: str
     max_model_len: int | None
+    parent: str = ""  # of an adapter, the model that it adapts
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +105,10 @@ class EngineClient(Protocol):
 
     async def models(self, timeout_s: float = SCRAPE_TIMEOUT_S) -> list[EngineModel]:
         """The models it serves, with their context length [tokens] where it says so."""
+
+    async def load_adapter(self, name: str, source: str, timeout_s: float = LOAD_TIMEOUT_S) -> None:
+        """Asks it to load a LoRA adapter. Whether it has it then is in :meth:`models`; one that it has already it may
+        refuse to load again."""
 
     async def facts(self, engines: int = 1) -> EngineFacts:
         """What it says of its limits; ``engines`` behind it have them each."""
@@ -140,6 +146,8 @@ class EngineKind:
     takes_cache_salt: bool  # ``cache_salt`` in a body: without it tenants share its prefix cache
     tokenizes: bool  # ``POST /tokenize`` in vLLM's form
     lacks: tuple[str, ...] = VLLM_FIELDS  # fields of /v1 that are refused, as they would be ignored
+    loads_adapters: bool = False  # it can be asked to load a LoRA adapter (:meth:`EngineClient.load_adapter`)
+    adapter_model: str = "{adapter}"  # what a body's ``model`` says for an ``{adapter}`` of the ``{model}``
 
 
 async def counted(client: EngineClient, timeout_s: float = SCRAPE_TIMEOUT_S) -> EngineMetrics:

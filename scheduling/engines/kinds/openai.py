@@ -18,6 +18,7 @@ from scheduling.core.engine_limits import EngineFacts
 from scheduling.core.engine_status import NOT_SERVED, what_it_means
 from scheduling.engines import figures
 from scheduling.engines.client import (
+    LOAD_TIMEOUT_S,
     PROBE_TIMEOUT_S,
     SCRAPE_TIMEOUT_S,
     EngineError,
@@ -38,6 +39,7 @@ MAX_CONTEXT = 1_000_000_000
 class _ModelCard(msgspec.Struct):
     id: str
     max_model_len: int | None = None
+    parent: str | None = None
 
 
 class _ModelList(msgspec.Struct):
@@ -113,10 +115,17 @@ class OpenAiClient:
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             raise EngineProtocolError(f"/v1/models is not a model list: {error}") from error
         return [
-            EngineModel(card.id, card.max_model_len if 0 < (card.max_model_len or 0) <= MAX_CONTEXT else None)
+            EngineModel(
+                card.id,
+                card.max_model_len if 0 < (card.max_model_len or 0) <= MAX_CONTEXT else None,
+                (card.parent or "")[:MAX_NAME_CHARS],
+            )
             for card in cards[:MAX_MODELS]
             if 0 < len(card.id) <= MAX_NAME_CHARS
         ]
+
+    async def load_adapter(self, name: str, source: str, timeout_s: float = LOAD_TIMEOUT_S) -> None:
+        raise EngineProtocolError("engines of this kind cannot be asked to load an adapter")
 
     async def facts(self, engines: int = 1) -> EngineFacts:
         """What it says of its limits: the context in ``/v1/models``, where it is there. What it answers that is no

@@ -12,7 +12,13 @@ from typing import ClassVar
 
 from scheduling.engines import figures
 from scheduling.engines import prometheus_text as prom
-from scheduling.engines.client import SCRAPE_TIMEOUT_S, EngineKind, EngineMetrics, EngineProtocolError
+from scheduling.engines.client import (
+    LOAD_TIMEOUT_S,
+    SCRAPE_TIMEOUT_S,
+    EngineKind,
+    EngineMetrics,
+    EngineProtocolError,
+)
 from scheduling.engines.kinds.openai import OpenAiClient
 
 RUNNING, WAITING = "sglang:num_running_reqs", "sglang:num_queue_reqs"
@@ -50,6 +56,11 @@ class SglangClient(OpenAiClient):
         """The metrics now. A GPU exporter that does not answer leaves its fields None and fails nothing."""
         return await self._with_gpu(parse_metrics(await self.page(timeout_s)), timeout_s)
 
+    async def load_adapter(self, name: str, source: str, timeout_s: float = LOAD_TIMEOUT_S) -> None:
+        """For servers started with ``--enable-lora`` (https://docs.sglang.io/advanced_features/lora.html)."""
+        body = {"lora_name": name, "lora_path": source}
+        await self._call("POST", "/load_lora_adapter", timeout_s=timeout_s, json=body)
+
 
 KIND = EngineKind(
     name="sglang",
@@ -59,4 +70,6 @@ KIND = EngineKind(
     takes_priority=False,
     takes_cache_salt=False,
     tokenizes=False,
+    loads_adapters=True,
+    adapter_model="{model}:{adapter}",
 )

@@ -15,6 +15,7 @@ from scheduling.engines import figures
 from scheduling.engines import prometheus_text as prom
 from scheduling.engines.client import (
     FACTS_TIMEOUT_S,
+    LOAD_TIMEOUT_S,
     SCRAPE_TIMEOUT_S,
     EngineKind,
     EngineMetrics,
@@ -118,6 +119,12 @@ class VllmClient(OpenAiClient):
     async def kv_tokens(self, timeout_s: float = 5.0) -> int | None:
         return kv_tokens_of(await self.page(timeout_s))
 
+    async def load_adapter(self, name: str, source: str, timeout_s: float = LOAD_TIMEOUT_S) -> None:
+        """vLLM has the path only under ``--enable-lora`` and ``VLLM_ALLOW_RUNTIME_LORA_UPDATING=1``: without them it
+        answers 404 (https://docs.vllm.ai/en/latest/features/lora.html)."""
+        body = {"lora_name": name, "lora_path": source}
+        await self._call("POST", "/v1/load_lora_adapter", timeout_s=timeout_s, json=body)
+
     async def facts(self, engines: int = 1) -> EngineFacts:
         """What it says of its limits; ``engines`` behind it have them each.
 
@@ -152,4 +159,5 @@ KIND = EngineKind(
     takes_cache_salt=True,
     tokenizes=True,
     lacks=(),
+    loads_adapters=True,
 )

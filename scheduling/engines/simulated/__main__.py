@@ -34,7 +34,14 @@ def parse_options(argv: Sequence[str] | None = None) -> EngineOptions:
     parser.add_argument(
         "--enable-prefix-caching", action="store_true", help="prompts that begin alike (and have the same cache_salt)"
     )
+    parser.add_argument("--enable-lora", action="store_true", help="serve LoRA adapters")
+    parser.add_argument(
+        "--lora-modules", nargs="+", default=[], type=_module, metavar="NAME=PATH", help="from the start"
+    )
+    parser.add_argument("--max-cpu-loras", type=_positive, help="adapters that it keeps")
     args = parser.parse_args(argv)
+    if args.lora_modules and not args.enable_lora:
+        parser.error("--lora-modules needs --enable-lora")
     return EngineOptions(
         model=args.model,
         preset=args.preset,
@@ -50,8 +57,23 @@ def parse_options(argv: Sequence[str] | None = None) -> EngineOptions:
         max_queued=args.max_num_queued_reqs,
         prefix_cache=args.enable_prefix_caching,
         dev_mode=os.environ.get("VLLM_SERVER_DEV_MODE", "") == "1",
+        adapters=tuple(args.lora_modules),
+        max_adapters=args.max_cpu_loras,
+        runtime_lora=args.enable_lora
+        and os.environ.get("VLLM_ALLOW_RUNTIME_LORA_UPDATING", "").lower() in ("1", "true"),
         api_key=os.environ.get("VLLM_API_KEY", ""),  # as vLLM reads it: a command line is visible to everyone
     )
+
+
+def _is_set(name: str) -> bool:
+    return os.environ.get(name, "").lower() in ("1", "true")
+
+
+def _module(word: str) -> tuple[str, str]:
+    name, equals, path = word.partition("=")
+    if not name or not equals or not path:
+        raise argparse.ArgumentTypeError("must be NAME=PATH")
+    return name, path
 
 
 def _positive(word: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import random
 import time
@@ -13,7 +14,9 @@ import msgspec
 
 from scheduling.core.kv import BLOCK_TOKENS
 from scheduling.core.step_time import EnginePreset
+from scheduling.engines.simulated import adapters as lora
 from scheduling.engines.simulated import metrics, named_events, pooling, requests, text
+from scheduling.engines.simulated.adapters import Adapters
 from scheduling.engines.simulated.answers import Answer
 from scheduling.engines.simulated.engine import QueueFull, Sequence
 from scheduling.engines.simulated.http import Connection, Exchange, Request
@@ -32,6 +35,8 @@ class Faults(msgspec.Struct, forbid_unknown_fields=True):
     cut_rate: float = 0.0  # share of generations whose connection is cut half-way
     hang: bool = False  # accept requests and answer nothing; /health stays 200
     slow: float = 1.0  # factor on every step's time
+    load_s: float = 0.0  # so long it takes to load an adapter
+    load_fails: bool = False  # there are no weights where an adapter is said to be
 
 
 @dataclass(slots=True)
@@ -51,12 +56,14 @@ class Api:
 
     def __init__(
         self, runner: Runner, *, model: str, preset: EnginePreset, max_model_len: int, seed: int, api_key: str,
-        cache: PrefixCache | None = None, dev_mode: bool = False,
+        cache: PrefixCache | None = None, dev_mode: bool = False, adapters: Adapters | None = None,
+        runtime_lora: bool = False,
     ) -> None:  # fmt: skip
         self.faults = Faults()
         self._runner = runner
         self._engine = runner.engine
         self._model = model
+        self.adapters = Adapters({}) if adapters is None else adapters
         self._preset = preset
         self._cache = cache
         self._max_model_len = max_model_len
@@ -92,6 +99,9 @@ class Api:
         }
         if dev_mode:
             self._routes["GET", "/server_info"] = self._server_info
+        if runtime_lora:
+            self._routes["POST", "/v1/load_lora_adapter"] = self._load_adapter
+            self._routes["POST", "/v1/unload_lora_adapter"] = self._unload_adapter
         self._paths = {path for _, path in self._routes}
 
     def handle(self, connection: Connection, request: Request) -> None:
@@ -147,7 +157,9 @@ class Api:
         copies = 1 if body.n is None else body.n
         if copies * len(prompts) > requests.MAX_CHOICES:
             raise ApiError(400, f"n={copies} for {len(prompts)} prompts is more than {requests.MAX_CHOICES} answers")
-        answer = Answer(connection, model=self._model, chat=chat, body=body, name=name, abort=self._runner.abort)
+        answer = Answer(
+            connection, model=self._named(body.model), chat=chat, body=body, name=name, abort=self._runner.abort
+        )
         answer.prompt_tokens = sum(tokens for tokens, _ in prompts)
         for tokens, mark in prompts:
             most = requests.most_output(tokens, bound, self._max_model_len)
@@ -158,7 +170,7 @@ class Api:
         if self._cache is not None:
             answer.cached_tokens = 0
             for choice, prompt in zip(answer.choices, ids, strict=False):
-                cached = self._cache.take(prompt, body.cache_salt or "")
+                cached = self._cache.take(prompt, self._cached_as(body.model, body.cache_salt))
                 choice.seq.cached = min(cached, (choice.seq.prompt_tokens - 1) // BLOCK_TOKENS * BLOCK_TOKENS)
                 answer.cached_tokens += choice.seq.cached
         self._start(connection, answer)
@@ -172,8 +184,8 @@ class Api:
         prompt = requests.chat_prompt(named_events.said_to(body))
         seq, mark = self._one(body.model, prompt, body.max_tokens, 0, ignore_eos=False)
         told = named_events.MessageTold(
-            connection, model=self._model, name=f"chatcmpl-{request.name}", stream=bool(body.stream), seq=seq,
-            mark=mark, abort=self._runner.abort,
+            connection, model=self._named(body.model), name=f"chatcmpl-{request.name}", stream=bool(body.stream),
+            seq=seq, mark=mark, abort=self._runner.abort,
         )  # fmt: skip
         self._tell(connection, told)
 
@@ -191,8 +203,8 @@ class Api:
             body.model, prompt, body.max_output_tokens, body.priority or 0, ignore_eos=bool(body.ignore_eos)
         )
         told = named_events.ResponseTold(
-            connection, model=self._model, name=body.request_id or f"resp_{request.name}", stream=bool(body.stream),
-            seq=seq, mark=mark, abort=self._runner.abort,
+            connection, model=self._named(body.model), name=body.request_id or f"resp_{request.name}",
+            stream=bool(body.stream), seq=seq, mark=mark, abort=self._runner.abort,
         )  # fmt: skip
         told.body = body
         self._tell(connection, told)
@@ -224,13 +236,15 @@ class Api:
         body = requests.decode(pooling.READ, request.body)
         prompts = pooling.prompts_of(body)
         counts = [count for count, _ in prompts]
-        self._pool(connection, body, counts, lambda: pooling.embeddings(request.name, self._model, body, prompts))
+        self._pool(
+            connection, body, counts, lambda: pooling.embeddings(request.name, self._named(body.model), body, prompts)
+        )
 
     def _classify(self, connection: Connection, request: Request) -> None:
         body = requests.decode(pooling.READ, request.body)
         prompts = pooling.prompts_of(body)
         counts = [count for count, _ in prompts]
-        self._pool(connection, body, counts, lambda: pooling.labels(request.name, self._model, prompts))
+        self._pool(connection, body, counts, lambda: pooling.labels(request.name, self._named(body.model), prompts))
 
     def _rerank(self, connection: Connection, request: Request) -> None:
         body = requests.decode(pooling.RERANK, request.body)
@@ -240,7 +254,7 @@ class Api:
         counts = [text.count_tokens(body.query) + text.count_tokens(one) for one in documents]
         self._pool(
             connection, body, counts,
-            lambda: pooling.ranking(request.name, self._model, body, documents, sum(counts)),
+            lambda: pooling.ranking(request.name, self._named(body.model), body, documents, sum(counts)),
         )  # fmt: skip
 
     def _score(self, connection: Connection, request: Request) -> None:
@@ -248,7 +262,7 @@ class Api:
         pairs = pooling.sides(body)
         counts = [text.count_tokens(a) + text.count_tokens(b) for a, b in pairs]
         self._pool(
-            connection, body, counts, lambda: pooling.scores(request.name, self._model, pairs, sum(counts))
+            connection, body, counts, lambda: pooling.scores(request.name, self._named(body.model), pairs, sum(counts))
         )  # fmt: skip
 
     def _pool(
@@ -288,10 +302,18 @@ class Api:
             connection.begin_stream()
 
     def _check_model(self, name: str | None) -> None:
-        if name is not None and name != self._model:
+        if name is not None and name != self._model and name not in self.adapters:
             raise ApiError(
                 404, f"The model `{name}` does not exist. Valid aliases: {self._model}.", "NotFoundError", "model"
             )
+
+    def _named(self, name: str | None) -> str:
+        """What an answer says which model it is of."""
+        return name if name is not None and name in self.adapters else self._model
+
+    def _cached_as(self, name: str | None, salt: str | None) -> str:
+        """Blocks of an adapter are its own."""
+        return f"{name} {salt or ''}" if name is not None and name in self.adapters else salt or ""
 
     # --- what vLLM tells about itself
 
@@ -306,7 +328,33 @@ class Api:
             "max_model_len": self._max_model_len,
             "permission": [],
         }
-        connection.respond(200, msgspec.json.encode({"object": "list", "data": [card]}))
+        cards = [card, *self.adapters.cards(self._model, self._created, self._max_model_len)]
+        connection.respond(200, msgspec.json.encode({"object": "list", "data": cards}))
+
+    def _load_adapter(self, connection: Connection, request: Request) -> None:
+        body = requests.decode(lora.LOAD, request.body)
+        if self.faults.load_fails:
+            why = f"Loading lora {body.lora_name} failed: No adapter found for {body.lora_path}"
+            raise ApiError(404, why, "NotFoundError")
+        if self.faults.load_s > 0:
+            parked = _Parked(connection, request)
+            connection.exchange = parked
+            asyncio.get_running_loop().call_later(self.faults.load_s, self._loaded, parked, body)
+        else:
+            connection.respond(200, self.adapters.load(body).encode(), "text/plain; charset=utf-8")
+
+    def _loaded(self, parked: _Parked, body: lora.LoadBody) -> None:
+        try:
+            status, said = 200, self.adapters.load(body).encode()
+        except ApiError as error:
+            status, said = error.status, error.body
+        if not parked.gone:
+            parked.connection.exchange = None
+            parked.connection.respond(status, said)
+
+    def _unload_adapter(self, connection: Connection, request: Request) -> None:
+        body = requests.decode(lora.UNLOAD, request.body)
+        connection.respond(200, self.adapters.unload(body).encode(), "text/plain; charset=utf-8")
 
     def _tokenize(self, connection: Connection, request: Request) -> None:
         body = requests.decode(requests.TOKENIZE, request.body)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from scheduling.core.step_time import load_preset
+from scheduling.engines.simulated.adapters import Adapters
 from scheduling.engines.simulated.api import Api
 from scheduling.engines.simulated.engine import Engine, EngineLimits
 from scheduling.engines.simulated.http import Connection
@@ -35,6 +36,9 @@ class EngineOptions:
     prefix_cache: bool = False
     api_key: str = ""
     dev_mode: bool = False  # it answers /server_info
+    adapters: tuple[tuple[str, str], ...] = ()  # LoRA adapters that it starts with: name and path
+    max_adapters: int | None = None  # so many it keeps
+    runtime_lora: bool = False  # it can be asked to load adapters
 
 
 class SimulatedServer:
@@ -63,6 +67,7 @@ class SimulatedServer:
         self._connections: set[Connection] = set()
         self._server: asyncio.Server | None = None
         self._runner: Runner | None = None
+        self.api: Api | None = None
 
     @property
     def url(self) -> str:
@@ -72,7 +77,7 @@ class SimulatedServer:
         """Binds the port. Raises OSError when it is taken."""
         loop = asyncio.get_running_loop()
         self._runner = Runner(self.engine, self.preset.step_time, self.options.speed, loop)
-        api = self.api_type(
+        self.api = api = self.api_type(
             self._runner,
             model=self.options.model,
             preset=self.preset,
@@ -80,6 +85,8 @@ class SimulatedServer:
             seed=self.options.seed,
             api_key=self.options.api_key,
             dev_mode=self.options.dev_mode,
+            adapters=Adapters(dict(self.options.adapters), self.options.max_adapters),
+            runtime_lora=self.options.runtime_lora,
             cache=PrefixCache(self.engine.total_blocks) if self.options.prefix_cache else None,
         )
         self._server = await loop.create_server(
