@@ -179,6 +179,10 @@ TABLE: tuple[Metric, ...] = (
         of_backend="foreign",
     ),
     Metric(
+        "backend_adapter_loaded", "gauge", "", ("pool", "backend", "adapter"),
+        "1 where the engine lists the LoRA adapter, else 0; missing: not known.",
+    ),
+    Metric(
         "backend_prefill_credit_tokens", "gauge", "tokens", ("pool", "backend"),
         "Prompt tokens that the backend may have before their first output token; 0: no bound.",
         of_backend="prefill_credit",

@@ -99,6 +99,10 @@ class PoolGauges:
                 for name, key in self._of_backend.items():
                     if key in row:
                         out[name].append(((pool, backend), row[key]))
+                for adapter, adapter_state in row.get("adapters", {}).items():
+                    if adapter_state not in ("unknown", "unconfigured"):
+                        loaded = float(adapter_state == "loaded")
+                        out["backend_adapter_loaded"].append(((pool, backend, adapter), loaded))
         return out
 
     def counted(self) -> dict[str, dict[Labels, int]]:

@@ -20,6 +20,7 @@ from django.db.models import Model, Q, QuerySet
 
 from tenants.models import (
     AccessToken,
+    Adapter,
     ApiKey,
     AuditEntry,
     Backend,
@@ -56,6 +57,7 @@ _VISIBLE_TO_MEMBERS: dict[type[Model], Callable[[frozenset[int]], Q]] = {
     Project: lambda tenants: Q(tenant_id__in=tenants),
     AuditEntry: lambda tenants: Q(tenant_id__in=tenants),
     Pool: _entitled("pool_id"),
+    Adapter: _entitled("adapter_id"),
     Price: lambda tenants: Q(pool_id__in=Entitlement.objects.filter(tenant_id__in=tenants).values("pool_id")),
     Quota: lambda tenants: Q(tenant_id__in=tenants),
     Tier: _entitled("tier_id"),

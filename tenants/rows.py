@@ -22,6 +22,7 @@ def entitlement_spec(row: Entitlement, tier: core.TierSpec, now: datetime) -> co
         concurrency=row.concurrency,
         valid_until_s=row.valid_until.timestamp() if row.valid_until else None,
         paused=row.tenant.paused_since is not None,
+        adapter=row.adapter.slug if row.adapter is not None else "",
     )
 
 
@@ -82,4 +83,6 @@ def pool_spec(pool: Pool) -> core.PoolSpec:
             down_cooldown_s=pool.scale_down_cooldown_s,
             drain_limit_s=pool.drain_limit_s,
         ),
+        adapters=tuple(adapter.spec() for adapter in pool.adapters.all()),
+        load_adapters=pool.load_adapters,
     )

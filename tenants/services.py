@@ -43,7 +43,7 @@ M = TypeVar("M", bound=models.Model)
 K = TypeVar("K", ApiKey, AccessToken)
 
 # What the catalog is made of: writing one of these bumps the version. Memberships and tokens are not in it.
-CATALOGUED = ("slo", "tier", "tenant", "pool", "backend", "entitlement", "apikey", "quota", "project")
+CATALOGUED = ("slo", "tier", "tenant", "pool", "backend", "entitlement", "apikey", "quota", "project", "adapter")
 
 # What a key that takes another's place has of it.
 KEPT_ON_ROTATION = ("name", "entitlement", "project", "entitlements", "user", "expires_at")

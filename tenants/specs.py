@@ -105,18 +105,18 @@ def _version() -> int:
 
 @own_connection
 def load_catalog() -> core.Catalog:
-    """Everything configured, in seven queries.
+    """Everything configured, in eight queries.
 
     The version is read first: a write in between makes it stale, and the next poll loads again.
     """
     now = timezone.now()
     version = _version()
-    rows = {pool.slug: pool for pool in Pool.objects.prefetch_related("backends")}
+    rows = {pool.slug: pool for pool in Pool.objects.prefetch_related("backends", "adapters")}
     pools = {slug: pool_spec(pool) for slug, pool in rows.items()}
     tiers = {tier.pk: tier_spec(tier) for tier in Tier.objects.select_related("slo")}
     entitlements = {}
     owners: dict[str, int | None] = {}  # the projects of entitlements
-    for row in Entitlement.objects.select_related("tenant", "pool"):
+    for row in Entitlement.objects.select_related("tenant", "pool", "adapter"):
         if row.tier_id in tiers and row.pool.slug in pools:
             entitlements[row.slug] = entitlement_spec(row, tiers[row.tier_id], now)
             owners[row.slug] = row.project_id
@@ -201,7 +201,7 @@ def _projects(
 def pool_and_entitlements(pool: Pool) -> tuple[core.PoolSpec, tuple[core.EntitlementSpec, ...]]:
     """A pool and who may use it, as they are configured now, automatic headroom included."""
     now = timezone.now()
-    rows = Entitlement.objects.filter(pool=pool).select_related("tenant", "pool", "tier__slo")
+    rows = Entitlement.objects.filter(pool=pool).select_related("tenant", "pool", "adapter", "tier__slo")
     of_pool = tuple(entitlement_spec(row, tier_spec(row.tier), now) for row in rows)
     spec = pool_spec(pool)
     if pool.headroom_slots is None:

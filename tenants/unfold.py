@@ -38,6 +38,7 @@ UNFOLD: dict[str, Any] = {
                 "items": [
                     _page("Pools", "memory", "tenants_pool"),
                     _page("Backends", "dns", "tenants_backend"),
+                    _page("Adapters", "extension", "tenants_adapter"),
                     _page("Scaling decisions", "swap_vert", "telemetry_scalingdecision"),
                 ],
             },

@@ -18,6 +18,7 @@ const TenantList = lazy(() => catalog().then((page) => ({ default: page.TenantLi
 const TenantPage = lazy(() => catalog().then((page) => ({ default: page.TenantPage })));
 const UsagePage = lazy(() => catalog().then((page) => ({ default: page.UsagePage })));
 const Pools = lazy(() => catalog().then((page) => ({ default: page.Pools })));
+const Adapters = lazy(() => catalog().then((page) => ({ default: page.Adapters })));
 const Backends = lazy(() => catalog().then((page) => ({ default: page.Backends })));
 const Tiers = lazy(() => catalog().then((page) => ({ default: page.Tiers })));
 const Slos = lazy(() => catalog().then((page) => ({ default: page.Slos })));
@@ -53,6 +54,7 @@ const router = createBrowserRouter(
         <Route path="usage" element={<UsagePage />} />
         <Route path="pools" element={<Pools />} />
         <Route path="backends" element={<Backends />} />
+        <Route path="adapters" element={<Adapters />} />
         <Route path="tiers" element={<Tiers />} />
         <Route path="slos" element={<Slos />} />
         <Route path="prices" element={<Prices />} />

@@ -158,6 +158,7 @@ class AdmissionView:
     told_ms: int = 0  # from now on, for how long clients of this entitlement were told to come back already
     warmth: Warmth | None = None  # what replicas have of its prompt; None: not known
     over: Over | None = None  # the limit of its key or user that it would exceed
+    loads: bool = False  # a replica that lacks the adapter may be asked to load it
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +170,7 @@ class Ask:
     body_bytes: int
     exclude_backend: str = ""
     prefill: int = 0  # what it takes of a replica's prefill credit [prompt tokens]
+    adapter: str = ""  # that it is for; empty: the base model
 
 
 def refill(level: float, at_ms: float, rate: float, depth: float, now_ms: int) -> float:
@@ -231,9 +233,11 @@ def choose_backend(
     prefill: int = 0,
     warmth: Warmth | None = None,
     owner: bool = False,
+    adapter: str = "",
 ) -> str | None:
-    """The replica with room that the rule of :mod:`scheduling.core.placement` names, or None."""
-    chosen = place(with_room([b for b in backends if b.id != exclude], kv, prefill, owner), warmth)
+    """The replica with room, and the adapter, that the rule of :mod:`scheduling.core.placement` names, or None."""
+    able = [b for b in backends if b.id != exclude and b.serves(adapter)]
+    chosen = place(with_room(able, kv, prefill, owner), warmth)
     return None if chosen is None else chosen.id
 
 
@@ -244,9 +248,14 @@ def with_room(backends: Sequence[BackendView], kv: int, prefill: int, owner: boo
     return found or ([b for b in backends if b.room_for(kv, prefill, owner)] if owner else found)
 
 
-def is_roomy(backends: Iterable[BackendView], kv: int, exclude: str) -> bool:
-    """Whether a replica has room, were it not for its prefill credit."""
-    return any(b.id != exclude and b.roomy(kv) for b in backends)
+def is_roomy(backends: Iterable[BackendView], kv: int, exclude: str, adapter: str = "") -> bool:
+    """Whether a replica that has the adapter has room, were it not for its prefill credit."""
+    return any(b.id != exclude and b.roomy(kv) and b.serves(adapter) for b in backends)
+
+
+def is_roomy_cold(backends: Iterable[BackendView], kv: int, exclude: str, adapter: str) -> bool:
+    """Likewise of those that lack it."""
+    return any(b.id != exclude and b.roomy(kv) and not b.serves(adapter) for b in backends)
 
 
 def goes_at_once(backends: Iterable[BackendView], chosen: str | None, first: int) -> bool:
@@ -256,11 +265,17 @@ def goes_at_once(backends: Iterable[BackendView], chosen: str | None, first: int
 
 
 def choose_prey(
-    prey: Iterable[Prey], backends: Iterable[BackendView], kv: int, exclude: str, prefill: int = 0, owner: bool = False
+    prey: Iterable[Prey],
+    backends: Iterable[BackendView],
+    kv: int,
+    exclude: str,
+    prefill: int = 0,
+    owner: bool = False,
+    adapter: str = "",
 ) -> tuple[str, tuple[str, ...]] | None:
     """The replica on which the newest preemptible requests make room soonest, and which of them: the least work is
     lost. None where all of them together would not do."""
-    by_name = {b.id: b for b in backends if b.id != exclude}
+    by_name = {b.id: b for b in backends if b.id != exclude and b.serves(adapter)}
     taken: dict[str, list[Prey]] = {}
     for p in prey:
         b = by_name.get(p.backend)
@@ -305,13 +320,19 @@ def decide_admission(
         return wait(Reason.NO_BACKEND, no_backend_retry_ms)
     if view.over is not None:
         return AdmissionDecision(AdmissionAnswer.REFUSE, reason=view.over.reason, retry_ms=view.over.retry_ms)
+    if not view.loads and not any(b.serves(ask.adapter) for b in view.backends):
+        return wait(Reason.NO_ADAPTER, no_backend_retry_ms)
 
     slots = sum(b.slots for b in view.backends)
     free = sum(max(0, b.slots - b.running) for b in view.backends)
     within = view.ent_running + view.ent_waiting < spec.concurrency
     protected = rights.reserved and within
-    backend = choose_backend(view.backends, ask.kv, ask.exclude_backend, ask.prefill, view.warmth, protected)
-    roomy = is_roomy(view.backends, ask.kv, ask.exclude_backend)
+    backend = choose_backend(
+        view.backends, ask.kv, ask.exclude_backend, ask.prefill, view.warmth, protected, ask.adapter
+    )
+    roomy = is_roomy(view.backends, ask.kv, ask.exclude_backend, ask.adapter)
+    # one that would have room once it has loaded the adapter: it waits for that
+    roomy = roomy or (view.loads and is_roomy_cold(view.backends, ask.kv, ask.exclude_backend, ask.adapter))
     based = rights.baseline and within
     headroom = max(pool.headroom_slots, view.kept)
     # who waits for what headroom denies it takes nothing from those it is kept for
@@ -342,7 +363,7 @@ def decide_admission(
         assert backend is not None
         return AdmissionDecision(AdmissionAnswer.GRANT, backend=backend, charge=charge)
     if not roomy and within and rights.evicts and (rights.reserved or view.able == 0):
-        victim = choose_prey(view.prey, view.backends, ask.kv, ask.exclude_backend, ask.prefill, protected)
+        victim = choose_prey(view.prey, view.backends, ask.kv, ask.exclude_backend, ask.prefill, protected, ask.adapter)
         if victim is not None:
             return AdmissionDecision(AdmissionAnswer.GRANT, backend=victim[0], evict=victim[1], charge=charge)
     if not protected:

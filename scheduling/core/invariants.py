@@ -24,6 +24,7 @@ LAWS: dict[int, str] = {
     7: "nothing is lost: what waited is granted, expired or waits still",
     8: "no replica is granted prompt tokens beyond its prefill credit (owners: twice it), but for one prompt alone",
     9: "a replica is kept for a prompt only while that waits and lacks nothing there but prefill credit",
+    10: "what is for an adapter is granted only where that is loaded",
 }
 
 
@@ -110,7 +111,7 @@ def check_step(
     if len(grants) < max_grants and not kv_hold:
         others = {name: backend for name, backend in backends.items() if name not in credit_holds}
         spared = sum(b.slots - b.running for b in backends.values() if b.ready and b.running < b.slots) <= headroom
-        ready = [name for name, backend in backends.items() if backend.ready]
+        ready = [backend for backend in backends.values() if backend.ready]
         broken.extend(_idle(left.values(), others, ready, running, now_s, BURSTS if rights else (), spared, owner))
     return broken
 
@@ -127,6 +128,8 @@ def _book(
     if backend is None or not backend.ready or backend.running >= backend.slots:
         broken.append(Violation(1, f"{request.id} on {grant.backend}"))
     if backend is not None:
+        if not backend.serves(request.adapter):
+            broken.append(Violation(10, f"{request.id} on {grant.backend}, which lacks {request.adapter}"))
         if backend.kv_used + request.kv_tokens > backend.kv_tokens:
             used = f"{backend.kv_used} + {request.kv_tokens} of {backend.kv_tokens}"
             broken.append(Violation(2, f"{request.id} on {grant.backend}: {used}"))
@@ -146,7 +149,7 @@ def _book(
 def _idle(
     waiting: Iterable[QueuedRequest],
     backends: Mapping[str, BackendView],
-    ready: Collection[str],
+    ready: Collection[BackendView],
     running: Mapping[str, int],
     now_s: float,
     unlimited: Collection[ServiceClass],
@@ -164,9 +167,10 @@ def _idle(
             continue
         if spared and (full or request.service_class not in BASELINE):
             continue
-        strict = any(name != request.exclude_backend for name in ready)
+        adapter = request.adapter
+        strict = any(b.id != request.exclude_backend and b.serves(adapter) for b in ready)
         for backend in open_:
             fits = backend.room_for(request.kv_tokens, request.prefill_tokens, owner(request))
-            if fits and not (strict and backend.id == request.exclude_backend):
+            if fits and backend.serves(adapter) and not (strict and backend.id == request.exclude_backend):
                 return [Violation(4, f"{request.id} waits while {backend.id} has room")]
     return []

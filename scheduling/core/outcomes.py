@@ -239,6 +239,14 @@ class Reason(StrEnum):
         retry=True,
         no_room=True,
     )
+    # No replica has the adapter, and none may load it or could.
+    NO_ADAPTER = _refused(
+        "no_adapter",
+        503,
+        "service_unavailable_error",
+        "No replica has this adapter loaded now, and none can load it. Its base model may be available.",
+        retry=True,
+    )
     # Shared state was lost and is being announced again.
     REBUILDING = _refused(
         "rebuilding",

@@ -21,7 +21,8 @@ USES_PREFIX = frozenset({"prefix_affinity"})  # for others nobody has to compute
 def _fit(request: QueuedRequest, backends: Iterable[BackendView]) -> list[BackendView]:
     kv, prefill = request.kv_tokens, request.prefill_tokens
     owner = RIGHTS[request.service_class].reserved  # whether it is within what is its own the scheduler has asked
-    return [b for b in backends if b.room_for(kv, prefill, owner) and b.id != request.exclude_backend]
+    fit = [b for b in backends if b.room_for(kv, prefill, owner) and b.id != request.exclude_backend]
+    return [b for b in fit if b.serves(request.adapter)] if request.adapter else fit
 
 
 @routing("least_work")

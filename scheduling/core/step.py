@@ -116,7 +116,7 @@ class SchedulerStep:
     def candidates(self, request: QueuedRequest) -> list[BackendView]:
         """Replicas that may run it now."""
         excluded = self._excluded(request)
-        able = [b for b in self.open if b.id != excluded and b.id != self._closed]
+        able = [b for b in self.open if b.id != excluded and b.id != self._closed and b.serves(request.adapter)]
         return with_room(able, request.kv_tokens, request.prefill_tokens, self._owns(request))
 
     def as_routed(self, request: QueuedRequest) -> QueuedRequest:
@@ -163,6 +163,8 @@ class SchedulerStep:
         kv, prefill, owner = request.kv_tokens, request.prefill_tokens, self._rights and self._owns(request)
         for backend in self.open:
             if backend.room_for(kv, prefill, owner) and backend.id != excluded and backend.id != self._closed:
+                if request.adapter and request.adapter not in backend.adapters:
+                    continue
                 return True
         return False
 
@@ -178,9 +180,10 @@ class SchedulerStep:
         if holds.by_replica and request.id in holds.by_replica.values():
             return True
         able = [b for b in self.open if b.roomy(request.kv_tokens) and b.id != excluded and b.id != self._closed]
+        able = [b for b in able if b.serves(request.adapter)] if request.adapter else able
         if not able:
             kept = (b for b in self._ready if b.id in holds.by_replica) if holds.by_replica else ()
-            return any(b.roomy(request.kv_tokens) and b.id != excluded for b in kept)
+            return any(b.roomy(request.kv_tokens) and b.id != excluded and b.serves(request.adapter) for b in kept)
         if self._pending:
             holds.credit = holds.credit or Hold(request.id, self._now_s)
             return True
@@ -197,20 +200,22 @@ class SchedulerStep:
 
     def _excluded(self, request: QueuedRequest) -> str:
         """Where it failed before, unless that is the only replica left: it is ready again, so it has been probed."""
-        if request.exclude_backend and any(b.id != request.exclude_backend for b in self._ready):
+        former, adapter = request.exclude_backend, request.adapter
+        if former and any(b.id != former and b.serves(adapter) for b in self._ready):
             return request.exclude_backend
         return ""
 
     def _keep_room_for(self, request: QueuedRequest) -> None:
         hold = self._holds.kv
         if hold is None:
-            if any(request.kv_tokens <= backend.kv_tokens for backend in self._ready):
+            if any(request.kv_tokens <= b.kv_tokens and b.serves(request.adapter) for b in self._ready):
                 self._holds.kv = Hold(request.id, self._now_s)
             return
         if hold.request_id != request.id or self._now_s - hold.since_s < self._patience_s:
             return
         excluded = self._excluded(request)
         able = [b for b in self._ready if request.kv_tokens <= b.kv_tokens and b.id != excluded]
+        able = [b for b in able if b.serves(request.adapter)]
         if not any(backend.id == hold.backend for backend in able):
             nearest = min(able, key=lambda b: (b.kv_used - b.kv_tokens, b.id), default=None)
             hold.backend = nearest.id if nearest is not None else ""

@@ -105,6 +105,7 @@ class EntitlementSpec:
     concurrency: int  # r_e
     valid_until_s: float | None = None
     paused: bool = False  # its tenant was paused by an operator: nothing new is admitted
+    adapter: str = ""  # the adapter of its pool that it is for (:class:`AdapterSpec`); empty: the base model
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +149,16 @@ class BackendSpec:
     tokens_per_s: float = 0.0  # what it was measured to process, prompt and output together; 0: not measured
     prefill_tokens: int = 0  # prompt tokens it may have before their first output token at once; 0: no bound
     step_tokens: int = 0  # what its engine computes in one step at most; 0: it does not say
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterSpec:
+    """A LoRA adapter of a pool's model. It has a name of its own and the pool's capacity."""
+
+    id: str  # slug
+    model: str  # the name clients ask for
+    name: str  # the name the engines list it under
+    source: str = ""  # where engines find its weights; empty: nobody can ask them to load it
 
 
 def _class_weights() -> dict[ServiceClass, float]:
@@ -207,6 +218,10 @@ class PoolSpec:
     coefficients: Coefficients = field(default_factory=Coefficients)  # of weight, debt and burst
     prefill_credit: int | None = None  # of each replica [prompt tokens]; None: found while it serves, 0: no bound
     slo_mean_s: float | None = None  # what SLO targets are compared with; None: the mean over bound entitlements
+    adapters: tuple[AdapterSpec, ...] = ()  # of its model
+    load_adapters: bool = False  # engines may be asked to load them
+    adapter: str = ""  # as gateways see the pool under an adapter's name: which, as engines list it
+    base: PoolSpec | None = None  # and then the pool itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,6 +316,7 @@ class QueuedRequest:
     output_probabilities: tuple[float, ...] = ()  # of those lengths
     prefixes: str = ""  # chained hashes of how the prompt begins (``scheduling.core.placement``); empty: not known
     hint_deadline_s: float | None = None  # before the contract's, by its client's wish; within the entitlement only
+    adapter: str = ""  # the one it is for, as engines name it; empty: the base model, which every replica has
 
     @property
     def prefill_tokens(self) -> int:
@@ -338,6 +354,11 @@ class BackendView:
     prefill_owned: int = 0  # of ``prefill_used``: by owners of reserved capacity
     falls_s: float = 0.0  # until fewer are, if no first token comes; 0: not before one does
     prefill_per_s: float = 0.0  # prompt tokens it was measured to compute a second; 0: not known
+    adapters: frozenset[str] = frozenset()  # that it has loaded
+
+    def serves(self, adapter: str) -> bool:
+        """Whether it has what a request is for. Every replica has the base model (empty)."""
+        return not adapter or adapter in self.adapters
 
     def room_for(self, kv_tokens: int, prefill_tokens: int, owner: bool = False) -> bool:
         """The one rule for room: a slot, KV cache and prefill credit. ``owner``: of reserved capacity, within it."""

@@ -12,18 +12,19 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from scheduling.core.engine_limits import EngineFacts, SlotLimit, in_force
 from scheduling.core.prefill_credit import Counters, PrefillCredit, Prompts
 from scheduling.core.prefill_speed import PrefillSpeed
 from scheduling.core.types import BackendSpec, PoolSpec, PoolView
+from scheduling.dispatch.adapters import AdapterHomes, Candidate
 from scheduling.dispatch.outliers import Outlier
 from scheduling.dispatch.ports import BackendStatus
 from scheduling.dispatch.progress import HealthStep, ProgressWatch
-from scheduling.engines.client import EngineError, EngineKind, EngineMetrics, Probe
+from scheduling.engines.client import EngineError, EngineKind, EngineMetrics, EngineModel, Probe
 from scheduling.engines.kinds import kind_of
 from scheduling.state.store import PoolStore
 from scheduling.state.types import Attempts, PoolSnapshot, StateUnavailable
@@ -53,6 +54,10 @@ class EngineControl(Protocol):
     async def probe(self, timeout_s: float) -> Probe: ...
 
     async def facts(self, engines: int) -> EngineFacts: ...
+
+    async def models(self) -> list[EngineModel]: ...
+
+    async def load_adapter(self, name: str, source: str) -> None: ...
 
 
 EngineFactory = Callable[[BackendSpec, PoolSpec], EngineControl]
@@ -109,7 +114,15 @@ class BackendMonitor:
         self._backends: dict[str, _Backend] = {}
         self._leases: dict[str, int] = {}
         self._leases_at = float("-inf")
+        self._adapters_of: tuple[object, ...] = ((), False)
         self._prompts = Prompts()
+        self.adapters = AdapterHomes(
+            store,
+            epoch,
+            self._begin,
+            lambda: asyncio.get_running_loop().time(),
+            on_ready,
+        )
 
     def update(
         self, pool: PoolSpec, inherited: set[str] | None = None, credits: Mapping[str, int] | None = None
@@ -120,6 +133,14 @@ class BackendMonitor:
         the prefill ``credits`` that they had.
         """
         specs, kind = {spec.id: spec for spec in pool.backends}, kind_of(pool.engine)
+        if inherited:
+            self.adapters.inherit(inherited & specs.keys())
+        configured = (pool.adapters, pool.load_adapters and kind.loads_adapters)
+        if configured != self._adapters_of:
+            self._adapters_of = configured
+            self.adapters.configure(pool, kind)
+            for backend in self._backends.values():
+                backend.nudge.set()
         for name in [name for name in self._backends if name not in specs]:
             self._drop(name)
         for name, spec in specs.items():
@@ -187,6 +208,7 @@ class BackendMonitor:
                     credit_why=_credit_why(b),
                     prefill_per_s=b.speed.tokens_per_s,
                     foreign=min(b.foreign) if len(b.foreign) == FOREIGN_LOOKS else None,
+                    adapters=self.adapters.status(name) if self.adapters else None,
                 )
             )
         return statuses
@@ -238,6 +260,7 @@ class BackendMonitor:
         """Takes replicas out of a decision's view that this monitor would not use, and says how fast the others are."""
         for name, seen in view.backends.items():
             backend = self._backends.get(name)
+            seen.adapters = self.adapters.of(name)
             if backend is not None:
                 seen.prefill_per_s = backend.speed.tokens_per_s
             if backend is None or backend.doubted or not _serves(backend):
@@ -252,6 +275,8 @@ class BackendMonitor:
             if totals.ready and (backend is None or not _serves(backend)):
                 ill = backend is not None and backend.state == "ejected"
                 await self._store.set_ready(self._epoch, name, None, ill=ill)
+        if self.adapters:
+            await self.adapters.tell(again=True)
         for name, backend in list(self._backends.items()):
             shared = snapshot.backends.get(name)
             offered = (shared.slots, shared.kv_tokens, shared.prefill_credit) if shared and shared.ready else None
@@ -262,9 +287,28 @@ class BackendMonitor:
 
     def _drop(self, name: str) -> None:
         gone = self._backends.pop(name)
+        self.adapters.forget(name)
         for task in (gone.task, gone.asking):
             if task is not None:
                 task.cancel()
+
+    def _begin(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        self._group.create_task(work, name=name)
+
+    def want(self, adapters: Iterable[str]) -> None:
+        """Requests wait for these adapters."""
+        self.adapters.want(adapters, self._candidates())
+
+    def hopeless(self, adapters: Iterable[str]) -> set[str]:
+        """Which of these nobody should wait for any longer."""
+        return self.adapters.hopeless(adapters, self._candidates())
+
+    def _candidates(self) -> list[Candidate]:
+        return [
+            Candidate(name, b.control, self._leases.get(name, 0), _limits(b)[0].slots)
+            for name, b in self._backends.items()
+            if _serves(b)
+        ]
 
     async def _follow(self, backend: _Backend) -> None:
         while True:
@@ -337,6 +381,7 @@ class BackendMonitor:
         else:
             fresh = now_s - self._leases_at <= LEASES_FRESH_S
             verdict = self._seen(backend, metrics, now_s, fresh)
+            await self.adapters.look(backend.spec.id, backend.control)
             backend.doubted = False
             if metrics is not None:
                 await self._tell_prefilled(backend, metrics, now_s)
@@ -387,6 +432,7 @@ class BackendMonitor:
         if probe:
             backend.watch = ProgressWatch()
             backend.outlier.returned(asyncio.get_running_loop().time())
+            await self.adapters.look(backend.spec.id, backend.control)
             await self._change(backend, "ready", probe.why)
             await self._check(backend)
             return
@@ -398,6 +444,8 @@ class BackendMonitor:
         name = backend.spec.id
         log.log(logging.WARNING if state == "ejected" else logging.INFO, "backend %s: %s, %s", name, state, why)
         backend.state, backend.why, backend.doubted, backend.ask = state, why, False, False
+        if state != "ready":
+            self.adapters.forget(name)
         try:
             spec = _offer(backend) if _serves(backend) else None
             await self._store.set_ready(self._epoch, name, spec, ill=state == "ejected")

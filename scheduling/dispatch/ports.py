@@ -12,6 +12,7 @@ from typing import Protocol
 from scheduling.core.engine_limits import EngineFacts
 from scheduling.core.ledger import LedgerRecord
 from scheduling.core.types import PoolSpec, PoolView, Standing
+from scheduling.dispatch.adapters import AdapterStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,7 @@ class BackendStatus:
     limits_why: str = ""  # what is less than was typed, and why
     credit_why: str = ""
     prefill_per_s: float = 0.0  # prompt tokens it was measured to compute a second; 0: not known
+    adapters: AdapterStatus | None = None  # None: its pool has none
     foreign: int | None = None  # requests in the engine that were not granted here, lasting; None: not known
 
 

@@ -16,6 +16,7 @@ from itertools import chain
 from scheduling.core.entitlement import TICK_S as STANDING_S
 from scheduling.core.headroom import Headroom, used_of_baselines
 from scheduling.core.ledger import LedgerRecord
+from scheduling.core.outcomes import Reason
 from scheduling.core.preview import parts_of
 from scheduling.core.registry import PolicyError
 from scheduling.core.types import Catalog, PoolSpec, PoolView, Standing
@@ -98,6 +99,7 @@ class Term:
             store, pool.id, epoch, policy, self.waiting, self.monitor, self._clock, self._as_it_counts
         )
         self._headroom = Headroom()
+        self._adapted = False  # something waits for an adapter
 
     async def open(self) -> None:
         """Takes over: replicas that the former leader found ready stay so."""
@@ -215,6 +217,7 @@ class Term:
                 await self._sweep()
                 await self._buckets.look(snapshot, self._catalog)
                 await self.bucket_audit.look(snapshot, self._catalog)
+                await self._watch_adapters()
                 await self.waiting.call_back()
                 self.waiting.compare(snapshot)
                 self._watch_baselines(snapshot)
@@ -239,6 +242,8 @@ class Term:
     def _apply(self, event: Event) -> None:
         if event.kind is EventKind.QUEUED and event.request is not None:
             self.waiting.offer(event.request, self.waiting.now_s())
+            if event.request.adapter:
+                self.monitor.want([event.request.adapter])
         elif event.kind is EventKind.LEFT:
             self.waiting.withdraw(event.request_id)
         elif event.kind is EventKind.SUSPECT:
@@ -282,6 +287,20 @@ class Term:
         self._keep_headroom()
         if self._kept != self.decider.announced[1]:
             self._notify()
+
+    async def _watch_adapters(self) -> None:
+        """Has adapters loaded that requests wait for, and refuses those who wait for one that cannot be had."""
+        wanted = {r.adapter for r in self.scheduler if r.adapter} if self._pool.adapters or self._adapted else set()
+        self._adapted = bool(wanted)
+        self.monitor.want(sorted(wanted))
+        if hopeless := self.monitor.hopeless(wanted):
+            vain = [r for r in self.scheduler if r.adapter in hopeless][:BATCH]
+            log.warning(
+                "pool %s: no replica has %s and none can load it: %d waiting requests are refused",
+                self._pool.id, ", ".join(sorted(hopeless)), len(vain),
+            )  # fmt: skip
+            for request in vain:
+                await self._store.refuse(request, Reason.NO_ADAPTER)
 
     def _keep_headroom(self) -> None:
         pool = self._pool

@@ -494,7 +494,7 @@ class GatewayApp:
             raise Refusal(Reason.INVALID_REQUEST, status=405, allow=b"GET, HEAD", detail=f"{_MODELS} takes GET.")
         head = Head(call.scope["headers"], self.config.max_header_bytes)
         access = await self._access(head.authorization, call.received_s)
-        cards = {name: ModelCard(name, self._started_s, length) for name, length in access.cards().items()}
+        cards = {n: ModelCard(n, self._started_s, c.max_model_len, parent=c.parent) for n, c in access.cards().items()}
         if path == _MODELS:
             body = _encode(ModelList(list(cards.values())))
         else:

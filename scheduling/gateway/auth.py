@@ -10,14 +10,24 @@ import hashlib
 import hmac
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import NamedTuple
 
 import msgspec
 
 from scheduling.core.engine_order import EngineOrder, engine_order
 from scheduling.core.outcomes import Reason
-from scheduling.core.types import BackendSpec, Catalog, EntitlementSpec, EntitlementState, KeySpec, PoolSpec
+from scheduling.core.types import (
+    AdapterSpec,
+    BackendSpec,
+    Catalog,
+    EntitlementSpec,
+    EntitlementState,
+    KeySpec,
+    PoolSpec,
+)
+from scheduling.engines.kinds import kind_of
 from scheduling.gateway.cache_salt import prefix_key, tenant_key, tenant_salt
 from scheduling.gateway.headers import Limits
 
@@ -29,7 +39,7 @@ _NO_DIGEST = hashlib.sha256(b"no such key").digest()
 
 # What a fallback's case means at a request's end: see ``scheduling.core.types.FallbackSpec``.
 CASES: Mapping[str, frozenset[Reason]] = {
-    "unavailable": frozenset({Reason.NO_BACKEND}),
+    "unavailable": frozenset({Reason.NO_BACKEND, Reason.NO_ADAPTER}),
     "no_room": frozenset({Reason.LOW_PRIORITY, Reason.QUEUE_FULL}),
     "over_limit": frozenset({Reason.CONCURRENCY, Reason.TOKEN_BUDGET, Reason.KV_BUDGET}),
     "too_long": frozenset({Reason.TOO_LONG}),
@@ -83,11 +93,18 @@ class Access:
         """Names the key at this entitlement."""
         return self.key.id if self.one_model else f"{self.key.id}:{self.entitlement.id}"
 
-    def cards(self) -> dict[str, int]:
-        """The names of models that it opens, with the context length of each [tokens]."""
+    def cards(self) -> dict[str, Card]:
+        """The names of models that it opens, with what there is to say of each."""
         if self.reach is None:
-            return dict.fromkeys((self.pool.model, *self.pool.aliases), self.pool.max_model_len)
+            return dict.fromkeys((self.pool.model, *self.pool.aliases), _card(self.pool))
         return self.reach.cards
+
+
+class Card(NamedTuple):
+    """What a list of models says of one."""
+
+    max_model_len: int
+    parent: str | None  # of an adapter: the name of the model that it adapts
 
 
 @dataclass(slots=True)
@@ -95,7 +112,7 @@ class Reach:
     """What keys of the same right open. Shared by all of them."""
 
     names: dict[str, str]  # of models and aliases, to entitlements
-    cards: dict[str, int]  # of the names, the context lengths
+    cards: dict[str, Card]  # of the names
     default: str | None  # the entitlement of requests that name no model; None: they must
     fallbacks: dict[str, tuple[str, frozenset[Reason]]]  # by entitlement, which one instead and after which refusals
     first: str  # the entitlement that stands for the key where no model was named yet
@@ -110,8 +127,8 @@ class Keyring:
     """
 
     __slots__ = (
-        "_accesses", "_catalog", "_limits", "_orders", "_prefixes", "_reaches", "_renames", "_secret", "backends",
-        "next_expiry_s", "version",
+        "_accesses", "_catalog", "_limits", "_orders", "_pools", "_prefixes", "_reaches", "_renames", "_secret",
+        "backends", "next_expiry_s", "version",
     )  # fmt: skip
 
     def __init__(self, catalog: Catalog, secret: bytes = b"") -> None:
@@ -126,7 +143,10 @@ class Keyring:
         for entitled in catalog.entitlements.values():
             ranks.setdefault(entitled.pool, set()).add(entitled.tier.rank)
         self._orders = {p.id: engine_order(p, ranks.get(p.id, ())) for p in catalog.pools.values()}
-        self._renames = {p.id: _rename(p) for p in catalog.pools.values()}
+        self._pools = {(p.id, ""): p for p in catalog.pools.values()}
+        for pool in catalog.pools.values():
+            self._pools |= {(pool.id, adapter.id): adapted(pool, adapter) for adapter in pool.adapters}
+        self._renames = {whose: _rename(p) for whose, p in self._pools.items()}
         self.next_expiry_s = self.expiry_after(float("-inf"))
 
     def expiry_after(self, now_s: float) -> float:
@@ -182,7 +202,7 @@ class Keyring:
         catalog = self._catalog
         project = catalog.projects.get(key.project)
         open_to = (key.entitlement,) if project is None else project.entitlements
-        specs = [e for name in open_to if (e := catalog.entitlements.get(name)) and e.pool in catalog.pools]
+        specs = [e for name in open_to if (e := catalog.entitlements.get(name)) and _served(e) in self._pools]
         if project is not None and key.subset:
             specs = [e for e in specs if e.id in key.subset]
         if not specs:
@@ -190,9 +210,9 @@ class Keyring:
         specs.sort(key=lambda e: e.state not in _USABLE)  # of two for one model, one that may be used
         names: dict[str, str] = {}
         for spec in specs:
-            names.setdefault(catalog.pools[spec.pool].model, spec.id)
+            names.setdefault(self._pools[_served(spec)].model, spec.id)
         for spec in specs:
-            for alias in catalog.pools[spec.pool].aliases:
+            for alias in self._pools[_served(spec)].aliases:
                 names.setdefault(alias, spec.id)
         targets = names | {spec.id: spec.id for spec in specs}
         default, fallbacks = None, {}
@@ -205,10 +225,10 @@ class Keyring:
                 if name in targets and rule.to in targets and targets[name] != targets[rule.to]:
                     reasons = frozenset().union(*(CASES[case] for case in rule.when if case in CASES))
                     fallbacks[targets[name]] = (targets[rule.to], reasons)
-        length = {e.id: catalog.pools[e.pool].max_model_len for e in specs}
+        cards = {e.id: _card(self._pools[_served(e)]) for e in specs}
         return Reach(
             names,
-            {name: length[entitlement] for name, entitlement in names.items()},
+            {name: cards[entitlement] for name, entitlement in names.items()},
             default,
             fallbacks,
             default or specs[0].id,
@@ -221,7 +241,7 @@ class Keyring:
         if found is not None:
             return found
         entitlement = self._catalog.entitlements[entitlement_id]
-        pool = self._catalog.pools[entitlement.pool]
+        pool = self._pools[_served(entitlement)]
         limits = self._limits.get(entitlement_id)
         if limits is None:
             limits = self._limits[entitlement_id] = Limits(entitlement, pool.max_model_len)
@@ -231,10 +251,28 @@ class Keyring:
             hashed = prefix_key(self._secret, *whose, pool.prefix_cache)
             self._prefixes[whose] = salt_key, tenant_salt(salt_key), hashed
         access = self._accesses[key.id, entitlement_id] = Access(
-            key, entitlement, pool, limits, self._renames[pool.id], *self._prefixes[whose], self._orders[pool.id],
-            self._reach(key),
+            key, entitlement, pool, limits, self._renames[_served(entitlement)], *self._prefixes[whose],
+            self._orders[pool.id], self._reach(key),
         )  # fmt: skip
         return access
+
+
+def adapted(pool: PoolSpec, adapter: AdapterSpec) -> PoolSpec:
+    """The pool under an adapter's name: another model of the same capacity, which is why it has the pool's id."""
+    try:
+        form = kind_of(pool.engine).adapter_model
+    except LookupError:  # of a newer release; the pool itself cannot be served either
+        form = "{adapter}"
+    name = form.format(model=pool.upstream_model, adapter=adapter.name)
+    return replace(pool, model=adapter.model, upstream_model=name, aliases=(), adapter=adapter.name, base=pool)
+
+
+def _served(entitlement: EntitlementSpec) -> tuple[str, str]:
+    return entitlement.pool, entitlement.adapter
+
+
+def _card(pool: PoolSpec) -> Card:
+    return Card(pool.max_model_len, None if pool.base is None else pool.base.model)
 
 
 def _rename(pool: PoolSpec) -> Callable[[bytes], bytes] | None:

@@ -85,6 +85,7 @@ def make_queued(
         if pool.routing in USES_PREFIX
         else "",
         hint_deadline_s=None if hints is None else _hinted_deadline_s(arrival_s, slo, hints),
+        adapter=pool.adapter,
     )  # fmt: skip
 
 

@@ -22,6 +22,7 @@ from scheduling.state.types import (
     CancelNotice,
     EvictionNotice,
     GrantNotice,
+    RefusalNotice,
     Renewal,
     RenewStatus,
     StateUnavailable,
@@ -83,6 +84,10 @@ class InFlight:
                 notice.attempt >= submitted.attempt
             ):  # the answer that tells us of a later attempt may still be on its way
                 submitted.call.interrupt(Reason.EVICTED)
+            return
+        if isinstance(notice, RefusalNotice):
+            if submitted.waiter is not None and notice.attempt == submitted.attempt:
+                submitted.call.interrupt(notice.reason)
             return
         submitted.notice = notice
         submitted.wake()

@@ -66,7 +66,8 @@ class InputCounter:
         self._turn += 1
         spec = pool.backends[self._turn % len(pool.backends)]
         body = prepared.judged
-        question: dict[str, object] = {"model": pool.upstream_model}
+        # an adapter's prompt is counted by its base, which every replica has
+        question: dict[str, object] = {"model": (pool.base or pool).upstream_model}
         if isinstance(body, ChatRequest):
             question["messages"] = body.messages
             # as it will be rendered

@@ -358,9 +358,11 @@ class Lifecycle:
     async def _move(self, submitted: Submitted, trouble: EngineTrouble) -> None:
         access, estimated = submitted.access, submitted.estimated
         # with one replica only, the choice is between it and nothing
-        exclude = submitted.backend if len(access.pool.backends) > 1 else ""
+        exclude = submitted.backend if len(access.pool.backends) > 1 or trouble.lacks else ""
         submitted.moving = True
         try:
+            if trouble.lacks:  # before the leader hears of a request that waits for it
+                await self._stores(access.pool.id).suspect(submitted.backend, trouble.why)
             admission = await self._stores(access.pool.id).requeue(
                 submitted.queued_request(),
                 estimated.body_bytes,
@@ -378,7 +380,7 @@ class Lifecycle:
     def _may_move(self, submitted: Submitted, trouble: EngineTrouble) -> bool:
         """Whether there is another attempt. Where the replica is at fault (it admitted nothing, or others do what it
         does not) it costs no budget: one sick replica must not fail requests that others would serve."""
-        if trouble.refused:
+        if trouble.refused or trouble.lacks:
             return submitted.attempt < MAX_REFUSED
         if submitted.attempt < MAX_ATTEMPTS and self.attempts.contradicted(submitted.access.pool.id, submitted.backend):
             return True

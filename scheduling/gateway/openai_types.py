@@ -411,6 +411,7 @@ class ModelCard(Struct):
     max_model_len: int
     object: str = "model"
     owned_by: str = "quartermaster"
+    parent: str | None = None  # of an adapter: the model that it adapts
 
 
 class ModelList(Struct):

@@ -92,7 +92,7 @@ class Questions:
         if not replicas:
             raise Refusal(Reason.NO_BACKEND)
         self._turn += 1
-        body.model = pool.upstream_model
+        body.model = (pool.base or pool).upstream_model  # which every replica has
         try:
             connection = await self._upstream.backend(replicas[self._turn % len(replicas)]).exchange(
                 question.upstream, _encode(body), "question", whole=True, limit=MAX_ANSWER

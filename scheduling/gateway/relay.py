@@ -37,7 +37,8 @@ BROKEN, FOREIGN = "broken", "foreign"  # why an answer was not passed on
 
 class EngineTrouble(Exception):
     """The engine did not do its part. ``suspect``: its replica should be looked at; ``misconfigured``: no request can
-    be the cause; ``refused``: it admitted nothing, and wants to be asked again after ``retry_after_s``."""
+    be the cause; ``refused``: it admitted nothing, and wants to be asked again after ``retry_after_s``; ``lacks``: it
+    has not got the adapter that was asked for, and serves everything else."""
 
     def __init__(
         self,
@@ -48,8 +49,10 @@ class EngineTrouble(Exception):
         misconfigured: bool = False,
         refused: bool = False,
         retry_after_s: float | None = None,
+        lacks: bool = False,
     ) -> None:
         super().__init__(why)
+        self.lacks = lacks
         self.reason = reason
         self.why = why
         self.suspect = suspect
@@ -327,6 +330,11 @@ def _refused(submitted: Submitted, connection: Connection, answer: bytes) -> Exc
     if status in INPUT_REFUSED:
         detail, param = input_error(answer)
         return Refusal(Reason.INVALID_REQUEST, param=param, detail=detail or "The engine refused it.")
+    adapter = submitted.access.pool.adapter
+    if adapter and status == 404 and not (submitted.estimated.endpoint.optional and b'"detail"' in answer):
+        return EngineTrouble(
+            Reason.NO_ADAPTER, f"answers 404: it has not got adapter {adapter!r} any more", suspect=False, lacks=True
+        )
     if status in NOT_SERVED and submitted.estimated.endpoint.optional:
         path = submitted.estimated.endpoint.upstream
         return Refusal(Reason.INVALID_REQUEST, status=404, detail=f"The engines behind this model do not serve {path}.")

@@ -18,7 +18,7 @@ Names (entitlement, backend, gateway) are slugs without spaces; "-" stands for a
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields, replace
 from typing import Any
 from urllib.parse import quote, unquote
@@ -35,6 +35,7 @@ from scheduling.state.types import (
     CancelNotice,
     EvictionNotice,
     GrantNotice,
+    RefusalNotice,
     RequestFacts,
     StoredRequest,
 )
@@ -117,12 +118,24 @@ def encode_cancel(request_id: str) -> str:
     return f"{request_id} 0 - {_OPERATOR}"
 
 
-def decode_notice(payload: bytes) -> GrantNotice | EvictionNotice | CancelNotice:
+def encode_refusal(request_id: str, attempt: int, reason: Reason) -> str:
+    """What a leader publishes on the channel of the gateway that has a request which waits in vain."""
+    return f"{request_id} {attempt} - {reason.value}"
+
+
+def encode_homes(loads: bool, replicas: Iterable[str]) -> str:
+    """What scripts read of an adapter: whether a replica that lacks it may be asked to load it, and who has it."""
+    return f"{int(loads)} " + "".join(f"{name} " for name in sorted(replicas))
+
+
+def decode_notice(payload: bytes) -> GrantNotice | EvictionNotice | CancelNotice | RefusalNotice:
     """What ``grant``, an eviction or an operator published on a gateway's channel. Raises ValueError for anything
     else."""
     request_id, attempt, backend, note, *more = payload.decode().split(" ", 4)
     if backend == "-" and note == _OPERATOR:
         return CancelNotice(request_id)
+    if backend == "-" and note == Reason.NO_ADAPTER:
+        return RefusalNotice(request_id, int(attempt), Reason.NO_ADAPTER)
     if backend == "-":
         return EvictionNotice(request_id, int(attempt))
     policy, why = decode_note(note)

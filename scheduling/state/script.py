@@ -23,12 +23,12 @@ from scheduling.state import types
 
 NAMES: Final = (
     "admit", "announce", "audit", "debit", "elect", "evict", "finish", "first_tokens", "grant", "look", "pause",
-    "prefilled", "rebuild", "record", "renew", "report", "requeue", "resign", "set_ready", "set_standing",
-    "set_stuck", "suspect", "sweep", "view",
+    "prefilled", "rebuild", "record", "renew", "report", "requeue", "resign", "set_adapters", "set_ready",
+    "set_standing", "set_stuck", "suspect", "sweep", "view",
 )  # fmt: skip
 SHARED: Final = (  # scripts/shared/<part>.lua; each uses those before it
-    "keys", "entries", "replicas", "limited", "totals", "credit", "prefixes", "leases", "queue", "grants", "buckets",
-    "limits", "events", "placement", "leaderless",
+    "keys", "adapters", "entries", "replicas", "limited", "totals", "credit", "prefixes", "leases", "queue", "grants",
+    "buckets", "limits", "events", "placement", "leaderless",
 )  # fmt: skip
 
 # Entered by few calls of the scripts that contain them: what only they use is declared inside them.

@@ -314,6 +314,21 @@ class PoolStore:
         ready, slots, kv, credit, step = offer
         _unfenced(await self._eval("set_ready", epoch, backend_id, ready, slots, kv, 1 if ill else 0, credit, step))
 
+    async def set_adapters(self, epoch: int, homes: Mapping[str, tuple[bool, Iterable[str]]]) -> None:
+        """Of each adapter: whether a replica that lacks it may be asked to load it, and which replicas have it. What is
+        not named here no replica has."""
+        words = [
+            word
+            for name, (loads, replicas) in sorted(homes.items())
+            for word in (name, codec.encode_homes(loads, replicas))
+        ]
+        _unfenced(await self._eval("set_adapters", epoch, *words))
+
+    async def refuse(self, request: QueuedRequest, reason: Reason) -> None:
+        """Asks the gateway of a waiting request to end it. A gateway that does not hear lets it wait to its end."""
+        told = codec.encode_refusal(request.id, request.attempt, reason)
+        await self._resp.call(b"PUBLISH", gateway_channel(request.gateway).encode(), told.encode())
+
     async def prefilled(self, epoch: int, backend_id: str, waiting: int, age_s: float, *, hurry: float = FASTER) -> int:
         """``waiting`` requests stood in the engine's own queue ``age_s`` ago: whole answers granted there before those
         give their prefill credit back, but for the last of them, which may be in the middle of its prompt. ``hurry``:

@@ -250,6 +250,15 @@ class CancelNotice:
 
 
 @dataclass(frozen=True, slots=True)
+class RefusalNotice:
+    """What tells a gateway that a request of its waits for what will not come."""
+
+    request_id: str
+    attempt: int
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True)
 class EvictItem:
     """A waiting request that preemptible ones are to make room for, as it is written."""
 

@@ -279,7 +279,15 @@ def _backend(id_: str, slots: int, sample: Sample, tbt_s: float | None) -> dict[
         "observed_s": round(status.observed_s, 1) or None,
     }
     step_why = slow_steps(status.engine_facts.step_tokens, status.prefill_per_s, tbt_s)
-    reasons = {"limits_why": status.limits_why, "credit_why": status.credit_why, "step_why": step_why}
+    if status.adapters is not None:
+        row["adapters"] = dict(status.adapters.states)
+    adapters_why = "" if status.adapters is None else status.adapters.why
+    reasons = {
+        "adapters_why": adapters_why,
+        "limits_why": status.limits_why,
+        "credit_why": status.credit_why,
+        "step_why": step_why,
+    }
     return (
         row
         | {key: value for key, value in observed.items() if value is not None}

@@ -16,7 +16,7 @@ from unfold.widgets import UnfoldAdminPasswordWidget, UnfoldAdminSelectWidget, U
 from scheduling.core.registry import orderings, routings
 from tenants import promises, services
 from tenants.admin.base import CatalogAdmin, RoleRights, actor_of
-from tenants.models import Backend, Entitlement, Pool, Price, Project, Quota, Slo, Tenant, Tier
+from tenants.models import Adapter, Backend, Entitlement, Pool, Price, Project, Quota, Slo, Tenant, Tier
 
 STATE_COLOURS = {"bound": "success", "pending": "warning", "degraded": "danger", "expired": "info"}
 CLASS_COLOURS = {
@@ -78,7 +78,7 @@ class PoolAdmin(CatalogAdmin):
     operators_may_change = ("policy", "policy_params", "modifiers", "routing", "routing_params")
     readonly_fields = ("policy_version", "show_promised", "show_provisionable")
     fieldsets = (
-        (None, {"fields": ("slug", "description", ("model", "upstream_model"), "engine", "aliases")}),
+        (None, {"fields": ("slug", "description", ("model", "upstream_model"), "engine", "aliases", "load_adapters")}),
         (
             "Policy",
             {"fields": (("policy", "policy_params"), "modifiers", ("routing", "routing_params"), "policy_version")},
@@ -250,6 +250,16 @@ class TenantAdmin(CatalogAdmin):
         return tenant.member_count  # type: ignore[attr-defined]  # annotated by get_queryset
 
 
+@admin.register(Adapter)
+class AdapterAdmin(CatalogAdmin):
+    list_display = ("slug", "pool", "model", "upstream_model", "source")
+    list_filter: ClassVar = ("pool",)
+    list_select_related = ("pool",)
+    search_fields = ("slug", "pool__slug", "model", "description")
+    autocomplete_fields = ("pool",)
+    fields = ("slug", "description", "pool", ("model", "upstream_model"), "source")
+
+
 @admin.register(Project)
 class ProjectAdmin(CatalogAdmin):
     list_display = ("slug", "tenant", "description", "default_model", "created_at")
@@ -263,16 +273,16 @@ class ProjectAdmin(CatalogAdmin):
 @admin.register(Entitlement)
 class EntitlementAdmin(CatalogAdmin):
     list_display = (
-        "slug", "tenant", "project", "pool", "tier", "show_state", "concurrency", "tokens_per_s", "kv_tokens",
-        "valid_until", "state_reason",
+        "slug", "tenant", "project", "pool", "adapter", "tier", "show_state", "concurrency", "tokens_per_s",
+        "kv_tokens", "valid_until", "state_reason",
     )  # fmt: skip
     list_filter: ClassVar = ("state", "tier", "pool", "tenant")
-    list_select_related = ("tenant", "project", "pool", "tier")
+    list_select_related = ("tenant", "project", "pool", "adapter", "tier")
     search_fields = ("slug", "tenant__slug", "description")
-    autocomplete_fields = ("tenant", "project", "pool")
+    autocomplete_fields = ("tenant", "project", "pool", "adapter")
     readonly_fields = ("show_state", "state_reason")
     fieldsets = (
-        (None, {"fields": ("slug", "description", ("tenant", "project"), "pool", "tier")}),
+        (None, {"fields": ("slug", "description", ("tenant", "project"), ("pool", "adapter"), "tier")}),
         ("State", {"fields": ("show_state", "state_reason")}),
         ("Share of the pool", {"fields": ("concurrency", ("tokens_per_s", "burst_tokens"), "kv_tokens")}),
         ("Validity", {"fields": ("valid_from", "valid_until")}),

@@ -17,6 +17,7 @@ from tenants.access import scope_of
 from tenants.api.inputs import Timed
 from tenants.models import (
     AccessToken,
+    Adapter,
     ApiKey,
     AuditEntry,
     Backend,
@@ -120,10 +121,10 @@ class TierSerializer(CatalogSerializer):
 # Where a pool's engines come from and how it is run is the operators' business: addresses and paths of the
 # installation, and settings that are learned from everybody's traffic.
 _NOT_FOR_MEMBERS = (
-    "engine", "upstream_model", "policy_params", "modifiers", "routing", "routing_params", "coefficients", "tokenizer",
-    "queue_bytes", "kv_bytes_per_token", "slo_mean_s", "prefill_credit", "threshold", "headroom_slots",
-    "scaling_mode", "min_replicas", "max_replicas", "scaling_driver", "scaling_params", "scaling_headroom",
-    "scale_up_cooldown_s", "scale_down_cooldown_s", "drain_limit_s",
+    "engine", "upstream_model", "load_adapters", "policy_params", "modifiers", "routing", "routing_params",
+    "coefficients", "tokenizer", "queue_bytes", "kv_bytes_per_token", "slo_mean_s", "prefill_credit", "threshold",
+    "headroom_slots", "scaling_mode", "min_replicas", "max_replicas", "scaling_driver", "scaling_params",
+    "scaling_headroom", "scale_up_cooldown_s", "scale_down_cooldown_s", "drain_limit_s",
 )  # fmt: skip
 
 
@@ -147,8 +148,8 @@ class PoolSerializer(CatalogSerializer):
     class Meta:
         model = Pool
         fields = [
-            "slug", "description", "model", "engine", "upstream_model", "aliases", "policy", "policy_params",
-            "modifiers",
+            "slug", "description", "model", "engine", "upstream_model", "aliases", "load_adapters",
+            "policy", "policy_params", "modifiers",
             "routing", "routing_params", "policy_version",
             "max_model_len", "default_output_tokens", "max_output_tokens", "queue_limit", "queue_bytes", "threshold",
             "headroom_slots", "kv_bytes_per_token", "predictor", "tokenizer", "prefix_cache", "prefill_credit",
@@ -227,20 +228,38 @@ class BackendSerializer(CatalogSerializer):
         return bool(backend.api_key)
 
 
+class AdapterSerializer(CatalogSerializer):
+    pool = Named(Pool, help_text="Name of the pool.")
+
+    class Meta:
+        model = Adapter
+        fields = ["slug", "description", "pool", "model", "upstream_model", "source"]
+
+    def to_representation(self, instance: Adapter) -> dict[str, Any]:
+        row: dict[str, Any] = super().to_representation(instance)
+        request = self.context.get("request")
+        if request is None or not scope_of(request).sees_all:
+            del row["upstream_model"], row["source"]  # what engines know and where it lies is the operators' business
+        return row
+
+
 class EntitlementSerializer(CatalogSerializer):
     tenant = Named(Tenant, help_text="Name of the tenant.")
     project = Named(
         Project, required=False, allow_null=True, help_text="Whose keys open it. null: those of all projects."
     )
     pool = Named(Pool, help_text="Name of the pool.")
+    adapter = Named(
+        Adapter, required=False, allow_null=True, help_text="The adapter that it is for. null: the pool's own model."
+    )
     tier = Named(Tier, help_text="Name of the tier.")
     state = serializers.SerializerMethodField(help_text="pending, bound, degraded or expired.")
 
     class Meta:
         model = Entitlement
         fields = [
-            "slug", "description", "tenant", "project", "pool", "tier", "tokens_per_s", "burst_tokens", "kv_tokens",
-            "concurrency", "valid_from", "valid_until", "state", "state_reason",
+            "slug", "description", "tenant", "project", "pool", "adapter", "tier", "tokens_per_s", "burst_tokens",
+            "kv_tokens", "concurrency", "valid_from", "valid_until", "state", "state_reason",
         ]  # fmt: skip
         read_only_fields = ["state_reason"]
 

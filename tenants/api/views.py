@@ -24,6 +24,7 @@ from tenants.api.base import CatalogViewSet, Right, ScopedView, WritableViewSet,
 from tenants.api.filters import Filter
 from tenants.models import (
     AccessToken,
+    Adapter,
     ApiKey,
     AuditEntry,
     Backend,
@@ -204,6 +205,16 @@ class BackendViewSet(WritableViewSet):
         return self.answer(services.drain_backend(actor=self.actor, backend=self.get_object(), draining=False))
 
 
+@_described("adapter", "adapters", *_WRITES)
+class AdapterViewSet(WritableViewSet):
+    """LoRA adapters of pools' models: model names of their own, on the pools' capacity."""
+
+    model = Adapter
+    related = ("pool",)
+    serializer_class = serializers.AdapterSerializer
+    filters: ClassVar = {"pool": Filter("pool__slug", "Only those of this pool.")}
+
+
 @_described("project", "projects", *_WRITES)
 class ProjectViewSet(WritableViewSet):
     """Teams and applications of a tenant: what their keys open, and under which names. Deleting one deletes its
@@ -220,12 +231,13 @@ class EntitlementViewSet(WritableViewSet):
     """A tenant's right to a share of a pool. Deleting one deletes its keys."""
 
     model = Entitlement
-    related = ("tenant", "project", "pool", "tier")
+    related = ("tenant", "project", "pool", "adapter", "tier")
     serializer_class = serializers.EntitlementSerializer
     filters: ClassVar = {
         "tenant": Filter("tenant__slug", "Only this tenant's."),
         "project": Filter("project__slug", "Only those of this project."),
         "pool": Filter("pool__slug", "Only those to this pool."),
+        "adapter": Filter("adapter__slug", "Only those to this adapter."),
         "tier": Filter("tier__slug", "Only those of this tier."),
         "state": Filter("state", "Only those in this state."),
     }

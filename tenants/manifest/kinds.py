@@ -17,7 +17,20 @@ from django.db.models import Model
 from django.utils.dateparse import parse_datetime
 
 from tenants.manifest.reader import Node
-from tenants.models import ApiKey, Backend, Entitlement, Membership, Pool, Price, Project, Quota, Slo, Tenant, Tier
+from tenants.models import (
+    Adapter,
+    ApiKey,
+    Backend,
+    Entitlement,
+    Membership,
+    Pool,
+    Price,
+    Project,
+    Quota,
+    Slo,
+    Tenant,
+    Tier,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +173,7 @@ POOL = Kind(
         "engine",
         "upstream_model",
         "aliases",
+        "load_adapters",
         ("policy.name", "policy"),
         ("policy.params", "policy_params"),
         ("policy.modifiers", "modifiers"),
@@ -255,6 +269,7 @@ KINDS: tuple[Kind, ...] = (
     ),
     POOL,
     BACKEND,
+    Kind("Adapter", Adapter, ("description", ("poolRef.name", "pool"), "model", "upstream_model", "source")),
     Kind("Tenant", Tenant, ("description",)),
     Kind("Project", Project, ("description", ("tenantRef.name", "tenant"), "aliases", "default_model", "fallbacks")),
     Kind(
@@ -265,6 +280,7 @@ KINDS: tuple[Kind, ...] = (
             ("tenantRef.name", "tenant"),
             ("projectRef.name", "project"),
             ("poolRef.name", "pool"),
+            ("adapterRef.name", "adapter"),
             ("qos.tier", "tier"),
             ("resources.tokensPerSecond", "tokens_per_s"),
             ("resources.burstTokens", "burst_tokens"),

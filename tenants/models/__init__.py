@@ -1,6 +1,6 @@
 """Rows of the catalog. Reads go through ``tenants.access``, writes through ``tenants.services``."""
 
-from tenants.models.capacity import Backend, Pool, ScalingDriver, ScalingMode
+from tenants.models.capacity import Adapter, Backend, Pool, ScalingDriver, ScalingMode
 from tenants.models.contracts import OverLimit, ServiceClass, Slo, Tier
 from tenants.models.credentials import AccessToken, ApiKey
 from tenants.models.entitlements import Entitlement, EntitlementState
@@ -12,6 +12,7 @@ from tenants.models.tuning import Author, PolicyVersion, Trial, TrialState, Tuni
 
 __all__ = [
     "AccessToken",
+    "Adapter",
     "ApiKey",
     "AuditEntry",
     "Author",

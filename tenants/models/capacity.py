@@ -86,6 +86,12 @@ class Pool(Named):
         validators=[validate_aliases],
         help_text='Other model names that clients may send, such as ["default"].',
     )
+    load_adapters = models.BooleanField(
+        default=False,
+        db_default=False,  # so that a release without the column can still add a pool
+        help_text="Engines are asked to load adapters that they lack. Off: an engine that allows this lets everyone "
+        "who can reach it load files, so it is a decision about your network.",
+    )
     policy = models.CharField(max_length=63, default="unified", help_text="The rule that orders the queue.")
     policy_params = models.JSONField(
         "policy parameters",
@@ -286,6 +292,10 @@ class Pool(Named):
         if self.model in (self.aliases or []):
             raise ValidationError({"aliases": f"{self.model!r} is the model's own name; leave it out of the aliases."})
         wrong: dict[str, str] = {}
+        for field, names in (("model", [self.model]), ("aliases", self.aliases or [])):
+            taken = Adapter.objects.filter(model__in=names).first()
+            if taken is not None:
+                wrong[field] = f"{taken.model!r} is the name of adapter {taken.slug!r} of pool {taken.pool}."
         try:
             ordering = make_ordering(self.policy, self.policy_params)
         except PolicyError as error:
@@ -323,11 +333,63 @@ class Pool(Named):
                 f"Engines of kind {kind.name!r} do not report how far they are with prompts, so no credit can be kept: "
                 "leave it empty or set 0."
             )
+        if not kind.loads_adapters and self.load_adapters:
+            wrong["load_adapters"] = f"Engines of kind {kind.name!r} cannot be asked to load adapters: leave it off."
         if not kind.tokenizes and self.tokenizer == ENGINE_COUNTS:
             wrong["tokenizer"] = (
                 f"Engines of kind {kind.name!r} count no tokens: give the path of a tokenizer.json, or leave it empty."
             )
         return wrong
+
+
+class Adapter(Named):
+    """A LoRA adapter of a pool's model: a model name of its own, on the pool's capacity."""
+
+    pool = models.ForeignKey(Pool, on_delete=models.PROTECT, related_name="adapters")
+    model = models.CharField(
+        max_length=200,
+        unique=True,
+        validators=[model_name_validator],
+        error_messages={"unique": "Another adapter has this name."},
+        help_text="The model name that clients send. No pool and no other adapter may have it.",
+    )
+    upstream_model = models.CharField(
+        max_length=200,
+        blank=True,
+        default="",
+        validators=[model_name_validator],
+        help_text="The name under which engines list it. Empty: the same.",
+    )
+    source = models.CharField(
+        max_length=500,
+        blank=True,
+        default="",
+        help_text="Where engines find its weights, such as a path on their disks. Empty: it is never loaded from here.",
+    )
+
+    fixed: ClassVar[tuple[str, ...]] = ("slug", "pool")
+
+    class Meta:
+        ordering = ["pool__slug", "slug"]
+
+    def clean(self) -> None:
+        wrong: dict[str, str] = {}
+        for slug, model, aliases in Pool.objects.values_list("slug", "model", "aliases"):
+            if self.model == model or self.model in aliases:
+                wrong["model"] = f"{self.model!r} is a name of pool {slug!r}."
+        if self.pool_id is not None:
+            others = Adapter.objects.filter(pool_id=self.pool_id).exclude(pk=self.pk)
+            named = {other.spec().name: other for other in others} | {self.pool.upstream_model or self.pool.model: None}
+            if self.spec().name in named:
+                other = named[self.spec().name]
+                whose = "the pool's model" if other is None else f"adapter {other.slug!r}"
+                wrong["upstream_model"] = f"{self.spec().name!r} is already the name of {whose} on the engines."
+        if wrong:
+            raise ValidationError(wrong)
+
+    def spec(self) -> core.AdapterSpec:
+        """The row as the core knows it."""
+        return core.AdapterSpec(self.slug, self.model, self.upstream_model or self.model, self.source)
 
 
 class Backend(Named):

@@ -12,7 +12,7 @@ from django.db.models import F, Q
 
 from scheduling.core import types as core
 from tenants.models.base import Named
-from tenants.models.capacity import Pool
+from tenants.models.capacity import Adapter, Pool
 from tenants.models.contracts import Tier
 from tenants.models.people import Tenant
 from tenants.models.projects import Project
@@ -39,6 +39,14 @@ class Entitlement(Named):
         help_text="The project whose keys open it. Empty: those of all projects of the tenant.",
     )
     pool = models.ForeignKey(Pool, on_delete=models.PROTECT, related_name="entitlements")
+    adapter = models.ForeignKey(
+        Adapter,
+        on_delete=models.PROTECT,
+        null=True,
+        blank=True,
+        related_name="entitlements",
+        help_text="The adapter that it is for, on the pool's capacity. Empty: the pool's own model.",
+    )
     tier = models.ForeignKey(Tier, on_delete=models.PROTECT, related_name="entitlements")
     tokens_per_s = models.FloatField(
         "tokens per second",
@@ -65,7 +73,7 @@ class Entitlement(Named):
     )
     state_reason = models.CharField(max_length=300, blank=True, default="", editable=False)
 
-    fixed: ClassVar[tuple[str, ...]] = ("slug", "tenant", "pool")
+    fixed: ClassVar[tuple[str, ...]] = ("slug", "tenant", "pool", "adapter")
 
     class Meta:
         ordering = ["tenant__slug", "slug"]
@@ -94,6 +102,8 @@ class Entitlement(Named):
     def clean(self) -> None:
         if self.project is not None and self.project.tenant_id != self.tenant_id:
             raise ValidationError({"project": f"{self.project} belongs to another tenant."})
+        if self.adapter is not None and self.adapter.pool_id != self.pool_id:
+            raise ValidationError({"adapter": f"{self.adapter} belongs to pool {self.adapter.pool}."})
 
     def state_at(self, now: datetime) -> str:
         """The state at a time: the stored one, unless the entitlement's own dates say otherwise."""

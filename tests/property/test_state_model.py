@@ -48,9 +48,12 @@ def test_scripts_and_reference_model_agree_after_every_one_of_a_thousand_random_
 
 
 def test_the_walks_come_across_every_answer(make_world: Make):
-    refusals = "rebuilding no_backend key_limit user_limit concurrency token_budget kv_budget low_priority queue_full"
+    refusals = (
+        "rebuilding no_backend key_limit user_limit concurrency token_budget kv_budget low_priority queue_full no_adapter"
+    )
     wanted = {("admit", f"refused {reason}") for reason in refusals.split()}
     wanted |= {(move, "handed out") for move in ("admit", "finish", "renew", "requeue")}
+    wanted |= {(move, "placed where its adapter is") for move in ("admit", "requeue")}
     wanted |= {("admit", "granted, others evicted"), ("sweep", "evicted"), ("renew", "e evicted")}
     for move, answers in (
         ("admit", "granted queued"), ("requeue", "granted queued stale"), ("finish", "ok stale"),
@@ -472,6 +475,11 @@ BAD_TWINS = {
         "end\nif backend",
     ),
     "requests in flight of a key that stay wrong": ("rebuild", "limited(text)\n  if queue", "if queue"),
+    "adapters told without a fence": ("set_adapters", FENCE, ""),
+    "adapters that no replica lacks": ("admit", "if fits and not serves(homes, name) then", "if false then"),
+    "adapters that nobody asks for after a failure": ("requeue", "homes_of(held.record)", "nil"),
+    "adapters that nobody asks for while nobody leads": ("finish", "homes_of(x.record))", "nil)"),
+    "an adapter that may be loaded, and is refused": ("admit", "loads = may_load(homes)", "loads = false"),
     "no pause after a lost state": ("elect", "if ARGV[3] == '0' then", "if false then"),
 }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from scheduling.core.admission import RIGHTS, choose_backend, choose_prey, is_roomy
 from scheduling.core.outcomes import Reason
@@ -176,10 +176,11 @@ class ReferenceLeader(PoolMemory):
         e = self.queue[request_id]
         if self.waiting[request_id] <= now:
             return GrantStatus.AWAY
-        exclude = codec.decode_request(e.record).request.exclude_backend if len(backends) > 1 else ""
-        backend = choose_backend(backends, e.kv, exclude, e.prefill, self._warmth(e.record), self._owns(e))
+        request = codec.decode_request(e.record).request
+        exclude, adapter = request.exclude_backend if len(backends) > 1 else "", request.adapter
+        backend = choose_backend(backends, e.kv, exclude, e.prefill, self._warmth(e.record), self._owns(e), adapter)
         if backend is None:
-            return None if is_roomy(backends, e.kv, exclude) else GrantStatus.FULL
+            return None if is_roomy(backends, e.kv, exclude, adapter) else GrantStatus.FULL
         note = codec.encode_note(*codec.LEADERLESS)
         return self._grant_waiting(request_id, e, backend, self._cap(e.entitlement), note, now)
 
@@ -228,10 +229,11 @@ class ReferenceLeader(PoolMemory):
             return GrantStatus.AWAY
         backends = self._backends()
         owner = self._owns(e)
-        backend = choose_backend(backends, e.kv, i.exclude_backend, e.prefill, self._warmth(e.record), owner)
+        adapter = codec.decode_request(e.record).request.adapter
+        backend = choose_backend(backends, e.kv, i.exclude_backend, e.prefill, self._warmth(e.record), owner, adapter)
         if backend is None:
-            roomy = is_roomy(backends, e.kv, i.exclude_backend)
-            found = None if roomy else choose_prey(self._prey(), backends, e.kv, i.exclude_backend, e.prefill, owner)
+            prey = [] if is_roomy(backends, e.kv, i.exclude_backend, adapter) else self._prey()
+            found = choose_prey(prey, backends, e.kv, i.exclude_backend, e.prefill, owner, adapter)
             if found is None:
                 return GrantStatus.FULL
             backend, victims = found
@@ -279,6 +281,10 @@ class ReferenceLeader(PoolMemory):
                 self.steps[backend_id] = spec.step_tokens
             else:
                 self.steps.pop(backend_id, None)
+
+    def set_adapters(self, epoch: int, homes: Mapping[str, tuple[bool, Iterable[str]]]) -> None:
+        self._fence(epoch)
+        self.adapters = {name: (loads, frozenset(replicas)) for name, (loads, replicas) in homes.items()}
 
     def prefilled(self, epoch: int, backend_id: str, waiting: int, age_s: float, *, hurry: float = FASTER) -> int:
         self._fence(epoch)

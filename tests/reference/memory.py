@@ -57,6 +57,7 @@ class Dump:
 
     meta: Mapping[str, str]
     ready: Mapping[str, str]
+    adapters: Mapping[str, str]
     leases: Mapping[str, int]
     held: Mapping[str, bytes]
     waiting: Mapping[str, int]
@@ -95,6 +96,7 @@ class PoolMemory:
         """What FLUSHALL does."""
         self.meta: dict[str, int | float | str] = {}
         self.ready: dict[str, tuple[int, int, int]] = {}
+        self.adapters: dict[str, tuple[bool, frozenset[str]]] = {}  # whether they may be loaded, and who has them
         self.leases: dict[str, int] = {}
         self.held: dict[str, Entry] = {}
         self.waiting: dict[str, int] = {}
@@ -143,6 +145,7 @@ class PoolMemory:
         return Dump(
             meta={k: f"{v:.3f}" if k == "service_ms" else str(v) for k, v in self.meta.items()},
             ready={name: codec.encode_offer(*offer) for name, offer in self.ready.items()},
+            adapters={name: codec.encode_homes(*homes) for name, homes in self.adapters.items()},
             leases=dict(self.leases),
             held={k: codec.encode_entry(e) for k, e in self.held.items()},
             waiting=dict(self.waiting),
@@ -182,6 +185,7 @@ class PoolMemory:
                 name, slots, kv, self._total(f"b:{name}:run"), self._total(f"b:{name}:kv"),
                 self._total(f"b:{name}:work"), prefill_credit=credit, prefill_used=self._ahead(name)[0],
                 prefill_owned=min(self._total(f"b:{name}:own"), self._ahead(name)[0]),
+                adapters=frozenset(adapter for adapter, (_, homes) in self.adapters.items() if name in homes),
             )
             for name, (slots, kv, credit) in self.ready.items()
         )  # fmt: skip

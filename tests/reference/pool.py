@@ -126,8 +126,11 @@ class ReferencePool(ReferenceLeader):
             told_ms=max(0, self.told.get(spec.id, 0) - now),
             warmth=self.places.warmth(request.prefixes),
             over=over,
+            loads=self.adapters.get(request.adapter, (False, frozenset()))[0],
         )
-        ask = Ask(estimate.kv_tokens, charge, body_bytes, request.exclude_backend, request.prefill_tokens)
+        ask = Ask(
+            estimate.kv_tokens, charge, body_bytes, request.exclude_backend, request.prefill_tokens, request.adapter
+        )
         decision = decide_admission(spec, pool, ask, view, NO_BACKEND_RETRY_MS)
         if decision.verdict is AdmissionAnswer.REFUSE:
             if decision.told_ms is not None:
@@ -205,7 +208,9 @@ class ReferencePool(ReferenceLeader):
         running = self._total(f"e:{held.entitlement}:run")
         within = running < baseline_slots(request.service_class, request.concurrency)
         owner = within and RIGHTS[ServiceClass(held.service_class)].reserved
-        backend = choose_backend(backends, held.kv, exclude_backend, entry.prefill, self._warmth(record), owner)
+        backend = choose_backend(
+            backends, held.kv, exclude_backend, entry.prefill, self._warmth(record), owner, request.adapter
+        )
         kept = 0 if within else max(headroom, int(self.meta.get("kept", 0)))
         idle = sum(max(0, b.slots - b.running) for b in backends) - kept > self._total("able")
         cap = cap_of(request.service_class, request.concurrency)

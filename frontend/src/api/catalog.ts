@@ -12,6 +12,7 @@ export type Pool = Schemas["Pool"];
 /** By dimension; one without a bound is missing. */
 export type Amounts = NonNullable<Pool["promised"]>;
 export type Backend = Schemas["Backend"];
+export type Adapter = Schemas["Adapter"];
 export type Entitlement = Schemas["Entitlement"];
 export type Project = Schemas["Project"];
 export type Key = Schemas["Key"];

@@ -3,13 +3,21 @@
 /** Reasons that are in the ledger, by outcome. */
 export const REASONS: Record<string, readonly string[]> = {
   completed: ["stop", "length", "replayed"],
-  refused: ["not_entitled", "tenant_paused", "unknown_model", "invalid_request", "too_large", "too_long", "slow_request", "concurrency", "key_limit", "user_limit", "token_budget", "kv_budget", "low_priority", "quota_exceeded", "duplicate", "already_done", "key_reused", "tenant_connections", "queue_full", "queue_timeout", "no_backend", "rebuilding", "state_unavailable", "shutting_down"],
+  refused: ["not_entitled", "tenant_paused", "unknown_model", "invalid_request", "too_large", "too_long", "slow_request", "concurrency", "token_budget", "kv_budget", "low_priority", "quota_exceeded", "duplicate", "already_done", "key_reused", "tenant_connections", "queue_full", "queue_timeout", "no_backend", "no_adapter", "rebuilding", "state_unavailable", "shutting_down"],
   failed: ["backend_error", "backend_lost", "backend_stalled", "gateway_lost", "evicted", "lease_lost", "deadline", "slow_reader", "internal"],
   cancelled: ["client_left", "operator", "key_revoked"],
 };
 
 /** What can be written, by route and field. */
 export const FIELDS = {
+  "adapters": {
+    slug: {"kind": "slug", "required": true, "maxLength": 63, "help": "Name in URLs, files and metrics: lower-case letters, digits and hyphens. Cannot be changed later.", "fixed": true},
+    description: {"kind": "text", "maxLength": 200, "help": "A short description."},
+    pool: {"kind": "choice", "required": true, "fixed": true},
+    model: {"kind": "text", "required": true, "maxLength": 200, "help": "The model name that clients send. No pool and no other adapter may have it."},
+    upstream_model: {"kind": "text", "initial": "", "maxLength": 200, "help": "The name under which engines list it. Empty: the same."},
+    source: {"kind": "text", "initial": "", "maxLength": 500, "help": "Where engines find its weights, such as a path on their disks. Empty: it is never loaded from here."},
+  },
   "alert-rules": {
     name: {"kind": "text", "required": true, "maxLength": 63},
     kind: {"kind": "choice", "required": true, "options": [{"value": "slo_attainment", "label": "SLO attainment over the last minute [0..1], below"}, {"value": "queue_age", "label": "wait of the oldest request in the queue [s], above"}, {"value": "debt", "label": "service debt of an entitlement, above"}, {"value": "backend_health", "label": "a backend that receives no work and is not draining"}, {"value": "quota", "label": "share of a tenant's quota that is used [0..1], above"}, {"value": "ttft", "label": "p95 of the time to the first token over the last minute [s], above"}, {"value": "refusals", "label": "share of requests refused over the last minute [0..1], above"}, {"value": "failures", "label": "share of requests that failed over the last minute [0..1], above"}, {"value": "engine_queue", "label": "requests waiting inside an engine, above"}, {"value": "kv_cache", "label": "share of a replica's KV cache in use [0..1], above"}, {"value": "no_leader", "label": "a pool without a leader"}, {"value": "cost", "label": "cost of a tenant since midnight UTC [its currency], above"}]},
@@ -20,7 +28,6 @@ export const FIELDS = {
     tenant: {"kind": "text", "maxLength": 63, "help": "Empty: the whole pool, or every tenant."},
     severity: {"kind": "choice", "required": true, "initial": "warning", "options": [{"value": "warning", "label": "warning"}, {"value": "critical", "label": "critical"}]},
     webhook: {"kind": "text", "maxLength": 500, "help": "Empty: QUARTERMASTER_ALERT_WEBHOOK."},
-    channels: {"kind": "words", "help": "Where its alerts are sent as well, by name. None: the default channels."},
     enabled: {"kind": "flag", "initial": "true"},
   },
   "backends": {
@@ -42,6 +49,7 @@ export const FIELDS = {
     tenant: {"kind": "choice", "required": true, "fixed": true},
     project: {"kind": "choice"},
     pool: {"kind": "choice", "required": true, "fixed": true},
+    adapter: {"kind": "choice", "fixed": true},
     tier: {"kind": "choice", "required": true},
     tokens_per_s: {"kind": "number", "required": true, "initial": "0", "unit": "tokens/s", "min": 0, "help": "Refill of the token bucket. 0 enforces no token budget."},
     burst_tokens: {"kind": "number", "required": true, "initial": "0", "unit": "tokens", "min": 0, "help": "Depth of the token bucket; required with tokens per second."},
@@ -63,13 +71,6 @@ export const FIELDS = {
     tenant: {"kind": "choice", "fixed": true},
     role: {"kind": "choice", "required": true, "initial": "member", "options": [{"value": "admin", "label": "admin: changes everything"}, {"value": "operator", "label": "operator: sees everything, changes policies, drains backends"}, {"value": "member", "label": "member: sees its own tenant, manages its keys"}], "help": "What the user may see and change."},
   },
-  "notification-channels": {
-    name: {"kind": "text", "required": true, "maxLength": 63, "help": "Rules name it by this."},
-    kind: {"kind": "choice", "required": true, "options": [{"value": "webhook", "label": "webhook: a signed call to your own program"}, {"value": "slack", "label": "Slack, or another receiver of Slack's incoming webhooks"}, {"value": "email", "label": "e-mail"}, {"value": "pagerduty", "label": "PagerDuty, Events API v2"}]},
-    target: {"kind": "secret", "maxLength": 500, "help": "Webhook and Slack: the address, whose host is on QUARTERMASTER_WEBHOOK_HOSTS. E-mail: up to ten addresses, with commas. PagerDuty: the integration key."},
-    for_all: {"kind": "flag", "help": "Also receives alerts of rules that name no channel, and those that have no rule."},
-    enabled: {"kind": "flag", "initial": "true"},
-  },
   "pools": {
     slug: {"kind": "slug", "required": true, "maxLength": 63, "help": "Name in URLs, files and metrics: lower-case letters, digits and hyphens. Cannot be changed later.", "fixed": true},
     description: {"kind": "text", "maxLength": 200, "help": "A short description."},
@@ -77,6 +78,7 @@ export const FIELDS = {
     engine: {"kind": "choice", "required": true, "initial": "vllm", "options": [{"value": "vllm", "label": "vllm: vLLM"}, {"value": "openai", "label": "openai: any server with the OpenAI API, without metrics"}, {"value": "sglang", "label": "sglang: SGLang, started with --enable-metrics"}], "help": "The software of its backends: what they report of themselves and which request fields they take."},
     upstream_model: {"kind": "text", "maxLength": 200, "help": "The model name that the engines use. Empty: the same."},
     aliases: {"kind": "words", "help": "Other model names that clients may send, such as [\"default\"]."},
+    load_adapters: {"kind": "flag", "help": "Engines are asked to load adapters that they lack. Off: an engine that allows this lets everyone who can reach it load files, so it is a decision about your network."},
     policy: {"kind": "text", "required": true, "initial": "unified", "maxLength": 63, "help": "The rule that orders the queue."},
     policy_params: {"kind": "json", "help": "The policy's parameters by name, such as {\"alpha\": 0.5}."},
     modifiers: {"kind": "json", "help": "Layers around the policy, by name with parameters, such as {\"bands\": {}, \"fair\": {}}."},

@@ -1,5 +1,5 @@
 // Made by `make generated` from the OpenAPI schema. Not edited by hand.
-// schema 00dd7212cdd55168, body 6c148a484256e78f
+// schema 49e4d97062586b22, body 33455900257afcf9
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
 export interface components {
@@ -22,6 +22,21 @@ export interface components {
             recording: string;
             state: components["schemas"]["LabRunState"];
             total: number;
+        };
+        /** @description A row of the catalog. */
+        Adapter: {
+            /** @description A short description. */
+            description: string;
+            /** @description The model name that clients send. No pool and no other adapter may have it. */
+            model: string;
+            /** @description Name of the pool. */
+            pool: string;
+            /** @description Name in URLs, files and metrics: lower-case letters, digits and hyphens. Cannot be changed later. */
+            slug: string;
+            /** @description Where engines find its weights, such as a path on their disks. Empty: it is never loaded from here. */
+            source: string;
+            /** @description The name under which engines list it. Empty: the same. */
+            upstream_model: string;
         };
         /** @description What was granted while a request waited, in hindsight. */
         Ahead: {
@@ -283,6 +298,8 @@ export interface components {
         };
         /** @description A row of the catalog. */
         Entitlement: {
+            /** @description The adapter that it is for. null: the pool's own model. */
+            adapter: string | null;
             /** @description Depth of the token bucket [tokens]; required with tokens per second. */
             burst_tokens: number;
             /** @description Requests that may run at once. */
@@ -659,6 +676,15 @@ export interface components {
          * @enum {string}
          */
         OverLimitEnum: "refuse" | "wait";
+        PaginatedAdapterList: {
+            /** @example 123 */
+            count: number;
+            /** @example http://api.example.org/accounts/?offset=400&limit=100 */
+            next: string | null;
+            /** @example http://api.example.org/accounts/?offset=200&limit=100 */
+            previous: string | null;
+            results: components["schemas"]["Adapter"][];
+        };
         PaginatedAlertList: {
             /** @example http://api.example.org/accounts/?cursor=cD00ODY%3D" */
             next: string | null;
@@ -881,6 +907,8 @@ export interface components {
             kv_bytes_per_token: number;
             /** @description KV cache [tokens], draining backends left out. */
             kv_tokens: number;
+            /** @description Engines are asked to load adapters that they lack. Off: an engine that allows this lets everyone who can reach it load files, so it is a decision about your network. */
+            load_adapters: boolean;
             /** @description Prompt and answer together [tokens]. */
             max_model_len: number;
             /** @description A larger max_tokens is refused [tokens]. */
@@ -1126,8 +1154,6 @@ export interface components {
          *     * `too_long` - too long
          *     * `slow_request` - slow request
          *     * `concurrency` - concurrency
-         *     * `key_limit` - key limit
-         *     * `user_limit` - user limit
          *     * `token_budget` - token budget
          *     * `kv_budget` - kv budget
          *     * `low_priority` - low priority
@@ -1142,6 +1168,7 @@ export interface components {
          *     * `queue_full` - queue full
          *     * `queue_timeout` - queue timeout
          *     * `no_backend` - no backend
+         *     * `no_adapter` - no adapter
          *     * `rebuilding` - rebuilding
          *     * `state_unavailable` - state unavailable
          *     * `shutting_down` - shutting down
@@ -1159,7 +1186,7 @@ export interface components {
          *     * `key_revoked` - key revoked
          * @enum {string}
          */
-        ReasonEnum: "stop" | "length" | "replayed" | "no_key" | "not_entitled" | "tenant_paused" | "unknown_model" | "invalid_request" | "too_large" | "too_long" | "slow_request" | "concurrency" | "key_limit" | "user_limit" | "token_budget" | "kv_budget" | "low_priority" | "quota_exceeded" | "duplicate" | "already_done" | "key_reused" | "tenant_connections" | "address_connections" | "user_connections" | "server_full" | "queue_full" | "queue_timeout" | "no_backend" | "rebuilding" | "state_unavailable" | "shutting_down" | "backend_error" | "backend_lost" | "backend_stalled" | "gateway_lost" | "evicted" | "lease_lost" | "deadline" | "slow_reader" | "internal" | "client_left" | "operator" | "key_revoked";
+        ReasonEnum: "stop" | "length" | "replayed" | "no_key" | "not_entitled" | "tenant_paused" | "unknown_model" | "invalid_request" | "too_large" | "too_long" | "slow_request" | "concurrency" | "token_budget" | "kv_budget" | "low_priority" | "quota_exceeded" | "duplicate" | "already_done" | "key_reused" | "tenant_connections" | "address_connections" | "user_connections" | "server_full" | "queue_full" | "queue_timeout" | "no_backend" | "no_adapter" | "rebuilding" | "state_unavailable" | "shutting_down" | "backend_error" | "backend_lost" | "backend_stalled" | "gateway_lost" | "evicted" | "lease_lost" | "deadline" | "slow_reader" | "internal" | "client_left" | "operator" | "key_revoked";
         Recording: {
             at: string;
             author: string;

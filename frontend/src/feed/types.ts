@@ -109,6 +109,9 @@ export interface BackendFigures {
   credit_why?: string;
   /** Full steps take longer than an SLO's time between tokens, and what to change. */
   step_why?: string;
+  /** LoRA adapters, by the names that engines use. */
+  adapters?: Record<string, AdapterState>;
+  adapters_why?: string;
   foreign?: number; // requests in the engine that were not granted here
   observed_s?: number;
   /** When it was last seen, where it does not answer now. */
@@ -117,6 +120,8 @@ export interface BackendFigures {
   down_since?: number;
   lost?: Counts;
 }
+
+export type AdapterState = "loaded" | "loading" | "missing" | "failed" | "unknown" | "unconfigured";
 
 /** A source that the server cannot see. */
 export interface Away {

@@ -80,6 +80,12 @@ end
 local rebuilding = m[1] and tonumber(m[1]) - now or 0
 if rebuilding > 0 then return wait('rebuilding', rebuilding) end
 if #ready == 0 then return wait('no_backend', NO_BACKEND_RETRY_MS) end
+local homes, loads, has = homes_of(ARGV[10]), false, false
+if homes then
+  loads = may_load(homes)
+  for i = 1, #ready, 2 do has = has or serves(homes, ready[i]) end
+  if not has and not loads then return wait('no_adapter', NO_BACKEND_RETRY_MS) end
+end
 
 local record = tail_of(ARGV[10])
 limits = limits_at(record, now)
@@ -98,7 +104,8 @@ end
 
 local within = inflight < r_e
 local protected, based = reserved and within, has_baseline and within
-local backend, at, slots, free, roomy, credit = choose(ready, v, kv, exclude, pre, ARGV[10], protected)
+local backend, at, slots, free, roomy, credit, cold = choose(ready, v, kv, exclude, pre, ARGV[10], protected, homes)
+roomy = roomy or loads and cold  -- one that would have room once it has loaded the adapter: it waits for that
 local first = (protected or based and headroom > 0) and v[9] or math.max(0, able - (tonumber(m[3]) or 0))
 local contended = not roomy or free - (based and 0 or headroom) <= first
 local may_burst = bursts and not contended
@@ -125,7 +132,7 @@ end
 local direct = not contended and (within or bursts) and backend and (credit == 0 or first == 0)
 local evicting = not roomy and within and ARGV[25] == '1' and (reserved or able == 0)
 local used
-if evicting then backend, credit, used = make_room(ready, v, kv, exclude, pre, now, protected) end
+if evicting then backend, credit, used = make_room(ready, v, kv, exclude, pre, now, protected, homes) end
 evicting = evicting and backend
 if not direct and not evicting and not protected then
   if ent_wait >= tonumber(ARGV[13]) then

@@ -16,14 +16,15 @@ for i = 2, #ARGV, 5 do
   elseif x.attempt == attempt then
     local ready, v = survey(x.ent)
     local owner = owns(x, v[5], v[10])
-    local backend, at, _, _, roomy, credit = choose(ready, v, x.kv, exclude, x.pre, x.record, owner)
+    local homes = homes_of(x.record)
+    local backend, at, _, _, roomy, credit = choose(ready, v, x.kv, exclude, x.pre, x.record, owner, homes)
     local used = backend and v[at + 3]
     if v[5] >= cap then
       said = 'ent'
     elseif call('PUBSUB', 'NUMSUB', 'qm:gw:' .. x.gateway)[2] == 0 then
       said = 'away'
     else
-      if not roomy then backend, credit, used = make_room(ready, v, x.kv, exclude, x.pre, now, owner) end
+      if not roomy then backend, credit, used = make_room(ready, v, x.kv, exclude, x.pre, now, owner, homes) end
       said = 'full'
       if backend then
         promote(id, x, backend, now, note, credit, used)

@@ -100,6 +100,8 @@ class Laws:
         def grew(name: str) -> bool:
             return after.totals.get(name, 0) > before.totals.get(name, 0)
 
+        if move not in ("announce", "grant"):
+            self._check_adapters(move, held, before)
         if move != "announce":
             for at in BACKENDS:
                 if grew(f"b:{at}:pre"):
@@ -180,6 +182,16 @@ class Laws:
         )
         self.seen.add((move, "early" if early else "alone" if used > credit else "within its credit"))
 
+    def _check_adapters(self, move: str, held: dict[str, Entry], before: Dump) -> None:
+        """What scripts place of an adapter they place where that is loaded."""
+        for name, e in held.items():
+            adapter = codec.decode_request(e.record).request.adapter
+            placed = name not in before.held or codec.decode_entry(before.held[name]).attempt != e.attempt
+            if adapter and placed:
+                homes = before.adapters.get(adapter, "0 ").split()[1:]
+                assert e.backend in homes, f"{move} placed {name} on {e.backend}, which lacks {adapter}"
+                self.seen.add((move, "placed where its adapter is"))
+
     def _check_handed(self, handed: set[str], before: Dump, after: Dump) -> None:
         """Of each entitlement who came first went first, unless it did not fit or nobody listens for it."""
         held = {k: codec.decode_entry(after.held[k]) for k in handed}
@@ -192,7 +204,8 @@ class Laws:
             e = codec.decode_entry(data)
             later = [h for h in held.values() if h.entitlement == e.entitlement and h.seq > e.seq and h.kv >= e.kv]
             passed = name in before.queue and codec.place_of(name, e) in after.order and later
-            assert not passed or codec.decode_request(e.record).request.exclude_backend, f"{name} was passed over"
+            waits = codec.decode_request(e.record).request
+            assert not passed or waits.exclude_backend or waits.adapter, f"{name} was passed over"
         owners = {e.entitlement for e in held.values() if RIGHTS[ServiceClass(e.service_class)].reserved}
         if {e.entitlement for e in held.values()} - owners:
             for name, e in self._could_run(before, after):
@@ -221,14 +234,16 @@ class Laws:
             e = codec.decode_entry(data)
             run = after.totals.get(f"e:{e.entitlement}:run", 0)
             cap = CAPS[e.entitlement]
-            exclude = codec.decode_request(e.record).request.exclude_backend if len(after.ready) > 1 else ""
+            waits = codec.decode_request(e.record).request
+            exclude = waits.exclude_backend if len(after.ready) > 1 else ""
+            homes = after.adapters.get(waits.adapter, "0 ").split()[1:] if waits.adapter else list(after.ready)
             if (
                 codec.place_of(name, e) in after.order
                 and first[e.entitlement] <= TRIED_OF_EACH
                 and after.waiting[name] > self.now
                 and (cap is None or run < cap)
                 and not (spared and run >= BASES[e.entitlement])
-                and any(s > 0 and kv >= e.kv and b != exclude for b, (s, kv) in free.items())
+                and any(s > 0 and kv >= e.kv and b != exclude and b in homes for b, (s, kv) in free.items())
                 and gateway_channel(e.gateway) in self._ears.listening
             ):
                 yield name, e

@@ -41,6 +41,9 @@ class LeaderMoves(Sides):
         self._both("set_ready", again, self.epochs[holder], at, spec, ill=ill)
         self._compare_told()
 
+    def set_adapters(self, holder: str, homes: dict[str, tuple[bool, set[str]]], again: bool) -> None:
+        self._both("set_adapters", again, self.epochs[holder], homes)
+
     def grant(self, holder: str, picks: list[tuple[int, str, int]], again: bool) -> None:
         items = [
             GrantItem(f"r{n}", max(1, self.request_of(n).attempt + off), at, self.cap_of(n), "fifo@1", "first of 2")

@@ -34,6 +34,7 @@ from tests.reference.pool import ReferencePool
 from tests.support.state_model.laws import Laws
 from tests.support.state_model.listeners import Ears
 from tests.support.state_model.members import (
+    ADAPTERS,
     CAPS,
     ENTITLEMENTS,
     GATEWAYS,
@@ -130,6 +131,7 @@ class Sides(Laws):
         return request(
             name, self.spec_of(n), self.estimate_of(n), gateway=GATEWAYS[n % 2], seq=e.seq if e else n,
             attempt=current if attempt is None else attempt, prefixes=self.prefixes_of(n),
+            adapter=ADAPTERS[n // 8 % 2] if n % 8 == 5 else "",
         )  # fmt: skip
 
     # --- both sides
@@ -221,7 +223,7 @@ class Sides(Laws):
     async def _server_dump(self) -> Dump:
         call, p = self._resp.call, self._prefix
         names = ("meta", "ready", "held", "queue", "totals", "buckets", "standing", "meter", "evicted", "warm",
-                 "warm:before", "credits")  # fmt: skip
+                 "warm:before", "credits", "adapters")  # fmt: skip
         replies = await asyncio.gather(
             *(call("HGETALL", p + n) for n in names),
             *(
@@ -235,30 +237,32 @@ class Sides(Laws):
             call("KEYS", self._pattern("limit:*")),
             call("KEYS", self._pattern("users:*")),
         )
-        flat = [dict(zip(r[::2], r[1::2], strict=True)) for r in replies[:18]]
+        flat = [dict(zip(r[::2], r[1::2], strict=True)) for r in replies[:19]]
         named = [{k.decode(): v for k, v in d.items()} for d in flat]
         meta, ready, held, queue, totals, buckets, standing, meter, evicted, warm, warm_before, credits = named[:12]
-        leases, waiting, weights, prey, leaving, prefills = named[12:]
+        adapters = named[12]
+        leases, waiting, weights, prey, leaving, prefills = named[13:]
         of_replicas = {k for k in credits if " " not in k}
         assert of_replicas <= ready.keys(), "a credit of a replica that may get no work"
-        for n, r in zip(("events", "ledger"), replies[19:21], strict=True):
+        for n, r in zip(("events", "ledger"), replies[20:22], strict=True):
             if r:
                 self._read[n] = "(" + r[-1][0].decode()
-        keys = replies[21]
+        keys = replies[22]
         reasons = await call("MGET", *keys) if keys else []
-        scopes, tracked = replies[23], replies[24]
+        scopes, tracked = replies[24], replies[25]
         limits = await asyncio.gather(*(call("HGETALL", k) for k in scopes))
         users = await asyncio.gather(*(call("ZRANGE", k, 0, -1, "WITHSCORES") for k in tracked))
         ends = await asyncio.gather(*(call("PTTL", k) for k in (*scopes, *tracked)))
         assert all(ms > 0 for ms in ends), "what is kept of a key or user has no end"
         return Dump(
             meta={k: v.decode() for k, v in meta.items()},
+            adapters={k: v.decode() for k, v in adapters.items()},
             ready={k: f"{v.decode()} {credits.get(k, b'0').decode()}" for k, v in ready.items()},
             leases={k: int(v) for k, v in leases.items()},
             held=held,
             waiting={k: int(v) for k, v in waiting.items()},
             queue=queue,
-            order=[m.decode() for m in replies[18]],
+            order=[m.decode() for m in replies[19]],
             totals={k: int(v) for k, v in totals.items()},
             standing={k: v.decode() for k, v in standing.items()},
             weights={k: float(v) for k, v in weights.items()},
@@ -279,9 +283,9 @@ class Sides(Laws):
                 k.decode().partition("users:")[2]: {n.decode(): int(v) for n, v in zip(r[::2], r[1::2], strict=True)}
                 for k, r in zip(tracked, users, strict=True)
             },
-            using={n.decode(): int(v) for n, v in zip(replies[22][::2], replies[22][1::2], strict=True)},
-            events=[(f[0].decode(), f[1]) for _, f in replies[19]],
-            ledger=[tuple(f) for _, f in replies[20]],
+            using={n.decode(): int(v) for n, v in zip(replies[23][::2], replies[23][1::2], strict=True)},
+            events=[(f[0].decode(), f[1]) for _, f in replies[20]],
+            ledger=[tuple(f) for _, f in replies[21]],
             ended={k.decode().rpartition(":")[2]: v.decode() for k, v in zip(keys, reasons, strict=True)},
         )
 

@@ -8,6 +8,7 @@ from tests.support.state_model.credit import CreditMoves
 from tests.support.state_model.faults import FaultMoves
 from tests.support.state_model.leader import LeaderMoves
 from tests.support.state_model.members import (
+    ADAPTERS,
     BACKENDS,
     CREDITS,
     ENTITLEMENTS,
@@ -39,8 +40,8 @@ def step(world: World, rng: random.Random) -> None:
     move = rng.choices(
         ("admit", "finish", "grant", "renew", "requeue", "sweep", "time", "elect", "ready", "announce", "record",
          "suspect", "resign", "listen", "look", "evict", "standing", "stuck", "corrupt", "flush",
-         "pause", "report", "first", "prefilled"),
-        (40, 24, 16, 8, 6, 5, 10, 5, 5, 4, 2, 1, 1, 3, 3, 8, 4, 2, 2, 0.4, 1, 0.5, 8, 8),
+         "pause", "report", "first", "prefilled", "adapters"),
+        (40, 24, 16, 8, 6, 5, 10, 5, 5, 4, 2, 1, 1, 3, 3, 8, 4, 2, 2, 0.4, 1, 0.5, 8, 8, 3),
     )[0]  # fmt: skip
     if move == "admit":
         world.admit(n, again)
@@ -66,6 +67,9 @@ def step(world: World, rng: random.Random) -> None:
     elif move == "ready":
         slots, ill = rng.choice((None, 1, 2, 2, 3)), rng.random() < 0.5
         world.set_ready(holder, rng.choice(BACKENDS), slots, again, ill, rng.choice(CREDITS), rng.choice(STEPS))
+    elif move == "adapters":
+        homes = {name: (rng.random() < 0.5, set(rng.sample(BACKENDS, rng.choice((0, 1, 1, 2))))) for name in ADAPTERS}
+        world.set_adapters(holder, {name: homes[name] for name in ADAPTERS if rng.random() < 0.8}, again)
     elif move == "first":
         world.first_tokens([(i, off) for i in [*some, target]], again)
     elif move == "prefilled":

@@ -33,7 +33,7 @@ from telemetry.models import Alert, AlertRule, LabRun, NotificationChannel, Scal
 from tenants import services, tuning
 from tenants.api import inputs
 from tenants.audit import SYSTEM
-from tenants.models import AuditEntry, Pool, Price, Project, Quota, Trial
+from tenants.models import Adapter, AuditEntry, Pool, Price, Project, Quota, Trial
 from tests.support import worlds
 from tests.support.telemetry_world import record
 from tests.unit.tenants.test_tenants_access_matrix import BACKEND, ENTITLEMENT, POOL, SLO, TENANT, TIER
@@ -56,6 +56,8 @@ BODIES: dict[str, dict[str, Any]] = {
     "alert_assign": {"user": "olga"},
     "alert_rule_rehearsal": {"name": "deep queue", "kind": "queue_age", "threshold": 5, "pool": "llama"},
     "alert_silence": {"minutes": 5},
+    "adapters_create": {"slug": "law", "pool": "llama", "model": "llama-law"},
+    "adapters_partial_update": {"source": "/adapters/law"},
     "backends_create": BACKEND,
     "backends_partial_update": {"description": "changed"},
     "engine_check": {"url": "http://127.0.0.1:1"},
@@ -212,6 +214,7 @@ def places(world: worlds.World) -> dict[str, str]:
     return {
         "alert-rules": str(rule.pk), "alerts": str(alert.pk), "audit": str(AuditEntry.objects.latest("pk").pk),
         "backends": "gpu-1", "entitlements": "acme-llama", "keys": world.keys["acme"].row.public_id,
+        "adapters": services.save(actor=SYSTEM, instance=Adapter(slug="sql", pool=pool, model="llama-sql")).slug,
         "runs": str(run.pk), "memberships": str(world.users["alice"].memberships.get().pk), "pools": "llama",
         "notification-channels": str(channel.pk),
         "slos": "interactive", "prices": str(services.save(actor=SYSTEM, instance=Price(pool=pool)).pk),

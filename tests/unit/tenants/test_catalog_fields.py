@@ -23,8 +23,8 @@ PAGES = Path(__file__).parents[3] / "frontend" / "src" / "pages"
 # The console's form of each resource, by its route.
 FORMS = {
     "tenants": ("tenantSpecs",), "slos": ("sloSpecs",), "tiers": ("tierSpecs",), "pools": ("poolSpecs",),
-    "backends": ("backendSpecs",), "entitlements": ("entitlementSpecs",), "projects": ("projectSpecs",),
-    "quotas": ("quotaSpecs",),
+    "backends": ("backendSpecs",), "adapters": ("adapterSpecs",), "entitlements": ("entitlementSpecs",),
+    "projects": ("projectSpecs",), "quotas": ("quotaSpecs",),
     "prices": ("priceSpecs",), "keys": ("keySpecs",), "memberships": ("memberSpecs", "roleSpecs"),
     "alert-rules": ("ruleSpecs",), "notification-channels": ("channelSpecs",),
 }  # fmt: skip
@@ -51,7 +51,7 @@ EXCEPTIONS: dict[str, dict[tuple[str, str], str]] = {
         ("notification-channels", ALL): "hold secrets: never in a file",
         **{
             (route, "slug"): "metadata.name"
-            for route in ("tenants", "slos", "tiers", "pools", "backends", "entitlements", "projects")
+            for route in ("tenants", "slos", "tiers", "pools", "backends", "adapters", "entitlements", "projects")
         },
     },
     "admin": {

@@ -20,7 +20,7 @@ from rest_framework.test import APIClient
 from tenants import services
 from tenants.access import Scope
 from tenants.audit import SYSTEM
-from tenants.models import AuditEntry, Membership, Price, Project, Quota, Role, Tenant
+from tenants.models import Adapter, AuditEntry, Entitlement, Membership, Price, Project, Quota, Role, Tenant
 from tests.support import worlds
 
 pytestmark = pytest.mark.django_db
@@ -88,6 +88,11 @@ MATRIX: dict[tuple[str, str], tuple[tuple[int, ...], Any]] = {
     ("backends/{backend}", "delete"): (_admin_changes(STAFF_SEES, 204), None),
     ("backends/{backend}/drain", "post"): (STAFF_DOES, None),
     ("backends/{backend}/undrain", "post"): (STAFF_DOES, None),
+    ("adapters", "get"): (EVERY_ROLE, None),
+    ("adapters", "post"): (ADMIN_MAKES, {"slug": "law", "pool": "llama", "model": "llama-law"}),
+    ("adapters/{adapter}", "get"): (ACMES, None),
+    ("adapters/{adapter}", "patch"): (_admin_changes(ACMES), {"source": "/adapters/sql"}),
+    ("adapters/{adapter}", "delete"): (_admin_changes(ACMES, 409), None),
     ("entitlements", "get"): (EVERY_ROLE, None),
     ("entitlements", "post"): (ADMIN_MAKES, ENTITLEMENT),
     ("entitlements/{entitlement}", "get"): (ACMES, None),
@@ -133,7 +138,7 @@ MATRIX: dict[tuple[str, str], tuple[tuple[int, ...], Any]] = {
 PARAMETERS = {
     "tenants": "tenant", "slos": "slo", "tiers": "tier", "pools": "pool", "backends": "backend",
     "entitlements": "entitlement", "keys": "key", "tokens": "token", "memberships": "membership", "audit": "audit",
-    "quotas": "quota", "prices": "price", "projects": "project",
+    "quotas": "quota", "prices": "price", "projects": "project", "adapters": "adapter",
 }  # fmt: skip
 
 
@@ -143,7 +148,12 @@ def world() -> worlds.World:
 
 
 def _ids(world: worlds.World) -> dict[str, str]:
+    adapter = services.save(actor=SYSTEM, instance=Adapter(slug="sql", pool=world.pool, model="llama-sql"))
+    tier = world.entitlements["acme"].tier
+    right = Entitlement(slug="acme-sql", tenant=world.tenants["acme"], pool=world.pool, adapter=adapter, tier=tier)
+    services.save(actor=SYSTEM, instance=right)
     return {
+        "adapter": "sql",
         "tenant": "acme",
         "slo": "interactive",  # premium's, which only acme has
         "tier": "premium",

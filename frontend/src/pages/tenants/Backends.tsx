@@ -3,13 +3,13 @@ import { useState } from "react";
 import { attempt, type Backend, type EngineFound, type Pool } from "../../api/catalog";
 import { send } from "../../api/client";
 import { fieldsOf } from "../../components/form/fields";
-import { Badge } from "../../components/Badge";
+import { Badge, type Tone } from "../../components/Badge";
 import { since } from "../../components/Outages";
 import { Icon } from "../../components/icons";
 import { Empty } from "../../components/Shell";
 import { notify } from "../../components/Notices";
 import type { Column } from "../../components/Table";
-import type { BackendFigures } from "../../feed/types";
+import type { AdapterState, BackendFigures } from "../../feed/types";
 import { backendState, backendTones } from "../../lib/backend";
 import { compact, count, percent, text } from "../../lib/format";
 import { user } from "../../lib/page";
@@ -126,6 +126,24 @@ function EngineLimits({ live }: { live: BackendFigures | undefined }) {
   );
 }
 
+const ADAPTER_TONES: Record<AdapterState, Tone> = { loaded: "good", loading: "warn", missing: "plain", failed: "bad", unknown: "plain", unconfigured: "plain" };
+
+/** Which LoRA adapters the engine lists; a pool without any has none. One that only the engine knows is shown too: it can be configured. */
+function EngineAdapters({ live }: { live: BackendFigures | undefined }) {
+  const adapters = Object.entries(live?.adapters ?? {});
+  if (adapters.length === 0) return <span className="text-faint">none</span>;
+  return (
+    <span className="mt-0.5 flex flex-wrap gap-1 whitespace-normal">
+      {adapters.map(([name, state]) => (
+        <Badge key={name} tone={ADAPTER_TONES[state]}>
+          {name}: {state}
+        </Badge>
+      ))}
+      {live?.adapters_why && <span className="block text-2xs text-warn">{live.adapters_why}</span>}
+    </span>
+  );
+}
+
 /** Whose promises a drained backend's room was needed for. */
 function DrainEffects({ row }: { row: Backend }) {
   const path = `backends/${row.slug}`;
@@ -155,6 +173,7 @@ export function Backends() {
       ),
     },
     { label: "State", className: "max-w-72", by: (row) => live.get(row.slug)?.state, cell: (row) => <BackendState row={row} live={live.get(row.slug)} /> },
+    { label: "Adapters", className: "max-w-64", cell: (row) => <EngineAdapters live={live.get(row.slug)} /> },
     { label: "Pool", by: (row) => row.pool, cell: (row) => row.pool },
     {
       label: "Running / slots",

@@ -12,6 +12,7 @@ export const sections: readonly { path: string; label: string; roles: readonly R
   { path: "/usage", label: "Usage", roles: everyone },
   { path: "/pools", label: "Pools", roles: everyone },
   { path: "/backends", label: "Backends", roles: staff },
+  { path: "/adapters", label: "Adapters", roles: everyone },
   { path: "/tiers", label: "Tiers", roles: everyone },
   { path: "/slos", label: "SLOs", roles: everyone },
   { path: "/prices", label: "Prices", roles: everyone },

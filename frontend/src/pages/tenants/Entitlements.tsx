@@ -1,4 +1,4 @@
-import type { Entitlement, Pool, Project, Tier } from "../../api/catalog";
+import type { Adapter, Entitlement, Pool, Project, Tier } from "../../api/catalog";
 import { Meter } from "../../components/Meter";
 import { slugOf, type Values } from "../../components/form/form";
 import type { Column } from "../../components/Table";
@@ -15,6 +15,7 @@ export function Entitlements({ tenant }: { tenant: string }) {
   const pools = useCatalog<Pool>("pools").data ?? [];
   const tiers = useCatalog<Tier>("tiers").data ?? [];
   const projects = useCatalog<Project>("projects", { tenant }).data ?? [];
+  const adapters = useCatalog<Adapter>("adapters").data ?? [];
   const columns: Column<Entitlement>[] = [
     {
       label: "Entitlement",
@@ -40,7 +41,16 @@ export function Entitlements({ tenant }: { tenant: string }) {
         </>
       ),
     },
-    { label: "Pool", by: (row) => row.pool, cell: (row) => row.pool },
+    {
+      label: "Pool",
+      by: (row) => row.pool,
+      cell: (row) => (
+        <>
+          {row.pool}
+          {row.adapter && <span className="block text-2xs text-faint">adapter {row.adapter}</span>}
+        </>
+      ),
+    },
     { label: "Tier", by: (row) => row.tier, cell: (row) => row.tier },
     ...(projects.length > 0 ? [{ label: "Project", by: (row: Entitlement) => row.project, cell: (row: Entitlement) => row.project ?? <span className="text-faint">all</span> }] : []),
     {
@@ -95,7 +105,7 @@ export function Entitlements({ tenant }: { tenant: string }) {
       path="entitlements"
       query={{ tenant }}
       columns={columns}
-      specs={() => entitlementSpecs(options(pools.map((p) => p.slug)), tiers.map((t) => ({ value: t.slug, label: `${t.slug}: ${t.service_class}` })), options(projects.map((p) => p.slug)))}
+      specs={() => entitlementSpecs(options(pools.map((p) => p.slug)), tiers.map((t) => ({ value: t.slug, label: `${t.slug}: ${t.service_class}` })), options(projects.map((p) => p.slug)), adapters.map((a) => ({ value: a.slug, label: `${a.slug}: ${a.pool}` })))}
       id={(row) => row.slug}
       empty="No entitlement yet, so it cannot send requests."
       extra={(typed) => ({ ...typed, tenant })}

@@ -1,5 +1,6 @@
 /** the catalog's pages, loaded together when one of them is opened. */
 
+export { Adapters } from "./Adapters";
 export { AuditPage } from "./Audit";
 export { Backends } from "./Backends";
 export { Catalog } from "./Catalog";

@@ -21,6 +21,7 @@ const slo = fieldsOf("slos");
 const tier = fieldsOf("tiers");
 const pool = fieldsOf("pools");
 const backend = fieldsOf("backends");
+const adapter = fieldsOf("adapters");
 const entitlement = fieldsOf("entitlements");
 const project = fieldsOf("projects");
 const quota = fieldsOf("quotas");
@@ -58,13 +59,14 @@ export function withBurst(prefix = "") {
 }
 
 
-export const entitlementSpecs = (pools: readonly Option[], tiers: readonly Option[], projects: readonly Option[], initial: { pool?: string; tier?: string } = {}): FieldSpec[] => [
+export const entitlementSpecs = (pools: readonly Option[], tiers: readonly Option[], projects: readonly Option[], adapters: readonly Option[] = [], initial: { pool?: string; tier?: string } = {}): FieldSpec[] => [
   entitlement("pool", "Pool", { options: pools, initial: initial.pool ?? "" }),
   entitlement("tier", "Tier", { options: tiers, initial: initial.tier ?? "" }),
   concurrency,
   kv,
   rate,
   burst,
+  entitlement("adapter", "Adapter", { options: adapters }),
   entitlement("project", "Project", { options: projects }),
   entitlement("slug", "Name", { wide: true }),
   entitlement("description", "Description", { wide: true }),
@@ -160,6 +162,7 @@ export const poolSpecs: FieldSpec[] = [
   pool("predictor", "Output lengths", { group: "Estimates" }),
   pool("engine", "Kind of engine", { group: "Engines" }),
   pool("prefix_cache", "Prefix cache", { group: "Engines" }),
+  pool("load_adapters", "Load adapters", { group: "Engines" }),
   pool("prefill_credit", "Prefill credit", { group: "Engines", placeholder: "adjusted automatically" }),
   pool("tokenizer", "Tokenizer", { group: "Estimates" }),
 ];
@@ -175,6 +178,15 @@ export const backendSpecs = (pools: readonly Option[], initial: { pool?: string;
   backend("dcgm_url", "GPU exporter URL", { group: "More", placeholder: "http://10.0.0.7:9400/metrics" }),
   backend("managed", "May be removed by the scaling driver", { group: "More" }),
   backend("description", "Description", { group: "More", wide: true }),
+];
+
+export const adapterSpecs = (pools: readonly Option[]): FieldSpec[] => [
+  adapter("pool", "Pool", { options: pools }),
+  adapter("model", "Model", { placeholder: "llama-3-8b-sql", help: "The name that clients send." }),
+  adapter("slug", "Name"),
+  adapter("upstream_model", "Name on the engines"),
+  adapter("source", "Source", { wide: true, placeholder: "/adapters/sql" }),
+  adapter("description", "Description", { wide: true }),
 ];
 
 export const priceSpecs = (pools: readonly Option[]): FieldSpec[] => [

@@ -7,7 +7,7 @@ local EVENTS, LEDGER, UNREAD = P .. 'events', P .. 'ledger', P .. 'ledger:unread
 local STANDING, WEIGHTS, METER = P .. 'standing', P .. 'weights', P .. 'meter'
 local PREY, EVICTED, LEAVING = P .. 'prey', P .. 'evicted', P .. 'leaving'
 local ORDER, PREFILLS, CREDITS = P .. 'order', P .. 'prefills', P .. 'credits'
-local WARM, WARM_BEFORE = P .. 'warm', P .. 'warm:before'
+local WARM, WARM_BEFORE, ADAPTERS = P .. 'warm', P .. 'warm:before', P .. 'adapters'
 local LIMIT, USERS, USING = P .. 'limit:', P .. 'users:', P .. 'using'
 local call = redis.call
 

@@ -93,7 +93,7 @@ local function hand_out(now)
     local x, said = line.x, 'full'
     local exclude = #ready > 2 and string.match(x.record, '"exclude_backend":"([^"]+)"') or ''
     local backend, _, _, _, roomy = choose(ready, v, x.kv, exclude, x.pre, x.record,
-      owns(x, line.run, line.base))
+      owns(x, line.run, line.base), homes_of(x.record))
     if (tonumber(call('ZSCORE', WAITING, line.id)) or 0) <= now then
       said = 'away'  -- it is not renewed
     elseif backend then

@@ -23,11 +23,12 @@ end
 
 -- The replica with room that scheduling/core/placement.py names (`place`): the least outstanding work, less what is
 -- cached there of the record's prompt, with its place in the survey; the slots of all ready replicas, how many of them
--- are free, whether one has room but for its prefill credit, and the credit of the replica that was chosen. Without a
--- record, or points in it: by outstanding work alone; ties: fewest running, then name. An owner goes beside others'
--- prompts only where no replica has room without that.
-local function choose(ready, v, kv, exclude, pre, record, owner)
-  local fit, owned, credits, least, sum, slots, free, roomy = {}, {}, {}, math.huge, 0, 0, 0, false
+-- are free, whether one has room but for its prefill credit, the credit of the replica that was chosen, and whether one
+-- has room that lacks the adapter. Without a record, or points in it: by outstanding work alone; ties: fewest running,
+-- then name. An owner goes beside others' prompts only where no replica has room without that. `homes`: who has the
+-- adapter (shared/adapters.lua); nil: there is none.
+local function choose(ready, v, kv, exclude, pre, record, owner, homes)
+  local fit, owned, credits, least, sum, slots, free, roomy, cold = {}, {}, {}, math.huge, 0, 0, 0, false, false
   for i = 1, #ready, 2 do
     local name = ready[i]
     local s, k, credit = offered(ready[i + 1])
@@ -36,6 +37,7 @@ local function choose(ready, v, kv, exclude, pre, record, owner)
     local run = v[j]
     free = free + math.max(0, s - run)
     local fits = name ~= exclude and run < s and v[j + 1] + kv <= k
+    if fits and not serves(homes, name) then fits, cold = false, true end
     roomy = roomy or fits
     if fits then
       local ahead = credit > 0 and ahead_of(name, v[j + 3], now_ms()) or 0
@@ -78,20 +80,20 @@ local function choose(ready, v, kv, exclude, pre, record, owner)
       end
     end
   end
-  return best, at, slots, free, roomy, best_credit
+  return best, at, slots, free, roomy, best_credit, cold
 end
 
 -- Makes room on one ready replica by ending preemptible leases, newest first; -> that replica, its prefill credit and
 -- what of it is used then, or false where all of the newest hundred would not do. An evicted request is out of the way
 -- at once: its slot and KV are free, its gateway is told, and it has ended. Only its accounts stay open until the
 -- gateway says how much it had used (`finish`), or is found dead (`sweep`).
-local function make_room(ready, v, kv, exclude, pre, now, owner)
+local function make_room(ready, v, kv, exclude, pre, now, owner, homes)
   local ids = call('ZREVRANGE', PREY, 0, 99)
   if #ids == 0 then return false end
   local texts = call('HMGET', HELD, unpack(ids))
   local place = {}
   for i = 1, #ready, 2 do
-    if ready[i] ~= exclude then
+    if ready[i] ~= exclude and serves(homes, ready[i]) then
       local s, k, credit = offered(ready[i + 1])
       local j = REPLICAS + (i - 1) / 2 * SUMS
       local ahead = credit > 0 and ahead_of(ready[i], v[j + 3], now) or 0

@@ -1,0 +1,17 @@
+-- Which replicas have the adapter that a request is for. ADAPTERS has, by adapter: `1 ` where a replica that lacks it
+-- may be asked to load it, else `0 `, and the replicas that have it, with a space after each.
+
+-- What is known of the adapter that a record names; nil for a request of the base model, which every replica has.
+local function homes_of(record)
+  local _, at = string.find(record, '"adapter":"', 1, true)
+  local name = at and string.match(record, '^[^"]+', at + 1)
+  return name and (call('HGET', ADAPTERS, name) or '0 ')
+end
+
+local function serves(homes, replica)
+  return not homes or string.find(homes, ' ' .. replica .. ' ', 1, true) ~= nil
+end
+
+local function may_load(homes)
+  return homes and string.sub(homes, 1, 1) == '1'
+end
