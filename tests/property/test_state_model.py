@@ -48,9 +48,8 @@ def test_scripts_and_reference_model_agree_after_every_one_of_a_thousand_random_
 
 
 def test_the_walks_come_across_every_answer(make_world: Make):
-    refusals = (
-        "rebuilding no_backend key_limit user_limit concurrency token_budget kv_budget low_priority queue_full no_adapter"
-    )
+    refusals = "rebuilding no_backend key_limit user_limit concurrency token_budget kv_budget low_priority queue_full"
+    refusals += " no_adapter"
     wanted = {("admit", f"refused {reason}") for reason in refusals.split()}
     wanted |= {(move, "handed out") for move in ("admit", "finish", "renew", "requeue")}
     wanted |= {(move, "placed where its adapter is") for move in ("admit", "requeue")}
