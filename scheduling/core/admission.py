@@ -318,10 +318,10 @@ def decide_admission(
         return wait(Reason.REBUILDING, view.rebuilding_ms)
     if not view.backends:
         return wait(Reason.NO_BACKEND, no_backend_retry_ms)
-    if view.over is not None:
-        return AdmissionDecision(AdmissionAnswer.REFUSE, reason=view.over.reason, retry_ms=view.over.retry_ms)
     if not view.loads and not any(b.serves(ask.adapter) for b in view.backends):
         return wait(Reason.NO_ADAPTER, no_backend_retry_ms)
+    if view.over is not None:
+        return AdmissionDecision(AdmissionAnswer.REFUSE, reason=view.over.reason, retry_ms=view.over.retry_ms)
 
     slots = sum(b.slots for b in view.backends)
     free = sum(max(0, b.slots - b.running) for b in view.backends)

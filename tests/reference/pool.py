@@ -99,7 +99,9 @@ class ReferencePool(ReferenceLeader):
             self._hand_out(now)  # who waits goes first
 
         over: Over | None = None
-        if not int(self.meta.get("rebuild_until", 0)) > now and self.ready:
+        loads = self.adapters.get(request.adapter, (False, frozenset()))[0]
+        served = loads or any(backend.serves(request.adapter) for backend in self._backends())
+        if not int(self.meta.get("rebuild_until", 0)) > now and self.ready and served:
             limited = self._placed(limited)
             left = [self._limit(scope) for scope in limited.scopes]
             over = first_over(limited.scopes, left, limited.charge, self.service.get(spec.id, SERVICE_MS))
@@ -126,7 +128,7 @@ class ReferencePool(ReferenceLeader):
             told_ms=max(0, self.told.get(spec.id, 0) - now),
             warmth=self.places.warmth(request.prefixes),
             over=over,
-            loads=self.adapters.get(request.adapter, (False, frozenset()))[0],
+            loads=loads,
         )
         ask = Ask(
             estimate.kv_tokens, charge, body_bytes, request.exclude_backend, request.prefill_tokens, request.adapter
