@@ -222,8 +222,8 @@ class Env:
     )
     engine_kind: str = setting(
         "",
-        "Kind of the servers named in ENGINE: `vllm`, `sglang` or `openai` (any server with the OpenAI API). Empty: as "
-        "configured for the pool, `vllm` for a new one. Tenants share the prefix cache of kinds without `cache_salt`.",
+        "Kind of the servers named in ENGINE (docs/reference/engines.md), such as `sglang`. Empty: as configured for "
+        "the pool, `vllm` for a new one. Tenants share the prefix cache of kinds without `cache_salt`.",
     )
     demo_load: bool = setting(
         True, "Whether `make up` sends about one request a second as its demo tenants.", name="DEMO_LOAD"
