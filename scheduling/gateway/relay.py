@@ -177,8 +177,7 @@ class Relay:
         call.responding = True
         call.status = 200
         call.limit(Reason.SLOW_READER, call.loop.time() + self._config.send_timeout_s)
-        await call.send({"type": "http.response.start", "status": 200, "headers": headers})
-        await call.send({"type": "http.response.body", "body": body})
+        await call.answer(200, headers, body)
         return reason
 
     async def _stream(self, submitted: Submitted, connection: Connection) -> Reason:

@@ -18,12 +18,13 @@ from typing import Any
 from scheduling.core.estimate.chain import Outlook
 from scheduling.core.outcomes import Reason
 from scheduling.core.types import Estimate, QueuedRequest
-from scheduling.gateway.asgi import ABORT
+from scheduling.gateway.asgi import ABORT, ANSWER
 from scheduling.gateway.auth import Access
 from scheduling.gateway.dialects import OPENAI, Dialect
 from scheduling.gateway.endpoints import Endpoint
 from scheduling.gateway.engine_connection import Connection
 from scheduling.gateway.guard import Receive, Scope, Send
+from scheduling.gateway.headers import Header
 from scheduling.gateway.idempotency import Pass
 from scheduling.gateway.prepare import Prepared
 from scheduling.gateway.sse import Frames
@@ -121,6 +122,14 @@ class Call:
         if abort is not None:
             abort()
             await asyncio.sleep(0)
+
+    async def answer(self, status: int, headers: list[Header], body: bytes) -> None:
+        """Sends a whole answer of our own making, at once where the server can and its reader is not slow."""
+        extensions = self.scope.get("extensions")
+        write = extensions.get(ANSWER) if extensions else None
+        if write is None or not write(status, headers, body):
+            await self.send({"type": "http.response.start", "status": status, "headers": headers})
+            await self.send({"type": "http.response.body", "body": body})
 
     def listen(self) -> None:
         """Starts to wait for the client's disconnect. Only once the body has been read."""
