@@ -55,12 +55,7 @@ local function choose(ready, v, kv, exclude, pre, record, owner, homes)
     least, sum = math.min(least, work), sum + work
   end
   local p = #fit > 1 and record and points_of(record)
-  local worth = {}  -- to run there, in tokens of outstanding work
-  if p then
-    for n, name in ipairs(p.names) do
-      for replica in string.gmatch(p.ran[n] or p.before[name] or '', '%S+') do worth[replica] = p.worth[n] end
-    end
-  end
+  local worth = p and worth_of(p) or {}  -- to run there, in tokens of outstanding work
   local most = p and least + math.max(p.skew, sum / #fit) or math.huge
   local best, at, best_run, best_score, best_credit = false, 0, 0, 0, 0
   for _, i in ipairs(fit) do

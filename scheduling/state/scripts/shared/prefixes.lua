@@ -10,11 +10,8 @@ local function points_of(record)
   local _, at = string.find(record, '"prefixes":"', 1, true)
   local skew, text = string.match(record, '^(%x+):(%x+)"', (at or #record) + 1)
   if not skew then return nil end
-  local names, worth = {}, {}
-  for i = 1, #text, POINT_CHARS do
-    names[#names + 1] = string.sub(text, i, i + NAME_CHARS - 1)
-    worth[#worth + 1] = tonumber(string.sub(text, i + NAME_CHARS, i + POINT_CHARS - 1), 16)
-  end
+  local names = {}
+  for i = 1, #text, POINT_CHARS do names[#names + 1] = string.sub(text, i, i + NAME_CHARS - 1) end
   local ran, before, missing = call('HMGET', WARM, unpack(names)), {}, {}
   for i, name in ipairs(names) do
     if not ran[i] then missing[#missing + 1] = name end
@@ -23,8 +20,23 @@ local function points_of(record)
     local v = call('HMGET', WARM_BEFORE, unpack(missing))
     for i, name in ipairs(missing) do before[name] = v[i] end
   end
-  known_points = {skew = tonumber(skew, 16), names = names, worth = worth, ran = ran, before = before}
+  known_points = {skew = tonumber(skew, 16), names = names, text = text, ran = ran, before = before}
   return known_points
+end
+
+-- What it is worth to run where its points are known, by replica: the deepest point that names one counts. Points of
+-- one prompt mostly name the same replicas, which are then looked at once.
+local function worth_of(p)
+  local worth, seen = {}, nil
+  for n = #p.names, 1, -1 do
+    local places = p.ran[n] or p.before[p.names[n]]
+    if places and places ~= seen then
+      seen = places
+      local value = tonumber(string.sub(p.text, (n - 1) * POINT_CHARS + NAME_CHARS + 1, n * POINT_CHARS), 16)
+      for replica in string.gmatch(places, '%S+') do worth[replica] = worth[replica] or value end
+    end
+  end
+  return worth
 end
 
 -- A request was granted there: the next one with the same beginning finds it cached.
