@@ -149,7 +149,8 @@ def compare(report: Mapping[str, Any], setup: Setup) -> Parity:
             if row.tier == outcome.tier and abs(row.planned_s + row.late_s - begin - outcome.arrival_s) < 1e-6
         )
         if outcome.refused:
-            pairs.append((row, replace(row, outcome="refused", reason=outcome.refused, ttft_s=None, ttlt_s=None)))
+            refused = replace(row, outcome="refused", reason=outcome.refused, ttft_s=None, ttlt_s=None)
+            pairs.append((row, replace(refused, input_tokens=0, output_tokens=0)))
             continue
         simulated = replace(row, outcome="completed", ttft_s=outcome.ttft_s, ttlt_s=outcome.ttlt_s)
         pairs.append((row, replace(simulated, input_tokens=outcome.input_tokens, output_tokens=outcome.output_tokens)))

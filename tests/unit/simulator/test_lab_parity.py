@@ -215,5 +215,10 @@ def test_what_limits_refuse_live_they_refuse_in_the_lab() -> None:
     wide = {**LIMITED, "sharing": [{**row, "tokens_per_s": 0.0} for row in LIMITED["sharing"]]}
     other = parity.compare({**report, "served_by": wide}, parity.Setup("llama-3-8b-a100"))
     assert other.lines[1].simulated_refused < found.lines[1].simulated_refused - 5, "other limits were not noticed"
+    tight = {**LIMITED, "sharing": [{**row, "tokens_per_s": 900.0} for row in LIMITED["sharing"]]}
+    fewer = parity.compare({**report, "served_by": tight}, parity.Setup("llama-3-8b-a100"))
+    shares = [1.0 - getattr(fewer.lines[0], f"{side}_refused") / 100.0 for side in ("live", "simulated")]
+    assert shares[1] < 0.7 * shares[0]
+    assert fewer.simulated_tokens_per_s < 0.9 * fewer.live_tokens_per_s, "the lab serves no tokens of what it refuses"
     old = parity.compare({**report, "served_by": POOL}, parity.Setup("llama-3-8b-a100"))
     assert old.left_out == sum(row.outcome == "refused" for row in rows), "a report without limits"
