@@ -10,6 +10,7 @@ from scheduling.core.compose import make_named
 from scheduling.core.contracts import KnowsCaches
 from scheduling.core.placement import cached_for, worth
 from scheduling.core.registry import make_routing
+from scheduling.core.rounds import Round
 from scheduling.core.scheduler import Scheduler
 from scheduling.core.types import QueuedRequest
 from scheduling.simulator.prefix_cache import BLOCK_TOKENS, prefixes_of
@@ -59,3 +60,10 @@ def test_a_prompt_is_not_given_up_for_what_a_replica_has_cached(policy: str, rou
     scheduler.offer(prompt(2, BLOCKS, id="known", ttft_deadline_s=1011.5), 1010.0)
     scheduler.offer(waiting(3, "other", id="short", ttft_deadline_s=1200.0), 1010.0)
     assert [grant.request.id for grant in scheduler.step(view, 1010.0)] == [first]
+
+
+def test_what_is_cached_is_known_in_every_round_that_is_made_of_another():
+    one = Round(pool_view(), lambda request: True, cached=lambda request: 7)
+    others = (one, one.asking(lambda request: False), one.counting_misses(), one.counting_misses().asking(one.fits))
+    assert [each.cached(waiting(1)) for each in others] == [7, 7, 7, 7]
+    assert Round(pool_view(), lambda request: True).cached(waiting(1)) == 0
