@@ -122,7 +122,7 @@ class AdapterHomes:
     def status(self, replica: str) -> AdapterStatus:
         r = self._replicas.get(replica, _Replica())
         states = {name: self._state(r, name) for name in sorted(self._specs)} | dict.fromkeys(r.others, "unconfigured")
-        failed = (f"{name} could not be loaded: {failure.why}" for name, failure in sorted(r.failures.items()))
+        failed = (f"{name} {failure.why}" for name, failure in sorted(r.failures.items()))
         return AdapterStatus(states, "; ".join(filter(None, [r.why, *failed]))[: 4 * WHY_CHARS])
 
     @staticmethod
@@ -245,12 +245,9 @@ class AdapterHomes:
             return
         before = r.failures.get(spec.name)
         pause_s = FIRST_PAUSE_S if before is None else min(MAX_PAUSE_S, 2 * before.pause_s)
-        why = why or "it said that it loaded it, and does not list it"
+        why = f"could not be loaded from {spec.source}: " + (why or "it said that it did, and does not list it")
         r.failures[spec.name] = _Failure(why[:WHY_CHARS], self._clock() + pause_s, pause_s)
-        log.warning(
-            "backend %s: adapter %s could not be loaded from %s: %s; not asked again for %.0f s",
-            replica, spec.name, spec.source, why, pause_s,
-        )  # fmt: skip
+        log.warning("backend %s: adapter %s %s; not asked again for %.0f s", replica, spec.name, why, pause_s)
         await self._tell_quietly()
         self._on_home()  # another replica may be asked
 

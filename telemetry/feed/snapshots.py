@@ -253,12 +253,12 @@ def _backend(id_: str, slots: int, sample: Sample, tbt_s: float | None) -> dict[
     row: dict[str, Any] = {"running": view.running if view else 0, "slots": slots}
     status = next((s for s in sample.backends if s.id == id_), None)
     if status is None:
-        return row | {"state": "probing", "why": "not looked at yet"}
+        return row | {"state": "probing", "why": "not looked at yet"} | _unknown_adapters(sample)
     drained = status.state == "draining" and row["running"] == 0 and not status.engine_running
     row |= {"state": "drained" if drained else status.state, "why": status.why}
     if _unseen(status, sample.at_s):
         seen_s = {"observed_s": round(status.observed_s, 1), "unseen_since": round(status.observed_s, 1)}
-        return row | (seen_s if status.observed_s else {})
+        return row | (seen_s if status.observed_s else {}) | _unknown_adapters(sample)
     observed: dict[str, float | None] = {
         "engine_running": status.engine_running,
         "engine_waiting": status.engine_waiting,
@@ -293,6 +293,11 @@ def _backend(id_: str, slots: int, sample: Sample, tbt_s: float | None) -> dict[
         | {key: value for key, value in observed.items() if value is not None}
         | {key: words for key, words in reasons.items() if words}
     )
+
+
+def _unknown_adapters(sample: Sample) -> dict[str, Any]:
+    adapters = sample.pool.adapters
+    return {"adapters": {adapter.name: "unknown" for adapter in adapters}} if adapters else {}
 
 
 def _unseen(status: BackendStatus, now_s: float) -> bool:

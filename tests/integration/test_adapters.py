@@ -238,7 +238,7 @@ async def test_who_waits_for_what_cannot_be_loaded_is_refused_and_operators_read
         assert "/adapters/sql" not in answer.text, "paths of the installation are the operators' business"
         for n in (0, 1):
             assert made.seen(n)[SQL[1]] == "failed"
-            assert "No adapter found for /adapters/sql" in made.why(n)
+            assert "could not be loaded from /adapters/sql" in made.why(n)
             assert "/v1/load_lora_adapter" in made.why(n)
         again = await made.ask(client, SQL[0])  # while nobody may be asked again, nobody waits in vain
         assert again.headers["x-quartermaster-reason"] == "no_adapter"

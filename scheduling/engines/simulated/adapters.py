@@ -39,12 +39,12 @@ class Adapters:
     def __contains__(self, name: str) -> bool:
         return name in self.loaded
 
-    def cards(self, base: str, created: int, max_model_len: int) -> list[dict[str, Any]]:
+    def cards(self, base: str, created: int) -> list[dict[str, Any]]:
         """Their entries in ``/v1/models``."""
         return [
             {
                 "id": name, "object": "model", "created": created, "owned_by": "vllm", "root": path, "parent": base,
-                "max_model_len": max_model_len, "permission": [],
+                "max_model_len": None, "permission": [],
             }
             for name, path in self.loaded.items()
         ]  # fmt: skip

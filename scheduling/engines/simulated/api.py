@@ -328,13 +328,13 @@ class Api:
             "max_model_len": self._max_model_len,
             "permission": [],
         }
-        cards = [card, *self.adapters.cards(self._model, self._created, self._max_model_len)]
+        cards = [card, *self.adapters.cards(self._model, self._created)]
         connection.respond(200, msgspec.json.encode({"object": "list", "data": cards}))
 
     def _load_adapter(self, connection: Connection, request: Request) -> None:
         body = requests.decode(lora.LOAD, request.body)
         if self.faults.load_fails:
-            why = f"Loading lora {body.lora_name} failed: No adapter found for {body.lora_path}"
+            why = f"Loading lora {body.lora_name} failed: No adapter found for <path>"
             raise ApiError(404, why, "NotFoundError")
         if self.faults.load_s > 0:
             parked = _Parked(connection, request)

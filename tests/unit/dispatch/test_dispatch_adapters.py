@@ -140,7 +140,7 @@ async def test_what_could_not_be_loaded_is_asked_for_again_after_pauses_that_dou
     assert pauses[:5] == [10.0, 20.0, 40.0, 80.0, 160.0]
     assert max(pauses) == adapters.MAX_PAUSE_S
     why = world.homes.status("b1").why
-    assert "sql-v2 could not be loaded: POST /v1/load_lora_adapter answered 404" in why
+    assert "sql-v2 could not be loaded from /adapters/sql: POST /v1/load_lora_adapter answered 404" in why
     assert "runtime loading allowed" in why, "and what to do"
 
 

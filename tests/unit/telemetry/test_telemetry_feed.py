@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import tracemalloc
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -14,7 +15,8 @@ from hypothesis import strategies as st
 
 from scheduling.core.engine_limits import EngineFacts
 from scheduling.core.ledger import LedgerRecord
-from scheduling.core.types import BackendView, PoolView
+from scheduling.core.types import AdapterSpec, BackendView, PoolView
+from scheduling.dispatch.adapters import AdapterStatus
 from scheduling.dispatch.ports import BackendStatus
 from telemetry.alerts import conditions
 from telemetry.feed import history, snapshots
@@ -401,3 +403,17 @@ def test_a_replica_that_was_drained_is_not_lost_and_members_do_not_see_whose_req
     seen = snapshots.visible(lost, {"acme"})
     assert seen is not None
     assert "lost" not in seen["backends"]["gpu-1"]
+
+
+def test_a_replica_shows_its_adapters_and_an_unseen_one_says_that_they_are_unknown() -> None:
+    pool = replace(sample().pool, adapters=(AdapterSpec("sql", "llama-sql", "sql-v2"),))
+    status = AdapterStatus({"sql-v2": "failed", "stray": "unconfigured"}, "sql-v2 could not be loaded: no such path")
+    seen = BackendStatus("gpu-1", "ready", "answered a probe", NOW, adapters=status)
+    rows = [
+        snapshots.snapshot(sample(pool=pool, backends=backends), Window(), ENTITLEMENTS, 1)["backends"]["gpu-1"]
+        for backends in ([seen], [replace(seen, observed_s=NOW - 60)], [])
+    ]
+    assert rows[0]["adapters"] == {"sql-v2": "failed", "stray": "unconfigured"}
+    assert rows[0]["adapters_why"] == "sql-v2 could not be loaded: no such path"
+    assert [row["adapters"] for row in rows[1:]] == [{"sql-v2": "unknown"}] * 2
+    assert "adapters" not in snapshots.snapshot(sample(), Window(), ENTITLEMENTS, 1)["backends"]["gpu-1"]

@@ -9,6 +9,8 @@ import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from scheduling.dispatch.adapters import AdapterStatus
+from scheduling.dispatch.ports import BackendStatus
 from scheduling.gateway.ports import GatewayMetrics
 from telemetry.feed import snapshots
 from telemetry.feed.store import LiveStore, Stored
@@ -163,3 +165,16 @@ def test_the_first_scrape_without_redis_says_so_and_shows_no_pool_as_empty(priva
         assert not [name for name, labels in found if dict(labels).get("pool")]
     finally:
         metrics.close()
+
+
+def test_adapters_of_replicas_are_a_gauge_where_they_are_known() -> None:
+    states = {"sql": "loaded", "law": "missing", "new": "loading", "bad": "failed", "dark": "unknown"}
+    states["stray"] = "unconfigured"
+    status = BackendStatus("gpu-1", "ready", "answered a probe", NOW, adapters=AdapterStatus(states))
+    store = MemoryStore()
+    shot = snapshots.snapshot(sample(backends=[status]), Window(), ENTITLEMENTS, 1)
+    store.load_all = lambda known=None: {"llama": Stored(1, 1, shot)}  # type: ignore[method-assign]
+    gauges = _PoolGauges(store, clock=lambda: NOW)
+    gauges.refresh()
+    found = {labels[2]: value for labels, value in gauges.samples()["backend_adapter_loaded"]}
+    assert found == {"sql": 1.0, "law": 0.0, "new": 0.0, "bad": 0.0}

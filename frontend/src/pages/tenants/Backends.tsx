@@ -131,7 +131,7 @@ const ADAPTER_TONES: Record<AdapterState, Tone> = { loaded: "good", loading: "wa
 /** Which LoRA adapters the engine lists; a pool without any has none. One that only the engine knows is shown too: it can be configured. */
 function EngineAdapters({ live }: { live: BackendFigures | undefined }) {
   const adapters = Object.entries(live?.adapters ?? {});
-  if (adapters.length === 0) return <span className="text-faint">none</span>;
+  if (adapters.length === 0) return <span className="text-faint">{live === undefined ? "unknown" : "none"}</span>;
   return (
     <span className="mt-0.5 flex flex-wrap gap-1 whitespace-normal">
       {adapters.map(([name, state]) => (
