@@ -53,6 +53,7 @@ PAUSES: Pauses = {
     Reason.STATE_UNAVAILABLE: 1.0,
     Reason.REBUILDING: 1.0,
     Reason.NO_BACKEND: 2.0,
+    Reason.NO_ADAPTER: 5.0,
 }
 
 

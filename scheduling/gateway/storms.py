@@ -38,7 +38,8 @@ MAX_DRAINED = 256 * 1024  # bytes of a body that are read for the connection's s
 # What is refused whatever the request looks like, or until others are served. A body that is wrong is not among them.
 STANDING = frozenset({
     Reason.CONCURRENCY, Reason.TOKEN_BUDGET, Reason.KV_BUDGET, Reason.LOW_PRIORITY, Reason.QUEUE_FULL,
-    Reason.NO_BACKEND, Reason.REBUILDING, Reason.QUOTA_EXCEEDED, Reason.TENANT_PAUSED, Reason.NOT_ENTITLED,
+    Reason.NO_BACKEND, Reason.NO_ADAPTER, Reason.REBUILDING, Reason.QUOTA_EXCEEDED, Reason.TENANT_PAUSED,
+    Reason.NOT_ENTITLED,
 })  # fmt: skip
 _OF_ITS_SIZE = frozenset({Reason.TOKEN_BUDGET, Reason.KV_BUDGET})  # where waiting does not help, a smaller one passes
 

@@ -29,7 +29,7 @@ Json = dict[str, Any]
 RULES: tuple[tuple[str, tuple[Reason, ...]], ...] = (
     ("right", (Reason.NOT_ENTITLED, Reason.TENANT_PAUSED)),
     ("quota", (Reason.QUOTA_EXCEEDED,)),
-    ("pool", (Reason.STATE_UNAVAILABLE, Reason.REBUILDING, Reason.NO_BACKEND)),
+    ("pool", (Reason.STATE_UNAVAILABLE, Reason.REBUILDING, Reason.NO_BACKEND, Reason.NO_ADAPTER)),
     ("concurrency", (Reason.CONCURRENCY,)),
     ("token_budget", (Reason.TOKEN_BUDGET,)),
     ("kv_budget", (Reason.KV_BUDGET,)),

@@ -1,5 +1,6 @@
 import type { Adapter, Entitlement, Pool } from "../../api/catalog";
 import type { Column } from "../../components/Table";
+import { user } from "../../lib/page";
 import { useCatalog, useSnapshots } from "./data";
 import { Resource } from "./Resource";
 import { adapterSpecs, options } from "./specs";
@@ -18,6 +19,11 @@ export function Adapters() {
     const known = states.filter((state) => state !== "unknown");
     return known.length === 0 ? undefined : `${known.filter((state) => state === "loaded").length} of ${states.length}`;
   };
+  // Where engines stand and what they have is the operators' business: members are told neither.
+  const forStaff: Column<Adapter>[] = [
+    { label: "Loaded", cell: (row) => loaded(row) ?? <span className="text-faint">unknown</span> },
+    { label: "Source", className: "max-w-64", cell: (row) => (row.source ? <span className="block truncate" title={row.source}>{row.source}</span> : none) },
+  ];
   const columns: Column<Adapter>[] = [
     {
       label: "Adapter",
@@ -32,8 +38,7 @@ export function Adapters() {
     },
     { label: "Pool", by: (row) => row.pool, cell: (row) => row.pool },
     { label: "Model", by: (row) => row.model, className: "max-w-64", cell: (row) => <span className="block truncate" title={row.model}>{row.model}</span> },
-    { label: "Loaded", cell: (row) => loaded(row) ?? <span className="text-faint">unknown</span> },
-    { label: "Source", className: "max-w-64", cell: (row) => (row.source ? <span className="block truncate" title={row.source}>{row.source}</span> : none) },
+    ...(user.role === "member" ? [] : forStaff),
     {
       label: "Entitlements",
       className: "max-w-64",

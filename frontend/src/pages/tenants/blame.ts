@@ -15,6 +15,7 @@ export const CAUSES: Record<string, string> = {
   queue_full: "the pool's queue was full",
   queue_timeout: "it waited as long as its tier permits",
   no_backend: "the pool had no backend that answered",
+  no_adapter: "no backend had its adapter, and none could load it",
   rebuilding: "the pool's state was being rebuilt",
   state_unavailable: "Redis did not answer",
   shutting_down: "its gateway was shutting down",
