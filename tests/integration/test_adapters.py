@@ -186,6 +186,7 @@ async def test_requests_run_where_their_adapter_is(redis_url: str, pool_id: str)
         where: dict[str, set[str]] = {}
         for model, backend in await made.places(len(asked)):
             where.setdefault(model, set()).add(backend)
+    assert {r.attempts for r in made.world.metrics.records} == {1}, "no engine was asked for what it has not got"
     both = {made.backend(0), made.backend(1)}
     assert where == {SQL[0]: {made.backend(0)}, LAW[0]: {made.backend(1)}, "demo": both}
     assert [made.loaded(0), made.loaded(1)] == [{SQL[1]}, {LAW[1]}]

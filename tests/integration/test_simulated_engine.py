@@ -426,7 +426,10 @@ async def test_a_fault_that_does_not_exist_changes_nothing(server: SimulatedServ
         answer = await http.post(server.url + "/sim/fault", json=wrong)
         assert answer.status_code == 400
     shown = (await http.get(server.url + "/sim/fault")).json()
-    assert shown == {"stall": False, "error_rate": 0.0, "cut_rate": 0.0, "hang": False, "slow": 1.0}
+    assert shown == {
+        "stall": False, "error_rate": 0.0, "cut_rate": 0.0, "hang": False, "slow": 1.0, "load_s": 0.0,
+        "load_fails": False,
+    }  # fmt: skip
 
 
 async def test_a_slow_replica_takes_longer(http: httpx.AsyncClient) -> None:

@@ -319,3 +319,26 @@ async def test_a_sum_that_can_take_no_more_begins_anew(pool_store: PoolStore, re
     ended = await pool_store.finish("r1", 1, Reason.STOP, 30, True, ledger("r1", Reason.STOP))
     assert ended.status is FinishStatus.OK
     assert (await pool_store.view()).entitlements["acme"].served_tokens == 30
+
+
+async def test_requests_for_an_adapter_are_placed_and_make_room_only_where_it_is(pool_store: PoolStore):
+    epoch = await led(pool_store)
+    await pool_store.set_ready(epoch, "b2", backend("b2", 1, 10_000))
+    await pool_store.set_adapters(epoch, {"sql": (False, ["b2"]), "law": (True, [])})
+    spot = entitlement("spot", tier=tier(service_class=ServiceClass.PREEMPTIBLE))
+    owner = entitlement("owner", tier=tier(service_class=ServiceClass.GUARANTEED))
+
+    nowhere = await admit(pool_store, "r0", spot, adapter="code")
+    assert (nowhere.status, nowhere.reason) == (AdmissionStatus.REFUSED, Reason.NO_ADAPTER)
+    assert (nowhere.retry_s or 0) > 0
+    there = await admit(pool_store, "r1", spot, adapter="sql")
+    assert (there.status, there.backend) == (AdmissionStatus.GRANTED, "b2"), "not b1, the first by name"
+    here = await admit(pool_store, "r2", spot)
+    assert here.backend == "b1"
+    evicting = await admit(pool_store, "r3", owner, adapter="sql")
+    assert (evicting.status, evicting.backend) == (AdmissionStatus.GRANTED, "b2"), "r2 is the newer one, and elsewhere"
+    view = await pool_store.view()
+    assert {name: b.running for name, b in view.backends.items()} == {"b1": 1, "b2": 1}
+    await pool_store.finish("r2", 1, Reason.STOP, 10, True, ledger("r2"))
+    loading = await admit(pool_store, "r4", owner, adapter="law")
+    assert loading.status is AdmissionStatus.QUEUED, "b1 has room, and is to load it first"
