@@ -50,6 +50,9 @@ class LedgerRecord:
     output_tokens_p90: float = 0.0  # 90 of 100 such answers were expected not to be longer; 0: not predicted
     output_rank: float | None = None  # share of such answers expected to be shorter than this one was; None: no answer
     trace: str = ""  # operation and the client's traceparent (core/tracing.py); empty: traces are off
+    user: str = ""  # of the client's application, as it was named, or of the key; empty: nobody was named
+    instead_of: str = ""  # the entitlement that refused it, where a fallback took it over
+    instead_why: str = ""  # and with which reason
     admission: str = ""  # JSON: the figures that it was admitted or refused by; empty: it did not come to that
 
 

@@ -19,26 +19,23 @@ from typing import Final
 
 from scheduling.core.admission import Over, come_back, refill, stored_level
 from scheduling.core.outcomes import Reason
+from scheduling.core.types import RateLimits
 
 MINUTE_MS: Final = 60_000
 KEPT_AT_MOST_MS: Final = 86_400_000  # a bucket deeper in debt is forgotten after a day
 USERS_TRACKED: Final = 10_000  # of one entitlement at a time; further ones count together as one
 REST: Final = "-"  # the user that those count as
 REQUESTS, TOKENS, CONCURRENCY = "requests", "tokens", "concurrency"
+LIMITED: Final = {REQUESTS: "requests a minute", TOKENS: "tokens a minute", CONCURRENCY: "requests in flight"}
 
 _SCOPE = re.compile(r" ([^ =]+)=(\d+),(\d+),(\d+)")
 
 
-@dataclass(frozen=True, slots=True)
-class RateLimits:
-    """0 is no limit."""
-
-    requests_per_minute: int = 0
-    tokens_per_minute: int = 0
-    concurrency: int = 0
-
-    def __bool__(self) -> bool:
-        return bool(self.requests_per_minute or self.tokens_per_minute or self.concurrency)
+def limit_of(limits: RateLimits, what: str) -> int:
+    """One of them by name."""
+    if what == REQUESTS:
+        return limits.requests_per_minute
+    return limits.tokens_per_minute if what == TOKENS else limits.concurrency
 
 
 @dataclass(frozen=True, slots=True)

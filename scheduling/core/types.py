@@ -225,6 +225,18 @@ class PoolSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class RateLimits:
+    """What a key or a user may take of an entitlement (:mod:`scheduling.core.limits`). 0 is no limit."""
+
+    requests_per_minute: int = 0
+    tokens_per_minute: int = 0
+    concurrency: int = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.requests_per_minute or self.tokens_per_minute or self.concurrency)
+
+
+@dataclass(frozen=True, slots=True)
 class KeySpec:
     """An API key as the gateway knows it: never the secret."""
 
@@ -234,7 +246,9 @@ class KeySpec:
     expires_s: float | None = None
     project: str = ""
     subset: tuple[str, ...] = ()  # of the project's entitlements; empty: all
-    user: str = ""  # who its use is attributed to
+    user: str = ""  # who its use is attributed to, where a request names nobody
+    limits: RateLimits | None = None  # at each entitlement that it opens
+    user_limits: RateLimits | None = None  # of each of its users, likewise
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,6 +269,7 @@ class ProjectSpec:
     aliases: dict[str, str] = field(default_factory=dict)  # names clients use, to models or entitlements
     default_model: str = ""  # of requests that name none; empty: refused
     fallbacks: dict[str, FallbackSpec] = field(default_factory=dict)  # by model, alias or entitlement
+    user_limits: RateLimits | None = None  # of each of its users, whatever key of it they use
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,7 @@ from scheduling.gateway.stages import Call, Identified
 from scheduling.gateway.storms import HOLD_S, MAX_DRAINED, MAX_HELD, Storms
 from scheduling.gateway.timeouts import Timeouts
 from scheduling.gateway.upstream import Upstream
+from scheduling.gateway.users import take_user
 from scheduling.state.history import HistoryStream
 from scheduling.state.resp import PROBE_S, SILENCE_S, RespConnection
 from scheduling.state.skew import ClockSkew
@@ -419,6 +420,7 @@ class GatewayApp:
         size = len(data)
         body = parse_as(data, identified.endpoint.form)
         access = identified.access = self._choose(body.model, identified.access)
+        identified.user = take_user(body) or access.key.user
         if self._storms and not access.one_model:  # only now it is known which entitlement it is for
             refusal = self._storms.answer(access.door, call.started_loop)
             if refusal is not None:

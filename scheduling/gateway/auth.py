@@ -26,6 +26,7 @@ from scheduling.core.types import (
     EntitlementState,
     KeySpec,
     PoolSpec,
+    RateLimits,
 )
 from scheduling.engines.kinds import kind_of
 from scheduling.gateway.cache_salt import prefix_key, tenant_key, tenant_salt
@@ -65,6 +66,7 @@ class Access:
     prefix_key: bytes = b""  # what its prompts' prefixes are hashed with, for routing
     order: EngineOrder = ARRIVALS  # of its pool's policy, for engines
     reach: Reach | None = None  # what else the key opens; None: nothing
+    user_limits: RateLimits | None = None  # of each user of its project
 
     def at(self, model: str) -> Access | None:
         """What the key opens under this name; empty: the project's default. None: nothing."""
@@ -253,6 +255,7 @@ class Keyring:
         access = self._accesses[key.id, entitlement_id] = Access(
             key, entitlement, pool, limits, self._renames[_served(entitlement)], *self._prefixes[whose],
             self._orders[pool.id], self._reach(key),
+            project.user_limits if (project := self._catalog.projects.get(key.project)) else None,
         )  # fmt: skip
         return access
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 
-from scheduling.core.types import EntitlementSpec
+from scheduling.core.types import EntitlementSpec, RateLimits
+from scheduling.state.types import LimitLeft
 
 Header = tuple[bytes, bytes]
 
@@ -55,6 +57,15 @@ def after_period(seconds: float, spread: float | None = None) -> list[Header]:
     return [(b"retry-after", b"%d" % (seconds + 1 + 60 * spread)), NO_RETRY]
 
 
+def _level_headers(what: bytes, limit: int, left: float) -> list[Header]:
+    """Of a bucket that refills in a minute."""
+    return [
+        (b"x-ratelimit-limit-" + what, b"%d" % limit),
+        (b"x-ratelimit-remaining-" + what, b"%d" % max(0.0, left)),
+        (b"x-ratelimit-reset-" + what, duration((limit - left) / limit * 60)),
+    ]
+
+
 class Limits:
     """``x-ratelimit-*`` of one entitlement: the fixed parts are made once per catalog.
 
@@ -72,6 +83,28 @@ class Limits:
         self._rate = entitlement.tokens_per_s
         self._burst = entitlement.burst_tokens
         self._limit_tokens = (b"x-ratelimit-limit-tokens", b"%d" % entitlement.burst_tokens)
+
+    def narrower(
+        self, inflight: int, level_tokens: float | None, limited: Iterable[tuple[RateLimits, LimitLeft]]
+    ) -> list[Header]:
+        """As ``render``, with what a key or user has of its own in the place of the entitlement's: of several the last,
+        which is the narrowest. So a user with limits learns nothing of what others use."""
+        requests: list[Header] = []
+        tokens: list[Header] = []
+        for limits, left in limited:
+            if left.requests is not None:
+                requests = _level_headers(b"requests", limits.requests_per_minute, left.requests)
+            elif left.inflight is not None:
+                free = max(0, limits.concurrency - left.inflight)
+                requests = [
+                    (b"x-ratelimit-limit-requests", b"%d" % limits.concurrency),
+                    (b"x-ratelimit-remaining-requests", b"%d" % free),
+                    (b"x-ratelimit-reset-requests", _NOW if free else _SOON),
+                ]
+            if left.tokens is not None:
+                tokens = _level_headers(b"tokens", limits.tokens_per_minute, left.tokens)
+        wide = self.render(inflight, level_tokens)
+        return (requests or wide[:3]) + (tokens or wide[3:])
 
     def render(self, inflight: int, level_tokens: float | None) -> list[Header]:
         """Requests are counted in flight (an entitlement's limit is its concurrency); tokens are the bucket's level,

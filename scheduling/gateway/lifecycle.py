@@ -17,6 +17,7 @@ from scheduling.core.admission import not_entitled, state_at
 from scheduling.core.estimate.chain import Outlook
 from scheduling.core.estimate.tokens import TokenCalibration
 from scheduling.core.ledger import LedgerRecord
+from scheduling.core.limits import LIMITED, limit_of, read_limits
 from scheduling.core.outcomes import ENDINGS, Reason
 from scheduling.core.types import BackendSpec, EntitlementSpec
 from scheduling.engines.kinds import kind_of
@@ -44,6 +45,7 @@ from scheduling.gateway.retries import RetryBudget
 from scheduling.gateway.stages import NEVER, Call, Estimated, Identified, Submitted
 from scheduling.gateway.storms import Storms
 from scheduling.gateway.upstream import Upstream
+from scheduling.gateway.users import limits_text
 from scheduling.state.store import PoolStore
 from scheduling.state.types import Admission, AdmissionStatus, RequestFacts, StateError, StateUnavailable
 
@@ -204,7 +206,10 @@ class Lifecycle:
 
             estimate = make_estimate(prepared, pool, calibration, look)
         request = make_queued(call.id, call.received_s, access, prepared, estimate, hints, self._config.gateway_id)
-        facts = RequestFacts(pool.model, access.key.id, prepared.stream, access.entitlement.tier.slo, identified.trace)
+        facts = RequestFacts(
+            pool.model, access.key.id, prepared.stream, access.entitlement.tier.slo, identified.trace, identified.user,
+            limits_text(access, identified.user, estimate.cost_tokens),
+        )  # fmt: skip
         estimated = call.estimated = Estimated(
             call,
             access,
@@ -267,6 +272,8 @@ class Lifecycle:
         if admission.status is AdmissionStatus.REFUSED:
             submitted.in_state = False
             self._in_flight.calls.pop(call.id, None)
+            if admission.over is not None:
+                raise over_limit(admission, estimated)
             raise Refusal(
                 admission.reason or Reason.INTERNAL,
                 retry_s=admission.retry_s,
@@ -542,6 +549,22 @@ async def send_answer(call: Call, answer: Answer) -> None:
     await call.send({"type": "http.response.body", "body": answer.body, "more_body": True})
     await linger(call.receive)
     await call.send({"type": "http.response.body", "body": b""})
+
+
+def over_limit(admission: Admission, estimated: Estimated) -> Refusal:
+    """What a request is told that a limit of its key or user refused."""
+    assert admission.over is not None
+    number, what = admission.over
+    scope, need = read_limits(estimated.facts.limits).scopes[number], estimated.estimate.cost_tokens
+    more = f": this request alone may use {need}. Shorten it or lower its output bound"
+    return Refusal(
+        admission.reason or Reason.INTERNAL,
+        retry_s=admission.retry_s,
+        limit=limit_of(scope.limits, what),
+        what=LIMITED[what],
+        of="project" if ":up:" in scope.name else "key",
+        more=more if admission.retry_s is None else "",
+    )
 
 
 def check_entitled(entitlement: EntitlementSpec, now_s: float) -> None:

@@ -28,6 +28,7 @@ from scheduling.gateway.openai_types import (
     Said,
     Stop,
     TierOfKey,
+    UserMetadata,
 )
 
 
@@ -155,7 +156,7 @@ class MessagesRequest(Conversation, omit_defaults=True, kw_only=True):
     watermarking: bool | None = None
     vllm_xargs: Annotated[dict[ArgumentName, ArgumentValue], Meta(max_length=MAX_XARGS)] | None = None
     # consumed
-    metadata: Ignored = IGNORED  # the tenant's identity comes from the key alone
+    metadata: UserMetadata = UserMetadata.absent  # its user_id; the tenant's identity comes from the key alone
     service_tier: TierOfKey = TierOfKey.absent
     # refused
     inference_geo: Refused = REFUSED

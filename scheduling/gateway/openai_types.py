@@ -62,6 +62,29 @@ class Refused(Consumed):
     why = "This is not offered here"
 
 
+class NamesUser(Consumed):
+    """Names the user of the client's application. Who takes it puts ``absent`` in its place (``users.take_user``)."""
+
+    def __init__(self, name: str = "") -> None:
+        self.name = name
+
+    @classmethod
+    def take(cls, value: object) -> Any:
+        if value is None or value == "":
+            return cls.absent
+        if not isinstance(value, str):
+            raise ValueError("A user is named by a text")
+        return cls(value)
+
+
+class UserMetadata(NamesUser):
+    """Anthropic's ``metadata``, of which ``user_id`` counts."""
+
+    @classmethod
+    def take(cls, value: object) -> Any:
+        return super().take(value.get("user_id")) if isinstance(value, dict) else cls.absent
+
+
 class NotText(Refused):
     why = "Answers and embeddings are of text; media is taken as image_url, input_audio, audio_url and video_url parts"
 
@@ -309,7 +332,7 @@ class Sampling(Said, omit_defaults=True, kw_only=True):
     guided_choice: Annotated[list[Stop], Meta(min_length=1, max_length=1024)] | None = None
     guided_grammar: Annotated[str, Meta(max_length=65_536)] | None = None
     # consumed
-    user: Ignored = IGNORED  # the tenant's identity comes from the key alone
+    user: NamesUser = NamesUser.absent  # the tenant's identity comes from the key alone
     session_id: Ignored = IGNORED  # routing goes by the prompt's beginning
     use_beam_search: NoBeams = NoBeams.absent
     # refused
@@ -350,7 +373,7 @@ class ChatRequest(Sampling, omit_defaults=True, kw_only=True):
     continue_final_message: bool | None = None
     # consumed
     metadata: Ignored = IGNORED
-    safety_identifier: Ignored = IGNORED
+    safety_identifier: NamesUser = NamesUser.absent
     prompt_cache_key: Ignored = IGNORED
     prompt_cache_options: Ignored = IGNORED
     prompt_cache_retention: Ignored = IGNORED

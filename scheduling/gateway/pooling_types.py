@@ -20,6 +20,7 @@ from scheduling.gateway.openai_types import (
     Ignored,
     Message,
     ModelName,
+    NamesUser,
     NotText,
     OwnId,
     OwnTemplate,
@@ -46,7 +47,7 @@ class Pooled(Said, omit_defaults=True, kw_only=True):
     priority: Annotated[int, Meta(ge=-1_000_000, le=1_000_000)] | None = None
     cache_salt: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
     # consumed
-    user: Ignored = IGNORED
+    user: NamesUser = NamesUser.absent
     # refused
     request_id: OwnId = OwnId.absent
     mm_processor_kwargs: NotText = NotText.absent

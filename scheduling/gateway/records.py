@@ -68,6 +68,9 @@ def record_of(identified: Identified, reason: Reason, gateway_id: str) -> Ledger
         output_tokens_p90=estimate.output_p90,
         output_rank=rank,
         trace=identified.trace,
+        user=identified.user,
+        instead_of="" if identified.instead_of is None else identified.instead_of.entitlement.id,
+        instead_why=identified.instead_why or "",
         admission="" if run.admission is None else _admission(run.admission, identified, estimate),
     )  # fmt: skip
 
@@ -92,6 +95,8 @@ def _admission(admission: Admission, identified: Identified, estimate: Estimate)
         figures["instead_of"], figures["instead_why"] = identified.instead_of.entitlement.id, identified.instead_why
     if admission.retry_s is not None:
         figures["retry_ms"] = round(admission.retry_s * 1000)  # the header is spread around it
+    if admission.over is not None:
+        figures["limit"] = f"{'user' if admission.reason is Reason.USER_LIMIT else 'key'} {admission.over[1]}"
     if admission.position:
         figures["position"] = admission.position
     return msgspec.json.encode(figures).decode()

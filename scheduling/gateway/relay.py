@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable
 
 from scheduling.core.engine_status import NOT_ADMITTED, NOT_SERVED, misconfigured, what_it_means
+from scheduling.core.limits import read_limits
 from scheduling.core.outcomes import Reason
 from scheduling.core.tracing import engine_traceparent
 from scheduling.core.types import BackendSpec
@@ -259,8 +260,14 @@ def answer_headers(call: Call) -> list[Header]:
     queued = 0.0
     if submitted is not None:
         admission = submitted.admission
-        if admission is not None and (admission.inflight or admission.level_tokens is not None):
-            headers += identified.access.limits.render(admission.inflight, admission.level_tokens)
+        if admission is not None and (admission.inflight or admission.limits or admission.level_tokens is not None):
+            limits = identified.access.limits
+            if admission.limits:
+                scopes = read_limits(submitted.estimated.facts.limits).scopes
+                limited = zip((scope.limits for scope in scopes), admission.limits, strict=False)
+                headers += limits.narrower(admission.inflight, admission.level_tokens, limited)
+            else:
+                headers += limits.render(admission.inflight, admission.level_tokens)
         if submitted.queued_s is not None:
             queued = (submitted.granted_s or call.now_s()) - submitted.queued_s
     headers.append((b"x-quartermaster-queue-ms", b"%d" % (queued * 1000)))

@@ -25,6 +25,7 @@ from scheduling.gateway.openai_types import (
     Ignored,
     ModelName,
     Name,
+    NamesUser,
     NotCounted,
     NotStored,
     NotText,
@@ -197,8 +198,8 @@ class ResponsesRequest(Said, omit_defaults=True, kw_only=True):
     store: NotStored = NotStored.absent
     background: AtOnce = AtOnce.absent
     service_tier: TierOfKey = TierOfKey.absent
-    user: Ignored = IGNORED
-    safety_identifier: Ignored = IGNORED
+    user: NamesUser = NamesUser.absent
+    safety_identifier: NamesUser = NamesUser.absent
     prompt_cache_key: Ignored = IGNORED
     prompt_cache_retention: Ignored = IGNORED
     prompt_cache_options: Ignored = IGNORED

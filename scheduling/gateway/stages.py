@@ -149,6 +149,7 @@ class Identified:
     access: Access
     trace: str  # where traces are on
     endpoint: Endpoint
+    user: str = ""  # who it is attributed to, as the ledger keeps it
     streamed: bool = False  # its body was read, and asks for a stream
     idempotency: Pass | None = None  # where the client sent a key
     instead_of: Access | None = None  # what refused it, where a fallback took it over

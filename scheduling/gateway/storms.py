@@ -40,8 +40,10 @@ STANDING = frozenset({
     Reason.CONCURRENCY, Reason.TOKEN_BUDGET, Reason.KV_BUDGET, Reason.LOW_PRIORITY, Reason.QUEUE_FULL,
     Reason.NO_BACKEND, Reason.NO_ADAPTER, Reason.REBUILDING, Reason.QUOTA_EXCEEDED, Reason.TENANT_PAUSED,
     Reason.NOT_ENTITLED,
+    Reason.KEY_LIMIT,  # not USER_LIMIT: other users of the key are not at theirs
 })  # fmt: skip
-_OF_ITS_SIZE = frozenset({Reason.TOKEN_BUDGET, Reason.KV_BUDGET})  # where waiting does not help, a smaller one passes
+# where waiting does not help, a smaller one passes
+_OF_ITS_SIZE = frozenset({Reason.TOKEN_BUDGET, Reason.KV_BUDGET, Reason.KEY_LIMIT})
 
 
 @dataclass(slots=True)

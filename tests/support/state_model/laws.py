@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterator
 
 from scheduling.core.admission import RIGHTS, able_to_run
-from scheduling.core.limits import RateLimits, read_limits
-from scheduling.core.types import ServiceClass
+from scheduling.core.limits import read_limits
+from scheduling.core.types import RateLimits, ServiceClass
 from scheduling.state import codec
 from scheduling.state.codec import Entry
 from scheduling.state.standing import read_standing

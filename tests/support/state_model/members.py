@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 
 from scheduling.core.admission import baseline_slots, cap_of, rights_of
-from scheduling.core.limits import RateLimits
 from scheduling.core.outcomes import Reason
 from scheduling.core.types import (
     EntitlementState,
     OverLimit,
+    RateLimits,
     ServiceClass,
 )
 from tests.support.state_world import FACTS, entitlement, pool_spec, tier

@@ -7,7 +7,6 @@ import pytest
 from scheduling.core.limits import (
     MINUTE_MS,
     Limited,
-    RateLimits,
     Scope,
     Standing,
     first_over,
@@ -15,6 +14,7 @@ from scheduling.core.limits import (
     write_limits,
 )
 from scheduling.core.outcomes import Reason
+from scheduling.core.types import RateLimits
 
 KEY = Scope("chat:k:abcdefghijkl", RateLimits(60, 1000, 2))
 USER = Scope("chat:uk:abcdefghijkl:00ff", RateLimits(6, 0, 1))

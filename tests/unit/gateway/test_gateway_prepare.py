@@ -37,6 +37,7 @@ from scheduling.gateway.openai_types import (
 )
 from scheduling.gateway.prepare import Prepared, parse
 from scheduling.gateway.prepare_responses import Sent
+from scheduling.gateway.users import take_user
 from tests.support.gateway_world import TIER
 from tests.support.preparing import prepare
 
@@ -80,7 +81,9 @@ def test_what_is_consumed_goes_no_further() -> None:
         "echo": False,
     }
     assert {name for name, kind in kinds(ChatRequest).items() if kind == "consumed"} == fields.keys()
-    assert sent(chat(**fields)) == {"model": "up", "messages": [USER], "max_tokens": 512, "priority": 7}
+    prepared = chat(**fields)
+    assert take_user(prepared.body) == "u"
+    assert sent(prepared) == {"model": "up", "messages": [USER], "max_tokens": 512, "priority": 7}
 
 
 def test_extras_that_clients_are_known_to_send_within_messages_go_no_further() -> None:
