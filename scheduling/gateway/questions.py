@@ -27,6 +27,7 @@ from scheduling.gateway.prepare_messages import COUNT_FORM, check_count
 from scheduling.gateway.upstream import Upstream
 
 AT_ONCE = 4  # of one key in this process
+OF_TENANT = 16  # of all keys of a tenant: keys are its own to make
 MAX_ANSWER = 16 * 1024 * 1024  # it lists every token
 INPUT_REFUSED = (400, 413, 422)
 
@@ -68,24 +69,27 @@ class Questions:
 
     def __init__(self, upstream: Upstream) -> None:
         self._upstream = upstream
-        self._open: dict[str, int] = {}
+        self._open: dict[tuple[str, str], int] = {}
         self._turn = 0
 
     async def ask(self, question: Question, access: Access, body: Any) -> bytes:
         """The engine's answer. Raises :class:`Refusal`."""
-        key, pool = access.key.id, access.pool
+        whose = (("key", access.key.id, AT_ONCE), ("tenant", access.entitlement.tenant, OF_TENANT))
         question.check(body)
-        count = self._open.get(key, 0)
-        if count >= AT_ONCE:
-            raise Refusal(Reason.CONCURRENCY, inflight=count, limit=AT_ONCE)
-        self._open[key] = count + 1
+        for kind, name, most in whose:
+            count = self._open.get((kind, name), 0)
+            if count >= most:
+                raise Refusal(Reason.CONCURRENCY, inflight=count, limit=most)
+        for kind, name, _ in whose:
+            self._open[kind, name] = self._open.get((kind, name), 0) + 1
         try:
-            return await self._answer(question, pool, body)
+            return await self._answer(question, access.pool, body)
         finally:
-            if left := self._open[key] - 1:
-                self._open[key] = left
-            else:
-                del self._open[key]
+            for kind, name, _ in whose:
+                if left := self._open[kind, name] - 1:
+                    self._open[kind, name] = left
+                else:
+                    del self._open[kind, name]
 
     async def _answer(self, question: Question, pool: PoolSpec, body: Any) -> bytes:
         replicas = [backend for backend in pool.backends if not backend.draining]
