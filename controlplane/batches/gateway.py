@@ -29,6 +29,7 @@ WAITS = frozenset(
 AGAIN = frozenset(
     {Reason.EVICTED, Reason.LEASE_LOST, Reason.GATEWAY_LOST, Reason.CLIENT_LEFT}
 )  # it ran, and runs again
+LIMITS = frozenset({Reason.KEY_LIMIT.value, Reason.USER_LIMIT.value})
 LARGEST_ANSWER = 8 * 1024 * 1024  # bytes: results are held until they are stored
 
 
@@ -57,16 +58,17 @@ class LineAnswer:
     status: int
     reason: Reason
     body: bytes
+    never: bool = False  # it does not fit, however long it waits
 
     @property
     def waits(self) -> bool:
         """Whether the line was not run, or was stopped for others, and is to be run later."""
-        return self.reason in WAITS or self.reason in AGAIN
+        return not self.never and (self.reason in WAITS or self.reason in AGAIN)
 
     @property
     def may_pass(self) -> bool:
         """Whether it failed in a way that need not be so the next time."""
-        return self.reason.ending.outcome is not Outcome.COMPLETED and self.reason.ending.retry
+        return not self.never and self.reason.ending.outcome is not Outcome.COMPLETED and self.reason.ending.retry
 
 
 class SurplusGateway(GatewayApp):
@@ -106,7 +108,9 @@ class SurplusGateway(GatewayApp):
         }
         await self._http(scope, receive, send, request_id)
         reason = next((v.decode("ascii") for k, v in headers if k == b"x-quartermaster-reason"), "")
-        return LineAnswer(status, Reason(reason) if reason else Reason.CLIENT_LEFT, b"".join(parts))
+        # A limit of its key or user that is smaller than the line. The entitlement's own are not asked of lines.
+        too_large = reason in LIMITS and not any(k == b"retry-after" for k, _ in headers)
+        return LineAnswer(status, Reason(reason) if reason else Reason.CLIENT_LEFT, b"".join(parts), too_large)
 
     def models(self, key_id: str) -> frozenset[str]:
         """The names of the model that a key opens; none where it opens nothing."""

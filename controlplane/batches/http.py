@@ -138,7 +138,7 @@ class FileRoutes:
             size = await self._receive(call, body, limit)
             call.body_read = True
             call.limit(Reason.DEADLINE, call.last_deadline)
-            row = await self._ask(_keep, body, size, content_type, env, whose.tenant, whose.id)
+            row = await self._ask(_keep, body, size, content_type, env, whose.tenant, whose.id, access.key.project)
         await self._answer(call, wire.file_object(row))
 
     async def _receive(self, call: Call, body: IO[bytes], limit: int) -> int:
@@ -171,19 +171,20 @@ class FileRoutes:
         rows, more = await self._ask(
             services.files, access.entitlement.tenant, after=query.get("after", ""),
             limit=_limit(query, MAX_FILES_LIST, MAX_FILES_LIST), ascending=order == "asc", purpose=purpose,
+            project=access.key.project,
         )  # fmt: skip
         await self._answer(call, wire.page_object([wire.file_object(row) for row in rows], more))
 
     async def _file(self, call: Call, access: Access, ident: str) -> None:
-        row = await self._ask(services.file, access.entitlement.tenant, ident)
+        row = await self._ask(services.file, access.entitlement.tenant, ident, access.key.project)
         await self._answer(call, wire.file_object(row))
 
     async def _drop(self, call: Call, access: Access, ident: str) -> None:
-        await self._ask(services.delete_file, access.entitlement.tenant, ident)
+        await self._ask(services.delete_file, access.entitlement.tenant, ident, access.key.project)
         await self._answer(call, {"id": ident, "object": "file", "deleted": True})
 
     async def _content(self, call: Call, access: Access, ident: str) -> None:
-        row = await self._ask(services.file, access.entitlement.tenant, ident)
+        row = await self._ask(services.file, access.entitlement.tenant, ident, access.key.project)
         try:
             content = await self._ask(services.storage().open, row.name, "rb")
         except OSError:
@@ -228,6 +229,7 @@ class FileRoutes:
             services.create, tenant=access.entitlement.tenant, entitlement=access.entitlement.id,
             key_id=access.key.id, model=access.pool.model, endpoint=body["endpoint"],
             input_file=body["input_file_id"], window=body["completion_window"], metadata=_metadata(body),
+            project=access.key.project,
         )  # fmt: skip
         await self._ask(services.notify, row.pk)
         await self._answer(call, wire.batch_object(row))
@@ -235,12 +237,13 @@ class FileRoutes:
     async def _batches(self, call: Call, access: Access) -> None:
         query = _query(call, {"after", "limit"})
         rows, more = await self._ask(
-            services.batches, access.entitlement.tenant, after=query.get("after", ""), limit=_limit(query, MAX_LIST, 20)
-        )
+            services.batches, access.entitlement.tenant, after=query.get("after", ""),
+            limit=_limit(query, MAX_LIST, 20), project=access.key.project,
+        )  # fmt: skip
         await self._answer(call, wire.page_object([wire.batch_object(row) for row in rows], more))
 
     async def _batch(self, call: Call, access: Access, ident: str) -> None:
-        row = await self._ask(services.batch, access.entitlement.tenant, ident)
+        row = await self._ask(services.batch, access.entitlement.tenant, ident, access.key.project)
         await self._answer(call, wire.batch_object(row))
 
     async def _cancel(self, call: Call, access: Access, ident: str, head: Head) -> None:
@@ -249,7 +252,7 @@ class FileRoutes:
         await read_body(call.receive, BODY_BYTES)
         call.body_read = True
         call.limit(Reason.DEADLINE, call.last_deadline)
-        row = await self._ask(services.cancel, access.entitlement.tenant, ident)
+        row = await self._ask(services.cancel, access.entitlement.tenant, ident, access.key.project)
         await self._ask(services.notify, row.pk)
         await self._answer(call, wire.batch_object(row))
 
@@ -291,7 +294,7 @@ class _OneFile(TemporaryFileUploadHandler):
         super().new_file(*args, **options)
 
 
-def _keep(body: IO[bytes], size: int, content_type: str, env: Env, tenant: str, entitlement: str) -> Any:
+def _keep(body: IO[bytes], size: int, content_type: str, env: Env, tenant: str, entitlement: str, project: str) -> Any:
     """Takes a form apart and stores its file. Raises Problem."""
     body.seek(0)
     one = _OneFile(env.file_bytes)
@@ -319,7 +322,7 @@ def _keep(body: IO[bytes], size: int, content_type: str, env: Env, tenant: str, 
     with upload:
         return services.keep_file(
             tenant=tenant, entitlement=entitlement, filename=upload.name or "", content=upload, size=upload.size or 0,
-            keep_s=keep_s,
+            keep_s=keep_s, project=project,
         )  # fmt: skip
 
 

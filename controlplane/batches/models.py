@@ -16,6 +16,13 @@ class StoredFile(models.Model):
     public_id = models.CharField("id", max_length=40, unique=True)
     tenant = models.CharField(max_length=63)
     entitlement = models.CharField(max_length=63, help_text="Whose key brought it.")
+    project = models.CharField(
+        max_length=63,
+        blank=True,
+        default="",
+        db_default="",
+        help_text="Whose keys alone see it. Empty: those keys of the tenant that are of no project.",
+    )
     purpose = models.CharField(max_length=16, choices=[(BATCH, "batch"), (BATCH_OUTPUT, "batch output")])
     filename = models.CharField(max_length=255)
     bytes = models.BigIntegerField()
@@ -57,6 +64,13 @@ class Batch(models.Model):
     public_id = models.CharField("id", max_length=40, unique=True)
     tenant = models.CharField(max_length=63)
     entitlement = models.CharField(max_length=63)
+    project = models.CharField(
+        max_length=63,
+        blank=True,
+        default="",
+        db_default="",
+        help_text="Whose keys alone see it. Empty: those keys of the tenant that are of no project.",
+    )
     key_id = models.CharField("key", max_length=32)
     endpoint = models.CharField(max_length=32)
     model = models.CharField(max_length=200)

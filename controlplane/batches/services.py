@@ -89,7 +89,14 @@ def room_for_file(tenant: str, entitlement: str, size: int) -> None:
 
 @own_connection
 def keep_file(
-    *, tenant: str, entitlement: str, filename: str, content: IO[bytes], size: int, keep_s: int | None
+    *,
+    tenant: str,
+    entitlement: str,
+    filename: str,
+    content: IO[bytes],
+    size: int,
+    keep_s: int | None,
+    project: str = "",
 ) -> StoredFile:
     """Stores what a client brought. Raises Problem."""
     room_for_file(tenant, entitlement, size)
@@ -98,25 +105,28 @@ def keep_file(
     longest = timedelta(days=_env().file_keep_days)
     keep = longest if keep_s is None else min(longest, timedelta(seconds=keep_s))
     return StoredFile.objects.create(
-        public_id=public_id, tenant=tenant, entitlement=entitlement, purpose=BATCH,
+        public_id=public_id, tenant=tenant, project=project, entitlement=entitlement, purpose=BATCH,
         filename="".join(c for c in filename if c.isprintable())[:255] or "file", bytes=size, name=name,
         created_at=now, expires_at=now + keep,
     )  # fmt: skip
 
 
 @own_connection
-def file(tenant: str, public_id: str) -> StoredFile:
-    """A file of the tenant; 404 for another's as for none."""
-    row = StoredFile.objects.filter(tenant=tenant, public_id=public_id, expires_at__gt=timezone.now()).first()
+def file(tenant: str, public_id: str, project: str = "") -> StoredFile:
+    """A file of the tenant's project; 404 for another's as for none."""
+    owned = StoredFile.objects.filter(tenant=tenant, project=project)
+    row = owned.filter(public_id=public_id, expires_at__gt=timezone.now()).first()
     if row is None:
         raise Problem("This file does not exist.", "file_id", 404)
     return row
 
 
 @own_connection
-def files(tenant: str, *, after: str, limit: int, ascending: bool, purpose: str) -> tuple[list[StoredFile], bool]:
-    """A page of the tenant's files, and whether there are more."""
-    rows = StoredFile.objects.filter(tenant=tenant, expires_at__gt=timezone.now())
+def files(
+    tenant: str, *, after: str, limit: int, ascending: bool, purpose: str, project: str = ""
+) -> tuple[list[StoredFile], bool]:
+    """A page of the files of the tenant's project, and whether there are more."""
+    rows = StoredFile.objects.filter(tenant=tenant, project=project, expires_at__gt=timezone.now())
     if purpose:
         rows = rows.filter(purpose=purpose)
     if after:
@@ -136,9 +146,9 @@ def _after(rows: Any, last: StoredFile | Batch | None, ascending: bool) -> Any:
 
 
 @own_connection
-def delete_file(tenant: str, public_id: str) -> None:
+def delete_file(tenant: str, public_id: str, project: str = "") -> None:
     """Raises Problem, also while a batch needs it."""
-    row = file(tenant, public_id)
+    row = file(tenant, public_id, project)
     user = Batch.objects.filter(tenant=tenant, input_file=public_id, status__in=OPEN).first()
     if user is not None:
         raise Problem(f"The batch {user.public_id} still reads this file. Cancel it first.", "file_id", 409)
@@ -158,7 +168,7 @@ def _forget(rows: Sequence[StoredFile]) -> None:
 @own_connection
 def create(
     *, tenant: str, entitlement: str, key_id: str, model: str, endpoint: str, input_file: str, window: str,
-    metadata: Mapping[str, str] | None,
+    metadata: Mapping[str, str] | None, project: str = "",
 ) -> Batch:  # fmt: skip
     """A new batch, not looked at yet. Raises Problem."""
     seconds = window_s(window)
@@ -166,33 +176,33 @@ def create(
         raise Problem(f"endpoint is one of {', '.join(ENDPOINTS)}.", "endpoint")
     now = timezone.now()
     with transaction.atomic():
-        source = file(tenant, input_file)
+        source = file(tenant, input_file, project)
         if source.purpose != BATCH:
             raise Problem("The input file was not brought with the purpose batch.", "input_file_id")
         most = _env().batches_per_entitlement
         if Batch.objects.filter(entitlement=entitlement, status__in=OPEN).count() >= most:
             raise Problem(f"This entitlement has {most} open batches already. Wait for one to end.", None, 429)
         return Batch.objects.create(
-            public_id=new_id(REQUEST_ID), tenant=tenant, entitlement=entitlement, key_id=key_id, model=model,
-            endpoint=endpoint, completion_window=window, metadata=dict(metadata) if metadata else None,
+            public_id=new_id(REQUEST_ID), tenant=tenant, project=project, entitlement=entitlement, key_id=key_id,
+            model=model, endpoint=endpoint, completion_window=window, metadata=dict(metadata) if metadata else None,
             input_file=input_file, input_name=source.name, created_at=now,
             expires_at=now + timedelta(seconds=seconds),
         )  # fmt: skip
 
 
 @own_connection
-def batch(tenant: str, public_id: str) -> Batch:
-    """A batch of the tenant; 404 for another's as for none."""
-    row = Batch.objects.filter(tenant=tenant, public_id=public_id).first()
+def batch(tenant: str, public_id: str, project: str = "") -> Batch:
+    """A batch of the tenant's project; 404 for another's as for none."""
+    row = Batch.objects.filter(tenant=tenant, project=project, public_id=public_id).first()
     if row is None:
         raise Problem("This batch does not exist.", "batch_id", 404)
     return row
 
 
 @own_connection
-def batches(tenant: str, *, after: str, limit: int) -> tuple[list[Batch], bool]:
-    """A page of the tenant's batches, newest first, and whether there are more."""
-    rows = Batch.objects.filter(tenant=tenant)
+def batches(tenant: str, *, after: str, limit: int, project: str = "") -> tuple[list[Batch], bool]:
+    """A page of the batches of the tenant's project, newest first, and whether there are more."""
+    rows = Batch.objects.filter(tenant=tenant, project=project)
     if after:
         rows = _after(rows, rows.filter(public_id=after).first(), False)
     page = list(rows.order_by("-created_at", "-id")[: limit + 1])
@@ -200,10 +210,10 @@ def batches(tenant: str, *, after: str, limit: int) -> tuple[list[Batch], bool]:
 
 
 @own_connection
-def cancel(tenant: str, public_id: str) -> Batch:
+def cancel(tenant: str, public_id: str, project: str = "") -> Batch:
     """Begins to cancel; what was done stays. Problem for one that has ended."""
     with transaction.atomic():
-        batch(tenant, public_id)
+        batch(tenant, public_id, project)
         row = Batch.objects.select_for_update().get(public_id=public_id)
         if row.status in (Status.VALIDATING, Status.IN_PROGRESS):
             row.status, row.cancelling_at = Status.CANCELLING, timezone.now()
@@ -448,7 +458,8 @@ def _put(row: Batch, kind: str, data: IO[bytes]) -> StoredFile:
     name = _name(row, row.claim, kind)
     name = storage().save(name, File(data, name=name))
     return StoredFile(
-        public_id=new_id("file-"), tenant=row.tenant, entitlement=row.entitlement, purpose=BATCH_OUTPUT,
+        public_id=new_id("file-"), tenant=row.tenant, project=row.project, entitlement=row.entitlement,
+        purpose=BATCH_OUTPUT,
         filename=f"{row.public_id}_{kind}.jsonl", bytes=size, name=name, created_at=now,
         expires_at=now + timedelta(days=_env().file_keep_days),
     )  # fmt: skip

@@ -437,6 +437,7 @@ class GatewayApp:
                 call.scope["path"],
                 head.idempotency_key,
                 data,
+                access.key.project,
             )
         del data  # it may be large, and the call may wait
         await self._lifecycle.run(identified, prepared, size, head.hints)

@@ -111,7 +111,7 @@ class Idempotency:
         self._lost = deque((ticket, reason) for ticket, reason, done_s in self._done if done_s >= since_s)
         self._wake.set()
 
-    def pass_for(self, request_id: str, tenant: str, path: str, key: bytes, body: bytes) -> Pass:
+    def pass_for(self, request_id: str, tenant: str, path: str, key: bytes, body: bytes, project: str = "") -> Pass:
         """The pass of a call with a valid key.
 
         Raises:
@@ -123,7 +123,9 @@ class Idempotency:
                 param=HEADER,
                 detail=f"{HEADER} must be sent once, with 1 to {MAX_KEY_CHARS} visible ASCII characters.",
             )
-        name = b"%b\0%b" % (tenant.encode(), key)
+        # a slug has no newline, so no tenant is taken for a project of another
+        owner = f"{tenant}\n{project}" if project else tenant
+        name = b"%b\0%b" % (owner.encode(), key)
         digest = hmac.digest(self._secret, b"key\0" + name, "sha256").hex()[:32]
         whole = hmac.digest(self._secret, b"\0".join((name, path.encode(), hashlib.sha256(body).digest())), "sha256")
         fingerprint = hmac.digest(whole, b"fingerprint", "sha256").hex()[:32]

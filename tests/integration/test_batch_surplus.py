@@ -18,7 +18,7 @@ from controlplane.batches.gateway import LineAnswer, SurplusGateway
 from scheduling.catalog import CatalogCache
 from scheduling.core.batch_account import REQUEST_ID, account_of
 from scheduling.core.outcomes import Reason
-from scheduling.core.types import BackendSpec
+from scheduling.core.types import BackendSpec, ProjectSpec, RateLimits
 from scheduling.gateway.config import GatewayConfig
 from tests.support.gateway_world import World, gateway_world, until
 
@@ -114,3 +114,36 @@ async def test_what_is_wrong_with_a_line_is_its_result(redis_url: str, pool_id: 
         assert json.loads(answer.body)["error"]["type"] == "invalid_request_error"
         nobody = await gateway.run_line("key999999999", CHAT, BODY, f"{REQUEST_ID}x-1-2.1")
         assert (nobody.reason, nobody.waits) == (Reason.NO_KEY, False)
+
+
+async def test_lines_of_a_projects_key_are_limited_apart_from_people_and_name_their_users(redis_url: str, pool_id: str):
+    async with world_of(redis_url, pool_id, slots=8) as (world, gateway):
+        limits = RateLimits(requests_per_minute=2)
+        key = replace(world.key_spec, entitlement="", project="team", limits=limits, user="nightly")
+        projects = {"team": ProjectSpec("team", "acme", (world.entitlement.id,))}
+        world.catalog = replace(world.catalog, version=world.catalog.version + 1, keys={key.id: key}, projects=projects)
+        for app in (world.app, gateway):
+            await app._catalog.refreshed(10)
+        named = json.dumps(json.loads(BODY) | {"user": "ada"}).encode()
+        first = await gateway.run_line(key.id, CHAT, named, f"{REQUEST_ID}x-1-1.1")
+        second = await run(world, gateway, 2)
+        assert (first.status, second.status) == (200, 200)
+        third = await run(world, gateway, 3)
+        assert (third.reason, third.waits) == (Reason.KEY_LIMIT, True)  # it runs when the minute has room again
+        async with world.http() as client:  # people have the key's limits to themselves
+            answer = await client.post(CHAT, content=BODY, headers={"content-type": "application/json"})
+        assert answer.status_code == 200
+        records = {r.request_id: r for r in await world.ledger_of(3)}
+        assert [records[f"{REQUEST_ID}x-1-{n}.1"].user for n in (1, 2)] == ["ada", "nightly"]
+        assert {r.key_id for r in records.values()} == {key.id}
+
+
+async def test_a_line_that_no_minute_has_room_for_fails_and_holds_up_no_other(redis_url: str, pool_id: str):
+    async with world_of(redis_url, pool_id, slots=8) as (world, gateway):
+        key = replace(world.key_spec, limits=RateLimits(tokens_per_minute=100))
+        world.catalog = replace(world.catalog, version=world.catalog.version + 1, keys={key.id: key})
+        await gateway._catalog.refreshed(10)
+        large = json.dumps(json.loads(BODY) | {"max_tokens": 500}).encode()
+        answer = await gateway.run_line(key.id, CHAT, large, f"{REQUEST_ID}x-1-1.1")
+        assert (answer.status, answer.reason, answer.waits, answer.may_pass) == (429, Reason.KEY_LIMIT, False, False)
+        assert (await run(world, gateway, 2)).status == 200

@@ -26,7 +26,7 @@ def _storage(settings: Any, tmp_path: Path) -> None:
     settings.STORAGES = settings.STORAGES | {"batches": backend}
 
 
-def bring(tenant: str = "acme", count: int = 3, entitlement: str = "") -> StoredFile:
+def bring(tenant: str = "acme", count: int = 3, entitlement: str = "", project: str = "") -> StoredFile:
     rows = [
         json.dumps({"custom_id": f"r-{n}", "method": "POST", "url": CHAT, "body": {"model": "demo"}})
         for n in range(1, count + 1)
@@ -34,7 +34,7 @@ def bring(tenant: str = "acme", count: int = 3, entitlement: str = "") -> Stored
     data = "\n".join(rows).encode()
     return services.keep_file(
         tenant=tenant, entitlement=entitlement or f"{tenant}-demo", filename="in.jsonl", content=io.BytesIO(data),
-        size=len(data), keep_s=None,
+        size=len(data), keep_s=None, project=project,
     )  # fmt: skip
 
 
@@ -241,3 +241,34 @@ def test_a_window_is_a_time(text: str, seconds: int) -> None:
 def test_any_other_window_is_refused(text: str) -> None:
     with pytest.raises(Problem):
         services.window_s(text)
+
+
+@pytest.mark.parametrize(("mine", "other"), [("chat", "code"), ("chat", ""), ("", "chat")])
+def test_a_project_sees_nothing_of_another_projects_files_and_batches(mine: str, other: str) -> None:
+    file = bring(project=mine)
+    batch = make(file, project=mine)
+    for ask in (
+        lambda: services.file("acme", file.public_id, other),
+        lambda: services.delete_file("acme", file.public_id, other),
+        lambda: services.batch("acme", batch.public_id, other),
+        lambda: services.cancel("acme", batch.public_id, other),
+        lambda: make(file, project=other),
+    ):
+        with pytest.raises(Problem) as found:
+            ask()
+        assert found.value.status == 404
+    listed: dict[str, Any] = {"after": "", "limit": 10}
+    assert services.files("acme", ascending=True, purpose="", project=other, **listed) == ([], False)
+    assert services.batches("acme", project=other, **listed) == ([], False)
+    assert services.files("acme", ascending=True, purpose="", project=mine, **listed)[0] == [file]
+    assert services.batches("acme", project=mine, **listed)[0] == [batch]
+
+
+def test_what_a_projects_batch_wrote_is_the_projects(settings: Any) -> None:
+    make(bring(project="chat"), project="chat")
+    [work] = services.claim("first")
+    assert services.validate(work, {"demo"}) == Status.IN_PROGRESS
+    services.store(work, [said(n) for n in range(1, 4)])
+    services.finalize(work, Status.COMPLETED, None)
+    assert {file.project for file in StoredFile.objects.all()} == {"chat"}
+    assert StoredFile.objects.count() == 2
