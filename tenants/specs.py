@@ -23,6 +23,7 @@ from tenants import services
 from tenants.connections import own_connection
 from tenants.keys import KEY_PREFIX
 from tenants.models import ApiKey, AuditEntry, CatalogVersion, Entitlement, Pool, Project, Quota, Tier
+from tenants.models.limits import OF_KEY, OF_USER, rate_limits
 from tenants.rows import entitlement_spec, pool_spec, tier_spec
 
 log = logging.getLogger(__name__)
@@ -138,13 +139,18 @@ def load_catalog() -> core.Catalog:
     )
 
 
-_KeyRow = tuple[str, str, str | None, datetime | None, str | None, str, str]
+_Limit = int | None
+_KeyRow = tuple[
+    str, str, str | None, datetime | None, str | None, str, str, _Limit, _Limit, _Limit, _Limit, _Limit, _Limit
+]
 
 
 def _key_rows(now: datetime) -> QuerySet[ApiKey, _KeyRow]:
     """Of all active keys, in no order. The subset as it is stored: most are empty, and need no parser."""
     rows = ApiKey.active_at(now).order_by().annotate(subset=Cast("entitlements", TextField()))
-    return rows.values_list("public_id", "digest", "entitlement__slug", "expires_at", "project__slug", "subset", "user")
+    return rows.values_list(
+        "public_id", "digest", "entitlement__slug", "expires_at", "project__slug", "subset", "user", *OF_KEY, *OF_USER
+    )
 
 
 def _keys(
@@ -152,6 +158,12 @@ def _keys(
 ) -> dict[str, core.KeySpec]:
     """Those of the keys that lead somewhere, by id."""
     subsets: dict[str, tuple[str, ...]] = {"[]": ()}  # equal ones are kept once
+    limits: dict[tuple[_Limit, ...], core.RateLimits | None] = {}
+
+    def limits_in(*stored: _Limit) -> core.RateLimits | None:
+        if stored not in limits:
+            limits[stored] = rate_limits(*stored)
+        return limits[stored]
 
     def read(text: str) -> tuple[str, ...]:
         if text not in subsets:
@@ -167,8 +179,10 @@ def _keys(
             project=project or "",
             subset=read(subset),
             user=user,
+            limits=limits_in(*limited[:3]),
+            user_limits=limits_in(*limited[3:]),
         )
-        for public_id, digest, entitlement, expires_at, project, subset, user in rows
+        for public_id, digest, entitlement, expires_at, project, subset, user, *limited in rows
         if entitlement in entitlements or project in projects
     }
 
@@ -194,6 +208,7 @@ def _projects(
             fallbacks={
                 name: core.FallbackSpec(rule["to"], frozenset(rule["when"])) for name, rule in row.fallbacks.items()
             },
+            user_limits=rate_limits(*(getattr(row, name) for name in OF_USER)),
         )
     return projects
 

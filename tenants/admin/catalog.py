@@ -17,6 +17,7 @@ from scheduling.core.registry import orderings, routings
 from tenants import promises, services
 from tenants.admin.base import CatalogAdmin, RoleRights, actor_of
 from tenants.models import Adapter, Backend, Entitlement, Pool, Price, Project, Quota, Slo, Tenant, Tier
+from tenants.models.limits import OF_USER
 
 STATE_COLOURS = {"bound": "success", "pending": "warning", "degraded": "danger", "expired": "info"}
 CLASS_COLOURS = {
@@ -267,7 +268,7 @@ class ProjectAdmin(CatalogAdmin):
     list_select_related = ("tenant",)
     search_fields = ("slug", "tenant__slug", "description")
     autocomplete_fields = ("tenant",)
-    fields = ("slug", "description", "tenant", "aliases", "default_model", "fallbacks")
+    fields = ("slug", "description", "tenant", "aliases", "default_model", "fallbacks", *OF_USER)
 
 
 @admin.register(Entitlement)

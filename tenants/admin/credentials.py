@@ -21,6 +21,7 @@ from unfold.decorators import action, display
 from tenants import services
 from tenants.admin.base import CatalogAdmin, actor_of
 from tenants.models import AccessToken, ApiKey
+from tenants.models.limits import OF_KEY, OF_USER
 
 STATUS_COLOURS = {"active": "success", "expired": "info", "revoked": "danger"}
 
@@ -93,10 +94,10 @@ class ApiKeyAdmin(CredentialAdmin):
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
         if obj is None:
-            return ("entitlement", "project", "entitlements", "name", "user", "expires_at")
+            return ("entitlement", "project", "entitlements", "name", "user", *OF_KEY, *OF_USER, "expires_at")
         return (
-            "show_id", "name", "entitlement", "project", "entitlements", "user", "show_status", "created_at",
-            "created_by", "expires_at", "revoked_at",
+            "show_id", "name", "entitlement", "project", "entitlements", "user", *OF_KEY, *OF_USER, "show_status",
+            "created_at", "created_by", "expires_at", "revoked_at",
         )  # fmt: skip
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:

@@ -32,6 +32,7 @@ from tenants.models import (
     Tier,
 )
 from tenants.models.credentials import reachable
+from tenants.models.limits import OF_KEY, OF_USER
 
 UNKNOWN_NAMED = 20  # of a body's unknown fields: each is compared with all that there are, and answered with their list
 UNKNOWN_LETTERS = 100  # of an unknown name that are compared
@@ -280,7 +281,7 @@ class ProjectSerializer(CatalogSerializer):
 
     class Meta:
         model = Project
-        fields = ["slug", "description", "tenant", "aliases", "default_model", "fallbacks", "created_at"]
+        fields = ["slug", "description", "tenant", "aliases", "default_model", "fallbacks", *OF_USER, "created_at"]
 
 
 class QuotaSerializer(CatalogSerializer):
@@ -327,8 +328,8 @@ class KeySerializer(_CredentialSerializer):
     class Meta:
         model = ApiKey
         fields = [
-            "id", "name", "entitlement", "project", "entitlements", "opens", "user", "tenant", "status", "created_at",
-            "created_by", "expires_at", "revoked_at",
+            "id", "name", "entitlement", "project", "entitlements", "opens", "user", *OF_KEY, *OF_USER, "tenant",
+            "status", "created_at", "created_by", "expires_at", "revoked_at",
         ]  # fmt: skip
         read_only_fields = ["revoked_at"]
         validators: ClassVar[list[Any]] = []  # the model's own constraints say it better

@@ -31,6 +31,7 @@ from tenants.models import (
     Tenant,
     Tier,
 )
+from tenants.models.limits import OF_KEY, OF_USER
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +227,8 @@ API_KEY = Kind(
         "entitlements",
         ("displayName", "name"),
         "user",
+        *((f"limits.{path_of(name)}", name) for name in OF_KEY),
+        *((f"userLimits.{path_of(name.removeprefix('user_'))}", name) for name in OF_USER),
         "expires_at",
     ),
     key="public_id",
@@ -271,7 +274,18 @@ KINDS: tuple[Kind, ...] = (
     BACKEND,
     Kind("Adapter", Adapter, ("description", ("poolRef.name", "pool"), "model", "upstream_model", "source")),
     Kind("Tenant", Tenant, ("description",)),
-    Kind("Project", Project, ("description", ("tenantRef.name", "tenant"), "aliases", "default_model", "fallbacks")),
+    Kind(
+        "Project",
+        Project,
+        (
+            "description",
+            ("tenantRef.name", "tenant"),
+            "aliases",
+            "default_model",
+            "fallbacks",
+            *((f"userLimits.{path_of(name.removeprefix('user_'))}", name) for name in OF_USER),
+        ),
+    ),
     Kind(
         "TokenEntitlement",
         Entitlement,

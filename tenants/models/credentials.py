@@ -11,6 +11,7 @@ from django.db import models
 from django.db.models import Q, QuerySet, Value
 
 from tenants.models.entitlements import Entitlement
+from tenants.models.limits import KeyLimits
 from tenants.models.people import Tenant
 from tenants.models.projects import Project
 from tenants.validators import validate_names
@@ -45,7 +46,7 @@ class Credential(models.Model):
         return cls._default_manager.filter(Q(expires_at__isnull=True) | Q(expires_at__gt=now), revoked_at__isnull=True)
 
 
-class ApiKey(Credential):
+class ApiKey(Credential, KeyLimits):
     """A key to ``/v1``. It opens one entitlement, or those that its project may use, or some of them by name."""
 
     entitlement = models.ForeignKey(
@@ -76,7 +77,8 @@ class ApiKey(Credential):
         db_default="",
         blank=True,
         default="",
-        help_text="The person or service that its use is attributed to, such as an e-mail address.",
+        help_text="The person or service that its use is attributed to, such as an e-mail address, where requests "
+        "name no user.",
     )
     created_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, null=True, blank=True, editable=False, on_delete=models.SET_NULL, related_name="+"

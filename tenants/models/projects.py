@@ -7,11 +7,12 @@ from typing import ClassVar
 from django.db import models
 
 from tenants.models.base import Named
+from tenants.models.limits import UserLimits
 from tenants.models.people import Tenant
 from tenants.validators import model_name_validator, validate_fallbacks, validate_model_aliases
 
 
-class Project(Named):
+class Project(Named, UserLimits):
     """A team or application of a tenant. Its keys open its entitlements, and those that belong to no project."""
 
     tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="projects")

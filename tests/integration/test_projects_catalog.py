@@ -9,6 +9,7 @@ from django.core.exceptions import ValidationError
 from django.core.management import call_command
 from rest_framework.test import APIClient
 
+from scheduling.core.types import RateLimits
 from tenants import manifest, services
 from tenants.audit import SYSTEM
 from tenants.models import ApiKey, AuditEntry, CatalogVersion, Entitlement, Project
@@ -192,3 +193,55 @@ def test_a_file_makes_projects_and_moves_entitlements_into_them(world: worlds.Wo
     assert project.aliases == {"gpt-4o": "meta/llama"}
     assert (project.fallbacks["meta/llama"].to, project.default_model) == ("acme-llama", "meta/llama")
     assert load_catalog().projects["acme-chat"].entitlements == ("acme-own",)
+
+
+LIMITS = {"requests_per_minute": 60, "concurrency": 2, "user_tokens_per_minute": 5000}
+
+
+def test_limits_of_a_key_and_of_its_users_reach_the_gateways(world: worlds.World) -> None:
+    made = _make(world, "alice", project="acme-chat", **LIMITS)[1]
+    assert {name: made[name] for name in LIMITS} == LIMITS
+    assert made["tokens_per_minute"] is None
+    key = load_catalog().keys[made["id"]]
+    assert (key.limits, key.user_limits) == (RateLimits(60, 0, 2), RateLimits(0, 5000, 0))
+    other = _make(world, "alice", entitlement="acme-llama")[1]
+    plain = load_catalog().keys[other["id"]]
+    assert (plain.limits, plain.user_limits) == (None, None)
+    rotated = _client(world, "alice").post(f"/api/v1/keys/{made['id']}/rotate", {}, format="json").json()
+    assert {name: rotated[name] for name in LIMITS} == LIMITS
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 1.5, "many", 10**10, True])
+def test_a_limit_is_a_whole_number_of_at_least_one(world: worlds.World, wrong: object) -> None:
+    status, refused = _make(world, "alice", project="acme-chat", requests_per_minute=wrong)
+    assert (status, list(refused)) == (400, ["requests_per_minute"])
+    answer = _client(world, "adam").patch("/api/v1/projects/acme-chat", {"user_concurrency": wrong}, format="json")
+    assert (answer.status_code, list(answer.json())) == (400, ["user_concurrency"])
+
+
+def test_limits_of_a_projects_users_are_set_and_lifted(world: worlds.World) -> None:
+    client = _client(world, "adam")
+    answer = client.patch("/api/v1/projects/acme-chat", {"user_requests_per_minute": 5}, format="json")
+    assert answer.json()["user_requests_per_minute"] == 5
+    assert load_catalog().projects["acme-chat"].user_limits == RateLimits(5, 0, 0)
+    client.patch("/api/v1/projects/acme-chat", {"user_requests_per_minute": None}, format="json")
+    assert load_catalog().projects["acme-chat"].user_limits is None
+
+
+def test_limits_stand_in_files_and_change_by_them(world: worlds.World, tmp_path: Path) -> None:
+    made = _make(world, "alice", project="acme-chat", **LIMITS)[1]
+    file = tmp_path / "catalog.yaml"
+    file.write_text(manifest.export())
+    call_command("apply", "-f", str(file), "--yes", "--prune")
+    assert manifest.export() == file.read_text()
+    file.write_text(
+        "apiVersion: quartermaster/v1\nkind: List\nitems:\n"
+        "- kind: Project\n  metadata: {name: acme-chat}\n  spec:\n    userLimits: {concurrency: 3}\n"
+        f"- kind: ApiKey\n  metadata: {{name: {made['id']}}}\n  spec:\n"
+        "    limits: {requestsPerMinute: 30, concurrency: null}\n    userLimits: {tokensPerMinute: 100}\n"
+    )
+    call_command("apply", "-f", str(file), "--yes")
+    catalog = load_catalog()
+    assert catalog.projects["acme-chat"].user_limits == RateLimits(0, 0, 3)
+    assert catalog.keys[made["id"]].limits == RateLimits(30, 0, 0)
+    assert catalog.keys[made["id"]].user_limits == RateLimits(0, 100, 0)

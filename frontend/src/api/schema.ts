@@ -1,5 +1,5 @@
 // Made by `make generated` from the OpenAPI schema. Not edited by hand.
-// schema 49e4d97062586b22, body 33455900257afcf9
+// schema cee916d75934d1e3, body b6996cc7975a4e65
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
 export interface components {
@@ -22,21 +22,6 @@ export interface components {
             recording: string;
             state: components["schemas"]["LabRunState"];
             total: number;
-        };
-        /** @description A row of the catalog. */
-        Adapter: {
-            /** @description A short description. */
-            description: string;
-            /** @description The model name that clients send. No pool and no other adapter may have it. */
-            model: string;
-            /** @description Name of the pool. */
-            pool: string;
-            /** @description Name in URLs, files and metrics: lower-case letters, digits and hyphens. Cannot be changed later. */
-            slug: string;
-            /** @description Where engines find its weights, such as a path on their disks. Empty: it is never loaded from here. */
-            source: string;
-            /** @description The name under which engines list it. Empty: the same. */
-            upstream_model: string;
         };
         /** @description What was granted while a request waited, in hindsight. */
         Ahead: {
@@ -298,8 +283,6 @@ export interface components {
         };
         /** @description A row of the catalog. */
         Entitlement: {
-            /** @description The adapter that it is for. null: the pool's own model. */
-            adapter: string | null;
             /** @description Depth of the token bucket [tokens]; required with tokens per second. */
             burst_tokens: number;
             /** @description Requests that may run at once. */
@@ -478,6 +461,8 @@ export interface components {
         InFlightState: "waiting" | "running";
         /** @description A fresh key, with its secret for the only time. */
         IssuedKey: {
+            /** @description Requests that wait or run at once at each entitlement that it opens. Empty: no limit. */
+            concurrency: number | null;
             created_at: string;
             created_by: string | null;
             /** @description Name of the only entitlement it opens. Or a project. */
@@ -496,12 +481,22 @@ export interface components {
             opens: string[];
             /** @description Name of the project whose entitlements it opens. */
             project: string | null;
+            /** @description Requests a minute at each entitlement that it opens. Empty: no limit. */
+            requests_per_minute: number | null;
             revoked_at: string | null;
             /** @description active, expired or revoked. */
             status: components["schemas"]["StatusEnum"];
             tenant: string;
-            /** @description The person or service that its use is attributed to, such as an e-mail address. */
+            /** @description Tokens a minute, prompt and answer together, at each entitlement that it opens. Empty: no limit. */
+            tokens_per_minute: number | null;
+            /** @description The person or service that its use is attributed to, such as an e-mail address, where requests name no user. */
             user: string;
+            /** @description Requests of each user that wait or run at once, at each entitlement. Empty: no limit. */
+            user_concurrency: number | null;
+            /** @description Requests a minute of each user, at each entitlement. Empty: no limit. */
+            user_requests_per_minute: number | null;
+            /** @description Tokens a minute of each user, prompt and answer together, at each entitlement. Empty: no limit. */
+            user_tokens_per_minute: number | null;
         };
         /** @description A fresh token, with its secret for the only time. */
         IssuedToken: {
@@ -524,6 +519,8 @@ export interface components {
         };
         /** @description A row of the catalog. */
         Key: {
+            /** @description Requests that wait or run at once at each entitlement that it opens. Empty: no limit. */
+            concurrency: number | null;
             created_at: string;
             created_by: string | null;
             /** @description Name of the only entitlement it opens. Or a project. */
@@ -540,12 +537,22 @@ export interface components {
             opens: string[];
             /** @description Name of the project whose entitlements it opens. */
             project: string | null;
+            /** @description Requests a minute at each entitlement that it opens. Empty: no limit. */
+            requests_per_minute: number | null;
             revoked_at: string | null;
             /** @description active, expired or revoked. */
             status: components["schemas"]["StatusEnum"];
             tenant: string;
-            /** @description The person or service that its use is attributed to, such as an e-mail address. */
+            /** @description Tokens a minute, prompt and answer together, at each entitlement that it opens. Empty: no limit. */
+            tokens_per_minute: number | null;
+            /** @description The person or service that its use is attributed to, such as an e-mail address, where requests name no user. */
             user: string;
+            /** @description Requests of each user that wait or run at once, at each entitlement. Empty: no limit. */
+            user_concurrency: number | null;
+            /** @description Requests a minute of each user, at each entitlement. Empty: no limit. */
+            user_requests_per_minute: number | null;
+            /** @description Tokens a minute of each user, prompt and answer together, at each entitlement. Empty: no limit. */
+            user_tokens_per_minute: number | null;
         };
         /**
          * @description * `queued` - queued
@@ -676,15 +683,6 @@ export interface components {
          * @enum {string}
          */
         OverLimitEnum: "refuse" | "wait";
-        PaginatedAdapterList: {
-            /** @example 123 */
-            count: number;
-            /** @example http://api.example.org/accounts/?offset=400&limit=100 */
-            next: string | null;
-            /** @example http://api.example.org/accounts/?offset=200&limit=100 */
-            previous: string | null;
-            results: components["schemas"]["Adapter"][];
-        };
         PaginatedAlertList: {
             /** @example http://api.example.org/accounts/?cursor=cD00ODY%3D" */
             next: string | null;
@@ -907,8 +905,6 @@ export interface components {
             kv_bytes_per_token: number;
             /** @description KV cache [tokens], draining backends left out. */
             kv_tokens: number;
-            /** @description Engines are asked to load adapters that they lack. Off: an engine that allows this lets everyone who can reach it load files, so it is a decision about your network. */
-            load_adapters: boolean;
             /** @description Prompt and answer together [tokens]. */
             max_model_len: number;
             /** @description A larger max_tokens is refused [tokens]. */
@@ -1092,6 +1088,12 @@ export interface components {
             slug: string;
             /** @description Name of the tenant. */
             tenant: string;
+            /** @description Requests of each user that wait or run at once, at each entitlement. Empty: no limit. */
+            user_concurrency: number | null;
+            /** @description Requests a minute of each user, at each entitlement. Empty: no limit. */
+            user_requests_per_minute: number | null;
+            /** @description Tokens a minute of each user, prompt and answer together, at each entitlement. Empty: no limit. */
+            user_tokens_per_minute: number | null;
         };
         PromptTokens: {
             prompt_tokens: number;
@@ -1154,6 +1156,8 @@ export interface components {
          *     * `too_long` - too long
          *     * `slow_request` - slow request
          *     * `concurrency` - concurrency
+         *     * `key_limit` - key limit
+         *     * `user_limit` - user limit
          *     * `token_budget` - token budget
          *     * `kv_budget` - kv budget
          *     * `low_priority` - low priority
@@ -1168,7 +1172,6 @@ export interface components {
          *     * `queue_full` - queue full
          *     * `queue_timeout` - queue timeout
          *     * `no_backend` - no backend
-         *     * `no_adapter` - no adapter
          *     * `rebuilding` - rebuilding
          *     * `state_unavailable` - state unavailable
          *     * `shutting_down` - shutting down
@@ -1186,7 +1189,7 @@ export interface components {
          *     * `key_revoked` - key revoked
          * @enum {string}
          */
-        ReasonEnum: "stop" | "length" | "replayed" | "no_key" | "not_entitled" | "tenant_paused" | "unknown_model" | "invalid_request" | "too_large" | "too_long" | "slow_request" | "concurrency" | "token_budget" | "kv_budget" | "low_priority" | "quota_exceeded" | "duplicate" | "already_done" | "key_reused" | "tenant_connections" | "address_connections" | "user_connections" | "server_full" | "queue_full" | "queue_timeout" | "no_backend" | "no_adapter" | "rebuilding" | "state_unavailable" | "shutting_down" | "backend_error" | "backend_lost" | "backend_stalled" | "gateway_lost" | "evicted" | "lease_lost" | "deadline" | "slow_reader" | "internal" | "client_left" | "operator" | "key_revoked";
+        ReasonEnum: "stop" | "length" | "replayed" | "no_key" | "not_entitled" | "tenant_paused" | "unknown_model" | "invalid_request" | "too_large" | "too_long" | "slow_request" | "concurrency" | "key_limit" | "user_limit" | "token_budget" | "kv_budget" | "low_priority" | "quota_exceeded" | "duplicate" | "already_done" | "key_reused" | "tenant_connections" | "address_connections" | "user_connections" | "server_full" | "queue_full" | "queue_timeout" | "no_backend" | "rebuilding" | "state_unavailable" | "shutting_down" | "backend_error" | "backend_lost" | "backend_stalled" | "gateway_lost" | "evicted" | "lease_lost" | "deadline" | "slow_reader" | "internal" | "client_left" | "operator" | "key_revoked";
         Recording: {
             at: string;
             author: string;
