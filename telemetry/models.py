@@ -66,6 +66,24 @@ class LedgerEntry(models.Model):
     output_rank = models.FloatField(
         "rank", null=True, blank=True, help_text="Share of such answers expected to be shorter than this one was."
     )
+    user = models.CharField(
+        max_length=64,
+        blank=True,
+        default="",
+        db_default="",
+        db_column="end_user",  # user is a word of SQL
+        help_text="As the request named it, else the user of the key; a digest where it was too long.",
+    )
+    instead_of = models.CharField(
+        max_length=63,
+        blank=True,
+        default="",
+        db_default="",
+        help_text="The entitlement that refused it, where a fallback took it over.",
+    )
+    instead_why = models.CharField(
+        max_length=32, blank=True, default="", db_default="", help_text="The reason with which that refused it."
+    )
     admission = models.CharField(
         max_length=300, blank=True, default="", help_text="JSON: the figures that it was admitted by."
     )

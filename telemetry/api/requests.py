@@ -82,6 +82,8 @@ class RequestsQuery(serializers.Serializer[Any]):
     tier = serializers.CharField(required=False)
     entitlement = serializers.CharField(required=False)
     key_id = serializers.CharField(required=False)
+    user = serializers.CharField(required=False, help_text="As the requests name it, else the user of their key.")
+    instead_of = serializers.CharField(required=False, help_text="Taken over by a fallback from this entitlement.")
     pool = serializers.CharField(required=False)
     backend = serializers.CharField(required=False, help_text="Operators and admins only.")
     outcome = serializers.ChoiceField([o.value for o in Outcome], required=False)

@@ -24,7 +24,7 @@ from telemetry.ledger import usage
 from tenants.api.inputs import Moment
 
 MAX_ROWS = 20_000
-FILTERS = ("tenant", "pool", "model", "entitlement", "key", "tier")
+FILTERS = ("tenant", "pool", "model", "entitlement", "key", "user", "tier")
 _LINES = 500  # of CSV per piece sent
 
 
@@ -47,6 +47,7 @@ class UsageQuery(serializers.Serializer[Any]):
     model = serializers.CharField(required=False)
     entitlement = serializers.CharField(required=False)
     key = serializers.CharField(required=False)
+    user = serializers.CharField(required=False)
     tier = serializers.CharField(required=False)
 
     def get_fields(self) -> dict[str, serializers.Field[Any, Any, Any, Any]]:

@@ -20,7 +20,7 @@ MOST = 20_000
 MAX_VALUES = 20  # of a facet, and groups of the table
 GROUPS = {
     "tenant": "tenant", "tier": "tier", "outcome": "outcome", "reason": "reason", "pool": "pool", "key": "key_id",
-    "entitlement": "entitlement", "backend": "backend",
+    "entitlement": "entitlement", "backend": "backend", "user": "user",
 }  # fmt: skip
 SORTS = ("requests", "waited_p95", "ttft_p95", "total_p95")
 

@@ -30,6 +30,7 @@ RULES: tuple[tuple[str, tuple[Reason, ...]], ...] = (
     ("right", (Reason.NOT_ENTITLED, Reason.TENANT_PAUSED)),
     ("quota", (Reason.QUOTA_EXCEEDED,)),
     ("pool", (Reason.STATE_UNAVAILABLE, Reason.REBUILDING, Reason.NO_BACKEND, Reason.NO_ADAPTER)),
+    ("limits", (Reason.KEY_LIMIT, Reason.USER_LIMIT)),
     ("concurrency", (Reason.CONCURRENCY,)),
     ("token_budget", (Reason.TOKEN_BUDGET,)),
     ("kv_budget", (Reason.KV_BUDGET,)),
@@ -65,6 +66,8 @@ def _compared(rule: str, f: Json, queued: bool) -> Json:
     """The numbers of one rule, from what was recorded."""
     if not f:
         return {}
+    if rule == "limits":
+        return {"note": f"the limit of its {f['limit']}"} if "limit" in f else {}
     if rule == "concurrency":
         before = f["inflight"] - (f["answer"] != "refused")
         return {"value": before, "limit": f["concurrency"], "unit": "in flight before it"}

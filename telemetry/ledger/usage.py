@@ -2,7 +2,7 @@
 
 Complete hours come from the roll-up (``telemetry/ledger/rollup.py``), the edges of the range and the last two hours
 from the ledger itself: figures are exact to the request, are there at once, and outlive the ledger's retention. Groups
-that the roll-up does not know (outcome, reason) come from the ledger alone.
+that the roll-up does not know (user, outcome, reason) come from the ledger alone.
 
 A request that ran is charged by the price that was in force in the hour it was received: tokens by the million, and
 its slot's share of a GPU for as long as it held the slot.
@@ -29,10 +29,10 @@ FIGURES = (
 )  # fmt: skip
 COLUMNS = {
     "pool": "pool", "model": "model", "tenant": "tenant", "tier": "tier", "entitlement": "entitlement",
-    "key": "key_id", "outcome": "outcome", "reason": "reason",
+    "key": "key_id", "user": "user", "outcome": "outcome", "reason": "reason",
 }  # fmt: skip
 TIMES = {"hour": TruncHour, "day": TruncDay, "month": TruncMonth}
-LEDGER_ONLY = frozenset({"outcome", "reason"})
+LEDGER_ONLY = frozenset({"user", "outcome", "reason"})
 GROUPS = (*COLUMNS, *TIMES)
 _NO_PRICE = -1
 _MIXED = "mixed"
@@ -117,12 +117,13 @@ def usage(
             rows = LedgerEntry.objects.filter(where, received_at__gte=begin, received_at__lt=end)
             for key, cell in _sums(rows, "received_at", groups, rates):
                 edges.setdefault(key, _Cell()).add(cell)
-    hours = UsageHour.objects.filter(where, hour__gte=first, hour__lt=last)
-    for key, cell in _sums(hours, "hour", groups, rates) if first < last else ():
-        edge = edges.pop(key, None)
-        if edge is not None:
-            cell.add(edge)
-        yield _shown(groups, key, cell)
+    if first < last:  # else it may be asked for what hours do not know
+        hours = UsageHour.objects.filter(where, hour__gte=first, hour__lt=last)
+        for key, cell in _sums(hours, "hour", groups, rates):
+            edge = edges.pop(key, None)
+            if edge is not None:
+                cell.add(edge)
+            yield _shown(groups, key, cell)
     for key in sorted(edges):
         yield _shown(groups, key, edges[key])
 

@@ -23,6 +23,7 @@ export interface Filters {
   tier: string;
   entitlement: string;
   key_id: string;
+  user: string;
   backend: string;
   from: string;
   to: string;

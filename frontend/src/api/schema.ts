@@ -1,5 +1,5 @@
 // Made by `make generated` from the OpenAPI schema. Not edited by hand.
-// schema cee916d75934d1e3, body b6996cc7975a4e65
+// schema 6d01cb4f000fe433, body 3b4fe62c46c7dbbf
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
 export interface components {
@@ -1216,6 +1216,10 @@ export interface components {
             granted_at: string | null;
             input_tokens: number;
             input_tokens_est: number;
+            /** @description The entitlement that refused it, where a fallback took it over. */
+            instead_of: string;
+            /** @description The reason with which that refused it. */
+            instead_why: string;
             /** @description The key's public part. */
             key_id: string;
             /** @description The model name in the request. */
@@ -1250,6 +1254,8 @@ export interface components {
             ttft_ms: number | null;
             ttft_slo_s: number | null;
             ttlt_slo_s: number | null;
+            /** @description As the request named it, else the user of the key; a digest where it was too long. */
+            user: string;
             /** @description Why it was granted then, and on that backend. */
             why: string;
         };
@@ -1287,6 +1293,10 @@ export interface components {
             granted_at: string | null;
             input_tokens: number;
             input_tokens_est: number;
+            /** @description The entitlement that refused it, where a fallback took it over. */
+            instead_of: string;
+            /** @description The reason with which that refused it. */
+            instead_why: string;
             /** @description The key's public part. */
             key_id: string;
             /** @description The model name in the request. */
@@ -1322,6 +1332,8 @@ export interface components {
             ttft_ms: number | null;
             ttft_slo_s: number | null;
             ttlt_slo_s: number | null;
+            /** @description As the request named it, else the user of the key; a digest where it was too long. */
+            user: string;
             /** @description Why it was granted then, and on that backend. */
             why: string;
         };

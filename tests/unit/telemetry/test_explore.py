@@ -80,3 +80,31 @@ def test_only_the_newest_are_summed_up_and_the_answer_tells_from_when_on(
 )
 def test_what_makes_no_sense_is_refused(query: dict[str, Any], world: worlds.World) -> None:
     assert asked(world, "olga", **query) == 400
+
+
+def test_requests_are_found_and_summed_up_by_their_user_and_fallback() -> None:
+    rows = [record(n, user="ada" if n % 2 else "bob") for n in range(5)]
+    rows += [globex_record(20, user="ada"), record(21, user="ada", instead_of="acme-big", instead_why="no_backend")]
+    writer.write(rows)
+    world = worlds.build()
+    found = asked(world, "alice", "requests", user="ada")["results"]
+    assert {(row["tenant"], row["user"]) for row in found} == {("acme", "ada")}
+    assert len(found) == 3
+    assert {row["value"]: row["requests"] for row in asked(world, "alice")["facets"]["user"]} == {"ada": 3, "bob": 3}
+    [taken] = asked(world, "alice", "requests", instead_of="acme-big")["results"]
+    assert (taken["instead_of"], taken["instead_why"]) == ("acme-big", "no_backend")
+    span = {"from": "2020-01-01T00:00:00Z", "to": "2100-01-01T00:00:00Z"}
+    used = asked(world, "alice", "usage", group_by="user", **span)["rows"]
+    assert {row["user"]: row["requests"] for row in used} == {"ada": 3, "bob": 3}
+    [hers] = asked(world, "olga", "usage", group_by="tenant", user="ada", tenant="globex", **span)["rows"]
+    assert (hers["tenant"], hers["requests"]) == ("globex", 1)
+
+
+def test_the_story_of_a_refusal_by_a_limit_names_it() -> None:
+    admission = '{"answer":"refused","inflight":0,"concurrency":8,"kv":10,"limit":"user requests"}'
+    writer.write([refused(30, reason="user_limit", admission=admission)])
+    world = worlds.build()
+    [row] = asked(world, "olga", "requests")["results"]
+    told = asked(world, "olga", f"requests/{row['request_id']}")["story"]["checks"]
+    [limits] = [check for check in told if check["rule"] == "limits"]
+    assert (limits["state"], limits["note"]) == ("failed", "the limit of its user requests")

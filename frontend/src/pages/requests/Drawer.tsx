@@ -5,7 +5,7 @@ import { request, type LedgerRow, type Story as Told } from "../../api/requests"
 import { category } from "../../charts/palette";
 import { CopyButton } from "../../components/Copy";
 import { Icon } from "../../components/icons";
-import { compact, duration, moment, NONE, seconds, text, utc } from "../../lib/format";
+import { compact, duration, moment, NONE, seconds, text, utc, words } from "../../lib/format";
 import { useNow } from "../../feed/live";
 import { user } from "../../lib/page";
 import { useDark } from "../../lib/theme";
@@ -215,6 +215,8 @@ function Story({ row, story }: { row: LedgerRow; story: Told | undefined }) {
           <Fact name="key">
             <span className="font-mono text-xs">{row.key_id}</span>
           </Fact>
+          {row.user && <Fact name="user">{row.user}</Fact>}
+          {row.instead_of && <Fact name="fallback for">{`${row.instead_of}: ${words(row.instead_why ?? "")}`}</Fact>}
           <Fact name="pool">{row.pool || NONE}</Fact>
           <Fact name="model">{row.model || NONE}</Fact>
           <Fact name="answer">{row.streamed ? "streamed" : "whole"}</Fact>

@@ -8,8 +8,8 @@ import { user } from "../../lib/page";
 
 const REFRESH_MS = 15_000;
 const SHOWN = 6;
-const GROUPS = ["tenant", "tier", "outcome", "reason", "pool", "key", "entitlement", "backend"] as const;
-const FACETS = ["outcome", "reason", "tenant", "tier", "backend", "key"] as const;
+const GROUPS = ["tenant", "tier", "outcome", "reason", "pool", "key", "user", "entitlement", "backend"] as const;
+const FACETS = ["outcome", "reason", "tenant", "tier", "backend", "key", "user"] as const;
 const filterOf = (facet: string): string => (facet === "key" ? "key_id" : facet);
 
 /** Values that were seen, by term: what the query bar completes with. */

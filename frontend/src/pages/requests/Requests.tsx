@@ -10,7 +10,7 @@ import { QueryBar } from "./QueryBar";
 import { Outcome, Slo } from "./Outcome";
 
 const REFRESH_MS = 5000;
-const names = ["outcome", "reason", "pool", "tenant", "tier", "entitlement", "key_id", "backend", "request_id", "slo_met", "waited_over", "waited_under", "ttft_over", "ttft_under", "total_over", "total_under", "from", "to"] as const satisfies (keyof Filters)[];
+const names = ["outcome", "reason", "pool", "tenant", "tier", "entitlement", "key_id", "user", "backend", "request_id", "slo_met", "waited_over", "waited_under", "ttft_over", "ttft_under", "total_over", "total_under", "from", "to"] as const satisfies (keyof Filters)[];
 
 const took = (ms: number | null): string => text(duration(ms ?? undefined));
 

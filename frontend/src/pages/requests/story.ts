@@ -7,6 +7,7 @@ const names: Record<string, string> = {
   right: "Entitlement usable, tenant not paused",
   quota: "Quota of the day or month",
   pool: "Scheduler and a ready backend",
+  limits: "Limits of its key and user",
   concurrency: "Concurrency",
   token_budget: "Token budget",
   kv_budget: "KV cache share",

@@ -6,6 +6,8 @@ import { percent, seconds, text } from "../../lib/format";
 /** What each refusal comes from; any other lies in the request itself. */
 export const CAUSES: Record<string, string> = {
   concurrency: "its own limit of requests at once",
+  key_limit: "the limit of its key",
+  user_limit: "the limit of one of its users",
   token_budget: "its own token budget",
   kv_budget: "its own share of the KV cache",
   quota_exceeded: "its own quota",

@@ -2,7 +2,7 @@
 
 import type { UsageRow } from "../../api/catalog";
 
-export const GROUPS = ["tenant", "key", "model", "pool", "entitlement", "tier", "hour", "day", "month", "outcome", "reason"] as const;
+export const GROUPS = ["tenant", "key", "user", "model", "pool", "entitlement", "tier", "hour", "day", "month", "outcome", "reason"] as const;
 export type Group = (typeof GROUPS)[number];
 
 export const RANGES = [
