@@ -107,7 +107,7 @@ def test_a_batch_runs_and_each_line_has_its_answer_or_its_error(up: Up, client: 
     assert own == {o["response"]["request_id"] for o in [*output, *errors]}
 
 
-def ledger(up: Up, batch_id: str) -> list[dict[str, Any]]:
+def ledger(up: Up, batch_id: str, count: int = 32) -> list[dict[str, Any]]:
     """The rows of a batch's requests, once there are as many as lines."""
     end = time.monotonic() + LIMIT_S
     while True:
@@ -115,7 +115,7 @@ def ledger(up: Up, batch_id: str) -> list[dict[str, Any]]:
         with httpx.Client(base_url=f"{up.url}/api/v1", headers=up.admin(), timeout=60) as api:
             answer = api.get("/requests", params={"request_id": batch_id, "page_size": 100}).json()
             found = answer["results"]
-        if len(found) >= 32 or time.monotonic() > end:
+        if len(found) >= count or time.monotonic() > end:
             return found
         time.sleep(0.2)
 
@@ -173,6 +173,43 @@ def test_nothing_of_another_tenant_can_be_seen_or_used(up: Up, client: openai.Op
     assert client.files.delete(batch.input_file_id).deleted
     with pytest.raises(openai.NotFoundError):
         client.files.retrieve(batch.input_file_id)
+
+
+def of_project(up: Up, name: str, **limits: Any) -> openai.OpenAI:
+    """A client with a key of a new project, of the tenant that has the demo's standard key."""
+    with httpx.Client(base_url=f"{up.url}/api/v1/", headers=up.admin(), timeout=60) as api:
+        public = up.demo()["keys"]["standard"].removeprefix("qm-").partition(".")[0]
+        tenant = api.get(f"keys/{public}").json()["tenant"]
+        assert api.post("projects", json={"slug": name, "tenant": tenant}).status_code == 201
+        made = api.post("keys", json={"name": name, "project": name, "user": "nightly", **limits})
+        assert made.status_code == 201, made.text
+        return openai.OpenAI(base_url=f"{up.url}/v1", api_key=made.json()["key"], timeout=60)
+
+
+def test_a_batch_of_a_projects_key_runs_within_its_limits_and_is_seen_by_its_project_alone(
+    up: Up, client: openai.OpenAI
+):
+    night, other = of_project(up, "night", requests_per_minute=6), of_project(up, "day")
+    model = night.models.list().data[0].id
+    rows = [line(up, n, model=model) for n in range(6)] + [line(up, 6, model=model, user="ada")]
+    batch = begin(night, rows)
+    done = ended(night, batch.id)  # the seventh waits until the minute has room again
+    assert (done.status, done.request_counts.completed) == ("completed", 7)
+    assert done.completed_at - done.in_progress_at >= 5
+    assert len(rows_of(night, done.output_file_id)) == 7
+    told = ledger(up, batch.id, 7)
+    assert sorted(row["user"] for row in told) == ["ada", *["nightly"] * 6]
+    for stranger in (other, client):
+        for ask in (
+            lambda who: who.batches.retrieve(batch.id),
+            lambda who: who.batches.cancel(batch.id),
+            lambda who: who.files.content(done.output_file_id),
+            lambda who: who.files.delete(batch.input_file_id),
+            lambda who: who.batches.create(input_file_id=batch.input_file_id, endpoint=CHAT, completion_window="24h"),
+        ):
+            with pytest.raises(openai.NotFoundError):
+                ask(stranger)
+        assert batch.id not in [b.id for b in stranger.batches.list()]
 
 
 def form(content: bytes, purpose: str = "batch") -> dict[str, Any]:
