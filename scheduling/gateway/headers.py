@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Sequence
 
-from scheduling.core.types import EntitlementSpec, RateLimits
+from scheduling.core.limits import Scope
+from scheduling.core.types import EntitlementSpec
 from scheduling.state.types import LimitLeft
 
 Header = tuple[bytes, bytes]
@@ -85,13 +86,15 @@ class Limits:
         self._limit_tokens = (b"x-ratelimit-limit-tokens", b"%d" % entitlement.burst_tokens)
 
     def narrower(
-        self, inflight: int, level_tokens: float | None, limited: Iterable[tuple[RateLimits, LimitLeft]]
+        self, inflight: int, level_tokens: float | None, limited: Sequence[tuple[Scope, LimitLeft]]
     ) -> list[Header]:
         """As ``render``, with what a key or user has of its own in the place of the entitlement's: of several the last,
-        which is the narrowest. So a user with limits learns nothing of what others use."""
+        which is the narrowest. A user with limits is told of these alone, and so learns nothing of what others use."""
         requests: list[Header] = []
         tokens: list[Header] = []
-        for limits, left in limited:
+        users = [(scope, left) for scope, left in limited if scope.of_user]
+        for scope, left in users or limited:
+            limits = scope.limits
             if left.requests is not None:
                 requests = _level_headers(b"requests", limits.requests_per_minute, left.requests)
             elif left.inflight is not None:
@@ -103,7 +106,7 @@ class Limits:
                 ]
             if left.tokens is not None:
                 tokens = _level_headers(b"tokens", limits.tokens_per_minute, left.tokens)
-        wide = self.render(inflight, level_tokens)
+        wide = [] if users else self.render(inflight, level_tokens)
         return (requests or wide[:3]) + (tokens or wide[3:])
 
     def render(self, inflight: int, level_tokens: float | None) -> list[Header]:

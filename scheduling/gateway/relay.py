@@ -264,7 +264,7 @@ def answer_headers(call: Call) -> list[Header]:
             limits = identified.access.limits
             if admission.limits:
                 scopes = read_limits(submitted.estimated.facts.limits).scopes
-                limited = zip((scope.limits for scope in scopes), admission.limits, strict=False)
+                limited = list(zip(scopes, admission.limits, strict=False))
                 headers += limits.narrower(admission.inflight, admission.level_tokens, limited)
             else:
                 headers += limits.render(admission.inflight, admission.level_tokens)

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from scheduling.core import entitlement as core
+from scheduling.core.limits import LIMITED
 from scheduling.core.outcomes import Reason
 from scheduling.core.types import EntitlementState, ServiceClass
 from telemetry.feed import past
@@ -67,7 +68,8 @@ def _compared(rule: str, f: Json, queued: bool) -> Json:
     if not f:
         return {}
     if rule == "limits":
-        return {"note": f"the limit of its {f['limit']}"} if "limit" in f else {}
+        whose, _, what = f.get("limit", "").partition(" ")
+        return {"note": f"the limit of its {whose}: {LIMITED.get(what, what)}"} if whose else {}
     if rule == "concurrency":
         before = f["inflight"] - (f["answer"] != "refused")
         return {"value": before, "limit": f["concurrency"], "unit": "in flight before it"}

@@ -86,6 +86,7 @@ async def test_each_user_of_a_key_has_limits_of_its_own_and_learns_nothing_of_ot
     assert "ada" not in refused.text
     first = await ask(world, user="bob")
     assert (first.status_code, told(first)) == (200, ("1", "0"))  # as ada's first: hers are not in it
+    assert not [name for name in first.headers if name.startswith("x-ratelimit") and name.endswith("tokens")]
     assert (await ask(world, user="bob")).status_code == 429
 
 

@@ -107,4 +107,4 @@ def test_the_story_of_a_refusal_by_a_limit_names_it() -> None:
     [row] = asked(world, "olga", "requests")["results"]
     told = asked(world, "olga", f"requests/{row['request_id']}")["story"]["checks"]
     [limits] = [check for check in told if check["rule"] == "limits"]
-    assert (limits["state"], limits["note"]) == ("failed", "the limit of its user requests")
+    assert (limits["state"], limits["note"]) == ("failed", "the limit of its user: requests a minute")

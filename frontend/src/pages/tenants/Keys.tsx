@@ -12,6 +12,7 @@ import { moment } from "../../lib/format";
 import { user } from "../../lib/page";
 import { useCatalog, useRefresh } from "./data";
 import { Ago, Confirm, Failed, Secret, State, Waiting, When } from "./parts";
+import { limitsOf } from "./limits";
 import { useSheet } from "./Resource";
 import { keySpecs, options } from "./specs";
 
@@ -95,6 +96,11 @@ export function Keys({ tenant }: { tenant: string }) {
       ),
     },
     { label: "User", by: (row) => row.user, cell: (row) => row.user || <span className="text-faint">none</span> },
+    {
+      label: "Limits",
+      className: "max-w-72",
+      cell: (row) => (limitsOf(row).length ? limitsOf(row).map((line) => <span key={line} className="block">{line}</span>) : <span className="text-faint">none</span>),
+    },
     { label: "Last used", by: (row) => used?.[row.id], cell: (row) => (used ? <Ago at={used[row.id]} /> : "…") },
     { label: "Created", by: (row) => row.created_at, cell: (row) => <span title={row.created_by ? `by ${row.created_by}` : undefined}><When at={row.created_at} /></span> },
     { label: "Expires", by: (row) => row.expires_at, cell: (row) => (row.revoked_at ? <span className="whitespace-nowrap">revoked <When at={row.revoked_at} /></span> : <When at={row.expires_at} />) },

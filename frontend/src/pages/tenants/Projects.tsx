@@ -1,6 +1,7 @@
 import type { Entitlement, Project } from "../../api/catalog";
 import type { Column } from "../../components/Table";
 import { useCatalog } from "./data";
+import { limitsOf } from "./limits";
 import { Resource } from "./Resource";
 import { projectSpecs } from "./specs";
 
@@ -29,6 +30,11 @@ export function Projects({ tenant }: { tenant: string }) {
     { label: "Its keys open", className: "max-w-72", cell: (row) => <span className="block truncate" title={opens(row.slug)}>{opens(row.slug) ?? "…"}</span> },
     { label: "Aliases", className: "max-w-72", cell: (row) => Object.entries(row.aliases ?? {}).map(([name, to]) => <span key={name} className="block truncate">{`${name} → ${String(to)}`}</span>) },
     { label: "Default model", by: (row) => row.default_model, cell: (row) => row.default_model || none },
+    {
+      label: "Limits",
+      className: "max-w-72",
+      cell: (row) => limitsOf(row).join() || none,
+    },
     {
       label: "Fallbacks",
       className: "max-w-72",

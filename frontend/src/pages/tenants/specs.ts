@@ -205,9 +205,9 @@ export const projectSpecs: FieldSpec[] = [
   project("aliases", "Aliases", { wide: true, placeholder: '{"gpt-4o": "llama-70b"}' }),
   project("default_model", "Default model"),
   project("fallbacks", "Fallbacks", { wide: true, placeholder: '{"llama-70b": {"to": "llama-8b", "when": ["unavailable"]}}' }),
-  project("user_requests_per_minute", "Each user", { unit: "requests a minute" }),
-  project("user_tokens_per_minute", "Each user", { unit: "tokens a minute" }),
-  project("user_concurrency", "Each user", { unit: "requests at once" }),
+  project("user_requests_per_minute", "Each user's requests", { unit: "a minute" }),
+  project("user_tokens_per_minute", "Each user's tokens", { unit: "a minute" }),
+  project("user_concurrency", "Each user's requests at once"),
 ];
 
 /** A key opens a project's entitlements, or a single one. */
@@ -217,11 +217,11 @@ export const keySpecs = (entitlements: readonly Option[], projects: readonly Opt
   key("entitlements", "Only these entitlements", { placeholder: "all of the project's" }),
   key("entitlement", "Or a single entitlement", { options: entitlements, initial: initial.entitlement ?? "" }),
   key("user", "User", { placeholder: "ada@example.com" }),
-  key("requests_per_minute", "This key", { unit: "requests a minute" }),
-  key("tokens_per_minute", "This key", { unit: "tokens a minute" }),
-  key("concurrency", "This key", { unit: "requests at once" }),
-  key("user_requests_per_minute", "Each user of it", { unit: "requests a minute" }),
-  key("user_tokens_per_minute", "Each user of it", { unit: "tokens a minute" }),
-  key("user_concurrency", "Each user of it", { unit: "requests at once" }),
+  key("requests_per_minute", "Requests", { unit: "a minute" }),
+  key("tokens_per_minute", "Tokens", { unit: "a minute" }),
+  key("concurrency", "Requests at once"),
+  key("user_requests_per_minute", "Each user's requests", { unit: "a minute" }),
+  key("user_tokens_per_minute", "Each user's tokens", { unit: "a minute" }),
+  key("user_concurrency", "Each user's requests at once"),
   key("expires_at", "Expires"),
 ];
