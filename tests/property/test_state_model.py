@@ -306,8 +306,8 @@ BAD_TWINS = {
     "evictions that keep the slot": ("admit", "drop_lease(id, y)\n", ""),
     "evicted requests that pay nothing": (
         "finish",
-        "settle(x.ent, x.charge, used(x), now_ms())\n      add_served",
-        "add_served",
+        "settle(x.ent, x.charge, used(x), now_ms())\n      settle_limits",
+        "settle_limits",
     ),
     "an end that takes any figure for tokens": ("finish", "tokens(ARGV[4])", "tonumber(ARGV[4])"),
     "an eviction of which no account is kept": ("sweep", "bury(id, text, 'evicted')", ""),
