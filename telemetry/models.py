@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from django.conf import settings
 from django.db import models
 
 from scheduling.core.outcomes import Outcome, Reason
@@ -103,6 +104,22 @@ class LedgerEntry(models.Model):
 
     def __str__(self) -> str:
         return self.request_id
+
+
+class SavedView(models.Model):
+    """A query that a person kept under a name: what stands in the address of a page of the console."""
+
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
+    name = models.CharField(max_length=63)
+    query = models.CharField(max_length=1000, blank=True, help_text="As in the address, without the question mark.")
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        ordering = ["name"]
+        constraints = [models.UniqueConstraint(name="saved_view_once", fields=["user", "name"])]
+
+    def __str__(self) -> str:
+        return self.name
 
 
 class PastPoint(models.Model):

@@ -307,11 +307,34 @@ class ExploredGroupSerializer(serializers.Serializer[Any]):
     total_p95 = serializers.FloatField(allow_null=True)
 
 
+class HeatSerializer(serializers.Serializer[Any]):
+    """How many requests lie in each cell of time and duration."""
+
+    measure = serializers.CharField()
+    to = serializers.FloatField(allow_null=True, help_text="Epoch seconds; null: no request.")
+    bins = serializers.IntegerField(help_text="Columns, of equal length.")
+    levels_s = serializers.ListField(
+        child=serializers.FloatField(), help_text="Upper bounds of the rows [s]; above them is one more."
+    )
+    cells = serializers.ListField(
+        child=serializers.ListField(child=serializers.IntegerField()), help_text="[column, row, requests]"
+    )
+
+    def get_fields(self) -> dict[str, serializers.Field[Any, Any, Any, Any]]:
+        return {"from": serializers.FloatField(allow_null=True)} | super().get_fields()
+
+
+class ExportedSerializer(serializers.Serializer[Any]):
+    searched_to = serializers.DateTimeField(allow_null=True, help_text="Complete from then on; null: all of it.")
+    requests = serializers.ListField(child=serializers.DictField())
+
+
 class ExploredSerializer(serializers.Serializer[Any]):
     requests = serializers.IntegerField(help_text="That fit, and are summed up here.")
     searched_to = serializers.CharField(allow_null=True, help_text="Older ones were not looked at; null: all were.")
     facets = serializers.DictField(child=FacetSerializer(many=True), help_text="By filter: its commonest values.")
     groups = ExploredGroupSerializer(many=True)
+    heat = HeatSerializer()
 
 
 # --- one request

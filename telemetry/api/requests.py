@@ -2,27 +2,46 @@
 
 from __future__ import annotations
 
+import csv
 import time
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import Any
 
+import msgspec
 from django.db.models import QuerySet
-from django.http import Http404
-from drf_spectacular.utils import PolymorphicProxySerializer, extend_schema, extend_schema_serializer
+from django.http import Http404, HttpResponse, StreamingHttpResponse
+from django.http.response import HttpResponseBase
+from django.utils import timezone
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import (
+    OpenApiParameter,
+    PolymorphicProxySerializer,
+    extend_schema,
+    extend_schema_serializer,
+)
 from rest_framework import generics, serializers
+from rest_framework.renderers import JSONRenderer
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from scheduling.core.outcomes import Outcome, Reason, outcome_of
 from telemetry.api import live
-from telemetry.api.answers import OPTIONAL, AliveRequestSerializer, ExploredSerializer, StorySerializer
+from telemetry.api.answers import (
+    OPTIONAL,
+    AliveRequestSerializer,
+    ExploredSerializer,
+    ExportedSerializer,
+    StorySerializer,
+)
 from telemetry.api.common import RedisAway, Telemetry, Unavailable, viewer_of
+from telemetry.api.csv_files import CSVRenderer, Line, safe
 from telemetry.api.queue import queue_store, running_row, visible_pools
 from telemetry.api.reach import NewestFirst, searched_to
 from telemetry.feed.history import Point
 from telemetry.feed.store import KEEP_S, LiveUnavailable
-from telemetry.ledger.explore import GROUPS, SORTS, explored
+from telemetry.ledger.explore import GROUPS, LARGEST, MOST, ORDERS, SORTS, explored, exported, largest
 from telemetry.ledger.queue import QueueUnavailable
 from telemetry.ledger.spans import SPANS
 from telemetry.ledger.story import story, without_place
@@ -107,7 +126,7 @@ class RequestsQuery(serializers.Serializer[Any]):
     def narrowed(self, operator: bool) -> tuple[dict[str, Any], dict[str, Any]]:
         """Lookups of the time and of the rest. Raises ValidationError for a filter that makes no sense."""
         self.is_valid(raise_exception=True)
-        how = ("group_by", "sort")
+        how = ("group_by", "sort", "order", "heat")
         given = {n: value for n, value in self.validated_data.items() if value is not None and n not in how}
         if "backend" in given and not operator:
             raise serializers.ValidationError({"backend": "Only operators and admins can filter by backend."})
@@ -129,6 +148,15 @@ class RequestsQuery(serializers.Serializer[Any]):
         return rows.filter(**times, **rest)
 
 
+class ListQuery(RequestsQuery):
+    """The filters of requests, and in which order."""
+
+    order = serializers.ChoiceField(
+        list(ORDERS), required=False, allow_null=True,
+        help_text=f"The {LARGEST} largest of the newest {MOST:,} that fit, in one page; default: the newest first.",
+    )  # fmt: skip
+
+
 class RequestsView(Telemetry, generics.ListAPIView[LedgerEntry]):
     """Ended requests, newest first. A page that is not full tells how far back it was searched, if not to the end."""
 
@@ -148,9 +176,25 @@ class RequestsView(Telemetry, generics.ListAPIView[LedgerEntry]):
             visible_rows = visible_rows.filter(received_at__lt=before)
         return searched_to(visible_rows, viewer.tenants, rest)
 
-    @extend_schema(summary="Ended requests, newest first", parameters=[RequestsQuery])
+    @extend_schema(summary="Ended requests, newest first", parameters=[ListQuery])
     def get(self, request: Any, *args: Any, **kwargs: Any) -> Any:
-        return super().get(request, *args, **kwargs)
+        query = ListQuery(data=request.query_params)
+        query.is_valid(raise_exception=True)
+        order = query.validated_data.get("order")
+        if not order:
+            return super().get(request, *args, **kwargs)
+        operator = viewer_of(request).tenants is None
+        ids, end = largest(query.rows(viewer_of(request).requests(), operator), order, _end(request, query))
+        by_id = LedgerEntry.objects.in_bulk(ids)
+        rows = self.get_serializer([by_id[number] for number in ids if number in by_id], many=True).data
+        return Response({"next": None, "previous": None, "results": rows, "searched_to": end})
+
+
+def _end(request: Request, query: RequestsQuery) -> datetime | None:
+    """Back to when rows are looked at for something that is not paged; None: to the ledger's beginning."""
+    viewer = viewer_of(request)
+    times, rest = query.narrowed(viewer.tenants is None)
+    return searched_to(viewer.requests().filter(**times), viewer.tenants, rest) if rest else None
 
 
 class ExploreQuery(RequestsQuery):
@@ -158,6 +202,7 @@ class ExploreQuery(RequestsQuery):
 
     group_by = serializers.ChoiceField(list(GROUPS), default="tenant")
     sort = serializers.ChoiceField(list(SORTS), default="requests")
+    heat = serializers.ChoiceField(list(SPANS), default="ttft", help_text="Of which duration the heat map is.")
 
 
 class ExploreView(Telemetry, APIView):
@@ -175,14 +220,58 @@ class ExploreView(Telemetry, APIView):
         query = ExploreQuery(data=request.query_params)
         operator = viewer.tenants is None
         query.is_valid(raise_exception=True)
-        group_by, sort = query.validated_data["group_by"], query.validated_data["sort"]
+        given = query.validated_data
+        group_by = given["group_by"]
         if group_by == "backend" and not operator:
             raise serializers.ValidationError({"group_by": "Only operators and admins can group by backend."})
-        times, rest = query.narrowed(operator)
-        visible_rows = viewer.requests().filter(**times)
-        end = searched_to(visible_rows, viewer.tenants, rest) if rest else None
-        rows = query.rows(viewer.requests(), operator)
-        return Response(explored(rows, group_by, sort, end, operator))
+        end, rows = _end(request, query), query.rows(viewer.requests(), operator)
+        between = (given.get("from"), given.get("to"))
+        return Response(explored(rows, group_by, given["sort"], end, operator, given["heat"], between))
+
+
+class ExportView(Telemetry, APIView):
+    """The newest requests that fit as a file: JSON, or CSV with `format=csv`.
+
+    `x-quartermaster-searched-to` tells from when on it is complete, where it does not reach back to the beginning.
+    """
+
+    renderer_classes = [JSONRenderer, CSVRenderer]
+
+    @extend_schema(
+        summary="Ended requests as a file", parameters=[
+            RequestsQuery,
+            OpenApiParameter("format", str, enum=["csv", "json"], description=f"At most {MOST:,} rows either way."),
+        ],
+        responses={(200, "text/csv"): OpenApiTypes.STR, (200, "application/json"): ExportedSerializer},
+    )  # fmt: skip
+    def get(self, request: Request, format: str | None = None) -> HttpResponseBase:
+        query, operator = RequestsQuery(data=request.query_params), viewer_of(request).tenants is None
+        query.is_valid(raise_exception=True)
+        rows = query.rows(viewer_of(request).requests(), operator)
+        columns, chunks, end = exported(rows, _end(request, query), operator)
+        answer: HttpResponseBase
+        if getattr(request.accepted_renderer, "format", "") == "csv":
+            answer = StreamingHttpResponse(_lines(columns, chunks), content_type="text/csv; charset=utf-8")
+        else:
+            found = [dict(zip(columns, row, strict=True)) for chunk in chunks for row in chunk]
+            body = msgspec.json.encode({"searched_to": end, "requests": found})
+            answer = HttpResponse(body, content_type="application/json")
+        ending = "csv" if isinstance(answer, StreamingHttpResponse) else "json"
+        answer["Content-Disposition"] = f'attachment; filename="requests-{timezone.now():%Y%m%dT%H%M%SZ}.{ending}"'
+        if end is not None:
+            answer["x-quartermaster-searched-to"] = end.isoformat()
+        return answer
+
+
+def _lines(columns: list[str], chunks: Iterable[list[tuple[Any, ...]]]) -> Iterator[str]:
+    writer = csv.writer(Line())
+    yield str(writer.writerow(columns))
+    for chunk in chunks:
+        yield "".join(str(writer.writerow([_shown(value) for value in row])) for row in chunk)
+
+
+def _shown(value: Any) -> Any:
+    return value.isoformat() if isinstance(value, datetime) else safe(value)
 
 
 class RequestView(Telemetry, APIView):

@@ -23,8 +23,9 @@ from telemetry.api.live import LiveHistoryView, LiveView
 from telemetry.api.moment import MomentView
 from telemetry.api.neighbours import NeighboursView
 from telemetry.api.queue import CancelView, QueueView
-from telemetry.api.requests import ExploreView, RequestsView, RequestView
+from telemetry.api.requests import ExploreView, ExportView, RequestsView, RequestView
 from telemetry.api.usage import UsageView
+from telemetry.api.views import SavedViewsView, SavedViewView
 
 urlpatterns = [
     path("estimates", EstimatesView.as_view(), name="estimates"),
@@ -35,6 +36,9 @@ urlpatterns = [
     path("live/history", LiveHistoryView.as_view(), name="live-history"),
     path("requests", RequestsView.as_view(), name="requests"),
     path("requests/explore", ExploreView.as_view(), name="requests-explore"),
+    path("requests/export", ExportView.as_view(), name="requests-export"),
+    path("saved-views", SavedViewsView.as_view(), name="saved-views"),
+    path("saved-views/<int:pk>", SavedViewView.as_view(), name="saved-view"),
     path("requests/<str:request_id>", RequestView.as_view(), name="request"),
     path("requests/<str:request_id>/cancel", CancelView.as_view(), name="request-cancel"),
     path("pools/<slug:pool>/queue", QueueView.as_view(), name="pool-queue"),

@@ -13,29 +13,20 @@ from django.utils import timezone
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import serializers
-from rest_framework.renderers import BaseRenderer, JSONRenderer
+from rest_framework.renderers import JSONRenderer
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from telemetry.api.answers import UsageSerializer
 from telemetry.api.common import Telemetry, viewer_of
+from telemetry.api.csv_files import CSVRenderer, Line, safe_row
 from telemetry.ledger import usage
 from tenants.api.inputs import Moment
 
 MAX_ROWS = 20_000
 FILTERS = ("tenant", "pool", "model", "entitlement", "key", "user", "tier")
 _LINES = 500  # of CSV per piece sent
-
-
-class CSVRenderer(BaseRenderer):
-    """Chosen by ``format=csv``; rows are streamed by the view, so this renders errors only."""
-
-    media_type = "text/csv"
-    format = "csv"
-
-    def render(self, data: Any, accepted_media_type: Any = None, renderer_context: Any = None) -> bytes:
-        return f"{data.get('detail', data)}\n".encode()
 
 
 class UsageQuery(serializers.Serializer[Any]):
@@ -113,31 +104,16 @@ class UsageView(Telemetry, APIView):
         return Response({"from": since.isoformat(), "to": until.isoformat(), "columns": columns, "rows": lines})
 
 
-class _Line:
-    """What ``csv`` writes to: keeps nothing, hands each line back."""
-
-    def write(self, line: str) -> str:
-        return line
-
-
 def _stream(
     columns: list[str], rows: Iterable[dict[str, Any]], since: datetime, until: datetime
 ) -> StreamingHttpResponse:
     def pieces() -> Iterator[str]:
-        writer = csv.DictWriter(_Line(), fieldnames=columns)
+        writer = csv.DictWriter(Line(), fieldnames=columns)
         lines = iter(rows)
         yield str(writer.writeheader())
-        while piece := "".join(str(writer.writerow(_safe(row))) for row in islice(lines, _LINES)):
+        while piece := "".join(str(writer.writerow(safe_row(row))) for row in islice(lines, _LINES)):
             yield piece
 
     answer = StreamingHttpResponse(pieces(), content_type="text/csv; charset=utf-8")
     answer["Content-Disposition"] = f'attachment; filename="usage-{since:%Y%m%d}-{until:%Y%m%d}.csv"'
     return answer
-
-
-def _safe(row: dict[str, Any]) -> dict[str, Any]:
-    """A spreadsheet would run a text that begins like a formula; a model's name is what a client sent."""
-    return {
-        name: f"'{value}" if isinstance(value, str) and value[:1] in "=+-@\t\r" and value else value
-        for name, value in row.items()
-    }

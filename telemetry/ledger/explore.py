@@ -6,11 +6,13 @@ when on it holds. Percentiles are those of measurements (``scheduling/core/perce
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 
 from scheduling.core.percentiles import nearest_rank
 from telemetry.ledger.spans import SPANS
@@ -22,26 +24,82 @@ GROUPS = {
     "tenant": "tenant", "tier": "tier", "outcome": "outcome", "reason": "reason", "pool": "pool", "key": "key_id",
     "entitlement": "entitlement", "backend": "backend", "user": "user",
 }  # fmt: skip
+LARGEST = 200  # rows of a list in another order than that of time
+ORDERS = (*SPANS, "input_tokens", "output_tokens")
+TIME_BINS = 60  # of a heat map
+# Upper bounds of its other axis [s]; the last row is open. Steps of 1, 2, 5, as people read durations.
+LEVELS_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0)
+CHUNK = 2000
+# What a file of requests has: all who may see a request may see these, but for the backend.
+EXPORTED = (
+    "request_id", "received_at", "queued_at", "granted_at", "first_token_at", "done_at", "waited_s", "ttft_s",
+    "total_s", "tenant", "tier", "entitlement", "key_id", "pool", "model", "backend", "outcome", "reason", "status",
+    "streamed", "attempts", "policy", "input_tokens_est", "output_tokens_est", "output_bound", "input_tokens",
+    "output_tokens", "ttft_slo_s", "tbt_slo_s", "ttlt_slo_s", "slo_met", "category",
+)  # fmt: skip
 SORTS = ("requests", "waited_p95", "ttft_p95", "total_p95")
 
 Json = dict[str, Any]
 
 
+def _with_spans(rows: QuerySet[LedgerEntry], searched_to: datetime | None) -> QuerySet[LedgerEntry]:
+    """The newest first, with their durations as ``waited_s``, ``ttft_s`` and ``total_s``."""
+    if searched_to is not None:
+        rows = rows.filter(received_at__gte=searched_to)
+    return rows.annotate(**{f"{name}_s": span for name, span in SPANS.items()}).order_by("-received_at", "-id")
+
+
+def largest(rows: QuerySet[LedgerEntry], by: str, searched_to: datetime | None) -> tuple[list[int], datetime | None]:
+    """Ids of the :data:`LARGEST` rows by one of :data:`ORDERS`, and from when on that holds (None: for all)."""
+    column = f"{by}_s" if by in SPANS else by
+    read = list(_with_spans(rows, searched_to).values_list("id", "received_at", column)[: MOST + 1])
+    if len(read) > MOST:
+        searched_to = read[MOST - 1][1]
+    measured = [(value, number) for number, _, value in read[:MOST] if value is not None]
+    measured.sort(reverse=True)
+    return [number for _, number in measured[:LARGEST]], searched_to
+
+
+def exported(
+    rows: QuerySet[LedgerEntry], searched_to: datetime | None, operator: bool
+) -> tuple[list[str], Iterator[list[tuple[Any, ...]]], datetime | None]:
+    """The columns, the newest :data:`MOST` rows in chunks, and from when on that is all (None: it is)."""
+    columns = [name for name in EXPORTED if operator or name != "backend"]
+    newest = _with_spans(rows, searched_to)
+    beyond = newest.values_list("received_at", flat=True)[MOST : MOST + 1].first()
+    return columns, _chunks(newest, columns), searched_to if beyond is None else beyond
+
+
+def _chunks(newest: QuerySet[LedgerEntry], columns: Sequence[str]) -> Iterator[list[tuple[Any, ...]]]:
+    place, left = newest, MOST
+    while left > 0:
+        read = list(place.values_list(*columns, "received_at", "id")[: min(CHUNK, left)])
+        if not read:
+            return
+        yield [row[:-2] for row in read]
+        left -= len(read)
+        *_, at, number = read[-1]
+        place = newest.filter(Q(received_at__lt=at) | Q(received_at=at, id__lt=number))
+
+
 def explored(
-    rows: QuerySet[LedgerEntry], group_by: str, sort: str, searched_to: datetime | None, operator: bool
+    rows: QuerySet[LedgerEntry],
+    group_by: str,
+    sort: str,
+    searched_to: datetime | None,
+    operator: bool,
+    heat: str = "ttft",
+    between: tuple[datetime | None, datetime | None] = (None, None),
 ) -> Json:
-    """``rows``: those that fit. ``searched_to``: older ones are not looked at; None: all are.
+    """``rows``: those that fit. ``searched_to``: older ones are not looked at; None: all are. ``heat``: of which
+    duration the map is; ``between``: the time that was asked for.
 
     Raises:
         KeyError: ``group_by`` is not in :data:`GROUPS`.
     """
-    if searched_to is not None:
-        rows = rows.filter(received_at__gte=searched_to)
     facets = {name: column for name, column in GROUPS.items() if operator or name != "backend"}
     columns = [*facets.values(), "received_at", *(f"{name}_s" for name in SPANS)]
-    spans = {f"{name}_s": span for name, span in SPANS.items()}
-    newest = rows.annotate(**spans).order_by("-received_at", "-id").values_list(*columns)[: MOST + 1]
-    read = list(newest)
+    read = list(_with_spans(rows, searched_to).values_list(*columns)[: MOST + 1])
     whole = len(read) <= MOST
     read = read[:MOST]
     counts: dict[str, Counter[str]] = {name: Counter() for name in facets}
@@ -69,6 +127,32 @@ def explored(
             for name, counted in counts.items()
         },
         "groups": table[:MAX_VALUES],
+        "heat": _heat(
+            heat, [(row[len(names)], row[len(names) + 1 + list(SPANS).index(heat)]) for row in read], between
+        ),
+    }
+
+
+def _heat(
+    measure: str, read: Sequence[tuple[datetime, float | None]], between: tuple[datetime | None, datetime | None]
+) -> Json:
+    """How many requests lie in each cell of time and duration. ``read``: the newest first."""
+    shown = {"measure": measure, "levels_s": list(LEVELS_S), "bins": TIME_BINS, "from": None, "to": None, "cells": []}
+    if not read:
+        return shown
+    # The whole time asked for where it was read whole; else what was read.
+    first = min(between[0] or read[-1][0], read[-1][0]).timestamp()
+    last = max(between[1] or read[0][0], read[0][0]).timestamp()
+    step_s = max((last - first) / TIME_BINS, 1e-3)
+    cells: Counter[tuple[int, int]] = Counter()
+    for at, value in read:
+        if value is not None:
+            column = min(TIME_BINS - 1, int((at.timestamp() - first) / step_s))
+            cells[column, bisect_right(LEVELS_S, value)] += 1
+    return shown | {
+        "from": round(first, 3),
+        "to": round(first + step_s * TIME_BINS, 3),
+        "cells": [[column, level, n] for (column, level), n in sorted(cells.items())],
     }
 
 

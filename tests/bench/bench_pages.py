@@ -232,6 +232,9 @@ def questions(rows: int, now: datetime) -> Iterator[tuple[str, str, str, dict[st
     yield "explore: total over 3 s, a tenant's by key", "admin", explore, {
         "total_over": "3", "tenant": "tenant-00", "group_by": "key",
     }  # fmt: skip
+    yield "requests: longest waits first", "admin", requests, {"order": "waited"}
+    yield "requests: longest first tokens of a tenant", "admin", requests, {"order": "ttft", "tenant": "tenant-00"}
+    yield "requests: JSON file of the last hour", "admin", f"{requests}/export", hour | {"format": "json"}
     yield "explore: a member's", "member-of-tenant-00", explore, {}
     week = {"from": (now - timedelta(days=DAYS)).isoformat()}
     for groups in ("tenant", "tenant,pool", "key", "model", "day", "tenant,day", "hour", "tenant,hour"):

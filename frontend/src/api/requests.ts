@@ -43,11 +43,15 @@ export interface Filters {
 
 const cursorOf = (next: string): string => new URL(next, location.href).searchParams.get("cursor") ?? "";
 
-export async function requestsPage(filters: Filters, cursor: string, signal: AbortSignal): Promise<Page> {
-  const page = await get<Page>("requests", { ...filters, cursor, limit: "50" }, signal);
+/** `order`: another one than the newest first; one page of the largest then. */
+export async function requestsPage(filters: Filters, cursor: string, order: string, signal: AbortSignal): Promise<Page> {
+  const page = await get<Page>("requests", { ...filters, cursor, order, limit: order ? "" : "50" }, signal);
   return { ...page, next: page.next && cursorOf(page.next) };
 }
 
-export const explored = (filters: Filters, groupBy: string, sort: string, signal: AbortSignal): Promise<Explored> => get("requests/explore", { ...filters, group_by: groupBy, sort }, signal);
+export const explored = (filters: Filters, groupBy: string, heat: string, signal: AbortSignal): Promise<Explored> => get("requests/explore", { ...filters, group_by: groupBy, heat }, signal);
+
+/** The address of a file of what fits. */
+export const fileOf = (filters: Filters, format: "csv" | "json"): string => `/api/v1/requests/export?${new URLSearchParams([...Object.entries(filters).filter(([, value]) => value !== ""), ["format", format]])}`;
 
 export const request = (id: string, signal: AbortSignal): Promise<Told> => get(`requests/${encodeURIComponent(id)}`, {}, signal);

@@ -121,7 +121,7 @@ def _read(world: worlds.World) -> dict[str, Any]:
         services.save(actor=SYSTEM, instance=Project(slug="chat", tenant=world.tenants["globex"]))
     places = {
         "adapters": "sql", "alert-rules": "1", "audit": "1", "backends": "gpu-1", "entitlements": "globex-llama",
-        "runs": "1", "slos": "batch", "alerts": "1", "notification-channels": "1",
+        "runs": "1", "slos": "batch", "alerts": "1", "notification-channels": "1", "saved-views": "1",
         "keys": world.keys["globex"].row.public_id, "memberships": str(world.users["carol"].memberships.get().pk),
         "pools": "llama", "prices": "1", "projects": "chat", "quotas": "1",
         "requests": globex_record(2).request_id, "tenants": "globex",

@@ -41,6 +41,7 @@ MATRIX = {
     "live/history?pool=acmes-own": ACMES,
     "requests": EVERY_ROLE,
     "requests/explore": EVERY_ROLE,
+    "requests/export": EVERY_ROLE,
     f"requests/{ALICES}": ACMES,
     "usage": EVERY_ROLE,
     "estimates/history": EVERY_ROLE,
@@ -135,6 +136,8 @@ def test_every_route_of_telemetry_is_in_the_matrix_and_only_reads() -> None:
     for path in ("alerts/<int:pk>/assign", "notification-channels", "notification-channels/<int:pk>"):
         assert found.pop(path)  # test_notification_channels.py
     assert found.pop("notification-channels/<int:pk>/test")
+    for path in ("saved-views", "saved-views/<int:pk>"):
+        assert found.pop(path)  # test_explorer_files.py
     for path in ("alerts/<int:pk>/incident", "alert-rules/rehearsal"):
         assert found.pop(path)  # test_incidents.py
     assert set(found) == {path.partition("?")[0] for path in MATRIX}

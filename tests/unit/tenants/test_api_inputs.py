@@ -29,7 +29,7 @@ from drf_spectacular.generators import SchemaGenerator
 from rest_framework.test import APIClient
 
 from telemetry.ledger import writer
-from telemetry.models import Alert, AlertRule, LabRun, NotificationChannel, ScalingState
+from telemetry.models import Alert, AlertRule, LabRun, NotificationChannel, SavedView, ScalingState
 from tenants import services, tuning
 from tenants.api import inputs
 from tenants.audit import SYSTEM
@@ -84,6 +84,8 @@ BODIES: dict[str, dict[str, Any]] = {
     "projects_partial_update": {"description": "changed"},
     "quotas_create": {"tenant": "acme", "period": "day", "hard_tokens": 10},
     "quotas_partial_update": {"hard_tokens": 99},
+    "saved_views_create": {"name": "slow", "query": "waited_over=8&tenant=acme"},
+    "saved_views_partial_update": {"name": "slower"},
     "setup": {"tenant": TENANT},
     "slos_create": SLO,
     "tenants_revoke_user": {"user": "ada"},
@@ -217,6 +219,7 @@ def places(world: worlds.World) -> dict[str, str]:
         "adapters": services.save(actor=SYSTEM, instance=Adapter(slug="sql", pool=pool, model="llama-sql")).slug,
         "runs": str(run.pk), "memberships": str(world.users["alice"].memberships.get().pk), "pools": "llama",
         "notification-channels": str(channel.pk),
+        "saved-views": str(SavedView.objects.create(user=world.users["adam"], name="mine").pk),
         "slos": "interactive", "prices": str(services.save(actor=SYSTEM, instance=Price(pool=pool)).pk),
         "requests": record(1).request_id,
         "projects": services.save(actor=SYSTEM, instance=Project(slug="chat", tenant=world.tenants["acme"])).slug,

@@ -25,14 +25,14 @@ export function whereOf(act: Pick<Act, "do" | "of">, span: { pool: string; from:
   const of_moment = (more: Record<string, string>) => `/requests?${new URLSearchParams({ ...(span.pool ? { pool: span.pool } : {}), from: span.from, to: span.to, ...more })}`;
   switch (act.do) {
     case "backend":
-      return { to: `/backends?q=${of}`, label: "Open the backend" };
+      return { to: "/backends", label: "Open backends" };
     case "scale":
     case "credit":
-      return { to: `/pools?edit=${of}`, label: "Open the pool" };
+      return { to: `/pools?${new URLSearchParams({ what: "pool", edit: act.of })}`, label: "Open the pool" };
     case "queue":
       return { to: `/queue?pool=${of}`, label: "Open the queue" };
     case "policy":
-      return { to: `/lab?pool=${of}`, label: "Open the lab" };
+      return { to: "/lab?new=1", label: "Open the lab" };
     case "entitlements":
       return { to: `/tenants/${of}`, label: "Open the tenant" };
     case "quotas":

@@ -90,6 +90,11 @@ export const Charts = memo(function Charts({ snapshot, history, wall }: { snapsh
         </h2>
         {!wall && <span className="hidden text-2xs text-faint lg:inline">Drag across a chart to zoom, double-click to go back</span>}
         <div className="ml-auto flex flex-wrap items-center justify-end gap-2">
+          {(zoom || still !== null) && (
+            <Link className="button" to={`/requests?${new URLSearchParams({ pool, from: new Date(from * 1000).toISOString(), to: new Date(to * 1000).toISOString() })}`}>
+              Requests of this time
+            </Link>
+          )}
           {zoom && (
             <button type="button" className="button" onClick={reset}>
               {when(zoom.from)} to {when(zoom.to)}: reset

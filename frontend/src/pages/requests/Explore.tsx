@@ -5,6 +5,8 @@ import { explored, type Explored, type Filters } from "../../api/requests";
 import { Table, type Column } from "../../components/Table";
 import { compact, moment, seconds, text, words } from "../../lib/format";
 import { user } from "../../lib/page";
+import { HeatMap } from "./HeatMap";
+import { MEASURES } from "./heat";
 
 const REFRESH_MS = 15_000;
 const SHOWN = 6;
@@ -22,9 +24,10 @@ const time = (s: number | null): string => text(seconds(s ?? undefined));
 export function Explore({ filters, onChange, onKnown }: { filters: Filters; onChange: (changes: Record<string, string>) => void; onKnown: (known: Known) => void }) {
   const [query, setQuery] = useSearchParams();
   const group = GROUPS.find((name) => name === query.get("group")) ?? "tenant";
+  const measure = MEASURES.find(({ value }) => value === query.get("heat"))?.value ?? "ttft";
   const { data, error } = useQuery({
-    queryKey: ["requests", "explore", filters, group],
-    queryFn: ({ signal }) => explored(filters, group, "requests", signal),
+    queryKey: ["requests", "explore", filters, group, measure],
+    queryFn: ({ signal }) => explored(filters, group, measure, signal),
     placeholderData: keepPreviousData,
     refetchInterval: REFRESH_MS,
   });
@@ -70,6 +73,7 @@ export function Explore({ filters, onChange, onKnown }: { filters: Filters; onCh
           </div>
         ))}
       </div>
+      <HeatMap heat={data.heat} measure={measure} onMeasure={(value) => onChange({ heat: value === "ttft" ? "" : value })} onChange={(changes) => onChange(changes as Record<string, string>)} />
       <label className="mt-3 mb-1 flex items-center gap-2 text-sm">
         <span className="text-faint">Percentiles by</span>
         <select className="field" value={group} onChange={(event) => onChange({ group: event.target.value })}>

@@ -1,4 +1,5 @@
 import { useMutation, useQuery } from "@tanstack/react-query";
+import { Link } from "react-router";
 import { useState } from "react";
 import { attempt, type Backend, type EngineFound, type Pool } from "../../api/catalog";
 import { send } from "../../api/client";
@@ -169,6 +170,9 @@ export function Backends() {
           <span className="block truncate font-mono text-2xs font-normal text-faint" title={row.url}>
             {row.url}
           </span>
+          <Link className="link text-2xs font-normal" to={`/requests?backend=${row.slug}`}>
+            requests
+          </Link>
         </>
       ),
     },

@@ -1,4 +1,5 @@
 import { useQuery } from "@tanstack/react-query";
+import { Link } from "react-router";
 import { useState } from "react";
 import type { Entitlement, IssuedKey, Key, Membership, Pool, Project } from "../../api/catalog";
 import { get, send } from "../../api/client";
@@ -78,6 +79,9 @@ export function Keys({ tenant }: { tenant: string }) {
         <>
           <span className="block truncate">{row.name}</span>
           <span className="block font-mono text-2xs font-normal whitespace-nowrap text-faint">qm-{row.id}</span>
+          <Link className="link text-2xs font-normal" to={`/requests?key_id=${row.id}`}>
+            requests
+          </Link>
         </>
       ),
     },
