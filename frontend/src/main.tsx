@@ -9,7 +9,6 @@ import { ApiError } from "./api/client";
 import { Empty, Shell } from "./components/Shell";
 import { LiveFeed } from "./feed/live";
 import { Overview } from "./pages/overview/Overview";
-import { Requests } from "./pages/requests/Requests";
 
 // What the overview does not need is loaded when it is opened: the first paint does not pay for forms.
 const catalog = () => import("./pages/tenants/pages");
@@ -25,6 +24,7 @@ const Slos = lazy(() => catalog().then((page) => ({ default: page.Slos })));
 const Prices = lazy(() => catalog().then((page) => ({ default: page.Prices })));
 const Roles = lazy(() => catalog().then((page) => ({ default: page.Roles })));
 const AuditPage = lazy(() => catalog().then((page) => ({ default: page.AuditPage })));
+const Requests = lazy(() => import("./pages/requests/Requests").then((page) => ({ default: page.Requests })));
 const Playground = lazy(() => import("./pages/playground/Playground").then((page) => ({ default: page.Playground })));
 const Policies = lazy(() => import("./pages/policies/Policies").then((page) => ({ default: page.Policies })));
 const Lab = lazy(() => import("./pages/lab/Lab").then((page) => ({ default: page.Lab })));

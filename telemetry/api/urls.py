@@ -17,6 +17,7 @@ from telemetry.api.alerts import (
 from telemetry.api.channels import ChannelsView, ChannelTestView, ChannelView
 from telemetry.api.estimates import EstimatesHistoryView, EstimatesResetView, EstimatesView
 from telemetry.api.events import EventsView
+from telemetry.api.find import ColorsView, FindView
 from telemetry.api.incidents import IncidentView, RehearsalView
 from telemetry.api.keys import KeysLastUsedView
 from telemetry.api.live import LiveHistoryView, LiveView
@@ -32,6 +33,8 @@ urlpatterns = [
     path("estimates/history", EstimatesHistoryView.as_view(), name="estimates-history"),
     path("estimates/reset", EstimatesResetView.as_view(), name="estimates-reset"),
     path("keys/last-used", KeysLastUsedView.as_view(), name="keys-last-used"),
+    path("find", FindView.as_view(), name="find"),
+    path("tenant-colors", ColorsView.as_view(), name="tenant-colors"),
     path("live", LiveView.as_view(), name="live"),
     path("live/history", LiveHistoryView.as_view(), name="live-history"),
     path("requests", RequestsView.as_view(), name="requests"),

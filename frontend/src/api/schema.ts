@@ -1,5 +1,5 @@
 // Made by `make generated` from the OpenAPI schema. Not edited by hand.
-// schema bfefd1dd3b47e8a7, body 1263846261f81342
+// schema a78860e1c80518fa, body 508125e04647df23
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
 export interface components {
@@ -249,6 +249,12 @@ export interface components {
             /** @description Why not; empty if it was sent. */
             problem: string;
             sent: boolean;
+        };
+        Colors: {
+            /** @description By tenant: a place in the palette. */
+            colors: {
+                [key: string]: number;
+            };
         };
         Decision: {
             /** @description Whether the driver was called. */
@@ -512,6 +518,9 @@ export interface components {
             pool: string;
             scope: string;
         };
+        Find: {
+            found: components["schemas"]["Found"][];
+        };
         Firing: {
             /** @description Epoch seconds. */
             at: number;
@@ -521,6 +530,27 @@ export interface components {
             until: number | null;
             value: number;
         };
+        Found: {
+            id: string;
+            kind: components["schemas"]["FoundKindEnum"];
+            label: string;
+            /** @description Paused, draining, revoked, open; else empty. */
+            state: string;
+            /** @description Whose it is; empty: of no single tenant. */
+            tenant: string;
+        };
+        /**
+         * @description * `tenant` - tenant
+         *     * `pool` - pool
+         *     * `backend` - backend
+         *     * `entitlement` - entitlement
+         *     * `project` - project
+         *     * `key` - key
+         *     * `request` - request
+         *     * `alert` - alert
+         * @enum {string}
+         */
+        FoundKindEnum: "tenant" | "pool" | "backend" | "entitlement" | "project" | "key" | "request" | "alert";
         Grown: {
             /** @description Requests per minute in the half hour before those. */
             before: number;

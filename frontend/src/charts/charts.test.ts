@@ -1,7 +1,7 @@
 import { describe, expect, it } from "vitest";
 import type { Point } from "../feed/types";
 import { busiest, ceiling, columns, reach, stack } from "./columns";
-import { ColorBook, CATEGORIES } from "./palette";
+import { ColorBook, CATEGORIES, shaded, TENANT_COLORS, tenantColor } from "./palette";
 import { panels } from "./panels";
 
 describe("columns of a chart", () => {
@@ -46,8 +46,37 @@ describe("colours", () => {
   });
 });
 
+describe("tenants' colours", () => {
+  it("are where the server put them, whoever is shown beside them, and differ by the background only", () => {
+    const slots = { acme: 0, birch: 1 };
+    expect(tenantColor("acme", slots, false)).not.toBe(tenantColor("birch", slots, false));
+    expect(tenantColor("acme", slots, false)).toBe(tenantColor("acme", { acme: 0 }, false));
+    expect(tenantColor("gone", {}, false)).toBe(tenantColor("gone", slots, false));
+  });
+
+  it("are never those of good and bad", () => {
+    const hue = (color: string): number => {
+      const [r, g, b] = [1, 3, 5].map((i) => Number.parseInt(color.slice(i, i + 2), 16) / 255) as [number, number, number];
+      const [most, least] = [Math.max(r, g, b), Math.min(r, g, b)];
+      const at = most === r ? ((g - b) / (most - least)) % 6 : most === g ? (b - r) / (most - least) + 2 : (r - g) / (most - least) + 4;
+      return (at * 60 + 360) % 360;
+    };
+    for (const dark of [false, true])
+      for (let slot = 0; slot < TENANT_COLORS; slot++) {
+        const at = hue(tenantColor("t", { t: slot }, dark));
+        expect(at > 80 && at < 170, `green: ${slot}`).toBe(false);
+        expect(at < 14 || at > 346, `red: ${slot}`).toBe(false);
+      }
+  });
+
+  it("are shaded for a tenant's further entitlements", () => {
+    expect(shaded("#0072b2", 0, false)).toBe("#0072b2");
+    expect(new Set([0, 1, 2].map((place) => shaded("#0072b2", place, false))).size).toBe(3);
+  });
+});
+
 describe("the panels", () => {
-  const context = { from: 0, to: 100, dark: false, tenants: new ColorBook(), reasons: new ColorBook(), entitlements: new ColorBook(), tiers: new ColorBook(), backends: new ColorBook(), parts: new ColorBook() };
+  const context = { from: 0, to: 100, dark: false, slots: {}, owners: {}, reasons: new ColorBook(), tiers: new ColorBook(), backends: new ColorBook(), parts: new ColorBook() };
 
   it("stack tenants up to the total, with the rest as others", () => {
     const tenants = Object.fromEntries(Array.from({ length: 20 }, (_, i) => [`t${i}`, { waiting: i + 1, running: 0 }]));

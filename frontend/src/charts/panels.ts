@@ -3,7 +3,7 @@
 import type { EntitlementPoint, Point, TenantPoint, TierFigures, TierPoint } from "../feed/types";
 import { compact, duration, percent, rate, text, words } from "../lib/format";
 import { BREAK_S, busiest, columns, type Column, type Pick } from "./columns";
-import { category, neutral, percentileColors, type ColorBook } from "./palette";
+import { category, neutral, percentileColors, shaded, tenantColor, type ColorBook, type TenantSlots } from "./palette";
 
 export interface Series {
   label: string;
@@ -44,15 +44,17 @@ export interface Panel {
 
 /** Colours of a pool's names. */
 export interface ColorBooks {
-  tenants: ColorBook;
   reasons: ColorBook;
-  entitlements: ColorBook;
   tiers: ColorBook;
   backends: ColorBook;
   parts: ColorBook;
 }
 
 interface Context extends ColorBooks {
+  /** Which colour each tenant has, everywhere. */
+  slots: TenantSlots;
+  /** The tenant of each entitlement. */
+  owners: Readonly<Record<string, string>>;
   points: readonly Point[];
   from: number;
   to: number;
@@ -92,8 +94,7 @@ function tenantsShown({ points, from }: Context): string[] {
 }
 
 function byTenant(context: Context, names: string[], measure: (tenant: TenantPoint) => number | undefined, total: Pick): { series: Series[]; picks: Pick[] } {
-  const { points, from, dark, tenants } = context;
-  const colors = tenants.assign(names);
+  const { points, from, dark, slots } = context;
   const of = (point: Point, name: string) => {
     const tenant = point.tenants?.[name];
     return tenant ? (measure(tenant) ?? 0) : point.tenants ? 0 : undefined;
@@ -103,7 +104,7 @@ function byTenant(context: Context, names: string[], measure: (tenant: TenantPoi
     if (all === undefined) return undefined;
     return Math.max(0, all - names.reduce((sum, name) => sum + (of(point, name) ?? 0), 0));
   };
-  const series: Series[] = names.map((label) => ({ label, color: category(colors.get(label)!, dark), stacked: true }));
+  const series: Series[] = names.map((label) => ({ label, color: tenantColor(label, slots, dark), stacked: true }));
   const picks: Pick[] = names.map((name) => (point) => of(point, name));
   if (names.length === 0 || points.some((point) => point.at >= from && (rest(point) ?? 0) > 0.5)) {
     series.push({ label: names.length ? OTHERS : "all", color: neutral(dark), stacked: true });
@@ -151,11 +152,23 @@ const total = (counts: Record<string, number>): number => Object.values(counts).
 type Drawn = { series: Series[]; picks: Pick[] };
 
 /** One resource, split by entitlement, with what is there of it. */
-function byEntitlement({ points, from, dark, entitlements }: Context, measure: (e: EntitlementPoint) => number | undefined, limit?: { label: string; pick: Pick }): Drawn {
+/** Entitlements in their tenant's colour; several of one tenant in shades of it, by their names. */
+function entitlementColors(names: readonly string[], { owners, slots, dark }: Context): Map<string, string> {
+  return new Map(
+    names.map((name) => {
+      const tenant = owners[name] ?? name;
+      const own = Object.keys(owners).filter((other) => owners[other] === tenant).sort();
+      return [name, shaded(tenantColor(tenant, slots, dark), Math.max(0, own.indexOf(name)), dark)];
+    }),
+  );
+}
+
+function byEntitlement(context: Context, measure: (e: EntitlementPoint) => number | undefined, limit?: { label: string; pick: Pick }): Drawn {
+  const { points, from, dark } = context;
   const names = busiest(points, from, (point, add) => Object.entries(point.entitlements ?? {}).forEach(([name, e]) => add(name, measure(e) ?? 0)), MOST);
-  const colors = entitlements.assign(names);
+  const colors = entitlementColors(names, context);
   const of = (point: Point, name: string) => (point.entitlements ? (measure(point.entitlements[name] ?? {}) ?? 0) : undefined);
-  const series: Series[] = names.map((label) => ({ label, color: category(colors.get(label)!, dark), stacked: true }));
+  const series: Series[] = names.map((label) => ({ label, color: colors.get(label)!, stacked: true }));
   const picks: Pick[] = names.map((name) => (point) => of(point, name));
   const rest: Pick = (point) => {
     if (!point.entitlements) return undefined;
@@ -174,12 +187,13 @@ function byEntitlement({ points, from, dark, entitlements }: Context, measure: (
 }
 
 /** Where entitlements stand: one line each, those furthest from zero first. */
-function standing({ points, from, dark, entitlements, elastic }: Context, measure: (e: EntitlementPoint) => number | undefined): Drawn {
+function standing(context: Context, measure: (e: EntitlementPoint) => number | undefined): Drawn {
+  const { points, from, elastic } = context;
   const owed = new Set(elastic ?? []);
   const names = busiest(points, from, (point, add) => Object.entries(point.entitlements ?? {}).forEach(([name, e]) => owed.has(name) && add(name, Math.abs(measure(e) ?? 0))), MOST);
-  const colors = entitlements.assign(names);
+  const colors = entitlementColors(names, context);
   return {
-    series: names.map((label) => ({ label, color: category(colors.get(label)!, dark) })),
+    series: names.map((label) => ({ label, color: colors.get(label)! })),
     picks: names.map((name) => (point) => measure(point.entitlements?.[name] ?? {})),
   };
 }

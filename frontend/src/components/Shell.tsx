@@ -3,12 +3,16 @@ import { Suspense, useEffect, useRef, type ReactNode } from "react";
 import { Link, Outlet, useLocation } from "react-router";
 import { useOutages } from "../feed/live";
 import { setTheme, useTheme, type Theme } from "../lib/theme";
+import { carried, spanOf, withoutSpan } from "../lib/carried";
+import { day, minute, moment, zone } from "../lib/format";
 import { user } from "../lib/page";
+import { setZone, zoneChoice } from "../lib/zone";
 import { useCurrentInView } from "../lib/useCurrentInView";
 import { AlertBadge } from "./AlertBadge";
 import { Icon, Mark } from "./icons";
 import { Outages } from "./Outages";
-import { isCurrent, offered } from "./navigation";
+import { Keyboard } from "./Keyboard";
+import { GROUPS, isCurrent, offered } from "./navigation";
 
 const themes: Record<Theme, { next: Theme; icon: "auto" | "sun" | "moon"; label: string }> = {
   auto: { next: "light", icon: "auto", label: "Colours: system. Switch to light" },
@@ -29,6 +33,9 @@ const tab = "inline-flex h-8 shrink-0 items-center gap-1 rounded-md px-2.5 text-
 
 /** The pages this role can use. Where they do not fit they scroll, and the current one is brought into view. */
 function Navigation({ pathname }: { pathname: string }) {
+  const { search } = useLocation();
+  const span = spanOf(pathname, new URLSearchParams(search));
+  const items = offered(user.role);
   const list = useCurrentInView<HTMLElement>(pathname);
   return (
     <nav
@@ -36,11 +43,15 @@ function Navigation({ pathname }: { pathname: string }) {
       aria-label="Pages"
       className="relative order-3 -mx-4 flex w-screen max-w-[calc(100%+2rem)] [scrollbar-width:none] gap-x-0.5 overflow-x-auto px-1.5 py-0.5 sm:-mx-6 sm:max-w-[calc(100%+3rem)] sm:px-3.5 xl:order-2 xl:mx-0 xl:w-auto xl:max-w-none xl:min-w-0 xl:flex-1 xl:px-0.5"
     >
-      {offered(user.role).map((item) => (
-        <Link key={item.path} to={item.path} className={tab} aria-current={isCurrent(item, pathname) ? "page" : undefined}>
+      {GROUPS.map((group) => (
+        <div key={group} role="group" aria-label={group} className="flex shrink-0 gap-x-0.5 not-first:ml-1.5 not-first:border-l not-first:border-line not-first:pl-1.5 empty:hidden">
+          {items.filter((item) => item.group === group).map((item) => (
+        <Link key={item.path} to={carried(item.path, span)} className={tab} aria-current={isCurrent(item, pathname) ? "page" : undefined}>
           {item.label}
           {item.path === "/alerts" && <AlertBadge />}
         </Link>
+          ))}
+        </div>
       ))}
       {user.staff && (
         <a href="/admin/" className={tab}>
@@ -68,6 +79,31 @@ function useRecovery(): void {
   }, [away, client]);
 }
 
+/** The zone of every time on the page. */
+function ZoneButton() {
+  const utc = zoneChoice === "utc";
+  const text = `Times are in ${zone()}${utc ? "" : ", the zone of this browser"}. Switch to ${utc ? "the zone of this browser" : "UTC"}`;
+  return (
+    <button type="button" className="button hidden sm:inline-flex" aria-label={text} title={text} onClick={() => setZone(utc ? "local" : "utc")}>
+      {zone()}
+    </button>
+  );
+}
+
+/** A fixed range goes along from page to page until it is left. */
+function Range({ pathname }: { pathname: string }) {
+  const { search } = useLocation();
+  const query = new URLSearchParams(search);
+  const span = spanOf(pathname, query);
+  if (!span) return null;
+  return (
+    <Link className="button gap-1 whitespace-nowrap" to={withoutSpan(pathname, query)} title={`${moment(span.from)} to ${moment(span.to)}: kept from page to page. Back to now`}>
+      {day(span.from)}, {minute(span.from)}–{minute(span.to)}
+      <Icon name="close" />
+    </Link>
+  );
+}
+
 /** Header, navigation and the place for a page. */
 export function Shell() {
   const { pathname } = useLocation();
@@ -92,6 +128,9 @@ export function Shell() {
             Quartermaster
           </Link>
           <div className="order-2 ml-auto flex items-center gap-2 xl:order-3">
+            <Range pathname={pathname} />
+            <Keyboard />
+            <ZoneButton />
             <ThemeButton />
             <span className="hidden max-w-40 truncate text-sm text-soft md:inline" title={user.role ? `Logged in as ${user.role}` : "Logged in"}>
               {user.name}

@@ -2,10 +2,15 @@
 
 import type { Role } from "../lib/page";
 
+/** What a page is for: seeing now, looking back, changing what serves, or who may. */
+export const GROUPS = ["Now", "Investigate", "Capacity", "Tenants"] as const;
+export type NavigationGroup = (typeof GROUPS)[number];
+
 export interface Item {
   path: string;
   label: string;
   roles: readonly Role[];
+  group: NavigationGroup;
   /** Addresses beside its own that belong to it. */
   also?: readonly string[];
 }
@@ -14,21 +19,34 @@ const everyone: readonly Role[] = ["admin", "operator", "member"];
 const staff: readonly Role[] = ["admin", "operator"];
 
 export const pages: readonly Item[] = [
-  { path: "/", label: "Overview", roles: everyone },
-  { path: "/queue", label: "Queue", roles: everyone },
-  { path: "/requests", label: "Requests", roles: everyone, also: ["/moment"] },
-  { path: "/tenants", label: "Tenants", roles: everyone, also: ["/usage", "/pools", "/backends", "/tiers", "/slos", "/prices", "/roles", "/audit"] },
-  { path: "/policies", label: "Policies", roles: staff },
-  { path: "/lab", label: "Lab", roles: staff },
-  { path: "/drift", label: "Drift", roles: everyone },
-  { path: "/alerts", label: "Alerts", roles: everyone, also: ["/events"] },
-  { path: "/playground", label: "Playground", roles: everyone },
+  { path: "/", label: "Overview", roles: everyone, group: "Now" },
+  { path: "/queue", label: "Queue", roles: everyone, group: "Now" },
+  { path: "/alerts", label: "Alerts", roles: everyone, group: "Now" },
+  { path: "/requests", label: "Requests", roles: everyone, group: "Investigate", also: ["/moment"] },
+  { path: "/events", label: "Events", roles: staff, group: "Investigate" },
+  { path: "/drift", label: "Drift", roles: everyone, group: "Investigate" },
+  { path: "/playground", label: "Playground", roles: everyone, group: "Investigate" },
+  { path: "/policies", label: "Policies", roles: staff, group: "Capacity" },
+  { path: "/lab", label: "Lab", roles: staff, group: "Capacity" },
+  { path: "/tenants", label: "Tenants", roles: everyone, group: "Tenants", also: ["/usage", "/pools", "/backends", "/tiers", "/slos", "/prices", "/roles", "/audit"] },
+];
+
+/** Pages within others, for the palette. */
+export const within: readonly Pick<Item, "path" | "label" | "roles">[] = [
+  { path: "/pools", label: "Pools", roles: everyone },
+  { path: "/backends", label: "Backends", roles: staff },
+  { path: "/usage", label: "Usage and cost", roles: everyone },
+  { path: "/tiers", label: "Tiers", roles: everyone },
+  { path: "/slos", label: "SLOs", roles: everyone },
+  { path: "/prices", label: "Prices", roles: everyone },
+  { path: "/roles", label: "Roles", roles: everyone },
+  { path: "/audit", label: "Audit log", roles: everyone },
 ];
 
 /** What someone is offered; without a role there is nothing but the overview, which says so. */
 export const offered = (role: Role | null): readonly Item[] => pages.filter((page) => (role === null ? page.path === "/" : page.roles.includes(role)));
 
-const within = (pathname: string, path: string): boolean => pathname === path || (path !== "/" && pathname.startsWith(`${path}/`));
+const inside = (pathname: string, path: string): boolean => pathname === path || (path !== "/" && pathname.startsWith(`${path}/`));
 
 /** Whether an address belongs to a page. */
-export const isCurrent = (item: Item, pathname: string): boolean => [item.path, ...(item.also ?? [])].some((path) => within(pathname, path));
+export const isCurrent = (item: Item, pathname: string): boolean => [item.path, ...(item.also ?? [])].some((path) => inside(pathname, path));

@@ -1,5 +1,7 @@
 /** Figures for people: short, with a unit, and never wider than they have to be. */
 
+import { timeZone } from "./zone";
+
 export const NONE = "–";
 
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
@@ -74,15 +76,15 @@ export function age(s: number): string {
   return s < 129_600 ? `${Math.round(s / 3600)} h` : `${Math.round(s / 86_400)} d`;
 }
 
-const clockFormat = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
-const dayFormat = new Intl.DateTimeFormat("en-GB", { day: "2-digit", month: "short" });
-const minuteFormat = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit" });
+const clockFormat = new Intl.DateTimeFormat("en-GB", { timeZone, hour: "2-digit", minute: "2-digit", second: "2-digit" });
+const dayFormat = new Intl.DateTimeFormat("en-GB", { timeZone, day: "2-digit", month: "short" });
+const minuteFormat = new Intl.DateTimeFormat("en-GB", { timeZone, hour: "2-digit", minute: "2-digit" });
 export const minute = (epochS: number): string => minuteFormat.format(epochS * 1000);
 export const clock = (epochS: number): string => clockFormat.format(epochS * 1000);
 export const day = (epochS: number): string => dayFormat.format(epochS * 1000);
 
-const zoneFormat = new Intl.DateTimeFormat("en-GB", { timeZoneName: "short" });
-/** The zone in which every time of the console is shown, the browser's, as it is called at that moment: "CET", "GMT+5:30". */
+const zoneFormat = new Intl.DateTimeFormat("en-GB", { timeZone, timeZoneName: "short" });
+/** The zone in which every time of the console is shown (the browser's, or UTC where that was chosen), as it is called at that moment: "CET", "GMT+5:30". */
 export const zone = (epochS: number = Date.now() / 1000): string => zoneFormat.formatToParts(epochS * 1000).find((part) => part.type === "timeZoneName")?.value ?? "local time";
 
 /** A moment in full, its zone named: "21 Nov, 09:00:12 CET". */

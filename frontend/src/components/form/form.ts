@@ -1,6 +1,7 @@
 /** What a form knows, without React: fields, what is typed in them, and what the server is sent. */
 
 import type { FieldErrors } from "../../api/client";
+import { zoneChoice } from "../../lib/zone";
 
 export interface Option {
   value: string;
@@ -75,7 +76,7 @@ export function parse(spec: FieldSpec, text: string): Parsed {
       return wrong ? { error: wrong } : { value: n };
     }
     case "moment": {
-      const at = new Date(typed);
+      const at = new Date(zoneChoice === "utc" && !/[zZ]$/.test(typed) ? `${typed}Z` : typed);
       return Number.isNaN(at.getTime()) ? { error: "Use a date and time." } : { value: at.toISOString() };
     }
     case "words":
@@ -104,8 +105,9 @@ export function show(spec: FieldSpec, value: unknown): string {
   return String(value);
 }
 
-/** As <input type="datetime-local"> wants it: this browser's zone, no seconds. */
+/** As <input type="datetime-local"> wants it: in the zone of the console, no seconds. */
 export function local(at: Date): string {
+  if (zoneChoice === "utc") return at.toISOString().slice(0, 16);
   const shifted = new Date(at.getTime() - at.getTimezoneOffset() * 60_000);
   return shifted.toISOString().slice(0, 16);
 }

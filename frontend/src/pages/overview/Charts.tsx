@@ -7,6 +7,7 @@ import { ColorBook } from "../../charts/palette";
 import { groups, panels, type ColorBooks, type Group } from "../../charts/panels";
 import { marksOf } from "../../charts/marks";
 import { TimeChart } from "../../charts/TimeChart";
+import { useTenantColors } from "../../charts/useTenantColors";
 import { CopyButton } from "../../components/Copy";
 import { Segmented } from "../../components/Segmented";
 import type { Point, Snapshot } from "../../feed/types";
@@ -19,7 +20,7 @@ import { joined, linkTo, question, rangeOf, WINDOWS, type Range } from "./range"
 const colors = new Map<string, ColorBooks>();
 function colorsOf(pool: string): ColorBooks {
   let found = colors.get(pool);
-  if (!found) colors.set(pool, (found = { tenants: new ColorBook(), reasons: new ColorBook(), entitlements: new ColorBook(), tiers: new ColorBook(), backends: new ColorBook(), parts: new ColorBook() }));
+  if (!found) colors.set(pool, (found = { reasons: new ColorBook(), tiers: new ColorBook(), backends: new ColorBook(), parts: new ColorBook() }));
   return found;
 }
 
@@ -58,8 +59,11 @@ export const Charts = memo(function Charts({ snapshot, history, wall }: { snapsh
     () => Object.entries(snapshot.entitlements ?? {}).flatMap(([name, e]) => (e.class === "elastic" ? [name] : [])),
     [snapshot.entitlements],
   );
+  const slots = useTenantColors();
+  const entitled = snapshot.entitlements;
+  const owners = useMemo(() => Object.fromEntries(Object.entries(entitled ?? {}).flatMap(([name, e]) => (e.tenant ? [[name, e.tenant]] : []))), [entitled]);
   const { from, to } = range;
-  const list = useMemo(() => panels({ points, from, to, dark, step, tiersNow, elastic, ...colorsOf(pool) }), [points, from, to, dark, step, tiersNow, elastic, pool]);
+  const list = useMemo(() => panels({ points, from, to, dark, step, tiersNow, elastic, slots, owners, ...colorsOf(pool) }), [points, from, to, dark, step, tiersNow, elastic, slots, owners, pool]);
   const zoomed = useMemo(() => (a: number, b: number) => setZoom({ from: a, to: b }), []);
   const reset = useMemo(() => () => setZoom(null), []);
   const set = (changes: Record<string, string>) =>

@@ -2,6 +2,7 @@
 
 import { REASONS } from "../../api/generated";
 import type { Filters } from "../../api/requests";
+import { zoneChoice } from "../../lib/zone";
 
 /** Terms, with what stands after the colon. */
 export const TERMS = {
@@ -18,7 +19,7 @@ export const TERMS = {
   waited: ">8s, <500ms",
   ttft: ">1s",
   total: ">30s",
-  at: "08:40..08:55, today in your time zone; or two full times",
+  at: "08:40..08:55, today in the zone shown above; or two full times",
   id: "the beginning of an x-request-id",
 } as const;
 export type Term = keyof typeof TERMS;
@@ -37,7 +38,9 @@ const clockAt = (text: string, day: Date): Date | undefined => {
   const match = /^(\d{1,2}):(\d{2})(?::(\d{2}))?$/.exec(text);
   if (match) {
     const at = new Date(day);
-    at.setHours(Number(match[1]), Number(match[2]), Number(match[3] ?? 0), 0);
+    const clock = [Number(match[1]), Number(match[2]), Number(match[3] ?? 0), 0] as const;
+    if (zoneChoice === "utc") at.setUTCHours(...clock);
+    else at.setHours(...clock);
     return at;
   }
   const at = new Date(text);
