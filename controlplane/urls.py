@@ -17,7 +17,13 @@ urlpatterns = [
     path("login", auth.LoginView.as_view(redirect_authenticated_user=True), name="login"),
     path("logout", auth.LogoutView.as_view(), name="logout"),
     path("api/v1/schema", SpectacularAPIView.as_view(), name="schema"),
-    path("api/v1/docs", SpectacularSwaggerSplitView.as_view(url_name="schema"), name="docs"),
+    path(
+        "api/v1/docs",
+        SpectacularSwaggerSplitView.as_view(
+            url_name="schema", template_name="api_docs.html", template_name_js="api_docs.js"
+        ),
+        name="docs",
+    ),
     path("api/v1/", include("tenants.api.urls")),
     path("api/v1/", include("telemetry.api.urls")),
     path("api/v1/", include("controlplane.lab.urls")),

@@ -1,5 +1,5 @@
 import { expect, it } from "vitest";
-import { age, bytes, compact, duration, moment, percent, rate, ranked, text, utc, zone } from "./format";
+import { age, bytes, compact, duration, moment, money, percent, price, rate, ranked, text, utc, zone } from "./format";
 
 it("counts stay short", () => {
   expect([0, 999, 9994, 12_345, 123_456, 4_200_000].map(compact)).toEqual(["0", "999", "9,994", "12.3k", "123k", "4.2M"]);
@@ -45,4 +45,9 @@ it("a moment names the zone it is shown in, and has its instant in UTC beside it
   expect(moment(at).endsWith(` ${zone(at)}`)).toBe(true);
   expect(moment(at)).toMatch(/^\d\d [A-Z][a-z]{2}, \d\d:\d\d:12 /);
   expect(utc(at)).toBe("2026-11-21T08:00:12Z");
+});
+
+it("costs line up, and prices lose no digit", () => {
+  expect([12.5, 0.6993, 0.0013, 0].map((n) => money(n, "USD"))).toEqual(["12.50 USD", "0.70 USD", "0.0013 USD", "0.00 USD"]);
+  expect(["0.416000", "2", "0.05"].map((n) => price(n, "USD"))).toEqual(["0.416 USD", "2.00 USD", "0.05 USD"]);
 });

@@ -113,3 +113,9 @@ export function money(amount: number, currency: string): string {
   const shown = digits === 2 ? cents.format(amount) : amount.toFixed(digits);
   return `${shown} ${currency}`.trim();
 }
+
+/** A price of a unit: every digit that is configured, at least two: "0.416 USD", "2.00 USD". Costs are sums, see money. */
+export function price(amount: string | number, currency: string): string {
+  const shown = Number(amount).toLocaleString("en", { minimumFractionDigits: 2, maximumFractionDigits: 6 });
+  return `${shown} ${currency}`.trim();
+}

@@ -1,6 +1,6 @@
 import type { Entitlement, Pool, Price, SloRow, Tier } from "../../api/catalog";
 import type { Column } from "../../components/Table";
-import { count, NONE, seconds, text } from "../../lib/format";
+import { count, NONE, seconds, text, price } from "../../lib/format";
 import { useCatalog } from "./data";
 import { When } from "./parts";
 import { Resource } from "./Resource";
@@ -50,7 +50,7 @@ export function Slos() {
   return <Resource<SloRow> what="SLO" title="SLOs" intro="Targets for the time to the first token and between tokens, or to the last token." path="slos" columns={columns} specs={() => sloSpecs} id={(row) => row.slug} empty="No SLO yet." />;
 }
 
-const money = (amount: string, currency: string) => (Number(amount) ? `${Number(amount).toLocaleString("en", { maximumFractionDigits: 6 })} ${currency}` : <span className="text-faint">{NONE}</span>);
+const charged = (amount: string, currency: string) => (Number(amount) ? price(amount, currency) : <span className="text-faint">{NONE}</span>);
 
 /** What use costs. */
 export function Prices() {
@@ -58,9 +58,9 @@ export function Prices() {
   const columns: Column<Price>[] = [
     { label: "Pool", by: (row) => row.pool, cell: (row) => row.pool },
     { label: "From", by: (row) => row.valid_from, cell: (row) => <When at={row.valid_from} /> },
-    { label: "Million input tokens", right: true, by: (row) => Number(row.per_million_input), cell: (row) => money(row.per_million_input, row.currency) },
-    { label: "Million output tokens", right: true, by: (row) => Number(row.per_million_output), cell: (row) => money(row.per_million_output, row.currency) },
-    { label: "GPU second", right: true, by: (row) => Number(row.per_gpu_second), cell: (row) => money(row.per_gpu_second, row.currency) },
+    { label: "Million input tokens", right: true, by: (row) => Number(row.per_million_input), cell: (row) => charged(row.per_million_input, row.currency) },
+    { label: "Million output tokens", right: true, by: (row) => Number(row.per_million_output), cell: (row) => charged(row.per_million_output, row.currency) },
+    { label: "GPU second", right: true, by: (row) => Number(row.per_gpu_second), cell: (row) => charged(row.per_gpu_second, row.currency) },
     { label: "Requests per GPU", right: true, by: (row) => row.slots_per_gpu, cell: (row) => row.slots_per_gpu },
   ];
   return <Resource<Price> what="price" title="Prices" intro="What use of a pool costs, from a given hour until its next price." path="prices" columns={columns} specs={() => priceSpecs(options(pools.map((p) => p.slug)))} id={(row) => String(row.id)} name={(row) => `${row.pool}'s price`} empty="No price: use is metered but not billed." />;
