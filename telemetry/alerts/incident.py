@@ -72,7 +72,7 @@ def effect(alert: Alert) -> Json:
 
 def load(alert: Alert) -> list[Json]:
     """Tenants whose requests per minute grew before it began, the most first: in the five minutes before, and in the
-    half hour before those."""
+    half hour before those (None: the ledger has nothing of that time, so it is not known)."""
     began = span(alert).began
     recent, earlier = began - COMPARED, began - COMPARED - timedelta(minutes=30)
     rows = LedgerEntry.objects.filter(received_at__gte=earlier, received_at__lt=began)
@@ -83,19 +83,20 @@ def load(alert: Alert) -> list[Json]:
         .values("tenant")
         .annotate(now=Count("id", filter=Q(received_at__gte=recent)), all=Count("id"), longest=Max("input_tokens"))
     )
-    grown = []
-    for row in counted:
+    grown, tenants = [], list(counted)
+    known = any(row["all"] > row["now"] for row in tenants)
+    for row in tenants:
         now, before = row["now"] / 5, (row["all"] - row["now"]) / 30
         if now > 1.5 * before and row["now"] >= 5:
             grown.append(
                 {
                     "tenant": row["tenant"],
                     "per_minute": round(now, 2),
-                    "before": round(before, 2),
+                    "before": round(before, 2) if known else None,
                     "longest_prompt": row["longest"],
                 }
             )
-    return sorted(grown, key=lambda row: row["before"] - row["per_minute"])[:MAX_TENANTS]
+    return sorted(grown, key=lambda row: (row["before"] or 0.0) - row["per_minute"])[:MAX_TENANTS]
 
 
 def replica(alert: Alert) -> str:
@@ -118,7 +119,7 @@ def actions(alert: Alert, hurt: Json, grown: list[Json]) -> list[Json]:
         add("drain", f"Take {named} out of service: running requests finish, new ones go elsewhere.", named)
         add("credit", "Limit prompt tokens inside the engine by the pool's prefill credit.", alert.pool)
     if alert.kind in (RuleKind.QUEUE, RuleKind.TTFT, RuleKind.SLO, RuleKind.REFUSALS):
-        for row in grown[:2]:
+        for row in [row for row in grown if row["before"] is not None][:2]:
             times = row["per_minute"] / row["before"] if row["before"] else None
             how = f"{times:.1f} times as many requests as before" if times else "many requests after none"
             add("pause", f"{row['tenant']} sent {how}: pause it, or lower its share.", row["tenant"])

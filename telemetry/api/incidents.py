@@ -54,7 +54,9 @@ class EffectSerializer(serializers.Serializer[Any]):
 class GrownSerializer(serializers.Serializer[Any]):
     tenant = serializers.CharField()
     per_minute = serializers.FloatField(help_text="Requests in the five minutes before.")
-    before = serializers.FloatField(help_text="Requests per minute in the half hour before those.")
+    before = serializers.FloatField(
+        allow_null=True, help_text="Requests per minute in the half hour before those; null: unknown."
+    )
     longest_prompt = serializers.IntegerField(help_text="Tokens.")
 
 

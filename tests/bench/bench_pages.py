@@ -254,7 +254,7 @@ def questions(rows: int, now: datetime) -> Iterator[tuple[str, str, str, dict[st
 
 
 def returned(body: dict[str, Any]) -> int:
-    return len(next(body[name] for name in ("results", "rows", "frames", "groups") if name in body))
+    return len(next(body[name] for name in ("results", "rows", "frames", "groups", "requests") if name in body))
 
 
 def measure(rows: int, repeats: int, only: str) -> int:

@@ -1,5 +1,5 @@
 // Made by `make generated` from the OpenAPI schema. Not edited by hand.
-// schema a78860e1c80518fa, body 508125e04647df23
+// schema 8a830986f08f3b12, body 28e43a145094c655
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
 export interface components {
@@ -552,8 +552,8 @@ export interface components {
          */
         FoundKindEnum: "tenant" | "pool" | "backend" | "entitlement" | "project" | "key" | "request" | "alert";
         Grown: {
-            /** @description Requests per minute in the half hour before those. */
-            before: number;
+            /** @description Requests per minute in the half hour before those; null: unknown. */
+            before: number | null;
             /** @description Tokens. */
             longest_prompt: number;
             /** @description Requests in the five minutes before. */

@@ -89,6 +89,14 @@ def test_who_sent_more_than_before_is_named_and_can_be_paused(world: worlds.Worl
     assert first["text"] == "globex sent many requests after none: pause it, or lower its share."
 
 
+def test_load_before_the_ledger_began_is_unknown_and_accuses_no_tenant(world: worlds.World) -> None:
+    alert = incident_of()
+    writer.write([globex_record(n, **seconds_after(alert, -90 - n)) for n in range(20)])
+    told = api(world, "olga").get(f"/api/v1/alerts/{alert.pk}/incident").json()
+    assert [(row["tenant"], row["before"]) for row in told["grown"]] == [("globex", None)]
+    assert "pause" not in {action["do"] for action in told["actions"]}
+
+
 def test_a_replicas_incident_counts_what_ran_there_and_what_was_refused(world: worlds.World) -> None:
     alert = incident_of("backend_health", subject="gpu-1")
     writer.write(

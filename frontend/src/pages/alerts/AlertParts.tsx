@@ -87,7 +87,7 @@ export function Marks({ alert }: { alert: AlertRow }) {
       {alert.note && <p>“{alert.note}”</p>}
       {user.role !== "member" && (
         <p className="mt-1 flex flex-wrap gap-1.5 sm:justify-end">
-          {!alert.acknowledged_at && (
+          {!alert.acknowledged_at && alert.state === "open" && (
             <button type="button" className="button" disabled={mark.isPending} onClick={() => mark.mutate({ verb: "acknowledge", body: {} })}>
               Acknowledge
             </button>

@@ -159,16 +159,22 @@ export function Incident() {
             <Marks alert={alert} />
             {data.deliveries.map((sent) => (
               <p key={sent.channel}>
-                {sent.problem ? (
-                  <span className="text-bad">
-                    {sent.channel}: {sent.problem}
-                  </span>
-                ) : sent.delivered_at ? (
+                {sent.delivered_at ? (
                   <>
                     Sent to {sent.channel}, <When at={sent.delivered_at} />
+                    {sent.resolution_delivered_at && (
+                      <>
+                        ; its end <When at={sent.resolution_delivered_at} />
+                      </>
+                    )}
                   </>
                 ) : (
                   `${sent.channel}: not sent yet`
+                )}
+                {sent.problem && (
+                  <span className="block text-bad">
+                    {sent.delivered_at ? "Its end could not be sent" : "It could not be sent"} to {sent.channel}: {sent.problem}
+                  </span>
                 )}
               </p>
             ))}
@@ -186,7 +192,7 @@ export function Incident() {
                 <Link className="link" to={`/tenants/${row.tenant}`}>
                   {row.tenant}
                 </Link>{" "}
-                sent {row.per_minute} requests a minute in the five minutes before, {row.before} in the half hour before those; longest prompt {compact(row.longest_prompt)} tokens.
+                sent {row.per_minute} requests a minute in the five minutes before; {row.before === null ? "how many before that is unknown" : `${row.before} in the half hour before those`}; longest prompt {compact(row.longest_prompt)} tokens.
               </li>
             ))}
           </ul>

@@ -37,6 +37,7 @@ it("another tier is compared with its own wait, and not praised where it is no f
   const instead = { seconds: 60, unknown: [], tiers: [{ tier: "premium", requests: 9, waited_s: 0.4, ttft_s: 0.6 }] };
   expect(insteadInWords(instead, 8000)).toBe("With tier premium: a wait of about 400 ms instead of 8.00 s.");
   expect(insteadInWords(instead, 410)).toMatch(/^No shorter wait/);
+  expect(insteadInWords(instead, 3)).toMatch(/^It did not wait/);
   expect(insteadInWords(instead, null)).toBe("Requests of tier premium waited about 400 ms for a slot.");
   expect(insteadInWords({ ...instead, tiers: [] }, 8000)).toMatch(/^Unknown/);
 });

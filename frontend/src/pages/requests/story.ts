@@ -71,6 +71,7 @@ export function insteadInWords(instead: NonNullable<Story["instead"]>, queueMs: 
   if (!best) return "Unknown: too few requests of other tiers ran in that minute.";
   const own = queueMs === null ? undefined : queueMs / 1000;
   if (own === undefined) return `Requests of tier ${best.tier} waited about ${s(best.waited_s)} for a slot.`;
+  if (own < 0.05) return "It did not wait for a slot, so no tier would have waited less.";
   if (best.waited_s >= own * 0.9 || own - best.waited_s < 0.05) return `No shorter wait: requests of tier ${best.tier} waited about ${s(best.waited_s)}, this one ${s(own)}.`;
   return `With tier ${best.tier}: a wait of about ${s(best.waited_s)} instead of ${s(own)}.`;
 }
