@@ -11,6 +11,7 @@ What comes in from outside is bounded and checked; a text that is not a digest i
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import pairwise
 from math import inf, isfinite
 from zlib import crc32
@@ -26,8 +27,9 @@ _CLASSES = tuple(ServiceClass)
 _MOST = 1e9  # of any figure
 
 
-def encode(request: QueuedRequest, slo: Slo, now_s: float) -> str:
-    """The digest of a request that is sent to its engine now."""
+def encode(request: QueuedRequest, slo: Slo, now_s: float, answers: int = 1) -> str:
+    """The digest of a request that is sent to its engine now. An engine that gives several ``answers`` to it runs each
+    by itself: what is expected of all together is sent as one's part."""
     fields = [
         VERSION,
         str(request.rank),
@@ -37,9 +39,9 @@ def encode(request: QueuedRequest, slo: Slo, now_s: float) -> str:
         _seconds(None if request.ttft_deadline_s is None else request.ttft_deadline_s - now_s),
         _seconds(None if request.ttlt_deadline_s is None else request.ttlt_deadline_s - now_s),
         _seconds(slo.tbt_s),
-        f"{request.output_tokens:.4g}",
+        f"{request.output_tokens / answers:.4g}",
     ]
-    points = condensed(request.output_lengths, request.output_probabilities)
+    points = condensed([length / answers for length in request.output_lengths], request.output_probabilities)
     return " ".join([*fields, *(f"{length:.6g}:{probability:.4g}" for length, probability in points)])
 
 
@@ -61,10 +63,7 @@ def decode(
     if pace_s is not None and pace_s <= 0:
         raise ValueError("seconds per token must be above 0")
     service_class = int(_number(fields[2], 0, len(_CLASSES) - 1))
-    points = [_point(field) for field in fields[_FIELDS:]]
-    lengths, total = tuple(length for length, _ in points), sum(probability for _, probability in points)
-    if points and (total <= 0 or any(b <= a for a, b in pairwise(lengths))):
-        raise ValueError("output lengths must increase and have probabilities")
+    lengths, probabilities = _distribution(tuple(fields[_FIELDS:]))
     request = QueuedRequest(
         name, seq, arrival_s, fields[4][:10], "", "", int(_number(fields[1], 0, _MOST)), _number(fields[3], 0, _MOST),
         _CLASSES[service_class], input_tokens, output_bound, max(1.0, _number(fields[8], 0, _MOST)),
@@ -72,7 +71,7 @@ def decode(
         ttft_deadline_s=None if ttft_s is None else arrival_s + ttft_s,
         ttlt_deadline_s=None if ttlt_s is None else arrival_s + ttlt_s,
         output_lengths=lengths,
-        output_probabilities=tuple(probability / total for _, probability in points),
+        output_probabilities=probabilities,
     )  # fmt: skip
     return request, pace_s
 
@@ -119,6 +118,15 @@ def _number(field: str, least: float, most: float) -> float:
     if not (isfinite(value) and least <= value <= most):
         raise ValueError(f"{field[:32]!r} is not within {least:g} and {most:g}")
     return value
+
+
+@lru_cache(maxsize=4096)  # requests of one family are expected to be alike
+def _distribution(fields: tuple[str, ...]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    points = [_point(field) for field in fields]
+    lengths, total = tuple(length for length, _ in points), sum(probability for _, probability in points)
+    if points and (total <= 0 or any(b <= a for a, b in pairwise(lengths))):
+        raise ValueError("output lengths must increase and have probabilities")
+    return lengths, tuple(probability / total for _, probability in points)
 
 
 def _point(field: str) -> tuple[float, float]:

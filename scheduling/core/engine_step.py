@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
+from heapq import nlargest
 from operator import attrgetter
 from typing import Any
 
@@ -133,7 +134,7 @@ def _take(shares: Shares, name: str, left: int, room: int) -> int:
     return max(0, room - taken)
 
 
-def last_first(running: Iterable[tuple[Key, int, str]]) -> list[str]:
-    """Whom a full cache preempts, the first victim first: who stands last by the policy, of equals who was admitted
-    last. ``running``: place, order of admission, id."""
-    return [name for _, _, name in sorted(running, key=lambda each: each[:2], reverse=True)]
+def last_first(running: Iterable[tuple[Key, int, str]], most: int = 1) -> list[str]:
+    """Whom a full cache preempts, the first victim first, ``most`` of them: who stands last by the policy, of equals
+    who was admitted last. ``running``: place, order of admission (no two alike), id."""
+    return [name for _, _, name in nlargest(most, running)]

@@ -51,6 +51,8 @@ if TYPE_CHECKING:  # to a checker any class may stand behind; vLLM is not instal
 else:
     _Base = object
 
+VICTIMS = 16  # of one step that are ranked; vLLM rarely needs a second
+
 logger = logging.getLogger("vllm.quartermaster")  # below vLLM's own, so that its handlers print it
 
 
@@ -89,7 +91,7 @@ class Plan:
     prefill: int = 0
     pp: float = 0.0
     began_s: float = 0.0
-    tokens: list[tuple[str, int]] | None = None  # what each prompt got, where decisions are recorded
+    dues: list[tuple[float, float, int]] | None = None  # of who decodes: base, pace and tokens; where they are recorded
 
 
 class Deciding(_Base):
@@ -130,7 +132,7 @@ class Deciding(_Base):
         self.qm_plan: Plan | None = None
         self.qm_ended_s = -inf
         self.qm_busy = False  # the engine had work when the last step ended
-        self.qm_ranked = False
+        self.qm_ranked: list[EngineRequest] = []  # who has a priority as a victim
         self.qm_own_policy = self.policy
         self.qm_order: PolicyOrder | None = None
         if settings.order:
@@ -290,6 +292,12 @@ class Deciding(_Base):
                 if due < least_due:
                     least_due = due
         slack = least_due - free_s
+        dues = None
+        if self.qm_recording is not None:
+            dues = [
+                (r.quartermaster.base_s, r.quartermaster.pace_s, r.num_output_tokens + r.num_output_placeholders)
+                for r in decoding if r.quartermaster.base_s != -inf
+            ]  # fmt: skip
         order = self.qm_order
         waiting = len(self.waiting)
         full = self.max_num_scheduled_tokens
@@ -325,7 +333,7 @@ class Deciding(_Base):
             self._qm_rank(decodes, len(begun), room if begun or waiting else 0)
         return Plan(
             now_s, room, max(1, budget), decodes, kv_dec, slack, shortened, waiting,
-            [(request, request.num_computed_tokens) for request in begun], wants,
+            [(request, request.num_computed_tokens) for request in begun], wants, dues=dues,
         )  # fmt: skip
 
     def _qm_free_s(self, now_s: float) -> float:
@@ -392,25 +400,23 @@ class Deciding(_Base):
 
     def _qm_rank(self, decodes: int, begun: int, room: int) -> None:
         """Says whom vLLM preempts, where it might have to: the last by the policy."""
+        for request in self.qm_ranked:
+            request.priority = 0
+        self.qm_ranked = []
         free = self.kv_cache_manager.block_pool.get_num_free_blocks()
         if free >= self.qm_groups * (decodes + begun + room // self.block_size + 1):
-            if self.qm_ranked:
-                for request in self.running:
-                    request.priority = 0
-                self.qm_ranked = False
             return
-        self.qm_ranked = True
         bucket_tokens, place, rows = self.qm_settings.bucket_tokens, self.qm_place, []
-        by_name: dict[str, EngineRequest] = {}
         for request in self.running:
             held: Held = request.quartermaster
             bucket = -2 if request.is_prefill_chunk else request.num_output_tokens // bucket_tokens
             if bucket != held.bucket:
                 held.bucket, held.place = bucket, place(self._qm_look(request))
-            by_name[request.request_id] = request
             rows.append((held.place, held.order, request.request_id))
-        for at, name in enumerate(last_first(rows)):
-            by_name[name].priority = len(rows) - at  # vLLM preempts the largest
+        for at, name in enumerate(last_first(rows, VICTIMS)):
+            request = self.requests[name]
+            request.priority = VICTIMS - at  # vLLM preempts the largest
+            self.qm_ranked.append(request)
 
     def _qm_scheduled(self, plan: Plan, output: Any) -> None:
         """vLLM has scheduled the step."""

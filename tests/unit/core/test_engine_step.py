@@ -61,9 +61,9 @@ def test_every_policy_places_what_runs_and_of_equals_the_last_admitted_gives_way
     for name in orderings():
         place = place_among_running(make_ordering(name))
         requests = [progressed(queued(str(n), due=5.0), 100, n) for n in range(4)]
-        order = last_first([(place(request), n, request.id) for n, request in enumerate(requests)])
+        order = last_first([(place(request), n, request.id) for n, request in enumerate(requests)], 4)
         assert sorted(order) == ["0", "1", "2", "3"]
-        assert last_first([((1.0,), 1, "a"), ((1.0,), 2, "b")]) == ["b", "a"]
+        assert last_first([((1.0,), 1, "a"), ((1.0,), 2, "b")], 2) == ["b", "a"]
 
 
 def test_by_gittins_the_victim_is_who_has_outlived_the_short_answers() -> None:
