@@ -145,6 +145,7 @@ class EngineKind:
     takes_priority: bool  # ``priority`` in a body, lower is sooner
     takes_cache_salt: bool  # ``cache_salt`` in a body: without it tenants share its prefix cache
     tokenizes: bool  # ``POST /tokenize`` in vLLM's form
+    takes_digest: bool = False  # our scheduler runs inside it: requests carry what it decides by
     lacks: tuple[str, ...] = VLLM_FIELDS  # fields of /v1 that are refused, as they would be ignored
     loads_adapters: bool = False  # it can be asked to load a LoRA adapter (:meth:`EngineClient.load_adapter`)
     adapter_model: str = "{adapter}"  # what a body's ``model`` says for an ``{adapter}`` of the ``{model}``

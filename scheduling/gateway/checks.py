@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from scheduling.core.engine_digest import ARGUMENT
 from scheduling.core.outcomes import Reason
 from scheduling.core.types import PoolSpec, PrefixCache
 from scheduling.gateway.errors import Refusal
@@ -18,7 +19,7 @@ _NOT_FOR_CLIENTS = frozenset({
     "padding", "truncation", "max_length", "add_generation_prompt", "continue_final_message",
 })  # fmt: skip
 # vLLM hands these on with what its own parts exchange: a request could have another's cache read
-_NOT_FOR_EXTENSIONS = ("kv_", "ec_", "cache_salt")
+_NOT_FOR_EXTENSIONS = ("kv_", "ec_", "cache_salt", ARGUMENT)
 
 
 def invalid(detail: str, param: str | None = None) -> Refusal:

@@ -14,6 +14,7 @@ from typing import Any
 
 from scheduling.catalog import CatalogCache
 from scheduling.core.admission import not_entitled, state_at
+from scheduling.core.engine_digest import encode
 from scheduling.core.estimate.chain import Outlook
 from scheduling.core.estimate.tokens import TokenCalibration
 from scheduling.core.ledger import LedgerRecord
@@ -132,8 +133,12 @@ class Lifecycle:
         calibration = self._calibration(pool.id, access.entitlement.tenant)
         self._budget.earn()
         salt = salt_for(pool.prefix_cache, access.salt_key, access.salt, prepared.body.cache_salt)
-        priority = access.order.priority(estimated.request) if kind_of(pool.engine).takes_priority else None
-        body = prepared.upstream(pool.upstream_model, priority, salt, call.id)
+        kind = kind_of(pool.engine)
+        priority = access.order.priority(estimated.request) if kind.takes_priority else None
+        digest = ""
+        if kind.takes_digest:
+            digest = encode(estimated.request, access.entitlement.tier.slo, call.now_s(), prepared.choices)
+        body = prepared.upstream(pool.upstream_model, priority, salt, call.id, digest)
         reason = await self._run_somewhere(submitted, body)
         call.closed = True
         self._account(submitted)

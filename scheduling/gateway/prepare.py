@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, get_args, get_type_hint
 
 import msgspec
 
+from scheduling.core.engine_digest import ARGUMENT
 from scheduling.core.estimate.tokens import BYTES_PER_TOKEN, raw_tokens
 from scheduling.core.outcomes import Reason
 from scheduling.core.types import PoolSpec, PrefixCache
@@ -103,13 +104,18 @@ class Prepared:
             self.set_bound(bound)
         return True
 
-    def upstream(self, model: str, priority: int | None, cache_salt: str | None = None, name: str = "") -> bytes:
+    def upstream(
+        self, model: str, priority: int | None, cache_salt: str | None = None, name: str = "", digest: str = ""
+    ) -> bytes:
         """The JSON for the engine, which serves the model as ``model``; ``priority``: lower is sooner; ``cache_salt``
-        (``scheduling.gateway.cache_salt``) stands where the client's own was."""
+        (``scheduling.gateway.cache_salt``) stands where the client's own was; ``digest`` is for a scheduler of ours
+        inside the engine (``scheduling.core.engine_digest``)."""
         body = self.body
         body.model = model
         body.priority = priority
         body.cache_salt = cache_salt
+        if digest and hasattr(body, "vllm_xargs"):  # what makes vectors has no such field
+            body.vllm_xargs = {**(body.vllm_xargs or {}), ARGUMENT: digest}
         if self.named:
             body.request_id = f"resp_{name}"
         return _encode(body)

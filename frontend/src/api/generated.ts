@@ -81,7 +81,7 @@ export const FIELDS = {
     slug: {"kind": "slug", "required": true, "maxLength": 63, "help": "Name in URLs, files and metrics: lower-case letters, digits and hyphens. Cannot be changed later.", "fixed": true},
     description: {"kind": "text", "maxLength": 200, "help": "A short description."},
     model: {"kind": "text", "required": true, "maxLength": 200, "help": "The model name that clients send."},
-    engine: {"kind": "choice", "required": true, "initial": "vllm", "options": [{"value": "vllm", "label": "vllm: vLLM"}, {"value": "openai", "label": "openai: any server with the OpenAI API, without metrics"}, {"value": "sglang", "label": "sglang: SGLang, started with --enable-metrics"}], "help": "The software of its backends: what they report of themselves and which request fields they take."},
+    engine: {"kind": "choice", "required": true, "initial": "vllm", "options": [{"value": "vllm", "label": "vllm: vLLM"}, {"value": "openai", "label": "openai: any server with the OpenAI API, without metrics"}, {"value": "sglang", "label": "sglang: SGLang, started with --enable-metrics"}, {"value": "vllm_plugin", "label": "vllm_plugin: vLLM with Quartermaster's scheduler inside"}], "help": "The software of its backends: what they report of themselves and which request fields they take."},
     upstream_model: {"kind": "text", "maxLength": 200, "help": "The model name that the engines use. Empty: the same."},
     aliases: {"kind": "words", "help": "Other model names that clients may send, such as [\"default\"]."},
     load_adapters: {"kind": "flag", "help": "Engines are asked to load adapters that they lack. Off: an engine that allows this lets everyone who can reach it load files, so it is a decision about your network."},

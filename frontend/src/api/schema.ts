@@ -1,5 +1,5 @@
 // Made by `make generated` from the OpenAPI schema. Not edited by hand.
-// schema 8a830986f08f3b12, body 28e43a145094c655
+// schema 8b49b340d8d35c66, body fde6a50e30e748a4
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
 export interface components {
@@ -22,13 +22,6 @@ export interface components {
             recording: string;
             state: components["schemas"]["LabRunState"];
             total: number;
-        };
-        Action: {
-            /** @description What the console has a button for. */
-            do: string;
-            /** @description The replica, tenant or pool. */
-            of: string;
-            text: string;
         };
         /** @description What was granted while a request waited, in hindsight. */
         Ahead: {
@@ -59,10 +52,6 @@ export interface components {
         Alert: {
             acknowledged_at: string | null;
             acknowledged_by: string;
-            assigned_at: string | null;
-            assigned_by: string;
-            /** @description Who looks after it. */
-            assigned_to: string;
             at: string;
             delivered_at: string | null;
             id: number;
@@ -136,9 +125,6 @@ export interface components {
                 };
             } | null;
             variants: number;
-        };
-        Assignees: {
-            users: string[];
         };
         Audit: {
             action: string;
@@ -220,42 +206,6 @@ export interface components {
             request_id: string;
             was: components["schemas"]["InFlightState"];
         };
-        Channel: {
-            enabled: boolean;
-            /** @description Also receives alerts of rules that name no channel, and those that have no rule. */
-            for_all: boolean;
-            id: number;
-            kind: components["schemas"]["ChannelKindEnum"];
-            /** @description Rules name it by this. */
-            name: string;
-            /** @description Why the last attempt failed; empty: it did not. */
-            problem: string;
-            sent_at: string | null;
-            /** @description The target, without what would let others send there. */
-            shown_target: string;
-            tried_at: string | null;
-            /** @description Alerts whose last attempt failed. */
-            undelivered: number;
-        };
-        /**
-         * @description * `webhook` - webhook: a signed call to your own program
-         *     * `slack` - Slack, or another receiver of Slack's incoming webhooks
-         *     * `email` - e-mail
-         *     * `pagerduty` - PagerDuty, Events API v2
-         * @enum {string}
-         */
-        ChannelKindEnum: "webhook" | "slack" | "email" | "pagerduty";
-        ChannelTried: {
-            /** @description Why not; empty if it was sent. */
-            problem: string;
-            sent: boolean;
-        };
-        Colors: {
-            /** @description By tenant: a place in the palette. */
-            colors: {
-                [key: string]: number;
-            };
-        };
         Decision: {
             /** @description Whether the driver was called. */
             applied: boolean;
@@ -287,13 +237,6 @@ export interface components {
          * @enum {string}
          */
         DecisionOutcomeEnum: "advised" | "running" | "done" | "failed" | "superseded";
-        Delivery: {
-            channel: string;
-            delivered_at: string | null;
-            /** @description Why the last attempt failed; empty: it did not. */
-            problem: string;
-            resolution_delivered_at: string | null;
-        };
         /** @description A mean over variants and its 95 % interval. */
         Difference: {
             high: number;
@@ -302,24 +245,14 @@ export interface components {
             /** @description The interval leaves out 0. */
             sure: boolean;
         };
-        Effect: {
-            from: string;
-            /** @description That are not listed. */
-            more_tenants: number;
-            /** @description The most hurt first. */
-            tenants: components["schemas"]["Hurt"][];
-            to: string;
-            total: components["schemas"]["HurtInAll"];
-            /** @description False: it lasted longer than is summed up. */
-            whole: boolean;
-        };
         /**
          * @description * `vllm` - vllm: vLLM
          *     * `openai` - openai: any server with the OpenAI API, without metrics
          *     * `sglang` - sglang: SGLang, started with --enable-metrics
+         *     * `vllm_plugin` - vllm_plugin: vLLM with Quartermaster's scheduler inside
          * @enum {string}
          */
-        EngineEnum: "vllm" | "openai" | "sglang";
+        EngineEnum: "vllm" | "openai" | "sglang" | "vllm_plugin";
         /** @description What was found there. */
         EngineFound: {
             /** @description What its KV cache holds, where it says so. */
@@ -473,7 +406,6 @@ export interface components {
                 [key: string]: components["schemas"]["Facet"][];
             };
             groups: components["schemas"]["ExploredGroup"][];
-            heat: components["schemas"]["Heat"];
             /** @description That fit, and are summed up here. */
             requests: number;
             /** @description Older ones were not looked at; null: all were. */
@@ -489,13 +421,6 @@ export interface components {
             ttft_p95: number | null;
             waited_p50: number | null;
             waited_p95: number | null;
-        };
-        Exported: {
-            requests: {
-                [key: string]: unknown;
-            }[];
-            /** @description Complete from then on; null: all of it. */
-            searched_to: string | null;
         };
         Facet: {
             requests: number;
@@ -518,61 +443,6 @@ export interface components {
             pool: string;
             scope: string;
         };
-        Find: {
-            found: components["schemas"]["Found"][];
-        };
-        Firing: {
-            /** @description Epoch seconds. */
-            at: number;
-            pool: string;
-            subject: string;
-            /** @description Null: open at the end. */
-            until: number | null;
-            value: number;
-        };
-        Found: {
-            id: string;
-            kind: components["schemas"]["FoundKindEnum"];
-            label: string;
-            /** @description Paused, draining, revoked, open; else empty. */
-            state: string;
-            /** @description Whose it is; empty: of no single tenant. */
-            tenant: string;
-        };
-        /**
-         * @description * `tenant` - tenant
-         *     * `pool` - pool
-         *     * `backend` - backend
-         *     * `entitlement` - entitlement
-         *     * `project` - project
-         *     * `key` - key
-         *     * `request` - request
-         *     * `alert` - alert
-         * @enum {string}
-         */
-        FoundKindEnum: "tenant" | "pool" | "backend" | "entitlement" | "project" | "key" | "request" | "alert";
-        Grown: {
-            /** @description Requests per minute in the half hour before those; null: unknown. */
-            before: number | null;
-            /** @description Tokens. */
-            longest_prompt: number;
-            /** @description Requests in the five minutes before. */
-            per_minute: number;
-            tenant: string;
-        };
-        /** @description How many requests lie in each cell of time and duration. */
-        Heat: {
-            /** @description Columns, of equal length. */
-            bins: number;
-            /** @description [column, row, requests] */
-            cells: number[][];
-            from: number | null;
-            /** @description Upper bounds of the rows [s]; above them is one more. */
-            levels_s: number[];
-            measure: string;
-            /** @description Epoch seconds; null: no request. */
-            to: number | null;
-        };
         /** @description Who had slots while somebody waited. */
         Holder: {
             /** @description Of these, how many came later and went first. */
@@ -584,58 +454,12 @@ export interface components {
             slot_s: number;
             tenant: string;
         };
-        Hurt: {
-            failed: number;
-            /** @description Served, and missed their SLO. */
-            late: number;
-            refused: number;
-            requests: number;
-            tenant: string;
-            /** @description Had to wait for a slot. */
-            waited: number;
-        };
-        HurtInAll: {
-            failed: number;
-            late: number;
-            refused: number;
-            requests: number;
-            waited: number;
-        };
-        Incident: {
-            actions: components["schemas"]["Action"][];
-            alert: components["schemas"]["Alert"];
-            deliveries: components["schemas"]["Delivery"][];
-            effect: components["schemas"]["Effect"];
-            /** @description From a quarter of an hour before to after its end, oldest first. */
-            events: components["schemas"]["Event"][];
-            /** @description Whose load had grown before it began. */
-            grown: components["schemas"]["Grown"][];
-            /** @description False: there were more events. */
-            whole: boolean;
-        };
         /**
          * @description * `waiting` - waiting
          *     * `running` - running
          * @enum {string}
          */
         InFlightState: "waiting" | "running";
-        /** @description What requests of other tiers waited in its pool around the same moment. */
-        Instead: {
-            /** @description Length of the time looked at. */
-            seconds: number;
-            /** @description The shortest wait first. */
-            tiers: components["schemas"]["InsteadTier"][];
-            /** @description Tiers with too few requests then. */
-            unknown: string[];
-        };
-        InsteadTier: {
-            requests: number;
-            tier: string;
-            /** @description Median time to the first token. */
-            ttft_s: number | null;
-            /** @description Median wait for a slot. */
-            waited_s: number;
-        };
         /** @description A fresh key, with its secret for the only time. */
         IssuedKey: {
             created_at: string;
@@ -810,41 +634,6 @@ export interface components {
         MeTenant: {
             description: string;
             slug: string;
-        };
-        Moment: {
-            at: string;
-            pool: string;
-            /** @description The longest waiting first, then what ran. */
-            rows: components["schemas"]["MomentRow"][];
-            running: number;
-            tenants: components["schemas"]["MomentTenant"][];
-            waiting: number;
-            /** @description False: there were more than are listed. */
-            whole: boolean;
-        };
-        MomentRow: {
-            backend: string;
-            /** @description In that state by then. */
-            for_s: number;
-            prompt_tokens: number;
-            request_id: string;
-            state: components["schemas"]["MomentRowStateEnum"];
-            tenant: string;
-            tier: string;
-        };
-        /**
-         * @description * `waiting` - waiting
-         *     * `prefill` - prefill
-         *     * `decode` - decode
-         * @enum {string}
-         */
-        MomentRowStateEnum: "waiting" | "prefill" | "decode";
-        MomentTenant: {
-            /** @description Granted, without a first token. */
-            prompt_tokens: number;
-            running: number;
-            tenant: string;
-            waiting: number;
         };
         Neighbours: {
             engines: components["schemas"]["EngineWaits"][];
@@ -1085,6 +874,7 @@ export interface components {
              *     * `vllm` - vllm: vLLM
              *     * `openai` - openai: any server with the OpenAI API, without metrics
              *     * `sglang` - sglang: SGLang, started with --enable-metrics
+             *     * `vllm_plugin` - vllm_plugin: vLLM with Quartermaster's scheduler inside
              */
             engine: components["schemas"]["EngineEnum"];
             /** @description Free slots kept for requests within a dedicated, guaranteed or elastic baseline, so that these need not wait for one to end. Empty: a sixth of the slots, at most all baselines, where others could take them. 0: all idle slots are lent. */
@@ -1379,17 +1169,6 @@ export interface components {
             requests: number;
             span_s: number;
         };
-        Rehearsal: {
-            days: number;
-            /** @description Null: unknown, nothing of that time is stored. */
-            fired: number | null;
-            /** @description The newest. */
-            firings: components["schemas"]["Firing"][];
-            /** @description Share of the time of which it is known, 0..1. */
-            known: number;
-            /** @description Pools that were not looked at. */
-            left_out: string[];
-        };
         /** @description A ledger entry, with the waits between its moments worked out. */
         Request: {
             /** @description JSON: the figures that it was admitted by. */
@@ -1535,8 +1314,6 @@ export interface components {
             revoked: string[];
         };
         Rule: {
-            /** @description Where its alerts are sent as well, by name. None: the default channels. */
-            channels: string[];
             /** @description The alert clears at this value. Empty: the threshold. */
             clear_threshold: number | null;
             enabled: boolean;
@@ -1628,13 +1405,6 @@ export interface components {
             state: components["schemas"]["LabRunState"];
             total: number;
             trust: components["schemas"]["MeasuredTrust"] | null;
-        };
-        SavedView: {
-            created_at: string;
-            id: number;
-            name: string;
-            /** @description As in the address, without the question mark. */
-            query: string;
         };
         Scaling: {
             decisions: components["schemas"]["Decision"][];
@@ -1737,12 +1507,8 @@ export interface components {
             cost: components["schemas"]["RequestCost"] | null;
             /** @description Operators and admins only; null without a first token. */
             engine: components["schemas"]["StoryEngine"] | null;
-            /** @description Operators and admins only. */
-            instead: components["schemas"]["Instead"] | null;
             /** @description Operators and admins only; else empty. */
             positions: components["schemas"]["StoryPlace"][];
-            /** @description Null where it was not refused. */
-            retry: components["schemas"]["StoryRetry"] | null;
             /** @description How it went and what its time was spent on, in a sentence. */
             verdict: string;
             /** @description Null where unknown. */
@@ -1766,18 +1532,13 @@ export interface components {
          * @enum {string}
          */
         StoryCheckStateEnum: "passed" | "failed" | "not_reached";
-        /**
-         * @description The time from grant to first token (``telemetry/ledger/prefill.py``): by what its own prompt was predicted to
-         *     take, else divided by prompt tokens.
-         */
+        /** @description The time from grant to first token, divided by prompt tokens (``telemetry/ledger/prefill.py``). */
         StoryEngine: {
-            /** @description What its own prompt needs; null: unknown, or nothing was ahead. */
-            predicted_ms: number | null;
             /** @description Of its own prompt. */
             prefill_ms: number;
             /** @description Of these. */
             prompt_tokens: number;
-            /** @description Behind other prompts; without a prediction at most. */
+            /** @description Behind other prompts, at most. */
             queue_ms: number;
             /** @description Ahead of it in the same engine. */
             requests: number;
@@ -1792,32 +1553,10 @@ export interface components {
             service_class: number;
             slo: number;
         };
-        /** @description The next request of the same key. */
-        StoryNext: {
-            /** @description After the refusal. */
-            after_s: number;
-            outcome: string;
-            reason: string;
-            request_id: string;
-        };
         StoryPlace: {
             at: string;
             /** @description In the pool's queue; 0: granted. */
             place: number;
-        };
-        /** @description What a refused client was asked to wait, and when its key came back. */
-        StoryRetry: {
-            /** @description Requests of the key that came before the least of it. */
-            early: number;
-            /** @description The header is spread around it: at least this. */
-            least_s: number | null;
-            most_s: number | null;
-            /** @description Null: none has ended since. */
-            next: components["schemas"]["StoryNext"] | null;
-            /** @description Null: none came, or it came within the spread. */
-            obeyed: boolean | null;
-            /** @description Null: no wait was sent, or it was not recorded. */
-            told_s: number | null;
         };
         /** @description The weight of its entitlement when it arrived. */
         StoryWeight: {

@@ -200,6 +200,7 @@ def test_what_is_refused_is_refused_by_name_and_taken_as_null(struct: type, name
         ({"use_beam_search": True}, "Beam search"),
         ({"echo": True}, "not echoed"),
         ({"vllm_xargs": {"kv_transfer_params": "x"}}, "cannot be set"),
+        ({"vllm_xargs": {"quartermaster": "1 0 0"}}, "cannot be set"),
         ({"vllm_xargs": {"cache_salt": "x"}}, "cannot be set"),
         ({"vllm_xargs": {"nested": {"a": 1}}}, "Expected"),
         ({"vllm_xargs": {f"k{n}": n for n in range(17)}}, "length <= 16"),

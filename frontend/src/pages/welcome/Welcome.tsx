@@ -55,8 +55,8 @@ function engineSpecs(found: EngineFound): FieldSpec[] {
   ];
 }
 
-/** Engines of other kinds take no cache_salt, and the API refuses to promise more. */
-const ofKind = (engine: string) => (engine === "vllm" ? { engine } : { engine, prefix_cache: "unsalted" });
+/** Engines of other makes than vLLM take no cache_salt, and the API refuses to promise more. */
+const ofKind = (engine: string) => (engine.startsWith("vllm") ? { engine } : { engine, prefix_cache: "unsalted" });
 
 /** From an address to a pool that serves. */
 function FirstEngine({ onMade }: { onMade: () => void }) {
