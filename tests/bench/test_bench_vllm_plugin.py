@@ -15,7 +15,7 @@ import pytest
 from scheduling.core.percentiles import nearest_rank
 from scheduling.core.types import ServiceClass, Slo
 from scheduling.engines.vllm_plugin.settings import Settings
-from tests.support.plugin_load import Kind, digest_of
+from tests.support.plugin_digest import Kind, digest_of
 from tests.support.vllm_stand_in import Clock, Plugged, Request, StandIn
 
 pytestmark = pytest.mark.bench

