@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import subprocess
 import sys
 import urllib.request
+from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -372,6 +375,24 @@ def test_metrics_log_and_state_are_served_and_nothing_else() -> None:
     finally:
         server.shutdown()
         server.server_close()
+
+
+def test_every_metric_is_documented_and_every_documented_one_is_there() -> None:
+    clock = Clock()
+    engine = plugged(clock)
+    ask(engine, clock, "one", 10, 2)
+    engine.step(clock)
+    engine.qm_log.counters.errors["here"] = 1
+    engine.qm_log.model = {"error": 0.1}
+    there = {line.split()[2] for line in engine.qm_log.metrics().splitlines() if line.startswith("# TYPE")}
+    page = (Path(__file__).parents[3] / "docs" / "guide" / "vllm-plugin.md").read_text()
+    assert there == set(re.findall(r"^\| `(quartermaster_plugin_\w+)`", page, re.MULTILINE))
+
+
+def test_every_setting_is_documented() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "guide" / "vllm-plugin.md").read_text()
+    said = {name for row in re.findall(r"^\| (`.*?) \|", page, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)}
+    assert {field.name for field in fields(Settings)} <= said
 
 
 def test_step_times_are_learned_from_the_engines_own_steps() -> None:
