@@ -134,16 +134,16 @@ def load_preset(name: str) -> EnginePreset:
     return parse_preset(name, tomllib.loads(path.read_text(encoding="utf-8")))
 
 
-_UNITS = {"t0_ms": 1e-3, "a_us": 1e-6, "b_us": 1e-6, "c_us": 1e-6, "e_ps": 1e-12, "knee_tokens": 1.0, "a2_us": 1e-6}
+UNITS = {"t0_ms": 1e-3, "a_us": 1e-6, "b_us": 1e-6, "c_us": 1e-6, "e_ps": 1e-12, "knee_tokens": 1.0, "a2_us": 1e-6}
 
 
 def parse_preset(name: str, data: dict[str, Any]) -> EnginePreset:
     """An :class:`EnginePreset` from a parsed preset file. Raises ValueError naming the key."""
     values = dict(data)
     raw = values.pop("step_time", None)
-    if not isinstance(raw, dict) or set(raw) != set(_UNITS):
-        raise ValueError(f"preset {name}: [step_time] must have exactly {', '.join(_UNITS)}")
-    step_time = StepTime(**{key.rsplit("_", 1)[0]: float(raw[key]) * unit for key, unit in _UNITS.items()})
+    if not isinstance(raw, dict) or set(raw) != set(UNITS):
+        raise ValueError(f"preset {name}: [step_time] must have exactly {', '.join(UNITS)}")
+    step_time = StepTime(**{key.rsplit("_", 1)[0]: float(raw[key]) * unit for key, unit in UNITS.items()})
     wanted = {f.name: f.type for f in fields(EnginePreset) if f.name not in ("name", "step_time")}
     if set(values) != set(wanted):
         odd = ", ".join(sorted(set(values) ^ set(wanted)))

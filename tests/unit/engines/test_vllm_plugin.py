@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import re
 import subprocess
 import sys
+import tomllib
 import urllib.request
 from dataclasses import fields
 from pathlib import Path
@@ -19,10 +21,11 @@ from hypothesis import strategies as st
 
 from scheduling.core.chunking import prefill_budget
 from scheduling.core.engine_digest import encode
-from scheduling.core.step_time import StepTime
+from scheduling.core.step_time import UNITS, StepTime
 from scheduling.core.types import QueuedRequest, ServiceClass, Slo
 from scheduling.engines.prometheus_text import total
 from scheduling.engines.vllm_plugin.export import serve
+from scheduling.engines.vllm_plugin.fit import main as fit
 from scheduling.engines.vllm_plugin.settings import Settings, settings_of
 from scheduling.engines.vllm_plugin.versions import METHODS, supported, unlike
 from tests.support.vllm_stand_in import Clock, Plugged, Request, StandIn
@@ -475,3 +478,24 @@ def test_on_a_gpu_host_nothing_of_the_product_but_the_core_is_imported() -> None
         "assert not others & set(sys.modules), others & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_log_becomes_the_table_of_a_preset_or_an_error_that_names_the_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    rows = [
+        {"kind": "step", "prefill": p, "decodes": d, "kv_dec": 50 * d, "pp": p * p / 2, "seconds": STEP.step(p, d)}
+        for p in (0, 10, 200, 900)
+        for d in range(20)
+    ]
+    out = io.StringIO()
+    assert fit([json.dumps(row) for row in [*rows, {"kind": "admitted"}]], out) == 0
+    told = tomllib.loads(out.getvalue())["step_time"]
+    assert set(told) == set(UNITS)
+    assert told["t0_ms"] == pytest.approx(5, rel=0.01)
+    assert told["a_us"] == pytest.approx(100, rel=0.01)
+    assert fit([json.dumps(rows[0])] * 3, out) == 1
+    assert "No model in 3 steps: at least 64" in capsys.readouterr().err
+    for odd in ("x", "{}", '{"kind": "step"}', '{"kind": "step", "prefill": NaN}', "[]"):
+        assert fit([json.dumps(rows[0]), odd], out) == 1
+        assert "line 2 is not one of /steps" in capsys.readouterr().err
