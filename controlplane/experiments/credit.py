@@ -16,6 +16,7 @@ from controlplane.experiments.clients import Crowd, Drive, Sent
 from controlplane.experiments.instance import ExperimentError, Instance
 from controlplane.experiments.plan import Experiment, Member, Phase, catalog_of
 from scheduling.core.percentiles import nearest_rank
+from scheduling.engines.kinds import VLLM
 
 LENGTH_S: Final = 60.0
 LEARN_S: Final = 10.0  # of each half: not counted
@@ -40,19 +41,25 @@ def experiment(slots: int, prompt_tokens: int) -> Experiment:
     )
 
 
-def run(home: Path, engine: str, note: Note, *, slots: int, prompt_tokens: int, seed: int = 0) -> dict[str, Any]:
-    """What both halves' clients saw, as JSON. Takes about two minutes and a half. Raises ExperimentError."""
+def run(
+    home: Path, engine: str, note: Note, *, slots: int, prompt_tokens: int, seed: int = 0, kind: str = VLLM
+) -> dict[str, Any]:
+    """What both halves' clients saw, as JSON. Takes about two minutes and a half. ``kind``: of the engine, such as one
+    with our scheduler inside. Raises ExperimentError."""
     plan = experiment(slots, prompt_tokens)
-    report: dict[str, Any] = {"experiment": plan.name, "slots": slots, "prompt_tokens": prompt_tokens}
+    report: dict[str, Any] = {"experiment": plan.name, "slots": slots, "prompt_tokens": prompt_tokens, "engine": kind}
     with Instance(home, ENGINE=engine, QUARTERMASTER_ENGINE_SLOTS=str(slots)) as instance:
         instance.apply(*catalog_of(plan, instance.pool, admission=True))
         keys = {member.name: instance.issue_key(member.name) for member in plan.members}
         instance.await_live(set(keys))
         for name, credit in CREDITS.items():
             with instance.api() as api:
-                answer = api.patch(f"/pools/{instance.pool}/", json={"prefill_credit": credit}, follow_redirects=True)
+                settings = {"prefill_credit": credit, "engine": kind}
+                answer = api.patch(f"/pools/{instance.pool}/", json=settings, follow_redirects=True)
             if answer.status_code >= 400:
-                raise ExperimentError(f"the pool's prefill credit was not set: {answer.status_code} {answer.text}")
+                raise ExperimentError(
+                    f"the pool's prefill credit and kind of engine were not set: {answer.status_code} {answer.text}"
+                )
             time.sleep(2.0)  # it is in force
             drive = Drive(instance.url, instance.model, keys, plan.crowds(admission=True), seed)
             drive.begin()

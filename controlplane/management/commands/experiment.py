@@ -31,6 +31,7 @@ from controlplane.lab.front import machine
 from controlplane.replay import client
 from controlplane.replay.instance import CannotAsk
 from scheduling.core.registry import PolicyError, make_ordering
+from scheduling.engines.kinds import VLLM, kinds
 from scheduling.simulator.compare import CompareError
 from scheduling.simulator.trace import TraceError
 
@@ -89,6 +90,9 @@ class Command(BaseCommand):
     @staticmethod
     def _add_credit(group: Any) -> None:
         group.add_argument("--engine", metavar="URL", help="a running vLLM server in its default order (fcfs)")
+        group.add_argument(
+            "--engine-kind", default=VLLM, choices=sorted(kinds()), help="what it is (default %(default)s)"
+        )
         group.add_argument("--slots", type=int, default=32, help="its --max-num-seqs (default 32)")
         group.add_argument(
             "--prompt-tokens", type=int, default=3000, metavar="N", help="tokens of a long prompt (default 3000)"
@@ -158,7 +162,7 @@ class Command(BaseCommand):
     def _credit(self, options: dict[str, Any]) -> None:
         if not options["engine"] or min(options["slots"], options["prompt_tokens"]) < 1:
             raise CommandError("'credit' needs --engine URL, and --slots and --prompt-tokens of at least 1")
-        shape = {name: options[name] for name in ("slots", "prompt_tokens", "seed")}
+        shape = {name: options[name] for name in ("slots", "prompt_tokens", "seed")} | {"kind": options["engine_kind"]}
         say = Console(stderr=True).print
         self._in_an_instance(options, lambda home: credit.run(home, options["engine"], say, **shape))
 
