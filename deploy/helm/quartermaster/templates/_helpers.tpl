@@ -1,0 +1,177 @@
+{{- define "quartermaster.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" }}
+{{- end }}
+
+{{- define "quartermaster.fullname" -}}
+{{- if .Values.fullnameOverride }}
+{{- .Values.fullnameOverride | trunc 52 | trimSuffix "-" }}
+{{- else if contains (include "quartermaster.name" .) .Release.Name }}
+{{- .Release.Name | trunc 52 | trimSuffix "-" }}
+{{- else }}
+{{- printf "%s-%s" .Release.Name (include "quartermaster.name" .) | trunc 52 | trimSuffix "-" }}
+{{- end }}
+{{- end }}
+
+{{- define "quartermaster.selector" -}}
+app.kubernetes.io/name: {{ include "quartermaster.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "quartermaster.labels" -}}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{ include "quartermaster.selector" . }}
+{{- end }}
+
+{{- define "quartermaster.image" -}}
+{{- if .Values.image.digest }}
+{{- printf "%s@%s" .Values.image.repository .Values.image.digest }}
+{{- else }}
+{{- printf "%s:%s" .Values.image.repository (default .Chart.AppVersion .Values.image.tag) }}
+{{- end }}
+{{- end }}
+
+{{- define "quartermaster.serviceAccount" -}}
+{{- if .Values.serviceAccount.create }}
+{{- default (include "quartermaster.fullname" .) .Values.serviceAccount.name }}
+{{- else }}
+{{- default "default" .Values.serviceAccount.name }}
+{{- end }}
+{{- end }}
+
+{{- define "quartermaster.secret" -}}
+{{- if .Values.secrets.existingSecret }}
+{{- .Values.secrets.existingSecret }}
+{{- else if .Values.bundled.enabled }}
+{{- printf "%s-bundled" (include "quartermaster.fullname" .) }}
+{{- else }}
+{{- fail "secrets.existingSecret is empty: name a Secret with the keys secret-key, database-url, redis-url and metrics-token (docs/guide/kubernetes.md), or set bundled.enabled to try it out." }}
+{{- end }}
+{{- end }}
+
+{{- define "quartermaster.hosts" -}}
+{{- $service := include "quartermaster.fullname" . }}
+{{- $hosts := list "localhost" "127.0.0.1" $service (printf "%s.%s" $service .Release.Namespace) (printf "%s.%s.svc" $service .Release.Namespace) (printf "%s.%s.svc.cluster.local" $service .Release.Namespace) }}
+{{- $hosts = concat $hosts .Values.allowedHosts }}
+{{- if .Values.ingress.enabled }}{{ $hosts = concat $hosts .Values.ingress.hosts }}{{ end }}
+{{- if .Values.httpRoute.enabled }}{{ $hosts = concat $hosts .Values.httpRoute.hostnames }}{{ end }}
+{{- join "," (uniq $hosts) }}
+{{- end }}
+
+{{/* One secret's key as an environment variable: (list root name key). */}}
+{{- define "quartermaster.fromSecret" -}}
+{{- $root := index . 0 }}
+- name: {{ index . 1 }}
+  valueFrom:
+    secretKeyRef:
+      name: {{ include "quartermaster.secret" $root }}
+      key: {{ index . 2 }}
+{{- end }}
+
+{{- define "quartermaster.env" -}}
+{{- include "quartermaster.fromSecret" (list . "QUARTERMASTER_SECRET_KEY" .Values.secrets.keys.secretKey) }}
+{{- include "quartermaster.fromSecret" (list . "QUARTERMASTER_DATABASE_URL" .Values.secrets.keys.databaseUrl) }}
+{{- include "quartermaster.fromSecret" (list . "QUARTERMASTER_REDIS_URL" .Values.secrets.keys.redisUrl) }}
+{{- include "quartermaster.fromSecret" (list . "QUARTERMASTER_METRICS_TOKEN" .Values.secrets.keys.metricsToken) }}
+{{- if .Values.secrets.keys.webhookSecret }}
+{{- include "quartermaster.fromSecret" (list . "QUARTERMASTER_WEBHOOK_SECRET" .Values.secrets.keys.webhookSecret) }}
+{{- end }}
+- name: QUARTERMASTER_ALLOWED_HOSTS
+  value: {{ include "quartermaster.hosts" . | quote }}
+{{- with .Values.trustedProxies }}
+- name: QUARTERMASTER_TRUSTED_PROXIES
+  value: {{ join "," . | quote }}
+{{- end }}
+{{- range $name, $value := .Values.settings }}
+- name: QUARTERMASTER_{{ $name }}
+  {{- /* Helm reads every number as a float, and writes a large one as 1e+08. */}}
+  {{- if and (kindIs "float64" $value) (eq (floor $value) $value) }}
+  value: {{ int64 $value | toString | quote }}
+  {{- else }}
+  value: {{ $value | toString | quote }}
+  {{- end }}
+{{- end }}
+{{- with .Values.extraEnv }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{- define "quartermaster.mounts" -}}
+- {name: tmp, mountPath: /tmp}
+- {name: state, mountPath: /var/lib/quartermaster}
+{{- if .Values.files.persistence.enabled }}
+- {name: files, mountPath: /var/lib/quartermaster/files}
+{{- end }}
+{{- end }}
+
+{{- define "quartermaster.volumes" -}}
+- name: tmp
+  emptyDir: {}
+- name: state
+  emptyDir: {}
+{{- if .Values.files.persistence.enabled }}
+- name: files
+  persistentVolumeClaim:
+    claimName: {{ default (printf "%s-files" (include "quartermaster.fullname" .)) .Values.files.persistence.existingClaim }}
+{{- end }}
+{{- end }}
+
+{{- define "quartermaster.security" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities: {drop: [ALL]}
+{{- end }}
+
+{{/* What every pod of ours has: account, security, placement. (dict "root" $ "component" name) */}}
+{{- define "quartermaster.pod" -}}
+{{- if ne .component "migrate" }}{{/* before an install it is not there yet */}}
+serviceAccountName: {{ include "quartermaster.serviceAccount" .root }}
+{{- end }}
+automountServiceAccountToken: {{ has .component (list "worker" "standby" "operator") }}
+{{- /* A Service of another product named "quartermaster" would otherwise set QUARTERMASTER_PORT to tcp://... */}}
+enableServiceLinks: false
+securityContext:
+  runAsNonRoot: true
+  runAsUser: 10001
+  fsGroup: 10001
+  seccompProfile: {type: RuntimeDefault}
+{{- with .root.Values.imagePullSecrets }}
+imagePullSecrets:
+{{- range . }}
+- name: {{ . }}
+{{- end }}
+{{- end }}
+{{- with .root.Values.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- with .root.Values.nodeSelector }}
+nodeSelector:
+{{ toYaml . | indent 2 }}
+{{- end }}
+{{- with .root.Values.tolerations }}
+tolerations:
+{{ toYaml . }}
+{{- end }}
+{{- with .root.Values.affinity }}
+affinity:
+{{ toYaml . | indent 2 }}
+{{- end }}
+{{- end }}
+
+{{- define "quartermaster.podMeta" -}}
+labels:
+  {{- include "quartermaster.selector" .root | nindent 2 }}
+  app.kubernetes.io/component: {{ .component }}
+{{- with .root.Values.podLabels }}
+{{ toYaml . | indent 2 }}
+{{- end }}
+annotations:
+  {{- if .root.Values.secrets.rollOnChange }}
+  quartermaster.dev/secrets: {{ .root.Values.secrets.rollOnChange | quote }}
+  {{- end }}
+  kubectl.kubernetes.io/default-container: {{ .component }}
+{{- with .root.Values.podAnnotations }}
+{{ toYaml . | indent 2 }}
+{{- end }}
+{{- end }}

@@ -1,0 +1,143 @@
+"""The Helm chart: what it takes, what it refuses, and that what it makes is what the product needs."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import helm_python
+import kubernetes_validate
+import pytest
+import yaml
+
+from controlplane.kubernetes import chart
+from tests.support.chart import EVERYTHING, SECRET, one, render
+
+ONLY_OURS = {"ServiceMonitor", "PrometheusRule", "HTTPRoute"}  # custom resources of others: no schema here
+COMPOSE = yaml.safe_load((chart.CHART.parents[2] / "docker-compose.yml").read_text())
+
+
+def env_of(container: dict[str, Any]) -> dict[str, Any]:
+    return {entry["name"]: entry.get("value", entry.get("valueFrom")) for entry in container["env"]}
+
+
+def test_helm_finds_no_fault_in_it() -> None:
+    report = helm_python.lint(str(chart.CHART), SECRET, strict=True)
+    assert [message for message in report["messages"] if message["severity"] > 1] == []
+
+
+def test_its_schema_is_that_of_its_defaults_and_of_our_settings() -> None:
+    assert json.loads((chart.CHART / "values.schema.json").read_text()) == chart.schema()
+
+
+@pytest.mark.parametrize("version", ["1.27", "1.30", "1.34", "1.37"])
+@pytest.mark.parametrize("values", [SECRET, EVERYTHING], ids=["defaults", "everything"])
+def test_what_it_makes_fits_the_schemas_of_kubernetes(version: str, values: dict[str, Any]) -> None:
+    objects = render(values)
+    for made in objects:
+        if made["kind"] not in ONLY_OURS:
+            kubernetes_validate.validate(made, version, strict=True)
+    assert len(objects) >= 8
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({}, "secrets.existingSecret is empty"),
+        (SECRET | {"webb": {}}, "webb"),
+        (SECRET | {"web": {"replicas": 0}}, "/web/replicas"),
+        (SECRET | {"web": {"terminationGracePeriodSeconds": 30}}, "terminationGracePeriodSeconds"),
+        (SECRET | {"settings": {"LOG_LEVL": "DEBUG"}}, "LOG_LEVL"),
+        (SECRET | {"settings": {"SECRET_KEY": "in the open"}}, "SECRET_KEY"),
+        (SECRET | {"image": {"digest": "latest"}}, "digest"),
+        (SECRET | {"ingress": {"enabled": True}}, "ingress.hosts is empty"),
+    ],
+)
+def test_values_that_cannot_be_meant_are_refused_by_name(values: dict[str, Any], says: str) -> None:
+    with pytest.raises(helm_python.HelmError, match=re.escape(says)):
+        render(values)
+
+
+def test_a_setting_reaches_every_process_as_it_was_written() -> None:
+    objects = render(EVERYTHING)
+    pods = [o["spec"]["template"]["spec"] for o in objects if o["kind"] in ("Deployment", "Job")]
+    assert len(pods) == 4
+    for pod in pods:
+        env = env_of(pod["containers"][0])
+        assert env["QUARTERMASTER_FILE_BYTES"] == "104857600"
+        assert env["QUARTERMASTER_DRAIN_S"] == "20.5"
+        assert env["QUARTERMASTER_HTTPS"] == "true"
+        assert env["QUARTERMASTER_TRUSTED_PROXIES"] == "10.42.0.0/16"
+        assert {"llm.example.org", "llm.example.net", "qm-quartermaster.llm.svc"} <= set(
+            env["QUARTERMASTER_ALLOWED_HOSTS"].split(",")
+        )
+
+
+def test_no_secret_is_in_what_it_makes_when_one_is_there() -> None:
+    objects = render(SECRET)
+    assert [o for o in objects if o["kind"] == "Secret"] == []
+    env = env_of(one(objects, "Deployment", "-web")["spec"]["template"]["spec"]["containers"][0])
+    for name in ("SECRET_KEY", "DATABASE_URL", "REDIS_URL", "METRICS_TOKEN"):
+        assert env[f"QUARTERMASTER_{name}"]["secretKeyRef"]["name"] == "quartermaster"
+
+
+def test_every_pod_is_closed_down_as_far_as_it_can_be() -> None:
+    for made in render(EVERYTHING):
+        pod = made["spec"] if made["kind"] == "Pod" else made.get("spec", {}).get("template", {}).get("spec")
+        if pod is None:
+            continue
+        assert pod["enableServiceLinks"] is False  # a Service "quartermaster" would set QUARTERMASTER_PORT
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        label = made["metadata"].get("labels", {}).get("app.kubernetes.io/component")
+        assert pod["automountServiceAccountToken"] is (label in ("worker", "standby"))  # who scales asks the cluster
+        for container in pod["containers"]:
+            assert container["securityContext"]["allowPrivilegeEscalation"] is False
+            assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+            if container["image"].startswith("quartermaster"):
+                assert container["securityContext"]["readOnlyRootFilesystem"] is True
+
+
+def test_a_web_pod_that_stops_is_out_of_the_service_before_it_ends() -> None:
+    web = one(render(SECRET), "Deployment", "-web")
+    pod = web["spec"]["template"]["spec"]
+    assert pod["terminationGracePeriodSeconds"] >= 40
+    probe = pod["containers"][0]["readinessProbe"]
+    assert probe["httpGet"]["path"] == "/readyz"
+    assert probe["periodSeconds"] * probe["failureThreshold"] < 5  # LEAVE_S: so long it serves, and says that it goes
+    assert web["spec"]["strategy"]["rollingUpdate"]["maxUnavailable"] == 0
+
+
+def test_processes_are_started_as_compose_starts_them() -> None:
+    objects = render(SECRET)
+    for name in ("worker", "standby"):
+        [container] = one(objects, "Deployment", f"-{name}")["spec"]["template"]["spec"]["containers"]
+        assert container["args"] == COMPOSE["services"][name]["command"]
+    [migrate] = one(objects, "Job")["spec"]["template"]["spec"]["containers"]
+    assert migrate["args"] == COMPOSE["services"]["migrate"]["command"]
+
+
+def test_bundled_redis_keeps_what_it_is_told() -> None:
+    redis = one(render(EVERYTHING), "StatefulSet", "-redis")["spec"]["template"]["spec"]["containers"][0]
+    mine = [word if "PASSWORD" not in word else "" for word in redis["args"]]
+    theirs = [word if "PASSWORD" not in word else "" for word in COMPOSE["services"]["redis"]["command"]]
+    assert mine == theirs
+
+
+def test_the_scaling_driver_may_do_what_it_does_and_nothing_else() -> None:
+    objects = render(EVERYTHING)
+    roles = [o for o in objects if o["kind"] == "Role" and o["metadata"]["name"].endswith("-scaling")]
+    assert [role["metadata"]["namespace"] for role in roles] == ["inference", "research"]
+    allowed = {(r, v) for rule in roles[0]["rules"] for r in rule["resources"] for v in rule["verbs"]}
+    assert allowed == {
+        ("deployments", "get"), ("deployments/scale", "get"), ("deployments/scale", "patch"), ("pods", "list"),
+        ("pods", "patch"),
+    }  # fmt: skip
+
+
+def test_alert_rules_and_dashboard_are_those_of_deploy() -> None:
+    objects = render(EVERYTHING)
+    rules = one(objects, "PrometheusRule")["spec"]
+    assert rules == yaml.safe_load((chart.CHART.parents[1] / "prometheus" / "alerts.yaml").read_text())
+    [text] = one(objects, "ConfigMap")["data"].values()
+    assert json.loads(text) == json.loads((chart.CHART.parents[1] / "grafana" / "quartermaster.json").read_text())
